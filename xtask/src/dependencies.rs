@@ -57,8 +57,10 @@ pub(crate) const DUPLICATES: [(&str, &str); 5] = [
 ];
 
 /// Our crates by layer: a crate uses only crates of a lower one.
-const LAYERS: [(&str, u8); 26] = [
+const LAYERS: [(&str, u8); 28] = [
     ("netwright-cni", 0),
+    ("netwright-scene", 0),
+    ("netwright-diagnose", 1),
     ("netwright-kernel", 1),
     ("netwright-state", 2),
     ("netwright-firewall", 3),

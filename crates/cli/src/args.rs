@@ -127,6 +127,13 @@ pub(crate) enum Command {
     /// now is left alone and reported; so is what only a new container can have again. Ends with 0
     /// when everything is as ADD made it.
     Repair(Repair),
+    /// Find out why a container, or this node, has no network. Changes nothing.
+    ///
+    /// Looks at the node, its packet filters, routes and switches, and into each container, and sends
+    /// probes from there. Tells only what is wrong: the object, whose it is, what shows it, whom it
+    /// hits, and the command that mends it. Ends with 0 if nothing is wrong, with 1 if an error was
+    /// found, and with 3 if none was found and something could not be looked at.
+    Doctor(Doctor),
     /// Show what the services of netwrightd do, and have them read their configuration again.
     ///
     /// This is `netwrightd agent`; `netwright agent --help` prints its help.
@@ -317,6 +324,37 @@ pub(crate) struct Repair {
     /// Say what is not as ADD made it, and change nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    /// Only this container: a namespace's path or name, a process ID, a container ID or the
+    /// beginning of one, or a pod: POD or NAMESPACE/POD.
+    pub(crate) container: Option<String>,
+    /// Also try to reach this by TCP from each container that is looked at. The connection is reset
+    /// at once, and no byte is sent.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) to: Option<String>,
+    /// Send no probes.
+    #[arg(long)]
+    pub(crate) no_probe: bool,
+    /// End with 1 for warnings too.
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Do not tell of this finding, or of this finding of this object; may be repeated. The file
+    /// /etc/netwright/doctor.ignore has more, one per line.
+    #[arg(long, value_name = "ID[=OBJECT]")]
+    pub(crate) ignore: Vec<String>,
+    /// Tell also what each cause explains.
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
+    /// Also write what was seen to a file, for a bug report: no secrets, no payloads.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) bundle: Option<PathBuf>,
+    /// Judge what `--bundle` has written, here or elsewhere. Sends no probes, and needs no
+    /// privileges.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "bundle")]
+    pub(crate) from: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -3,6 +3,7 @@
 pub(crate) mod attach;
 pub(crate) mod cnitool;
 pub(crate) mod conformance;
+pub(crate) mod doctor;
 pub(crate) mod gc;
 pub(crate) mod generate;
 pub(crate) mod inspect;
@@ -108,6 +109,7 @@ fn dispatch(command: &Command, line: &CommandLine, world: &World, shell: &mut Sh
         Command::Status(args) => status::main(args, common, world, shell),
         Command::Gc(args) => gc::main(args, common, world, shell),
         Command::Repair(args) => repair::main(args, common, world, shell),
+        Command::Doctor(args) => doctor::main(args, common, world, shell),
         Command::Agent(args) => Ok(become_daemon("agent", &args.arguments, common)),
         Command::Routes(args) => Ok(become_daemon("routes", &args.arguments, common)),
         Command::Policy(args) => Ok(become_daemon("policies", &args.arguments, common)),

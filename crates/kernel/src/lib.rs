@@ -25,8 +25,10 @@ pub mod remedy;
 pub mod route;
 #[cfg(test)]
 mod second_opinion;
+pub mod sockets;
 pub mod stdout;
 pub mod sysctl;
+pub mod tracefs;
 pub mod tun;
 mod wire;
 

@@ -45,6 +45,7 @@ mod object;
 mod operand;
 mod rule;
 mod socket;
+pub mod trace;
 mod userdata;
 
 pub use batch::{Batch, Mode, Operation};
@@ -61,7 +62,7 @@ pub use operand::{
     Register, RejectKind, RtKey,
 };
 pub use rule::NewRule;
-pub use socket::{NftError, NftSocket};
+pub use socket::{NftError, NftSocket, SomeElements};
 pub use userdata::MAX_COMMENT;
 
 /// `linux include/uapi/linux/netfilter/nfnetlink.h` NFNL_SUBSYS_NFTABLES.

@@ -38,6 +38,7 @@ mod change;
 mod link;
 mod link_kind;
 mod link_set;
+mod link_settings;
 mod neighbour;
 mod new_link;
 mod nexthop;
@@ -56,6 +57,7 @@ pub use link_kind::{
     VethPeer, VlanOptions, VlanProtocol,
 };
 pub use link_set::LinkSet;
+pub use link_settings::{Ipv4Settings, Ipv6Settings, LinkSettings};
 pub use neighbour::{Fdb, Neighbour, NeighbourState};
 pub use new_link::NewLink;
 pub use nexthop::{NexthopFilter, NexthopObject, NexthopWay};

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use cni::AttachmentKey;
 use cni::text::one_line;
-use cni_runtime::{Everything, Known, PluginFailure, Presence, Repairs};
+use cni_runtime::{Everything, PluginFailure, Presence, Repairs};
 use serde::Serialize;
 
 use super::Outcome;
@@ -14,6 +14,7 @@ use crate::failure::Failure;
 use crate::net::attachments;
 use crate::net::container;
 use crate::net::session::{PluginSource, Session};
+use crate::net::survey;
 use crate::shell::{Report, Shell};
 use crate::world::World;
 
@@ -127,26 +128,15 @@ pub(crate) fn main(args: &Repair, common: &Common, world: &World, shell: &mut Sh
         }
         let place = format!("{} of {}", number + 1, known.len());
         let waiting = shell.waiting(format!("checking {}, {place}", one.key));
-        let repaired = repair(one, args, &session);
+        let repaired = match args.dry_run {
+            true => survey::look(one, &session),
+            false => survey::repair(one, &session),
+        };
         drop(waiting);
         report.add(&one.key, repaired);
     }
     shell.print(&report);
     Ok(ExitCode::from(report.exit))
-}
-
-fn repair(known: &Known, args: &Repair, session: &Session) -> Result<Repairs, cni::Error> {
-    if let Some(damage) = known.damage() {
-        return Err(damage);
-    }
-    let cached = known.cached.as_ref().expect("what has no file is damaged or apart");
-    let list = cached.list()?;
-    let (runtime, deadline) = (&session.runtime, session.deadline());
-    let repaired = match args.dry_run {
-        true => runtime.survey_list(&list, &cached.attachment, deadline),
-        false => runtime.repair_list(&list, &cached.attachment, deadline),
-    };
-    repaired.map_err(|error| error.to_cni())
 }
 
 impl Repaired {

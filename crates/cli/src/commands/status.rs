@@ -4,21 +4,18 @@
 use std::process::ExitCode;
 
 use agent::installed::{self, DPKG, Disturbed, Installed};
-use cni::config::IpamHead;
 use cni::text::one_line;
-use cni::{NetworkList, PluginConfig, Version};
-use cni_runtime::{ValidateError, ValidateProblem};
 use kernel::remedy;
-use plugins::judge;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use state::Index;
 
 use super::Outcome;
 use crate::args::{Common, Status};
 use crate::failure::{EXIT_ENVIRONMENT, EXIT_PERMANENT, Failure};
+use crate::net::forwarding;
+use crate::net::judgement::{self, Judgement};
 use crate::net::runtimes::Runtimes;
 use crate::net::session::{Network, PluginSource, Session};
-use crate::net::{forwarding, own_plugins, trust};
 use crate::shell::{Report, Shell};
 use crate::table::Table;
 use crate::world::World;
@@ -134,8 +131,7 @@ pub(crate) fn main(args: &Status, common: &Common, world: &World, shell: &mut Sh
     Ok(ExitCode::from(failed.or(broken).or(gone).unwrap_or(0)))
 }
 
-/// Asks every plugin of a network. It distinguishes a missing plugin from one that is not ready.
-/// What an unprivileged caller is refused says nothing about the network.
+/// Asks every plugin of a network.
 fn state(
     session: &Session,
     network: &Network,
@@ -143,27 +139,12 @@ fn state(
     refused: Option<&cni::Error>,
     all: &[Network],
 ) -> State {
-    let runtime = &session.runtime;
-    let failure = match runtime.validate_list(&network.list, session.deadline()) {
-        _ if refused.is_some() => refused.cloned(),
-        Err(error) if error.problems.iter().any(|problem| stops_add(problem, &network.list)) => {
-            Some(spoken(&error))
-        }
-        _ => find_failure(session, &network.list),
-    };
+    let Judgement { failure, unknown } = judgement::of(session, &network.list, refused);
     let mut warnings = forwarding::warnings(&network.list, &Index::new(&session.roots));
-    warnings.extend(
-        all.iter().filter_map(|other| judge::exclude_each_other(&network.list, &other.list)),
-    );
-    warnings.extend(trust::warnings(&network.list, runtime));
+    warnings.extend(judgement::warnings(session, &network.list, all));
     if let Some(file) = &network.file {
         warnings.extend(runtimes.too_old_for(&network.list, file));
     }
-    let unknown = failure.is_some() && !remedy::is_root();
-    let failure = failure.map(|error| match unknown {
-        true => with_root(error),
-        false => Failure::from(error).into_cni(),
-    });
     let exit = match (&failure, unknown) {
         (Some(_), true) => Some(EXIT_ENVIRONMENT),
         (failure, _) => failure.as_ref().map(|error| Failure::from(error.clone()).exit_number()),
@@ -179,81 +160,4 @@ fn state(
         origin: network.origin(),
         exit: exit.unwrap_or_default(),
     }
-}
-
-/// Adds that root gets more details.
-fn with_root(error: cni::Error) -> cni::Error {
-    let error = Failure::from(error).to_cni();
-    match error.details.contains(remedy::BE_ROOT) {
-        true => error,
-        false => error.with_details(remedy::BE_ROOT),
-    }
-}
-
-/// Says whether a problem stops ADD. A version that a plugin lacks is negotiated by ADD, if there
-/// is another; everything else stops it.
-fn stops_add(problem: &ValidateProblem, list: &NetworkList) -> bool {
-    let ValidateProblem::Version { plugin_type, supported, .. } = problem else { return true };
-    let speaks = |floor: Version| {
-        let mut spoken = supported.iter().filter_map(|text| Version::parse(text));
-        spoken.any(|version| floor <= version)
-    };
-    // From 0.3.0 on a plugin gets the result of the plugins before it.
-    let is_first = list.plugins.first().is_some_and(|first| first.plugin_type == *plugin_type);
-    let floor = if is_first { Version::V0_1_0 } else { Version::V0_3_0 };
-    Version::parse(&list.cni_version).is_none() || !speaks(floor)
-}
-
-/// Describes the problem, and the versions of those plugins that do not speak the list's.
-fn spoken(error: &ValidateError) -> cni::Error {
-    let told = error.problems.iter().filter_map(|problem| match problem {
-        ValidateProblem::Version { plugin_type, supported, .. } => {
-            Some(format!("plugin {plugin_type:?} supports {}", supported.join(", ")))
-        }
-        _ => None,
-    });
-    told.fold(error.to_cni(), cni::Error::with_details)
-}
-
-/// Finds why ADD would fail: by how our plugins read their configurations, by the address plugins,
-/// and by all plugins' answers to STATUS.
-fn find_failure(session: &Session, list: &NetworkList) -> Option<cni::Error> {
-    let runtime = &session.runtime;
-    let is_own = |plugin_type: &str| {
-        runtime.find_plugin(plugin_type).is_ok_and(|executable| own_plugins::is_own(&executable))
-    };
-    if let Some(refusal) = judge::list(list, &is_own).first() {
-        return Some(refusal.to_error(&list.name));
-    }
-    let addresses: Vec<String> = list.plugins.iter().filter_map(address_plugin).collect();
-    for plugin_type in &addresses {
-        if let Err(failure) = runtime.version_info(plugin_type, session.deadline()) {
-            return Some(failure.to_cni());
-        }
-    }
-    let asked = |list: &NetworkList| {
-        runtime.status_list(list, session.deadline()).err().map(|error| error.to_cni())
-    };
-    if Version::parse(&list.cni_version).is_some_and(|version| Version::V1_1_0 <= version) {
-        return asked(list);
-    }
-    // Runtimes then ask no plugin. Ours answer all the same, in a version that has the verb.
-    let delegates: Vec<String> = list.plugins.iter().filter_map(plugins::judge::delegate).collect();
-    let types = list.plugins.iter().map(|plugin| &plugin.plugin_type);
-    let all_own = types
-        .chain(&addresses)
-        .chain(&delegates)
-        .all(|plugin_type| is_own(plugin_type) && !plugins::judge::holds_others(plugin_type));
-    let newer = NetworkList { cni_version: Version::V1_1_0.to_string(), ..list.clone() };
-    if all_own { asked(&newer) } else { None }
-}
-
-fn address_plugin(plugin: &PluginConfig) -> Option<String> {
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Keys {
-        ipam: IpamHead,
-    }
-    let keys: Keys = plugin.object.read().ok()?;
-    Some(keys.ipam.plugin_type).filter(|plugin_type| !plugin_type.is_empty())
 }

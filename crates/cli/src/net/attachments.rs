@@ -72,7 +72,7 @@ pub(crate) fn addresses(known: &Known) -> Vec<String> {
 
 /// Returns the published ports: as our `portmap` recorded them; otherwise as they were requested
 /// from plugins that publish ports, or as the network's list names them.
-fn ports(known: &Known, docker: Option<&Endpoint>) -> Vec<PortMapping> {
+pub(crate) fn ports(known: &Known, docker: Option<&Endpoint>) -> Vec<PortMapping> {
     let recorded = known.records.iter().find_map(portmap::published);
     let forwards = recorded.or_else(|| {
         let dockers = docker.and_then(|endpoint| endpoint.ports.as_deref());
@@ -128,7 +128,7 @@ impl Row {
 }
 
 /// Returns the path of the container's namespace; empty when it was not recorded.
-fn netns(known: &Known, docker: Option<&Endpoint>) -> String {
+pub(crate) fn netns(known: &Known, docker: Option<&Endpoint>) -> String {
     let sandbox = docker.and_then(|endpoint| endpoint.sandbox.as_ref());
     sandbox.map_or_else(|| known.netns(), |path| path.to_string_lossy().into_owned())
 }

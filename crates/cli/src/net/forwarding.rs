@@ -37,7 +37,8 @@ pub(crate) fn warn(list: &NetworkList, index: &Index, shell: &Shell) {
     warnings(list, index).into_iter().for_each(|warning| shell.warn(warning));
 }
 
-fn is_routed(list: &NetworkList) -> bool {
+/// Says whether the host routes what a network's containers send beyond it.
+pub(crate) fn is_routed(list: &NetworkList) -> bool {
     list.plugins.iter().any(|plugin| {
         let is_true = |key: &str| {
             let raw = plugin.object.get_ignore_case(key);

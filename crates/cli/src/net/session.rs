@@ -117,6 +117,11 @@ impl Session {
         })
     }
 
+    /// Says whether plugins of this executable can be called.
+    pub(crate) fn has_own_plugins(&self) -> bool {
+        self._own_plugins.is_some()
+    }
+
     /// Returns the deadline of an operation that starts now.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         Instant::now().checked_add(self.timeout)

@@ -66,14 +66,16 @@ fn restore(lab: &Lab, program: &str, rules: &str) {
     lab.sh(&format!("{program} <<'X'\n{rules}X"));
 }
 
-fn dockerd(lab: &Lab, legacy: &str) {
+/// The rules of a running dockerd; `legacy` is `-legacy` or nothing.
+pub(crate) fn dockerd(lab: &Lab, legacy: &str) {
     lab.sh("sysctl -qw net.ipv4.ip_forward=1");
     restore(lab, &format!("iptables{legacy}-restore"), DOCKER_FILTER);
     restore(lab, &format!("iptables{legacy}-restore --noflush"), DOCKER_NAT);
     restore(lab, &format!("ip6tables{legacy}-restore"), DOCKER_FILTER);
 }
 
-fn ufw_enable(lab: &Lab) {
+/// The rules of an enabled ufw.
+pub(crate) fn ufw_enable(lab: &Lab) {
     restore(lab, "iptables-restore", &ufw("ufw"));
     restore(lab, "ip6tables-restore", &ufw("ufw6"));
 }

@@ -14,6 +14,7 @@ mod debian;
 mod dispatch;
 mod docker;
 mod docs;
+mod doctor;
 mod foreign_forward;
 mod install;
 mod interop;

@@ -63,6 +63,9 @@ pub(crate) struct Socket {
     send_buffer: usize,
     receive_buffer: usize,
     overrun: bool,
+    /// How many objects a dump returns at most, and whether there were more of one.
+    most: usize,
+    cut: bool,
 }
 
 /// The parts of a request besides its sequence number.
@@ -119,6 +122,8 @@ impl Socket {
             send_buffer: SMALL_BUFFER,
             receive_buffer: SMALL_BUFFER,
             overrun: false,
+            most: usize::MAX,
+            cut: false,
         })
     }
 
@@ -148,6 +153,16 @@ impl Socket {
     /// send than the socket's buffer holds.
     pub(crate) fn take_overrun(&mut self) -> bool {
         std::mem::take(&mut self.overrun)
+    }
+
+    /// From now on dumps return so many objects at most.
+    pub(crate) fn set_most(&mut self, most: usize) {
+        self.most = most;
+    }
+
+    /// Says whether a dump since the last call of this function left objects out.
+    pub(crate) fn take_cut(&mut self) -> bool {
+        std::mem::take(&mut self.cut)
     }
 
     /// Returns the number by which the kernel names the socket (`nl_pid`, `man 7 netlink`), also in
@@ -288,6 +303,20 @@ impl Socket {
         request: &Request<'_>,
         decode: impl Fn(&Message<'_>) -> Option<T>,
     ) -> Result<Vec<T>, NetlinkError> {
+        let (found, more) = self.dump_at_most(request, self.most, |_| 1, decode)?;
+        self.cut |= more;
+        Ok(found)
+    }
+
+    /// Does what [`Socket::dump`] does, but keeps no more objects once those that it has kept count
+    /// `limit`, each as many as `count` says. Returns also whether there were more.
+    pub(crate) fn dump_at_most<T>(
+        &mut self,
+        request: &Request<'_>,
+        limit: usize,
+        count: impl Fn(&T) -> usize,
+        decode: impl Fn(&Message<'_>) -> Option<T>,
+    ) -> Result<(Vec<T>, bool), NetlinkError> {
         let (begin, mut tries, mut delay) = (Instant::now(), 0, FIRST_DUMP_DELAY);
         loop {
             tries += 1;
@@ -301,13 +330,19 @@ impl Socket {
             );
             self.send(&writer, 1, request.operation)?;
             let mut found = Vec::new();
+            let (mut counted, mut more) = (0_usize, false);
             let mut interrupted = false;
             let mut outcome = None;
             self.receive(seq, request.operation, writer.bytes(), |message, end| {
                 interrupted |= message.flags & NLM_F_DUMP_INTR != 0;
                 outcome = end;
-                if outcome.is_none() {
-                    found.extend(decode(message));
+                if outcome.is_none() && limit <= counted {
+                    more = true;
+                } else if outcome.is_none()
+                    && let Some(one) = decode(message)
+                {
+                    counted = counted.saturating_add(count(&one));
+                    found.push(one);
                 }
                 outcome.is_some()
             })?;
@@ -319,7 +354,7 @@ impl Socket {
                 None => {}
             }
             if !interrupted {
-                return Ok(found);
+                return Ok((found, more));
             }
             if tries >= DUMP_TRIES && begin.elapsed() >= DUMP_TIMEOUT {
                 let operation = request.operation.to_string();

@@ -39,6 +39,12 @@ pub enum Operation {
         /// Whether it may exist.
         mode: Mode,
     },
+    /// Creates a table that only the socket which creates it may change, and that is removed when
+    /// that socket is closed (NFT_TABLE_F_OWNER); it must not exist. Kernel: 5.12.
+    AddOwnTable {
+        /// Which.
+        table: TableRef,
+    },
     /// Removes a table with everything in it.
     DeleteTable {
         /// Which.
@@ -202,6 +208,12 @@ impl Batch {
         self.push(Operation::AddTable { table: table.clone(), comment, mode: Mode::Add });
     }
 
+    /// Creates a table of the socket's own, which is removed when the socket is closed; fails with
+    /// EEXIST if it exists. Kernel: 5.12; older ones fail with EINVAL or EOPNOTSUPP.
+    pub fn add_own_table(&mut self, table: &TableRef) {
+        self.push(Operation::AddOwnTable { table: table.clone() });
+    }
+
     /// Removes a table with everything in it; fails with ENOENT if it does not exist.
     pub fn delete_table(&mut self, table: &TableRef) {
         self.push(Operation::DeleteTable { table: table.clone() });
@@ -344,6 +356,7 @@ impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AddTable { table, mode, .. } => write!(f, "{mode} table {table}"),
+            Self::AddOwnTable { table } => write!(f, "create table {table} of our own"),
             Self::DeleteTable { table } => write!(f, "delete table {table}"),
             Self::AddChain { chain, mode } => {
                 write!(f, "{mode} chain {} {}", chain.table, chain.name)

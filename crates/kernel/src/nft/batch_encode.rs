@@ -18,10 +18,12 @@ const NLM_F_CREATE: u16 = 0x400;
 const NLM_F_APPEND: u16 = 0x800;
 
 /// `linux include/uapi/linux/netfilter/nf_tables.h`.
+const NFT_TABLE_F_OWNER: u32 = 0x2;
 const NFT_SET_INTERVAL: u32 = 0x4;
 const NFT_SET_MAP: u32 = 0x8;
 const NFT_SET_CONCAT: u32 = 0x80;
 pub(crate) const NFT_SET_ELEM_INTERVAL_END: u32 = 0x1;
+pub(crate) const NFT_SET_ELEM_CATCHALL: u32 = 0x2;
 /// NFT_DATA_VERDICT: the data type of verdict maps.
 pub(crate) const VERDICT_TYPE: u32 = 0xffff_ff00;
 /// One message carries elements up to this size: below the 64 KiB of the attribute around them.
@@ -37,6 +39,13 @@ impl Operation {
                     begin(writer, table.family);
                     writer.put_text(1, &table.name);
                     put_comment(writer, 6, userdata::COMMENT, comment.as_deref());
+                });
+            }
+            Self::AddOwnTable { table } => {
+                emit(msg::NEW_TABLE, Mode::Create.flags(), &|writer| {
+                    begin(writer, table.family);
+                    writer.put_text(1, &table.name);
+                    writer.put_u32_be(2, NFT_TABLE_F_OWNER);
                 });
             }
             Self::DeleteTable { table } => emit(msg::DEL_TABLE, 0, &|writer| {

@@ -1,6 +1,6 @@
 //! Tables, chains, sets, elements and rules as the kernel describes them.
 
-use super::batch_encode::{NFT_SET_ELEM_INTERVAL_END, VERDICT_TYPE};
+use super::batch_encode::{NFT_SET_ELEM_CATCHALL, NFT_SET_ELEM_INTERVAL_END, VERDICT_TYPE};
 use super::expr::Expr;
 use super::expr_decode;
 use super::key::{Key, KeyType, types_from_number};
@@ -37,6 +37,8 @@ pub struct ChainInfo {
     pub handle: u64,
     /// Its netfilter hook, if it is a base chain.
     pub hook: Option<Hook>,
+    /// The links whose packets it sees, if it is a base chain of ingress or egress.
+    pub devices: Vec<String>,
     /// The number of its rules plus the number of jumps to it.
     pub used: u32,
     /// Its comment.
@@ -59,6 +61,9 @@ pub struct SetInfo {
     pub key: Option<Vec<KeyType>>,
     /// How long its keys are, in bytes.
     pub key_len: u32,
+    /// How long each component of its keys is, in bytes and without padding, as who created it
+    /// said. Empty if its keys have one component, and for most sets without ranges.
+    pub fields: Vec<u32>,
     /// What it maps to, if it is a map (and of known types).
     pub data: Option<MapData>,
     /// Its comment.
@@ -155,6 +160,7 @@ impl ChainInfo {
             name: String::new(),
             handle: 0,
             hook: None,
+            devices: Vec::new(),
             used: 0,
             comment: None,
         };
@@ -164,7 +170,10 @@ impl ChainInfo {
                 1 => chain.table.name = attribute.text(),
                 2 => chain.handle = attribute.u64_be().unwrap_or_default(),
                 3 => chain.name = attribute.text(),
-                4 => place = read_hook(&attribute, family),
+                4 => {
+                    place = read_hook(&attribute, family);
+                    chain.devices = read_devices(&attribute);
+                }
                 5 => policy = attribute.u32_be(),
                 6 => chain.used = attribute.u32_be().unwrap_or_default(),
                 7 => kind = attribute.text(),
@@ -187,6 +196,16 @@ fn read_hook(hook: &Attribute<'_>, family: Family) -> Option<(HookPoint, i32)> {
     Some((point, hook.find(2)?.i32_be()?))
 }
 
+/// Reads NFTA_HOOK_DEV, and NFTA_HOOK_DEVS with its NFTA_DEVICE_NAME.
+fn read_devices(hook: &Attribute<'_>) -> Vec<String> {
+    let single = hook.find(3).map(|name| name.text());
+    let several = hook.find(4).into_iter().flat_map(|list| list.nested());
+    let several = several.filter(|name| name.kind == 1).map(|name| name.text());
+    let mut names: Vec<String> = single.into_iter().chain(several).collect();
+    names.dedup();
+    names
+}
+
 impl SetInfo {
     pub(crate) fn decode(message: &Message<'_>) -> Option<Self> {
         let (family, attributes) = open(message, msg::NEW_SET)?;
@@ -197,6 +216,7 @@ impl SetInfo {
             flags: 0,
             key: None,
             key_len: 0,
+            fields: Vec::new(),
             data: None,
             comment: None,
         };
@@ -213,6 +233,7 @@ impl SetInfo {
                         number => types_from_number(number).map(MapData::Values),
                     }
                 }
+                9 => set.fields = read_fields(&attribute),
                 13 => set.comment = userdata::find_text(attribute.value, userdata::SET_COMMENT),
                 16 => set.handle = attribute.u64_be().unwrap_or_default(),
                 _ => {}
@@ -222,11 +243,19 @@ impl SetInfo {
     }
 }
 
+/// Reads NFTA_SET_DESC_CONCAT: NFTA_SET_FIELD_LEN of each field.
+fn read_fields(description: &Attribute<'_>) -> Vec<u32> {
+    let fields = description.find(2).into_iter().flat_map(|list| list.nested());
+    fields.filter_map(|field| field.find(1)?.u32_be()).collect()
+}
+
 /// An element, or the marker of the end of a range of single keys.
 #[derive(Debug)]
 pub(crate) enum Listed {
     Element(Element),
     RangeEnd(Key),
+    /// The element for all keys that have none: NFT_SET_ELEM_CATCHALL. Kernel: 5.13.
+    CatchAll,
 }
 
 /// Reads the elements of one reply.
@@ -242,6 +271,10 @@ pub(crate) fn decode_elements(message: &Message<'_>) -> Option<Vec<Listed>> {
 }
 
 fn decode_element(element: &Attribute<'_>) -> Option<Listed> {
+    let flags = element.find(3).and_then(|flags| flags.u32_be()).unwrap_or_default();
+    if flags & NFT_SET_ELEM_CATCHALL != 0 {
+        return Some(Listed::CatchAll);
+    }
     let key = Key::from_bytes(expr_decode::read_value(&element.find(1)?)?);
     let mut decoded = Element { key, end: None, data: None, comment: None };
     for attribute in element.nested() {
@@ -273,6 +306,7 @@ pub(crate) fn join_ranges(listed: Vec<Listed>) -> Vec<Element> {
         match entry {
             Listed::Element(element) => elements.push(element),
             Listed::RangeEnd(key) => ends.push(key),
+            Listed::CatchAll => {}
         }
     }
     ends.sort_by(|one, other| one.bytes().cmp(other.bytes()));
@@ -287,6 +321,19 @@ pub(crate) fn join_ranges(listed: Vec<Listed>) -> Vec<Element> {
         };
         element.end = last.map(RangeEnd::Single);
     }
+    elements
+}
+
+/// Restores the ends of as many elements as were read of a larger set. A range whose end was not
+/// read is left out.
+pub(crate) fn join_some_ranges(listed: Vec<Listed>) -> Vec<Element> {
+    let has_ends = listed.iter().any(|entry| matches!(entry, Listed::RangeEnd(_)));
+    let mut elements = join_ranges(listed);
+    elements.retain(|element| match &element.end {
+        Some(RangeEnd::Single(last)) => last.bytes().iter().any(|byte| *byte != 0xff),
+        Some(RangeEnd::Concatenated(_)) => true,
+        None => !has_ends,
+    });
     elements
 }
 

@@ -143,10 +143,12 @@ pub enum HookPoint {
     Postrouting,
     /// Before all others, per link (families inet and netdev).
     Ingress,
+    /// After all others, per link (family netdev, kernel 5.16).
+    Egress,
 }
 
 impl HookPoint {
-    /// `linux include/uapi/linux/netfilter.h` NF_INET_*; netdev's ingress is 0.
+    /// `linux include/uapi/linux/netfilter.h` NF_INET_*, NF_NETDEV_*.
     pub(crate) fn number(self, family: Family) -> u32 {
         match self {
             Self::Prerouting => 0,
@@ -156,12 +158,15 @@ impl HookPoint {
             Self::Postrouting => 4,
             Self::Ingress if family == Family::Netdev => 0,
             Self::Ingress => 5,
+            // NF_NETDEV_EGRESS; other families have no such hook.
+            Self::Egress if family == Family::Netdev => 1,
+            Self::Egress => u32::MAX,
         }
     }
 
     pub(crate) fn from_number(number: u32, family: Family) -> Option<Self> {
         let all = match family {
-            Family::Netdev => &[Self::Ingress][..],
+            Family::Netdev => &[Self::Ingress, Self::Egress][..],
             // NF_ARP_IN and NF_ARP_OUT have numbers of their own.
             Family::Arp if number == 0 => return Some(Self::Input),
             Family::Arp if number == 1 => return Some(Self::Output),
@@ -187,6 +192,7 @@ impl HookPoint {
             Self::Output => "output",
             Self::Postrouting => "postrouting",
             Self::Ingress => "ingress",
+            Self::Egress => "egress",
         }
     }
 }

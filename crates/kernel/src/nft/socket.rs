@@ -7,14 +7,16 @@ use std::os::fd::{AsFd, BorrowedFd};
 use super::batch::Batch;
 use super::batch_encode::encode_question;
 use super::hooks::{self, HookInfo};
-use super::info::{ChainInfo, RuleInfo, SetInfo, TableInfo, decode_elements, join_ranges};
+use super::info::{
+    ChainInfo, Listed, RuleInfo, SetInfo, TableInfo, decode_elements, join_ranges, join_some_ranges,
+};
 use super::key::Key;
 use super::names::{Family, HookPoint, TableRef};
 use super::object::Element;
 use super::{NFGENMSG, SUBSYSTEM, msg, nfgenmsg};
 use crate::netlink::{Errno, NetlinkError, Outcome, Request, Socket};
 use crate::netns::Netns;
-use crate::wire::Writer;
+use crate::wire::{Message, Writer};
 
 /// `linux include/uapi/linux/netlink.h` NETLINK_NETFILTER.
 pub(crate) const NETLINK_NETFILTER: isize = 12;
@@ -35,6 +37,18 @@ const NLM_F_ACK: u16 = 4;
 #[derive(Debug)]
 pub struct NftSocket {
     socket: Socket,
+}
+
+/// Elements of a set or map, perhaps not all of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SomeElements {
+    /// The elements.
+    pub elements: Vec<Element>,
+    /// There are more.
+    pub more: bool,
+    /// There is also an element for all keys that have none (nft: `*`), not among these.
+    pub for_others: bool,
 }
 
 /// A transaction that failed; nothing of it was applied.
@@ -275,6 +289,57 @@ impl NftSocket {
             Request { operation: &operation, kind: msg::GET_ELEMENT, flags: 0, body: &body };
         let found = empty(self.socket.dump(&request, decode_elements))?;
         Ok(join_ranges(found.into_iter().flatten().collect()))
+    }
+
+    /// Lists the elements of a set or map, but not many more than `limit`: a message has a thousand
+    /// and more. For sets of others, which may have any number.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn some_elements(
+        &mut self,
+        table: &TableRef,
+        set: &str,
+        limit: usize,
+    ) -> Result<SomeElements, NetlinkError> {
+        let body = |writer: &mut Writer| {
+            begin(writer, table);
+            writer.put_text(2, set);
+        };
+        let operation = format_args!("list the elements of {table} {set}");
+        let request =
+            Request { operation: &operation, kind: msg::GET_ELEMENT, flags: 0, body: &body };
+        let found = self.socket.dump_at_most(&request, limit, Vec::len, decode_elements);
+        let (listed, more) = match found {
+            Err(error) if error.errno() == Some(Errno::NOENT) => (Vec::new(), false),
+            other => other?,
+        };
+        let listed: Vec<Listed> = listed.into_iter().flatten().collect();
+        let for_others = listed.iter().any(|one| matches!(one, Listed::CatchAll));
+        let elements = if more { join_some_ranges(listed) } else { join_ranges(listed) };
+        Ok(SomeElements { elements, more, for_others })
+    }
+
+    /// Lists the rules of all chains of a table, but no more than `limit`; also says whether there
+    /// are more.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn some_rules_of_table(
+        &mut self,
+        table: &TableRef,
+        limit: usize,
+    ) -> Result<(Vec<RuleInfo>, bool), NetlinkError> {
+        let body = |writer: &mut Writer| begin(writer, table);
+        let operation = format_args!("list the rules of {table}");
+        let request = Request { operation: &operation, kind: msg::GET_RULE, flags: 0, body: &body };
+        let decode = |message: &Message<'_>| {
+            RuleInfo::decode(message).filter(|rule| rule.table == *table)
+        };
+        match self.socket.dump_at_most(&request, limit, |_| 1, decode) {
+            Err(error) if error.errno() == Some(Errno::NOENT) => Ok((Vec::new(), false)),
+            other => other,
+        }
     }
 
     /// Lists the rules of a chain; none if it does not exist. The cost grows with their number.

@@ -51,6 +51,8 @@ pub(crate) mod ifla {
 
     /// In AF_SPEC, for AF_INET: IPv4 parameters by number.
     pub(crate) const INET_CONF: u16 = 1;
+    /// In AF_SPEC, for AF_INET6: IPv6 parameters by number.
+    pub(crate) const INET6_CONF: u16 = 2;
     /// In AF_SPEC, for AF_INET6: how the link generates its own IPv6 addresses.
     pub(crate) const INET6_ADDR_GEN_MODE: u16 = 8;
 

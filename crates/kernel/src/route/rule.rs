@@ -22,6 +22,11 @@ const FRA_FWMARK: u16 = 10;
 const FRA_TABLE: u16 = 15;
 const FRA_FWMASK: u16 = 16;
 const FRA_OIFNAME: u16 = 17;
+const FRA_SUPPRESS_PREFIXLEN: u16 = 14;
+const FRA_L3MDEV: u16 = 19;
+/// Conditions that are not decoded: the tunnel's number, a group of links to pass over, users,
+/// protocol, ports, DSCP and flow label.
+const FURTHER: [u16; 8] = [12, 13, 20, 22, 23, 24, 25, 26];
 const FIB_RULE_INVERT: u32 = 2;
 
 /// A routing rule.
@@ -43,6 +48,11 @@ pub struct Rule {
     pub mark: Option<(u32, u32)>,
     /// Matches if the conditions above do not.
     pub invert: bool,
+    /// It asks the table of the VRF of the packet's link, and nothing for other packets (`l3mdev`).
+    /// Only read.
+    pub of_vrf: bool,
+    /// It has conditions, or exceptions, that are not among these. Only read.
+    pub further: bool,
     /// Its action.
     pub action: RuleAction,
 }
@@ -76,6 +86,8 @@ impl Rule {
             oifname: None,
             mark: None,
             invert: false,
+            of_vrf: false,
+            further: false,
             action: RuleAction::Table(table),
         }
     }
@@ -126,7 +138,7 @@ impl Rule {
         if message.kind != RTM_NEWRULE {
             return None;
         }
-        let &[family, dst_len, src_len, _, table, _, _, action, ..] = message.body else {
+        let &[family, dst_len, src_len, tos, table, _, _, action, ..] = message.body else {
             return None;
         };
         let family = match family {
@@ -140,6 +152,7 @@ impl Rule {
         let mut rule = Self {
             priority: Some(0),
             invert: flags & FIB_RULE_INVERT != 0,
+            further: tos != 0,
             ..Self::to_table(family, 0)
         };
         let (mut mark, mut mask) = (None, u32::MAX);
@@ -154,6 +167,10 @@ impl Rule {
                 FRA_FWMARK => mark = attribute.u32(),
                 FRA_FWMASK => mask = attribute.u32().unwrap_or(mask),
                 FRA_TABLE => table = attribute.u32().unwrap_or(table),
+                FRA_L3MDEV => rule.of_vrf = attribute.u8() == Some(1),
+                // Sent always; -1: none.
+                FRA_SUPPRESS_PREFIXLEN => rule.further |= attribute.u32() != Some(u32::MAX),
+                other if FURTHER.contains(&other) => rule.further = true,
                 _ => {}
             }
         }

@@ -8,7 +8,7 @@ use super::link::{Link, RTM_DELLINK, RTM_GETLINK, ifla};
 use super::link_kind::header;
 use super::{
     AF_INET, AF_UNSPEC, Address, ApplyError, Change, Fdb, FilterInfo, IpFamily, LinkKind,
-    Neighbour, NewLink, NexthopFilter, NexthopObject, QdiscInfo, Route, RouteFilter, RouteProtocol,
+    LinkSettings, Neighbour, NewLink, NexthopFilter, NexthopObject, QdiscInfo, Route, RouteFilter, RouteProtocol,
     Rule, Scope, TcHandle, TickRate, VxlanFdb, address, neighbour, nexthop, routes, rule, tc,
 };
 use crate::netlink::{Errno, NetlinkError, Outcome, Request, Socket};
@@ -68,6 +68,17 @@ impl RouteSocket {
         Socket::open_in(netns, NETLINK_ROUTE).map(|socket| Self { socket })
     }
 
+    /// From now on every list has so many entries at most: for a namespace of others, who may make
+    /// any number. [`RouteSocket::take_cut`] says whether there were more.
+    pub fn set_most(&mut self, most: usize) {
+        self.socket.set_most(most);
+    }
+
+    /// Says whether a list since the last call of this function left entries out.
+    pub fn take_cut(&mut self) -> bool {
+        self.socket.take_cut()
+    }
+
     /// Looks a link up by name or alternative name; `None` if it does not exist.
     ///
     /// # Errors
@@ -109,6 +120,22 @@ impl RouteSocket {
         let request =
             Request { operation: &"list links", kind: RTM_GETLINK, flags: 0, body: &body };
         self.socket.dump(&request, Link::decode)
+    }
+
+    /// Lists all links, each with its kernel parameters.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn links_with_settings(&mut self) -> Result<Vec<(Link, LinkSettings)>, NetlinkError> {
+        let body = |writer: &mut Writer| {
+            writer.raw(&header(AF_UNSPEC, 0, 0, 0));
+            writer.put_u32(ifla::EXT_MASK, RTEXT_FILTER_SKIP_STATS);
+        };
+        let request =
+            Request { operation: &"list links", kind: RTM_GETLINK, flags: 0, body: &body };
+        self.socket.dump(&request, |message| {
+            Link::decode(message).map(|link| (link, LinkSettings::decode(message)))
+        })
     }
 
     /// Lists the links that belong to a bridge or VRF.
@@ -469,6 +496,25 @@ impl RouteSocket {
         let mut found = empty_if(self.socket.dump(&request, Fdb::decode), &[Errno::NODEV])?;
         found.retain(|entry| entry.ifindex == port);
         Ok(found)
+    }
+
+    /// Lists the forwarding entries of all ports of all bridges, and of the bridges themselves. The
+    /// kernel goes through a bridge's entries once for each of its ports.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn fdb_of_all(&mut self) -> Result<Vec<Fdb>, NetlinkError> {
+        let body = |writer: &mut Writer| neighbour::encode_fdb_dump(writer, 0);
+        let request = Request {
+            operation: &"list forwarding entries",
+            kind: neighbour::RTM_GETNEIGH,
+            flags: 0,
+            body: &body,
+        };
+        // What links filter by themselves, such as multicast groups, belongs to no bridge.
+        let of_a_bridge =
+            |message: &Message<'_>| Fdb::decode(message).filter(|entry| entry.master.is_some());
+        self.socket.dump(&request, of_a_bridge)
     }
 
     /// Lists the forwarding entries of a VXLAN tunnel; none if the link does not exist or is no

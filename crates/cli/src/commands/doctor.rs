@@ -1,0 +1,179 @@
+//! `doctor`: says why a container, or the node, has no network. It changes nothing.
+
+mod bundle;
+mod text;
+
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use diagnose::{Answers, Diagnosis, Ignore, Look};
+use scene::Scene;
+
+use super::Outcome;
+use crate::args::{Common, Doctor};
+use crate::failure::{EXIT_ENVIRONMENT, EXIT_PERMANENT, Failure};
+use crate::net::session::{PluginSource, Session};
+use crate::net::{probes, scene as look_around};
+use crate::shell::Shell;
+use crate::world::World;
+use text::Told;
+
+/// The file with findings that the administrator does not want to hear of: `ID` or `ID=OBJECT`, one
+/// per line.
+const IGNORED: &str = "/etc/netwright/doctor.ignore";
+
+pub(crate) fn main(args: &Doctor, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
+    let began = Instant::now();
+    let to = args.to.as_deref().map(target).transpose()?;
+    let ignore = ignored(args)?;
+    let scene = match &args.from {
+        Some(file) => bundle::read(&world.absolute(file))?,
+        None => {
+            let session = Session::open(world, common, shell, PluginSource::WithOwn)
+                .or_else(|_| Session::open(world, common, shell, PluginSource::None))?;
+            let waiting = shell.waiting("looking at the node");
+            let scene = look_around::read(&session, world, args.container.as_deref(), &mut |_| {});
+            drop(waiting);
+            scene
+        }
+    };
+    let only = args.container.as_deref().map(|name| find(&scene, name, world)).transpose()?;
+    let none = Answers::default();
+    let look = Look { scene: &scene, answers: &none, only: only.as_deref(), to };
+    let answers = match args.no_probe || args.from.is_some() {
+        true => Answers::default(),
+        false => {
+            let questions = diagnose::questions(look);
+            let waiting = shell.waiting(format!("sending {} probes", questions.len()));
+            let answers = probes::ask(&scene, &questions);
+            drop(waiting);
+            answers
+        }
+    };
+    let diagnosis = diagnose::diagnose(Look { answers: &answers, ..look }, &ignore);
+    let code = exit_code(&diagnosis, args.strict);
+    if let Some(file) = &args.bundle {
+        bundle::write(&world.absolute(file), &scene)?;
+        shell.say(format_args!(
+            "wrote {}: addresses, routes, rules, names of containers and programs; no secrets and no payloads",
+            file.display()
+        ));
+    }
+    let told = Told {
+        diagnosis: &diagnosis,
+        answers: &answers,
+        scene: &scene,
+        only: only.as_deref(),
+        verbose: args.verbose,
+        took: began.elapsed(),
+        plain: !writes_unicode(world),
+    };
+    shell.print(&told);
+    Ok(ExitCode::from(code))
+}
+
+/// 0: nothing is wrong; 1: an error was found, or a warning with `--strict`; 3: nothing was found, and
+/// something could not be looked at.
+fn exit_code(diagnosis: &Diagnosis, strict: bool) -> u8 {
+    if 0 < diagnosis.errors() || (strict && 0 < diagnosis.warnings()) {
+        EXIT_PERMANENT
+    } else if 0 < diagnosis.unknown() {
+        EXIT_ENVIRONMENT
+    } else {
+        0
+    }
+}
+
+/// Reads `HOST:PORT`.
+fn target(text: &str) -> Result<SocketAddr, Failure> {
+    let failed = |cause: String| Failure::usage(format!("--to {text:?}: {cause}"));
+    let mut found = text.to_socket_addrs().map_err(|error| failed(error.to_string()))?;
+    found.next().ok_or_else(|| failed("it has no address".to_owned()))
+}
+
+/// Returns what is not to be told: of the options and of [`IGNORED`].
+fn ignored(args: &Doctor) -> Result<Vec<Ignore>, Failure> {
+    let file = state::read_optional(IGNORED.as_ref())
+        .map_err(|error| Failure::of(cni::code::IO_FAILURE, &error))?
+        .unwrap_or_default();
+    let text = String::from_utf8_lossy(&file).into_owned();
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    Ok(args.ignore.iter().map(String::as_str).chain(lines).map(Ignore::parse).collect())
+}
+
+/// Says whether the terminal takes more than ASCII, as the locale says (`man 7 locale`).
+fn writes_unicode(world: &World) -> bool {
+    let value = |name: &str| {
+        let found = world.environment.iter().find(|(key, _)| key.to_string_lossy() == name);
+        found.map(|(_, value)| value.to_string_lossy().to_uppercase()).filter(|value| !value.is_empty())
+    };
+    let locale = value("LC_ALL").or_else(|| value("LC_CTYPE")).or_else(|| value("LANG"));
+    locale.is_some_and(|locale| locale.contains("UTF-8") || locale.contains("UTF8"))
+}
+
+/// Finds the container that a name means: its ID or the beginning of one, its pod, its namespace or
+/// a process in it.
+fn find(scene: &Scene, name: &str, world: &World) -> Result<String, Failure> {
+    let path = crate::net::container::resolve(name, world)?;
+    let same = |netns: &str| {
+        let identity = crate::net::presence::identity;
+        netns == path.netns_text()
+            || identity(netns).is_some_and(|id| identity(&path.netns_text()) == Some(id))
+    };
+    let is_named = |container: &&scene::Container| {
+        let pod = container.name.as_deref();
+        container.id == name
+            || pod == Some(name)
+            || pod.and_then(|pod| pod.rsplit('/').next()) == Some(name)
+            || same(&container.netns)
+    };
+    let mut found: Vec<&scene::Container> = scene.containers.iter().filter(is_named).collect();
+    if found.is_empty() {
+        found = scene.containers.iter().filter(|one| one.id.starts_with(name)).collect();
+    }
+    match found.as_slice() {
+        [one] => Ok(one.id.clone()),
+        [] => Err(Failure::new(
+            cni::code::UNKNOWN_CONTAINER,
+            format!("no container {name:?} is attached to a network"),
+        )
+        .hint("`netwright list` shows what is attached")),
+        several => {
+            let names: Vec<&str> = several.iter().map(|one| one.called()).collect();
+            Err(Failure::usage(format!("{name:?} means several containers: {}", names.join(", "))))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use scene::Container;
+
+    #[test]
+    fn a_container_has_several_names() {
+        let container = |id: &str, name: &str| Container {
+            id: id.to_owned(),
+            name: Some(name.to_owned()),
+            netns: format!("/run/netns/{id}"),
+            ..Container::default()
+        };
+        let scene = Scene {
+            containers: vec![container("4711aa", "shop/web"), container("4712bb", "shop/db")],
+            ..Scene::default()
+        };
+        let world = World { environment: Vec::new(), directory: "/srv".into() };
+        for name in ["4711aa", "shop/web", "web", "4711", "/run/netns/4711aa"] {
+            assert_eq!(find(&scene, name, &world).unwrap(), "4711aa", "{name}");
+        }
+        assert!(find(&scene, "471", &world).is_err());
+        assert!(find(&scene, "cache", &world).is_err());
+    }
+
+    #[test]
+    fn targets_are_read() {
+        assert_eq!(target("192.0.2.1:80").unwrap(), "192.0.2.1:80".parse().unwrap());
+        assert!(target("192.0.2.1").is_err());
+    }
+}

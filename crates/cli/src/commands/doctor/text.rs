@@ -1,0 +1,285 @@
+//! What `doctor` found, for people and for programs.
+
+use std::time::Duration;
+
+use cni::text::one_line;
+use diagnose::{Answer, Answers, Asked, Diagnosis, Explained, Finding, Severity, WayKind};
+use scene::{Attachment, Container, Scene};
+use serde::Serialize;
+use serde::ser::{SerializeStruct as _, Serializer};
+
+use crate::shell::Report;
+
+/// How many of the containers that a finding hits are named.
+const NAMED: usize = 5;
+
+/// What was found.
+pub(super) struct Told<'t> {
+    pub(super) diagnosis: &'t Diagnosis,
+    pub(super) answers: &'t Answers,
+    pub(super) scene: &'t Scene,
+    /// The ID of the container that was asked for.
+    pub(super) only: Option<&'t str>,
+    /// Everything is told, also what a deeper cause explains.
+    pub(super) verbose: bool,
+    pub(super) took: Duration,
+    /// Only ASCII is written.
+    pub(super) plain: bool,
+}
+
+impl Serialize for Told<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Cause<'c> {
+            #[serde(flatten)]
+            finding: &'c Finding,
+            explains: Vec<&'c Finding>,
+        }
+        let causes: Vec<Cause<'_>> = (self.diagnosis.causes.iter())
+            .map(|cause| Cause { finding: &cause.finding, explains: cause.explains.iter().collect() })
+            .collect();
+        let mut document = serializer.serialize_struct("Told", 7)?;
+        document.serialize_field("node", &self.scene.node)?;
+        document.serialize_field("container", &self.only)?;
+        document.serialize_field("findings", &causes)?;
+        document.serialize_field("errors", &self.diagnosis.errors())?;
+        document.serialize_field("warnings", &self.diagnosis.warnings())?;
+        document.serialize_field("notSeen", &self.diagnosis.unknown())?;
+        document.serialize_field("lookedAt", &self.diagnosis.looked_at)?;
+        document.end()
+    }
+}
+
+impl Report for Told<'_> {
+    fn text(&self) -> String {
+        let mut text = String::new();
+        if let Some(container) = self.only.and_then(|id| self.scene.container(id)) {
+            text.push_str(&self.container(container));
+            text.push('\n');
+        }
+        let ids = self.diagnosis.causes.iter().map(|cause| cause.finding.id.len());
+        let width = ids.max().unwrap_or_default();
+        for cause in &self.diagnosis.causes {
+            text.push_str(&self.cause(cause, width));
+            text.push('\n');
+        }
+        text.push_str(&self.summary());
+        text
+    }
+}
+
+impl Told<'_> {
+    fn mark(&self, severity: Severity) -> &'static str {
+        match (severity, self.plain) {
+            (Severity::Error, false) => "✘",
+            (Severity::Error, true) => "x",
+            (Severity::Warning, _) => "!",
+            (Severity::Unknown, _) => "?",
+        }
+    }
+
+    fn cause(&self, cause: &Explained, width: usize) -> String {
+        let Explained { finding, explains } = cause;
+        let mark = self.mark(finding.severity);
+        let mut text = format!("{mark} {:<width$}  {}\n", finding.id, one_line(&finding.says));
+        let mut row = |name: &str, value: &str| {
+            text.push_str(&format!("    {name:<7} {}\n", one_line(value)));
+        };
+        if let Some(place) = &finding.place {
+            row("where", place);
+        }
+        if let Some(whose) = &finding.whose {
+            row("whose", whose);
+        }
+        for seen in &finding.seen {
+            row("seen", seen);
+        }
+        if self.only.is_none() && !finding.hits.is_empty() {
+            row("hits", &self.hits(&finding.hits));
+        }
+        for fix in &finding.fix {
+            row("fix", fix);
+        }
+        if self.verbose {
+            for explained in explains {
+                row("so", &format!("{}: {}", explained.id, explained.says));
+            }
+        } else if !explains.is_empty() {
+            row("so", &format!("{} more that this explains: netwright doctor -v", explains.len()));
+        }
+        text
+    }
+
+    /// Names the containers that a finding hits, if there are few.
+    fn hits(&self, ids: &[String]) -> String {
+        let called = |id: &String| self.scene.container(id).map_or(id.as_str(), Container::called);
+        let names: Vec<&str> = ids.iter().take(NAMED).map(called).collect();
+        match ids.len().saturating_sub(NAMED) {
+            0 => names.join(", "),
+            more => format!("{}, and {more} more containers", names.join(", ")),
+        }
+    }
+
+    fn summary(&self) -> String {
+        let Diagnosis { looked_at, .. } = self.diagnosis;
+        let (errors, warnings) = (self.diagnosis.errors(), self.diagnosis.warnings());
+        let unknown = self.diagnosis.unknown();
+        let seconds = self.took.as_secs_f64();
+        if errors + warnings + unknown == 0 {
+            let containers = self.scene.containers.len();
+            let networks = self.scene.networks.len();
+            return format!(
+                "{}: {} on {}, {looked_at} things looked at, all as they should be ({seconds:.2} s)\n",
+                one_line(&self.scene.node),
+                several(containers, "container"),
+                several(networks, "network"),
+            );
+        }
+        let mut parts = Vec::new();
+        if 0 < errors {
+            parts.push(several(errors, "error"));
+        }
+        if 0 < warnings {
+            parts.push(several(warnings, "warning"));
+        }
+        if 0 < unknown {
+            parts.push(format!("{} could not be looked at", several(unknown, "thing")));
+        }
+        let sound = looked_at.saturating_sub(errors + warnings + unknown);
+        format!("{}; {sound} things are as they should be\n", parts.join(", "))
+    }
+
+    /// Shows the ways of one container, each with what was found of it.
+    fn container(&self, container: &Container) -> String {
+        let mut text = String::new();
+        for attachment in &container.attachments {
+            text.push_str(&format!("{}\n", one_line(head(container, attachment))));
+        }
+        let ways = [
+            ("attached", &[][..], self.attached(container)),
+            ("inside", &[WayKind::Inside][..], self.inside(container)),
+            ("gateway", &[WayKind::Gateway][..], self.echoes(container)),
+            ("outside", &[WayKind::Outside][..], self.connections(container)),
+            ("names", &[WayKind::Names][..], self.names(container)),
+            ("published", &[WayKind::Published, WayKind::PublishedHere][..], ports(container)),
+        ];
+        for (name, kinds, says) in ways {
+            let Some(says) = says else { continue };
+            let broken = self.diagnosis.causes.iter().find(|cause| {
+                let finding = &cause.finding;
+                finding.severity == Severity::Error
+                    && match kinds {
+                        [] => finding.id == "attachment-differs",
+                        kinds => finding.breaks.iter().any(|way| {
+                            kinds.contains(&way.kind)
+                                && way.container.as_ref().is_none_or(|id| *id == container.id)
+                        }),
+                    }
+            });
+            let (mark, says) = match (broken, self.plain) {
+                (Some(cause), false) => ("✘", format!("see {}", cause.finding.id)),
+                (Some(cause), true) => ("x", format!("see {}", cause.finding.id)),
+                (None, false) => ("✔", says),
+                (None, true) => ("+", says),
+            };
+            text.push_str(&format!("  {mark} {name:<10} {}\n", one_line(says)));
+        }
+        text
+    }
+
+    fn attached(&self, container: &Container) -> Option<String> {
+        let checked = container.attachments.iter().filter(|one| one.not_checked.is_none()).count();
+        let plugins: usize = container.attachments.iter().map(|one| one.plugins.len()).sum();
+        (0 < checked).then(|| format!("as ADD left it: {}", several(plugins, "plugin")))
+    }
+
+    fn inside(&self, container: &Container) -> Option<String> {
+        let inside = container.inside.as_ref()?;
+        let listeners: Vec<String> = (inside.listeners.iter().take(NAMED))
+            .map(|listener| {
+                let program = listener.program.as_deref().unwrap_or("a program");
+                format!("{program} on {}", listener.at)
+            })
+            .collect();
+        Some(match listeners.is_empty() {
+            true => "loopback, addresses, routes; no program listens".to_owned(),
+            false => format!("loopback, addresses, routes; listening: {}", listeners.join(", ")),
+        })
+    }
+
+    fn echoes(&self, container: &Container) -> Option<String> {
+        let gateways: Vec<_> = container.attachments.iter().flat_map(|one| &one.gateways).collect();
+        let answered = self.answers.from(Some(&container.id)).filter_map(|(asked, answer)| {
+            match (asked, answer) {
+                (Asked::Echo { to }, Answer::Reached { after_us }) if gateways.contains(&to) => {
+                    Some(format!("{to} in {}", millis(*after_us)))
+                }
+                _ => None,
+            }
+        });
+        joined(answered.collect())
+    }
+
+    fn connections(&self, container: &Container) -> Option<String> {
+        let gateways: Vec<_> = container.attachments.iter().flat_map(|one| &one.gateways).collect();
+        let reached = self.answers.from(Some(&container.id)).filter_map(|(asked, answer)| {
+            match (asked, answer) {
+                (Asked::Connect { to }, Answer::Reached { after_us }) => {
+                    Some(format!("{to} in {}", millis(*after_us)))
+                }
+                (Asked::Connect { to }, Answer::Refused) => {
+                    Some(format!("{to} is reached, and nothing listens there"))
+                }
+                (Asked::Echo { to }, Answer::Reached { after_us }) if !gateways.contains(&to) => {
+                    Some(format!("{to} in {}", millis(*after_us)))
+                }
+                _ => None,
+            }
+        });
+        joined(reached.collect())
+    }
+
+    fn names(&self, container: &Container) -> Option<String> {
+        let answered = self.answers.from(Some(&container.id)).filter_map(|(asked, answer)| {
+            match (asked, answer) {
+                (Asked::Name { server }, Answer::Named { after_us, .. }) => {
+                    Some(format!("{server} answers in {}", millis(*after_us)))
+                }
+                _ => None,
+            }
+        });
+        joined(answered.collect())
+    }
+}
+
+fn joined(parts: Vec<String>) -> Option<String> {
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+fn ports(container: &Container) -> Option<String> {
+    let ports = container.attachments.iter().flat_map(|one| &one.ports);
+    joined(ports.map(|port| format!("{} -> {}/{}", port.host, port.container, port.transport.as_str())).collect())
+}
+
+fn head(container: &Container, attachment: &Attachment) -> String {
+    let addresses: Vec<String> =
+        attachment.addresses.iter().map(|address| address.addr().to_string()).collect();
+    format!(
+        "{}   {} on {}   {}",
+        container.called(),
+        attachment.ifname,
+        attachment.network,
+        addresses.join("  ")
+    )
+}
+
+fn millis(us: u64) -> String {
+    format!("{}.{} ms", us / 1000, us % 1000 / 100)
+}
+
+fn several(count: usize, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        count => format!("{count} {what}s"),
+    }
+}

@@ -1,0 +1,203 @@
+//! Sends the probes for which the rules of `diagnose` ask.
+//!
+//! Each is a socket of our own in the sender's namespace: no flow of others is touched, and no packet
+//! of others is marked. A TCP probe connects and resets, and sends no byte. Nothing is waited for
+//! longer than [`TIMEOUT`].
+
+mod names;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use diagnose::{Answer, Answers, Asked, Question};
+use kernel::echo::{self, Echo};
+use kernel::netns::{Netns, within};
+use kernel::route::RouteSocket;
+use rustix::net::sockopt;
+use scene::Scene;
+
+/// How long an answer is waited for.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long each size is waited for, after a small packet was answered.
+const SIZE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// How many sizes are tried between one that was answered and one that was lost.
+const SIZES: u32 = 6;
+
+/// How many namespaces send at the same time.
+const AT_ONCE: usize = 32;
+
+/// What every link carries, in bytes (RFC 791 §3.1, RFC 8200 §5).
+const ALWAYS_V4: u32 = 576;
+const ALWAYS_V6: u32 = 1280;
+
+/// Sends all questions, those of different namespaces at the same time.
+pub(crate) fn ask(scene: &Scene, questions: &[Question]) -> Answers {
+    let mut by_sender: BTreeMap<Option<&str>, Vec<&Question>> = BTreeMap::new();
+    for question in questions {
+        by_sender.entry(question.from.as_deref()).or_default().push(question);
+    }
+    let senders: Vec<(Option<&str>, Vec<&Question>)> = by_sender.into_iter().collect();
+    let mut all = Vec::new();
+    for some in senders.chunks(AT_ONCE) {
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = some
+                .iter()
+                .map(|(from, questions)| scope.spawn(move || ask_from(scene, *from, questions)))
+                .collect();
+            for thread in threads {
+                all.extend(thread.join().unwrap_or_default());
+            }
+        });
+    }
+    Answers { all }
+}
+
+fn ask_from(
+    scene: &Scene,
+    from: Option<&str>,
+    questions: &[&Question],
+) -> Vec<(Question, Answer)> {
+    let Some(id) = from else { return at_once(questions) };
+    let not_asked = |reason: String| -> Vec<(Question, Answer)> {
+        let answer = Answer::NotAsked { reason };
+        questions.iter().map(|question| ((*question).clone(), answer.clone())).collect()
+    };
+    let Some(container) = scene.container(id) else {
+        return not_asked(format!("there is no container {id}"));
+    };
+    match Netns::open(Path::new(&container.netns)) {
+        Err(error) => not_asked(error.to_string()),
+        Ok(netns) => match within(&netns, || at_once(questions)) {
+            Ok(answers) => answers,
+            Err(error) => not_asked(error.to_string()),
+        },
+    }
+}
+
+/// Sends the questions of the namespace in which the calling thread is. A new thread is in the
+/// namespace of the one that starts it.
+fn at_once(questions: &[&Question]) -> Vec<(Question, Answer)> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = questions
+            .iter()
+            .map(|question| scope.spawn(move || send(&question.asked)))
+            .collect();
+        let answers = threads.into_iter().map(|thread| {
+            thread.join().unwrap_or_else(|_| Answer::NotAsked { reason: "a bug of ours".to_owned() })
+        });
+        questions.iter().map(|question| (*question).clone()).zip(answers).collect()
+    })
+}
+
+fn send(asked: &Asked) -> Answer {
+    match asked {
+        Asked::Echo { to } => echo_to(*to),
+        Asked::Connect { to } => connect(*to),
+        Asked::Size { to, up_to } => size(*to, *up_to),
+        Asked::Name { server } => names::ask(*server, TIMEOUT),
+        _ => Answer::NotAsked { reason: "this program does not know how".to_owned() },
+    }
+}
+
+fn micros(took: Duration) -> u64 {
+    u64::try_from(took.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Returns what an error of a socket means for a probe.
+fn of_error(error: &io::Error) -> Answer {
+    use io::ErrorKind as Kind;
+    match error.kind() {
+        Kind::ConnectionRefused => Answer::Refused,
+        Kind::TimedOut | Kind::WouldBlock => Answer::Silent { hops: Vec::new() },
+        Kind::HostUnreachable | Kind::NetworkUnreachable | Kind::PermissionDenied => {
+            Answer::Unreachable { error: error.to_string(), hops: Vec::new() }
+        }
+        _ => Answer::NotAsked { reason: error.to_string() },
+    }
+}
+
+fn echo_to(to: IpAddr) -> Answer {
+    match echo::ping(to, 0, TIMEOUT / 2, 2) {
+        Ok(Some(took)) => Answer::Reached { after_us: micros(took) },
+        Ok(None) => Answer::Silent { hops: Vec::new() },
+        Err(error) => of_error(&error),
+    }
+}
+
+fn connect(to: SocketAddr) -> Answer {
+    let began = Instant::now();
+    match TcpStream::connect_timeout(&to, TIMEOUT) {
+        Ok(stream) => {
+            // Without this the connection would be closed in order, and stay for a while.
+            let _ = sockopt::set_socket_linger(&stream, Some(Duration::ZERO));
+            Answer::Reached { after_us: micros(began.elapsed()) }
+        }
+        Err(error) => of_error(&error),
+    }
+}
+
+/// Finds the size up to which packets are answered. A router that says what fits makes no black hole:
+/// the kernel then knows the path's MTU.
+fn size(to: IpAddr, up_to: u32) -> Answer {
+    let always = if to.is_ipv4() { ALWAYS_V4 } else { ALWAYS_V6 };
+    let answers = |size: u32, timeout: Duration| {
+        let question = echo::Question { address: to, size };
+        // Twice, since any single packet may be lost.
+        echo::ask_all(&[question, question], timeout)
+            .is_ok_and(|echoes| echoes.iter().any(|echo| matches!(echo, Echo::Answered(_))))
+    };
+    let began = Instant::now();
+    if !answers(always.min(up_to), TIMEOUT / 2) {
+        return Answer::Silent { hops: Vec::new() };
+    }
+    let after_us = micros(began.elapsed());
+    if up_to <= always || answers(up_to, SIZE_TIMEOUT) || is_told(to, up_to) {
+        return Answer::Reached { after_us };
+    }
+    let (mut answered, mut lost) = (always, up_to);
+    for _ in 0..SIZES {
+        let middle = answered + (lost - answered) / 2;
+        if middle == answered {
+            break;
+        }
+        match answers(middle, SIZE_TIMEOUT) {
+            true => answered = middle,
+            false => lost = middle,
+        }
+    }
+    Answer::UpTo { answered, lost }
+}
+
+/// Says whether the kernel has heard of a smaller MTU on the way.
+fn is_told(to: IpAddr, up_to: u32) -> bool {
+    let route = RouteSocket::open().and_then(|mut socket| socket.route_to(to));
+    route.ok().flatten().and_then(|route| route.mtu).is_some_and(|mtu| mtu < up_to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_connection_is_made_and_refused() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = listener.local_addr().unwrap();
+        assert!(matches!(connect(to), Answer::Reached { .. }));
+        drop(listener);
+        assert_eq!(connect(to), Answer::Refused);
+    }
+
+    #[test]
+    fn a_container_that_is_unknown_is_not_asked() {
+        let to = "127.0.0.1".parse().unwrap();
+        let question = Question { from: Some("c1".to_owned()), asked: Asked::Echo { to } };
+        let answers = ask(&Scene::default(), std::slice::from_ref(&question));
+        assert!(matches!(answers.to(&question), Some(Answer::NotAsked { .. })));
+    }
+}

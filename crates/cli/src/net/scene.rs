@@ -1,0 +1,389 @@
+//! Reads a node as it is: its own namespace and its containers', what is configured and what runs.
+//!
+//! It is one pass, by netlink and files; nothing is changed. Each namespace is entered once, by a
+//! thread that leaves it as soon as it is read. What cannot be read is a [`Hole`], never an error
+//! and never an absence. What others can make large is read up to a limit, and it is said what was
+//! left out.
+//!
+//! Kernel parameters of a link have the link's name in theirs as it is:
+//! `net.ipv4.conf.eth0.10.rp_filter` is that of link `eth0.10`.
+
+mod containers;
+mod filter;
+mod legacy;
+mod names;
+mod namespace;
+mod networks;
+mod processes;
+mod runtime_names;
+mod services;
+mod steps;
+mod xtables;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use cni_runtime::Everything;
+use kernel::living::Census;
+use kernel::netns::{Netns, NetnsError};
+use kernel::remedy;
+use kernel::sysctl::Sysctl;
+use scene::{Hole, Part, Scene};
+
+use super::attachments;
+use super::session::Session;
+use crate::VERSION;
+use crate::world::World;
+use containers::Subject;
+use legacy::Legacy;
+use namespace::{Read, told};
+use processes::Processes;
+use runtime_names::RuntimeNames;
+
+/// How many threads read namespaces at once.
+const READERS: usize = 4;
+/// Of so many skipped files the reasons are told.
+const NOTICES: usize = 8;
+
+/// Reads the node. With `only`, a container by any name that it has, only its namespace and a few
+/// on the same networks are read, and only its plugins are asked; a name that means nothing changes
+/// nothing. `progress` is told what is done now.
+pub(crate) fn read(
+    session: &Session,
+    world: &World,
+    only: Option<&str>,
+    progress: &mut dyn FnMut(&str),
+) -> Scene {
+    let mut picture = Picture::begin();
+    let legacy = Legacy::default();
+    progress("reading the node's network namespace");
+    let own = namespace::node(&legacy);
+    let mut inodes = vec![(None, own.inodes)];
+    picture.scene.host = own.namespace;
+    picture.holes(None, own.holes);
+
+    progress("looking for containers");
+    let names = RuntimeNames::read();
+    let mut subjects = picture.subjects(session, &names);
+    if let Some(text) = only {
+        containers::choose(&mut subjects, text, world, &session.roots, &names);
+    }
+    let readings = picture.insides(&mut subjects, session, &legacy, progress);
+    picture.networks(session, &subjects, progress);
+    picture.services(session);
+
+    progress("looking for programs");
+    let processes = Processes::read();
+    let first = processes.first_of_each();
+    for (mut subject, reading) in subjects.into_iter().zip(readings) {
+        // What differed, or could not be read, was on its way out.
+        if subject.is_detached() {
+            continue;
+        }
+        let id = subject.container.id.clone();
+        match reading {
+            Some(Ok((netns, read))) => {
+                subject.container.inside = Some(read.namespace);
+                inodes.push((Some((id.clone(), netns)), read.inodes));
+                picture.holes(Some(&id), read.holes);
+                let pid = first.get(&netns).copied();
+                match names::servers(pid, &subject.container.netns) {
+                    Ok(servers) => subject.container.nameservers = servers,
+                    Err(reason) => picture.hole(Part::Names, Some(&id), reason),
+                }
+            }
+            Some(Err(reason)) => picture.hole(Part::Namespace, Some(&id), reason),
+            None if subject.container.alive.is_none() => {
+                let reason = "it cannot be seen from here whether it exists";
+                picture.hole(Part::Namespace, Some(&id), reason);
+            }
+            None => {}
+        }
+        picture.scene.containers.push(subject.container);
+    }
+    picture.programs(&processes, &inodes);
+    picture.end()
+}
+
+/// A namespace's number and what was read of it, or why it was not.
+type Reading = Result<(u64, Read), String>;
+
+/// A container with its namespace's number; `None` is the node.
+type Of = Option<(String, u64)>;
+
+/// A scene that is being read.
+#[derive(Debug)]
+struct Picture {
+    scene: Scene,
+}
+
+impl Picture {
+    #[expect(clippy::disallowed_methods, reason = "a scene says when it was read")]
+    fn begin() -> Self {
+        let of = |name| Sysctl::parse(name).and_then(|sysctl| sysctl.read()).unwrap_or_default();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let scene = Scene {
+            node: of("kernel.hostname"),
+            kernel: of("kernel.osrelease"),
+            netwright: VERSION.to_owned(),
+            at_s: now.map(|since| since.as_secs()).unwrap_or_default(),
+            ..Scene::default()
+        };
+        Picture { scene }
+    }
+
+    fn end(mut self) -> Scene {
+        self.scene.holes.sort();
+        self.scene.holes.dedup();
+        self.scene
+    }
+
+    fn hole(&mut self, part: Part, container: Option<&str>, reason: impl Into<String>) {
+        let container = container.map(str::to_owned);
+        self.scene.holes.push(Hole { part, container, reason: reason.into() });
+    }
+
+    fn holes(&mut self, container: Option<&str>, holes: Vec<(Part, String)>) {
+        for (part, reason) in holes {
+            self.hole(part, container, reason);
+        }
+    }
+
+    /// Reads who is attached to what.
+    fn subjects(&mut self, session: &Session, names: &RuntimeNames) -> Vec<Subject> {
+        let Everything { known, notices, .. } = match attachments::all(session) {
+            Ok(everything) => everything,
+            Err(failure) => {
+                self.hole(Part::Attachments, None, failure.to_cni().to_string());
+                return Vec::new();
+            }
+        };
+        // A damaged file of an attachment that its records tell of is told with that.
+        let is_told = |notice: &String| {
+            known.iter().filter_map(|one| one.damaged.as_ref()).any(|file| {
+                notice.contains(&format!("{:?}", file.path))
+            })
+        };
+        let untold: Vec<&String> = notices.iter().filter(|notice| !is_told(notice)).collect();
+        for notice in untold.iter().take(NOTICES) {
+            self.hole(Part::Attachments, None, notice.as_str());
+        }
+        if NOTICES < untold.len() {
+            let reason = format!("{} more files", untold.len() - NOTICES);
+            self.hole(Part::Attachments, None, reason);
+        }
+        containers::of(known, session, names)
+    }
+
+    /// Reads the containers' namespaces, and meanwhile asks the plugins what differs.
+    fn insides(
+        &mut self,
+        subjects: &mut [Subject],
+        session: &Session,
+        legacy: &Legacy,
+        progress: &mut dyn FnMut(&str),
+    ) -> Vec<Option<Reading>> {
+        let paths: Vec<Option<String>> = subjects
+            .iter()
+            .map(|subject| subject.is_read.then(|| subject.container.netns.clone()))
+            .collect();
+        let wanted = paths.iter().flatten().count();
+        let next = AtomicUsize::new(0);
+        let mut readings: Vec<Option<Reading>> = paths.iter().map(|_| None).collect();
+        let (paths, next) = (&paths, &next);
+        thread::scope(|scope| {
+            let readers: Vec<_> = (0..READERS.min(wanted))
+                .map(|_| scope.spawn(move || read_next(paths, next, legacy)))
+                .collect();
+            self.ask(subjects, session, progress);
+            for (at, reading) in readers.into_iter().filter_map(|one| one.join().ok()).flatten() {
+                readings[at] = Some(reading);
+            }
+        });
+        let census = Census::new();
+        for (subject, reading) in subjects.iter().zip(&mut readings) {
+            if !subject.is_read {
+                continue;
+            }
+            // A reader that panicked has left its readings out.
+            let failed = reading.get_or_insert_with(|| Err("it was not read".to_owned()));
+            // Another path may still lead to it.
+            if failed.is_err()
+                && let Some(netns) = subject.elsewhere(&census)
+            {
+                *failed = enter(&netns, legacy);
+            }
+        }
+        readings
+    }
+
+    fn ask(&mut self, subjects: &mut [Subject], session: &Session, progress: &mut dyn FnMut(&str)) {
+        if !remedy::is_root() || !session.has_own_plugins() {
+            let is_any = subjects.iter().any(|subject| subject.is_asked);
+            if is_any {
+                let what = "they were not compared with what ADD made";
+                self.hole(Part::Attachments, None, format!("{what}: {}", remedy::BE_ROOT));
+            }
+            return;
+        }
+        let count = subjects.iter().filter(|subject| subject.is_asked).count();
+        let asked = subjects.iter_mut().filter(|subject| subject.is_asked);
+        for (number, subject) in asked.enumerate() {
+            let called = subject.container.called();
+            progress(&format!("checking {called}, {} of {count}", number + 1));
+            subject.ask(session);
+        }
+    }
+
+    fn networks(
+        &mut self,
+        session: &Session,
+        subjects: &[Subject],
+        progress: &mut dyn FnMut(&str),
+    ) {
+        let folder = match session.scan() {
+            Ok(folder) => folder,
+            Err(failure) => {
+                self.hole(Part::Networks, None, failure.to_cni().to_string());
+                return;
+            }
+        };
+        let attachments = subjects.iter().flat_map(|subject| &subject.container.attachments);
+        let used = networks::used(attachments);
+        let asks = remedy::is_root() && session.has_own_plugins();
+        let found = networks::read(session, &folder, &used, asks, progress);
+        self.scene.networks = found.networks;
+        self.scene.broken = found.broken;
+        self.scene.plugins = found.plugins;
+        self.scene.pools = found.pools;
+        for reason in found.unread {
+            self.hole(Part::Pools, None, reason);
+        }
+        for reason in found.unasked {
+            self.hole(Part::Networks, None, reason);
+        }
+        if !asks {
+            let reason = format!("no plugin was asked: {}", remedy::BE_ROOT);
+            self.hole(Part::Networks, None, reason);
+        }
+    }
+
+    fn services(&mut self, session: &Session) {
+        match services::read(&session.roots) {
+            Ok(found) => self.scene.services = found,
+            Err(reason) => self.hole(Part::Services, None, reason),
+        }
+    }
+
+    /// Adds the node's programs, and to each socket who has it.
+    fn programs(&mut self, processes: &Processes, inodes: &[(Of, Vec<u32>)]) {
+        let Ok(own) = Netns::current_id() else {
+            self.hole(Part::Processes, None, "/proc is not mounted");
+            return;
+        };
+        if let Some(reason) = &processes.unread {
+            self.hole(Part::Processes, None, reason.clone());
+        }
+        self.scene.programs = processes.programs(own.ino);
+        let sockets: BTreeSet<u32> =
+            inodes.iter().flat_map(|(_, inodes)| inodes).copied().collect();
+        let namespaces: BTreeSet<u64> = inodes
+            .iter()
+            .map(|(of, _)| of.as_ref().map_or(own.ino, |(_, netns)| *netns))
+            .collect();
+        let owners = processes.owners(sockets, &namespaces);
+        if let Some(reason) = &owners.unread {
+            self.hole(Part::Processes, None, reason.clone());
+        }
+        for (of, inodes) in inodes {
+            let listeners = match of {
+                None => &mut self.scene.host.listeners,
+                Some((id, _)) => {
+                    let place = self.scene.containers.binary_search_by(|one| one.id.cmp(id));
+                    let container = place.ok().and_then(|at| self.scene.containers.get_mut(at));
+                    match container.and_then(|container| container.inside.as_mut()) {
+                        Some(inside) => &mut inside.listeners,
+                        None => continue,
+                    }
+                }
+            };
+            for (listener, inode) in listeners.iter_mut().zip(inodes) {
+                if let Some((pid, program)) = owners.found.get(inode) {
+                    listener.pid = Some(*pid);
+                    listener.program = Some(program.clone());
+                }
+            }
+        }
+    }
+}
+
+/// Says whether a text tells of a right that this process lacks. To a process that has them all the
+/// same words tell what is wrong: a plugin that may not be executed, a folder that is immutable.
+fn is_refused(text: &str) -> bool {
+    let text = text.to_lowercase();
+    let tells = text.contains("operation not permitted") || text.contains("permission denied");
+    tells && !has_rights(&std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default())
+}
+
+/// Says whether a process may see and change networks, by what `/proc` shows of it (`man 7
+/// capabilities`: CAP_NET_ADMIN, CAP_SYS_ADMIN).
+fn has_rights(status: &str) -> bool {
+    const NEEDED: u64 = 1 << 12 | 1 << 21;
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    effective.is_some_and(|mask| mask & NEEDED == NEEDED)
+}
+
+/// Reads namespaces until all are read.
+fn read_next(
+    paths: &[Option<String>],
+    next: &AtomicUsize,
+    legacy: &Legacy,
+) -> Vec<(usize, Reading)> {
+    let mut done = Vec::new();
+    loop {
+        let at = next.fetch_add(1, Ordering::Relaxed);
+        match paths.get(at) {
+            None => return done,
+            Some(None) => {}
+            Some(Some(path)) => {
+                let reading = match Netns::open(Path::new(path)) {
+                    Ok(netns) => enter(&netns, legacy),
+                    Err(error) => Err(told_of(&error)),
+                };
+                done.push((at, reading));
+            }
+        }
+    }
+}
+
+fn enter(netns: &Netns, legacy: &Legacy) -> Reading {
+    let read = namespace::container(netns, legacy).map_err(|error| told_of(&error))?;
+    Ok((netns.id().ino, read))
+}
+
+fn told_of(error: &NetnsError) -> String {
+    match error.leads_nowhere() {
+        true => format!("its path leads nowhere: {}", told(error)),
+        false => told(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rights_are_read_as_the_kernel_shows_them() {
+        let status = |mask: &str| format!("Name:\tx\nCapPrm:\t0\nCapEff:\t{mask}\nCapBnd:\t0\n");
+        assert!(has_rights(&status("000001ffffffffff")));
+        // A container's usual ones.
+        assert!(!has_rights(&status("00000000a80425fb")));
+        assert!(!has_rights(&status("0000000000000000")));
+        assert!(!has_rights(""));
+        assert!(!is_refused("no such file or directory"));
+    }
+}

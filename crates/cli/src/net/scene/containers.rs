@@ -1,0 +1,361 @@
+//! Finds the containers with their attachments, and what differs from what ADD made.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::UNIX_EPOCH;
+
+use cni::{AttachmentKey, NetworkList};
+use cni_runtime::{Apart, CachedAttachment, Known, Presence};
+use kernel::living::Census;
+use kernel::netns::Netns;
+use scene::{Attachment, Container, Drift, Port, Transport};
+use serde::Deserialize;
+use state::Roots;
+
+use super::runtime_names::RuntimeNames;
+use crate::net::attachments::{self, Shown};
+use crate::net::dockers::{self, Endpoint};
+use crate::net::session::Session;
+use crate::net::{container, presence, survey};
+use crate::world::World;
+
+/// A container, and what is known of its attachments.
+#[derive(Debug)]
+pub(super) struct Subject {
+    pub(super) container: Container,
+    /// In the order of the container's attachments.
+    known: Vec<Known>,
+    /// The attachments that are parts of others are not asked for themselves.
+    parts: BTreeSet<AttachmentKey>,
+    /// Whether its namespace is read.
+    pub(super) is_read: bool,
+    /// Whether its plugins are asked.
+    pub(super) is_asked: bool,
+}
+
+/// Returns the containers of what is known, by their IDs.
+pub(super) fn of(known: Vec<Known>, session: &Session, names: &RuntimeNames) -> Vec<Subject> {
+    let own: BTreeSet<AttachmentKey> = known.iter().map(|one| one.key.clone()).collect();
+    let Shown { known, .. } = attachments::with_parts(session, known);
+    let mut found: BTreeMap<String, Subject> = BTreeMap::new();
+    for one in known {
+        let docker = dockers::endpoint(&one, &session.roots);
+        let id = one.key.container_id.to_string();
+        let subject = found.entry(id).or_insert_with_key(|id| Subject::new(id));
+        let container = &mut subject.container;
+        if container.netns.is_empty() {
+            container.netns = attachments::netns(&one, docker.as_ref());
+        }
+        if container.name.is_none() {
+            container.name = pod(&one);
+        }
+        container.alive = match (container.alive, one.presence) {
+            (Some(true), _) | (_, Presence::Alive) => Some(true),
+            (None, Presence::Gone) if subject.known.is_empty() => Some(false),
+            (Some(false), Presence::Gone) => Some(false),
+            _ => None,
+        };
+        container.attachments.push(attachment(&one, docker.as_ref()));
+        if !own.contains(&one.key) {
+            subject.parts.insert(one.key.clone());
+        }
+        subject.known.push(one);
+    }
+    let mut found: Vec<Subject> = found.into_values().collect();
+    for subject in &mut found {
+        let container = &mut subject.container;
+        if container.name.is_none() && container.alive == Some(true) {
+            container.name = names.of(&container.netns);
+        }
+        subject.is_read = container.alive == Some(true);
+        subject.is_asked = container.alive != Some(false);
+    }
+    found
+}
+
+/// How many others on the same networks are read too when only one container is asked for.
+const OTHERS: usize = 16;
+
+/// Reads only the container that a name means, and some of those on its networks. A name that means
+/// no container changes nothing, unless it means a namespace: then that is a container without
+/// attachments.
+pub(super) fn choose(
+    subjects: &mut Vec<Subject>,
+    text: &str,
+    world: &World,
+    roots: &Roots,
+    names: &RuntimeNames,
+) {
+    let chosen = chosen(subjects, text, world, roots, names);
+    if chosen.is_empty() {
+        if let Some(subject) = bare(text, world) {
+            subjects.iter_mut().for_each(Subject::pass_over);
+            subjects.push(subject);
+            subjects.sort_by(|one, other| one.container.id.cmp(&other.container.id));
+        }
+        return;
+    }
+    let of_chosen = subjects.iter().filter(|one| chosen.contains(&one.container.id));
+    let networks: BTreeSet<String> = of_chosen
+        .flat_map(|one| &one.container.attachments)
+        .map(|attachment| attachment.network.clone())
+        .collect();
+    let mut left = OTHERS;
+    for subject in subjects {
+        if chosen.contains(&subject.container.id) {
+            continue;
+        }
+        let mut of = subject.container.attachments.iter().map(|one| &one.network);
+        let is_near = subject.is_read && of.any(|network| networks.contains(network));
+        subject.pass_over();
+        if is_near && 0 < left {
+            left -= 1;
+            subject.is_read = true;
+        }
+    }
+}
+
+/// Returns the IDs of the containers that a name means.
+fn chosen(
+    subjects: &[Subject],
+    text: &str,
+    world: &World,
+    roots: &Roots,
+    names: &RuntimeNames,
+) -> BTreeSet<String> {
+    let ids = |is: &dyn Fn(&Subject) -> bool| -> BTreeSet<String> {
+        let found = subjects.iter().filter(|subject| is(subject));
+        found.map(|subject| subject.container.id.clone()).collect()
+    };
+    let exact = ids(&|subject| {
+        let container = &subject.container;
+        let pod = container.name.as_deref();
+        container.id == text
+            || pod == Some(text)
+            || pod.and_then(|pod| pod.rsplit('/').next()) == Some(text)
+            || subject.known.iter().any(|one| {
+                dockers::endpoint(one, roots).is_some() && dockers::is_meant(one, text)
+            })
+    });
+    if !exact.is_empty() {
+        return exact;
+    }
+    let Ok(name) = container::resolve(text, world) else { return BTreeSet::new() };
+    let path = name.netns_text();
+    let identity = presence::identity(&path).or_else(|| names.namespace(text));
+    let by_place = ids(&|subject| {
+        let netns = &subject.container.netns;
+        *netns == path
+            || subject.container.id == name.derived_id().as_str()
+            || identity.is_some() && presence::identity(netns) == identity
+    });
+    if !by_place.is_empty() {
+        return by_place;
+    }
+    ids(&|subject| subject.container.id.starts_with(text))
+}
+
+/// Returns the namespace that a name means, as a container of which nothing is known.
+fn bare(text: &str, world: &World) -> Option<Subject> {
+    let name = container::resolve(text, world).ok().filter(container::ContainerName::exists)?;
+    let mut subject = Subject::new(&name.derived_id().to_string());
+    subject.container.name = Some(text.to_owned());
+    subject.container.netns = name.netns_text();
+    subject.container.alive = Some(true);
+    subject.is_read = true;
+    Some(subject)
+}
+
+impl Subject {
+    fn new(id: &str) -> Self {
+        Subject {
+            container: Container { id: id.to_owned(), ..Container::default() },
+            known: Vec::new(),
+            parts: BTreeSet::new(),
+            is_read: false,
+            is_asked: false,
+        }
+    }
+
+    fn pass_over(&mut self) {
+        self.is_read = false;
+        self.is_asked = false;
+    }
+
+    /// Asks the plugins of each attachment what differs.
+    pub(super) fn ask(&mut self, session: &Session) {
+        for (known, attachment) in self.known.iter().zip(&mut self.container.attachments) {
+            if known.presence == Presence::Gone || self.parts.contains(&known.key) {
+                continue;
+            }
+            match differences(known, session) {
+                Ok(drifts) => attachment.drifts = drifts,
+                Err(reason) => attachment.not_checked = reason,
+            }
+        }
+    }
+
+    /// Says whether its records are gone by now: then it was detached while it was looked at, and
+    /// what was found of it is nothing that anybody should hear of.
+    pub(super) fn is_detached(&self) -> bool {
+        let is_gone = |known: &Known| known.file().is_some_and(|file| !file.exists());
+        !self.known.is_empty() && self.known.iter().all(is_gone)
+    }
+
+    /// Finds its namespace by what plugins recorded of it, when its path does not lead there.
+    pub(super) fn elsewhere(&self, census: &Census) -> Option<Netns> {
+        let records = self.known.iter().flat_map(|known| &known.records);
+        state::noted_in(records).iter().find_map(|noted| census.find(noted))
+    }
+}
+
+/// Asks the plugins of an attachment.
+///
+/// # Errors
+/// Why they were not asked; `None` when nobody needs to hear of it.
+fn differences(known: &Known, session: &Session) -> Result<Vec<Drift>, Option<String>> {
+    match known.apart(&session.roots) {
+        None => {}
+        // An ADD that goes on.
+        Some(Apart::Unfinished)
+            if known.cached.as_ref().is_some_and(CachedAttachment::is_under_way) =>
+        {
+            return Err(None);
+        }
+        Some(apart) => return Err(Some(why(apart).to_owned())),
+    }
+    let repairs = match survey::look(known, session) {
+        Ok(repairs) if repairs.skipped => {
+            return Err(Some(
+                "its network sets \"disableCheck\", or its version has no CHECK".to_owned(),
+            ));
+        }
+        Ok(repairs) => repairs,
+        Err(error) => return Err(Some(cni::text::one_line(&error))),
+    };
+    let drift = |failure: &cni_runtime::PluginFailure| {
+        let error = failure.error.to_cni();
+        Drift {
+            plugin: failure.plugin_type.clone(),
+            code: error.code,
+            what: error.msg,
+            details: error.details,
+        }
+    };
+    let drifts: Vec<Drift> = repairs.left.iter().map(drift).collect();
+    // A plugin that could not look, for lack of a right, has seen no difference.
+    let is_refused =
+        |drift: &&Drift| super::is_refused(&drift.what) || super::is_refused(&drift.details);
+    match drifts.iter().find(is_refused) {
+        Some(refused) => Err(Some(cni::text::one_line(&refused.what))),
+        None => Ok(drifts),
+    }
+}
+
+fn why(apart: Apart) -> &'static str {
+    match apart {
+        Apart::Dockers => "it is of a container of Docker's, which `netwrightd repair` repairs",
+        Apart::Elsewhere => "its runtime keeps its cache elsewhere",
+        Apart::Unfinished => "its ADD has not completed, and does not go on",
+        Apart::Unseen => "its network namespace cannot be seen",
+    }
+}
+
+fn attachment(known: &Known, docker: Option<&Endpoint>) -> Attachment {
+    let ifname = known.key.ifname.as_str();
+    let list = known.cached.as_ref().and_then(|cached| cached.list().ok());
+    let mut found = Attachment {
+        network: known.key.network.to_string(),
+        ifname: ifname.to_owned(),
+        plugins: types(list.as_ref(), known),
+        ports: ports(known, docker),
+        labels: list.as_ref().map(labels).unwrap_or_default(),
+        since_s: since(known.file()),
+        ..Attachment::default()
+    };
+    if let Some(result) = known.result() {
+        for ip in result.container_ips(ifname) {
+            found.addresses.push(ip.address);
+            found.gateways.extend(ip.gateway);
+        }
+        found.gateways.dedup();
+        let mac = result.container_interface(ifname).map(|link| link.mac.clone());
+        found.mac = mac.filter(|mac| !mac.is_empty());
+        let on_host = result.interfaces.iter().filter(|link| link.sandbox.is_empty());
+        found.host_links = on_host.map(|link| link.name.clone()).collect();
+    }
+    found
+}
+
+/// Returns the types of the plugins: of the configuration with which it was attached, or of their
+/// records.
+fn types(list: Option<&NetworkList>, known: &Known) -> Vec<String> {
+    match list {
+        Some(list) => list.plugins.iter().map(|plugin| plugin.plugin_type.clone()).collect(),
+        None => known.records.iter().map(|record| record.plugin.clone()).collect(),
+    }
+}
+
+fn ports(known: &Known, docker: Option<&Endpoint>) -> Vec<Port> {
+    let ports = attachments::ports(known, docker).into_iter();
+    let port = |port: crate::net::ports::PortMapping| {
+        let transport = match port.protocol.as_str() {
+            "tcp" => Transport::Tcp,
+            "udp" => Transport::Udp,
+            // A scene has no SCTP.
+            _ => return None,
+        };
+        Some(Port {
+            transport,
+            host: port.host_port,
+            host_ip: port.host_ip,
+            container: port.container_port,
+        })
+    };
+    ports.filter_map(port).collect()
+}
+
+/// Returns the pod of an attachment, as the kubelet's runtimes name it (CNI conventions do not, but
+/// all use these arguments). Others may use them for the name of a container.
+fn pod(known: &Known) -> Option<String> {
+    let args = &known.cached.as_ref()?.attachment.args;
+    let given = |key| args.get(key).filter(|value| !value.is_empty());
+    let name = given("K8S_POD_NAME")?;
+    Some(match given("K8S_POD_NAMESPACE") {
+        Some(namespace) => format!("{namespace}/{name}"),
+        None => name.to_owned(),
+    })
+}
+
+/// Returns the labels that a runtime gave (CNI conventions, `args.cni.labels`).
+fn labels(list: &NetworkList) -> BTreeMap<String, String> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Keys {
+        args: Args,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Args {
+        cni: CniArgs,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct CniArgs {
+        labels: Vec<Label>,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Label {
+        key: String,
+        value: String,
+    }
+    let keys = list.plugins.iter().filter_map(|plugin| plugin.object.read::<Keys>().ok());
+    keys.flat_map(|keys| keys.args.cni.labels).map(|label| (label.key, label.value)).collect()
+}
+
+/// Returns when a file was written, in seconds since 1970.
+fn since(file: Option<&Path>) -> Option<u64> {
+    let written = file?.metadata().ok()?.modified().ok()?;
+    written.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs())
+}

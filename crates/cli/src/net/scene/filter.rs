@@ -1,0 +1,253 @@
+//! Reads the packet filters of a namespace.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kernel::netlink::NetlinkError;
+use kernel::nft::{
+    ChainInfo, Element as KernelElement, ElementData, Family as KernelFamily, HookPoint, KeyType,
+    NftSocket, Policy, RangeEnd, RuleInfo, SetInfo, TableInfo,
+};
+use scene::filter::{Base, Chain, Element, Family, Hook, Ruleset, Set, Step, Table};
+
+use super::steps;
+
+/// How much of a rule set is read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// Rules of all tables.
+    pub(super) rules: usize,
+    /// Elements of all sets.
+    pub(super) elements: usize,
+    /// Elements of one set.
+    pub(super) of_one_set: usize,
+}
+
+/// The node's own: more than the largest clusters' kube-proxy writes.
+pub(super) const NODE: Limits =
+    Limits { rules: 60_000, elements: 120_000, of_one_set: 60_000 };
+
+/// A container's: its owner may write any number.
+pub(super) const CONTAINER: Limits = Limits { rules: 2_000, elements: 4_000, of_one_set: 2_000 };
+
+/// NFT_TABLE_F_DORMANT.
+const DORMANT: u32 = 1;
+
+/// Why a rule set was not read.
+#[derive(Debug)]
+pub(super) enum Unread {
+    /// It could not be.
+    Failed(NetlinkError),
+    /// It changed while it was read, twice. This is what was read last.
+    Changed(Ruleset),
+}
+
+/// Reads the rule set of the calling thread's namespace.
+pub(super) fn read(limits: Limits) -> Result<Ruleset, Unread> {
+    let mut socket = NftSocket::open().map_err(Unread::Failed)?;
+    let (ruleset, changed) = once(&mut socket, limits).map_err(Unread::Failed)?;
+    if !changed {
+        return Ok(ruleset);
+    }
+    match once(&mut socket, limits).map_err(Unread::Failed)? {
+        (ruleset, false) => Ok(ruleset),
+        (ruleset, true) => Err(Unread::Changed(ruleset)),
+    }
+}
+
+/// Reads it once. Says also whether it changed meanwhile.
+fn once(socket: &mut NftSocket, limits: Limits) -> Result<(Ruleset, bool), NetlinkError> {
+    let before = socket.generation()?;
+    let infos = socket.tables(None)?;
+    let mut ruleset = Ruleset::default();
+    if !infos.is_empty() {
+        let mut reader = Reader { socket: &mut *socket, left: limits, left_out: Vec::new() };
+        let chains = reader.socket.chains(None)?;
+        for info in &infos {
+            ruleset.tables.push(reader.table(info, &chains)?);
+        }
+        ruleset.left_out = reader.left_out;
+    }
+    let changed = socket.generation()? != before;
+    Ok((ruleset, changed))
+}
+
+struct Reader<'s> {
+    socket: &'s mut NftSocket,
+    left: Limits,
+    left_out: Vec<String>,
+}
+
+impl Reader<'_> {
+    fn table(&mut self, info: &TableInfo, chains: &[ChainInfo]) -> Result<Table, NetlinkError> {
+        let table = &info.table;
+        let (rules, more) = self.socket.some_rules_of_table(table, self.left.rules)?;
+        self.left.rules = self.left.rules.saturating_sub(rules.len());
+        if more {
+            let read = rules.len();
+            self.left_out.push(format!("table {table}: all rules but the first {read}"));
+        }
+        let mut sets = Vec::new();
+        let mut by_chain = by_chain(&rules, &mut sets);
+        let mut read = Vec::new();
+        for chain in chains.iter().filter(|chain| chain.table == *table) {
+            read.extend(of_devices(chain, by_chain.remove(&chain.name).unwrap_or_default()));
+        }
+        let looked_up = looked_up(&read);
+        for set in self.socket.sets(table)? {
+            if looked_up.contains(&set.name) {
+                sets.push(self.set(&set)?);
+            }
+        }
+        Ok(Table {
+            family: family(table.family),
+            name: table.name.clone(),
+            dormant: info.flags & DORMANT != 0,
+            chains: read,
+            sets,
+        })
+    }
+
+    fn set(&mut self, info: &SetInfo) -> Result<Set, NetlinkError> {
+        let limit = self.left.of_one_set.min(self.left.elements);
+        let found = self.socket.some_elements(&info.table, &info.name, limit)?;
+        self.left.elements = self.left.elements.saturating_sub(found.elements.len());
+        if found.more {
+            self.left_out.push(format!(
+                "set {} {}: all elements but {}",
+                info.table,
+                info.name,
+                found.elements.len()
+            ));
+        }
+        let parts = parts(info);
+        Ok(Set {
+            name: info.name.clone(),
+            elements: found.elements.into_iter().map(|one| element(one, &parts)).collect(),
+            // What is mapped to by all other keys is not among the elements.
+            truncated: found.more || found.for_others,
+        })
+    }
+}
+
+/// Sorts rules by their chains, in order.
+fn by_chain(
+    rules: &[RuleInfo],
+    sets: &mut Vec<Set>,
+) -> BTreeMap<String, Vec<scene::filter::Rule>> {
+    let mut found: BTreeMap<String, Vec<scene::filter::Rule>> = BTreeMap::new();
+    for info in rules {
+        let (rule, made_up) = steps::rule(info);
+        sets.extend(made_up);
+        match found.get_mut(&info.chain) {
+            Some(chain) => chain.push(rule),
+            None => {
+                found.insert(info.chain.clone(), vec![rule]);
+            }
+        }
+    }
+    found
+}
+
+/// Returns the chain; once for each link that it sees the packets of, if it is a chain of several.
+fn of_devices(info: &ChainInfo, rules: Vec<scene::filter::Rule>) -> Vec<Chain> {
+    let chain = |device: Option<&String>, rules| Chain {
+        name: info.name.clone(),
+        base: info.hook.as_ref().map(|hook| Base {
+            hook: point(hook.point),
+            priority: hook.priority,
+            kind: hook.kind.name().to_owned(),
+            drops: hook.policy == Some(Policy::Drop),
+            device: device.cloned(),
+        }),
+        rules,
+    };
+    match info.devices.as_slice() {
+        [] => vec![chain(None, rules)],
+        several => several.iter().map(|device| chain(Some(device), rules.clone())).collect(),
+    }
+}
+
+/// Returns the names of the sets that rules look up.
+fn looked_up(chains: &[Chain]) -> BTreeSet<String> {
+    let steps = chains.iter().flat_map(|chain| &chain.rules).flat_map(|rule| &rule.steps);
+    steps
+        .filter_map(|step| match step {
+            Step::Lookup { set, .. } => Some(set.clone()),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Returns how long the parts of a set's concatenated keys are; none if its keys have one part.
+fn parts(info: &SetInfo) -> Vec<u32> {
+    if !info.fields.is_empty() {
+        return info.fields.clone();
+    }
+    match info.key.as_deref() {
+        None | Some([] | [_]) => Vec::new(),
+        Some(several) => {
+            let size = |kind: &KeyType| u32::try_from(kind.size()).unwrap_or_default();
+            several.iter().map(size).collect()
+        }
+    }
+}
+
+fn element(one: KernelElement, parts: &[u32]) -> Element {
+    let (data, verdict) = match one.data {
+        None => (None, None),
+        Some(ElementData::Value(value)) => (Some(value.bytes().to_vec()), None),
+        Some(ElementData::Verdict(said)) => (None, steps::verdict(&said)),
+    };
+    let last = one.end.map(|end| match end {
+        RangeEnd::Single(key) | RangeEnd::Concatenated(key) => key.bytes().to_vec(),
+    });
+    Element { first: one.key.bytes().to_vec(), last, parts: parts.to_vec(), data, verdict }
+}
+
+fn family(family: KernelFamily) -> Family {
+    match family {
+        KernelFamily::Inet => Family::Inet,
+        KernelFamily::Ip => Family::Ip,
+        KernelFamily::Ip6 => Family::Ip6,
+        KernelFamily::Arp => Family::Arp,
+        KernelFamily::Bridge => Family::Bridge,
+        KernelFamily::Netdev => Family::Netdev,
+    }
+}
+
+fn point(point: HookPoint) -> Hook {
+    match point {
+        HookPoint::Prerouting => Hook::Prerouting,
+        HookPoint::Input => Hook::Input,
+        HookPoint::Forward => Hook::Forward,
+        HookPoint::Output => Hook::Output,
+        HookPoint::Postrouting => Hook::Postrouting,
+        HookPoint::Ingress => Hook::Ingress,
+        HookPoint::Egress => Hook::Egress,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use kernel::nft::{Key, Value, Verdict as KernelVerdict};
+    use scene::filter::Verdict;
+
+    use super::*;
+
+    #[test]
+    fn elements_keep_their_ends_and_what_they_map_to() {
+        let address = |last| Value::Ipv4(Ipv4Addr::new(192, 0, 2, last));
+        let single = KernelElement::range(address(1), address(9));
+        let mapped = element(single, &[]);
+        assert_eq!((mapped.first, mapped.last), (vec![192, 0, 2, 1], Some(vec![192, 0, 2, 9])));
+        let key = Key::of([Value::IfName("br0".into()), address(1)]);
+        let jump = KernelElement::verdict(key, KernelVerdict::Jump("c".into()));
+        let mapped = element(jump, &[16, 4]);
+        assert_eq!((mapped.first.len(), mapped.parts), (20, vec![16, 4]));
+        assert_eq!((mapped.data, mapped.verdict), (None, Some(Verdict::Jump("c".into()))));
+        let value = KernelElement::value(address(1), address(2));
+        assert_eq!(element(value, &[]).data, Some(vec![192, 0, 2, 2]));
+    }
+}

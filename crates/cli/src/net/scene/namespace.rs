@@ -1,0 +1,472 @@
+//! Reads one network namespace, all of it in one visit.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::net::SocketAddr;
+
+use cni::code;
+use kernel::netlink::{Errno, NetlinkError};
+use kernel::netns::{Netns, NetnsError, within};
+use kernel::route::{
+    IpFamily, Link as KernelLink, LinkSettings, NeighbourState, Route as KernelRoute, RouteFilter,
+    RouteKind as KernelKind, RouteSocket, Rule as KernelRule, RuleAction as KernelAction,
+    TABLE_LOCAL,
+};
+use kernel::sockets;
+use kernel::sysctl::Sysctl;
+use scene::{
+    Address, ConntrackTable, Fdb, Link, Listener, Namespace, Neighbour, NextHop, Part, Route,
+    RouteKind, RouteRule, RuleAction, Transport,
+};
+
+use super::filter::{self, Limits, Unread};
+use super::legacy::Legacy;
+
+/// How many links, routes, neighbours, forwarding entries and sockets are kept, each: of the node,
+/// and of a container, whose owner may make any number.
+const OF_THE_NODE: usize = 50_000;
+const OF_ONE_CONTAINER: usize = 2_000;
+/// For so many ports of bridges the forwarding entries are read: the time that the kernel takes
+/// grows with the square of their number.
+const PORTS: usize = 2_000;
+
+/// Kernel parameters that are read of the node besides those of its links.
+const OF_NODE: &[&str] = &[
+    "net.bridge.bridge-nf-call-arptables",
+    "net.bridge.bridge-nf-call-ip6tables",
+    "net.bridge.bridge-nf-call-iptables",
+    "net.ipv4.conf.all.accept_local",
+    "net.ipv4.conf.all.arp_ignore",
+    "net.ipv4.conf.all.forwarding",
+    "net.ipv4.conf.all.route_localnet",
+    "net.ipv4.conf.all.rp_filter",
+    "net.ipv4.conf.all.src_valid_mark",
+    "net.ipv4.conf.default.rp_filter",
+    "net.ipv4.icmp_echo_ignore_all",
+    "net.ipv4.ip_forward",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.neigh.default.gc_thresh2",
+    "net.ipv4.neigh.default.gc_thresh3",
+    "net.ipv6.bindv6only",
+    "net.ipv6.conf.all.accept_ra",
+    "net.ipv6.conf.all.disable_ipv6",
+    "net.ipv6.conf.all.forwarding",
+    "net.ipv6.conf.default.disable_ipv6",
+    "net.ipv6.neigh.default.gc_thresh2",
+    "net.ipv6.neigh.default.gc_thresh3",
+    "net.ipv6.route.max_size",
+    "net.netfilter.nf_conntrack_count",
+    "net.netfilter.nf_conntrack_max",
+];
+
+/// Those of a container.
+const OF_CONTAINER: &[&str] = &[
+    "net.ipv4.conf.all.arp_ignore",
+    "net.ipv4.conf.all.rp_filter",
+    "net.ipv4.icmp_echo_ignore_all",
+    "net.ipv4.ip_forward",
+    "net.ipv6.bindv6only",
+    "net.ipv6.conf.all.disable_ipv6",
+    "net.ipv6.conf.all.forwarding",
+    "net.netfilter.nf_conntrack_count",
+    "net.netfilter.nf_conntrack_max",
+];
+
+/// How many neighbours there are, which is no kernel parameter but compared with one: the name for
+/// it in a scene, and the kernel's table of all namespaces.
+const NEIGHBOURS: [(&str, &str); 2] = [
+    ("net.ipv4.neigh.entries", "/proc/net/stat/arp_cache"),
+    ("net.ipv6.neigh.entries", "/proc/net/stat/ndisc_cache"),
+];
+
+/// A namespace as it was read.
+#[derive(Debug)]
+pub(super) struct Read {
+    /// How many of each kind are kept.
+    kept: usize,
+    pub(super) namespace: Namespace,
+    /// The inodes of the listeners' sockets, in their order.
+    pub(super) inodes: Vec<u32>,
+    /// What could not be read, and why.
+    pub(super) holes: Vec<(Part, String)>,
+}
+
+/// Reads the node's own namespace: the calling thread's.
+pub(super) fn node(legacy: &Legacy) -> Read {
+    let mut read = Read::new(OF_THE_NODE);
+    read.routing(true);
+    read.parameters(OF_NODE);
+    for (name, table) in NEIGHBOURS {
+        if let Some(entries) = entries(table) {
+            read.namespace.sysctls.insert(name.to_owned(), entries.to_string());
+        }
+    }
+    read.filters(filter::NODE, legacy);
+    read.sockets();
+    read
+}
+
+/// Reads a container's namespace. The thread enters it once.
+///
+/// # Errors
+/// When it cannot be entered.
+pub(super) fn container(netns: &Netns, legacy: &Legacy) -> Result<Read, NetnsError> {
+    within(netns, || {
+        let mut read = Read::new(OF_ONE_CONTAINER);
+        read.routing(false);
+        read.parameters(OF_CONTAINER);
+        read.filters(filter::CONTAINER, legacy);
+        read.sockets();
+        read
+    })
+}
+
+/// Returns an error with its causes, in one line.
+pub(super) fn told(error: &dyn Error) -> String {
+    cni::Error::from_chain(code::IO_FAILURE, error).msg
+}
+
+impl Read {
+    fn new(kept: usize) -> Self {
+        let namespace = Namespace::default();
+        Read { kept, namespace, inodes: Vec::new(), holes: Vec::new() }
+    }
+
+    fn hole(&mut self, part: Part, reason: impl Into<String>) {
+        self.holes.push((part, reason.into()));
+    }
+
+    /// Takes what was asked for, or leaves a hole.
+    fn or_hole<T: Default>(&mut self, part: Part, found: Result<T, NetlinkError>) -> T {
+        found.unwrap_or_else(|error| {
+            self.hole(part, told(&error));
+            T::default()
+        })
+    }
+
+    /// Says so if the socket has just left out what is too much.
+    fn note_cut(&mut self, part: Part, what: &str, socket: &mut RouteSocket) {
+        if socket.take_cut() {
+            let kept = self.kept;
+            self.hole(part, format!("there are more than {kept} {what}, and the rest is left out"));
+        }
+    }
+
+    fn routing(&mut self, is_node: bool) {
+        let mut socket = match RouteSocket::open() {
+            Ok(socket) => socket,
+            Err(error) => {
+                for part in [Part::Links, Part::Routes, Part::Neighbours] {
+                    self.hole(part, told(&error));
+                }
+                return;
+            }
+        };
+        socket.set_most(self.kept);
+        self.links(&mut socket, is_node);
+        for family in [IpFamily::V4, IpFamily::V6] {
+            self.routes(&mut socket, family);
+            let found = optional(socket.neighbours(family, None), family);
+            let found = self.or_hole(Part::Neighbours, found);
+            self.note_cut(Part::Neighbours, "neighbours", &mut socket);
+            self.namespace.neighbours.extend(found.into_iter().filter_map(|one| neighbour(&one)));
+        }
+        self.forwarding_entries(&mut socket);
+    }
+
+    fn links(&mut self, socket: &mut RouteSocket, is_node: bool) {
+        let found = self.or_hole(Part::Links, socket.links_with_settings());
+        self.note_cut(Part::Links, "links", socket);
+        let addresses = self.or_hole(Part::Links, socket.addresses(None));
+        self.note_cut(Part::Links, "addresses", socket);
+        let mut by_link: BTreeMap<u32, Vec<Address>> = BTreeMap::new();
+        for address in addresses {
+            by_link.entry(address.ifindex).or_default().push(Address {
+                address: address.address,
+                duplicate: address.dad_failed(),
+                tentative: address.tentative(),
+            });
+        }
+        for (link, settings) in &found {
+            // A port of a bridge takes no packets itself.
+            if link.port.is_none() && !link.loopback() {
+                settings_of(link, *settings, is_node, &mut self.namespace.sysctls);
+            }
+        }
+        let links = found.into_iter().map(|(link, _)| {
+            let addresses = by_link.remove(&link.index).unwrap_or_default();
+            to_link(link, addresses)
+        });
+        let mut links: Vec<Link> = links.collect();
+        links.sort_by_key(|link| link.index);
+        self.namespace.links = links;
+    }
+
+    fn routes(&mut self, socket: &mut RouteSocket, family: IpFamily) {
+        let found = optional(socket.routes(RouteFilter::all(family)), family);
+        let found = self.or_hole(Part::Routes, found);
+        self.note_cut(Part::Routes, "routes", socket);
+        self.namespace.routes.extend(found.into_iter().filter_map(route));
+        let found = optional(socket.rules(family), family);
+        let found = self.or_hole(Part::Routes, found);
+        self.note_cut(Part::Routes, "routing rules", socket);
+        let has_vrfs = self.namespace.links.iter().any(|link| link.vrf_table.is_some());
+        let rules = found.into_iter().filter(|rule| has_vrfs || !rule.of_vrf);
+        self.namespace.rules.extend(rules.map(rule));
+    }
+
+    fn forwarding_entries(&mut self, socket: &mut RouteSocket) {
+        let links = &self.namespace.links;
+        let ports = links.iter().filter(|link| link.port_state.is_some()).count();
+        if ports == 0 {
+            return;
+        }
+        if PORTS < ports {
+            let what = "their forwarding entries were not read";
+            self.hole(Part::Neighbours, format!("bridges have {ports} ports: {what}"));
+            return;
+        }
+        let found = self.or_hole(Part::Neighbours, socket.fdb_of_all());
+        self.note_cut(Part::Neighbours, "forwarding entries", socket);
+        let kept = found.into_iter().filter_map(|entry| {
+            let own = entry.state.is_permanent();
+            let is_configured = own || entry.state.0 & NeighbourState::NOARP.0 != 0;
+            is_configured.then(|| Fdb {
+                port: entry.ifindex,
+                mac: entry.mac.to_string(),
+                vlan: entry.vlan,
+                own,
+            })
+        });
+        self.namespace.fdb = kept.collect();
+    }
+
+    fn parameters(&mut self, names: &[&str]) {
+        let mut refused = None;
+        for name in names {
+            match Sysctl::parse(name).and_then(|sysctl| sysctl.read()) {
+                Ok(value) => {
+                    self.namespace.sysctls.insert((*name).to_owned(), value);
+                }
+                // Without IPv6, bridges or connection tracking it is not there, and in a namespace
+                // that is not the machine's own neither are others.
+                Err(error) if error.is_missing() => {}
+                Err(error) => refused = Some(told(&error)),
+            }
+        }
+        if let Some(reason) = refused {
+            self.hole(Part::Sysctls, reason);
+        }
+        let number = |name| u64::try_from(self.namespace.number(name)?).ok();
+        let count = number("net.netfilter.nf_conntrack_count");
+        let max = number("net.netfilter.nf_conntrack_max");
+        self.namespace.conntrack =
+            count.zip(max).map(|(count, max)| ConntrackTable { count, max });
+    }
+
+    fn filters(&mut self, limits: Limits, legacy: &Legacy) {
+        self.namespace.filter = match filter::read(limits) {
+            Ok(ruleset) => ruleset,
+            // A kernel without nftables has no rules of it.
+            Err(Unread::Failed(error)) if is_without_nftables(&error) => {
+                scene::filter::Ruleset::default()
+            }
+            Err(Unread::Failed(error)) => {
+                self.hole(Part::Nftables, told(&error));
+                scene::filter::Ruleset::default()
+            }
+            Err(Unread::Changed(ruleset)) => {
+                self.hole(Part::Nftables, "the rules changed while they were read, twice");
+                ruleset
+            }
+        };
+        let found = legacy.read();
+        self.namespace.filter.legacy = found.tables;
+        self.namespace.filter.left_out.extend(found.left_out);
+        if let Some(reason) = found.unread {
+            self.hole(Part::LegacyIptables, reason);
+        }
+    }
+
+    fn sockets(&mut self) {
+        let found = match sockets::waiting(self.kept) {
+            Ok(found) => found,
+            Err(error) => {
+                self.hole(Part::Listeners, told(&error));
+                return;
+            }
+        };
+        if found.more {
+            self.hole(Part::Listeners, format!("there are more than {}", self.kept));
+        }
+        for socket in found.sockets {
+            self.inodes.push(socket.inode);
+            self.namespace.listeners.push(Listener {
+                transport: if socket.is_tcp { Transport::Tcp } else { Transport::Udp },
+                at: SocketAddr::new(socket.at.ip().to_canonical(), socket.at.port()),
+                v6only: socket.v6only,
+                pid: None,
+                program: None,
+            });
+        }
+    }
+}
+
+/// Takes a refusal of a kernel without IPv6 for nothing of it.
+fn optional<T>(
+    found: Result<Vec<T>, NetlinkError>,
+    family: IpFamily,
+) -> Result<Vec<T>, NetlinkError> {
+    match found {
+        Err(error)
+            if family == IpFamily::V6
+                && (error.is_unsupported() || error.errno() == Some(Errno::AFNOSUPPORT)) =>
+        {
+            Ok(Vec::new())
+        }
+        found => found,
+    }
+}
+
+/// EINVAL: the kernel has no such subsystem of nfnetlink; EPROTONOSUPPORT: no nfnetlink at all.
+fn is_without_nftables(error: &NetlinkError) -> bool {
+    match error {
+        NetlinkError::Refused { errno, .. } => *errno == Errno::INVAL,
+        NetlinkError::Open { step: "socket", source } => source.raw_os_error() == Some(93),
+        _ => false,
+    }
+}
+
+/// Puts a link's kernel parameters beside the others, a link's name as it is: its dots are not
+/// replaced.
+fn settings_of(
+    link: &KernelLink,
+    settings: LinkSettings,
+    is_node: bool,
+    sysctls: &mut BTreeMap<String, String>,
+) {
+    let mut put = |version: &str, key: &str, value: u32| {
+        sysctls.insert(format!("net.{version}.conf.{}.{key}", link.name), value.to_string());
+    };
+    if let Some(ipv4) = settings.ipv4 {
+        put("ipv4", "rp_filter", ipv4.rp_filter);
+        put("ipv4", "arp_ignore", ipv4.arp_ignore);
+        if is_node {
+            put("ipv4", "forwarding", ipv4.forwarding);
+            put("ipv4", "route_localnet", ipv4.route_localnet);
+            put("ipv4", "proxy_arp", ipv4.proxy_arp);
+            put("ipv4", "accept_local", ipv4.accept_local);
+        }
+    }
+    if let Some(ipv6) = settings.ipv6 {
+        put("ipv6", "disable_ipv6", ipv6.disable_ipv6);
+        put("ipv6", "accept_ra", ipv6.accept_ra);
+        put("ipv6", "forwarding", ipv6.forwarding);
+        if is_node {
+            put("ipv6", "proxy_ndp", ipv6.proxy_ndp);
+        }
+    }
+}
+
+fn to_link(link: KernelLink, addresses: Vec<Address>) -> Link {
+    Link {
+        index: link.index,
+        up: link.up(),
+        carrier: link.lower_up(),
+        mac: link.mac.map(|mac| mac.to_string()),
+        mtu: link.mtu,
+        master: link.master,
+        peer: link.peer_index,
+        peer_netnsid: link.link_netnsid,
+        port_state: link.port.map(|port| port.state),
+        isolated: link.port.is_some_and(|port| port.isolated),
+        stp: link.bridge.is_some_and(|bridge| bridge.stp),
+        vlan_filtering: link.bridge.is_some_and(|bridge| bridge.vlan_filtering),
+        vrf_table: link.vrf_table,
+        addresses,
+        name: link.name,
+        kind: link.kind,
+        alias: link.alias,
+    }
+}
+
+/// Maps a route; `None` for those that the kernel makes for addresses.
+fn route(route: KernelRoute) -> Option<Route> {
+    let kind = match route.kind {
+        _ if route.table == TABLE_LOCAL => return None,
+        KernelKind::Broadcast | KernelKind::Multicast | KernelKind::Anycast => return None,
+        KernelKind::Unicast => RouteKind::Unicast,
+        KernelKind::Blackhole => RouteKind::Blackhole,
+        KernelKind::Unreachable => RouteKind::Unreachable,
+        KernelKind::Prohibit => RouteKind::Prohibit,
+        KernelKind::Throw => RouteKind::Throw,
+        _ => RouteKind::Other,
+    };
+    let mut hops: Vec<NextHop> = route
+        .next_hops
+        .iter()
+        .map(|hop| NextHop { via: hop.gateway, link: hop.oif })
+        .collect();
+    if hops.is_empty() && (route.gateway.is_some() || route.oif.is_some()) {
+        hops.push(NextHop { via: route.gateway, link: route.oif });
+    }
+    Some(Route {
+        to: route.destination,
+        table: route.table,
+        kind,
+        metric: route.priority.unwrap_or_default(),
+        hops,
+        source: route.source,
+        mtu: route.mtu,
+        protocol: route.protocol.map(|protocol| protocol.0),
+    })
+}
+
+/// Maps a rule. What it does is not known if it has conditions that a scene does not have, or asks
+/// the table of a packet's VRF.
+fn rule(rule: KernelRule) -> RouteRule {
+    let action = match rule.action {
+        _ if rule.of_vrf || rule.further => RuleAction::Other,
+        KernelAction::Table(table) => RuleAction::Table(table),
+        KernelAction::Blackhole => RuleAction::Blackhole,
+        KernelAction::Unreachable => RuleAction::Unreachable,
+        KernelAction::Prohibit => RuleAction::Prohibit,
+        _ => RuleAction::Other,
+    };
+    RouteRule {
+        ipv4: rule.family == IpFamily::V4,
+        priority: rule.priority.unwrap_or_default(),
+        from: rule.source,
+        to: rule.destination,
+        iif: rule.iifname,
+        oif: rule.oifname,
+        mark: rule.mark,
+        invert: rule.invert,
+        action,
+    }
+}
+
+/// Maps a neighbour that was configured or that does not answer.
+fn neighbour(one: &kernel::route::Neighbour) -> Option<Neighbour> {
+    let permanent = one.state.is_permanent();
+    let failed = one.state.0 & NeighbourState::FAILED.0 != 0;
+    (permanent || failed).then(|| Neighbour {
+        link: one.ifindex,
+        address: one.address,
+        mac: one.mac.map(|mac| mac.to_string()),
+        permanent,
+        failed,
+    })
+}
+
+/// Returns how many entries a table of neighbours has: the first number, in hexadecimal, of the
+/// line below its heading.
+fn entries(table: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(table).ok()?;
+    let first = text.lines().nth(1)?.split_whitespace().next()?;
+    u64::from_str_radix(first, 16).ok()
+}
+
+#[cfg(test)]
+mod tests;

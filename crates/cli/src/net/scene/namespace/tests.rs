@@ -1,0 +1,72 @@
+use kernel::route::{NextHop as KernelHop, RouteProtocol, TABLE_MAIN};
+
+use super::*;
+
+fn to(net: &str) -> KernelRoute {
+    KernelRoute::new(net.parse().unwrap())
+}
+
+#[test]
+fn routes_keep_where_they_lead() {
+    let hop = |last: u8, link| KernelHop {
+        gateway: Some([192, 0, 2, last].into()),
+        oif: Some(link),
+        weight: 1,
+        onlink: false,
+    };
+    let several = KernelRoute { next_hops: vec![hop(1, 2), hop(2, 3)], ..to("0.0.0.0/0") };
+    let links: Vec<_> = route(several).unwrap().hops.iter().map(|hop| hop.link).collect();
+    assert_eq!(links, [Some(2), Some(3)]);
+    let one = KernelRoute {
+        oif: Some(4),
+        priority: Some(100),
+        protocol: Some(RouteProtocol::DHCP),
+        mtu: Some(1400),
+        ..to("198.51.100.0/24")
+    };
+    let one = route(one).unwrap();
+    assert_eq!(one.hops, [NextHop { via: None, link: Some(4) }]);
+    assert_eq!((one.metric, one.protocol, one.mtu), (100, Some(16), Some(1400)));
+    assert_eq!(one.table, TABLE_MAIN);
+    let hole = route(KernelRoute { kind: KernelKind::Blackhole, ..to("2001:db8::/32") }).unwrap();
+    assert_eq!((hole.kind, hole.hops.len()), (RouteKind::Blackhole, 0));
+    // What the kernel makes for addresses says nothing more than they do.
+    assert_eq!(route(KernelRoute { table: TABLE_LOCAL, ..to("192.0.2.1/32") }), None);
+    let group = KernelRoute { kind: KernelKind::Multicast, table: 7, ..to("ff00::/8") };
+    assert_eq!(route(group), None);
+}
+
+#[test]
+fn a_rule_with_conditions_that_are_not_known_does_something_unknown() {
+    let base = || KernelRule {
+        priority: Some(100),
+        source: Some("10.88.0.0/24".parse().unwrap()),
+        mark: Some((0x80000, 0xff0000)),
+        ..KernelRule::to_table(IpFamily::V4, 52)
+    };
+    let mapped = rule(base());
+    assert_eq!((mapped.ipv4, mapped.priority, mapped.action), (true, 100, RuleAction::Table(52)));
+    assert_eq!(mapped.mark, Some((0x80000, 0xff0000)));
+    assert_eq!(rule(KernelRule { further: true, ..base() }).action, RuleAction::Other);
+    assert_eq!(rule(KernelRule { of_vrf: true, ..base() }).action, RuleAction::Other);
+    let refuses = KernelRule { action: KernelAction::Prohibit, ..base() };
+    assert_eq!(rule(refuses).action, RuleAction::Prohibit);
+}
+
+#[test]
+fn only_neighbours_that_matter_are_kept() {
+    let one = kernel::route::Neighbour {
+        state: NeighbourState::REACHABLE,
+        ..kernel::route::Neighbour::permanent(
+            2,
+            "192.0.2.9".parse().unwrap(),
+            "02:00:00:00:00:09".parse().unwrap(),
+        )
+    };
+    assert_eq!(neighbour(&one), None);
+    let failed = kernel::route::Neighbour { state: NeighbourState::FAILED, mac: None, ..one.clone() };
+    let failed = neighbour(&failed).unwrap();
+    assert_eq!((failed.failed, failed.permanent, failed.mac), (true, false, None));
+    let own = kernel::route::Neighbour { state: NeighbourState::PERMANENT, ..one };
+    assert_eq!(neighbour(&own).unwrap().mac.as_deref(), Some("02:00:00:00:00:09"));
+}

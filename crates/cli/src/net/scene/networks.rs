@@ -1,0 +1,361 @@
+//! Reads which networks are configured, whether a container could be attached to them, and how much
+//! of their address pools is left.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use cni::json::Object;
+use cni::{NetworkList, NetworkName, PluginConfig};
+use cni_runtime::{ConfigFolder, Outcome};
+use ipam::{RangeSets, RangeSpec, Store};
+use ipnet::IpNet;
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
+use scene::{Network, Plugin, Pool};
+use serde::Deserialize;
+
+use crate::net::judgement::{self, Judgement};
+use crate::net::session::{Network as Configured, Session};
+use crate::net::{default, forwarding, own_plugins};
+
+/// Where `host-local` keeps addresses unless `dataDir` says otherwise (docs/files.md).
+const DATA_DIR: &str = "/var/lib/cni/networks";
+/// The plugin whose pools are folders.
+const POOLED: &str = plugins::ipam::host_local::INFO.name;
+/// Pools of more addresses are never full.
+const COUNTED: u128 = 1 << 32;
+
+/// What is configured.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) networks: Vec<Network>,
+    pub(super) broken: Vec<(String, String)>,
+    pub(super) plugins: Vec<Plugin>,
+    pub(super) pools: Vec<Pool>,
+    /// Why a pool was not read.
+    pub(super) unread: Vec<String>,
+    /// Why a plugin could not say whether a container could be attached.
+    pub(super) unasked: Vec<String>,
+}
+
+/// Reads them. The embedded network counts only if it is used. `asks`: the plugins are asked, too.
+pub(super) fn read(
+    session: &Session,
+    folder: &ConfigFolder,
+    used: &BTreeSet<String>,
+    asks: bool,
+    progress: &mut dyn FnMut(&str),
+) -> Found {
+    let mut all = session.networks(folder);
+    all.retain(|network| {
+        network.file.is_some() || network.list.name != default::NAME || used.contains(default::NAME)
+    });
+    let mut found = Found {
+        broken: folder
+            .refusals()
+            .map(|refusal| (refusal.path.display().to_string(), refusal.to_string()))
+            .collect(),
+        ..Found::default()
+    };
+    let mut types = BTreeSet::new();
+    for configured in &all {
+        progress(&format!("asking the plugins of network {}", configured.list.name));
+        let mut network = describe(&configured.list);
+        network.file = configured.file.as_ref().map(|path| path.display().to_string());
+        if asks {
+            let Judgement { failure, unknown } = judgement::of(session, &configured.list, None);
+            let refusal = failure.map(|error| cni::text::one_line(&error));
+            match refusal {
+                Some(refusal) if unknown || super::is_refused(&refusal) => {
+                    found.unasked.push(refusal);
+                }
+                refusal => network.refusal = refusal,
+            }
+            network.warnings = judgement::warnings(session, &configured.list, &all);
+        }
+        network.warnings.extend(shadowed(folder, &configured.list.name));
+        types.extend(configured.list.plugins.iter().flat_map(types_of));
+        found.networks.push(network);
+        pools(session, configured, &mut found);
+    }
+    if asks {
+        found.plugins = types.into_iter().map(|name| plugin(session, name)).collect();
+    }
+    found
+}
+
+/// Lists the files that define the network too, and that no runtime takes.
+fn shadowed(folder: &ConfigFolder, name: &str) -> Vec<String> {
+    let line = |one: &cni_runtime::Considered| match &one.outcome {
+        Outcome::Shadowed { network, by } if network == name => Some(format!(
+            "{} defines it too, and is not used: {} comes first",
+            one.path.display(),
+            by.display()
+        )),
+        _ => None,
+    };
+    folder.considered().iter().filter_map(line).collect()
+}
+
+/// The keys of plugins that say where packets go.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Keys {
+    bridge: Option<String>,
+    master: Option<String>,
+    parent: Option<String>,
+    device: Option<String>,
+    mtu: Option<u32>,
+    is_default_gateway: bool,
+    ip_masq: bool,
+    ipam: Ipam,
+}
+
+/// Those of `ipam`, of `host-local` and of `static`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Ipam {
+    #[serde(rename = "type")]
+    plugin_type: String,
+    data_dir: String,
+    routes: Vec<IpamRoute>,
+    addresses: Vec<IpamAddress>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct IpamRoute {
+    dst: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct IpamAddress {
+    address: String,
+    gateway: String,
+}
+
+/// The ranges of `host-local`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Ranges {
+    ipam: IpamRanges,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct IpamRanges {
+    ranges: Vec<Vec<RangeSpec>>,
+    #[serde(deserialize_with = "ipam::range::deserialize_subnet")]
+    subnet: Option<IpNet>,
+    #[serde(rename = "rangeStart", with = "cni::text::optional_ip")]
+    range_start: Option<IpAddr>,
+    #[serde(rename = "rangeEnd", with = "cni::text::optional_ip")]
+    range_end: Option<IpAddr>,
+    #[serde(with = "cni::text::optional_ip")]
+    gateway: Option<IpAddr>,
+}
+
+/// Describes a network by its configuration alone.
+fn describe(list: &NetworkList) -> Network {
+    let mut network = Network {
+        name: list.name.clone(),
+        plugins: list.plugins.iter().map(|plugin| plugin.plugin_type.clone()).collect(),
+        ..Network::default()
+    };
+    let Some(first) = list.plugins.first() else { return network };
+    let keys: Keys = first.object.read().unwrap_or_default();
+    let is_bridge = first.plugin_type == "bridge";
+    network.link = match keys.bridge {
+        // The default of the plugin.
+        None if is_bridge => Some("cni0".to_owned()),
+        Some(bridge) if bridge.is_empty() && is_bridge => Some("cni0".to_owned()),
+        Some(bridge) => Some(bridge),
+        None => keys.master.or(keys.parent).or(keys.device),
+    };
+    network.link = network.link.filter(|link| !link.is_empty());
+    network.mtu = keys.mtu.filter(|mtu| *mtu != 0);
+    if let Some(sets) = ranges(&first.object) {
+        for range in sets.sets().iter().flat_map(|set| set.ranges()) {
+            network.subnets.push(range.subnet());
+            network.gateways.push(range.gateway());
+        }
+    }
+    for address in &keys.ipam.addresses {
+        let subnet = address.address.parse::<IpNet>().ok();
+        network.subnets.extend(subnet.map(|net| net.trunc()));
+        network.gateways.extend(address.gateway.parse::<IpAddr>().ok());
+    }
+    network.outbound = (forwarding::is_routed(list) || keys.ip_masq)
+        && (keys.is_default_gateway || has_default_route(&keys.ipam));
+    network
+}
+
+/// Says whether containers get a default route from their IPAM plugin. Of a plugin that asks others
+/// it is not known, so they may.
+fn has_default_route(ipam: &Ipam) -> bool {
+    let is_default = |route: &IpamRoute| {
+        let net = route.dst.parse::<IpNet>();
+        net.is_ok_and(|net| net.prefix_len() == 0)
+    };
+    let is_known = [POOLED, "static"].contains(&ipam.plugin_type.as_str());
+    ipam.routes.iter().any(is_default) || !(is_known || ipam.plugin_type.is_empty())
+}
+
+/// Returns the ranges of `host-local`; `None` if it is another plugin, or if they are not valid.
+fn ranges(object: &Object) -> Option<RangeSets> {
+    let keys: Keys = object.read().ok()?;
+    if keys.ipam.plugin_type != POOLED {
+        return None;
+    }
+    let IpamRanges { ranges, subnet, range_start, range_end, gateway } =
+        object.read::<Ranges>().ok()?.ipam;
+    let mut sets = Vec::new();
+    if subnet.is_some() {
+        sets.push(vec![RangeSpec { subnet, range_start, range_end, gateway }]);
+    }
+    sets.extend(ranges);
+    RangeSets::new(sets).ok()
+}
+
+/// Reads how much of a network's pools is taken: a pool for each set of ranges.
+fn pools(session: &Session, configured: &Configured, found: &mut Found) {
+    let Ok(name) = NetworkName::new(&configured.list.name) else { return };
+    for plugin in &configured.list.plugins {
+        let Some(sets) = ranges(&plugin.object) else { continue };
+        let keys: Keys = plugin.object.read().unwrap_or_default();
+        let folder = match keys.ipam.data_dir.as_str() {
+            "" => PathBuf::from(DATA_DIR),
+            other => PathBuf::from(other),
+        };
+        let store = Store::new(&folder, &name).with_index(&session.roots.addresses());
+        let taken = match store.addresses() {
+            Ok(taken) => taken,
+            Err(error) => {
+                found.unread.push(super::namespace::told(&error));
+                continue;
+            }
+        };
+        for set in sets.sets() {
+            let counts =
+                |at: &&IpAddr| set.range_of(**at).is_some() && !sets.is_gateway(**at);
+            let used = taken.iter().filter(counts).count();
+            let size = Some(sets.capacity(set)).filter(|size| *size <= COUNTED);
+            found.pools.push(Pool {
+                network: configured.list.name.clone(),
+                folder: store.directory().display().to_string(),
+                used: u64::try_from(used).unwrap_or(u64::MAX),
+                size: size.and_then(|size| u64::try_from(size).ok()),
+                writable: is_writable(&folder),
+            });
+        }
+    }
+}
+
+/// Says whether root could write to a folder, or make it: its file system is not read-only, and it
+/// is not immutable. What only this caller may not do does not count.
+fn is_writable(folder: &Path) -> bool {
+    let there = folder.ancestors().find(|path| path.symlink_metadata().is_ok());
+    let Some(there) = there else { return true };
+    there.is_dir()
+        && !matches!(
+            access(there, Access::WRITE_OK | Access::EXEC_OK),
+            Err(Errno::ROFS | Errno::PERM)
+        )
+}
+
+/// Returns the type of a plugin and that of its IPAM plugin.
+fn types_of(plugin: &PluginConfig) -> Vec<String> {
+    let keys: Keys = plugin.object.read().unwrap_or_default();
+    let mut types = vec![plugin.plugin_type.clone(), keys.ipam.plugin_type];
+    types.retain(|name| !name.is_empty());
+    types
+}
+
+fn plugin(session: &Session, plugin_type: String) -> Plugin {
+    let mut plugin = Plugin { plugin_type, ..Plugin::default() };
+    match session.runtime.find_plugin(&plugin.plugin_type) {
+        Ok(path) => {
+            plugin.ours = own_plugins::is_own(&path);
+            plugin.path = Some(shown(&path, plugin.ours));
+        }
+        Err(error) => {
+            plugin.error = Some(super::namespace::told(&error));
+            return plugin;
+        }
+    }
+    match session.runtime.version_info(&plugin.plugin_type, session.deadline()) {
+        Ok(info) => plugin.versions = info.supported,
+        Err(failure) => plugin.error = Some(cni::text::one_line(failure.to_cni())),
+    }
+    plugin
+}
+
+/// Returns the executable's path: not that of a folder which is gone when this process has ended.
+fn shown(path: &Path, ours: bool) -> String {
+    let leads = std::fs::canonicalize(path).ok().filter(|_| ours);
+    leads.as_deref().unwrap_or(path).display().to_string()
+}
+
+/// Lists the networks that attachments are on.
+pub(super) fn used<'a>(
+    attachments: impl Iterator<Item = &'a scene::Attachment>,
+) -> BTreeSet<String> {
+    attachments.map(|attachment| attachment.network.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(plugin: &str) -> Network {
+        let text = format!(r#"{{"cniVersion": "1.0.0", "name": "n", "plugins": [{plugin}]}}"#);
+        describe(&NetworkList::parse(text.as_bytes()).unwrap())
+    }
+
+    #[test]
+    fn a_network_is_described_by_its_first_plugin() {
+        let network = of(r#"{"type": "bridge", "bridge": "br7", "mtu": 1400,
+            "isDefaultGateway": true, "ipam": {"type": "host-local", "subnet": "10.88.0.0/24",
+            "ranges": [[{"subnet": "fd00:88::/64", "gateway": "fd00:88::9"}]]}}"#);
+        assert_eq!(network.link.as_deref(), Some("br7"));
+        assert_eq!(network.mtu, Some(1400));
+        let nets: Vec<String> = network.subnets.iter().map(ToString::to_string).collect();
+        assert_eq!(nets, ["10.88.0.0/24", "fd00:88::/64"]);
+        let gateways: Vec<String> = network.gateways.iter().map(ToString::to_string).collect();
+        assert_eq!(gateways, ["10.88.0.1", "fd00:88::9"]);
+        assert!(network.outbound);
+        let network = of(r#"{"type": "macvlan", "master": "eth1", "ipam": {"type": "static",
+            "addresses": [{"address": "192.0.2.7/24", "gateway": "192.0.2.1"}]}}"#);
+        assert_eq!(network.link.as_deref(), Some("eth1"));
+        assert_eq!(network.subnets, ["192.0.2.0/24".parse::<IpNet>().unwrap()]);
+        assert_eq!(of(r#"{"type": "bridge"}"#).link.as_deref(), Some("cni0"));
+        assert_eq!(of(r#"{"type": "loopback"}"#).link, None);
+    }
+
+    #[test]
+    fn a_network_leads_beyond_the_node_only_by_a_default_route() {
+        let local = r#""ipam": {"type": "host-local", "subnet": "10.88.0.0/24"}"#;
+        let routed = r#""ipam": {"type": "host-local", "subnet": "10.88.0.0/24",
+            "routes": [{"dst": "0.0.0.0/0"}]}"#;
+        for (keys, outbound) in [
+            (format!(r#""isGateway": true, {local}"#), false),
+            (format!(r#""isGateway": true, {routed}"#), true),
+            (format!(r#""isDefaultGateway": true, {local}"#), true),
+            (local.to_owned(), false),
+            (r#""isGateway": true, "ipam": {"type": "cluster-ipam"}"#.to_owned(), true),
+        ] {
+            let network = of(&format!(r#"{{"type": "bridge", {keys}}}"#));
+            assert_eq!(network.outbound, outbound, "{keys}");
+        }
+    }
+
+    #[test]
+    fn a_folder_that_is_missing_is_made_in_the_nearest_above_it() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(is_writable(&folder.path().join("a/b")));
+        std::fs::write(folder.path().join("file"), "").unwrap();
+        assert!(!is_writable(&folder.path().join("file/b")));
+    }
+}

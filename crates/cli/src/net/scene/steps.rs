@@ -1,0 +1,328 @@
+//! Expressions of nftables as steps of a scene.
+//!
+//! What an expression does that has no step of its own is told by its name: whether it goes on in
+//! any case ([`Step::Effect`]), or may end the rule or change a register ([`Step::Unknown`]).
+
+use kernel::nft::{
+    CmpOp, CtKey, Expr, Family, FibResult, LookupTo, MetaKey, NatKind, PayloadBase, Register,
+    RejectKind, RuleInfo, Verdict as KernelVerdict,
+};
+use scene::filter::{Compare, Connection, Header, MapTo, Meta, Rule, Set, Step, Verdict};
+
+use super::xtables;
+
+/// NF_QUEUE, in the low byte of a verdict (linux include/uapi/linux/netfilter.h).
+const QUEUE: i32 = 3;
+
+/// Maps a rule. Some matches of iptables name several values, for which sets are made up that only
+/// this rule looks up.
+pub(super) fn rule(rule: &RuleInfo) -> (Rule, Vec<Set>) {
+    let (steps, sets) = steps(&rule.exprs, rule.table.family, rule.handle);
+    let comment = rule.comment.clone().or_else(|| rule.iptables_comment());
+    (Rule { handle: rule.handle, comment, steps }, sets)
+}
+
+fn steps(exprs: &[Expr], family: Family, handle: u64) -> (Vec<Step>, Vec<Set>) {
+    let mut steps = Vec::with_capacity(exprs.len());
+    let mut sets = Vec::new();
+    for expr in exprs {
+        match expr {
+            Expr::XtMatch { name, revision, info } => {
+                let mut made_up = |elements| xtables::make_up(&mut sets, handle, elements);
+                steps.extend(xtables::matched(name, *revision, info, family, &mut made_up));
+            }
+            Expr::XtTarget { name, revision, info } => {
+                steps.extend(xtables::target(name, *revision, info, family));
+            }
+            expr => steps.push(step(expr, family)),
+        }
+    }
+    (steps, sets)
+}
+
+fn step(expr: &Expr, family: Family) -> Step {
+    match expr {
+        Expr::Meta { key, register } => Step::Meta { key: meta(*key), to: place(*register) },
+        Expr::MetaSet { key: MetaKey::Mark, .. } => effect("meta mark"),
+        Expr::MetaSet { .. } => effect("meta-set"),
+        Expr::Payload { base, offset, len, register } => match header(*base) {
+            Some(base) => {
+                Step::Payload { base, offset: *offset, len: *len, to: place(*register) }
+            }
+            None => unknown("payload"),
+        },
+        Expr::PayloadSet { .. } => effect("payload"),
+        Expr::Cmp { op, register, data } => {
+            Step::Compare { op: compare(*op), from: place(*register), with: data.clone() }
+        }
+        Expr::Range { invert, register, from, to } => Step::Range {
+            invert: *invert,
+            from: place(*register),
+            first: from.clone(),
+            last: to.clone(),
+        },
+        Expr::Bitwise(bitwise) => Step::Bitwise {
+            from: place(bitwise.source),
+            to: place(bitwise.register),
+            mask: bitwise.mask.clone(),
+            xor: bitwise.xor.clone(),
+        },
+        Expr::Lookup { set, register, to } => Step::Lookup {
+            set: set.clone(),
+            from: place(*register),
+            invert: *to == LookupTo::NoMatch,
+            to: match to {
+                LookupTo::Match | LookupTo::NoMatch => None,
+                LookupTo::Verdict => Some(MapTo::Verdict),
+                LookupTo::Register(register) => Some(MapTo::Register(place(*register))),
+            },
+        },
+        Expr::Ct { key, register, .. } => {
+            Step::Connection { key: connection(*key), to: place(*register) }
+        }
+        Expr::CtSet { .. } => effect("ct-set"),
+        Expr::Fib { result, flags, register } => Step::Fib {
+            source: flags.0 & 1 != 0,
+            kind: *result == FibResult::AddrType,
+            to: place(*register),
+        },
+        Expr::TcpOptionSet { .. } => effect("tcpoption"),
+        Expr::Immediate { register, data } => {
+            Step::Immediate { to: place(*register), data: data.clone() }
+        }
+        Expr::Verdict(said) => verdict(said).map_or_else(|| unknown("VERDICT"), Step::Verdict),
+        Expr::Nat { kind: NatKind::Destination, address, port, .. } => Step::DestinationNat {
+            address: address.map(place),
+            port: port.map(place),
+        },
+        Expr::Nat { kind: NatKind::Source, .. } | Expr::Masquerade { .. } => Step::SourceNat,
+        Expr::Redirect { port, .. } => Step::Redirect { port: port.map(place) },
+        Expr::Counter { packets, bytes } => Step::Counter { packets: *packets, bytes: *bytes },
+        Expr::Limit { over, .. } => Step::Limit { over: *over },
+        Expr::Log { .. } => effect("log"),
+        Expr::Reject { kind, code } => Step::Reject { with: refusal(*kind, *code, family) },
+        Expr::Notrack => effect("notrack"),
+        Expr::Rt { .. } => unknown("rt"),
+        Expr::ToNetworkOrder { .. } => unknown("byteorder"),
+        Expr::Other { name, attributes } => other(name, attributes),
+        _ => unknown("expression"),
+    }
+}
+
+/// Maps an expression that the kernel crate does not decode.
+fn other(name: &str, attributes: &[u8]) -> Step {
+    match name {
+        // NFTA_OBJREF_IMM_TYPE: counters, helpers, timeouts and marks of security modules go on;
+        // quotas and limits may not.
+        "objref" => match number(attributes, 1) {
+            Some(1 | 3 | 7 | 8) => effect("objref"),
+            _ => unknown("objref"),
+        },
+        // With NFTA_PAYLOAD_SREG it writes.
+        "payload" if number(attributes, 5).is_some() => effect("payload"),
+        "queue" => Step::Verdict(Verdict::Queue),
+        "masq" => Step::SourceNat,
+        // NFTA_LIMIT_FLAGS and NFTA_CONNLIMIT_FLAGS: the first bit inverts.
+        "limit" => Step::Limit { over: number(attributes, 5).unwrap_or_default() & 1 == 1 },
+        "connlimit" => Step::Limit { over: number(attributes, 2).unwrap_or_default() & 1 == 1 },
+        "last" | "dup" | "flow_offload" => effect(name),
+        _ => unknown(name),
+    }
+}
+
+/// Returns a number of an expression's attributes (`struct nlattr`, in the network's byte order).
+fn number(mut attributes: &[u8], kind: u16) -> Option<u32> {
+    loop {
+        let length = usize::from(u16::from_ne_bytes(attributes.get(..2)?.try_into().ok()?));
+        let found = u16::from_ne_bytes(attributes.get(2..4)?.try_into().ok()?) & 0x3fff;
+        let value = attributes.get(4..length)?;
+        if found == kind {
+            return value.get(..4)?.try_into().ok().map(u32::from_be_bytes);
+        }
+        attributes = attributes.get(length.next_multiple_of(4)..)?;
+    }
+}
+
+/// Maps a verdict; `None` for one whose meaning is not known.
+pub(super) fn verdict(said: &KernelVerdict) -> Option<Verdict> {
+    Some(match said {
+        KernelVerdict::Accept => Verdict::Accept,
+        KernelVerdict::Drop => Verdict::Drop,
+        KernelVerdict::Continue => Verdict::Continue,
+        KernelVerdict::Return => Verdict::Return,
+        KernelVerdict::Jump(chain) => Verdict::Jump(chain.clone()),
+        KernelVerdict::Goto(chain) => Verdict::Goto(chain.clone()),
+        KernelVerdict::Other(code) if code & 0xff == QUEUE => Verdict::Queue,
+        _ => return None,
+    })
+}
+
+/// Returns how a refusal is written by nft.
+fn refusal(kind: RejectKind, code: u8, family: Family) -> String {
+    match kind {
+        RejectKind::TcpReset => "tcp reset".to_owned(),
+        RejectKind::Icmpx => with_code("icmpx", xtables::ICMPX, code),
+        RejectKind::Icmp if family == Family::Ip6 => with_code("icmpv6", xtables::ICMPV6, code),
+        RejectKind::Icmp => with_code("icmp", xtables::ICMP, code),
+    }
+}
+
+fn with_code(protocol: &str, names: &[(u8, &str)], code: u8) -> String {
+    match names.iter().find(|(number, _)| *number == code) {
+        Some((_, name)) => format!("{protocol} {name}"),
+        None => format!("{protocol} {code}"),
+    }
+}
+
+pub(super) fn effect(name: &str) -> Step {
+    Step::Effect { name: name.to_owned() }
+}
+
+pub(super) fn unknown(name: &str) -> Step {
+    Step::Unknown { name: name.to_owned() }
+}
+
+fn place(register: Register) -> u32 {
+    register.place().into()
+}
+
+fn meta(key: MetaKey) -> Meta {
+    match key {
+        MetaKey::IifName => Meta::IifName,
+        MetaKey::OifName => Meta::OifName,
+        MetaKey::Iif => Meta::Iif,
+        MetaKey::Oif => Meta::Oif,
+        MetaKey::L4Proto => Meta::L4Proto,
+        MetaKey::NfProto => Meta::NfProto,
+        MetaKey::Protocol => Meta::Protocol,
+        MetaKey::Mark => Meta::Mark,
+        // linux include/uapi/linux/netfilter/nf_tables.h NFT_META_*.
+        MetaKey::IifType => Meta::Other(8),
+        MetaKey::BridgeIifName => Meta::Other(17),
+        MetaKey::PktType => Meta::Other(19),
+        MetaKey::Other(number) => Meta::Other(number),
+        _ => Meta::Other(u32::MAX),
+    }
+}
+
+fn header(base: PayloadBase) -> Option<Header> {
+    match base {
+        PayloadBase::Link => Some(Header::Link),
+        PayloadBase::Network => Some(Header::Network),
+        PayloadBase::Transport => Some(Header::Transport),
+        _ => None,
+    }
+}
+
+fn compare(op: CmpOp) -> Compare {
+    match op {
+        CmpOp::Eq => Compare::Equal,
+        CmpOp::Ne => Compare::NotEqual,
+        CmpOp::Lt => Compare::Less,
+        CmpOp::Le => Compare::LessOrEqual,
+        CmpOp::Gt => Compare::Greater,
+        CmpOp::Ge => Compare::GreaterOrEqual,
+    }
+}
+
+fn connection(key: CtKey) -> Connection {
+    match key {
+        CtKey::State => Connection::State,
+        CtKey::Status => Connection::Status,
+        CtKey::Mark => Connection::Mark,
+        // linux include/uapi/linux/netfilter/nf_tables.h NFT_CT_*.
+        CtKey::Direction => Connection::Other(1),
+        CtKey::L3Proto => Connection::Other(7),
+        CtKey::Protocol => Connection::Other(10),
+        CtKey::SourcePort => Connection::Other(11),
+        CtKey::DestinationPort => Connection::Other(12),
+        CtKey::SourceIp => Connection::Other(19),
+        CtKey::DestinationIp => Connection::Other(20),
+        CtKey::SourceIp6 => Connection::Other(21),
+        CtKey::DestinationIp6 => Connection::Other(22),
+        CtKey::Other(number) => Connection::Other(number),
+        _ => Connection::Other(u32::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(expr: &Expr) -> Step {
+        step(expr, Family::Inet)
+    }
+
+    #[test]
+    fn what_decides_keeps_its_meaning() {
+        let first = Register::FIRST;
+        assert_eq!(
+            of(&Expr::Cmp { op: CmpOp::Ne, register: first, data: vec![6] }),
+            Step::Compare { op: Compare::NotEqual, from: 0, with: vec![6] }
+        );
+        let ninth = Register::new(9).unwrap();
+        assert_eq!(
+            of(&Expr::Lookup { set: "s".into(), register: ninth, to: LookupTo::NoMatch }),
+            Step::Lookup { set: "s".into(), from: 9, invert: true, to: None }
+        );
+        assert_eq!(
+            of(&Expr::Lookup { set: "m".into(), register: first, to: LookupTo::Verdict }),
+            Step::Lookup { set: "m".into(), from: 0, invert: false, to: Some(MapTo::Verdict) }
+        );
+        assert_eq!(
+            of(&Expr::Verdict(KernelVerdict::Goto("c".into()))),
+            Step::Verdict(Verdict::Goto("c".into()))
+        );
+        // Queue 2, as the kernel numbers it.
+        assert_eq!(of(&Expr::Verdict(KernelVerdict::Other(0x2_0003))), Step::Verdict(Verdict::Queue));
+        assert_eq!(of(&Expr::Verdict(KernelVerdict::Other(9))), unknown("VERDICT"));
+        assert_eq!(
+            of(&Expr::Reject { kind: RejectKind::Icmpx, code: 3 }),
+            Step::Reject { with: "icmpx admin-prohibited".to_owned() }
+        );
+        assert_eq!(
+            step(&Expr::Reject { kind: RejectKind::Icmp, code: 4 }, Family::Ip6),
+            Step::Reject { with: "icmpv6 port-unreachable".to_owned() }
+        );
+    }
+
+    #[test]
+    fn what_is_not_decoded_is_unknown_unless_it_goes_on_in_any_case() {
+        let attribute = |kind: u16, number: u32| {
+            let mut bytes = 8_u16.to_ne_bytes().to_vec();
+            bytes.extend(kind.to_ne_bytes());
+            bytes.extend(number.to_be_bytes());
+            bytes
+        };
+        let other = |name: &str, attributes| of(&Expr::Other { name: name.into(), attributes });
+        assert_eq!(other("quota", Vec::new()), unknown("quota"));
+        assert_eq!(other("objref", attribute(1, 1)), effect("objref"));
+        assert_eq!(other("objref", attribute(1, 2)), unknown("objref"));
+        let two = [attribute(1, 7), attribute(2, 1)].concat();
+        assert_eq!(other("connlimit", two), Step::Limit { over: true });
+        assert_eq!(other("payload", attribute(5, 1)), effect("payload"));
+        assert_eq!(other("payload", attribute(1, 1)), unknown("payload"));
+        // Cut off, and of a length that leads nowhere.
+        assert_eq!(other("limit", vec![1]), Step::Limit { over: false });
+        assert_eq!(other("limit", vec![0; 8]), Step::Limit { over: false });
+        assert_eq!(of(&Expr::MetaSet { key: MetaKey::Mark, register: Register::FIRST }), effect("meta mark"));
+    }
+
+    #[test]
+    fn steps_keep_their_order() {
+        let mut comment = b"kubernetes forwarding rules".to_vec();
+        comment.resize(256, 0);
+        let exprs = [
+            Expr::XtMatch { name: "comment".into(), revision: 0, info: comment },
+            Expr::Counter { packets: 3, bytes: 180 },
+            Expr::Verdict(KernelVerdict::Drop),
+        ];
+        let (mapped, sets) = steps(&exprs, Family::Ip, 7);
+        let expected = [
+            effect("comment"),
+            Step::Counter { packets: 3, bytes: 180 },
+            Step::Verdict(Verdict::Drop),
+        ];
+        assert_eq!((mapped.as_slice(), sets.len()), (&expected[..], 0));
+    }
+}

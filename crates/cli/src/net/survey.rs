@@ -1,0 +1,30 @@
+//! Asks all plugins of an attachment what differs from what ADD made, and has them put it back.
+
+use cni::NetworkList;
+use cni_runtime::{Attachment, Known, Repairs};
+
+use super::session::Session;
+
+/// Looks, and changes nothing.
+pub(crate) fn look(known: &Known, session: &Session) -> Result<Repairs, cni::Error> {
+    let (list, attachment) = subject(known)?;
+    let looked = session.runtime.survey_list(&list, attachment, session.deadline());
+    looked.map_err(|error| error.to_cni())
+}
+
+/// Restores what it can.
+pub(crate) fn repair(known: &Known, session: &Session) -> Result<Repairs, cni::Error> {
+    let (list, attachment) = subject(known)?;
+    let repaired = session.runtime.repair_list(&list, attachment, session.deadline());
+    repaired.map_err(|error| error.to_cni())
+}
+
+/// Returns the configuration with which it was attached, and the runtime's description. The
+/// attachment must not be [`Known::apart`].
+fn subject(known: &Known) -> Result<(NetworkList, &Attachment), cni::Error> {
+    if let Some(damage) = known.damage() {
+        return Err(damage);
+    }
+    let cached = known.cached.as_ref().expect("what has no file is damaged or apart");
+    Ok((cached.list()?, &cached.attachment))
+}

@@ -1,0 +1,7 @@
+//! `netwright doctor`.
+
+mod findings;
+mod input;
+mod scene;
+mod situations;
+mod sound;

@@ -1,0 +1,177 @@
+//! What is written, read and refused, and that nothing is changed.
+
+use std::io::Read as _;
+use std::process::Stdio;
+
+use scene::{FORMAT, Scene};
+use serde_json::Value;
+use testkit::{Place, Snapshot, require};
+
+use super::situations::node::{Node, findings};
+use crate::support::{EXECUTABLE, Scratch, call_in, command_in, said};
+
+/// Probes are sent, files are written, and the node is as before.
+#[test]
+fn probes_leave_nothing() {
+    require!("root");
+    let node = Node::new("doctor-still");
+    let before = Snapshot::take(&node.lab);
+    let inside = Snapshot::of(&node.c1);
+    let bundle = node.lab.dir().join("bundle.json");
+    let to = ["--to", "203.0.113.2:80"];
+    for arguments in [
+        &["doctor"][..],
+        &["doctor", "c1"],
+        &[&["doctor"], to.as_slice()].concat(),
+        &["doctor", "--bundle", bundle.to_str().unwrap()],
+    ] {
+        call_in(&node.lab, arguments).succeeded();
+    }
+    assert_eq!(before.diff(&Snapshot::take(&node.lab)), [""; 0]);
+    assert_eq!(inside.diff(&Snapshot::of(&node.c1)), [""; 0]);
+    assert!(node.lab.processes().is_empty(), "{:?}", node.lab.processes());
+}
+
+/// What is wrong is told to whoever has the file, without privileges and elsewhere.
+#[test]
+fn a_bundle_is_judged_as_the_node_was() {
+    require!("root", "program:setpriv");
+    let node = Node::new("doctor-bundle");
+    let (done, broken) = node.run(
+        "sysctl -qw net.ipv4.ip_forward=0; ip -n c1 link set lo down; ip -n c2 route del default",
+    );
+    assert!(done, "{broken}");
+    let file = node.lab.dir().join("bundle.json");
+    let path = file.to_str().unwrap();
+    let here = node.doctor(&["--no-probe", "--bundle", path]).failed(1);
+    let ids: Vec<String> =
+        findings(&here).iter().map(|one| one["id"].as_str().unwrap().to_owned()).collect();
+    for id in ["forwarding-off", "loopback-down", "attachment-differs"] {
+        assert!(ids.iter().any(|one| one == id), "{id}: {ids:?}");
+    }
+    // The executable and the file where anybody may read them.
+    let elsewhere = node.lab.sh(&format!(
+        "mkdir /run/anybody; cp {EXECUTABLE} {path} /run/anybody; chmod -R a+rX /run/anybody; rm {path}; \
+         cd /run/anybody; PATH=/usr/sbin:/usr/bin:/sbin:/bin setpriv --reuid=65534 --regid=65534 --clear-groups \
+         ./netwright doctor --output json --from bundle.json || [ $? = 1 ]; rm -r /run/anybody"
+    ));
+    let elsewhere: Value = serde_json::from_str(&elsewhere).unwrap();
+    assert_eq!(elsewhere, here.json());
+
+    let only = node.doctor(&["c1", "--no-probe"]).failed(1).json();
+    assert_eq!(only["container"], "c1");
+    let objects: Vec<&str> = only["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["object"].as_str().unwrap())
+        .collect();
+    assert!(objects.contains(&"c1"), "{objects:?}");
+    assert!(!objects.iter().any(|one| one.contains("c2")), "{objects:?}");
+}
+
+/// The exit code follows what is told.
+#[test]
+fn what_is_ignored_is_not_told() {
+    require!("root");
+    let node = Node::new("doctor-ignore");
+    let (done, broken) = node.run("ip -n c1 link set lo down; ip -n c2 link set lo down");
+    assert!(done, "{broken}");
+    let told = |arguments: &[&str], code: i32| -> Vec<String> {
+        let said = node.doctor(&[&["--no-probe"], arguments].concat()).failed(code);
+        let object = |one: &Value| one["object"].as_str().unwrap().to_owned();
+        findings(&said).iter().map(object).collect()
+    };
+    assert_eq!(told(&[], 1), ["c1", "c2"]);
+    assert_eq!(told(&["--ignore", "loopback-down=c1"], 1), ["c2"]);
+    assert_eq!(told(&["--ignore", "loopback-down"], 0), [""; 0]);
+    node.lab.sh("mkdir -p /etc/netwright; echo '# known' >/etc/netwright/doctor.ignore; \
+         echo loopback-down=c2 >>/etc/netwright/doctor.ignore");
+    assert_eq!(told(&[], 1), ["c1"]);
+}
+
+/// People read it on any terminal, and may stop reading.
+#[test]
+fn the_text_is_ascii_unless_the_terminal_takes_more() {
+    require!("root");
+    let node = Node::new("doctor-text");
+    let (done, broken) = node.run("ip -n c1 link set lo down");
+    assert!(done, "{broken}");
+    let text = |variable: &str, value: &str| {
+        let mut command = command_in(&node.lab, &["doctor", "c1", "--no-probe"]);
+        command.env(variable, value);
+        said(command).failed(1).stdout
+    };
+    let plain = text("LC_ALL", "C");
+    assert!(plain.is_ascii(), "{plain}");
+    assert!(plain.contains("x loopback-down"), "{plain}");
+    assert!(plain.contains("nsenter --net=/run/netns/c1 ip link set lo up"), "{plain}");
+    let rich = text("LC_ALL", "C.UTF-8");
+    assert!(rich.contains("✘ loopback-down"), "{rich}");
+
+    let mut command = command_in(&node.lab, &["doctor", "--no-probe"]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    drop(child.stdout.take());
+    let mut errors = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1), "{errors}");
+    assert_eq!(errors, "");
+}
+
+#[test]
+fn what_cannot_be_written_or_found_is_refused() {
+    require!("root");
+    let node = Node::new("doctor-refused");
+    let said = node.doctor(&["nobody", "--no-probe"]).failed(1);
+    assert!(said.json()["msg"].as_str().unwrap().contains("nobody"), "{said:#?}");
+
+    let folder = node.lab.dir().join("folder");
+    std::fs::create_dir(&folder).unwrap();
+    let said = call_in(&node.lab, &["doctor", "--no-probe", "--bundle", folder.to_str().unwrap()]);
+    assert!(said.code != 0 && said.stderr.contains("folder"), "{said:#?}");
+    let beside: Vec<String> = std::fs::read_dir(node.lab.dir())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .filter(|name| name.contains("folder"))
+        .collect();
+    assert_eq!(beside, ["folder"], "something is half written");
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+
+    for to in ["203.0.113.2", "203.0.113.2:99999"] {
+        let said = call_in(&node.lab, &["doctor", "--to", to]).failed(2);
+        assert!(said.stderr.contains(to), "{said:#?}");
+    }
+}
+
+/// Needs neither a node nor rights.
+#[test]
+fn a_file_that_is_no_scene_is_refused() {
+    let scratch = Scratch::new();
+    let whole = Scene::default().to_json();
+    let newer = whole.replacen(&format!("\"version\":{FORMAT}"), "\"version\":4711", 1);
+    assert_ne!(newer, whole);
+    for (name, text, words) in [
+        ("cut", &whole[..whole.len() / 2], "read the scene"),
+        ("garbled", "\u{0}\u{1}{{{", "read the scene"),
+        ("empty", "", "read the scene"),
+        ("newer", newer.as_str(), "format 4711"),
+    ] {
+        let path = scratch.write(name, text);
+        let said = scratch.call(&["doctor", "--from", path.to_str().unwrap()]);
+        assert!(said.code != 0 && said.stdout.is_empty(), "{name}: {said:#?}");
+        assert!(said.stderr.contains(words), "{name}: {said:#?}");
+    }
+    let folder = scratch.path("");
+    let said = scratch.call(&["doctor", "--from", folder.to_str().unwrap()]);
+    assert!(said.code != 0 && said.stderr.contains("is not a file"), "{said:#?}");
+    let absent = scratch.path("absent");
+    let said = scratch.call(&["doctor", "--from", absent.to_str().unwrap()]);
+    assert!(said.code != 0 && said.stderr.contains("absent"), "{said:#?}");
+
+    let path = scratch.write("whole", &whole);
+    let said = scratch.call(&["doctor", "--from", path.to_str().unwrap()]).succeeded();
+    assert!(said.stdout.contains("all as they should be"), "{said:#?}");
+    let both = ["doctor", "--from", path.to_str().unwrap(), "--bundle", "other"];
+    scratch.call(&both).failed(2);
+}

@@ -1,0 +1,312 @@
+//! Broken nodes. Each is broken for real, its traffic shows that, and `netwright doctor` must name
+//! the cause first; then it is mended, by the printed fix where there is one, and `doctor` must be
+//! silent.
+//!
+//! A situation's number is its name; numbers that are missing showed no effect when they were
+//! tried. A new situation is a row in one of the tables below `situations/`. The laboratory is the
+//! same for a whole table, so each row undoes all that it did.
+
+mod configured;
+mod filtered;
+mod inside;
+mod linked;
+pub(super) mod node;
+mod routed;
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use testkit::require;
+
+use self::node::{Node, Way, findings};
+
+/// A way to break a node.
+#[derive(Debug)]
+struct Situation {
+    number: u8,
+    /// What is so.
+    is: &'static str,
+    breaks: Act,
+    fails: Fails,
+    finds: Finds,
+    fix: Fix,
+    /// Undoes what `breaks` did, also after the printed fix.
+    mends: Act,
+}
+
+/// Something that is done to a node.
+#[derive(Debug)]
+enum Act {
+    /// Commands on the node, with [`Node::filled`].
+    Sh(&'static str),
+    Do(fn(&mut Node)),
+}
+
+/// What shows that the node is broken.
+#[derive(Debug)]
+enum Fails {
+    /// These ways get no answer.
+    Ways(&'static [Way]),
+    /// A command on the node does not succeed.
+    Command(&'static str),
+    /// Nothing yet: it says why.
+    Latent(&'static str),
+}
+
+/// What must be found.
+#[derive(Debug)]
+enum Finds {
+    /// The ID of the first finding, and a part of its object. Several findings of this ID may come
+    /// first: then it is the object of one of them.
+    First(&'static str, &'static str),
+    /// [`Fails::Command`] is refused with these words, so that the node does not get there.
+    Refusal(&'static str),
+}
+
+/// What the printed fix is worth.
+#[derive(Debug, PartialEq, Eq)]
+enum Fix {
+    /// Its commands, run as printed, mend it.
+    Mends,
+    /// It is for people: it says why it cannot be run as printed, or does not mend it alone.
+    Hint(&'static str),
+}
+
+/// Situations whose cause no rule finds, and why. A test fails when one is found: then it is to be
+/// taken off this list.
+const NOT_YET: [(u8, &str); 1] =
+    [(4, "only the way of a probe's answer shows it, and probes are not followed")];
+
+/// What a printed fix may begin with to be a command.
+const COMMANDS: [&str; 13] = [
+    "bridge",
+    "ip",
+    "ip6tables",
+    "ip6tables-legacy",
+    "ip6tables-nft",
+    "iptables",
+    "iptables-legacy",
+    "iptables-nft",
+    "netwright",
+    "nft",
+    "nsenter",
+    "sysctl",
+    "tc",
+];
+
+/// Tries each situation of a table on one node.
+#[track_caller]
+fn try_each(name: &str, situations: &[Situation]) {
+    let mut node = Node::new(name);
+    let complaints = node.complaints();
+    assert!(complaints.is_empty(), "before anything is broken: {complaints:#?}");
+    let mut wrong = Vec::new();
+    for situation in situations {
+        let mut mistakes = tried(situation, &mut node);
+        act(&situation.mends, &mut node, &mut mistakes, "mending");
+        let complaints = node.complaints();
+        let is_sound = complaints.is_empty();
+        mistakes.extend(complaints.into_iter().map(|text| format!("after mending: {text}")));
+        if !mistakes.is_empty() {
+            wrong.push((situation.number, situation.is, mistakes));
+        }
+        if !is_sound {
+            node = Node::new(name);
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {}: {wrong:#?}", wrong.len(), situations.len());
+}
+
+fn act(act: &Act, node: &mut Node, mistakes: &mut Vec<String>, what: &str) {
+    match act {
+        Act::Sh(commands) => {
+            let (done, said) = node.run(commands);
+            if !done {
+                mistakes.push(format!("{what} failed: {said}"));
+            }
+        }
+        Act::Do(act) => act(node),
+    }
+}
+
+/// Breaks the node and compares what `doctor` says. Returns what is not as it should be.
+fn tried(situation: &Situation, node: &mut Node) -> Vec<String> {
+    let mut mistakes = Vec::new();
+    act(&situation.breaks, node, &mut mistakes, "breaking");
+    let refused = fails(&situation.fails, node, &mut mistakes);
+    let Finds::First(id, object) = &situation.finds else {
+        if let Finds::Refusal(words) = &situation.finds
+            && !refused.contains(words)
+        {
+            mistakes.push(format!("the refusal does not say {words:?}: {refused}"));
+        }
+        return mistakes;
+    };
+    let said = node.doctor(&[]);
+    let found = findings(&said);
+    let is_found = is_first(&found, id, &node.filled(object));
+    let not_yet = NOT_YET.iter().find(|(number, _)| *number == situation.number);
+    match (is_found, not_yet) {
+        (true, None) => {}
+        (false, Some(_)) => return mistakes,
+        (true, Some((_, why))) => {
+            mistakes.push(format!("it is found, so take it off NOT_YET ({why})"));
+        }
+        (false, None) => {
+            mistakes.push(format!("not {id} of {object:?} first, but {}", told(&found)));
+            return mistakes;
+        }
+    }
+    let is_error = found[0]["severity"] == "error";
+    if said.code != i32::from(is_error) {
+        mistakes.push(format!("doctor ends with {}", said.code));
+    }
+    if situation.fix == Fix::Mends {
+        mistakes.extend(fixed(&found, id, node));
+    }
+    mistakes
+}
+
+/// Compares with what fails. Returns what a command that is refused said.
+fn fails(fails: &Fails, node: &Node, mistakes: &mut Vec<String>) -> String {
+    match fails {
+        Fails::Latent(_) => String::new(),
+        Fails::Ways(ways) => {
+            let silent = node.silent(ways);
+            let answered = ways.iter().filter(|way| !silent.contains(way));
+            mistakes.extend(answered.map(|way| format!("it is not broken: {way:?} is answered")));
+            String::new()
+        }
+        Fails::Command(command) => {
+            let (done, said) = node.run(command);
+            if done {
+                mistakes.push(format!("it is not broken: {command} succeeds"));
+            }
+            said
+        }
+    }
+}
+
+fn is_first(found: &[Value], id: &str, object: &str) -> bool {
+    let mut first = found.iter().take_while(|finding| finding["id"] == id);
+    first.any(|finding| finding["object"].as_str().is_some_and(|text| text.contains(object)))
+}
+
+/// The findings in one line each.
+fn told(found: &[Value]) -> String {
+    let line = |finding: &Value| format!("{} of {}", finding["id"], finding["object"]);
+    let lines: Vec<String> = found.iter().map(line).collect();
+    format!("{lines:#?}")
+}
+
+/// Runs the commands of the fix that was printed. Returns what is wrong then.
+fn fixed(found: &[Value], id: &str, node: &Node) -> Vec<String> {
+    let first = found.iter().take_while(|finding| finding["id"] == id);
+    let fixes = first.flat_map(|finding| finding["fix"].as_array().into_iter().flatten());
+    let mut commands: Vec<&str> = Vec::new();
+    for fix in fixes.filter_map(Value::as_str) {
+        let is_command = fix.split(' ').next().is_some_and(|word| COMMANDS.contains(&word));
+        if is_command && !commands.contains(&fix) {
+            commands.push(fix);
+        }
+    }
+    if commands.is_empty() {
+        return vec!["no command is printed that mends it".to_owned()];
+    }
+    let (done, said) = node.run(&commands.join("\n"));
+    let mut mistakes = Vec::new();
+    if !done {
+        mistakes.push(format!("the printed fix failed: {said}"));
+    }
+    let complaints = node.complaints();
+    mistakes.extend(complaints.into_iter().map(|text| format!("after {commands:?}: {text}")));
+    mistakes
+}
+
+#[test]
+fn the_nodes_switches() {
+    require!("root");
+    try_each("doctor-switches", routed::SWITCHES);
+}
+
+#[test]
+fn routes_that_lead_elsewhere() {
+    require!("root");
+    try_each("doctor-routes", routed::ROUTES);
+}
+
+#[test]
+fn a_bridge_and_its_ports() {
+    require!("root");
+    try_each("doctor-bridge", linked::BRIDGE);
+}
+
+#[test]
+fn neighbours_and_sizes() {
+    require!("root", "program:nft");
+    try_each("doctor-neighbours", linked::NEIGHBOURS);
+}
+
+#[test]
+fn inside_a_container() {
+    require!("root", "program:nft");
+    try_each("doctor-inside", inside::INSIDE);
+}
+
+#[test]
+fn packet_filters_of_others() {
+    require!("root", "program:nft", "program:iptables-nft");
+    try_each("doctor-filters", filtered::FILTERS);
+}
+
+#[test]
+fn a_policy_of_legacy_iptables() {
+    require!("root", "program:iptables-legacy", "file:/proc/self/net/ip_tables_names");
+    try_each("doctor-legacy", filtered::LEGACY);
+}
+
+#[test]
+fn plugins_that_cannot_be_used() {
+    require!("root");
+    try_each("doctor-plugins", configured::PLUGINS);
+}
+
+#[test]
+fn networks_that_are_in_each_others_way() {
+    require!("root");
+    try_each("doctor-networks", configured::NETWORKS);
+}
+
+/// All situations are tried, each by one table.
+#[test]
+fn the_situations_are_48() {
+    let tables = [
+        routed::SWITCHES,
+        routed::ROUTES,
+        linked::BRIDGE,
+        linked::NEIGHBOURS,
+        inside::INSIDE,
+        filtered::FILTERS,
+        filtered::LEGACY,
+        configured::PLUGINS,
+        configured::NETWORKS,
+    ];
+    let numbers: Vec<u8> =
+        tables.iter().flat_map(|table| table.iter().map(|one| one.number)).collect();
+    let different: BTreeSet<u8> = numbers.iter().copied().collect();
+    assert_eq!((numbers.len(), different.len()), (48, 48), "{numbers:?}");
+    for (number, why) in NOT_YET {
+        assert!(different.contains(&number) && !why.is_empty(), "{number}: {why:?}");
+    }
+    for situation in tables.iter().copied().flatten() {
+        let latent = match situation.fails {
+            Fails::Latent(why) => Some(why),
+            _ => None,
+        };
+        let hint = match situation.fix {
+            Fix::Hint(why) => Some(why),
+            Fix::Mends => None,
+        };
+        assert!(!latent.into_iter().chain(hint).any(str::is_empty), "{situation:?}");
+    }
+}

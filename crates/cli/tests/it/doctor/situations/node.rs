@@ -1,0 +1,343 @@
+//! A node with two containers, a router, and a server behind it.
+//!
+//! | | address | answers |
+//! |---|---|---|
+//! | server | 203.0.113.2, 2001:db8:5::2 | TCP 80, and names at UDP 53 |
+//! | router (`outside`) | 198.51.100.2 towards the node, 203.0.113.1 towards the server | |
+//! | node | 198.51.100.1, `up0` | |
+//! | c1 on `mynet`, bridge `cni0` | of 10.88.0.0/24 and fd00:88::/64 | TCP 80, published as 8080 |
+//! | c2 on `mynet` | of the same | TCP 80 |
+//!
+//! `c3` and `c4` are namespaces that are not attached.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use testkit::traffic::{SILENCE, Server, try_tcp};
+use testkit::{Container, Lab, Place};
+
+use crate::support::{EXECUTABLE, Said, call_in};
+use crate::system::address_of;
+
+const MYNET: &str = r#"{"cniVersion": "1.0.0", "name": "mynet", "plugins": [
+    {"type": "bridge", "bridge": "cni0", "isDefaultGateway": true, "ipMasq": true, "hairpinMode": true,
+     "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.88.0.0/24"}], [{"subnet": "fd00:88::/64"}]]}},
+    {"type": "portmap", "capabilities": {"portMappings": true}},
+    {"type": "firewall"}]}"#;
+
+const NAMES: &str = "nameserver 203.0.113.2\nnameserver 2001:db8:5::2\n";
+
+/// How long what was mended may take to work: neighbours are asked again, addresses are examined.
+const MENDED: Duration = Duration::from_secs(10);
+
+/// The pause between tries.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// How long the server of names waits before it looks whether it is to end.
+const POLL: Duration = Duration::from_millis(20);
+
+/// A way of packets that is tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::doctor) enum Way {
+    /// c1 to the server.
+    Out4,
+    Out6,
+    /// c1 to c2.
+    Between,
+    /// The server to c1, by the port of the node.
+    Published,
+    /// The node to c1, by its own port.
+    PublishedHere,
+    /// The node to c1.
+    FromNode,
+    /// c1 to itself, over loopback.
+    Inside,
+    /// c1 to its first server of names.
+    Names,
+    /// c1 to the server, 1400 bytes that may not be fragmented.
+    Large,
+    /// The server to a program of the node at port 8080.
+    Program,
+}
+
+impl Way {
+    /// The ways that a sound node has.
+    const ALL: [Way; 9] = [
+        Way::Out4,
+        Way::Out6,
+        Way::Between,
+        Way::Published,
+        Way::PublishedHere,
+        Way::FromNode,
+        Way::Inside,
+        Way::Names,
+        Way::Large,
+    ];
+}
+
+/// The node, as a situation finds it.
+#[derive(Debug)]
+pub(in crate::doctor) struct Node {
+    pub(in crate::doctor) lab: Lab,
+    server: Container,
+    pub(in crate::doctor) c1: Container,
+    /// The program of c1.
+    pub(in crate::doctor) web: Option<Server>,
+    /// A program of the node.
+    pub(in crate::doctor) program: Option<Server>,
+    addresses: [IpAddr; 2],
+    /// The node's ends of the links of c1 and c2.
+    ports: [String; 2],
+    _names: Resolver,
+    _servers: [Server; 2],
+    _others: [Container; 4],
+}
+
+impl Node {
+    pub(in crate::doctor) fn new(name: &str) -> Self {
+        Self::prepared(Lab::new(name), |_| {})
+    }
+
+    /// Makes a node on which something else has been before the first container.
+    pub(in crate::doctor) fn prepared(lab: Lab, prepare: impl FnOnce(&Lab)) -> Self {
+        let router = lab.outside();
+        let server = lab.container("server");
+        router.sh(&format!(
+            "ip link add eth1 type veth peer name eth0 netns server && {} && \
+             sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1",
+            link("eth1", 1)
+        ));
+        server.sh(&format!(
+            "ip link set lo up && {} && ip route add default via 203.0.113.1 && \
+             ip -6 route add default via 2001:db8:5::1",
+            link("eth0", 2)
+        ));
+        prepare(&lab);
+        lab.sh("mkdir -p /etc/cni/net.d /opt/cni/bin /etc/netns/c1 /etc/netns/c2");
+        std::fs::write(lab.path("/etc/cni/net.d/10-mynet.conflist"), MYNET).unwrap();
+        for name in ["c1", "c2"] {
+            std::fs::write(lab.path(format!("/etc/netns/{name}/resolv.conf")), NAMES).unwrap();
+        }
+        let [c1, c2, c3, c4] = ["c1", "c2", "c3", "c4"].map(|name| {
+            let container = lab.container(name);
+            container.sh("ip link set lo up");
+            container
+        });
+        let add = ["add", "mynet", "c1", "--container-id", "c1", "--publish", "8080:80"];
+        call_in(&lab, &add).succeeded();
+        call_in(&lab, &["add", "mynet", "c2", "--container-id", "c2"]).succeeded();
+        let web = Some(web(&c1, "[::]:80"));
+        let servers =
+            [(&server, "server"), (&c2, "c2")].map(|(at, name)| Server::tcp(at, "[::]:80", name));
+        let addresses = [&c1, &c2].map(|container| address_of(container, "eth0", "inet"));
+        let ports = ["c1", "c2"].map(|name| host_end(&lab, name));
+        let names = Resolver::start(&server);
+        Node {
+            lab,
+            server,
+            c1,
+            web,
+            program: None,
+            addresses,
+            ports,
+            _names: names,
+            _servers: servers,
+            _others: [router, c2, c3, c4],
+        }
+    }
+
+    /// Puts in what only this node knows: `{a1}` is the address of c1, `{p1}` and `{p2}` are the
+    /// node's ends of the links of c1 and c2.
+    pub(in crate::doctor) fn filled(&self, text: &str) -> String {
+        text.replace("{a1}", &self.addresses[0].to_string())
+            .replace("{p1}", &self.ports[0])
+            .replace("{p2}", &self.ports[1])
+    }
+
+    /// Runs commands on the node, as a person there would. Returns whether they succeeded, and what
+    /// they said.
+    pub(in crate::doctor) fn run(&self, commands: &str) -> (bool, String) {
+        let folder = Path::new(EXECUTABLE).parent().unwrap().display();
+        let commands = self.filled(commands);
+        let output = self.lab.try_sh(&format!("PATH={folder}:$PATH\nset -e\n{commands}"));
+        let said = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
+        (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+    }
+
+    /// Writes the configuration of a network.
+    pub(in crate::doctor) fn network(&self, file: &str, text: &str) {
+        let path = format!("/etc/cni/net.d/{file}.conflist");
+        std::fs::write(self.lab.path(path), text).unwrap();
+    }
+
+    /// Writes a plugin.
+    pub(in crate::doctor) fn plugin(&self, name: &str, text: &str) {
+        let path = format!("/opt/cni/bin/{name}");
+        std::fs::write(self.lab.path(&path), text).unwrap();
+        self.lab.sh(&format!("chmod 755 {path}"));
+    }
+
+    /// Lets the program of c1 listen at another address, or end.
+    pub(in crate::doctor) fn serve(&mut self, at: Option<&str>) {
+        self.web = None;
+        self.web = at.map(|at| web(&self.c1, at));
+    }
+
+    pub(in crate::doctor) fn doctor(&self, more: &[&str]) -> Said {
+        call_in(&self.lab, &[&["doctor", "--output", "json"], more].concat())
+    }
+
+    /// Returns those of some ways that get no answer.
+    pub(in crate::doctor) fn silent(&self, ways: &[Way]) -> Vec<Way> {
+        thread::scope(|scope| {
+            let asked: Vec<_> = ways
+                .iter()
+                .map(|way| (*way, scope.spawn(move || self.answers(*way))))
+                .collect();
+            let silent = asked.into_iter().filter_map(|(way, thread)| {
+                let answered = thread.join().unwrap();
+                (!answered).then_some(way)
+            });
+            silent.collect()
+        })
+    }
+
+    /// Returns what is wrong with a node that should be sound: ways that stay silent, and findings.
+    pub(in crate::doctor) fn complaints(&self) -> Vec<String> {
+        let deadline = Instant::now() + MENDED;
+        let mut silent = self.silent(&Way::ALL);
+        while !silent.is_empty() && Instant::now() < deadline {
+            thread::sleep(PAUSE);
+            silent = self.silent(&silent);
+        }
+        let mut complaints: Vec<String> =
+            silent.iter().map(|way| format!("{way:?} gets no answer")).collect();
+        let said = self.doctor(&[]);
+        let findings = findings(&said);
+        if said.code != 0 || !findings.is_empty() {
+            complaints.push(format!("doctor ends with {}: {findings:#?}", said.code));
+        }
+        complaints
+    }
+
+    fn answers(&self, way: Way) -> bool {
+        let of_c1 = SocketAddr::new(self.addresses[0], 80);
+        let of_c2 = SocketAddr::new(self.addresses[1], 80);
+        match way {
+            Way::Out4 => serves(&self.c1, at("203.0.113.2:80"), "server"),
+            Way::Out6 => serves(&self.c1, at("[2001:db8:5::2]:80"), "server"),
+            Way::Between => serves(&self.c1, of_c2, "c2"),
+            Way::Published => serves(&self.server, at("198.51.100.1:8080"), "c1"),
+            Way::PublishedHere => serves(&self.lab, at("127.0.0.1:8080"), "c1"),
+            Way::FromNode => serves(&self.lab, of_c1, "c1"),
+            Way::Inside => serves(&self.c1, at("127.0.0.1:80"), "c1"),
+            Way::Names => self.resolves(),
+            Way::Large => self.carries_large_packets(),
+            Way::Program => serves(&self.server, at("198.51.100.1:8080"), "program"),
+        }
+    }
+
+    fn resolves(&self) -> bool {
+        let text = std::fs::read_to_string(self.lab.path("/etc/netns/c1/resolv.conf")).unwrap();
+        let line = text.lines().next().unwrap();
+        let server: IpAddr = line.strip_prefix("nameserver ").unwrap().parse().unwrap();
+        let socket = self.c1.enter(|| {
+            let socket = UdpSocket::bind("0.0.0.0:0")?;
+            socket.connect((server, 53)).map(|()| socket)
+        });
+        let Ok(socket) = socket else { return false };
+        socket.set_read_timeout(Some(SILENCE)).unwrap();
+        let mut answer = [0; 64];
+        socket.send(&[0; 12]).and_then(|_| socket.recv(&mut answer)).is_ok()
+    }
+
+    fn carries_large_packets(&self) -> bool {
+        let mut ping = self.c1.command("ping");
+        ping.args(["-n", "-q", "-c", "1", "-W", "0.4", "-M", "do", "-s", "1400", "203.0.113.2"]);
+        ping.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        ping.status().unwrap().success()
+    }
+}
+
+/// Brings a link between router and server up, whose addresses end in a number. No address is
+/// examined: nobody else is on that cable.
+fn link(name: &str, end: u8) -> String {
+    format!(
+        "ip link set {name} addrgenmode none && ip link set {name} up && \
+         ip addr add fe80::{end}/64 dev {name} nodad && ip addr add 203.0.113.{end}/24 dev {name} && \
+         ip addr add 2001:db8:5::{end}/64 dev {name} nodad"
+    )
+}
+
+fn web(c1: &Container, at: &str) -> Server {
+    Server::tcp(c1, at, "c1")
+}
+
+fn at(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn serves(from: &impl Place, to: SocketAddr, name: &str) -> bool {
+    try_tcp(from, to, SILENCE).is_ok_and(|answer| answer.server == name)
+}
+
+/// Returns the node's end of a container's link.
+fn host_end(lab: &Lab, name: &str) -> String {
+    let links = |command: &str| -> Value { serde_json::from_str(&lab.sh(command)).unwrap() };
+    let inside = links(&format!("ip -n {name} -json link show eth0"));
+    let all = links("ip -json link");
+    let mut all = all.as_array().unwrap().iter();
+    let end = all.find(|link| link["ifindex"] == inside[0]["link_index"]).unwrap();
+    end["ifname"].as_str().unwrap().to_owned()
+}
+
+/// The causes that `doctor --output json` has told, the first one first.
+#[track_caller]
+pub(in crate::doctor) fn findings(said: &Said) -> Vec<Value> {
+    said.json()["findings"].as_array().unwrap_or_else(|| panic!("{said:#?}")).clone()
+}
+
+/// A server of names that knows none.
+#[derive(Debug)]
+struct Resolver {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Resolver {
+    fn start(place: &impl Place) -> Self {
+        let socket = place.enter(|| UdpSocket::bind("[::]:53")).unwrap();
+        socket.set_read_timeout(Some(POLL)).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopping = Arc::clone(&stop);
+        let thread = thread::spawn(move || {
+            while !stopping.load(Ordering::Relaxed) {
+                let mut message = [0; 512];
+                // Nothing came yet, or a client is gone: the next one counts.
+                let Ok((length, from)) = socket.recv_from(&mut message) else { continue };
+                if 12 <= length {
+                    // An answer, and: there is no such name (RFC 1035 §4.1.1).
+                    message[2] |= 0x80;
+                    message[3] = 3;
+                    let _ = socket.send_to(&message[..length], from);
+                }
+            }
+        });
+        Resolver { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Resolver {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

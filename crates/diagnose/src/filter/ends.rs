@@ -1,0 +1,46 @@
+//! What may come of a packet in a base chain.
+
+use std::net::IpAddr;
+
+use super::place::Place;
+
+/// What a translation makes of a destination.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NewDestination {
+    /// An address, or the same one, and a port, or the same one.
+    To(Option<IpAddr>, Option<u16>),
+    /// This host, with this port or the same one.
+    Here(Option<u16>),
+    /// That is not known.
+    Unknown,
+}
+
+/// What may come of a base chain.
+#[derive(Debug, Default)]
+pub(crate) struct Ends {
+    /// It may pass.
+    pub(crate) accepts: bool,
+    /// It may be stopped here, and refused with these words.
+    pub(crate) stop: Option<(Place, Option<String>)>,
+    stop_is_sure: bool,
+    /// What may come of it here is not known.
+    pub(crate) doubt: Option<Place>,
+    /// Its destination may be translated here.
+    pub(crate) destinations: Vec<(Place, NewDestination)>,
+    /// Its source may be translated here.
+    pub(crate) source: Option<Place>,
+}
+
+impl Ends {
+    /// Notes that it may be stopped, and keeps the place where it surely is.
+    pub(crate) fn stop(&mut self, place: Place, reject: Option<String>, sure: bool) {
+        if self.stop.is_none() || (sure && !self.stop_is_sure) {
+            self.stop = Some((place, reject));
+            self.stop_is_sure = sure;
+        }
+    }
+
+    pub(crate) fn doubt(&mut self, place: Place) {
+        self.doubt.get_or_insert(place);
+    }
+}

@@ -1,0 +1,348 @@
+//! Tables of the older iptables, whose rules are text as `iptables-save` writes it.
+//!
+//! Matches that are not known here may hold or not.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use scene::filter::LegacyTable;
+
+use super::bits::Holds;
+use super::ends::{Ends, NewDestination};
+use super::foreign::Foreign;
+use super::packet::{Packet, State};
+use super::place::Place;
+use super::properties::type_of;
+use super::run::Run;
+
+/// How deep chains may call each other here.
+const DEPTH: u8 = 16;
+
+/// linux include/uapi/linux/rtnetlink.h `RTN_LOCAL`.
+const RTN_LOCAL: u32 = 2;
+
+/// Returns what may come of a packet in a chain that is built in.
+pub(crate) fn base(run: &mut Run<'_>, table: &LegacyTable, chain: &str) -> Ends {
+    let mut ends = Ends::default();
+    let mut walk = Walk { table, base: chain, ends: &mut ends };
+    let falls = walk.chain(run, chain, true, 0);
+    let policy = table.policies.iter().find(|(name, _)| name == chain);
+    if falls {
+        match policy.map(|(_, policy)| policy.as_str()) {
+            Some("DROP") => {
+                let place = Place { says: "policy DROP".to_owned(), ..walk.place(run, chain) };
+                ends.stop(place, None, true);
+            }
+            _ => ends.accepts = true,
+        }
+    }
+    ends
+}
+
+struct Walk<'w> {
+    table: &'w LegacyTable,
+    base: &'w str,
+    ends: &'w mut Ends,
+}
+
+impl Walk<'_> {
+    /// Returns whether the packet may come back from the chain.
+    fn chain(&mut self, run: &mut Run<'_>, chain: &str, sure: bool, depth: u8) -> bool {
+        let table = self.table;
+        let mut returns = false;
+        let rules = table.rules.iter().filter_map(|rule| {
+            let words = words(rule);
+            let is_here = words.first()? == "-A" && words.get(1)? == chain;
+            is_here.then_some((rule, words))
+        });
+        for (index, (text, words)) in rules.enumerate() {
+            let rule = Rule::of(run, words.get(2..).unwrap_or_default());
+            let place = Place {
+                rule: Some((index.saturating_add(1), 0)),
+                says: text.clone(),
+                ..self.place(run, chain)
+            };
+            let sure = sure && !returns && rule.holds == Holds::Yes;
+            if rule.holds == Holds::No {
+                continue;
+            }
+            let (on, may_return) = self.judge(run, &rule, place, sure, depth);
+            returns |= may_return;
+            if !on && rule.holds == Holds::Yes {
+                return returns;
+            }
+        }
+        true
+    }
+
+    /// Returns whether the next rule is asked, and whether the chain may be left for its caller.
+    fn judge(
+        &mut self,
+        run: &mut Run<'_>,
+        rule: &Rule,
+        place: Place,
+        sure: bool,
+        depth: u8,
+    ) -> (bool, bool) {
+        let Some(target) = &rule.target else { return (true, false) };
+        match target.as_str() {
+            "ACCEPT" => self.ends.accepts = true,
+            "DROP" => self.ends.stop(place, None, sure),
+            "RETURN" => return (false, true),
+            "QUEUE" | "NFQUEUE" => self.ends.doubt(place),
+            name if self.has(name) && depth < DEPTH => {
+                let back = self.chain(run, name, sure, depth.saturating_add(1));
+                return if rule.goes { (false, back) } else { (back, false) };
+            }
+            name => match Foreign::of(name) {
+                Foreign::Reject => {
+                    let with = rule.reject_with.clone().unwrap_or_else(|| "an ICMP error".into());
+                    self.ends.stop(place, Some(with), sure);
+                }
+                Foreign::Source => {
+                    self.ends.source.get_or_insert(place);
+                }
+                Foreign::Destination => {
+                    self.ends.destinations.push((place, rule.new_destination(name)));
+                }
+                Foreign::Effect | Foreign::Nothing => {
+                    match name {
+                        "CT" | "NOTRACK" => run.maybe_untracked = true,
+                        "MARK" | "CONNMARK" => run.packet.mark = None,
+                        _ => {}
+                    }
+                    return (true, false);
+                }
+                Foreign::Condition | Foreign::Judge => {
+                    self.ends.doubt(place);
+                    return (true, true);
+                }
+            },
+        }
+        (false, false)
+    }
+
+    fn has(&self, chain: &str) -> bool {
+        self.table.policies.iter().any(|(name, _)| name == chain)
+            || self.table.rules.iter().any(|rule| {
+                let mut words = rule.split_whitespace();
+                matches!(words.next(), Some("-A" | "-N")) && words.next() == Some(chain)
+            })
+    }
+
+    fn place(&self, run: &Run<'_>, chain: &str) -> Place {
+        Place {
+            family: if self.table.ipv4 { "iptables" } else { "ip6tables" },
+            legacy: true,
+            table: self.table.name.clone(),
+            hook: run.hook,
+            base: self.base.to_owned(),
+            chain: chain.to_owned(),
+            rule: None,
+            comment: None,
+            says: String::new(),
+        }
+    }
+}
+
+/// A rule, as far as it could be understood.
+struct Rule {
+    holds: Holds,
+    target: Option<String>,
+    /// It does not come back from its target.
+    goes: bool,
+    reject_with: Option<String>,
+    to: Option<String>,
+}
+
+impl Rule {
+    fn of(run: &Run<'_>, words: &[String]) -> Self {
+        let mut rule =
+            Rule { holds: Holds::Yes, target: None, goes: false, reject_with: None, to: None };
+        let mut inverted = false;
+        let mut words = words.iter().map(String::as_str).peekable();
+        while let Some(word) = words.next() {
+            if word == "!" {
+                inverted = true;
+                continue;
+            }
+            let mut values = Vec::new();
+            while let Some(value) = words.next_if(|next| !next.starts_with('-') && *next != "!") {
+                values.push(value);
+            }
+            let value = values.first().copied().unwrap_or_default();
+            match word {
+                "-j" | "-g" => {
+                    rule.target = Some(value.to_owned());
+                    rule.goes = word == "-g";
+                }
+                "--reject-with" => rule.reject_with = Some(value.to_owned()),
+                "--to-destination" => rule.to = Some(value.to_owned()),
+                // After the target there are its settings, which do not decide whether it matches.
+                _ if rule.target.is_some() => {}
+                _ => rule.holds = rule.holds.and(matches(run, word, value).unless(inverted)),
+            }
+            inverted = false;
+        }
+        rule
+    }
+
+    /// Reads `--to-destination`: an address with a port or without.
+    fn new_destination(&self, target: &str) -> NewDestination {
+        let Some(to) = self.to.as_deref().filter(|_| target == "DNAT") else {
+            return NewDestination::Unknown;
+        };
+        if let Ok(end) = to.parse::<std::net::SocketAddr>() {
+            return NewDestination::To(Some(end.ip()), Some(end.port()));
+        }
+        match to.parse() {
+            Ok(address) => NewDestination::To(Some(address), None),
+            Err(_) => NewDestination::Unknown,
+        }
+    }
+}
+
+fn matches(run: &Run<'_>, option: &str, value: &str) -> Holds {
+    let packet = &run.packet;
+    match option {
+        "-s" => is_in(packet.source, value),
+        "-d" => is_in(packet.destination, value),
+        "-i" => is_link(packet.iif.as_deref(), value),
+        "-o" => is_link(packet.oif.as_deref(), value),
+        "-p" => is_protocol(packet, value),
+        "--dport" | "--dports" => is_port(packet, value, false),
+        "--sport" | "--sports" => is_port(packet, value, true),
+        "--ctstate" | "--state" => is_state(run, value),
+        "--mark" => is_mark(packet, value),
+        "--dst-type" => is_type(run, packet.destination, value),
+        "--src-type" => is_type(run, packet.source, value),
+        // A module is named before its settings, and a comment decides nothing.
+        "-m" => match value {
+            "tcp" | "udp" | "comment" | "conntrack" | "state" | "addrtype" | "multiport"
+            | "icmp" | "icmp6" | "mark" => Holds::Yes,
+            _ => Holds::Maybe,
+        },
+        "--comment" => Holds::Yes,
+        _ => Holds::Maybe,
+    }
+}
+
+fn is_in(address: IpAddr, prefix: &str) -> Holds {
+    if let Ok(net) = prefix.parse::<IpNet>() {
+        return Holds::known(net.contains(&address));
+    }
+    prefix.parse::<IpAddr>().map_or(Holds::Maybe, |other| Holds::known(address == other))
+}
+
+/// A name that ends in `+` stands for all that begin so.
+fn is_link(link: Option<&str>, name: &str) -> Holds {
+    let link = link.unwrap_or_default();
+    Holds::known(match name.strip_suffix('+') {
+        Some(start) => link.starts_with(start),
+        None => link == name,
+    })
+}
+
+fn is_protocol(packet: &Packet, name: &str) -> Holds {
+    let number = match name {
+        "all" => return Holds::Yes,
+        "tcp" => 6,
+        "udp" => 17,
+        "icmp" => 1,
+        "ipv6-icmp" | "icmpv6" => 58,
+        other => match other.parse::<u8>() {
+            Ok(0) => return Holds::Yes,
+            Ok(number) => number,
+            Err(_) => return Holds::Maybe,
+        },
+    };
+    Holds::known(packet.protocol() == Some(number))
+}
+
+/// Reads `80`, `80:90` and lists of them.
+fn is_port(packet: &Packet, list: &str, source: bool) -> Holds {
+    let Some((from, to)) = packet.carries.ports() else { return Holds::No };
+    let port = if source { from } else { to };
+    list.split(',').fold(Holds::No, |holds, part| {
+        let (first, last) = part.split_once(':').unwrap_or((part, part));
+        let one = match (first.parse(), last.parse()) {
+            (Ok(first), Ok(last)) => port.is_in(first, last),
+            _ => Holds::Maybe,
+        };
+        holds.or(one)
+    })
+}
+
+fn is_state(run: &Run<'_>, list: &str) -> Holds {
+    if run.maybe_untracked || run.packet.iif.as_deref() == Some("lo") {
+        return Holds::Maybe;
+    }
+    let packet = &run.packet;
+    let has = |state: &str| match state {
+        "NEW" => Holds::known(packet.state == State::New),
+        "ESTABLISHED" => Holds::known(packet.state == State::Answer),
+        "UNTRACKED" => Holds::known(packet.state == State::Untracked),
+        "RELATED" | "INVALID" => Holds::No,
+        "DNAT" => packet.destination_translated.map_or(Holds::Maybe, Holds::known),
+        "SNAT" => packet.source_translated.map_or(Holds::Maybe, Holds::known),
+        _ => Holds::Maybe,
+    };
+    list.split(',').fold(Holds::No, |holds, state| holds.or(has(state)))
+}
+
+/// Reads `0x1` and `0x1/0xff`.
+fn is_mark(packet: &Packet, text: &str) -> Holds {
+    let number = |text: &str| match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    };
+    let (value, mask) = text.split_once('/').unwrap_or((text, "0xffffffff"));
+    match (packet.mark, number(value), number(mask)) {
+        (Some(mark), Some(value), Some(mask)) => Holds::known(mark & mask == value),
+        _ => Holds::Maybe,
+    }
+}
+
+fn is_type(run: &Run<'_>, address: IpAddr, kind: &str) -> Holds {
+    match type_of(run.namespace, address) {
+        Some(found) if kind == "LOCAL" => Holds::known(found == RTN_LOCAL),
+        _ => Holds::Maybe,
+    }
+}
+
+/// Splits a rule into words, as a shell does: a comment in quotation marks is one.
+fn words(rule: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quoted = false;
+    let mut letters = rule.chars();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '"' => {
+                quoted = !quoted;
+                word.get_or_insert_default();
+            }
+            '\\' if quoted => {
+                let next = letters.next().unwrap_or('\\');
+                word.get_or_insert_default().push(next);
+            }
+            letter if letter.is_whitespace() && !quoted => words.extend(word.take()),
+            letter => word.get_or_insert_default().push(letter),
+        }
+    }
+    words.extend(word);
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::words;
+
+    #[test]
+    fn a_comment_is_one_word() {
+        assert_eq!(
+            words("-A FORWARD -m comment --comment \"a \\\"-j\\\" x\" -j DROP"),
+            ["-A", "FORWARD", "-m", "comment", "--comment", "a \"-j\" x", "-j", "DROP"]
+        );
+    }
+}

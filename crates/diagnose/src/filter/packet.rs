@@ -1,0 +1,307 @@
+//! A packet as filters see it.
+
+use std::net::IpAddr;
+
+use super::bits::{Byte, Holds, known};
+
+/// A port of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Port {
+    /// This one.
+    Is(u16),
+    /// One that the kernel chooses for a client: 32768 or more.
+    High,
+    /// Any.
+    Any,
+}
+
+/// What a packet carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Carries {
+    /// TCP.
+    Tcp {
+        /// The sender's port.
+        source: Port,
+        /// The receiver's port.
+        destination: Port,
+    },
+    /// UDP.
+    Udp {
+        /// The sender's port.
+        source: Port,
+        /// The receiver's port.
+        destination: Port,
+    },
+    /// ICMP or, between IPv6 addresses, ICMPv6.
+    Icmp {
+        /// The message's type.
+        kind: u8,
+    },
+    /// ARP; the packet's addresses are those in it.
+    Arp {
+        /// It is an answer.
+        reply: bool,
+    },
+}
+
+/// What connection tracking knows of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// It is the first of its connection.
+    New,
+    /// It is an answer.
+    Answer,
+    /// It is not tracked.
+    Untracked,
+}
+
+/// A packet. What is not known of it is not used for a judgement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Packet {
+    /// The source address.
+    pub source: IpAddr,
+    /// The destination address.
+    pub destination: IpAddr,
+    /// What it carries.
+    pub carries: Carries,
+    /// The link by which it came in.
+    pub iif: Option<String>,
+    /// The link by which it leaves.
+    pub oif: Option<String>,
+    /// What connection tracking knows of it.
+    pub state: State,
+    /// The connection's destination is translated (IPS_DST_NAT); `None`: not known.
+    pub destination_translated: Option<bool>,
+    /// The connection's source is translated (IPS_SRC_NAT); `None`: not known.
+    pub source_translated: Option<bool>,
+    /// What translation makes of an answer's destination.
+    pub answers_to: Option<IpAddr>,
+    /// What translation makes of an answer's source.
+    pub answers_as: Option<IpAddr>,
+    /// The mark; `None`: not known.
+    pub mark: Option<u32>,
+    /// The hardware addresses of sender and receiver, as far as they are known.
+    pub macs: [Option<[u8; 6]>; 2],
+}
+
+impl Packet {
+    /// Creates the first packet of a connection.
+    #[must_use]
+    pub fn first(source: IpAddr, destination: IpAddr, carries: Carries) -> Self {
+        Packet {
+            source,
+            destination,
+            carries,
+            iif: None,
+            oif: None,
+            state: State::New,
+            destination_translated: Some(false),
+            source_translated: Some(false),
+            answers_to: None,
+            answers_as: None,
+            mark: Some(0),
+            macs: [None, None],
+        }
+    }
+
+    /// Creates the answer to this packet, which its receiver sends.
+    #[must_use]
+    pub fn answer(&self) -> Self {
+        let state = match self.state {
+            State::New | State::Answer => State::Answer,
+            State::Untracked => State::Untracked,
+        };
+        Packet {
+            source: self.destination,
+            destination: self.source,
+            carries: self.carries.answer(),
+            iif: None,
+            oif: None,
+            state,
+            mark: Some(0),
+            macs: [self.macs[1], self.macs[0]],
+            ..self.clone()
+        }
+    }
+
+    /// Returns the packet on its way from one link to another.
+    #[must_use]
+    pub fn between(&self, iif: Option<&str>, oif: Option<&str>) -> Self {
+        Packet { iif: iif.map(str::to_owned), oif: oif.map(str::to_owned), ..self.clone() }
+    }
+
+    /// Says whether it is IPv4's, or ARP's.
+    #[must_use]
+    pub fn is_ipv4(&self) -> bool {
+        self.destination.is_ipv4()
+    }
+
+    pub(crate) fn is_arp(&self) -> bool {
+        matches!(self.carries, Carries::Arp { .. })
+    }
+
+    /// The transport protocol; ARP has none.
+    pub(crate) fn protocol(&self) -> Option<u8> {
+        match self.carries {
+            Carries::Tcp { .. } => Some(6),
+            Carries::Udp { .. } => Some(17),
+            Carries::Icmp { .. } => Some(if self.is_ipv4() { 1 } else { 58 }),
+            Carries::Arp { .. } => None,
+        }
+    }
+
+    pub(crate) fn ethertype(&self) -> u16 {
+        match (self.is_arp(), self.is_ipv4()) {
+            (true, _) => 0x0806,
+            (false, true) => 0x0800,
+            (false, false) => 0x86dd,
+        }
+    }
+
+    /// Ethernet's header.
+    pub(crate) fn link_header(&self) -> Vec<Byte> {
+        let mut header = Vec::with_capacity(14);
+        header.extend(mac(self.macs[1]));
+        header.extend(mac(self.macs[0]));
+        header.extend(known(&self.ethertype().to_be_bytes()));
+        header
+    }
+
+    /// The header of IP or ARP.
+    pub(crate) fn network_header(&self) -> Vec<Byte> {
+        if let Carries::Arp { reply } = self.carries {
+            return self.arp(reply);
+        }
+        match (self.source, self.destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let mut header = vec![Byte::UNKNOWN; 12];
+                header[0] = Byte::of(0x45);
+                // It may not be fragmented, or it may; it is not a fragment.
+                header[6] = Byte::partly(0, 0xbf);
+                header[7] = Byte::of(0);
+                header[9] = self.protocol().map_or(Byte::UNKNOWN, Byte::of);
+                header.extend(known(&source.octets()));
+                header.extend(known(&destination.octets()));
+                header
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                let mut header = vec![Byte::UNKNOWN; 8];
+                header[0] = Byte::partly(0x60, 0xf0);
+                header[6] = self.protocol().map_or(Byte::UNKNOWN, Byte::of);
+                // Neighbour discovery comes with a hop limit of 255 (RFC 4861 §4).
+                if matches!(self.carries, Carries::Icmp { kind: 133..=137 }) {
+                    header[7] = Byte::of(255);
+                }
+                header.extend(known(&source.octets()));
+                header.extend(known(&destination.octets()));
+                header
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// RFC 826, for Ethernet and IPv4.
+    fn arp(&self, reply: bool) -> Vec<Byte> {
+        let address = |address: IpAddr| match address {
+            IpAddr::V4(address) => address.octets().map(Byte::of),
+            IpAddr::V6(_) => [Byte::UNKNOWN; 4],
+        };
+        let mut header = known(&[0, 1, 8, 0, 6, 4, 0, if reply { 2 } else { 1 }]);
+        header.extend(mac(self.macs[0]));
+        header.extend(address(self.source));
+        header.extend(if reply { mac(self.macs[1]) } else { [Byte::UNKNOWN; 6] });
+        header.extend(address(self.destination));
+        header
+    }
+
+    /// The header of TCP, UDP or ICMP.
+    pub(crate) fn transport_header(&self) -> Vec<Byte> {
+        match self.carries {
+            Carries::Tcp { source, destination } => {
+                let mut header = vec![Byte::UNKNOWN; 20];
+                header[..2].copy_from_slice(&source.bytes());
+                header[2..4].copy_from_slice(&destination.bytes());
+                // SYN, or SYN and ACK. ECE and CWR may be set as well.
+                let flags = if self.state == State::Answer { 0x12 } else { 0x02 };
+                header[13] = Byte::partly(flags, 0x3f);
+                header
+            }
+            Carries::Udp { source, destination } => {
+                let mut header = vec![Byte::UNKNOWN; 8];
+                header[..2].copy_from_slice(&source.bytes());
+                header[2..4].copy_from_slice(&destination.bytes());
+                header
+            }
+            Carries::Icmp { kind } => {
+                let mut header = vec![Byte::UNKNOWN; 8];
+                header[0] = Byte::of(kind);
+                header[1] = Byte::of(0);
+                header
+            }
+            Carries::Arp { .. } => Vec::new(),
+        }
+    }
+}
+
+fn mac(address: Option<[u8; 6]>) -> [Byte; 6] {
+    address.map_or([Byte::UNKNOWN; 6], |mac| mac.map(Byte::of))
+}
+
+impl Port {
+    fn bytes(self) -> [Byte; 2] {
+        match self {
+            Port::Is(port) => port.to_be_bytes().map(Byte::of),
+            Port::High => [Byte::partly(0x80, 0x80), Byte::UNKNOWN],
+            Port::Any => [Byte::UNKNOWN; 2],
+        }
+    }
+
+    /// Says whether it lies in a range.
+    pub(crate) fn is_in(self, first: u16, last: u16) -> Holds {
+        match self {
+            Port::Is(port) => Holds::known((first..=last).contains(&port)),
+            Port::High if last < 0x8000 => Holds::No,
+            Port::High if first <= 0x8000 && last == u16::MAX => Holds::Yes,
+            Port::Any if first == 0 && last == u16::MAX => Holds::Yes,
+            Port::High | Port::Any => Holds::Maybe,
+        }
+    }
+}
+
+impl Carries {
+    fn answer(self) -> Self {
+        match self {
+            Carries::Tcp { source, destination } => {
+                Carries::Tcp { source: destination, destination: source }
+            }
+            Carries::Udp { source, destination } => {
+                Carries::Udp { source: destination, destination: source }
+            }
+            // Echo: RFC 792 and RFC 4443 §4. Neighbours: RFC 4861 §4.3 and §4.4.
+            Carries::Icmp { kind: 8 } => Carries::Icmp { kind: 0 },
+            Carries::Icmp { kind: 128 } => Carries::Icmp { kind: 129 },
+            Carries::Icmp { kind: 135 } => Carries::Icmp { kind: 136 },
+            Carries::Icmp { kind } => Carries::Icmp { kind },
+            Carries::Arp { .. } => Carries::Arp { reply: true },
+        }
+    }
+
+    /// Returns it with another port of the receiver.
+    pub(crate) fn to_port(self, port: Port) -> Self {
+        match self {
+            Carries::Tcp { source, .. } => Carries::Tcp { source, destination: port },
+            Carries::Udp { source, .. } => Carries::Udp { source, destination: port },
+            other => other,
+        }
+    }
+
+    pub(crate) fn ports(self) -> Option<(Port, Port)> {
+        match self {
+            Carries::Tcp { source, destination } | Carries::Udp { source, destination } => {
+                Some((source, destination))
+            }
+            Carries::Icmp { .. } | Carries::Arp { .. } => None,
+        }
+    }
+}

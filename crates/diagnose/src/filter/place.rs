@@ -1,0 +1,97 @@
+//! Where in a packet filter something happens.
+
+use std::fmt;
+
+use scene::filter::{Hook, Rule, Table};
+
+/// A rule, or the policy of a base chain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The family in nft's words; `iptables` or `ip6tables` for the older iptables.
+    pub family: &'static str,
+    /// It is of the older iptables.
+    pub legacy: bool,
+    /// The table.
+    pub table: String,
+    /// The hook.
+    pub hook: Hook,
+    /// The base chain in which it began.
+    pub base: String,
+    /// The chain.
+    pub chain: String,
+    /// The rule: its number in the chain, from 1, and its handle. `None`: the policy.
+    pub rule: Option<(usize, u64)>,
+    /// The rule's comment.
+    pub comment: Option<String>,
+    /// What it does, in nft's words, or the whole rule of the older iptables.
+    pub says: String,
+}
+
+impl Place {
+    pub(crate) fn of_rule(
+        table: &Table,
+        hook: Hook,
+        [base, chain]: [&str; 2],
+        index: usize,
+        rule: &Rule,
+    ) -> Self {
+        Place {
+            family: table.family.as_str(),
+            legacy: false,
+            table: table.name.clone(),
+            hook,
+            base: base.to_owned(),
+            chain: chain.to_owned(),
+            rule: Some((index.saturating_add(1), rule.handle)),
+            comment: rule.comment.clone(),
+            says: String::new(),
+        }
+    }
+
+    pub(crate) fn of_policy(table: &Table, hook: Hook, chain: &str) -> Self {
+        Place {
+            family: table.family.as_str(),
+            legacy: false,
+            table: table.name.clone(),
+            hook,
+            base: chain.to_owned(),
+            chain: chain.to_owned(),
+            rule: None,
+            comment: None,
+            says: "policy drop".to_owned(),
+        }
+    }
+
+    pub(crate) fn saying(self, says: impl Into<String>) -> Self {
+        Place { says: says.into(), ..self }
+    }
+
+    /// Returns a name that tells it from others: `inet filter/forward rule 3`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let Place { family, table, chain, .. } = self;
+        match self.rule {
+            Some((number, _)) => format!("{family} {table}/{chain} rule {number}"),
+            None => format!("{family} {table}/{chain} policy"),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.legacy {
+            write!(f, "{} (legacy), table {}, chain {}", self.family, self.table, self.chain)?;
+        } else {
+            write!(f, "table {} {}, chain {}", self.family, self.table, self.chain)?;
+        }
+        if let Some((number, _)) = self.rule {
+            write!(f, ", rule {number}: {}", self.says)?;
+        } else {
+            write!(f, ", {}", self.says)?;
+        }
+        if let Some(comment) = &self.comment {
+            write!(f, " (comment \"{comment}\")")?;
+        }
+        Ok(())
+    }
+}

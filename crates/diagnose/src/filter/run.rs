@@ -1,0 +1,445 @@
+//! Follows a packet through chains of nftables: the expressions of their rules are computed, as the
+//! kernel does it.
+//!
+//! A rule that may match, or may not, is followed both ways: what may come of it is noted, and the
+//! next rule is asked as well. Only what all ways have in common is certain.
+
+use std::net::IpAddr;
+
+use scene::Namespace;
+use scene::filter::{Chain, Header, Hook, MapTo, Rule, Set, Step, Table, Verdict};
+
+use super::bits::{Byte, Holds, Registers, known, within};
+use super::ends::{Ends, NewDestination};
+use super::foreign::Foreign;
+use super::packet::{Packet, State};
+use super::place::Place;
+use super::{Layer, properties, sets};
+
+/// How many expressions are computed for one packet at one hook. It bounds rules that jump to and
+/// fro; a node with 20,000 rules needs fewer.
+const STEPS: u32 = 400_000;
+
+/// How deep chains may jump (NFT_JUMP_STACK_SIZE).
+const DEPTH: u8 = 16;
+
+/// A packet at a hook.
+#[derive(Debug)]
+pub(crate) struct Run<'n> {
+    pub(crate) namespace: &'n Namespace,
+    pub(crate) layer: Layer,
+    pub(crate) hook: Hook,
+    pub(crate) packet: Packet,
+    /// The priority at which it is.
+    pub(crate) priority: i32,
+    /// The rule that has surely taken it from connection tracking.
+    pub(crate) untracked: Option<Place>,
+    /// It may have been taken from connection tracking.
+    pub(crate) maybe_untracked: bool,
+    /// Its headers may have been changed.
+    pub(crate) rewritten: bool,
+    steps: u32,
+}
+
+/// How it goes on after a rule.
+#[derive(Debug, Clone, Copy)]
+struct Flow {
+    /// The next rule may be asked.
+    on: bool,
+    /// The chain may be left for the one that called it.
+    returns: bool,
+}
+
+impl Flow {
+    const ON: Flow = Flow { on: true, returns: false };
+}
+
+/// A rule that is asked.
+#[derive(Debug, Clone, Copy)]
+struct At<'n> {
+    table: &'n Table,
+    base: &'n str,
+    chain: &'n str,
+    index: usize,
+    rule: &'n Rule,
+    /// It is surely asked, unless it is said elsewhere that the packet may have ended before.
+    sure: bool,
+    depth: u8,
+}
+
+impl<'n> Run<'n> {
+    pub(crate) fn new(namespace: &'n Namespace, layer: Layer, hook: Hook, packet: Packet) -> Self {
+        Run {
+            namespace,
+            layer,
+            hook,
+            packet,
+            priority: 0,
+            untracked: None,
+            maybe_untracked: false,
+            rewritten: false,
+            steps: 0,
+        }
+    }
+
+    /// Follows the packet through a base chain. Returns what may come of it, and whether it may
+    /// reach the policy.
+    pub(crate) fn base(&mut self, table: &'n Table, chain: &'n Chain) -> (Ends, bool) {
+        let mut ends = Ends::default();
+        let falls = self.chain(&mut ends, table, &chain.name, chain, true, 0);
+        (ends, falls)
+    }
+
+    /// Returns whether the packet may come back from the chain.
+    fn chain(
+        &mut self,
+        ends: &mut Ends,
+        table: &'n Table,
+        base: &'n str,
+        chain: &'n Chain,
+        sure: bool,
+        depth: u8,
+    ) -> bool {
+        let mut returns = false;
+        for (index, rule) in chain.rules.iter().enumerate() {
+            let sure = sure && !returns;
+            let at = At { table, base, chain: &chain.name, index, rule, sure, depth };
+            let flow = self.rule(ends, at);
+            returns |= flow.returns;
+            if !flow.on {
+                return returns;
+            }
+        }
+        true
+    }
+
+    fn place(&self, at: At<'_>) -> Place {
+        Place::of_rule(at.table, self.hook, [at.base, at.chain], at.index, at.rule)
+    }
+
+    fn rule(&mut self, ends: &mut Ends, at: At<'n>) -> Flow {
+        let mut registers = Registers::new();
+        let mut holds = Holds::Yes;
+        for step in &at.rule.steps {
+            self.steps = self.steps.saturating_add(1);
+            if STEPS < self.steps {
+                ends.doubt(self.place(at));
+                return Flow { on: false, returns: true };
+            }
+            match step {
+                Step::Compare { .. } | Step::Range { .. } | Step::Limit { .. } => {
+                    holds = holds.and(condition(step, &registers));
+                }
+                Step::Lookup { set, from, invert, to } => {
+                    let found = at.table.sets.iter().find(|known| known.name == *set);
+                    match to {
+                        None => {
+                            let has = found.map_or(Holds::Maybe, |set| {
+                                sets::look_up(set, &registers, *from).holds()
+                            });
+                            holds = holds.and(has.unless(*invert));
+                        }
+                        Some(MapTo::Register(to)) => {
+                            holds = holds.and(map(found, &mut registers, *from, *to));
+                        }
+                        Some(MapTo::Verdict) => {
+                            return self.verdicts(ends, at, found, &registers, *from, holds);
+                        }
+                    }
+                }
+                Step::Verdict(verdict) => return self.verdict(ends, at, verdict, holds),
+                Step::Reject { with } => return self.refuse(ends, at, with, holds),
+                Step::DestinationNat { address, port } => {
+                    let new = self.new_destination(&registers, *address, *port);
+                    return self.translate(ends, at, new, holds);
+                }
+                Step::Redirect { port } => {
+                    let new = match port.map(|port| port_of(&registers, port)) {
+                        None => NewDestination::Here(None),
+                        Some(Some(port)) => NewDestination::Here(Some(port)),
+                        Some(None) => NewDestination::Unknown,
+                    };
+                    return self.translate(ends, at, new, holds);
+                }
+                Step::SourceNat => {
+                    ends.source.get_or_insert(self.place(at));
+                    return Flow { on: holds == Holds::Maybe, returns: false };
+                }
+                Step::Effect { name } => self.effect(ends, at, name, holds),
+                Step::Unknown { name } => match Foreign::of(name) {
+                    Foreign::Nothing => {}
+                    Foreign::Effect => self.effect(ends, at, name, holds),
+                    Foreign::Condition => {
+                        registers.forget();
+                        holds = holds.and(Holds::Maybe);
+                    }
+                    Foreign::Source => {
+                        ends.source.get_or_insert(self.place(at));
+                        return Flow { on: holds == Holds::Maybe, returns: false };
+                    }
+                    Foreign::Destination => {
+                        return self.translate(ends, at, NewDestination::Unknown, holds);
+                    }
+                    Foreign::Reject => return self.refuse(ends, at, "an ICMP error", holds),
+                    Foreign::Judge => {
+                        ends.doubt(self.place(at));
+                        holds = holds.and(Holds::Maybe);
+                    }
+                },
+                _ => {
+                    if !self.load(step, &mut registers) {
+                        return Flow::ON;
+                    }
+                }
+            }
+            if holds == Holds::No {
+                return Flow::ON;
+            }
+        }
+        Flow::ON
+    }
+
+    /// Loads registers. Returns `false` if the kernel ends the rule because there is no such value.
+    fn load(&mut self, step: &Step, registers: &mut Registers) -> bool {
+        match step {
+            Step::Meta { key, to } => match properties::meta(self, *key) {
+                Some(bytes) => registers.store(*to, &bytes),
+                None => return false,
+            },
+            Step::Payload { base, offset, len, to } => match self.payload(*base, *offset, *len) {
+                Some(bytes) => registers.store(*to, &bytes),
+                None => return false,
+            },
+            Step::Connection { key, to } => match properties::connection(self, *key) {
+                Some(bytes) => registers.store(*to, &bytes),
+                None => return false,
+            },
+            Step::Fib { source, kind, to } => match properties::fib(self, *source, *kind) {
+                properties::Fib::Bytes(bytes) => registers.store(*to, &bytes),
+                properties::Fib::NotZero => registers.store_not_zero(*to),
+            },
+            Step::Bitwise { from, to, mask, xor } => {
+                let value = registers.load(*from, mask.len());
+                let flips = xor.iter().copied().chain(std::iter::repeat(0));
+                let value: Vec<Byte> = value
+                    .iter()
+                    .zip(mask)
+                    .zip(flips)
+                    .map(|((byte, mask), xor)| byte.masked(*mask, xor))
+                    .collect();
+                registers.store(*to, &value);
+            }
+            Step::Immediate { to, data } => registers.store(*to, &known(data)),
+            _ => {}
+        }
+        true
+    }
+
+    fn payload(&self, base: Header, offset: u32, len: u32) -> Option<Vec<Byte>> {
+        let unknown = || vec![Byte::UNKNOWN; usize::try_from(len).unwrap_or(0).min(64)];
+        let header = match base {
+            Header::Link if matches!(self.layer, Layer::Bridge | Layer::Device) => {
+                self.packet.link_header()
+            }
+            Header::Link => return Some(unknown()),
+            Header::Network => self.packet.network_header(),
+            Header::Transport if self.packet.is_arp() => return None,
+            Header::Transport => self.packet.transport_header(),
+        };
+        let is_changed = self.rewritten && base != Header::Link;
+        let (Ok(offset), false) = (usize::try_from(offset), is_changed) else {
+            return Some(unknown());
+        };
+        let mut bytes = unknown();
+        for (byte, at) in bytes.iter_mut().zip(offset..) {
+            if let Some(known) = header.get(at) {
+                *byte = *known;
+            }
+        }
+        Some(bytes)
+    }
+
+    fn verdicts(
+        &mut self,
+        ends: &mut Ends,
+        at: At<'n>,
+        set: Option<&'n Set>,
+        registers: &Registers,
+        from: u32,
+        holds: Holds,
+    ) -> Flow {
+        let Some(set) = set else {
+            ends.doubt(self.place(at));
+            return Flow { on: true, returns: true };
+        };
+        let found = sets::look_up(set, registers, from);
+        if found.others {
+            ends.doubt(self.place(at));
+        }
+        let is_certain = matches!(found.elements[..], [(_, Holds::Yes)]);
+        let mut flow = Flow { on: !is_certain, returns: false };
+        for (element, is) in found.elements {
+            match &element.verdict {
+                Some(verdict) => {
+                    let next = self.verdict(ends, at, verdict, holds.and(is));
+                    flow = Flow { on: flow.on | next.on, returns: flow.returns | next.returns };
+                }
+                None => ends.doubt(self.place(at)),
+            }
+        }
+        flow
+    }
+
+    fn verdict(
+        &mut self,
+        ends: &mut Ends,
+        at: At<'n>,
+        verdict: &'n Verdict,
+        holds: Holds,
+    ) -> Flow {
+        if holds == Holds::No {
+            return Flow::ON;
+        }
+        let on = holds == Holds::Maybe;
+        match verdict {
+            Verdict::Accept => ends.accepts = true,
+            Verdict::Drop => ends.stop(self.place(at).saying("drop"), None, at.sure && !on),
+            Verdict::Continue => return Flow::ON,
+            Verdict::Return => return Flow { on, returns: true },
+            Verdict::Queue => ends.doubt(self.place(at).saying("queue")),
+            Verdict::Jump(name) => {
+                let back = self.jump(ends, at, name, at.sure && !on);
+                return Flow { on: on | back, returns: false };
+            }
+            Verdict::Goto(name) => {
+                let back = self.jump(ends, at, name, at.sure && !on);
+                return Flow { on, returns: back };
+            }
+        }
+        Flow { on, returns: false }
+    }
+
+    fn jump(&mut self, ends: &mut Ends, at: At<'n>, name: &str, sure: bool) -> bool {
+        let chain = at.table.chains.iter().find(|chain| chain.name == name);
+        match chain {
+            Some(chain) if at.depth < DEPTH => {
+                self.chain(ends, at.table, at.base, chain, sure, at.depth.saturating_add(1))
+            }
+            _ => {
+                ends.doubt(self.place(at));
+                true
+            }
+        }
+    }
+
+    fn refuse(&mut self, ends: &mut Ends, at: At<'n>, with: &str, holds: Holds) -> Flow {
+        let place = self.place(at).saying(format!("reject with {with}"));
+        ends.stop(place, Some(with.to_owned()), at.sure && holds == Holds::Yes);
+        Flow { on: holds == Holds::Maybe, returns: false }
+    }
+
+    fn translate(
+        &mut self,
+        ends: &mut Ends,
+        at: At<'n>,
+        new: NewDestination,
+        holds: Holds,
+    ) -> Flow {
+        let says = match &new {
+            NewDestination::To(Some(address), Some(port)) => {
+                format!("dnat to {address} port {port}")
+            }
+            NewDestination::To(Some(address), None) => format!("dnat to {address}"),
+            NewDestination::To(None, Some(port)) => format!("dnat to port {port}"),
+            NewDestination::Here(Some(port)) => format!("redirect to port {port}"),
+            NewDestination::Here(None) => "redirect".to_owned(),
+            NewDestination::To(None, None) | NewDestination::Unknown => "dnat".to_owned(),
+        };
+        ends.destinations.push((self.place(at).saying(says), new));
+        Flow { on: holds == Holds::Maybe, returns: false }
+    }
+
+    fn new_destination(
+        &self,
+        registers: &Registers,
+        address: Option<u32>,
+        port: Option<u32>,
+    ) -> NewDestination {
+        let port = match port.map(|port| port_of(registers, port)) {
+            None => None,
+            Some(Some(port)) => Some(port),
+            Some(None) => return NewDestination::Unknown,
+        };
+        let len = if self.packet.is_ipv4() { 4 } else { 16 };
+        match address.map(|address| address_of(registers.load(address, len))) {
+            None if port.is_some() => NewDestination::To(None, port),
+            Some(Some(address)) => NewDestination::To(Some(address), port),
+            None | Some(None) => NewDestination::Unknown,
+        }
+    }
+
+    /// Something is changed or noted. What later rules may read of it is no longer known.
+    fn effect(&mut self, ends: &Ends, at: At<'n>, name: &str, holds: Holds) {
+        let name = name.to_ascii_lowercase();
+        if name.contains("notrack") {
+            self.maybe_untracked = true;
+            let is_sure = at.sure && !ends.accepts && ends.destinations.is_empty();
+            if holds == Holds::Yes && is_sure && self.packet.state != State::Untracked {
+                self.untracked.get_or_insert(self.place(at).saying("notrack"));
+            }
+        } else if name == "ct" || name.ends_with(" ct") {
+            self.maybe_untracked = true;
+        } else if name.contains("mark") {
+            self.packet.mark = None;
+        } else if ["payload", "exthdr", "tcpoption", "hl", "ttl", "dscp", "tos"]
+            .iter()
+            .any(|change| name.contains(change))
+        {
+            self.rewritten = true;
+        }
+    }
+}
+
+fn condition(step: &Step, registers: &Registers) -> Holds {
+    match step {
+        Step::Compare { op, from, with } => registers.compare(*from, *op, with),
+        Step::Range { invert, from, first, last } => {
+            let len = first.len().max(last.len());
+            within(registers.load(*from, len), first, last).unless(*invert)
+        }
+        _ => Holds::Maybe,
+    }
+}
+
+/// Looks a value up in a map and stores what the map has for it.
+fn map(set: Option<&Set>, registers: &mut Registers, from: u32, to: u32) -> Holds {
+    let found = set.map(|set| sets::look_up(set, registers, from));
+    let Some(found) = found else {
+        registers.forget();
+        return Holds::Maybe;
+    };
+    let holds = found.holds();
+    match (&found.elements[..], found.others) {
+        ([(element, _)], false) => match &element.data {
+            Some(data) => registers.store(to, &known(data)),
+            None => registers.forget(),
+        },
+        _ => registers.forget(),
+    }
+    holds
+}
+
+fn port_of(registers: &Registers, from: u32) -> Option<u16> {
+    match registers.load(from, 2) {
+        [high, low] => Some(u16::from_be_bytes([high.value()?, low.value()?])),
+        _ => None,
+    }
+}
+
+fn address_of(bytes: &[Byte]) -> Option<IpAddr> {
+    let bytes: Vec<u8> = bytes.iter().map(|byte| byte.value()).collect::<Option<_>>()?;
+    if let Ok(octets) = <[u8; 4]>::try_from(&bytes[..]) {
+        return Some(octets.into());
+    }
+    <[u8; 16]>::try_from(&bytes[..]).ok().map(IpAddr::from)
+}

@@ -1,0 +1,198 @@
+//! What is wrong, in a form that a person and a program can use.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Severity {
+    /// Packets that should arrive do not.
+    Error,
+    /// It works, and will not in a case that is named.
+    Warning,
+    /// It could not be looked at.
+    Unknown,
+}
+
+/// An IP version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub enum Family {
+    /// IPv4.
+    #[serde(rename = "IPv4")]
+    V4,
+    /// IPv6.
+    #[serde(rename = "IPv6")]
+    V6,
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Family::V4 => "IPv4",
+            Family::V6 => "IPv6",
+        })
+    }
+}
+
+/// What a container's packets do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum WayKind {
+    /// Within the container, over loopback.
+    Inside,
+    /// To its gateway.
+    Gateway,
+    /// To hosts beyond the node.
+    Outside,
+    /// To other containers of its network.
+    Between,
+    /// From the node to it.
+    FromNode,
+    /// From others to its published ports.
+    Published,
+    /// From the node's own programs to its published ports, by 127.0.0.1.
+    PublishedHere,
+    /// To its servers of names.
+    Names,
+    /// To other nodes' pods.
+    Nodes,
+}
+
+/// A way of packets that a finding breaks.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Way {
+    /// The container's ID; `None`: of every container that the finding hits.
+    pub container: Option<String>,
+    /// Which way.
+    pub kind: WayKind,
+    /// The IP version; `None`: both.
+    pub family: Option<Family>,
+}
+
+/// Something that is wrong, or could not be looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Finding {
+    /// Its stable ID, of `docs/findings.md`.
+    pub id: &'static str,
+    /// How bad it is.
+    pub severity: Severity,
+    /// What it is about: a link, a rule, a file, a container. Together with the ID it identifies
+    /// the finding.
+    pub object: String,
+    /// What is wrong, as a sentence without a full stop that names the object.
+    pub says: String,
+    /// Where exactly: table, chain and rule; file and line; interface and address.
+    #[serde(rename = "where")]
+    pub place: Option<String>,
+    /// Whose the object is, and why that is thought.
+    pub whose: Option<String>,
+    /// What was read or sent that shows it.
+    pub seen: Vec<String>,
+    /// The IDs of the containers that it hits.
+    pub hits: Vec<String>,
+    /// Commands that mend it, one per line, or a sentence if there is no command.
+    pub fix: Vec<String>,
+    /// The ways that it breaks.
+    pub breaks: Vec<Way>,
+}
+
+impl Finding {
+    /// Creates an error of an object.
+    #[must_use]
+    pub fn error(id: &'static str, object: impl Into<String>, says: impl Into<String>) -> Self {
+        Finding {
+            id,
+            severity: Severity::Error,
+            object: object.into(),
+            says: says.into(),
+            place: None,
+            whose: None,
+            seen: Vec::new(),
+            hits: Vec::new(),
+            fix: Vec::new(),
+            breaks: Vec::new(),
+        }
+    }
+
+    /// Creates a warning of an object.
+    #[must_use]
+    pub fn warning(id: &'static str, object: impl Into<String>, says: impl Into<String>) -> Self {
+        Finding { severity: Severity::Warning, ..Finding::error(id, object, says) }
+    }
+
+    /// Creates what says that something could not be looked at.
+    #[must_use]
+    pub fn unknown(id: &'static str, object: impl Into<String>, says: impl Into<String>) -> Self {
+        Finding { severity: Severity::Unknown, ..Finding::error(id, object, says) }
+    }
+
+    /// Says where exactly.
+    #[must_use]
+    pub fn at(self, place: impl Into<String>) -> Self {
+        Finding { place: Some(place.into()), ..self }
+    }
+
+    /// Says whose it is.
+    #[must_use]
+    pub fn of(self, whose: impl Into<String>) -> Self {
+        Finding { whose: Some(whose.into()), ..self }
+    }
+
+    /// Adds what shows it.
+    #[must_use]
+    pub fn seen(mut self, seen: impl Into<String>) -> Self {
+        self.seen.push(seen.into());
+        self
+    }
+
+    /// Adds a container that it hits.
+    #[must_use]
+    pub fn hits(mut self, container: impl Into<String>) -> Self {
+        self.hits.push(container.into());
+        self
+    }
+
+    /// Adds a command that mends it.
+    #[must_use]
+    pub fn fix(mut self, command: impl Into<String>) -> Self {
+        self.fix.push(command.into());
+        self
+    }
+
+    /// Adds a way that it breaks, of every container that it hits.
+    #[must_use]
+    pub fn breaks(mut self, kind: WayKind, family: Option<Family>) -> Self {
+        self.breaks.push(Way { container: None, kind, family });
+        self
+    }
+}
+
+/// A finding that the caller does not want to hear of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ignore {
+    /// Its ID.
+    pub id: String,
+    /// Its object; `None`: of every object.
+    pub object: Option<String>,
+}
+
+impl Ignore {
+    /// Reads `ID` or `ID=OBJECT`.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        match text.split_once('=') {
+            Some((id, object)) => Ignore { id: id.to_owned(), object: Some(object.to_owned()) },
+            None => Ignore { id: text.to_owned(), object: None },
+        }
+    }
+
+    /// Says whether a finding is meant.
+    #[must_use]
+    pub fn is_of(&self, finding: &Finding) -> bool {
+        self.id == finding.id && self.object.as_ref().is_none_or(|object| *object == finding.object)
+    }
+}

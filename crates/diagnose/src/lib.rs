@@ -1,0 +1,65 @@
+#![doc = include_str!("../README.md")]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod causes;
+mod finding;
+pub mod filter;
+pub mod path;
+mod question;
+pub mod routes;
+mod rules;
+mod whose;
+
+use scene::{Part, Scene};
+
+pub use causes::{Diagnosis, Explained};
+pub use finding::{Family, Finding, Ignore, Severity, Way, WayKind};
+pub use question::{Answer, Answers, Asked, Hop, Question};
+pub use rules::{RULES, Rule};
+
+/// What a rule looks at.
+#[derive(Debug, Clone, Copy)]
+pub struct Look<'l> {
+    /// The node.
+    pub scene: &'l Scene,
+    /// What probes found; empty if none was sent.
+    pub answers: &'l Answers,
+    /// The ID of the only container that is asked for; `None`: all.
+    pub only: Option<&'l str>,
+    /// What beyond the node is tried, as the caller named it.
+    pub to: Option<std::net::SocketAddr>,
+}
+
+/// Returns the questions that the rules have about a scene, each once.
+#[must_use]
+pub fn questions(look: Look<'_>) -> Vec<Question> {
+    let mut all: Vec<Question> = Vec::new();
+    for rule in RULES {
+        for question in (rule.asks)(look) {
+            if !all.contains(&question) {
+                all.push(question);
+            }
+        }
+    }
+    all
+}
+
+/// Judges a scene by all rules, without what is ignored, and sorts the findings by cause.
+#[must_use]
+pub fn diagnose(look: Look<'_>, ignore: &[Ignore]) -> Diagnosis {
+    let mut findings = Vec::new();
+    for rule in RULES {
+        for finding in (rule.judge)(look) {
+            debug_assert!(rule.ids.contains(&finding.id), "{} is not listed", finding.id);
+            findings.push(finding);
+        }
+    }
+    findings.retain(|finding| !ignore.iter().any(|one| one.is_of(finding)));
+    causes::sort(findings, look.scene)
+}
+
+/// Says whether a rule can judge: whether all parts that it needs were read.
+#[must_use]
+pub fn can_judge(rule: &Rule, scene: &Scene, container: Option<&str>) -> bool {
+    !rule.needs.iter().any(|part: &Part| scene.lacks(*part, container))
+}

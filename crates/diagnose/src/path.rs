@@ -1,0 +1,436 @@
+//! The way of a packet through a scene, hop by hop, and that of its answer.
+//!
+//! [`follow`] takes a [`Trip`] from namespace to namespace as the kernel would: routes, filters of
+//! the container, of the links, of the bridge and of the node. It names the first place where the
+//! packet, or its answer, certainly ends. Whatever it cannot know, it does not claim: then the
+//! outcome is [`Outcome::Unknown`], which is neither good nor bad.
+//!
+//! It does not look at switches (forwarding), at the state of links, or at what listens: other
+//! rules do.
+
+#[cfg(test)]
+pub(crate) mod samples;
+mod site;
+mod steps;
+#[cfg(test)]
+mod tests;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use scene::filter::Hook;
+use scene::{Link, Port as Published, Route, RouteRule, Scene, Transport};
+
+use crate::filter::{Carries, Holds, Layer, NewDestination, Packet, Place, Port, State};
+
+pub use self::site::Site;
+use self::steps::{Halt, Tracer};
+
+/// A way to follow.
+#[derive(Debug, Clone, Copy)]
+pub enum Trip<'s> {
+    /// A container asks for the hardware address of its gateway, which the node is.
+    Resolve {
+        /// The container.
+        from: &'s Site<'s>,
+    },
+    /// A container connects to an address beyond the node.
+    Outside {
+        /// The container.
+        from: &'s Site<'s>,
+        /// The address.
+        to: IpAddr,
+        /// The protocol and the port.
+        with: Carries,
+    },
+    /// A container connects to another one of its network, to any port.
+    Between {
+        /// The container.
+        from: &'s Site<'s>,
+        /// The other one.
+        to: &'s Site<'s>,
+    },
+    /// The node connects to a container, to any port.
+    FromNode {
+        /// The container.
+        to: &'s Site<'s>,
+    },
+    /// A host beyond the node connects to a published port.
+    Published {
+        /// The container.
+        to: &'s Site<'s>,
+        /// The port.
+        port: &'s Published,
+        /// The address of the node.
+        at: IpAddr,
+        /// The node's link by which the packet comes in.
+        by: &'s Link,
+        /// The address of the host.
+        from: IpAddr,
+    },
+    /// A program of the node connects to a published port by loopback.
+    PublishedHere {
+        /// The container.
+        to: &'s Site<'s>,
+        /// The port.
+        port: &'s Published,
+    },
+}
+
+/// What comes of a trip.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome<'s> {
+    /// The packet arrives, and the answer as well.
+    Passes(Passed<'s>),
+    /// One of them does not.
+    Stopped(Box<Stop<'s>>),
+    /// That is not certain.
+    Unknown,
+}
+
+/// How a packet left the node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Passed<'s> {
+    /// The link.
+    pub out: Option<&'s Link>,
+    /// Whether its source was translated.
+    pub source: Holds,
+    /// The rule that took it from connection tracking.
+    pub untracked: Option<Place>,
+}
+
+/// Where a packet ends.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stop<'s> {
+    /// What ends it.
+    pub why: Why<'s>,
+    /// It is the answer.
+    pub back: bool,
+    /// The ID of the container in whose namespace it ends; `None`: the node's.
+    pub inside: Option<&'s str>,
+}
+
+/// What ends a packet.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Why<'s> {
+    /// A packet filter.
+    Filter {
+        /// What kind.
+        layer: Layer,
+        /// The hook.
+        hook: Hook,
+        /// The rule.
+        place: Place,
+        /// It is refused with these words; otherwise it is dropped.
+        reject: Option<String>,
+    },
+    /// A route or a routing rule that refuses.
+    Refused {
+        /// The route.
+        route: Option<&'s Route>,
+        /// The rule.
+        rule: Option<&'s RouteRule>,
+    },
+    /// There is no route.
+    NoRoute,
+    /// It goes by another link than the one that leads to the container.
+    Diverted {
+        /// The link.
+        link: &'s Link,
+        /// The route.
+        route: &'s Route,
+        /// The rule that asked the route's table, if it is not one that every host has.
+        rule: Option<&'s RouteRule>,
+    },
+    /// It is translated to another destination than the container's port.
+    Redirected {
+        /// The rule.
+        place: Place,
+        /// The destination.
+        to: NewDestination,
+    },
+}
+
+/// Follows a packet and its answer.
+#[must_use]
+pub fn follow<'s>(scene: &'s Scene, trip: &Trip<'s>) -> Outcome<'s> {
+    run(Tracer::new(scene), trip)
+}
+
+/// Follows a packet and its answer as if the node's routes led them where they should go, and as if
+/// the base chains of some places were not there. So a fault is found that another one hides.
+#[must_use]
+pub fn follow_filters<'s>(
+    scene: &'s Scene,
+    trip: &Trip<'s>,
+    without: &'s [Place],
+) -> Outcome<'s> {
+    run(Tracer::of_filters(scene, without), trip)
+}
+
+fn run<'s>(mut tracer: Tracer<'s>, trip: &Trip<'s>) -> Outcome<'s> {
+    let passed = match *trip {
+        Trip::Resolve { from } => resolve(&mut tracer, from),
+        Trip::Outside { from, to, with } => outside(&mut tracer, from, to, with),
+        Trip::Between { from, to } => between(&mut tracer, from, to),
+        Trip::FromNode { to } => from_node(&mut tracer, to),
+        Trip::Published { to, port, at, by, from } => {
+            let transport = port.transport;
+            let with = carries(transport, Port::Is(port.host));
+            let packet = Packet::first(from, at, with);
+            published(&mut tracer, to, port, by, &packet)
+        }
+        Trip::PublishedHere { to, port } => published_here(&mut tracer, to, port),
+    };
+    match passed {
+        Ok(passed) if !tracer.unsure => Outcome::Passes(passed),
+        Err(Halt::Stop(stop)) => Outcome::Stopped(stop),
+        Ok(_) | Err(Halt::Unknown) => Outcome::Unknown,
+    }
+}
+
+/// Returns a connection of a client to a port.
+#[must_use]
+pub fn carries(transport: Transport, destination: Port) -> Carries {
+    match transport {
+        Transport::Tcp => Carries::Tcp { source: Port::High, destination },
+        Transport::Udp => Carries::Udp { source: Port::High, destination },
+    }
+}
+
+const ANY_TCP: Carries = Carries::Tcp { source: Port::High, destination: Port::Any };
+
+/// ICMPv6 types (RFC 4861 §4.3).
+const NEIGHBOUR_SOLICITATION: u8 = 135;
+
+fn resolve<'s>(tracer: &mut Tracer<'s>, from: &'s Site<'s>) -> Result<Passed<'s>, Halt<'s>> {
+    let Some(gateway) = from.gateway else { return Err(Halt::Unknown) };
+    let mut packet = match gateway {
+        IpAddr::V4(_) => Packet::first(from.address, gateway, Carries::Arp { reply: false }),
+        IpAddr::V6(gateway) => {
+            let with = Carries::Icmp { kind: NEIGHBOUR_SOLICITATION };
+            let packet = Packet::first(from.address, solicited_node(gateway).into(), with);
+            // linux net/netfilter/nf_conntrack_proto_icmpv6.c does not track neighbour discovery.
+            Packet { state: State::Untracked, ..packet }
+        }
+    };
+    packet.macs = [from.mac(), None];
+    let asked = tracer.leave(from, &packet)?;
+    tracer.reach_node(from, &asked)?;
+    tracer.back = true;
+    let answer = Packet { source: gateway, macs: [None, from.mac()], ..packet.answer() };
+    let answer = tracer.of_node(from, &answer)?;
+    tracer.into(from, &answer)?;
+    Ok(Passed { out: None, source: Holds::No, untracked: None })
+}
+
+/// RFC 4291 §2.7.1.
+fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
+    let [.., a, b, c] = address.octets();
+    let low = u16::from_be_bytes([b, c]);
+    Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), low)
+}
+
+fn outside<'s>(
+    tracer: &mut Tracer<'s>,
+    from: &'s Site<'s>,
+    to: IpAddr,
+    with: Carries,
+) -> Result<Passed<'s>, Halt<'s>> {
+    let packet = Packet { macs: from.macs_out(), ..Packet::first(from.address, to, with) };
+    let via = tracer.route_inside(from, to)?.ok_or(Halt::Unknown)?;
+    if tracer.scene.host.owner_of(via).is_none() {
+        return Err(Halt::Unknown);
+    }
+    let packet = tracer.leave(from, &packet)?;
+    let packet = tracer.up(from, &packet)?;
+    let packet = packet.between(Some(&from.seen_by.name), None);
+    let entered = tracer.at_node(Hook::Prerouting, &packet)?;
+    if entered.destination.is_some() {
+        return Err(Halt::Unknown);
+    }
+    let out = tracer.route_out(&entered.packet)?;
+    let left = tracer.forward(&entered.packet, &from.seen_by.name, &out.name)?;
+    tracer.device(Hook::Egress, &left.packet.between(None, Some(&out.name)))?;
+    let passed = Passed { out: Some(out), source: left.source, untracked: entered.untracked };
+
+    tracer.back = true;
+    let mut answer = left.packet.answer();
+    let mut addresses = out.addresses.iter().map(|own| own.address.addr());
+    let address = addresses.find(|own| own.is_ipv4() == to.is_ipv4());
+    let answer = match (left.source, address) {
+        (Holds::No, _) => Some(answer),
+        (Holds::Yes, Some(address)) => {
+            answer.destination = address;
+            answer.answers_to = Some(from.address);
+            Some(answer)
+        }
+        _ => None,
+    };
+    let answer = match answer {
+        Some(answer) => {
+            let answer = answer.between(Some(&out.name), None);
+            tracer.device(Hook::Ingress, &answer)?;
+            tracer.at_node(Hook::Prerouting, &answer)?.packet
+        }
+        // It is not known by which address it comes back, so what is done before its translation is
+        // not known either.
+        None => {
+            tracer.unsure = true;
+            left.packet.answer().between(Some(&out.name), None)
+        }
+    };
+    if answer.destination != from.address {
+        return Err(Halt::Unknown);
+    }
+    tracer.route_to(from, &answer)?;
+    let answer = tracer.forward(&answer, &out.name, &from.seen_by.name)?.packet;
+    let answer = tracer.down(from, &answer)?;
+    tracer.into(from, &answer)?;
+    Ok(passed)
+}
+
+fn between<'s>(
+    tracer: &mut Tracer<'s>,
+    from: &'s Site<'s>,
+    to: &'s Site<'s>,
+) -> Result<Passed<'s>, Halt<'s>> {
+    let packet = Packet::first(from.address, to.address, ANY_TCP);
+    let packet = cross(tracer, from, to, &packet)?;
+    tracer.back = true;
+    cross(tracer, to, from, &packet.answer())?;
+    Ok(Passed { out: None, source: Holds::No, untracked: None })
+}
+
+/// Takes a packet from one container to another.
+fn cross<'s>(
+    tracer: &mut Tracer<'s>,
+    from: &'s Site<'s>,
+    to: &'s Site<'s>,
+    packet: &Packet,
+) -> Result<Packet, Halt<'s>> {
+    let bridge = from.bridge.map(|bridge| bridge.index);
+    let is_bridged = bridge.is_some() && bridge == to.bridge.map(|bridge| bridge.index);
+    let packet = match tracer.route_inside(from, to.address)? {
+        None if is_bridged => {
+            let packet = Packet { macs: [from.mac(), to.mac()], ..packet.clone() };
+            let packet = tracer.leave(from, &packet)?;
+            tracer.bridged(from, to, &packet)?
+        }
+        None => return Err(Halt::Unknown),
+        Some(via) if tracer.scene.host.owner_of(via).is_some() => {
+            let packet = Packet { macs: from.macs_out(), ..packet.clone() };
+            let packet = tracer.leave(from, &packet)?;
+            let packet = tracer.up(from, &packet)?;
+            let packet = packet.between(Some(&from.seen_by.name), None);
+            let entered = tracer.at_node(Hook::Prerouting, &packet)?;
+            if entered.packet.destination != to.address {
+                return Err(Halt::Unknown);
+            }
+            tracer.route_to(to, &entered.packet)?;
+            let left = tracer.forward(&entered.packet, &from.seen_by.name, &to.seen_by.name)?;
+            if left.source != Holds::No {
+                return Err(Halt::Unknown);
+            }
+            tracer.down(to, &left.packet)?
+        }
+        Some(_) => return Err(Halt::Unknown),
+    };
+    tracer.into(to, &packet)
+}
+
+fn from_node<'s>(tracer: &mut Tracer<'s>, to: &'s Site<'s>) -> Result<Passed<'s>, Halt<'s>> {
+    let mut own = to.seen_by.addresses.iter().map(|own| own.address.addr());
+    let own = own.find(|own| own.is_ipv4() == to.address.is_ipv4());
+    let source = own.or(to.gateway).ok_or(Halt::Unknown)?;
+    let packet = Packet::first(source, to.address, ANY_TCP);
+    tracer.route_to(to, &packet)?;
+    let packet = tracer.of_node(to, &packet)?;
+    if packet.source_translated != Some(false) || packet.destination != to.address {
+        return Err(Halt::Unknown);
+    }
+    let packet = tracer.into(to, &packet)?;
+
+    tracer.back = true;
+    let answer = Packet { macs: to.macs_out(), ..packet.answer() };
+    let answer = tracer.leave(to, &answer)?;
+    tracer.reach_node(to, &answer)?;
+    Ok(Passed { out: None, source: Holds::No, untracked: None })
+}
+
+fn published<'s>(
+    tracer: &mut Tracer<'s>,
+    to: &'s Site<'s>,
+    port: &Published,
+    by: &'s Link,
+    packet: &Packet,
+) -> Result<Passed<'s>, Halt<'s>> {
+    let (at, client) = (packet.destination, packet.source);
+    let packet = packet.between(Some(&by.name), None);
+    tracer.device(Hook::Ingress, &packet)?;
+    let entered = tracer.translated(Hook::Prerouting, &packet)?;
+    match entered.destination {
+        Some((_, NewDestination::To(address, target)))
+            if address == Some(to.address) && target.is_none_or(|own| own == port.container) => {}
+        Some((place, to)) => {
+            return tracer.stop(Why::Redirected { place, to });
+        }
+        // What should have led it to the container is missing: that is told by CHECK.
+        None => return Err(Halt::Unknown),
+    }
+    tracer.route_to(to, &entered.packet)?;
+    let left = tracer.forward(&entered.packet, &by.name, &to.seen_by.name)?;
+    let arrived = tracer.down(to, &left.packet)?;
+    tracer.into(to, &arrived)?;
+    if left.source != Holds::No {
+        return Err(Halt::Unknown);
+    }
+
+    tracer.back = true;
+    let mut answer = Packet { macs: to.macs_out(), ..arrived.answer() };
+    answer.answers_as = Some(at);
+    let via = tracer.route_inside(to, client)?.ok_or(Halt::Unknown)?;
+    if tracer.scene.host.owner_of(via).is_none() {
+        return Err(Halt::Unknown);
+    }
+    let answer = tracer.leave(to, &answer)?;
+    let answer = tracer.up(to, &answer)?.between(Some(&to.seen_by.name), None);
+    let answer = tracer.at_node(Hook::Prerouting, &answer)?.packet;
+    let out = tracer.route_out(&answer)?;
+    let left = tracer.forward(&answer, &to.seen_by.name, &out.name)?;
+    tracer.device(Hook::Egress, &left.packet.between(None, Some(&out.name)))?;
+    Ok(Passed { out: Some(out), source: Holds::No, untracked: None })
+}
+
+fn published_here<'s>(
+    tracer: &mut Tracer<'s>,
+    to: &'s Site<'s>,
+    port: &Published,
+) -> Result<Passed<'s>, Halt<'s>> {
+    let own: IpAddr = match to.address {
+        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+    };
+    let packet = Packet::first(own, own, carries(port.transport, Port::Is(port.host)));
+    let sent = tracer.translated(Hook::Output, &packet.between(None, Some("lo")))?;
+    match sent.destination {
+        Some((_, NewDestination::To(address, target)))
+            if address == Some(to.address) && target.is_none_or(|own| own == port.container) => {}
+        Some((place, to)) => return tracer.stop(Why::Redirected { place, to }),
+        None => return Err(Halt::Unknown),
+    }
+    let packet = sent.packet.between(None, Some(&to.seen_by.name));
+    let left = tracer.at_node(Hook::Postrouting, &packet)?;
+    let mut addresses = to.seen_by.addresses.iter().map(|own| own.address.addr());
+    let source = addresses.find(|own| own.is_ipv4() == to.address.is_ipv4());
+    let (Some(source), Holds::Yes) = (source, left.source) else { return Err(Halt::Unknown) };
+    let packet = tracer.down(to, &Packet { source, ..left.packet })?;
+    let packet = tracer.into(to, &packet)?;
+
+    tracer.back = true;
+    let mut answer = Packet { macs: to.macs_out(), ..packet.answer() };
+    answer.answers_to = Some(own);
+    answer.answers_as = Some(own);
+    let answer = tracer.leave(to, &answer)?;
+    tracer.reach_node(to, &answer)?;
+    Ok(Passed { out: None, source: Holds::Yes, untracked: None })
+}

@@ -1,0 +1,370 @@
+//! The hops of a way.
+
+use std::net::IpAddr;
+
+use scene::filter::Hook;
+use scene::{Link, Namespace, Part, Scene};
+
+use super::{Site, Stop, Why};
+use crate::filter::{self, End, Holds, Layer, Packet, Place, Walked};
+use crate::routes::{self, Routed};
+
+/// Why a packet is not followed any further.
+#[derive(Debug)]
+pub(super) enum Halt<'s> {
+    Stop(Box<Stop<'s>>),
+    Unknown,
+}
+
+/// Follows a packet.
+#[derive(Debug)]
+pub(super) struct Tracer<'s> {
+    pub(super) scene: &'s Scene,
+    /// It may have been stopped before.
+    pub(super) unsure: bool,
+    /// It is the answer.
+    pub(super) back: bool,
+    /// Places whose base chains are left out.
+    without: &'s [Place],
+    /// Routes that lead elsewhere end the way. Otherwise it goes on as if they did not.
+    by_routes: bool,
+}
+
+impl<'s> Tracer<'s> {
+    pub(super) fn new(scene: &'s Scene) -> Self {
+        Tracer { scene, unsure: false, back: false, without: &[], by_routes: true }
+    }
+
+    /// Follows filters alone, without some of them.
+    pub(super) fn of_filters(scene: &'s Scene, without: &'s [Place]) -> Self {
+        Tracer { without, by_routes: false, ..Tracer::new(scene) }
+    }
+
+    pub(super) fn stop<T>(&self, why: Why<'s>) -> Result<T, Halt<'s>> {
+        self.stop_in(None, why)
+    }
+
+    fn stop_in<T>(&self, inside: Option<&'s str>, why: Why<'s>) -> Result<T, Halt<'s>> {
+        Err(Halt::Stop(Box::new(Stop { why, back: self.back, inside })))
+    }
+
+    /// Takes a packet through a hook. Where a filter could not be read, nothing is certain.
+    fn walk(
+        &mut self,
+        (namespace, inside): (&'s Namespace, Option<&'s str>),
+        layer: Layer,
+        hook: Hook,
+        packet: &Packet,
+    ) -> Result<Walked, Halt<'s>> {
+        let is_hidden = self.scene.lacks(Part::Nftables, inside)
+            || (layer == Layer::Ip && self.scene.lacks(Part::LegacyIptables, inside));
+        if is_hidden {
+            self.unsure = true;
+        }
+        let walked = filter::walk_without(namespace, layer, hook, packet, self.without);
+        match walked.end {
+            End::Stopped(place, reject) => {
+                self.stop_in(inside, Why::Filter { layer, hook, place, reject })
+            }
+            End::Lost(_) => Err(Halt::Unknown),
+            End::Unknown(_) => {
+                self.unsure = true;
+                Ok(walked)
+            }
+            End::Passes => Ok(walked),
+        }
+    }
+
+    /// Takes a packet of IP through a hook of the node.
+    pub(super) fn at_node(&mut self, hook: Hook, packet: &Packet) -> Result<Walked, Halt<'s>> {
+        self.walk((&self.scene.host, None), Layer::Ip, hook, packet)
+    }
+
+    /// Takes a packet that is to be translated through the hook where that is done. A translation
+    /// that leads to a program of the node is an end of its own.
+    pub(super) fn translated(
+        &mut self,
+        hook: Hook,
+        packet: &Packet,
+    ) -> Result<Walked, Halt<'s>> {
+        let host = &self.scene.host;
+        let walked = filter::walk_without(host, Layer::Ip, hook, packet, self.without);
+        match (&walked.end, &walked.destination) {
+            (End::Lost(_), Some((place, to @ filter::NewDestination::Here(_)))) => {
+                self.stop(Why::Redirected { place: place.clone(), to: to.clone() })
+            }
+            _ => self.at_node(hook, packet),
+        }
+    }
+
+    /// Takes a frame through a hook of a link of the node.
+    pub(super) fn device(&mut self, hook: Hook, packet: &Packet) -> Result<(), Halt<'s>> {
+        self.walk((&self.scene.host, None), Layer::Device, hook, packet).map(|_| ())
+    }
+
+    fn bridge(&mut self, hook: Hook, packet: &Packet) -> Result<(), Halt<'s>> {
+        self.walk((&self.scene.host, None), Layer::Bridge, hook, packet).map(|_| ())
+    }
+
+    /// Takes a packet through a hook of a container. One that is translated there is not followed.
+    fn in_container(
+        &mut self,
+        site: &'s Site<'s>,
+        layer: Layer,
+        hook: Hook,
+        packet: &Packet,
+    ) -> Result<Packet, Halt<'s>> {
+        let at = (site.inside, Some(site.container.id.as_str()));
+        let walked = self.walk(at, layer, hook, packet)?;
+        if walked.destination.is_some() || walked.source != Holds::No {
+            return Err(Halt::Unknown);
+        }
+        Ok(walked.packet)
+    }
+
+    /// Takes a packet from a container's program to the node's end of the link.
+    pub(super) fn leave(
+        &mut self,
+        site: &'s Site<'s>,
+        packet: &Packet,
+    ) -> Result<Packet, Halt<'s>> {
+        let out = within(packet).between(None, Some(&site.link.name));
+        let out = if packet.is_arp() {
+            self.in_container(site, Layer::Arp, Hook::Output, &out)?
+        } else {
+            let out = self.in_container(site, Layer::Ip, Hook::Output, &out)?;
+            self.in_container(site, Layer::Ip, Hook::Postrouting, &out)?
+        };
+        self.in_container(site, Layer::Device, Hook::Egress, &out)?;
+        let node = packet.between(Some(&site.host_end.name), None);
+        self.device(Hook::Ingress, &node)?;
+        if site.bridge.is_some() {
+            self.bridge(Hook::Prerouting, &node)?;
+        }
+        Ok(node)
+    }
+
+    /// Takes a packet from a port of a bridge up to the node's IP.
+    pub(super) fn up(&mut self, site: &'s Site<'s>, packet: &Packet) -> Result<Packet, Halt<'s>> {
+        let Some(bridge) = site.bridge else { return Ok(packet.clone()) };
+        self.bridge(Hook::Input, packet)?;
+        self.device(Hook::Ingress, &packet.between(Some(&bridge.name), None))?;
+        Ok(packet.clone())
+    }
+
+    /// Takes a packet from the node's IP to the port of a bridge that leads to a container.
+    pub(super) fn down(
+        &mut self,
+        site: &'s Site<'s>,
+        packet: &Packet,
+    ) -> Result<Packet, Halt<'s>> {
+        self.device(Hook::Egress, &packet.between(None, Some(&site.seen_by.name)))?;
+        if site.bridge.is_some() {
+            let frame = packet.between(None, Some(&site.host_end.name));
+            self.bridge(Hook::Output, &frame)?;
+            self.bridge(Hook::Postrouting, &frame)?;
+            self.device(Hook::Egress, &frame)?;
+        }
+        Ok(packet.clone())
+    }
+
+    /// Takes a packet from the node's end of a link into a container, to its programs.
+    pub(super) fn into(
+        &mut self,
+        site: &'s Site<'s>,
+        packet: &Packet,
+    ) -> Result<Packet, Halt<'s>> {
+        let inside = within(packet).between(Some(&site.link.name), None);
+        self.in_container(site, Layer::Device, Hook::Ingress, &inside)?;
+        if packet.is_arp() {
+            self.in_container(site, Layer::Arp, Hook::Input, &inside)?;
+        } else {
+            let inside = self.in_container(site, Layer::Ip, Hook::Prerouting, &inside)?;
+            self.in_container(site, Layer::Ip, Hook::Input, &inside)?;
+        }
+        Ok(packet.clone())
+    }
+
+    /// Takes a packet that is for the node to its programs.
+    pub(super) fn reach_node(
+        &mut self,
+        site: &'s Site<'s>,
+        packet: &Packet,
+    ) -> Result<(), Halt<'s>> {
+        let packet = self.up(site, packet)?.between(Some(&site.seen_by.name), None);
+        if packet.is_arp() {
+            let at = (&self.scene.host, None);
+            return self.walk(at, Layer::Arp, Hook::Input, &packet).map(|_| ());
+        }
+        let entered = self.at_node(Hook::Prerouting, &packet)?;
+        if entered.destination.is_some() {
+            return Err(Halt::Unknown);
+        }
+        self.at_node(Hook::Input, &entered.packet).map(|_| ())
+    }
+
+    /// Takes a packet of the node to the link that leads to a container.
+    pub(super) fn of_node(
+        &mut self,
+        site: &'s Site<'s>,
+        packet: &Packet,
+    ) -> Result<Packet, Halt<'s>> {
+        let packet = packet.between(None, Some(&site.seen_by.name));
+        let packet = if packet.is_arp() {
+            self.walk((&self.scene.host, None), Layer::Arp, Hook::Output, &packet)?.packet
+        } else {
+            let left = self.at_node(Hook::Output, &packet)?;
+            if left.destination.is_some() {
+                return Err(Halt::Unknown);
+            }
+            self.at_node(Hook::Postrouting, &left.packet)?.packet
+        };
+        self.down(site, &packet)
+    }
+
+    /// Takes a packet that the node forwards from one link to another.
+    pub(super) fn forward(
+        &mut self,
+        packet: &Packet,
+        iif: &str,
+        oif: &str,
+    ) -> Result<Walked, Halt<'s>> {
+        let packet = packet.between(Some(iif), Some(oif));
+        let packet = self.at_node(Hook::Forward, &packet)?.packet;
+        self.at_node(Hook::Postrouting, &packet)
+    }
+
+    /// Takes a frame from one port of a bridge to another. `br_netfilter` shows it to IP's filters.
+    pub(super) fn bridged(
+        &mut self,
+        from: &'s Site<'s>,
+        to: &'s Site<'s>,
+        packet: &Packet,
+    ) -> Result<Packet, Halt<'s>> {
+        let (iif, oif) = (Some(from.host_end.name.as_str()), Some(to.host_end.name.as_str()));
+        let mut packet = packet.between(iif, oif);
+        match (self.shows_frames(packet.is_ipv4()), from.bridge) {
+            (Holds::Yes, Some(bridge)) => {
+                let name = Some(bridge.name.as_str());
+                let entered = self.at_node(Hook::Prerouting, &packet.between(name, None))?;
+                if entered.destination.is_some() {
+                    return Err(Halt::Unknown);
+                }
+                self.bridge(Hook::Forward, &packet)?;
+                let left = self.forward(&entered.packet, &bridge.name, &bridge.name)?;
+                if left.source != Holds::No {
+                    return Err(Halt::Unknown);
+                }
+                packet = left.packet.between(iif, oif);
+            }
+            (shown, _) => {
+                self.unsure |= shown == Holds::Maybe;
+                self.bridge(Hook::Forward, &packet)?;
+            }
+        }
+        self.bridge(Hook::Postrouting, &packet)?;
+        self.device(Hook::Egress, &packet)?;
+        Ok(packet)
+    }
+
+    /// Says whether `br_netfilter` shows frames to IP's filters. Without it there is no such key.
+    fn shows_frames(&self, ipv4: bool) -> Holds {
+        let key = if ipv4 {
+            "net.bridge.bridge-nf-call-iptables"
+        } else {
+            "net.bridge.bridge-nf-call-ip6tables"
+        };
+        match self.scene.host.number(key) {
+            Some(number) if number != 0 => Holds::Yes,
+            None if self.scene.lacks(Part::Sysctls, None) => Holds::Maybe,
+            _ => Holds::No,
+        }
+    }
+
+    /// Returns the gateway to which a container sends what is for an address; `None` if it is on
+    /// the link. What goes by another link is not followed.
+    pub(super) fn route_inside(
+        &self,
+        site: &'s Site<'s>,
+        to: IpAddr,
+    ) -> Result<Option<IpAddr>, Halt<'s>> {
+        if self.scene.lacks(Part::Routes, Some(&site.container.id)) {
+            return Err(Halt::Unknown);
+        }
+        match routes::look_up(site.inside, Some(site.address), to, None, Some(0)) {
+            Routed::By { link, via, .. } if link.index == site.link.index => Ok(via),
+            Routed::Refused { route, rule } => {
+                self.stop_in(Some(&site.container.id), Why::Refused { route, rule })
+            }
+            _ => Err(Halt::Unknown),
+        }
+    }
+
+    /// Returns the node's link by which a packet leaves.
+    pub(super) fn route_out(&self, packet: &Packet) -> Result<&'s Link, Halt<'s>> {
+        match self.route(packet)? {
+            Routed::By { link, .. } => Ok(link),
+            Routed::Refused { .. } | Routed::Nowhere if !self.by_routes => {
+                uplink(&self.scene.host, packet).ok_or(Halt::Unknown)
+            }
+            Routed::Refused { route, rule } => self.stop(Why::Refused { route, rule }),
+            Routed::Nowhere => self.stop(Why::NoRoute),
+            Routed::Local(_) | Routed::Unknown => Err(Halt::Unknown),
+        }
+    }
+
+    /// Says whether the node's routes lead a packet to a container. If they do not know its
+    /// network at all, CHECK tells that.
+    pub(super) fn route_to(&self, site: &'s Site<'s>, packet: &Packet) -> Result<(), Halt<'s>> {
+        if !self.by_routes {
+            return Ok(());
+        }
+        match self.route(packet)? {
+            Routed::By { link, .. } if link.index == site.seen_by.index => Ok(()),
+            Routed::By { link, route, rule, .. }
+                if rule.is_some() || 0 < route.to.prefix_len() =>
+            {
+                self.stop(Why::Diverted { link, route, rule })
+            }
+            Routed::Refused { route, rule } => self.stop(Why::Refused { route, rule }),
+            Routed::By { .. } | Routed::Nowhere | Routed::Local(_) | Routed::Unknown => {
+                Err(Halt::Unknown)
+            }
+        }
+    }
+
+    fn route(&self, packet: &Packet) -> Result<Routed<'s>, Halt<'s>> {
+        if self.scene.lacks(Part::Routes, None) {
+            return Err(Halt::Unknown);
+        }
+        let iif = packet.iif.as_deref();
+        let host = &self.scene.host;
+        Ok(routes::look_up(host, Some(packet.source), packet.destination, iif, packet.mark))
+    }
+}
+
+/// Returns the link by which packets would leave if the routes were as they should be.
+fn uplink<'s>(host: &'s Namespace, packet: &Packet) -> Option<&'s Link> {
+    let mut defaults = host.routes.iter().filter(|route| route.to.prefix_len() == 0);
+    let link = defaults.find_map(|route| host.link_of(route.hops.first()?.link?));
+    let has = |link: &&Link| {
+        link.kind.is_none()
+            && link.addresses.iter().any(|own| {
+                let address = own.address.addr();
+                address.is_ipv4() == packet.is_ipv4() && !address.is_loopback()
+            })
+    };
+    link.or_else(|| host.links.iter().find(has))
+}
+
+/// Returns a packet as a container's namespace sees it: marks and translations stay on the node.
+fn within(packet: &Packet) -> Packet {
+    Packet {
+        mark: Some(0),
+        destination_translated: Some(false),
+        source_translated: Some(false),
+        answers_to: None,
+        answers_as: None,
+        ..packet.clone()
+    }
+}

@@ -1,0 +1,151 @@
+//! Probes: what a rule wants to have sent, and what came of it.
+
+use std::net::{IpAddr, SocketAddr};
+
+use scene::Transport;
+use serde::Serialize;
+
+/// A packet to send from a namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Question {
+    /// The ID of the container that sends; `None`: the node.
+    pub from: Option<String>,
+    /// What is sent.
+    pub asked: Asked,
+}
+
+/// What is sent.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum Asked {
+    /// An echo request to an address.
+    Echo {
+        /// The address.
+        to: IpAddr,
+    },
+    /// A TCP connection, which is reset at once; no byte is sent.
+    Connect {
+        /// Where to.
+        to: SocketAddr,
+    },
+    /// Echo requests that may not be fragmented, of several sizes up to the link's MTU.
+    Size {
+        /// The address.
+        to: IpAddr,
+        /// The size that the links along the way promise, in bytes of IP.
+        up_to: u32,
+    },
+    /// A question to a server of names, by UDP.
+    Name {
+        /// The server.
+        server: IpAddr,
+    },
+    /// A question to all on a link who has an address (ARP, neighbour solicitation).
+    WhoHas {
+        /// The address.
+        address: IpAddr,
+        /// The name of the link.
+        link: String,
+    },
+}
+
+/// What came of a question.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum Answer {
+    /// It was answered.
+    Reached {
+        /// After how many microseconds.
+        after_us: u64,
+    },
+    /// The other end refused: it is there, and nothing listens.
+    Refused,
+    /// Somebody on the way refused it.
+    Unreachable {
+        /// The kernel's error.
+        error: String,
+        /// Where it ended, as far as could be followed.
+        hops: Vec<Hop>,
+    },
+    /// Nobody answered.
+    Silent {
+        /// Where it ended, as far as could be followed.
+        hops: Vec<Hop>,
+    },
+    /// Packets up to a size are answered, and larger ones are lost without a word.
+    UpTo {
+        /// The largest size that was answered, in bytes of IP.
+        answered: u32,
+        /// The smallest that was not.
+        lost: u32,
+    },
+    /// These hardware addresses answered for an address.
+    Owners {
+        /// The hardware addresses.
+        macs: Vec<String>,
+    },
+    /// A server of names answered.
+    Named {
+        /// After how many microseconds.
+        after_us: u64,
+        /// It knows the name, or says that there is none; otherwise its error.
+        error: Option<String>,
+    },
+    /// It could not be sent.
+    NotAsked {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A place that a probe passed, or where it ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Hop {
+    /// The ID of the container; `None`: the node.
+    pub container: Option<String>,
+    /// The link.
+    pub link: Option<String>,
+    /// The kernel's function that dropped it, and its reason; `None` while it went on.
+    pub dropped: Option<(String, String)>,
+    /// The rule that judged it, as table, chain and handle.
+    pub rule: Option<(String, String, u64)>,
+    /// It was the answer, on its way back.
+    pub back: bool,
+}
+
+/// What probes found.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Answers {
+    /// Each question with its answer.
+    pub all: Vec<(Question, Answer)>,
+}
+
+impl Answers {
+    /// Returns the answer to a question; `None` if it was not asked.
+    #[must_use]
+    pub fn to(&self, question: &Question) -> Option<&Answer> {
+        self.all.iter().find(|(asked, _)| asked == question).map(|(_, answer)| answer)
+    }
+
+    /// Returns what a container, or the node, asked, with the answers.
+    pub fn from<'a>(
+        &'a self,
+        container: Option<&'a str>,
+    ) -> impl Iterator<Item = (&'a Asked, &'a Answer)> {
+        let of = move |(question, _): &&(Question, Answer)| question.from.as_deref() == container;
+        self.all.iter().filter(of).map(|(question, answer)| (&question.asked, answer))
+    }
+}
+
+impl Question {
+    /// Creates the question of a TCP connection; other protocols have no question that is safe.
+    #[must_use]
+    pub fn connect(from: Option<&str>, transport: Transport, to: SocketAddr) -> Option<Self> {
+        (transport == Transport::Tcp)
+            .then(|| Question { from: from.map(str::to_owned), asked: Asked::Connect { to } })
+    }
+}

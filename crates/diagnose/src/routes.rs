@@ -1,0 +1,380 @@
+//! Where a namespace's routes and routing rules lead a packet.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use scene::{Link, Namespace, Route, RouteKind, RouteRule, RuleAction};
+
+use crate::filter::Holds;
+
+/// linux include/uapi/linux/rtnetlink.h `RT_TABLE_*`.
+const TABLE_DEFAULT: u32 = 253;
+const TABLE_MAIN: u32 = 254;
+const TABLE_LOCAL: u32 = 255;
+
+/// The priority of the rule by which the kernel asks the tables of VRFs (`l3mdev`).
+const VRF_PRIORITY: u32 = 1000;
+
+/// Where a packet goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Routed<'n> {
+    /// By a link.
+    By {
+        /// The link.
+        link: &'n Link,
+        /// The gateway; `None`: the destination is on the link.
+        via: Option<IpAddr>,
+        /// The route.
+        route: &'n Route,
+        /// The rule that asked the route's table; `None`: one that every host has.
+        rule: Option<&'n RouteRule>,
+    },
+    /// To this namespace: a link of it has the address.
+    Local(&'n Link),
+    /// It is refused, or dropped, by a route or by a routing rule.
+    Refused {
+        /// The route.
+        route: Option<&'n Route>,
+        /// The rule that refuses, or that asked the route's table.
+        rule: Option<&'n RouteRule>,
+    },
+    /// There is no route.
+    Nowhere,
+    /// That is not known.
+    Unknown,
+}
+
+/// What a table says.
+enum InTable<'n> {
+    Found(Routed<'n>),
+    /// The next rule is asked.
+    Nothing,
+}
+
+/// Looks up where a packet goes. `from` is `None` if the kernel is to choose the source, and `iif`
+/// if it is a packet of this namespace's own.
+#[must_use]
+pub fn look_up<'n>(
+    namespace: &'n Namespace,
+    from: Option<IpAddr>,
+    to: IpAddr,
+    iif: Option<&str>,
+    mark: Option<u32>,
+) -> Routed<'n> {
+    let packet = Packet { from, to, iif, mark };
+    let mut rules =
+        namespace.rules.iter().filter(|rule| rule.ipv4 == to.is_ipv4()).peekable();
+    if rules.peek().is_none() {
+        return by_default(namespace, packet);
+    }
+    let vrf = iif.and_then(|name| vrf_of(namespace, name));
+    for rule in rules {
+        match applies(rule, packet) {
+            Holds::No => continue,
+            Holds::Maybe => {
+                // It makes no difference if its table has nothing for the packet.
+                if let RuleAction::Table(table) = rule.action
+                    && matches!(in_table(namespace, packet, table, None), InTable::Nothing)
+                {
+                    continue;
+                }
+                return Routed::Unknown;
+            }
+            Holds::Yes => {}
+        }
+        let found = match rule.action {
+            RuleAction::Table(0) => in_vrf(namespace, packet, vrf, rule),
+            RuleAction::Table(table) => in_table(namespace, packet, table, own(rule)),
+            RuleAction::Blackhole | RuleAction::Unreachable | RuleAction::Prohibit => {
+                return Routed::Refused { route: None, rule: Some(rule) };
+            }
+            _ if rule.priority == VRF_PRIORITY => in_vrf(namespace, packet, vrf, rule),
+            _ => return Routed::Unknown,
+        };
+        if let InTable::Found(routed) = found {
+            return routed;
+        }
+    }
+    Routed::Nowhere
+}
+
+/// A rule that no host has without a person or a program that made it.
+fn own(rule: &RouteRule) -> Option<&RouteRule> {
+    let table = RuleAction::Table;
+    let is_usual = [table(TABLE_LOCAL), table(TABLE_MAIN), table(TABLE_DEFAULT)]
+        .contains(&rule.action)
+        && rule.from.is_none()
+        && rule.to.is_none();
+    (!is_usual).then_some(rule)
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Packet<'p> {
+    from: Option<IpAddr>,
+    to: IpAddr,
+    iif: Option<&'p str>,
+    mark: Option<u32>,
+}
+
+/// The rules that every namespace has.
+fn by_default<'n>(namespace: &'n Namespace, packet: Packet<'_>) -> Routed<'n> {
+    for table in [TABLE_LOCAL, TABLE_MAIN, TABLE_DEFAULT] {
+        if let InTable::Found(routed) = in_table(namespace, packet, table, None) {
+            return routed;
+        }
+    }
+    Routed::Nowhere
+}
+
+/// Says whether a rule is about a packet (linux net/core/fib_rules.c `fib_rule_match`).
+fn applies(rule: &RouteRule, packet: Packet<'_>) -> Holds {
+    let has = |net: Option<IpNet>, address: Option<IpAddr>| match net {
+        Some(net) if 0 < net.prefix_len() => {
+            Holds::known(address.is_some_and(|address| net.contains(&address)))
+        }
+        _ => Holds::Yes,
+    };
+    // A packet of this namespace's own comes in by loopback here.
+    let iif = packet.iif.unwrap_or("lo");
+    let mark = match (rule.mark, packet.mark) {
+        (None, _) => Holds::Yes,
+        (Some((value, mask)), Some(mark)) => Holds::known(mark & mask == value & mask),
+        (Some(_), None) => Holds::Maybe,
+    };
+    has(rule.from, packet.from)
+        .and(has(rule.to, Some(packet.to)))
+        .and(Holds::known(rule.iif.as_deref().is_none_or(|name| name == iif)))
+        // Only sockets that are bound to a link have one before they are routed.
+        .and(Holds::known(rule.oif.is_none()))
+        .and(mark)
+        .unless(rule.invert)
+}
+
+fn in_table<'n>(
+    namespace: &'n Namespace,
+    packet: Packet<'_>,
+    table: u32,
+    rule: Option<&'n RouteRule>,
+) -> InTable<'n> {
+    if table == TABLE_LOCAL {
+        return match local(namespace, packet.to) {
+            Some(link) => InTable::Found(Routed::Local(link)),
+            None => InTable::Nothing,
+        };
+    }
+    // Older kernels list a last route of IPv6 that refuses what no other one takes.
+    let is_last = |route: &Route| route.to.prefix_len() == 0 && route.metric == u32::MAX;
+    let fits = |route: &&Route| {
+        route.table == table && route.to.contains(&packet.to) && !is_last(route)
+    };
+    let best = namespace
+        .routes
+        .iter()
+        .filter(fits)
+        .min_by_key(|route| (u8::MAX - route.to.prefix_len(), route.metric));
+    let Some(route) = best else { return InTable::Nothing };
+    InTable::Found(match route.kind {
+        RouteKind::Unicast => by_hops(namespace, route, rule),
+        RouteKind::Blackhole | RouteKind::Unreachable | RouteKind::Prohibit => {
+            Routed::Refused { route: Some(route), rule }
+        }
+        RouteKind::Throw => return InTable::Nothing,
+        _ => Routed::Unknown,
+    })
+}
+
+/// The link that has an address. Every host has those of loopback.
+fn local(namespace: &Namespace, to: IpAddr) -> Option<&Link> {
+    if to.is_loopback() {
+        return namespace.link("lo").or_else(|| namespace.links.first());
+    }
+    namespace.owner_of(to)
+}
+
+/// Several next hops are known to lead somewhere only if they use the same link.
+fn by_hops<'n>(
+    namespace: &'n Namespace,
+    route: &'n Route,
+    rule: Option<&'n RouteRule>,
+) -> Routed<'n> {
+    let Some(first) = route.hops.first() else { return Routed::Unknown };
+    let is_one = route.hops.iter().all(|hop| hop.link == first.link);
+    match first.link.and_then(|index| namespace.link_of(index)) {
+        Some(link) if is_one => Routed::By { link, via: first.via, route, rule },
+        _ => Routed::Unknown,
+    }
+}
+
+/// The table of the VRF to which a link, or the bridge above it, belongs.
+fn vrf_of(namespace: &Namespace, link: &str) -> Option<u32> {
+    let master = namespace.link(link)?.master?;
+    let master = namespace.link_of(master)?;
+    match master.vrf_table {
+        Some(table) => Some(table),
+        None => namespace.link_of(master.master?)?.vrf_table,
+    }
+}
+
+fn in_vrf<'n>(
+    namespace: &'n Namespace,
+    packet: Packet<'_>,
+    vrf: Option<u32>,
+    rule: &'n RouteRule,
+) -> InTable<'n> {
+    match vrf {
+        Some(table) => in_table(namespace, packet, table, Some(rule)),
+        None => InTable::Nothing,
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod samples {
+    use super::*;
+    use scene::{Address, NextHop};
+
+    pub(crate) fn link(index: u32, name: &str, addresses: &[&str]) -> Link {
+        let address = |text: &&str| Address {
+            address: text.parse().unwrap(),
+            duplicate: false,
+            tentative: false,
+        };
+        Link {
+            index,
+            name: name.to_owned(),
+            mtu: 1500,
+            up: true,
+            carrier: true,
+            addresses: addresses.iter().map(address).collect(),
+            ..Link::default()
+        }
+    }
+
+    pub(crate) fn route(to: &str, link: u32, via: Option<&str>) -> Route {
+        Route {
+            to: to.parse().unwrap(),
+            table: TABLE_MAIN,
+            kind: RouteKind::Unicast,
+            metric: 0,
+            hops: vec![NextHop { via: via.map(|via| via.parse().unwrap()), link: Some(link) }],
+            source: None,
+            mtu: None,
+            protocol: None,
+        }
+    }
+
+    pub(crate) fn rule(priority: u32, action: RuleAction) -> RouteRule {
+        RouteRule {
+            ipv4: true,
+            priority,
+            from: None,
+            to: None,
+            iif: None,
+            oif: None,
+            mark: None,
+            invert: false,
+            action,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::samples::{link, route, rule};
+    use super::*;
+
+    fn host() -> Namespace {
+        Namespace {
+            links: vec![
+                link(1, "lo", &["127.0.0.1/8"]),
+                link(2, "up0", &["192.0.2.2/24"]),
+                link(3, "cni0", &["10.88.0.1/24"]),
+                link(4, "tun0", &[]),
+            ],
+            routes: vec![
+                route("0.0.0.0/0", 2, Some("192.0.2.1")),
+                route("192.0.2.0/24", 2, None),
+                route("10.88.0.0/24", 3, None),
+            ],
+            ..Namespace::default()
+        }
+    }
+
+    fn to(namespace: &Namespace, to: &str) -> String {
+        let from = Some("10.88.0.2".parse().unwrap());
+        match look_up(namespace, from, to.parse().unwrap(), Some("cni0"), Some(0)) {
+            Routed::By { link, via: Some(via), .. } => format!("{} via {via}", link.name),
+            Routed::By { link, .. } => link.name.clone(),
+            Routed::Local(link) => format!("local {}", link.name),
+            Routed::Refused { route: Some(route), .. } => format!("refused by {}", route.to),
+            Routed::Refused { .. } => "refused by a rule".to_owned(),
+            Routed::Nowhere => "nowhere".to_owned(),
+            Routed::Unknown => "unknown".to_owned(),
+        }
+    }
+
+    #[test]
+    fn the_longest_prefix_and_the_lowest_metric_win() {
+        let mut host = host();
+        assert_eq!(to(&host, "198.51.100.1"), "up0 via 192.0.2.1");
+        assert_eq!(to(&host, "10.88.0.2"), "cni0");
+        assert_eq!(to(&host, "10.88.0.1"), "local cni0");
+        assert_eq!(to(&host, "2001:db8::1"), "nowhere");
+        host.routes.push(route("10.88.0.0/25", 4, None));
+        assert_eq!(to(&host, "10.88.0.2"), "tun0");
+        assert_eq!(to(&host, "10.88.0.200"), "cni0");
+        host.routes.push(Route { metric: 10, ..route("10.88.0.0/25", 3, None) });
+        assert_eq!(to(&host, "10.88.0.2"), "tun0");
+        host.routes.push(Route { kind: RouteKind::Blackhole, ..route("198.51.100.0/24", 0, None) });
+        assert_eq!(to(&host, "198.51.100.1"), "refused by 198.51.100.0/24");
+        host.routes.remove(0);
+        assert_eq!(to(&host, "203.0.113.1"), "nowhere");
+    }
+
+    #[test]
+    fn rules_are_asked_in_order() {
+        let mut host = host();
+        let usual = [
+            rule(0, RuleAction::Table(TABLE_LOCAL)),
+            rule(32766, RuleAction::Table(TABLE_MAIN)),
+        ];
+        let pool: IpNet = "10.88.0.0/24".parse().unwrap();
+        let with = |own: RouteRule| {
+            let [local, main] = usual.clone();
+            vec![local, own, main]
+        };
+        host.rules = with(RouteRule { from: Some(pool), ..rule(100, RuleAction::Blackhole) });
+        assert_eq!(to(&host, "198.51.100.1"), "refused by a rule");
+        assert_eq!(to(&host, "10.88.0.1"), "local cni0");
+        host.rules = with(RouteRule { to: Some(pool), ..rule(100, RuleAction::Blackhole) });
+        assert_eq!(to(&host, "198.51.100.1"), "up0 via 192.0.2.1");
+        host.rules = with(RouteRule { mark: Some((1, 1)), ..rule(100, RuleAction::Blackhole) });
+        assert_eq!(to(&host, "198.51.100.1"), "up0 via 192.0.2.1");
+        host.rules = with(RouteRule {
+            mark: Some((1, 1)),
+            invert: true,
+            ..rule(100, RuleAction::Unreachable)
+        });
+        assert_eq!(to(&host, "198.51.100.1"), "refused by a rule");
+        host.rules = with(rule(100, RuleAction::Table(7)));
+        assert_eq!(to(&host, "198.51.100.1"), "up0 via 192.0.2.1");
+        host.routes.push(Route { table: 7, ..route("0.0.0.0/0", 4, None) });
+        assert_eq!(to(&host, "198.51.100.1"), "tun0");
+        host.rules = with(rule(100, RuleAction::Other));
+        assert_eq!(to(&host, "198.51.100.1"), "unknown");
+        // No link belongs to a VRF, so the rule about VRFs is about no packet.
+        host.rules = with(rule(VRF_PRIORITY, RuleAction::Other));
+        assert_eq!(to(&host, "198.51.100.1"), "up0 via 192.0.2.1");
+    }
+
+    #[test]
+    fn a_mark_that_is_not_known_makes_the_way_unknown() {
+        let mut host = host();
+        host.rules = vec![
+            rule(0, RuleAction::Table(TABLE_LOCAL)),
+            RouteRule { mark: Some((1, 1)), ..rule(100, RuleAction::Blackhole) },
+            rule(32766, RuleAction::Table(TABLE_MAIN)),
+        ];
+        let to = "198.51.100.1".parse().unwrap();
+        assert_eq!(look_up(&host, None, to, Some("cni0"), None), Routed::Unknown);
+    }
+}

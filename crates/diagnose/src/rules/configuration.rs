@@ -1,0 +1,294 @@
+//! What is configured: networks, plugins, address pools, services.
+
+use ipnet::IpNet;
+use scene::{Network, Part, Pool, Scene};
+
+use super::{Rule, nothing};
+use crate::Look;
+use crate::finding::Finding;
+
+pub(super) const RULE: Rule = Rule {
+    ids: &[
+        "network-broken",
+        "network-refused",
+        "network-incomplete",
+        "network-shadowed",
+        "pool-nearly-full",
+        "subnet-taken",
+        "service-not-ready",
+    ],
+    needs: &[Part::Networks],
+    asks: nothing,
+    judge,
+};
+
+/// Of how many addresses of a pool one may be free before the pool counts as nearly full.
+const NEARLY_FULL: u64 = 20;
+
+/// The plugins that give a network a subnet of its own on this node.
+const OWN_SUBNET: [&str; 2] = ["bridge", "ptp"];
+
+fn judge(look: Look<'_>) -> Vec<Finding> {
+    let scene = look.scene;
+    let mut found: Vec<Finding> = scene.broken.iter().map(broken).collect();
+    for network in &scene.networks {
+        found.extend(refused(scene, network));
+        let incomplete = network.warnings.iter().map(|warning| {
+            let object = format!("{}: {warning}", network.name);
+            let says = format!("network {}: {warning}", network.name);
+            in_file(Finding::warning("network-incomplete", object, says), network)
+        });
+        found.extend(incomplete);
+        found.extend(taken(scene, network));
+    }
+    found.extend(shadowed(scene));
+    found.extend(scene.pools.iter().filter_map(|pool| pool_state(scene, pool)));
+    for service in scene.services.iter().filter(|service| service.enabled) {
+        if service.ready == Some(false) {
+            let says = format!("service {} of netwrightd is not ready", service.name);
+            let finding = Finding::error("service-not-ready", service.name.clone(), says)
+                .fix("netwrightd agent status");
+            found.push(match &service.lacks {
+                Some(lacks) => finding.seen(lacks.clone()),
+                None => finding,
+            });
+        }
+    }
+    found
+}
+
+fn broken((file, reason): &(String, String)) -> Finding {
+    let says = format!("{file} cannot be used as a network configuration");
+    Finding::error("network-broken", file.clone(), says)
+        .at(file.clone())
+        .seen(reason.clone())
+        .fix(format!("netwright lint {file}"))
+}
+
+fn in_file(finding: Finding, network: &Network) -> Finding {
+    match &network.file {
+        Some(file) => finding.at(file.clone()),
+        None => finding,
+    }
+}
+
+/// A plugin that cannot be used is the cause of a network that refuses.
+fn refused(scene: &Scene, network: &Network) -> Vec<Finding> {
+    let unusable = scene.plugins.iter().filter_map(|plugin| {
+        let error = plugin.error.as_ref()?;
+        network.plugins.contains(&plugin.plugin_type).then_some((plugin, error))
+    });
+    let mut found: Vec<Finding> = unusable
+        .map(|(plugin, error)| {
+            let says = format!(
+                "plugin {} of network {} cannot be used",
+                plugin.plugin_type, network.name
+            );
+            let finding = Finding::error("network-refused", plugin.plugin_type.clone(), says)
+                .seen(error.clone());
+            match &plugin.path {
+                Some(path) => finding.at(path.clone()),
+                None => in_file(finding, network),
+            }
+        })
+        .collect();
+    if let (true, Some(refusal)) = (found.is_empty(), &network.refusal) {
+        let says = format!("no container can be attached to network {} now", network.name);
+        let finding =
+            Finding::error("network-refused", network.name.clone(), says).seen(refusal.clone());
+        found.push(in_file(finding, network).fix(format!("netwright status {}", network.name)));
+    }
+    found
+}
+
+/// Two networks on one bridge that both have an address pool: a runtime that takes the first file
+/// attaches containers to the wrong one, and the pools know nothing of each other.
+fn shadowed(scene: &Scene) -> Vec<Finding> {
+    let is_bridge = |network: &&Network| {
+        network.plugins.first().is_some_and(|first| first == "bridge") && !network.subnets.is_empty()
+    };
+    let bridges: Vec<&Network> = scene.networks.iter().filter(is_bridge).collect();
+    let mut found = Vec::new();
+    for (place, first) in bridges.iter().enumerate() {
+        for second in &bridges[place + 1..] {
+            if first.link.is_none() || first.link != second.link || first.name == second.name {
+                continue;
+            }
+            let bridge = first.link.as_deref().unwrap_or_default();
+            let says = format!(
+                "networks {} and {} both use bridge {bridge}, each with addresses of its own, and a runtime that takes the first file takes {}",
+                first.name, second.name, first.name
+            );
+            let object = format!("{}+{}", first.name, second.name);
+            let finding = Finding::warning("network-shadowed", object, says);
+            let finding = in_file(finding, first).fix(format!(
+                "give one of them a bridge of its own, or remove {}",
+                first.file.as_deref().unwrap_or(&first.name)
+            ));
+            found.push(finding);
+        }
+    }
+    found
+}
+
+fn pool_state(scene: &Scene, pool: &Pool) -> Option<Finding> {
+    if !pool.writable {
+        let says = format!("addresses of network {} cannot be reserved", pool.network);
+        return Some(
+            Finding::error("network-refused", pool.folder.clone(), says)
+                .at(pool.folder.clone())
+                .seen("the folder cannot be written")
+                .fix(format!("make {} writable: see mount and df", pool.folder)),
+        );
+    }
+    let size = pool.size?;
+    let seen = format!("{} of {size} addresses are taken", pool.used);
+    let is_told = |network: &Network| network.name == pool.network && network.refusal.is_some();
+    if size <= pool.used && !scene.networks.iter().any(|network| is_told(network)) {
+        let says = format!("network {} has no free address", pool.network);
+        return Some(
+            Finding::error("network-refused", pool.network.clone(), says)
+                .at(pool.folder.clone())
+                .seen(seen)
+                .fix("netwright gc"),
+        );
+    }
+    let free = size.saturating_sub(pool.used);
+    (NEARLY_FULL <= size && 0 < free && free * NEARLY_FULL <= size).then(|| {
+        let says = format!("network {} has {free} free addresses left", pool.network);
+        Finding::warning("pool-nearly-full", pool.network.clone(), says)
+            .at(pool.folder.clone())
+            .seen(seen)
+            .fix("netwright gc")
+    })
+}
+
+/// A subnet of a network in which the node has an address by another link: answers to its containers
+/// leave by that link.
+fn taken(scene: &Scene, network: &Network) -> Vec<Finding> {
+    let has_own = network.plugins.first().is_some_and(|first| OWN_SUBNET.contains(&first.as_str()));
+    if !has_own {
+        return Vec::new();
+    }
+    let is_container_end = |name: &str| {
+        let mut attachments = scene.containers.iter().flat_map(|one| &one.attachments);
+        attachments.any(|attachment| attachment.host_links.iter().any(|link| link == name))
+    };
+    let foreign = scene.host.links.iter().filter(|link| {
+        link.alias.is_none()
+            && network.link.as_ref() != Some(&link.name)
+            && !is_container_end(&link.name)
+    });
+    let mut found = Vec::new();
+    for link in foreign {
+        for address in &link.addresses {
+            if network.subnets.iter().any(|subnet| overlap(subnet, &address.address)) {
+                let says = format!(
+                    "the addresses of network {} are also those of link {}, so answers to containers leave by it",
+                    network.name, link.name
+                );
+                let finding = Finding::error("subnet-taken", network.name.clone(), says)
+                    .seen(format!("{} has {}", link.name, address.address));
+                found.push(in_file(finding, network).fix(format!(
+                    "give network {} a subnet that this node does not have",
+                    network.name
+                )));
+            }
+        }
+    }
+    found
+}
+
+fn overlap(one: &IpNet, other: &IpNet) -> bool {
+    one.contains(&other.addr()) || other.contains(&one.addr())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::question::Answers;
+    use scene::{Address, Link, Plugin, Service};
+
+    fn says(scene: &Scene) -> Vec<(&'static str, String)> {
+        let answers = Answers::default();
+        let look = Look { scene, answers: &answers, only: None, to: None };
+        judge(look).into_iter().map(|finding| (finding.id, finding.says)).collect()
+    }
+
+    fn network(name: &str) -> Network {
+        Network {
+            name: name.to_owned(),
+            plugins: vec!["bridge".to_owned(), "portmap".to_owned()],
+            link: Some("cni0".to_owned()),
+            subnets: vec!["10.88.0.0/24".parse().unwrap()],
+            ..Network::default()
+        }
+    }
+
+    #[test]
+    fn a_sound_network_is_not_mentioned() {
+        let own = Link {
+            name: "cni0".to_owned(),
+            addresses: vec![Address {
+                address: "10.88.0.1/24".parse().unwrap(),
+                duplicate: false,
+                tentative: false,
+            }],
+            ..Link::default()
+        };
+        let mut scene = Scene { networks: vec![network("mynet")], ..Scene::default() };
+        scene.host.links = vec![own];
+        let pool = Pool {
+            network: "mynet".to_owned(),
+            used: 12,
+            size: Some(253),
+            writable: true,
+            ..Pool::default()
+        };
+        scene.pools = vec![pool];
+        assert_eq!(says(&scene), []);
+        scene.pools[0].used = 250;
+        let nearly = "network mynet has 3 free addresses left".to_owned();
+        assert_eq!(says(&scene), [("pool-nearly-full", nearly)]);
+    }
+
+    #[test]
+    fn a_pool_of_the_uplink_is_an_error() {
+        let uplink = Link {
+            name: "up0".to_owned(),
+            addresses: vec![Address {
+                address: "10.88.0.9/16".parse().unwrap(),
+                duplicate: false,
+                tentative: false,
+            }],
+            ..Link::default()
+        };
+        let mut scene = Scene { networks: vec![network("mynet")], ..Scene::default() };
+        scene.host.links = vec![uplink];
+        assert_eq!(says(&scene)[0].0, "subnet-taken");
+    }
+
+    #[test]
+    fn a_missing_plugin_is_the_cause_of_a_refusal() {
+        let mut refusing = network("mynet");
+        refusing.refusal = Some("plugin \"portmap\" is missing".to_owned());
+        let plugin = Plugin {
+            plugin_type: "portmap".to_owned(),
+            error: Some("it is in none of the folders".to_owned()),
+            ..Plugin::default()
+        };
+        let service =
+            Service { name: "ipam".to_owned(), enabled: true, ready: Some(false), lacks: None };
+        let scene = Scene {
+            networks: vec![refusing, Network { name: "other".to_owned(), ..network("other") }],
+            plugins: vec![plugin],
+            services: vec![service],
+            ..Scene::default()
+        };
+        let ids: Vec<&str> = says(&scene).into_iter().map(|(id, _)| id).collect();
+        assert_eq!(
+            ids,
+            ["network-refused", "network-refused", "network-shadowed", "service-not-ready"]
+        );
+    }
+}

@@ -1,0 +1,313 @@
+//! Packet filters that stop a container's packets, whoever made them.
+
+mod fix;
+mod proved;
+mod say;
+#[cfg(test)]
+mod sound;
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+
+use scene::filter::Hook;
+use scene::{Part, Port as Published, Scene, Transport};
+
+use self::say::Sort;
+use super::{Rule, containers, family_of, is_outbound, nothing};
+use crate::Look;
+use crate::filter::{Carries, Holds, Layer, Place, Port};
+use crate::finding::{Family, Finding};
+use crate::path::{self, Outcome, Passed, Site, Stop, Trip, Why, follow_filters};
+use crate::whose::{self, Owner};
+
+pub(super) const RULE: Rule = Rule {
+    ids: &[
+        "forward-dropped",
+        "input-dropped",
+        "output-dropped",
+        "bridge-dropped",
+        "inside-dropped",
+        "port-redirected",
+        "not-translated",
+    ],
+    needs: &[Part::Links, Part::Routes, Part::Nftables],
+    asks: nothing,
+    judge,
+};
+
+/// How many filters on one way are named: each is looked for as if those before it were gone.
+const FILTERS: usize = 4;
+
+/// How many containers of a network are followed to all others of it. Of larger networks each is
+/// followed to the next one.
+const ALL_PAIRS: usize = 6;
+
+/// How many containers are followed at most: what stops more of them stops these too, or is rare.
+const CONTAINERS: usize = 1_000;
+
+/// How many rules and elements a node may have until fewer containers are followed, and how many
+/// those are.
+const MANY: usize = 20_000;
+const SOME: usize = 16;
+
+fn judge(look: Look<'_>) -> Vec<Finding> {
+    let scene = look.scene;
+    if scene.lacks(Part::Links, None) || scene.lacks(Part::Nftables, None) {
+        return Vec::new();
+    }
+    let limit = if MANY < size(scene) { SOME } else { CONTAINERS };
+    let mut found = Vec::new();
+    for family in [Family::V4, Family::V6] {
+        let sites: Vec<Site<'_>> = containers(look)
+            .flat_map(|container| Site::all(scene, container, family))
+            .take(limit)
+            .collect();
+        for site in &sites {
+            one(look, site, &mut found);
+        }
+        let everybody = Look { only: None, ..look };
+        let others: Vec<Site<'_>> = containers(everybody)
+            .flat_map(|container| Site::all(scene, container, family))
+            .take(CONTAINERS)
+            .collect();
+        for (from, to) in pairs(&sites, &others) {
+            let trip = Trip::Between { from, to };
+            found.extend(say::all(look, from, &Sort::Between, agreed(scene, &[trip])));
+        }
+    }
+    proved::add(look, &mut found);
+    found
+}
+
+/// How many rules and elements the node's filters have.
+fn size(scene: &Scene) -> usize {
+    let tables = &scene.host.filter.tables;
+    let rules: usize =
+        tables.iter().flat_map(|table| &table.chains).map(|chain| chain.rules.len()).sum();
+    let elements: usize =
+        tables.iter().flat_map(|table| &table.sets).map(|set| set.elements.len()).sum();
+    let legacy: usize = scene.host.filter.legacy.iter().map(|table| table.rules.len()).sum();
+    rules.saturating_add(legacy).saturating_add(elements / 8)
+}
+
+/// Follows the ways of one container.
+fn one(look: Look<'_>, site: &Site<'_>, found: &mut Vec<Finding>) {
+    let scene = look.scene;
+    let family = site.family();
+    if site.gateway.is_some() {
+        let caught = agreed(scene, &[Trip::Resolve { from: site }]);
+        found.extend(say::all(look, site, &Sort::Resolve, caught));
+    }
+    let caught = agreed(scene, &[Trip::FromNode { to: site }]);
+    found.extend(say::all(look, site, &Sort::FromNode, caught));
+    let clients = samples(scene, family);
+    if is_outbound(scene, site.container, family) {
+        let trips: Vec<Trip<'_>> = (clients.iter())
+            .map(|(to, port)| Trip::Outside { from: site, to: *to, with: tcp(*port) })
+            .collect();
+        found.extend(say::all(look, site, &Sort::Outside, agreed(scene, &trips)));
+        found.extend(trips.first().and_then(|trip| not_translated(look, site, trip)));
+        for (to, with) in named(look, site) {
+            let sort = Sort::To(to, with);
+            let caught = agreed(scene, &[Trip::Outside { from: site, to, with }]);
+            found.extend(say::all(look, site, &sort, caught));
+        }
+    }
+    for port in &site.attachment.ports {
+        let trips = published(scene, site, port, &clients);
+        found.extend(redirected(look, site, port, &trips));
+        let sort = Sort::Published(port);
+        found.extend(say::all(look, site, &sort, agreed(scene, &trips)));
+        if port.host_ip.is_none_or(|at| at.is_unspecified() || at.is_loopback()) {
+            let here = [Trip::PublishedHere { to: site, port }];
+            found.extend(redirected(look, site, port, &here));
+            let sort = Sort::PublishedHere(port);
+            found.extend(say::all(look, site, &sort, agreed(scene, &here)));
+        }
+    }
+}
+
+fn tcp(port: u16) -> Carries {
+    path::carries(Transport::Tcp, Port::Is(port))
+}
+
+/// The addresses beyond the node that are tried by name: the one that the caller names, and the
+/// container's servers of names.
+fn named(look: Look<'_>, site: &Site<'_>) -> Vec<(IpAddr, Carries)> {
+    let is_of = |address: &IpAddr| family_of(*address) == site.family() && !address.is_loopback();
+    let to = look.to.filter(|to| is_of(&to.ip())).map(|to| (to.ip(), tcp(to.port())));
+    let servers = site.container.nameservers.iter().flatten().copied().filter(is_of);
+    let dns = path::carries(Transport::Udp, Port::Is(53));
+    to.into_iter().chain(servers.take(3).map(|server| (server, dns))).collect()
+}
+
+/// Addresses that stand for what is beyond the node, with ports: some of the Internet, some private
+/// ones, and none to which this node has a route of its own. Nothing is sent to them. What stops
+/// all of them stops whatever leaves the node.
+fn samples(scene: &Scene, family: Family) -> Vec<(IpAddr, u16)> {
+    const V4: [(&str, u16); 6] = [
+        ("45.0.0.1", 443),
+        ("93.184.0.1", 80),
+        ("185.0.0.1", 22),
+        ("10.255.255.1", 5432),
+        ("172.31.255.1", 443),
+        ("192.168.255.1", 80),
+    ];
+    const V6: [(&str, u16); 4] =
+        [("2400::1", 443), ("2600::1", 80), ("2a00::1", 22), ("fdff:ffff:ffff::1", 443)];
+    let all: &[(&str, u16)] = if family == Family::V4 { &V4 } else { &V6 };
+    let is_near = |address: IpAddr| {
+        let host = &scene.host;
+        let own = host.links.iter().flat_map(|link| &link.addresses);
+        let mut nets = own
+            .map(|own| own.address.trunc())
+            .chain(host.routes.iter().map(|route| route.to))
+            .chain(scene.networks.iter().flat_map(|network| network.subnets.iter().copied()));
+        nets.any(|net| 0 < net.prefix_len() && net.contains(&address))
+    };
+    let parsed = all.iter().filter_map(|(text, port)| Some((text.parse::<IpAddr>().ok()?, *port)));
+    parsed.filter(|(address, _)| !is_near(*address)).collect()
+}
+
+/// Returns the trips of clients to a published port, by the link of the default route.
+fn published<'s>(
+    scene: &'s Scene,
+    site: &'s Site<'s>,
+    port: &'s Published,
+    clients: &[(IpAddr, u16)],
+) -> Vec<Trip<'s>> {
+    let family = site.family();
+    let host = &scene.host;
+    let mut defaults =
+        host.routes.iter().filter(|route| {
+            route.to.prefix_len() == 0 && family_of(route.to.addr()) == family
+        });
+    let by = defaults.find_map(|route| host.link_of(route.hops.first()?.link?));
+    let Some(by) = by else { return Vec::new() };
+    let mut own = by.addresses.iter().map(|own| own.address.addr());
+    let at = match port.host_ip {
+        Some(address) if address.is_unspecified() || address.is_loopback() => None,
+        Some(address) if host.owner_of(address).is_none() => return Vec::new(),
+        given => given,
+    };
+    let at = at.or_else(|| own.find(|address| family_of(*address) == family));
+    let is_meant = match port.host_ip {
+        Some(address) => family_of(address) == family && !address.is_loopback(),
+        None => true,
+    };
+    let Some(at) = at.filter(|_| is_meant) else { return Vec::new() };
+    clients
+        .iter()
+        .map(|(from, _)| Trip::Published { to: site, port, at, by, from: *from })
+        .collect()
+}
+
+/// Returns pairs of containers of one network.
+fn pairs<'v, 's>(
+    sites: &'v [Site<'s>],
+    others: &'v [Site<'s>],
+) -> Vec<(&'v Site<'s>, &'v Site<'s>)> {
+    let mut pairs = Vec::new();
+    for from in sites {
+        let is_near = |to: &&Site<'_>| {
+            to.container.id != from.container.id
+                && to.attachment.network == from.attachment.network
+        };
+        let all: Vec<&Site<'_>> = others.iter().filter(is_near).collect();
+        if all.len() <= ALL_PAIRS {
+            pairs.extend(all.into_iter().map(|to| (from, to)));
+        } else {
+            // Containers are sorted by their IDs.
+            let next = all.iter().find(|to| from.container.id < to.container.id);
+            pairs.extend(next.or(all.first()).map(|to| (from, *to)));
+        }
+    }
+    pairs
+}
+
+/// A filter that stops a packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Caught {
+    layer: Layer,
+    hook: Hook,
+    place: Place,
+    reject: Option<String>,
+    back: bool,
+    /// The container in whose namespace it is.
+    inside: Option<String>,
+}
+
+/// Returns the filters that stop each of some trips. The first trip that passes ends it.
+fn agreed(scene: &Scene, trips: &[Trip<'_>]) -> Vec<Caught> {
+    let mut trips = trips.iter();
+    let mut all = trips.next().map(|trip| caught(scene, trip)).unwrap_or_default();
+    for trip in trips {
+        if all.is_empty() {
+            break;
+        }
+        let others = caught(scene, trip);
+        all.retain(|one| others.contains(one));
+    }
+    all
+}
+
+/// Returns the filters that stop a packet: the first one, then the first one without that, and so
+/// on.
+fn caught(scene: &Scene, trip: &Trip<'_>) -> Vec<Caught> {
+    let mut all: Vec<Caught> = Vec::new();
+    for _ in 0..FILTERS {
+        let without: Vec<Place> = all.iter().map(|one| one.place.clone()).collect();
+        let Outcome::Stopped(stop) = follow_filters(scene, trip, &without) else { break };
+        let Stop { why, back, inside } = *stop;
+        let Why::Filter { layer, hook, place, reject } = why else { break };
+        if without.contains(&place) {
+            break;
+        }
+        let inside = inside.map(str::to_owned);
+        all.push(Caught { layer, hook, place, reject, back, inside });
+    }
+    all
+}
+
+/// A foreign rule that takes a published port before ours.
+fn redirected(
+    look: Look<'_>,
+    site: &Site<'_>,
+    port: &Published,
+    trips: &[Trip<'_>],
+) -> Option<Finding> {
+    let place = trips.iter().map(|trip| match follow_filters(look.scene, trip, &[]) {
+        Outcome::Stopped(stop) => match stop.why {
+            Why::Redirected { place, .. } => Some(place),
+            _ => None,
+        },
+        Outcome::Passes(_) | Outcome::Unknown => None,
+    });
+    // Each of the clients is led elsewhere by it.
+    let places: Vec<Place> = place.take_while(Option::is_some).flatten().collect();
+    let place = places.first()?;
+    let is_agreed = places.len() == trips.len() && places.iter().all(|other| other == place);
+    let owner = whose::owner_of(place, look.scene).map(|(owner, _)| owner);
+    if !is_agreed || owner == Some(Owner::Ours) {
+        return None;
+    }
+    Some(say::redirected(look, site, port, place))
+}
+
+/// A rule takes packets from connection tracking, so that their source is not translated, which it
+/// is otherwise.
+fn not_translated(look: Look<'_>, site: &Site<'_>, trip: &Trip<'_>) -> Option<Finding> {
+    let Outcome::Passes(Passed { source: Holds::No, untracked: Some(place), .. }) =
+        follow_filters(look.scene, trip, &[])
+    else {
+        return None;
+    };
+    let without = [place.clone()];
+    match follow_filters(look.scene, trip, &without) {
+        Outcome::Passes(Passed { source: Holds::Yes, .. }) => {
+            Some(say::not_translated(look, site, &place))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,161 @@
+//! Commands that let packets through.
+
+use ipnet::IpNet;
+use scene::filter::Hook;
+
+use super::Caught;
+use super::say::Sort;
+use crate::Look;
+use crate::filter::{Layer, Place};
+use crate::finding::Family;
+use crate::path::Site;
+use crate::whose::{self, Owner};
+
+/// Returns the commands that let a way of a container pass a filter.
+pub(super) fn commands(
+    look: Look<'_>,
+    site: &Site<'_>,
+    sort: &Sort<'_>,
+    caught: &Caught,
+) -> Vec<String> {
+    let place = &caught.place;
+    let netns = caught.inside.as_deref().and_then(|id| look.scene.container(id));
+    let netns = netns.map(|container| container.netns.as_str());
+    let owner = match netns {
+        Some(_) => None,
+        None => whose::owner_of(place, look.scene).map(|(owner, _)| owner),
+    };
+    let nets = subnets(look, site);
+    let is_forwarded = matches!(place.hook, Hook::Forward | Hook::Prerouting | Hook::Postrouting);
+    match owner {
+        Some(Owner::Firewalld) => nets.iter().map(zone).collect(),
+        Some(Owner::Ufw) if is_forwarded => {
+            let allow = |net: &IpNet| {
+                [format!("ufw route allow from {net}"), format!("ufw route allow to {net}")]
+            };
+            nets.iter().flat_map(allow).collect()
+        }
+        Some(Owner::Ufw) => nets.iter().map(|net| format!("ufw allow from {net}")).collect(),
+        // A person wrote what is in DOCKER-USER; the rest is Docker's, and comes again.
+        Some(Owner::Docker) if place.chain != "DOCKER-USER" && place.hook == Hook::Forward => {
+            nets.iter().flat_map(docker).collect()
+        }
+        None if place.rule.is_some() => remove(place, netns),
+        Some(Owner::Docker) if place.chain == "DOCKER-USER" => remove(place, netns),
+        _ => accept(site, sort, caught, &nets, netns),
+    }
+}
+
+/// The subnets of a container's network, of its family; its address if they are not known.
+fn subnets(look: Look<'_>, site: &Site<'_>) -> Vec<IpNet> {
+    let is_of = |net: &&IpNet| net.addr().is_ipv4() == (site.family() == Family::V4);
+    let network = look.scene.networks.iter().find(|one| one.name == site.attachment.network);
+    let of_network = network.into_iter().flat_map(|network| &network.subnets);
+    let nets: Vec<IpNet> =
+        of_network.filter(is_of).filter(|net| net.contains(&site.address)).copied().collect();
+    if !nets.is_empty() {
+        return nets;
+    }
+    let own = site.attachment.addresses.iter().filter(|net| net.addr() == site.address);
+    own.map(IpNet::trunc).collect()
+}
+
+fn zone(net: &IpNet) -> String {
+    format!(
+        "firewall-cmd --permanent --zone=trusted --add-source={net} && firewall-cmd --reload"
+    )
+}
+
+fn docker(net: &IpNet) -> [String; 2] {
+    let tool = if net.addr().is_ipv4() { "iptables" } else { "ip6tables" };
+    [
+        format!("{tool} -I DOCKER-USER -s {net} -j ACCEPT"),
+        format!("{tool} -I DOCKER-USER -d {net} -j ACCEPT"),
+    ]
+}
+
+fn within(netns: Option<&str>, command: String) -> String {
+    match netns {
+        Some(netns) => format!("nsenter --net={netns} {command}"),
+        None => command,
+    }
+}
+
+/// Returns the command that removes a rule.
+pub(super) fn remove(place: &Place, netns: Option<&str>) -> Vec<String> {
+    let Place { family, table, chain, .. } = place;
+    let command = if place.legacy {
+        let rule = place.says.strip_prefix("-A ").unwrap_or(&place.says);
+        format!("{family}-legacy -t {table} -D {rule}")
+    } else {
+        let handle = place.rule.map(|(_, handle)| handle).unwrap_or_default();
+        format!("nft delete rule {family} {table} {chain} handle {handle}")
+    };
+    vec![within(netns, command)]
+}
+
+/// What is to be let through.
+enum Match<'n> {
+    From(&'n IpNet),
+    To(&'n IpNet),
+    Answers,
+    Published,
+    Neighbours,
+}
+
+/// Returns the commands that let packets pass a base chain that drops what it does not know.
+fn accept(
+    site: &Site<'_>,
+    sort: &Sort<'_>,
+    caught: &Caught,
+    nets: &[IpNet],
+    netns: Option<&str>,
+) -> Vec<String> {
+    let place = &caught.place;
+    if caught.layer != Layer::Ip {
+        let Place { family, table, base, .. } = place;
+        let command = format!("nft chain {family} {table} {base} '{{ policy accept; }}'");
+        return vec![within(netns, command)];
+    }
+    let matches: Vec<Match<'_>> = match sort {
+        Sort::Resolve => vec![Match::Neighbours],
+        _ if caught.back => vec![Match::Answers],
+        Sort::Published(_) => vec![Match::Published, Match::Answers],
+        Sort::FromNode | Sort::PublishedHere(_) if netns.is_none() => {
+            nets.iter().map(Match::To).collect()
+        }
+        Sort::FromNode | Sort::PublishedHere(_) => vec![Match::Answers],
+        _ => nets.iter().map(Match::From).chain([Match::Answers]).collect(),
+    };
+    let is_ipv4 = site.family() == Family::V4;
+    matches.iter().map(|one| within(netns, insert(place, one, is_ipv4))).collect()
+}
+
+fn insert(place: &Place, what: &Match<'_>, is_ipv4: bool) -> String {
+    let Place { family, table, base, .. } = place;
+    let is_iptables = matches!(*family, "ip" | "ip6")
+        && base.chars().all(|letter| letter.is_ascii_uppercase());
+    if place.legacy || is_iptables {
+        let tool = if is_ipv4 { "iptables" } else { "ip6tables" };
+        let kind = if place.legacy { "legacy" } else { "nft" };
+        let what = match what {
+            Match::From(net) => format!("-s {net}"),
+            Match::To(net) => format!("-d {net}"),
+            Match::Answers => "-m conntrack --ctstate ESTABLISHED,RELATED".to_owned(),
+            Match::Published => "-m conntrack --ctstate DNAT".to_owned(),
+            Match::Neighbours => "-p ipv6-icmp".to_owned(),
+        };
+        return format!("{tool}-{kind} -t {table} -I {base} {what} -j ACCEPT");
+    }
+    let ip = if is_ipv4 { "ip" } else { "ip6" };
+    let what = match what {
+        Match::From(net) => format!("{ip} saddr {net}"),
+        Match::To(net) => format!("{ip} daddr {net}"),
+        Match::Answers => "ct state established,related".to_owned(),
+        Match::Published => "ct status dnat".to_owned(),
+        Match::Neighbours => {
+            "icmpv6 type '{ nd-neighbor-solicit, nd-neighbor-advert }'".to_owned()
+        }
+    };
+    format!("nft insert rule {family} {table} {base} {what} accept")
+}

@@ -1,0 +1,97 @@
+//! Filters that a probe has shown to drop it, although that could not be computed.
+
+use scene::Namespace;
+use scene::filter::Hook;
+
+use super::say;
+use crate::Look;
+use crate::filter::{Layer, Place};
+use crate::finding::{Finding, WayKind};
+use crate::question::{Answer, Asked, Hop};
+use crate::whose;
+
+/// Adds what was seen of probes: to findings of the same rule, or as findings of their own.
+pub(super) fn add(look: Look<'_>, found: &mut Vec<Finding>) {
+    for (question, answer) in &look.answers.all {
+        let (Answer::Silent { hops } | Answer::Unreachable { hops, .. }) = answer else { continue };
+        let Some((hop, place, layer)) = hops.iter().rev().find_map(|hop| dropped_at(look, hop))
+        else {
+            continue;
+        };
+        let is_policy =
+            whose::owner_of(&place, look.scene).is_some_and(|(owner, _)| owner.is_policy());
+        if hop.container.is_none() && is_policy {
+            continue;
+        }
+        let object = match &hop.container {
+            Some(id) => format!("{id}: {}", place.name()),
+            None => place.name(),
+        };
+        let what = if hop.back { "the answer to a probe" } else { "a probe" };
+        let to = target(&question.asked);
+        let seen = format!("{what}{to} ended at this rule");
+        if let Some(known) = found.iter_mut().find(|known| known.object == object) {
+            if !known.seen.contains(&seen) {
+                known.seen.insert(0, seen);
+            }
+            continue;
+        }
+        let id = if hop.container.is_some() {
+            "inside-dropped"
+        } else {
+            say::id(layer, place.hook)
+        };
+        let says = format!("{} drops {what}{to}", place.name());
+        let finding = Finding::error(id, object, says)
+            .at(place.to_string())
+            .seen(seen)
+            .breaks(WayKind::Outside, None)
+            .breaks(WayKind::Names, None)
+            .breaks(WayKind::Gateway, None);
+        let whose = match &hop.container {
+            Some(id) => Some(format!("{id}, or who set it up")),
+            None => whose::of_place(&place, look.scene),
+        };
+        let finding = Finding { whose, ..finding };
+        found.push(match &question.from {
+            Some(from) => finding.hits(from.clone()),
+            None => finding,
+        });
+    }
+}
+
+fn target(asked: &Asked) -> String {
+    match asked {
+        Asked::Echo { to } | Asked::Size { to, .. } => format!(" to {to}"),
+        Asked::Connect { to } => format!(" to {to}"),
+        Asked::Name { server } => format!(" to {server}"),
+        Asked::WhoHas { address, .. } => format!(" for {address}"),
+    }
+}
+
+/// Returns the rule that dropped a probe, as the kernel told it.
+fn dropped_at<'h>(look: Look<'_>, hop: &'h Hop) -> Option<(&'h Hop, Place, Layer)> {
+    hop.dropped.as_ref()?;
+    let (table, chain, handle) = hop.rule.as_ref()?;
+    let namespace: &Namespace = match &hop.container {
+        Some(id) => look.scene.container(id)?.inside.as_ref()?,
+        None => &look.scene.host,
+    };
+    let is_table = |one: &&scene::filter::Table| {
+        one.name == *table || format!("{} {}", one.family.as_str(), one.name) == *table
+    };
+    namespace.filter.tables.iter().filter(is_table).find_map(|table| {
+        let chain = table.chains.iter().find(|one| one.name == *chain)?;
+        let at = chain.rules.iter().position(|rule| rule.handle == *handle)?;
+        let rule = chain.rules.get(at)?;
+        let hook = chain.base.as_ref().map_or(Hook::Forward, |base| base.hook);
+        let layer = match table.family {
+            scene::filter::Family::Bridge => Layer::Bridge,
+            scene::filter::Family::Arp => Layer::Arp,
+            scene::filter::Family::Netdev => Layer::Device,
+            _ => Layer::Ip,
+        };
+        let place = Place::of_rule(table, hook, [&chain.name, &chain.name], at, rule);
+        Some((hop, place.saying("drop"), layer))
+    })
+}

@@ -1,0 +1,225 @@
+//! What is said of a filter that stops packets.
+
+use std::net::IpAddr;
+
+use scene::filter::{Hook, Step};
+use scene::{Container, Port as Published};
+
+use super::{Caught, fix};
+use crate::Look;
+use crate::filter::{Carries, Layer, Place};
+use crate::finding::{Finding, WayKind};
+use crate::path::Site;
+use crate::whose;
+
+/// What a packet was to do.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Sort<'p> {
+    Resolve,
+    Outside,
+    To(IpAddr, Carries),
+    Between,
+    FromNode,
+    Published(&'p Published),
+    PublishedHere(&'p Published),
+}
+
+impl Sort<'_> {
+    /// What does not work, for the containers of a network.
+    fn fails(&self, site: &Site<'_>) -> String {
+        let network = &site.attachment.network;
+        let called = site.container.called();
+        match self {
+            Sort::Resolve => format!("containers of {network} do not find their gateway"),
+            Sort::Outside => format!("containers of {network} do not reach beyond this node"),
+            Sort::To(to, Carries::Udp { .. }) => {
+                format!("containers of {network} do not reach their server of names {to}")
+            }
+            Sort::To(to, _) => format!("containers of {network} do not reach {to}"),
+            Sort::Between => format!("containers of {network} do not reach each other"),
+            Sort::FromNode => format!("this node does not reach containers of {network}"),
+            Sort::Published(port) => format!(
+                "nobody beyond this node reaches {called} by its published port {}/{}",
+                port.host,
+                port.transport.as_str()
+            ),
+            Sort::PublishedHere(port) => format!(
+                "programs of this node do not reach {called} by its published port {}/{}",
+                port.host,
+                port.transport.as_str()
+            ),
+        }
+    }
+
+    /// The same, for one container.
+    fn fails_alone(&self, site: &Site<'_>) -> String {
+        let called = site.container.called();
+        match self {
+            Sort::Resolve => format!("{called} does not find its gateway"),
+            Sort::Outside => format!("{called} does not reach beyond this node"),
+            Sort::To(to, Carries::Udp { .. }) => {
+                format!("{called} does not reach its server of names {to}")
+            }
+            Sort::To(to, _) => format!("{called} does not reach {to}"),
+            Sort::Between => format!(
+                "{called} and other containers of {} do not reach each other",
+                site.attachment.network
+            ),
+            Sort::FromNode => format!("this node does not reach {called}"),
+            Sort::Published(_) | Sort::PublishedHere(_) => self.fails(site),
+        }
+    }
+
+    fn ways(&self) -> &'static [WayKind] {
+        match self {
+            Sort::Resolve => &[
+                WayKind::Gateway,
+                WayKind::Outside,
+                WayKind::Names,
+                WayKind::FromNode,
+                WayKind::Published,
+                WayKind::PublishedHere,
+            ],
+            Sort::Outside => &[WayKind::Outside, WayKind::Names],
+            Sort::To(_, Carries::Udp { .. }) => &[WayKind::Names],
+            Sort::To(..) => &[WayKind::Outside],
+            Sort::Between => &[WayKind::Between],
+            Sort::FromNode => &[WayKind::FromNode, WayKind::PublishedHere],
+            Sort::Published(_) => &[WayKind::Published],
+            Sort::PublishedHere(_) => &[WayKind::PublishedHere],
+        }
+    }
+}
+
+/// Returns the findings of the filters that stop a way of a container. What a program drops because
+/// people decided who may talk to whom is no fault.
+pub(super) fn all(
+    look: Look<'_>,
+    site: &Site<'_>,
+    sort: &Sort<'_>,
+    caught: Vec<Caught>,
+) -> Vec<Finding> {
+    let is_fault = |one: &Caught| {
+        whose::owner_of(&one.place, look.scene).is_none_or(|(owner, _)| !owner.is_policy())
+    };
+    caught.iter().filter(|one| is_fault(one)).map(|one| stopped(look, site, sort, one)).collect()
+}
+
+/// Returns the finding's ID for a filter of the node.
+pub(super) fn id(layer: Layer, hook: Hook) -> &'static str {
+    match (layer, hook) {
+        (Layer::Bridge, _) => "bridge-dropped",
+        (_, Hook::Input) => "input-dropped",
+        (_, Hook::Output) => "output-dropped",
+        _ => "forward-dropped",
+    }
+}
+
+fn stopped(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Caught) -> Finding {
+    let Caught { place, back, inside, .. } = caught;
+    let does = if caught.reject.is_some() { "refuses" } else { "drops" };
+    let what = if *back { "the answers" } else { "the packets" };
+    let name = place.name();
+    let finding = match inside {
+        Some(container) => {
+            let called =
+                look.scene.container(container).map_or(container.as_str(), Container::called);
+            let fails = sort.fails_alone(site);
+            let says = format!("{fails}: the packet filter in {called}, {name}, {does} {what}");
+            Finding::error("inside-dropped", format!("{container}: {name}"), says)
+                .at(format!("in {called}: {place}"))
+        }
+        None => {
+            let says = format!("{}: {name} {does} {what}", sort.fails(site));
+            Finding::error(id(caught.layer, caught.hook), name, says).at(place.to_string())
+        }
+    };
+    let finding = finding.seen(shown(look, site, sort, caught)).hits(site.container.id.clone());
+    let finding = (sort.ways().iter())
+        .fold(finding, |finding, kind| finding.breaks(*kind, Some(site.family())));
+    let whose = match inside {
+        Some(_) => Some(format!("{}, or who set it up", site.container.called())),
+        None => whose::of_place(place, look.scene),
+    };
+    let finding = Finding { whose, ..finding };
+    fix::commands(look, site, sort, caught).into_iter().fold(finding, Finding::fix)
+}
+
+/// Says what was computed, and what the rule has counted.
+fn shown(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Caught) -> String {
+    let address = site.address;
+    let packet = match sort {
+        Sort::Resolve if address.is_ipv4() => format!("an ARP request of {address}"),
+        Sort::Resolve => format!("a neighbour solicitation of {address}"),
+        Sort::Outside => format!("a packet from {address} to any address beyond this node"),
+        Sort::To(to, _) => format!("a packet from {address} to {to}"),
+        Sort::Between => format!("a packet from {address} to another container"),
+        Sort::FromNode => format!("a packet from this node to {address}"),
+        Sort::Published(port) | Sort::PublishedHere(port) => {
+            format!("a packet to port {}/{}", port.host, port.transport.as_str())
+        }
+    };
+    let answer = if caught.back { "the answer to " } else { "" };
+    let counted = match counted(look, caught) {
+        Some(packets) => format!("; the rule has counted {packets} packets"),
+        None => String::new(),
+    };
+    format!("by the rules as they are, {answer}{packet} ends there{counted}")
+}
+
+fn counted(look: Look<'_>, caught: &Caught) -> Option<u64> {
+    let Place { family, table, chain, rule, .. } = &caught.place;
+    let (_, handle) = (*rule)?;
+    let namespace = match &caught.inside {
+        Some(id) => look.scene.container(id)?.inside.as_ref()?,
+        None => &look.scene.host,
+    };
+    let mut tables = namespace.filter.tables.iter();
+    let table = tables.find(|one| one.name == *table && one.family.as_str() == *family)?;
+    let chain = table.chains.iter().find(|one| one.name == *chain)?;
+    let rule = chain.rules.iter().find(|one| one.handle == handle)?;
+    rule.steps.iter().find_map(|step| match step {
+        Step::Counter { packets, .. } => Some(*packets),
+        _ => None,
+    })
+}
+
+/// A foreign rule takes a published port first.
+pub(super) fn redirected(
+    look: Look<'_>,
+    site: &Site<'_>,
+    port: &Published,
+    place: &Place,
+) -> Finding {
+    let what = format!("{}/{}", port.host, port.transport.as_str());
+    let says = format!(
+        "published port {what} of {} leads elsewhere: {} takes it first",
+        site.container.called(),
+        place.name()
+    );
+    let finding = Finding::error("port-redirected", place.name(), says)
+        .at(place.to_string())
+        .seen(format!("by the rules as they are, a packet to port {what} is sent elsewhere there"))
+        .hits(site.container.id.clone())
+        .breaks(WayKind::Published, Some(site.family()))
+        .breaks(WayKind::PublishedHere, Some(site.family()));
+    let finding = Finding { whose: whose::of_place(place, look.scene), ..finding };
+    fix::remove(place, None).into_iter().fold(finding, Finding::fix)
+}
+
+/// A rule exempts packets from connection tracking, and so from translation.
+pub(super) fn not_translated(look: Look<'_>, site: &Site<'_>, place: &Place) -> Finding {
+    let says = format!(
+        "packets of containers of {} leave this node with addresses that nobody can answer: {} exempts them from connection tracking",
+        site.attachment.network,
+        place.name()
+    );
+    let finding = Finding::error("not-translated", place.name(), says)
+        .at(place.to_string())
+        .seen(format!("by the rules as they are, the source {} is not translated", site.address))
+        .hits(site.container.id.clone())
+        .breaks(WayKind::Outside, Some(site.family()))
+        .breaks(WayKind::Names, Some(site.family()));
+    let finding = Finding { whose: whose::of_place(place, look.scene), ..finding };
+    fix::remove(place, None).into_iter().fold(finding, Finding::fix)
+}

@@ -1,0 +1,283 @@
+use expect_test::{Expect, expect};
+use scene::filter::{Family as Kin, LegacyTable, Step};
+
+use super::*;
+use crate::filter::samples::{
+    accept, base, chain, dnat, drop, dropping, established, iif_vmap, iifname, jump, nat, oifname,
+    reject, rule, table, tcp_port, unknown, verdicts,
+};
+use crate::path::samples::{node, with};
+use crate::question::{Answer, Answers, Asked, Hop, Question};
+
+fn found(scene: &Scene) -> Vec<Finding> {
+    let answers = Answers::default();
+    judge(Look { scene, answers: &answers, only: None, to: None })
+}
+
+/// Shows the causes as a person sees them.
+fn check(scene: &Scene, expected: &Expect) {
+    let mut text = String::new();
+    for cause in crate::causes::sort(found(scene), scene).causes {
+        let Finding { id, says, place, whose, hits, fix, .. } = cause.finding;
+        text.push_str(&format!("{id}  {says}\n"));
+        text.push_str(&format!("    where  {}\n", place.unwrap_or_default()));
+        text.push_str(&format!("    whose  {}\n", whose.as_deref().unwrap_or("unknown")));
+        text.push_str(&format!("    hits   {}\n", hits.join(" ")));
+        for fix in fix {
+            text.push_str(&format!("    fix    {fix}\n"));
+        }
+    }
+    expected.assert_eq(&text);
+}
+
+fn ids(scene: &Scene) -> Vec<&'static str> {
+    let mut ids: Vec<&str> = found(scene).iter().map(|finding| finding.id).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}
+
+#[test]
+fn a_sound_node_has_no_findings() {
+    assert_eq!(found(&node()), []);
+}
+
+#[test]
+fn a_rule_that_somebody_put_first() {
+    let forward = base("FORWARD", Hook::Forward, 0, vec![rule(&[drop()])]);
+    check(
+        &with(node(), table(Kin::Ip, "filter", vec![forward])),
+        &expect![[r#"
+            forward-dropped  containers of mynet do not reach beyond this node: ip filter/FORWARD rule 1 drops the packets
+                where  table ip filter, chain FORWARD, rule 1: drop
+                whose  unknown: a person or a program that uses iptables
+                hits   c2 c3
+                fix    nft delete rule ip filter FORWARD handle 7
+        "#]],
+    );
+}
+
+/// A firewall that knows nothing of the containers: it rejects in both families.
+#[test]
+fn firewalld_without_a_zone_for_the_network() {
+    let forward = base(
+        "filter_FORWARD",
+        Hook::Forward,
+        10,
+        vec![rule(&[established(), accept()]), rule(&[reject()])],
+    );
+    let mut scene = with(node(), table(Kin::Inet, "firewalld", vec![forward]));
+    scene.programs = vec![scene::Program { name: "firewalld".to_owned(), pid: 7 }];
+    check(
+        &scene,
+        &expect![[r#"
+            forward-dropped  containers of mynet do not reach beyond this node: inet firewalld/filter_FORWARD rule 2 refuses the packets
+                where  table inet firewalld, chain filter_FORWARD, rule 2: reject with icmpx admin-prohibited
+                whose  firewalld, which is running
+                hits   c2 c3
+                fix    firewall-cmd --permanent --zone=trusted --add-source=10.88.0.0/24 && firewall-cmd --reload
+                fix    firewall-cmd --permanent --zone=trusted --add-source=fd00:88::/64 && firewall-cmd --reload
+        "#]],
+    );
+}
+
+#[test]
+fn a_policy_of_an_administrator() {
+    let forward = dropping(base("forward", Hook::Forward, 0, Vec::new()));
+    check(
+        &with(node(), table(Kin::Inet, "fw", vec![forward])),
+        &expect![[r#"
+            forward-dropped  containers of mynet do not reach beyond this node: inet fw/forward policy drops the packets
+                where  table inet fw, chain forward, policy drop
+                whose  unknown
+                hits   c2 c3
+                fix    nft insert rule inet fw forward ip saddr 10.88.0.0/24 accept
+                fix    nft insert rule inet fw forward ct state established,related accept
+                fix    nft insert rule inet fw forward ct status dnat accept
+                fix    nft insert rule inet fw forward ip6 saddr fd00:88::/64 accept
+        "#]],
+    );
+}
+
+#[test]
+fn legacy_iptables_with_a_policy() {
+    let mut scene = node();
+    scene.host.filter.legacy = vec![LegacyTable {
+        ipv4: true,
+        name: "filter".to_owned(),
+        policies: vec![("FORWARD".to_owned(), "DROP".to_owned())],
+        rules: Vec::new(),
+    }];
+    check(
+        &scene,
+        &expect![[r#"
+            forward-dropped  containers of mynet do not reach beyond this node: iptables filter/FORWARD policy drops the packets
+                where  iptables (legacy), table filter, chain FORWARD, policy DROP
+                whose  unknown: a person or a program that uses iptables
+                hits   c2 c3
+                fix    iptables-legacy -t filter -I FORWARD -s 10.88.0.0/24 -j ACCEPT
+                fix    iptables-legacy -t filter -I FORWARD -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
+                fix    iptables-legacy -t filter -I FORWARD -m conntrack --ctstate DNAT -j ACCEPT
+        "#]],
+    );
+}
+
+/// Each is found although the other one stops the packet too.
+#[test]
+fn two_filters_do_not_hide_each_other() {
+    let first = base("FORWARD", Hook::Forward, 0, vec![rule(&[drop()])]);
+    let second = base("late", Hook::Forward, 5, vec![rule(&[iifname("cni0"), drop()])]);
+    let scene = with(node(), table(Kin::Ip, "filter", vec![first]));
+    let scene = with(scene, table(Kin::Inet, "own", vec![second]));
+    let mut objects: Vec<String> = found(&scene).into_iter().map(|one| one.object).collect();
+    objects.sort_unstable();
+    objects.dedup();
+    assert_eq!(objects, ["inet own/late rule 1", "ip filter/FORWARD rule 1"]);
+}
+
+/// A route that is wrong does not hide a filter that is wrong too.
+#[test]
+fn a_route_does_not_hide_a_filter() {
+    let forward = base("FORWARD", Hook::Forward, 0, vec![rule(&[oifname("up0"), drop()])]);
+    let mut scene = with(node(), table(Kin::Ip, "filter", vec![forward]));
+    scene.host.routes.remove(0);
+    assert_eq!(ids(&scene), ["forward-dropped"]);
+}
+
+#[test]
+fn each_kind_of_filter_has_its_name() {
+    let one = |kin, hook, parts: &[Vec<Step>]| {
+        with(node(), table(kin, "t", vec![base("c", hook, 0, vec![rule(parts)])]))
+    };
+    assert_eq!(ids(&one(Kin::Bridge, Hook::Forward, &[drop()])), ["bridge-dropped"]);
+    assert_eq!(ids(&one(Kin::Arp, Hook::Input, &[drop()])), ["input-dropped"]);
+    assert_eq!(ids(&one(Kin::Inet, Hook::Input, &[drop()])), ["input-dropped"]);
+    assert_eq!(ids(&one(Kin::Inet, Hook::Output, &[drop()])), ["output-dropped"]);
+    let mut scene = node();
+    let inside = scene.containers[0].inside.as_mut().unwrap();
+    let output = base("o", Hook::Output, 0, vec![rule(&[drop()])]);
+    inside.filter.tables.push(table(Kin::Inet, "own", vec![output]));
+    assert_eq!(ids(&scene), ["inside-dropped"]);
+    let all = found(&scene);
+    assert!(all.iter().all(|finding| finding.hits == ["c2"] || finding.hits == ["c3"]));
+    assert_eq!(
+        all[0].fix,
+        ["nsenter --net=/run/netns/c2 nft delete rule inet own o handle 7"]
+    );
+}
+
+#[test]
+fn a_port_that_is_redirected() {
+    let foreign = nat("PREROUTING", Hook::Prerouting, -100, vec![rule(&[
+        tcp_port(8080),
+        dnat("10.88.0.3", 80),
+    ])]);
+    check(
+        &with(node(), table(Kin::Ip, "nat", vec![foreign])),
+        &expect![[r#"
+            port-redirected  published port 8080/tcp of c2 leads elsewhere: ip nat/PREROUTING rule 1 takes it first
+                where  table ip nat, chain PREROUTING, rule 1: dnat to 10.88.0.3 port 80
+                whose  unknown: a person or a program that uses iptables
+                hits   c2
+                fix    nft delete rule ip nat PREROUTING handle 7
+        "#]],
+    );
+}
+
+#[test]
+fn packets_that_are_not_tracked_are_not_translated() {
+    let notrack = vec![Step::Effect { name: "notrack".to_owned() }];
+    let raw = base("raw", Hook::Prerouting, -300, vec![rule(&[iifname("cni0"), notrack])]);
+    let scene = with(node(), table(Kin::Inet, "own", vec![raw]));
+    assert_eq!(ids(&scene), ["not-translated"]);
+}
+
+/// What people decided is no fault, whoever carries it out.
+#[test]
+fn policies_are_no_faults() {
+    for name in ["netwright-policy", "calico"] {
+        let forward = base("forward", Hook::Forward, 0, vec![rule(&[drop()])]);
+        let scene = with(node(), table(Kin::Inet, name, vec![forward]));
+        assert_eq!(found(&scene), [], "{name}");
+    }
+}
+
+/// A firewall that lets some addresses through is not one that lets nothing through.
+#[test]
+fn what_depends_on_the_address_is_no_fault() {
+    let listed = chain("listed", vec![rule(&[unknown("match set"), accept()]), rule(&[drop()])]);
+    let forward = base(
+        "forward",
+        Hook::Forward,
+        0,
+        vec![rule(&[established(), accept()]), rule(&[iifname("cni0"), jump("listed")])],
+    );
+    let scene = with(node(), table(Kin::Inet, "fw", vec![forward, listed]));
+    assert_eq!(found(&scene), []);
+    let only_some = base(
+        "forward",
+        Hook::Forward,
+        0,
+        vec![rule(&[crate::filter::samples::destination("45.0.0.1"), drop()])],
+    );
+    assert_eq!(found(&with(node(), table(Kin::Inet, "fw", vec![only_some]))), []);
+}
+
+/// As firewalld writes it for a network that is in a zone.
+#[test]
+fn firewalld_with_a_zone_for_the_network() {
+    let forward = base(
+        "filter_FORWARD",
+        Hook::Forward,
+        10,
+        vec![
+            rule(&[established(), accept()]),
+            rule(&[vec![
+                Step::Connection { key: scene::filter::Connection::Status, to: 0 },
+                Step::Bitwise {
+                    from: 0,
+                    to: 0,
+                    mask: 0x20_u32.to_ne_bytes().to_vec(),
+                    xor: vec![0; 4],
+                },
+                Step::Compare {
+                    op: scene::filter::Compare::NotEqual,
+                    from: 0,
+                    with: vec![0; 4],
+                },
+                Step::Verdict(scene::filter::Verdict::Accept),
+            ]]),
+            rule(&[iif_vmap("zones")]),
+            rule(&[reject()]),
+        ],
+    );
+    let zone = chain("filter_FWD_trusted", vec![rule(&[accept()])]);
+    let mut firewalld = table(Kin::Inet, "firewalld", vec![forward, zone]);
+    let goto = scene::filter::Verdict::Goto("filter_FWD_trusted".to_owned());
+    firewalld.sets = vec![verdicts("zones", &[("cni0", goto)])];
+    assert_eq!(found(&with(node(), firewalld)), []);
+}
+
+/// A probe has shown what could not be computed.
+#[test]
+fn a_rule_that_dropped_a_probe() {
+    let forward =
+        base("forward", Hook::Forward, 0, vec![rule(&[unknown("match set"), drop()])]);
+    let scene = with(node(), table(Kin::Inet, "fw", vec![forward]));
+    let question = Question {
+        from: Some("c2".to_owned()),
+        asked: Asked::Echo { to: "198.51.100.1".parse().unwrap() },
+    };
+    let hop = Hop {
+        container: None,
+        link: Some("cni0".to_owned()),
+        dropped: Some(("nft_do_chain".to_owned(), "NETFILTER_DROP".to_owned())),
+        rule: Some(("fw".to_owned(), "forward".to_owned(), 7)),
+        back: false,
+    };
+    let answers = Answers { all: vec![(question, Answer::Silent { hops: vec![hop] })] };
+    let found = judge(Look { scene: &scene, answers: &answers, only: None, to: None });
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].id, "forward-dropped");
+    assert_eq!(found[0].says, "inet fw/forward rule 1 drops a probe to 198.51.100.1");
+}

@@ -1,0 +1,260 @@
+//! Links and addresses of the node, and addresses that another machine has.
+
+use scene::{Container, Link, Namespace, Part};
+
+use super::{Rule, containers, family_of, nothing};
+use crate::Look;
+use crate::finding::{Family, Finding, WayKind};
+
+pub(super) const RULE: Rule = Rule {
+    ids: &["link-down", "no-carrier", "mtu-too-large", "address-duplicate"],
+    needs: &[Part::Links, Part::Routes],
+    asks: nothing,
+    judge,
+};
+
+/// The main routing table (RT_TABLE_MAIN).
+const MAIN: u32 = 254;
+
+/// Links that a container runtime makes carry nothing while no container is on them.
+const IDLE_KINDS: [&str; 3] = ["bridge", "veth", "dummy"];
+
+fn judge(look: Look<'_>) -> Vec<Finding> {
+    let mut found = uplinks(look);
+    found.extend(sizes(look));
+    found.extend(duplicates(&look.scene.host, None));
+    for container in containers(look) {
+        if let Some(inside) = &container.inside {
+            found.extend(duplicates(inside, Some(container)));
+        }
+    }
+    found
+}
+
+/// A link with an address by which this node could reach others, while there is no other way out in
+/// the address's family, and a link of a default route that has no carrier.
+fn uplinks(look: Look<'_>) -> Vec<Finding> {
+    let host = &look.scene.host;
+    let mut found = Vec::new();
+    for link in host.links.iter().filter(|link| is_uplink(look, link)) {
+        let leads_out = default_families(host, link.index);
+        let families: Vec<Family> = match link.up {
+            true => leads_out,
+            // The kernel removes the routes of a link that is set down.
+            false => families_of(link).into_iter().filter(|one| !has_default(host, *one)).collect(),
+        };
+        if families.is_empty() || (link.up && link.carrier) {
+            continue;
+        }
+        let (id, what, fix) = match link.up {
+            false => ("link-down", "is down", format!("ip link set {} up", link.name)),
+            true => ("no-carrier", "has no carrier", "look at the cable, or at the link below".to_owned()),
+        };
+        let says = format!("{} {what}, and this node has no other way to reach others", link.name);
+        let mut finding = Finding::error(id, link.name.clone(), says).fix(fix);
+        if !link.up {
+            finding = finding.seen("there is no default route, and the link has a global address");
+        }
+        for family in families {
+            finding = finding
+                .breaks(WayKind::Outside, Some(family))
+                .breaks(WayKind::Names, Some(family))
+                .breaks(WayKind::Published, Some(family));
+        }
+        found.push(Finding {
+            hits: containers(look).map(|container| container.id.clone()).collect(),
+            ..finding
+        });
+    }
+    found
+}
+
+/// Says whether a link may lead to other machines: it is not a container's, and not one that is idle
+/// without containers.
+fn is_uplink(look: Look<'_>, link: &Link) -> bool {
+    let is_idle = link.kind.as_deref().is_some_and(|kind| kind != "veth" && IDLE_KINDS.contains(&kind));
+    let mut attachments = look.scene.containers.iter().flat_map(|one| &one.attachments);
+    link.name != "lo"
+        && !is_idle
+        && link.alias.is_none()
+        && !link.addresses.is_empty()
+        && !attachments.any(|attachment| attachment.host_links.contains(&link.name))
+}
+
+fn families_of(link: &Link) -> Vec<Family> {
+    let mut families: Vec<Family> = (link.addresses.iter())
+        .filter(|address| !is_link_local(address.address.addr()))
+        .map(|address| family_of(address.address.addr()))
+        .collect();
+    families.sort_unstable();
+    families.dedup();
+    families
+}
+
+fn is_link_local(address: std::net::IpAddr) -> bool {
+    match address {
+        std::net::IpAddr::V4(address) => address.is_link_local(),
+        std::net::IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
+}
+
+fn default_families(namespace: &Namespace, link: u32) -> Vec<Family> {
+    let mut families: Vec<Family> = (namespace.routes.iter())
+        .filter(|route| route.to.prefix_len() == 0 && route.table == MAIN)
+        .filter(|route| route.hops.iter().any(|hop| hop.link == Some(link)))
+        .map(|route| family_of(route.to.addr()))
+        .collect();
+    families.sort_unstable();
+    families.dedup();
+    families
+}
+
+fn has_default(namespace: &Namespace, family: Family) -> bool {
+    namespace.routes.iter().any(|route| {
+        route.to.prefix_len() == 0 && route.table == MAIN && family_of(route.to.addr()) == family
+    })
+}
+
+/// A container's link whose packets are larger than the node's way out takes: it works while routers
+/// may say so.
+fn sizes(look: Look<'_>) -> Vec<Finding> {
+    let host = &look.scene.host;
+    let defaults = host.routes.iter().filter(|route| route.to.prefix_len() == 0 && route.table == MAIN);
+    let out = defaults
+        .flat_map(|route| &route.hops)
+        .filter_map(|hop| host.link_of(hop.link?))
+        .filter(|link| link.name != "lo")
+        .min_by_key(|link| link.mtu);
+    let Some(out) = out else { return Vec::new() };
+    let mut found: Vec<Finding> = Vec::new();
+    for container in containers(look) {
+        let Some(inside) = &container.inside else { continue };
+        for attachment in &container.attachments {
+            let is_routed = attachment.has_plugin("bridge") || attachment.has_plugin("ptp");
+            let Some(link) = inside.link(&attachment.ifname).filter(|_| is_routed) else { continue };
+            let outbound = [Family::V4, Family::V6]
+                .into_iter()
+                .any(|family| super::is_outbound(look.scene, container, family));
+            if link.mtu <= out.mtu || !outbound {
+                continue;
+            }
+            let says = format!(
+                "containers of network {} send packets of up to {} bytes, and {} takes {}",
+                attachment.network, link.mtu, out.name, out.mtu
+            );
+            let finding = Finding::warning("mtu-too-large", attachment.network.clone(), says)
+                .seen("it works only while every sender hears \"fragmentation needed\"")
+                .hits(container.id.clone())
+                .fix(format!("\"mtu\": {} in the configuration of network {}", out.mtu, attachment.network));
+            found.push(finding);
+        }
+    }
+    found
+}
+
+fn duplicates(namespace: &Namespace, container: Option<&Container>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for link in &namespace.links {
+        for address in link.addresses.iter().filter(|address| address.duplicate) {
+            let address = address.address.addr();
+            let whose = container.map_or("this node", Container::called);
+            let says = format!("another machine has {address}, which is {whose}'s on {}", link.name);
+            let finding = Finding::error("address-duplicate", address.to_string(), says)
+                .seen("duplicate address detection failed (dadfailed)")
+                .fix(format!("find the other owner: ip neigh show {address}, and arping or ndisc6 on its link"))
+                .breaks(WayKind::Outside, Some(family_of(address)))
+                .breaks(WayKind::Gateway, Some(family_of(address)))
+                .breaks(WayKind::Between, Some(family_of(address)));
+            found.push(match container {
+                Some(container) => finding.hits(container.id.clone()),
+                None => finding,
+            });
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::question::Answers;
+    use scene::{Address, NextHop, Route, RouteKind, Scene};
+
+    fn ids(scene: &Scene) -> Vec<&'static str> {
+        let answers = Answers::default();
+        let look = Look { scene, answers: &answers, only: None, to: None };
+        judge(look).into_iter().map(|finding| finding.id).collect()
+    }
+
+    fn node() -> Scene {
+        let address = Address {
+            address: "192.0.2.2/24".parse().unwrap(),
+            duplicate: false,
+            tentative: false,
+        };
+        let uplink = Link {
+            index: 2,
+            name: "up0".to_owned(),
+            mtu: 1500,
+            up: true,
+            carrier: true,
+            addresses: vec![address.clone()],
+            ..Link::default()
+        };
+        let idle = Link {
+            index: 3,
+            name: "docker0".to_owned(),
+            kind: Some("bridge".to_owned()),
+            up: true,
+            addresses: vec![address],
+            ..Link::default()
+        };
+        let route = Route {
+            to: "0.0.0.0/0".parse().unwrap(),
+            table: MAIN,
+            kind: RouteKind::Unicast,
+            metric: 0,
+            hops: vec![NextHop { via: Some("192.0.2.1".parse().unwrap()), link: Some(2) }],
+            source: None,
+            mtu: None,
+            protocol: Some(3),
+        };
+        let mut scene = Scene::default();
+        scene.host.links = vec![uplink, idle];
+        scene.host.routes = vec![route];
+        scene
+    }
+
+    #[test]
+    fn the_only_way_out_is_looked_at() {
+        let mut scene = node();
+        assert_eq!(ids(&scene), [""; 0]);
+        scene.host.links[0].carrier = false;
+        assert_eq!(ids(&scene), ["no-carrier"]);
+        scene.host.links[0].up = false;
+        scene.host.routes.clear();
+        assert_eq!(ids(&scene), ["link-down"]);
+    }
+
+    /// Two uplinks, of which one is down: the node reaches others by the other.
+    #[test]
+    fn a_spare_uplink_that_is_down_is_no_fault() {
+        let mut scene = node();
+        let spare = Link {
+            index: 4,
+            name: "up1".to_owned(),
+            up: false,
+            carrier: false,
+            ..scene.host.links[0].clone()
+        };
+        scene.host.links.push(spare);
+        assert_eq!(ids(&scene), [""; 0]);
+    }
+
+    #[test]
+    fn a_duplicate_address() {
+        let mut scene = node();
+        scene.host.links[0].addresses[0].duplicate = true;
+        assert_eq!(ids(&scene), ["address-duplicate"]);
+    }
+}

@@ -1,0 +1,180 @@
+//! Servers of names, as a container's resolv.conf has them.
+
+use std::net::{IpAddr, SocketAddr};
+
+use scene::{Container, Part, Transport};
+
+use super::{Rule, containers, family_of, is_outbound};
+use crate::Look;
+use crate::finding::{Finding, WayKind};
+use crate::question::{Answer, Asked, Question};
+
+pub(super) const RULE: Rule = Rule {
+    ids: &["nameserver-loopback", "nameserver-silent", "nameserver-fails"],
+    needs: &[Part::Names],
+    asks,
+    judge,
+};
+
+/// The port of servers of names (RFC 1035 §4.2).
+const PORT: u16 = 53;
+
+/// How many servers resolv.conf may have (`man 5 resolv.conf`, MAXNS).
+const SERVERS: usize = 3;
+
+fn servers(container: &Container) -> impl Iterator<Item = IpAddr> + '_ {
+    container.nameservers.iter().flatten().take(SERVERS).copied()
+}
+
+/// Names matter to a container that reaches others.
+fn reaches(look: Look<'_>, container: &Container, server: IpAddr) -> bool {
+    is_outbound(look.scene, container, family_of(server))
+}
+
+fn asks(look: Look<'_>) -> Vec<Question> {
+    let mut questions = Vec::new();
+    for container in containers(look) {
+        let asked = servers(container)
+            .filter(|server| !server.is_loopback() && reaches(look, container, *server))
+            .map(|server| Question {
+                from: Some(container.id.clone()),
+                asked: Asked::Name { server },
+            });
+        questions.extend(asked);
+    }
+    questions
+}
+
+fn judge(look: Look<'_>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for container in containers(look) {
+        found.extend(loopback(look, container));
+        for (asked, answer) in look.answers.from(Some(&container.id)) {
+            if let Asked::Name { server } = asked {
+                found.extend(silent(container, *server, answer));
+            }
+        }
+    }
+    found
+}
+
+/// An address of loopback in resolv.conf is the container's own, not the node's.
+fn loopback(look: Look<'_>, container: &Container) -> Option<Finding> {
+    if !servers(container).all(|server| server.is_loopback()) {
+        return None;
+    }
+    let server = servers(container).next()?;
+    let inside = container.inside.as_ref()?;
+    let serves = inside.listeners.iter().any(|listener| {
+        listener.transport == Transport::Udp
+            && listener.at.port() == PORT
+            && (listener.at.ip() == server || listener.at.ip().is_unspecified())
+    });
+    // Docker's server has another port, to which rules inside the container lead.
+    let is_translated = inside.filter.tables.iter().any(|table| {
+        table.chains.iter().any(|chain| chain.base.as_ref().is_some_and(|base| base.kind == "nat"))
+    });
+    if serves
+        || is_translated
+        || look.scene.lacks(Part::Listeners, Some(&container.id))
+        || look.scene.lacks(Part::Nftables, Some(&container.id))
+    {
+        return None;
+    }
+    let says = format!(
+        "{} asks {server} for names, which is its own loopback, and no program of it answers there",
+        container.called()
+    );
+    Some(
+        Finding::error("nameserver-loopback", container.id.clone(), says)
+            .at(format!("resolv.conf of {}", container.called()))
+            .hits(container.id.clone())
+            .fix("give the container a resolv.conf with a server that it reaches; on a node with systemd-resolved, /run/systemd/resolve/resolv.conf has them")
+            .breaks(WayKind::Names, None),
+    )
+}
+
+fn silent(container: &Container, server: IpAddr, answer: &Answer) -> Option<Finding> {
+    let at = SocketAddr::new(server, PORT);
+    let called = container.called();
+    let error = |says: String, seen: String| {
+        Finding::error("nameserver-silent", server.to_string(), says)
+            .seen(seen)
+            .hits(container.id.clone())
+            .fix(format!("let {server} answer, or give {called} another server"))
+            .breaks(WayKind::Names, Some(family_of(server)))
+    };
+    match answer {
+        Answer::Silent { .. } => Some(error(
+            format!("{server} does not answer {called} when it asks for names"),
+            format!("a question to {at} by UDP was not answered"),
+        )),
+        Answer::Refused => Some(error(
+            format!("no program at {server} answers {called} when it asks for names"),
+            format!("{at} refused a question by UDP"),
+        )),
+        Answer::Unreachable { error: cause, .. } => Some(error(
+            format!("{called} does not reach {server}, which it asks for names"),
+            cause.clone(),
+        )),
+        Answer::Named { error: Some(cause), .. } => {
+            let says = format!("{server} does not resolve names for {called}");
+            Some(
+                Finding::warning("nameserver-fails", server.to_string(), says)
+                    .seen(cause.clone())
+                    .hits(container.id.clone()),
+            )
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::question::Answers;
+    use scene::{Attachment, Namespace, Scene};
+
+    fn scene(server: &str) -> Scene {
+        let attachment = Attachment {
+            network: "mynet".to_owned(),
+            plugins: vec!["bridge".to_owned()],
+            gateways: vec!["10.88.0.1".parse().unwrap()],
+            ..Attachment::default()
+        };
+        let container = Container {
+            id: "c1".to_owned(),
+            alive: Some(true),
+            inside: Some(Namespace::default()),
+            nameservers: Some(vec![server.parse().unwrap()]),
+            attachments: vec![attachment],
+            ..Container::default()
+        };
+        Scene { containers: vec![container], ..Scene::default() }
+    }
+
+    fn look<'l>(scene: &'l Scene, answers: &'l Answers) -> Look<'l> {
+        Look { scene, answers, only: None, to: None }
+    }
+
+    #[test]
+    fn the_containers_own_loopback_is_no_server() {
+        let (scene, answers) = (scene("127.0.0.53"), Answers::default());
+        assert_eq!(judge(look(&scene, &answers))[0].id, "nameserver-loopback");
+        assert_eq!(asks(look(&scene, &answers)), []);
+    }
+
+    #[test]
+    fn each_server_is_asked() {
+        let (scene, none) = (scene("10.96.0.10"), Answers::default());
+        let asked = asks(look(&scene, &none));
+        assert_eq!(asked.len(), 1);
+        assert_eq!(judge(look(&scene, &none)), []);
+        let silent =
+            Answers { all: vec![(asked[0].clone(), Answer::Silent { hops: Vec::new() })] };
+        assert_eq!(judge(look(&scene, &silent))[0].id, "nameserver-silent");
+        let good = Answer::Named { after_us: 900, error: None };
+        let good = Answers { all: vec![(asked[0].clone(), good)] };
+        assert_eq!(judge(look(&scene, &good)), []);
+    }
+}

@@ -1,0 +1,313 @@
+//! Hardware addresses: entries that somebody configured and that are wrong, and addresses for which
+//! somebody else answers.
+
+use std::net::IpAddr;
+
+use scene::{Container, Namespace, Part};
+
+use super::{Rule, containers};
+use crate::Look;
+use crate::finding::{Family, Finding, WayKind};
+use crate::path::Site;
+use crate::question::{Answer, Asked, Question};
+
+pub(super) const RULE: Rule = Rule {
+    ids: &["neighbour-wrong", "address-claimed"],
+    needs: &[Part::Links, Part::Neighbours],
+    asks,
+    judge,
+};
+
+fn sites(look: Look<'_>) -> Vec<Site<'_>> {
+    let families = [Family::V4, Family::V6].into_iter();
+    families
+        .flat_map(|family| {
+            containers(look).flat_map(move |container| Site::all(look.scene, container, family))
+        })
+        .collect()
+}
+
+/// The node asks who has a container's address, and the container who has its gateway's.
+fn questions<'s>(site: &Site<'s>) -> Vec<(Question, IpAddr, Option<&'s str>)> {
+    let link = site.seen_by.name.clone();
+    let asked = Asked::WhoHas { address: site.address, link };
+    let mut all = vec![(Question { from: None, asked }, site.address, site.link.mac.as_deref())];
+    if let Some(gateway) = site.gateway {
+        let link = site.attachment.ifname.clone();
+        let asked = Asked::WhoHas { address: gateway, link };
+        let from = Some(site.container.id.clone());
+        all.push((Question { from, asked }, gateway, site.seen_by.mac.as_deref()));
+    }
+    all
+}
+
+fn asks(look: Look<'_>) -> Vec<Question> {
+    let sites = sites(look);
+    sites.iter().flat_map(questions).map(|(question, _, _)| question).collect()
+}
+
+fn judge(look: Look<'_>) -> Vec<Finding> {
+    let scene = look.scene;
+    if scene.lacks(Part::Links, None) {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    let everybody = sites(Look { only: None, ..look });
+    for site in sites(look) {
+        for (question, address, mac) in questions(&site) {
+            found.extend(claimed(look, &site, &question, address, mac));
+        }
+        if !scene.lacks(Part::Neighbours, None) {
+            found.extend(on_node(look, &site));
+            found.extend(in_bridge(look, &site));
+        }
+        if !scene.lacks(Part::Neighbours, Some(&site.container.id)) {
+            found.extend(in_container(&site, &everybody));
+        }
+    }
+    found
+}
+
+fn differs(one: &str, other: &str) -> bool {
+    !one.eq_ignore_ascii_case(other)
+}
+
+/// Somebody else than the owner answers for an address.
+fn claimed(
+    look: Look<'_>,
+    site: &Site<'_>,
+    question: &Question,
+    address: IpAddr,
+    mac: Option<&str>,
+) -> Option<Finding> {
+    let Some(Answer::Owners { macs }) = look.answers.to(question) else { return None };
+    let own = mac?;
+    let other = macs.iter().find(|found| differs(found, own))?;
+    let owner = if address == site.address { site.container.called() } else { "this node" };
+    let says = format!("{other} answers for {address}, which is the address of {owner}");
+    let finding = Finding::error("address-claimed", address.to_string(), says)
+        .at(format!("link {}", site.seen_by.name))
+        .seen(format!("{} answered for {address}; {owner} has {own}", macs.join(" and ")))
+        .hits(site.container.id.clone())
+        .fix(format!("find who has {other}: bridge fdb show | grep -i {other}"));
+    Some(all_ways(finding, site.family()))
+}
+
+fn all_ways(finding: Finding, family: Family) -> Finding {
+    let kinds = [
+        WayKind::Gateway,
+        WayKind::Outside,
+        WayKind::Names,
+        WayKind::FromNode,
+        WayKind::Published,
+        WayKind::PublishedHere,
+    ];
+    kinds.into_iter().fold(finding, |finding, kind| finding.breaks(kind, Some(family)))
+}
+
+/// Returns the hardware address that somebody configured for an address on a link.
+fn configured(namespace: &Namespace, link: u32, address: IpAddr) -> Option<&str> {
+    let mut entries = namespace.neighbours.iter();
+    let entry =
+        entries.find(|one| one.permanent && one.link == link && one.address == address)?;
+    entry.mac.as_deref()
+}
+
+/// The node has an entry for the container that leads elsewhere.
+fn on_node(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
+    let link = site.seen_by;
+    let found = configured(&look.scene.host, link.index, site.address)?;
+    let own = site.link.mac.as_deref()?;
+    if !differs(found, own) {
+        return None;
+    }
+    let called = site.container.called();
+    let says = format!(
+        "this node sends what is for {called} ({}) to {found}, and {called} has {own}",
+        site.address
+    );
+    let object = format!("{} on {}", site.address, link.name);
+    let finding = Finding::error("neighbour-wrong", object, says)
+        .at(format!("neighbour {} dev {} lladdr {found} PERMANENT", site.address, link.name))
+        .seen(format!("{} of {called} has {own}", site.link.name))
+        .hits(site.container.id.clone())
+        .fix(format!("ip neigh del {} dev {}", site.address, link.name));
+    Some(all_ways(finding, site.family()))
+}
+
+/// The container has an entry for its gateway, or for another container, that leads elsewhere.
+fn in_container(site: &Site<'_>, everybody: &[Site<'_>]) -> Vec<Finding> {
+    if !site.inside.neighbours.iter().any(|one| one.permanent) {
+        return Vec::new();
+    }
+    let gateway = site.gateway.map(|gateway| (gateway, site.seen_by.mac.as_deref(), None));
+    let others = everybody.iter().filter(|other| {
+        other.container.id != site.container.id
+            && other.bridge.is_some()
+            && other.bridge.map(|bridge| bridge.index) == site.bridge.map(|bridge| bridge.index)
+            && other.family() == site.family()
+    });
+    let others =
+        others.map(|other| (other.address, other.link.mac.as_deref(), Some(other.container)));
+    let wrong = gateway.into_iter().chain(others).filter_map(|(address, mac, other)| {
+        let found = configured(site.inside, site.link.index, address)?;
+        let own = mac.filter(|own| differs(found, own))?;
+        let called = site.container.called();
+        let owner = other.map_or("its gateway", Container::called);
+        let says = format!(
+            "{called} sends what is for {owner} ({address}) to {found}, and {owner} has {own}"
+        );
+        let name = &site.link.name;
+        let object = format!("{address} on {name} of {called}");
+        let finding = Finding::error("neighbour-wrong", object, says)
+            .at(format!("in {called}: neighbour {address} dev {name} lladdr {found} PERMANENT"))
+            .seen(format!("{owner} has {own}"))
+            .hits(site.container.id.clone())
+            .fix(format!(
+                "nsenter --net={} ip neigh del {address} dev {name}",
+                site.container.netns
+            ));
+        Some(match other {
+            Some(_) => finding.breaks(WayKind::Between, Some(site.family())),
+            None => all_ways(finding, site.family()),
+        })
+    });
+    wrong.collect()
+}
+
+/// The bridge has an entry that leads what is for the container to another port.
+fn in_bridge(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
+    let bridge = site.bridge?;
+    let host = &look.scene.host;
+    let own = site.link.mac.as_deref()?;
+    let entry = host.fdb.iter().find(|entry| {
+        !entry.own
+            && !differs(&entry.mac, own)
+            && entry.port != site.host_end.index
+            && (entry.vlan.is_none() || !bridge.vlan_filtering)
+            && host.link_of(entry.port).is_some_and(|port| port.master == Some(bridge.index))
+    })?;
+    let port = host.link_of(entry.port)?;
+    let called = site.container.called();
+    let says = format!(
+        "bridge {} sends what is for {called} ({own}) to port {} instead of {}",
+        bridge.name, port.name, site.host_end.name
+    );
+    let vlan = entry.vlan.map(|vlan| format!(" vlan {vlan}")).unwrap_or_default();
+    let finding = Finding::error("neighbour-wrong", format!("{own} on {}", port.name), says)
+        .at(format!("fdb {own} dev {}{vlan} master {}", port.name, bridge.name))
+        .seen(format!("{} is the other end of {called}", site.host_end.name))
+        .hits(site.container.id.clone())
+        .fix(format!("bridge fdb del {own} dev {}{vlan} master", port.name))
+        .breaks(WayKind::Between, Some(site.family()));
+    Some(all_ways(finding, site.family()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::samples::{ip, node};
+    use crate::question::Answers;
+    use scene::{Fdb, Neighbour, Scene};
+
+    fn found_with(scene: &Scene, all: Vec<(Question, Answer)>) -> Vec<(String, String)> {
+        let answers = Answers { all };
+        let look = Look { scene, answers: &answers, only: None, to: None };
+        let causes = crate::causes::sort(judge(look), scene).causes;
+        causes.into_iter().map(|one| (one.finding.says, one.finding.fix.join("; "))).collect()
+    }
+
+    fn found(scene: &Scene) -> Vec<(String, String)> {
+        found_with(scene, Vec::new())
+    }
+
+    fn entry(link: u32, address: &str, mac: &str) -> Neighbour {
+        Neighbour {
+            link,
+            address: ip(address),
+            mac: Some(mac.to_owned()),
+            permanent: true,
+            failed: false,
+        }
+    }
+
+    #[test]
+    fn entries_that_are_right_are_no_faults() {
+        let mut scene = node();
+        scene.host.neighbours = vec![entry(3, "10.88.0.2", "02:00:00:00:00:02")];
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        inside.neighbours = vec![entry(2, "10.88.0.1", "02:00:00:00:00:01")];
+        assert!(found(&scene).is_empty());
+        scene.host.neighbours[0] = Neighbour {
+            permanent: false,
+            ..entry(3, "10.88.0.2", "02:00:00:00:00:99")
+        };
+        assert!(found(&scene).is_empty());
+    }
+
+    #[test]
+    fn entries_that_lead_elsewhere_are_found() {
+        let wrong = "02:00:00:00:00:99";
+        let mut scene = node();
+        scene.host.neighbours = vec![entry(3, "10.88.0.2", wrong)];
+        assert_eq!(
+            found(&scene),
+            [(
+                "this node sends what is for c2 (10.88.0.2) to 02:00:00:00:00:99, and c2 has 02:00:00:00:00:02".to_owned(),
+                "ip neigh del 10.88.0.2 dev cni0".to_owned()
+            )]
+        );
+        let mut scene = node();
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        inside.neighbours =
+            vec![entry(2, "fd00:88::1", wrong), entry(2, "10.88.0.3", wrong)];
+        assert_eq!(
+            found(&scene),
+            [
+                (
+                    "c2 sends what is for c3 (10.88.0.3) to 02:00:00:00:00:99, and c3 has 02:00:00:00:00:03".to_owned(),
+                    "nsenter --net=/run/netns/c2 ip neigh del 10.88.0.3 dev eth0".to_owned()
+                ),
+                (
+                    "c2 sends what is for its gateway (fd00:88::1) to 02:00:00:00:00:99, and its gateway has 02:00:00:00:00:01".to_owned(),
+                    "nsenter --net=/run/netns/c2 ip neigh del fd00:88::1 dev eth0".to_owned()
+                ),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_bridge_that_sends_to_another_port() {
+        let mut scene = node();
+        let mac = "02:00:00:00:00:02".to_owned();
+        scene.host.fdb = vec![Fdb { port: 12, mac: mac.clone(), vlan: None, own: false }];
+        assert!(found(&scene).is_empty());
+        scene.host.fdb = vec![Fdb { port: 13, mac, vlan: None, own: false }];
+        assert_eq!(
+            found(&scene),
+            [(
+                "bridge cni0 sends what is for c2 (02:00:00:00:00:02) to port veth3 instead of veth2".to_owned(),
+                "bridge fdb del 02:00:00:00:00:02 dev veth3 master".to_owned()
+            )]
+        );
+    }
+
+    #[test]
+    fn somebody_else_answers() {
+        let scene = node();
+        let answers = Answers::default();
+        let look = Look { scene: &scene, answers: &answers, only: Some("c2"), to: None };
+        let asked = asks(look);
+        let of = |macs: &[&str]| Answer::Owners { macs: macs.iter().map(|mac| (*mac).to_owned()).collect() };
+        let right = vec![
+            (asked[0].clone(), of(&["02:00:00:00:00:02"])),
+            (asked[1].clone(), of(&["02:00:00:00:00:01"])),
+        ];
+        assert!(found_with(&scene, right).is_empty());
+        let wrong = vec![(asked[0].clone(), of(&["02:00:00:00:00:02", "02:00:00:00:00:99"]))];
+        assert_eq!(
+            found_with(&scene, wrong)[0].0,
+            "02:00:00:00:00:99 answers for 10.88.0.2, which is the address of c2"
+        );
+    }
+}

@@ -1,0 +1,224 @@
+//! Switches and tables of the whole node.
+
+use scene::Part;
+
+use super::{Rule, containers, is_outbound, nothing};
+use crate::Look;
+use crate::finding::{Family, Finding, WayKind};
+use crate::question::Answer;
+
+pub(super) const RULE: Rule = Rule {
+    ids: &["forwarding-off", "reverse-path-filter", "router-advertisements", "conntrack-full"],
+    needs: &[Part::Sysctls],
+    asks: nothing,
+    judge,
+};
+
+/// How full the table of tracked connections may be, in percent.
+const CONNTRACK_PERCENT: u64 = 90;
+
+/// RTPROT_RA of linux include/uapi/linux/rtnetlink.h: a router advertisement made the route.
+const OF_ADVERTISEMENT: u8 = 9;
+
+fn judge(look: Look<'_>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    found.extend(forwarding(look, Family::V4, "net.ipv4.ip_forward"));
+    found.extend(forwarding(look, Family::V6, "net.ipv6.conf.all.forwarding"));
+    found.extend(reverse_path(look));
+    found.extend(advertisements(look));
+    found.extend(conntrack(look));
+    found
+}
+
+fn forwarding(look: Look<'_>, family: Family, sysctl: &str) -> Option<Finding> {
+    if look.scene.host.number(sysctl)? != 0 {
+        return None;
+    }
+    let hit: Vec<String> = containers(look)
+        .filter(|container| is_outbound(look.scene, container, family))
+        .map(|container| container.id.clone())
+        .collect();
+    if hit.is_empty() {
+        return None;
+    }
+    let says = format!("{family} forwarding is off, so this node sends no packets of containers on");
+    let finding = Finding::error("forwarding-off", sysctl, says)
+        .at(format!("{sysctl} is 0"))
+        .fix(format!("sysctl -w {sysctl}=1"))
+        .breaks(WayKind::Outside, Some(family))
+        .breaks(WayKind::Names, Some(family))
+        .breaks(WayKind::Published, Some(family))
+        .breaks(WayKind::Nodes, Some(family));
+    Some(Finding { hits: hit, ..finding })
+}
+
+/// The kernel drops what comes in by a link by which it would not answer. Only a probe that ended so
+/// is a proof: a link that is strict is no fault.
+fn reverse_path(look: Look<'_>) -> Vec<Finding> {
+    let mut found: Vec<Finding> = Vec::new();
+    for (question, answer) in &look.answers.all {
+        let (Answer::Silent { hops } | Answer::Unreachable { hops, .. }) = answer else { continue };
+        let Some(hop) = hops.iter().find(|hop| {
+            hop.dropped.as_ref().is_some_and(|(_, reason)| reason.contains("RPFILTER"))
+        }) else {
+            continue;
+        };
+        if hop.container.is_some() {
+            continue;
+        }
+        let link = hop.link.clone().unwrap_or_else(|| "a link".to_owned());
+        let says = format!(
+            "the reverse path filter drops what comes in by {link}: this node would answer by another link"
+        );
+        let finding = Finding::error("reverse-path-filter", link.clone(), says)
+            .at(format!("net.ipv4.conf.{link}.rp_filter and net.ipv4.conf.all.rp_filter"))
+            .seen("the kernel dropped a probe's packet there, with the reason IP_RPFILTER")
+            .fix(format!("sysctl -w net.ipv4.conf.all.rp_filter=2 net.ipv4.conf.{link}.rp_filter=2"))
+            .breaks(WayKind::Outside, Some(Family::V4))
+            .breaks(WayKind::Names, Some(Family::V4))
+            .breaks(WayKind::Published, Some(Family::V4));
+        found.push(match &question.from {
+            Some(container) => finding.hits(container.clone()),
+            None => finding,
+        });
+    }
+    found
+}
+
+/// With forwarding on, the kernel ignores router advertisements unless `accept_ra` is 2: the default
+/// route that one has made expires.
+fn advertisements(look: Look<'_>) -> Vec<Finding> {
+    let host = &look.scene.host;
+    let defaults = host.routes.iter().filter(|route| {
+        route.protocol == Some(OF_ADVERTISEMENT) && route.to.prefix_len() == 0
+    });
+    let mut found = Vec::new();
+    for hop in defaults.flat_map(|route| &route.hops) {
+        let Some(link) = hop.link.and_then(|index| host.link_of(index)) else { continue };
+        let of_link = |key: &str| host.number(&format!("net.ipv6.conf.{}.{key}", link.name));
+        if of_link("forwarding") == Some(1) && of_link("accept_ra") == Some(1) {
+            let says = format!(
+                "the IPv6 default route by {} will expire: it came by a router advertisement, and with forwarding on this node no longer accepts them",
+                link.name
+            );
+            let finding = Finding::warning("router-advertisements", link.name.clone(), says)
+                .at(format!("net.ipv6.conf.{}.accept_ra is 1", link.name))
+                .fix(format!("sysctl -w net.ipv6.conf.{}.accept_ra=2", link.name));
+            if !found.contains(&finding) {
+                found.push(finding);
+            }
+        }
+    }
+    found
+}
+
+fn conntrack(look: Look<'_>) -> Option<Finding> {
+    let table = look.scene.host.conntrack?;
+    if table.max == 0 || table.count * 100 < table.max * CONNTRACK_PERCENT {
+        return None;
+    }
+    let object = "net.netfilter.nf_conntrack_max";
+    let seen = format!("{} of {} connections", table.count, table.max);
+    let fix = format!("sysctl -w {object}={}", table.max * 2);
+    let finding = if table.max <= table.count {
+        Finding::error(
+            "conntrack-full",
+            object,
+            "the table of tracked connections is full, so new connections are dropped",
+        )
+        .breaks(WayKind::Outside, None)
+        .breaks(WayKind::Published, None)
+    } else {
+        Finding::warning("conntrack-full", object, "the table of tracked connections is nearly full")
+    };
+    Some(finding.seen(seen).fix(fix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::question::{Answers, Asked, Hop, Question};
+    use scene::{Attachment, ConntrackTable, Container, Link, NextHop, Route, RouteKind, Scene};
+
+    fn ids(scene: &Scene, answers: &Answers) -> Vec<&'static str> {
+        let look = Look { scene, answers, only: None, to: None };
+        judge(look).into_iter().map(|finding| finding.id).collect()
+    }
+
+    fn node() -> Scene {
+        let attachment = Attachment {
+            network: "mynet".to_owned(),
+            ifname: "eth0".to_owned(),
+            plugins: vec!["bridge".to_owned()],
+            gateways: vec!["10.88.0.1".parse().unwrap()],
+            addresses: vec!["10.88.0.2/24".parse().unwrap()],
+            ..Attachment::default()
+        };
+        let container = Container {
+            id: "c1".to_owned(),
+            alive: Some(true),
+            attachments: vec![attachment],
+            ..Container::default()
+        };
+        let mut scene = Scene { containers: vec![container], ..Scene::default() };
+        let sysctls = &mut scene.host.sysctls;
+        sysctls.insert("net.ipv4.ip_forward".to_owned(), "1".to_owned());
+        sysctls.insert("net.ipv6.conf.all.forwarding".to_owned(), "0".to_owned());
+        scene
+    }
+
+    #[test]
+    fn forwarding_matters_where_a_container_needs_it() {
+        let mut scene = node();
+        // No container has IPv6.
+        assert_eq!(ids(&scene, &Answers::default()), [""; 0]);
+        scene.host.sysctls.insert("net.ipv4.ip_forward".to_owned(), "0\n".to_owned());
+        assert_eq!(ids(&scene, &Answers::default()), ["forwarding-off"]);
+    }
+
+    #[test]
+    fn a_drop_by_the_reverse_path_filter_is_proved_by_a_probe() {
+        let hop = Hop {
+            container: None,
+            link: Some("up1".to_owned()),
+            dropped: Some(("ip_rcv_finish_core".to_owned(), "IP_RPFILTER".to_owned())),
+            rule: None,
+            back: true,
+        };
+        let to = "198.51.100.1".parse().unwrap();
+        let question = Question { from: Some("c1".to_owned()), asked: Asked::Echo { to } };
+        let answers = Answers { all: vec![(question, Answer::Silent { hops: vec![hop] })] };
+        assert_eq!(ids(&node(), &answers), ["reverse-path-filter"]);
+    }
+
+    #[test]
+    fn a_default_route_that_will_expire() {
+        let mut scene = node();
+        let host = &mut scene.host;
+        host.links = vec![Link { index: 2, name: "up0".to_owned(), ..Link::default() }];
+        host.routes = vec![Route {
+            to: "::/0".parse().unwrap(),
+            table: 254,
+            kind: RouteKind::Unicast,
+            metric: 1024,
+            hops: vec![NextHop { via: Some("fe80::1".parse().unwrap()), link: Some(2) }],
+            source: None,
+            mtu: None,
+            protocol: Some(OF_ADVERTISEMENT),
+        }];
+        host.sysctls.insert("net.ipv6.conf.up0.forwarding".to_owned(), "1".to_owned());
+        host.sysctls.insert("net.ipv6.conf.up0.accept_ra".to_owned(), "1".to_owned());
+        assert_eq!(ids(&scene, &Answers::default()), ["router-advertisements"]);
+        scene.host.sysctls.insert("net.ipv6.conf.up0.accept_ra".to_owned(), "2".to_owned());
+        assert_eq!(ids(&scene, &Answers::default()), [""; 0]);
+    }
+
+    #[test]
+    fn a_full_table_of_connections() {
+        let mut scene = node();
+        scene.host.conntrack = Some(ConntrackTable { count: 10, max: 262_144 });
+        assert_eq!(ids(&scene, &Answers::default()), [""; 0]);
+        scene.host.conntrack = Some(ConntrackTable { count: 1000, max: 1000 });
+        assert_eq!(ids(&scene, &Answers::default()), ["conntrack-full"]);
+    }
+}

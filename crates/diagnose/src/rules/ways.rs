@@ -1,0 +1,415 @@
+//! Routes and routing rules that lead a container's packets elsewhere, or nowhere, and ways that
+//! probes found broken.
+
+mod silent;
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+
+use scene::filter::Step;
+use scene::{Link, Namespace, Part, Route, RouteKind, RouteRule, RuleAction, Scene};
+
+use super::{Rule, containers, is_outbound, targets};
+use crate::Look;
+use crate::finding::{Family, Finding, WayKind};
+use crate::path::Site;
+use crate::routes::{Routed, look_up};
+use crate::whose;
+
+pub(super) const RULE: Rule = Rule {
+    ids: &[
+        "no-default-route",
+        "route-covers-pool",
+        "route-refuses",
+        "rule-diverts",
+        "gateway-silent",
+        "outside-silent",
+        "port-silent",
+        "container-silent",
+    ],
+    needs: &[Part::Links, Part::Routes],
+    asks: silent::asks,
+    judge,
+};
+
+fn judge(look: Look<'_>) -> Vec<Finding> {
+    let mut found = silent::judge(look);
+    let scene = look.scene;
+    if scene.lacks(Part::Links, None) || scene.lacks(Part::Routes, None) {
+        return found;
+    }
+    let mark = if may_mark(scene) { None } else { Some(0) };
+    for family in [Family::V4, Family::V6] {
+        for container in containers(look) {
+            if scene.lacks(Part::Routes, Some(&container.id)) {
+                continue;
+            }
+            for site in Site::all(scene, container, family) {
+                let from_node = look_up(&scene.host, None, site.address, None, mark);
+                found.extend(answered(look, &site, from_node, WayKind::FromNode));
+                if is_outbound(scene, container, family) {
+                    found.extend(outside(look, &site, mark));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Says whether a filter of the node may mark packets: then rules that ask for marks are not clear.
+fn may_mark(scene: &Scene) -> bool {
+    let tables = scene.host.filter.tables.iter().filter(|table| table.name != "netwright");
+    let mut steps = tables
+        .flat_map(|table| &table.chains)
+        .flat_map(|chain| &chain.rules)
+        .flat_map(|rule| &rule.steps);
+    let marks = |step: &Step| match step {
+        Step::Effect { name } | Step::Unknown { name } => {
+            name.to_ascii_lowercase().contains("mark")
+        }
+        _ => false,
+    };
+    let mut legacy = scene.host.filter.legacy.iter().flat_map(|table| &table.rules);
+    scene.lacks(Part::Nftables, None)
+        || steps.any(marks)
+        || legacy.any(|rule| rule.contains("MARK"))
+}
+
+/// Addresses that stand for the Internet. Nothing is sent to them: what is so for all of them is so
+/// for whatever has no route of its own.
+fn samples(family: Family) -> [IpAddr; 3] {
+    match family {
+        Family::V4 => {
+            [[45_u8, 0, 0, 1].into(), [93_u8, 184, 0, 1].into(), [185_u8, 0, 0, 1].into()]
+        }
+        Family::V6 => [
+            [0x2400_u16, 0, 0, 0, 0, 0, 0, 1].into(),
+            [0x2600_u16, 0, 0, 0, 0, 0, 0, 1].into(),
+            [0x2a00_u16, 0, 0, 0, 0, 0, 0, 1].into(),
+        ],
+    }
+}
+
+/// Judges how a container reaches beyond the node, and how answers come back.
+fn outside(look: Look<'_>, site: &Site<'_>, mark: Option<u32>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let all: Vec<Vec<Finding>> =
+        samples(site.family()).iter().map(|to| to_and_back(look, site, *to, mark)).collect();
+    // What one of them does not meet depends on the address.
+    if let Some((first, others)) = all.split_first() {
+        let is_common = |finding: &&Finding| {
+            others.iter().all(|other| {
+                other.iter().any(|one| one.id == finding.id && one.object == finding.object)
+            })
+        };
+        found.extend(first.iter().filter(is_common).cloned());
+    }
+    for to in targets(look, site.container) {
+        if to.is_ipv4() == (site.family() == Family::V4) {
+            let own = to_and_back(look, site, to, mark);
+            found.extend(own.into_iter().filter(|one| one.id != "no-default-route"));
+        }
+    }
+    found
+}
+
+fn to_and_back(
+    look: Look<'_>,
+    site: &Site<'_>,
+    to: IpAddr,
+    mark: Option<u32>,
+) -> Vec<Finding> {
+    let host = &look.scene.host;
+    let via = match look_up(site.inside, Some(site.address), to, None, Some(0)) {
+        Routed::By { link, via: Some(via), .. } if link.index == site.link.index => via,
+        Routed::Refused { route, rule } => {
+            let inside = Some(site.container.id.as_str());
+            return vec![refused(look, site, WayKind::Outside, inside, route, rule)];
+        }
+        _ => return Vec::new(),
+    };
+    // Another machine of the network is the gateway.
+    if host.owner_of(via).is_none() {
+        return Vec::new();
+    }
+    let iif = Some(site.seen_by.name.as_str());
+    match look_up(host, Some(site.address), to, iif, mark) {
+        // What goes to such a link is gone. A node without any other network has its default route
+        // there on purpose.
+        Routed::By { link, route, rule, .. }
+            if link.kind.as_deref() == Some("dummy") && 0 < route.to.prefix_len() =>
+        {
+            vec![refused(look, site, WayKind::Outside, None, Some(route), rule)]
+        }
+        Routed::By { link, .. } => {
+            let back = look_up(host, Some(to), site.address, Some(&link.name), mark);
+            answered(look, site, back, WayKind::Outside).into_iter().collect()
+        }
+        Routed::Refused { route, rule } => {
+            vec![refused(look, site, WayKind::Outside, None, route, rule)]
+        }
+        Routed::Nowhere => nowhere(look, site).into_iter().collect(),
+        Routed::Local(_) | Routed::Unknown => Vec::new(),
+    }
+}
+
+/// Judges where the node sends what is for a container.
+fn answered(
+    look: Look<'_>,
+    site: &Site<'_>,
+    routed: Routed<'_>,
+    kind: WayKind,
+) -> Option<Finding> {
+    let knows = knows(&look.scene.host, site);
+    match routed {
+        Routed::By { link, .. } if !knows || link.index == site.seen_by.index => None,
+        Routed::By { link, rule: Some(rule), route, .. } => {
+            Some(diverted(look, site, link, route, rule))
+        }
+        Routed::By { link, route, .. } if 0 < route.to.prefix_len() => {
+            Some(covered(look, site, link, route))
+        }
+        Routed::Refused { route, rule } => Some(refused(look, site, kind, None, route, rule)),
+        // The route to the network is gone: CHECK tells that.
+        Routed::By { .. } | Routed::Nowhere | Routed::Local(_) | Routed::Unknown => None,
+    }
+}
+
+/// Says whether the node has a route to a container by the link that leads there. If it has none,
+/// either it is not meant to have one, or CHECK tells that it is gone.
+fn knows(host: &Namespace, site: &Site<'_>) -> bool {
+    host.routes.iter().any(|route| {
+        route.to.contains(&site.address)
+            && 0 < route.to.prefix_len()
+            && route.hops.iter().any(|hop| hop.link == Some(site.seen_by.index))
+    })
+}
+
+/// The ways that break if packets to a container go elsewhere.
+fn to_container(finding: Finding, site: &Site<'_>) -> Finding {
+    let kinds = [
+        WayKind::Gateway,
+        WayKind::Outside,
+        WayKind::Names,
+        WayKind::FromNode,
+        WayKind::Published,
+        WayKind::PublishedHere,
+    ];
+    kinds.into_iter().fold(finding.hits(site.container.id.clone()), |finding, kind| {
+        finding.breaks(kind, Some(site.family()))
+    })
+}
+
+/// `ip` or `ip -6`.
+fn ip(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "ip",
+        Family::V6 => "ip -6",
+    }
+}
+
+/// Writes a route as `ip route` does.
+fn text(route: &Route, host: &Namespace) -> String {
+    let kind = match route.kind {
+        RouteKind::Blackhole => "blackhole ",
+        RouteKind::Unreachable => "unreachable ",
+        RouteKind::Prohibit => "prohibit ",
+        RouteKind::Throw => "throw ",
+        _ => "",
+    };
+    let mut text = match route.to.prefix_len() {
+        0 => format!("{kind}default"),
+        _ => format!("{kind}{}", route.to),
+    };
+    if let Some(hop) = route.hops.first().filter(|_| route.kind == RouteKind::Unicast) {
+        if let Some(via) = hop.via {
+            text.push_str(&format!(" via {via}"));
+        }
+        if let Some(link) = hop.link.and_then(|index| host.link_of(index)) {
+            text.push_str(&format!(" dev {}", link.name));
+        }
+    }
+    if route.table != 254 {
+        text.push_str(&format!(" table {}", route.table));
+    }
+    if route.metric != 0 {
+        text.push_str(&format!(" metric {}", route.metric));
+    }
+    text
+}
+
+/// Writes a routing rule as `ip rule` does.
+fn rule_text(rule: &RouteRule) -> String {
+    let mut text = format!("{}:", rule.priority);
+    if rule.invert {
+        text.push_str(" not");
+    }
+    text.push_str(&rule.from.map_or(" from all".to_owned(), |net| format!(" from {net}")));
+    if let Some(net) = rule.to {
+        text.push_str(&format!(" to {net}"));
+    }
+    if let Some((value, mask)) = rule.mark {
+        text.push_str(&format!(" fwmark {value:#x}/{mask:#x}"));
+    }
+    if let Some(link) = &rule.iif {
+        text.push_str(&format!(" iif {link}"));
+    }
+    if let Some(link) = &rule.oif {
+        text.push_str(&format!(" oif {link}"));
+    }
+    match rule.action {
+        RuleAction::Table(table) => text.push_str(&format!(" lookup {table}")),
+        RuleAction::Blackhole => text.push_str(" blackhole"),
+        RuleAction::Unreachable => text.push_str(" unreachable"),
+        RuleAction::Prohibit => text.push_str(" prohibit"),
+        _ => {}
+    }
+    text
+}
+
+fn covered(look: Look<'_>, site: &Site<'_>, link: &Link, route: &Route) -> Finding {
+    let (network, to) = (&site.attachment.network, route.to);
+    let says = format!(
+        "a route to {to} leads packets for containers of {network} to {} instead of {}",
+        link.name, site.seen_by.name
+    );
+    let text = text(route, &look.scene.host);
+    let finding = Finding::error("route-covers-pool", format!("{to} dev {}", link.name), says)
+        .at(text.clone())
+        .seen(format!("the node's way to {} is by {}", site.address, link.name))
+        .fix(format!("{} route del {text}", ip(site.family())))
+        .fix(format!("or give network {network} a subnet that no route of this node has"));
+    let finding = Finding { whose: whose::of_route(route, look.scene), ..finding };
+    to_container(finding, site)
+}
+
+fn diverted(
+    look: Look<'_>,
+    site: &Site<'_>,
+    link: &Link,
+    route: &Route,
+    rule: &RouteRule,
+) -> Finding {
+    let says = format!(
+        "routing rule {} leads packets for containers of {} to {} instead of {}",
+        rule.priority, site.attachment.network, link.name, site.seen_by.name
+    );
+    let finding = Finding::error("rule-diverts", object_of(rule), says)
+        .at(format!("rule {}; then route {}", rule_text(rule), text(route, &look.scene.host)))
+        .seen(format!("the node's way to {} is by {}", site.address, link.name))
+        .fix(format!("{} rule del priority {}", ip(site.family()), rule.priority));
+    let finding = Finding { whose: whose::of_link(link, look.scene), ..finding };
+    to_container(finding, site)
+}
+
+fn object_of(rule: &RouteRule) -> String {
+    format!("{} rule {}", if rule.ipv4 { "IPv4" } else { "IPv6" }, rule.priority)
+}
+
+/// A route or a rule refuses. `inside` is the container whose it is.
+fn refused(
+    look: Look<'_>,
+    site: &Site<'_>,
+    kind: WayKind,
+    inside: Option<&str>,
+    route: Option<&Route>,
+    rule: Option<&RouteRule>,
+) -> Finding {
+    let called = site.container.called();
+    let network = &site.attachment.network;
+    let of_whom = match inside {
+        Some(_) => called.to_owned(),
+        None => format!("containers of {network}"),
+    };
+    let tool = match inside {
+        Some(_) => format!("nsenter --net={} {}", site.container.netns, ip(site.family())),
+        None => ip(site.family()).to_owned(),
+    };
+    let (name, place, fix) = match (route, rule) {
+        (Some(route), _) => {
+            let namespace = if inside.is_some() { site.inside } else { &look.scene.host };
+            let text = text(route, namespace);
+            (format!("route {text}"), text.clone(), format!("{tool} route del {text}"))
+        }
+        (None, Some(rule)) => (
+            object_of(rule),
+            format!("rule {}", rule_text(rule)),
+            format!("{tool} rule del priority {}", rule.priority),
+        ),
+        (None, None) => ("a route".to_owned(), "unknown".to_owned(), format!("{tool} route")),
+    };
+    let object = inside.map_or_else(|| name.clone(), |id| format!("{id}: {name}"));
+    let does = match route {
+        Some(route) if route.kind == RouteKind::Unicast => "discards",
+        _ => "refuses",
+    };
+    let says = match kind {
+        WayKind::Outside => {
+            format!("{name} {does} what {of_whom} send beyond this node, or the answers")
+        }
+        _ => format!("{name} {does} what this node sends to {of_whom}"),
+    };
+    let finding = Finding::error("route-refuses", object, says).at(place).fix(fix);
+    let finding = finding.seen(format!("the way of packets of {} ends there", site.address));
+    let whose = match inside {
+        Some(_) => None,
+        None => route.and_then(|route| whose::of_route(route, look.scene)),
+    };
+    let finding = Finding { whose, ..finding }.hits(site.container.id.clone());
+    let family = Some(site.family());
+    match kind {
+        WayKind::Outside => finding
+            .breaks(WayKind::Outside, family)
+            .breaks(WayKind::Names, family)
+            .breaks(WayKind::Published, family),
+        _ => to_container(finding, site),
+    }
+}
+
+/// The node has no way out, although one of its links is on a network of this family.
+fn nowhere(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
+    let host = &look.scene.host;
+    let family = site.family();
+    let is_of = |address: IpAddr| address.is_ipv4() == (family == Family::V4);
+    // Somebody who gave it routes by gateways, and no default route, did so on purpose.
+    let by_gateway = |route: &Route| {
+        is_of(route.to.addr()) && route.hops.iter().any(|hop| hop.via.is_some())
+    };
+    if host.routes.iter().any(by_gateway) {
+        return None;
+    }
+    let is_meant = |address: IpAddr| is_of(address) && is_global(address);
+    let uplink = host.links.iter().find(|link| {
+        link.name != "lo"
+            && link.peer_netnsid.is_none()
+            && !matches!(link.kind.as_deref(), Some("bridge" | "dummy" | "tun" | "wireguard"))
+            && link.addresses.iter().map(|own| own.address.addr()).any(is_meant)
+    })?;
+    let says = format!(
+        "this node has no default route for {family}, so its containers do not reach beyond it"
+    );
+    Some(
+        Finding::error("no-default-route", family.to_string(), says)
+            .at("routing table main")
+            .seen(format!("{} has an address, and no route leads to other networks", uplink.name))
+            .hits(site.container.id.clone())
+            .fix(format!(
+                "{} route add default via GATEWAY dev {}, or restart what configures {}",
+                ip(family),
+                uplink.name,
+                uplink.name
+            ))
+            .breaks(WayKind::Outside, Some(family))
+            .breaks(WayKind::Names, Some(family))
+            .breaks(WayKind::Published, Some(family)),
+    )
+}
+
+/// Says whether an address is neither of a link alone nor of loopback.
+fn is_global(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => !address.is_link_local() && !address.is_loopback(),
+        IpAddr::V6(address) => address.segments()[0] & 0xffc0 != 0xfe80 && !address.is_loopback(),
+    }
+}

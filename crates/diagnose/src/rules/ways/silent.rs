@@ -1,0 +1,300 @@
+//! Ways that probes find broken. Mostly something else explains them; where nothing does, at least
+//! the way is named.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use scene::filter::Hook;
+use scene::{Container, Part, Port, Transport};
+
+use super::super::{containers, is_outbound};
+use super::samples;
+use crate::Look;
+use crate::filter::{Carries, End, Layer, Packet, walk};
+use crate::finding::{Family, Finding, WayKind};
+use crate::path::Site;
+use crate::question::{Answer, Asked, Hop, Question};
+use crate::routes::{Routed, look_up};
+
+const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+
+pub(super) fn asks(look: Look<'_>) -> Vec<Question> {
+    let mut questions = Vec::new();
+    for container in containers(look) {
+        let from = |asked: Asked| Question { from: Some(container.id.clone()), asked };
+        for family in FAMILIES {
+            for site in Site::all(look.scene, container, family) {
+                if let Some(gateway) = site.gateway {
+                    questions.push(from(Asked::Echo { to: gateway }));
+                    let link = site.attachment.ifname.clone();
+                    questions.push(from(Asked::WhoHas { address: gateway, link }));
+                }
+                for port in &site.attachment.ports {
+                    let ends = ends(look, &site, port).into_iter().map(|(to, _)| to);
+                    questions.extend(ends.filter_map(|to| of_node(port, to)));
+                }
+            }
+            if is_outbound(look.scene, container, family) {
+                for asked in outside(look, family) {
+                    questions.push(Question { from: None, asked: asked.clone() });
+                    questions.push(from(asked));
+                }
+            }
+        }
+    }
+    questions
+}
+
+fn of_node(port: &Port, to: SocketAddr) -> Option<Question> {
+    Question::connect(None, port.transport, to)
+}
+
+/// What is asked beyond the node, by a container and by the node itself.
+fn outside(look: Look<'_>, family: Family) -> Vec<Asked> {
+    let is_of = |address: IpAddr| address.is_ipv4() == (family == Family::V4);
+    let named = look.to.filter(|to| is_of(to.ip())).map(|to| Asked::Connect { to });
+    let next = next_router(look, family).map(|to| Asked::Echo { to });
+    named.into_iter().chain(next).collect()
+}
+
+/// The router to which the node sends what is for the Internet, if it can be asked from elsewhere.
+fn next_router(look: Look<'_>, family: Family) -> Option<IpAddr> {
+    let [to, ..] = samples(family);
+    match look_up(&look.scene.host, None, to, None, Some(0)) {
+        Routed::By { via: Some(via), .. } => match via {
+            IpAddr::V6(address) if address.segments()[0] & 0xffc0 == 0xfe80 => None,
+            other => Some(other),
+        },
+        _ => None,
+    }
+}
+
+/// Where a published port can be reached from the node, with the way that this tries: the
+/// container's own address, the node's, and loopback.
+fn ends(look: Look<'_>, site: &Site<'_>, port: &Port) -> Vec<(SocketAddr, WayKind)> {
+    let host = &look.scene.host;
+    let is_of = |address: IpAddr| address.is_ipv4() == site.address.is_ipv4();
+    let mut ends = vec![(SocketAddr::new(site.address, port.container), WayKind::FromNode)];
+    let loopback: IpAddr = match site.family() {
+        Family::V4 => Ipv4Addr::LOCALHOST.into(),
+        Family::V6 => Ipv6Addr::LOCALHOST.into(),
+    };
+    let [sample, ..] = samples(site.family());
+    let uplink = match look_up(host, None, sample, None, Some(0)) {
+        Routed::By { link, .. } => {
+            let mut own = link.addresses.iter().map(|own| own.address.addr());
+            own.find(|address| is_of(*address))
+        }
+        _ => None,
+    };
+    let at = |address: IpAddr| SocketAddr::new(address, port.host);
+    match port.host_ip {
+        Some(address) if !address.is_unspecified() => {
+            if is_of(address) && address.is_loopback() {
+                ends.push((at(address), WayKind::PublishedHere));
+            } else if is_of(address) && host.owner_of(address).is_some() {
+                ends.push((at(address), WayKind::Published));
+            }
+        }
+        _ => {
+            ends.extend(uplink.map(|address| (at(address), WayKind::Published)));
+            ends.push((at(loopback), WayKind::PublishedHere));
+        }
+    }
+    ends
+}
+
+pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for container in containers(look) {
+        for family in FAMILIES {
+            for site in Site::all(look.scene, container, family) {
+                found.extend(gateway(look, &site));
+                for port in &site.attachment.ports {
+                    let ends = ends(look, &site, port);
+                    found.extend(ends.into_iter().filter_map(|(to, kind)| {
+                        port_or_container(look, &site, port, to, kind)
+                    }));
+                }
+            }
+            if is_outbound(look.scene, container, family) {
+                found.extend(beyond(look, container, family));
+            }
+        }
+    }
+    found
+}
+
+/// Says where a probe ended; `None` if it arrived.
+fn lost(answer: &Answer) -> Option<String> {
+    let end = |hops: &[Hop]| match hops.iter().rev().find(|hop| hop.dropped.is_some()) {
+        Some(hop) => {
+            let (function, reason) = hop.dropped.clone().unwrap_or_default();
+            let container = hop.container.as_deref().unwrap_or("the node");
+            let link = hop.link.as_deref().unwrap_or("a link");
+            let what = if hop.back { "the answer" } else { "it" };
+            format!("; {what} ended at {link} of {container}: {function}, {reason}")
+        }
+        None => String::new(),
+    };
+    match answer {
+        Answer::Silent { hops } => Some(format!("was not answered{}", end(hops))),
+        Answer::Unreachable { error, hops } => Some(format!("failed: {error}{}", end(hops))),
+        Answer::Reached { .. }
+        | Answer::Refused
+        | Answer::UpTo { .. }
+        | Answer::Owners { .. }
+        | Answer::Named { .. }
+        | Answer::NotAsked { .. } => None,
+    }
+}
+
+/// Nobody answers for the gateway, or the node does not answer although no filter stops it.
+fn gateway(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
+    let gateway = site.gateway?;
+    let id = Some(site.container.id.clone());
+    let link = site.attachment.ifname.clone();
+    let who = Question { from: id.clone(), asked: Asked::WhoHas { address: gateway, link } };
+    let echo = Question { from: id, asked: Asked::Echo { to: gateway } };
+    let seen = match look.answers.to(&who) {
+        Some(Answer::Owners { macs }) if macs.is_empty() => {
+            format!("nobody answered for {gateway} on {}", site.attachment.ifname)
+        }
+        _ => {
+            let lost = look.answers.to(&echo).and_then(lost)?;
+            if !takes_echo(look, site, gateway) {
+                return None;
+            }
+            format!("an echo request to {gateway} {lost}")
+        }
+    };
+    let called = site.container.called();
+    let says = format!("the gateway {gateway} does not answer {called}");
+    let finding = Finding::error("gateway-silent", format!("{called}: {gateway}"), says)
+        .seen(seen)
+        .hits(site.container.id.clone())
+        .fix(format!("netwright repair {}", site.container.id));
+    let kinds = [WayKind::Gateway, WayKind::Outside, WayKind::Names];
+    Some(kinds.into_iter().fold(finding, |finding, kind| finding.breaks(kind, Some(site.family()))))
+}
+
+/// Says whether the node surely takes an echo request of a container, and sends the answer: many
+/// firewalls drop it, and nothing else.
+fn takes_echo(look: Look<'_>, site: &Site<'_>, gateway: IpAddr) -> bool {
+    let scene = look.scene;
+    let kind = if gateway.is_ipv4() { 8 } else { 128 };
+    let asked = Packet::first(site.address, gateway, Carries::Icmp { kind });
+    let seen_by = site.seen_by.name.as_str();
+    let passes = |hook: Hook, packet: &Packet| {
+        walk(&scene.host, Layer::Ip, hook, packet).end == End::Passes
+    };
+    let ignores = scene.host.number("net.ipv4.icmp_echo_ignore_all").unwrap_or_default() != 0
+        || scene.host.number("net.ipv6.icmp.echo_ignore_all").unwrap_or_default() != 0;
+    let is_hidden =
+        scene.lacks(Part::Nftables, None) || scene.lacks(Part::LegacyIptables, None);
+    !ignores
+        && !is_hidden
+        && passes(Hook::Prerouting, &asked.between(Some(seen_by), None))
+        && passes(Hook::Input, &asked.between(Some(seen_by), None))
+        && passes(Hook::Output, &asked.answer().between(None, Some(seen_by)))
+}
+
+/// The node reaches somebody whom the container does not reach; or neither does, and the caller
+/// asked for it.
+fn beyond(look: Look<'_>, container: &Container, family: Family) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for asked in outside(look, family) {
+        let of = |from: Option<String>| {
+            look.answers.to(&Question { from, asked: asked.clone() })
+        };
+        let own = of(Some(container.id.clone()));
+        let node = of(None);
+        let node_reaches = matches!(node, Some(Answer::Reached { .. } | Answer::Refused));
+        let lost = match (own, node) {
+            (Some(Answer::Refused), Some(Answer::Reached { .. })) => {
+                Some("was refused, and the node's was not".to_owned())
+            }
+            (Some(own), _) => lost(own),
+            (None, _) => None,
+        };
+        let Some(lost) = lost else { continue };
+        let (to, is_named) = match &asked {
+            Asked::Connect { to } => (to.to_string(), true),
+            Asked::Echo { to } => (to.to_string(), false),
+            _ => continue,
+        };
+        if !node_reaches && !is_named {
+            continue;
+        }
+        let called = container.called();
+        let (says, fix) = if node_reaches {
+            (
+                format!("{to} answers this node, and not {called}"),
+                format!(
+                    "look behind this node for what knows nothing of the addresses of {called}"
+                ),
+            )
+        } else {
+            (
+                format!("{to} answers neither {called} nor this node"),
+                format!("look at {to} and at the way to it: ip route get {}", address_of(&asked)),
+            )
+        };
+        found.push(
+            Finding::error("outside-silent", format!("{called}: {to}"), says)
+                .seen(format!("a probe from {called} to {to} {lost}"))
+                .hits(container.id.clone())
+                .fix(fix)
+                .breaks(WayKind::Outside, Some(family)),
+        );
+    }
+    found
+}
+
+fn address_of(asked: &Asked) -> String {
+    match asked {
+        Asked::Connect { to } => to.ip().to_string(),
+        Asked::Echo { to } => to.to_string(),
+        _ => String::new(),
+    }
+}
+
+/// A published port of a container that is not reached from the node.
+fn port_or_container(
+    look: Look<'_>,
+    site: &Site<'_>,
+    port: &Port,
+    to: SocketAddr,
+    kind: WayKind,
+) -> Option<Finding> {
+    let question = of_node(port, to)?;
+    let answer = look.answers.to(&question)?;
+    let lost = match answer {
+        // Where nobody listens, another rule says so.
+        Answer::Refused if listens(look, site.container, port) => "was refused".to_owned(),
+        other => lost(other)?,
+    };
+    let called = site.container.called();
+    let (id, says) = if kind == WayKind::FromNode {
+        ("container-silent", format!("{called} does not answer this node at {to}"))
+    } else {
+        let what = format!("{}/{}", port.host, port.transport.as_str());
+        ("port-silent", format!("published port {what} of {called} does not answer at {to}"))
+    };
+    let finding = Finding::error(id, format!("{called}: {to}"), says)
+        .seen(format!("a connection of this node to {to} {lost}"))
+        .hits(site.container.id.clone())
+        .fix(format!("netwright repair {}", site.container.id))
+        .breaks(kind, Some(site.family()));
+    Some(finding)
+}
+
+/// Says whether a program of the container surely listens on a port at its own address.
+fn listens(look: Look<'_>, container: &Container, port: &Port) -> bool {
+    let Some(inside) = &container.inside else { return false };
+    !look.scene.lacks(Part::Listeners, Some(&container.id))
+        && inside.listeners.iter().any(|listener| {
+            listener.transport == Transport::Tcp
+                && listener.at.port() == port.container
+                && listener.at.ip().is_unspecified()
+        })
+}

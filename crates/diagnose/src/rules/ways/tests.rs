@@ -1,0 +1,174 @@
+use scene::filter::{Family as Kin, Hook};
+
+use super::*;
+use crate::filter::samples::{base, drop, rule as filter_rule, table};
+use crate::path::samples::{ip as address, node, with, with_route};
+use crate::question::{Answer, Answers, Asked, Question};
+use crate::routes::samples::{route, rule};
+
+fn found_with(scene: &Scene, all: Vec<(Question, Answer)>) -> Vec<Finding> {
+    let answers = Answers { all };
+    let look = Look { scene, answers: &answers, only: None, to: None };
+    crate::causes::sort(judge(look), scene).causes.into_iter().map(|one| one.finding).collect()
+}
+
+fn found(scene: &Scene) -> Vec<Finding> {
+    found_with(scene, Vec::new())
+}
+
+fn says(scene: &Scene) -> Vec<String> {
+    found(scene).into_iter().map(|finding| format!("{}  {}", finding.id, finding.says)).collect()
+}
+
+#[test]
+fn a_sound_node_has_no_findings() {
+    assert_eq!(found(&node()), []);
+}
+
+#[test]
+fn the_default_route_is_gone() {
+    let mut scene = node();
+    scene.host.routes.remove(0);
+    assert_eq!(
+        says(&scene),
+        ["no-default-route  this node has no default route for IPv4, so its containers do not reach beyond it"]
+    );
+    assert_eq!(found(&scene)[0].hits, ["c2", "c3"]);
+    // Somebody gave it routes, and none for everything.
+    assert_eq!(found(&with_route(scene, route("10.0.0.0/8", 2, Some("192.0.2.1")))), []);
+}
+
+/// Containers have IPv6 among themselves, and the node has none.
+#[test]
+fn a_node_without_ipv6_is_sound() {
+    let mut scene = node();
+    scene.host.routes.retain(|route| route.to.addr().is_ipv4() || route.to.prefix_len() == 64);
+    scene.host.links[1].addresses.retain(|own| own.address.addr().is_ipv4());
+    assert_eq!(found(&scene), []);
+}
+
+#[test]
+fn a_vpn_covers_the_pool() {
+    let scene = with_route(node(), route("10.88.0.0/25", 9, None));
+    assert_eq!(
+        says(&scene),
+        ["route-covers-pool  a route to 10.88.0.0/25 leads packets for containers of mynet to tun0 instead of cni0"]
+    );
+    let found = found(&scene);
+    assert_eq!(found[0].fix[0], "ip route del 10.88.0.0/25 dev tun0");
+    assert_eq!(found[0].object, "10.88.0.0/25 dev tun0");
+}
+
+#[test]
+fn a_rule_sends_the_pool_into_a_black_hole() {
+    let mut scene = node();
+    let pool = Some("10.88.0.0/24".parse().unwrap());
+    scene.host.rules = vec![
+        rule(0, RuleAction::Table(255)),
+        RouteRule { from: pool, ..rule(100, RuleAction::Table(7)) },
+        rule(32766, RuleAction::Table(254)),
+    ];
+    scene.host.routes.push(Route {
+        table: 7,
+        kind: RouteKind::Blackhole,
+        hops: Vec::new(),
+        ..route("0.0.0.0/0", 0, None)
+    });
+    let all = found(&scene);
+    assert_eq!(all.len(), 1);
+    assert_eq!(all[0].id, "route-refuses");
+    assert_eq!(all[0].object, "route blackhole default table 7");
+    assert_eq!(all[0].fix, ["ip route del blackhole default table 7"]);
+
+    scene.host.rules[1] = RouteRule { from: pool, ..rule(100, RuleAction::Prohibit) };
+    let all = found(&scene);
+    assert_eq!(all[0].object, "IPv4 rule 100");
+    assert_eq!(all[0].place.as_deref(), Some("rule 100: from 10.88.0.0/24 prohibit"));
+    assert_eq!(all[0].fix, ["ip rule del priority 100"]);
+
+    scene.host.rules[1] = RouteRule { to: pool, ..rule(100, RuleAction::Table(8)) };
+    scene.host.routes.push(Route { table: 8, ..route("0.0.0.0/0", 9, None) });
+    assert_eq!(
+        says(&scene),
+        ["rule-diverts  routing rule 100 leads packets for containers of mynet to tun0 instead of cni0"]
+    );
+}
+
+/// A black hole for private addresses is good practice.
+#[test]
+fn a_black_hole_for_others_is_no_fault() {
+    let hole = Route { kind: RouteKind::Blackhole, ..route("172.16.0.0/12", 0, None) };
+    assert_eq!(found(&with_route(node(), hole)), []);
+}
+
+/// A rule that asks for a mark is not clear where packets are marked.
+#[test]
+fn marks_make_rules_unclear() {
+    let mut scene = node();
+    scene.host.rules = vec![
+        rule(0, RuleAction::Table(255)),
+        RouteRule { mark: Some((0, 1)), ..rule(100, RuleAction::Blackhole) },
+        rule(32766, RuleAction::Table(254)),
+    ];
+    assert_eq!(found(&scene).len(), 1);
+    let marks = vec![Step::Effect { name: "meta mark".to_owned() }];
+    let chain = base("mangle", Hook::Prerouting, -150, vec![filter_rule(&[marks])]);
+    assert_eq!(found(&with(scene, table(Kin::Inet, "own", vec![chain]))), []);
+}
+
+#[test]
+fn a_hole_in_the_container() {
+    let mut scene = node();
+    let inside = scene.containers[0].inside.as_mut().unwrap();
+    let all = route("0.0.0.0/0", 0, None);
+    inside.routes[0] = Route { kind: RouteKind::Unreachable, hops: Vec::new(), ..all };
+    let all = found(&scene);
+    assert_eq!(all[0].object, "c2: route unreachable default");
+    assert_eq!(all[0].fix, ["nsenter --net=/run/netns/c2 ip route del unreachable default"]);
+}
+
+#[test]
+fn probes_that_are_lost_are_symptoms() {
+    let scene = node();
+    let question = |from: Option<&str>, asked: Asked| Question { from: from.map(str::to_owned), asked };
+    let silent = || Answer::Silent { hops: Vec::new() };
+    let router = Asked::Echo { to: address("192.0.2.1") };
+    let own = question(Some("c2"), router.clone());
+    let of_node = question(None, router);
+    // The router answers nobody.
+    let both = vec![(own.clone(), silent()), (of_node.clone(), silent())];
+    assert_eq!(found_with(&scene, both), []);
+    let all = found_with(&scene, vec![(own, silent()), (of_node, Answer::Reached { after_us: 1 })]);
+    assert_eq!(all[0].id, "outside-silent");
+    assert_eq!(all[0].says, "192.0.2.1 answers this node, and not c2");
+
+    let gateway = question(Some("c2"), Asked::Echo { to: address("10.88.0.1") });
+    assert_eq!(found_with(&scene, vec![(gateway.clone(), silent())])[0].id, "gateway-silent");
+    // A firewall that takes nothing from containers is usual.
+    let input = base("input", Hook::Input, 0, vec![filter_rule(&[drop()])]);
+    let closed = with(scene.clone(), table(Kin::Inet, "own", vec![input]));
+    assert_eq!(found_with(&closed, vec![(gateway, silent())]), []);
+
+    let port = question(None, Asked::Connect { to: "192.0.2.2:8080".parse().unwrap() });
+    assert_eq!(found_with(&scene, vec![(port, silent())])[0].id, "port-silent");
+    let container = question(None, Asked::Connect { to: "10.88.0.2:80".parse().unwrap() });
+    assert_eq!(found_with(&scene, vec![(container, silent())])[0].id, "container-silent");
+}
+
+#[test]
+fn each_probe_is_asked_for() {
+    let scene = node();
+    let none = Answers::default();
+    let to = Some("198.51.100.1:80".parse().unwrap());
+    let asked = crate::rules::ways::silent::asks(Look { scene: &scene, answers: &none, only: Some("c2"), to });
+    let has = |from: Option<&str>, asked_for: Asked| {
+        asked.contains(&Question { from: from.map(str::to_owned), asked: asked_for })
+    };
+    assert!(has(Some("c2"), Asked::Echo { to: address("10.88.0.1") }));
+    assert!(has(Some("c2"), Asked::Connect { to: "198.51.100.1:80".parse().unwrap() }));
+    assert!(has(None, Asked::Connect { to: "198.51.100.1:80".parse().unwrap() }));
+    assert!(has(None, Asked::Echo { to: address("192.0.2.1") }));
+    assert!(has(None, Asked::Connect { to: "192.0.2.2:8080".parse().unwrap() }));
+    assert!(has(None, Asked::Connect { to: "127.0.0.1:8080".parse().unwrap() }));
+    assert!(!asked.iter().any(|one| one.from.as_deref() == Some("c3")));
+}

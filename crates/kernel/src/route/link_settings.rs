@@ -1,0 +1,96 @@
+//! A link's kernel parameters (`net.ipv4.conf.LINK` and `net.ipv6.conf.LINK`), as the description of
+//! the link has them. To read them as files takes three system calls for each.
+
+use super::link::{IFINFOMSG, ifla};
+use super::{AF_INET, AF_INET6};
+use crate::wire::{self, Attribute, Message};
+
+/// Indexes of IFLA_INET_CONF: `linux include/uapi/linux/ip.h` IPV4_DEVCONF_*, counted from 0.
+mod v4 {
+    pub(super) const FORWARDING: usize = 0;
+    pub(super) const PROXY_ARP: usize = 2;
+    pub(super) const RP_FILTER: usize = 7;
+    pub(super) const ARP_IGNORE: usize = 18;
+    pub(super) const ACCEPT_LOCAL: usize = 22;
+    pub(super) const ROUTE_LOCALNET: usize = 25;
+}
+
+/// Indexes of IFLA_INET6_CONF: `linux include/uapi/linux/ipv6.h` DEVCONF_*.
+mod v6 {
+    pub(super) const FORWARDING: usize = 0;
+    pub(super) const ACCEPT_RA: usize = 3;
+    pub(super) const PROXY_NDP: usize = 22;
+    pub(super) const DISABLE_IPV6: usize = 26;
+}
+
+/// Some of a link's kernel parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct LinkSettings {
+    /// Those of IPv4; `None` if the link does not speak it.
+    pub ipv4: Option<Ipv4Settings>,
+    /// Those of IPv6; `None` if the link or the kernel does not speak it.
+    pub ipv6: Option<Ipv6Settings>,
+}
+
+/// Some of `net.ipv4.conf.LINK`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Ipv4Settings {
+    /// Whether what comes in by it is sent on.
+    pub forwarding: u32,
+    /// The check of sources: 0 none, 1 strict, 2 loose.
+    pub rp_filter: u32,
+    /// Whether addresses of loopback may be routed.
+    pub route_localnet: u32,
+    /// Which requests for its addresses are answered.
+    pub arp_ignore: u32,
+    /// Whether requests for addresses behind other links are answered.
+    pub proxy_arp: u32,
+    /// Whether packets with this host's own source addresses are accepted.
+    pub accept_local: u32,
+}
+
+/// Some of `net.ipv6.conf.LINK`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Ipv6Settings {
+    /// Whether what comes in by it is sent on.
+    pub forwarding: u32,
+    /// Whether router advertisements are accepted: 2 also beside forwarding.
+    pub accept_ra: u32,
+    /// Whether IPv6 is switched off.
+    pub disable_ipv6: u32,
+    /// Whether solicitations of configured addresses are answered.
+    pub proxy_ndp: u32,
+}
+
+impl LinkSettings {
+    /// Reads those of RTM_NEWLINK.
+    pub(crate) fn decode(message: &Message<'_>) -> Self {
+        let spec = message.attributes(IFINFOMSG).find(|attribute| attribute.kind == ifla::AF_SPEC);
+        let Some(spec) = spec else { return Self::default() };
+        let of = |family: u8, kind| spec.find(family.into())?.find(kind);
+        Self {
+            ipv4: of(AF_INET, ifla::INET_CONF).map(|values| Ipv4Settings {
+                forwarding: at(&values, v4::FORWARDING),
+                rp_filter: at(&values, v4::RP_FILTER),
+                route_localnet: at(&values, v4::ROUTE_LOCALNET),
+                arp_ignore: at(&values, v4::ARP_IGNORE),
+                proxy_arp: at(&values, v4::PROXY_ARP),
+                accept_local: at(&values, v4::ACCEPT_LOCAL),
+            }),
+            ipv6: of(AF_INET6, ifla::INET6_CONF).map(|values| Ipv6Settings {
+                forwarding: at(&values, v6::FORWARDING),
+                accept_ra: at(&values, v6::ACCEPT_RA),
+                disable_ipv6: at(&values, v6::DISABLE_IPV6),
+                proxy_ndp: at(&values, v6::PROXY_NDP),
+            }),
+        }
+    }
+}
+
+/// Returns the value at an index; 0 on a kernel that is older than it.
+fn at(values: &Attribute<'_>, index: usize) -> u32 {
+    wire::u32_at(values.value, index * 4).unwrap_or_default()
+}

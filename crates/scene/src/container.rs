@@ -1,0 +1,103 @@
+//! A container and what connects it.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::namespace::{Namespace, Transport};
+
+/// A container.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Container {
+    /// Its ID, as the runtime gave it.
+    pub id: String,
+    /// Its pod, as `NAMESPACE/POD`, or the name that its runtime has for it.
+    pub name: Option<String>,
+    /// The path of its network namespace.
+    pub netns: String,
+    /// Whether that namespace is there; `None` if this cannot be seen.
+    pub alive: Option<bool>,
+    /// The namespace; `None` if it could not be read.
+    pub inside: Option<Namespace>,
+    /// The servers of its resolv.conf; `None` if that could not be read.
+    pub nameservers: Option<Vec<IpAddr>>,
+    /// Its attachments.
+    pub attachments: Vec<Attachment>,
+}
+
+/// A container's attachment to a network.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Attachment {
+    /// The network.
+    pub network: String,
+    /// The interface in the container.
+    pub ifname: String,
+    /// The types of the plugins that made it.
+    pub plugins: Vec<String>,
+    /// The addresses that ADD reported.
+    pub addresses: Vec<IpNet>,
+    /// The gateways that ADD reported.
+    pub gateways: Vec<IpAddr>,
+    /// The hardware address that ADD reported.
+    pub mac: Option<String>,
+    /// The host's links that ADD reported, such as the bridge and the veth's other end.
+    pub host_links: Vec<String>,
+    /// Ports of the host that lead to it.
+    pub ports: Vec<Port>,
+    /// Labels of the container for plugins.
+    pub labels: BTreeMap<String, String>,
+    /// When ADD completed, in seconds since 1970.
+    pub since_s: Option<u64>,
+    /// How it differs from what ADD made, as CHECK tells it; empty if it is sound.
+    pub drifts: Vec<Drift>,
+    /// Why it was not compared; `None` if it was.
+    pub not_checked: Option<String>,
+}
+
+/// A published port.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Port {
+    /// The protocol.
+    pub transport: Transport,
+    /// The port of the host.
+    pub host: u16,
+    /// The address of the host; `None` is every address.
+    pub host_ip: Option<IpAddr>,
+    /// The port of the container.
+    pub container: u16,
+}
+
+/// A difference between what is there and what ADD made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Drift {
+    /// The plugin that tells it.
+    pub plugin: String,
+    /// The error's code.
+    pub code: u32,
+    /// What differs.
+    pub what: String,
+    /// More of it.
+    pub details: String,
+}
+
+impl Container {
+    /// Returns how a person calls it: its name, or its ID.
+    #[must_use]
+    pub fn called(&self) -> &str {
+        self.name.as_deref().unwrap_or(&self.id)
+    }
+}
+
+impl Attachment {
+    /// Says whether a plugin made it, or a part of it.
+    #[must_use]
+    pub fn has_plugin(&self, plugin_type: &str) -> bool {
+        self.plugins.iter().any(|own| own == plugin_type)
+    }
+}

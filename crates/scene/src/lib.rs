@@ -1,0 +1,248 @@
+#![doc = include_str!("../README.md")]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod container;
+pub mod filter;
+mod namespace;
+mod node;
+
+use serde::{Deserialize, Serialize};
+
+pub use container::{Attachment, Container, Drift, Port};
+pub use namespace::{
+    Address, ConntrackTable, Fdb, Link, Listener, Namespace, Neighbour, NextHop, Route, RouteKind,
+    RouteRule, RuleAction, Transport,
+};
+pub use node::{Network, Plugin, Pool, Program, Service};
+
+/// The version of the format. A reader refuses a scene of a higher one.
+pub const FORMAT: u32 = 1;
+
+/// The largest scene that is read, in bytes: a node with 10,000 containers has less.
+pub const MAX_BYTES: usize = 512 * 1024 * 1024;
+
+/// A node at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Scene {
+    /// [`FORMAT`] when it was written.
+    pub version: u32,
+    /// The node's name.
+    pub node: String,
+    /// The kernel's release, as `uname -r` says it.
+    pub kernel: String,
+    /// The version of the program that read it.
+    pub netwright: String,
+    /// When it was read, in seconds since 1970.
+    pub at_s: u64,
+    /// The node's own namespace.
+    pub host: Namespace,
+    /// The containers, sorted by their IDs.
+    pub containers: Vec<Container>,
+    /// The networks that are configured, in the order in which a runtime reads their files.
+    pub networks: Vec<Network>,
+    /// Network configurations that cannot be used: file and reason.
+    pub broken: Vec<(String, String)>,
+    /// The plugins that the networks name.
+    pub plugins: Vec<Plugin>,
+    /// The address pools of networks.
+    pub pools: Vec<Pool>,
+    /// The services of `netwrightd`.
+    pub services: Vec<Service>,
+    /// Programs of the node that change its network.
+    pub programs: Vec<Program>,
+    /// What could not be read.
+    pub holes: Vec<Hole>,
+}
+
+impl Default for Scene {
+    fn default() -> Self {
+        Scene {
+            version: FORMAT,
+            node: String::new(),
+            kernel: String::new(),
+            netwright: String::new(),
+            at_s: 0,
+            host: Namespace::default(),
+            containers: Vec::new(),
+            networks: Vec::new(),
+            broken: Vec::new(),
+            plugins: Vec::new(),
+            pools: Vec::new(),
+            services: Vec::new(),
+            programs: Vec::new(),
+            holes: Vec::new(),
+        }
+    }
+}
+
+/// Something that could not be read: what is missing from the scene is unknown, not absent.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Hole {
+    /// The part of the scene.
+    pub part: Part,
+    /// The container's ID; `None` is the node.
+    pub container: Option<String>,
+    /// Why it could not be read.
+    pub reason: String,
+}
+
+/// A part of a scene that is read at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum Part {
+    /// A whole namespace.
+    Namespace,
+    /// Links and their addresses.
+    Links,
+    /// Routes and routing rules.
+    Routes,
+    /// Neighbours and forwarding entries of bridges.
+    Neighbours,
+    /// Kernel parameters.
+    Sysctls,
+    /// The packet filter of nftables.
+    Nftables,
+    /// Tables of the older iptables.
+    LegacyIptables,
+    /// Connection tracking.
+    Conntrack,
+    /// Sockets that listen.
+    Listeners,
+    /// Processes of the node.
+    Processes,
+    /// The container's resolv.conf.
+    Names,
+    /// Attachments, their records and what CHECK says.
+    Attachments,
+    /// Network configurations.
+    Networks,
+    /// Address pools.
+    Pools,
+    /// Services of `netwrightd`.
+    Services,
+}
+
+impl Part {
+    /// Returns the words for it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Part::Namespace => "the network namespace",
+            Part::Links => "links and addresses",
+            Part::Routes => "routes",
+            Part::Neighbours => "neighbours",
+            Part::Sysctls => "kernel parameters",
+            Part::Nftables => "the packet filter",
+            Part::LegacyIptables => "the rules of legacy iptables",
+            Part::Conntrack => "connection tracking",
+            Part::Listeners => "listening sockets",
+            Part::Processes => "processes",
+            Part::Names => "resolv.conf",
+            Part::Attachments => "attachments",
+            Part::Networks => "network configurations",
+            Part::Pools => "address pools",
+            Part::Services => "services of netwrightd",
+        }
+    }
+}
+
+/// Why a text is not a scene.
+#[derive(Debug, thiserror::Error)]
+pub enum SceneError {
+    /// It is too large.
+    #[error("a scene of {0} bytes is too large")]
+    TooLarge(usize),
+    /// It is not the format, or is cut off.
+    #[error("read the scene")]
+    Format(#[source] serde_json::Error),
+    /// A newer program wrote it.
+    #[error("the scene has format {0}, and this program reads up to {FORMAT}")]
+    Newer(u32),
+}
+
+impl Scene {
+    /// Writes it.
+    ///
+    /// # Panics
+    /// Never: all keys are strings.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("the keys of all maps are strings")
+    }
+
+    /// Reads what [`Scene::to_json`] has written.
+    ///
+    /// # Errors
+    /// [`SceneError`].
+    pub fn from_json(bytes: &[u8]) -> Result<Self, SceneError> {
+        #[derive(Deserialize)]
+        struct Head {
+            version: u32,
+        }
+        if MAX_BYTES < bytes.len() {
+            return Err(SceneError::TooLarge(bytes.len()));
+        }
+        let head: Head = serde_json::from_slice(bytes).map_err(SceneError::Format)?;
+        if FORMAT < head.version {
+            return Err(SceneError::Newer(head.version));
+        }
+        serde_json::from_slice(bytes).map_err(SceneError::Format)
+    }
+
+    /// Says whether a part of the node, or of a container, could not be read.
+    #[must_use]
+    pub fn lacks(&self, part: Part, container: Option<&str>) -> bool {
+        self.holes.iter().any(|hole| {
+            hole.container.as_deref() == container
+                && (hole.part == part || hole.part == Part::Namespace)
+        })
+    }
+
+    /// Returns the container of an ID.
+    #[must_use]
+    pub fn container(&self, id: &str) -> Option<&Container> {
+        self.containers.iter().find(|container| container.id == id)
+    }
+
+    /// Returns the program of a kind that runs.
+    #[must_use]
+    pub fn program(&self, name: &str) -> Option<&Program> {
+        self.programs.iter().find(|program| program.name == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scene_is_read_as_it_was_written() {
+        let scene = Scene {
+            node: "node1".to_owned(),
+            containers: vec![Container { id: "web".to_owned(), ..Container::default() }],
+            holes: vec![Hole {
+                part: Part::Nftables,
+                container: Some("web".to_owned()),
+                reason: "Operation not permitted".to_owned(),
+            }],
+            ..Scene::default()
+        };
+        let read = Scene::from_json(scene.to_json().as_bytes()).unwrap();
+        assert_eq!(read, scene);
+        assert!(read.lacks(Part::Nftables, Some("web")));
+        assert!(!read.lacks(Part::Nftables, None));
+        assert!(!read.lacks(Part::Routes, Some("web")));
+    }
+
+    #[test]
+    fn what_is_no_scene_is_refused() {
+        let text = Scene::default().to_json();
+        let cut = &text.as_bytes()[..text.len() / 2];
+        assert!(matches!(Scene::from_json(cut), Err(SceneError::Format(_))));
+        let newer = text.replacen("\"version\":1", "\"version\":2", 1);
+        assert!(matches!(Scene::from_json(newer.as_bytes()), Err(SceneError::Newer(2))));
+    }
+}

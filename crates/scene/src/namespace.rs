@@ -1,0 +1,294 @@
+//! A network namespace.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::filter::Ruleset;
+
+/// A network namespace at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Namespace {
+    /// Links, by index.
+    pub links: Vec<Link>,
+    /// Routes of all tables but `local`.
+    pub routes: Vec<Route>,
+    /// Routing rules, in the order in which the kernel asks them.
+    pub rules: Vec<RouteRule>,
+    /// Neighbours that a person or a program has configured, and those that failed.
+    pub neighbours: Vec<Neighbour>,
+    /// Forwarding entries of bridges that are not learnt.
+    pub fdb: Vec<Fdb>,
+    /// Kernel parameters by their names, such as `net.ipv4.ip_forward`.
+    pub sysctls: BTreeMap<String, String>,
+    /// Packet filters.
+    pub filter: Ruleset,
+    /// Sockets of programs that listen.
+    pub listeners: Vec<Listener>,
+    /// The table of tracked connections.
+    pub conntrack: Option<ConntrackTable>,
+}
+
+/// A link.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Link {
+    /// Its index in the namespace.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// Its kind (IFLA_INFO_KIND), such as `veth`; `None` for hardware and loopback.
+    pub kind: Option<String>,
+    /// Its hardware address.
+    pub mac: Option<String>,
+    /// Its MTU, in bytes.
+    pub mtu: u32,
+    /// Whether it is set up (IFF_UP).
+    pub up: bool,
+    /// Whether it has a carrier (IFF_LOWER_UP).
+    pub carrier: bool,
+    /// The index of the bridge, VRF or bond it belongs to.
+    pub master: Option<u32>,
+    /// The index of a veth's other end or of the parent, in the namespace `peer_netnsid`.
+    pub peer: Option<u32>,
+    /// The namespace of `peer`; `None`: this one.
+    pub peer_netnsid: Option<i32>,
+    /// Its alias, by which it names its owner.
+    pub alias: Option<String>,
+    /// STP state as port of a bridge: 0 disabled, 1 listening, 2 learning, 3 forwarding, 4 blocking.
+    pub port_state: Option<u8>,
+    /// Whether it is an isolated port of a bridge.
+    pub isolated: bool,
+    /// Whether it is a bridge that runs STP.
+    pub stp: bool,
+    /// Whether it is a bridge that distinguishes VLANs.
+    pub vlan_filtering: bool,
+    /// The table of a VRF.
+    pub vrf_table: Option<u32>,
+    /// Its addresses.
+    pub addresses: Vec<Address>,
+}
+
+/// An address of a link.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Address {
+    /// The address with its subnet's length.
+    pub address: IpNet,
+    /// Another node has the address: duplicate address detection failed (IFA_F_DADFAILED).
+    #[serde(default)]
+    pub duplicate: bool,
+    /// Duplicate address detection has not ended (IFA_F_TENTATIVE).
+    #[serde(default)]
+    pub tentative: bool,
+}
+
+/// A route.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Route {
+    /// The destination; of prefix length 0: the default route.
+    pub to: IpNet,
+    /// The routing table.
+    pub table: u32,
+    /// What happens to the packets.
+    pub kind: RouteKind,
+    /// The metric; lower is preferred.
+    pub metric: u32,
+    /// Where they go; several for a multipath route.
+    pub hops: Vec<NextHop>,
+    /// The preferred source address.
+    pub source: Option<IpAddr>,
+    /// The path's MTU, in bytes.
+    pub mtu: Option<u32>,
+    /// The origin (RTPROT_*).
+    pub protocol: Option<u8>,
+}
+
+/// A next hop of a route.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NextHop {
+    /// The gateway.
+    pub via: Option<IpAddr>,
+    /// The index of the link.
+    pub link: Option<u32>,
+}
+
+/// What happens to the packets of a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum RouteKind {
+    /// They are sent on.
+    Unicast,
+    /// They are dropped.
+    Blackhole,
+    /// They are refused as unreachable.
+    Unreachable,
+    /// They are refused as prohibited.
+    Prohibit,
+    /// The next table is asked.
+    Throw,
+    /// Anything else.
+    Other,
+}
+
+/// A routing rule.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RouteRule {
+    /// Whether it is of IPv4.
+    pub ipv4: bool,
+    /// Its priority: lower first.
+    pub priority: u32,
+    /// Only packets from here.
+    pub from: Option<IpNet>,
+    /// Only packets to here.
+    pub to: Option<IpNet>,
+    /// Only packets that came in by this link.
+    pub iif: Option<String>,
+    /// Only packets bound to this link.
+    pub oif: Option<String>,
+    /// Only packets with this mark, under this mask.
+    pub mark: Option<(u32, u32)>,
+    /// It applies to the packets that do not match.
+    #[serde(default)]
+    pub invert: bool,
+    /// What it does.
+    pub action: RuleAction,
+}
+
+/// What a routing rule does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum RuleAction {
+    /// It asks a table.
+    Table(u32),
+    /// It drops the packets.
+    Blackhole,
+    /// It refuses them as unreachable.
+    Unreachable,
+    /// It refuses them as prohibited.
+    Prohibit,
+    /// Anything else.
+    Other,
+}
+
+/// A neighbour entry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Neighbour {
+    /// The index of the link.
+    pub link: u32,
+    /// The address.
+    pub address: IpAddr,
+    /// The hardware address.
+    pub mac: Option<String>,
+    /// It was configured and stays.
+    pub permanent: bool,
+    /// The neighbour does not answer.
+    pub failed: bool,
+}
+
+/// A forwarding entry of a bridge.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Fdb {
+    /// The index of the port.
+    pub port: u32,
+    /// The hardware address.
+    pub mac: String,
+    /// The VLAN.
+    pub vlan: Option<u16>,
+    /// It is the port's own address.
+    pub own: bool,
+}
+
+/// A transport protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+impl Transport {
+    /// Returns the name, as `tcp`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Transport::Tcp => "tcp",
+            Transport::Udp => "udp",
+        }
+    }
+
+    /// Returns the number in IP's header.
+    #[must_use]
+    pub fn number(self) -> u8 {
+        match self {
+            Transport::Tcp => 6,
+            Transport::Udp => 17,
+        }
+    }
+}
+
+/// A socket that listens, or that is bound and not connected (UDP).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Listener {
+    /// The protocol.
+    pub transport: Transport,
+    /// Where; `[::]` is also IPv4 unless `v6only`.
+    pub at: SocketAddr,
+    /// An IPv6 socket that does not serve IPv4.
+    #[serde(default)]
+    pub v6only: bool,
+    /// The process that has it, if it could be found.
+    pub pid: Option<u32>,
+    /// The process's name.
+    pub program: Option<String>,
+}
+
+/// How full the table of tracked connections is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConntrackTable {
+    /// How many connections are tracked.
+    pub count: u64,
+    /// How many may be.
+    pub max: u64,
+}
+
+impl Namespace {
+    /// Returns the link of a name.
+    #[must_use]
+    pub fn link(&self, name: &str) -> Option<&Link> {
+        self.links.iter().find(|link| link.name == name)
+    }
+
+    /// Returns the link of an index.
+    #[must_use]
+    pub fn link_of(&self, index: u32) -> Option<&Link> {
+        self.links.iter().find(|link| link.index == index)
+    }
+
+    /// Returns the link that has an address.
+    #[must_use]
+    pub fn owner_of(&self, address: IpAddr) -> Option<&Link> {
+        let has = |link: &&Link| link.addresses.iter().any(|own| own.address.addr() == address);
+        self.links.iter().find(has)
+    }
+
+    /// Returns a kernel parameter as a number.
+    #[must_use]
+    pub fn number(&self, sysctl: &str) -> Option<i64> {
+        self.sysctls.get(sysctl)?.trim().parse().ok()
+    }
+}

@@ -1,0 +1,88 @@
+//! What is configured and runs on the node.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+/// A network that is configured.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Network {
+    /// Its name.
+    pub name: String,
+    /// The file.
+    pub file: Option<String>,
+    /// The types of its plugins, in order.
+    pub plugins: Vec<String>,
+    /// The bridge or parent link that its first plugin names.
+    pub link: Option<String>,
+    /// The subnets of its address pool.
+    pub subnets: Vec<IpNet>,
+    /// The gateways of its configuration.
+    pub gateways: Vec<IpAddr>,
+    /// The MTU that its configuration asks for.
+    pub mtu: Option<u32>,
+    /// Whether its containers are to reach beyond the host: it is a gateway, or translates sources.
+    pub outbound: bool,
+    /// Why a container could not be attached now; `None` if it could, or if that is not known.
+    pub refusal: Option<String>,
+    /// What does not stop ADD, but will be missing.
+    pub warnings: Vec<String>,
+}
+
+/// A plugin that a network names.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Plugin {
+    /// Its type.
+    pub plugin_type: String,
+    /// The executable, if there is one.
+    pub path: Option<String>,
+    /// Whether it is one of ours.
+    pub ours: bool,
+    /// The versions of CNI that it speaks.
+    pub versions: Vec<String>,
+    /// Why it cannot be used.
+    pub error: Option<String>,
+}
+
+/// An address pool.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Pool {
+    /// Its network.
+    pub network: String,
+    /// The folder of its reservations.
+    pub folder: String,
+    /// How many addresses are taken.
+    pub used: u64,
+    /// How many there are; `None` if that is too many to count.
+    pub size: Option<u64>,
+    /// Whether the folder can be written.
+    pub writable: bool,
+}
+
+/// A service of `netwrightd`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Service {
+    /// Its name.
+    pub name: String,
+    /// Whether the configuration enables it.
+    pub enabled: bool,
+    /// Whether it runs and is ready; `None` if that cannot be seen.
+    pub ready: Option<bool>,
+    /// What it said last of what it lacks.
+    pub lacks: Option<String>,
+}
+
+/// A program of the node that changes its network.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Program {
+    /// Its name here: `firewalld`, `dockerd`, `kube-proxy`, `NetworkManager`, …
+    pub name: String,
+    /// Its process.
+    pub pid: u32,
+}
