@@ -50,6 +50,7 @@ const CONFIGURATION: Entry = entry("docs/configuration.md", Machine::Plain);
 const CONFORMANCE: Entry = entry("docs/conformance.md", Machine::Plain);
 const DHCP: Entry = entry("docs/dhcp.md", Machine::Systemd);
 const DOCKER: Entry = entry("docs/docker.md", Machine::Docker);
+const DOCTOR: Entry = entry("docs/doctor.md", Machine::Plain);
 const FIREWALL: Entry = entry("docs/firewall.md", Machine::Plain);
 const MULTI_NETWORK: Entry = entry("docs/multi-network.md", Machine::Systemd);
 const NETWRIGHTD: Entry = entry("docs/netwrightd.md", Machine::Plain);
@@ -62,7 +63,7 @@ const RUNTIMES: Entry = entry("docs/runtimes.md", Machine::Runtimes);
 const SECURITY: Entry = entry("docs/security.md", Machine::Plain);
 const SETUP: Entry = entry("docs/setup.md", Machine::Systemd);
 
-const PAGES: [Entry; 18] = [
+const PAGES: [Entry; 19] = [
     README,
     AGENT,
     BY_HAND,
@@ -70,6 +71,7 @@ const PAGES: [Entry; 18] = [
     CONFORMANCE,
     DHCP,
     DOCKER,
+    DOCTOR,
     FIREWALL,
     MULTI_NETWORK,
     NETWRIGHTD,
@@ -409,6 +411,12 @@ fn docker() {
     needs_docker!();
     require!("file:/lib/systemd/systemd", "program:curl");
     follow(&DOCKER);
+}
+
+#[test]
+fn doctor() {
+    require!("root");
+    follow(&DOCTOR);
 }
 
 #[test]
