@@ -96,7 +96,7 @@ pub fn walk_without(
         }
         run.priority = item.priority();
         let (ends, nat) = match item {
-            Item::Rewrite => {
+            Item::Rewrite { .. } => {
                 rewrite_answer(&mut run);
                 continue;
             }

@@ -50,6 +50,7 @@ const CONFIGURATION: Entry = entry("docs/configuration.md", Machine::Plain);
 const CONFORMANCE: Entry = entry("docs/conformance.md", Machine::Plain);
 const DHCP: Entry = entry("docs/dhcp.md", Machine::Systemd);
 const DOCKER: Entry = entry("docs/docker.md", Machine::Docker);
+const DOCTOR: Entry = entry("docs/doctor.md", Machine::Plain);
 const FIREWALL: Entry = entry("docs/firewall.md", Machine::Plain);
 const FIRST_CONTAINER: Entry = entry("docs/first-container.md", Machine::Plain);
 const FROM_GO: Entry = entry("docs/from-go.md", Machine::Runtimes);
@@ -65,6 +66,7 @@ const SECURITY: Entry = entry("docs/security.md", Machine::Plain);
 const SETUP: Entry = entry("docs/setup.md", Machine::Systemd);
 
 const PAGES: [Entry; 20] = [
+const PAGES: [Entry; 19] = [
     README,
     AGENT,
     BY_HAND,
@@ -72,6 +74,7 @@ const PAGES: [Entry; 20] = [
     CONFORMANCE,
     DHCP,
     DOCKER,
+    DOCTOR,
     FIREWALL,
     FIRST_CONTAINER,
     FROM_GO,
@@ -413,6 +416,12 @@ fn docker() {
     needs_docker!();
     require!("file:/lib/systemd/systemd", "program:curl");
     follow(&DOCKER);
+}
+
+#[test]
+fn doctor() {
+    require!("root");
+    follow(&DOCTOR);
 }
 
 #[test]
