@@ -45,12 +45,6 @@ fn containers(look: Look<'_>) -> impl Iterator<Item = &Container> {
     })
 }
 
-/// Says whether a container has an address of a family by an attachment.
-fn has_family(container: &Container, family: Family) -> bool {
-    let mut addresses = container.attachments.iter().flat_map(|one| &one.addresses);
-    addresses.any(|address| family_of(address.addr()) == family)
-}
-
 /// Says whether a container has an address of a family on a network that leads beyond the node.
 fn is_outbound(scene: &Scene, container: &Container, family: Family) -> bool {
     container.attachments.iter().any(|attachment| {

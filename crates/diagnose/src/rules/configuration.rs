@@ -144,7 +144,7 @@ fn pool_state(scene: &Scene, pool: &Pool) -> Option<Finding> {
     let size = pool.size?;
     let seen = format!("{} of {size} addresses are taken", pool.used);
     let is_told = |network: &Network| network.name == pool.network && network.refusal.is_some();
-    if size <= pool.used && !scene.networks.iter().any(|network| is_told(network)) {
+    if size <= pool.used && !scene.networks.iter().any(is_told) {
         let says = format!("network {} has no free address", pool.network);
         return Some(
             Finding::error("network-refused", pool.network.clone(), says)

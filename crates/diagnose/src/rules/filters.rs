@@ -1,6 +1,7 @@
 //! Packet filters that stop a container's packets, whoever made them.
 
 mod fix;
+mod others;
 mod proved;
 mod say;
 #[cfg(test)]
@@ -63,8 +64,9 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
             .flat_map(|container| Site::all(scene, container, family))
             .take(limit)
             .collect();
+        let beyond = others::samples(scene, family);
         for site in &sites {
-            one(look, site, &mut found);
+            one(look, site, &beyond, &mut found);
         }
         let everybody = Look { only: None, ..look };
         let others: Vec<Site<'_>> = containers(everybody)
@@ -91,8 +93,8 @@ fn size(scene: &Scene) -> usize {
     rules.saturating_add(legacy).saturating_add(elements / 8)
 }
 
-/// Follows the ways of one container.
-fn one(look: Look<'_>, site: &Site<'_>, found: &mut Vec<Finding>) {
+/// Follows the ways of one container. `beyond` are addresses beyond the node.
+fn one(look: Look<'_>, site: &Site<'_>, beyond: &[IpAddr], found: &mut Vec<Finding>) {
     let scene = look.scene;
     let family = site.family();
     if site.gateway.is_some() {
@@ -101,13 +103,13 @@ fn one(look: Look<'_>, site: &Site<'_>, found: &mut Vec<Finding>) {
     }
     let caught = agreed(scene, &[Trip::FromNode { to: site }]);
     found.extend(say::all(look, site, &Sort::FromNode, caught));
-    let clients = samples(scene, family);
     if is_outbound(scene, site.container, family) {
-        let trips: Vec<Trip<'_>> = (clients.iter())
-            .map(|(to, port)| Trip::Outside { from: site, to: *to, with: tcp(*port) })
-            .collect();
+        let with = path::carries(Transport::Tcp, Port::Any);
+        let trips: Vec<Trip<'_>> =
+            beyond.iter().map(|to| Trip::Outside { from: site, to: *to, with }).collect();
         found.extend(say::all(look, site, &Sort::Outside, agreed(scene, &trips)));
-        found.extend(trips.first().and_then(|trip| not_translated(look, site, trip)));
+        let one = beyond.first().map(|to| Trip::Outside { from: site, to: *to, with: tcp(443) });
+        found.extend(one.and_then(|trip| not_translated(look, site, &trip)));
         for (to, with) in named(look, site) {
             let sort = Sort::To(to, with);
             let caught = agreed(scene, &[Trip::Outside { from: site, to, with }]);
@@ -115,7 +117,7 @@ fn one(look: Look<'_>, site: &Site<'_>, found: &mut Vec<Finding>) {
         }
     }
     for port in &site.attachment.ports {
-        let trips = published(scene, site, port, &clients);
+        let trips = published(scene, site, port, beyond);
         found.extend(redirected(look, site, port, &trips));
         let sort = Sort::Published(port);
         found.extend(say::all(look, site, &sort, agreed(scene, &trips)));
@@ -142,40 +144,13 @@ fn named(look: Look<'_>, site: &Site<'_>) -> Vec<(IpAddr, Carries)> {
     to.into_iter().chain(servers.take(3).map(|server| (server, dns))).collect()
 }
 
-/// Addresses that stand for what is beyond the node, with ports: some of the Internet, some private
-/// ones, and none to which this node has a route of its own. Nothing is sent to them. What stops
-/// all of them stops whatever leaves the node.
-fn samples(scene: &Scene, family: Family) -> Vec<(IpAddr, u16)> {
-    const V4: [(&str, u16); 6] = [
-        ("45.0.0.1", 443),
-        ("93.184.0.1", 80),
-        ("185.0.0.1", 22),
-        ("10.255.255.1", 5432),
-        ("172.31.255.1", 443),
-        ("192.168.255.1", 80),
-    ];
-    const V6: [(&str, u16); 4] =
-        [("2400::1", 443), ("2600::1", 80), ("2a00::1", 22), ("fdff:ffff:ffff::1", 443)];
-    let all: &[(&str, u16)] = if family == Family::V4 { &V4 } else { &V6 };
-    let is_near = |address: IpAddr| {
-        let host = &scene.host;
-        let own = host.links.iter().flat_map(|link| &link.addresses);
-        let mut nets = own
-            .map(|own| own.address.trunc())
-            .chain(host.routes.iter().map(|route| route.to))
-            .chain(scene.networks.iter().flat_map(|network| network.subnets.iter().copied()));
-        nets.any(|net| 0 < net.prefix_len() && net.contains(&address))
-    };
-    let parsed = all.iter().filter_map(|(text, port)| Some((text.parse::<IpAddr>().ok()?, *port)));
-    parsed.filter(|(address, _)| !is_near(*address)).collect()
-}
-
-/// Returns the trips of clients to a published port, by the link of the default route.
+/// Returns the trips of hosts beyond the node to a published port, by the link of the default
+/// route.
 fn published<'s>(
     scene: &'s Scene,
     site: &'s Site<'s>,
     port: &'s Published,
-    clients: &[(IpAddr, u16)],
+    beyond: &[IpAddr],
 ) -> Vec<Trip<'s>> {
     let family = site.family();
     let host = &scene.host;
@@ -197,10 +172,11 @@ fn published<'s>(
         None => true,
     };
     let Some(at) = at.filter(|_| is_meant) else { return Vec::new() };
-    clients
-        .iter()
-        .map(|(from, _)| Trip::Published { to: site, port, at, by, from: *from })
-        .collect()
+    // Some firewalls let only the node's own network in.
+    let nets = by.addresses.iter().map(|own| own.address);
+    let near = nets.filter(|net| family_of(net.addr()) == family).filter_map(others::beside);
+    let clients = beyond.iter().copied().chain(near);
+    clients.map(|from| Trip::Published { to: site, port, at, by, from }).collect()
 }
 
 /// Returns pairs of containers of one network.

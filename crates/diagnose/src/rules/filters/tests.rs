@@ -221,6 +221,25 @@ fn what_depends_on_the_address_is_no_fault() {
         vec![rule(&[crate::filter::samples::destination("45.0.0.1"), drop()])],
     );
     assert_eq!(found(&with(node(), table(Kin::Inet, "fw", vec![only_some]))), []);
+    // A list of hosts, or of ports, that may be reached.
+    let only = |parts: &[Vec<Step>]| {
+        let rules = vec![rule(&[established(), accept()]), rule(parts)];
+        let forward = dropping(base("forward", Hook::Forward, 0, rules));
+        ids(&with(node(), table(Kin::Inet, "fw", vec![forward])))
+    };
+    let host = crate::filter::samples::destination("203.0.113.9");
+    assert_eq!(only(&[iifname("tun0"), accept()]), ["forward-dropped"]);
+    assert_eq!(found_for_outside(&[host, accept()]), 0);
+    assert_eq!(found_for_outside(&[tcp_port(443), accept()]), 0);
+}
+
+/// How many findings there are of what containers send beyond the node, if nothing else passes.
+fn found_for_outside(parts: &[Vec<Step>]) -> usize {
+    let rules = vec![rule(&[established(), accept()]), rule(parts)];
+    let forward = dropping(base("forward", Hook::Forward, 0, rules));
+    let scene = with(node(), table(Kin::Ip, "fw", vec![forward]));
+    let is_outside = |finding: &&Finding| finding.says.contains("do not reach beyond");
+    found(&scene).iter().filter(is_outside).count()
 }
 
 /// As firewalld writes it for a network that is in a zone.
