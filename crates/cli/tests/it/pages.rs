@@ -65,8 +65,7 @@ const RUNTIMES: Entry = entry("docs/runtimes.md", Machine::Runtimes);
 const SECURITY: Entry = entry("docs/security.md", Machine::Plain);
 const SETUP: Entry = entry("docs/setup.md", Machine::Systemd);
 
-const PAGES: [Entry; 20] = [
-const PAGES: [Entry; 19] = [
+const PAGES: [Entry; 21] = [
     README,
     AGENT,
     BY_HAND,
