@@ -112,8 +112,9 @@ impl Told<'_> {
 
     /// Names the containers that a finding hits, if there are few.
     fn hits(&self, ids: &[String]) -> String {
-        let called = |id: &String| self.scene.container(id).map_or(id.as_str(), Container::called);
-        let names: Vec<&str> = ids.iter().take(NAMED).map(called).collect();
+        let names: Vec<&str> = (ids.iter().take(NAMED))
+            .map(|id| self.scene.container(id).map_or(id.as_str(), Container::called))
+            .collect();
         match ids.len().saturating_sub(NAMED) {
             0 => names.join(", "),
             more => format!("{}, and {more} more containers", names.join(", ")),

@@ -1,5 +1,7 @@
 //! Networks and plugins that cannot be used, or not beside each other.
 
+use testkit::Place as _;
+
 use super::node::Node;
 use super::{Act, Fails, Finds, Fix, Situation};
 
