@@ -51,7 +51,7 @@ fn a_rule_stops_what_it_surely_matches() {
         (vec![Step::Verdict(Verdict::Queue)], "unknown: inet t/f rule 1"),
     ];
     for (steps, expected) in cases {
-        assert_eq!(forward(&in_forward(vec![rule(&[steps.clone()])]), &packet), expected, "{steps:?}");
+        assert_eq!(forward(&in_forward(vec![rule(std::slice::from_ref(&steps))]), &packet), expected, "{steps:?}");
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) fn write(path: &Path, scene: &Scene) -> Result<(), Failure> {
 pub(super) fn read(path: &Path) -> Result<Scene, Failure> {
     let failed = |text: String| Failure::new(cni::code::DECODE_FAILURE, text);
     let metadata = std::fs::metadata(path)
-        .map_err(|error| Failure::new(cni::code::IO_FAILURE, format!("read {}", path.display())).because(&error.to_string()))?;
+        .map_err(|error| Failure::new(cni::code::IO_FAILURE, format!("read {}", path.display())).because(error))?;
     if !metadata.is_file() {
         return Err(failed(format!("{} is not a file", path.display())));
     }
@@ -27,7 +27,7 @@ pub(super) fn read(path: &Path) -> Result<Scene, Failure> {
         return Err(failed(format!("{} is too large for a scene", path.display())));
     }
     let bytes = std::fs::read(path)
-        .map_err(|error| Failure::new(cni::code::IO_FAILURE, format!("read {}", path.display())).because(&error.to_string()))?;
+        .map_err(|error| Failure::new(cni::code::IO_FAILURE, format!("read {}", path.display())).because(error))?;
     Scene::from_json(&bytes).map_err(|error| Failure::of(cni::code::DECODE_FAILURE, &error))
 }
 

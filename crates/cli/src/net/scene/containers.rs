@@ -158,7 +158,7 @@ fn chosen(
 /// Returns the namespace that a name means, as a container of which nothing is known.
 fn bare(text: &str, world: &World) -> Option<Subject> {
     let name = container::resolve(text, world).ok().filter(container::ContainerName::exists)?;
-    let mut subject = Subject::new(&name.derived_id().to_string());
+    let mut subject = Subject::new(name.derived_id().as_ref());
     subject.container.name = Some(text.to_owned());
     subject.container.netns = name.netns_text();
     subject.container.alive = Some(true);

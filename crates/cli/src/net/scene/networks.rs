@@ -177,7 +177,7 @@ fn describe(list: &NetworkList) -> Network {
     network.link = network.link.filter(|link| !link.is_empty());
     network.mtu = keys.mtu.filter(|mtu| *mtu != 0);
     if let Some(sets) = ranges(&first.object) {
-        for range in sets.sets().iter().flat_map(|set| set.ranges()) {
+        for range in sets.sets().iter().flat_map(ipam::RangeSet::ranges) {
             network.subnets.push(range.subnet());
             network.gateways.push(range.gateway());
         }
