@@ -128,7 +128,7 @@ fn a_node_is_read_with_what_surrounds_its_containers() {
     let eth0 = inside.link("eth0").unwrap();
     assert_eq!(eth0.mac, attachment.mac);
     let has = |wanted: &IpAddr| eth0.addresses.iter().any(|one| one.address.addr() == *wanted);
-    assert!(attachment.addresses.iter().map(|net| net.addr()).all(|own| has(&own)), "{eth0:?}");
+    assert!(attachment.addresses.iter().all(|net| has(&net.addr())), "{eth0:?}");
     assert!(inside.routes.iter().any(|route| route.to.to_string() == "::/0"), "{inside:?}");
     let [listener] = inside.listeners.as_slice() else { panic!("{:?}", inside.listeners) };
     assert_eq!(listener.at, "127.0.0.1:80".parse().unwrap());
