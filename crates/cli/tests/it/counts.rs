@@ -220,7 +220,7 @@ fn a_plugin_asks_no_more_of_the_kernel_than_it_did() {
 fn a_chain_asks_no_more_of_the_kernel_than_it_did() {
     testkit::require!("root", "program:strace");
     let found = Host::new("counts-chain").attach_and_detach(together);
-    hold(&found, &[("chain ADD", [397, 45, 50, 0, 806]), ("chain DEL", [393, 32, 44, 2, 873])]);
+    hold(&found, &[("chain ADD", [397, 45, 50, 0, 808]), ("chain DEL", [393, 32, 44, 2, 873])]);
 }
 
 /// A CHECK that repairs observes a sound attachment once: beyond the calls of CHECK it needs those

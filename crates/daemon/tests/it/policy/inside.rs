@@ -134,7 +134,7 @@ fn connections_on_a_macvlan_are_cut() {
         client.write_all(b"?").unwrap();
         server.read_exact(&mut [0; 1]).unwrap();
         change(&cluster, &json!({"spec": {"ingress": []}}));
-        wait_until("the end of the connection", || {
+        wait_until(&format!("the end of the connection to {at}"), || {
             client.write_all(b"?").is_err_and(|error| {
                 matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
             })

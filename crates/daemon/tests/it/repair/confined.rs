@@ -33,7 +33,7 @@ const IPAM: &str = "netwrightd@ipam.service";
 const POLICY: &str = "netwrightd@policy.service";
 
 /// They run no plugins and enter no namespaces.
-const APART: [&str; 4] = ["netwrightd@agent.service", IPAM, POLICY, "netwrightd@routing.service"];
+const APART: [&str; 3] = ["netwrightd@agent.service", IPAM, "netwrightd@routing.service"];
 
 fn unit(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/systemd").join(name)
