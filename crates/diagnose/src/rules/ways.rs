@@ -7,6 +7,7 @@ mod tests;
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use scene::filter::Step;
 use scene::{Link, Namespace, Part, Route, RouteKind, RouteRule, RuleAction, Scene};
 
@@ -298,9 +299,21 @@ fn diverted(
     let finding = Finding::error("rule-diverts", object_of(rule), says)
         .at(format!("rule {}; then route {}", rule_text(rule), text(route, &look.scene.host)))
         .seen(format!("the node's way to {} is by {}", site.address, link.name))
-        .fix(format!("{} rule del priority {}", ip(site.family()), rule.priority));
+        .fix(format!(
+            "{} rule add priority {} to {} lookup main",
+            ip(site.family()),
+            rule.priority.saturating_sub(1),
+            pool(look, site)
+        ));
     let finding = Finding { whose: whose::of_link(link, look.scene), ..finding };
     to_container(finding, site)
+}
+
+/// The subnet of a container's network; the container's own prefix if that is not known.
+fn pool(look: Look<'_>, site: &Site<'_>) -> IpNet {
+    let network = look.scene.networks.iter().find(|one| one.name == site.attachment.network);
+    let mut nets = network.into_iter().flat_map(|network| &network.subnets).copied();
+    nets.find(|net| net.contains(&site.address)).unwrap_or_else(|| IpNet::from(site.address))
 }
 
 fn object_of(rule: &RouteRule) -> String {

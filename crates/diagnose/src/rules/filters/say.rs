@@ -108,7 +108,7 @@ pub(super) fn all(
 /// Returns the finding's ID for a filter of the node.
 pub(super) fn id(layer: Layer, hook: Hook) -> &'static str {
     match (layer, hook) {
-        (Layer::Bridge, _) => "bridge-dropped",
+        (Layer::Bridge | Layer::Device, _) => "bridge-dropped",
         (_, Hook::Input) => "input-dropped",
         (_, Hook::Output) => "output-dropped",
         _ => "forward-dropped",

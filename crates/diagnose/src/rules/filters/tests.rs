@@ -150,6 +150,10 @@ fn each_kind_of_filter_has_its_name() {
         with(node(), table(kin, "t", vec![base("c", hook, 0, vec![rule(parts)])]))
     };
     assert_eq!(ids(&one(Kin::Bridge, Hook::Forward, &[drop()])), ["bridge-dropped"]);
+    let mut at_link = one(Kin::Netdev, Hook::Ingress, &[drop()]);
+    let ingress = at_link.host.filter.tables[0].chains[0].base.as_mut().unwrap();
+    ingress.device = Some("veth2".to_owned());
+    assert_eq!(ids(&at_link), ["bridge-dropped"]);
     assert_eq!(ids(&one(Kin::Arp, Hook::Input, &[drop()])), ["input-dropped"]);
     assert_eq!(ids(&one(Kin::Inet, Hook::Input, &[drop()])), ["input-dropped"]);
     assert_eq!(ids(&one(Kin::Inet, Hook::Output, &[drop()])), ["output-dropped"]);
