@@ -305,7 +305,7 @@ impl<'s> Tracer<'s> {
         match self.route(packet)? {
             Routed::By { link, .. } => Ok(link),
             Routed::Refused { .. } | Routed::Nowhere if !self.by_routes => {
-                uplink(&self.scene.host, packet).ok_or(Halt::Unknown)
+                uplink(self.scene, packet).ok_or(Halt::Unknown)
             }
             Routed::Refused { route, rule } => self.stop(Why::Refused { route, rule }),
             Routed::Nowhere => self.stop(Why::NoRoute),
@@ -344,17 +344,21 @@ impl<'s> Tracer<'s> {
 }
 
 /// Returns the link by which packets would leave if the routes were as they should be.
-fn uplink<'s>(host: &'s Namespace, packet: &Packet) -> Option<&'s Link> {
+fn uplink<'s>(scene: &'s Scene, packet: &Packet) -> Option<&'s Link> {
+    let host = &scene.host;
     let mut defaults = host.routes.iter().filter(|route| route.to.prefix_len() == 0);
     let link = defaults.find_map(|route| host.link_of(route.hops.first()?.link?));
-    let has = |link: &&Link| {
-        link.kind.is_none()
-            && link.addresses.iter().any(|own| {
-                let address = own.address.addr();
-                address.is_ipv4() == packet.is_ipv4() && !address.is_loopback()
-            })
+    let is_of_container = |link: &Link| {
+        let mut attachments = scene.containers.iter().flat_map(|one| &one.attachments);
+        attachments.any(|attachment| attachment.host_links.contains(&link.name))
     };
-    link.or_else(|| host.links.iter().find(has))
+    let is_uplink = |link: &&Link| {
+        link.name != "lo"
+            && !matches!(link.kind.as_deref(), Some("bridge" | "dummy" | "tun" | "wireguard"))
+            && !is_of_container(link)
+            && link.addresses.iter().any(|own| own.address.addr().is_ipv4() == packet.is_ipv4())
+    };
+    link.or_else(|| host.links.iter().find(is_uplink))
 }
 
 /// Returns a packet as a container's namespace sees it: marks and translations stay on the node.

@@ -393,9 +393,11 @@ fn nowhere(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
         return None;
     }
     let is_meant = |address: IpAddr| is_of(address) && is_global(address);
+    let attachments = look.scene.containers.iter().flat_map(|one| &one.attachments);
+    let of_containers: Vec<&String> = attachments.flat_map(|one| &one.host_links).collect();
     let uplink = host.links.iter().find(|link| {
         link.name != "lo"
-            && link.peer_netnsid.is_none()
+            && !of_containers.contains(&&link.name)
             && !matches!(link.kind.as_deref(), Some("bridge" | "dummy" | "tun" | "wireguard"))
             && link.addresses.iter().map(|own| own.address.addr()).any(is_meant)
     })?;

@@ -26,9 +26,14 @@ pub(super) fn commands(
         None => whose::owner_of(place, look.scene).map(|(owner, _)| owner),
     };
     let nets = subnets(look, site);
+    let is_running = look.scene.program("firewalld").is_some();
     let is_forwarded = matches!(place.hook, Hook::Forward | Hook::Prerouting | Hook::Postrouting);
     match owner {
-        Some(Owner::Firewalld) => nets.iter().map(zone).collect(),
+        // The plugin `firewall` opens the chain FORWARD of iptables, where it is closed.
+        _ if is_forward_policy(place) && site.attachment.has_plugin("firewall") => {
+            vec!["netwright repair".to_owned()]
+        }
+        Some(Owner::Firewalld) if is_running => nets.iter().map(zone).collect(),
         Some(Owner::Ufw) if is_forwarded => {
             let allow = |net: &IpNet| {
                 [format!("ufw route allow from {net}"), format!("ufw route allow to {net}")]
@@ -44,6 +49,12 @@ pub(super) fn commands(
         Some(Owner::Docker) if place.chain == "DOCKER-USER" => remove(place, netns),
         _ => accept(site, sort, caught, &nets, netns),
     }
+}
+
+/// Says whether a place is the policy of the chain FORWARD of iptables.
+fn is_forward_policy(place: &Place) -> bool {
+    let is_iptables = place.legacy || matches!(place.family, "ip" | "ip6");
+    is_iptables && place.rule.is_none() && place.table == "filter" && place.base == "FORWARD"
 }
 
 /// The subnets of a container's network, of its family; its address if they are not known.
