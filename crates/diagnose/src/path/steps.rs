@@ -348,14 +348,12 @@ fn uplink<'s>(scene: &'s Scene, packet: &Packet) -> Option<&'s Link> {
     let host = &scene.host;
     let mut defaults = host.routes.iter().filter(|route| route.to.prefix_len() == 0);
     let link = defaults.find_map(|route| host.link_of(route.hops.first()?.link?));
-    let is_of_container = |link: &Link| {
-        let mut attachments = scene.containers.iter().flat_map(|one| &one.attachments);
-        attachments.any(|attachment| attachment.host_links.contains(&link.name))
-    };
+    let attachments = scene.containers.iter().flat_map(|one| &one.attachments);
+    let of_containers: Vec<&String> = attachments.flat_map(|one| &one.host_links).collect();
     let is_uplink = |link: &&Link| {
         link.name != "lo"
             && !matches!(link.kind.as_deref(), Some("bridge" | "dummy" | "tun" | "wireguard"))
-            && !is_of_container(link)
+            && !of_containers.contains(&&link.name)
             && link.addresses.iter().any(|own| own.address.addr().is_ipv4() == packet.is_ipv4())
     };
     link.or_else(|| host.links.iter().find(is_uplink))
