@@ -11,6 +11,7 @@ mod filtered;
 mod inside;
 mod linked;
 pub(super) mod node;
+mod pairs;
 mod routed;
 
 use std::collections::BTreeSet;
@@ -76,6 +77,22 @@ enum Fix {
 /// taken off this list.
 const NOT_YET: [(u8, &str); 1] =
     [(4, "only the way of a probe's answer shows it, and probes are not followed")];
+
+const TABLES: [&[Situation]; 9] = [
+    routed::SWITCHES,
+    routed::ROUTES,
+    linked::BRIDGE,
+    linked::NEIGHBOURS,
+    inside::INSIDE,
+    filtered::FILTERS,
+    filtered::LEGACY,
+    configured::PLUGINS,
+    configured::NETWORKS,
+];
+
+fn all() -> impl Iterator<Item = &'static Situation> {
+    TABLES.into_iter().flatten()
+}
 
 /// What a printed fix may begin with to be a command.
 const COMMANDS: [&str; 13] = [
@@ -280,25 +297,13 @@ fn networks_that_are_in_each_others_way() {
 /// All situations are tried, each by one table.
 #[test]
 fn the_situations_are_48() {
-    let tables = [
-        routed::SWITCHES,
-        routed::ROUTES,
-        linked::BRIDGE,
-        linked::NEIGHBOURS,
-        inside::INSIDE,
-        filtered::FILTERS,
-        filtered::LEGACY,
-        configured::PLUGINS,
-        configured::NETWORKS,
-    ];
-    let numbers: Vec<u8> =
-        tables.iter().flat_map(|table| table.iter().map(|one| one.number)).collect();
+    let numbers: Vec<u8> = all().map(|one| one.number).collect();
     let different: BTreeSet<u8> = numbers.iter().copied().collect();
     assert_eq!((numbers.len(), different.len()), (48, 48), "{numbers:?}");
     for (number, why) in NOT_YET {
         assert!(different.contains(&number) && !why.is_empty(), "{number}: {why:?}");
     }
-    for situation in tables.iter().copied().flatten() {
+    for situation in all() {
         let latent = match situation.fails {
             Fails::Latent(why) => Some(why),
             _ => None,
