@@ -49,14 +49,8 @@ fn a_bundle_is_judged_as_the_node_was() {
     for id in ["forwarding-off", "loopback-down", "attachment-differs"] {
         assert!(ids.iter().any(|one| one == id), "{id}: {ids:?}");
     }
-    // The executable and the file where anybody may read them.
-    let elsewhere = node.lab.sh(&format!(
-        "mkdir /run/anybody; cp {EXECUTABLE} {path} /run/anybody; chmod -R a+rX /run/anybody; rm {path}; \
-         cd /run/anybody; PATH=/usr/sbin:/usr/bin:/sbin:/bin setpriv --reuid=65534 --regid=65534 --clear-groups \
-         ./netwright doctor --output json --from bundle.json || [ $? = 1 ]; rm -r /run/anybody"
-    ));
-    let elsewhere: Value = serde_json::from_str(&elsewhere).unwrap();
-    assert_eq!(elsewhere, here.json());
+    let (code, elsewhere) = as_nobody(&node, path, "--from bundle.json");
+    assert_eq!((code, elsewhere), (Some(1), here.json()));
 
     let only = node.doctor(&["c1", "--no-probe"]).failed(1).json();
     assert_eq!(only["container"], "c1");
@@ -68,6 +62,35 @@ fn a_bundle_is_judged_as_the_node_was() {
         .collect();
     assert!(objects.contains(&"c1"), "{objects:?}");
     assert!(!objects.iter().any(|one| one.contains("c2")), "{objects:?}");
+}
+
+/// Calls `doctor` as a user without rights, beside a copy of a file. Returns its exit code and what
+/// it said.
+#[track_caller]
+fn as_nobody(node: &Node, file: &str, arguments: &str) -> (Option<i32>, Value) {
+    // The executable and the file are where anybody may read them.
+    node.lab.sh(&format!(
+        "mkdir /run/anybody; cp {EXECUTABLE} {file} /run/anybody; chmod -R a+rX /run/anybody"
+    ));
+    let output = node.lab.try_sh(&format!(
+        "cd /run/anybody; exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin setpriv --reuid=65534 \
+         --regid=65534 --clear-groups ./netwright doctor --output json {arguments}"
+    ));
+    node.lab.sh("rm -r /run/anybody");
+    let said = serde_json::from_slice(&output.stdout);
+    (output.status.code(), said.unwrap_or_else(|error| panic!("{error}: {output:?}")))
+}
+
+/// What nobody but root may see is told as not seen: neither as sound nor as wrong.
+#[test]
+fn who_has_no_rights_hears_what_was_not_seen() {
+    require!("root", "program:setpriv");
+    let node = Node::new("doctor-nobody");
+    let (code, said) = as_nobody(&node, "/etc/hostname", "");
+    let is_unknown = |one: &Value| one["severity"] == "unknown";
+    let found = said["findings"].as_array().unwrap();
+    assert!(!found.is_empty() && found.iter().all(is_unknown), "{said:#}");
+    assert_eq!(code, Some(3), "{said:#}");
 }
 
 /// The exit code follows what is told.
