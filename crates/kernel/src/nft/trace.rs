@@ -228,7 +228,8 @@ impl Judged {
     }
 
     /// Says whether the packet is one of a flow on its way there (`Some(false)`) or back
-    /// (`Some(true)`). Translation may have changed one end of it.
+    /// (`Some(true)`). Translation may have changed one end of it, but not of an echo: of that, ask
+    /// about each flow that translation may make of it.
     #[must_use]
     pub fn of_flow(&self, flow: &Flow) -> Option<bool> {
         let packet = self.packet.as_ref()?;
@@ -254,7 +255,13 @@ impl Judged {
             false => [packet.source, packet.destination],
             true => [packet.destination, packet.source],
         };
-        (ends[0] == flow.source || ends[1] == flow.destination).then_some(back)
+        let same = [ends[0] == flow.source, ends[1] == flow.destination];
+        let is_one = match flow.protocol {
+            // A process has one identifier for all its echo requests.
+            Protocol::Echo => same == [true, true],
+            _ => same != [false, false],
+        };
+        is_one.then_some(back)
     }
 }
 
