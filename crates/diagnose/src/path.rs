@@ -188,6 +188,33 @@ fn run<'s>(mut tracer: Tracer<'s>, trip: &Trip<'s>) -> Outcome<'s> {
     }
 }
 
+/// Returns the link by which packets would leave if the routes were as they should be.
+pub(crate) fn uplink(scene: &Scene, ipv4: bool) -> Option<&Link> {
+    let host = &scene.host;
+    let of_route = |route: &Route| host.link_of(route.hops.first()?.link?);
+    let defaults = || host.routes.iter().filter(|route| route.to.prefix_len() == 0);
+    let own = defaults().filter(|route| route.to.addr().is_ipv4() == ipv4).find_map(of_route);
+    let link = own.or_else(|| defaults().find_map(of_route));
+    let attachments = scene.containers.iter().flat_map(|one| &one.attachments);
+    let of_containers: Vec<&String> = attachments.flat_map(|one| &one.host_links).collect();
+    let is_uplink = |link: &&Link| {
+        link.name != "lo"
+            && !matches!(link.kind.as_deref(), Some("bridge" | "dummy" | "tun" | "wireguard"))
+            && !of_containers.contains(&&link.name)
+            && link.addresses.iter().any(|own| own.address.addr().is_ipv4() == ipv4)
+    };
+    link.or_else(|| host.links.iter().find(is_uplink))
+}
+
+/// Returns the address of a link by which others know the node: not one of the link alone.
+pub(crate) fn address_of(link: &Link, ipv4: bool) -> Option<IpAddr> {
+    let mut addresses = link.addresses.iter().map(|own| own.address.addr());
+    addresses.find(|address| match address {
+        IpAddr::V4(_) => ipv4,
+        IpAddr::V6(address) => !ipv4 && address.segments()[0] & 0xffc0 != 0xfe80,
+    })
+}
+
 /// Returns a connection of a client to a port.
 #[must_use]
 pub fn carries(transport: Transport, destination: Port) -> Carries {
@@ -255,8 +282,7 @@ fn outside<'s>(
 
     tracer.back = true;
     let mut answer = left.packet.answer();
-    let mut addresses = out.addresses.iter().map(|own| own.address.addr());
-    let address = addresses.find(|own| own.is_ipv4() == to.is_ipv4());
+    let address = address_of(out, to.is_ipv4());
     let answer = match (left.source, address) {
         (Holds::No, _) => Some(answer),
         (Holds::Yes, Some(address)) => {
@@ -339,8 +365,7 @@ fn cross<'s>(
 }
 
 fn from_node<'s>(tracer: &mut Tracer<'s>, to: &'s Site<'s>) -> Result<Passed<'s>, Halt<'s>> {
-    let mut own = to.seen_by.addresses.iter().map(|own| own.address.addr());
-    let own = own.find(|own| own.is_ipv4() == to.address.is_ipv4());
+    let own = address_of(to.seen_by, to.address.is_ipv4());
     let source = own.or(to.gateway).ok_or(Halt::Unknown)?;
     let packet = Packet::first(source, to.address, ANY_TCP);
     tracer.route_to(to, &packet)?;
@@ -420,8 +445,7 @@ fn published_here<'s>(
     }
     let packet = sent.packet.between(None, Some(&to.seen_by.name));
     let left = tracer.at_node(Hook::Postrouting, &packet)?;
-    let mut addresses = to.seen_by.addresses.iter().map(|own| own.address.addr());
-    let source = addresses.find(|own| own.is_ipv4() == to.address.is_ipv4());
+    let source = address_of(to.seen_by, to.address.is_ipv4());
     let (Some(source), Holds::Yes) = (source, left.source) else { return Err(Halt::Unknown) };
     let packet = tracer.down(to, &Packet { source, ..left.packet })?;
     let packet = tracer.into(to, &packet)?;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use scene::filter::Hook;
 use scene::{Link, Namespace, Part, Scene};
 
-use super::{Site, Stop, Why};
+use super::{Site, Stop, Why, uplink};
 use crate::filter::{self, End, Holds, Layer, Packet, Place, Walked};
 use crate::routes::{self, Routed};
 
@@ -305,7 +305,7 @@ impl<'s> Tracer<'s> {
         match self.route(packet)? {
             Routed::By { link, .. } => Ok(link),
             Routed::Refused { .. } | Routed::Nowhere if !self.by_routes => {
-                uplink(self.scene, packet).ok_or(Halt::Unknown)
+                uplink(self.scene, packet.is_ipv4()).ok_or(Halt::Unknown)
             }
             Routed::Refused { route, rule } => self.stop(Why::Refused { route, rule }),
             Routed::Nowhere => self.stop(Why::NoRoute),
@@ -341,22 +341,6 @@ impl<'s> Tracer<'s> {
         let host = &self.scene.host;
         Ok(routes::look_up(host, Some(packet.source), packet.destination, iif, packet.mark))
     }
-}
-
-/// Returns the link by which packets would leave if the routes were as they should be.
-fn uplink<'s>(scene: &'s Scene, packet: &Packet) -> Option<&'s Link> {
-    let host = &scene.host;
-    let mut defaults = host.routes.iter().filter(|route| route.to.prefix_len() == 0);
-    let link = defaults.find_map(|route| host.link_of(route.hops.first()?.link?));
-    let attachments = scene.containers.iter().flat_map(|one| &one.attachments);
-    let of_containers: Vec<&String> = attachments.flat_map(|one| &one.host_links).collect();
-    let is_uplink = |link: &&Link| {
-        link.name != "lo"
-            && !matches!(link.kind.as_deref(), Some("bridge" | "dummy" | "tun" | "wireguard"))
-            && !of_containers.contains(&&link.name)
-            && link.addresses.iter().any(|own| own.address.addr().is_ipv4() == packet.is_ipv4())
-    };
-    link.or_else(|| host.links.iter().find(is_uplink))
 }
 
 /// Returns a packet as a container's namespace sees it: marks and translations stay on the node.

@@ -148,7 +148,12 @@ fn to_and_back(
             answered(look, site, back, WayKind::Outside).into_iter().collect()
         }
         Routed::Refused { route, rule } => {
-            vec![refused(look, site, WayKind::Outside, None, route, rule)]
+            let mut found = vec![refused(look, site, WayKind::Outside, None, route, rule)];
+            // What refuses may hide that there is no way out in any case.
+            if look_up(host, None, to, None, mark) == Routed::Nowhere {
+                found.extend(nowhere(look, site));
+            }
+            found
         }
         Routed::Nowhere => nowhere(look, site).into_iter().collect(),
         Routed::Local(_) | Routed::Unknown => Vec::new(),

@@ -8,7 +8,7 @@ use scene::{Container, Port as Published};
 use super::{Caught, fix};
 use crate::Look;
 use crate::filter::{Carries, Layer, Place};
-use crate::finding::{Finding, WayKind};
+use crate::finding::{Family, Finding, WayKind};
 use crate::path::Site;
 use crate::whose;
 
@@ -187,22 +187,26 @@ fn counted(look: Look<'_>, caught: &Caught) -> Option<u64> {
 /// A foreign rule takes a published port first.
 pub(super) fn redirected(
     look: Look<'_>,
-    site: &Site<'_>,
+    container: &Container,
+    family: Family,
     port: &Published,
     place: &Place,
 ) -> Finding {
     let what = format!("{}/{}", port.host, port.transport.as_str());
     let says = format!(
         "published port {what} of {} leads elsewhere: {} takes it first",
-        site.container.called(),
+        container.called(),
         place.name()
     );
+    let kind = match place.hook {
+        Hook::Output => WayKind::PublishedHere,
+        _ => WayKind::Published,
+    };
     let finding = Finding::error("port-redirected", place.name(), says)
         .at(place.to_string())
         .seen(format!("by the rules as they are, a packet to port {what} is sent elsewhere there"))
-        .hits(site.container.id.clone())
-        .breaks(WayKind::Published, Some(site.family()))
-        .breaks(WayKind::PublishedHere, Some(site.family()));
+        .hits(container.id.clone())
+        .breaks(kind, Some(family));
     let finding = Finding { whose: whose::of_place(place, look.scene), ..finding };
     fix::remove(place, None).into_iter().fold(finding, Finding::fix)
 }
