@@ -292,20 +292,24 @@ fn a_rule_that_dropped_a_probe() {
     let forward =
         base("forward", Hook::Forward, 0, vec![rule(&[unknown("match set"), drop()])]);
     let scene = with(node(), table(Kin::Inet, "fw", vec![forward]));
-    let question = Question {
-        from: Some("c2".to_owned()),
-        asked: Asked::Echo { to: "198.51.100.1".parse().unwrap() },
-    };
+    let of = |asked: Asked| Question { from: Some("c2".to_owned()), asked };
+    let question = of(Asked::Connect { to: "198.51.100.1:80".parse().unwrap() });
     let hop = Hop {
         container: None,
         link: Some("cni0".to_owned()),
         dropped: Some(("nft_do_chain".to_owned(), "NETFILTER_DROP".to_owned())),
-        rule: Some(("fw".to_owned(), "forward".to_owned(), 7)),
+        rule: Some(("inet fw".to_owned(), "forward".to_owned(), 7)),
         back: false,
     };
-    let answers = Answers { all: vec![(question, Answer::Silent { hops: vec![hop] })] };
-    let found = judge(Look { scene: &scene, answers: &answers, only: None, to: None });
+    let silent = Answer::Silent { hops: vec![hop] };
+    let judged = |question: Question| {
+        let answers = Answers { all: vec![(question, silent.clone())] };
+        judge(Look { scene: &scene, answers: &answers, only: None, to: None })
+    };
+    let found = judged(question);
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].id, "forward-dropped");
-    assert_eq!(found[0].says, "inet fw/forward rule 1 drops a probe to 198.51.100.1");
+    assert_eq!(found[0].says, "inet fw/forward rule 1 drops a probe to 198.51.100.1:80");
+    // A firewall that drops echo requests may let all else through.
+    assert_eq!(judged(of(Asked::Echo { to: "198.51.100.1".parse().unwrap() })), []);
 }

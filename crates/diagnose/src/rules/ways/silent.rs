@@ -11,7 +11,7 @@ use super::samples;
 use crate::Look;
 use crate::filter::{Carries, End, Layer, Packet, walk};
 use crate::finding::{Family, Finding, WayKind};
-use crate::path::{Site, address_of};
+use crate::path::{Outcome, Site, Trip, address_of, follow_filters};
 use crate::question::{Answer, Asked, Hop, Question};
 use crate::routes::{Routed, look_up};
 
@@ -230,6 +230,11 @@ fn beyond(look: Look<'_>, container: &Container, family: Family) -> Vec<Finding>
         if !node_reaches && !is_named {
             continue;
         }
+        if let Asked::Echo { to } = asked
+            && !passes_echo(look, container, family, to)
+        {
+            continue;
+        }
         let called = container.called();
         let (says, fix) = if node_reaches {
             (
@@ -253,6 +258,15 @@ fn beyond(look: Look<'_>, container: &Container, family: Family) -> Vec<Finding>
         );
     }
     found
+}
+
+/// Says whether all filters surely let an echo request of a container pass, and the answer.
+fn passes_echo(look: Look<'_>, container: &Container, family: Family, to: IpAddr) -> bool {
+    let with = Carries::Icmp { kind: if to.is_ipv4() { 8 } else { 128 } };
+    Site::all(look.scene, container, family).any(|site| {
+        let trip = Trip::Outside { from: &site, to, with };
+        matches!(follow_filters(look.scene, &trip, &[]), Outcome::Passes(_))
+    })
 }
 
 fn address_in(asked: &Asked) -> String {
