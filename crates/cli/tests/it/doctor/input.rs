@@ -116,7 +116,7 @@ fn what_is_ignored_is_not_told() {
 /// People read it on any terminal, and may stop reading.
 #[test]
 fn the_text_is_ascii_unless_the_terminal_takes_more() {
-    require!("root");
+    require!("root", "program:nft");
     let node = Node::new("doctor-text");
     let (done, broken) = node.run("ip -n c1 link set lo down");
     assert!(done, "{broken}");
@@ -129,6 +129,13 @@ fn the_text_is_ascii_unless_the_terminal_takes_more() {
     assert!(plain.is_ascii(), "{plain}");
     assert!(plain.contains("x loopback-down"), "{plain}");
     assert!(plain.contains("nsenter --net=/run/netns/c1 ip link set lo up"), "{plain}");
+    // A name may have anything in it.
+    let table = "table ip other { chain forward { type filter hook forward priority 0; \
+                 oifname up0 drop comment \\\"a\\033[31mb\\\"; }; }";
+    let (done, broken) = node.run(&format!("printf \"{table}\" | nft -f -"));
+    assert!(done, "{broken}");
+    let named = text("LC_ALL", "C");
+    assert!(named.contains("forward-dropped") && !named.contains('\u{1b}'), "{named}");
     let rich = text("LC_ALL", "C.UTF-8");
     assert!(rich.contains("✘ loopback-down"), "{rich}");
 
