@@ -181,8 +181,14 @@ fn a_port_that_is_redirected() {
         tcp_port(8080),
         dnat("10.88.0.3", 80),
     ])]);
+    let scene = with(node(), table(Kin::Ip, "nat", vec![foreign]));
+    // It is found whatever else is wrong: no default route, no address in the container.
+    let mut worse = scene.clone();
+    worse.host.routes.remove(0);
+    worse.containers[0].inside.as_mut().unwrap().links[1].addresses.clear();
+    assert_eq!(ids(&worse), ["port-redirected"]);
     check(
-        &with(node(), table(Kin::Ip, "nat", vec![foreign])),
+        &scene,
         &expect![[r#"
             port-redirected  published port 8080/tcp of c2 leads elsewhere: ip nat/PREROUTING rule 1 takes it first
                 where  table ip nat, chain PREROUTING, rule 1: dnat to 10.88.0.3 port 80
