@@ -152,7 +152,7 @@ fn prepare_all<'s>(scene: &'s Scene, all: &[(Question, Answer)]) -> Vec<Probe<'s
         if !is_open || MOST_OF_ONE <= taken.iter().filter(|one| **one == asked).count() {
             continue;
         }
-        let order = u32::try_from(probes.len()).unwrap_or(u32::MAX);
+        let order = u16::try_from(probes.len()).unwrap_or(u16::MAX);
         if let Some(probe) = prepare(scene, question, number, order) {
             probes.push(probe);
             taken.push(asked);
@@ -167,7 +167,7 @@ fn prepare<'s>(
     scene: &'s Scene,
     question: &Question,
     number: usize,
-    order: u32,
+    order: u16,
 ) -> Option<Probe<'s>> {
     let container = match &question.from {
         Some(id) => Some(scene.container(id)?),
@@ -183,14 +183,14 @@ fn prepare<'s>(
         Asked::Name { server } => SocketAddr::new(*server, names::PORT),
         _ => return None,
     };
-    let make = || sockets::packet(&question.asked, to);
+    let make = || sockets::packet(&question.asked, to, order);
     let (packet, flow) = match &netns {
         Some(netns) => within(netns, make).ok()??,
         None => make()?,
     };
     let ip = if to.is_ipv4() { IPV4 } else { IPV6 };
     let length = match &packet {
-        Packet::Echo => SHORTEST + std::process::id() % SHORTEST_OF + STEP.saturating_mul(order),
+        Packet::Echo => SHORTEST + std::process::id() % SHORTEST_OF + STEP * u32::from(order),
         Packet::Connect(_) => ip + SYN,
         Packet::Name(_) => {
             let message = names::question(QUESTION).len();
@@ -291,7 +291,8 @@ impl Probe<'_> {
 
     fn send_echo(&self) -> Option<Answer> {
         let question = echo::Question { address: self.to.ip(), size: self.length };
-        match echo::ask_all(&[question], TIMEOUT).ok()?.first()? {
+        let identifier = self.flows.first()?.source_port;
+        match echo::ask_all_as(identifier, &[question], TIMEOUT).ok()?.first()? {
             Echo::Answered(took) => Some(Answer::Reached { after_us: micros(*took) }),
             _ => None,
         }

@@ -13,6 +13,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use super::super::micros;
 use super::TIMEOUT;
 
+/// How far the identifiers of followed echo requests are from the process's others.
+const FIRST_IDENTIFIER: u16 = 0x4000;
+
 /// How it is sent.
 #[derive(Debug)]
 pub(super) enum Packet {
@@ -26,7 +29,7 @@ pub(super) enum Packet {
 
 /// Makes the socket that sends, in the calling thread's namespace, so that its port is known
 /// before.
-pub(super) fn packet(asked: &Asked, to: SocketAddr) -> Option<(Packet, Flow)> {
+pub(super) fn packet(asked: &Asked, to: SocketAddr, order: u16) -> Option<(Packet, Flow)> {
     let any: IpAddr = match to {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -38,7 +41,7 @@ pub(super) fn packet(asked: &Asked, to: SocketAddr) -> Option<(Packet, Flow)> {
     socket.connect(at).ok()?;
     let source = socket.local_addr().ok()?;
     let (packet, protocol, source_port) = match asked {
-        Asked::Echo { .. } => (Packet::Echo, Protocol::Echo, identifier()),
+        Asked::Echo { .. } => (Packet::Echo, Protocol::Echo, identifier(order)),
         Asked::Name { .. } => (Packet::Name(socket), Protocol::Udp, source.port()),
         Asked::Connect { .. } => {
             let (socket, port) = tcp_socket(any).ok()?;
@@ -66,11 +69,11 @@ fn tcp_socket(any: IpAddr) -> Result<(OwnedFd, u16), Errno> {
     Ok((socket, at.port()))
 }
 
-/// Returns the identifier of the echo requests of [`kernel::echo`]: the low half of the
-/// process ID.
-fn identifier() -> u16 {
+/// Returns an identifier of echo requests that no other probe has, nor the requests of
+/// [`kernel::echo`] that were sent before: a translation on the way would remember those.
+fn identifier(order: u16) -> u16 {
     let [_, _, high, low] = std::process::id().to_be_bytes();
-    u16::from_be_bytes([high, low])
+    u16::from_be_bytes([high, low]).wrapping_add(FIRST_IDENTIFIER).wrapping_add(order)
 }
 
 /// Begins a connection, and resets it.
