@@ -13,7 +13,7 @@ use crate::support::{EXECUTABLE, Scratch, call_in, command_in, said};
 /// Probes are sent, files are written, and the node is as before.
 #[test]
 fn probes_leave_nothing() {
-    require!("root");
+    require!("root", "program:nft");
     let node = Node::new("doctor-still");
     let before = Snapshot::take(&node.lab);
     let inside = Snapshot::of(&node.c1);
@@ -27,6 +27,16 @@ fn probes_leave_nothing() {
     ] {
         call_in(&node.lab, arguments).succeeded();
     }
+    assert_eq!(before.diff(&Snapshot::take(&node.lab)), [""; 0]);
+    assert_eq!(inside.diff(&Snapshot::of(&node.c1)), [""; 0]);
+    // Probes that are not answered are followed, by tables and traces of its own.
+    let (done, broken) = node.run(
+        "nft 'add table ip other; add chain ip other forward { type filter hook forward priority 0; }; \
+         add rule ip other forward oifname up0 drop'",
+    );
+    assert!(done, "{broken}");
+    let before = Snapshot::take(&node.lab);
+    node.doctor(&[]).failed(1);
     assert_eq!(before.diff(&Snapshot::take(&node.lab)), [""; 0]);
     assert_eq!(inside.diff(&Snapshot::of(&node.c1)), [""; 0]);
     assert!(node.lab.processes().is_empty(), "{:?}", node.lab.processes());
