@@ -28,6 +28,11 @@ use self::steps::{Halt, Tracer};
 /// A way to follow.
 #[derive(Debug, Clone, Copy)]
 pub enum Trip<'s> {
+    /// A container connects to itself over loopback, to any port.
+    Inside {
+        /// The container.
+        of: &'s Site<'s>,
+    },
     /// A container asks for the hardware address of its gateway, which the node is.
     Resolve {
         /// The container.
@@ -169,6 +174,7 @@ pub fn follow_filters<'s>(
 
 fn run<'s>(mut tracer: Tracer<'s>, trip: &Trip<'s>) -> Outcome<'s> {
     let passed = match *trip {
+        Trip::Inside { of } => inside(&mut tracer, of),
         Trip::Resolve { from } => resolve(&mut tracer, from),
         Trip::Outside { from, to, with } => outside(&mut tracer, from, to, with),
         Trip::Between { from, to } => between(&mut tracer, from, to),
@@ -228,6 +234,20 @@ const ANY_TCP: Carries = Carries::Tcp { source: Port::High, destination: Port::A
 
 /// ICMPv6 types (RFC 4861 §4.3).
 const NEIGHBOUR_SOLICITATION: u8 = 135;
+
+fn inside<'s>(tracer: &mut Tracer<'s>, of: &'s Site<'s>) -> Result<Passed<'s>, Halt<'s>> {
+    let own = loopback(of.address.is_ipv4());
+    let packet = Packet::first(own, own, ANY_TCP);
+    tracer.looped(of, &packet)?;
+    tracer.back = true;
+    tracer.looped(of, &packet.answer())?;
+    Ok(Passed { out: None, source: Holds::No, untracked: None })
+}
+
+/// The address of loopback.
+pub(crate) fn loopback(ipv4: bool) -> IpAddr {
+    if ipv4 { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() }
+}
 
 fn resolve<'s>(tracer: &mut Tracer<'s>, from: &'s Site<'s>) -> Result<Passed<'s>, Halt<'s>> {
     let Some(gateway) = from.gateway else { return Err(Halt::Unknown) };
@@ -431,10 +451,7 @@ fn published_here<'s>(
     to: &'s Site<'s>,
     port: &Published,
 ) -> Result<Passed<'s>, Halt<'s>> {
-    let own: IpAddr = match to.address {
-        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-    };
+    let own = loopback(to.address.is_ipv4());
     let packet = Packet::first(own, own, carries(port.transport, Port::Is(port.host)));
     let sent = tracer.translated(Hook::Output, &packet.between(None, Some("lo")))?;
     match sent.destination {

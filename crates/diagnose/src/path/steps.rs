@@ -122,6 +122,21 @@ impl<'s> Tracer<'s> {
         Ok(walked.packet)
     }
 
+    /// Takes a packet from a container's program to another one of it, over loopback.
+    pub(super) fn looped(
+        &mut self,
+        site: &'s Site<'s>,
+        packet: &Packet,
+    ) -> Result<(), Halt<'s>> {
+        let out = packet.between(None, Some("lo"));
+        let out = self.in_container(site, Layer::Ip, Hook::Output, &out)?;
+        let out = self.in_container(site, Layer::Ip, Hook::Postrouting, &out)?;
+        let back = out.between(Some("lo"), None);
+        let back = self.in_container(site, Layer::Ip, Hook::Prerouting, &back)?;
+        self.in_container(site, Layer::Ip, Hook::Input, &back)?;
+        Ok(())
+    }
+
     /// Takes a packet from a container's program to the node's end of the link.
     pub(super) fn leave(
         &mut self,

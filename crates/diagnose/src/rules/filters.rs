@@ -100,6 +100,8 @@ fn size(scene: &Scene) -> usize {
 fn one(look: Look<'_>, site: &Site<'_>, beyond: &[IpAddr], found: &mut Vec<Finding>) {
     let scene = look.scene;
     let family = site.family();
+    let caught = agreed(scene, &[Trip::Inside { of: site }]);
+    found.extend(say::all(look, site, &Sort::Inside, caught));
     if site.gateway.is_some() {
         let caught = agreed(scene, &[Trip::Resolve { from: site }]);
         found.extend(say::all(look, site, &Sort::Resolve, caught));

@@ -112,6 +112,7 @@ enum Match<'n> {
     Answers,
     Published,
     Neighbours,
+    Loopback,
 }
 
 /// Returns the commands that let packets pass a base chain that drops what it does not know.
@@ -130,6 +131,7 @@ fn accept(
     }
     let matches: Vec<Match<'_>> = match sort {
         Sort::Resolve => vec![Match::Neighbours],
+        Sort::Inside => vec![Match::Loopback],
         _ if caught.back => vec![Match::Answers],
         Sort::Published(_) => vec![Match::Published, Match::Answers],
         Sort::FromNode | Sort::PublishedHere(_) if netns.is_none() => {
@@ -144,6 +146,7 @@ fn accept(
 
 fn insert(place: &Place, what: &Match<'_>, is_ipv4: bool) -> String {
     let Place { family, table, base, .. } = place;
+    let leaves = matches!(place.hook, Hook::Output | Hook::Postrouting);
     let is_iptables = matches!(*family, "ip" | "ip6")
         && base.chars().all(|letter| letter.is_ascii_uppercase());
     if place.legacy || is_iptables {
@@ -155,6 +158,8 @@ fn insert(place: &Place, what: &Match<'_>, is_ipv4: bool) -> String {
             Match::Answers => "-m conntrack --ctstate ESTABLISHED,RELATED".to_owned(),
             Match::Published => "-m conntrack --ctstate DNAT".to_owned(),
             Match::Neighbours => "-p ipv6-icmp".to_owned(),
+            Match::Loopback if leaves => "-o lo".to_owned(),
+            Match::Loopback => "-i lo".to_owned(),
         };
         return format!("{tool}-{kind} -t {table} -I {base} {what} -j ACCEPT");
     }
@@ -167,6 +172,8 @@ fn insert(place: &Place, what: &Match<'_>, is_ipv4: bool) -> String {
         Match::Neighbours => {
             "icmpv6 type '{ nd-neighbor-solicit, nd-neighbor-advert }'".to_owned()
         }
+        Match::Loopback if leaves => "oifname lo".to_owned(),
+        Match::Loopback => "iifname lo".to_owned(),
     };
     format!("nft insert rule {family} {table} {base} {what} accept")
 }

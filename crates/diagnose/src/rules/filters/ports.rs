@@ -1,6 +1,6 @@
 //! How packets come to published ports, and who takes them first.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 use scene::filter::Hook;
@@ -97,10 +97,7 @@ fn arriving(
 }
 
 fn local(port: &Published, family: Family) -> Packet {
-    let own: IpAddr = match family {
-        Family::V4 => Ipv4Addr::LOCALHOST.into(),
-        Family::V6 => Ipv6Addr::LOCALHOST.into(),
-    };
+    let own = path::loopback(family == Family::V4);
     let with = path::carries(port.transport, Port::Is(port.host));
     Packet::first(own, own, with).between(None, Some("lo"))
 }

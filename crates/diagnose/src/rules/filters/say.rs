@@ -15,6 +15,7 @@ use crate::whose;
 /// What a packet was to do.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Sort<'p> {
+    Inside,
     Resolve,
     Outside,
     To(IpAddr, Carries),
@@ -30,6 +31,7 @@ impl Sort<'_> {
         let network = &site.attachment.network;
         let called = site.container.called();
         match self {
+            Sort::Inside => format!("programs of {called} do not reach each other"),
             Sort::Resolve => format!("containers of {network} do not find their gateway"),
             Sort::Outside => format!("containers of {network} do not reach beyond this node"),
             Sort::To(to, Carries::Udp { .. }) => {
@@ -55,6 +57,7 @@ impl Sort<'_> {
     fn fails_alone(&self, site: &Site<'_>) -> String {
         let called = site.container.called();
         match self {
+            Sort::Inside => self.fails(site),
             Sort::Resolve => format!("{called} does not find its gateway"),
             Sort::Outside => format!("{called} does not reach beyond this node"),
             Sort::To(to, Carries::Udp { .. }) => {
@@ -72,6 +75,7 @@ impl Sort<'_> {
 
     fn ways(&self) -> &'static [WayKind] {
         match self {
+            Sort::Inside => &[WayKind::Inside],
             Sort::Resolve => &[
                 WayKind::Gateway,
                 WayKind::Outside,
@@ -149,6 +153,7 @@ fn stopped(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Caught) ->
 fn shown(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Caught) -> String {
     let address = site.address;
     let packet = match sort {
+        Sort::Inside => "a packet over loopback".to_owned(),
         Sort::Resolve if address.is_ipv4() => format!("an ARP request of {address}"),
         Sort::Resolve => format!("a neighbour solicitation of {address}"),
         Sort::Outside => format!("a packet from {address} to any address beyond this node"),

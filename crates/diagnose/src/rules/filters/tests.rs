@@ -175,6 +175,21 @@ fn each_kind_of_filter_has_its_name() {
     );
 }
 
+/// A firewall of a container that forgets its loopback.
+#[test]
+fn loopback_is_looked_at_too() {
+    let mut scene = node();
+    let inside = scene.containers[0].inside.as_mut().unwrap();
+    let input = base("i", Hook::Input, 0, vec![rule(&[iifname("lo"), drop()])]);
+    inside.filter.tables.push(table(Kin::Inet, "own", vec![input]));
+    let all = found(&scene);
+    assert_eq!(
+        all[0].says,
+        "programs of c2 do not reach each other: the packet filter in c2, inet own/i rule 1, drops the packets"
+    );
+    assert_eq!(ids(&scene), ["inside-dropped"]);
+}
+
 #[test]
 fn a_port_that_is_redirected() {
     let foreign = nat("PREROUTING", Hook::Prerouting, -100, vec![rule(&[

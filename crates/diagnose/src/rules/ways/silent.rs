@@ -1,7 +1,7 @@
 //! Ways that probes find broken. Mostly something else explains them; where nothing does, at least
 //! the way is named.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use scene::filter::Hook;
 use scene::{Container, Part, Port, Transport};
@@ -11,7 +11,7 @@ use super::samples;
 use crate::Look;
 use crate::filter::{Carries, End, Layer, Packet, walk};
 use crate::finding::{Family, Finding, WayKind};
-use crate::path::{Outcome, Site, Trip, address_of, follow_filters};
+use crate::path::{Outcome, Site, Trip, address_of, follow_filters, loopback};
 use crate::question::{Answer, Asked, Hop, Question};
 use crate::routes::{Routed, look_up};
 
@@ -82,10 +82,7 @@ fn ends(look: Look<'_>, site: &Site<'_>, port: &Port) -> Vec<(SocketAddr, WayKin
     let host = &look.scene.host;
     let is_of = |address: IpAddr| address.is_ipv4() == site.address.is_ipv4();
     let mut ends = vec![(SocketAddr::new(site.address, port.container), WayKind::FromNode)];
-    let loopback: IpAddr = match site.family() {
-        Family::V4 => Ipv4Addr::LOCALHOST.into(),
-        Family::V6 => Ipv6Addr::LOCALHOST.into(),
-    };
+    let loopback = loopback(site.address.is_ipv4());
     let [sample, ..] = samples(site.family());
     let uplink = match look_up(host, None, sample, None, Some(0)) {
         Routed::By { link, .. } => address_of(link, site.address.is_ipv4()),
