@@ -49,8 +49,8 @@ const MOST_OF_ONE: usize = 3;
 const SHORTEST: u32 = 200;
 const SHORTEST_OF: u32 = 100;
 const STEP: u32 = 5;
-/// The longest headers that links add and that are followed: Ethernet with the tag of a VLAN.
-const HEADERS: [u32; 3] = [0, 14, 18];
+/// How much longer links see them: by nothing, the tag of a VLAN, the header of Ethernet, or both.
+const HEADERS: [u32; 4] = [0, 4, 14, 18];
 
 /// The headers of IP, and of a TCP packet that begins a connection as Linux sends it (linux
 /// net/ipv4/tcp_output.c `tcp_syn_options`: 20 bytes of options), and of UDP.
