@@ -36,7 +36,7 @@ type Place<'s> = Option<&'s str>;
 
 /// How long a packet, and its answer, may be on the way; the first try had more time. What happens
 /// on this node takes a fraction of a millisecond.
-const TIMEOUT: Duration = Duration::from_millis(700);
+const TIMEOUT: Duration = Duration::from_millis(400);
 
 /// How many probes are followed, and how many of them to the same end: the others fail for the same
 /// reason, or their findings need no more proof.

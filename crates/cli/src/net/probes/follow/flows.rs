@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use kernel::nft::Family;
 use kernel::nft::trace::{Flow, Protocol};
-use scene::{Container, Namespace, Port, Scene, Transport};
+use scene::{Container, Link, Namespace, Port, Scene, Transport};
 
 /// How many addresses of the node are taken for those to which it may translate a source.
 const MOST_ADDRESSES: usize = 8;
@@ -18,8 +18,9 @@ pub(super) fn owner(scene: &Scene, address: IpAddr) -> Option<&str> {
     scene.containers.iter().find(has).map(|container| container.id.as_str())
 }
 
-/// Returns a flow, and what translation may make of it: a published port leads to a container, and
-/// what leaves the node has one of its addresses.
+/// Returns a flow, and what translation may make of it: a published port leads to a container, what
+/// leaves the node has one of its addresses, and what the node sends to a container may have one of
+/// a bridge.
 pub(super) fn variants(scene: &Scene, flow: &Flow) -> Vec<Flow> {
     let mut all = vec![*flow];
     if flow.protocol == Protocol::Tcp {
@@ -38,10 +39,21 @@ pub(super) fn variants(scene: &Scene, flow: &Flow) -> Vec<Flow> {
             }
         }
     }
-    if owner(scene, flow.source).is_some() && owner(scene, flow.destination).is_none() {
-        all.extend(sources(&scene.host, flow).map(|source| Flow { source, ..*flow }));
+    let is_of_container = owner(scene, flow.source).is_some();
+    for variant in all.clone() {
+        let (host, to_container) = (&scene.host, owner(scene, variant.destination).is_some());
+        let sources = match (is_of_container, to_container) {
+            (true, false) => sources(host, flow, |link| !is_bridge(link)),
+            (false, true) => sources(host, flow, is_bridge),
+            _ => Vec::new(),
+        };
+        all.extend(sources.into_iter().map(|source| Flow { source, ..variant }));
     }
     all
+}
+
+fn is_bridge(link: &Link) -> bool {
+    link.kind.as_deref() == Some("bridge")
 }
 
 fn leads(port: &Port, flow: &Flow) -> bool {
@@ -50,16 +62,19 @@ fn leads(port: &Port, flow: &Flow) -> bool {
         && port.host_ip.is_none_or(|address| address == flow.destination)
 }
 
-/// Returns the node's addresses of the flow's family, by which it reaches others.
-fn sources<'s>(host: &'s Namespace, flow: &Flow) -> impl Iterator<Item = IpAddr> + use<'s> {
-    let of_v4 = flow.source.is_ipv4();
+/// Returns the node's addresses of the flow's family on some links.
+fn sources(host: &Namespace, flow: &Flow, on: impl Fn(&Link) -> bool) -> Vec<IpAddr> {
+    let is_of = |address: &IpAddr| {
+        address.is_ipv4() == flow.source.is_ipv4() && !is_link_local(*address)
+    };
     host.links
         .iter()
-        .filter(|link| link.name != "lo" && link.kind.as_deref() != Some("bridge"))
+        .filter(|link| link.name != "lo" && on(link))
         .flat_map(|link| &link.addresses)
         .map(|own| own.address.addr())
-        .filter(move |address| address.is_ipv4() == of_v4 && !is_link_local(*address))
+        .filter(is_of)
         .take(MOST_ADDRESSES)
+        .collect()
 }
 
 fn is_link_local(address: IpAddr) -> bool {
@@ -89,7 +104,7 @@ pub(super) fn families(namespace: &Namespace) -> Vec<Family> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use scene::{Address, Attachment, Link};
+    use scene::{Address, Attachment};
 
     fn link(name: &str, kind: Option<&str>, addresses: &[&str]) -> Link {
         let address = |text: &&str| Address {
@@ -150,9 +165,10 @@ mod tests {
             destination_port: 80,
             ..published
         };
-        assert_eq!(variants(&scene, &published), [published, inside]);
-        let direct = flow("192.0.2.2", "10.88.0.2", 80);
-        assert_eq!(variants(&scene, &direct), [direct]);
+        let by_bridge = Flow { source: "10.88.0.1".parse().unwrap(), ..inside };
+        assert_eq!(variants(&scene, &published), [published, inside, by_bridge]);
+        let of_node = flow("192.0.2.2", "198.51.100.1", 80);
+        assert_eq!(variants(&scene, &of_node), [of_node]);
     }
 
     #[test]
