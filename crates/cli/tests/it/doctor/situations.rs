@@ -60,6 +60,8 @@ enum Finds {
     /// The ID of the first finding, and a part of its object. Several findings of this ID may come
     /// first: then it is the object of one of them.
     First(&'static str, &'static str),
+    /// The same with a part of its evidence: the object is wider than what is at fault.
+    Shown(&'static str, &'static str),
     /// [`Fails::Command`] is refused with these words, so that the node does not get there.
     Refusal(&'static str),
 }
@@ -150,17 +152,17 @@ fn tried(situation: &Situation, node: &mut Node) -> Vec<String> {
     let mut mistakes = Vec::new();
     act(&situation.breaks, node, &mut mistakes, "breaking");
     let refused = fails(&situation.fails, node, &mut mistakes);
-    let Finds::First(id, object) = &situation.finds else {
-        if let Finds::Refusal(words) = &situation.finds
-            && !refused.contains(words)
-        {
+    if let Finds::Refusal(words) = situation.finds {
+        if !refused.contains(words) {
             mistakes.push(format!("the refusal does not say {words:?}: {refused}"));
         }
         return mistakes;
-    };
+    }
     let said = node.doctor(&[]);
     let found = findings(&said);
-    let is_found = is_first(&found, id, &node.filled(object));
+    let id = situation.finds.id();
+    let is_found =
+        first(&found, id).any(|finding| situation.finds.is_what_was_found(finding, node));
     let not_yet = NOT_YET.iter().find(|(number, _)| *number == situation.number);
     match (is_found, not_yet) {
         (true, None) => {}
@@ -169,7 +171,7 @@ fn tried(situation: &Situation, node: &mut Node) -> Vec<String> {
             mistakes.push(format!("it is found, so take it off NOT_YET ({why})"));
         }
         (false, None) => {
-            mistakes.push(format!("not {id} of {object:?} first, but {}", told(&found)));
+            mistakes.push(format!("not {:?} first, but {}", situation.finds, told(&found)));
             return mistakes;
         }
     }
@@ -203,9 +205,31 @@ fn fails(fails: &Fails, node: &Node, mistakes: &mut Vec<String>) -> String {
     }
 }
 
-fn is_first(found: &[Value], id: &str, object: &str) -> bool {
-    let mut first = found.iter().take_while(|finding| finding["id"] == id);
-    first.any(|finding| finding["object"].as_str().is_some_and(|text| text.contains(object)))
+/// The findings of an ID with which it begins.
+fn first<'f>(found: &'f [Value], id: &str) -> impl Iterator<Item = &'f Value> {
+    found.iter().take_while(move |finding| finding["id"] == id)
+}
+
+impl Finds {
+    fn id(&self) -> &'static str {
+        match *self {
+            Finds::First(id, _) | Finds::Shown(id, _) => id,
+            Finds::Refusal(_) => "",
+        }
+    }
+
+    fn is_what_was_found(&self, finding: &Value, node: &Node) -> bool {
+        let (key, part) = match *self {
+            Finds::First(_, part) => ("object", part),
+            Finds::Shown(_, part) => ("seen", part),
+            Finds::Refusal(_) => return false,
+        };
+        let part = node.filled(part);
+        let has = |text: &Value| text.as_str().is_some_and(|text| text.contains(&part));
+        let value = &finding[key];
+        let is_there = has(value) || value.as_array().is_some_and(|all| all.iter().any(has));
+        finding["id"] == self.id() && is_there
+    }
 }
 
 /// The findings in one line each.
@@ -217,8 +241,7 @@ fn told(found: &[Value]) -> String {
 
 /// Runs the commands of the fix that was printed. Returns what is wrong then.
 fn fixed(found: &[Value], id: &str, node: &Node) -> Vec<String> {
-    let first = found.iter().take_while(|finding| finding["id"] == id);
-    let fixes = first.flat_map(|finding| finding["fix"].as_array().into_iter().flatten());
+    let fixes = first(found, id).flat_map(|finding| finding["fix"].as_array().into_iter().flatten());
     let mut commands: Vec<&str> = Vec::new();
     for fix in fixes.filter_map(Value::as_str) {
         let is_command = fix.split(' ').next().is_some_and(|word| COMMANDS.contains(&word));

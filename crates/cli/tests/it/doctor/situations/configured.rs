@@ -66,12 +66,13 @@ pub(super) const PLUGINS: &[Situation] = &[
                 "aged",
                 "#!/bin/sh\ncase $CNI_COMMAND in\n\
                  VERSION) echo '{\"cniVersion\": \"0.2.0\", \"supportedVersions\": [\"0.1.0\", \"0.2.0\"]}' ;;\n\
+                 DEL) ;;\n\
                  *) echo '{\"cniVersion\": \"0.2.0\", \"code\": 1, \"msg\": \"incompatible CNI versions\"}'; exit 1 ;;\n\
                  esac\n",
             );
         }),
         fails: Fails::Command(ADD),
-        finds: Finds::First("network-refused", "chain"),
+        finds: Finds::Shown("network-refused", "aged"),
         fix: Fix::Hint("the plugin is to be replaced by a newer one"),
         mends: Act::Sh(NO_CHAIN),
     },
@@ -119,7 +120,8 @@ pub(super) const PLUGINS: &[Situation] = &[
         fails: Fails::Command("netwright add mynet c3 --container-id c3"),
         finds: Finds::First("network-refused", "/var/lib/cni/networks"),
         fix: Fix::Hint("it depends on why it is read-only"),
-        mends: Act::Sh("umount /var/lib/cni/networks"),
+        // The roll-back of the refused ADD could not write either.
+        mends: Act::Sh("umount /var/lib/cni/networks; netwright del mynet c3 --container-id c3"),
     },
 ];
 

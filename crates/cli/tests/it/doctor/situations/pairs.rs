@@ -20,7 +20,7 @@ const LEGACY: u8 = 3;
 fn both_of_two_faults_are_named() {
     require!("root", "full", "program:nft", "program:iptables-nft");
     let is_tried = |one: &&Situation| {
-        matches!(one.finds, Finds::First(..))
+        !matches!(one.finds, Finds::Refusal(_))
             && one.number != LEGACY
             && NOT_YET.iter().all(|(number, _)| *number != one.number)
     };
@@ -65,12 +65,7 @@ fn both_of_two_faults_are_named() {
 
 /// Says whether a fault is among the causes, or among what they explain.
 fn is_named(situation: &Situation, found: &[Value], node: &Node) -> bool {
-    let Finds::First(id, object) = &situation.finds else { return false };
-    let object = node.filled(object);
-    let is = |finding: &Value| {
-        finding["id"] == *id
-            && finding["object"].as_str().is_some_and(|text| text.contains(&object))
-    };
+    let is = |finding: &Value| situation.finds.is_what_was_found(finding, node);
     found.iter().any(|cause| {
         is(cause) || cause["explains"].as_array().is_some_and(|explained| explained.iter().any(is))
     })
