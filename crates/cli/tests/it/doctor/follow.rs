@@ -38,7 +38,7 @@ fn is_named(node: &Node, condition: &str, what: &str) {
 
 #[test]
 fn the_rule_at_which_a_probe_or_its_answer_ends_is_named() {
-    require!("root");
+    require!("root", "program:nft");
     let node = Node::new("doctor-follow");
     is_named(&node, "ip daddr", "a probe");
     is_named(&node, "ip saddr", "the answer to a probe");
@@ -53,7 +53,7 @@ fn the_rule_at_which_a_probe_or_its_answer_ends_is_named() {
 /// The packet filter's trace begins behind this hook.
 #[test]
 fn tracepoints_alone_tell_the_link() {
-    require!("root", "file:/sys/kernel/tracing");
+    require!("root", "program:nft", "file:/sys/kernel/tracing");
     let node = Node::new("doctor-follow-link");
     let port = node.filled("{p1}");
     let hook = format!("ingress device \"{port}\"");
@@ -78,7 +78,7 @@ fn start_doctor(node: &Node) -> Child {
 
 #[test]
 fn a_killed_doctor_leaves_nothing_that_the_next_does_not_remove() {
-    require!("root", "file:/sys/kernel/tracing");
+    require!("root", "program:nft", "file:/sys/kernel/tracing");
     let node = Node::new("doctor-follow-killed");
     node.lab.sh("mkdir /run/tracing && mount -t tracefs tracefs /run/tracing");
     let instances = node.lab.path("/run/tracing/instances");

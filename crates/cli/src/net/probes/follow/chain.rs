@@ -205,7 +205,10 @@ impl<'s> Follower<'s, '_> {
         received: bool,
     ) -> Option<(Place<'s>, Option<&'s Link>)> {
         let here = || namespace(self.scene, way.place)?.link(name);
-        let Some(last) = way.link else { return Some((way.place, here())) };
+        if way.hops.is_empty() {
+            return Some((way.place, here()));
+        }
+        let last = way.link?;
         let same = || here().map(|link| (way.place, Some(link)));
         if way.received {
             return same();
