@@ -50,6 +50,32 @@ fn the_rule_at_which_a_probe_or_its_answer_ends_is_named() {
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
 
+/// Sends datagrams of all lengths that a followed probe may have, ten thousand a second.
+const NOISE: &str = "
+import socket, sys, time
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+while True:
+    for size in range(200, 560):
+        try:
+            sender.sendto(bytes(size - 28), (sys.argv[1], 9))
+        except OSError:
+            pass
+        if size % 10 == 0:
+            time.sleep(0.001)
+";
+
+#[test]
+fn traffic_of_equal_sizes_does_not_confuse() {
+    require!("root", "program:nft", "program:python3");
+    let node = Node::new("doctor-follow-busy");
+    let router = node.lab.visit("/run/netns/outside");
+    let _in = router.start("python3", &["-c", NOISE, "198.51.100.1"]);
+    let others = node.lab.visit("/run/netns/c2");
+    let _out = others.start("python3", &["-c", NOISE, ROUTER]);
+    is_named(&node, "icmp type echo-request ip daddr", "a probe");
+    is_named(&node, "icmp type echo-reply ip saddr", "the answer to a probe");
+}
+
 /// The packet filter's trace begins behind this hook.
 #[test]
 fn tracepoints_alone_tell_the_link() {
