@@ -8,8 +8,9 @@ use testkit::{Place as _, require, wait_until};
 use super::situations::node::{Node, findings};
 use crate::support::command_in;
 
-/// Where the node's next router is; a doctor asks it from each container.
-const ROUTER: &str = "198.51.100.2";
+/// The server, which is asked from each container.
+const SERVER: &str = "203.0.113.2";
+const TO: [&str; 2] = ["--to", "203.0.113.2:80"];
 
 /// Nothing can compute whether a packet meets this condition, so only a probe shows that it does.
 const ANY: &str = "meta length > 20";
@@ -25,13 +26,13 @@ fn add_rule(node: &Node, table: &str, hook: &str, rule: &str) {
 /// Asserts that a rule of the node is named as that at which probes end, or their answers.
 #[track_caller]
 fn is_named(node: &Node, condition: &str, what: &str) {
-    add_rule(node, "inet foreign", "forward", &format!("{condition} {ROUTER} {ANY} drop"));
-    let said = node.doctor(&[]);
+    add_rule(node, "inet foreign", "forward", &format!("{condition} {SERVER} {ANY} drop"));
+    let said = node.doctor(&TO);
     let all = findings(&said);
     let named = all.iter().find(|finding| finding["id"] == "forward-dropped");
     let named = named.unwrap_or_else(|| panic!("{condition}: {all:#?}"));
     assert!(named["object"].as_str().unwrap().contains("foreign"), "{named:#?}");
-    let seen = format!("{what} to {ROUTER} ended at this rule");
+    let seen = format!("{what} to {SERVER}:80 ended at this rule");
     assert!(named["seen"].to_string().contains(&seen), "{seen}: {named:#?}");
     node.lab.sh("nft delete table inet foreign");
 }
@@ -55,7 +56,7 @@ const NOISE: &str = "
 import socket, sys, time
 sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 while True:
-    for size in range(200, 560):
+    for size in range(40, 560):
         try:
             sender.sendto(bytes(size - 28), (sys.argv[1], 9))
         except OSError:
@@ -71,7 +72,7 @@ fn traffic_of_equal_sizes_does_not_confuse() {
     let router = node.lab.visit("/run/netns/outside");
     let _in = router.start("python3", &["-c", NOISE, "198.51.100.1"]);
     let others = node.lab.visit("/run/netns/c2");
-    let _out = others.start("python3", &["-c", NOISE, ROUTER]);
+    let _out = others.start("python3", &["-c", NOISE, SERVER]);
     is_named(&node, "ip daddr", "a probe");
     is_named(&node, "ip saddr", "the answer to a probe");
 }
@@ -83,8 +84,8 @@ fn tracepoints_alone_tell_the_link() {
     let node = Node::new("doctor-follow-link");
     let port = node.filled("{p1}");
     let hook = format!("ingress device \"{port}\"");
-    add_rule(&node, "netdev foreign", &hook, &format!("ip daddr {ROUTER} {ANY} drop"));
-    let said = node.doctor(&[]);
+    add_rule(&node, "netdev foreign", &hook, &format!("ip daddr {SERVER} {ANY} drop"));
+    let said = node.doctor(&TO);
     let end = format!("ended at {port} of the node: nft_do_chain, NETFILTER_DROP");
     assert!(said.stdout.contains(&end), "{end}: {said:#?}");
 }
@@ -108,7 +109,7 @@ fn a_killed_doctor_leaves_nothing_that_the_next_does_not_remove() {
     let node = Node::new("doctor-follow-killed");
     node.lab.sh("mkdir /run/tracing && mount -t tracefs tracefs /run/tracing");
     let instances = node.lab.path("/run/tracing/instances");
-    add_rule(&node, "inet foreign", "forward", &format!("ip daddr {ROUTER} {ANY} drop"));
+    add_rule(&node, "inet foreign", "forward", &format!("ip daddr {SERVER} {ANY} drop"));
     let before = node.lab.sh("nft list tables");
 
     let mut killed = start_doctor(&node);
