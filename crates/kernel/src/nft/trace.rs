@@ -57,6 +57,9 @@ const TRACE: u16 = SUBSYSTEM << 8 | 17;
 const MARK: MetaKey = MetaKey::Other(12);
 /// Before all priorities that have names: before packets are put together, translated or dropped.
 const FIRST: i32 = -450;
+/// Behind where an answer gets its sender's address back (NF_IP_PRI_NAT_DST), for those whose port
+/// was translated to one that nobody knows.
+const TRANSLATED: i32 = -99;
 
 /// NFTA_TRACE_*.
 mod attribute {
@@ -298,17 +301,21 @@ fn marking(name: &str, families: &[Family], flows: &[Flow]) -> Batch {
     for family in families {
         let table = TableRef::new(*family, name);
         batch.add_own_table(&table);
-        let points: &[HookPoint] = match family {
+        let chains: &[(&str, HookPoint, i32)] = match family {
             // What the host sends by a bridge is marked before it gets there.
-            Family::Bridge => &[HookPoint::Prerouting],
-            _ => &[HookPoint::Prerouting, HookPoint::Output],
+            Family::Bridge => &[("prerouting", HookPoint::Prerouting, FIRST)],
+            _ => &[
+                ("prerouting", HookPoint::Prerouting, FIRST),
+                ("translated", HookPoint::Prerouting, TRANSLATED),
+                ("output", HookPoint::Output, FIRST),
+            ],
         };
-        for point in points {
-            let hook = Hook::filter(*point, FIRST);
-            batch.add_chain(NewChain::base(&table, point.name(), hook));
+        for (chain, point, priority) in chains {
+            let hook = Hook::filter(*point, *priority);
+            batch.add_chain(NewChain::base(&table, *chain, hook));
             for flow in flows {
-                batch.add_rule(rule(&table, point.name(), flow, false));
-                batch.add_rule(rule(&table, point.name(), flow, true));
+                batch.add_rule(rule(&table, chain, flow, false));
+                batch.add_rule(rule(&table, chain, flow, true));
             }
         }
     }
