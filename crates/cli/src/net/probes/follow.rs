@@ -38,6 +38,10 @@ type Place<'s> = Option<&'s str>;
 /// on this node takes a fraction of a millisecond.
 const TIMEOUT: Duration = Duration::from_millis(400);
 
+/// How long after one probe the next is sent: not all can have lengths of their own, and most are
+/// answered until then.
+const BETWEEN: Duration = Duration::from_millis(3);
+
 /// How many probes are followed, and how many of them to the same end: the others fail for the same
 /// reason, or their findings need no more proof.
 const MOST: usize = 48;
@@ -258,12 +262,17 @@ fn judges<'s>(scene: &'s Scene, probes: &[Probe<'s>]) -> Vec<Judge<'s>> {
     places.into_iter().filter_map(open).collect()
 }
 
-/// Sends all probes at the same time, each in a thread of its own; returns the answers of those
-/// that are answered now.
+/// Sends all probes, each in a thread of its own, and waits for them together; returns the answers
+/// of those that are answered now.
 fn send_all(probes: &[Probe<'_>], trace: Option<&Trace>) -> Vec<Option<Answer>> {
     std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            probes.iter().map(|probe| scope.spawn(move || probe.send(trace))).collect();
+        let mut threads = Vec::new();
+        for probe in probes {
+            if !threads.is_empty() {
+                std::thread::sleep(BETWEEN);
+            }
+            threads.push(scope.spawn(move || probe.send(trace)));
+        }
         threads.into_iter().map(|thread| thread.join().ok().flatten()).collect()
     })
 }

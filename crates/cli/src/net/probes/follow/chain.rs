@@ -265,7 +265,7 @@ impl<'s> Follower<'s, '_> {
     }
 
     /// Follows the answer to a packet that has reached an end. If several packets may be the
-    /// answer, none is taken for it.
+    /// answer, also before another probe was sent, none is taken for it.
     fn answer(self, way: &Way<'s>, begin: usize) -> Option<Way<'s>> {
         let question = packet_of(self.events.get(begin)?)?;
         let inside = namespace(self.scene, way.place)?;
@@ -293,12 +293,16 @@ impl<'s> Follower<'s, '_> {
                 candidates.entry(packet).or_insert(index);
             }
         }
-        let mut begins = candidates.into_values();
-        let first = begins.next()?;
-        match begins.next() {
-            None => self.follow(first, way.place),
-            Some(_) => None,
-        }
+        // Another probe, of the same length perhaps, was sent from here on.
+        let is_mark = |event: &&Event| matches!(event.what, What::Marked(_));
+        let until = begin + self.events.iter().skip(begin).take_while(|one| !is_mark(one)).count();
+        let early: Vec<usize> = candidates.values().copied().filter(|one| *one < until).collect();
+        let first = match (candidates.len(), early.as_slice()) {
+            (1, _) => candidates.into_values().next()?,
+            (_, [first]) => *first,
+            _ => return None,
+        };
+        self.follow(first, way.place)
     }
 
     /// Says whether a link leads out of the namespaces that we know.

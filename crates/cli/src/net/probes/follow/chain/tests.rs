@@ -191,6 +191,9 @@ fn an_answer_from_outside_is_followed() {
     assert_eq!(told_with(&back), expected);
     // Two packets may be the answer.
     assert_eq!(told_with(&[received(9, "up0")]), [""; 0]);
+    // But the second comes when another probe was sent.
+    let other = event(125, US + 1, false, What::Marked("netwright probe 1".to_owned()));
+    assert_eq!(told_with(&[other, received(9, "up0")]), ["< node up1"]);
 }
 
 #[test]
