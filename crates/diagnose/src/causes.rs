@@ -238,13 +238,13 @@ fn is_told_twice(cause: &Finding, difference: &Finding) -> bool {
         "route-covers-pool" | "rule-diverts" | "subnet-taken" if is_of("portmap") => return true,
         "subnet-taken" => &["route"],
         "forwarding-off" => &["forwarding is off"],
-        "neighbour-wrong" | "link-down" | "no-carrier" => &[],
+        "neighbour-wrong" | "link-down" | "no-carrier" | "route-covers-pool" => &[],
         _ => return false,
     };
     if words.iter().any(|word| text.contains(word)) {
         return true;
     }
-    // The object of a neighbour is its address, of a link its name.
+    // The object of a neighbour is its address, of a link its name, of a route its destination.
     let object = cause.object.split(' ').next().unwrap_or_default();
     words.is_empty() && !object.is_empty() && text.contains(object)
 }

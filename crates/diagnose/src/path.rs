@@ -28,6 +28,11 @@ use self::steps::{Halt, Tracer};
 /// A way to follow.
 #[derive(Debug, Clone, Copy)]
 pub enum Trip<'s> {
+    /// A container connects to itself over loopback, to any port.
+    Inside {
+        /// The container.
+        of: &'s Site<'s>,
+    },
     /// A container asks for the hardware address of its gateway, which the node is.
     Resolve {
         /// The container.
@@ -169,6 +174,7 @@ pub fn follow_filters<'s>(
 
 fn run<'s>(mut tracer: Tracer<'s>, trip: &Trip<'s>) -> Outcome<'s> {
     let passed = match *trip {
+        Trip::Inside { of } => inside(&mut tracer, of),
         Trip::Resolve { from } => resolve(&mut tracer, from),
         Trip::Outside { from, to, with } => outside(&mut tracer, from, to, with),
         Trip::Between { from, to } => between(&mut tracer, from, to),
@@ -188,6 +194,33 @@ fn run<'s>(mut tracer: Tracer<'s>, trip: &Trip<'s>) -> Outcome<'s> {
     }
 }
 
+/// Returns the link by which packets would leave if the routes were as they should be.
+pub(crate) fn uplink(scene: &Scene, ipv4: bool) -> Option<&Link> {
+    let host = &scene.host;
+    let of_route = |route: &Route| host.link_of(route.hops.first()?.link?);
+    let defaults = || host.routes.iter().filter(|route| route.to.prefix_len() == 0);
+    let own = defaults().filter(|route| route.to.addr().is_ipv4() == ipv4).find_map(of_route);
+    let link = own.or_else(|| defaults().find_map(of_route));
+    let attachments = scene.containers.iter().flat_map(|one| &one.attachments);
+    let of_containers: Vec<&String> = attachments.flat_map(|one| &one.host_links).collect();
+    let is_uplink = |link: &&Link| {
+        link.name != "lo"
+            && !matches!(link.kind.as_deref(), Some("bridge" | "dummy" | "tun" | "wireguard"))
+            && !of_containers.contains(&&link.name)
+            && link.addresses.iter().any(|own| own.address.addr().is_ipv4() == ipv4)
+    };
+    link.or_else(|| host.links.iter().find(is_uplink))
+}
+
+/// Returns the address of a link by which others know the node: not one of the link alone.
+pub(crate) fn address_of(link: &Link, ipv4: bool) -> Option<IpAddr> {
+    let mut addresses = link.addresses.iter().map(|own| own.address.addr());
+    addresses.find(|address| match address {
+        IpAddr::V4(_) => ipv4,
+        IpAddr::V6(address) => !ipv4 && address.segments()[0] & 0xffc0 != 0xfe80,
+    })
+}
+
 /// Returns a connection of a client to a port.
 #[must_use]
 pub fn carries(transport: Transport, destination: Port) -> Carries {
@@ -201,6 +234,20 @@ const ANY_TCP: Carries = Carries::Tcp { source: Port::High, destination: Port::A
 
 /// ICMPv6 types (RFC 4861 §4.3).
 const NEIGHBOUR_SOLICITATION: u8 = 135;
+
+fn inside<'s>(tracer: &mut Tracer<'s>, of: &'s Site<'s>) -> Result<Passed<'s>, Halt<'s>> {
+    let own = loopback(of.address.is_ipv4());
+    let packet = Packet::first(own, own, ANY_TCP);
+    tracer.looped(of, &packet)?;
+    tracer.back = true;
+    tracer.looped(of, &packet.answer())?;
+    Ok(Passed { out: None, source: Holds::No, untracked: None })
+}
+
+/// The address of loopback.
+pub(crate) fn loopback(ipv4: bool) -> IpAddr {
+    if ipv4 { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() }
+}
 
 fn resolve<'s>(tracer: &mut Tracer<'s>, from: &'s Site<'s>) -> Result<Passed<'s>, Halt<'s>> {
     let Some(gateway) = from.gateway else { return Err(Halt::Unknown) };
@@ -255,8 +302,7 @@ fn outside<'s>(
 
     tracer.back = true;
     let mut answer = left.packet.answer();
-    let mut addresses = out.addresses.iter().map(|own| own.address.addr());
-    let address = addresses.find(|own| own.is_ipv4() == to.is_ipv4());
+    let address = address_of(out, to.is_ipv4());
     let answer = match (left.source, address) {
         (Holds::No, _) => Some(answer),
         (Holds::Yes, Some(address)) => {
@@ -339,8 +385,7 @@ fn cross<'s>(
 }
 
 fn from_node<'s>(tracer: &mut Tracer<'s>, to: &'s Site<'s>) -> Result<Passed<'s>, Halt<'s>> {
-    let mut own = to.seen_by.addresses.iter().map(|own| own.address.addr());
-    let own = own.find(|own| own.is_ipv4() == to.address.is_ipv4());
+    let own = address_of(to.seen_by, to.address.is_ipv4());
     let source = own.or(to.gateway).ok_or(Halt::Unknown)?;
     let packet = Packet::first(source, to.address, ANY_TCP);
     tracer.route_to(to, &packet)?;
@@ -406,10 +451,7 @@ fn published_here<'s>(
     to: &'s Site<'s>,
     port: &Published,
 ) -> Result<Passed<'s>, Halt<'s>> {
-    let own: IpAddr = match to.address {
-        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-    };
+    let own = loopback(to.address.is_ipv4());
     let packet = Packet::first(own, own, carries(port.transport, Port::Is(port.host)));
     let sent = tracer.translated(Hook::Output, &packet.between(None, Some("lo")))?;
     match sent.destination {
@@ -420,8 +462,7 @@ fn published_here<'s>(
     }
     let packet = sent.packet.between(None, Some(&to.seen_by.name));
     let left = tracer.at_node(Hook::Postrouting, &packet)?;
-    let mut addresses = to.seen_by.addresses.iter().map(|own| own.address.addr());
-    let source = addresses.find(|own| own.is_ipv4() == to.address.is_ipv4());
+    let source = address_of(to.seen_by, to.address.is_ipv4());
     let (Some(source), Holds::Yes) = (source, left.source) else { return Err(Halt::Unknown) };
     let packet = tracer.down(to, &Packet { source, ..left.packet })?;
     let packet = tracer.into(to, &packet)?;

@@ -100,6 +100,20 @@ pub const AT_ONCE: usize = 1024;
 /// # Errors
 /// The kernel's, when there is no socket to ask with.
 pub fn ask_all(questions: &[Question], timeout: Duration) -> io::Result<Vec<Echo>> {
+    ask_all_as(identifier(), questions, timeout)
+}
+
+/// Does what [`ask_all`] does, with another identifier than this process's other questions, so that
+/// nothing on the way takes them for parts of the same exchange. A socket that needs no privilege
+/// has an identifier that the kernel chooses.
+///
+/// # Errors
+/// The kernel's, when there is no socket to ask with.
+pub fn ask_all_as(
+    identifier: u16,
+    questions: &[Question],
+    timeout: Duration,
+) -> io::Result<Vec<Echo>> {
     let mut found = vec![Echo::Silent; questions.len()];
     let mut sockets: BTreeMap<bool, (OwnedFd, bool)> = BTreeMap::new();
     let began = Instant::now();
@@ -112,7 +126,7 @@ pub fn ask_all(questions: &[Question], timeout: Duration) -> io::Result<Vec<Echo
             free.insert((socket, has_ip_header));
         }
         let sequence = u16::try_from(number).unwrap_or(u16::MAX);
-        let packet = request(*question, sequence);
+        let packet = request_as(identifier, *question, sequence);
         match send(&sockets[&of_v4].0, &packet, question.address, 0) {
             Ok(()) => open_questions += 1,
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -245,13 +259,17 @@ fn open(address: IpAddr) -> io::Result<(OwnedFd, bool)> {
 }
 
 fn request(question: Question, sequence: u16) -> Vec<u8> {
+    request_as(identifier(), question, sequence)
+}
+
+fn request_as(identifier: u16, question: Question, sequence: u16) -> Vec<u8> {
     let of_v4 = question.address.is_ipv4();
     // The kernel puts the IP header before it (RFC 791 §3.1, RFC 8200 §3).
     let header = if of_v4 { 20 } else { 40 };
     let whole = usize::try_from(question.size).map_or(LONGEST, |size| size.min(LONGEST));
     let mut packet = vec![0_u8; whole.saturating_sub(header).max(LENGTH)];
     packet[0] = if of_v4 { ECHO_REQUEST } else { ECHO_REQUEST_6 };
-    packet[4..6].copy_from_slice(&identifier());
+    packet[4..6].copy_from_slice(&identifier.to_be_bytes());
     packet[6..8].copy_from_slice(&sequence.to_be_bytes());
     packet[8..16].copy_from_slice(MARK);
     // The kernel computes the checksum of ICMPv6, which covers the IP header.
@@ -264,9 +282,9 @@ fn request(question: Question, sequence: u16) -> Vec<u8> {
 
 /// Returns an identifier that tells our answers from those to other processes: the low half of the
 /// process ID.
-fn identifier() -> [u8; 2] {
+fn identifier() -> u16 {
     let [_, _, high, low] = std::process::id().to_be_bytes();
-    [high, low]
+    u16::from_be_bytes([high, low])
 }
 
 /// Computes the Internet checksum (RFC 1071).

@@ -53,9 +53,11 @@ const MOST_EVENTS: usize = 50_000;
 /// The longest line that is looked at.
 const LONGEST_LINE: u64 = 4096;
 
-/// How events are written; somebody may have changed it for all new instances. A kernel that does
-/// not know one of these does not have it either.
-const OPTIONS: [&str; 9] = [
+/// How events are written and kept; somebody may have changed it for all new instances. What was
+/// first stays when there is too much. A kernel that does not know one of these does not have it
+/// either.
+const OPTIONS: [&str; 10] = [
+    "nooverwrite",
     "context-info",
     "irq-info",
     "norecord-tgid",

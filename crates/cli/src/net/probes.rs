@@ -2,8 +2,9 @@
 //!
 //! Each is a socket of our own in the sender's namespace: no flow of others is touched, and no packet
 //! of others is marked. A TCP probe connects and resets, and sends no byte. Nothing is waited for
-//! longer than [`TIMEOUT`].
+//! longer than [`TIMEOUT`]. What is not answered is sent once more, and followed ([`follow`]).
 
+mod follow;
 mod names;
 
 use std::collections::BTreeMap;
@@ -54,6 +55,7 @@ pub(crate) fn ask(scene: &Scene, questions: &[Question]) -> Answers {
             }
         });
     }
+    follow::follow(scene, &mut all);
     Answers { all }
 }
 

@@ -1,6 +1,7 @@
 //! `netwright doctor`.
 
 mod findings;
+mod follow;
 mod input;
 mod scene;
 mod situations;

@@ -18,7 +18,7 @@ pub struct Site<'s> {
     pub inside: &'s Namespace,
     /// Its link.
     pub link: &'s Link,
-    /// Its address.
+    /// Its address, as ADD reported it.
     pub address: IpAddr,
     /// The gateway that ADD reported, if the node is it.
     pub gateway: Option<IpAddr>,
@@ -44,8 +44,9 @@ impl<'s> Site<'s> {
         let inside = container.inside.as_ref()?;
         let link = inside.link(&attachment.ifname)?;
         let has = |address: IpAddr| link.addresses.iter().any(|own| own.address.addr() == address);
-        let mut addresses = attachment.addresses.iter().map(IpNet::addr);
-        let address = addresses.find(|address| is_of(*address) && has(*address))?;
+        // An address that is gone is told by CHECK; what else stops its packets is so all the same.
+        let reported = || attachment.addresses.iter().map(IpNet::addr).filter(|own| is_of(*own));
+        let address = reported().find(|own| has(*own)).or_else(|| reported().next())?;
         let host = &scene.host;
         let host_end = host_end(host, link, attachment)?;
         let above = match host_end.master {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use scene::filter::Hook;
 use scene::{Link, Namespace, Part, Scene};
 
-use super::{Site, Stop, Why};
+use super::{Site, Stop, Why, uplink};
 use crate::filter::{self, End, Holds, Layer, Packet, Place, Walked};
 use crate::routes::{self, Routed};
 
@@ -120,6 +120,21 @@ impl<'s> Tracer<'s> {
             return Err(Halt::Unknown);
         }
         Ok(walked.packet)
+    }
+
+    /// Takes a packet from a container's program to another one of it, over loopback.
+    pub(super) fn looped(
+        &mut self,
+        site: &'s Site<'s>,
+        packet: &Packet,
+    ) -> Result<(), Halt<'s>> {
+        let out = packet.between(None, Some("lo"));
+        let out = self.in_container(site, Layer::Ip, Hook::Output, &out)?;
+        let out = self.in_container(site, Layer::Ip, Hook::Postrouting, &out)?;
+        let back = out.between(Some("lo"), None);
+        let back = self.in_container(site, Layer::Ip, Hook::Prerouting, &back)?;
+        self.in_container(site, Layer::Ip, Hook::Input, &back)?;
+        Ok(())
     }
 
     /// Takes a packet from a container's program to the node's end of the link.
@@ -305,7 +320,7 @@ impl<'s> Tracer<'s> {
         match self.route(packet)? {
             Routed::By { link, .. } => Ok(link),
             Routed::Refused { .. } | Routed::Nowhere if !self.by_routes => {
-                uplink(&self.scene.host, packet).ok_or(Halt::Unknown)
+                uplink(self.scene, packet.is_ipv4()).ok_or(Halt::Unknown)
             }
             Routed::Refused { route, rule } => self.stop(Why::Refused { route, rule }),
             Routed::Nowhere => self.stop(Why::NoRoute),
@@ -341,20 +356,6 @@ impl<'s> Tracer<'s> {
         let host = &self.scene.host;
         Ok(routes::look_up(host, Some(packet.source), packet.destination, iif, packet.mark))
     }
-}
-
-/// Returns the link by which packets would leave if the routes were as they should be.
-fn uplink<'s>(host: &'s Namespace, packet: &Packet) -> Option<&'s Link> {
-    let mut defaults = host.routes.iter().filter(|route| route.to.prefix_len() == 0);
-    let link = defaults.find_map(|route| host.link_of(route.hops.first()?.link?));
-    let has = |link: &&Link| {
-        link.kind.is_none()
-            && link.addresses.iter().any(|own| {
-                let address = own.address.addr();
-                address.is_ipv4() == packet.is_ipv4() && !address.is_loopback()
-            })
-    };
-    link.or_else(|| host.links.iter().find(has))
 }
 
 /// Returns a packet as a container's namespace sees it: marks and translations stay on the node.

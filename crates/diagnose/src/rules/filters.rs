@@ -2,6 +2,7 @@
 
 mod fix;
 mod others;
+mod ports;
 mod proved;
 mod say;
 #[cfg(test)]
@@ -20,7 +21,6 @@ use crate::Look;
 use crate::filter::{Carries, Holds, Layer, Place, Port};
 use crate::finding::{Family, Finding};
 use crate::path::{self, Outcome, Passed, Site, Stop, Trip, Why, follow_filters};
-use crate::whose::{self, Owner};
 
 pub(super) const RULE: Rule = Rule {
     ids: &[
@@ -65,6 +65,9 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
             .take(limit)
             .collect();
         let beyond = others::samples(scene, family);
+        for container in containers(look).take(limit) {
+            found.extend(ports::redirected(look, container, family, &beyond));
+        }
         for site in &sites {
             one(look, site, &beyond, &mut found);
         }
@@ -97,6 +100,8 @@ fn size(scene: &Scene) -> usize {
 fn one(look: Look<'_>, site: &Site<'_>, beyond: &[IpAddr], found: &mut Vec<Finding>) {
     let scene = look.scene;
     let family = site.family();
+    let caught = agreed(scene, &[Trip::Inside { of: site }]);
+    found.extend(say::all(look, site, &Sort::Inside, caught));
     if site.gateway.is_some() {
         let caught = agreed(scene, &[Trip::Resolve { from: site }]);
         found.extend(say::all(look, site, &Sort::Resolve, caught));
@@ -118,12 +123,10 @@ fn one(look: Look<'_>, site: &Site<'_>, beyond: &[IpAddr], found: &mut Vec<Findi
     }
     for port in &site.attachment.ports {
         let trips = published(scene, site, port, beyond);
-        found.extend(redirected(look, site, port, &trips));
         let sort = Sort::Published(port);
         found.extend(say::all(look, site, &sort, agreed(scene, &trips)));
-        if port.host_ip.is_none_or(|at| at.is_unspecified() || at.is_loopback()) {
+        if ports::is_here(port, family) {
             let here = [Trip::PublishedHere { to: site, port }];
-            found.extend(redirected(look, site, port, &here));
             let sort = Sort::PublishedHere(port);
             found.extend(say::all(look, site, &sort, agreed(scene, &here)));
         }
@@ -144,38 +147,15 @@ fn named(look: Look<'_>, site: &Site<'_>) -> Vec<(IpAddr, Carries)> {
     to.into_iter().chain(servers.take(3).map(|server| (server, dns))).collect()
 }
 
-/// Returns the trips of hosts beyond the node to a published port, by the link of the default
-/// route.
+/// Returns the trips of hosts beyond the node to a published port.
 fn published<'s>(
     scene: &'s Scene,
     site: &'s Site<'s>,
     port: &'s Published,
     beyond: &[IpAddr],
 ) -> Vec<Trip<'s>> {
-    let family = site.family();
-    let host = &scene.host;
-    let mut defaults =
-        host.routes.iter().filter(|route| {
-            route.to.prefix_len() == 0 && family_of(route.to.addr()) == family
-        });
-    let by = defaults.find_map(|route| host.link_of(route.hops.first()?.link?));
-    let Some(by) = by else { return Vec::new() };
-    let mut own = by.addresses.iter().map(|own| own.address.addr());
-    let at = match port.host_ip {
-        Some(address) if address.is_unspecified() || address.is_loopback() => None,
-        Some(address) if host.owner_of(address).is_none() => return Vec::new(),
-        given => given,
-    };
-    let at = at.or_else(|| own.find(|address| family_of(*address) == family));
-    let is_meant = match port.host_ip {
-        Some(address) => family_of(address) == family && !address.is_loopback(),
-        None => true,
-    };
-    let Some(at) = at.filter(|_| is_meant) else { return Vec::new() };
-    // Some firewalls let only the node's own network in.
-    let nets = by.addresses.iter().map(|own| own.address);
-    let near = nets.filter(|net| family_of(net.addr()) == family).filter_map(others::beside);
-    let clients = beyond.iter().copied().chain(near);
+    let Some((at, by)) = ports::entrance(scene, site.family(), port) else { return Vec::new() };
+    let clients = ports::clients(by, site.family(), beyond);
     clients.map(|from| Trip::Published { to: site, port, at, by, from }).collect()
 }
 
@@ -244,31 +224,6 @@ fn caught(scene: &Scene, trip: &Trip<'_>) -> Vec<Caught> {
         all.push(Caught { layer, hook, place, reject, back, inside });
     }
     all
-}
-
-/// A foreign rule that takes a published port before ours.
-fn redirected(
-    look: Look<'_>,
-    site: &Site<'_>,
-    port: &Published,
-    trips: &[Trip<'_>],
-) -> Option<Finding> {
-    let place = trips.iter().map(|trip| match follow_filters(look.scene, trip, &[]) {
-        Outcome::Stopped(stop) => match stop.why {
-            Why::Redirected { place, .. } => Some(place),
-            _ => None,
-        },
-        Outcome::Passes(_) | Outcome::Unknown => None,
-    });
-    // Each of the clients is led elsewhere by it.
-    let places: Vec<Place> = place.take_while(Option::is_some).flatten().collect();
-    let place = places.first()?;
-    let is_agreed = places.len() == trips.len() && places.iter().all(|other| other == place);
-    let owner = whose::owner_of(place, look.scene).map(|(owner, _)| owner);
-    if !is_agreed || owner == Some(Owner::Ours) {
-        return None;
-    }
-    Some(say::redirected(look, site, port, place))
 }
 
 /// A rule takes packets from connection tracking, so that their source is not translated, which it

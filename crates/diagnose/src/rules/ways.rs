@@ -7,6 +7,7 @@ mod tests;
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use scene::filter::Step;
 use scene::{Link, Namespace, Part, Route, RouteKind, RouteRule, RuleAction, Scene};
 
@@ -147,7 +148,12 @@ fn to_and_back(
             answered(look, site, back, WayKind::Outside).into_iter().collect()
         }
         Routed::Refused { route, rule } => {
-            vec![refused(look, site, WayKind::Outside, None, route, rule)]
+            let mut found = vec![refused(look, site, WayKind::Outside, None, route, rule)];
+            // What refuses may hide that there is no way out in any case.
+            if look_up(host, None, to, None, mark) == Routed::Nowhere {
+                found.extend(nowhere(look, site));
+            }
+            found
         }
         Routed::Nowhere => nowhere(look, site).into_iter().collect(),
         Routed::Local(_) | Routed::Unknown => Vec::new(),
@@ -298,9 +304,21 @@ fn diverted(
     let finding = Finding::error("rule-diverts", object_of(rule), says)
         .at(format!("rule {}; then route {}", rule_text(rule), text(route, &look.scene.host)))
         .seen(format!("the node's way to {} is by {}", site.address, link.name))
-        .fix(format!("{} rule del priority {}", ip(site.family()), rule.priority));
+        .fix(format!(
+            "{} rule add priority {} to {} lookup main",
+            ip(site.family()),
+            rule.priority.saturating_sub(1),
+            pool(look, site)
+        ));
     let finding = Finding { whose: whose::of_link(link, look.scene), ..finding };
     to_container(finding, site)
+}
+
+/// The subnet of a container's network; the container's own prefix if that is not known.
+fn pool(look: Look<'_>, site: &Site<'_>) -> IpNet {
+    let network = look.scene.networks.iter().find(|one| one.name == site.attachment.network);
+    let mut nets = network.into_iter().flat_map(|network| &network.subnets).copied();
+    nets.find(|net| net.contains(&site.address)).unwrap_or_else(|| IpNet::from(site.address))
 }
 
 fn object_of(rule: &RouteRule) -> String {
@@ -380,9 +398,11 @@ fn nowhere(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
         return None;
     }
     let is_meant = |address: IpAddr| is_of(address) && is_global(address);
+    let attachments = look.scene.containers.iter().flat_map(|one| &one.attachments);
+    let of_containers: Vec<&String> = attachments.flat_map(|one| &one.host_links).collect();
     let uplink = host.links.iter().find(|link| {
         link.name != "lo"
-            && link.peer_netnsid.is_none()
+            && !of_containers.contains(&&link.name)
             && !matches!(link.kind.as_deref(), Some("bridge" | "dummy" | "tun" | "wireguard"))
             && link.addresses.iter().map(|own| own.address.addr()).any(is_meant)
     })?;

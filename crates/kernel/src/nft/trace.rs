@@ -57,6 +57,9 @@ const TRACE: u16 = SUBSYSTEM << 8 | 17;
 const MARK: MetaKey = MetaKey::Other(12);
 /// Before all priorities that have names: before packets are put together, translated or dropped.
 const FIRST: i32 = -450;
+/// Behind where an answer gets its sender's address back (NF_IP_PRI_NAT_DST), for those whose port
+/// was translated to one that nobody knows.
+const TRANSLATED: i32 = -99;
 
 /// NFTA_TRACE_*.
 mod attribute {
@@ -228,7 +231,8 @@ impl Judged {
     }
 
     /// Says whether the packet is one of a flow on its way there (`Some(false)`) or back
-    /// (`Some(true)`). Translation may have changed one end of it.
+    /// (`Some(true)`). Translation may have changed one end of it, but not of an echo: of that, ask
+    /// about each flow that translation may make of it.
     #[must_use]
     pub fn of_flow(&self, flow: &Flow) -> Option<bool> {
         let packet = self.packet.as_ref()?;
@@ -254,7 +258,13 @@ impl Judged {
             false => [packet.source, packet.destination],
             true => [packet.destination, packet.source],
         };
-        (ends[0] == flow.source || ends[1] == flow.destination).then_some(back)
+        let same = [ends[0] == flow.source, ends[1] == flow.destination];
+        let is_one = match flow.protocol {
+            // A process has one identifier for all its echo requests.
+            Protocol::Echo => same == [true, true],
+            _ => same != [false, false],
+        };
+        is_one.then_some(back)
     }
 }
 
@@ -291,17 +301,21 @@ fn marking(name: &str, families: &[Family], flows: &[Flow]) -> Batch {
     for family in families {
         let table = TableRef::new(*family, name);
         batch.add_own_table(&table);
-        let points: &[HookPoint] = match family {
+        let chains: &[(&str, HookPoint, i32)] = match family {
             // What the host sends by a bridge is marked before it gets there.
-            Family::Bridge => &[HookPoint::Prerouting],
-            _ => &[HookPoint::Prerouting, HookPoint::Output],
+            Family::Bridge => &[("prerouting", HookPoint::Prerouting, FIRST)],
+            _ => &[
+                ("prerouting", HookPoint::Prerouting, FIRST),
+                ("translated", HookPoint::Prerouting, TRANSLATED),
+                ("output", HookPoint::Output, FIRST),
+            ],
         };
-        for point in points {
-            let hook = Hook::filter(*point, FIRST);
-            batch.add_chain(NewChain::base(&table, point.name(), hook));
+        for (chain, point, priority) in chains {
+            let hook = Hook::filter(*point, *priority);
+            batch.add_chain(NewChain::base(&table, *chain, hook));
             for flow in flows {
-                batch.add_rule(rule(&table, point.name(), flow, false));
-                batch.add_rule(rule(&table, point.name(), flow, true));
+                batch.add_rule(rule(&table, chain, flow, false));
+                batch.add_rule(rule(&table, chain, flow, true));
             }
         }
     }

@@ -11,6 +11,11 @@ const MODE: u32 = 0o600;
 
 /// Writes a scene whole, or not at all.
 pub(super) fn write(path: &Path, scene: &Scene) -> Result<(), Failure> {
+    // An empty folder would be replaced.
+    if path.is_dir() {
+        let text = format!("{} is a folder; name a file", path.display());
+        return Err(Failure::new(cni::code::IO_FAILURE, text));
+    }
     state::write_atomic(path, scene.to_json().as_bytes(), MODE, state::Durability::Synced)
         .map_err(|error| Failure::of(cni::code::IO_FAILURE, &error))
 }
@@ -45,6 +50,7 @@ mod tests {
         std::fs::write(&path, "{\"version\":").unwrap();
         assert!(read(&path).is_err());
         assert!(read(dir.path()).is_err());
+        assert!(write(dir.path(), &scene).is_err());
         assert!(write(&dir.path().join("absent/node.json"), &scene).is_err());
     }
 }

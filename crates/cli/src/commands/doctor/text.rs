@@ -156,19 +156,24 @@ impl Told<'_> {
         for attachment in &container.attachments {
             text.push_str(&format!("{}\n", one_line(head(container, attachment))));
         }
+        let has_gateway = container.attachments.iter().any(|one| !one.gateways.is_empty());
+        let has_names = container.nameservers.as_ref().is_some_and(|names| !names.is_empty());
+        let has_ports = container.attachments.iter().any(|one| !one.ports.is_empty());
+        let published = &[WayKind::Published, WayKind::PublishedHere][..];
+        // A way that is broken is shown if the container has it; one that works, if it was tried.
         let ways = [
-            ("attached", &[][..], self.attached(container)),
-            ("inside", &[WayKind::Inside][..], self.inside(container)),
-            ("gateway", &[WayKind::Gateway][..], self.echoes(container)),
-            ("outside", &[WayKind::Outside][..], self.connections(container)),
-            ("names", &[WayKind::Names][..], self.names(container)),
-            ("published", &[WayKind::Published, WayKind::PublishedHere][..], ports(container)),
+            ("attached", &[][..], true, self.attached(container)),
+            ("inside", &[WayKind::Inside][..], true, self.inside(container)),
+            ("gateway", &[WayKind::Gateway][..], has_gateway, self.echoes(container)),
+            ("outside", &[WayKind::Outside][..], has_gateway, self.connections(container)),
+            ("names", &[WayKind::Names][..], has_names, self.names(container)),
+            ("published", published, has_ports, ports(container)),
         ];
-        for (name, kinds, says) in ways {
-            let Some(says) = says else { continue };
+        for (name, kinds, exists, says) in ways {
             let broken = self.diagnosis.causes.iter().find(|cause| {
                 let finding = &cause.finding;
                 finding.severity == Severity::Error
+                    && (finding.hits.is_empty() || finding.hits.contains(&container.id))
                     && match kinds {
                         [] => finding.id == "attachment-differs",
                         kinds => finding.breaks.iter().any(|way| {
@@ -177,11 +182,12 @@ impl Told<'_> {
                         }),
                     }
             });
-            let (mark, says) = match (broken, self.plain) {
-                (Some(cause), false) => ("✘", format!("see {}", cause.finding.id)),
-                (Some(cause), true) => ("x", format!("see {}", cause.finding.id)),
-                (None, false) => ("✔", says),
-                (None, true) => ("+", says),
+            let (mark, says) = match (broken, says) {
+                (Some(cause), _) if exists => {
+                    (self.mark(Severity::Error), format!("see {}", cause.finding.id))
+                }
+                (None, Some(says)) => (if self.plain { "+" } else { "✔" }, says),
+                _ => continue,
             };
             text.push_str(&format!("  {mark} {name:<10} {}\n", one_line(says)));
         }
@@ -282,5 +288,127 @@ fn several(count: usize, what: &str) -> String {
     match count {
         1 => format!("1 {what}"),
         count => format!("{count} {what}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use diagnose::{Family, Question};
+    use expect_test::{Expect, expect};
+    use scene::{Namespace, Port, Transport};
+
+    fn node() -> Scene {
+        let attachment = Attachment {
+            network: "mynet".to_owned(),
+            ifname: "eth0".to_owned(),
+            plugins: vec!["bridge".to_owned(), "portmap".to_owned()],
+            addresses: vec!["10.88.0.2/24".parse().unwrap()],
+            gateways: vec!["10.88.0.1".parse().unwrap()],
+            ports: vec![Port {
+                transport: Transport::Tcp,
+                host: 8080,
+                host_ip: None,
+                container: 80,
+            }],
+            ..Attachment::default()
+        };
+        let container = Container {
+            id: "c1".to_owned(),
+            inside: Some(Namespace::default()),
+            nameservers: Some(vec!["192.0.2.53".parse().unwrap()]),
+            attachments: vec![attachment],
+            ..Container::default()
+        };
+        Scene { node: "node1".to_owned(), containers: vec![container], ..Scene::default() }
+    }
+
+    fn dropped() -> Explained {
+        let says = "containers of mynet do not reach beyond this node";
+        let finding = Finding::error("forward-dropped", "ip filter/FORWARD rule 1", says)
+            .at("table ip filter, chain FORWARD, rule 1: drop")
+            .of("firewalld, which is running")
+            .seen("a probe ended there")
+            .hits("c1")
+            .fix("nft delete rule ip filter FORWARD handle 7")
+            .breaks(WayKind::Outside, Some(Family::V4))
+            .breaks(WayKind::Names, Some(Family::V4));
+        let silent = Finding::error("nameserver-silent", "192.0.2.53", "192.0.2.53 is silent");
+        Explained { finding, explains: vec![silent] }
+    }
+
+    fn check(causes: Vec<Explained>, only: Option<&str>, verbose: bool, expected: &Expect) {
+        let echo = Asked::Echo { to: "10.88.0.1".parse().unwrap() };
+        let question = Question { from: Some("c1".to_owned()), asked: echo };
+        let answers = Answers { all: vec![(question, Answer::Reached { after_us: 300 })] };
+        let told = Told {
+            diagnosis: &Diagnosis { causes, looked_at: 7 },
+            answers: &answers,
+            scene: &node(),
+            only,
+            verbose,
+            took: Duration::from_millis(140),
+            plain: true,
+        };
+        expected.assert_eq(&told.text());
+    }
+
+    #[test]
+    fn a_sound_node_is_one_line() {
+        check(
+            Vec::new(),
+            None,
+            false,
+            &expect![[r#"
+                node1: 1 container on 0 networks, 7 things looked at, all as they should be (0.14 s)
+            "#]],
+        );
+    }
+
+    #[test]
+    fn what_a_cause_explains_is_counted() {
+        check(
+            vec![dropped()],
+            None,
+            false,
+            &expect![[r#"
+                x forward-dropped  containers of mynet do not reach beyond this node
+                    where   table ip filter, chain FORWARD, rule 1: drop
+                    whose   firewalld, which is running
+                    seen    a probe ended there
+                    hits    c1
+                    fix     nft delete rule ip filter FORWARD handle 7
+                    so      1 more that this explains: netwright doctor -v
+
+                1 error; 6 things are as they should be
+            "#]],
+        );
+    }
+
+    #[test]
+    fn a_container_is_shown_with_its_ways() {
+        check(
+            vec![dropped()],
+            Some("c1"),
+            true,
+            &expect![[r#"
+                c1   eth0 on mynet   10.88.0.2
+                  + attached   as ADD left it: 2 plugins
+                  + inside     loopback, addresses, routes; no program listens
+                  + gateway    10.88.0.1 in 0.3 ms
+                  x outside    see forward-dropped
+                  x names      see forward-dropped
+                  + published  8080 -> 80/tcp
+
+                x forward-dropped  containers of mynet do not reach beyond this node
+                    where   table ip filter, chain FORWARD, rule 1: drop
+                    whose   firewalld, which is running
+                    seen    a probe ended there
+                    fix     nft delete rule ip filter FORWARD handle 7
+                    so      nameserver-silent: 192.0.2.53 is silent
+
+                1 error; 6 things are as they should be
+            "#]],
+        );
     }
 }

@@ -8,7 +8,7 @@ use diagnose::Answer;
 
 use super::{micros, of_error};
 
-const PORT: u16 = 53;
+pub(super) const PORT: u16 = 53;
 
 /// How often the question is sent.
 const TRIES: u32 = 2;
@@ -69,7 +69,7 @@ fn exchange(server: IpAddr, timeout: Duration) -> io::Result<Option<u8>> {
 }
 
 /// Builds the question for the addresses of `netwright.invalid.`.
-fn question(number: u16) -> Vec<u8> {
+pub(super) fn question(number: u16) -> Vec<u8> {
     let mut message = number.to_be_bytes().to_vec();
     // One question, recursion desired.
     message.extend([1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);

@@ -1,5 +1,7 @@
 //! Reads one network namespace, all of it in one visit.
 
+mod map;
+
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::net::SocketAddr;
@@ -7,18 +9,12 @@ use std::net::SocketAddr;
 use cni::code;
 use kernel::netlink::{Errno, NetlinkError};
 use kernel::netns::{Netns, NetnsError, within};
-use kernel::route::{
-    IpFamily, Link as KernelLink, LinkSettings, NeighbourState, Route as KernelRoute, RouteFilter,
-    RouteKind as KernelKind, RouteSocket, Rule as KernelRule, RuleAction as KernelAction,
-    TABLE_LOCAL,
-};
+use kernel::route::{IpFamily, NeighbourState, RouteFilter, RouteSocket};
 use kernel::sockets;
 use kernel::sysctl::Sysctl;
-use scene::{
-    Address, ConntrackTable, Fdb, Link, Listener, Namespace, Neighbour, NextHop, Part, Route,
-    RouteKind, RouteRule, RuleAction, Transport,
-};
+use scene::{Address, ConntrackTable, Fdb, Link, Listener, Namespace, Part, Transport};
 
+use self::map::{neighbour, route, rule, settings_of, to_link};
 use super::filter::{self, Limits, Unread};
 use super::legacy::Legacy;
 
@@ -338,128 +334,6 @@ fn is_without_nftables(error: &NetlinkError) -> bool {
     }
 }
 
-/// Puts a link's kernel parameters beside the others, a link's name as it is: its dots are not
-/// replaced.
-fn settings_of(
-    link: &KernelLink,
-    settings: LinkSettings,
-    is_node: bool,
-    sysctls: &mut BTreeMap<String, String>,
-) {
-    let mut put = |version: &str, key: &str, value: u32| {
-        sysctls.insert(format!("net.{version}.conf.{}.{key}", link.name), value.to_string());
-    };
-    if let Some(ipv4) = settings.ipv4 {
-        put("ipv4", "rp_filter", ipv4.rp_filter);
-        put("ipv4", "arp_ignore", ipv4.arp_ignore);
-        if is_node {
-            put("ipv4", "forwarding", ipv4.forwarding);
-            put("ipv4", "route_localnet", ipv4.route_localnet);
-            put("ipv4", "proxy_arp", ipv4.proxy_arp);
-            put("ipv4", "accept_local", ipv4.accept_local);
-        }
-    }
-    if let Some(ipv6) = settings.ipv6 {
-        put("ipv6", "disable_ipv6", ipv6.disable_ipv6);
-        put("ipv6", "accept_ra", ipv6.accept_ra);
-        put("ipv6", "forwarding", ipv6.forwarding);
-        if is_node {
-            put("ipv6", "proxy_ndp", ipv6.proxy_ndp);
-        }
-    }
-}
-
-fn to_link(link: KernelLink, addresses: Vec<Address>) -> Link {
-    Link {
-        index: link.index,
-        up: link.up(),
-        carrier: link.lower_up(),
-        mac: link.mac.map(|mac| mac.to_string()),
-        mtu: link.mtu,
-        master: link.master,
-        peer: link.peer_index,
-        peer_netnsid: link.link_netnsid,
-        port_state: link.port.map(|port| port.state),
-        isolated: link.port.is_some_and(|port| port.isolated),
-        stp: link.bridge.is_some_and(|bridge| bridge.stp),
-        vlan_filtering: link.bridge.is_some_and(|bridge| bridge.vlan_filtering),
-        vrf_table: link.vrf_table,
-        addresses,
-        name: link.name,
-        kind: link.kind,
-        alias: link.alias,
-    }
-}
-
-/// Maps a route; `None` for those that the kernel makes for addresses.
-fn route(route: KernelRoute) -> Option<Route> {
-    let kind = match route.kind {
-        _ if route.table == TABLE_LOCAL => return None,
-        KernelKind::Broadcast | KernelKind::Multicast | KernelKind::Anycast => return None,
-        KernelKind::Unicast => RouteKind::Unicast,
-        KernelKind::Blackhole => RouteKind::Blackhole,
-        KernelKind::Unreachable => RouteKind::Unreachable,
-        KernelKind::Prohibit => RouteKind::Prohibit,
-        KernelKind::Throw => RouteKind::Throw,
-        _ => RouteKind::Other,
-    };
-    let mut hops: Vec<NextHop> = route
-        .next_hops
-        .iter()
-        .map(|hop| NextHop { via: hop.gateway, link: hop.oif })
-        .collect();
-    if hops.is_empty() && (route.gateway.is_some() || route.oif.is_some()) {
-        hops.push(NextHop { via: route.gateway, link: route.oif });
-    }
-    Some(Route {
-        to: route.destination,
-        table: route.table,
-        kind,
-        metric: route.priority.unwrap_or_default(),
-        hops,
-        source: route.source,
-        mtu: route.mtu,
-        protocol: route.protocol.map(|protocol| protocol.0),
-    })
-}
-
-/// Maps a rule. What it does is not known if it has conditions that a scene does not have, or asks
-/// the table of a packet's VRF.
-fn rule(rule: KernelRule) -> RouteRule {
-    let action = match rule.action {
-        _ if rule.of_vrf || rule.further => RuleAction::Other,
-        KernelAction::Table(table) => RuleAction::Table(table),
-        KernelAction::Blackhole => RuleAction::Blackhole,
-        KernelAction::Unreachable => RuleAction::Unreachable,
-        KernelAction::Prohibit => RuleAction::Prohibit,
-        _ => RuleAction::Other,
-    };
-    RouteRule {
-        ipv4: rule.family == IpFamily::V4,
-        priority: rule.priority.unwrap_or_default(),
-        from: rule.source,
-        to: rule.destination,
-        iif: rule.iifname,
-        oif: rule.oifname,
-        mark: rule.mark,
-        invert: rule.invert,
-        action,
-    }
-}
-
-/// Maps a neighbour that was configured or that does not answer.
-fn neighbour(one: &kernel::route::Neighbour) -> Option<Neighbour> {
-    let permanent = one.state.is_permanent();
-    let failed = one.state.0 & NeighbourState::FAILED.0 != 0;
-    (permanent || failed).then(|| Neighbour {
-        link: one.ifindex,
-        address: one.address,
-        mac: one.mac.map(|mac| mac.to_string()),
-        permanent,
-        failed,
-    })
-}
-
 /// Returns how many entries a table of neighbours has: the first number, in hexadecimal, of the
 /// line below its heading.
 fn entries(table: &str) -> Option<u64> {
@@ -467,6 +341,3 @@ fn entries(table: &str) -> Option<u64> {
     let first = text.lines().nth(1)?.split_whitespace().next()?;
     u64::from_str_radix(first, 16).ok()
 }
-
-#[cfg(test)]
-mod tests;

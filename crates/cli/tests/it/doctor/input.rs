@@ -13,7 +13,7 @@ use crate::support::{EXECUTABLE, Scratch, call_in, command_in, said};
 /// Probes are sent, files are written, and the node is as before.
 #[test]
 fn probes_leave_nothing() {
-    require!("root");
+    require!("root", "program:nft");
     let node = Node::new("doctor-still");
     let before = Snapshot::take(&node.lab);
     let inside = Snapshot::of(&node.c1);
@@ -27,6 +27,16 @@ fn probes_leave_nothing() {
     ] {
         call_in(&node.lab, arguments).succeeded();
     }
+    assert_eq!(before.diff(&Snapshot::take(&node.lab)), [""; 0]);
+    assert_eq!(inside.diff(&Snapshot::of(&node.c1)), [""; 0]);
+    // Probes that are not answered are followed, by tables and traces of its own.
+    let (done, broken) = node.run(
+        "nft 'add table ip other; add chain ip other forward { type filter hook forward priority 0; }; \
+         add rule ip other forward oifname up0 drop'",
+    );
+    assert!(done, "{broken}");
+    let before = Snapshot::take(&node.lab);
+    node.doctor(&[]).failed(1);
     assert_eq!(before.diff(&Snapshot::take(&node.lab)), [""; 0]);
     assert_eq!(inside.diff(&Snapshot::of(&node.c1)), [""; 0]);
     assert!(node.lab.processes().is_empty(), "{:?}", node.lab.processes());
@@ -49,14 +59,8 @@ fn a_bundle_is_judged_as_the_node_was() {
     for id in ["forwarding-off", "loopback-down", "attachment-differs"] {
         assert!(ids.iter().any(|one| one == id), "{id}: {ids:?}");
     }
-    // The executable and the file where anybody may read them.
-    let elsewhere = node.lab.sh(&format!(
-        "mkdir /run/anybody; cp {EXECUTABLE} {path} /run/anybody; chmod -R a+rX /run/anybody; rm {path}; \
-         cd /run/anybody; PATH=/usr/sbin:/usr/bin:/sbin:/bin setpriv --reuid=65534 --regid=65534 --clear-groups \
-         ./netwright doctor --output json --from bundle.json || [ $? = 1 ]; rm -r /run/anybody"
-    ));
-    let elsewhere: Value = serde_json::from_str(&elsewhere).unwrap();
-    assert_eq!(elsewhere, here.json());
+    let (code, elsewhere) = as_nobody(&node, path, "--from bundle.json");
+    assert_eq!((code, elsewhere), (Some(1), here.json()));
 
     let only = node.doctor(&["c1", "--no-probe"]).failed(1).json();
     assert_eq!(only["container"], "c1");
@@ -68,6 +72,35 @@ fn a_bundle_is_judged_as_the_node_was() {
         .collect();
     assert!(objects.contains(&"c1"), "{objects:?}");
     assert!(!objects.iter().any(|one| one.contains("c2")), "{objects:?}");
+}
+
+/// Calls `doctor` as a user without rights, beside a copy of a file. Returns its exit code and what
+/// it said.
+#[track_caller]
+fn as_nobody(node: &Node, file: &str, arguments: &str) -> (Option<i32>, Value) {
+    // The executable and the file are where anybody may read them.
+    node.lab.sh(&format!(
+        "mkdir /run/anybody; cp {EXECUTABLE} {file} /run/anybody; chmod -R a+rX /run/anybody"
+    ));
+    let output = node.lab.try_sh(&format!(
+        "cd /run/anybody; exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin setpriv --reuid=65534 \
+         --regid=65534 --clear-groups ./netwright doctor --output json {arguments}"
+    ));
+    node.lab.sh("rm -r /run/anybody");
+    let said = serde_json::from_slice(&output.stdout);
+    (output.status.code(), said.unwrap_or_else(|error| panic!("{error}: {output:?}")))
+}
+
+/// What nobody but root may see is told as not seen: neither as sound nor as wrong.
+#[test]
+fn who_has_no_rights_hears_what_was_not_seen() {
+    require!("root", "program:setpriv");
+    let node = Node::new("doctor-nobody");
+    let (code, said) = as_nobody(&node, "/etc/hostname", "");
+    let is_unknown = |one: &Value| one["severity"] == "unknown";
+    let found = said["findings"].as_array().unwrap();
+    assert!(!found.is_empty() && found.iter().all(is_unknown), "{said:#}");
+    assert_eq!(code, Some(3), "{said:#}");
 }
 
 /// The exit code follows what is told.
@@ -93,7 +126,7 @@ fn what_is_ignored_is_not_told() {
 /// People read it on any terminal, and may stop reading.
 #[test]
 fn the_text_is_ascii_unless_the_terminal_takes_more() {
-    require!("root");
+    require!("root", "program:nft");
     let node = Node::new("doctor-text");
     let (done, broken) = node.run("ip -n c1 link set lo down");
     assert!(done, "{broken}");
@@ -106,6 +139,13 @@ fn the_text_is_ascii_unless_the_terminal_takes_more() {
     assert!(plain.is_ascii(), "{plain}");
     assert!(plain.contains("x loopback-down"), "{plain}");
     assert!(plain.contains("nsenter --net=/run/netns/c1 ip link set lo up"), "{plain}");
+    // A name may have anything in it.
+    let table = "table ip other { chain forward { type filter hook forward priority 0; \
+                 oifname up0 drop comment \\\"a\\033[31mb\\\"; }; }";
+    let (done, broken) = node.run(&format!("printf \"{table}\" | nft -f -"));
+    assert!(done, "{broken}");
+    let named = text("LC_ALL", "C");
+    assert!(named.contains("forward-dropped") && !named.contains('\u{1b}'), "{named}");
     let rich = text("LC_ALL", "C.UTF-8");
     assert!(rich.contains("✘ loopback-down"), "{rich}");
 

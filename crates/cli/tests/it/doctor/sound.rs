@@ -50,7 +50,7 @@ table inet netavark {
     fib daddr type local jump NETAVARK-HOSTPORT-DNAT
   }
   chain OUTPUT {
-    type nat hook output priority dstnat; policy accept;
+    type nat hook output priority -100; policy accept;
     fib daddr type local jump NETAVARK-HOSTPORT-DNAT
   }
   chain NETAVARK-HOSTPORT-DNAT {

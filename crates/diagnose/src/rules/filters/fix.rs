@@ -26,9 +26,14 @@ pub(super) fn commands(
         None => whose::owner_of(place, look.scene).map(|(owner, _)| owner),
     };
     let nets = subnets(look, site);
+    let is_running = look.scene.program("firewalld").is_some();
     let is_forwarded = matches!(place.hook, Hook::Forward | Hook::Prerouting | Hook::Postrouting);
     match owner {
-        Some(Owner::Firewalld) => nets.iter().map(zone).collect(),
+        // The plugin `firewall` opens the chain FORWARD of iptables, where it is closed.
+        _ if is_forward_policy(place) && site.attachment.has_plugin("firewall") => {
+            vec!["netwright repair".to_owned()]
+        }
+        Some(Owner::Firewalld) if is_running => nets.iter().map(zone).collect(),
         Some(Owner::Ufw) if is_forwarded => {
             let allow = |net: &IpNet| {
                 [format!("ufw route allow from {net}"), format!("ufw route allow to {net}")]
@@ -44,6 +49,12 @@ pub(super) fn commands(
         Some(Owner::Docker) if place.chain == "DOCKER-USER" => remove(place, netns),
         _ => accept(site, sort, caught, &nets, netns),
     }
+}
+
+/// Says whether a place is the policy of the chain FORWARD of iptables.
+fn is_forward_policy(place: &Place) -> bool {
+    let is_iptables = place.legacy || matches!(place.family, "ip" | "ip6");
+    is_iptables && place.rule.is_none() && place.table == "filter" && place.base == "FORWARD"
 }
 
 /// The subnets of a container's network, of its family; its address if they are not known.
@@ -101,6 +112,7 @@ enum Match<'n> {
     Answers,
     Published,
     Neighbours,
+    Loopback,
 }
 
 /// Returns the commands that let packets pass a base chain that drops what it does not know.
@@ -119,6 +131,7 @@ fn accept(
     }
     let matches: Vec<Match<'_>> = match sort {
         Sort::Resolve => vec![Match::Neighbours],
+        Sort::Inside => vec![Match::Loopback],
         _ if caught.back => vec![Match::Answers],
         Sort::Published(_) => vec![Match::Published, Match::Answers],
         Sort::FromNode | Sort::PublishedHere(_) if netns.is_none() => {
@@ -133,6 +146,7 @@ fn accept(
 
 fn insert(place: &Place, what: &Match<'_>, is_ipv4: bool) -> String {
     let Place { family, table, base, .. } = place;
+    let leaves = matches!(place.hook, Hook::Output | Hook::Postrouting);
     let is_iptables = matches!(*family, "ip" | "ip6")
         && base.chars().all(|letter| letter.is_ascii_uppercase());
     if place.legacy || is_iptables {
@@ -144,6 +158,8 @@ fn insert(place: &Place, what: &Match<'_>, is_ipv4: bool) -> String {
             Match::Answers => "-m conntrack --ctstate ESTABLISHED,RELATED".to_owned(),
             Match::Published => "-m conntrack --ctstate DNAT".to_owned(),
             Match::Neighbours => "-p ipv6-icmp".to_owned(),
+            Match::Loopback if leaves => "-o lo".to_owned(),
+            Match::Loopback => "-i lo".to_owned(),
         };
         return format!("{tool}-{kind} -t {table} -I {base} {what} -j ACCEPT");
     }
@@ -156,6 +172,8 @@ fn insert(place: &Place, what: &Match<'_>, is_ipv4: bool) -> String {
         Match::Neighbours => {
             "icmpv6 type '{ nd-neighbor-solicit, nd-neighbor-advert }'".to_owned()
         }
+        Match::Loopback if leaves => "oifname lo".to_owned(),
+        Match::Loopback => "iifname lo".to_owned(),
     };
     format!("nft insert rule {family} {table} {base} {what} accept")
 }

@@ -36,6 +36,9 @@ pub(super) fn add(look: Look<'_>, found: &mut Vec<Finding>) {
             }
             continue;
         }
+        if !says_all(&question.asked, hop, &place) {
+            continue;
+        }
         let id = if hop.container.is_some() {
             "inside-dropped"
         } else {
@@ -57,6 +60,16 @@ pub(super) fn add(look: Look<'_>, found: &mut Vec<Finding>) {
             Some(from) => finding.hits(from.clone()),
             None => finding,
         });
+    }
+}
+
+/// Says whether a probe that a rule drops shows a fault. Many firewalls drop echo requests and let
+/// all else through, and many take nothing from containers but questions for names.
+fn says_all(asked: &Asked, hop: &Hop, place: &Place) -> bool {
+    match asked {
+        Asked::Name { .. } => true,
+        Asked::Connect { .. } => hop.back || place.hook != Hook::Input,
+        Asked::Echo { .. } | Asked::Size { .. } | Asked::WhoHas { .. } => false,
     }
 }
 
@@ -82,8 +95,6 @@ fn dropped_at<'h>(look: Look<'_>, hop: &'h Hop) -> Option<(&'h Hop, Place, Layer
     };
     namespace.filter.tables.iter().filter(is_table).find_map(|table| {
         let chain = table.chains.iter().find(|one| one.name == *chain)?;
-        let at = chain.rules.iter().position(|rule| rule.handle == *handle)?;
-        let rule = chain.rules.get(at)?;
         let hook = chain.base.as_ref().map_or(Hook::Forward, |base| base.hook);
         let layer = match table.family {
             scene::filter::Family::Bridge => Layer::Bridge,
@@ -91,6 +102,12 @@ fn dropped_at<'h>(look: Look<'_>, hop: &'h Hop) -> Option<(&'h Hop, Place, Layer
             scene::filter::Family::Netdev => Layer::Device,
             _ => Layer::Ip,
         };
+        // No rule has the handle 0: it is the policy.
+        if *handle == 0 {
+            return Some((hop, Place::of_policy(table, hook, &chain.name), layer));
+        }
+        let at = chain.rules.iter().position(|rule| rule.handle == *handle)?;
+        let rule = chain.rules.get(at)?;
         let place = Place::of_rule(table, hook, [&chain.name, &chain.name], at, rule);
         Some((hop, place.saying("drop"), layer))
     })

@@ -8,13 +8,14 @@ use scene::{Container, Port as Published};
 use super::{Caught, fix};
 use crate::Look;
 use crate::filter::{Carries, Layer, Place};
-use crate::finding::{Finding, WayKind};
+use crate::finding::{Family, Finding, WayKind};
 use crate::path::Site;
 use crate::whose;
 
 /// What a packet was to do.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Sort<'p> {
+    Inside,
     Resolve,
     Outside,
     To(IpAddr, Carries),
@@ -30,6 +31,7 @@ impl Sort<'_> {
         let network = &site.attachment.network;
         let called = site.container.called();
         match self {
+            Sort::Inside => format!("programs of {called} do not reach each other"),
             Sort::Resolve => format!("containers of {network} do not find their gateway"),
             Sort::Outside => format!("containers of {network} do not reach beyond this node"),
             Sort::To(to, Carries::Udp { .. }) => {
@@ -55,6 +57,7 @@ impl Sort<'_> {
     fn fails_alone(&self, site: &Site<'_>) -> String {
         let called = site.container.called();
         match self {
+            Sort::Inside => self.fails(site),
             Sort::Resolve => format!("{called} does not find its gateway"),
             Sort::Outside => format!("{called} does not reach beyond this node"),
             Sort::To(to, Carries::Udp { .. }) => {
@@ -72,6 +75,7 @@ impl Sort<'_> {
 
     fn ways(&self) -> &'static [WayKind] {
         match self {
+            Sort::Inside => &[WayKind::Inside],
             Sort::Resolve => &[
                 WayKind::Gateway,
                 WayKind::Outside,
@@ -108,7 +112,7 @@ pub(super) fn all(
 /// Returns the finding's ID for a filter of the node.
 pub(super) fn id(layer: Layer, hook: Hook) -> &'static str {
     match (layer, hook) {
-        (Layer::Bridge, _) => "bridge-dropped",
+        (Layer::Bridge | Layer::Device, _) => "bridge-dropped",
         (_, Hook::Input) => "input-dropped",
         (_, Hook::Output) => "output-dropped",
         _ => "forward-dropped",
@@ -149,6 +153,7 @@ fn stopped(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Caught) ->
 fn shown(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Caught) -> String {
     let address = site.address;
     let packet = match sort {
+        Sort::Inside => "a packet over loopback".to_owned(),
         Sort::Resolve if address.is_ipv4() => format!("an ARP request of {address}"),
         Sort::Resolve => format!("a neighbour solicitation of {address}"),
         Sort::Outside => format!("a packet from {address} to any address beyond this node"),
@@ -187,22 +192,26 @@ fn counted(look: Look<'_>, caught: &Caught) -> Option<u64> {
 /// A foreign rule takes a published port first.
 pub(super) fn redirected(
     look: Look<'_>,
-    site: &Site<'_>,
+    container: &Container,
+    family: Family,
     port: &Published,
     place: &Place,
 ) -> Finding {
     let what = format!("{}/{}", port.host, port.transport.as_str());
     let says = format!(
         "published port {what} of {} leads elsewhere: {} takes it first",
-        site.container.called(),
+        container.called(),
         place.name()
     );
+    let kind = match place.hook {
+        Hook::Output => WayKind::PublishedHere,
+        _ => WayKind::Published,
+    };
     let finding = Finding::error("port-redirected", place.name(), says)
         .at(place.to_string())
         .seen(format!("by the rules as they are, a packet to port {what} is sent elsewhere there"))
-        .hits(site.container.id.clone())
-        .breaks(WayKind::Published, Some(site.family()))
-        .breaks(WayKind::PublishedHere, Some(site.family()));
+        .hits(container.id.clone())
+        .breaks(kind, Some(family));
     let finding = Finding { whose: whose::of_place(place, look.scene), ..finding };
     fix::remove(place, None).into_iter().fold(finding, Finding::fix)
 }

@@ -108,6 +108,11 @@ fn legacy_iptables_with_a_policy() {
         policies: vec![("FORWARD".to_owned(), "DROP".to_owned())],
         rules: Vec::new(),
     }];
+    // The plugin `firewall` would open it.
+    assert!(found(&scene).iter().all(|finding| finding.fix == ["netwright repair"]));
+    for container in &mut scene.containers {
+        container.attachments[0].plugins.retain(|plugin| plugin != "firewall");
+    }
     check(
         &scene,
         &expect![[r#"
@@ -150,6 +155,10 @@ fn each_kind_of_filter_has_its_name() {
         with(node(), table(kin, "t", vec![base("c", hook, 0, vec![rule(parts)])]))
     };
     assert_eq!(ids(&one(Kin::Bridge, Hook::Forward, &[drop()])), ["bridge-dropped"]);
+    let mut at_link = one(Kin::Netdev, Hook::Ingress, &[drop()]);
+    let ingress = at_link.host.filter.tables[0].chains[0].base.as_mut().unwrap();
+    ingress.device = Some("veth2".to_owned());
+    assert_eq!(ids(&at_link), ["bridge-dropped"]);
     assert_eq!(ids(&one(Kin::Arp, Hook::Input, &[drop()])), ["input-dropped"]);
     assert_eq!(ids(&one(Kin::Inet, Hook::Input, &[drop()])), ["input-dropped"]);
     assert_eq!(ids(&one(Kin::Inet, Hook::Output, &[drop()])), ["output-dropped"]);
@@ -166,14 +175,35 @@ fn each_kind_of_filter_has_its_name() {
     );
 }
 
+/// A firewall of a container that forgets its loopback.
+#[test]
+fn loopback_is_looked_at_too() {
+    let mut scene = node();
+    let inside = scene.containers[0].inside.as_mut().unwrap();
+    let input = base("i", Hook::Input, 0, vec![rule(&[iifname("lo"), drop()])]);
+    inside.filter.tables.push(table(Kin::Inet, "own", vec![input]));
+    let all = found(&scene);
+    assert_eq!(
+        all[0].says,
+        "programs of c2 do not reach each other: the packet filter in c2, inet own/i rule 1, drops the packets"
+    );
+    assert_eq!(ids(&scene), ["inside-dropped"]);
+}
+
 #[test]
 fn a_port_that_is_redirected() {
     let foreign = nat("PREROUTING", Hook::Prerouting, -100, vec![rule(&[
         tcp_port(8080),
         dnat("10.88.0.3", 80),
     ])]);
+    let scene = with(node(), table(Kin::Ip, "nat", vec![foreign]));
+    // It is found whatever else is wrong: no default route, no address in the container.
+    let mut worse = scene.clone();
+    worse.host.routes.remove(0);
+    worse.containers[0].inside.as_mut().unwrap().links[1].addresses.clear();
+    assert_eq!(ids(&worse), ["port-redirected"]);
     check(
-        &with(node(), table(Kin::Ip, "nat", vec![foreign])),
+        &scene,
         &expect![[r#"
             port-redirected  published port 8080/tcp of c2 leads elsewhere: ip nat/PREROUTING rule 1 takes it first
                 where  table ip nat, chain PREROUTING, rule 1: dnat to 10.88.0.3 port 80
@@ -283,20 +313,24 @@ fn a_rule_that_dropped_a_probe() {
     let forward =
         base("forward", Hook::Forward, 0, vec![rule(&[unknown("match set"), drop()])]);
     let scene = with(node(), table(Kin::Inet, "fw", vec![forward]));
-    let question = Question {
-        from: Some("c2".to_owned()),
-        asked: Asked::Echo { to: "198.51.100.1".parse().unwrap() },
-    };
+    let of = |asked: Asked| Question { from: Some("c2".to_owned()), asked };
+    let question = of(Asked::Connect { to: "198.51.100.1:80".parse().unwrap() });
     let hop = Hop {
         container: None,
         link: Some("cni0".to_owned()),
         dropped: Some(("nft_do_chain".to_owned(), "NETFILTER_DROP".to_owned())),
-        rule: Some(("fw".to_owned(), "forward".to_owned(), 7)),
+        rule: Some(("inet fw".to_owned(), "forward".to_owned(), 7)),
         back: false,
     };
-    let answers = Answers { all: vec![(question, Answer::Silent { hops: vec![hop] })] };
-    let found = judge(Look { scene: &scene, answers: &answers, only: None, to: None });
+    let silent = Answer::Silent { hops: vec![hop] };
+    let judged = |question: Question| {
+        let answers = Answers { all: vec![(question, silent.clone())] };
+        judge(Look { scene: &scene, answers: &answers, only: None, to: None })
+    };
+    let found = judged(question);
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].id, "forward-dropped");
-    assert_eq!(found[0].says, "inet fw/forward rule 1 drops a probe to 198.51.100.1");
+    assert_eq!(found[0].says, "inet fw/forward rule 1 drops a probe to 198.51.100.1:80");
+    // A firewall that drops echo requests may let all else through.
+    assert_eq!(judged(of(Asked::Echo { to: "198.51.100.1".parse().unwrap() })), []);
 }

@@ -1,7 +1,7 @@
 //! Ways that probes find broken. Mostly something else explains them; where nothing does, at least
 //! the way is named.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use scene::filter::Hook;
 use scene::{Container, Part, Port, Transport};
@@ -11,7 +11,7 @@ use super::samples;
 use crate::Look;
 use crate::filter::{Carries, End, Layer, Packet, walk};
 use crate::finding::{Family, Finding, WayKind};
-use crate::path::Site;
+use crate::path::{Outcome, Site, Trip, address_of, follow_filters, loopback};
 use crate::question::{Answer, Asked, Hop, Question};
 use crate::routes::{Routed, look_up};
 
@@ -34,7 +34,7 @@ pub(super) fn asks(look: Look<'_>) -> Vec<Question> {
                 }
             }
             if is_outbound(look.scene, container, family) {
-                for asked in outside(look, family) {
+                for asked in outside(look, container, family) {
                     questions.push(Question { from: None, asked: asked.clone() });
                     questions.push(from(asked));
                 }
@@ -48,12 +48,20 @@ fn of_node(port: &Port, to: SocketAddr) -> Option<Question> {
     Question::connect(None, port.transport, to)
 }
 
-/// What is asked beyond the node, by a container and by the node itself.
-fn outside(look: Look<'_>, family: Family) -> Vec<Asked> {
+/// What is asked beyond the node, by a container and by the node itself. A container that has no
+/// route is meant to have none, or CHECK tells that it is gone.
+fn outside(look: Look<'_>, container: &Container, family: Family) -> Vec<Asked> {
     let is_of = |address: IpAddr| address.is_ipv4() == (family == Family::V4);
-    let named = look.to.filter(|to| is_of(to.ip())).map(|to| Asked::Connect { to });
-    let next = next_router(look, family).map(|to| Asked::Echo { to });
-    named.into_iter().chain(next).collect()
+    let is_routed = |to: IpAddr| {
+        Site::all(look.scene, container, family).any(|site| {
+            let routed = look_up(site.inside, Some(site.address), to, None, Some(0));
+            matches!(routed, Routed::By { .. })
+        })
+    };
+    let named = look.to.filter(|to| is_of(to.ip()) && is_routed(to.ip()));
+    let next = next_router(look, family).filter(|to| is_routed(*to));
+    let named = named.map(|to| Asked::Connect { to });
+    named.into_iter().chain(next.map(|to| Asked::Echo { to })).collect()
 }
 
 /// The router to which the node sends what is for the Internet, if it can be asked from elsewhere.
@@ -74,16 +82,10 @@ fn ends(look: Look<'_>, site: &Site<'_>, port: &Port) -> Vec<(SocketAddr, WayKin
     let host = &look.scene.host;
     let is_of = |address: IpAddr| address.is_ipv4() == site.address.is_ipv4();
     let mut ends = vec![(SocketAddr::new(site.address, port.container), WayKind::FromNode)];
-    let loopback: IpAddr = match site.family() {
-        Family::V4 => Ipv4Addr::LOCALHOST.into(),
-        Family::V6 => Ipv6Addr::LOCALHOST.into(),
-    };
+    let loopback = loopback(site.address.is_ipv4());
     let [sample, ..] = samples(site.family());
     let uplink = match look_up(host, None, sample, None, Some(0)) {
-        Routed::By { link, .. } => {
-            let mut own = link.addresses.iter().map(|own| own.address.addr());
-            own.find(|address| is_of(*address))
-        }
+        Routed::By { link, .. } => address_of(link, site.address.is_ipv4()),
         _ => None,
     };
     let at = |address: IpAddr| SocketAddr::new(address, port.host);
@@ -202,7 +204,7 @@ fn takes_echo(look: Look<'_>, site: &Site<'_>, gateway: IpAddr) -> bool {
 /// asked for it.
 fn beyond(look: Look<'_>, container: &Container, family: Family) -> Vec<Finding> {
     let mut found = Vec::new();
-    for asked in outside(look, family) {
+    for asked in outside(look, container, family) {
         let of = |from: Option<String>| {
             look.answers.to(&Question { from, asked: asked.clone() })
         };
@@ -225,6 +227,11 @@ fn beyond(look: Look<'_>, container: &Container, family: Family) -> Vec<Finding>
         if !node_reaches && !is_named {
             continue;
         }
+        if let Asked::Echo { to } = asked
+            && !passes_echo(look, container, family, to)
+        {
+            continue;
+        }
         let called = container.called();
         let (says, fix) = if node_reaches {
             (
@@ -236,7 +243,7 @@ fn beyond(look: Look<'_>, container: &Container, family: Family) -> Vec<Finding>
         } else {
             (
                 format!("{to} answers neither {called} nor this node"),
-                format!("look at {to} and at the way to it: ip route get {}", address_of(&asked)),
+                format!("look at {to} and at the way to it: ip route get {}", address_in(&asked)),
             )
         };
         found.push(
@@ -250,7 +257,16 @@ fn beyond(look: Look<'_>, container: &Container, family: Family) -> Vec<Finding>
     found
 }
 
-fn address_of(asked: &Asked) -> String {
+/// Says whether all filters surely let an echo request of a container pass, and the answer.
+fn passes_echo(look: Look<'_>, container: &Container, family: Family, to: IpAddr) -> bool {
+    let with = Carries::Icmp { kind: if to.is_ipv4() { 8 } else { 128 } };
+    Site::all(look.scene, container, family).any(|site| {
+        let trip = Trip::Outside { from: &site, to, with };
+        matches!(follow_filters(look.scene, &trip, &[]), Outcome::Passes(_))
+    })
+}
+
+fn address_in(asked: &Asked) -> String {
     match asked {
         Asked::Connect { to } => to.ip().to_string(),
         Asked::Echo { to } => to.to_string(),

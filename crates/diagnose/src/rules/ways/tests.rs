@@ -92,6 +92,7 @@ fn a_rule_sends_the_pool_into_a_black_hole() {
         says(&scene),
         ["rule-diverts  routing rule 100 leads packets for containers of mynet to tun0 instead of cni0"]
     );
+    assert_eq!(found(&scene)[0].fix, ["ip rule add priority 99 to 10.88.0.0/24 lookup main"]);
 }
 
 /// A black hole for private addresses is good practice.

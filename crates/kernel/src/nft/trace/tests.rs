@@ -115,6 +115,11 @@ add rule to inet example prerouting
 add rule to inet example prerouting
 add rule to inet example prerouting
 add rule to inet example prerouting
+add chain inet example translated
+add rule to inet example translated
+add rule to inet example translated
+add rule to inet example translated
+add rule to inet example translated
 add chain inet example output
 add rule to inet example output
 add rule to inet example output

@@ -66,12 +66,13 @@ pub(super) const PLUGINS: &[Situation] = &[
                 "aged",
                 "#!/bin/sh\ncase $CNI_COMMAND in\n\
                  VERSION) echo '{\"cniVersion\": \"0.2.0\", \"supportedVersions\": [\"0.1.0\", \"0.2.0\"]}' ;;\n\
+                 DEL) ;;\n\
                  *) echo '{\"cniVersion\": \"0.2.0\", \"code\": 1, \"msg\": \"incompatible CNI versions\"}'; exit 1 ;;\n\
                  esac\n",
             );
         }),
         fails: Fails::Command(ADD),
-        finds: Finds::First("network-refused", "chain"),
+        finds: Finds::Shown("network-refused", "aged"),
         fix: Fix::Hint("the plugin is to be replaced by a newer one"),
         mends: Act::Sh(NO_CHAIN),
     },
@@ -119,7 +120,8 @@ pub(super) const PLUGINS: &[Situation] = &[
         fails: Fails::Command("netwright add mynet c3 --container-id c3"),
         finds: Finds::First("network-refused", "/var/lib/cni/networks"),
         fix: Fix::Hint("it depends on why it is read-only"),
-        mends: Act::Sh("umount /var/lib/cni/networks"),
+        // The roll-back of the refused ADD could not write either.
+        mends: Act::Sh("umount /var/lib/cni/networks; netwright del mynet c3 --container-id c3"),
     },
 ];
 
@@ -131,7 +133,8 @@ pub(super) const NETWORKS: &[Situation] = &[
             other(node, "00-foreign", "foreign", r#""bridge": "cni0""#, "10.90.0.0/24");
         }),
         fails: Fails::Command("ls /etc/cni/net.d | head -n 1 | grep mynet"),
-        finds: Finds::First("network-shadowed", "foreign+mynet"),
+        // STATUS knows already that the bridge has the other network's gateway.
+        finds: Finds::First("network-refused", "foreign"),
         fix: Fix::Hint("nobody but the administrator knows which is meant"),
         mends: Act::Sh("rm /etc/cni/net.d/00-foreign.conflist"),
     },

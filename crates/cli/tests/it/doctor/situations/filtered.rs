@@ -53,8 +53,9 @@ pub(super) const FILTERS: &[Situation] = &[
              add rule inet firewalld filter_FORWARD reject with icmpx type admin-prohibited'",
         ),
         fails: Fails::Ways(&[Way::Out4, Way::Out6, Way::Names]),
-        finds: Finds::First("forward-dropped", "inet firewalld/filter_FORWARD rule 4"),
-        fix: Fix::Hint("firewall-cmd needs firewalld itself"),
+        // STATUS refuses: without firewalld nobody would open its table for new containers.
+        finds: Finds::Shown("network-refused", "firewalld"),
+        fix: Fix::Hint("firewalld is to be started"),
         mends: Act::Sh("nft delete table inet firewalld"),
     },
     Situation {
@@ -93,6 +94,6 @@ pub(super) const LEGACY: &[Situation] = &[Situation {
     breaks: Act::Sh("iptables-legacy -P FORWARD DROP"),
     fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
     finds: Finds::First("forward-dropped", "iptables filter/FORWARD policy"),
-    fix: Fix::Mends,
+    fix: Fix::Hint("it lets the packets through; CHECK then wants the rules that ADD would add"),
     mends: Act::Sh("iptables-legacy -P FORWARD ACCEPT; iptables-legacy -F FORWARD"),
 }];

@@ -1,7 +1,5 @@
 //! Containers that are broken inside, and programs that listen or do not.
 
-use testkit::traffic::Server;
-
 use super::node::Way;
 use super::{Act, Fails, Finds, Fix, Situation};
 
@@ -109,12 +107,10 @@ pub(super) const INSIDE: &[Situation] = &[
     Situation {
         number: 14,
         is: "a program of the node listens at the published port",
-        breaks: Act::Do(|node| {
-            node.program = Some(Server::tcp(&node.lab, "0.0.0.0:8080", "program"));
-        }),
+        breaks: Act::Do(|node| node.listen(true)),
         fails: Fails::Ways(&[Way::Program]),
         finds: Finds::First("port-hidden", "8080/tcp"),
         fix: Fix::Hint("one of the two needs another port"),
-        mends: Act::Do(|node| node.program = None),
+        mends: Act::Do(|node| node.listen(false)),
     },
 ];

@@ -88,9 +88,9 @@ pub(in crate::doctor) struct Node {
     server: Container,
     pub(in crate::doctor) c1: Container,
     /// The program of c1.
-    pub(in crate::doctor) web: Option<Server>,
+    web: Option<Server>,
     /// A program of the node.
-    pub(in crate::doctor) program: Option<Server>,
+    program: Option<Server>,
     addresses: [IpAddr; 2],
     /// The node's ends of the links of c1 and c2.
     ports: [String; 2],
@@ -185,8 +185,14 @@ impl Node {
 
     /// Lets the program of c1 listen at another address, or end.
     pub(in crate::doctor) fn serve(&mut self, at: Option<&str>) {
-        self.web = None;
+        drop(self.web.take());
         self.web = at.map(|at| web(&self.c1, at));
+    }
+
+    /// Lets a program of the node listen at port 8080, or end.
+    pub(in crate::doctor) fn listen(&mut self, listens: bool) {
+        drop(self.program.take());
+        self.program = listens.then(|| Server::tcp(&self.lab, "0.0.0.0:8080", "program"));
     }
 
     pub(in crate::doctor) fn doctor(&self, more: &[&str]) -> Said {

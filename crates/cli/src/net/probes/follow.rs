@@ -1,0 +1,326 @@
+//! Sends probes that were not answered once more, and follows them and their answers.
+//!
+//! There are two means, and each may be missing: tracepoints ([`kernel::tracefs`]) tell from
+//! namespace to namespace where a packet was dropped, and the packet filter's trace
+//! ([`kernel::nft::trace`]) by which rule. Without one of them the answers say less.
+//!
+//! Everything that is made for it is ours alone: sockets with ports of their own, an instance of
+//! tracing, and tables that mark the packets of these sockets and their answers. Each probe has a
+//! length of its own, as far as its kind permits.
+
+mod chain;
+mod flows;
+mod judged;
+mod sockets;
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::time::Duration;
+
+use diagnose::{Answer, Asked, Question};
+use kernel::echo::{self, Echo};
+use kernel::netns::{Netns, within};
+use kernel::nft::trace::{Flow, FlowTrace};
+use kernel::tracefs::Trace;
+use scene::Scene;
+
+use super::{micros, names};
+use chain::Sent;
+use judged::Heard;
+use sockets::Packet;
+
+/// A network namespace: a container's, by its ID, or the node's.
+type Place<'s> = Option<&'s str>;
+
+/// How long a packet, and its answer, may be on the way; the first try had more time. What happens
+/// on this node takes a fraction of a millisecond.
+const TIMEOUT: Duration = Duration::from_millis(400);
+
+/// How long after one probe the next is sent: not all can have lengths of their own, and most are
+/// answered until then.
+const BETWEEN: Duration = Duration::from_millis(3);
+
+/// How many probes are followed, and how many of them to the same end: the others fail for the same
+/// reason, or their findings need no more proof.
+const MOST: usize = 48;
+const MOST_OF_ONE: usize = 3;
+
+/// Echo requests have these lengths and others between them; none is that of another with the
+/// headers that links add. The first depends on the process, so that two at once differ. Every link
+/// carries the longest.
+const SHORTEST: u32 = 200;
+const SHORTEST_OF: u32 = 100;
+const STEP: u32 = 5;
+/// How much longer links see them: by nothing, the tag of a VLAN, the header of Ethernet, or both.
+const HEADERS: [u32; 4] = [0, 4, 14, 18];
+
+/// The headers of IP, and of a TCP packet that begins a connection as Linux sends it (linux
+/// net/ipv4/tcp_output.c `tcp_syn_options`: 20 bytes of options), and of UDP.
+const IPV4: u32 = 20;
+const IPV6: u32 = 40;
+const SYN: u32 = 40;
+const UDP: u32 = 8;
+
+/// The number of a question to a server of names: its answer is not read.
+const QUESTION: u16 = 1;
+
+/// A probe that is to be sent once more.
+#[derive(Debug)]
+struct Probe<'s> {
+    /// The number of its question among all.
+    number: usize,
+    from: Place<'s>,
+    netns: Option<Netns>,
+    to: SocketAddr,
+    packet: Packet,
+    /// Its packets, and what translation may make of them.
+    flows: Vec<Flow>,
+    /// The containers that it may reach.
+    owners: BTreeSet<&'s str>,
+    length: u32,
+    mark: String,
+}
+
+/// What traces the packet filter of a namespace.
+#[derive(Debug)]
+struct Judge<'s> {
+    place: Place<'s>,
+    trace: FlowTrace,
+}
+
+/// Follows probes that were not answered, and adds to their answers where they ended. If one is
+/// answered this time, that is its answer.
+pub(super) fn follow(scene: &Scene, all: &mut [(Question, Answer)]) {
+    let probes = prepare_all(scene, all);
+    if probes.is_empty() {
+        return;
+    }
+    let trace = Trace::open(&lengths(&probes)).ok();
+    let mut judges = judges(scene, &probes);
+    if trace.is_none() && judges.is_empty() {
+        return;
+    }
+    let answers = send_all(&probes, trace.as_ref());
+    let events = trace.as_ref().and_then(|trace| trace.read().ok()).unwrap_or_default();
+    drop(trace);
+    let heard: Vec<Heard<'_>> = judges
+        .iter_mut()
+        .map(|judge| Heard { place: judge.place, judged: judge.trace.heard().unwrap_or_default() })
+        .collect();
+    drop(judges);
+    let found: Vec<(usize, Found)> = probes
+        .iter()
+        .zip(answers)
+        .map(|(probe, answer)| match answer {
+            Some(answer) => (probe.number, Found::Answer(answer)),
+            None => {
+                let mut hops = chain::hops(scene, &probe.sent(), &events);
+                judged::add(&mut hops, scene, probe.from, &probe.flows, &heard);
+                (probe.number, Found::Hops(hops))
+            }
+        })
+        .collect();
+    drop(probes);
+    for (number, found) in found {
+        let Some((_, answer)) = all.get_mut(number) else { continue };
+        match found {
+            Found::Answer(found) => *answer = found,
+            Found::Hops(found) => {
+                if let Answer::Silent { hops } | Answer::Unreachable { hops, .. } = answer {
+                    *hops = found;
+                }
+            }
+        }
+    }
+}
+
+/// What came of following a probe.
+#[derive(Debug)]
+enum Found {
+    Answer(Answer),
+    Hops(Vec<diagnose::Hop>),
+}
+
+/// Returns what is to be followed: some of each kind of question that was not answered.
+fn prepare_all<'s>(scene: &'s Scene, all: &[(Question, Answer)]) -> Vec<Probe<'s>> {
+    let mut probes: Vec<Probe<'s>> = Vec::new();
+    let mut taken: Vec<&Asked> = Vec::new();
+    for (number, (question, answer)) in all.iter().enumerate() {
+        if probes.len() == MOST {
+            break;
+        }
+        let is_open = matches!(answer, Answer::Silent { .. } | Answer::Unreachable { .. });
+        let asked = &question.asked;
+        if !is_open || MOST_OF_ONE <= taken.iter().filter(|one| **one == asked).count() {
+            continue;
+        }
+        let order = u16::try_from(probes.len()).unwrap_or(u16::MAX);
+        if let Some(probe) = prepare(scene, question, number, order) {
+            probes.push(probe);
+            taken.push(asked);
+        }
+    }
+    probes
+}
+
+/// Makes what sends a probe. Of some kinds none is followed; and where the sender has no way,
+/// nothing is sent.
+fn prepare<'s>(
+    scene: &'s Scene,
+    question: &Question,
+    number: usize,
+    order: u16,
+) -> Option<Probe<'s>> {
+    let container = match &question.from {
+        Some(id) => Some(scene.container(id)?),
+        None => None,
+    };
+    let netns = match container {
+        Some(container) => Some(Netns::open(Path::new(&container.netns)).ok()?),
+        None => None,
+    };
+    let to = match &question.asked {
+        Asked::Echo { to } => SocketAddr::new(*to, 0),
+        Asked::Connect { to } => *to,
+        Asked::Name { server } => SocketAddr::new(*server, names::PORT),
+        _ => return None,
+    };
+    let make = || sockets::packet(&question.asked, to, order);
+    let (packet, flow) = match &netns {
+        Some(netns) => within(netns, make).ok()??,
+        None => make()?,
+    };
+    let ip = if to.is_ipv4() { IPV4 } else { IPV6 };
+    let length = match &packet {
+        Packet::Echo => SHORTEST + std::process::id() % SHORTEST_OF + STEP * u32::from(order),
+        Packet::Connect(_) => ip + SYN,
+        Packet::Name(_) => {
+            let message = names::question(QUESTION).len();
+            ip + UDP + u32::try_from(message).unwrap_or_default()
+        }
+    };
+    let flows = flows::variants(scene, &flow);
+    let owners = flows.iter().filter_map(|one| flows::owner(scene, one.destination)).collect();
+    Some(Probe {
+        number,
+        from: container.map(|container| container.id.as_str()),
+        netns,
+        to,
+        packet,
+        flows,
+        owners,
+        length,
+        mark: format!("netwright probe {order}"),
+    })
+}
+
+/// Returns the lengths that links see of these probes.
+fn lengths(probes: &[Probe<'_>]) -> Vec<RangeInclusive<u32>> {
+    let all: BTreeSet<u32> = probes
+        .iter()
+        .flat_map(|probe| HEADERS.iter().map(|header| probe.length.saturating_add(*header)))
+        .collect();
+    // Neighbours are one range, so that the kernel has less to compare.
+    let mut ranges: Vec<RangeInclusive<u32>> = Vec::new();
+    for length in all {
+        match ranges.last_mut() {
+            Some(last) if length - *last.end() <= STEP => *last = *last.start()..=length,
+            _ => ranges.push(length..=length),
+        }
+    }
+    ranges
+}
+
+/// Begins to trace the packet filters that may judge the probes: the sender's, the node's and those
+/// of containers that are asked. Where there are no rules, nothing is made.
+fn judges<'s>(scene: &'s Scene, probes: &[Probe<'s>]) -> Vec<Judge<'s>> {
+    let mut places: BTreeSet<Place<'s>> = BTreeSet::from([None]);
+    for probe in probes {
+        places.insert(probe.from);
+        places.extend(probe.owners.iter().copied().map(Some));
+    }
+    let name = format!("netwright-doctor-{}", std::process::id());
+    let open = |place: Place<'s>| {
+        let families = flows::families(chain::namespace(scene, place)?);
+        if families.is_empty() {
+            return None;
+        }
+        let seen = probes.iter().filter(|probe| probe.may_be_seen_at(place));
+        let flows: Vec<Flow> = seen.flat_map(|probe| probe.flows.iter().copied()).collect();
+        let open = || FlowTrace::open(&name, &families, &flows).ok();
+        let trace = match place {
+            None => open()?,
+            Some(id) => {
+                let netns = Netns::open(Path::new(&scene.container(id)?.netns)).ok()?;
+                within(&netns, open).ok()??
+            }
+        };
+        Some(Judge { place, trace })
+    };
+    places.into_iter().filter_map(open).collect()
+}
+
+/// Sends all probes, each in a thread of its own, and waits for them together; returns the answers
+/// of those that are answered now.
+fn send_all(probes: &[Probe<'_>], trace: Option<&Trace>) -> Vec<Option<Answer>> {
+    std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for probe in probes {
+            if !threads.is_empty() {
+                std::thread::sleep(BETWEEN);
+            }
+            threads.push(scope.spawn(move || probe.send(trace)));
+        }
+        threads.into_iter().map(|thread| thread.join().ok().flatten()).collect()
+    })
+}
+
+impl Probe<'_> {
+    fn send(&self, trace: Option<&Trace>) -> Option<Answer> {
+        if let Some(trace) = trace {
+            trace.mark(&self.mark);
+        }
+        match &self.packet {
+            Packet::Echo => match &self.netns {
+                Some(netns) => within(netns, || self.send_echo()).ok()?,
+                None => self.send_echo(),
+            },
+            Packet::Connect(socket) => sockets::connect(socket, self.to),
+            Packet::Name(socket) => {
+                let _ = socket.send(&names::question(QUESTION));
+                // Its answer, if there is one, is for the first try to judge.
+                let _ = socket.set_read_timeout(Some(TIMEOUT));
+                let _ = socket.recv(&mut [0; 1]);
+                None
+            }
+        }
+    }
+
+    fn send_echo(&self) -> Option<Answer> {
+        let question = echo::Question { address: self.to.ip(), size: self.length };
+        let identifier = self.flows.first()?.source_port;
+        match echo::ask_all_as(identifier, &[question], TIMEOUT).ok()?.first()? {
+            Echo::Answered(took) => Some(Answer::Reached { after_us: micros(*took) }),
+            _ => None,
+        }
+    }
+
+    /// Says whether its packets pass a namespace: the node's, perhaps, and those of both ends.
+    fn may_be_seen_at(&self, place: Place<'_>) -> bool {
+        place.is_none_or(|id| self.from == Some(id) || self.owners.contains(id))
+    }
+
+    fn sent(&self) -> Sent<'_> {
+        let answer = match self.packet {
+            // What answers has the same options.
+            Packet::Echo | Packet::Connect(_) => Some(self.length),
+            Packet::Name(_) => None,
+        };
+        Sent { from: self.from, mark: &self.mark, to: self.to.ip(), length: self.length, answer }
+    }
+}
+
+#[cfg(test)]
+mod tests;

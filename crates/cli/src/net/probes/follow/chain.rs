@@ -1,0 +1,353 @@
+//! Where a packet went, and where its answer went, by what tracepoints have told.
+//!
+//! The kernel tells of a packet by its address in memory, which is that of another packet as soon
+//! as the first is gone. So the chain begins at the sender's device, in the thread that sent; it
+//! goes on only to a link that the one before leads to; and only the first drop after that counts,
+//! if it comes at once. What leaves the node, or the namespaces that we know, is not followed any
+//! further.
+
+use std::collections::BTreeMap;
+use std::iter;
+use std::net::IpAddr;
+
+use diagnose::Hop;
+use kernel::tracefs::{Event, What};
+use scene::{Link, Namespace, Scene};
+
+use super::Place;
+
+/// EtherTypes (RFC 9542).
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+
+/// The header of Ethernet, without and with the tag of a VLAN.
+const ETHERNET: u32 = 14;
+const TAG: u32 = 4;
+
+/// A packet is dropped where it is, at once, or it waits for a neighbour. What is dropped later is
+/// another packet with the same address.
+const AT_ONCE_US: u64 = 100_000;
+const WAITED: &str = "NEIGH";
+
+/// The link's other end was not meant: a copy of a packet that a bridge sends to all its ports.
+const COPY: &str = "OTHERHOST";
+/// Drivers also free what they have sent in this way.
+const UNSPECIFIED: [&str; 2] = ["", "NOT_SPECIFIED"];
+
+/// A packet that was sent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sent<'p> {
+    /// From where.
+    pub(super) from: Place<'p>,
+    /// What [`kernel::tracefs::Trace::mark`] was told just before, in the thread that sent it.
+    pub(super) mark: &'p str,
+    /// To whom.
+    pub(super) to: IpAddr,
+    /// Its length, in bytes, from its IP header on.
+    pub(super) length: u32,
+    /// How long its answer will be; `None`: nobody knows.
+    pub(super) answer: Option<u32>,
+}
+
+/// What is seen of one packet.
+#[derive(Debug)]
+struct Way<'s> {
+    hops: Vec<Hop>,
+    /// Where it was last, and whether that link had received it.
+    place: Place<'s>,
+    link: Option<&'s Link>,
+    received: bool,
+    dropped: bool,
+    /// Which event was the last of it.
+    last: usize,
+}
+
+/// Follows packets of one kind through a scene.
+#[derive(Debug, Clone, Copy)]
+struct Follower<'s, 'e> {
+    scene: &'s Scene,
+    events: &'e [Event],
+    to: IpAddr,
+    length: u32,
+    back: bool,
+}
+
+/// Returns the places that a packet passed, and after them those that its answer passed.
+pub(super) fn hops(scene: &Scene, sent: &Sent<'_>, events: &[Event]) -> Vec<Hop> {
+    let is_mark = |event: &Event| matches!(&event.what, What::Marked(text) if text == sent.mark);
+    let Some(mark) = events.iter().position(is_mark) else { return Vec::new() };
+    let thread = events[mark].thread;
+    let own = |event: &Event| thread == event.thread && !event.interrupted;
+    let follower = Follower { scene, events, to: sent.to, length: sent.length, back: false };
+    let begins = |event: &Event| match &event.what {
+        What::Queued { length, .. } => own(event) && follower.is_sent(*length),
+        _ => false,
+    };
+    let behind = events.iter().enumerate().skip(mark + 1);
+    let Some((begin, _)) = behind.clone().find(|(_, event)| begins(event)) else {
+        let until = events[mark].at_us.saturating_add(AT_ONCE_US);
+        let mut own = behind.map(|(_, event)| event).filter(|event| own(event));
+        return own.find_map(|event| dropped_at_once(event, until, sent)).into_iter().collect();
+    };
+    let Some(way) = follower.follow(begin, sent.from) else { return Vec::new() };
+    let answer = match (sent.answer, way.dropped) {
+        (Some(length), false) => Follower { length, back: true, ..follower }.answer(&way, begin),
+        _ => None,
+    };
+    let mut hops = way.hops;
+    hops.extend(answer.into_iter().flat_map(|answer| answer.hops));
+    hops
+}
+
+/// A packet that does not even reach a device: a filter of the sender's namespace.
+fn dropped_at_once(event: &Event, until: u64, sent: &Sent<'_>) -> Option<Hop> {
+    match &event.what {
+        What::Dropped { protocol, function, reason, .. }
+            if *protocol == ether_type(sent.to) && event.at_us <= until =>
+        {
+            Some(Hop {
+                container: sent.from.map(str::to_owned),
+                link: None,
+                dropped: Some((function.clone(), reason.clone())),
+                rule: None,
+                back: false,
+            })
+        }
+        _ => None,
+    }
+}
+
+fn ether_type(to: IpAddr) -> u16 {
+    if to.is_ipv4() { IPV4 } else { IPV6 }
+}
+
+/// Returns the packet that an event tells of.
+fn packet_of(event: &Event) -> Option<u64> {
+    match &event.what {
+        What::Queued { packet, .. } | What::Received { packet, .. } => Some(*packet),
+        _ => None,
+    }
+}
+
+/// Returns the node and all containers whose namespaces were read.
+pub(super) fn places(scene: &Scene) -> impl Iterator<Item = (Place<'_>, &Namespace)> {
+    let inside = scene.containers.iter().filter_map(|container| {
+        Some((Some(container.id.as_str()), container.inside.as_ref()?))
+    });
+    iter::once((None, &scene.host)).chain(inside)
+}
+
+/// Returns the namespace of a place.
+pub(super) fn namespace<'s>(scene: &'s Scene, place: Place<'_>) -> Option<&'s Namespace> {
+    match place {
+        None => Some(&scene.host),
+        Some(id) => scene.container(id)?.inside.as_ref(),
+    }
+}
+
+impl<'s> Follower<'s, '_> {
+    /// Says whether a packet of this length at a link that sends is of ours. A tunnel's link has no
+    /// header.
+    fn is_sent(self, length: u32) -> bool {
+        [0, ETHERNET, ETHERNET + TAG].iter().any(|header| length == self.length + header)
+    }
+
+    fn is_received(self, length: u32) -> bool {
+        length == self.length || length == self.length + TAG
+    }
+
+    /// Follows the packet of an event, which happened at this place.
+    fn follow(self, begin: usize, place: Place<'_>) -> Option<Way<'s>> {
+        let packet = packet_of(self.events.get(begin)?)?;
+        // The place's name as the scene has it.
+        let (place, _) = places(self.scene).find(|(one, _)| *one == place)?;
+        let mut way = Way {
+            hops: Vec::new(),
+            place,
+            link: None,
+            received: false,
+            dropped: false,
+            last: begin,
+        };
+        for (index, event) in self.events.iter().enumerate().skip(begin) {
+            let (link, received) = match &event.what {
+                What::Queued { packet: own, link, length } if *own == packet => {
+                    (link, Some(false).filter(|_| self.is_sent(*length)))
+                }
+                What::Received { packet: own, link, length } if *own == packet => {
+                    (link, Some(true).filter(|_| self.is_received(*length)))
+                }
+                What::Dropped { packet: own, protocol, function, reason } if *own == packet => {
+                    let after_us = event.at_us.saturating_sub(self.events[way.last].at_us);
+                    if *protocol == ether_type(self.to) && way.ends(reason, after_us) {
+                        way.drop_at(function, reason);
+                    }
+                    break;
+                }
+                _ => continue,
+            };
+            // Otherwise the address is another packet's by now, or it has left for where we do not
+            // see.
+            let Some(received) = received else { break };
+            let Some((place, seen)) = self.next(&way, link, received) else { break };
+            way.pass(place, link, self.back);
+            (way.place, way.link, way.received, way.last) = (place, seen, received, index);
+        }
+        Some(way)
+    }
+
+    /// Returns where a packet is that is told of next; `None` if that cannot be the same packet, or
+    /// happens in a namespace that we do not know.
+    fn next(
+        self,
+        way: &Way<'s>,
+        name: &str,
+        received: bool,
+    ) -> Option<(Place<'s>, Option<&'s Link>)> {
+        let here = || namespace(self.scene, way.place)?.link(name);
+        if way.hops.is_empty() {
+            return Some((way.place, here()));
+        }
+        let last = way.link?;
+        let same = || here().map(|link| (way.place, Some(link)));
+        if way.received {
+            return same();
+        }
+        match last.kind.as_deref() {
+            Some("veth") => received.then(|| self.other_end(way.place, last, name)).flatten(),
+            Some("macvlan" | "macvtap" | "ipvlan" | "ipvtap" | "vlan") => {
+                if received { self.sibling(last, name) } else { self.parent(way.place, last, name) }
+            }
+            // Hardware: it has left.
+            None if last.name != "lo" => None,
+            _ => same(),
+        }
+    }
+
+    /// Returns a veth's other end.
+    fn other_end(
+        self,
+        here: Place<'_>,
+        last: &Link,
+        name: &str,
+    ) -> Option<(Place<'s>, Option<&'s Link>)> {
+        places(self.scene).find_map(|(place, namespace)| {
+            let link = namespace.link(name)?;
+            let is_near = (place == here) == last.peer_netnsid.is_none();
+            let is_it = Some(link.index) == last.peer && link.peer == Some(last.index) && is_near;
+            is_it.then_some((place, Some(link)))
+        })
+    }
+
+    fn parent(
+        self,
+        here: Place<'_>,
+        last: &Link,
+        name: &str,
+    ) -> Option<(Place<'s>, Option<&'s Link>)> {
+        places(self.scene).find_map(|(place, namespace)| {
+            let link = namespace.link(name)?;
+            let is_near = (place == here) == last.peer_netnsid.is_none();
+            (Some(link.index) == last.peer && is_near).then_some((place, Some(link)))
+        })
+    }
+
+    /// Returns the link beside another on the same parent: the one that has the address, if several
+    /// containers call theirs so.
+    fn sibling(self, last: &Link, name: &str) -> Option<(Place<'s>, Option<&'s Link>)> {
+        let mut found = places(self.scene).filter_map(|(place, namespace)| {
+            let link = namespace.link(name)?;
+            let has = namespace.owner_of(self.to).is_some() || self.back;
+            (link.kind == last.kind && link.peer == last.peer && has).then_some((place, Some(link)))
+        });
+        let first = found.next()?;
+        found.next().is_none().then_some(first)
+    }
+
+    /// Follows the answer to a packet that has reached an end. If several packets may be the
+    /// answer, also before another probe was sent, none is taken for it.
+    fn answer(self, way: &Way<'s>, begin: usize) -> Option<Way<'s>> {
+        let question = packet_of(self.events.get(begin)?)?;
+        let inside = namespace(self.scene, way.place)?;
+        let begins = |event: &Event| match &event.what {
+            // It is made where the question arrived, by the kernel or for a program that listens.
+            What::Queued { link, length, .. } => {
+                way.received
+                    && event.interrupted
+                    && self.is_sent(*length)
+                    && inside.link(link).is_some()
+            }
+            // It comes from outside, perhaps by another link.
+            What::Received { link, length, .. } => {
+                !way.received
+                    && self.is_received(*length)
+                    && inside.link(link).is_some_and(|link| self.is_uplink(way.place, link))
+            }
+            _ => false,
+        };
+        let mut candidates: BTreeMap<u64, usize> = BTreeMap::new();
+        for (index, event) in self.events.iter().enumerate().skip(way.last + 1) {
+            if let Some(packet) = packet_of(event).filter(|packet| *packet != question)
+                && begins(event)
+            {
+                candidates.entry(packet).or_insert(index);
+            }
+        }
+        // Another probe, of the same length perhaps, was sent from here on.
+        let is_mark = |event: &&Event| matches!(event.what, What::Marked(_));
+        let until = begin + self.events.iter().skip(begin).take_while(|one| !is_mark(one)).count();
+        let early: Vec<usize> = candidates.values().copied().filter(|one| *one < until).collect();
+        let first = match (candidates.len(), early.as_slice()) {
+            (1, _) => candidates.into_values().next()?,
+            (_, [first]) => *first,
+            _ => return None,
+        };
+        self.follow(first, way.place)
+    }
+
+    /// Says whether a link leads out of the namespaces that we know.
+    fn is_uplink(self, place: Place<'_>, link: &Link) -> bool {
+        let is_bridge = link.kind.as_deref() == Some("bridge");
+        let leads_in = link.kind.as_deref() == Some("veth")
+            && places(self.scene).any(|(other, namespace)| {
+                let peer = link.peer.and_then(|index| namespace.link_of(index));
+                (other == place) == link.peer_netnsid.is_none()
+                    && peer.is_some_and(|peer| peer.peer == Some(link.index))
+            });
+        !is_bridge && !leads_in
+    }
+}
+
+impl<'s> Way<'s> {
+    fn pass(&mut self, place: Place<'s>, link: &str, back: bool) {
+        let hop = Hop {
+            container: place.map(str::to_owned),
+            link: Some(link.to_owned()),
+            dropped: None,
+            rule: None,
+            back,
+        };
+        if self.hops.last() != Some(&hop) {
+            self.hops.push(hop);
+        }
+    }
+
+    /// Says whether the packet is what was dropped so long after it was seen.
+    fn ends(&self, reason: &str, after_us: u64) -> bool {
+        let is_hardware = |link: &Link| link.kind.is_none() && link.name != "lo";
+        let is_sent_out = !self.received && self.link.is_some_and(is_hardware);
+        (after_us <= AT_ONCE_US || reason.contains(WAITED))
+            && reason != COPY
+            && !(is_sent_out && UNSPECIFIED.contains(&reason))
+    }
+
+    fn drop_at(&mut self, function: &str, reason: &str) {
+        if let Some(hop) = self.hops.last_mut() {
+            hop.dropped = Some((function.to_owned(), reason.to_owned()));
+            self.dropped = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,130 @@
+//! Probes that are not answered are followed to where they, or their answers, end.
+
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use testkit::{Place as _, require, wait_until};
+
+use super::situations::node::{Node, findings};
+use crate::support::command_in;
+
+/// The server, which is asked from each container.
+const SERVER: &str = "203.0.113.2";
+const TO: [&str; 2] = ["--to", "203.0.113.2:80"];
+
+/// Nothing can compute whether a packet meets this condition, so only a probe shows that it does.
+const ANY: &str = "meta length > 20";
+
+/// Adds a table with one chain and one rule.
+fn add_rule(node: &Node, table: &str, hook: &str, rule: &str) {
+    let chain = format!("type filter hook {hook} priority 0\n{rule}");
+    let table = format!("table {table} {{\nchain foreign {{\n{chain}\n}}\n}}");
+    let (done, said) = node.run(&format!("nft -f - <<'X'\n{table}\nX"));
+    assert!(done, "{said}");
+}
+
+/// Asserts that a rule of the node is named as that at which probes end, or their answers.
+#[track_caller]
+fn is_named(node: &Node, condition: &str, what: &str) {
+    add_rule(node, "inet foreign", "forward", &format!("{condition} {SERVER} {ANY} drop"));
+    let said = node.doctor(&TO);
+    let all = findings(&said);
+    let named = all.iter().find(|finding| finding["id"] == "forward-dropped");
+    let named = named.unwrap_or_else(|| panic!("{condition}: {all:#?}"));
+    assert!(named["object"].as_str().unwrap().contains("foreign"), "{named:#?}");
+    let seen = format!("{what} to {SERVER}:80 ended at this rule");
+    assert!(named["seen"].to_string().contains(&seen), "{seen}: {named:#?}");
+    node.lab.sh("nft delete table inet foreign");
+}
+
+#[test]
+fn the_rule_at_which_a_probe_or_its_answer_ends_is_named() {
+    require!("root", "program:nft");
+    let node = Node::new("doctor-follow");
+    is_named(&node, "ip daddr", "a probe");
+    is_named(&node, "ip saddr", "the answer to a probe");
+    // Without tracepoints, the packet filter alone tells it.
+    node.lab.sh("mount -t tmpfs none /sys/kernel/tracing");
+    is_named(&node, "ip daddr", "a probe");
+    is_named(&node, "ip saddr", "the answer to a probe");
+    let complaints = node.complaints();
+    assert!(complaints.is_empty(), "{complaints:#?}");
+}
+
+/// Sends datagrams of all lengths that a followed probe may have, ten thousand a second.
+const NOISE: &str = "
+import socket, sys, time
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+while True:
+    for size in range(40, 560):
+        try:
+            sender.sendto(bytes(size - 28), (sys.argv[1], 9))
+        except OSError:
+            pass
+        if size % 10 == 0:
+            time.sleep(0.001)
+";
+
+#[test]
+fn traffic_of_equal_sizes_does_not_confuse() {
+    require!("root", "program:nft", "program:python3");
+    let node = Node::new("doctor-follow-busy");
+    let router = node.lab.visit("/run/netns/outside");
+    let _in = router.start("python3", &["-c", NOISE, "198.51.100.1"]);
+    let others = node.lab.visit("/run/netns/c2");
+    let _out = others.start("python3", &["-c", NOISE, SERVER]);
+    is_named(&node, "ip daddr", "a probe");
+    is_named(&node, "ip saddr", "the answer to a probe");
+}
+
+/// The packet filter's trace begins behind this hook.
+#[test]
+fn tracepoints_alone_tell_the_link() {
+    require!("root", "program:nft", "file:/sys/kernel/tracing");
+    let node = Node::new("doctor-follow-link");
+    let port = node.filled("{p1}");
+    let hook = format!("ingress device \"{port}\"");
+    add_rule(&node, "netdev foreign", &hook, &format!("ip daddr {SERVER} {ANY} drop"));
+    let said = node.doctor(&TO);
+    let end = format!("ended at {port} of the node: nft_do_chain, NETFILTER_DROP");
+    assert!(said.stdout.contains(&end), "{end}: {said:#?}");
+}
+
+/// Says whether the kernel has an instance of tracing that a process has made.
+fn has_instance(instances: &Path, pid: u32) -> bool {
+    let prefix = format!("netwright-doctor-{pid}-");
+    let entries = std::fs::read_dir(instances).unwrap();
+    entries.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
+}
+
+fn start_doctor(node: &Node) -> Child {
+    let mut command = command_in(&node.lab, &["doctor"]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().unwrap()
+}
+
+#[test]
+fn a_killed_doctor_leaves_nothing_that_the_next_does_not_remove() {
+    require!("root", "program:nft", "file:/sys/kernel/tracing");
+    let node = Node::new("doctor-follow-killed");
+    node.lab.sh("mkdir /run/tracing && mount -t tracefs tracefs /run/tracing");
+    let instances = node.lab.path("/run/tracing/instances");
+    add_rule(&node, "inet foreign", "forward", &format!("ip daddr {SERVER} {ANY} drop"));
+    let before = node.lab.sh("nft list tables");
+
+    let mut killed = start_doctor(&node);
+    let pid = killed.id();
+    wait_until("the doctor follows a probe", || {
+        has_instance(&instances, pid) && node.lab.sh("nft list tables").contains("netwright-doctor")
+    });
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    wait_until("its tables are gone", || node.lab.sh("nft list tables") == before);
+    assert!(has_instance(&instances, pid), "who was killed cannot remove it");
+
+    let mut next = start_doctor(&node);
+    let next_pid = next.id();
+    next.wait().unwrap();
+    assert!(!has_instance(&instances, pid) && !has_instance(&instances, next_pid));
+    assert_eq!(node.lab.sh("nft list tables"), before);
+}

@@ -1,0 +1,76 @@
+//! Two faults at once: neither hides the other.
+
+use serde_json::Value;
+use testkit::{Chance, require};
+
+use super::node::{Node, findings};
+use super::{Finds, NOT_YET, Situation, act, all};
+
+/// How many pairs are tried, and of how many both must be named. Some cannot be: what is wrong with
+/// an interface is not to be seen once it is gone.
+const PAIRS: usize = 200;
+const NAMED: usize = 190;
+
+/// It takes away what others have made, so it comes first.
+const FLUSH: u8 = 16;
+/// It leaves tables that cannot be removed.
+const LEGACY: u8 = 3;
+
+#[test]
+fn both_of_two_faults_are_named() {
+    require!("root", "full", "program:nft", "program:iptables-nft");
+    let is_tried = |one: &&Situation| {
+        !matches!(one.finds, Finds::Refusal(_))
+            && one.number != LEGACY
+            && NOT_YET.iter().all(|(number, _)| *number != one.number)
+    };
+    let situations: Vec<&Situation> = all().filter(is_tried).collect();
+    let mut chance = Chance::new(25);
+    let mut node = Node::new("doctor-pairs");
+    let (mut tried, mut unnamed) = (0, Vec::new());
+    while tried < PAIRS {
+        let mut pair = [*chance.of(&situations), *chance.of(&situations)];
+        if pair[0].number == pair[1].number {
+            continue;
+        }
+        if pair[1].number == FLUSH {
+            pair.reverse();
+        }
+        let mut impossible = Vec::new();
+        for situation in pair {
+            act(&situation.breaks, &mut node, &mut impossible, "breaking");
+        }
+        // Some cannot be made after another one.
+        if impossible.is_empty() {
+            tried += 1;
+            let found = findings(&node.doctor(&[]));
+            for situation in pair {
+                if !is_named(situation, &found, &node) {
+                    unnamed.push((pair.map(|one| one.number), situation.is, ids(&found)));
+                }
+            }
+        }
+        for situation in [pair[1], pair[0]] {
+            act(&situation.mends, &mut node, &mut Vec::new(), "mending");
+        }
+        if !node.complaints().is_empty() {
+            node = Node::new("doctor-pairs");
+        }
+    }
+    let mut wrong: Vec<[u8; 2]> = unnamed.iter().map(|(pair, ..)| *pair).collect();
+    wrong.dedup();
+    eprintln!("MEASURED of {PAIRS} pairs of faults both were named in {}", PAIRS - wrong.len());
+    assert!(NAMED + wrong.len() <= PAIRS, "{unnamed:#?}");
+}
+
+/// Says whether a fault is among the causes, or among what they explain.
+fn is_named(situation: &Situation, found: &[Value], node: &Node) -> bool {
+    let is = |finding: &Value| situation.finds.is_what_was_found(finding, node);
+    found.iter().any(|cause| {
+        is(cause) || cause["explains"].as_array().is_some_and(|explained| explained.iter().any(is))
+    })
+}
+
+fn ids(found: &[Value]) -> Vec<String> {
+    found.iter().map(|finding| finding["id"].to_string()).collect()
+}
