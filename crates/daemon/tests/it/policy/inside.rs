@@ -139,7 +139,7 @@ fn connections_on_a_macvlan_are_cut() {
         server.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
         wait_until(&format!("the end of the connection to {at}"), || {
             let sent = client.write_all(b"?");
-            match at == link_local.into() {
+            match at == SocketAddr::from(link_local) {
                 true => !server.read(&mut [0; 64]).is_ok_and(|length| 0 < length),
                 false => sent.is_err_and(|error| {
                     matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
