@@ -6,8 +6,11 @@ use scene::filter::Hook;
 use scene::{Link, Namespace, Part, Scene};
 
 use super::{Site, Stop, Why, uplink};
-use crate::filter::{self, End, Holds, Layer, Packet, Place, Walked};
+use crate::filter::{self, End, Holds, Layer, Packet, Place, Port, Walked};
 use crate::routes::{self, Routed};
+
+/// A port at which nobody listens, and which no rule translates (IANA: `tcpmux`).
+const RARE_PORT: u16 = 1;
 
 /// Why a packet is not followed any further.
 #[derive(Debug)]
@@ -66,13 +69,38 @@ impl<'s> Tracer<'s> {
             End::Stopped(place, reject) => {
                 self.stop_in(inside, Why::Filter { layer, hook, place, reject })
             }
-            End::Lost(_) => Err(Halt::Unknown),
+            End::Lost(_) => self.with_rare_port(namespace, layer, hook, packet),
             End::Unknown(_) => {
                 self.unsure = true;
                 Ok(walked)
             }
             End::Passes => Ok(walked),
         }
+    }
+
+    /// A packet to any port may be translated, if a rule translates those to one port. Most are not:
+    /// it goes on as a packet to a port that rules do not name.
+    fn with_rare_port(
+        &mut self,
+        namespace: &'s Namespace,
+        layer: Layer,
+        hook: Hook,
+        packet: &Packet,
+    ) -> Result<Walked, Halt<'s>> {
+        let Some((_, Port::Any)) = packet.carries.ports() else { return Err(Halt::Unknown) };
+        let carries = packet.carries.to_port(Port::Is(RARE_PORT));
+        let rare = Packet { carries, ..packet.clone() };
+        let mut walked = filter::walk_without(namespace, layer, hook, &rare, self.without);
+        if walked.destination.is_some() {
+            return Err(Halt::Unknown);
+        }
+        match walked.end {
+            End::Passes => {}
+            End::Unknown(_) => self.unsure = true,
+            End::Stopped(..) | End::Lost(_) => return Err(Halt::Unknown),
+        }
+        walked.packet.carries = packet.carries;
+        Ok(walked)
     }
 
     /// Takes a packet of IP through a hook of the node.

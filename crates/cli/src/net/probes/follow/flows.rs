@@ -27,11 +27,13 @@ pub(super) fn variants(scene: &Scene, flow: &Flow) -> Vec<Flow> {
         for container in &scene.containers {
             for attachment in &container.attachments {
                 let leads = attachment.ports.iter().filter(|port| leads(port, flow));
-                let same = |address: &IpAddr| address.is_ipv4() == flow.destination.is_ipv4();
                 for port in leads {
-                    let addresses = attachment.addresses.iter().map(|net| net.addr());
-                    all.extend(addresses.filter(same).map(|destination| Flow {
-                        destination,
+                    let same = attachment
+                        .addresses
+                        .iter()
+                        .filter(|net| net.addr().is_ipv4() == flow.destination.is_ipv4());
+                    all.extend(same.map(|net| Flow {
+                        destination: net.addr(),
                         destination_port: port.container,
                         ..*flow
                     }));
