@@ -122,10 +122,17 @@ impl<'lab> Ovs<'lab> {
             ("Queue", "other_config,external_ids"),
             ("Controller", "target"),
         ];
+        // One start shows all tables, with an empty line between two.
+        let options = columns.map(|(_, columns)| format!("--columns={columns}"));
+        let mut arguments = vec!["--format=csv"];
+        for ((table, _), options) in columns.iter().zip(&options) {
+            arguments.extend(["--", options, "list", table]);
+        }
+        let shown = self.vsctl(&arguments);
+        let tables: Vec<&str> = shown.split("\n\n").collect();
+        assert_eq!(tables.len(), columns.len(), "{shown}");
         let mut content = String::new();
-        for (table, columns) in columns {
-            let rows =
-                self.vsctl(&["--format=csv", &format!("--columns={columns}"), "list", table]);
+        for ((table, _), rows) in columns.iter().zip(tables) {
             let mut rows: Vec<&str> = rows.lines().collect();
             rows.sort_unstable();
             content.push_str(&format!("{table}\n{}\n", rows.join("\n")));
