@@ -200,7 +200,12 @@ fn assert_silent(from: &impl Place, addresses: &[String]) {
 /// interface before the address.
 fn verdicts(node: &Node) -> Vec<String> {
     let maps = ["in4", "in6", "out4", "out6", "net-in4", "net-in6", "net-out4", "net-out6"];
-    let listed = node.sh("nft -j list table inet netwright-policy 2>/dev/null || true");
+    verdicts_of(&node.lab, &maps)
+}
+
+/// The verdicts of some maps in a place's packet filter.
+fn verdicts_of(place: &impl Place, maps: &[&str]) -> Vec<String> {
+    let listed = place.sh("nft -j list table inet netwright-policy 2>/dev/null || true");
     // Without the table there is nothing to read.
     let table: Value = match listed.trim() {
         "" => Value::Null,

@@ -7,7 +7,7 @@ use serde_json::json;
 use testkit::Place as _;
 use testkit::traffic::assert_pings;
 
-use super::{Pod, assert_silent, keys, verdicts};
+use super::{Pod, assert_silent, keys, verdicts, verdicts_of};
 use crate::support::{Node, on_parent};
 
 /// What [`inside`] shows of an interface `net1` that is closed.
@@ -15,16 +15,7 @@ pub(super) const CLOSED: [&str; 2] = ["at-in net1 unknown-in", "at-out net1 unkn
 
 /// The verdicts in a container's namespace.
 pub(super) fn inside(pod: &Pod<'_>) -> Vec<String> {
-    let mut all = Vec::new();
-    for map in ["at-in", "at-out"] {
-        let text = pod.c.sh(&format!(
-            "nft -j list map inet netwright-policy {map} 2>/dev/null | \
-             jq -r '.nftables[].map? | select(. != null) | .elem[]? | \"\\(.[0]) \\(.[1].goto.target)\"'"
-        ));
-        all.extend(text.lines().map(|line| format!("{map} {line}")));
-    }
-    all.sort();
-    all
+    verdicts_of(&*pod.c, &["at-in", "at-out"])
 }
 
 #[test]
