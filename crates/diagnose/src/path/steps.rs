@@ -12,6 +12,9 @@ use crate::routes::{self, Routed};
 /// A port at which nobody listens, and which no rule translates (IANA: `tcpmux`).
 const RARE_PORT: u16 = 1;
 
+/// How many chains that translate are left out for it.
+const TRANSLATIONS: usize = 8;
+
 /// Why a packet is not followed any further.
 #[derive(Debug)]
 pub(super) enum Halt<'s> {
@@ -65,11 +68,15 @@ impl<'s> Tracer<'s> {
             self.unsure = true;
         }
         let walked = filter::walk_without(namespace, layer, hook, packet, self.without);
+        let walked = match walked.end {
+            End::Lost(place) => self.untranslated(namespace, layer, hook, packet, place)?,
+            _ => walked,
+        };
         match walked.end {
             End::Stopped(place, reject) => {
                 self.stop_in(inside, Why::Filter { layer, hook, place, reject })
             }
-            End::Lost(_) => self.with_rare_port(namespace, layer, hook, packet),
+            End::Lost(_) => Err(Halt::Unknown),
             End::Unknown(_) => {
                 self.unsure = true;
                 Ok(walked)
@@ -79,28 +86,32 @@ impl<'s> Tracer<'s> {
     }
 
     /// A packet to any port may be translated, if a rule translates those to one port. Most are not:
-    /// it goes on as a packet to a port that rules do not name.
-    fn with_rare_port(
-        &mut self,
+    /// if one to a port that no rule names is not, it goes on as if those rules were not there.
+    fn untranslated(
+        &self,
         namespace: &'s Namespace,
         layer: Layer,
         hook: Hook,
         packet: &Packet,
+        place: Place,
     ) -> Result<Walked, Halt<'s>> {
         let Some((_, Port::Any)) = packet.carries.ports() else { return Err(Halt::Unknown) };
         let carries = packet.carries.to_port(Port::Is(RARE_PORT));
         let rare = Packet { carries, ..packet.clone() };
-        let mut walked = filter::walk_without(namespace, layer, hook, &rare, self.without);
-        if walked.destination.is_some() {
+        let rare = filter::walk_without(namespace, layer, hook, &rare, self.without);
+        if rare.destination.is_some() || matches!(rare.end, End::Lost(_)) {
             return Err(Halt::Unknown);
         }
-        match walked.end {
-            End::Passes => {}
-            End::Unknown(_) => self.unsure = true,
-            End::Stopped(..) | End::Lost(_) => return Err(Halt::Unknown),
+        let mut without = self.without.to_vec();
+        without.push(place);
+        for _ in 0..TRANSLATIONS {
+            let walked = filter::walk_without(namespace, layer, hook, packet, &without);
+            match walked.end {
+                End::Lost(place) => without.push(place),
+                _ => return Ok(walked),
+            }
         }
-        walked.packet.carries = packet.carries;
-        Ok(walked)
+        Err(Halt::Unknown)
     }
 
     /// Takes a packet of IP through a hook of the node.
