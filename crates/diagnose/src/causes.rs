@@ -85,8 +85,7 @@ const DEPTHS: [&[&str]; 13] = [
 ];
 
 /// Findings that a probe shows, and that have a cause.
-const SYMPTOMS: &[&str] =
-    &["gateway-silent", "outside-silent", "port-silent", "container-silent"];
+const SYMPTOMS: &[&str] = &["gateway-silent", "outside-silent", "port-silent", "container-silent"];
 
 /// Pairs: the first explains the second.
 const PAIRS: [(&str, &str); 10] = [
@@ -123,9 +122,9 @@ pub(crate) fn sort(findings: Vec<Finding>, scene: &Scene) -> Diagnosis {
     let mut findings = joined(together(findings));
     findings.sort_by(|one, other| {
         let key = |finding: &Finding| (finding.severity, depth_of(finding));
-        key(one).cmp(&key(other)).then_with(|| {
-            (one.id, one.object.as_str()).cmp(&(other.id, other.object.as_str()))
-        })
+        key(one)
+            .cmp(&key(other))
+            .then_with(|| (one.id, one.object.as_str()).cmp(&(other.id, other.object.as_str())))
     });
     let mut causes: Vec<Explained> = Vec::new();
     for finding in findings {

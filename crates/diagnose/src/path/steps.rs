@@ -121,11 +121,7 @@ impl<'s> Tracer<'s> {
 
     /// Takes a packet that is to be translated through the hook where that is done. A translation
     /// that leads to a program of the node is an end of its own.
-    pub(super) fn translated(
-        &mut self,
-        hook: Hook,
-        packet: &Packet,
-    ) -> Result<Walked, Halt<'s>> {
+    pub(super) fn translated(&mut self, hook: Hook, packet: &Packet) -> Result<Walked, Halt<'s>> {
         let host = &self.scene.host;
         let walked = filter::walk_without(host, Layer::Ip, hook, packet, self.without);
         match (&walked.end, &walked.destination) {
@@ -162,11 +158,7 @@ impl<'s> Tracer<'s> {
     }
 
     /// Takes a packet from a container's program to another one of it, over loopback.
-    pub(super) fn looped(
-        &mut self,
-        site: &'s Site<'s>,
-        packet: &Packet,
-    ) -> Result<(), Halt<'s>> {
+    pub(super) fn looped(&mut self, site: &'s Site<'s>, packet: &Packet) -> Result<(), Halt<'s>> {
         let out = packet.between(None, Some("lo"));
         let out = self.in_container(site, Layer::Ip, Hook::Output, &out)?;
         let out = self.in_container(site, Layer::Ip, Hook::Postrouting, &out)?;
@@ -207,11 +199,7 @@ impl<'s> Tracer<'s> {
     }
 
     /// Takes a packet from the node's IP to the port of a bridge that leads to a container.
-    pub(super) fn down(
-        &mut self,
-        site: &'s Site<'s>,
-        packet: &Packet,
-    ) -> Result<Packet, Halt<'s>> {
+    pub(super) fn down(&mut self, site: &'s Site<'s>, packet: &Packet) -> Result<Packet, Halt<'s>> {
         self.device(Hook::Egress, &packet.between(None, Some(&site.seen_by.name)))?;
         if site.bridge.is_some() {
             let frame = packet.between(None, Some(&site.host_end.name));
@@ -223,11 +211,7 @@ impl<'s> Tracer<'s> {
     }
 
     /// Takes a packet from the node's end of a link into a container, to its programs.
-    pub(super) fn into(
-        &mut self,
-        site: &'s Site<'s>,
-        packet: &Packet,
-    ) -> Result<Packet, Halt<'s>> {
+    pub(super) fn into(&mut self, site: &'s Site<'s>, packet: &Packet) -> Result<Packet, Halt<'s>> {
         let inside = within(packet).between(Some(&site.link.name), None);
         self.in_container(site, Layer::Device, Hook::Ingress, &inside)?;
         if packet.is_arp() {
@@ -375,9 +359,7 @@ impl<'s> Tracer<'s> {
         }
         match self.route(packet)? {
             Routed::By { link, .. } if link.index == site.seen_by.index => Ok(()),
-            Routed::By { link, route, rule, .. }
-                if rule.is_some() || 0 < route.to.prefix_len() =>
-            {
+            Routed::By { link, route, rule, .. } if rule.is_some() || 0 < route.to.prefix_len() => {
                 self.stop(Why::Diverted { link, route, rule })
             }
             Routed::Refused { route, rule } => self.stop(Why::Refused { route, rule }),
