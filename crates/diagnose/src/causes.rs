@@ -85,8 +85,7 @@ const DEPTHS: [&[&str]; 13] = [
 ];
 
 /// Findings that a probe shows, and that have a cause.
-const SYMPTOMS: &[&str] =
-    &["gateway-silent", "outside-silent", "port-silent", "container-silent"];
+const SYMPTOMS: &[&str] = &["gateway-silent", "outside-silent", "port-silent", "container-silent"];
 
 /// Pairs: the first explains the second.
 const PAIRS: [(&str, &str); 10] = [
@@ -106,14 +105,26 @@ fn depth(id: &str) -> usize {
     DEPTHS.iter().position(|row| row.contains(&id)).unwrap_or(DEPTHS.len())
 }
 
+/// Returns how deep a finding lies. A network that is refused for a filter of others lies below the
+/// filter.
+fn depth_of(finding: &Finding) -> usize {
+    if is_refused_for_filter(finding) { depth("attachment-differs") } else { depth(finding.id) }
+}
+
+/// The plugin `firewall` says so of filters that drop what is forwarded.
+fn is_refused_for_filter(finding: &Finding) -> bool {
+    let says = |text: &String| text.contains(" drops what ") || text.contains(" rejects what ");
+    finding.id == "network-refused" && (says(&finding.says) || finding.seen.iter().any(says))
+}
+
 /// Joins findings of the same object, and puts those that others explain below them.
 pub(crate) fn sort(findings: Vec<Finding>, scene: &Scene) -> Diagnosis {
     let mut findings = joined(together(findings));
     findings.sort_by(|one, other| {
-        let key = |finding: &Finding| (finding.severity, depth(finding.id));
-        key(one).cmp(&key(other)).then_with(|| {
-            (one.id, one.object.as_str()).cmp(&(other.id, other.object.as_str()))
-        })
+        let key = |finding: &Finding| (finding.severity, depth_of(finding));
+        key(one)
+            .cmp(&key(other))
+            .then_with(|| (one.id, one.object.as_str()).cmp(&(other.id, other.object.as_str())))
     });
     let mut causes: Vec<Explained> = Vec::new();
     for finding in findings {
@@ -188,12 +199,15 @@ fn together(findings: Vec<Finding>) -> Vec<Finding> {
 
 /// Says whether a finding explains another one.
 fn explains(cause: &Finding, finding: &Finding) -> bool {
-    let is_deeper = depth(cause.id) < depth(finding.id) && cause.severity <= finding.severity;
+    let is_deeper = depth_of(cause) < depth_of(finding) && cause.severity <= finding.severity;
     if !is_deeper || cause.severity == Severity::Unknown || !hits_same(cause, finding) {
         return false;
     }
     if PAIRS.contains(&(cause.id, finding.id)) {
         return true;
+    }
+    if is_refused_for_filter(finding) {
+        return cause.id == "forward-dropped";
     }
     if finding.id == "attachment-differs" {
         return is_told_twice(cause, finding);
@@ -356,6 +370,18 @@ mod tests {
         assert_eq!(
             listed(vec![unknown, warning, silent("c1")]),
             ["outside-silent c1: ", "mtu-too-large mynet: ", "not-seen routes: "]
+        );
+    }
+
+    #[test]
+    fn a_filter_explains_that_a_network_is_refused() {
+        let refused = Finding::error("network-refused", "mynet", "ADD would fail")
+            .seen("firewalld rejects what no zone forwards");
+        let other = Finding::error("network-refused", "other", "ADD would fail");
+        let dropped = Finding::error("forward-dropped", "inet firewalld/f rule 4", "dropped");
+        assert_eq!(
+            listed(vec![refused, other, dropped]),
+            ["network-refused other: ", "forward-dropped inet firewalld/f rule 4: network-refused"]
         );
     }
 

@@ -14,9 +14,9 @@ mod packet;
 mod place;
 mod properties;
 mod run;
-mod sets;
 #[cfg(test)]
 pub(crate) mod samples;
+mod sets;
 #[cfg(test)]
 mod tests;
 

@@ -164,11 +164,7 @@ pub fn follow<'s>(scene: &'s Scene, trip: &Trip<'s>) -> Outcome<'s> {
 /// Follows a packet and its answer as if the node's routes led them where they should go, and as if
 /// the base chains of some places were not there. So a fault is found that another one hides.
 #[must_use]
-pub fn follow_filters<'s>(
-    scene: &'s Scene,
-    trip: &Trip<'s>,
-    without: &'s [Place],
-) -> Outcome<'s> {
+pub fn follow_filters<'s>(scene: &'s Scene, trip: &Trip<'s>, without: &'s [Place]) -> Outcome<'s> {
     run(Tracer::of_filters(scene, without), trip)
 }
 

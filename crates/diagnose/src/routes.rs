@@ -62,8 +62,7 @@ pub fn look_up<'n>(
     mark: Option<u32>,
 ) -> Routed<'n> {
     let packet = Packet { from, to, iif, mark };
-    let mut rules =
-        namespace.rules.iter().filter(|rule| rule.ipv4 == to.is_ipv4()).peekable();
+    let mut rules = namespace.rules.iter().filter(|rule| rule.ipv4 == to.is_ipv4()).peekable();
     if rules.peek().is_none() {
         return by_default(namespace, packet);
     }
@@ -164,9 +163,8 @@ fn in_table<'n>(
     }
     // Older kernels list a last route of IPv6 that refuses what no other one takes.
     let is_last = |route: &Route| route.to.prefix_len() == 0 && route.metric == u32::MAX;
-    let fits = |route: &&Route| {
-        route.table == table && route.to.contains(&packet.to) && !is_last(route)
-    };
+    let fits =
+        |route: &&Route| route.table == table && route.to.contains(&packet.to) && !is_last(route);
     let best = namespace
         .routes
         .iter()
@@ -333,10 +331,8 @@ mod tests {
     #[test]
     fn rules_are_asked_in_order() {
         let mut host = host();
-        let usual = [
-            rule(0, RuleAction::Table(TABLE_LOCAL)),
-            rule(32766, RuleAction::Table(TABLE_MAIN)),
-        ];
+        let usual =
+            [rule(0, RuleAction::Table(TABLE_LOCAL)), rule(32766, RuleAction::Table(TABLE_MAIN))];
         let pool: IpNet = "10.88.0.0/24".parse().unwrap();
         let with = |own: RouteRule| {
             let [local, main] = usual.clone();

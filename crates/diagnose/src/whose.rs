@@ -189,9 +189,8 @@ pub(crate) fn owner_of(place: &Place, scene: &Scene) -> Option<(Owner, String)> 
         return None;
     }
     // A policy belongs to who has chains of its own behind it. Docker sets one only for FORWARD.
-    let is_same = |table: &&Table| {
-        table.name == place.table && table.family.as_str() == place.family
-    };
+    let is_same =
+        |table: &&Table| table.name == place.table && table.family.as_str() == place.family;
     let table = scene.host.filter.tables.iter().find(is_same);
     let chains = table.into_iter().flat_map(|table| &table.chains).map(|chain| chain.name.as_str());
     let legacy = scene.host.filter.legacy.iter().filter(|table| {
@@ -315,7 +314,8 @@ mod tests {
             assert_eq!(whose.as_deref(), Some(expected));
         }
         assert_eq!(of_place(&place("own", "FORWARD", true), &scene), None);
-        let marked = Place { comment: Some("cali:x".to_owned()), ..place("filter", "FORWARD", true) };
+        let marked =
+            Place { comment: Some("cali:x".to_owned()), ..place("filter", "FORWARD", true) };
         assert_eq!(owner_of(&marked, &scene).unwrap().0, Owner::Calico);
     }
 

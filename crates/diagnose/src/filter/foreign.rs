@@ -29,9 +29,9 @@ impl Foreign {
             "MASQUERADE" | "SNAT" => Foreign::Source,
             "DNAT" | "REDIRECT" | "NETMAP" => Foreign::Destination,
             "REJECT" => Foreign::Reject,
-            "LOG" | "NFLOG" | "ULOG" | "TRACE" | "AUDIT" | "MARK" | "CONNMARK" | "CT" | "NOTRACK"
-            | "CHECKSUM" | "TCPMSS" | "CLASSIFY" | "SET" | "DSCP" | "TOS" | "TTL" | "HL"
-            | "SECMARK" | "CONNSECMARK" | "IDLETIMER" | "RATEEST" | "LED" | "TEE"
+            "LOG" | "NFLOG" | "ULOG" | "TRACE" | "AUDIT" | "MARK" | "CONNMARK" | "CT"
+            | "NOTRACK" | "CHECKSUM" | "TCPMSS" | "CLASSIFY" | "SET" | "DSCP" | "TOS" | "TTL"
+            | "HL" | "SECMARK" | "CONNSECMARK" | "IDLETIMER" | "RATEEST" | "LED" | "TEE"
             | "TCPOPTSTRIP" => Foreign::Effect,
             _ if word.chars().any(|letter| letter.is_ascii_lowercase()) => Foreign::Condition,
             _ => Foreign::Judge,

@@ -25,12 +25,7 @@ pub(crate) enum Item<'n> {
         priority: i32,
     },
     /// A chain of the older iptables that is built in.
-    Legacy {
-        table: &'n LegacyTable,
-        chain: &'static str,
-        nat: bool,
-        priority: i32,
-    },
+    Legacy { table: &'n LegacyTable, chain: &'static str, nat: bool, priority: i32 },
 }
 
 impl Item<'_> {

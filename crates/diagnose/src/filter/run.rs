@@ -290,13 +290,7 @@ impl<'n> Run<'n> {
         flow
     }
 
-    fn verdict(
-        &mut self,
-        ends: &mut Ends,
-        at: At<'n>,
-        verdict: &'n Verdict,
-        holds: Holds,
-    ) -> Flow {
+    fn verdict(&mut self, ends: &mut Ends, at: At<'n>, verdict: &'n Verdict, holds: Holds) -> Flow {
         if holds == Holds::No {
             return Flow::ON;
         }

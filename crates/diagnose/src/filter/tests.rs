@@ -13,8 +13,7 @@ fn ip(text: &str) -> IpAddr {
 /// A packet of a container to the outside.
 fn outbound() -> Packet {
     let carries = Carries::Tcp { source: Port::High, destination: Port::Is(443) };
-    Packet::first(ip("10.88.0.2"), ip("198.51.100.1"), carries)
-        .between(Some("cni0"), Some("up0"))
+    Packet::first(ip("10.88.0.2"), ip("198.51.100.1"), carries).between(Some("cni0"), Some("up0"))
 }
 
 fn forward(namespace: &Namespace, packet: &Packet) -> String {
@@ -47,11 +46,18 @@ fn a_rule_stops_what_it_surely_matches() {
         ([tcp_port(80), drop()].concat(), "passes"),
         ([established(), drop()].concat(), "passes"),
         ([unknown("match geoip"), drop()].concat(), "unknown: inet t/f rule 1"),
-        (vec![Step::Limit { over: true }, Step::Verdict(Verdict::Drop)], "unknown: inet t/f rule 1"),
+        (
+            vec![Step::Limit { over: true }, Step::Verdict(Verdict::Drop)],
+            "unknown: inet t/f rule 1",
+        ),
         (vec![Step::Verdict(Verdict::Queue)], "unknown: inet t/f rule 1"),
     ];
     for (steps, expected) in cases {
-        assert_eq!(forward(&in_forward(vec![rule(std::slice::from_ref(&steps))]), &packet), expected, "{steps:?}");
+        assert_eq!(
+            forward(&in_forward(vec![rule(std::slice::from_ref(&steps))]), &packet),
+            expected,
+            "{steps:?}"
+        );
     }
 }
 
@@ -95,11 +101,7 @@ fn chains_that_are_jumped_to_come_back_or_do_not() {
         "filter_FORWARD",
         Hook::Forward,
         10,
-        vec![
-            rule(&[established(), accept()]),
-            rule(&[iif_vmap("zones")]),
-            rule(&[reject()]),
-        ],
+        vec![rule(&[established(), accept()]), rule(&[iif_vmap("zones")]), rule(&[reject()])],
     );
     let with = |verdict: Verdict| {
         let mut table = table(Family::Inet, "firewalld", vec![filter.clone(), zone.clone()]);
@@ -140,18 +142,25 @@ fn rules_that_jump_in_a_circle_are_given_up() {
 fn translations_decide_where_a_packet_goes() {
     let prerouting = |rules| nat("p", Hook::Prerouting, -100, rules);
     let host = namespace(vec![
-        table(Family::Inet, "late", vec![nat("p", Hook::Prerouting, -90, vec![rule(&[
-            tcp_port(8080),
-            dnat("10.88.0.2", 80),
-        ])])]),
-        table(Family::Ip, "early", vec![prerouting(vec![rule(&[
-            tcp_port(8080),
-            dnat("10.99.0.9", 81),
-        ])])]),
+        table(
+            Family::Inet,
+            "late",
+            vec![nat(
+                "p",
+                Hook::Prerouting,
+                -90,
+                vec![rule(&[tcp_port(8080), dnat("10.88.0.2", 80)])],
+            )],
+        ),
+        table(
+            Family::Ip,
+            "early",
+            vec![prerouting(vec![rule(&[tcp_port(8080), dnat("10.99.0.9", 81)])])],
+        ),
     ]);
     let carries = Carries::Tcp { source: Port::High, destination: Port::Is(8080) };
-    let packet = Packet::first(ip("198.51.100.1"), ip("192.0.2.2"), carries)
-        .between(Some("up0"), None);
+    let packet =
+        Packet::first(ip("198.51.100.1"), ip("192.0.2.2"), carries).between(Some("up0"), None);
     let walked = walk(&host, Layer::Ip, Hook::Prerouting, &packet);
     assert_eq!(walked.end, End::Passes);
     let (place, new) = walked.destination.unwrap();
@@ -167,26 +176,30 @@ fn translations_decide_where_a_packet_goes() {
     assert_eq!(walked.packet.destination, ip("203.0.113.7"));
 
     // It is not known whether the rule matches, so it is not known where the packet goes.
-    let maybe = namespace(vec![table(Family::Ip, "early", vec![prerouting(vec![rule(&[
-        unknown("match statistic"),
-        dnat("10.99.0.9", 81),
-    ])])])]);
+    let maybe = namespace(vec![table(
+        Family::Ip,
+        "early",
+        vec![prerouting(vec![rule(&[unknown("match statistic"), dnat("10.99.0.9", 81)])])],
+    )]);
     let walked = walk(&maybe, Layer::Ip, Hook::Prerouting, &packet);
     assert!(matches!(walked.end, End::Lost(_)));
 }
 
 #[test]
 fn what_is_not_tracked_is_not_translated() {
-    let notrack = base("raw", Hook::Prerouting, -300, vec![rule(&[
-        iifname("cni0"),
-        vec![Step::Effect { name: "notrack".to_owned() }],
-    ])]);
+    let notrack = base(
+        "raw",
+        Hook::Prerouting,
+        -300,
+        vec![rule(&[iifname("cni0"), vec![Step::Effect { name: "notrack".to_owned() }]])],
+    );
     let host = namespace(vec![
         table(Family::Inet, "t", vec![notrack]),
-        table(Family::Ip, "n", vec![nat("p", Hook::Prerouting, -100, vec![rule(&[dnat(
-            "10.99.0.9",
-            81,
-        )])])]),
+        table(
+            Family::Ip,
+            "n",
+            vec![nat("p", Hook::Prerouting, -100, vec![rule(&[dnat("10.99.0.9", 81)])])],
+        ),
     ]);
     let walked = walk(&host, Layer::Ip, Hook::Prerouting, &outbound().between(Some("cni0"), None));
     assert_eq!(walked.untracked.unwrap().name(), "inet t/raw rule 1");

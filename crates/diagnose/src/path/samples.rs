@@ -47,7 +47,10 @@ fn container(number: u32) -> Container {
             network: "mynet".to_owned(),
             ifname: "eth0".to_owned(),
             plugins: ["bridge", "portmap", "firewall"].map(str::to_owned).to_vec(),
-            addresses: vec![format!("{v4}/24").parse().unwrap(), format!("{v6}/64").parse().unwrap()],
+            addresses: vec![
+                format!("{v4}/24").parse().unwrap(),
+                format!("{v6}/64").parse().unwrap(),
+            ],
             gateways: vec![ip("10.88.0.1"), ip("fd00:88::1")],
             mac: mac(number),
             host_links: vec!["cni0".to_owned(), format!("veth{number}")],
@@ -71,20 +74,26 @@ fn veth(number: u32) -> Link {
 fn own() -> Table {
     let mut ports = rule(&[tcp_port(8080), dnat("10.88.0.2", 80)]);
     ports.handle = 3;
-    let masquerade = |address: &str| rule(&[iifname("cni0"), source(address), vec![Step::SourceNat]]);
+    let masquerade =
+        |address: &str| rule(&[iifname("cni0"), source(address), vec![Step::SourceNat]]);
     table(
         Kin::Inet,
         "netwright",
         vec![
             nat("prerouting", Hook::Prerouting, -90, vec![ports.clone()]),
             nat("output", Hook::Output, -90, vec![ports]),
-            nat("postrouting", Hook::Postrouting, 100, vec![
-                rule(&[source("127.0.0.1"), oifname("cni0"), vec![Step::SourceNat]]),
-                masquerade("10.88.0.2"),
-                masquerade("10.88.0.3"),
-                masquerade("fd00:88::2"),
-                masquerade("fd00:88::3"),
-            ]),
+            nat(
+                "postrouting",
+                Hook::Postrouting,
+                100,
+                vec![
+                    rule(&[source("127.0.0.1"), oifname("cni0"), vec![Step::SourceNat]]),
+                    masquerade("10.88.0.2"),
+                    masquerade("10.88.0.3"),
+                    masquerade("fd00:88::2"),
+                    masquerade("fd00:88::3"),
+                ],
+            ),
             base("forward", Hook::Forward, 0, Vec::new()),
             chain("hostports", Vec::new()),
         ],
@@ -120,12 +129,8 @@ pub(crate) fn node() -> Scene {
     };
     host.filter.tables = vec![own()];
     let mut first = container(2);
-    first.attachments[0].ports = vec![Port {
-        transport: Transport::Tcp,
-        host: 8080,
-        host_ip: None,
-        container: 80,
-    }];
+    first.attachments[0].ports =
+        vec![Port { transport: Transport::Tcp, host: 8080, host_ip: None, container: 80 }];
     Scene {
         node: "node1".to_owned(),
         host,

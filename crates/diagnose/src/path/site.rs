@@ -110,11 +110,7 @@ impl<'s> Site<'s> {
 }
 
 /// The end of a pair of links that is on the node.
-fn host_end<'s>(
-    host: &'s Namespace,
-    link: &Link,
-    attachment: &Attachment,
-) -> Option<&'s Link> {
+fn host_end<'s>(host: &'s Namespace, link: &Link, attachment: &Attachment) -> Option<&'s Link> {
     if link.kind.as_deref() != Some("veth") {
         return None;
     }

@@ -12,6 +12,9 @@ use crate::routes::{self, Routed};
 /// A port at which nobody listens, and which no rule translates (IANA: `tcpmux`).
 const RARE_PORT: u16 = 1;
 
+/// How many chains that translate are left out for it.
+const TRANSLATIONS: usize = 8;
+
 /// Why a packet is not followed any further.
 #[derive(Debug)]
 pub(super) enum Halt<'s> {
@@ -65,11 +68,15 @@ impl<'s> Tracer<'s> {
             self.unsure = true;
         }
         let walked = filter::walk_without(namespace, layer, hook, packet, self.without);
+        let walked = match walked.end {
+            End::Lost(place) => self.untranslated(namespace, layer, hook, packet, place)?,
+            _ => walked,
+        };
         match walked.end {
             End::Stopped(place, reject) => {
                 self.stop_in(inside, Why::Filter { layer, hook, place, reject })
             }
-            End::Lost(_) => self.with_rare_port(namespace, layer, hook, packet),
+            End::Lost(_) => Err(Halt::Unknown),
             End::Unknown(_) => {
                 self.unsure = true;
                 Ok(walked)
@@ -79,28 +86,32 @@ impl<'s> Tracer<'s> {
     }
 
     /// A packet to any port may be translated, if a rule translates those to one port. Most are not:
-    /// it goes on as a packet to a port that rules do not name.
-    fn with_rare_port(
-        &mut self,
+    /// if one to a port that no rule names is not, it goes on as if those rules were not there.
+    fn untranslated(
+        &self,
         namespace: &'s Namespace,
         layer: Layer,
         hook: Hook,
         packet: &Packet,
+        place: Place,
     ) -> Result<Walked, Halt<'s>> {
         let Some((_, Port::Any)) = packet.carries.ports() else { return Err(Halt::Unknown) };
         let carries = packet.carries.to_port(Port::Is(RARE_PORT));
         let rare = Packet { carries, ..packet.clone() };
-        let mut walked = filter::walk_without(namespace, layer, hook, &rare, self.without);
-        if walked.destination.is_some() {
+        let rare = filter::walk_without(namespace, layer, hook, &rare, self.without);
+        if rare.destination.is_some() || matches!(rare.end, End::Lost(_)) {
             return Err(Halt::Unknown);
         }
-        match walked.end {
-            End::Passes => {}
-            End::Unknown(_) => self.unsure = true,
-            End::Stopped(..) | End::Lost(_) => return Err(Halt::Unknown),
+        let mut without = self.without.to_vec();
+        without.push(place);
+        for _ in 0..TRANSLATIONS {
+            let walked = filter::walk_without(namespace, layer, hook, packet, &without);
+            match walked.end {
+                End::Lost(place) => without.push(place),
+                _ => return Ok(walked),
+            }
         }
-        walked.packet.carries = packet.carries;
-        Ok(walked)
+        Err(Halt::Unknown)
     }
 
     /// Takes a packet of IP through a hook of the node.
@@ -110,11 +121,7 @@ impl<'s> Tracer<'s> {
 
     /// Takes a packet that is to be translated through the hook where that is done. A translation
     /// that leads to a program of the node is an end of its own.
-    pub(super) fn translated(
-        &mut self,
-        hook: Hook,
-        packet: &Packet,
-    ) -> Result<Walked, Halt<'s>> {
+    pub(super) fn translated(&mut self, hook: Hook, packet: &Packet) -> Result<Walked, Halt<'s>> {
         let host = &self.scene.host;
         let walked = filter::walk_without(host, Layer::Ip, hook, packet, self.without);
         match (&walked.end, &walked.destination) {
@@ -151,11 +158,7 @@ impl<'s> Tracer<'s> {
     }
 
     /// Takes a packet from a container's program to another one of it, over loopback.
-    pub(super) fn looped(
-        &mut self,
-        site: &'s Site<'s>,
-        packet: &Packet,
-    ) -> Result<(), Halt<'s>> {
+    pub(super) fn looped(&mut self, site: &'s Site<'s>, packet: &Packet) -> Result<(), Halt<'s>> {
         let out = packet.between(None, Some("lo"));
         let out = self.in_container(site, Layer::Ip, Hook::Output, &out)?;
         let out = self.in_container(site, Layer::Ip, Hook::Postrouting, &out)?;
@@ -196,11 +199,7 @@ impl<'s> Tracer<'s> {
     }
 
     /// Takes a packet from the node's IP to the port of a bridge that leads to a container.
-    pub(super) fn down(
-        &mut self,
-        site: &'s Site<'s>,
-        packet: &Packet,
-    ) -> Result<Packet, Halt<'s>> {
+    pub(super) fn down(&mut self, site: &'s Site<'s>, packet: &Packet) -> Result<Packet, Halt<'s>> {
         self.device(Hook::Egress, &packet.between(None, Some(&site.seen_by.name)))?;
         if site.bridge.is_some() {
             let frame = packet.between(None, Some(&site.host_end.name));
@@ -212,11 +211,7 @@ impl<'s> Tracer<'s> {
     }
 
     /// Takes a packet from the node's end of a link into a container, to its programs.
-    pub(super) fn into(
-        &mut self,
-        site: &'s Site<'s>,
-        packet: &Packet,
-    ) -> Result<Packet, Halt<'s>> {
+    pub(super) fn into(&mut self, site: &'s Site<'s>, packet: &Packet) -> Result<Packet, Halt<'s>> {
         let inside = within(packet).between(Some(&site.link.name), None);
         self.in_container(site, Layer::Device, Hook::Ingress, &inside)?;
         if packet.is_arp() {
@@ -364,9 +359,7 @@ impl<'s> Tracer<'s> {
         }
         match self.route(packet)? {
             Routed::By { link, .. } if link.index == site.seen_by.index => Ok(()),
-            Routed::By { link, route, rule, .. }
-                if rule.is_some() || 0 < route.to.prefix_len() =>
-            {
+            Routed::By { link, route, rule, .. } if rule.is_some() || 0 < route.to.prefix_len() => {
                 self.stop(Why::Diverted { link, route, rule })
             }
             Routed::Refused { route, rule } => self.stop(Why::Refused { route, rule }),

@@ -85,28 +85,64 @@ fn on_a_sound_node_every_way_passes() {
 fn filters_stop_the_packet_wherever_they_are() {
     let cases = [
         ("outside", one(Kin::Ip, Hook::Forward, &[drop()]), "Ip ip t/c rule 1"),
-        ("outside", one(Kin::Inet, Hook::Prerouting, &[iifname("cni0"), drop()]), "Ip inet t/c rule 1"),
-        ("outside", one(Kin::Inet, Hook::Postrouting, &[oifname("up0"), drop()]), "Ip inet t/c rule 1"),
-        ("outside", one(Kin::Inet, Hook::Forward, &[oifname("cni0"), drop()]), "answer: Ip inet t/c rule 1"),
+        (
+            "outside",
+            one(Kin::Inet, Hook::Prerouting, &[iifname("cni0"), drop()]),
+            "Ip inet t/c rule 1",
+        ),
+        (
+            "outside",
+            one(Kin::Inet, Hook::Postrouting, &[oifname("up0"), drop()]),
+            "Ip inet t/c rule 1",
+        ),
+        (
+            "outside",
+            one(Kin::Inet, Hook::Forward, &[oifname("cni0"), drop()]),
+            "answer: Ip inet t/c rule 1",
+        ),
         (
             "outside",
             one(Kin::Inet, Hook::Forward, &[established(), destination("10.88.0.2"), drop()]),
             "answer: Ip inet t/c rule 1",
         ),
         ("outside", one(Kin::Bridge, Hook::Prerouting, &[drop()]), "Bridge bridge t/c rule 1"),
-        ("outside", one(Kin::Bridge, Hook::Output, &[oifname("veth2"), drop()]), "answer: Bridge bridge t/c rule 1"),
+        (
+            "outside",
+            one(Kin::Bridge, Hook::Output, &[oifname("veth2"), drop()]),
+            "answer: Bridge bridge t/c rule 1",
+        ),
         ("between", one(Kin::Bridge, Hook::Forward, &[drop()]), "Bridge bridge t/c rule 1"),
-        ("between", one(Kin::Bridge, Hook::Forward, &[iifname("veth3"), drop()]), "answer: Bridge bridge t/c rule 1"),
+        (
+            "between",
+            one(Kin::Bridge, Hook::Forward, &[iifname("veth3"), drop()]),
+            "answer: Bridge bridge t/c rule 1",
+        ),
         ("between", one(Kin::Inet, Hook::Forward, &[drop()]), "passes"),
         ("from node", one(Kin::Inet, Hook::Output, &[drop()]), "Ip inet t/c rule 1"),
         ("from node", one(Kin::Inet, Hook::Input, &[drop()]), "answer: Ip inet t/c rule 1"),
         ("resolve", one(Kin::Inet, Hook::Input, &[drop()]), "passes"),
         ("resolve", one(Kin::Arp, Hook::Input, &[drop()]), "Arp arp t/c rule 1"),
-        ("published", one(Kin::Inet, Hook::Forward, &[oifname("cni0"), drop()]), "Ip inet t/c rule 1"),
-        ("published", one(Kin::Inet, Hook::Forward, &[source("10.88.0.2"), drop()]), "answer: Ip inet t/c rule 1"),
+        (
+            "published",
+            one(Kin::Inet, Hook::Forward, &[oifname("cni0"), drop()]),
+            "Ip inet t/c rule 1",
+        ),
+        (
+            "published",
+            one(Kin::Inet, Hook::Forward, &[source("10.88.0.2"), drop()]),
+            "answer: Ip inet t/c rule 1",
+        ),
         ("published", one(Kin::Inet, Hook::Input, &[drop()]), "passes"),
-        ("here", one(Kin::Inet, Hook::Output, &[destination("10.88.0.2"), drop()]), "Ip inet t/c rule 1"),
-        ("here", one(Kin::Inet, Hook::Input, &[destination("127.0.0.1"), drop()]), "answer: Ip inet t/c rule 1"),
+        (
+            "here",
+            one(Kin::Inet, Hook::Output, &[destination("10.88.0.2"), drop()]),
+            "Ip inet t/c rule 1",
+        ),
+        (
+            "here",
+            one(Kin::Inet, Hook::Input, &[destination("127.0.0.1"), drop()]),
+            "answer: Ip inet t/c rule 1",
+        ),
         ("here", one(Kin::Inet, Hook::Forward, &[drop()]), "passes, translated"),
     ];
     for (name, table, expected) in cases {
@@ -186,10 +222,12 @@ fn routes_and_rules_decide_where_it_goes() {
 
 #[test]
 fn a_port_that_another_rule_takes_first() {
-    let foreign = nat("PREROUTING", Hook::Prerouting, -100, vec![rule(&[
-        tcp_port(8080),
-        dnat("10.88.0.3", 80),
-    ])]);
+    let foreign = nat(
+        "PREROUTING",
+        Hook::Prerouting,
+        -100,
+        vec![rule(&[tcp_port(8080), dnat("10.88.0.3", 80)])],
+    );
     let scene = with(node(), table(Kin::Ip, "nat", vec![foreign]));
     assert_eq!(v4(&scene, "published"), "redirected by ip nat/PREROUTING rule 1");
     // What should have led it to the container is gone, and CHECK says so.

@@ -167,8 +167,7 @@ fn pairs<'v, 's>(
     let mut pairs = Vec::new();
     for from in sites {
         let is_near = |to: &&Site<'_>| {
-            to.container.id != from.container.id
-                && to.attachment.network == from.attachment.network
+            to.container.id != from.container.id && to.attachment.network == from.attachment.network
         };
         let all: Vec<&Site<'_>> = others.iter().filter(is_near).collect();
         if all.len() <= ALL_PAIRS {

@@ -108,8 +108,7 @@ fn all_ways(finding: Finding, family: Family) -> Finding {
 /// Returns the hardware address that somebody configured for an address on a link.
 fn configured(namespace: &Namespace, link: u32, address: IpAddr) -> Option<&str> {
     let mut entries = namespace.neighbours.iter();
-    let entry =
-        entries.find(|one| one.permanent && one.link == link && one.address == address)?;
+    let entry = entries.find(|one| one.permanent && one.link == link && one.address == address)?;
     entry.mac.as_deref()
 }
 
@@ -238,10 +237,8 @@ mod tests {
         let inside = scene.containers[0].inside.as_mut().unwrap();
         inside.neighbours = vec![entry(2, "10.88.0.1", "02:00:00:00:00:01")];
         assert!(found(&scene).is_empty());
-        scene.host.neighbours[0] = Neighbour {
-            permanent: false,
-            ..entry(3, "10.88.0.2", "02:00:00:00:00:99")
-        };
+        scene.host.neighbours[0] =
+            Neighbour { permanent: false, ..entry(3, "10.88.0.2", "02:00:00:00:00:99") };
         assert!(found(&scene).is_empty());
     }
 
@@ -259,8 +256,7 @@ mod tests {
         );
         let mut scene = node();
         let inside = scene.containers[0].inside.as_mut().unwrap();
-        inside.neighbours =
-            vec![entry(2, "fd00:88::1", wrong), entry(2, "10.88.0.3", wrong)];
+        inside.neighbours = vec![entry(2, "fd00:88::1", wrong), entry(2, "10.88.0.3", wrong)];
         assert_eq!(
             found(&scene),
             [
@@ -298,7 +294,9 @@ mod tests {
         let answers = Answers::default();
         let look = Look { scene: &scene, answers: &answers, only: Some("c2"), to: None };
         let asked = asks(look);
-        let of = |macs: &[&str]| Answer::Owners { macs: macs.iter().map(|mac| (*mac).to_owned()).collect() };
+        let of = |macs: &[&str]| Answer::Owners {
+            macs: macs.iter().map(|mac| (*mac).to_owned()).collect(),
+        };
         let right = vec![
             (asked[0].clone(), of(&["02:00:00:00:00:02"])),
             (asked[1].clone(), of(&["02:00:00:00:00:01"])),

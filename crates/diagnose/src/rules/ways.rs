@@ -115,12 +115,7 @@ fn outside(look: Look<'_>, site: &Site<'_>, mark: Option<u32>) -> Vec<Finding> {
     found
 }
 
-fn to_and_back(
-    look: Look<'_>,
-    site: &Site<'_>,
-    to: IpAddr,
-    mark: Option<u32>,
-) -> Vec<Finding> {
+fn to_and_back(look: Look<'_>, site: &Site<'_>, to: IpAddr, mark: Option<u32>) -> Vec<Finding> {
     let host = &look.scene.host;
     let via = match look_up(site.inside, Some(site.address), to, None, Some(0)) {
         Routed::By { link, via: Some(via), .. } if link.index == site.link.index => via,
@@ -161,12 +156,7 @@ fn to_and_back(
 }
 
 /// Judges where the node sends what is for a container.
-fn answered(
-    look: Look<'_>,
-    site: &Site<'_>,
-    routed: Routed<'_>,
-    kind: WayKind,
-) -> Option<Finding> {
+fn answered(look: Look<'_>, site: &Site<'_>, routed: Routed<'_>, kind: WayKind) -> Option<Finding> {
     let knows = knows(&look.scene.host, site);
     match routed {
         Routed::By { link, .. } if !knows || link.index == site.seen_by.index => None,
@@ -391,9 +381,8 @@ fn nowhere(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let family = site.family();
     let is_of = |address: IpAddr| address.is_ipv4() == (family == Family::V4);
     // Somebody who gave it routes by gateways, and no default route, did so on purpose.
-    let by_gateway = |route: &Route| {
-        is_of(route.to.addr()) && route.hops.iter().any(|hop| hop.via.is_some())
-    };
+    let by_gateway =
+        |route: &Route| is_of(route.to.addr()) && route.hops.iter().any(|hop| hop.via.is_some());
     if host.routes.iter().any(by_gateway) {
         return None;
     }

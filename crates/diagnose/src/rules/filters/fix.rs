@@ -72,9 +72,7 @@ fn subnets(look: Look<'_>, site: &Site<'_>) -> Vec<IpNet> {
 }
 
 fn zone(net: &IpNet) -> String {
-    format!(
-        "firewall-cmd --permanent --zone=trusted --add-source={net} && firewall-cmd --reload"
-    )
+    format!("firewall-cmd --permanent --zone=trusted --add-source={net} && firewall-cmd --reload")
 }
 
 fn docker(net: &IpNet) -> [String; 2] {
@@ -147,8 +145,8 @@ fn accept(
 fn insert(place: &Place, what: &Match<'_>, is_ipv4: bool) -> String {
     let Place { family, table, base, .. } = place;
     let leaves = matches!(place.hook, Hook::Output | Hook::Postrouting);
-    let is_iptables = matches!(*family, "ip" | "ip6")
-        && base.chars().all(|letter| letter.is_ascii_uppercase());
+    let is_iptables =
+        matches!(*family, "ip" | "ip6") && base.chars().all(|letter| letter.is_ascii_uppercase());
     if place.legacy || is_iptables {
         let tool = if is_ipv4 { "iptables" } else { "ip6tables" };
         let kind = if place.legacy { "legacy" } else { "nft" };
@@ -169,9 +167,7 @@ fn insert(place: &Place, what: &Match<'_>, is_ipv4: bool) -> String {
         Match::To(net) => format!("{ip} daddr {net}"),
         Match::Answers => "ct state established,related".to_owned(),
         Match::Published => "ct status dnat".to_owned(),
-        Match::Neighbours => {
-            "icmpv6 type '{ nd-neighbor-solicit, nd-neighbor-advert }'".to_owned()
-        }
+        Match::Neighbours => "icmpv6 type '{ nd-neighbor-solicit, nd-neighbor-advert }'".to_owned(),
         Match::Loopback if leaves => "oifname lo".to_owned(),
         Match::Loopback => "iifname lo".to_owned(),
     };

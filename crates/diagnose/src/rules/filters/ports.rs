@@ -37,9 +37,8 @@ pub(super) fn entrance<'s>(
 
 /// Says whether programs of the node reach a published port by loopback.
 pub(super) fn is_here(port: &Published, family: Family) -> bool {
-    port.host_ip.is_none_or(|at| {
-        family_of(at) == family && (at.is_unspecified() || at.is_loopback())
-    })
+    port.host_ip
+        .is_none_or(|at| family_of(at) == family && (at.is_unspecified() || at.is_loopback()))
 }
 
 /// Returns hosts that may come by a link: those beyond the node, and some of its own subnet, since
@@ -84,12 +83,7 @@ pub(super) fn redirected(
     found
 }
 
-fn arriving(
-    scene: &Scene,
-    port: &Published,
-    family: Family,
-    beyond: &[IpAddr],
-) -> Vec<Packet> {
+fn arriving(scene: &Scene, port: &Published, family: Family, beyond: &[IpAddr]) -> Vec<Packet> {
     let Some((at, by)) = entrance(scene, family, port) else { return Vec::new() };
     let with = path::carries(port.transport, Port::Is(port.host));
     let packet = |from: IpAddr| Packet::first(from, at, with).between(Some(&by.name), None);

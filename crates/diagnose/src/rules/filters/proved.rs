@@ -39,11 +39,8 @@ pub(super) fn add(look: Look<'_>, found: &mut Vec<Finding>) {
         if !says_all(&question.asked, hop, &place) {
             continue;
         }
-        let id = if hop.container.is_some() {
-            "inside-dropped"
-        } else {
-            say::id(layer, place.hook)
-        };
+        let id =
+            if hop.container.is_some() { "inside-dropped" } else { say::id(layer, place.hook) };
         let says = format!("{} drops {what}{to}", place.name());
         let finding = Finding::error(id, object, says)
             .at(place.to_string())

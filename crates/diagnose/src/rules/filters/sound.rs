@@ -183,12 +183,7 @@ fn service(map: &str) -> Vec<Step> {
         Step::Payload { base: Header::Network, offset: 16, len: 4, to: 0 },
         Step::Meta { key: Meta::L4Proto, to: 1 },
         Step::Payload { base: Header::Transport, offset: 2, len: 2, to: 2 },
-        Step::Lookup {
-            set: map.to_owned(),
-            from: 0,
-            invert: false,
-            to: Some(MapTo::Verdict),
-        },
+        Step::Lookup { set: map.to_owned(), from: 0, invert: false, to: Some(MapTo::Verdict) },
     ]
 }
 
@@ -209,10 +204,14 @@ fn kube_proxy_with_nftables() {
         base(name, hook, -110, vec![rule(&[new.clone(), jump("service-endpoints-check")])])
     };
     let services = chain("services", vec![rule(&[service("service-ips")])]);
-    let endpoints = chain("service-endpoints-check", vec![rule(&[service("no-endpoint-services")])]);
+    let endpoints =
+        chain("service-endpoints-check", vec![rule(&[service("no-endpoint-services")])]);
     let masquerading = chain(
         "masquerading",
-        vec![rule(&[mark]), rule(&[vec![Step::Effect { name: "meta mark".to_owned() }, Step::SourceNat]])],
+        vec![
+            rule(&[mark]),
+            rule(&[vec![Step::Effect { name: "meta mark".to_owned() }, Step::SourceNat]]),
+        ],
     );
     let mut own = table(
         Kin::Ip,

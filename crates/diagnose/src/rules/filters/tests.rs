@@ -169,10 +169,7 @@ fn each_kind_of_filter_has_its_name() {
     assert_eq!(ids(&scene), ["inside-dropped"]);
     let all = found(&scene);
     assert!(all.iter().all(|finding| finding.hits == ["c2"] || finding.hits == ["c3"]));
-    assert_eq!(
-        all[0].fix,
-        ["nsenter --net=/run/netns/c2 nft delete rule inet own o handle 7"]
-    );
+    assert_eq!(all[0].fix, ["nsenter --net=/run/netns/c2 nft delete rule inet own o handle 7"]);
 }
 
 /// A firewall of a container that forgets its loopback.
@@ -192,10 +189,12 @@ fn loopback_is_looked_at_too() {
 
 #[test]
 fn a_port_that_is_redirected() {
-    let foreign = nat("PREROUTING", Hook::Prerouting, -100, vec![rule(&[
-        tcp_port(8080),
-        dnat("10.88.0.3", 80),
-    ])]);
+    let foreign = nat(
+        "PREROUTING",
+        Hook::Prerouting,
+        -100,
+        vec![rule(&[tcp_port(8080), dnat("10.88.0.3", 80)])],
+    );
     let scene = with(node(), table(Kin::Ip, "nat", vec![foreign]));
     // It is found whatever else is wrong: no default route, no address in the container.
     let mut worse = scene.clone();
@@ -289,11 +288,7 @@ fn firewalld_with_a_zone_for_the_network() {
                     mask: 0x20_u32.to_ne_bytes().to_vec(),
                     xor: vec![0; 4],
                 },
-                Step::Compare {
-                    op: scene::filter::Compare::NotEqual,
-                    from: 0,
-                    with: vec![0; 4],
-                },
+                Step::Compare { op: scene::filter::Compare::NotEqual, from: 0, with: vec![0; 4] },
                 Step::Verdict(scene::filter::Verdict::Accept),
             ]]),
             rule(&[iif_vmap("zones")]),
@@ -310,8 +305,7 @@ fn firewalld_with_a_zone_for_the_network() {
 /// A probe has shown what could not be computed.
 #[test]
 fn a_rule_that_dropped_a_probe() {
-    let forward =
-        base("forward", Hook::Forward, 0, vec![rule(&[unknown("match set"), drop()])]);
+    let forward = base("forward", Hook::Forward, 0, vec![rule(&[unknown("match set"), drop()])]);
     let scene = with(node(), table(Kin::Inet, "fw", vec![forward]));
     let of = |asked: Asked| Question { from: Some("c2".to_owned()), asked };
     let question = of(Asked::Connect { to: "198.51.100.1:80".parse().unwrap() });

@@ -113,9 +113,11 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
                 found.extend(gateway(look, &site));
                 for port in &site.attachment.ports {
                     let ends = ends(look, &site, port);
-                    found.extend(ends.into_iter().filter_map(|(to, kind)| {
-                        port_or_container(look, &site, port, to, kind)
-                    }));
+                    found.extend(
+                        ends.into_iter().filter_map(|(to, kind)| {
+                            port_or_container(look, &site, port, to, kind)
+                        }),
+                    );
                 }
             }
             if is_outbound(look.scene, container, family) {
@@ -186,13 +188,11 @@ fn takes_echo(look: Look<'_>, site: &Site<'_>, gateway: IpAddr) -> bool {
     let kind = if gateway.is_ipv4() { 8 } else { 128 };
     let asked = Packet::first(site.address, gateway, Carries::Icmp { kind });
     let seen_by = site.seen_by.name.as_str();
-    let passes = |hook: Hook, packet: &Packet| {
-        walk(&scene.host, Layer::Ip, hook, packet).end == End::Passes
-    };
+    let passes =
+        |hook: Hook, packet: &Packet| walk(&scene.host, Layer::Ip, hook, packet).end == End::Passes;
     let ignores = scene.host.number("net.ipv4.icmp_echo_ignore_all").unwrap_or_default() != 0
         || scene.host.number("net.ipv6.icmp.echo_ignore_all").unwrap_or_default() != 0;
-    let is_hidden =
-        scene.lacks(Part::Nftables, None) || scene.lacks(Part::LegacyIptables, None);
+    let is_hidden = scene.lacks(Part::Nftables, None) || scene.lacks(Part::LegacyIptables, None);
     !ignores
         && !is_hidden
         && passes(Hook::Prerouting, &asked.between(Some(seen_by), None))
@@ -205,9 +205,7 @@ fn takes_echo(look: Look<'_>, site: &Site<'_>, gateway: IpAddr) -> bool {
 fn beyond(look: Look<'_>, container: &Container, family: Family) -> Vec<Finding> {
     let mut found = Vec::new();
     for asked in outside(look, container, family) {
-        let of = |from: Option<String>| {
-            look.answers.to(&Question { from, asked: asked.clone() })
-        };
+        let of = |from: Option<String>| look.answers.to(&Question { from, asked: asked.clone() });
         let own = of(Some(container.id.clone()));
         let node = of(None);
         let node_reaches = matches!(node, Some(Answer::Reached { .. } | Answer::Refused));

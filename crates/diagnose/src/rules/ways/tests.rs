@@ -31,7 +31,9 @@ fn the_default_route_is_gone() {
     scene.host.routes.remove(0);
     assert_eq!(
         says(&scene),
-        ["no-default-route  this node has no default route for IPv4, so its containers do not reach beyond it"]
+        [
+            "no-default-route  this node has no default route for IPv4, so its containers do not reach beyond it"
+        ]
     );
     assert_eq!(found(&scene)[0].hits, ["c2", "c3"]);
     // Somebody gave it routes, and none for everything.
@@ -52,7 +54,9 @@ fn a_vpn_covers_the_pool() {
     let scene = with_route(node(), route("10.88.0.0/25", 9, None));
     assert_eq!(
         says(&scene),
-        ["route-covers-pool  a route to 10.88.0.0/25 leads packets for containers of mynet to tun0 instead of cni0"]
+        [
+            "route-covers-pool  a route to 10.88.0.0/25 leads packets for containers of mynet to tun0 instead of cni0"
+        ]
     );
     let found = found(&scene);
     assert_eq!(found[0].fix[0], "ip route del 10.88.0.0/25 dev tun0");
@@ -90,7 +94,9 @@ fn a_rule_sends_the_pool_into_a_black_hole() {
     scene.host.routes.push(Route { table: 8, ..route("0.0.0.0/0", 9, None) });
     assert_eq!(
         says(&scene),
-        ["rule-diverts  routing rule 100 leads packets for containers of mynet to tun0 instead of cni0"]
+        [
+            "rule-diverts  routing rule 100 leads packets for containers of mynet to tun0 instead of cni0"
+        ]
     );
     assert_eq!(found(&scene)[0].fix, ["ip rule add priority 99 to 10.88.0.0/24 lookup main"]);
 }
@@ -131,7 +137,8 @@ fn a_hole_in_the_container() {
 #[test]
 fn probes_that_are_lost_are_symptoms() {
     let scene = node();
-    let question = |from: Option<&str>, asked: Asked| Question { from: from.map(str::to_owned), asked };
+    let question =
+        |from: Option<&str>, asked: Asked| Question { from: from.map(str::to_owned), asked };
     let silent = || Answer::Silent { hops: Vec::new() };
     let router = Asked::Echo { to: address("192.0.2.1") };
     let own = question(Some("c2"), router.clone());
@@ -161,7 +168,12 @@ fn each_probe_is_asked_for() {
     let scene = node();
     let none = Answers::default();
     let to = Some("198.51.100.1:80".parse().unwrap());
-    let asked = crate::rules::ways::silent::asks(Look { scene: &scene, answers: &none, only: Some("c2"), to });
+    let asked = crate::rules::ways::silent::asks(Look {
+        scene: &scene,
+        answers: &none,
+        only: Some("c2"),
+        to,
+    });
     let has = |from: Option<&str>, asked_for: Asked| {
         asked.contains(&Question { from: from.map(str::to_owned), asked: asked_for })
     };
