@@ -239,8 +239,9 @@ fn what_differs_and_what_is_gone_is_in_the_scene() {
     std::fs::write(lab.path(format!("/var/lib/cni/results/{}", file.trim())), "").unwrap();
     let scene = look(&lab, &[]);
     let first = container(&scene, "c1");
-    let drifts: Vec<&str> =
-        first.attachments[0].drifts.iter().map(|drift| drift.what.as_str()).collect();
+    let drifts: Vec<String> = (first.attachments[0].drifts.iter())
+        .map(|drift| format!("{}\n{}", drift.what, drift.details))
+        .collect();
     for what in ["route 0.0.0.0/0", "IPv4 forwarding is off"] {
         assert!(drifts.iter().any(|drift| drift.contains(what)), "{what}: {drifts:#?}");
     }
