@@ -2,8 +2,8 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod causes;
-mod finding;
 pub mod filter;
+mod finding;
 pub mod path;
 mod question;
 pub mod routes;

@@ -40,8 +40,7 @@ fn nothing(_: Look<'_>) -> Vec<Question> {
 /// Returns the living containers that are looked at.
 fn containers(look: Look<'_>) -> impl Iterator<Item = &Container> {
     look.scene.containers.iter().filter(move |container| {
-        container.alive != Some(false)
-            && look.only.is_none_or(|only| container.id == only)
+        container.alive != Some(false) && look.only.is_none_or(|only| container.id == only)
     })
 }
 
@@ -67,7 +66,12 @@ fn targets(look: Look<'_>, container: &Container) -> Vec<std::net::IpAddr> {
     let is_here = |address: &std::net::IpAddr| {
         address.is_loopback()
             || look.scene.host.owner_of(*address).is_some()
-            || look.scene.networks.iter().flat_map(|one| &one.subnets).any(|net| net.contains(address))
+            || look
+                .scene
+                .networks
+                .iter()
+                .flat_map(|one| &one.subnets)
+                .any(|net| net.contains(address))
     };
     let servers = container.nameservers.iter().flatten().copied();
     let mut targets: Vec<std::net::IpAddr> = servers.filter(|server| !is_here(server)).collect();

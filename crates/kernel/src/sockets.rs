@@ -198,8 +198,7 @@ mod tests {
         let mut writer = Writer::new();
         writer.raw(&body);
         writer.put_u8(SKV6ONLY, 1);
-        let message =
-            Message { kind: SOCK_DIAG_BY_FAMILY, flags: 0, seq: 0, body: writer.bytes() };
+        let message = Message { kind: SOCK_DIAG_BY_FAMILY, flags: 0, seq: 0, body: writer.bytes() };
         let at = "[::]:80".parse().unwrap();
         let expected = Waiting { at, is_tcp: true, v6only: true, inode: 7 };
         assert_eq!(decode(&message, true), Some(expected));

@@ -98,7 +98,8 @@ fn ignored(args: &Doctor) -> Result<Vec<Ignore>, Failure> {
         .map_err(|error| Failure::of(cni::code::IO_FAILURE, &error))?
         .unwrap_or_default();
     let text = String::from_utf8_lossy(&file).into_owned();
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let lines =
+        text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     Ok(args.ignore.iter().map(String::as_str).chain(lines).map(Ignore::parse).collect())
 }
 
@@ -106,7 +107,9 @@ fn ignored(args: &Doctor) -> Result<Vec<Ignore>, Failure> {
 fn writes_unicode(world: &World) -> bool {
     let value = |name: &str| {
         let found = world.environment.iter().find(|(key, _)| key.to_string_lossy() == name);
-        found.map(|(_, value)| value.to_string_lossy().to_uppercase()).filter(|value| !value.is_empty())
+        found
+            .map(|(_, value)| value.to_string_lossy().to_uppercase())
+            .filter(|value| !value.is_empty())
     };
     let locale = value("LC_ALL").or_else(|| value("LC_CTYPE")).or_else(|| value("LANG"));
     locale.is_some_and(|locale| locale.contains("UTF-8") || locale.contains("UTF8"))

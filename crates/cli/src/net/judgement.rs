@@ -22,11 +22,7 @@ pub(crate) struct Judgement {
 
 /// Asks every plugin of a network. It distinguishes a missing plugin from one that is not ready.
 /// What an unprivileged caller is refused says nothing about the network.
-pub(crate) fn of(
-    session: &Session,
-    list: &NetworkList,
-    refused: Option<&cni::Error>,
-) -> Judgement {
+pub(crate) fn of(session: &Session, list: &NetworkList, refused: Option<&cni::Error>) -> Judgement {
     let failure = match session.runtime.validate_list(list, session.deadline()) {
         _ if refused.is_some() => refused.cloned(),
         Err(error) if error.problems.iter().any(|problem| stops_add(problem, list)) => {

@@ -59,11 +59,7 @@ pub(crate) fn ask(scene: &Scene, questions: &[Question]) -> Answers {
     Answers { all }
 }
 
-fn ask_from(
-    scene: &Scene,
-    from: Option<&str>,
-    questions: &[&Question],
-) -> Vec<(Question, Answer)> {
+fn ask_from(scene: &Scene, from: Option<&str>, questions: &[&Question]) -> Vec<(Question, Answer)> {
     let Some(id) = from else { return at_once(questions) };
     let not_asked = |reason: String| -> Vec<(Question, Answer)> {
         let answer = Answer::NotAsked { reason };
@@ -85,12 +81,12 @@ fn ask_from(
 /// namespace of the one that starts it.
 fn at_once(questions: &[&Question]) -> Vec<(Question, Answer)> {
     std::thread::scope(|scope| {
-        let threads: Vec<_> = questions
-            .iter()
-            .map(|question| scope.spawn(move || send(&question.asked)))
-            .collect();
+        let threads: Vec<_> =
+            questions.iter().map(|question| scope.spawn(move || send(&question.asked))).collect();
         let answers = threads.into_iter().map(|thread| {
-            thread.join().unwrap_or_else(|_| Answer::NotAsked { reason: "a bug of ours".to_owned() })
+            thread
+                .join()
+                .unwrap_or_else(|_| Answer::NotAsked { reason: "a bug of ours".to_owned() })
         });
         questions.iter().map(|question| (*question).clone()).zip(answers).collect()
     })

@@ -163,9 +163,10 @@ impl Picture {
         };
         // A damaged file of an attachment that its records tell of is told with that.
         let is_told = |notice: &String| {
-            known.iter().filter_map(|one| one.damaged.as_ref()).any(|file| {
-                notice.contains(&format!("{:?}", file.path))
-            })
+            known
+                .iter()
+                .filter_map(|one| one.damaged.as_ref())
+                .any(|file| notice.contains(&format!("{:?}", file.path)))
         };
         let untold: Vec<&String> = notices.iter().filter(|notice| !is_told(notice)).collect();
         for notice in untold.iter().take(NOTICES) {
@@ -290,10 +291,8 @@ impl Picture {
         self.scene.programs = processes.programs(own.ino);
         let sockets: BTreeSet<u32> =
             inodes.iter().flat_map(|(_, inodes)| inodes).copied().collect();
-        let namespaces: BTreeSet<u64> = inodes
-            .iter()
-            .map(|(of, _)| of.as_ref().map_or(own.ino, |(_, netns)| *netns))
-            .collect();
+        let namespaces: BTreeSet<u64> =
+            inodes.iter().map(|(of, _)| of.as_ref().map_or(own.ino, |(_, netns)| *netns)).collect();
         let owners = processes.owners(sockets, &namespaces);
         if let Some(reason) = &owners.unread {
             self.hole(Part::Processes, None, reason.clone());

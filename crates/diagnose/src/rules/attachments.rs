@@ -27,7 +27,8 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
             found.extend(told_here.map(|drift| differs(container, attachment, drift)));
             if let Some(reason) = &attachment.not_checked {
                 let object = object(container, attachment);
-                let says = format!("{} was not compared with what ADD made", named(container, attachment));
+                let says =
+                    format!("{} was not compared with what ADD made", named(container, attachment));
                 found.push(
                     Finding::unknown("not-checked", object, says)
                         .seen(reason.clone())
@@ -47,7 +48,10 @@ fn is_of_the_node(look: Look<'_>, drift: &Drift) -> bool {
 }
 
 fn gone(container: &Container) -> Finding {
-    let says = format!("the network namespace of {} is gone, and its attachments are recorded", container.called());
+    let says = format!(
+        "the network namespace of {} is gone, and its attachments are recorded",
+        container.called()
+    );
     Finding::warning("namespace-gone", container.id.clone(), says)
         .at(container.netns.clone())
         .hits(container.id.clone())

@@ -80,10 +80,8 @@ fn refused(scene: &Scene, network: &Network) -> Vec<Finding> {
     });
     let mut found: Vec<Finding> = unusable
         .map(|(plugin, error)| {
-            let says = format!(
-                "plugin {} of network {} cannot be used",
-                plugin.plugin_type, network.name
-            );
+            let says =
+                format!("plugin {} of network {} cannot be used", plugin.plugin_type, network.name);
             let finding = Finding::error("network-refused", plugin.plugin_type.clone(), says)
                 .seen(error.clone());
             match &plugin.path {
@@ -105,7 +103,8 @@ fn refused(scene: &Scene, network: &Network) -> Vec<Finding> {
 /// attaches containers to the wrong one, and the pools know nothing of each other.
 fn shadowed(scene: &Scene) -> Vec<Finding> {
     let is_bridge = |network: &&Network| {
-        network.plugins.first().is_some_and(|first| first == "bridge") && !network.subnets.is_empty()
+        network.plugins.first().is_some_and(|first| first == "bridge")
+            && !network.subnets.is_empty()
     };
     let bridges: Vec<&Network> = scene.networks.iter().filter(is_bridge).collect();
     let mut found = Vec::new();

@@ -28,7 +28,10 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
 
 fn loopback(container: &Container, inside: &Namespace) -> Option<Finding> {
     let lo = inside.link("lo").filter(|lo| !lo.up)?;
-    let says = format!("loopback of {} is down, so its programs do not reach each other", container.called());
+    let says = format!(
+        "loopback of {} is down, so its programs do not reach each other",
+        container.called()
+    );
     Some(
         Finding::error("loopback-down", container.id.clone(), says)
             .at(format!("link {} of {}", lo.name, container.netns))
@@ -56,11 +59,16 @@ fn listens(container: &Container, inside: &Namespace, port: &Port) -> Option<Fin
                 container.called(),
                 listener.at
             );
-            Finding::error("listens-on-loopback", object, says)
-                .fix(format!("let {program} listen on 0.0.0.0 or [::] instead of {}", listener.at.ip()))
+            Finding::error("listens-on-loopback", object, says).fix(format!(
+                "let {program} listen on 0.0.0.0 or [::] instead of {}",
+                listener.at.ip()
+            ))
         }
         None => {
-            let says = format!("no program of {} listens on its published port {what}", container.called());
+            let says = format!(
+                "no program of {} listens on its published port {what}",
+                container.called()
+            );
             Finding::error("nothing-listens", object, says)
                 .fix(format!("start the program, or publish the port on which it listens: nsenter --net={} ss -ln", container.netns))
                 .breaks(WayKind::Inside, None)
@@ -98,7 +106,8 @@ mod tests {
             program: Some("nginx".to_owned()),
         };
         let lo = Link { name: "lo".to_owned(), up: true, ..Link::default() };
-        let inside = Namespace { links: vec![lo], listeners: vec![listener], ..Namespace::default() };
+        let inside =
+            Namespace { links: vec![lo], listeners: vec![listener], ..Namespace::default() };
         let container = Container {
             id: "c1".to_owned(),
             alive: Some(true),

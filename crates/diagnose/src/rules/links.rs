@@ -48,7 +48,11 @@ fn uplinks(look: Look<'_>) -> Vec<Finding> {
         }
         let (id, what, fix) = match link.up {
             false => ("link-down", "is down", format!("ip link set {} up", link.name)),
-            true => ("no-carrier", "has no carrier", "look at the cable, or at the link below".to_owned()),
+            true => (
+                "no-carrier",
+                "has no carrier",
+                "look at the cable, or at the link below".to_owned(),
+            ),
         };
         let says = format!("{} {what}, and this node has no other way to reach others", link.name);
         let mut finding = Finding::error(id, link.name.clone(), says).fix(fix);
@@ -72,7 +76,8 @@ fn uplinks(look: Look<'_>) -> Vec<Finding> {
 /// Says whether a link may lead to other machines: it is not a container's, and not one that is idle
 /// without containers.
 fn is_uplink(look: Look<'_>, link: &Link) -> bool {
-    let is_idle = link.kind.as_deref().is_some_and(|kind| kind != "veth" && IDLE_KINDS.contains(&kind));
+    let is_idle =
+        link.kind.as_deref().is_some_and(|kind| kind != "veth" && IDLE_KINDS.contains(&kind));
     let mut attachments = look.scene.containers.iter().flat_map(|one| &one.attachments);
     link.name != "lo"
         && !is_idle
@@ -119,7 +124,8 @@ fn has_default(namespace: &Namespace, family: Family) -> bool {
 /// may say so.
 fn sizes(look: Look<'_>) -> Vec<Finding> {
     let host = &look.scene.host;
-    let defaults = host.routes.iter().filter(|route| route.to.prefix_len() == 0 && route.table == MAIN);
+    let defaults =
+        host.routes.iter().filter(|route| route.to.prefix_len() == 0 && route.table == MAIN);
     let out = defaults
         .flat_map(|route| &route.hops)
         .filter_map(|hop| host.link_of(hop.link?))
@@ -131,7 +137,9 @@ fn sizes(look: Look<'_>) -> Vec<Finding> {
         let Some(inside) = &container.inside else { continue };
         for attachment in &container.attachments {
             let is_routed = attachment.has_plugin("bridge") || attachment.has_plugin("ptp");
-            let Some(link) = inside.link(&attachment.ifname).filter(|_| is_routed) else { continue };
+            let Some(link) = inside.link(&attachment.ifname).filter(|_| is_routed) else {
+                continue;
+            };
             let outbound = [Family::V4, Family::V6]
                 .into_iter()
                 .any(|family| super::is_outbound(look.scene, container, family));
@@ -145,7 +153,10 @@ fn sizes(look: Look<'_>) -> Vec<Finding> {
             let finding = Finding::warning("mtu-too-large", attachment.network.clone(), says)
                 .seen("it works only while every sender hears \"fragmentation needed\"")
                 .hits(container.id.clone())
-                .fix(format!("\"mtu\": {} in the configuration of network {}", out.mtu, attachment.network));
+                .fix(format!(
+                    "\"mtu\": {} in the configuration of network {}",
+                    out.mtu, attachment.network
+                ));
             found.push(finding);
         }
     }
@@ -158,7 +169,8 @@ fn duplicates(namespace: &Namespace, container: Option<&Container>) -> Vec<Findi
         for address in link.addresses.iter().filter(|address| address.duplicate) {
             let address = address.address.addr();
             let whose = container.map_or("this node", Container::called);
-            let says = format!("another machine has {address}, which is {whose}'s on {}", link.name);
+            let says =
+                format!("another machine has {address}, which is {whose}'s on {}", link.name);
             let finding = Finding::error("address-duplicate", address.to_string(), says)
                 .seen("duplicate address detection failed (dadfailed)")
                 .fix(format!("find the other owner: ip neigh show {address}, and arping or ndisc6 on its link"))

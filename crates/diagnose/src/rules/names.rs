@@ -170,8 +170,7 @@ mod tests {
         let asked = asks(look(&scene, &none));
         assert_eq!(asked.len(), 1);
         assert_eq!(judge(look(&scene, &none)), []);
-        let silent =
-            Answers { all: vec![(asked[0].clone(), Answer::Silent { hops: Vec::new() })] };
+        let silent = Answers { all: vec![(asked[0].clone(), Answer::Silent { hops: Vec::new() })] };
         assert_eq!(judge(look(&scene, &silent))[0].id, "nameserver-silent");
         let good = Answer::Named { after_us: 900, error: None };
         let good = Answers { all: vec![(asked[0].clone(), good)] };

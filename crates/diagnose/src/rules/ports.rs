@@ -49,12 +49,11 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for (place, one) in published.iter().enumerate() {
         let is_asked = |id: &str| look.only.is_none_or(|only| only == id);
-        let others = published[place + 1..].iter().filter(|other| {
-            other.container.id != one.container.id && meet(one.port, other.port)
-        });
-        let asked = others.filter(|other| {
-            is_asked(&one.container.id) || is_asked(&other.container.id)
-        });
+        let others = published[place + 1..]
+            .iter()
+            .filter(|other| other.container.id != one.container.id && meet(one.port, other.port));
+        let asked =
+            others.filter(|other| is_asked(&one.container.id) || is_asked(&other.container.id));
         found.extend(asked.map(|other| taken(*one, *other)));
         if is_asked(&one.container.id) {
             found.extend(hidden(look, *one));
@@ -103,7 +102,10 @@ fn hidden(look: Look<'_>, one: Published<'_>) -> Option<Finding> {
     let listener = look.scene.host.listeners.iter().find(|listener| hides(one.port, listener))?;
     let program = listener.program.as_deref().unwrap_or("a program");
     let port = shown(one.port);
-    let says = format!("port {port}, published by {}, hides {program} of this node", one.container.called());
+    let says = format!(
+        "port {port}, published by {}, hides {program} of this node",
+        one.container.called()
+    );
     let pid = listener.pid.map(|pid| format!(" (process {pid})")).unwrap_or_default();
     Some(
         Finding::warning("port-hidden", port, says)
@@ -114,8 +116,10 @@ fn hidden(look: Look<'_>, one: Published<'_>) -> Option<Finding> {
 }
 
 fn hides(port: &Port, listener: &Listener) -> bool {
-    let is_holder =
-        listener.program.as_deref().is_some_and(|program| HOLDERS.iter().any(|one| program.starts_with(one)));
+    let is_holder = listener
+        .program
+        .as_deref()
+        .is_some_and(|program| HOLDERS.iter().any(|one| program.starts_with(one)));
     let at = listener.at.ip();
     let is_same_address = match wildcard(port.host_ip) {
         // What listens only on loopback is reached as before.

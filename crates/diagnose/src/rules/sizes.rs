@@ -17,7 +17,8 @@ fn asks(look: Look<'_>) -> Vec<Question> {
     for container in containers(look) {
         let Some(up_to) = largest(container) else { continue };
         let to = targets(look, container);
-        let reached = to.into_iter().filter(|to| is_outbound(look.scene, container, family_of(*to)));
+        let reached =
+            to.into_iter().filter(|to| is_outbound(look.scene, container, family_of(*to)));
         questions.extend(reached.map(|to| Question {
             from: Some(container.id.clone()),
             asked: Asked::Size { to, up_to },
@@ -52,7 +53,8 @@ fn black_hole(
     to: IpAddr,
     (answered, lost): (u32, u32),
 ) -> Finding {
-    let says = format!("packets of more than {answered} bytes from {} to {to} vanish", container.called());
+    let says =
+        format!("packets of more than {answered} bytes from {} to {to} vanish", container.called());
     let is_routed = |one: &&scene::Attachment| !one.gateways.is_empty();
     let network = container.attachments.iter().find(is_routed).map(|one| one.network.as_str());
     let file = look.scene.networks.iter().find(|one| Some(one.name.as_str()) == network);
@@ -96,7 +98,10 @@ mod tests {
         let to = Some("198.51.100.1:80".parse().unwrap());
         let look = Look { scene: &scene, answers: &none, only: None, to };
         let asked = asks(look);
-        assert_eq!(asked[0].asked, Asked::Size { to: "198.51.100.1".parse().unwrap(), up_to: 1500 });
+        assert_eq!(
+            asked[0].asked,
+            Asked::Size { to: "198.51.100.1".parse().unwrap(), up_to: 1500 }
+        );
         let answer = Answer::UpTo { answered: 1300, lost: 1301 };
         let answers = Answers { all: vec![(asked[0].clone(), answer)] };
         let found = judge(Look { answers: &answers, ..look });

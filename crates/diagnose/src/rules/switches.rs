@@ -41,7 +41,8 @@ fn forwarding(look: Look<'_>, family: Family, sysctl: &str) -> Option<Finding> {
     if hit.is_empty() {
         return None;
     }
-    let says = format!("{family} forwarding is off, so this node sends no packets of containers on");
+    let says =
+        format!("{family} forwarding is off, so this node sends no packets of containers on");
     let finding = Finding::error("forwarding-off", sysctl, says)
         .at(format!("{sysctl} is 0"))
         .fix(format!("sysctl -w {sysctl}=1"))
@@ -73,7 +74,9 @@ fn reverse_path(look: Look<'_>) -> Vec<Finding> {
         let finding = Finding::error("reverse-path-filter", link.clone(), says)
             .at(format!("net.ipv4.conf.{link}.rp_filter and net.ipv4.conf.all.rp_filter"))
             .seen("the kernel dropped a probe's packet there, with the reason IP_RPFILTER")
-            .fix(format!("sysctl -w net.ipv4.conf.all.rp_filter=2 net.ipv4.conf.{link}.rp_filter=2"))
+            .fix(format!(
+                "sysctl -w net.ipv4.conf.all.rp_filter=2 net.ipv4.conf.{link}.rp_filter=2"
+            ))
             .breaks(WayKind::Outside, Some(Family::V4))
             .breaks(WayKind::Names, Some(Family::V4))
             .breaks(WayKind::Published, Some(Family::V4));
@@ -89,9 +92,10 @@ fn reverse_path(look: Look<'_>) -> Vec<Finding> {
 /// route that one has made expires.
 fn advertisements(look: Look<'_>) -> Vec<Finding> {
     let host = &look.scene.host;
-    let defaults = host.routes.iter().filter(|route| {
-        route.protocol == Some(OF_ADVERTISEMENT) && route.to.prefix_len() == 0
-    });
+    let defaults = host
+        .routes
+        .iter()
+        .filter(|route| route.protocol == Some(OF_ADVERTISEMENT) && route.to.prefix_len() == 0);
     let mut found = Vec::new();
     for hop in defaults.flat_map(|route| &route.hops) {
         let Some(link) = hop.link.and_then(|index| host.link_of(index)) else { continue };
@@ -129,7 +133,11 @@ fn conntrack(look: Look<'_>) -> Option<Finding> {
         .breaks(WayKind::Outside, None)
         .breaks(WayKind::Published, None)
     } else {
-        Finding::warning("conntrack-full", object, "the table of tracked connections is nearly full")
+        Finding::warning(
+            "conntrack-full",
+            object,
+            "the table of tracked connections is nearly full",
+        )
     };
     Some(finding.seen(seen).fix(fix))
 }

@@ -333,9 +333,8 @@ impl NftSocket {
         let body = |writer: &mut Writer| begin(writer, table);
         let operation = format_args!("list the rules of {table}");
         let request = Request { operation: &operation, kind: msg::GET_RULE, flags: 0, body: &body };
-        let decode = |message: &Message<'_>| {
-            RuleInfo::decode(message).filter(|rule| rule.table == *table)
-        };
+        let decode =
+            |message: &Message<'_>| RuleInfo::decode(message).filter(|rule| rule.table == *table);
         match self.socket.dump_at_most(&request, limit, |_| 1, decode) {
             Err(error) if error.errno() == Some(Errno::NOENT) => Ok((Vec::new(), false)),
             other => other,

@@ -245,7 +245,8 @@ impl Judged {
                 types.iter().position(|kind| packet.icmp == Some((*kind, 0)))? == 1
             }
             protocol => {
-                let (from, to) = packet.ports.filter(|_| packet.protocol == protocol.number(flow))?;
+                let (from, to) =
+                    packet.ports.filter(|_| packet.protocol == protocol.number(flow))?;
                 match (from == flow.source_port, to == flow.source_port) {
                     (true, false) => false,
                     (false, true) => true,
@@ -399,9 +400,10 @@ fn decode(message: &Message<'_>, heads: &mut BTreeMap<u32, Head>) -> Option<Judg
     let id = id?;
     if !headers[0].is_empty() {
         head.packet = Packet::read(&headers.concat());
-        let is_echo = head.packet.and_then(|packet| packet.icmp).is_some_and(|(kind, _)| {
-            ECHO.contains(&kind) || ECHO_6.contains(&kind)
-        });
+        let is_echo = head
+            .packet
+            .and_then(|packet| packet.icmp)
+            .is_some_and(|(kind, _)| ECHO.contains(&kind) || ECHO_6.contains(&kind));
         head.identifier = headers[1]
             .get(4..6)
             .filter(|_| is_echo)

@@ -8,8 +8,9 @@ use super::link::{Link, RTM_DELLINK, RTM_GETLINK, ifla};
 use super::link_kind::header;
 use super::{
     AF_INET, AF_UNSPEC, Address, ApplyError, Change, Fdb, FilterInfo, IpFamily, LinkKind,
-    LinkSettings, Neighbour, NewLink, NexthopFilter, NexthopObject, QdiscInfo, Route, RouteFilter, RouteProtocol,
-    Rule, Scope, TcHandle, TickRate, VxlanFdb, address, neighbour, nexthop, routes, rule, tc,
+    LinkSettings, Neighbour, NewLink, NexthopFilter, NexthopObject, QdiscInfo, Route, RouteFilter,
+    RouteProtocol, Rule, Scope, TcHandle, TickRate, VxlanFdb, address, neighbour, nexthop, routes,
+    rule, tc,
 };
 use crate::netlink::{Errno, NetlinkError, Outcome, Request, Socket};
 use crate::netns::Netns;

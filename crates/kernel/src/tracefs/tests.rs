@@ -61,9 +61,8 @@ fn older_kernels_say_less() {
 /// The name of a process may look like anything, but not take more room.
 #[test]
 fn a_name_forges_nothing() {
-    let mark = |name: &str| {
-        format!("{name:>16}-77      [000] ..... 1.000000: tracing_mark_write: here\n")
-    };
+    let mark =
+        |name: &str| format!("{name:>16}-77      [000] ..... 1.000000: tracing_mark_write: here\n");
     for name in ["x-1 [0] .. 1.0: ", "a-1: b: c-2", "\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}"] {
         // The kernel counts bytes.
         let missing = 16_usize.saturating_sub(name.len());

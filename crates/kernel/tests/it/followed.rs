@@ -116,7 +116,8 @@ fn a_packet_is_followed_to_where_it_is_dropped() {
                 _ => None,
             });
             let packet = queued.unwrap_or_else(|| panic!("{events:#?}"));
-            let is_end = |what: &What| matches!(what, What::Dropped { packet: one, .. } if *one == packet);
+            let is_end =
+                |what: &What| matches!(what, What::Dropped { packet: one, .. } if *one == packet);
             if events.iter().any(|one| is_end(&one.what)) {
                 break (events, packet);
             }
@@ -132,7 +133,9 @@ fn a_packet_is_followed_to_where_it_is_dropped() {
         let reasons: Vec<_> = events
             .iter()
             .filter_map(|one| match &one.what {
-                What::Dropped { packet: own, protocol: 0x0800, function, reason } if *own == packet => {
+                What::Dropped { packet: own, protocol: 0x0800, function, reason }
+                    if *own == packet =>
+                {
                     Some((function.as_str(), reason.as_str()))
                 }
                 _ => None,

@@ -145,9 +145,11 @@ fn a_bounded_look_at_a_large_set_says_that_there_is_more() {
 fn chains_of_links_say_of_which() {
     in_netns(|| {
         sh("ip link add d0 type veth peer name d1");
-        sh("nft 'add table netdev t; add chain netdev t one { type filter hook ingress device d0 priority 0; }; \
+        sh(
+            "nft 'add table netdev t; add chain netdev t one { type filter hook ingress device d0 priority 0; }; \
             add chain netdev t two { type filter hook ingress devices = { d0, d1 } priority 0; }; \
-            add chain netdev t plain'");
+            add chain netdev t plain'",
+        );
         let chains = NftSocket::open().unwrap().chains(Some(Family::Netdev)).unwrap();
         let of = |name: &str| {
             let chain = chains.iter().find(|chain| chain.name == name).unwrap();

@@ -23,16 +23,18 @@ pub(super) fn write(path: &Path, scene: &Scene) -> Result<(), Failure> {
 /// Reads what [`write`] has written.
 pub(super) fn read(path: &Path) -> Result<Scene, Failure> {
     let failed = |text: String| Failure::new(cni::code::DECODE_FAILURE, text);
-    let metadata = std::fs::metadata(path)
-        .map_err(|error| Failure::new(cni::code::IO_FAILURE, format!("read {}", path.display())).because(error))?;
+    let metadata = std::fs::metadata(path).map_err(|error| {
+        Failure::new(cni::code::IO_FAILURE, format!("read {}", path.display())).because(error)
+    })?;
     if !metadata.is_file() {
         return Err(failed(format!("{} is not a file", path.display())));
     }
     if u64::try_from(MAX_BYTES).is_ok_and(|most| most < metadata.len()) {
         return Err(failed(format!("{} is too large for a scene", path.display())));
     }
-    let bytes = std::fs::read(path)
-        .map_err(|error| Failure::new(cni::code::IO_FAILURE, format!("read {}", path.display())).because(error))?;
+    let bytes = std::fs::read(path).map_err(|error| {
+        Failure::new(cni::code::IO_FAILURE, format!("read {}", path.display())).because(error)
+    })?;
     Scene::from_json(&bytes).map_err(|error| Failure::of(cni::code::DECODE_FAILURE, &error))
 }
 

@@ -36,7 +36,10 @@ impl Serialize for Told<'_> {
             explains: Vec<&'c Finding>,
         }
         let causes: Vec<Cause<'_>> = (self.diagnosis.causes.iter())
-            .map(|cause| Cause { finding: &cause.finding, explains: cause.explains.iter().collect() })
+            .map(|cause| Cause {
+                finding: &cause.finding,
+                explains: cause.explains.iter().collect(),
+            })
             .collect();
         let mut document = serializer.serialize_struct("Told", 7)?;
         document.serialize_field("node", &self.scene.node)?;
@@ -216,14 +219,17 @@ impl Told<'_> {
 
     fn echoes(&self, container: &Container) -> Option<String> {
         let gateways: Vec<_> = container.attachments.iter().flat_map(|one| &one.gateways).collect();
-        let answered = self.answers.from(Some(&container.id)).filter_map(|(asked, answer)| {
-            match (asked, answer) {
-                (Asked::Echo { to }, Answer::Reached { after_us }) if gateways.contains(&to) => {
-                    Some(format!("{to} in {}", millis(*after_us)))
+        let answered =
+            self.answers.from(Some(&container.id)).filter_map(|(asked, answer)| {
+                match (asked, answer) {
+                    (Asked::Echo { to }, Answer::Reached { after_us })
+                        if gateways.contains(&to) =>
+                    {
+                        Some(format!("{to} in {}", millis(*after_us)))
+                    }
+                    _ => None,
                 }
-                _ => None,
-            }
-        });
+            });
         joined(answered.collect())
     }
 
@@ -247,14 +253,15 @@ impl Told<'_> {
     }
 
     fn names(&self, container: &Container) -> Option<String> {
-        let answered = self.answers.from(Some(&container.id)).filter_map(|(asked, answer)| {
-            match (asked, answer) {
-                (Asked::Name { server }, Answer::Named { after_us, .. }) => {
-                    Some(format!("{server} answers in {}", millis(*after_us)))
+        let answered =
+            self.answers.from(Some(&container.id)).filter_map(|(asked, answer)| {
+                match (asked, answer) {
+                    (Asked::Name { server }, Answer::Named { after_us, .. }) => {
+                        Some(format!("{server} answers in {}", millis(*after_us)))
+                    }
+                    _ => None,
                 }
-                _ => None,
-            }
-        });
+            });
         joined(answered.collect())
     }
 }
@@ -265,7 +272,11 @@ fn joined(parts: Vec<String>) -> Option<String> {
 
 fn ports(container: &Container) -> Option<String> {
     let ports = container.attachments.iter().flat_map(|one| &one.ports);
-    joined(ports.map(|port| format!("{} -> {}/{}", port.host, port.container, port.transport.as_str())).collect())
+    joined(
+        ports
+            .map(|port| format!("{} -> {}/{}", port.host, port.container, port.transport.as_str()))
+            .collect(),
+    )
 }
 
 fn head(container: &Container, attachment: &Attachment) -> String {

@@ -61,7 +61,8 @@ fn exchange(server: IpAddr, timeout: Duration) -> io::Result<Option<u8>> {
                     return Ok(Some(code));
                 }
             }
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
             Err(error) => return Err(error),
         }
     }

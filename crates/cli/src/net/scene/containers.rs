@@ -133,9 +133,10 @@ fn chosen(
         container.id == text
             || pod == Some(text)
             || pod.and_then(|pod| pod.rsplit('/').next()) == Some(text)
-            || subject.known.iter().any(|one| {
-                dockers::endpoint(one, roots).is_some() && dockers::is_meant(one, text)
-            })
+            || subject
+                .known
+                .iter()
+                .any(|one| dockers::endpoint(one, roots).is_some() && dockers::is_meant(one, text))
     });
     if !exact.is_empty() {
         return exact;

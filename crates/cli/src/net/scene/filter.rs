@@ -23,8 +23,7 @@ pub(super) struct Limits {
 }
 
 /// The node's own: more than the largest clusters' kube-proxy writes.
-pub(super) const NODE: Limits =
-    Limits { rules: 60_000, elements: 120_000, of_one_set: 60_000 };
+pub(super) const NODE: Limits = Limits { rules: 60_000, elements: 120_000, of_one_set: 60_000 };
 
 /// A container's: its owner may write any number.
 pub(super) const CONTAINER: Limits = Limits { rules: 2_000, elements: 4_000, of_one_set: 2_000 };
@@ -130,10 +129,7 @@ impl Reader<'_> {
 }
 
 /// Sorts rules by their chains, in order.
-fn by_chain(
-    rules: &[RuleInfo],
-    sets: &mut Vec<Set>,
-) -> BTreeMap<String, Vec<scene::filter::Rule>> {
+fn by_chain(rules: &[RuleInfo], sets: &mut Vec<Set>) -> BTreeMap<String, Vec<scene::filter::Rule>> {
     let mut found: BTreeMap<String, Vec<scene::filter::Rule>> = BTreeMap::new();
     for info in rules {
         let (rule, made_up) = steps::rule(info);

@@ -257,8 +257,7 @@ impl Read {
         let number = |name| u64::try_from(self.namespace.number(name)?).ok();
         let count = number("net.netfilter.nf_conntrack_count");
         let max = number("net.netfilter.nf_conntrack_max");
-        self.namespace.conntrack =
-            count.zip(max).map(|(count, max)| ConntrackTable { count, max });
+        self.namespace.conntrack = count.zip(max).map(|(count, max)| ConntrackTable { count, max });
     }
 
     fn filters(&mut self, limits: Limits, legacy: &Legacy) {

@@ -238,8 +238,7 @@ fn pools(session: &Session, configured: &Configured, found: &mut Found) {
             }
         };
         for set in sets.sets() {
-            let counts =
-                |at: &&IpAddr| set.range_of(**at).is_some() && !sets.is_gateway(**at);
+            let counts = |at: &&IpAddr| set.range_of(**at).is_some() && !sets.is_gateway(**at);
             let used = taken.iter().filter(counts).count();
             let size = Some(sets.capacity(set)).filter(|size| *size <= COUNTED);
             found.pools.push(Pool {

@@ -121,11 +121,20 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         };
-        write("d/4711/config.v2.json", r#"{"State": {"Running": true, "Pid": 812}, "ID": "4711", "Name": "/web"}"#);
-        write("d/4712/config.v2.json", r#"{"State": {"Running": false, "Pid": 0}, "Name": "/old"}"#);
+        write(
+            "d/4711/config.v2.json",
+            r#"{"State": {"Running": true, "Pid": 812}, "ID": "4711", "Name": "/web"}"#,
+        );
+        write(
+            "d/4712/config.v2.json",
+            r#"{"State": {"Running": false, "Pid": 0}, "Name": "/old"}"#,
+        );
         write("d/4713/config.v2.json", "garbage");
         assert_eq!(dockers(&folder.path().join("d")), [("web".to_owned(), 812)]);
-        write("p.json", r#"[{"id": "aa", "names": ["db"]}, {"id": "bb", "names": ["stopped"]}, {"id": "cc"}]"#);
+        write(
+            "p.json",
+            r#"[{"id": "aa", "names": ["db"]}, {"id": "bb", "names": ["stopped"]}, {"id": "cc"}]"#,
+        );
         write("r/aa/userdata/pidfile", "913\n");
         let found = podmans(&folder.path().join("p.json"), &folder.path().join("r"));
         assert_eq!(found, [("db".to_owned(), 913)]);

@@ -133,9 +133,8 @@ fn ask<T: serde::de::DeserializeOwned>(path: &Path, patience: Duration) -> Resul
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(patience))?;
-        stream.write_all(
-            b"GET /status HTTP/1.1\r\nHost: netwrightd\r\nConnection: close\r\n\r\n",
-        )?;
+        stream
+            .write_all(b"GET /status HTTP/1.1\r\nHost: netwrightd\r\nConnection: close\r\n\r\n")?;
         let mut answer = Vec::new();
         (&stream).take(LONGEST).read_to_end(&mut answer)?;
         Ok(answer)
@@ -203,7 +202,8 @@ mod tests {
         });
         let found = read_with(&roots, &file).unwrap();
         server.join().unwrap();
-        let service = Service { name: name.to_owned(), enabled: false, ready: Some(true), lacks: None };
+        let service =
+            Service { name: name.to_owned(), enabled: false, ready: Some(true), lacks: None };
         assert_eq!(found, [service]);
         // Its socket is left, and nobody wants it.
         assert_eq!(read_with(&roots, &file), Ok(Vec::new()));

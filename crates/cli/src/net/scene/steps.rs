@@ -46,9 +46,7 @@ fn step(expr: &Expr, family: Family) -> Step {
         Expr::MetaSet { key: MetaKey::Mark, .. } => effect("meta mark"),
         Expr::MetaSet { .. } => effect("meta-set"),
         Expr::Payload { base, offset, len, register } => match header(*base) {
-            Some(base) => {
-                Step::Payload { base, offset: *offset, len: *len, to: place(*register) }
-            }
+            Some(base) => Step::Payload { base, offset: *offset, len: *len, to: place(*register) },
             None => unknown("payload"),
         },
         Expr::PayloadSet { .. } => effect("payload"),
@@ -91,10 +89,9 @@ fn step(expr: &Expr, family: Family) -> Step {
             Step::Immediate { to: place(*register), data: data.clone() }
         }
         Expr::Verdict(said) => verdict(said).map_or_else(|| unknown("VERDICT"), Step::Verdict),
-        Expr::Nat { kind: NatKind::Destination, address, port, .. } => Step::DestinationNat {
-            address: address.map(place),
-            port: port.map(place),
-        },
+        Expr::Nat { kind: NatKind::Destination, address, port, .. } => {
+            Step::DestinationNat { address: address.map(place), port: port.map(place) }
+        }
         Expr::Nat { kind: NatKind::Source, .. } | Expr::Masquerade { .. } => Step::SourceNat,
         Expr::Redirect { port, .. } => Step::Redirect { port: port.map(place) },
         Expr::Counter { packets, bytes } => Step::Counter { packets: *packets, bytes: *bytes },
@@ -274,7 +271,10 @@ mod tests {
             Step::Verdict(Verdict::Goto("c".into()))
         );
         // Queue 2, as the kernel numbers it.
-        assert_eq!(of(&Expr::Verdict(KernelVerdict::Other(0x2_0003))), Step::Verdict(Verdict::Queue));
+        assert_eq!(
+            of(&Expr::Verdict(KernelVerdict::Other(0x2_0003))),
+            Step::Verdict(Verdict::Queue)
+        );
         assert_eq!(of(&Expr::Verdict(KernelVerdict::Other(9))), unknown("VERDICT"));
         assert_eq!(
             of(&Expr::Reject { kind: RejectKind::Icmpx, code: 3 }),
@@ -305,7 +305,10 @@ mod tests {
         // Cut off, and of a length that leads nowhere.
         assert_eq!(other("limit", vec![1]), Step::Limit { over: false });
         assert_eq!(other("limit", vec![0; 8]), Step::Limit { over: false });
-        assert_eq!(of(&Expr::MetaSet { key: MetaKey::Mark, register: Register::FIRST }), effect("meta mark"));
+        assert_eq!(
+            of(&Expr::MetaSet { key: MetaKey::Mark, register: Register::FIRST }),
+            effect("meta mark")
+        );
     }
 
     #[test]

@@ -57,9 +57,29 @@ const REJECT_V6: [&str; 9] = [
 
 /// Targets that change or note something and let the packet go on.
 const EFFECTS: [&str; 23] = [
-    "AUDIT", "CHECKSUM", "CLASSIFY", "CONNMARK", "CONNSECMARK", "CT", "DSCP", "HL", "HMARK",
-    "IDLETIMER", "LED", "LOG", "MARK", "NFLOG", "NOTRACK", "RATEEST", "SECMARK", "SET", "TCPMSS",
-    "TEE", "TOS", "TRACE", "TTL",
+    "AUDIT",
+    "CHECKSUM",
+    "CLASSIFY",
+    "CONNMARK",
+    "CONNSECMARK",
+    "CT",
+    "DSCP",
+    "HL",
+    "HMARK",
+    "IDLETIMER",
+    "LED",
+    "LOG",
+    "MARK",
+    "NFLOG",
+    "NOTRACK",
+    "RATEEST",
+    "SECMARK",
+    "SET",
+    "TCPMSS",
+    "TEE",
+    "TOS",
+    "TRACE",
+    "TTL",
 ];
 
 /// The register that translated matches use, and a second one behind an IPv6 address. Each
@@ -237,10 +257,7 @@ fn ports(info: Info<'_>, inverted: u8) -> Option<Vec<Step>> {
 }
 
 /// `struct xt_multiport_v1`.
-fn multiport(
-    info: Info<'_>,
-    made_up: &mut dyn FnMut(Vec<Element>) -> String,
-) -> Option<Vec<Step>> {
+fn multiport(info: Info<'_>, made_up: &mut dyn FnMut(Vec<Element>) -> String) -> Option<Vec<Step>> {
     let offset = match info.u8(0)? {
         0 => 0,
         1 => 2,

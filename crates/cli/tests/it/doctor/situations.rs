@@ -241,7 +241,8 @@ fn told(found: &[Value]) -> String {
 
 /// Runs the commands of the fix that was printed. Returns what is wrong then.
 fn fixed(found: &[Value], id: &str, node: &Node) -> Vec<String> {
-    let fixes = first(found, id).flat_map(|finding| finding["fix"].as_array().into_iter().flatten());
+    let fixes =
+        first(found, id).flat_map(|finding| finding["fix"].as_array().into_iter().flatten());
     let mut commands: Vec<&str> = Vec::new();
     for fix in fixes.filter_map(Value::as_str) {
         let is_command = fix.split(' ').next().is_some_and(|word| COMMANDS.contains(&word));

@@ -131,9 +131,10 @@ fn packet_of(event: &Event) -> Option<u64> {
 
 /// Returns the node and all containers whose namespaces were read.
 pub(super) fn places(scene: &Scene) -> impl Iterator<Item = (Place<'_>, &Namespace)> {
-    let inside = scene.containers.iter().filter_map(|container| {
-        Some((Some(container.id.as_str()), container.inside.as_ref()?))
-    });
+    let inside = scene
+        .containers
+        .iter()
+        .filter_map(|container| Some((Some(container.id.as_str()), container.inside.as_ref()?)));
     iter::once((None, &scene.host)).chain(inside)
 }
 
@@ -216,7 +217,11 @@ impl<'s> Follower<'s, '_> {
         match last.kind.as_deref() {
             Some("veth") => received.then(|| self.other_end(way.place, last, name)).flatten(),
             Some("macvlan" | "macvtap" | "ipvlan" | "ipvtap" | "vlan") => {
-                if received { self.sibling(last, name) } else { self.parent(way.place, last, name) }
+                if received {
+                    self.sibling(last, name)
+                } else {
+                    self.parent(way.place, last, name)
+                }
             }
             // Hardware: it has left.
             None if last.name != "lo" => None,

@@ -66,9 +66,8 @@ fn leads(port: &Port, flow: &Flow) -> bool {
 
 /// Returns the node's addresses of the flow's family on some links.
 fn sources(host: &Namespace, flow: &Flow, on: impl Fn(&Link) -> bool) -> Vec<IpAddr> {
-    let is_of = |address: &IpAddr| {
-        address.is_ipv4() == flow.source.is_ipv4() && !is_link_local(*address)
-    };
+    let is_of =
+        |address: &IpAddr| address.is_ipv4() == flow.source.is_ipv4() && !is_link_local(*address);
     host.links
         .iter()
         .filter(|link| link.name != "lo" && on(link))
@@ -162,11 +161,8 @@ mod tests {
         let masked = Flow { source: "192.0.2.2".parse().unwrap(), ..out };
         assert_eq!(variants(&scene, &out), [out, masked]);
         let published = flow("192.0.2.2", "192.0.2.2", 8080);
-        let inside = Flow {
-            destination: "10.88.0.2".parse().unwrap(),
-            destination_port: 80,
-            ..published
-        };
+        let inside =
+            Flow { destination: "10.88.0.2".parse().unwrap(), destination_port: 80, ..published };
         let by_bridge = Flow { source: "10.88.0.1".parse().unwrap(), ..inside };
         assert_eq!(variants(&scene, &published), [published, inside, by_bridge]);
         let of_node = flow("192.0.2.2", "198.51.100.1", 80);

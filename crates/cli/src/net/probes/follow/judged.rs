@@ -36,9 +36,8 @@ pub(super) fn add(
     for back in [false, true] {
         let is_traced = hops.iter().any(|hop| hop.back == back);
         for one in &ordered {
-            let is_own = |judged: &&Judged| {
-                flows.iter().any(|flow| judged.of_flow(flow) == Some(back))
-            };
+            let is_own =
+                |judged: &&Judged| flows.iter().any(|flow| judged.of_flow(flow) == Some(back));
             let own: Vec<&Judged> = one.judged.iter().filter(is_own).collect();
             let Some(first) = own.first() else { continue };
             let link = |judged: &Judged| {
@@ -70,9 +69,10 @@ fn drop_at(hops: &mut Vec<Hop>, hop: Hop, end: &Judged) {
     match hops.iter_mut().find(is_there) {
         Some(known) => {
             let is_by_filter = known.container == hop.container
-                && known.dropped.as_ref().is_some_and(|(_, reason)| {
-                    OF_FILTERS.contains(&reason.as_str())
-                });
+                && known
+                    .dropped
+                    .as_ref()
+                    .is_some_and(|(_, reason)| OF_FILTERS.contains(&reason.as_str()));
             if is_by_filter {
                 known.rule = rule;
             }

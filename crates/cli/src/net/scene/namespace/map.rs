@@ -73,11 +73,8 @@ pub(super) fn route(route: KernelRoute) -> Option<Route> {
         KernelKind::Throw => RouteKind::Throw,
         _ => RouteKind::Other,
     };
-    let mut hops: Vec<NextHop> = route
-        .next_hops
-        .iter()
-        .map(|hop| NextHop { via: hop.gateway, link: hop.oif })
-        .collect();
+    let mut hops: Vec<NextHop> =
+        route.next_hops.iter().map(|hop| NextHop { via: hop.gateway, link: hop.oif }).collect();
     if hops.is_empty() && (route.gateway.is_some() || route.oif.is_some()) {
         hops.push(NextHop { via: route.gateway, link: route.oif });
     }

@@ -133,7 +133,9 @@ fn targets() {
 
 #[test]
 fn what_is_cut_off_or_not_known_is_unknown() {
-    for name in ["conntrack", "state", "tcp", "udp", "multiport", "addrtype", "mark", "iprange", "icmp"] {
+    for name in
+        ["conntrack", "state", "tcp", "udp", "multiport", "addrtype", "mark", "iprange", "icmp"]
+    {
         assert_eq!(of(name, 1, &[]).0, [unknown(name)], "{name}");
     }
     for name in ["physdev", "statistic", "set", "bpf"] {

@@ -114,9 +114,7 @@ pub(super) const NEIGHBOURS: &[Situation] = &[
     Situation {
         number: 18,
         is: "the node has a permanent neighbour entry that is wrong",
-        breaks: Act::Sh(
-            "ip neigh replace {a1} lladdr 02:00:00:00:00:66 nud permanent dev cni0",
-        ),
+        breaks: Act::Sh("ip neigh replace {a1} lladdr 02:00:00:00:00:66 nud permanent dev cni0"),
         fails: Fails::Ways(&[
             Way::Out4,
             Way::Published,

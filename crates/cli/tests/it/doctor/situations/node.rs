@@ -202,10 +202,8 @@ impl Node {
     /// Returns those of some ways that get no answer.
     pub(in crate::doctor) fn silent(&self, ways: &[Way]) -> Vec<Way> {
         thread::scope(|scope| {
-            let asked: Vec<_> = ways
-                .iter()
-                .map(|way| (*way, scope.spawn(move || self.answers(*way))))
-                .collect();
+            let asked: Vec<_> =
+                ways.iter().map(|way| (*way, scope.spawn(move || self.answers(*way)))).collect();
             let silent = asked.into_iter().filter_map(|(way, thread)| {
                 let answered = thread.join().unwrap();
                 (!answered).then_some(way)

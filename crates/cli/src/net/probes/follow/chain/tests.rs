@@ -22,20 +22,14 @@ fn link(index: u32, name: &str, kind: Option<&str>, peer: Option<u32>) -> Link {
 /// Two containers on a bridge, and an uplink. Both containers' links have the same name and index.
 fn node() -> Scene {
     let container = |id: &str, port: u32, address: &str| {
-        let address = Address {
-            address: address.parse().unwrap(),
-            duplicate: false,
-            tentative: false,
-        };
+        let address =
+            Address { address: address.parse().unwrap(), duplicate: false, tentative: false };
         let eth0 = Link { addresses: vec![address], ..link(2, "eth0", Some("veth"), Some(port)) };
         let inside = Namespace { links: vec![eth0], ..Namespace::default() };
         Container { id: id.to_owned(), inside: Some(inside), ..Container::default() }
     };
     let mut scene = Scene {
-        containers: vec![
-            container("c1", 5, "10.88.0.2/24"),
-            container("c2", 6, "10.88.0.3/24"),
-        ],
+        containers: vec![container("c1", 5, "10.88.0.2/24"), container("c2", 6, "10.88.0.3/24")],
         ..Scene::default()
     };
     scene.host.links = vec![

@@ -64,7 +64,8 @@ fn only_neighbours_that_matter_are_kept() {
         )
     };
     assert_eq!(neighbour(&one), None);
-    let failed = kernel::route::Neighbour { state: NeighbourState::FAILED, mac: None, ..one.clone() };
+    let failed =
+        kernel::route::Neighbour { state: NeighbourState::FAILED, mac: None, ..one.clone() };
     let failed = neighbour(&failed).unwrap();
     assert_eq!((failed.failed, failed.permanent, failed.mac), (true, false, None));
     let own = kernel::route::Neighbour { state: NeighbourState::PERMANENT, ..one };
