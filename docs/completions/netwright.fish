@@ -39,6 +39,7 @@ complete -c netwright -n "__fish_netwright_needs_command" -f -a "check" -d 'Veri
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "status" -d 'Say which networks could serve an attachment now, and why others cannot'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "gc" -d 'Remove what deleted containers left behind'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "repair" -d 'Put back what other programs changed of attachments, while the containers run'
+complete -c netwright -n "__fish_netwright_needs_command" -f -a "doctor" -d 'Find out why a container, or this node, has no network. Changes nothing'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "agent" -d 'Show what the services of netwrightd do, and have them read their configuration again'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "routes" -d 'Show how pods of other nodes are reached, and why'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "policy" -d 'Show who may talk to whom, and why something was dropped'
@@ -131,6 +132,18 @@ complete -c netwright -n "__fish_netwright_using_subcommand repair" -l timeout -
 complete -c netwright -n "__fish_netwright_using_subcommand repair" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand repair" -l dry-run -d 'Say what is not as ADD made it, and change nothing'
 complete -c netwright -n "__fish_netwright_using_subcommand repair" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c netwright -n "__fish_netwright_using_subcommand doctor" -l to -d 'Also try to reach this by TCP from each container that is looked at. The connection is reset at once, and no byte is sent' -r
+complete -c netwright -n "__fish_netwright_using_subcommand doctor" -l ignore -d 'Do not tell of this finding, or of this finding of this object; may be repeated. The file /etc/netwright/doctor.ignore has more, one per line' -r
+complete -c netwright -n "__fish_netwright_using_subcommand doctor" -l bundle -d 'Also write what was seen to a file, for a bug report: no secrets, no payloads' -r -F
+complete -c netwright -n "__fish_netwright_using_subcommand doctor" -l from -d 'Judge what `--bundle` has written, here or elsewhere. Sends no probes, and needs no privileges' -r -F
+complete -c netwright -n "__fish_netwright_using_subcommand doctor" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
+json\t'One JSON document'"
+complete -c netwright -n "__fish_netwright_using_subcommand doctor" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
+complete -c netwright -n "__fish_netwright_using_subcommand doctor" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand doctor" -l no-probe -d 'Send no probes'
+complete -c netwright -n "__fish_netwright_using_subcommand doctor" -l strict -d 'End with 1 for warnings too'
+complete -c netwright -n "__fish_netwright_using_subcommand doctor" -s v -l verbose -d 'Tell also what each cause explains'
+complete -c netwright -n "__fish_netwright_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c netwright -n "__fish_netwright_using_subcommand agent" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand agent" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
