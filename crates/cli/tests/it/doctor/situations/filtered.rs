@@ -53,9 +53,8 @@ pub(super) const FILTERS: &[Situation] = &[
              add rule inet firewalld filter_FORWARD reject with icmpx type admin-prohibited'",
         ),
         fails: Fails::Ways(&[Way::Out4, Way::Out6, Way::Names]),
-        // STATUS refuses: without firewalld nobody would open its table for new containers.
-        finds: Finds::Shown("network-refused", "firewalld"),
-        fix: Fix::Hint("firewalld is to be started"),
+        finds: Finds::First("forward-dropped", "inet firewalld/filter_FORWARD rule 4"),
+        fix: Fix::Hint("firewall-cmd needs firewalld itself"),
         mends: Act::Sh("nft delete table inet firewalld"),
     },
     Situation {
