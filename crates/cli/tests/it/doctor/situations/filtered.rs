@@ -47,9 +47,8 @@ pub(super) const FILTERS: &[Situation] = &[
              add rule inet firewalld filter_FORWARD reject with icmpx type admin-prohibited'",
         ),
         fails: Fails::Ways(&[Way::Out4, Way::Out6, Way::Names]),
-        // STATUS refuses as well, for the same table.
         finds: Finds::First("forward-dropped", "inet firewalld/filter_FORWARD rule 4"),
-        fix: Fix::Hint("firewalld is to be started"),
+        fix: Fix::Hint("STATUS refuses until firewalld runs, which nothing printed can start"),
         mends: Act::Sh("nft delete table inet firewalld"),
     },
     Situation {
@@ -88,6 +87,6 @@ pub(super) const LEGACY: &[Situation] = &[Situation {
     breaks: Act::Sh("iptables-legacy -P FORWARD DROP"),
     fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
     finds: Finds::First("forward-dropped", "iptables filter/FORWARD policy"),
-    fix: Fix::Hint("it lets the packets through; CHECK then wants the rules that ADD would add"),
-    mends: Act::Sh("iptables-legacy -P FORWARD ACCEPT; iptables-legacy -F FORWARD"),
+    fix: Fix::Mends,
+    mends: Act::Sh("iptables-legacy -P FORWARD ACCEPT"),
 }];
