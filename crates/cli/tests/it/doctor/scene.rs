@@ -41,7 +41,9 @@ fn a_node_is_read_with_what_surrounds_its_containers() {
     said(add).succeeded();
     call_in(&lab, &["add", "netwright", "c2"]).succeeded();
     lab.sh("mkdir -p /etc/netns/c2; echo nameserver 127.0.0.53 >/etc/netns/c2/resolv.conf");
-    lab.sh("ip route add blackhole 203.0.113.0/24; ip rule add pref 500 from 10.63.0.0/16 lookup 7");
+    lab.sh(
+        "ip route add blackhole 203.0.113.0/24; ip rule add pref 500 from 10.63.0.0/16 lookup 7",
+    );
     lab.sh("ip neigh replace 198.51.100.2 lladdr 02:00:00:00:00:66 nud permanent dev up0");
     lab.sh("sysctl -qw net.ipv4.conf.up0.rp_filter=1");
     lab.sh(
@@ -178,11 +180,13 @@ fn rules_of_iptables_are_read_as_what_they_do() {
     }
     assert_eq!(rules.len(), 11, "{rules:#?}");
     let of = |family: scene::filter::Family, chain: &str, at: usize| {
-        let mut own = rules.iter().filter(|(table, own, _)| table.family == family && *own == chain);
+        let mut own =
+            rules.iter().filter(|(table, own, _)| table.family == family && *own == chain);
         own.nth(at).map(|(_, _, rule)| &rule.steps).unwrap()
     };
     let v4 = scene::filter::Family::Ip;
-    let has = |steps: &[Step], wanted: &Step| assert!(steps.contains(wanted), "{wanted:?}: {steps:#?}");
+    let has =
+        |steps: &[Step], wanted: &Step| assert!(steps.contains(wanted), "{wanted:?}: {steps:#?}");
     let number = |value: u32| value.to_ne_bytes().to_vec();
     let compared = |steps: &[Step], with: &[u8], how: Compare| {
         let found = steps.iter().any(|step| {
@@ -212,7 +216,10 @@ fn rules_of_iptables_are_read_as_what_they_do() {
     assert!(marked.is_some(), "{rules:#?}");
     let target = of(v4, "PREROUTING", 0);
     has(target, &Step::Immediate { to: 0, data: vec![10, 88, 0, 2] });
-    assert!(matches!(target.last(), Some(Step::DestinationNat { address: Some(_), port: Some(_) })));
+    assert!(matches!(
+        target.last(),
+        Some(Step::DestinationNat { address: Some(_), port: Some(_) })
+    ));
     assert!(matches!(of(v4, "PREROUTING", 1).last(), Some(Step::Redirect { port: Some(_) })));
     assert!(of(v4, "POSTROUTING", 0).contains(&Step::SourceNat));
     let v6 = of(scene::filter::Family::Ip6, "PREROUTING", 0);
