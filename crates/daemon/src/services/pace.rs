@@ -70,6 +70,12 @@ pub(super) fn processor_time() -> Duration {
     Duration::try_from(time).unwrap_or_default()
 }
 
+/// Returns the processor time that the calling thread has used.
+pub(super) fn thread_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

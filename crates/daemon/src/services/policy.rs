@@ -86,7 +86,7 @@ use self::server::{Heard, Order, Reply, Server};
 use self::shared::Shared;
 use super::Stop;
 use super::outlet::{self, Inlet};
-use super::pace::{Pace, processor_time};
+use super::pace::{Pace, thread_time};
 use super::setup::{LONG, Process, failed, raise_descriptor_limit, stop_signals, words};
 use crate::attendant::Changes;
 use crate::command_line::Invocation;
@@ -617,7 +617,8 @@ impl Service {
 
     /// Looks at everything, and puts right what is not as it is to be.
     fn look(&mut self) {
-        let (begin, worked) = (Instant::now(), processor_time());
+        // Another thread reads lists meanwhile: that is no work of the look.
+        let (begin, worked) = (Instant::now(), thread_time());
         self.list_records();
         self.read_files();
         let enforces = self.shared.engine().program().is_some();
@@ -632,7 +633,7 @@ impl Service {
         };
         self.close_if_missing();
         self.look_at_services();
-        let worked = processor_time().saturating_sub(worked);
+        let worked = thread_time().saturating_sub(worked);
         self.pace.looked(begin, Instant::now(), worked, done.is_err());
     }
 
