@@ -10,7 +10,9 @@ pub mod routes;
 mod rules;
 mod whose;
 
-use scene::{Part, Scene};
+use std::collections::HashSet;
+
+use scene::Scene;
 
 pub use causes::{Diagnosis, Explained};
 pub use finding::{Family, Finding, Ignore, Severity, Way, WayKind};
@@ -33,15 +35,9 @@ pub struct Look<'l> {
 /// Returns the questions that the rules have about a scene, each once.
 #[must_use]
 pub fn questions(look: Look<'_>) -> Vec<Question> {
-    let mut all: Vec<Question> = Vec::new();
-    for rule in RULES {
-        for question in (rule.asks)(look) {
-            if !all.contains(&question) {
-                all.push(question);
-            }
-        }
-    }
-    all
+    let mut known = HashSet::new();
+    let asked = RULES.iter().flat_map(|rule| (rule.asks)(look));
+    asked.filter(|question| known.insert(question.clone())).collect()
 }
 
 /// Judges a scene by all rules, without what is ignored, and sorts the findings by cause.
@@ -56,10 +52,4 @@ pub fn diagnose(look: Look<'_>, ignore: &[Ignore]) -> Diagnosis {
     }
     findings.retain(|finding| !ignore.iter().any(|one| one.is_of(finding)));
     causes::sort(findings, look.scene)
-}
-
-/// Says whether a rule can judge: whether all parts that it needs were read.
-#[must_use]
-pub fn can_judge(rule: &Rule, scene: &Scene, container: Option<&str>) -> bool {
-    !rule.needs.iter().any(|part: &Part| scene.lacks(*part, container))
 }
