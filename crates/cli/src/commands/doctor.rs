@@ -3,14 +3,14 @@
 mod bundle;
 mod text;
 
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use diagnose::{Answers, Diagnosis, Ignore, Look};
 use scene::Scene;
 
-use super::Outcome;
+use super::{Outcome, probe};
 use crate::args::{Common, Doctor};
 use crate::failure::{EXIT_ENVIRONMENT, EXIT_PERMANENT, Failure};
 use crate::net::session::{PluginSource, Session};
@@ -85,11 +85,13 @@ fn exit_code(diagnosis: &Diagnosis, strict: bool) -> u8 {
     }
 }
 
-/// Reads `HOST:PORT`.
+/// Finds the address that `HOST:PORT` means, as `probe` does.
 fn target(text: &str) -> Result<SocketAddr, Failure> {
+    let (host, port) = probe::target(text)?;
     let failed = |cause: String| Failure::usage(format!("--to {text:?}: {cause}"));
-    let mut found = text.to_socket_addrs().map_err(|error| failed(error.to_string()))?;
-    found.next().ok_or_else(|| failed("it has no address".to_owned()))
+    let found = probe::dns::resolve(&host).map_err(failed)?;
+    let address = found.addresses.first().ok_or_else(|| failed("it has no address".to_owned()))?;
+    Ok(SocketAddr::new(*address, port))
 }
 
 /// Returns what is not to be told: of the options and of [`IGNORED`].

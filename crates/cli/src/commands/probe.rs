@@ -1,6 +1,6 @@
 //! `probe`: shows what the network here can do, in a few lines.
 
-mod dns;
+pub(super) mod dns;
 mod outside;
 
 use std::net::IpAddr;
@@ -128,7 +128,7 @@ pub(crate) fn main(args: &Probe, shell: &mut Shell) -> Outcome {
 }
 
 /// Reads `HOST:PORT`; an IPv6 address is in brackets.
-fn target(text: &str) -> Result<(String, u16), Failure> {
+pub(super) fn target(text: &str) -> Result<(String, u16), Failure> {
     let form = || Failure::usage(format!("--to {text:?}: it must be of the form HOST:PORT"));
     let (host, port) = text.rsplit_once(':').ok_or_else(form)?;
     let host = host.trim_start_matches('[').trim_end_matches(']');

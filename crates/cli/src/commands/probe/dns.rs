@@ -25,13 +25,13 @@ const POINTERS_MAX: usize = 128;
 
 /// A name's addresses, and the server that gave them; none for an address.
 #[derive(Debug)]
-pub(super) struct Found {
-    pub(super) addresses: Vec<IpAddr>,
-    pub(super) server: Option<IpAddr>,
+pub(in crate::commands) struct Found {
+    pub(in crate::commands) addresses: Vec<IpAddr>,
+    pub(in crate::commands) server: Option<IpAddr>,
 }
 
 /// Resolves a name from the calling thread's namespace.
-pub(super) fn resolve(host: &str) -> Result<Found, String> {
+pub(in crate::commands) fn resolve(host: &str) -> Result<Found, String> {
     if let Ok(address) = host.parse() {
         return Ok(Found { addresses: vec![address], server: None });
     }
