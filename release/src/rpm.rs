@@ -304,7 +304,7 @@ fn about_files(files: &[(&str, &Entry)], epoch: Epoch) -> Values {
         (1034, numbers(&|_, _| seconds)),
         (1035, texts(&|_, entry| digest(entry))),
         (1036, texts(&|_, entry| target(entry).to_owned())),
-        (1037, numbers(&|path, _| flags(path))),
+        (1037, numbers(&|path, entry| flags(path, entry))),
         (1039, texts(&|_, _| "root".to_owned())),
         (1040, texts(&|_, _| "root".to_owned())),
         (1045, numbers(&|_, _| u32::MAX)),
@@ -353,8 +353,11 @@ fn digest(entry: &Entry) -> String {
     }
 }
 
-fn flags(path: &str) -> u32 {
+/// A folder is nobody's configuration, whatever is in it.
+fn flags(path: &str, entry: &Entry) -> u32 {
+    let is_folder = matches!(entry.content, Content::Folder);
     match path {
+        path if path.starts_with("etc/") && is_folder => 0,
         path if path.starts_with("etc/") => CONFIGURATION,
         path if path.starts_with("usr/share/doc/") || path.starts_with("usr/share/man/") => {
             DOCUMENTATION

@@ -16,15 +16,19 @@ ls -d /usr/bin/netwright* /usr/share/doc/netwright* /usr/share/licenses/netwrigh
 true
 ";
 
-const BRIDGE: &str =
-    "readlink -f /usr/libexec/cni/bridge; CNI_COMMAND=VERSION /usr/libexec/cni/bridge </dev/null";
+const BRIDGE: &str = "readlink -f /usr/libexec/cni/bridge
+CNI_COMMAND=VERSION /usr/libexec/cni/bridge </dev/null
+tail -c 5 /usr/libexec/cni/bridge";
 
-/// A package that has Go's plugins' names, as Fedora's has, with programs that say its version.
+/// A package that has Go's plugins' names, as Fedora's has. They are a program that succeeds, and end
+/// with their version. A script's interpreter would open the path once more, behind which ours may be
+/// by then.
 fn go(version: &str) -> Package {
     let mut tree = Tree::default();
     for name in ["bridge", "host-local", "portmap"] {
-        let script = format!("#!/bin/sh\necho go {version}\n");
-        tree.file(&format!("usr/libexec/cni/{name}"), PROGRAM, script.into_bytes()).unwrap();
+        let mut program = std::fs::read("/usr/bin/true").unwrap();
+        program.extend(format!("go {version}\n").into_bytes());
+        tree.file(&format!("usr/libexec/cni/{name}"), PROGRAM, program).unwrap();
     }
     tree.file("usr/share/licenses/theirs/LICENSE", FILE, *b"free\n").unwrap();
     Package {
@@ -51,7 +55,11 @@ fn plugins_change_hands_by_scripts_and_triggers() {
         let written = package.write(texts().epoch).unwrap();
         debian.bring_file(&package.file_name(), &written)
     };
-    let rpm = |what: &str| debian.sh(&format!("LC_ALL=C rpm --nodeps --ignorearch {what}"));
+    // Debian's rpm counts its own name of the architecture, and lists none of Debian's packages.
+    let rpm = |what: &str| {
+        let architecture = if what.starts_with("--erase") { "" } else { "--ignorearch" };
+        debian.sh(&format!("LC_ALL=C rpm --nodeps {architecture} {what}"))
+    };
     let ours = |version: &str| {
         let (texts, built) = goods(version, &["netwright"]);
         let [netwright, plugins] = contents::rpms(&texts, &built).unwrap();
@@ -73,7 +81,7 @@ fn plugins_change_hands_by_scripts_and_triggers() {
     rpm(&format!("--upgrade {}", bring(&go("9"))));
     debian.wait_for_calls();
     assert!(debian.sh(BRIDGE).starts_with("/usr/bin/netwright\n"));
-    assert_eq!(debian.sh("/usr/libexec/cni/.netwright-replaced/bridge"), "go 9\n");
+    assert_eq!(debian.sh("tail -c 5 /usr/libexec/cni/.netwright-replaced/bridge"), "go 9\n");
     rpm(&format!("--upgrade {}", ours("0.1.1")));
     debian.wait_for_calls();
     assert!(debian.sh(BRIDGE).starts_with("/usr/bin/netwright\n"));

@@ -16,7 +16,7 @@ fn path(table: &Value, peer: &str, family: &str) -> Value {
 /// Two nodes on one segment, one behind a router: both kinds of path. Then the host is as before.
 #[test]
 fn vm_pods_of_three_nodes_reach_each_other_and_keep_their_addresses() {
-    testkit::require!("root", "vxlan", "program:iptables");
+    testkit::require!("root", "vxlan", "program:iptables", "vm-full");
     let mut fabric = Fabric::new("routing-reach", &[2, 1]);
     // Others have a tunnel, a route and a nexthop, which stay.
     let foreign = "ip link add other type vxlan id 7 dstport 7777 dev eth0 && ip link set other up && \
