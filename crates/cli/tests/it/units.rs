@@ -110,6 +110,8 @@ impl Drop for Host<'_> {
         if thread::panicking() {
             eprintln!("{}", self.said());
         }
+        // Each service has folders in the machine's /tmp and /var/tmp, which go when it ends.
+        let _ = self.lab.try_sh("systemctl stop 'netwrightd@*.socket' 'netwrightd@*.service'");
     }
 }
 
