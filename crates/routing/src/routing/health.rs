@@ -36,8 +36,12 @@ impl Routing {
         };
         let underlay = node.underlay.get(underlay)?;
         let tunnel = node.tunnel_address(family).filter(|_| node.offers.vxlan.is_some());
-        // Without tunnels, nothing of the peer's own has an address of its prefix.
-        let path = tunnel.or(Some(underlay).filter(|_| plan.path == Path::Direct))?;
+        // Without tunnels, only pods' gateway has an address of the peer's prefix.
+        let path = tunnel.or_else(|| match plan.path {
+            Path::Direct => Some(underlay),
+            Path::Native => node.gateway_address(family),
+            _ => None,
+        })?;
         let (peer, by) = (node.name.clone(), plan.path);
         Some(Target { peer, family, by, path, underlay, mtu: plan.mtu })
     }
