@@ -564,4 +564,11 @@ fn what_can_be_probed_is_told() {
     let paths: Vec<String> =
         machine.routing.targets().map(|target| target.path.to_string()).collect();
     assert_eq!(paths, ["10.244.2.1", "fd00:244:0:2::1"]);
+    machine.routing.probed("b", Family::V4, DEAD_TUNNEL, at(60));
+    let warnings = machine.routing.table().warnings;
+    assert!(warnings.iter().any(|said| said.contains("does the network have")), "{warnings:?}");
+    assert_eq!(machine.routing.condition(at(100)), None, "questions alone may be dropped");
+    machine.routing.probed("b", Family::V4, YES, at(110));
+    assert!(!machine.routing.condition(at(110)).unwrap().unavailable);
+    assert_eq!(machine.routing.table().warnings, Vec::<String>::new());
 }
