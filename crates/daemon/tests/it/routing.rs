@@ -10,11 +10,14 @@ mod files;
 mod flannel;
 mod kill;
 mod managers;
+mod paths;
+mod pings;
 mod probe;
 mod reach;
 mod renumbered;
 mod size;
 mod spaces;
+mod survives;
 mod torture;
 
 use std::fmt::Write as _;

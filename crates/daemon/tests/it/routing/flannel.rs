@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::{self, Write as _};
 use std::net::{IpAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -11,10 +10,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use testkit::kube::KubeApi;
-use testkit::{Place as _, Running, Snapshot, wait_for, wait_until};
+use testkit::{Place as _, Snapshot, wait_for, wait_until};
 
 use super::Fabric;
-use super::cluster::cluster;
+use super::cluster::{KEY, cluster};
+use super::pings::Pings;
 
 const PREFIX: &str = "flannel.alpha.coreos.com/";
 
@@ -115,59 +115,6 @@ fn vxlan(fabric: &Fabric, number: usize) -> String {
         ));
     }
     script
-}
-
-/// How many pings there are each second, of all pods together.
-const PINGS: usize = 500;
-
-/// Pings from one pod to another all the time.
-struct Pings {
-    ping: Running,
-    said: PathBuf,
-}
-
-impl Pings {
-    /// Starts pings between all pods, in both families and both directions.
-    fn everywhere(fabric: &Fabric) -> Vec<Pings> {
-        let mut all = Vec::new();
-        let nodes = fabric.nodes.len();
-        // To each other node in two families.
-        let milliseconds = nodes * (nodes - 1) * 2 * 1000 / PINGS;
-        for from in &fabric.nodes {
-            for to in fabric.nodes.iter().filter(|to| to.number != from.number) {
-                for address in to.pod_addresses() {
-                    let name = format!("ping-{}-{address}", from.name());
-                    let said = fabric.lab.dir().join(name.replace(':', "_"));
-                    let line = format!(
-                        "exec ping -n -q -i 0.{milliseconds:03} {address} >{}",
-                        said.display()
-                    );
-                    all.push(Pings { ping: from.pod.start("sh", &["-c", &line]), said });
-                }
-            }
-        }
-        all
-    }
-
-    /// Ends them, and asserts that every one was answered.
-    #[track_caller]
-    fn assert_nothing_lost(mut self) {
-        let pid = rustix::process::Pid::from_child(self.ping.child());
-        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-        self.ping.child().wait().unwrap();
-        let said = fs::read_to_string(&self.said).unwrap();
-        let count = |word: &str| {
-            let before = said.split(word).next().unwrap();
-            before
-                .rsplit([' ', '\n'])
-                .find_map(|word| word.trim_end_matches(',').parse::<u32>().ok())
-        };
-        let (sent, received) = (count(" packets transmitted"), count(" received"));
-        assert!(sent.is_some_and(|sent| 0 < sent), "{}: {said}", self.said.display());
-        // The last one may be on its way.
-        let lost = sent.zip(received).map(|(sent, received)| sent - received);
-        assert!(lost.is_some_and(|lost| lost <= 1), "{}: {said}", self.said.display());
-    }
 }
 
 /// How many TCP connections there are from one pod to another, half of them in each family.
@@ -316,6 +263,14 @@ fn taken_over_and_given_back(name: &str, segments: &[usize], backend: Backend) {
     }
     pings.into_iter().for_each(Pings::assert_nothing_lost);
     streams.assert_nothing_lost();
+    // What flannelds publish was not even written again.
+    let asked = api.asked().into_iter().filter(|asked| asked.resource == "nodes");
+    let changes: Vec<String> = asked
+        .filter(|asked| ["patch", "update"].contains(&asked.verb.as_str()))
+        .map(|asked| asked.body)
+        .collect();
+    assert!(changes.iter().any(|body| body.contains(KEY)), "{changes:#?}");
+    assert!(!changes.iter().any(|body| body.contains(PREFIX)), "{changes:#?}");
     for (number, before) in before.iter().enumerate() {
         before.assert_same(&Snapshot::of(&fabric.nodes[number].host));
     }

@@ -7,7 +7,7 @@ use testkit::{Place as _, Snapshot, wait_until};
 use super::{Attach, Fabric};
 
 /// The path to a node and family, as `routes` says.
-fn path(table: &Value, peer: &str, family: &str) -> Value {
+pub(super) fn path(table: &Value, peer: &str, family: &str) -> Value {
     let mut rows = table["rows"].as_array().unwrap().iter();
     let row = rows.find(|row| row["peer"] == peer && row["family"] == family);
     row.unwrap_or_else(|| panic!("{table}"))["path"].clone()
