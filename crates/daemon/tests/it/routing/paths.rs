@@ -9,13 +9,8 @@ use testkit::traffic::{self, Server, pings_within};
 use testkit::{Place as _, Snapshot, wait_until};
 
 use super::pings::Pings;
-use super::reach::path;
+use super::reach::{at, path};
 use super::{Fabric, Node, SOON};
-
-/// An address with a port, as servers and clients take it.
-fn at(address: &str, port: u16) -> String {
-    if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
-}
 
 /// Asserts that a pod reaches another's address by TCP and UDP, which sees the pod's own.
 #[track_caller]
