@@ -169,8 +169,21 @@ fn published(api: &KubeApi, node: &str) -> Value {
     node["metadata"]["annotations"].take()
 }
 
+/// Asserts that services have written to Nodes what they say themselves, and that what flannelds
+/// publish was not even written again.
+#[track_caller]
+pub(super) fn assert_only_ours_is_written(api: &KubeApi) {
+    let asked = api.asked().into_iter().filter(|asked| asked.resource == "nodes");
+    let changes: Vec<String> = asked
+        .filter(|asked| ["patch", "update"].contains(&asked.verb.as_str()))
+        .map(|asked| asked.body)
+        .collect();
+    assert!(changes.iter().any(|body| body.contains(KEY)), "{changes:#?}");
+    assert!(!changes.iter().any(|body| body.contains(PREFIX)), "{changes:#?}");
+}
+
 /// A cluster of flannelds: their Nodes, and what they make of their hosts.
-fn flannelds(fabric: &mut Fabric, backend: Backend) -> KubeApi {
+pub(super) fn flannelds(fabric: &mut Fabric, backend: Backend) -> KubeApi {
     let api = cluster(fabric);
     let config = fabric.lab.dir().join("net-conf.json");
     fs::write(&config, backend.config()).unwrap();
@@ -263,14 +276,7 @@ fn taken_over_and_given_back(name: &str, segments: &[usize], backend: Backend) {
     }
     pings.into_iter().for_each(Pings::assert_nothing_lost);
     streams.assert_nothing_lost();
-    // What flannelds publish was not even written again.
-    let asked = api.asked().into_iter().filter(|asked| asked.resource == "nodes");
-    let changes: Vec<String> = asked
-        .filter(|asked| ["patch", "update"].contains(&asked.verb.as_str()))
-        .map(|asked| asked.body)
-        .collect();
-    assert!(changes.iter().any(|body| body.contains(KEY)), "{changes:#?}");
-    assert!(!changes.iter().any(|body| body.contains(PREFIX)), "{changes:#?}");
+    assert_only_ours_is_written(&api);
     for (number, before) in before.iter().enumerate() {
         before.assert_same(&Snapshot::of(&fabric.nodes[number].host));
     }
