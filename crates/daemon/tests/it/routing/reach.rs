@@ -1,5 +1,7 @@
 //! Every pod reaches every pod.
 
+use std::net::IpAddr;
+
 use serde_json::Value;
 use testkit::traffic::{self, Server};
 use testkit::{Place, Snapshot, wait_until};
@@ -119,10 +121,15 @@ fn six_nodes(name: &str, attach: Attach) {
     }
     // To the outside, a node's address.
     for from in &fabric.nodes {
-        let (v4, _) = from.underlay();
-        let at = format!("192.0.2.{}:7", from.segment * 64 + 1);
-        let _server = Server::udp(&*fabric.lab, &at, "outside");
-        assert_eq!(traffic::assert_udp(&from.pod, &at).seen.ip().to_string(), v4);
+        let (v4, v6) = from.underlay();
+        let segment = from.segment;
+        let outside =
+            [format!("192.0.2.{}:7", segment * 64 + 1), format!("[2001:db8:{segment}::1]:7")];
+        for (at, want) in outside.iter().zip([v4, v6]) {
+            let _server = Server::udp(&*fabric.lab, at, "outside");
+            let seen = traffic::assert_udp(&from.pod, at).seen.ip();
+            assert_eq!(seen, want.parse::<IpAddr>().unwrap());
+        }
     }
 }
 
