@@ -1,5 +1,5 @@
 //! The service is killed at each of its changes, while it makes a node's part, takes it over from
-//! flanneld, follows the list of nodes, and takes its part away.
+//! flanneld, follows the list of nodes, puts right what others have taken, and takes its part away.
 //!
 //! It runs under `strace`, which kills it as its loop's thread enters the n-th system call that
 //! sends a message to the kernel, or makes, renames or removes a file. The moments are the same in every run, however
@@ -207,6 +207,25 @@ fn calls_of_loop(fabric: &Fabric) -> usize {
     trace.lines().filter(of_loop).count()
 }
 
+/// Does something that the service of node `a` follows, waits until it is dead or the node has the
+/// whole, and starts the next one.
+fn strike(fabric: &mut Fabric, moment: usize, whole: &[String], act: impl FnOnce(&Fabric)) {
+    let strace = attach(fabric, Some(moment));
+    act(fabric);
+    let mut service = fabric.nodes[0].service.take().unwrap();
+    let mut ended = None;
+    wait_until("the service to be dead, or done", || {
+        ended = service.child().try_wait().unwrap();
+        ended.is_some() || torture::objects(&fabric.nodes[0]) == whole
+    });
+    if let Some(status) = ended {
+        assert!(is_killed(status), "it ended by itself, {status}:\n{}", service.log());
+    }
+    service.kill();
+    drop(strace);
+    fabric.start_on(0);
+}
+
 /// A list of nodes, and by what is seen that node `a` has made it so: what it then has in the
 /// kernel, and what not.
 struct Stage {
@@ -285,25 +304,48 @@ fn vm_a_service_killed_while_it_follows_the_list_leaves_what_the_next_one_unders
         for moment in chosen(all) {
             eprintln!("{what}: killed at {moment} of {all}");
             from.reach(&fabric);
-            let strace = attach(&fabric, Some(moment));
-            fabric.write_list(&to.list);
-            let mut service = fabric.nodes[0].service.take().unwrap();
-            let mut ended = None;
-            wait_until("the service to be dead, or done", || {
-                ended = service.child().try_wait().unwrap();
-                ended.is_some() || torture::objects(&fabric.nodes[0]) == *whole
-            });
-            if let Some(status) = ended {
-                assert!(is_killed(status), "it ended by itself, {status}:\n{}", service.log());
-            }
-            service.kill();
-            drop(strace);
-            fabric.start_on(0);
+            strike(&mut fabric, moment, whole, |fabric| fabric.write_list(&to.list));
             assert_eq!(to.reach(&fabric), *whole, "{what}, killed at {moment}");
         }
     }
     pings.into_iter().for_each(Pings::assert_nothing_lost);
     fabric.assert_all_reach_all();
+}
+
+/// What others do to node `a`, which takes the service many changes to put right.
+const DAMAGE: &str = "ip link del nw-vxlan4; ip link del nw-vxlan6; ip nexthop flush proto 78; \
+                      nft flush ruleset";
+
+/// The service is killed while it puts right what others have taken away: the next one does the
+/// rest.
+#[test]
+fn vm_a_service_killed_while_it_puts_things_right_is_followed_by_one_that_does() {
+    testkit::require!(
+        "root",
+        "vxlan",
+        "full",
+        "program:strace",
+        "program:bridge",
+        "program:nft"
+    );
+    let mut fabric = Fabric::new("routing-kill-repair", &[1, 1]);
+    fabric.start();
+    fabric.assert_all_reach_all();
+    let whole = torture::objects(&fabric.nodes[0]);
+    let is_whole = |fabric: &Fabric| torture::objects(&fabric.nodes[0]) == whole;
+    let damage = |fabric: &Fabric| drop(fabric.nodes[0].host.sh(DAMAGE));
+    let strace = attach(&fabric, None);
+    damage(&fabric);
+    wait_until("the node to have the whole", || is_whole(&fabric));
+    let all = calls_of_loop(&fabric);
+    drop(strace);
+    assert!(5 < all, "it has made {all} calls");
+    for moment in chosen(all) {
+        eprintln!("killed at {moment} of {all}");
+        strike(&mut fabric, moment, &whole, damage);
+        wait_until("the node to have the whole again", || is_whole(&fabric));
+        fabric.nodes[0].assert_reaches(&fabric.nodes[1]);
+    }
 }
 
 /// While it takes a node over from flanneld, the service is killed: no packet is lost, the next one
