@@ -1,12 +1,13 @@
 //! What `netwrightd routes probe` finds out of the paths to other nodes.
 //!
 //! It asks by itself, so that the service waits for nobody. What it asks is an address that every
-//! node has on its tunnel, a flanneld's too.
+//! node has on its tunnel, a flanneld's too. Where paths are native, it is that of pods' gateway: a
+//! node without pods has it not, and says so.
 
 use std::io;
 use std::time::Duration;
 
-use kernel::echo::{self, Echo, Question};
+use kernel::echo::{self, Echo, Heard, Question};
 use routing::Path;
 use routing::routing::{Answer, Probe, Target};
 use serde::Serialize;
@@ -47,33 +48,41 @@ pub(crate) fn probe(targets: Vec<Target>) -> io::Result<Vec<Probed>> {
 fn probe_some(targets: &[Target]) -> io::Result<Vec<Probed>> {
     let both = targets.iter().flat_map(|target| [target.path, target.underlay]);
     let questions: Vec<Question> = both.map(Question::small).collect();
-    let answers = echo::ask_all(&questions, TIMEOUT)?;
+    let heard = echo::ask_all_and_hear(&questions, TIMEOUT)?;
     let mut probed: Vec<Probed> = targets
         .iter()
-        .zip(answers.chunks_exact(2))
+        .zip(heard.chunks_exact(2))
         .map(|(target, pair)| {
-            let rtt_us = match pair[0] {
-                Echo::Answered(after) => u32::try_from(after.as_micros()).ok(),
-                _ => None,
-            };
-            let (path, underlay) = (answer(pair[0]), answer(pair[1]));
-            let probe = Probe { path, underlay, rtt_us, mtu: None, udp: None };
+            let probe = judge(target, pair[0], pair[1]);
             Probed { target: target.clone(), probe, checksum_fault: false }
         })
         .collect();
+    // An address that has answered can be asked more.
     let mut alive: Vec<&mut Probed> =
-        probed.iter_mut().filter(|one| one.probe.path == Answer::Yes).collect();
+        probed.iter_mut().filter(|one| one.probe.rtt_us.is_some()).collect();
     measure(&mut alive)?;
     ask_udp(&mut alive)?;
     Ok(probed)
 }
 
-fn answer(echo: Echo) -> Answer {
-    match echo {
+/// Says what two questions have shown: one by the path of pods' packets, one to the node's own
+/// address.
+///
+/// Where the network between the nodes routes pods' packets, the first has arrived too if the node
+/// itself says that it has no such address.
+pub(crate) fn judge(target: &Target, path: Heard, underlay: Heard) -> Probe {
+    let answer = |echo: Echo| match echo {
         Echo::Answered(_) => Answer::Yes,
         Echo::Silent => Answer::No,
         Echo::Filtered => Answer::Filtered,
-    }
+    };
+    let rtt_us = match path.echo {
+        Echo::Answered(after) => Some(u32::try_from(after.as_micros()).unwrap_or(u32::MAX)),
+        _ => None,
+    };
+    let has_arrived = target.by == Path::Native && path.undelivered_by == Some(target.underlay);
+    let path = if has_arrived { Answer::Yes } else { answer(path.echo) };
+    Probe { path, underlay: answer(underlay.echo), rtt_us, mtu: None, udp: None }
 }
 
 /// Finds the largest packet that arrives, up to what is said to fit.
@@ -139,7 +148,7 @@ fn ask_udp(alive: &mut [&mut Probed]) -> io::Result<()> {
 impl Probed {
     /// Says what is wrong.
     pub(crate) fn fault(&self) -> Option<String> {
-        let Target { underlay, mtu, by, .. } = &self.target;
+        let Target { path, underlay, mtu, by, .. } = &self.target;
         match (self.probe.path, self.probe.underlay) {
             (Answer::Yes, _) => {}
             (Answer::Filtered, _) => {
@@ -149,6 +158,12 @@ impl Probed {
                 return Some(format!(
                     "{underlay} answers, and nothing by the tunnel: something in between may drop \
                      its packets"
+                ));
+            }
+            (_, Answer::Yes) if *by == Path::Native => {
+                return Some(format!(
+                    "{underlay} answers, and {path} does not: does the network have a route to the \
+                     node's prefix?"
                 ));
             }
             (_, Answer::Yes) => {
@@ -209,6 +224,34 @@ mod tests {
             probe: Probe { path, underlay, rtt_us: None, mtu, udp },
             checksum_fault: false,
         }
+    }
+
+    #[test]
+    fn a_node_that_says_it_has_no_such_address_was_reached() {
+        let heard = |echo, by: Option<&str>| Heard {
+            echo,
+            undelivered_by: by.map(|by| by.parse().unwrap()),
+        };
+        let mut target = probed(Answer::No, Answer::No, None, None).target;
+        let answered = Echo::Answered(Duration::from_micros(7));
+        let own = heard(answered, None);
+        for (by, path, expected) in [
+            (Path::Native, heard(Echo::Silent, Some("192.0.2.2")), Answer::Yes),
+            (Path::Native, heard(Echo::Silent, Some("192.0.2.1")), Answer::No),
+            (Path::Native, heard(Echo::Silent, None), Answer::No),
+            (Path::Native, heard(answered, None), Answer::Yes),
+            (Path::Direct, heard(Echo::Silent, Some("192.0.2.2")), Answer::No),
+        ] {
+            target.by = by;
+            let probe = judge(&target, path, own);
+            assert_eq!((probe.path, probe.underlay), (expected, Answer::Yes), "{by} {path:?}");
+            let took = matches!(path.echo, Echo::Answered(_)).then_some(7);
+            assert_eq!(probe.rtt_us, took, "{by} {path:?}");
+        }
+        target.by = Path::Native;
+        let probe = judge(&target, heard(Echo::Silent, Some("192.0.2.1")), own);
+        let fault = Probed { target, probe, checksum_fault: false }.fault().unwrap();
+        assert!(fault.contains("does the network have a route"), "{fault}");
     }
 
     #[test]

@@ -21,6 +21,9 @@ const ECHO_REQUEST: u8 = 8;
 const ECHO_REPLY: u8 = 0;
 const ECHO_REQUEST_6: u8 = 128;
 const ECHO_REPLY_6: u8 = 129;
+/// "Destination unreachable" (RFC 792, RFC 4443 §3.1).
+const UNREACHABLE: u8 = 3;
+const UNREACHABLE_6: u8 = 1;
 
 /// Header and payload of the smallest request.
 const LENGTH: usize = 16;
@@ -114,7 +117,31 @@ pub fn ask_all_as(
     questions: &[Question],
     timeout: Duration,
 ) -> io::Result<Vec<Echo>> {
-    let mut found = vec![Echo::Silent; questions.len()];
+    let heard = hear_all(identifier, questions, timeout)?;
+    Ok(heard.into_iter().map(|heard| heard.echo).collect())
+}
+
+/// What was heard of a question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heard {
+    /// What became of it.
+    pub echo: Echo,
+    /// Who has said that it cannot be delivered: a router on the way, or the last host, which has
+    /// no such address. Only a socket that needs a privilege hears that.
+    pub undelivered_by: Option<IpAddr>,
+}
+
+/// Does what [`ask_all`] does, and says besides who cannot deliver a question.
+///
+/// # Errors
+/// The kernel's, when there is no socket to ask with.
+pub fn ask_all_and_hear(questions: &[Question], timeout: Duration) -> io::Result<Vec<Heard>> {
+    hear_all(identifier(), questions, timeout)
+}
+
+fn hear_all(identifier: u16, questions: &[Question], timeout: Duration) -> io::Result<Vec<Heard>> {
+    let nothing = Heard { echo: Echo::Silent, undelivered_by: None };
+    let mut found = vec![nothing; questions.len()];
     let mut sockets: BTreeMap<bool, (OwnedFd, bool)> = BTreeMap::new();
     let began = Instant::now();
     let mut open_questions = 0_usize;
@@ -130,7 +157,7 @@ pub fn ask_all_as(
         match send(&sockets[&of_v4].0, &packet, question.address, 0) {
             Ok(()) => open_questions += 1,
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                found[number] = Echo::Filtered;
+                found[number].echo = Echo::Filtered;
             }
             // No way to it, its neighbour is silent, or it does not fit: nobody answers.
             Err(_) => {}
@@ -152,15 +179,25 @@ pub fn ask_all_as(
             {
                 let from = from.and_then(|from| SocketAddr::try_from(from).ok());
                 let Some(from) = from.map(|from| from.ip()) else { continue };
-                let answered = answer_to(&buffer[..length], from, *has_ip_header);
+                let packet = &buffer[..length];
+                if let Some((number, to)) = undelivered(packet, from.is_ipv4(), *has_ip_header)
+                    && questions.get(number).is_some_and(|question| question.address == to)
+                    && found[number] == nothing
+                {
+                    found[number].undelivered_by = Some(from);
+                    open_questions = open_questions.saturating_sub(1);
+                }
+                let answered = answer_to(packet, from, *has_ip_header);
                 let number = answered.map(usize::from).filter(|number| {
                     questions.get(*number).is_some_and(|question| question.address == from)
                 });
                 if let Some(number) = number
-                    && found[number] == Echo::Silent
+                    && found[number].echo == Echo::Silent
                 {
-                    found[number] = Echo::Answered(began.elapsed());
-                    open_questions -= 1;
+                    // Something may have been heard of it before.
+                    let was_open = usize::from(found[number] == nothing);
+                    open_questions = open_questions.saturating_sub(was_open);
+                    found[number].echo = Echo::Answered(began.elapsed());
                 }
             }
         }
@@ -364,6 +401,26 @@ fn answer_to(packet: &[u8], address: IpAddr, has_ip_header: bool) -> Option<u16>
     Some(u16::from_be_bytes([sequence[0], sequence[1]]))
 }
 
+/// Returns the number of the question that a packet says cannot be delivered, and whom it was to:
+/// such a message quotes it.
+fn undelivered(packet: &[u8], of_v4: bool, has_ip_header: bool) -> Option<(usize, IpAddr)> {
+    let icmp = message(packet, has_ip_header)?;
+    let kind = if of_v4 { UNREACHABLE } else { UNREACHABLE_6 };
+    let quoted = icmp.get(8..).filter(|_| icmp.first() == Some(&kind))?;
+    // Its IP header first (RFC 791 §3.1, RFC 8200 §3).
+    let (to, asked): (IpAddr, &[u8]) = if of_v4 {
+        let to: [u8; 4] = quoted.get(16..20)?.try_into().ok()?;
+        (to.into(), message(quoted, true)?)
+    } else {
+        let to: [u8; 16] = quoted.get(24..40)?.try_into().ok()?;
+        (to.into(), quoted.get(40..)?)
+    };
+    let request = if of_v4 { ECHO_REQUEST } else { ECHO_REQUEST_6 };
+    let is_ours = asked.first() == Some(&request) && asked.get(8..16) == Some(&MARK[..]);
+    let sequence = asked.get(6..8).filter(|_| is_ours)?;
+    Some((u16::from_be_bytes([sequence[0], sequence[1]]).into(), to))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -388,5 +445,38 @@ mod tests {
         assert_eq!(answer_to(&packet, address, true), Some(7));
         assert_eq!(answer_to(&packet[..10], address, true), None);
         assert_eq!(answer_to(&[], address, true), None);
+    }
+
+    #[test]
+    fn who_cannot_deliver_a_question_quotes_it() {
+        for (address, header, at) in [("192.0.2.1", 20, 16), ("2001:db8::1", 40, 24)] {
+            let address: IpAddr = address.parse().unwrap();
+            let of_v4 = address.is_ipv4();
+            let to = match address {
+                IpAddr::V4(address) => address.octets().to_vec(),
+                IpAddr::V6(address) => address.octets().to_vec(),
+            };
+            let mut quoted = vec![0_u8; header];
+            quoted[0] = if of_v4 { 0x45 } else { 0x60 };
+            quoted[at..at + to.len()].copy_from_slice(&to);
+            quoted.extend(request(Question::small(address), 7));
+            let mut packet = if of_v4 { vec![0x45_u8; 20] } else { Vec::new() };
+            let begin = packet.len();
+            packet.extend([if of_v4 { UNREACHABLE } else { UNREACHABLE_6 }, 1, 0, 0, 0, 0, 0, 0]);
+            packet.extend(quoted);
+            assert_eq!(undelivered(&packet, of_v4, of_v4), Some((7, address)));
+            for length in 0..packet.len() {
+                let short = undelivered(&packet[..length], of_v4, of_v4);
+                assert_eq!(short, None, "{address}: {length} bytes");
+            }
+            assert_eq!(answer_to(&packet, address, of_v4), None);
+            // A question of somebody else, an answer, another message.
+            let mark = packet.len() - 1;
+            for (place, byte) in [(mark, 0), (begin + 8 + header, 0), (begin, 11)] {
+                let mut other = packet.clone();
+                other[place] = byte;
+                assert_eq!(undelivered(&other, of_v4, of_v4), None, "{address}: {place}");
+            }
+        }
     }
 }

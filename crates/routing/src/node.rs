@@ -62,9 +62,24 @@ impl Node {
     /// has it. The first of a block may be a pod's.
     #[must_use]
     pub fn tunnel_address(&self, family: Family) -> Option<IpAddr> {
-        let mut prefixes = self.prefixes.iter().chain(&self.kept);
-        let first = prefixes.find(|prefix| Family::of_prefix(**prefix) == family);
-        first.map(IpNet::network)
+        self.first_prefix(family).map(|first| first.network())
+    }
+
+    /// Returns the address of its pods' gateway, which it has as long as it has pods: the second of
+    /// its first prefix, as `host-local` has it.
+    #[must_use]
+    pub fn gateway_address(&self, family: Family) -> Option<IpAddr> {
+        let prefix = self.first_prefix(family)?;
+        let second: IpAddr = match prefix.network() {
+            IpAddr::V4(first) => Ipv4Addr::from_bits(first.to_bits() | 1).into(),
+            IpAddr::V6(first) => Ipv6Addr::from_bits(first.to_bits() | 1).into(),
+        };
+        Some(second).filter(|second| prefix.contains(second))
+    }
+
+    fn first_prefix(&self, family: Family) -> Option<IpNet> {
+        let mut prefixes = self.prefixes.iter().chain(&self.kept).copied();
+        prefixes.find(|prefix| Family::of_prefix(*prefix) == family)
     }
 }
 

@@ -2,6 +2,7 @@
 //! files and pod; they share a file with the list of nodes.
 
 mod admission;
+mod attached;
 mod beside;
 mod cluster;
 mod damage;
@@ -10,11 +11,14 @@ mod files;
 mod flannel;
 mod kill;
 mod managers;
+mod paths;
+mod pings;
 mod probe;
 mod reach;
 mod renumbered;
 mod size;
 mod spaces;
+mod survives;
 mod torture;
 
 use std::fmt::Write as _;
@@ -70,14 +74,22 @@ enum Attach {
     Bridge,
     /// Each by a pair of links, with a route to it alone, as the plugin `ptp` does.
     Ptp,
+    /// By this plugin, once the service has written the network configuration.
+    Plugin(&'static str),
 }
 
 impl Attach {
-    /// The commands, once the pair of links is there.
+    /// The commands.
     fn script(self, host: &str, pod: &str, n: usize) -> String {
+        let pair = format!(
+            "ip -n {host} link add p0 type veth peer name eth0 netns {pod}\n\
+             ip -n {pod} link set lo up; ip -n {pod} link set eth0 addrgenmode none up"
+        );
         match self {
+            Attach::Plugin(_) => String::new(),
             Attach::Bridge => format!(
-                "ip -n {host} link add nw-pods type bridge mcast_snooping 0\n\
+                "{pair}\n\
+                 ip -n {host} link add nw-pods type bridge mcast_snooping 0\n\
                  ip -n {host} link set nw-pods addrgenmode none up\n\
                  ip -n {host} addr add fe80::1/64 dev nw-pods nodad\n\
                  ip -n {host} addr add 10.244.{n}.1/24 dev nw-pods\n\
@@ -89,7 +101,8 @@ impl Attach {
                  ip -n {pod} route add default via fd00:244:{n}::1"
             ),
             Attach::Ptp => format!(
-                "ip -n {host} link set p0 addrgenmode none up\n\
+                "{pair}\n\
+                 ip -n {host} link set p0 addrgenmode none up\n\
                  ip -n {host} addr add fe80::1/64 dev p0 nodad\n\
                  ip -n {host} addr add 10.244.{n}.1/32 dev p0\n\
                  ip -n {host} addr add fd00:244:{n}::1/128 dev p0 nodad\n\
@@ -152,8 +165,6 @@ impl Fabric {
                      ip -n {host} addr add {v6}/64 dev eth0 nodad\n\
                      ip -n {host} route add default via 192.0.2.{gateway}\n\
                      ip -n {host} route add default via 2001:db8:{segment}::1\n\
-                     ip -n {host} link add p0 type veth peer name eth0 netns {pod}\n\
-                     ip -n {pod} link set lo up; ip -n {pod} link set eth0 addrgenmode none up\n\
                      {}",
                     attach.script(host, pod, number),
                     v4 = node.underlay().0,

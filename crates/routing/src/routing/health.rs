@@ -36,8 +36,12 @@ impl Routing {
         };
         let underlay = node.underlay.get(underlay)?;
         let tunnel = node.tunnel_address(family).filter(|_| node.offers.vxlan.is_some());
-        // Without tunnels, nothing of the peer's own has an address of its prefix.
-        let path = tunnel.or(Some(underlay).filter(|_| plan.path == Path::Direct))?;
+        // Without tunnels, only pods' gateway has an address of the peer's prefix.
+        let path = tunnel.or_else(|| match plan.path {
+            Path::Direct => Some(underlay),
+            Path::Native => node.gateway_address(family),
+            _ => None,
+        })?;
         let (peer, by) = (node.name.clone(), plan.path);
         Some(Target { peer, family, by, path, underlay, mtu: plan.mtu })
     }
@@ -150,9 +154,20 @@ impl Routing {
 
     /// Finds out since when peers are cut off: none answers by its path, one at least by its
     /// underlay address.
+    ///
+    /// Peers with native paths do not count: the network may drop questions to pods' addresses, and
+    /// carry everything else.
     pub(super) fn judge_probes(&mut self, now: Time) {
-        let is_cut_off = |probe: &Probe| probe.path == Answer::No && probe.underlay == Answer::Yes;
-        let any = self.answered(now) == 0 && self.fresh(now).any(|(_, probe)| is_cut_off(probe));
+        let is_native = |name: &str, family: Family| {
+            let plan = self.plans.get(name).and_then(|plan| plan.families.get(family).as_ref());
+            plan.is_some_and(|plan| plan.path == Path::Native)
+        };
+        let mut probes = self.probes.iter();
+        let is_any = probes.any(|((name, family), (probe, at))| {
+            let is_cut_off = probe.path == Answer::No && probe.underlay == Answer::Yes;
+            is_cut_off && now.since(*at) <= FRESH && !is_native(name, *family)
+        });
+        let any = is_any && self.answered(now) == 0;
         self.cut_off_since = any.then(|| self.cut_off_since.unwrap_or(now));
     }
 }

@@ -555,4 +555,20 @@ fn what_can_be_probed_is_told() {
         ["b 10.244.2.0 192.0.2.2 Some(1450)", "b fd00:244:0:2:: 2001:db8::2 Some(1430)",],
         "node c is behind a router and has no tunnel: it has no path"
     );
+    // Where the network between the nodes routes, pods' gateway is asked.
+    let of_network = Settings { paths: Paths::Native, ..settings() };
+    let mut machine = Machine::start(of_network, |_| on_link());
+    let mut native = node("b", 2);
+    native.offers = netwright_routing::node::Offers { native: true, direct: false, vxlan: None };
+    machine.list(&[native]);
+    let paths: Vec<String> =
+        machine.routing.targets().map(|target| target.path.to_string()).collect();
+    assert_eq!(paths, ["10.244.2.1", "fd00:244:0:2::1"]);
+    machine.routing.probed("b", Family::V4, DEAD_TUNNEL, at(60));
+    let warnings = machine.routing.table().warnings;
+    assert!(warnings.iter().any(|said| said.contains("does the network have")), "{warnings:?}");
+    assert_eq!(machine.routing.condition(at(100)), None, "questions alone may be dropped");
+    machine.routing.probed("b", Family::V4, YES, at(110));
+    assert!(!machine.routing.condition(at(110)).unwrap().unavailable);
+    assert_eq!(machine.routing.table().warnings, Vec::<String>::new());
 }

@@ -6,11 +6,12 @@
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use kernel::echo::{self, Echo, Question};
-use routing::routing::{Answer, Probe, Target};
+use kernel::echo::{self, Question};
+use routing::routing::{Answer, Target};
 
 use super::Clock;
 use super::answers::Shared;
+use crate::routes_probe::judge;
 
 /// How many paths are asked at once.
 const SOME: usize = 16;
@@ -72,31 +73,19 @@ fn ask(shared: &Shared, clock: Clock, targets: &[&Target]) -> bool {
     }
     let asked = targets.iter().flat_map(|of| [of.path, of.underlay]);
     let questions: Vec<Question> = asked.map(Question::small).collect();
-    let answers = match echo::ask_all(&questions, TIMEOUT) {
-        Ok(answers) => answers,
+    let heard = match echo::ask_all_and_hear(&questions, TIMEOUT) {
+        Ok(heard) => heard,
         Err(error) => {
             tracing::debug!(%error, "nodes cannot be asked");
             return false;
         }
     };
-    let answer = |echo: &Echo| match echo {
-        Echo::Answered(_) => Answer::Yes,
-        Echo::Silent => Answer::No,
-        Echo::Filtered => Answer::Filtered,
-    };
     let mut any = false;
-    {
-        let (mut routing, now) = (shared.routing(), clock.now());
-        for (target, pair) in targets.iter().zip(answers.chunks_exact(2)) {
-            let rtt_us = match pair[0] {
-                Echo::Answered(after) => u32::try_from(after.as_micros()).ok(),
-                _ => None,
-            };
-            let (path, underlay) = (answer(&pair[0]), answer(&pair[1]));
-            any |= path == Answer::Yes;
-            let probe = Probe { path, underlay, rtt_us, mtu: None, udp: None };
-            routing.probed(&target.peer, target.family, probe, now);
-        }
+    let (mut routing, now) = (shared.routing(), clock.now());
+    for (target, pair) in targets.iter().zip(heard.chunks_exact(2)) {
+        let probe = judge(target, pair[0], pair[1]);
+        any |= probe.path == Answer::Yes;
+        routing.probed(&target.peer, target.family, probe, now);
     }
     any
 }

@@ -183,7 +183,7 @@ fn value_of(node: &super::Node, backend: Backend, [mac4, mac6]: &[String; 2]) ->
     let v6 = v6.parse::<std::net::Ipv6Addr>().unwrap();
     let data = match backend {
         Backend::HostGw => String::new(),
-        Backend::Vxlan => format!(
+        Backend::Vxlan | Backend::DirectRouting => format!(
             r#","BackendData":{{"VNI":1,"VtepMAC":"{mac4}"}},"BackendV6Data":{{"VNI":1,"VtepMAC":"{mac6}"}}"#
         ),
     };

@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::{self, Write as _};
 use std::net::{IpAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -11,10 +10,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use testkit::kube::KubeApi;
-use testkit::{Place as _, Running, Snapshot, wait_for, wait_until};
+use testkit::{Place as _, Snapshot, wait_for, wait_until};
 
 use super::Fabric;
-use super::cluster::cluster;
+use super::cluster::{KEY, cluster};
+use super::pings::Pings;
+use super::reach::path;
 
 const PREFIX: &str = "flannel.alpha.coreos.com/";
 
@@ -22,22 +23,28 @@ const PREFIX: &str = "flannel.alpha.coreos.com/";
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Backend {
     Vxlan,
+    /// `vxlan`, and within a segment without the tunnel.
+    DirectRouting,
     HostGw,
 }
 
 impl Backend {
     pub(super) fn name(self) -> &'static str {
         match self {
-            Backend::Vxlan => "vxlan",
+            Backend::Vxlan | Backend::DirectRouting => "vxlan",
             Backend::HostGw => "host-gw",
         }
     }
 
     /// flanneld's configuration.
     pub(super) fn config(self) -> String {
+        let more = match self {
+            Backend::DirectRouting => r#", "DirectRouting": true"#,
+            Backend::Vxlan | Backend::HostGw => "",
+        };
         format!(
             r#"{{"Network": "10.244.0.0/16", "IPv6Network": "fd00:244::/32", "EnableIPv6": true,
-                "Backend": {{"Type": "{}"}}}}"#,
+                "Backend": {{"Type": "{}"{more}}}}}"#,
             self.name()
         )
     }
@@ -53,7 +60,7 @@ fn annotations(node: &super::Node, backend: Backend) -> Value {
     let ([mac4, mac6], (v4, v6)) = (macs(node.number), node.underlay());
     let v6 = v6.parse::<std::net::Ipv6Addr>().unwrap().to_string();
     let data = |mac: String| match backend {
-        Backend::Vxlan => format!(r#"{{"VNI":1,"VtepMAC":"{mac}"}}"#),
+        Backend::Vxlan | Backend::DirectRouting => format!(r#"{{"VNI":1,"VtepMAC":"{mac}"}}"#),
         Backend::HostGw => "null".to_owned(),
     };
     let all = [
@@ -72,7 +79,8 @@ fn annotations(node: &super::Node, backend: Backend) -> Value {
 /// and no metric. It removes nothing.
 pub(super) fn flanneld(fabric: &Fabric, number: usize, backend: Backend) {
     let script = match backend {
-        Backend::Vxlan => vxlan(fabric, number),
+        Backend::Vxlan => vxlan(fabric, number, false),
+        Backend::DirectRouting => vxlan(fabric, number, true),
         Backend::HostGw => host_gw(fabric, number),
     };
     fabric.nodes[number].host.sh(&format!(
@@ -82,17 +90,19 @@ pub(super) fn flanneld(fabric: &Fabric, number: usize, backend: Backend) {
 
 fn host_gw(fabric: &Fabric, number: usize) -> String {
     let others = fabric.nodes.iter().filter(|peer| peer.number != fabric.nodes[number].number);
-    let script = others.map(|peer| {
-        let (to, (v4, v6)) = (peer.number, peer.underlay());
-        format!(
-            "ip route replace 10.244.{to}.0/24 via {v4} dev eth0
-             ip -6 route replace fd00:244:{to}::/64 via {v6} dev eth0\n"
-        )
-    });
-    script.collect()
+    others.map(without_tunnel).collect()
 }
 
-fn vxlan(fabric: &Fabric, number: usize) -> String {
+/// Routes to a node of the same segment.
+fn without_tunnel(peer: &super::Node) -> String {
+    let (to, (v4, v6)) = (peer.number, peer.underlay());
+    format!(
+        "ip route replace 10.244.{to}.0/24 via {v4} dev eth0
+         ip -6 route replace fd00:244:{to}::/64 via {v6} dev eth0\n"
+    )
+}
+
+fn vxlan(fabric: &Fabric, number: usize, direct: bool) -> String {
     let node = &fabric.nodes[number];
     let (own, (v4, v6)) = (node.number, node.underlay());
     let [mac4, mac6] = macs(own);
@@ -104,6 +114,10 @@ fn vxlan(fabric: &Fabric, number: usize) -> String {
          ip addr replace fd00:244:{own}::/128 dev flannel-v6.1 nodad; ip link set flannel-v6.1 up\n"
     );
     for peer in fabric.nodes.iter().filter(|peer| peer.number != own) {
+        if direct && peer.segment == node.segment {
+            script.push_str(&without_tunnel(peer));
+            continue;
+        }
         let (to, (v4, v6), [mac4, mac6]) = (peer.number, peer.underlay(), macs(peer.number));
         script.push_str(&format!(
             "ip neigh replace 10.244.{to}.0 lladdr {mac4} dev flannel.1 nud permanent
@@ -115,59 +129,6 @@ fn vxlan(fabric: &Fabric, number: usize) -> String {
         ));
     }
     script
-}
-
-/// How many pings there are each second, of all pods together.
-const PINGS: usize = 500;
-
-/// Pings from one pod to another all the time.
-struct Pings {
-    ping: Running,
-    said: PathBuf,
-}
-
-impl Pings {
-    /// Starts pings between all pods, in both families and both directions.
-    fn everywhere(fabric: &Fabric) -> Vec<Pings> {
-        let mut all = Vec::new();
-        let nodes = fabric.nodes.len();
-        // To each other node in two families.
-        let milliseconds = nodes * (nodes - 1) * 2 * 1000 / PINGS;
-        for from in &fabric.nodes {
-            for to in fabric.nodes.iter().filter(|to| to.number != from.number) {
-                for address in to.pod_addresses() {
-                    let name = format!("ping-{}-{address}", from.name());
-                    let said = fabric.lab.dir().join(name.replace(':', "_"));
-                    let line = format!(
-                        "exec ping -n -q -i 0.{milliseconds:03} {address} >{}",
-                        said.display()
-                    );
-                    all.push(Pings { ping: from.pod.start("sh", &["-c", &line]), said });
-                }
-            }
-        }
-        all
-    }
-
-    /// Ends them, and asserts that every one was answered.
-    #[track_caller]
-    fn assert_nothing_lost(mut self) {
-        let pid = rustix::process::Pid::from_child(self.ping.child());
-        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-        self.ping.child().wait().unwrap();
-        let said = fs::read_to_string(&self.said).unwrap();
-        let count = |word: &str| {
-            let before = said.split(word).next().unwrap();
-            before
-                .rsplit([' ', '\n'])
-                .find_map(|word| word.trim_end_matches(',').parse::<u32>().ok())
-        };
-        let (sent, received) = (count(" packets transmitted"), count(" received"));
-        assert!(sent.is_some_and(|sent| 0 < sent), "{}: {said}", self.said.display());
-        // The last one may be on its way.
-        let lost = sent.zip(received).map(|(sent, received)| sent - received);
-        assert!(lost.is_some_and(|lost| lost <= 1), "{}: {said}", self.said.display());
-    }
 }
 
 /// How many TCP connections there are from one pod to another, half of them in each family.
@@ -222,8 +183,21 @@ fn published(api: &KubeApi, node: &str) -> Value {
     node["metadata"]["annotations"].take()
 }
 
+/// Asserts that services have written to Nodes what they say themselves, and that what flannelds
+/// publish was not even written again.
+#[track_caller]
+pub(super) fn assert_only_ours_is_written(api: &KubeApi) {
+    let asked = api.asked().into_iter().filter(|asked| asked.resource == "nodes");
+    let changes: Vec<String> = asked
+        .filter(|asked| ["patch", "update"].contains(&asked.verb.as_str()))
+        .map(|asked| asked.body)
+        .collect();
+    assert!(changes.iter().any(|body| body.contains(KEY)), "{changes:#?}");
+    assert!(!changes.iter().any(|body| body.contains(PREFIX)), "{changes:#?}");
+}
+
 /// A cluster of flannelds: their Nodes, and what they make of their hosts.
-fn flannelds(fabric: &mut Fabric, backend: Backend) -> KubeApi {
+pub(super) fn flannelds(fabric: &mut Fabric, backend: Backend) -> KubeApi {
     let api = cluster(fabric);
     let config = fabric.lab.dir().join("net-conf.json");
     fs::write(&config, backend.config()).unwrap();
@@ -290,7 +264,16 @@ fn taken_over_and_given_back(name: &str, segments: &[usize], backend: Backend) {
         let links = host.sh("ip -d link");
         assert!(!links.contains("nw-vxlan"), "{links}");
         let is_marked = links.contains(&mac4) && links.contains("alias netwright:routing");
-        assert_eq!(is_marked, backend == Backend::Vxlan, "{links}");
+        assert_eq!(is_marked, backend != Backend::HostGw, "{links}");
+        if backend == Backend::DirectRouting && number == 0 {
+            let table = fabric.routes(0);
+            for (peer, paths) in [("b", ["direct", "direct"]), ("c", ["vxlan", "vxlan6"])] {
+                assert_eq!(["ipv4", "ipv6"].map(|family| path(&table, peer, family)), paths);
+            }
+            let entries = host.sh("bridge fdb show dev flannel.1");
+            let [[of_b, _], [of_c, _]] = [macs(2), macs(3)];
+            assert!(!entries.contains(&of_b) && entries.contains(&of_c), "{entries}");
+        }
         fabric.assert_all_reach_all();
         let (sound, probed) = fabric.probe(number, &[]);
         assert!(sound, "{probed}");
@@ -316,6 +299,7 @@ fn taken_over_and_given_back(name: &str, segments: &[usize], backend: Backend) {
     }
     pings.into_iter().for_each(Pings::assert_nothing_lost);
     streams.assert_nothing_lost();
+    assert_only_ours_is_written(&api);
     for (number, before) in before.iter().enumerate() {
         before.assert_same(&Snapshot::of(&fabric.nodes[number].host));
     }
@@ -331,6 +315,39 @@ fn vm_a_node_is_taken_over_from_flanneld_and_given_back() {
 fn vm_a_node_without_tunnels_is_taken_over_from_flanneld_and_given_back() {
     testkit::require!("root", "vm-full", "program:ping");
     taken_over_and_given_back("routing-flannel-gw", &[2], Backend::HostGw);
+}
+
+#[test]
+fn vm_a_node_with_direct_routing_is_taken_over_from_flanneld_and_given_back() {
+    testkit::require!("root", "vxlan", "full", "program:bridge", "program:ping");
+    taken_over_and_given_back("routing-flannel-direct", &[2, 1], Backend::DirectRouting);
+}
+
+/// A flanneld whose node is behind a translation of addresses publishes another one by
+/// `public-ip-overwrite`: tunnels lead there.
+#[test]
+fn vm_a_flanneld_behind_a_translation_is_reached() {
+    testkit::require!("root", "vxlan", "full", "program:bridge", "program:nft");
+    let mut fabric = Fabric::new("routing-flannel-nat", &[1, 1]);
+    let (own, outer) = (fabric.nodes[1].underlay().0, "198.51.100.7");
+    fabric.lab.sh(&format!(
+        "nft 'table ip t {{
+           chain p {{ type nat hook prerouting priority -100; ip daddr {outer} dnat to {own}; }};
+           chain s {{ type nat hook postrouting priority 100; ip saddr {own} udp dport 8472 snat to {outer}; }};
+         }}'"
+    ));
+    let api = flannelds(&mut fabric, Backend::Vxlan);
+    let annotations: Value = ["public-ip", "public-ip-overwrite"]
+        .into_iter()
+        .map(|name| (format!("{PREFIX}{name}"), Value::from(outer)))
+        .collect();
+    api.change("nodes", "", "b", &json!({"metadata": {"annotations": annotations}}));
+    flannel(&mut fabric, 0, "replace");
+    fabric.start_on(0);
+    wait_until("the node to be ready", || fabric.routes(0)["phase"] == "ready");
+    let entries = fabric.nodes[0].host.sh("bridge fdb show dev flannel.1");
+    assert!(entries.contains(&format!("dst {outer} ")) && !entries.contains(&own), "{entries}");
+    fabric.assert_all_reach_all();
 }
 
 /// Where nobody has put flanneld's configuration onto the node, it is read from the ConfigMap, and what

@@ -1,16 +1,18 @@
-//! The service is killed at each of its changes, while it makes a node's part and while it takes it
-//! away.
+//! The service is killed at each of its changes, while it makes a node's part, takes it over from
+//! flanneld, follows the list of nodes, puts right what others have taken, and takes its part away.
 //!
 //! It runs under `strace`, which kills it as its loop's thread enters the n-th system call that
 //! sends a message to the kernel, or makes, renames or removes a file. The moments are the same in every run, however
 //! busy the machine is.
 
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Stdio};
 
-use testkit::{Place as _, Service, Snapshot, feature, share, wait_until};
+use testkit::{Place as _, Running, Service, Snapshot, feature, share, wait_until};
 
-use super::{DAEMON, Fabric, torture};
+use super::flannel::{self, Backend};
+use super::pings::Pings;
+use super::{DAEMON, FLANNELS_TUNNELS, Fabric, Node, damage, torture};
 
 /// The calls at which it is killed.
 const CHANGES: &str =
@@ -59,16 +61,19 @@ fn calls(fabric: &Fabric) -> usize {
     threads.into_values().max().unwrap_or(0)
 }
 
+/// What a node has, where its tunnels are called as ours are, or as flanneld's.
+type Objects = fn(&Node) -> Vec<String>;
+
 /// Starts the service on node `a`, and waits until it is dead or the node has the whole of it;
 /// kills it then.
-fn start_and_kill(fabric: &Fabric, whole: &[String], moment: Option<usize>) {
+fn start_and_kill(fabric: &Fabric, objects: Objects, whole: &[String], moment: Option<usize>) {
     let node = &fabric.nodes[0];
     let command = traced(fabric, &fabric.routing(0), moment);
     let mut service = Service::start(command, &node.dir.join("killed.log"));
     let mut ended = None;
     wait_until("the service to be dead, or done", || {
         ended = service.child().try_wait().unwrap();
-        ended.is_some() || (torture::objects(node) == whole && 0 < calls(fabric))
+        ended.is_some() || (objects(node) == whole && 0 < calls(fabric))
     });
     if let Some(status) = ended {
         assert!(is_killed(status), "it ended by itself, {status}:\n{}", service.log());
@@ -105,14 +110,14 @@ fn vm_a_service_killed_at_any_change_leaves_what_the_next_one_understands() {
         "program:nft"
     );
     let (mut fabric, whole, before) = fabric_without_a("routing-kill");
-    start_and_kill(&fabric, &whole, None);
+    start_and_kill(&fabric, torture::objects, &whole, None);
     let all = calls(&fabric);
     assert!(10 < all, "it has made {all} calls");
     fabric.uninstall(0);
     before.assert_same(&Snapshot::of(&fabric.nodes[0].host));
     for (number, moment) in chosen(all).into_iter().enumerate() {
         eprintln!("killed at {moment} of {all}");
-        start_and_kill(&fabric, &whole, Some(moment));
+        start_and_kill(&fabric, torture::objects, &whole, Some(moment));
         if number % 2 == 0 {
             fabric.start_on(0);
             wait_until("the node to have the whole", || {
@@ -165,4 +170,235 @@ fn vm_an_uninstall_killed_at_any_change_is_completed() {
         eprintln!("killed at {moment} of {all}");
         leave(Some(moment), number % 2 == 1);
     }
+}
+
+/// Attaches `strace` to the service of node `a`, to write a line for each call of [`CHANGES`] from
+/// now on, and to kill the service at one of them.
+fn attach(fabric: &Fabric, moment: Option<usize>) -> Running {
+    let node = &fabric.nodes[0];
+    let pid = node.service.as_ref().unwrap().pid();
+    let mut strace = node.host.command("strace");
+    strace.args(["-f", "-qq", "-e", "signal=none", "-e", &format!("trace={CHANGES}")]);
+    if let Some(moment) = moment {
+        strace.args(["-e", &format!("inject={CHANGES}:signal=KILL:when={moment}")]);
+    }
+    strace.arg("-o").arg(node.dir.join("trace")).args(["-p", &pid.to_string()]);
+    let strace = Running::from(strace.stdin(Stdio::null()).spawn().unwrap());
+    wait_until("every thread to be traced", || {
+        let mut threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+        threads.all(|thread| {
+            let status = std::fs::read_to_string(thread.path().join("status")).unwrap_or_default();
+            !status.is_empty() && !status.contains("TracerPid:\t0\n")
+        })
+    });
+    strace
+}
+
+/// Returns how many calls the service's loop has made since `strace` was attached: it is the first
+/// thread of the process.
+fn calls_of_loop(fabric: &Fabric) -> usize {
+    let node = &fabric.nodes[0];
+    let pid = node.service.as_ref().unwrap().pid().to_string();
+    let trace = std::fs::read_to_string(node.dir.join("trace")).unwrap_or_default();
+    let of_loop = |line: &&str| {
+        let is_begun = line.contains('(') && !line.contains(" resumed>");
+        is_begun && line.split_whitespace().next() == Some(pid.as_str())
+    };
+    trace.lines().filter(of_loop).count()
+}
+
+/// Does something that the service of node `a` follows, waits until it is dead or the node has the
+/// whole, and starts the next one.
+fn strike(fabric: &mut Fabric, moment: usize, whole: &[String], act: impl FnOnce(&Fabric)) {
+    let strace = attach(fabric, Some(moment));
+    act(fabric);
+    let mut service = fabric.nodes[0].service.take().unwrap();
+    let mut ended = None;
+    wait_until("the service to be dead, or done", || {
+        ended = service.child().try_wait().unwrap();
+        ended.is_some() || torture::objects(&fabric.nodes[0]) == whole
+    });
+    if let Some(status) = ended {
+        assert!(is_killed(status), "it ended by itself, {status}:\n{}", service.log());
+    }
+    service.kill();
+    drop(strace);
+    fabric.start_on(0);
+}
+
+/// A list of nodes, and by what is seen that node `a` has made it so: what it then has in the
+/// kernel, and what not.
+struct Stage {
+    list: String,
+    has: &'static [&'static str],
+    lacks: &'static [&'static str],
+}
+
+impl Stage {
+    /// Writes the list, waits until node `a` has made it so, and returns what it has.
+    fn reach(&self, fabric: &Fabric) -> Vec<String> {
+        fabric.write_list(&self.list);
+        let mut objects = Vec::new();
+        wait_until("node a to follow the list", || {
+            objects = torture::objects(&fabric.nodes[0]);
+            let text = objects.join("\n");
+            fabric.routes(0)["phase"] == "ready"
+                && self.has.iter().all(|words| text.contains(words))
+                && !self.lacks.iter().any(|words| text.contains(words))
+        });
+        objects
+    }
+}
+
+/// The service is killed while it follows the list, in which a node comes, gets other addresses or
+/// goes: the next one makes the rest, and pods of the other nodes lose no packet meanwhile.
+#[test]
+fn vm_a_service_killed_while_it_follows_the_list_leaves_what_the_next_one_understands() {
+    testkit::require!(
+        "root",
+        "vxlan",
+        "full",
+        "program:strace",
+        "program:bridge",
+        "program:nft",
+        "program:ping"
+    );
+    let mut fabric = Fabric::new("routing-kill-list", &[1, 1]);
+    let two = std::fs::read_to_string(fabric.list()).unwrap();
+    // It is in the list alone.
+    let three = |v4: &str, v6: &str| {
+        format!(
+            "{two}[[node]]\nname = \"c\"\nprefixes = [\"10.244.3.0/24\", \"fd00:244:3::/64\"]\n\
+             underlay = [\"{v4}\", \"{v6}\"]\n"
+        )
+    };
+    let stages = [
+        Stage {
+            list: two.clone(),
+            has: &[],
+            lacks: &["10.244.3.", "fd00:244:3:", "192.0.2.100", "192.0.2.101", "2001:db8:1::c"],
+        },
+        Stage {
+            list: three("192.0.2.100", "2001:db8:1::c0"),
+            has: &["10.244.3.0/24", "dst 192.0.2.100 ", "fd00:244:3::/64", "dst 2001:db8:1::c0 "],
+            lacks: &["192.0.2.101", "2001:db8:1::c1"],
+        },
+        Stage {
+            list: three("192.0.2.101", "2001:db8:1::c1"),
+            has: &["10.244.3.0/24", "dst 192.0.2.101 ", "fd00:244:3::/64", "dst 2001:db8:1::c1 "],
+            lacks: &["192.0.2.100", "2001:db8:1::c0"],
+        },
+    ];
+    fabric.start();
+    fabric.assert_all_reach_all();
+    let states: Vec<Vec<String>> = stages.iter().map(|stage| stage.reach(&fabric)).collect();
+    let pings = Pings::everywhere(&fabric);
+    for (what, from, to) in [("it comes", 0, 1), ("it moves", 1, 2), ("it goes", 2, 0)] {
+        let (from, to, whole) = (&stages[from], &stages[to], &states[to]);
+        from.reach(&fabric);
+        let strace = attach(&fabric, None);
+        assert_eq!(to.reach(&fabric), *whole, "{what}");
+        let all = calls_of_loop(&fabric);
+        drop(strace);
+        assert!(2 < all, "{what}: {all} calls");
+        for moment in chosen(all) {
+            eprintln!("{what}: killed at {moment} of {all}");
+            from.reach(&fabric);
+            strike(&mut fabric, moment, whole, |fabric| fabric.write_list(&to.list));
+            assert_eq!(to.reach(&fabric), *whole, "{what}, killed at {moment}");
+        }
+    }
+    pings.into_iter().for_each(Pings::assert_nothing_lost);
+    fabric.assert_all_reach_all();
+}
+
+/// What others do to node `a`, which takes the service many changes to put right.
+const DAMAGE: &str = "ip link del nw-vxlan4; ip link del nw-vxlan6; ip nexthop flush proto 78; \
+                      nft flush ruleset";
+
+/// The service is killed while it puts right what others have taken away: the next one does the
+/// rest.
+#[test]
+fn vm_a_service_killed_while_it_puts_things_right_is_followed_by_one_that_does() {
+    testkit::require!(
+        "root",
+        "vxlan",
+        "full",
+        "program:strace",
+        "program:bridge",
+        "program:nft"
+    );
+    let mut fabric = Fabric::new("routing-kill-repair", &[1, 1]);
+    fabric.start();
+    fabric.assert_all_reach_all();
+    let whole = torture::objects(&fabric.nodes[0]);
+    let is_whole = |fabric: &Fabric| torture::objects(&fabric.nodes[0]) == whole;
+    let damage = |fabric: &Fabric| drop(fabric.nodes[0].host.sh(DAMAGE));
+    let strace = attach(&fabric, None);
+    damage(&fabric);
+    wait_until("the node to have the whole", || is_whole(&fabric));
+    let all = calls_of_loop(&fabric);
+    drop(strace);
+    assert!(5 < all, "it has made {all} calls");
+    for moment in chosen(all) {
+        eprintln!("killed at {moment} of {all}");
+        strike(&mut fabric, moment, &whole, damage);
+        wait_until("the node to have the whole again", || is_whole(&fabric));
+        fabric.nodes[0].assert_reaches(&fabric.nodes[1]);
+    }
+}
+
+/// While it takes a node over from flanneld, the service is killed: no packet is lost, the next one
+/// takes over the rest, and flanneld has the node back as it was.
+#[test]
+fn vm_a_service_killed_while_it_takes_over_from_flanneld_loses_nothing() {
+    testkit::require!(
+        "root",
+        "vxlan",
+        "full",
+        "program:strace",
+        "program:bridge",
+        "program:nft",
+        "program:ping"
+    );
+    let mut fabric = Fabric::new("routing-kill-flannel", &[1, 1]);
+    let api = flannel::flannelds(&mut fabric, Backend::Vxlan);
+    fabric.assert_all_reach_all();
+    flannel::flannel(&mut fabric, 0, "replace");
+    let objects: Objects =
+        |node| torture::unnumbered(damage::objects_with(node, FLANNELS_TUNNELS));
+    let before = Snapshot::of(&fabric.nodes[0].host);
+    let take_over = |fabric: &mut Fabric| {
+        fabric.start_on(0);
+        wait_until("flanneld's routes to go", || {
+            let boot = "ip route show proto boot; ip -6 route show proto boot";
+            let boot = fabric.nodes[0].host.sh(boot);
+            let is_left = boot.contains("10.244.") || boot.contains("fd00:244:");
+            !is_left && fabric.routes(0)["phase"] == "ready"
+        });
+        objects(&fabric.nodes[0])
+    };
+    let give_back = |fabric: &mut Fabric| {
+        if let Some(service) = fabric.nodes[0].service.take() {
+            assert_eq!(service.stop(), Some(0));
+        }
+        flannel::flanneld(fabric, 0, Backend::Vxlan);
+        fabric.leave(0, &["--uninstall", "--to-flannel"]);
+        before.assert_same(&Snapshot::of(&fabric.nodes[0].host));
+    };
+    let whole = take_over(&mut fabric);
+    give_back(&mut fabric);
+    let pings = Pings::everywhere(&fabric);
+    start_and_kill(&fabric, objects, &whole, None);
+    let all = calls(&fabric);
+    assert!(5 < all, "it has made {all} calls");
+    give_back(&mut fabric);
+    for moment in chosen(all) {
+        eprintln!("killed at {moment} of {all}");
+        start_and_kill(&fabric, objects, &whole, Some(moment));
+        assert_eq!(take_over(&mut fabric), whole, "killed at {moment}");
+        give_back(&mut fabric);
+    }
+    pings.into_iter().for_each(Pings::assert_nothing_lost);
+    flannel::assert_only_ours_is_written(&api);
 }

@@ -1,13 +1,20 @@
 //! Every pod reaches every pod.
 
+use std::net::IpAddr;
+
 use serde_json::Value;
 use testkit::traffic::{self, Server};
-use testkit::{Place as _, Snapshot, wait_until};
+use testkit::{Place, Snapshot, wait_until};
 
-use super::{Attach, Fabric};
+use super::{Attach, Fabric, attached};
+
+/// An address with a port, as servers and clients take it.
+pub(super) fn at(address: &str, port: u16) -> String {
+    if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
+}
 
 /// The path to a node and family, as `routes` says.
-fn path(table: &Value, peer: &str, family: &str) -> Value {
+pub(super) fn path(table: &Value, peer: &str, family: &str) -> Value {
     let mut rows = table["rows"].as_array().unwrap().iter();
     let row = rows.find(|row| row["peer"] == peer && row["family"] == family);
     row.unwrap_or_else(|| panic!("{table}"))["path"].clone()
@@ -71,29 +78,31 @@ fn vm_pods_of_three_nodes_reach_each_other_and_keep_their_addresses() {
     }
 }
 
-/// Six nodes on two segments: every pod reaches every pod and every node, by TCP, by UDP and with the
-/// largest packets, with its own address.
+/// Servers of TCP and UDP at each of a place's addresses, with that and where they listen.
+fn servers(place: &impl Place, addresses: [String; 2]) -> [(String, String, [Server; 2]); 2] {
+    addresses.map(|address| {
+        let at = at(&address, 7);
+        let servers = [Server::tcp(place, &at, "it"), Server::udp(place, &at, "it")];
+        (address, at, servers)
+    })
+}
+
+/// Six nodes on two segments: every pod reaches every pod and every node, by TCP and by UDP, with
+/// its own address, and every pod with the largest packets.
 fn six_nodes(name: &str, attach: Attach) {
     let mut fabric = Fabric::with_pods(name, &[3, 3], attach);
-    fabric.start();
+    match attach {
+        Attach::Plugin(plugin) => attached::start(&mut fabric, plugin),
+        Attach::Bridge | Attach::Ptp => fabric.start(),
+    }
     fabric.assert_all_reach_all();
     let mtu = fabric.routes(0)["podMtu"].as_u64().unwrap();
     for to in &fabric.nodes {
-        let servers: Vec<(String, String, [Server; 2])> = to
-            .pod_addresses()
-            .into_iter()
-            .map(|address| {
-                let at = if address.contains(':') {
-                    format!("[{address}]:7")
-                } else {
-                    format!("{address}:7")
-                };
-                let servers = [Server::tcp(&to.pod, &at, "pod"), Server::udp(&to.pod, &at, "pod")];
-                (address, at, servers)
-            })
-            .collect();
+        let pods = servers(&to.pod, to.pod_addresses());
+        let (v4, v6) = to.underlay();
+        let nodes = servers(&to.host, [v4, v6]);
         for from in fabric.nodes.iter().filter(|from| from.number != to.number) {
-            for (address, at, _) in &servers {
+            for (_, at, _) in pods.iter().chain(&nodes) {
                 for seen in [
                     traffic::assert_tcp(&from.pod, at).seen.ip(),
                     traffic::assert_udp(&from.pod, at).seen.ip(),
@@ -101,22 +110,26 @@ fn six_nodes(name: &str, attach: Attach) {
                     let seen = seen.to_string();
                     assert!(from.pod_addresses().contains(&seen), "{at} sees {seen}");
                 }
+            }
+            for (address, ..) in &pods {
                 // IP's header and ICMP's.
                 let rest = if address.contains(':') { 48 } else { 28 };
                 from.pod.sh(&format!("ping -n -c 1 -W 5 -M do -s {} {address}", mtu - rest));
                 traffic::assert_pings(&from.host, address);
             }
-            let (v4, v6) = to.underlay();
-            traffic::assert_pings(&from.pod, &v4);
-            traffic::assert_pings(&from.pod, &v6);
         }
     }
     // To the outside, a node's address.
     for from in &fabric.nodes {
-        let (v4, _) = from.underlay();
-        let at = format!("192.0.2.{}:7", from.segment * 64 + 1);
-        let _server = Server::udp(&*fabric.lab, &at, "outside");
-        assert_eq!(traffic::assert_udp(&from.pod, &at).seen.ip().to_string(), v4);
+        let (v4, v6) = from.underlay();
+        let segment = from.segment;
+        let outside =
+            [format!("192.0.2.{}:7", segment * 64 + 1), format!("[2001:db8:{segment}::1]:7")];
+        for (at, want) in outside.iter().zip([v4, v6]) {
+            let _server = Server::udp(&*fabric.lab, at, "outside");
+            let seen = traffic::assert_udp(&from.pod, at).seen.ip();
+            assert_eq!(seen, want.parse::<IpAddr>().unwrap());
+        }
     }
 }
 
@@ -130,6 +143,18 @@ fn vm_six_nodes_with_pods_on_a_bridge() {
 fn vm_six_nodes_with_pods_behind_pairs_of_links() {
     testkit::require!("root", "vxlan", "full");
     six_nodes("routing-six-ptp", Attach::Ptp);
+}
+
+#[test]
+fn vm_six_nodes_with_pods_of_the_plugin_bridge() {
+    testkit::require!("root", "vxlan", "full");
+    six_nodes("routing-six-of-bridge", Attach::Plugin("bridge"));
+}
+
+#[test]
+fn vm_six_nodes_with_pods_of_the_plugin_ptp() {
+    testkit::require!("root", "vxlan", "full");
+    six_nodes("routing-six-of-ptp", Attach::Plugin("ptp"));
 }
 
 /// The list of nodes is read again as soon as it changes, and a wrong one changes nothing.

@@ -37,7 +37,7 @@ pub(super) fn objects(node: &Node) -> Vec<String> {
     unnumbered(damage::objects(node))
 }
 
-fn unnumbered(lines: Vec<String>) -> Vec<String> {
+pub(super) fn unnumbered(lines: Vec<String>) -> Vec<String> {
     let unnumbered = |line: String| {
         let mut words: Vec<&str> = line.split(' ').collect();
         if let Some(at) = words.iter().position(|word| ["id", "nhid"].contains(word)) {
@@ -390,6 +390,7 @@ fn torture(mut fabric: Fabric, mut source: Source<'_>, acts: usize) {
         assert_eq!(leases.len(), 3, "{leases:?}");
     }
     let whole: Vec<Vec<String>> = fabric.nodes.iter().map(|node| source.objects(node)).collect();
+    let open: Vec<Vec<String>> = fabric.nodes.iter().map(damage::descriptors).collect();
     let pings: Vec<Running> = (0..3)
         .map(|from| {
             let to = &fabric.nodes[(from + 1) % 3].pod_addresses()[from % 2];
@@ -453,6 +454,13 @@ fn torture(mut fabric: Fabric, mut source: Source<'_>, acts: usize) {
         times.last().unwrap(),
         times.len()
     );
+    // Connections to servers come and go.
+    if matches!(source, Source::File(_)) {
+        for (node, open) in fabric.nodes.iter().zip(&open) {
+            let is_as_before = || damage::descriptors(node) == *open;
+            wait_until("the service to have as much open as before", is_as_before);
+        }
+    }
     for (number, before) in before.iter().enumerate() {
         source.uninstall(&mut fabric, number);
         before.assert_same(&Snapshot::of(&fabric.nodes[number].host));
