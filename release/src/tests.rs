@@ -1,5 +1,6 @@
 //! Second opinions by programs of the machine, and what takes several modules.
 
+mod beside;
 mod booted;
 mod debian;
 mod faults;
