@@ -6,6 +6,7 @@ mod debian;
 mod faults;
 mod image;
 mod rpm;
+mod surroundings;
 
 use std::path::Path;
 use std::process::Command;
