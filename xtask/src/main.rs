@@ -30,6 +30,7 @@ mod setup;
 mod skips;
 mod spec;
 mod suite;
+mod symbols;
 mod torture;
 mod vm;
 

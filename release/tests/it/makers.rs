@@ -10,8 +10,17 @@ const RELEASE: &str = env!("CARGO_BIN_EXE_netwright-release");
 const CHECKOUT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 /// The end of an artefact's name, of each kind that there is.
-const KINDS: [&str; 8] =
-    [".tar.gz", ".deb", ".rpm", ".oci.tar", ".tgz", ".yaml", ".cdx.json", ".md"];
+const KINDS: [&str; 9] = [
+    "-musl.tar.gz",
+    "-debug.tar.gz",
+    ".deb",
+    ".rpm",
+    ".oci.tar",
+    ".tgz",
+    ".yaml",
+    ".cdx.json",
+    ".md",
+];
 
 /// The targets, and their machines in an ELF file (linux include/uapi/linux/elf-em.h).
 const TARGETS: [(&str, u16); 2] =
@@ -67,6 +76,7 @@ fn built(folder: &Path) -> String {
             bytes.extend((0..50_000_u16).flat_map(u16::to_le_bytes));
             fs::write(dist.join(name), bytes).unwrap();
             fs::write(dist.join(name).with_extension("cdx.json"), r#"{"components": []}"#).unwrap();
+            fs::write(dist.join(name).with_extension("debug"), "symbols").unwrap();
         }
         words.push(format!("{target}={}", dist.display()));
     }
