@@ -26,6 +26,7 @@ mod remap;
 mod run;
 mod runtimes;
 mod sbom;
+mod semver;
 mod setup;
 mod skips;
 mod spec;
