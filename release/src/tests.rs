@@ -7,6 +7,7 @@ mod faults;
 mod image;
 mod rpm;
 mod surroundings;
+mod times;
 
 use std::path::Path;
 use std::process::Command;
