@@ -42,17 +42,13 @@ impl Maker {
     /// Makes a release of the checkout's files and of the same executables, all copied.
     fn make(&self, lab: &Lab) -> PathBuf {
         fs::create_dir_all(&self.folder).unwrap();
-        let built = built(&self.folder);
+        let (built, copy) = (built(&self.folder), copy(&self.folder));
         let Maker { folder, user, umask, touched, surroundings, by } = self;
         let folder = folder.display();
         lab.sh(&format!(
             "set -e
             umask {umask}
-            cd {CHECKOUT}
-            mkdir -p {folder}/checkout/docs
-            cp -r deploy README.md LICENSE CHANGELOG.md {folder}/checkout/
-            cp -r docs/man docs/completions docs/netwrightd.toml {folder}/checkout/docs/
-            cp {RELEASE} {folder}/release
+            {copy}
             find {folder} -exec touch --date @{touched} {{}} +
             chown -R {user}:{user} {folder}
             cd /
@@ -61,6 +57,18 @@ impl Maker {
         ));
         self.folder.join("out")
     }
+}
+
+/// Returns the lines of a script that copy into a folder what a release is made of and by.
+fn copy(folder: &Path) -> String {
+    let folder = folder.display();
+    format!(
+        "cd {CHECKOUT}
+        mkdir -p {folder}/checkout/docs
+        cp -r deploy README.md LICENSE CHANGELOG.md {folder}/checkout/
+        cp -r docs/man docs/completions docs/netwrightd.toml {folder}/checkout/docs/
+        cp {RELEASE} {folder}/release"
+    )
 }
 
 /// Writes executables for both targets into a folder; returns the words that name them.
@@ -155,6 +163,33 @@ fn two_makers_make_the_same_and_a_flipped_byte_is_found_in_each_kind() {
     bytes[3] ^= 1;
     fs::write(two.join("SHA256SUMS"), bytes).unwrap();
     assert_eq!(release(&lab, &["check", &two_path]).status.code(), Some(1));
+}
+
+/// Debian's own test of that: it makes a release twice, in different surroundings.
+#[test]
+fn reprotest_finds_no_difference() {
+    testkit::require!("full", "root", "program:reprotest");
+    let lab = Lab::new("release-reprotest");
+    let folder = lab.dir().join("source");
+    fs::create_dir(&folder).unwrap();
+    let built = built(&folder).replace(&format!("{}/", folder.display()), "");
+    lab.sh(&format!("set -e\n{}", copy(&folder)));
+    let command = format!("./release make checkout out 0.1.0 abc 1795687200 {built}");
+    let variations = "--variations=+environment,+build_path,+num_cpus,+home,+locales,+exec_path,\
+                      +timezone,+umask";
+    let said = lab
+        .command("reprotest")
+        .args(["--no-diffoscope", "--min-cpus=1", variations, "--source-root"])
+        .arg(&folder)
+        .arg(&command)
+        .args(["out/*", "--", "null"])
+        .output()
+        .unwrap();
+    let output = String::from_utf8_lossy(&said.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&said.stderr);
+    assert!(said.status.success(), "{output}{errors}");
+    assert!(output.contains("Reproduction successful"), "{output}{errors}");
+    assert!(output.contains(" out/netwright-0.1.0.oci.tar"), "{output}");
 }
 
 /// Half a release could be taken for one.
