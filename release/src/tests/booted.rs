@@ -148,6 +148,8 @@ impl<'d> Load<'d> {
         self.debian.sh("touch /run/stop");
         wait_until("the callers to end", || self.count("ended") == CALLERS);
         self.debian.sh(&format!("CNI_COMMAND=DEL {STAYS} && ip netns del stays"));
+        let held = "ls /var/lib/cni/networks/load | grep -c '^10[.]' || true";
+        assert_eq!(self.debian.sh(held), "0\n", "addresses");
         self.debian.sh("ip link del load0; rm -r /var/lib/cni/networks/load");
         assert_eq!(self.count("failed"), 0, "{}", self.debian.sh("cat /run/failed /run/errors"));
     }
