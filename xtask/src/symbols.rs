@@ -7,7 +7,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::run::{Program, host_triple, quiet};
+use crate::run::{Program, exists, host_triple, quiet};
 
 /// The end of the name of the file with what debuggers read, which is beside the executable.
 pub(crate) const ENDING: &str = "debug";
@@ -46,7 +46,9 @@ fn tool(sysroot: &Path) -> Result<PathBuf, String> {
     let tool = sysroot.join("lib/rustlib").join(host_triple()?).join("bin/rust-objcopy");
     match tool.is_file() {
         true => Ok(tool),
-        false => Err(format!("the toolchain has no {}", tool.display())),
+        // Distributions have it apart from the compiler.
+        false if exists("objcopy") => Ok(PathBuf::from("objcopy")),
+        false => Err(format!("the toolchain has no {}, and there is no objcopy", tool.display())),
     }
 }
 
