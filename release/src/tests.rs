@@ -8,6 +8,7 @@ mod image;
 mod rpm;
 mod surroundings;
 mod times;
+mod upgrade;
 
 use std::path::Path;
 use std::process::Command;
