@@ -8,11 +8,10 @@ const DROP_IN: &str = "/etc/systemd/system/netwrightd@repair.service.d";
 
 /// Programs that kill the script that calls them, once they have done what they are called for.
 const KILLERS: &str = r#"
-mkdir -p /usr/local/sbin
-for name in deb-systemd-invoke netwright; do
-    printf '#!/bin/sh\n/usr/bin/%s "$@"\n[ "$1" = --list ] || kill -9 $PPID\n' $name >/usr/local/sbin/$name
-    chmod 755 /usr/local/sbin/$name
-done
+mkdir -p /usr/local/sbin && cd /usr/local/sbin
+printf '#!/bin/sh\n/usr/bin/systemctl "$@"\n[ "$1" != restart ] || kill -9 $PPID\n' >systemctl
+printf '#!/bin/sh\n/usr/bin/netwright "$@"\nkill -9 $PPID\n' >netwright
+chmod 755 systemctl netwright
 "#;
 
 #[test]
@@ -61,7 +60,7 @@ fn an_upgrade_that_stops_is_said_and_finished() {
     assert_eq!(versions(), "0.1.0-1 installed\n0.1.0-1 installed\n");
     debian.sh("dpkg --remove netwright-cni-plugins 2>&1");
     killed("--remove netwright");
-    debian.sh("rm /usr/local/sbin/netwright /usr/local/sbin/deb-systemd-invoke");
+    debian.sh("rm /usr/local/sbin/netwright /usr/local/sbin/systemctl");
     debian.sh("dpkg --purge netwright netwright-cni-plugins 2>&1");
     debian.sh("test ! -e /etc/netwright && test ! -e /var/lib/netwright && test ! -e /run/netwright");
     let units = debian.sh("systemctl list-units --all --plain --no-legend 'netwright*'; true");
