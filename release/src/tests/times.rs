@@ -129,7 +129,8 @@ fn a_stranger_has_a_container_that_answers_by_each_way() {
         debian.sh("ctr image import --snapshotter native /root/netwright.oci.tar")
     });
     stranger.does("installed", || {
-        let mount = |path: &str| format!("--mount type=bind,src={path},dst={path},options=rbind:rw");
+        let mount =
+            |path: &str| format!("--mount type=bind,src={path},dst={path},options=rbind:rw");
         let mounts = [mount("/usr/lib/cni"), mount("/etc/cni/net.d")].join(" ");
         debian.sh(&format!(
             "{CTR} {mounts} ghcr.io/netwright/netwright:0.1.0 install /opt/netwright/netwright install \
