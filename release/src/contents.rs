@@ -2,7 +2,7 @@
 
 use crate::archive::{ArchiveError, gzip_document};
 use crate::deb::Package;
-use crate::goods::{Built, Texts};
+use crate::goods::{Built, SYMBOLS, Texts};
 use crate::oci::{Image, Platform};
 use crate::rpm::{self, Script};
 use crate::tree::{FILE, PROGRAM, Tree, TreeError};
@@ -60,6 +60,17 @@ pub(crate) fn archive(texts: &Texts, built: &Built) -> Result<Tree, TreeError> {
         ("doc/third-party-licences.txt", &built.third_party[..]),
     ] {
         tree.file(path, FILE, text)?;
+    }
+    Ok(tree)
+}
+
+/// Returns what debuggers read of the executables, if it was parted from them.
+pub(crate) fn symbols(built: &Built) -> Result<Tree, TreeError> {
+    let mut tree = Tree::default();
+    for program in &built.programs {
+        if let Some(symbols) = &program.symbols {
+            tree.file(&format!("{}.{SYMBOLS}", program.name), FILE, symbols.clone())?;
+        }
     }
     Ok(tree)
 }

@@ -12,6 +12,9 @@ use crate::third_party;
 /// The executables.
 pub(crate) const PROGRAMS: [&str; 2] = ["netwright", "netwrightd"];
 
+/// The end of the name of the file with what debuggers read, which the executable names.
+pub(crate) const SYMBOLS: &str = "debug";
+
 /// The folder of the executables that the units in `deploy/systemd` name.
 const UNITS_PROGRAMS: &str = "/usr/local/bin/netwrightd ";
 
@@ -66,6 +69,8 @@ pub(crate) struct Program {
     pub(crate) bytes: Vec<u8>,
     /// In CycloneDX's JSON.
     pub(crate) bill: Vec<u8>,
+    /// What debuggers read, if it was parted from the executable.
+    pub(crate) symbols: Option<Vec<u8>>,
 }
 
 /// What is the same for every architecture.
@@ -181,7 +186,9 @@ impl Built {
             let bill = read(&path.with_extension("cdx.json"))?;
             let of = |source| GoodsError::ThirdParty { executable: name, source };
             licences.add(name, &bill, sources).map_err(of)?;
-            programs.push(Program { name, bytes, bill });
+            let symbols = path.with_extension(SYMBOLS);
+            let symbols = if symbols.exists() { Some(read(&symbols)?) } else { None };
+            programs.push(Program { name, bytes, bill, symbols });
         }
         Ok(Built { architecture, programs, third_party: licences.text().into_bytes() })
     }
@@ -247,6 +254,7 @@ pub(crate) mod tests {
             name,
             bytes: executable(architecture),
             bill: format!("{{\"of\":\"{name}\"}}").into_bytes(),
+            symbols: Some(format!("symbols of {name}").into_bytes()),
         };
         let programs = super::PROGRAMS.map(program).to_vec();
         Built { architecture, programs, third_party: b"their licences\n".to_vec() }

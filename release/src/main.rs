@@ -27,6 +27,7 @@ mod tree;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -96,10 +97,17 @@ fn make(
     if fs::read_dir(into).is_ok_and(|mut entries| entries.next().is_some()) {
         return Err(format!("{} has something in it", into.display()).into());
     }
-    fs::create_dir_all(into)?;
-    for (name, bytes) in make::artefacts(&texts, &built)? {
-        fs::write(into.join(&name), &bytes)?;
-        println!("{} {name}", hash::sha256(&bytes));
+    let artefacts = make::artefacts(&texts, &built)?;
+    let failed = |path: &Path, error: &io::Error| format!("write {}: {error}", path.display());
+    fs::create_dir_all(into).map_err(|error| failed(into, &error))?;
+    for (name, bytes) in &artefacts {
+        let path = into.join(name);
+        if let Err(error) = fs::write(&path, bytes) {
+            // Half a release could be taken for one.
+            let _ = fs::remove_dir_all(into);
+            return Err(failed(&path, &error).into());
+        }
+        println!("{} {name}", hash::sha256(bytes));
     }
     Ok(())
 }

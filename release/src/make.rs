@@ -25,8 +25,8 @@ pub(crate) enum MakeError {
     Notes(#[source] ChangelogError),
 }
 
-/// Returns all artefacts by their names: for each architecture an archive, packages of Debian and
-/// rpm, the bills of materials; one image; the chart, and what it renders; the notes; the list of hashes.
+/// Returns all artefacts by their names: for each architecture an archive, one with symbols, packages
+/// of Debian and rpm, the bills of materials; one image; the chart, and what it renders; the notes; the list of hashes.
 pub(crate) fn artefacts(
     texts: &Texts,
     built: &[Built],
@@ -45,6 +45,16 @@ pub(crate) fn artefacts(
             .and_then(|archive| gzip(&archive))
             .map_err(failed(&name))?;
         all.insert(name, archive);
+        let top = format!("{top}-debug");
+        let name = format!("{top}.tar.gz");
+        let symbols = contents::symbols(one).map_err(ArchiveError::from);
+        let symbols = symbols.map_err(failed(&name))?;
+        if symbols.entries().next().is_some() {
+            let archive = tar(&symbols, Top::In(&top), texts.epoch)
+                .and_then(|archive| gzip(&archive))
+                .map_err(failed(&name))?;
+            all.insert(name, archive);
+        }
         for package in contents::debian(texts, one).map_err(failed("the packages of Debian"))? {
             let name = package.file_name();
             let written = package.write(texts.epoch).map_err(failed(&name))?;
@@ -109,9 +119,11 @@ mod tests {
                 "SHA256SUMS",
                 "netwright-0.1.0-1.aarch64.rpm",
                 "netwright-0.1.0-1.x86_64.rpm",
+                "netwright-0.1.0-aarch64-unknown-linux-musl-debug.tar.gz",
                 "netwright-0.1.0-aarch64-unknown-linux-musl.tar.gz",
                 "netwright-0.1.0-amd64.cdx.json",
                 "netwright-0.1.0-arm64.cdx.json",
+                "netwright-0.1.0-x86_64-unknown-linux-musl-debug.tar.gz",
                 "netwright-0.1.0-x86_64-unknown-linux-musl.tar.gz",
                 "netwright-0.1.0.oci.tar",
                 "netwright-0.1.0.tgz",

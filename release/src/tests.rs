@@ -1,10 +1,14 @@
 //! Second opinions by programs of the machine, and what takes several modules.
 
+mod beside;
 mod booted;
 mod debian;
 mod faults;
 mod image;
 mod rpm;
+mod surroundings;
+mod times;
+mod upgrade;
 
 use std::path::Path;
 use std::process::Command;

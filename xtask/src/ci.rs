@@ -10,7 +10,7 @@ use crate::runtimes::{self, Words};
 use crate::skips::{self, Skip};
 use crate::torture::{self, Tried};
 use crate::{
-    book, dependencies, executable, fuzz, matrix, publish, release, setup, spec, suite, vm,
+    book, dependencies, executable, fuzz, matrix, publish, release, semver, setup, spec, suite, vm,
 };
 
 /// How much is run.
@@ -93,6 +93,7 @@ const DOCTESTS: Step = ("doctests", |extent| {
 });
 const EXECUTABLE: Step = ("executable", executable::ship);
 const PUBLISH: Step = ("publish", publish::check);
+const SEMVER: Step = ("semver", semver::check);
 const RELEASE: Step = ("release", release::draft);
 const BOOK: Step = ("book", book::check);
 
@@ -109,13 +110,17 @@ fn stages(extent: Extent) -> &'static [Stage] {
         Extent::EveryChange => &[
             SETUP,
             BUILD,
-            &[&[TESTS, FUZZ], &[VM], &[CLIPPY, DOCS, DOCTESTS, EXECUTABLE, PUBLISH, RELEASE, BOOK]],
+            &[
+                &[TESTS, FUZZ],
+                &[VM],
+                &[CLIPPY, DOCS, DOCTESTS, EXECUTABLE, PUBLISH, SEMVER, RELEASE, BOOK],
+            ],
         ],
         Extent::Full => &[
             SETUP,
             BUILD,
             &[&[TESTS]],
-            &[&[VM], &[CLIPPY, DOCS, DOCTESTS, EXECUTABLE, PUBLISH, RELEASE, BOOK, FUZZ]],
+            &[&[VM], &[CLIPPY, DOCS, DOCTESTS, EXECUTABLE, PUBLISH, SEMVER, RELEASE, BOOK, FUZZ]],
         ],
     }
 }

@@ -8,7 +8,7 @@ use crate::ci::{Extent, Report};
 use crate::musl::Linked;
 use crate::run::{quiet, target_dir};
 use crate::skips::Skip;
-use crate::{remap, sbom};
+use crate::{remap, sbom, symbols};
 
 /// A release build with link-time optimisation takes a while on a small machine.
 const DEADLINE: Duration = Duration::from_secs(2700);
@@ -39,7 +39,8 @@ pub(crate) const NETWRIGHTD: Shipped =
 pub(crate) const SHIPPED: [Shipped; 2] = [NETWRIGHT, NETWRIGHTD];
 
 impl Shipped {
-    /// Builds the static executable and copies it to `target/dist`, with its bill of materials.
+    /// Builds the static executable and copies it to `target/dist`, with its bill of materials and,
+    /// in a file of their own, its symbols.
     ///
     /// Each package is built by itself: features that one needs of a crate must not get into the
     /// other.
@@ -51,10 +52,14 @@ impl Shipped {
     pub(crate) fn build_into(&self, linked: &Linked, dist: &Path) -> Result<PathBuf, String> {
         // Niced: if an emulated machine beside it loses a processor for a moment, it loses more
         // than that moment.
-        let line = format!("nice cargo build --release --locked --package {}", self.package);
+        let line = format!(
+            "nice cargo build --release --locked --package {} {}",
+            self.package,
+            symbols::KEPT
+        );
         linked.release(&line)?.deadline(DEADLINE).logged("dist", quiet)?;
         let to = dist.join(self.name);
-        place(&linked.target_dir().join("release").join(self.name), &to)?;
+        symbols::part(&linked.target_dir().join("release").join(self.name), &to)?;
         sbom::write(self.package, &to, linked)?;
         Ok(to)
     }
@@ -69,13 +74,16 @@ impl Shipped {
         Ok(Linked::prepare()?.target_dir().join("debug").join(self.name))
     }
 
-    /// Checks that the built executable is static and small, and names no folder of this machine.
+    /// Checks that the built executable is static and small, and names no folder of this machine, nor
+    /// do its symbols.
     pub(crate) fn check(&self) -> Result<String, String> {
         let path = self.path();
         let size = static_size(&path)?;
-        let named = remap::found(&read(&path)?);
-        if !named.is_empty() {
-            return Err(format!("{} contains paths of this machine: {named:?}", path.display()));
+        for path in [&path, &path.with_extension(symbols::ENDING)] {
+            let named = remap::found(&read(path)?);
+            if !named.is_empty() {
+                return Err(format!("{} contains paths of this machine: {named:?}", path.display()));
+            }
         }
         if self.most_bytes < size {
             return Err(format!(
@@ -124,16 +132,6 @@ fn static_size(path: &Path) -> Result<u64, String> {
         return Err(format!("{} needs a dynamic loader", path.display()));
     }
     u64::try_from(bytes.len()).map_err(|error| error.to_string())
-}
-
-/// Replaces a file by a copy. Renamed: the old one may be running.
-fn place(built: &Path, to: &Path) -> Result<(), String> {
-    let new = to.with_extension("new");
-    if let Some(dist) = to.parent() {
-        fs::create_dir_all(dist).map_err(|error| format!("create {}: {error}", dist.display()))?;
-    }
-    fs::copy(built, &new).map_err(|error| format!("copy {}: {error}", built.display()))?;
-    fs::rename(&new, to).map_err(|error| format!("rename to {}: {error}", to.display()))
 }
 
 /// Returns the types of an ELF64 little-endian file's program headers.

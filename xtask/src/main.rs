@@ -26,10 +26,12 @@ mod remap;
 mod run;
 mod runtimes;
 mod sbom;
+mod semver;
 mod setup;
 mod skips;
 mod spec;
 mod suite;
+mod symbols;
 mod torture;
 mod vm;
 

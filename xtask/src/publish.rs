@@ -9,7 +9,7 @@ use crate::ci::{Extent, Report};
 use crate::run::{Program, quiet};
 
 /// The folders of the published crates, each after those that it needs.
-const PUBLISHED: [&str; 8] =
+pub(crate) const PUBLISHED: [&str; 8] =
     ["cni", "kernel", "state", "cni-invoke", "cni-plugin", "cni-runtime", "ovsdb", "dhcp"];
 
 /// With `--full` cargo also compiles what it has packed.

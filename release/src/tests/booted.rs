@@ -1,7 +1,8 @@
 //! With `--full`: what a stranger types on a Debian that systemd has booted, from nothing to a
-//! container that is reached, over an upgrade, and back.
+//! container that is reached, over an upgrade, and back; while other containers come and go.
 
 use std::fmt::Write as _;
+use std::time::Instant;
 
 use testkit::real::Debian;
 use testkit::wait_until;
@@ -11,26 +12,18 @@ use crate::goods::tests::texts;
 
 /// An image for containers: a page on port 80. The machine on which tests run may refuse to start
 /// services of packages; this one does not.
-const IMAGE: &str = r#"
+pub(super) const IMAGE: &str = r#"
 rm -f root/usr/sbin/policy-rc.d
 mkdir -p root/root/image/bin && cp /usr/bin/busybox root/root/image/bin/busybox
 for name in sh httpd mkdir; do ln -s busybox root/root/image/bin/$name; done
 "#;
 
 /// What the container runs.
-const SERVE: &str = "mkdir /www && echo hello >/www/index.html && httpd -f -p 80 -h /www";
-
-/// Attaches and detaches until it is told to stop, and counts.
-const LOAD: &str = "
-until [ -e /run/stop ]; do
-    netwright run -- true </dev/null >/dev/null 2>>/run/errors || echo failed >>/run/failed
-    echo called >>/run/called
-done
-echo ended >>/run/ended
-";
+pub(super) const SERVE: &str =
+    "mkdir /www && echo hello >/www/index.html && httpd -f -p 80 -h /www";
 
 /// Everything that packages and setup could leave, a line each.
-const SNAPSHOT: &str = r"
+pub(super) const SNAPSHOT: &str = r"
 find /etc /usr/local /usr/bin /usr/lib/cni /usr/lib/systemd /usr/share/doc /opt /var/lib/netwright \
     /run/netwright -xdev ! -path '/etc/apt/*' -printf '%p %y %m %U:%G %l\n' 2>/dev/null | sort
 find /usr/lib/cni -xdev -type f -print0 | sort -z | xargs -0 md5sum
@@ -51,8 +44,125 @@ for family in ip ip6; do
 done
 "#;
 
+/// Fails unless two snapshots are equal.
+#[track_caller]
+pub(super) fn assert_as_before(before: &str, after: &str) {
+    let differs: Vec<&str> = before.lines().filter(|line| !after.contains(line)).collect();
+    let new: Vec<&str> = after.lines().filter(|line| !before.contains(line)).collect();
+    assert!(differs.is_empty() && new.is_empty(), "gone: {differs:#?}\nnew: {new:#?}");
+}
+
+/// Puts our packages of these versions into folders of the machine that will boot: the shell script
+/// that does it. The files are in `dir` before.
+pub(super) fn bring(dir: &tempfile::TempDir, versions: &[&str]) -> String {
+    let mut script = String::new();
+    for version in versions {
+        let _ = writeln!(script, "mkdir root/root/{version}");
+        for package in packages(version, &["netwright", "netwrightd"]) {
+            let path = dir.path().join(package.file_name());
+            std::fs::write(&path, package.write(texts().epoch).unwrap()).unwrap();
+            let _ = writeln!(script, "cp {} root/root/{version}/", path.display());
+        }
+    }
+    script
+}
+
 const GET: &str = "curl --silent --show-error --retry 50 --retry-connrefused --retry-delay 0 \
                    --retry-max-time 10 http://127.0.0.1:8081/";
+
+/// The network of [`Load`], as a plugin and as a runtime is given it.
+const NETWORK: &str = r#""type":"bridge","bridge":"load0","isGateway":true,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.99.0.0/16"}]]}"#;
+
+/// Attaches containers and detaches them, as a runtime does, until it is told to stop. Whose plugins
+/// are there may change between the two calls.
+const CALLS: &str = r"
+number=0
+until [ -e /run/stop ]; do
+    number=$((number + 1))
+    id=load$1-$number
+    ip netns add $id || exit
+    for verb in ADD DEL; do
+        CNI_COMMAND=$verb CNI_CONTAINERID=$id CNI_NETNS=/run/netns/$id CNI_IFNAME=eth0 \
+            CNI_PATH=/usr/lib/cni /usr/lib/cni/bridge </root/load.json >/run/load$1.said 2>>/run/errors || {
+            echo $verb of $id failed >>/run/failed
+            cat /run/load$1.said >>/run/errors
+        }
+    done
+    ip netns del $id
+    echo called >>/run/called
+done
+echo ended >>/run/ended
+";
+
+/// Calls one verb for a container that stays, so that the bridge does.
+const STAYS: &str = "CNI_CONTAINERID=stays CNI_NETNS=/run/netns/stays CNI_IFNAME=eth0 \
+                     CNI_PATH=/usr/lib/cni /usr/lib/cni/bridge </root/load.json";
+
+/// How many callers there are.
+const CALLERS: u128 = 4;
+
+/// Containers that come and go: some fifty in a second, if the machine can do that.
+struct Load<'d> {
+    debian: &'d Debian,
+}
+
+impl<'d> Load<'d> {
+    fn start(debian: &'d Debian) -> Self {
+        debian.sh(&format!(
+            "echo '{{\"cniVersion\":\"1.0.0\",\"name\":\"load\",{NETWORK}}}' >/root/load.json
+            echo '{{\"cniVersion\":\"1.0.0\",\"name\":\"load\",\"plugins\":[{{{NETWORK}}}]}}' >/root/load.conflist
+            ip netns add stays && CNI_COMMAND=ADD {STAYS} >/dev/null
+            cat >/root/load <<'E'\n{CALLS}E
+            for n in $(seq {CALLERS}); do sh /root/load $n >/dev/null 2>&1 & done"
+        ));
+        let load = Load { debian };
+        load.goes_on();
+        load
+    }
+
+    fn count(&self, file: &str) -> u128 {
+        self.debian.sh(&format!("cat /run/{file} 2>/dev/null | wc -l")).trim().parse().unwrap()
+    }
+
+    /// Waits until every caller has begun a container since.
+    fn goes_on(&self) {
+        let before = self.count("called");
+        wait_until("containers to come and go", || before + 8 < self.count("called"));
+    }
+
+    /// Does something meanwhile, and says how many came and went.
+    fn during(&self, what: &str, work: impl FnOnce()) {
+        let (before, begin) = (self.count("called"), Instant::now());
+        work();
+        self.goes_on();
+        let (called, took) = (self.count("called") - before, begin.elapsed().as_millis());
+        let failed = self.count("failed");
+        let rate = called * 1000 / took.max(1);
+        eprintln!(
+            "MEASURED packages, {what}: {called} ADDs and DELs, {rate} a second, {failed} failed"
+        );
+        assert_eq!(failed, 0, "{}", self.debian.sh("cat /run/failed /run/errors"));
+    }
+
+    /// Detaches what our plugins attached and others have detached. In a PID namespace of its own the
+    /// command cannot know that their namespaces are gone.
+    fn forget(&self) {
+        self.debian.sh(
+            "cp /root/load.conflist /etc/cni/net.d/ && netwright gc load --all && \
+             rm /etc/cni/net.d/load.conflist",
+        );
+    }
+
+    fn end(self) {
+        self.debian.sh("touch /run/stop");
+        wait_until("the callers to end", || self.count("ended") == CALLERS);
+        self.debian.sh(&format!("CNI_COMMAND=DEL {STAYS} && ip netns del stays"));
+        let held = "ls /var/lib/cni/networks/load | grep -c '^10[.]' || true";
+        assert_eq!(self.debian.sh(held), "0\n", "addresses");
+        self.debian.sh("ip link del load0; rm -r /var/lib/cni/networks/load");
+        assert_eq!(self.count("failed"), 0, "{}", self.debian.sh("cat /run/failed /run/errors"));
+    }
+}
 
 #[test]
 fn a_node_is_served_by_packages_and_is_as_before_afterwards() {
@@ -64,22 +174,19 @@ fn a_node_is_served_by_packages_and_is_as_before_afterwards() {
         "program:crun",
         "program:curl",
         "program:strip",
-        "file:/usr/bin/busybox"
+        "file:/usr/bin/busybox",
+        "file:/usr/lib/cni/bridge"
     );
     let dir = tempfile::tempdir().unwrap();
-    let mut prepare = format!("{IMAGE}mkdir root/root/0.1.0 root/root/0.1.1\n");
-    for version in ["0.1.0", "0.1.1"] {
-        for package in packages(version, &["netwright", "netwrightd"]) {
-            let path = dir.path().join(package.file_name());
-            std::fs::write(&path, package.write(texts().epoch).unwrap()).unwrap();
-            let _ = writeln!(prepare, "cp {} root/root/{version}/", path.display());
-        }
-    }
+    let prepare = format!("{IMAGE}{}", bring(&dir, &["0.1.0", "0.1.1"]));
     let debian = Debian::boot("release-booted", &prepare);
     debian.sh("tar -C /root/image -c . | podman import - web && podman ps");
     let before = debian.sh(SNAPSHOT);
 
-    debian.sh("apt-get install --yes /root/0.1.0/*.deb 2>&1");
+    let load = Load::start(&debian);
+    load.during("installed beside Debian's", || {
+        debian.sh("apt-get install --yes /root/0.1.0/*.deb 2>&1");
+    });
     assert_eq!(debian.sh("systemctl is-enabled netwright.target; true"), "disabled\n");
     let said = debian.sh("netwright setup --yes 2>&1");
     assert!(said.contains("gateway 10.63.0.1: answers after"), "{said}");
@@ -90,34 +197,37 @@ fn a_node_is_served_by_packages_and_is_as_before_afterwards() {
     ));
     assert_eq!(debian.sh(GET), "hello\n");
 
-    // An upgrade and the way back, under load and under a container.
-    debian.sh(&format!(
-        "cat >/root/load <<'E'\n{LOAD}E\nfor n in 1 2; do sh /root/load >/dev/null 2>&1 & done"
-    ));
     let started =
         debian.sh("systemctl show --property=ExecMainStartTimestampMonotonic netwrightd@repair");
-    for version in ["0.1.1", "0.1.0"] {
-        debian.sh(&format!("apt-get install --yes --allow-downgrades /root/{version}/*.deb 2>&1"));
-        debian.sh("netwright agent status --wait");
+    for (what, version) in [("upgraded", "0.1.1"), ("downgraded", "0.1.0")] {
+        load.during(what, || {
+            debian.sh(&format!(
+                "apt-get install --yes --allow-downgrades /root/{version}/*.deb 2>&1"
+            ));
+            debian.sh("netwright agent status --wait");
+        });
         assert_eq!(debian.sh(GET), "hello\n");
     }
     let now =
         debian.sh("systemctl show --property=ExecMainStartTimestampMonotonic netwrightd@repair");
     assert_ne!(now, started, "the service was restarted");
     // The plugins go, the container stays; a second installation finds it.
-    debian.sh("apt-get remove --yes netwright-cni-plugins 2>&1");
+    load.during("the plugins removed, Debian's serve", || {
+        debian.sh("apt-get remove --yes netwright-cni-plugins 2>&1");
+    });
     assert_eq!(debian.sh(GET), "hello\n");
-    debian.sh("apt-get install --yes /root/0.1.0/*.deb 2>&1 && touch /run/stop");
-    let count = |file: &str| debian.sh(&format!("cat /run/{file} 2>/dev/null | wc -l"));
-    wait_until("the load to end", || count("ended") == "2\n");
-    assert_eq!(count("failed"), "0\n", "{}", debian.sh("cat /run/errors"));
-    eprintln!("MEASURED attachments while packages came and went: {}", count("called").trim());
-
+    load.during("installed again", || {
+        debian.sh("apt-get install --yes /root/0.1.0/*.deb 2>&1");
+    });
     debian.sh("podman rm --force --time 0 web");
+    load.during("the plugins removed again", || {
+        debian.sh("apt-get remove --yes netwright-cni-plugins 2>&1");
+    });
+    load.forget();
+    load.during("purged", || {
+        debian.sh("apt-get purge --yes netwright netwright-cni-plugins 2>&1");
+    });
+    load.end();
     debian.sh(WITHOUT_GO_CHAINS);
-    debian.sh("apt-get purge --yes netwright netwright-cni-plugins 2>&1");
-    let after = debian.sh(SNAPSHOT);
-    let differs: Vec<&str> = before.lines().filter(|line| !after.contains(line)).collect();
-    let new: Vec<&str> = after.lines().filter(|line| !before.contains(line)).collect();
-    assert!(differs.is_empty() && new.is_empty(), "gone: {differs:#?}\nnew: {new:#?}");
+    assert_as_before(&before, &debian.sh(SNAPSHOT));
 }

@@ -2,6 +2,9 @@
 //! this machine's Debian. rpm has no diversions: the other package writes over our links, and a
 //! trigger puts them back.
 
+use std::collections::BTreeMap;
+use std::process::Command;
+
 use super::debian::{Debian, goods};
 use crate::contents;
 use crate::goods::tests::texts;
@@ -99,4 +102,36 @@ fn plugins_change_hands_by_scripts_and_triggers() {
     rpm("--erase containernetworking-plugins");
     assert!(debian.sh(BRIDGE).starts_with("/usr/bin/netwright\n"));
     rpm("--erase netwright-cni-plugins netwright");
+}
+
+/// rpmlint has to read both packages. What it says of them is printed: each distribution has rules of
+/// its own.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a second opinion is a program of the machine")]
+fn rpmlint_reads_the_packages() {
+    testkit::require!("full", "program:rpmlint", "program:strip");
+    let dir = tempfile::tempdir().unwrap();
+    let (texts, built) = goods("0.1.0", &["netwright", "netwrightd"]);
+    let mut command = Command::new("rpmlint");
+    for package in contents::rpms(&texts, &built).unwrap() {
+        let path = dir.path().join(package.file_name());
+        std::fs::write(&path, package.write(texts.epoch).unwrap()).unwrap();
+        command.arg(path);
+    }
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains(" 2 packages and 0 specfiles checked; "), "{said}{errors}");
+    let mut findings: BTreeMap<String, usize> = BTreeMap::new();
+    for line in said.lines() {
+        // `netwright.x86_64: W: no-documentation`
+        let mut parts = line.splitn(3, ": ");
+        if let (Some(_), Some(level @ ("E" | "W")), Some(what)) =
+            (parts.next(), parts.next(), parts.next())
+        {
+            let name = what.split(' ').next().unwrap_or(what);
+            *findings.entry(format!("{level} {name}")).or_default() += 1;
+        }
+    }
+    eprintln!("MEASURED rpmlint: {findings:?}");
 }

@@ -170,7 +170,11 @@ impl Goods {
         let own = plugins::all().iter().map(|plugin| plugin.name());
         let also = plugins::aliases().map(|(name, _)| name).filter(|name| args.also.contains(name));
         let executable = std::fs::read("/proc/self/exe").map_err(|error| {
-            Failure::of(code::IO_FAILURE, &error).context("read this executable")
+            let failure = Failure::of(code::IO_FAILURE, &error).context("read this executable");
+            match Path::new("/proc/self").exists() {
+                true => failure,
+                false => failure.hint("mount /proc: a chroot may lack it"),
+            }
         })?;
         let links = own.chain(also).collect();
         let own = std::fs::read_link("/proc/self/exe").unwrap_or_default();

@@ -18,8 +18,12 @@ use crate::system::{NETWRIGHT, netwrightd};
 const NODE: &str = "n1";
 
 /// Everything that a cluster can have. Nothing happens by itself in the time of the test.
-const EVERYTHING: [&str; 3] =
-    ["config.collect.enable=true", "config.repair.enable=true", "config.dhcp.enable=true"];
+const EVERYTHING: [&str; 4] = [
+    "config.collect.enable=true",
+    "config.repair.enable=true",
+    "config.repair.keep-plugins={/opt/cni/bin}",
+    "config.dhcp.enable=true",
+];
 
 /// What a kubelet does for pods.
 struct Kubelet<'c> {
@@ -274,6 +278,17 @@ fn every_container_does_its_work_as_it_is_confined() {
     });
     assert_eq!(value("repair", "interval"), "\"7s\"");
     kubelet.configure(3, &changed);
+    kubelet.wait_for_ready(running["repair"]);
+
+    // Another package takes plugins away, and the executable that they are links to. The record is
+    // the node's, so that the node's own command knows it too.
+    let record = lab.sh("cat /var/lib/netwright/installed/*.json");
+    assert!(record.contains("\"dir\": \"/opt/cni/bin\""), "{record}");
+    lab.sh("cd /opt/cni/bin && rm netwright vlan");
+    lab.sh("ip address add 192.0.2.99/32 dev lo && ip address del 192.0.2.99/32 dev lo");
+    wait_until("the plugins to be put back", || {
+        lab.try_sh("test -x /opt/cni/bin/netwright && test -L /opt/cni/bin/vlan").status.success()
+    });
     kubelet.wait_for_ready(running["repair"]);
 
     // The chart is uninstalled without a word to the nodes: pods that ask for nothing start on the

@@ -81,10 +81,13 @@ impl From<&Repair> for Flags {
 impl Flags {
     /// Returns the executable whose plugins are called in this process.
     pub(super) fn executable(&self) -> PathBuf {
-        self.netwright.clone().unwrap_or_else(|| {
-            let own = std::fs::read_link("/proc/self/exe").unwrap_or_default();
-            own.with_file_name("netwright")
-        })
+        self.netwright.clone().unwrap_or_else(Flags::beside)
+    }
+
+    /// Returns the executable beside this process's.
+    pub(super) fn beside() -> PathBuf {
+        let own = std::fs::read_link("/proc/self/exe").unwrap_or_default();
+        own.with_file_name("netwright")
     }
 }
 

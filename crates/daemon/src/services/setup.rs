@@ -1,6 +1,7 @@
 //! What every service needs when it starts.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -120,7 +121,8 @@ impl Process {
         let (process, to) = (self.clone(), changes.clone());
         let mut counts =
             Counts { started: config.clone(), files: files(service, config), last: config.clone() };
-        let changed = self.follows.clone().map(|(file, known)| self.look_at(file, known));
+        let plugins = plugin_folders(service, config);
+        let changed = self.follows.clone().map(|(file, known)| self.look_at(file, known, plugins));
         let duties = Duties {
             answer: Box::new(move |target| {
                 more(target).unwrap_or_else(|| answer(&health.report(), target))
@@ -132,10 +134,26 @@ impl Process {
         Ok(Attended { changes, _attendant: attendant })
     }
 
-    /// Returns what says whether the configuration's files have changed since they were `known`.
-    fn look_at(&self, file: PathBuf, mut known: Identity) -> Box<dyn FnMut() -> bool + Send> {
+    /// Returns what says whether the configuration's files have changed since they were `known`. It
+    /// also ends this process when another program has removed one of these folders.
+    fn look_at(
+        &self,
+        file: PathBuf,
+        mut known: Identity,
+        mut plugins: Vec<PathBuf>,
+    ) -> Box<dyn FnMut() -> bool + Send> {
         let health = self.health.clone();
         Box::new(move || {
+            if let Some(place) = plugins.iter().position(|folder| is_removed(folder)) {
+                let folder = plugins.swap_remove(place);
+                tracing::error!(
+                    "{} was removed, and only a new container sees what is in its place",
+                    folder.display()
+                );
+                if let Err(error) = kill_process(getpid(), Signal::TERM) {
+                    tracing::error!(%error, "cannot end");
+                }
+            }
             let found = Identity::of(&file);
             if found == known {
                 return false;
@@ -240,6 +258,22 @@ fn files(service: &str, config: &Config) -> Vec<NamedFile> {
 fn other_files(before: &[NamedFile], now: &[NamedFile]) -> Vec<String> {
     let pairs = before.iter().zip(now).filter(|(before, now)| before.1 != now.1);
     pairs.map(|(_, (key, _))| (*key).to_owned()).collect()
+}
+
+/// Returns the folders in which a service looks for plugins, and those that it keeps.
+fn plugin_folders(service: &str, config: &Config) -> Vec<PathBuf> {
+    match service {
+        "collect" => config.collect.path.clone(),
+        "multinet" => config.multinet.path.clone(),
+        "repair" => [&config.repair.path[..], &config.repair.keep_plugins[..]].concat(),
+        _ => Vec::new(),
+    }
+}
+
+/// Says whether a path leads to a folder that was removed. The mount of a container does, also when
+/// there is a new folder of that name.
+fn is_removed(folder: &Path) -> bool {
+    folder.metadata().is_ok_and(|found| found.is_dir() && found.nlink() == 0)
 }
 
 /// Returns the values of some of the keys that a service reads.

@@ -214,3 +214,22 @@ fn a_service_follows_its_configuration() {
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0), "{}", node.log());
 }
+
+/// The mount of a container shows a folder that another package removed, also when the package has
+/// made it anew. Nobody but whoever starts the container can change that.
+#[test]
+fn a_service_ends_when_its_folder_of_plugins_was_removed() {
+    testkit::require!("root");
+    let node = Node::new("agent-removed");
+    node.configure("[repair]\nenable = true\npath = [\"/opt/cni/bin\"]\n");
+    node.lab.sh("mkdir -p /opt/cni/bin /run/node/bin && mount --bind /run/node/bin /opt/cni/bin");
+    let log = fs::File::create(node.lab.dir().join("log")).unwrap();
+    let mut command = node.command(&["repair", "--follow"]);
+    let mut child = command.stderr(log).spawn().unwrap();
+    let said = node.run(&["agent", "status", "--wait=90s"]);
+    assert!(said.status.success(), "{}{}", text(&said.stdout), node.log());
+    node.lab.sh("rmdir /run/node/bin && mkdir /run/node/bin");
+    until("its end", || child.try_wait().unwrap().is_some());
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{}", node.log());
+    assert!(node.log().contains("/opt/cni/bin was removed"), "{}", node.log());
+}

@@ -38,6 +38,7 @@ const COMBINATIONS: [&[&str]; 20] = [
         "policies=false",
         "tun=true",
         "config.repair.enable=true",
+        "config.repair.keep-plugins={/var/lib/rancher/k3s/data/cni}",
         "config.repair.ovsdb={unix:/run/openvswitch/db.sock}",
         "mounts.repair={/run/openvswitch}",
         "config.multinet.config=/etc/netwright/policy.json",
@@ -290,6 +291,36 @@ fn every_combination_is_sound() {
         let mut arguments = vec!["lint", "--strict", &chart];
         arguments.extend(values.iter().flat_map(|value| ["--set", *value]));
         run("helm", &arguments).unwrap_or_else(|error| panic!("{values:?}: {error}"));
+    }
+}
+
+/// Only the installer writes to the plugins, and `repair` where it is to keep them. Who runs them
+/// has them at the node's own path, too, by which the installer records them.
+#[test]
+fn plugins_are_written_by_the_installer_and_where_they_are_kept() {
+    testkit::require!("helm");
+    let folder = "/var/lib/rancher/k3s/data/cni";
+    let node = format!("node.plugins={folder}");
+    let keep = format!("config.repair.keep-plugins={{{folder}}}");
+    let values = ["config.repair.enable=true", node.as_str(), keep.as_str()];
+    for (values, writers) in [(&values[..2], &["install"][..]), (&values, &["install", "repair"])] {
+        let all = objects(&render(values).unwrap());
+        let mut daemons = of_kind(&all, "DaemonSet");
+        let daemon = daemons.find(|one| one["metadata"]["name"] == "netwright").unwrap();
+        let mut found = Vec::new();
+        for container in containers(daemon) {
+            let mut mounts = list(&container["volumeMounts"]);
+            let mount = mounts.find(|mount| mount["mountPath"] == folder).unwrap();
+            if mount["readOnly"] != true {
+                found.push(text(&container["name"]));
+            }
+        }
+        assert_eq!(found, writers);
+        let install = containers(daemon).next().unwrap();
+        let command: Vec<&str> = list(&install["command"]).map(text).collect();
+        assert!(command.ends_with(&["--bin-dir", folder]), "{command:?}");
+        let record = |mount: &Value| mount["mountPath"] == "/var/lib/netwright/installed";
+        assert!(list(&install["volumeMounts"]).any(record));
     }
 }
 

@@ -35,7 +35,12 @@ to read. `host` is the node's path, `volume` a volume that is no folder of the n
 {{- $mounts = append $mounts (merge (dict "host" . "at" .) $folder) -}}
 {{- end -}}
 {{- if $rights.seesContainers -}}
-{{- $mounts = append $mounts (merge (dict "host" $values.node.plugins "at" "/opt/cni/bin") $seen) -}}
+{{- /* Also at the node's own path, which the record of the installation has. */ -}}
+{{- $kept := index ($values.config.repair | default dict) "keep-plugins" | default list -}}
+{{- $plugins := ternary $folder $seen (and (eq $service "repair") (has $values.node.plugins $kept)) -}}
+{{- range list "/opt/cni/bin" $values.node.plugins | uniq -}}
+{{- $mounts = append $mounts (merge (dict "host" $values.node.plugins "at" .) $plugins) -}}
+{{- end -}}
 {{- /* Runtimes name a namespace by either path; the image has no link from /var/run to /run. */ -}}
 {{- range list "/run/netns" "/var/run/netns" -}}
 {{- $mounts = append $mounts (merge (dict "host" "/run/netns" "at" . "propagation" "HostToContainer") $folder) -}}
@@ -193,12 +198,13 @@ imagePullSecrets:
 {{- end }}
 
 {{/* Puts the plugins into the node's folder, each by a rename, so that a running one is not disturbed.
-It writes no network of its own: the cluster has one, or routing writes it. */}}
+It writes no network of its own: the cluster has one, or routing writes it. It records the folder by
+the node's path, so that what another package does there is noticed on the node and in containers. */}}
 {{- define "netwright.install" -}}
 - name: install
   image: {{ include "netwright.image" . }}
   imagePullPolicy: {{ .Values.image.pullPolicy }}
-  command: [/opt/netwright/netwright, install, --no-config, --allow-downgrade, --bin-dir, /host/opt/cni/bin]
+  command: [/opt/netwright/netwright, install, --no-config, --allow-downgrade, --bin-dir, {{ .Values.node.plugins }}]
   securityContext:
     readOnlyRootFilesystem: true
     allowPrivilegeEscalation: false
@@ -209,7 +215,14 @@ It writes no network of its own: the cluster has one, or routing writes it. */}}
     requests: {cpu: 10m, memory: 16Mi}
     limits: {memory: 64Mi}
   volumeMounts:
-    - {name: {{ include "netwright.volume" (dict "host" .Values.node.plugins) }}, mountPath: /host/opt/cni/bin}
+    - {name: {{ include "netwright.volume" (dict "host" .Values.node.plugins) }}, mountPath: {{ .Values.node.plugins }}}
+    - {name: var-lib-netwright-installed, mountPath: /var/lib/netwright/installed}
+{{- end }}
+
+{{/* The volumes of the installer. */}}
+{{- define "netwright.installVolumes" -}}
+- {name: {{ include "netwright.volume" (dict "host" .Values.node.plugins) }}, hostPath: {path: {{ .Values.node.plugins }}, type: DirectoryOrCreate}}
+- {name: var-lib-netwright-installed, hostPath: {path: /var/lib/netwright/installed, type: DirectoryOrCreate}}
 {{- end }}
 
 {{/* Starts no service: its pod is ready as soon as the containers before it are done. */}}

@@ -33,7 +33,7 @@ initContainers:
       - /opt/netwright/netwright
       - uninstall
       - --wait
-      - --bin-dir=/host/opt/cni/bin
+      - --bin-dir={{ .Values.node.plugins }}
       {{- with .Values.config.multinet.conflist }}
       - --conflist={{ . }}
       {{- end }}
@@ -72,7 +72,7 @@ volumes:
 
 {{/* The mounts of the container that removes, as a JSON list. */}}
 {{- define "netwright.toRemove" -}}
-{{- $mounts := list (dict "host" .Values.node.plugins "at" "/host/opt/cni/bin") -}}
+{{- $mounts := list (dict "host" .Values.node.plugins "at" .Values.node.plugins) -}}
 {{- $mounts = append $mounts (dict "host" .Values.node.configurations "at" "/etc/cni/net.d") -}}
 {{- range list "/run/netwright" "/run/cni" "/var/lib/netwright" "/var/lib/cni" -}}
 {{- $mounts = append $mounts (dict "host" . "at" .) -}}

@@ -68,7 +68,7 @@ impl OwnPlugins {
             self.failed = None;
             for one in disturbed.iter().filter(|one| self.keep.contains_key(&one.dir)) {
                 let dir = one.dir.display();
-                match put_back(&self.netwright, &one.dir) {
+                match put_back(&self.installer(), &one.dir) {
                     Ok(()) => tracing::info!(%dir, names = ?named(one), "put plugins back"),
                     Err(error) if self.keep[&one.dir] != identity(&one.dir) => {
                         return Err(io::Error::other(format!(
@@ -87,6 +87,12 @@ impl OwnPlugins {
         let gone = self.told.iter().filter(|one| !one.gone.is_empty()).map(ToString::to_string);
         let gone: Vec<String> = gone.collect();
         Ok(if gone.is_empty() { Ok(()) } else { Err(gone.join("; ")) })
+    }
+
+    /// Returns the executable that installs. The configured one may be among the plugins that are
+    /// gone: in a container it is the node's, and the image's is beside this process's.
+    fn installer(&self) -> PathBuf {
+        if self.netwright.exists() { self.netwright.clone() } else { Flags::beside() }
     }
 
     /// Returns what is not as it was installed, and tells what is new of it.

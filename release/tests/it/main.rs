@@ -1,0 +1,5 @@
+//! The program as `cargo xtask release` calls it.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod makers;

@@ -1,0 +1,67 @@
+//! Whether the published crates keep what others build on, as `cargo-semver-checks` sees it, with
+//! `--full` and where it is installed.
+//!
+//! They are compared with the last release: what is not compatible with it fails the run, unless the
+//! version says so. Before the first release nobody builds on them: the differences to the commit
+//! before are shown, and fail nothing.
+
+use std::time::Duration;
+
+use crate::ci::{Extent, Report};
+use crate::publish::PUBLISHED;
+use crate::run::{Program, exists, quiet};
+use crate::skips::Skip;
+
+/// What compares (`cargo install --locked cargo-semver-checks`).
+const CHECKER: &str = "cargo-semver-checks";
+
+/// It documents every crate twice.
+const DEADLINE: Duration = Duration::from_secs(1800);
+
+/// The commit before, for want of a release.
+const BEFORE: &str = "HEAD^";
+
+/// Compares the published crates.
+pub(crate) fn check(extent: Extent) -> Result<Report, String> {
+    let skipped = |reason: &str| {
+        let name = "semver::compared".to_owned();
+        println!("    SKIP {name}: {reason}");
+        let skip = Skip { name, reason: reason.to_owned() };
+        Ok(Report { passed: 1, skips: vec![skip], ..Report::default() })
+    };
+    match extent {
+        Extent::EveryChange => skipped("only with --full"),
+        Extent::Full if !exists(CHECKER) => skipped("no program cargo-semver-checks"),
+        Extent::Full => compare().map(Report::check),
+    }
+}
+
+fn compare() -> Result<String, String> {
+    let tags = Program::new("git tag --list --sort=-version:refname v*").output()?;
+    let released = last_release(&tags);
+    let since = released.unwrap_or(BEFORE);
+    let program = Program::new("nice cargo semver-checks --baseline-rev").arg(since);
+    let names = PUBLISHED.map(|folder| format!("--package=netwright-{folder}"));
+    let program = names.into_iter().fold(program.deadline(DEADLINE), Program::arg);
+    match (program.logged("semver", quiet), released) {
+        (Ok(_), _) => Ok(format!("{} crates are compatible with {since}", PUBLISHED.len())),
+        (Err(failed), Some(_)) => Err(failed.message),
+        (Err(failed), None) => Ok(format!("there is no release to keep to; {}", failed.message)),
+    }
+}
+
+/// Returns the newest of some tags, the newest first, that is a release and not a candidate.
+fn last_release(tags: &str) -> Option<&str> {
+    tags.lines().find(|tag| !tag.contains('-'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::last_release;
+
+    #[test]
+    fn a_candidate_is_no_release() {
+        assert_eq!(last_release("v0.3.0-rc.1\nv0.2.1\nv0.2.0\n"), Some("v0.2.1"));
+        assert_eq!(last_release(""), None);
+    }
+}

@@ -1,0 +1,81 @@
+//! Parts what debuggers read from an executable that ships.
+//!
+//! The tool comes with the compiler, so that it is the same one wherever a release is made. The lines
+//! are those of our own crates: those of others would name folders of this machine, where C code is
+//! among them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::run::{Program, exists, host_triple, quiet};
+
+/// The end of the name of the file with what debuggers read, which is beside the executable.
+pub(crate) const ENDING: &str = "debug";
+
+/// Has cargo leave symbols and lines in what it builds.
+pub(crate) const KEPT: &str = "--config profile.release.strip=\"none\" \
+                               --config profile.release.debug=\"line-tables-only\" \
+                               --config profile.release.package.\"*\".debug=false";
+
+/// Copies what was built to `to`, without symbols, and these to a file beside it. Both replace older
+/// files by a rename: the old executable may be running.
+pub(crate) fn part(built: &Path, to: &Path) -> Result<(), String> {
+    if let Some(folder) = to.parent() {
+        fs::create_dir_all(folder).map_err(|e| format!("create {}: {e}", folder.display()))?;
+    }
+    let sysroot = Program::new("rustc --print sysroot").output()?;
+    let sysroot = Path::new(sysroot.trim_end());
+    let symbols = to.with_extension(ENDING);
+    let objcopy = |options: &[&str], into: &Path| -> Result<(), String> {
+        let new = into.with_extension("new");
+        let program = Program::at(&tool(sysroot)?)
+            .variable("LD_LIBRARY_PATH", sysroot.join("lib").display().to_string());
+        let program = options.iter().fold(program, |program, option| program.arg(*option));
+        let program = program.arg(built.display().to_string()).arg(new.display().to_string());
+        program.logged("symbols", quiet)?;
+        fs::rename(&new, into).map_err(|error| format!("rename to {}: {error}", into.display()))
+    };
+    objcopy(&["--only-keep-debug"], &symbols)?;
+    // The executable says the name of the other file, and its sum.
+    let link = format!("--add-gnu-debuglink={}", symbols.display());
+    objcopy(&["--strip-all", &link], to)
+}
+
+/// Returns the path of the compiler's `objcopy`.
+fn tool(sysroot: &Path) -> Result<PathBuf, String> {
+    let tool = sysroot.join("lib/rustlib").join(host_triple()?).join("bin/rust-objcopy");
+    match tool.is_file() {
+        true => Ok(tool),
+        // Distributions have it apart from the compiler.
+        false if exists("objcopy") => Ok(PathBuf::from("objcopy")),
+        false => Err(format!("the toolchain has no {}, and there is no objcopy", tool.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::process::Command;
+
+    use super::{ENDING, part};
+
+    #[test]
+    fn an_executable_runs_without_its_symbols_and_names_them() {
+        let folder = std::env::temp_dir().join(format!("netwright-symbols-{}", std::process::id()));
+        let own = std::env::current_exe().unwrap();
+        let to = folder.join("netwright");
+        part(&own, &to).unwrap();
+        let listed = Command::new(&to).arg("--list").output().unwrap();
+        assert!(listed.status.success());
+        let sections = |name: &str| {
+            let said = Command::new("readelf").arg("-SW").arg(folder.join(name)).output().unwrap();
+            String::from_utf8_lossy(&said.stdout).into_owned()
+        };
+        let executable = sections("netwright");
+        assert!(executable.contains(" .gnu_debuglink "), "{executable}");
+        assert!(!executable.contains(" .debug_line ") && !executable.contains(" .symtab "));
+        let symbols = sections(&format!("netwright.{ENDING}"));
+        assert!(symbols.contains(" .debug_line ") && symbols.contains(" .symtab "), "{symbols}");
+        fs::remove_dir_all(folder).unwrap();
+    }
+}
