@@ -14,17 +14,18 @@ use crate::world::{Call, Said, World};
 /// How many moments are tried of the many that are alike.
 const SOME: usize = 16;
 
-/// The file that reserves the pool's first address.
+/// The file that reserves the pool's address.
 const RESERVED: &str = "/var/lib/cni/networks/n/10.1.0.2";
 
 fn bridge(ipam: &Value) -> Value {
     json!({ "type": "bridge", "bridge": "br0", "ipam": ipam })
 }
 
-/// A bridge that the host routes to, with a pool of addresses.
+/// A bridge that the host routes to, with a pool of one address: host-local gives the others first
+/// before it gives one again.
 fn routed() -> Value {
-    let ipam = json!({ "type": "host-local", "ranges": [[{ "subnet": "10.1.0.0/24" }]] });
-    let mut plugin = bridge(&ipam);
+    let range = json!({ "subnet": "10.1.0.0/24", "rangeStart": "10.1.0.2", "rangeEnd": "10.1.0.2" });
+    let mut plugin = bridge(&json!({ "type": "host-local", "ranges": [[range]] }));
     plugin["isGateway"] = json!(true);
     plugin
 }
