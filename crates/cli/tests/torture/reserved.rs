@@ -24,7 +24,9 @@ fn bridge(ipam: &Value) -> Value {
 /// A bridge that the host routes to, with a pool of one address: host-local gives the others first
 /// before it gives one again.
 fn routed() -> Value {
-    let range = json!({ "subnet": "10.1.0.0/24", "rangeStart": "10.1.0.2", "rangeEnd": "10.1.0.2" });
+    let range = json!({
+        "subnet": "10.1.0.0/24", "rangeStart": "10.1.0.2", "rangeEnd": "10.1.0.2",
+    });
     let mut plugin = bridge(&json!({ "type": "host-local", "ranges": [[range]] }));
     plugin["isGateway"] = json!(true);
     plugin
