@@ -245,6 +245,18 @@ const SBR: &[Drift] = &[
         "has no default route via 10.1.0.1",
     ),
     Drift(
+        "policy table flushed",
+        Inside,
+        "ip route flush table 100",
+        "table 100 of address 10.1.0.2 has no route 10.1.0.0/24",
+    ),
+    Drift(
+        "IPv6 policy table flushed",
+        Inside,
+        "ip -6 route flush table 101",
+        "table 101 of address fd00:1::2 has no route fd00:1::/64",
+    ),
+    Drift(
         "a route too many in the main table",
         Inside,
         "ip route add default via 10.1.0.1 dev eth0 onlink",
