@@ -121,8 +121,8 @@ pub struct PassedOver {
 /// Chooses the path to a peer for one family of its pods' addresses.
 ///
 /// Both ends choose the same if they reach each other alike: every condition is one of both ends,
-/// or of what is between them. The order is native, learned, direct, VXLAN over the family's own underlay,
-/// VXLAN over the other.
+/// or of what is between them. The order is native, learned, direct, VXLAN over the family's own
+/// underlay, VXLAN over the other.
 #[must_use]
 pub fn choose(own: &Node, peer: &Node, family: Family, reach: Reachability<'_>) -> Choice {
     let mut choosing = Choosing { own, peer, passed_over: Vec::new() };
