@@ -77,7 +77,7 @@ fn a_failed_add_that_cannot_remove_its_link_keeps_the_address() {
         let before = world.look();
         let mut kept = 0;
         for at in own(&refused.moments, &["socket", "sendto"]) {
-            tally.count("bridge", "ADD", "refused, and failed again");
+            tally.count("bridge", "ADD", "failed");
             let said = failing(&world, &add, at);
             let text = match &said {
                 Said::Error(error) => error.to_string(),
@@ -100,14 +100,12 @@ fn a_failed_add_that_cannot_remove_its_link_keeps_the_address() {
             wrong.extend(pod.left());
             if !wrong.is_empty() {
                 let wrong = wrong.join("\n  ");
-                tally.found(format!(
-                    "bridge ADD refused, and failed again: at {at}:\n  {wrong}\n  {text}"
-                ));
+                tally.found(format!("bridge ADD failed: refused, at {at}:\n  {wrong}\n  {text}"));
                 break;
             }
         }
         if kept == 0 {
-            tally.found("bridge ADD refused, and failed again: no fault kept the link".to_owned());
+            tally.found("bridge ADD failed: refused, and no fault kept the link".to_owned());
         }
         tally
     });
