@@ -275,6 +275,14 @@ mod tests {
         assert!(300 < links, "{links}");
     }
 
+    /// A map that has everything is read by nobody: details belong to the crates' READMEs and to
+    /// the decisions.
+    #[test]
+    fn the_map_of_the_code_stays_small() {
+        let size = text(Path::new("ARCHITECTURE.md")).len();
+        assert!(size <= 10_000, "ARCHITECTURE.md has {size} bytes");
+    }
+
     #[test]
     fn links_out_of_the_book_lead_to_the_web() {
         let page = Path::new("docs/decisions/0001.md");

@@ -174,7 +174,7 @@ pub const KEYS: &[Key] = &[
     key(
         "agent",
         "watchdog",
-        "how long a service may fail to go on before it counts as hung, and netwrightd starts it again",
+        "how long a service's loop may stand still before netwrightd takes it for hung and restarts it",
         |c| &mut c.agent.watchdog,
     ),
     live(key("log", "format", "auto, journal, text, or json with one object a line", |c| {
@@ -262,9 +262,12 @@ pub const KEYS: &[Key] = &[
         &mut c.ipam.idle
     }),
     key("ipam", "kubeconfig", KUBECONFIG, |c| &mut c.ipam.kubeconfig),
-    key("ipam", "lease", "how long addresses are given while the store is away", |c| {
-        &mut c.ipam.lease
-    }),
+    key(
+        "ipam",
+        "lease",
+        "how long the service gives addresses while it cannot reach the store",
+        |c| &mut c.ipam.lease,
+    ),
     key("ipam", "node", NODE, |c| &mut c.ipam.node),
     key("ipam", "socketpath", SOCKET, |c| &mut c.ipam.socketpath),
     key(
@@ -298,7 +301,7 @@ pub const KEYS: &[Key] = &[
     key(
         "multinet",
         "config",
-        "a file with policy and defaults, as JSON; keys of this table count before it",
+        "a file with policy and defaults, as JSON; keys of this table take precedence over it",
         |c| &mut c.multinet.config,
     ),
     key(
@@ -354,7 +357,7 @@ pub const KEYS: &[Key] = &[
     key(
         "policy",
         "isolate",
-        "namespaces: the pods of each namespace reach their own namespace and what the keys isolate-… list, and nobody else reaches them, where no NetworkPolicy says otherwise; or none; a namespace's label policy.netwright.io/isolate (true or false) counts before it",
+        "namespaces: pods reach only their own namespace and what isolate-to and isolate-dns list, and only what isolate-from lists reaches them from elsewhere, unless a NetworkPolicy says otherwise; or none; a namespace's label policy.netwright.io/isolate (true or false) takes precedence",
         |c| &mut c.policy.isolate,
     ),
     key(
@@ -408,7 +411,7 @@ pub const KEYS: &[Key] = &[
     key(
         "policy",
         "state",
-        "where it is recorded how many policies there were; by default /var/lib/netwright/policy",
+        "where the service records how many policies there were; by default /var/lib/netwright/policy",
         |c| &mut c.policy.state,
     ),
     key("repair", "enable", ENABLE, |c| &mut c.repair.enable),
@@ -423,7 +426,7 @@ pub const KEYS: &[Key] = &[
     key(
         "repair",
         "keep-plugins",
-        "folders in which netwright install put plugins: what another program removes or replaces there is put back",
+        "folders in which netwright install put plugins: the service restores what another program removes or replaces there",
         |c| &mut c.repair.keep_plugins,
     ),
     key("repair", "netwright", NETWRIGHT, |c| &mut c.repair.netwright),

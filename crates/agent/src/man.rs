@@ -104,7 +104,7 @@ fn agent() -> String {
     page.paragraph(
         "Where systemd runs the machine, netwright.target starts the enabled services, each by \
          netwrightd@SERVICE.service. Elsewhere netwrightd without a command starts them, gives \
-         each its rights, and looks after them. In a cluster of Kubernetes each is a container of \
+         each its rights, and supervises them. In a cluster of Kubernetes each is a container of \
          the chart.",
     );
     page.section("SERVICES");

@@ -97,10 +97,10 @@ pub(crate) struct Common {
 pub(crate) enum Command {
     /// Run a command in a fresh network namespace, attached to networks.
     ///
-    /// The namespace and everything made for it are gone when the command ends, also after SIGINT
+    /// Removes the namespace and everything made for it when the command ends, also after SIGINT
     /// and SIGTERM, which are passed on to the command. Without a command the built-in probe shows
-    /// what the network can do. Should netwright itself be killed with SIGKILL, the command is
-    /// killed too and `netwright gc` removes what is left.
+    /// what the network can do. If netwright itself is killed with SIGKILL, the command is killed
+    /// too, and `netwright gc` removes what is left.
     Run(Run),
     /// Show addresses and routes here, and try the gateway and the outside.
     ///
@@ -112,19 +112,19 @@ pub(crate) enum Command {
     Del(Del),
     /// Verify that an attachment is as it was made.
     Check(Check),
-    /// Say which networks could serve an attachment now, and why others cannot.
+    /// Say to which networks a container could be attached now, and why not to others.
     Status(Status),
     /// Remove what deleted containers left behind.
     ///
-    /// An attachment is left behind when its namespace no longer exists. With --valid, all other
-    /// attachments of the network are removed, and each plugin removes what has no owner. With
-    /// --all, every attachment is removed.
+    /// Removes the attachments whose namespace no longer exists. With --valid it removes all other
+    /// attachments of the network, and each plugin removes what has no owner. With --all it removes
+    /// every attachment.
     Gc(Gc),
-    /// Put back what other programs changed of attachments, while the containers run.
+    /// Restore what other programs changed of attachments, while the containers run.
     ///
-    /// Routes, rules, addresses, bridge ports, neighbours, sysctls and the packet filter's part are
-    /// put back as ADD made them, also after `nft flush ruleset`. What belongs to another owner by
-    /// now is left alone and reported; so is what only a new container can have again. Ends with 0
+    /// Restores routes, rules, addresses, bridge ports, neighbours, sysctls and what attachments
+    /// have in the packet filter, also after `nft flush ruleset`. It reports, and does not change,
+    /// what belongs to another owner by now, and what only another ADD can make again. Ends with 0
     /// when everything is as ADD made it.
     Repair(Repair),
     /// Find out why a container, or this node, has no network. Changes nothing.
@@ -151,7 +151,7 @@ pub(crate) enum Command {
     Policy(Policy),
     /// List attachments.
     List(List),
-    /// Show a network, or the attachments of a container, with all that is known.
+    /// Show everything known about a network, or about the attachments of a container.
     Inspect(Inspect),
     /// Find mistakes in network configurations before a container does.
     ///
@@ -160,17 +160,17 @@ pub(crate) enum Command {
     Lint(Lint),
     /// Put this executable and a link for every plugin where runtimes look for plugins.
     ///
-    /// Each name is replaced in one step, so that runtimes can call plugins meanwhile. Files of
-    /// others are kept in DIR/.netwright-replaced, and `uninstall` puts them back.
+    /// Replaces each plugin in one step, so that runtimes can call plugins meanwhile. Keeps files
+    /// of other projects in DIR/.netwright-replaced, and `uninstall` restores them.
     Install(InstallHere),
     /// Undo `install`, and remove our state from this machine.
     Uninstall(Uninstall),
-    /// Put Netwright on a machine with systemd: plugins, services and their configuration.
+    /// Install Netwright on a machine with systemd: plugins, services and their configuration.
     ///
     /// Says what it found and what it will do, asks, does it, and shows that a new container's
-    /// packets are answered. If a step fails, everything is put back as it was. A second call
-    /// changes nothing; that of a newer version replaces the older one. --undo takes everything
-    /// back; containers keep running. Needs root.
+    /// packets are answered. If a step fails, it undoes the others. A second call changes nothing,
+    /// and the `setup` of a newer version replaces the older one. --undo undoes all of it while
+    /// containers keep running. Needs root.
     Setup(Setup),
     /// Test the CNI plugins of any project against the specification.
     ///
@@ -180,11 +180,11 @@ pub(crate) enum Command {
     /// Serve an OCI runtime (runc, crun, youki) as a hook, with the container's state on standard
     /// input.
     ///
-    /// Networks are chosen by the annotation dev.netwright.networks: a list of
-    /// NAME[:ifname=NAME,ip=ADDRESS,mac=ADDRESS,default-route[=GATEWAY]] separated by commas. Ports
-    /// are published by dev.netwright.publish: a list of [IP:]HOST:CONTAINER[/PROTOCOL]. A
-    /// container without these is left alone; an annotation whose name is one of these, misspelt,
-    /// is refused.
+    /// The annotation dev.netwright.networks chooses the networks: a list of
+    /// NAME[:ifname=NAME,ip=ADDRESS,mac=ADDRESS,default-route[=GATEWAY]] separated by commas. The
+    /// annotation dev.netwright.publish publishes ports: a list of
+    /// [IP:]HOST:CONTAINER[/PROTOCOL]. The hook does nothing for a container without these, and
+    /// refuses an annotation whose name is a misspelling of one of them.
     OciHook(OciHook),
     /// Write a completion script for a shell to standard output.
     Completions(Completions),
@@ -225,7 +225,8 @@ pub(crate) struct Probe {
     /// What to try to reach outside.
     #[arg(long, value_name = "HOST:PORT", default_value = "example.com:80")]
     pub(crate) to: String,
-    /// The machine's own namespace, to tell its faults from ours [default: that of process 1].
+    /// The machine's own namespace: shows whether a fault is the machine's [default: that of
+    /// process 1].
     #[arg(long, value_name = "NETNS", hide = true)]
     pub(crate) home: Option<PathBuf>,
 }
@@ -453,12 +454,12 @@ pub(crate) struct Uninstall {
     /// Detach what is still attached, instead of refusing.
     #[arg(long)]
     pub(crate) force: bool,
-    /// Give new containers back what they had, wait until no container is attached, and remove the
-    /// rest then, instead of refusing. It is no error that nothing is installed.
+    /// Restore the earlier plugins for new containers, wait until no container is attached, and
+    /// then remove the rest, instead of refusing. Succeeds if nothing is installed.
     #[arg(long)]
     pub(crate) wait: bool,
-    /// Give back the plugins, and nothing else: attached containers keep their networks, and our
-    /// state stays.
+    /// Only restore the earlier plugins: attached containers keep their networks, and our state
+    /// stays.
     #[arg(long, conflicts_with_all = ["force", "wait", "conflist"])]
     pub(crate) keep_state: bool,
     /// The configuration that `netwrightd multinet` wrote (its key `conflist`), which is removed

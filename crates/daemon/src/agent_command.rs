@@ -47,11 +47,11 @@ pub(crate) fn command() -> Command {
         .value_name("SERVICE")
         .num_args(0..)
         .value_parser(names)
-        .help("only these services, which count as enabled");
+        .help("only these services, as if they were enabled");
     let live = Arg::new(LIVE)
         .long(LIVE)
         .action(ArgAction::SetTrue)
-        .help("exit code 0 unless one does not go on, whatever it waits for");
+        .help("exit code 0 unless a service hangs or does not run, whatever it waits for");
     let dry_run = Arg::new(DRY_RUN)
         .long(DRY_RUN)
         .action(ArgAction::SetTrue)

@@ -106,7 +106,7 @@ pub(crate) fn command(table: &Table, more: &[Arg]) -> Command {
         Arg::new(OR_ACCEPTED)
             .long(OR_ACCEPTED)
             .action(ArgAction::SetTrue)
-            .help("while the configuration's file is wrong, take the one that was accepted last"),
+            .help("while the configuration's file is wrong, use the last one that was accepted"),
     );
     command = command.arg(Arg::new(FOLLOW).long(FOLLOW).action(ArgAction::SetTrue).help(
         "read the configuration again whenever its files change, and start again where that is needed",

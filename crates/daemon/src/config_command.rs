@@ -30,8 +30,8 @@ pub(crate) fn command() -> Command {
         )
         .subcommand(
             Command::new("from-flags")
-                .about("Prints the configuration that says what a service's flags say")
-                .arg(flags.required(true).help("as they follow netwrightd")),
+                .about("Prints the configuration that has the same effect as a service's flags")
+                .arg(flags.required(true).help("a service and its flags, as after netwrightd")),
         )
         .subcommand(Command::new("schema").about("Prints the JSON schema, for editors"))
         .subcommand(

@@ -263,15 +263,15 @@ fn other_command(
 /// Returns the whole command line.
 fn command() -> Command {
     let mut command = Command::new("netwrightd")
-        .about("The node agent: services that attach, repair and collect while nobody calls them")
+        .about("The node agent: services that attach, repair and collect on their own")
         .version(env!("CARGO_PKG_VERSION"))
         .disable_version_flag(true)
         .disable_help_subcommand(true)
         .override_usage("netwrightd [--configuration FILE]\n       netwrightd <COMMAND>")
         .after_help(
             "Without a command, netwrightd starts every service that the configuration enables, each as a \
-             process of its own with its own rights, and looks after them. Where systemd starts the \
-             services, nobody has to.",
+             process of its own with its own rights, and supervises them. Where systemd starts the \
+             services, this is not needed.",
         )
         .args_conflicts_with_subcommands(true)
         .arg(command_line::configuration())

@@ -87,13 +87,13 @@ pub(crate) fn command() -> Command {
         .disable_help_subcommand(true)
         .args_conflicts_with_subcommands(true)
         .subcommand(common(Command::new("accept").about(
-            "Confirms that policies are gone which the service keeps, because many went at once",
+            "Confirms the removal of policies that the service keeps because many were removed at once",
         )))
         .subcommand(common(
             Command::new("drops")
                 .about("Lists dropped packets with the policy that is the cause, and how many more were dropped")
                 .arg(Arg::new(FOLLOW).long(FOLLOW).short('f').action(ArgAction::SetTrue).help(
-                    "go on with those that follow, until interrupted; as JSON, one object on each line",
+                    "also print new ones until interrupted; as JSON, one object on each line",
                 )),
         ))
         .subcommand(common(
@@ -120,7 +120,7 @@ pub(crate) fn command() -> Command {
                         .long(EXPECT)
                         .value_name("VERDICT")
                         .value_parser(PossibleValuesParser::new(["allow", "deny"]))
-                        .help("exit code 1 if it is otherwise"),
+                        .help("exit code 1 unless this is the verdict"),
                 )
                 .after_help(
                     "Exit codes: 0 it was judged, and is as expected; 1 it is not as expected; 2 the command line is \
@@ -132,7 +132,7 @@ pub(crate) fn command() -> Command {
         ))
         .subcommand(common(
             Command::new("list")
-                .about("Lists the policies, and what this node's pods are under, as without a command")
+                .about("Lists the policies, and which of them apply to this node's pods; the default command")
                 .args(files()),
         ))
         .after_help(

@@ -48,19 +48,19 @@ pub(crate) fn command() -> Command {
         .disable_help_subcommand(true)
         .args_conflicts_with_subcommands(true)
         .subcommand(common(Command::new("accept").about(
-            "Confirms that nodes are gone which the service keeps, because many went at once",
+            "Confirms the removal of nodes that the service keeps because many were removed at once",
         )))
         .subcommand(common(
             Command::new("explain")
-                .about("Says whose an address is, how packets get there, and why not otherwise")
+                .about("Says which node has an address, how packets get there, and why not by another path")
                 .arg(address),
         ))
         .subcommand(common(Command::new("list").about(
-            "Lists the other nodes, their prefixes and the paths to them, as without a command",
+            "Lists the other nodes, their prefixes and the paths to them; the default command",
         )))
         .subcommand(common(
             Command::new("probe")
-                .about("Asks other nodes by the paths of pods' packets: whether they answer, how large a packet arrives, and whether UDP with a checksum does")
+                .about("Sends packets to other nodes along the paths of pods' packets: whether the nodes answer, how large a packet arrives, and whether UDP with a checksum does")
                 .arg(Arg::new(NODES).value_name("NODE").num_args(0..).help(
                     "only these nodes",
                 )),

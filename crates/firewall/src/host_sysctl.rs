@@ -99,8 +99,8 @@ impl SharedSysctls for HostSysctls {
             Shared::Loopback6(ifname) => {
                 if let Some(route) = loopback_route(ifname)? {
                     let mut doomed = vec![route.clone()];
-                    let noted = made.get("route").and_then(serde_json::Value::as_str);
-                    if noted != Some(STAND_IN6.to_string().as_str()) {
+                    let recorded = made.get("route").and_then(serde_json::Value::as_str);
+                    if recorded != Some(STAND_IN6.to_string().as_str()) {
                         // Older executables made routes to ::1 itself, and before that with one
                         // metric for all links.
                         let destination = hostport::host_net(Ipv6Addr::LOCALHOST);

@@ -78,7 +78,7 @@ impl Noted {
             return Netns::current_id().is_ok_and(|own| own != found.id());
         };
         id == found.id()
-            && self.cookie.is_none_or(|noted| found.cookie().is_none_or(|cookie| cookie == noted))
+            && self.cookie.is_none_or(|own| found.cookie().is_none_or(|cookie| cookie == own))
     }
 
     /// Opens the namespace by the recorded path; `None` when the path leads nowhere, or to another

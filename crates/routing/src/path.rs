@@ -89,9 +89,9 @@ pub struct Hop {
     pub mtu: u32,
 }
 
-/// What decides about the path to a peer, beside what both ends offer.
+/// How a peer is reached: it decides about the path, beside what both ends offer.
 #[derive(Debug, Clone, Copy)]
-pub struct Facts<'a> {
+pub struct Reachability<'a> {
     /// The way to the peer's underlay address of each family.
     pub ways: crate::family::PerFamily<&'a Way>,
     /// A routing daemon has a route to exactly its prefix of this family.
@@ -120,19 +120,19 @@ pub struct PassedOver {
 
 /// Chooses the path to a peer for one family of its pods' addresses.
 ///
-/// Both ends choose the same, given the same facts: every condition is one of both ends, or of what
-/// is between them. The order is native, learned, direct, VXLAN over the family's own underlay,
-/// VXLAN over the other.
+/// Both ends choose the same if they reach each other alike: every condition is one of both ends,
+/// or of what is between them. The order is native, learned, direct, VXLAN over the family's own
+/// underlay, VXLAN over the other.
 #[must_use]
-pub fn choose(own: &Node, peer: &Node, family: Family, facts: Facts<'_>) -> Choice {
+pub fn choose(own: &Node, peer: &Node, family: Family, reach: Reachability<'_>) -> Choice {
     let mut choosing = Choosing { own, peer, passed_over: Vec::new() };
     if let Some((path, because)) = choosing.native() {
         return choosing.chosen(path, because);
     }
-    if facts.learned {
+    if reach.learned {
         return choosing.chosen(Path::Learned, "a routing daemon has a route to it".to_owned());
     }
-    match choosing.direct(family, facts.ways.get(family)) {
+    match choosing.direct(family, reach.ways.get(family)) {
         Ok(because) => return choosing.chosen(Path::Direct, because),
         Err(why) => choosing.pass_over(Path::Direct, why),
     }
@@ -141,7 +141,7 @@ pub fn choose(own: &Node, peer: &Node, family: Family, facts: Facts<'_>) -> Choi
         let path = Path::Vxlan { underlay };
         match choosing.vxlan(family, underlay) {
             Err(why) => choosing.pass_over(path, why),
-            Ok(address) if **facts.ways.get(underlay) == Way::Missing => {
+            Ok(address) if **reach.ways.get(underlay) == Way::Missing => {
                 choosing.pass_over(path, format!("this node has no route to {address}"));
                 last_resort = last_resort.or(Some((path, address)));
             }

@@ -679,8 +679,8 @@ impl Index {
     #[must_use]
     pub fn is_lacking(&self, module: &str) -> bool {
         // One system call reads a link.
-        let noted = fs::read_link(self.lacking.join(file_name_of(module)));
-        noted.is_ok_and(|boot| boot_id().is_ok_and(|now| boot == Path::new(&now)))
+        let recorded = fs::read_link(self.lacking.join(file_name_of(module)));
+        recorded.is_ok_and(|boot| boot_id().is_ok_and(|now| boot == Path::new(&now)))
     }
 
     /// Remembers for this boot that the kernel lacks a module, so that it does not search for it at

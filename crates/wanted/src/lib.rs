@@ -189,7 +189,22 @@ mod tests {
         let source = Source { zone: "trusted".to_owned(), address };
         let link = || "eth0".to_owned();
         let net = IpNet::new(address, 24).unwrap();
-        let table = SourceTable { address: net, table: 100, gateway: None, replaces: false };
+        let route = SourceRoute {
+            destination: net.trunc(),
+            gateway: None,
+            source: Some(address),
+            scope: Some(253),
+            protocol: Some(2),
+            priority: None,
+            onlink: false,
+        };
+        let table = SourceTable {
+            address: net,
+            table: 100,
+            gateway: None,
+            replaces: false,
+            routes: vec![route],
+        };
         let egress = Some(Limit { rate_bits_per_s: 8000, burst_bytes: None });
         let limits = Limits { ingress: None, egress };
         for (state, text) in [

@@ -456,6 +456,30 @@ pub struct SourceTable {
     pub gateway: Option<IpAddr>,
     /// No other next hop counts: else the default route that the link had may have another.
     pub replaces: bool,
+    /// The routes into the address's subnet, and to the link's own prefix, that the link had: those
+    /// without a next hop first, since the others need them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub routes: Vec<SourceRoute>,
+}
+
+/// A route of an address's table, as the link had it. Fields that are `None` have the kernel's
+/// default.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceRoute {
+    /// The destination.
+    pub destination: IpNet,
+    /// The next hop.
+    pub gateway: Option<IpAddr>,
+    /// The preferred source address.
+    pub source: Option<IpAddr>,
+    /// The scope (`linux include/uapi/linux/rtnetlink.h` `rt_scope_t`).
+    pub scope: Option<u8>,
+    /// The origin (`linux include/uapi/linux/rtnetlink.h` `RTPROT_*`).
+    pub protocol: Option<u8>,
+    /// The metric.
+    pub priority: Option<u32>,
+    /// The next hop is on the link, whatever the link's prefixes.
+    pub onlink: bool,
 }
 
 /// What a bridge shows to the packet filter of IP.

@@ -14,6 +14,7 @@ mod cycles;
 mod files;
 mod found;
 mod orders;
+mod reserved;
 mod scenario;
 mod soak;
 mod strike;

@@ -53,6 +53,10 @@ pub(crate) struct Recorded {
     sources: Vec<Source>,
     /// Whether the tables are ours, with their routes.
     own_tables: bool,
+    /// The routes into the addresses' subnets that ADD found, for repair. An older release recorded
+    /// none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    routes: Vec<::wanted::SourceRoute>,
     /// The interface's ifindex.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ifindex: Option<u32>,
@@ -62,6 +66,11 @@ impl Recorded {
     /// Returns the tables that ADD chose: none if they were given.
     fn tables(recorded: Option<&Self>) -> &[Source] {
         recorded.filter(|one| one.own_tables).map_or(&[], |one| &one.sources)
+    }
+
+    /// Returns the routes into the addresses' subnets that ADD found.
+    fn routes(recorded: Option<&Self>) -> &[::wanted::SourceRoute] {
+        recorded.map_or(&[], |one| &one.routes)
     }
 }
 
@@ -109,11 +118,13 @@ impl Kind for Sbr {
         let policy = Policy::read(&mut socket)?;
         let known = Recorded::tables(before.as_ref());
         let sources = plan::sources(config, &ips, &policy, known);
-        let items = wanted::items(config, &ips, &sources, ifname);
+        // ADD moves the routes that are there.
+        let items = wanted::items(config, &ips, &sources, &[], ifname);
         let steps = items.iter().flat_map(|item| plan::steps(item, link.index, &policy));
         let steps: Vec<Step> = steps.collect();
         let own_tables = config.table.is_none();
-        let recorded = Recorded { sources, own_tables, ifindex: Some(link.index) };
+        let routes = plan::near_routes(&items, link.index, &policy);
+        let recorded = Recorded { sources, own_tables, routes, ifindex: Some(link.index) };
         attaching.replace_record(record, &recorded, &netns)?;
         steps::apply(&mut socket, &steps)?;
         Ok(result)

@@ -11,7 +11,7 @@ use crate::family::{Family, PerFamily};
 use crate::mtu;
 use crate::node::Node;
 use crate::object::{Key, METRIC, Value};
-use crate::path::{self, Choice, Facts, Hop, Path, Way};
+use crate::path::{self, Choice, Hop, Path, Reachability, Way};
 use crate::plan::{self, Change, ForeignRoute};
 use crate::settings::Own;
 use crate::wanted::{self, Reach};
@@ -147,7 +147,7 @@ impl Routing {
             routes.is_some_and(|routes| routes.iter().any(ForeignRoute::is_learned))
         };
         let learned = prefixes.iter().all(is_learned);
-        path::choose(&self.cluster.own().node, node, family, Facts { ways, learned })
+        path::choose(&self.cluster.own().node, node, family, Reachability { ways, learned })
     }
 
     /// Returns the way that a path's packets go.

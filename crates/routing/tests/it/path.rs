@@ -2,14 +2,14 @@
 
 use expect_test::expect;
 use netwright_routing::node::{Dialect, Offers, Vxlan};
-use netwright_routing::path::{Choice, Facts, Path, Way, choose};
+use netwright_routing::path::{Choice, Path, Reachability, Way, choose};
 use netwright_routing::{Family, Node, PerFamily};
 use proptest::prelude::*;
 
 use crate::support::{by_gateway, cases, node, on_link, v4_node};
 
 fn chosen(own: &Node, peer: &Node, family: Family, way: &Way, learned: bool) -> Choice {
-    choose(own, peer, family, Facts { ways: PerFamily { v4: way, v6: way }, learned })
+    choose(own, peer, family, Reachability { ways: PerFamily { v4: way, v6: way }, learned })
 }
 
 fn flannels(mut node: Node, offers: Offers) -> Node {
@@ -191,9 +191,9 @@ proptest! {
         v6 in any_way(),
         learned in any::<bool>(),
     ) {
-        let facts = Facts { ways: PerFamily { v4: &v4, v6: &v6 }, learned };
+        let reach = Reachability { ways: PerFamily { v4: &v4, v6: &v6 }, learned };
         for family in Family::ALL {
-            let (here, there) = (choose(&a, &b, family, facts), choose(&b, &a, family, facts));
+            let (here, there) = (choose(&a, &b, family, reach), choose(&b, &a, family, reach));
             prop_assert_eq!(here.path, there.path, "{} / {}", here.because, there.because);
             let passed = |choice: &Choice| -> Vec<Path> {
                 choice.passed_over.iter().map(|passed| passed.path).collect()

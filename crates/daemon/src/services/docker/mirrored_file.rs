@@ -136,8 +136,8 @@ fn load<T: Record>(path: &Path, id: &str) -> Result<Option<Found<T>>, Damage> {
     let record: T = serde_json::from_slice(&bytes).map_err(Damage::NoRecord)?;
     let summed = bytes.strip_prefix(HEAD).and_then(|rest| rest.split_at_checked(SUM_LENGTH));
     let is_summed = summed.is_some();
-    if summed.is_some_and(|(noted, rest)| {
-        rest.strip_prefix(NECK).is_none_or(|content| sum(content).as_bytes() != noted)
+    if summed.is_some_and(|(recorded, rest)| {
+        rest.strip_prefix(NECK).is_none_or(|content| sum(content).as_bytes() != recorded)
     }) {
         return Err(Damage::Changed);
     }

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use cni::IpConfig;
 use ipnet::IpNet;
 use kernel::route::{
-    Change, IpFamily, Route, RouteKind, Rule, Scope, TABLE_MAIN, is_link_local_v6,
+    Change, IpFamily, Route, RouteKind, RouteProtocol, Rule, Scope, TABLE_MAIN, is_link_local_v6,
 };
-use wanted::{Item, SourceTable, SourceTables, State};
+use wanted::{Item, SourceRoute, SourceTable, SourceTables, State};
 
 use super::Source;
 use super::config::Config;
@@ -65,21 +65,25 @@ fn is_of_address(rule: &Rule, address: IpAddr) -> bool {
     is_plain(rule) && rule.source == Some(IpNet::from(address))
 }
 
-/// Says in which tables the routes of an interface are; nothing if the table is given.
+/// Says in which tables the routes of an interface are; nothing if the table is given. `routes` are
+/// those into the addresses' subnets that ADD recorded.
 pub(super) fn tables(
     config: &Config,
     ips: &[IpConfig],
     sources: &[Source],
+    routes: &[SourceRoute],
     ifname: &str,
 ) -> Option<SourceTables> {
     let table = |(ip, source): (&IpConfig, &Source)| {
         let family = IpFamily::of(source.address);
         let given = config.gateway(family);
+        let near = routes.iter().filter(|route| is_near(&route.destination, &ip.address));
         SourceTable {
             address: ip.address,
             table: source.table,
             gateway: given.or(ip.gateway).filter(|gateway| IpFamily::of(*gateway) == family),
             replaces: given.is_some(),
+            routes: near.cloned().collect(),
         }
     };
     config.table.is_none().then(|| SourceTables {
@@ -110,13 +114,18 @@ pub(super) fn differences(state: &State, oif: u32, policy: &Policy) -> Vec<Strin
 }
 
 fn missing(wanted: &SourceTable, hints: bool, oif: u32, policy: &Policy) -> Vec<String> {
-    let SourceTable { address: net, table, gateway, replaces } = *wanted;
+    let SourceTable { address: net, table, gateway, replaces, .. } = *wanted;
     let address = net.addr();
+    let is_lost = |route: &&SourceRoute| !is_there(&own_route(route, table, oif), policy);
+    let name = |route: &SourceRoute| {
+        let by = route.gateway.map(|gateway| format!(" via {gateway}")).unwrap_or_default();
+        format!("table {table} of address {address} has no route {}{by}", route.destination)
+    };
+    let mut missing: Vec<String> = wanted.routes.iter().filter(is_lost).map(name).collect();
     let mut own = policy
         .routes
         .iter()
         .filter(|route| route.table == table && is_of_family(route, &net) && leaves_by(route, oif));
-    let mut missing = Vec::new();
     if let Some(gateway) = gateway {
         // A default route that the interface had before may use another gateway than the result's.
         let good = own.find(|route| route.is_default());
@@ -125,7 +134,10 @@ fn missing(wanted: &SourceTable, hints: bool, oif: u32, policy: &Policy) -> Vec<
                 "table {table} of address {address} has no default route via {gateway}"
             ));
         }
-    } else if net.prefix_len() < net.max_prefix_len() && own.next().is_none() {
+    } else if missing.is_empty()
+        && net.prefix_len() < net.max_prefix_len()
+        && own.next().is_none()
+    {
         missing.push(format!("table {table} of address {address} has no route"));
     }
     let hint = hint(&net, oif);
@@ -168,8 +180,13 @@ fn fill_tables(wanted: &SourceTables, oif: u32, policy: &Policy) -> Vec<Step> {
     let mut moved = vec![false; movable.len()];
     let mut steps = Vec::new();
     for own in &wanted.tables {
-        let routes = table_routes(own, &wanted.tables, oif, &movable, &mut moved);
-        steps.extend(routes.into_iter().filter(|route| !is_there(route, policy)).map(put));
+        let found = table_routes(own, &wanted.tables, oif, &movable, &mut moved);
+        let recorded = own.routes.iter().map(|route| own_route(route, own.table, oif));
+        let is_found = |lost: &Route| found.iter().any(|route| is_same_way(route, lost));
+        let lost: Vec<Route> = recorded.filter(|route| !is_found(route)).collect();
+        // The default route needs the way to its gateway.
+        let routes = lost.into_iter().chain(found);
+        steps.extend(routes.filter(|route| !is_there(route, policy)).map(put));
     }
     let gone = movable.into_iter().zip(moved).filter(|(_, moved)| *moved);
     steps.extend(gone.filter_map(|(route, _)| leave_main(wanted.hints, route)));
@@ -203,12 +220,77 @@ pub(super) fn is_same_rule(found: &Rule, rule: &Rule) -> bool {
 /// Returns whether an earlier ADD put a route into its table. A hint may have changed its source
 /// since then.
 fn is_there(route: &Route, policy: &Policy) -> bool {
-    let way =
-        |route: &Route| (route.destination, route.gateway, route.oif, route.next_hops.clone());
     policy.routes.iter().any(|found| {
         let same_metric = found.priority == route.priority || route.priority.is_none();
-        found.table == route.table && same_metric && way(found) == way(route)
+        found.table == route.table && same_metric && is_same_way(found, route)
     })
+}
+
+/// Returns whether two routes lead to one destination by the same way.
+fn is_same_way(one: &Route, other: &Route) -> bool {
+    one.destination == other.destination
+        && one.gateway == other.gateway
+        && one.oif == other.oif
+        && one.next_hops == other.next_hops
+}
+
+/// Returns the routes into the addresses' subnets that their tables have once these items are made:
+/// those without a next hop first.
+pub(super) fn near_routes(items: &[Item], oif: u32, policy: &Policy) -> Vec<SourceRoute> {
+    let movable = movable(oif, policy);
+    let mut near: Vec<SourceRoute> = Vec::new();
+    for item in items {
+        let State::SourceTables(wanted) = &item.state else { continue };
+        for own in &wanted.tables {
+            let mut moved = vec![false; movable.len()];
+            let new = table_routes(own, &wanted.tables, oif, &movable, &mut moved);
+            let is_own = |route: &&Route| route.table == own.table && leaves_by(route, oif);
+            let all = new.iter().chain(policy.routes.iter().filter(is_own));
+            let all = all.filter(|route| is_near(&route.destination, &own.address));
+            for route in all.filter_map(recorded) {
+                if !near.contains(&route) {
+                    near.push(route);
+                }
+            }
+        }
+    }
+    near.sort_by_key(|route| route.gateway.is_some());
+    near
+}
+
+/// Returns whether a destination is in an address's subnet, or is the link's own prefix.
+fn is_near(destination: &IpNet, address: &IpNet) -> bool {
+    let is_own_prefix = is_link_local_v6(destination.addr()) && address.addr().is_ipv6();
+    is_own_prefix || address.contains(destination)
+}
+
+/// Returns what is recorded of a route; nothing of one by several next hops.
+fn recorded(route: &Route) -> Option<SourceRoute> {
+    let is_simple = route.next_hops.is_empty() && route.nexthop.is_none();
+    (is_simple && matches!(route.kind, RouteKind::Unicast)).then(|| SourceRoute {
+        destination: route.destination,
+        gateway: route.gateway,
+        source: route.source,
+        scope: route.scope.map(|scope| scope.0),
+        protocol: route.protocol.map(|protocol| protocol.0),
+        priority: route.priority,
+        onlink: route.onlink,
+    })
+}
+
+/// Returns a recorded route, in an address's table.
+fn own_route(recorded: &SourceRoute, table: u32, oif: u32) -> Route {
+    Route {
+        gateway: recorded.gateway,
+        oif: Some(oif),
+        table,
+        priority: recorded.priority,
+        scope: recorded.scope.map(Scope),
+        protocol: recorded.protocol.map(RouteProtocol),
+        source: recorded.source,
+        onlink: recorded.onlink,
+        ..Route::new(recorded.destination)
+    }
 }
 
 /// Returns the main table's routes that use only this interface.
@@ -370,7 +452,7 @@ mod tests {
     /// Plans ADD for link 7.
     fn add(config: &Config, ips: &[IpConfig], policy: &Policy) -> Vec<Step> {
         let sources = sources(config, ips, policy, &[]);
-        let items = super::super::wanted::items(config, ips, &sources, "eth0");
+        let items = super::super::wanted::items(config, ips, &sources, &[], "eth0");
         items.iter().flat_map(|item| steps(item, 7, policy)).collect()
     }
 
@@ -469,7 +551,7 @@ mod tests {
         let config = Config { source_hints: true, ..Config::default() };
         let policy = dual();
         let sources = sources(&config, &ips, &policy, &[]);
-        let items = super::super::wanted::items(&config, &ips, &sources, "eth0");
+        let items = super::super::wanted::items(&config, &ips, &sources, &[], "eth0");
         let lines: Vec<String> =
             items.iter().flat_map(|item| differences(&item.state, 7, &policy)).collect();
         expect![[r#"
@@ -480,6 +562,35 @@ mod tests {
             table 103 of address fd00::2 has no route
             the main table has no route fd00::/64 that says to send from fd00::2
             the main table has route 0.0.0.0/0 via 10.0.0.1 on link 7 of interface "eth0" again"#]]
+        .assert_eq(&lines.join("\n"));
+    }
+
+    #[test]
+    fn the_way_to_the_subnet_comes_back_before_the_default_route() {
+        let ips = [ip("10.0.0.2/24", Some("10.0.0.1")), ip("fd00::2/64", Some("fd00::1"))];
+        let config = Config::default();
+        let sources = sources(&config, &ips, &dual(), &[]);
+        let items =
+            |routes: &[_]| super::super::wanted::items(&config, &ips, &sources, routes, "eth0");
+        let items = items(&near_routes(&items(&[]), 7, &dual()));
+        let flushed = Policy { rules: sources.iter().map(rule).collect(), routes: Vec::new() };
+        let lines: Vec<String> =
+            items.iter().flat_map(|item| differences(&item.state, 7, &flushed)).collect();
+        expect![[r#"
+            table 102 of address 10.0.0.2 has no route 10.0.0.0/24
+            table 102 of address 10.0.0.2 has no default route via 10.0.0.1
+            table 103 of address fd00::2 has no route fd00::/64
+            table 103 of address fd00::2 has no route fe80::/64
+            table 103 of address fd00::2 has no default route via fd00::1"#]]
+        .assert_eq(&lines.join("\n"));
+        let steps = items.iter().flat_map(|item| steps(item, 7, &flushed));
+        let lines: Vec<String> = steps.map(|step| step.change.to_string()).collect();
+        expect![[r#"
+            append route 10.0.0.0/24 on link 7 in table 102
+            replace route 0.0.0.0/0 via 10.0.0.1 on link 7 in table 102
+            append route fd00::/64 on link 7 in table 103
+            append route fe80::/64 on link 7 in table 103
+            replace route ::/0 via fd00::1 on link 7 in table 103"#]]
         .assert_eq(&lines.join("\n"));
     }
 

@@ -1,7 +1,7 @@
 //! What an attachment of `sbr` wants, for ADD, CHECK and repair.
 
 use cni::{IpConfig, code};
-use wanted::{Because, Item, Place, State, Wanted};
+use wanted::{Because, Item, Place, SourceRoute, State, Wanted};
 
 use super::config::Config;
 use super::{NO_PREVIOUS, Recorded, Sbr, Source, addresses, plan};
@@ -30,7 +30,8 @@ impl Wants for Sbr {
     fn wanted(attached: &Attached<'_, Self>, (ips, sources): &Self::Observed) -> Wanted {
         let config = attached.config;
         let mut wanted = engine::wanted_of_another(attached.ifname);
-        wanted.extend(items(config, ips, sources, attached.ifname));
+        let routes = Recorded::routes(attached.recorded);
+        wanted.extend(items(config, ips, sources, routes, attached.ifname));
         wanted
     }
 
@@ -57,17 +58,19 @@ impl Wants for Sbr {
     }
 }
 
-/// The rules and the tables, in the order in which ADD makes them.
+/// The rules and the tables, in the order in which ADD makes them. `routes` are those into the
+/// addresses' subnets that ADD recorded.
 pub(super) fn items(
     config: &Config,
     ips: &[IpConfig],
     sources: &[Source],
+    routes: &[SourceRoute],
     ifname: &str,
 ) -> Vec<Item> {
     let rules = sources.iter().map(|&Source { address, table }| {
         State::Rule(wanted::Rule { link: ifname.to_owned(), from: address, table })
     });
-    let tables = plan::tables(config, ips, sources, ifname).map(State::SourceTables);
+    let tables = plan::tables(config, ips, sources, routes, ifname).map(State::SourceTables);
     rules.chain(tables).map(|state| Item::container(state, Because::Outbound)).collect()
 }
 

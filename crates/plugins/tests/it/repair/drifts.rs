@@ -1,5 +1,7 @@
 //! The table of drifts.
 
+mod chance;
+
 use serde_json::json;
 use testkit::{Container, Place};
 
@@ -243,6 +245,18 @@ const SBR: &[Drift] = &[
         "has no default route via 10.1.0.1",
     ),
     Drift(
+        "policy table flushed",
+        Inside,
+        "ip route flush table 100",
+        "table 100 of address 10.1.0.2 has no route 10.1.0.0/24",
+    ),
+    Drift(
+        "IPv6 policy table flushed",
+        Inside,
+        "ip -6 route flush table 101",
+        "table 101 of address fd00:1::2 has no route fd00:1::/64",
+    ),
+    Drift(
         "a route too many in the main table",
         Inside,
         "ip route add default via 10.1.0.1 dev eth0 onlink",
@@ -264,6 +278,19 @@ const MACVLAN: &[Drift] = &[
     Drift("MAC changed", Inside, "ip link set eth0 address 02:00:00:00:00:07", "02:00:00:00:00:07"),
     Drift("reservation gone", Host, "rm $ipam/n/fd00:1::2", "fd00:1::2 is not reserved"),
 ];
+
+/// Makes the parent.
+const PARENT: &str =
+    "ip link add p0 type veth peer name p1 && ip link set p0 up && ip link set p1 up";
+
+fn macvlan(node: &Node) -> Vec<(&'static str, serde_json::Value)> {
+    let ipam = json!({
+        "type": "host-local", "dataDir": node.dir("ipam"),
+        "ranges": [[{ "subnet": "10.1.0.0/24" }], [{ "subnet": "fd00:1::/64" }]],
+        "routes": [{ "dst": "0.0.0.0/0" }],
+    });
+    vec![("macvlan", json!({ "master": "p0", "ipam": ipam }))]
+}
 
 /// Ports of a bridge with VLANs.
 const VLANS: &[Drift] = &[
@@ -463,14 +490,9 @@ fn policy_routes_are_put_back() {
 fn a_single_link_is_put_back() {
     testkit::require!("root");
     let node = Node::new("drift-macvlan");
-    node.sh("ip link add p0 type veth peer name p1 && ip link set p0 up && ip link set p1 up");
+    node.sh(PARENT);
     let c1 = node.container("c1");
-    let ipam = json!({
-        "type": "host-local", "dataDir": node.dir("ipam"),
-        "ranges": [[{ "subnet": "10.1.0.0/24" }], [{ "subnet": "fd00:1::/64" }]],
-        "routes": [{ "dst": "0.0.0.0/0" }],
-    });
-    let chain = Chain::add(&node, &c1, vec![("macvlan", json!({ "master": "p0", "ipam": ipam }))]);
+    let chain = Chain::add(&node, &c1, macvlan(&node));
     let words = [("$ipam", node.dir("ipam").display().to_string())];
     let named = run(&node, &chain, &words, MACVLAN);
     eprintln!("MEASURED {named} drifts named and put back");
