@@ -6,6 +6,7 @@
 
 mod drifts;
 mod owners;
+mod vrf;
 
 use serde_json::{Value, json};
 use testkit::{Container, Lab, Place};
