@@ -144,6 +144,13 @@ fn advertise_in_frames(from: &Container, mac: &str) {
     }
 }
 
+/// Sends a router advertisement from fe80::bad to all nodes of the segment.
+pub(crate) fn advertise_to_all(from: &Container, mac: &str) {
+    let mac: String = mac.split(':').map(|byte| format!("\\x{byte}")).collect();
+    let frame = format!("\\x33\\x33\\x00\\x00\\x00\\x01{mac}\\x86\\xdd{ADVERTISEMENT}");
+    from.sh(&format!("/usr/bin/printf '{frame}' | socat -u STDIN INTERFACE:eth0"));
+}
+
 /// The IPv6 packet of an advertisement, as printf(1) reads it.
 const ADVERTISEMENT: &str = concat!(
     r"\x60\x00\x00\x00\x00\x30\x3a\xff",
@@ -156,7 +163,7 @@ const ADVERTISEMENT: &str = concat!(
 
 /// Has a container advertise itself as the host's router, and waits until the host has processed
 /// it.
-fn advertise(node: &Node, from: &Container, link: &str) {
+pub(crate) fn advertise(node: &Node, from: &Container, link: &str) {
     node.sh(&format!("timeout 60 sh -c 'until ip -6 addr show dev {link} scope link | grep -q inet6; do sleep 0.01; done'"));
     from.sh("timeout 60 sh -c 'until ip -6 addr show dev eth0 scope link -tentative | grep -q inet6; do sleep 0.01; done'");
     let shown = node.sh(&format!("ip -6 -br addr show dev {link} scope link"));

@@ -1,7 +1,6 @@
 //! Containers on a bridge that belongs to a VRF.
 
 use serde_json::json;
-use testkit::Place;
 
 use super::Chain;
 use crate::support::Node;
