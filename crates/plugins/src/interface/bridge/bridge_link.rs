@@ -383,6 +383,9 @@ fn delete_unused(index: &Index, bridge: &str) -> Result<(), Failure> {
             host.delete_link(link.index)?;
         }
     }
+    for (link, _) in &bridges {
+        vlan_gateway::remove_all(&mut host, link.index)?;
+    }
     for (link, note) in &bridges {
         delete_or_restore(&mut host, bridge, link, note)?;
     }
