@@ -10,7 +10,7 @@ use super::journals::{address, create_endpoint, done, of_endpoint, release};
 use super::support::{Driver, LAN, write_network};
 use crate::system::install;
 
-/// The calls that an engine sends for `network create`, `run --publish`, `rm` and `network rm`, with
+/// The calls that an engine sends for `network create`, `run --publish`, `rm` and `network rm`, and
 /// what it does itself in between.
 fn life(lab: &Lab, container: &str) {
     let (subnet, gateway) = ("10.71.0.0/24", "10.71.0.1/24");

@@ -44,8 +44,8 @@ fn an_etcd_that_is_gone_without_a_word_is_noticed_and_heard_again() {
         assert_eq!(n1.assign(&format!("c{index}")).unwrap().len(), 2);
     }
     eprintln!(
-        "MEASURED an etcd gone without a word: noticed after {:.1} s (wanted 30), heard again {:.1} s \
-         after its return",
+        "MEASURED an etcd gone without a word: noticed after {:.1} s (wanted 30), heard again \
+         {:.1} s after its return",
         noticed.as_secs_f64(),
         heard.as_secs_f64()
     );
