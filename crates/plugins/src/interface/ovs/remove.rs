@@ -44,13 +44,14 @@ pub(super) fn take_down(removal: &Removal<'_, Ovs>, failures: &mut Failures) {
     }
 }
 
-/// Lists the attachments of this network that the host's links and the database show.
+/// Lists the attachments of this network that the host's links, shared objects and the database
+/// show.
 pub(super) fn unrecorded(
     call: &Call<'_>,
     index: &Index,
     failures: &mut Failures,
 ) -> Vec<AttachmentKey> {
-    let mut found = failures.note("list links", pair::marked(call)).unwrap_or_default();
+    let mut found = pair::unrecorded(call, index, failures);
     match in_database(call) {
         // If there is no record, there may be no switch at all.
         Err(error) if error.code() == codes::SWITCH && !is_used(call, index) => {
