@@ -90,6 +90,28 @@ fn a_bridge_that_was_there_before_takes_no_router_advertisements() {
     assert_eq!(node.sh(&format!("cat {switch}")), "1\n");
 }
 
+/// The same by the link with a VLAN's gateway, which is a link of its own.
+#[test]
+fn vm_a_vlans_gateway_takes_no_router_advertisements() {
+    testkit::require!("root", "bridge-vlan-filtering", "program:socat");
+    let node = Node::new("advertise-vlan");
+    node.sh("sysctl -qw net.ipv6.conf.all.forwarding=0 net.ipv6.conf.default.accept_ra=1 net.ipv6.conf.default.accept_dad=0");
+    let c1 = node.container("c1");
+    let ipam = matrix::ipam(&node, Family::V4);
+    let keys = json!({ "isGateway": true, "vlan": 100, "ipam": ipam });
+    let bridge = |verb| node.run("bridge", verb).to(&c1).config(keys.clone());
+    let result = bridge("ADD").call().ok();
+    advertise(&node, &c1, "cni0.100");
+    assert_eq!(node.sh("ip -6 route show default; ip -6 addr show | grep 2001:db8:bad; true"), "");
+    let check = |keys| bridge("CHECK").prev(&result).config(keys).call();
+    check(json!({})).silent();
+    node.sh("echo 1 > /proc/sys/net/ipv6/conf/cni0.100/accept_ra");
+    check(json!({})).fails(104, "takes router advertisements");
+    assert!(check(json!({ cni::REPAIR: true })).succeeded());
+    check(json!({})).silent();
+    bridge("DEL").prev(&result).call().silent();
+}
+
 /// A bridge's port accepts what a container sends to the bridge's own group addresses: an
 /// advertisement in such a frame made the container the host's router, past the bridge's sysctl.
 #[test]
