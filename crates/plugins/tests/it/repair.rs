@@ -6,6 +6,7 @@
 
 mod drifts;
 mod owners;
+mod uplink;
 mod vrf;
 
 use serde_json::{Value, json};
