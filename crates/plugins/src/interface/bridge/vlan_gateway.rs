@@ -111,13 +111,13 @@ fn behind(host: &mut RouteSocket, port: &Link) -> Result<Option<Link>, Failure> 
     Ok(link.filter(|link| link.alias.as_deref() == Some(mark().as_str())))
 }
 
-/// Removes the links with gateways behind the ports of a bridge, which others may have renamed.
+/// Removes the links with gateways behind these ports of a bridge, which others may have renamed.
 ///
 /// # Errors
 /// Code 100 with the kernel's words.
-pub(super) fn remove_all(host: &mut RouteSocket, bridge: u32) -> Result<(), Failure> {
-    for port in host.links_of_master(bridge)? {
-        if let Some(link) = behind(host, &port)? {
+pub(super) fn remove_all(host: &mut RouteSocket, ports: &[Link]) -> Result<(), Failure> {
+    for port in ports {
+        if let Some(link) = behind(host, port)? {
             host.delete_link(link.index)?;
         }
     }
