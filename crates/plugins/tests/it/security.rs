@@ -93,7 +93,7 @@ fn a_bridge_that_was_there_before_takes_no_router_advertisements() {
 /// The same by the link with a VLAN's gateway, which is a link of its own.
 #[test]
 fn vm_a_vlans_gateway_takes_no_router_advertisements() {
-    testkit::require!("root", "bridge-vlan-filtering", "program:socat");
+    testkit::require!("full", "root", "bridge-vlan-filtering", "program:socat");
     let node = Node::new("advertise-vlan");
     node.sh("sysctl -qw net.ipv6.conf.all.forwarding=0 net.ipv6.conf.default.accept_ra=1 net.ipv6.conf.default.accept_dad=0");
     let c1 = node.container("c1");

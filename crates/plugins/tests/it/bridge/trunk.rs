@@ -10,7 +10,7 @@ use super::{ONE_V4, add, node_with};
 /// nor learnt from. Without the checks both are.
 #[test]
 fn vm_macspoofchk_is_not_passed_by_tagged_frames() {
-    testkit::require!("root", "bridge-vlan-filtering", "vlan");
+    testkit::require!("full", "root", "bridge-vlan-filtering", "vlan");
     for (name, is_checked) in [("bridge-tags", true), ("bridge-tags-free", false)] {
         let node = node_with(name, ONE_V4);
         let c1 = node.container("c1");

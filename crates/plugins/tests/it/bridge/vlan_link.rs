@@ -9,7 +9,7 @@ use super::{ONE_V4, add, answer_with, del, has_bridge, node_with, rename, succee
 /// removes the link all the same, and the bridge, which it is a port of.
 #[test]
 fn vm_a_vlans_link_that_was_renamed_goes_with_the_last() {
-    testkit::require!("root", "bridge-vlan-filtering");
+    testkit::require!("full", "root", "bridge-vlan-filtering");
     let node = node_with("bridge-vlan-renamed", ONE_V4);
     let before = Snapshot::take(&node.lab);
     let (c1, c2) = (node.container("c1"), node.container("c2"));

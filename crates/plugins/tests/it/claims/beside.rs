@@ -45,7 +45,7 @@ fn the_hosts_own_address_beside_the_container_is_refused() {
 /// By a VLAN device on the bridge, whatever its name is.
 #[test]
 fn vm_the_hosts_own_address_in_a_vlan_of_the_bridge_is_refused() {
-    testkit::require!("root", "bridge-vlan-filtering", "vlan");
+    testkit::require!("full", "root", "bridge-vlan-filtering", "vlan");
     let node = node("claims-named", &one("10.1.0.9/24", None));
     node.sh("ip link add br0 type bridge vlan_filtering 1 && ip link set br0 up && \
              ip link add link br0 name blue type vlan id 5 && ip link set blue up && \

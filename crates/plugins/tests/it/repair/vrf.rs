@@ -9,7 +9,7 @@ use crate::support::Node;
 /// that leads to the container: host ports and `route_localnet` followed it.
 #[test]
 fn vm_host_ports_use_the_bridge_that_is_in_a_vrf() {
-    testkit::require!("root", "vrf");
+    testkit::require!("full", "root", "vrf");
     let node = Node::new("vrf-ports");
     node.sh("ip link add red type vrf table 10 && ip link set red up && \
          ip link add cni0 type bridge && ip link set cni0 master red && ip link set cni0 up && \
