@@ -133,6 +133,18 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// [`StoreError`].
     fn create(&self, key: &Key, value: &Value) -> Result<Revision, StoreError>;
 
+    /// Creates a record that must not exist, if another one still has this revision. A store that
+    /// was restored from a copy lacks what was written since, whatever position it reports.
+    ///
+    /// # Errors
+    /// [`StoreError`]; [`StoreError::Conflict`] does not say which of the two it was.
+    fn create_while(
+        &self,
+        key: &Key,
+        value: &Value,
+        other: (&Key, &Revision),
+    ) -> Result<Revision, StoreError>;
+
     /// Replaces a record of this revision.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! The thread beside a service's loop: it answers at the service's status socket, and reads the
 //! configuration again when a signal asks for it (SIGHUP). It answers also while the loop hangs.
 
-use std::io::Write as _;
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use agent::report::Said;
 use agent::{Config, rights};
+use cnm::http::{Incoming, Kind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use signal_hook::consts::SIGHUP;
@@ -24,8 +25,12 @@ use crate::poll::drain;
 
 /// How often a process that follows its configuration looks at its files, and how long at least is
 /// between two looks.
-const LOOK: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+const LOOK: Duration = Duration::from_secs(2);
 const LOOK_AFTER: Duration = Duration::from_secs(1);
+/// How many clients are listened to at the status socket. One more takes the place of the oldest.
+const MOST: usize = 64;
+/// How long a client has for its question.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Returns the folder of the status sockets.
 pub(crate) fn folder(roots: &Roots) -> PathBuf {
@@ -144,12 +149,15 @@ fn attend(
     ended: &UnixStream,
     mut duties: Duties,
 ) {
-    let pause = duties.changed.as_ref().map(|_| LOOK);
+    let mut talks: Vec<Talk> = Vec::new();
     let mut looked = Instant::now();
     loop {
         let mut ready =
             vec![PollFd::new(ended, PollFlags::IN), PollFd::new(hangups, PollFlags::IN)];
         ready.extend(listener.as_ref().map(|of| PollFd::new(&of.socket, PollFlags::IN)));
+        let first = ready.len();
+        ready.extend(talks.iter().map(|talk| PollFd::new(&talk.stream, PollFlags::IN)));
+        let pause = pause(duties.changed.is_some(), talks.first());
         match poll(&mut ready, pause.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => {
@@ -174,15 +182,64 @@ fn attend(
         if let (true, Some(reload)) = (wanted, &mut duties.reload) {
             reload();
         }
+        let now = Instant::now();
+        let mut asks = is_ready[first..].iter();
+        talks.retain_mut(|talk| {
+            let has_said = asks.next().is_some_and(|says| *says);
+            now < talk.until && !(has_said && hear(talk, &*duties.answer))
+        });
         if let (Some(listener), Some(true)) = (&listener, is_ready.get(2))
             && let Ok((stream, _)) = listener.socket.accept()
-            && let Err(error) = exchange::answer(stream, &duties.answer)
+            && stream.set_nonblocking(true).is_ok()
         {
-            tracing::debug!(%error, "whoever asked for the status is gone");
+            if MOST <= talks.len() {
+                talks.remove(0);
+            }
+            let incoming = Incoming::new(Kind::Request, 0);
+            talks.push(Talk { stream, incoming, until: now + TIMEOUT });
         }
     }
     if let Some(listener) = listener {
         listener.close();
+    }
+}
+
+/// A client that has not asked yet. No client keeps another, or a signal, waiting.
+struct Talk {
+    stream: UnixStream,
+    incoming: Incoming,
+    until: Instant,
+}
+
+/// Returns how long to wait at most: until the next look at files, or until the time of the oldest
+/// client is over.
+fn pause(follows: bool, oldest: Option<&Talk>) -> Option<Timespec> {
+    let left = oldest.map(|talk| talk.until.saturating_duration_since(Instant::now()));
+    let pause = match (follows.then_some(LOOK), left) {
+        (Some(look), Some(left)) => Some(look.min(left)),
+        (look, left) => look.or(left),
+    };
+    pause.and_then(|pause| Timespec::try_from(pause).ok())
+}
+
+/// Reads what a client says, and answers once that is a question. Reports whether the client is
+/// done with.
+fn hear(talk: &mut Talk, answer: &dyn Fn(&str) -> Answer) -> bool {
+    let mut bytes = [0; 4096];
+    let asked = match talk.stream.read(&mut bytes) {
+        Ok(0) => return true,
+        Ok(count) => talk.incoming.feed(&bytes[..count]),
+        Err(error) => return error.kind() != io::ErrorKind::WouldBlock,
+    };
+    match asked {
+        Ok(Some(asked)) => {
+            if let Err(error) = exchange::reply(&talk.stream, &asked, answer) {
+                tracing::debug!(%error, "whoever asked for the status is gone");
+            }
+            true
+        }
+        Ok(None) => false,
+        Err(_) => true,
     }
 }
 
@@ -221,5 +278,28 @@ impl Changes {
     pub(crate) fn take(&self) -> Option<Config> {
         drain(&self.0.bell);
         self.0.config.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// More than are listened to: each used to be waited for, for two seconds.
+    #[test]
+    fn clients_that_say_nothing_keep_nobody_waiting() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let listener = Listener::open(Vec::new(), &path).unwrap();
+        let answer = Box::new(|_: &str| Answer::verdict(None));
+        let duties = Duties { answer, reload: None, changed: None };
+        let attendant = Attendant::start(Some(listener), duties, &AtomicBool::new(false)).unwrap();
+        let connect = |_| UnixStream::connect(&path).unwrap();
+        let silent: Vec<UnixStream> = (0..MOST * 2).map(connect).collect();
+        let (status, _) = exchange::ask(&path, "/readyz", Duration::from_secs(60)).unwrap();
+        assert_eq!(status, 200);
+        drop(silent);
+        drop(attendant);
+        assert!(!path.exists());
     }
 }

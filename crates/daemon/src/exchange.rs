@@ -17,7 +17,7 @@ use thiserror::Error;
 const LONGEST_ANSWER: usize = 16 << 20;
 /// What a question begins with if something is to be done.
 const POST: &str = "POST ";
-/// How long whoever asks may take.
+/// How long whoever asks may take to read a part of the answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What is answered.
@@ -55,16 +55,15 @@ impl Answer {
     }
 }
 
-/// Reads a connection's question and answers it.
-pub(crate) fn answer(
-    mut stream: UnixStream,
+/// Answers a connection's question.
+pub(crate) fn reply(
+    mut stream: &UnixStream,
+    asked: &Message,
     answer: impl FnOnce(&str) -> Answer,
 ) -> std::io::Result<()> {
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
-    let asked = receive(&mut stream, Incoming::new(Kind::Request, 0))?;
-    stream.write_all(respond(&asked, answer).as_bytes())
+    stream.write_all(respond(asked, answer).as_bytes())
 }
 
 /// Returns the answer to a question as it is sent.
@@ -184,8 +183,11 @@ mod tests {
         let server = std::thread::spawn(move || {
             // The connection whose question was given up is still there.
             for _ in 0..3 {
-                let (stream, _) = listener.accept().unwrap();
-                let _ = answer(stream, |target| Answer::verdict(Some(format!("no {target}"))));
+                let (mut stream, _) = listener.accept().unwrap();
+                if let Ok(asked) = receive(&mut stream, Incoming::new(Kind::Request, 0)) {
+                    let no = |target: &str| Answer::verdict(Some(format!("no {target}")));
+                    let _ = reply(&stream, &asked, no);
+                }
             }
         });
         let (status, body) = ask(&path, "/readyz?verbose", SHORT).unwrap();

@@ -192,6 +192,19 @@ fn inet(table: &TableRef) -> (Vec<NewChain>, Vec<NewRule>) {
             .has_any(field::ct_status(), field::ct_status_bits::DNAT)
             .set_ip6(Ip6Address::Destination, Ipv6Addr::LOCALHOST),
     );
+    // `raw` does not see every packet by its link: one that came through a bridge with
+    // `br_netfilter` passed prerouting as the bridge's, and does not pass it again for a VLAN
+    // device above (linux net/bridge/br_netfilter_hooks.c `ip_sabotage_in`). A translated packet
+    // had another address when it came in.
+    let came_in = || {
+        rule("input")
+            .in_net(field::ip_daddr(), net("127.0.0.0/8"))
+            .in_set(&[field::iifname()], Set::Localnet.name())
+    };
+    for translated in [field::ct_status_bits::SNAT, field::ct_status_bits::DNAT] {
+        rules.push(came_in().has_any(field::ct_status(), translated).returns());
+    }
+    rules.push(came_in().drop());
     // Other packets from ::1 could not be answered: where they are sent, ::1 is another host.
     rules.push(rule("output").in_net(field::ip6_saddr(), net("::1/128")).returns());
 

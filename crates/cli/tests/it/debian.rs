@@ -3,7 +3,7 @@
 
 use testkit::real::{Containerd, Pod, Podman, tell};
 use testkit::traffic::assert_no_tcp;
-use testkit::{Lab, Place, Snapshot, require};
+use testkit::{Lab, Place, Snapshot, require, wait_until};
 
 use crate::support::listing;
 use crate::system::{NETWRIGHT, SERVE, assert_only_left, fetch, netwrightd};
@@ -172,4 +172,38 @@ fn install_has_effect_on_the_newest_containerd() {
     let said = containerd.sh_in_root(&format!("{dir}/netwright uninstall 2>&1"));
     tell(runtime, "uninstall", &said);
     assert_eq!(folder(&containerd), packaged, "the plugins' folder is as the packages left it");
+}
+
+/// The same containerd already runs and has no network: `install` makes it ready without a restart,
+/// and it notices `uninstall` as well.
+#[test]
+fn what_install_writes_is_noticed_while_the_newest_containerd_runs() {
+    require!(
+        "full",
+        "root",
+        "program:containerd",
+        "program:runc",
+        "program:curl",
+        "file:/usr/bin/busybox",
+        "newest-engine"
+    );
+    let lab = Lab::with_processes("debian-newest-notices");
+    let dir = lab.dir().display().to_string();
+    lab.sh(&format!("cp {NETWRIGHT} {} {dir}/", netwrightd().display()));
+    let containerd = Containerd::newest(&lab, DEBIANS, |_| {});
+    assert!(containerd.version().contains("containerd 2."), "{}", containerd.version());
+    for time in 1..=20 {
+        containerd.network_ready().expect_err("there is no network");
+        containerd.sh_in_root(&format!("{dir}/netwright install"));
+        wait_until(&format!("the network to be ready, time {time}"), || {
+            containerd.network_ready().is_ok()
+        });
+        assert_eq!(containerd.loaded_network()["name"], "netwright");
+        let pod = containerd.run_pod(&Pod::new("any"));
+        assert_eq!(containerd.addresses(&pod).len(), 2);
+        containerd.remove_pod(&pod).unwrap();
+        containerd.sh_in_root(&format!("{dir}/netwright uninstall"));
+        wait_until("the network to be gone", || containerd.network_ready().is_err());
+    }
+    tell("containerd-unstable", "noticed", "20 of 20 times, install and uninstall");
 }

@@ -10,6 +10,7 @@ mod holders;
 mod journals;
 pub(crate) mod life;
 mod mended;
+mod modules;
 mod newest;
 mod ovs;
 mod proxy;

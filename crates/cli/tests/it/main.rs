@@ -16,6 +16,7 @@ mod docker;
 mod docs;
 mod doctor;
 mod foreign_forward;
+mod held;
 mod install;
 mod interop;
 mod linger;

@@ -7,12 +7,15 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use node_api::Refusal;
+use serde_json::Value;
 
 use super::table::{Block, NODES_KNOWN};
 use super::{ADDRESS, Node, unwritten};
 use crate::network::{Network, Range};
-use crate::record::{self, BlockId, BlockRecord, NodeRecord, Part, SpaceRecord, Want, space_key};
-use crate::store::{Filter, Kind, StoreError};
+use crate::record::{
+    self, BlockId, BlockRecord, NodeRecord, Part, SpaceRecord, Want, node_key, space_key,
+};
+use crate::store::{Filter, Key, Kind, Revision, StoreError};
 
 /// How many blocks are tried before all taken blocks are listed: in a mostly free range the first
 /// is free.
@@ -434,6 +437,16 @@ impl Node {
         result
     }
 
+    /// Creates a block's record, if this node's own record is what it wrote last.
+    fn create_block(&self, key: &Key, value: &Value) -> Result<Revision, StoreError> {
+        let own = node_key(&self.settings.node);
+        let known = self.lock().revision.clone();
+        match known {
+            Some(revision) => self.store.create_while(key, value, (&own, &revision)),
+            None => self.store.create(key, value),
+        }
+    }
+
     fn try_claim_noted(&self, id: &BlockId, epoch: u64, whose: Whose) -> Result<Tried, Refusal> {
         let mut record = BlockRecord {
             space: id.space.clone(),
@@ -444,9 +457,14 @@ impl Node {
             held: BTreeMap::new(),
             kept: BTreeMap::new(),
         };
-        let mut written = self.store.create(&id.key(), &record::write(&record));
+        let mut written = self.create_block(&id.key(), &record::write(&record));
         if written == Err(StoreError::Conflict) && whose == Whose::FreeNow {
             let found = self.store.get(&id.key()).map_err(|error| away(&error))?;
+            if found.is_none() {
+                // The block was not in the way: perhaps this node's record is not what it wrote.
+                self.look_at_own()?;
+                self.refuse_while_settling()?;
+            }
             let free_now = found.and_then(|entry| {
                 let found = record::read::<BlockRecord>(&entry.value)?;
                 found.node.is_empty().then_some((entry.revision, found.kept))

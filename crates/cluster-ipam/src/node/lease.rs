@@ -237,9 +237,14 @@ impl Node {
             );
             return Err(StoreError::Refused(text));
         };
+        let same_identity = record.identity == table.identity;
+        // Beats only grow. A backup may be restored with a higher revision than the store ever had.
+        let lacks_ours = record.run == self.settings.run && record.beat < table.beat;
+        if same_identity && table.renewed && lacks_ours && !record.fenced && !table.restored {
+            self.note_restored(&mut table);
+        }
         let next = record.epoch.max(table.epoch) + 1;
         let (was, beat) = (Some(entry.revision.clone()), record.beat);
-        let same_identity = record.identity == table.identity;
         if record.fenced {
             return Ok(Standing::Ours { was, epoch: next, beat });
         }
@@ -360,6 +365,11 @@ impl Node {
             return;
         }
         table.went_back = count;
+        self.note_restored(&mut table);
+    }
+
+    /// Distrusts all that is known until it was compared with the store, which was restored.
+    fn note_restored(&self, table: &mut Table) {
         table.restored = true;
         table.distrust();
         table.settling = Some(self.clock.now() + SETTLE);
@@ -370,6 +380,15 @@ impl Node {
             "the store was put back to an earlier state: what this node has is compared, and no blocks are taken for {} s",
             SETTLE.as_secs()
         ));
+    }
+
+    /// Checks now whether the node's record is what this process wrote last.
+    pub(super) fn look_at_own(&self) -> Result<(), Refusal> {
+        self.lock().watched = None;
+        self.watch_own().map_err(|error| match error {
+            StoreError::Refused(why) => Refusal::for_now(why),
+            error => away(&error),
+        })
     }
 
     /// Returns how long no blocks are taken yet after the store was restored.

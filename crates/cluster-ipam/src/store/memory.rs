@@ -35,6 +35,8 @@ struct Write {
     key: Key,
     was: Option<Revision>,
     value: Option<Value>,
+    /// Another record, and the revision that it must have.
+    only_while: Option<(Key, Revision)>,
 }
 
 /// A view of an in-memory store: each node of a test has one, with faults of its own, on the same
@@ -109,6 +111,14 @@ impl Memory {
         inner.late.clear();
     }
 
+    /// Restores a copy as `etcdutl snapshot restore --bump-revision` does: the store's position is
+    /// beyond all that it ever had.
+    pub fn put_back_ahead(&self, copy: Copy) {
+        let ahead = self.lock().version + 1_000_000;
+        self.put_back(copy);
+        self.lock().version = ahead;
+    }
+
     /// Sets whether a node is gone.
     pub fn set_gone(&self, node: &str, gone: bool) {
         let mut inner = self.lock();
@@ -178,8 +188,13 @@ impl Memory {
 
     fn write(&self, write: &Write) -> Result<Revision, StoreError> {
         let mut inner = self.lock();
-        let has = inner.records.get(&write.key).map(|(version, _)| Revision(version.to_string()));
-        if has != write.was {
+        let of = |key: &Key| {
+            let found = inner.records.get(key);
+            found.map(|(version, _)| Revision(version.to_string()))
+        };
+        let other_differs =
+            write.only_while.as_ref().is_some_and(|(key, is)| of(key).as_ref() != Some(is));
+        if of(&write.key) != write.was || other_differs {
             return Err(StoreError::Conflict);
         }
         inner.version += 1;
@@ -214,18 +229,28 @@ impl Store for Memory {
     }
 
     fn create(&self, key: &Key, value: &Value) -> Result<Revision, StoreError> {
-        let write = Write { key: key.clone(), was: None, value: Some(value.clone()) };
-        self.change("create", write)
+        let value = Some(value.clone());
+        self.change("create", Write { key: key.clone(), was: None, value, only_while: None })
+    }
+
+    fn create_while(
+        &self,
+        key: &Key,
+        value: &Value,
+        (other, revision): (&Key, &Revision),
+    ) -> Result<Revision, StoreError> {
+        let (value, only_while) = (Some(value.clone()), Some((other.clone(), revision.clone())));
+        self.change("create", Write { key: key.clone(), was: None, value, only_while })
     }
 
     fn update(&self, key: &Key, was: &Revision, value: &Value) -> Result<Revision, StoreError> {
         let (was, value) = (Some(was.clone()), Some(value.clone()));
-        self.change("update", Write { key: key.clone(), was, value })
+        self.change("update", Write { key: key.clone(), was, value, only_while: None })
     }
 
     fn delete(&self, key: &Key, was: &Revision) -> Result<(), StoreError> {
-        let write = Write { key: key.clone(), was: Some(was.clone()), value: None };
-        self.change("delete", write).map(|_| ())
+        let (key, was) = (key.clone(), Some(was.clone()));
+        self.change("delete", Write { key, was, value: None, only_while: None }).map(|_| ())
     }
 
     fn went_back(&self) -> u64 {

@@ -79,6 +79,20 @@ impl<S: Store> Store for Sure<S> {
         )
     }
 
+    fn create_while(
+        &self,
+        key: &Key,
+        value: &Value,
+        other: (&Key, &Revision),
+    ) -> Result<Revision, StoreError> {
+        self.write(
+            key,
+            None,
+            || self.inner.create_while(key, value, other),
+            |found| same(found, value).map(|entry| entry.revision.clone()),
+        )
+    }
+
     fn update(&self, key: &Key, was: &Revision, value: &Value) -> Result<Revision, StoreError> {
         self.write(
             key,

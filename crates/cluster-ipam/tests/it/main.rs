@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
+mod ahead;
 mod crash;
 mod faults;
 mod give;

@@ -91,8 +91,13 @@ impl Switches {
 /// Watches one database as long as the service lives.
 fn listen(remote: &Remote, mut ringer: &UnixStream) {
     loop {
-        let ended = follow(remote, ringer);
-        tracing::debug!(%remote, error = %ended, "not listening");
+        let mut heard = false;
+        let ended = follow(remote, ringer, &mut heard);
+        if heard {
+            tracing::warn!(%remote, error = %ended, "ports are not restored until the switch's database answers");
+        } else {
+            tracing::debug!(%remote, error = %ended, "not listening");
+        }
         // If the loop has ended, the process ends too; if the socket is full, the loop knows
         // already.
         let _ = ringer.write(&[0]);
@@ -100,8 +105,9 @@ fn listen(remote: &Remote, mut ringer: &UnixStream) {
     }
 }
 
-/// Writes a byte for everything that the server reports, until the connection ends.
-fn follow(remote: &Remote, mut ringer: &UnixStream) -> OvsdbError {
+/// Writes a byte for everything that the server reports, until the connection ends; `heard` says
+/// whether the server answered at all.
+fn follow(remote: &Remote, mut ringer: &UnixStream, heard: &mut bool) -> OvsdbError {
     let mut work = || -> Result<(), OvsdbError> {
         let until = || Instant::now() + TIMEOUT;
         let mut client = Client::connect(remote, Limits::default(), until())?;
@@ -112,6 +118,7 @@ fn follow(remote: &Remote, mut ringer: &UnixStream) -> OvsdbError {
             MonitorRequest { table: "Interface", columns: &["ofport", "ifindex", "error"], select },
         ];
         client.monitor(DATABASE, "netwrightd", &requests, until())?;
+        *heard = true;
         tracing::info!(%remote, "listening");
         loop {
             let _ = ringer.write(&[0]);

@@ -20,9 +20,9 @@ mod schedule;
 use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use cni::{AttachmentKey, Error};
+use cni::{AttachmentKey, Error, NetworkName};
 use cni_runtime::{Apart, Known, Presence, Repairs};
 use kernel::events::{Event, Listener};
 
@@ -45,6 +45,10 @@ const SIGNALS: u64 = 0;
 const EVENTS: u64 = 1;
 const SWITCH: u64 = 2;
 const CHANGES: u64 = 3;
+
+/// An attachment that takes longer waits for something: a switch or a server that is silent. Others
+/// of its network would wait for it too, each as long, so they wait for the next look instead.
+const WAITS: Duration = Duration::from_secs(2);
 
 /// Runs the service until a signal ends it.
 pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop> {
@@ -77,6 +81,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
         quarrels: Backoff::default(),
         remembered: Remembered::default(),
         host_links: BTreeSet::new(),
+        waiting: BTreeSet::new(),
     };
     // For what happened while no service listened.
     service.look().map_err(failed)?;
@@ -101,6 +106,8 @@ struct Service {
     remembered: Remembered,
     /// The names of attachments' links on the host, including bridges.
     host_links: BTreeSet<String>,
+    /// The attachments that waited for something when they were last looked at ([`WAITS`]).
+    waiting: BTreeSet<AttachmentKey>,
 }
 
 impl Service {
@@ -169,8 +176,9 @@ impl Service {
         let mut host_links = BTreeSet::new();
         let mut seen = BTreeSet::new();
         let (mut again, mut unread) = (false, Ok(()));
+        let (mut waiting, mut silent) = (BTreeSet::new(), BTreeSet::<NetworkName>::new());
         for runtime in self.node.runtimes.clone() {
-            let everything = match runtime.everything_at_paths(&self.node.roots) {
+            let mut everything = match runtime.everything_at_paths(&self.node.roots) {
                 Ok(everything) => everything,
                 Err(error) => {
                     tracing::error!(%error, "cannot read a cache");
@@ -178,6 +186,7 @@ impl Service {
                     continue;
                 }
             };
+            everything.known.sort_by_key(|known| self.waiting.contains(&known.key));
             for known in everything.known {
                 self.health.turns();
                 let apart = known.apart(&self.node.roots);
@@ -195,7 +204,19 @@ impl Service {
                 let links = result.interfaces.iter().filter(|link| link.sandbox.is_empty());
                 host_links.extend(links.map(|link| link.name.clone()));
                 seen.insert(known.key.clone());
-                again |= self.look_after(&runtime, &known);
+                if silent.contains(&known.key.network) {
+                    again = true;
+                    if self.waiting.contains(&known.key) {
+                        waiting.insert(known.key.clone());
+                    }
+                } else {
+                    let called = Instant::now();
+                    again |= self.look_after(&runtime, &known);
+                    if WAITS < called.elapsed() {
+                        waiting.insert(known.key.clone());
+                        silent.insert(known.key.network.clone());
+                    }
+                }
                 self.remembered.note(known);
             }
         }
@@ -204,6 +225,7 @@ impl Service {
         self.quarrels.keep(&seen);
         self.remembered.keep(&seen);
         self.host_links = host_links;
+        self.waiting = waiting;
         // Our own repairs cause events too; the second look is cheap, and finds what they
         // disturbed.
         let worked = processor_time().saturating_sub(worked);

@@ -3,6 +3,7 @@
 mod import;
 mod own_user;
 pub(crate) mod rig;
+mod silent;
 
 use std::collections::BTreeSet;
 use std::fs;

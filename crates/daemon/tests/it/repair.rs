@@ -8,6 +8,7 @@ mod dockers;
 mod flows;
 mod network_manager;
 mod ovs;
+mod silent;
 mod watch;
 
 use std::path::PathBuf;

@@ -6,6 +6,7 @@
 mod cluster;
 mod engine;
 mod hostport;
+mod localnet;
 mod masquerade;
 mod pod_link;
 mod pods;

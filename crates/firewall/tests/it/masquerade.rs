@@ -192,6 +192,9 @@ fn tables_read_well_and_can_be_read_back() {
         	chain input {
         		type filter hook input priority 110; policy accept;
         		ip6 daddr fd6e:6574:7772:6967:6874::1 ct status dnat ip6 daddr set ::1
+        		ip daddr 127.0.0.0/8 iifname @localnet ct status snat return
+        		ip daddr 127.0.0.0/8 iifname @localnet ct status dnat return
+        		ip daddr 127.0.0.0/8 iifname @localnet drop
         	}
 
         	chain forward {

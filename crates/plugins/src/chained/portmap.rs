@@ -219,8 +219,10 @@ fn chains(config: &Config, options: &Iptables, addresses: &[IpNet]) -> Chains {
 }
 
 /// Finds the interface by which the host should reach the container directly: one that the plugins
-/// before this one created. Only if they created none, it is the one that the kernel uses. Behind a
-/// gateway nothing of ours can block an answer.
+/// before this one created. If none of these leads there, it is the one that the kernel uses: a
+/// bridge may have its address on a VLAN device of others. Where they created some, a default route
+/// does not count, even without a gateway: it is the uplink's. Behind a gateway nothing of ours can
+/// block an answer.
 ///
 /// # Errors
 /// Code 100 when the kernel does not report it: half of what makes a port work would be missing.
@@ -240,7 +242,9 @@ fn host_ifname(
     // If the kernel uses one of them, no routes need to be read.
     let covered = taken.as_ref().is_none_or(|link| !made.contains(&link.name.as_str()));
     let own = if covered { host_side::link_leading_to(&mut host, &made, address)? } else { None };
-    match own.or(taken) {
+    let is_in_doubt = covered && own.is_none() && !made.is_empty();
+    let is_the_uplink = is_in_doubt && leads_by_default(&mut host, address)?;
+    match own.or(taken.filter(|_| !is_the_uplink)) {
         Some(link) if !link.loopback() => Ok(Some(link.name)),
         _ => {
             call.warn(format_args!(
@@ -250,6 +254,12 @@ fn host_ifname(
             Ok(None)
         }
     }
+}
+
+/// Says whether only a default route leads to an address.
+fn leads_by_default(host: &mut RouteSocket, address: IpAddr) -> Result<bool, Failure> {
+    let entry = host.route_entry_in(None, address)?;
+    Ok(entry.is_some_and(|entry| entry.destination.prefix_len() == 0))
 }
 
 fn put_in_place(

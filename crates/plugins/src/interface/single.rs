@@ -24,7 +24,7 @@ use wanted::{Because, Item, State, Wanted};
 
 use crate::engine::{Attached, Attaching, Difference, Enter, Kind, Picture, Removal, Wants};
 use crate::shared::attachment;
-use crate::shared::claim::{self, Place};
+use crate::shared::claim::{self, Met, Place};
 use crate::shared::container::{self, Options};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
@@ -276,11 +276,12 @@ impl<T: SingleLink> Wants for Single<T> {
         found.extend(Difference::of(T::verify(call, config, link.as_ref(), namespaces))?);
         let Some(link) = link else { return Ok(found) };
         let (host, inside) = (&mut namespaces.host, &mut namespaces.inside);
-        let met = claim::follow(call.attachment(), &link, None, host, inside)?;
+        let Some(met) = claim::follow(call.attachment(), &link, None, host, inside)? else {
+            return Ok(found);
+        };
         let ips = attached.result.container_ips(attached.ifname);
         let ips: Vec<IpNet> = ips.map(|ip| ip.address).collect();
-        let own = met.map(|met| met.host).unwrap_or_default();
-        let refused = claim::refuse_addresses_of(call, host, &own, &ips);
+        let refused = refuse_the_hosts(call, host, &met, &ips);
         found.extend(Difference::of(refused.map_err(claim::as_drift))?);
         Ok(found)
     }
@@ -377,11 +378,22 @@ fn claim_addresses<T: SingleLink>(
     let Some(met) = claim::follow(call.attachment(), &link, device, host, inside)? else {
         return Ok(());
     };
-    claim::refuse_addresses_of(call, host, &met.host, &ips)?;
+    refuse_the_hosts(call, host, &met, &ips)?;
     let places = [Place::Segment(met.segment)];
     recorded[claim::CLAIMS] = claim::objects(&places, &ips).into();
     attaching.record(&recorded, &namespaces.netns)?;
     claim::take(call, index, &places, &ips)
+}
+
+/// Refuses addresses that the host has on the container's segment.
+fn refuse_the_hosts(
+    call: &Call<'_>,
+    host: &mut RouteSocket,
+    met: &Met,
+    ips: &[IpNet],
+) -> Result<(), Failure> {
+    claim::refuse_addresses_of(call, host, &met.host, ips)?;
+    claim::refuse_addresses_on(call, host, &met.segment, ips)
 }
 
 /// Describes the container's interface in the result.

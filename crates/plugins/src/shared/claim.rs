@@ -377,6 +377,38 @@ pub fn refuse_addresses_of(
     Ok(())
 }
 
+/// Refuses addresses that the host has on a container's segment by a link beside the container's,
+/// whatever that link's name: a macvlan of its own on the parent, a VLAN device, the other end of a
+/// bridge's port. Links that belong to a VRF are not looked at.
+///
+/// # Errors
+/// As [`refuse_addresses_of`].
+pub fn refuse_addresses_on(
+    call: &Call<'_>,
+    host: &mut RouteSocket,
+    segment: &Segment,
+    ips: &[IpNet],
+) -> Result<(), Failure> {
+    for ip in ips {
+        let address = ip.addr().to_canonical();
+        // The host seldom has the address, and may have thousands of others.
+        let route = host.route_to(address).ok().flatten();
+        if route.is_none_or(|route| route.kind != RouteKind::Local) {
+            continue;
+        }
+        for present in host.addresses(None)? {
+            if present.address.addr() == address
+                && let Some(link) = host.link_by_index(present.ifindex)?
+                && place::is_on(host, &link, segment)?
+                && !may_conflict(call)?
+            {
+                return Err(own(address, &link.name));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Turns what ADD would refuse into what CHECK reports: something is not as ADD left it.
 #[must_use]
 pub fn as_drift(error: Failure) -> Failure {

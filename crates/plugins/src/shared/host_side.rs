@@ -190,8 +190,8 @@ impl Covered {
 }
 
 /// Finds the interface by which the host should reach an address, among those that plugins created
-/// for a container: the one with the narrowest direct route in the main table. A foreign route that
-/// covers it does not count.
+/// for a container: the one with the narrowest direct route, in the main table or in that of the
+/// VRF that it belongs to. A foreign route that covers it does not count.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
@@ -203,7 +203,8 @@ pub fn link_leading_to(
     let mut best: Option<(u8, Link)> = None;
     for name in names {
         let Some(link) = host.link_by_name(name)? else { continue };
-        let filter = RouteFilter { oif: Some(link.index), ..RouteFilter::main(IpFamily::of(to)) };
+        let table = Some(LinkTable::of(host, &link)?.table);
+        let filter = RouteFilter { family: IpFamily::of(to), table, oif: Some(link.index) };
         let routes = host.routes(filter)?;
         let leads = routes.iter().filter(|route| leads_directly(route, to));
         let narrowest = leads.map(|route| route.destination.prefix_len()).max();

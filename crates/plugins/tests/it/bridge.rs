@@ -1,6 +1,8 @@
 //! `bridge`: each row of the reference's behaviour, and what ours does better.
 
 mod matrix;
+mod trunk;
+mod vlan_link;
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
 //! Two containers that share a segment do not get the same address, nor the host's own.
 
+mod beside;
 mod segments;
 mod told;
 

@@ -1,5 +1,6 @@
 //! `ovs`: ports of a real Open vSwitch with the user-space datapath.
 
+mod advertise;
 mod away;
 mod bad;
 mod database;

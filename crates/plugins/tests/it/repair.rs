@@ -6,6 +6,8 @@
 
 mod drifts;
 mod owners;
+mod uplink;
+mod vrf;
 
 use serde_json::{Value, json};
 use testkit::{Container, Lab, Place};

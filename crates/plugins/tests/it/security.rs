@@ -90,6 +90,28 @@ fn a_bridge_that_was_there_before_takes_no_router_advertisements() {
     assert_eq!(node.sh(&format!("cat {switch}")), "1\n");
 }
 
+/// The same by the link with a VLAN's gateway, which is a link of its own.
+#[test]
+fn vm_a_vlans_gateway_takes_no_router_advertisements() {
+    testkit::require!("full", "root", "bridge-vlan-filtering", "program:socat");
+    let node = Node::new("advertise-vlan");
+    node.sh("sysctl -qw net.ipv6.conf.all.forwarding=0 net.ipv6.conf.default.accept_ra=1 net.ipv6.conf.default.accept_dad=0");
+    let c1 = node.container("c1");
+    let ipam = matrix::ipam(&node, Family::V4);
+    let keys = json!({ "isGateway": true, "vlan": 100, "ipam": ipam });
+    let bridge = |verb| node.run("bridge", verb).to(&c1).config(keys.clone());
+    let result = bridge("ADD").call().ok();
+    advertise(&node, &c1, "cni0.100");
+    assert_eq!(node.sh("ip -6 route show default; ip -6 addr show | grep 2001:db8:bad; true"), "");
+    let check = |keys| bridge("CHECK").prev(&result).config(keys).call();
+    check(json!({})).silent();
+    node.sh("echo 1 > /proc/sys/net/ipv6/conf/cni0.100/accept_ra");
+    check(json!({})).fails(104, "takes router advertisements");
+    assert!(check(json!({ cni::REPAIR: true })).succeeded());
+    check(json!({})).silent();
+    bridge("DEL").prev(&result).call().silent();
+}
+
 /// A bridge's port accepts what a container sends to the bridge's own group addresses: an
 /// advertisement in such a frame made the container the host's router, past the bridge's sysctl.
 #[test]
@@ -144,6 +166,13 @@ fn advertise_in_frames(from: &Container, mac: &str) {
     }
 }
 
+/// Sends a router advertisement from fe80::bad to all nodes of the segment.
+pub(crate) fn advertise_to_all(from: &Container, mac: &str) {
+    let mac: String = mac.split(':').map(|byte| format!("\\x{byte}")).collect();
+    let frame = format!("\\x33\\x33\\x00\\x00\\x00\\x01{mac}\\x86\\xdd{ADVERTISEMENT}");
+    from.sh(&format!("/usr/bin/printf '{frame}' | socat -u STDIN INTERFACE:eth0"));
+}
+
 /// The IPv6 packet of an advertisement, as printf(1) reads it.
 const ADVERTISEMENT: &str = concat!(
     r"\x60\x00\x00\x00\x00\x30\x3a\xff",
@@ -156,7 +185,7 @@ const ADVERTISEMENT: &str = concat!(
 
 /// Has a container advertise itself as the host's router, and waits until the host has processed
 /// it.
-fn advertise(node: &Node, from: &Container, link: &str) {
+pub(crate) fn advertise(node: &Node, from: &Container, link: &str) {
     node.sh(&format!("timeout 60 sh -c 'until ip -6 addr show dev {link} scope link | grep -q inet6; do sleep 0.01; done'"));
     from.sh("timeout 60 sh -c 'until ip -6 addr show dev eth0 scope link -tentative | grep -q inet6; do sleep 0.01; done'");
     let shown = node.sh(&format!("ip -6 -br addr show dev {link} scope link"));

@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 
 /// Where runtimes keep their containers, by ID; `*` is any one folder.
-const PLACES: [&str; 21] = [
+const PLACES: [&str; 31] = [
     // containerd's shims: for Kubernetes, nerdctl and Docker (`moby`).
     "/run/containerd/io.containerd.runtime.v2.task/*",
     "/run/containerd/io.containerd.grpc.v1.cri/sandboxes",
@@ -20,6 +20,18 @@ const PLACES: [&str; 21] = [
     "/run/k3s/containerd/io.containerd.grpc.v1.cri/containers",
     "/run/k3s/containerd/io.containerd.sandbox.controller.v1.shim/*",
     "/run/k3s/containerd/runc/*",
+    // For k0s.
+    "/run/k0s/containerd/io.containerd.runtime.v2.task/*",
+    "/run/k0s/containerd/io.containerd.grpc.v1.cri/sandboxes",
+    "/run/k0s/containerd/io.containerd.grpc.v1.cri/containers",
+    "/run/k0s/containerd/io.containerd.sandbox.controller.v1.shim/*",
+    "/run/k0s/containerd/runc/*",
+    // For MicroK8s, a snap.
+    "/var/snap/microk8s/common/run/containerd/io.containerd.runtime.v2.task/*",
+    "/var/snap/microk8s/common/run/containerd/io.containerd.grpc.v1.cri/sandboxes",
+    "/var/snap/microk8s/common/run/containerd/io.containerd.grpc.v1.cri/containers",
+    "/var/snap/microk8s/common/run/containerd/io.containerd.sandbox.controller.v1.shim/*",
+    "/var/snap/microk8s/common/run/containerd/runc/*",
     // Kata's sandboxes, whose processes run in a virtual machine.
     "/run/vc/sbs",
     "/run/vc/vm",
@@ -82,6 +94,10 @@ mod tests {
             "run/k3s/containerd/io.containerd.runtime.v2.task/k8s.io/c1",
             "run/k3s/containerd/io.containerd.grpc.v1.cri/sandboxes/c1",
             "run/k3s/containerd/runc/k8s.io/c1",
+            "run/k0s/containerd/io.containerd.runtime.v2.task/k8s.io/c1",
+            "run/k0s/containerd/io.containerd.grpc.v1.cri/sandboxes/c1",
+            "var/snap/microk8s/common/run/containerd/io.containerd.runtime.v2.task/k8s.io/c1",
+            "var/snap/microk8s/common/run/containerd/io.containerd.grpc.v1.cri/sandboxes/c1",
             "run/containers/storage/overlay-containers/c1",
             "run/vc/sbs/c1",
             "run/kata/c1",

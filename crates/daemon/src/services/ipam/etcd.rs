@@ -81,10 +81,12 @@ impl Etcd {
     /// Applies a request if the record has this revision; 0 means that there is no record. Returns
     /// etcd's revision after that.
     fn change(&self, key: &Key, was: &str, request: &Value) -> Result<Revision, StoreError> {
-        let body = json!({
-            "compare": [{"key": name(key), "target": "MOD", "result": "EQUAL", "mod_revision": was}],
-            "success": [request],
-        });
+        self.change_if(&[is_at(key, was)], request)
+    }
+
+    /// Applies a request if all comparisons hold ([`is_at`]).
+    fn change_if(&self, compare: &[Value], request: &Value) -> Result<Revision, StoreError> {
+        let body = json!({"compare": compare, "success": [request]});
         let answer: TransactionAnswer = self.ask("kv/txn", &body)?;
         if answer.succeeded {
             Ok(Revision(answer.header.revision))
@@ -92,6 +94,11 @@ impl Etcd {
             Err(StoreError::Conflict)
         }
     }
+}
+
+/// Compares a record's revision; 0 means that there is no record.
+fn is_at(key: &Key, revision: &str) -> Value {
+    json!({"key": name(key), "target": "MOD", "result": "EQUAL", "mod_revision": revision})
 }
 
 fn path(key: &Key) -> String {
@@ -146,6 +153,16 @@ impl Store for Etcd {
     fn create(&self, key: &Key, value: &Value) -> Result<Revision, StoreError> {
         let put = json!({"request_put": {"key": name(key), "value": bytes(&value.to_string())}});
         self.change(key, "0", &put)
+    }
+
+    fn create_while(
+        &self,
+        key: &Key,
+        value: &Value,
+        (other, revision): (&Key, &Revision),
+    ) -> Result<Revision, StoreError> {
+        let put = json!({"request_put": {"key": name(key), "value": bytes(&value.to_string())}});
+        self.change_if(&[is_at(key, "0"), is_at(other, &revision.0)], &put)
     }
 
     fn update(&self, key: &Key, was: &Revision, value: &Value) -> Result<Revision, StoreError> {

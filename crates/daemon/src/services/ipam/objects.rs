@@ -269,6 +269,19 @@ impl Store for Objects {
         Ok(revision)
     }
 
+    /// The API server changes one object at a time, so the other one is read just before.
+    fn create_while(
+        &self,
+        key: &Key,
+        value: &Value,
+        (other, revision): (&Key, &Revision),
+    ) -> Result<Revision, StoreError> {
+        match self.get(other)? {
+            Some(found) if found.revision == *revision => self.create(key, value),
+            _ => Err(StoreError::Conflict),
+        }
+    }
+
     fn update(&self, key: &Key, was: &Revision, value: &Value) -> Result<Revision, StoreError> {
         let (api, object) = (self.of(key.kind), object(key, Some(was), value));
         let params =

@@ -371,10 +371,12 @@ fn delete_unused(index: &Index, bridge: &str) -> Result<(), Failure> {
     let note = read_note(index, bridge)?;
     let mut host = RouteSocket::open()?;
     let bridges = bridges_of(&mut host, bridge, &note)?;
+    let mut ports = Vec::new();
     for (link, _) in &bridges {
-        if has_attachments(&mut host, link.index)? {
-            return Ok(());
-        }
+        ports.extend(host.links_of_master(link.index)?);
+    }
+    if ports.iter().any(is_of_attachment) {
+        return Ok(());
     }
     for name in &note.vlan_links {
         if let Some(link) = host.link_by_name(name)?
@@ -383,6 +385,7 @@ fn delete_unused(index: &Index, bridge: &str) -> Result<(), Failure> {
             host.delete_link(link.index)?;
         }
     }
+    vlan_gateway::remove_all(&mut host, &ports)?;
     for (link, note) in &bridges {
         delete_or_restore(&mut host, bridge, link, note)?;
     }
@@ -472,9 +475,8 @@ fn is_ours(link: &Link, note: &BridgeNote) -> bool {
     }
 }
 
-fn has_attachments(host: &mut RouteSocket, bridge: u32) -> Result<bool, Failure> {
-    let ports = host.links_of_master(bridge)?;
-    Ok(ports.iter().any(|port| port.alias.as_deref().is_some_and(owner::is_of_attachment)))
+fn is_of_attachment(port: &Link) -> bool {
+    port.alias.as_deref().is_some_and(owner::is_of_attachment)
 }
 
 fn has_ports(host: &mut RouteSocket, bridge: u32) -> Result<bool, Failure> {

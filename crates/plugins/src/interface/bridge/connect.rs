@@ -239,7 +239,8 @@ impl Reach {
             return claim::refuse_unroutable(call, host, &self.routed, ips);
         }
         let ips: Vec<IpNet> = ips.iter().map(|ip| ip.address).collect();
-        claim::refuse_addresses_of(call, host, self.own.as_slice(), &ips)
+        claim::refuse_addresses_of(call, host, self.own.as_slice(), &ips)?;
+        claim::refuse_addresses_on(call, host, &self.segment, &ips)
     }
 
     /// Reports addresses that the host has there by now (CHECK).

@@ -44,13 +44,22 @@ pub(super) fn ensure(
         }
         None => {
             let port = format!("veth{}", cni::owner::sha512_hex(name, 8));
+            if let Some(renamed) = other_end(host, &port)? {
+                let message = format!(
+                    "link {name:?} with the gateway of VLAN {vlan} is called {:?} by now",
+                    renamed.name
+                );
+                return Err(Failure::new(codes::CONFLICT, message).with_details(
+                    "give it its name back, or remove it: the next ADD creates it again",
+                ));
+            }
             if !note.vlan_links.iter().any(|known| known == name) {
                 note.vlan_links.push(name.to_owned());
             }
             let new = NewLink {
                 mac: wanted.mac.as_ref().and_then(|mac| mac.parse().ok()),
                 mtu: Some(bridge.mtu),
-                alias: Some(format!("{}gateway", owner::PREFIX)),
+                alias: Some(mark()),
                 ..NewLink::new(name, LinkKind::Veth(VethPeer::new(&port)))
             };
             let link = host.create_link(&new)?;
@@ -79,6 +88,40 @@ fn connect(link: &Link, port: u32, bridge: &Link, vlan: u16) -> Vec<Change> {
     changes.push(Change::AddBridgeVlan { ifindex: port, side, vlan: BridgeVlan::access(vlan) });
     changes.push(Change::SetLink { ifindex: link.index, set: up });
     changes
+}
+
+/// Returns the mark of a link with gateways.
+fn mark() -> String {
+    format!("{}gateway", owner::PREFIX)
+}
+
+/// Finds the link with the gateways whose other end has this name.
+fn other_end(host: &mut RouteSocket, port: &str) -> Result<Option<Link>, Failure> {
+    match host.link_by_name(port)? {
+        Some(port) => behind(host, &port),
+        None => Ok(None),
+    }
+}
+
+/// Finds the link with gateways behind a port, whatever its name is by now.
+fn behind(host: &mut RouteSocket, port: &Link) -> Result<Option<Link>, Failure> {
+    let is_here = port.is_kind("veth") && port.link_netnsid.is_none();
+    let Some(index) = port.peer_index.filter(|_| is_here) else { return Ok(None) };
+    let link = host.link_by_index(index)?;
+    Ok(link.filter(|link| link.alias.as_deref() == Some(mark().as_str())))
+}
+
+/// Removes the links with gateways behind these ports of a bridge, which others may have renamed.
+///
+/// # Errors
+/// Code 100 with the kernel's words.
+pub(super) fn remove_all(host: &mut RouteSocket, ports: &[Link]) -> Result<(), Failure> {
+    for port in ports {
+        if let Some(link) = behind(host, port)? {
+            host.delete_link(link.index)?;
+        }
+    }
+    Ok(())
 }
 
 /// Reports whether a link is one that we created for the gateways of a VLAN.

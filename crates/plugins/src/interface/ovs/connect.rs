@@ -16,7 +16,7 @@ use super::made::{Made, report};
 use super::mirrors::{self, SeenMirror};
 use super::place::Place;
 use super::rows::{self, Owner, ids};
-use super::{Ovs, interior};
+use super::{Ovs, interior, local_port};
 use crate::engine::{self, Attaching};
 use crate::shared::claim::{self, Segment};
 use crate::shared::container::{self, Options};
@@ -24,7 +24,7 @@ use crate::shared::failure::Failure;
 use crate::shared::identity::Identity;
 use crate::shared::namespaces::Namespaces;
 use crate::shared::pair::{NewPair, Pair};
-use crate::shared::{owner, pair};
+use crate::shared::{advertisements, owner, pair};
 
 /// The datapath that reads frames as they are.
 const USER_SPACE: &str = "netdev";
@@ -46,6 +46,9 @@ pub(crate) struct Recorded {
     pub(super) inside: Option<Identity>,
     /// The claims that keep these addresses from other attachments here ([`claim`]).
     pub(super) claims: Vec<String>,
+    /// Whether the bridge's own link takes no router advertisements for its sake.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) quiet: bool,
 }
 
 /// What the database contained before anything was changed.
@@ -270,6 +273,7 @@ fn make(
         shares: config.create.is_some() || config.tunnel.is_some(),
         inside: None,
         claims: Vec::new(),
+        quiet: false,
     };
     attaching.record(&recorded, site.netns)?;
     attaching.begin(Some(site.netns));
@@ -305,6 +309,10 @@ fn make(
         true => site.switch.wait_for_first_port(&config.bridge, &interface, &name)?,
         false => site.switch.wait_for_port(&interface, &name)?,
     };
+    if local_port::quiet(index, site.host, &config.bridge, call.attachment())? {
+        recorded.quiet = true;
+        attaching.record(&recorded, site.netns)?;
+    }
     let made = match pair {
         Some(pair) => {
             prepare(site, &pair, call, mac, user_space)?;
@@ -372,6 +380,8 @@ fn prepare(
 ) -> Result<(), Failure> {
     let set = LinkSet { no_own_ipv6: true, ..LinkSet::default() };
     site.host.apply_one(&Change::SetLink { ifindex: pair.host_index, set })?;
+    // A switch in user space leaves the frames that it reads to the kernel too.
+    advertisements::refuse(&pair.host_ifname)?;
     let set = LinkSet { mac: Some(mac), ..LinkSet::default() };
     let ifindex = pair.container_index;
     site.inside.apply_one(&Change::SetLink { ifindex, set })?;

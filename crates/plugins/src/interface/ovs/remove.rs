@@ -11,7 +11,7 @@ use super::connect::{Recorded, remove_ports};
 use super::database::{ATTEMPTS, Numbered, Switch, busy, number};
 use super::place::Place;
 use super::rows::{self, has_id, ids};
-use super::{NAME, Ovs, defaults, interior, mirrors};
+use super::{NAME, Ovs, defaults, interior, local_port, mirrors};
 use crate::engine::Removal;
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
@@ -20,7 +20,7 @@ use crate::shared::{attachment, pair};
 /// Removes everything that ADD created: first the port, since the switch would report an error for a
 /// missing link, then the link.
 pub(super) fn take_down(removal: &Removal<'_, Ovs>, failures: &mut Failures) {
-    let Removal { call, key, netns, .. } = removal;
+    let Removal { call, index, key, netns, .. } = removal;
     let (netns, recorded) = (netns.as_ref(), removal.recorded.as_ref());
     match take_out(call, key, recorded) {
         // There is no record, so most likely nothing exists. If it does, GC finds it.
@@ -36,15 +36,22 @@ pub(super) fn take_down(removal: &Removal<'_, Ovs>, failures: &mut Failures) {
     failures.note("remove the port's link", interior::remove_link(key, &name, netns, inside));
     let host = recorded.map(|recorded| recorded.host_ifname.as_str());
     failures.note("remove the link", pair::remove(call, key, host, netns));
+    let known = recorded.map(|recorded| recorded.bridge.clone());
+    let bridge = known.or_else(|| Config::of(call).ok().map(|config| config.bridge));
+    if let Some(bridge) = bridge {
+        let released = local_port::release(index, &bridge, key);
+        failures.note("restore the bridge's own link", released);
+    }
 }
 
-/// Lists the attachments of this network that the host's links and the database show.
+/// Lists the attachments of this network that the host's links, shared objects and the database
+/// show.
 pub(super) fn unrecorded(
     call: &Call<'_>,
     index: &Index,
     failures: &mut Failures,
 ) -> Vec<AttachmentKey> {
-    let mut found = failures.note("list links", pair::marked(call)).unwrap_or_default();
+    let mut found = pair::unrecorded(call, index, failures);
     match in_database(call) {
         // If there is no record, there may be no switch at all.
         Err(error) if error.code() == codes::SWITCH && !is_used(call, index) => {

@@ -25,10 +25,18 @@ impl Wants for Ovs {
         let mut wanted = Wanted::new();
         let claims = recorded.map(|recorded| recorded.claims.as_slice());
         wanted.extend(claim::wanted(claims.unwrap_or_default()));
+        let quiet = |link: String| Item::host(State::NoAdvertisements { link }, Because::Safety);
+        if recorded.is_some_and(|recorded| recorded.quiet) {
+            wanted.push(quiet(bridge.clone()));
+        }
         match config.kind {
             PortKind::Veth => {
                 let port = host_end(config, recorded, attached);
                 wanted.extend(pair::wanted_ends(&port, recorded.is_some(), attached));
+                // The reference's plugin does not prevent this, so it is not a difference there.
+                if recorded.is_some() {
+                    wanted.push(quiet(port.clone()));
+                }
                 let up = State::Up { link: port.clone() };
                 let state = State::OvsPort { port, is_link: true, bridge, mac };
                 wanted.push(Item::host(state, Because::Created));

@@ -68,6 +68,14 @@ impl Segment {
         let base = if of_switch { Base::Name } else { Base::Number(link.index) };
         Segment { base, ifname: link.name.clone(), vlans, container }
     }
+
+    /// Reports whether these VLANs of a link of the host are the segment.
+    fn is_at(&self, link: &Link, vlans: &[String]) -> bool {
+        let there = Segment::at(link, vlans.to_vec(), None);
+        let same_link =
+            self.base == there.base && (self.base != Base::Name || self.ifname == there.ifname);
+        same_link && self.container.is_none() && self.vlans == there.vlans
+    }
 }
 
 impl Place {
@@ -158,7 +166,7 @@ pub fn follow(
     let mut vlans = Vec::new();
     let mut own = Vec::new();
     for step in 0..DEPTH {
-        let Some(next) = next(&at, host, inside)? else {
+        let Some(next) = next(&at, host, Some(&mut *inside))? else {
             if step == 0 {
                 let segment = device.map(|link| Segment::of_link(link, None));
                 return Ok(segment.map(|segment| Met { segment, host: own }));
@@ -193,6 +201,29 @@ pub fn vlan_link(host: &mut RouteSocket, segment: &Segment) -> Result<Option<Lin
     if name.len() < 16 { Ok(host.link_by_name(&name)?) } else { Ok(None) }
 }
 
+/// Reports whether a link of the host leads to a segment, by the same steps as a container's
+/// ([`follow`]).
+///
+/// # Errors
+/// Code 100 when the kernel does not answer.
+pub(super) fn is_on(
+    host: &mut RouteSocket,
+    link: &Link,
+    segment: &Segment,
+) -> Result<bool, Failure> {
+    let mut at = Step { link: link.clone(), in_container: false, vlan: None };
+    let mut vlans = Vec::new();
+    for _ in 0..DEPTH {
+        if segment.is_at(&at.link, &vlans) {
+            return Ok(true);
+        }
+        let Some(next) = next(&at, host, None)? else { return Ok(false) };
+        vlans.extend(next.vlan.clone());
+        at = next;
+    }
+    Ok(false)
+}
+
 /// A link on the way to the segment.
 #[derive(Debug)]
 struct Step {
@@ -205,7 +236,7 @@ struct Step {
 fn next(
     at: &Step,
     host: &mut RouteSocket,
-    inside: &mut RouteSocket,
+    inside: Option<&mut RouteSocket>,
 ) -> Result<Option<Step>, Failure> {
     let link = &at.link;
     let is_pair = link.is_kind("veth");
@@ -218,7 +249,10 @@ fn next(
         return Ok(None);
     }
     let in_container = at.in_container && !crosses;
-    let socket = if in_container { inside } else { host };
+    let socket = match inside {
+        Some(inside) if in_container => inside,
+        _ => host,
+    };
     let Some(other) = socket.link_by_index(index)? else { return Ok(None) };
     if !is_pair {
         let vlan = link.vlan.filter(|vlan| vlan.id != 0).map(|vlan| {

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use serde_json::json;
-use testkit::Place as _;
+use testkit::{Place as _, Snapshot};
 use testkit::traffic::assert_pings;
 
 use super::{Pod, assert_silent, keys, verdicts, verdicts_of};
@@ -100,6 +100,22 @@ fn interfaces_of_one_container_share_the_table() {
     assert_eq!(two.c.sh("nft list ruleset"), "");
     own.del();
     assert_eq!(verdicts(&node), Vec::<String>::new());
+}
+
+/// DEL of a container of which nothing is recorded, by a path that now leads to another one.
+#[test]
+fn del_of_what_nothing_was_written_down_of_leaves_another_container_closed() {
+    testkit::require!("root");
+    let node = on_parent::host("policy-inside-astray");
+    let c2 = Pod::new(&node, "c2", "macvlan");
+    c2.add();
+    let before = Snapshot::of(&*c2.c);
+    let answer = c2.policy("DEL").id("c1").call();
+    assert!(answer.succeeded(), "{answer:?}");
+    before.assert_same(&Snapshot::of(&*c2.c));
+    assert_eq!(inside(&c2), CLOSED);
+    c2.check();
+    c2.del();
 }
 
 /// DEL without a path, DEL without a record, and GC, which has no path but that of the record.

@@ -1,0 +1,75 @@
+//! The switch's own link on the host, the bridge's local port. The switch floods containers' frames
+//! to it as to every port, so it must accept no router advertisements (CVE-2020-10749).
+//!
+//! The first attachment of a bridge notes the link's setting, and the last one restores it.
+
+use cni::AttachmentKey;
+use kernel::route::{Link, RouteSocket};
+use serde_json::json;
+use state::{Index, Release};
+
+use crate::shared::advertisements;
+use crate::shared::failure::Failure;
+use crate::shared::shared_object::LOCK_TIMEOUT;
+
+/// The kinds of links that a switch creates, in the kernel or in user space.
+const KINDS: [&str; 2] = ["openvswitch", "tun"];
+
+/// In the note: the value of the link's sysctl before.
+const WAS: &str = "was";
+
+/// Returns the name under which attachments share the setting.
+fn object(bridge: &str) -> String {
+    format!("sysctl net/ipv6/conf/{bridge}/accept_ra")
+}
+
+/// Makes the link of a bridge accept no router advertisements, and holds that for the attachment.
+/// Returns whether the host has the link.
+///
+/// # Errors
+/// Code 100 when the kernel refuses, 105 or 11 when our own files fail.
+pub(super) fn quiet(
+    index: &Index,
+    host: &mut RouteSocket,
+    bridge: &str,
+    key: &AttachmentKey,
+) -> Result<bool, Failure> {
+    // No link can have a longer name.
+    let named = if bridge.len() < 16 { host.link_by_name(bridge)? } else { None };
+    let is_the_switchs =
+        |link: &Link| link.name == bridge && KINDS.iter().any(|kind| link.is_kind(kind));
+    if named.as_ref().is_none_or(|link| !is_the_switchs(link)) {
+        return Ok(false);
+    }
+    let object = object(bridge);
+    let _lock = index.lock(&object, LOCK_TIMEOUT)?;
+    // Held before anything is changed: releasing it undoes what follows.
+    index.hold(&object, key)?;
+    if let Some(was) = advertisements::accepting_value(bridge) {
+        if index.known_note(&object)?.is_none() {
+            index.note(&object, &json!({ WAS: was }))?;
+        }
+        advertisements::refuse(bridge)?;
+    }
+    Ok(true)
+}
+
+/// Releases it for an attachment. The last one restores the setting.
+///
+/// # Errors
+/// As [`quiet`].
+pub(super) fn release(index: &Index, bridge: &str, key: &AttachmentKey) -> Result<(), Failure> {
+    let object = object(bridge);
+    if !index.holds(&object, key) && !index.has_note(&object)? {
+        return Ok(());
+    }
+    let _lock = index.lock(&object, LOCK_TIMEOUT)?;
+    if index.release(&object, key)? == Release::Held {
+        return Ok(());
+    }
+    let note = index.known_note(&object)?;
+    if let Some(was) = note.as_ref().and_then(|note| note[WAS].as_str()) {
+        advertisements::restore(bridge, was)?;
+    }
+    Ok(index.take_note(&object).map(drop)?)
+}

@@ -1,0 +1,30 @@
+//! The link with a VLAN's gateway, under another name.
+
+use serde_json::json;
+use testkit::Snapshot;
+
+use super::{ONE_V4, add, answer_with, del, has_bridge, node_with, rename, succeeds};
+
+/// Someone renames the link: the next ADD says so and makes no second gateway, and the last DEL
+/// removes the link all the same, and the bridge, which it is a port of.
+#[test]
+fn vm_a_vlans_link_that_was_renamed_goes_with_the_last() {
+    testkit::require!("full", "root", "bridge-vlan-filtering");
+    let node = node_with("bridge-vlan-renamed", ONE_V4);
+    let before = Snapshot::take(&node.lab);
+    let (c1, c2) = (node.container("c1"), node.container("c2"));
+    let config = json!({ "vlan": 100, "isGateway": true, "ipam": { "type": "fixed" } });
+    add(&node, &c1).config(config.clone()).call().ok();
+    rename(&node, "cni0.100", "mine0");
+    answer_with(&node, &ONE_V4.replace("10.1.0.2", "10.1.0.3"));
+    let words = "link \"cni0.100\" with the gateway of VLAN 100 is called \"mine0\" by now";
+    add(&node, &c2).config(config.clone()).call().fails(108, words);
+    assert!(succeeds(&node.lab, "ip -o addr show dev mine0 | grep -q 10.1.0.1/24"));
+    del(&node, &c1).config(config).call().silent();
+    assert!(!succeeds(&node.lab, "ip link show mine0"));
+    assert!(!has_bridge(&node));
+    for container in [c1, c2] {
+        container.delete();
+    }
+    before.assert_same(&Snapshot::take(&node.lab));
+}
