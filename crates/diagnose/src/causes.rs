@@ -5,6 +5,8 @@
 //! containers, and either the pair is known to belong together, or the other one is a symptom of a
 //! way that the first one breaks.
 
+use std::collections::BTreeSet;
+
 use scene::{Namespace, Scene};
 
 use crate::finding::{Finding, Severity, Way, WayKind};
@@ -176,21 +178,29 @@ fn extend<T: PartialEq>(all: &mut Vec<T>, more: Vec<T>) {
     }
 }
 
-/// The same difference of several containers is one finding of their network.
+/// The same difference of several containers is one finding of their network. Several plugins may
+/// tell it of one attachment.
 fn together(findings: Vec<Finding>) -> Vec<Finding> {
     let difference = |finding: &Finding| {
         let (attachment, what) = finding.object.split_once(": ")?;
         let (network, _) = attachment.split_once('/')?;
-        (finding.id == "attachment-differs").then(|| (network.to_owned(), what.to_owned()))
+        (finding.id == "attachment-differs")
+            .then(|| (network.to_owned(), what.to_owned(), attachment.to_owned()))
     };
-    let differences: Vec<Option<(String, String)>> = findings.iter().map(difference).collect();
+    let differences: Vec<Option<(String, String, String)>> =
+        findings.iter().map(difference).collect();
     let mut all = Vec::with_capacity(findings.len());
     for (mut finding, own) in findings.into_iter().zip(&differences) {
-        let others = differences.iter().filter(|other| own.is_some() && *other == own).count();
-        if let (Some((network, what)), 2..) = (own, others) {
-            finding.object = format!("{network}: {what}");
-            finding.says = format!("{others} attachments to {network}: {what}");
-            finding.fix = vec!["netwright repair".to_owned()];
+        if let Some((network, what, _)) = own {
+            let is_same = |one: &&(String, String, String)| one.0 == *network && one.1 == *what;
+            let same = differences.iter().flatten().filter(is_same);
+            let attachments: BTreeSet<&str> = same.map(|one| one.2.as_str()).collect();
+            let count = attachments.len();
+            if 1 < count {
+                finding.object = format!("{network}: {what}");
+                finding.says = format!("{count} attachments to {network}: {what}");
+                finding.fix = vec!["netwright repair".to_owned()];
+            }
         }
         all.push(finding);
     }
@@ -406,5 +416,12 @@ mod tests {
         );
         let dropped = Finding::error("forward-dropped", "ip filter/FORWARD rule 1", "dropped");
         assert_eq!(listed([all, vec![dropped]].concat()).len(), 1);
+        // Two plugins miss the same thing.
+        let table = "missing: table inet netwright";
+        let portmap = differs("c1", table).at("plugin portmap of network mynet");
+        assert_eq!(
+            listed(vec![differs("c1", table), portmap]),
+            ["attachment-differs mynet/c1/eth0: missing: table inet netwright: "]
+        );
     }
 }

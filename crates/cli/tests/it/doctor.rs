@@ -1,5 +1,6 @@
 //! `netwright doctor`.
 
+mod drifts;
 mod findings;
 mod follow;
 mod input;
