@@ -7,3 +7,4 @@ mod input;
 mod scene;
 mod situations;
 mod sound;
+mod untouched;

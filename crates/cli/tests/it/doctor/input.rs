@@ -19,11 +19,14 @@ fn probes_leave_nothing() {
     let inside = Snapshot::of(&node.c1);
     let bundle = node.lab.dir().join("bundle.json");
     let to = ["--to", "203.0.113.2:80"];
+    let path = bundle.to_str().unwrap();
     for arguments in [
         &["doctor"][..],
-        &["doctor", "c1"],
+        &["doctor", "c1", "--verbose"],
         &[&["doctor"], to.as_slice()].concat(),
-        &["doctor", "--bundle", bundle.to_str().unwrap()],
+        &["doctor", "--bundle", path],
+        &["doctor", "--no-probe", "--strict", "--ignore", "port-hidden", "--output", "json"],
+        &["doctor", "--from", path],
     ] {
         call_in(&node.lab, arguments).succeeded();
     }
