@@ -31,6 +31,7 @@ pub mod sysctl;
 pub mod tracefs;
 pub mod tun;
 mod wire;
+pub mod wireguard;
 
 pub use mac::MacAddr;
 pub use netlink::{Errno, NetlinkError};
