@@ -5,6 +5,7 @@ mod container;
 pub mod filter;
 mod namespace;
 mod node;
+mod segment;
 
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +15,7 @@ pub use namespace::{
     RouteRule, RuleAction, Transport,
 };
 pub use node::{Network, Plugin, Pool, Program, Service};
+pub use segment::{Ipvlan, IpvlanMode, IpvlanReach, Loss, MacvlanMode, Peer, PortVlan};
 
 /// The version of the format. A reader refuses a scene of a higher one.
 pub const FORMAT: u32 = 1;

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::filter::Ruleset;
+use crate::segment::{Ipvlan, Loss, MacvlanMode, Peer, PortVlan};
 
 /// A network namespace at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,6 +69,24 @@ pub struct Link {
     pub vlan_filtering: bool,
     /// The table of a VRF.
     pub vrf_table: Option<u32>,
+    /// The VLAN of an 802.1Q link.
+    pub vlan: Option<u16>,
+    /// The VLANs of a port of a bridge that distinguishes them; of such a bridge: those in which the
+    /// node itself takes part.
+    pub vlans: Vec<PortVlan>,
+    /// Whom a macvlan may talk to.
+    pub macvlan: Option<MacvlanMode>,
+    /// What an ipvlan does.
+    pub ipvlan: Option<Ipvlan>,
+    /// What loses its packets on purpose.
+    pub losses: Vec<Loss>,
+    /// The peers of a WireGuard tunnel; `None`: it is none, or they could not be read.
+    pub peers: Option<Vec<Peer>>,
+    /// Whether a tunnel leaves the checksums of the packets in it to the links below; `None`: it is
+    /// none, or that could not be read.
+    pub tx_checksums: Option<bool>,
+    /// The VXLAN tunnel takes its destinations from whoever uses it: a switch, or a program.
+    pub external: bool,
     /// Its addresses.
     pub addresses: Vec<Address>,
 }

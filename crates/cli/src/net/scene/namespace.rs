@@ -1,6 +1,7 @@
 //! Reads one network namespace, all of it in one visit.
 
 mod map;
+mod segments;
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -161,6 +162,7 @@ impl Read {
         };
         socket.set_most(self.kept);
         self.links(&mut socket, is_node);
+        self.segments(&mut socket, is_node);
         for family in [IpFamily::V4, IpFamily::V6] {
             self.routes(&mut socket, family);
             let found = optional(socket.neighbours(family, None), family);
