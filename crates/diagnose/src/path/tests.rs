@@ -248,3 +248,19 @@ fn what_was_not_read_makes_it_unknown() {
     }];
     assert_eq!(v4(&scene, "outside"), "unknown");
 }
+
+/// As Cilium has them for what its proxy gets and sends.
+#[test]
+fn the_uplink_is_that_of_the_main_table() {
+    let mut scene = node();
+    let of_table = |table: u32, link: u32| Route { table, ..route("0.0.0.0/0", link, None) };
+    let local = Route { kind: RouteKind::Other, ..of_table(2004, 1) };
+    scene.host.routes.splice(..0, [local, of_table(2005, 9)]);
+    let name = |scene: &Scene, ipv4: bool| uplink(scene, ipv4).map(|link| link.name.clone());
+    assert_eq!(name(&scene, true).as_deref(), Some("up0"));
+    // Another default route is for when the first one fails.
+    let second = Route { metric: 700, ..route("0.0.0.0/0", 9, None) };
+    scene.host.routes.insert(0, second);
+    assert_eq!(name(&scene, true).as_deref(), Some("up0"));
+    assert_eq!(name(&scene, false).as_deref(), Some("up0"));
+}
