@@ -127,6 +127,22 @@ impl Shell {
         }
     }
 
+    /// Writes one of several reports that come one after another: as text with an empty line
+    /// between them, or each as a line of JSON.
+    pub(crate) fn print_next<R: Report>(&mut self, report: &R, is_first: bool) {
+        match self.format {
+            Format::Text => {
+                let between = if is_first { "" } else { "\n" };
+                self.raw(format!("{between}{}", lines(report.text())).as_bytes());
+            }
+            Format::Json => {
+                let mut line = serde_json::to_vec(report).expect("reports have string keys only");
+                line.push(b'\n');
+                self.raw(&line);
+            }
+        }
+    }
+
     /// Confirms what was done: a message for people, a document for programs.
     pub(crate) fn confirm<R: Report>(&mut self, report: &R) {
         match self.format {
@@ -354,6 +370,30 @@ mod tests {
         shell.raw(b"two");
         shell.say("three");
         assert_eq!(gone.text(), "");
+    }
+
+    #[test]
+    fn reports_that_follow_each_other_can_be_told_apart() {
+        #[derive(Serialize)]
+        struct Said {
+            what: &'static str,
+        }
+        impl Report for Said {
+            fn text(&self) -> String {
+                format!("{}\n", self.what)
+            }
+        }
+        for (format, expected) in [
+            (Format::Text, "one\n\ntwo\n"),
+            (Format::Json, "{\"what\":\"one\"}\n{\"what\":\"two\"}\n"),
+        ] {
+            let output = Seen::default();
+            let mut shell = shell(&output, &Seen::default(), false, false);
+            shell.format = format;
+            shell.print_next(&Said { what: "one" }, true);
+            shell.print_next(&Said { what: "two" }, false);
+            assert_eq!(output.text(), expected);
+        }
     }
 
     #[test]

@@ -8,3 +8,4 @@ mod scene;
 mod situations;
 mod sound;
 mod untouched;
+mod watch;
