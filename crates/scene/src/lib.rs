@@ -9,7 +9,7 @@ mod segment;
 
 use serde::{Deserialize, Serialize};
 
-pub use container::{Attachment, Container, Drift, Port};
+pub use container::{Attachment, Container, Drift, Item, ItemKind, Port, Unfinished};
 pub use namespace::{
     Address, ConntrackTable, Fdb, Link, Listener, Namespace, Neighbour, NextHop, Route, RouteKind,
     RouteRule, RuleAction, Transport,

@@ -18,6 +18,7 @@ mod processes;
 mod runtime_names;
 mod services;
 mod steps;
+mod wanted_items;
 mod xtables;
 
 use std::collections::BTreeSet;
@@ -96,7 +97,8 @@ pub(crate) fn read(
                 }
             }
             Some(Err(reason)) => picture.hole(Part::Namespace, Some(&id), reason),
-            None if subject.container.alive.is_none() => {
+            // Of an ADD that failed there may be no namespace that could be seen.
+            None if subject.container.alive.is_none() && !subject.is_unfinished() => {
                 let reason = "it cannot be seen from here whether it exists";
                 picture.hole(Part::Namespace, Some(&id), reason);
             }
