@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use scene::{Namespace, Scene};
 
 use crate::finding::{Finding, Severity, Way, WayKind};
+use crate::rules::is_because_of;
 
 /// A finding with what it explains.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,8 +56,9 @@ impl Diagnosis {
 }
 
 /// Findings by how deep they lie, the deepest first: those of a row do not explain each other.
-const DEPTHS: [&[&str]; 13] = [
+const DEPTHS: [&[&str]; 14] = [
     &["not-seen"],
+    &["not-judged"],
     &["network-broken"],
     &["network-refused", "network-incomplete", "service-not-ready", "pool-nearly-full"],
     &["network-shadowed", "subnet-taken", "namespace-gone"],
@@ -75,6 +77,7 @@ const DEPTHS: [&[&str]; 13] = [
     ],
     &[
         "attachment-differs",
+        "attachment-unfinished",
         "not-checked",
         "reverse-path-filter",
         "port-address-gone",
@@ -209,6 +212,9 @@ fn together(findings: Vec<Finding>) -> Vec<Finding> {
 
 /// Says whether a finding explains another one.
 fn explains(cause: &Finding, finding: &Finding) -> bool {
+    if is_because_of(finding, cause) {
+        return true;
+    }
     let is_deeper = depth_of(cause) < depth_of(finding) && cause.severity <= finding.severity;
     if !is_deeper || cause.severity == Severity::Unknown || !hits_same(cause, finding) {
         return false;

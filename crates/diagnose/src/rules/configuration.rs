@@ -1,13 +1,14 @@
 //! What is configured: networks, plugins, address pools, services.
 
 use ipnet::IpNet;
-use scene::{Network, Part, Pool, Scene};
+use scene::{Network, Pool, Scene};
 
-use super::{Rule, nothing};
+use super::Rule;
 use crate::Look;
 use crate::finding::Finding;
 
 pub(super) const RULE: Rule = Rule {
+    judges: "network configurations",
     ids: &[
         "network-broken",
         "network-refused",
@@ -17,9 +18,8 @@ pub(super) const RULE: Rule = Rule {
         "subnet-taken",
         "service-not-ready",
     ],
-    needs: &[Part::Networks],
-    asks: nothing,
     judge,
+    ..Rule::NONE
 };
 
 /// Of how many addresses of a pool one may be free before the pool counts as nearly full.

@@ -16,13 +16,14 @@ use scene::filter::Hook;
 use scene::{Part, Port as Published, Scene, Transport};
 
 use self::say::Sort;
-use super::{Rule, containers, family_of, is_outbound, nothing};
+use super::{Rule, containers, family_of, is_outbound};
 use crate::Look;
 use crate::filter::{Carries, Holds, Layer, Place, Port};
 use crate::finding::{Family, Finding};
 use crate::path::{self, Outcome, Passed, Site, Stop, Trip, Why, follow_filters};
 
 pub(super) const RULE: Rule = Rule {
+    judges: "packet filters",
     ids: &[
         "forward-dropped",
         "input-dropped",
@@ -33,8 +34,8 @@ pub(super) const RULE: Rule = Rule {
         "not-translated",
     ],
     needs: &[Part::Links, Part::Routes, Part::Nftables],
-    asks: nothing,
     judge,
+    ..Rule::NONE
 };
 
 /// How many filters on one way are named: each is looked for as if those before it were gone.
@@ -54,9 +55,6 @@ const SOME: usize = 16;
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let scene = look.scene;
-    if scene.lacks(Part::Links, None) || scene.lacks(Part::Nftables, None) {
-        return Vec::new();
-    }
     let limit = if MANY < size(scene) { SOME } else { CONTAINERS };
     let mut found = Vec::new();
     for family in [Family::V4, Family::V6] {

@@ -1,12 +1,45 @@
-//! What could not be read: unknown is not fine.
+//! What could not be read, and what could not be judged because of that: unknown is not fine.
+
+use std::collections::BTreeSet;
 
 use scene::Part;
 
-use super::{Rule, nothing};
+use super::Rule;
 use crate::Look;
 use crate::finding::Finding;
 
-pub(super) const RULE: Rule = Rule { ids: &["not-seen"], needs: &[], asks: nothing, judge };
+/// `not-judged` is what a rule says whose needs have holes.
+pub(super) const RULE: Rule =
+    Rule { judges: "what was read", ids: &["not-seen", "not-judged"], judge, ..Rule::NONE };
+
+/// Says that a rule has not judged, since parts of the node could not be read.
+pub(super) fn not_judged(rule: &Rule, missing: Vec<Part>) -> Finding {
+    let says = format!("{} could not be judged", rule.judges);
+    let parts = missing.into_iter().map(|part| part.as_str().to_owned());
+    Finding { seen: parts.collect(), ..Finding::unknown("not-judged", rule.judges, says) }
+}
+
+/// Says of which containers a rule has judged nothing. `all`: how many there are.
+pub(super) fn not_judged_of(rule: &Rule, all: usize, blind: BTreeSet<String>) -> Finding {
+    let (judges, count) = (rule.judges, blind.len());
+    let says = format!("{judges} could not be judged of {count} of {all} containers");
+    let finding = Finding::unknown("not-judged", format!("{judges} of containers"), says);
+    Finding { hits: blind.into_iter().collect(), ..finding }
+}
+
+/// Says whether a rule has not judged because of a hole that is told.
+pub(crate) fn is_because_of(judged: &Finding, hole: &Finding) -> bool {
+    judged.id == "not-judged"
+        && hole.id == "not-seen"
+        && match hole.hits.is_empty() {
+            true => judged.hits.is_empty() && is_of_part(judged, &hole.object),
+            false => hole.hits.iter().any(|id| judged.hits.contains(id)),
+        }
+}
+
+fn is_of_part(judged: &Finding, part: &str) -> bool {
+    part == Part::Namespace.as_str() || judged.seen.iter().any(|missing| missing == part)
+}
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let holes = look.scene.holes.iter().filter(|hole| {
@@ -49,6 +82,23 @@ mod tests {
     use super::*;
     use crate::question::Answers;
     use scene::{Hole, Scene};
+
+    #[test]
+    fn what_was_not_judged_is_explained_by_what_was_not_read() {
+        let judges = Rule { judges: "routes", ..RULE };
+        let of_node = not_judged(&judges, vec![Part::Routes, Part::Links]);
+        let of_some = not_judged_of(&judges, 2, BTreeSet::from(["c1".to_owned()]));
+        assert_eq!(of_some.says, "routes could not be judged of 1 of 2 containers");
+        let hole = |object: &str| Finding::unknown("not-seen", object, "not read");
+        for object in ["routes", "links and addresses", "the network namespace"] {
+            assert!(is_because_of(&of_node, &hole(object)), "{object}");
+        }
+        assert!(!is_because_of(&of_node, &hole("kernel parameters")));
+        assert!(!is_because_of(&of_some, &hole("routes")));
+        assert!(is_because_of(&of_some, &hole("routes of c1").hits("c1")));
+        assert!(!is_because_of(&of_some, &hole("routes of c2").hits("c2")));
+        assert!(!is_because_of(&of_node, &hole("routes of c1").hits("c1")));
+    }
 
     #[test]
     fn a_hole_is_told_with_a_remedy() {

@@ -2,15 +2,24 @@
 
 use scene::{Container, Link, Namespace, Part};
 
-use super::{Rule, containers, family_of, nothing};
+use super::{Rule, containers, family_of};
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
 
-pub(super) const RULE: Rule = Rule {
-    ids: &["link-down", "no-carrier", "mtu-too-large", "address-duplicate"],
+/// Ways out of the node.
+pub(super) const UPLINKS: Rule = Rule {
+    judges: "ways out of this node",
+    ids: &["link-down", "no-carrier"],
     needs: &[Part::Links, Part::Routes],
-    asks: nothing,
+    judge: uplinks,
+    ..Rule::NONE
+};
+
+pub(super) const RULE: Rule = Rule {
+    judges: "links and addresses",
+    ids: &["mtu-too-large", "address-duplicate"],
     judge,
+    ..Rule::NONE
 };
 
 /// The main routing table (RT_TABLE_MAIN).
@@ -20,8 +29,7 @@ const MAIN: u32 = 254;
 const IDLE_KINDS: [&str; 3] = ["bridge", "veth", "dummy"];
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
-    let mut found = uplinks(look);
-    found.extend(sizes(look));
+    let mut found = sizes(look);
     found.extend(duplicates(&look.scene.host, None));
     for container in containers(look) {
         if let Some(inside) = &container.inside {
@@ -195,7 +203,7 @@ mod tests {
     fn ids(scene: &Scene) -> Vec<&'static str> {
         let answers = Answers::default();
         let look = Look { scene, answers: &answers, only: None, to: None };
-        judge(look).into_iter().map(|finding| finding.id).collect()
+        uplinks(look).into_iter().chain(judge(look)).map(|finding| finding.id).collect()
     }
 
     fn node() -> Scene {

@@ -10,10 +10,20 @@ use crate::finding::{Finding, WayKind};
 use crate::question::{Answer, Asked, Question};
 
 pub(super) const RULE: Rule = Rule {
-    ids: &["nameserver-loopback", "nameserver-silent", "nameserver-fails"],
-    needs: &[Part::Names],
+    judges: "answers of servers of names",
+    ids: &["nameserver-silent", "nameserver-fails"],
     asks,
     judge,
+    ..Rule::NONE
+};
+
+/// Servers that are the container's own loopback.
+pub(super) const LOOPBACK: Rule = Rule {
+    judges: "servers of names in containers",
+    ids: &["nameserver-loopback"],
+    inside: &[Part::Listeners, Part::Nftables],
+    judge: loopbacks,
+    ..Rule::NONE
 };
 
 /// The port of servers of names (RFC 1035 §4.2).
@@ -48,7 +58,6 @@ fn asks(look: Look<'_>) -> Vec<Question> {
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for container in containers(look) {
-        found.extend(loopback(look, container));
         for (asked, answer) in look.answers.from(Some(&container.id)) {
             if let Asked::Name { server } = asked {
                 found.extend(silent(container, *server, answer));
@@ -58,8 +67,12 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     found
 }
 
+fn loopbacks(look: Look<'_>) -> Vec<Finding> {
+    containers(look).filter_map(loopback).collect()
+}
+
 /// An address of loopback in resolv.conf is the container's own, not the node's.
-fn loopback(look: Look<'_>, container: &Container) -> Option<Finding> {
+fn loopback(container: &Container) -> Option<Finding> {
     if !servers(container).all(|server| server.is_loopback()) {
         return None;
     }
@@ -74,11 +87,7 @@ fn loopback(look: Look<'_>, container: &Container) -> Option<Finding> {
     let is_translated = inside.filter.tables.iter().any(|table| {
         table.chains.iter().any(|chain| chain.base.as_ref().is_some_and(|base| base.kind == "nat"))
     });
-    if serves
-        || is_translated
-        || look.scene.lacks(Part::Listeners, Some(&container.id))
-        || look.scene.lacks(Part::Nftables, Some(&container.id))
-    {
+    if serves || is_translated {
         return None;
     }
     let says = format!(
@@ -160,7 +169,7 @@ mod tests {
     #[test]
     fn the_containers_own_loopback_is_no_server() {
         let (scene, answers) = (scene("127.0.0.53"), Answers::default());
-        assert_eq!(judge(look(&scene, &answers))[0].id, "nameserver-loopback");
+        assert_eq!(loopbacks(look(&scene, &answers))[0].id, "nameserver-loopback");
         assert_eq!(asks(look(&scene, &answers)), []);
     }
 

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use scene::{Container, Namespace, Part};
+use scene::{Container, Namespace};
 
 use super::{Rule, containers};
 use crate::Look;
@@ -12,10 +12,11 @@ use crate::path::Site;
 use crate::question::{Answer, Asked, Question};
 
 pub(super) const RULE: Rule = Rule {
+    judges: "neighbours",
     ids: &["neighbour-wrong", "address-claimed"],
-    needs: &[Part::Links, Part::Neighbours],
     asks,
     judge,
+    ..Rule::NONE
 };
 
 fn sites(look: Look<'_>) -> Vec<Site<'_>> {
@@ -47,23 +48,15 @@ fn asks(look: Look<'_>) -> Vec<Question> {
 }
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
-    let scene = look.scene;
-    if scene.lacks(Part::Links, None) {
-        return Vec::new();
-    }
     let mut found = Vec::new();
     let everybody = sites(Look { only: None, ..look });
     for site in sites(look) {
         for (question, address, mac) in questions(&site) {
             found.extend(claimed(look, &site, &question, address, mac));
         }
-        if !scene.lacks(Part::Neighbours, None) {
-            found.extend(on_node(look, &site));
-            found.extend(in_bridge(look, &site));
-        }
-        if !scene.lacks(Part::Neighbours, Some(&site.container.id)) {
-            found.extend(in_container(&site, &everybody));
-        }
+        found.extend(on_node(look, &site));
+        found.extend(in_bridge(look, &site));
+        found.extend(in_container(&site, &everybody));
     }
     found
 }

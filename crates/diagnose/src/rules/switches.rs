@@ -1,17 +1,17 @@
 //! Switches and tables of the whole node.
 
-use scene::Part;
+mod forwarding;
 
-use super::{Rule, containers, is_outbound, nothing};
+use super::Rule;
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
 use crate::question::Answer;
 
 pub(super) const RULE: Rule = Rule {
+    judges: "kernel parameters",
     ids: &["forwarding-off", "reverse-path-filter", "router-advertisements", "conntrack-full"],
-    needs: &[Part::Sysctls],
-    asks: nothing,
     judge,
+    ..Rule::NONE
 };
 
 /// How full the table of tracked connections may be, in percent.
@@ -22,35 +22,12 @@ const OF_ADVERTISEMENT: u8 = 9;
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
-    found.extend(forwarding(look, Family::V4, "net.ipv4.ip_forward"));
-    found.extend(forwarding(look, Family::V6, "net.ipv6.conf.all.forwarding"));
+    found.extend(forwarding::judge(look, Family::V4));
+    found.extend(forwarding::judge(look, Family::V6));
     found.extend(reverse_path(look));
     found.extend(advertisements(look));
     found.extend(conntrack(look));
     found
-}
-
-fn forwarding(look: Look<'_>, family: Family, sysctl: &str) -> Option<Finding> {
-    if look.scene.host.number(sysctl)? != 0 {
-        return None;
-    }
-    let hit: Vec<String> = containers(look)
-        .filter(|container| is_outbound(look.scene, container, family))
-        .map(|container| container.id.clone())
-        .collect();
-    if hit.is_empty() {
-        return None;
-    }
-    let says =
-        format!("{family} forwarding is off, so this node sends no packets of containers on");
-    let finding = Finding::error("forwarding-off", sysctl, says)
-        .at(format!("{sysctl} is 0"))
-        .fix(format!("sysctl -w {sysctl}=1"))
-        .breaks(WayKind::Outside, Some(family))
-        .breaks(WayKind::Names, Some(family))
-        .breaks(WayKind::Published, Some(family))
-        .breaks(WayKind::Nodes, Some(family));
-    Some(Finding { hits: hit, ..finding })
 }
 
 /// The kernel drops what comes in by a link by which it would not answer. Only a probe that ended so

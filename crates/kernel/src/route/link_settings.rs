@@ -21,6 +21,7 @@ mod v6 {
     pub(super) const ACCEPT_RA: usize = 3;
     pub(super) const PROXY_NDP: usize = 22;
     pub(super) const DISABLE_IPV6: usize = 26;
+    pub(super) const FORCE_FORWARDING: usize = 59;
 }
 
 /// Some of a link's kernel parameters.
@@ -63,6 +64,8 @@ pub struct Ipv6Settings {
     pub disable_ipv6: u32,
     /// Whether solicitations of configured addresses are answered.
     pub proxy_ndp: u32,
+    /// Whether what comes in by it is sent on although the host does not forward (Linux 6.17).
+    pub force_forwarding: u32,
 }
 
 impl LinkSettings {
@@ -85,6 +88,7 @@ impl LinkSettings {
                 accept_ra: at(&values, v6::ACCEPT_RA),
                 disable_ipv6: at(&values, v6::DISABLE_IPV6),
                 proxy_ndp: at(&values, v6::PROXY_NDP),
+                force_forwarding: at(&values, v6::FORCE_FORWARDING),
             }),
         }
     }

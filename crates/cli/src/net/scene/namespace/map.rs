@@ -39,6 +39,7 @@ pub(super) fn settings_of(
         put("ipv6", "forwarding", ipv6.forwarding);
         if is_node {
             put("ipv6", "proxy_ndp", ipv6.proxy_ndp);
+            put("ipv6", "force_forwarding", ipv6.force_forwarding);
         }
     }
 }
