@@ -13,7 +13,6 @@
 //! rules do.
 
 mod apart;
-mod frames;
 #[cfg(test)]
 pub(crate) mod samples;
 mod site;
