@@ -214,24 +214,25 @@ impl Shell {
     /// Mentions on a terminal what the command waits for, if it takes longer than a second. The
     /// message ends when the value is dropped.
     pub(crate) fn waiting(&self, what: impl Into<String>) -> Waiting {
+        let what = Arc::new(Mutex::new(one_line(what.into())));
         if !self.terminal {
-            return Waiting { stop: None, thread: None };
+            return Waiting { what, stop: None, thread: None };
         }
-        let what = one_line(what.into());
-        let errors = Arc::clone(&self.errors);
+        let (errors, now) = (Arc::clone(&self.errors), Arc::clone(&what));
         let (stop, stopped) = channel::<()>();
         let thread = std::thread::spawn(move || {
             let began = Instant::now();
             let mut shown = false;
             while stopped.recv_timeout(TIMEOUT) == Err(RecvTimeoutError::Timeout) {
                 shown = true;
-                write(&errors, &format!("\r{what} ({} s)", began.elapsed().as_secs()));
+                let what = now.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                write(&errors, &format!("\r{what} ({} s)\x1b[K", began.elapsed().as_secs()));
             }
             if shown {
                 write(&errors, "\r\x1b[K");
             }
         });
-        Waiting { stop: Some(stop), thread: Some(thread) }
+        Waiting { what, stop: Some(stop), thread: Some(thread) }
     }
 
     /// Returns a way to standard error for text that plugins wrote.
@@ -247,8 +248,17 @@ impl Shell {
 
 /// A message while the command waits; see [`Shell::waiting`].
 pub(crate) struct Waiting {
+    /// What it mentions.
+    what: Arc<Mutex<String>>,
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
+}
+
+impl Waiting {
+    /// Mentions something else from now on.
+    pub(crate) fn now(&self, what: &str) {
+        *self.what.lock().unwrap_or_else(PoisonError::into_inner) = one_line(what);
+    }
 }
 
 impl Drop for Waiting {
@@ -402,7 +412,8 @@ mod tests {
         drop(shell(&output, &errors, true, false).waiting("attaching"));
         assert_eq!(errors.text(), "", "it took no time");
         let shell = shell(&output, &errors, true, false);
-        let waiting = shell.waiting("attaching");
+        let waiting = shell.waiting("looking");
+        waiting.now("attaching");
         let end = Instant::now() + TIMEOUT * 20;
         while errors.text().is_empty() && Instant::now() < end {
             std::thread::yield_now();

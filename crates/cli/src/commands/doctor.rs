@@ -108,7 +108,8 @@ fn look(
 ) -> Result<Seen, Failure> {
     let began = Instant::now();
     let waiting = shell.waiting("looking at the node");
-    let scene = look_around::read(session, world, args.container.as_deref(), &mut |_| {});
+    let mut progress = |what: &str| waiting.now(what);
+    let scene = look_around::read(session, world, args.container.as_deref(), &mut progress);
     drop(waiting);
     judge(scene, args, to, world, shell, began)
 }
