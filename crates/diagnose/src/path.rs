@@ -13,6 +13,7 @@
 //! rules do.
 
 mod apart;
+mod frames;
 #[cfg(test)]
 pub(crate) mod samples;
 mod site;

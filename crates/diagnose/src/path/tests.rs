@@ -1,3 +1,5 @@
+mod joined;
+
 use scene::filter::{Family as Kin, Table};
 use scene::{RouteKind, RouteRule, RuleAction};
 
@@ -53,6 +55,9 @@ fn way(scene: &Scene, name: &str, family: Family) -> String {
                     format!("to {} by rule {}", link.name, rule.priority)
                 }
                 Why::Diverted { link, route, .. } => format!("to {} by {}", link.name, route.to),
+                Why::Vlan { port, vlan: Some(vlan) } => format!("{} lacks VLAN {vlan}", port.name),
+                Why::Vlan { port, vlan: None } => format!("{} takes only tags", port.name),
+                Why::Apart { parent } => format!("apart on {}", parent.name),
                 Why::Redirected { place, .. } => format!("redirected by {}", place.name()),
             };
             format!("{back}{inside}{why}")

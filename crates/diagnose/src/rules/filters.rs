@@ -20,7 +20,7 @@ use super::{Rule, containers, family_of, is_outbound};
 use crate::Look;
 use crate::filter::{Carries, Holds, Layer, Place, Port};
 use crate::finding::{Family, Finding};
-use crate::path::{self, Outcome, Passed, Site, Stop, Trip, Why, follow_filters};
+use crate::path::{self, Joint, Outcome, Passed, Site, Stop, Trip, Why, follow_filters};
 
 pub(super) const RULE: Rule = Rule {
     judges: "packet filters",
@@ -59,7 +59,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for family in [Family::V4, Family::V6] {
         let sites: Vec<Site<'_>> = containers(look)
-            .flat_map(|container| Site::all(scene, container, family))
+            .flat_map(|container| Site::every(scene, container, family))
             .take(limit)
             .collect();
         let beyond = others::samples(scene, family);
@@ -71,7 +71,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
         }
         let everybody = Look { only: None, ..look };
         let others: Vec<Site<'_>> = containers(everybody)
-            .flat_map(|container| Site::all(scene, container, family))
+            .flat_map(|container| Site::every(scene, container, family))
             .take(CONTAINERS)
             .collect();
         for (from, to) in pairs(&sites, &others) {
@@ -106,7 +106,7 @@ fn one(look: Look<'_>, site: &Site<'_>, beyond: &[IpAddr], found: &mut Vec<Findi
     }
     let caught = agreed(scene, &[Trip::FromNode { to: site }]);
     found.extend(say::all(look, site, &Sort::FromNode, caught));
-    if is_outbound(scene, site.container, family) {
+    if is_outbound(scene, site.container, family) || site.joint != Joint::Pair {
         let with = path::carries(Transport::Tcp, Port::Any);
         let trips: Vec<Trip<'_>> =
             beyond.iter().map(|to| Trip::Outside { from: site, to: *to, with }).collect();
