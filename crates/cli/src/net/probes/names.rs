@@ -135,7 +135,8 @@ mod tests {
         told[2] |= 0x80;
         let mut other = told.clone();
         other[1] = 8;
-        for lie in [&b""[..], b"x", &other, &[0xff; 4096]] {
+        let long = [0xff; 4096];
+        for lie in [&b""[..], &b"x"[..], other.as_slice(), long.as_slice()] {
             server.send_to(lie, to).unwrap();
         }
         assert_eq!(answer(&client, 7, Duration::from_millis(1)).unwrap(), None);
