@@ -28,6 +28,7 @@ mod second_opinion;
 pub mod sockets;
 pub mod stdout;
 pub mod sysctl;
+pub mod tap;
 pub mod tracefs;
 pub mod tun;
 mod wire;

@@ -258,14 +258,23 @@ impl AsFd for PacketSocket {
 }
 
 /// `struct sockaddr_ll` with the fields that `bind` reads.
-struct LinkAddress(libc::sockaddr_ll);
+pub(crate) struct LinkAddress(libc::sockaddr_ll);
 
 impl LinkAddress {
     fn new(ethertype: u16, ifindex: u32) -> Option<Self> {
+        Self::at(ethertype, i32::try_from(ifindex).ok().filter(|&index| 0 < index)?)
+    }
+
+    /// Of all links.
+    pub(crate) fn everywhere(ethertype: u16) -> Option<Self> {
+        Self::at(ethertype, 0)
+    }
+
+    fn at(ethertype: u16, ifindex: i32) -> Option<Self> {
         Some(LinkAddress(libc::sockaddr_ll {
             sll_family: u16::try_from(libc::AF_PACKET).ok()?,
             sll_protocol: ethertype.to_be(),
-            sll_ifindex: i32::try_from(ifindex).ok().filter(|&index| 0 < index)?,
+            sll_ifindex: ifindex,
             sll_hatype: 0,
             sll_pkttype: 0,
             sll_halen: 0,
