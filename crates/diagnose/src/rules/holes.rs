@@ -2,11 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use scene::Part;
+use scene::{Namespace, Part};
 
-use super::Rule;
+use super::{Rule, containers};
 use crate::Look;
 use crate::finding::Finding;
+
+/// How many of the sets and tables that were not read whole are named.
+const SHOWN: usize = 3;
 
 /// `not-judged` is what a rule says whose needs have holes.
 pub(super) const RULE: Rule =
@@ -42,6 +45,35 @@ fn is_of_part(judged: &Finding, part: &str) -> bool {
 }
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
+    let mut found = holes(look);
+    found.extend(left_out("this node", &look.scene.host));
+    for container in containers(look) {
+        let inside = container.inside.as_ref();
+        let left_out = inside.and_then(|inside| left_out(container.called(), inside));
+        found.extend(left_out.map(|finding| {
+            let object = format!("a part of the packet filter of {}", container.id);
+            Finding { object, ..finding }.hits(container.id.clone())
+        }));
+    }
+    found
+}
+
+/// Says that rules or elements are so many that not all were read.
+fn left_out(of: &str, namespace: &Namespace) -> Option<Finding> {
+    let lines = &namespace.filter.left_out;
+    if lines.is_empty() {
+        return None;
+    }
+    let says = format!("a part of the packet filter of {of} is too large, and was not read");
+    let mut seen: Vec<String> = lines.iter().take(SHOWN).cloned().collect();
+    if SHOWN < lines.len() {
+        seen.push(format!("and {} more", lines.len() - SHOWN));
+    }
+    let object = "a part of the packet filter";
+    Some(Finding { seen, ..Finding::unknown("not-seen", object, says) })
+}
+
+fn holes(look: Look<'_>) -> Vec<Finding> {
     let holes = look.scene.holes.iter().filter(|hole| {
         let container = hole.container.as_deref();
         look.only.is_none_or(|only| container.is_none_or(|id| id == only))
@@ -81,7 +113,7 @@ fn remedy(part: Part, reason: &str) -> Option<&'static str> {
 mod tests {
     use super::*;
     use crate::question::Answers;
-    use scene::{Hole, Scene};
+    use scene::{Container, Hole, Scene};
 
     #[test]
     fn what_was_not_judged_is_explained_by_what_was_not_read() {
@@ -112,5 +144,30 @@ mod tests {
         let found = judge(Look { scene: &scene, answers: &answers, only: None, to: None });
         assert_eq!(found[0].says, "the packet filter of this node could not be read");
         assert_eq!(found[0].fix, ["run netwright doctor as root"]);
+    }
+
+    #[test]
+    fn what_was_too_large_is_told() {
+        let lines = |count: usize| (0..count).map(|n| format!("set many{n}")).collect();
+        let mut scene = Scene::default();
+        scene.host.filter.left_out = lines(5);
+        let mut inside = Namespace::default();
+        inside.filter.left_out = lines(1);
+        let id = "c1".to_owned();
+        scene.containers = vec![Container { id, inside: Some(inside), ..Container::default() }];
+        let answers = Answers::default();
+        let found = judge(Look { scene: &scene, answers: &answers, only: None, to: None });
+        let told: Vec<(&str, &str)> = found
+            .iter()
+            .map(|one| (one.object.as_str(), one.seen.last().unwrap().as_str()))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                ("a part of the packet filter", "and 2 more"),
+                ("a part of the packet filter of c1", "set many0"),
+            ]
+        );
+        assert_eq!(found[1].hits, ["c1"]);
     }
 }
