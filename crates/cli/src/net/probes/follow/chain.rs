@@ -215,12 +215,12 @@ impl<'s> Follower<'s, '_> {
             return same();
         }
         match last.kind.as_deref() {
-            Some("veth") => received.then(|| self.other_end(way.place, last, name)).flatten(),
+            Some("veth") => received.then(|| self.peer(way.place, last, name)).flatten(),
             Some("macvlan" | "macvtap" | "ipvlan" | "ipvtap" | "vlan") => {
                 if received {
                     self.sibling(last, name)
                 } else {
-                    self.parent(way.place, last, name)
+                    self.peer(way.place, last, name)
                 }
             }
             // Hardware: it has left.
@@ -229,31 +229,20 @@ impl<'s> Follower<'s, '_> {
         }
     }
 
-    /// Returns a veth's other end.
-    fn other_end(
+    /// Returns the link of a name to which another one leads: a veth's other end, or the link
+    /// below.
+    fn peer(
         self,
         here: Place<'_>,
         last: &Link,
         name: &str,
     ) -> Option<(Place<'s>, Option<&'s Link>)> {
+        let is_pair = last.kind.as_deref() == Some("veth");
         places(self.scene).find_map(|(place, namespace)| {
             let link = namespace.link(name)?;
             let is_near = (place == here) == last.peer_netnsid.is_none();
-            let is_it = Some(link.index) == last.peer && link.peer == Some(last.index) && is_near;
-            is_it.then_some((place, Some(link)))
-        })
-    }
-
-    fn parent(
-        self,
-        here: Place<'_>,
-        last: &Link,
-        name: &str,
-    ) -> Option<(Place<'s>, Option<&'s Link>)> {
-        places(self.scene).find_map(|(place, namespace)| {
-            let link = namespace.link(name)?;
-            let is_near = (place == here) == last.peer_netnsid.is_none();
-            (Some(link.index) == last.peer && is_near).then_some((place, Some(link)))
+            let leads_back = !is_pair || link.peer == Some(last.index);
+            (Some(link.index) == last.peer && is_near && leads_back).then_some((place, Some(link)))
         })
     }
 
