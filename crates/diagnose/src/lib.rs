@@ -8,6 +8,7 @@ pub mod path;
 mod question;
 pub mod routes;
 mod rules;
+mod safe;
 mod whose;
 
 use std::collections::HashSet;
@@ -58,5 +59,6 @@ pub fn diagnose(look: Look<'_>, ignore: &[Ignore]) -> Diagnosis {
     findings.retain(|finding| {
         finding.id != "not-judged" || holes.iter().any(|hole| rules::is_because_of(finding, hole))
     });
+    safe::mend(&mut findings, look.scene);
     causes::sort(findings, look.scene)
 }
