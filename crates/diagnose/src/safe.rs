@@ -3,7 +3,7 @@
 //! Who owns a container's namespace names links, tables and chains there, and may put anything into
 //! a name that a shell obeys. A command with such a name is not printed.
 
-use scene::{Namespace, Scene};
+use scene::{Container, Namespace, Scene};
 
 use crate::finding::Finding;
 
@@ -20,15 +20,13 @@ const OBEYED: &str = "$`\\";
 /// Takes commands out that have a name in them which is not safe in a shell.
 pub(crate) fn mend(findings: &mut [Finding], scene: &Scene) {
     let mut of_node = names(&scene.host);
-    let paths = scene.containers.iter().map(|container| container.netns.as_str());
-    let files = scene.broken.iter().map(|(file, _)| file.as_str());
-    let files = files.chain(scene.networks.iter().filter_map(|network| network.file.as_deref()));
-    of_node.extend(paths.chain(files).filter(|name| !is_harmless(name)));
+    of_node.extend(others(scene).filter(|name| !is_harmless(name)));
     // Their names are only in findings of their own.
     let of_containers: Vec<(&str, Vec<&str>)> = (scene.containers.iter())
         .filter_map(|container| {
-            let names = names(container.inside.as_ref()?);
-            (!names.is_empty()).then_some((container.id.as_str(), names))
+            let mut found = container.inside.as_ref().map(names).unwrap_or_default();
+            found.extend(own_names(container).filter(|name| !is_harmless(name)));
+            (!found.is_empty()).then_some((container.id.as_str(), found))
         })
         .collect();
     if of_node.is_empty() && of_containers.is_empty() {
@@ -43,6 +41,27 @@ pub(crate) fn mend(findings: &mut [Finding], scene: &Scene) {
             finding.fix.push(BY_HAND.to_owned());
         }
     }
+}
+
+/// Returns the names that a container and its attachments have. On the node itself they are checked
+/// before they are used; a scene may come from anywhere.
+fn own_names(container: &Container) -> impl Iterator<Item = &str> {
+    let attachments = container.attachments.iter();
+    let attachments = attachments.flat_map(|one| [one.network.as_str(), one.ifname.as_str()]);
+    let own = [container.id.as_str(), container.netns.as_str()];
+    own.into_iter().chain(container.name.as_deref()).chain(attachments)
+}
+
+/// Returns the names that networks, plugins and files have.
+fn others(scene: &Scene) -> impl Iterator<Item = &str> {
+    let networks = scene.networks.iter().flat_map(|network| {
+        let others = [network.file.as_deref(), network.link.as_deref()];
+        [network.name.as_str()].into_iter().chain(others.into_iter().flatten())
+    });
+    let files = scene.broken.iter().map(|(file, _)| file.as_str());
+    let pools = scene.pools.iter().map(|pool| pool.folder.as_str());
+    let plugins = scene.plugins.iter().map(|plugin| plugin.plugin_type.as_str());
+    networks.chain(files).chain(pools).chain(plugins)
 }
 
 /// Returns the names of a namespace that are not safe in a shell.
@@ -70,7 +89,7 @@ fn is_harmless(name: &str) -> bool {
 mod tests {
     use super::*;
     use scene::filter::{Chain, Family, LegacyTable, Table};
-    use scene::{Container, Link};
+    use scene::Link;
 
     fn table(name: &str, chain: &str) -> Table {
         let chain = Chain { name: chain.to_owned(), base: None, rules: Vec::new() };

@@ -4,6 +4,7 @@ mod drifts;
 mod findings;
 mod follow;
 mod input;
+mod luck;
 mod scene;
 mod situations;
 mod sound;

@@ -181,6 +181,14 @@ fn what_cannot_be_written_or_found_is_refused() {
     assert_eq!(beside, ["folder"], "something is half written");
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
 
+    // A full disk: what is there stays, and nothing is half written beside it.
+    node.lab.sh("mkdir /run/small && mount -t tmpfs -o size=16k none /run/small && \
+                 echo old >/run/small/node.json");
+    let full = "/run/small/node.json";
+    let said = call_in(&node.lab, &["doctor", "--no-probe", "--bundle", full]).failed(3);
+    assert!(said.stderr.contains("node.json"), "{said:#?}");
+    assert_eq!(node.lab.sh("cd /run/small && ls -A && cat node.json"), "node.json\nold\n");
+
     for to in ["203.0.113.2", "203.0.113.2:99999"] {
         let said = call_in(&node.lab, &["doctor", "--to", to]).failed(2);
         assert!(said.stderr.contains(to), "{said:#?}");
@@ -208,6 +216,13 @@ fn a_file_that_is_no_scene_is_refused() {
     let folder = scratch.path("");
     let said = scratch.call(&["doctor", "--from", folder.to_str().unwrap()]);
     assert!(said.code != 0 && said.stderr.contains("is not a file"), "{said:#?}");
+    let said = scratch.call(&["doctor", "--from", "/dev/zero"]);
+    assert!(said.code != 0 && said.stderr.contains("is not a file"), "{said:#?}");
+    // It has no bytes on the disk.
+    let large = scratch.write("large", "");
+    std::fs::File::options().write(true).open(&large).unwrap().set_len(1 << 30).unwrap();
+    let said = scratch.call(&["doctor", "--from", large.to_str().unwrap()]);
+    assert!(said.code != 0 && said.stderr.contains("too large"), "{said:#?}");
     let absent = scratch.path("absent");
     let said = scratch.call(&["doctor", "--from", absent.to_str().unwrap()]);
     assert!(said.code != 0 && said.stderr.contains("absent"), "{said:#?}");

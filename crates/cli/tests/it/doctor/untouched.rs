@@ -280,15 +280,15 @@ fn flows_of_others_lose_nothing() {
 
 /// A `doctor` that can be traced from its beginning on: a trace begins with the first read of
 /// standard input. It tells its number first.
-fn traced(node: &Node) -> Command {
+pub(super) fn traced(node: &Node, arguments: &[&str]) -> Command {
     let mut command = node.lab.command("sh");
-    command.args(["-c", "read go; echo $$ >&2; exec \"$@\"", "sh", EXECUTABLE]);
-    command.args(["doctor", "--output", "json"]).args(TO);
-    command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+    command.args(["-c", "read go; echo $$ >&2; exec \"$@\"", "sh", EXECUTABLE, "doctor"]);
+    command.args(arguments).env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
     command
 }
 
-const GO: &[u8] = b"go\n";
+/// What it reads.
+pub(super) const GO: &[u8] = b"go\n";
 
 #[test]
 fn a_doctor_that_is_killed_anywhere_leaves_nothing() {
@@ -298,7 +298,7 @@ fn a_doctor_that_is_killed_anywhere_leaves_nothing() {
     drop_probes(&node);
     let instances = show_tracing(&node);
     let before = (Snapshot::take(&node.lab), Snapshot::of(&node.c1));
-    let whole = fault::watch(traced(&node), GO);
+    let whole = fault::watch(traced(&node, &TO), GO);
     assert_eq!((whole.code, whole.hung), (Some(1), false), "{whole:?}");
     assert!(!has_tables(&node));
     // What it makes, it makes from here on.
@@ -309,7 +309,7 @@ fn a_doctor_that_is_killed_anywhere_leaves_nothing() {
     chosen.extend(share::of_this_round(making.to_vec(), share::STRIKES / 2));
     let (mut killed, mut pids) = (0, BTreeSet::new());
     for moment in &chosen {
-        let ended = fault::strike(traced(&node), GO, *moment, Blow::KillAll);
+        let ended = fault::strike(traced(&node, &TO), GO, *moment, Blow::KillAll);
         let told = String::from_utf8_lossy(&ended.stderr).into_owned();
         pids.extend(told.lines().next().and_then(|line| line.parse::<u32>().ok()));
         // Its threads do not begin in the same order each time, so it may not get there.
