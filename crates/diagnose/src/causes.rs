@@ -56,16 +56,33 @@ impl Diagnosis {
 }
 
 /// Findings by how deep they lie, the deepest first: those of a row do not explain each other.
-const DEPTHS: [&[&str]; 14] = [
+const DEPTHS: [&[&str]; 15] = [
     &["not-seen"],
     &["not-judged"],
     &["network-broken"],
     &["network-refused", "network-incomplete", "service-not-ready", "pool-nearly-full"],
     &["network-shadowed", "subnet-taken", "namespace-gone"],
     &["link-down", "no-carrier", "loopback-down"],
-    &["address-duplicate", "neighbour-wrong", "address-claimed"],
+    &[
+        "parent-down",
+        "vlan-missing",
+        "queue-loses",
+        "tc-drops",
+        "peer-not-allowed",
+        "tunnel-mtu",
+        "tunnel-checksums",
+    ],
+    &["address-duplicate", "mac-duplicate", "neighbour-wrong", "address-claimed"],
     &["route-covers-pool", "route-refuses", "rule-diverts"],
-    &["no-default-route", "forwarding-off", "conntrack-full", "router-advertisements"],
+    &[
+        "no-default-route",
+        "vrf-no-route",
+        "forwarding-off",
+        "requests-ignored",
+        "conntrack-full",
+        "neighbour-table-full",
+        "router-advertisements",
+    ],
     &[
         "forward-dropped",
         "input-dropped",
@@ -79,21 +96,31 @@ const DEPTHS: [&[&str]; 14] = [
         "attachment-differs",
         "attachment-unfinished",
         "not-checked",
+        "switch-decides",
         "reverse-path-filter",
         "port-address-gone",
         "port-taken",
         "port-hidden",
     ],
-    &["nothing-listens", "listens-on-loopback", "nameserver-loopback", "mtu-too-large"],
+    &[
+        "nothing-listens",
+        "listens-on-loopback",
+        "listens-elsewhere",
+        "nameserver-loopback",
+        "nameserver-unreachable",
+        "mtu-too-large",
+        "mtu-too-small",
+    ],
     &["path-mtu", "nameserver-silent", "nameserver-fails"],
     SYMPTOMS,
 ];
 
 /// Findings that a probe shows, and that have a cause.
-const SYMPTOMS: &[&str] = &["gateway-silent", "outside-silent", "port-silent", "container-silent"];
+const SYMPTOMS: &[&str] =
+    &["gateway-silent", "router-silent", "outside-silent", "port-silent", "container-silent"];
 
 /// Pairs: the first explains the second.
-const PAIRS: [(&str, &str); 10] = [
+const PAIRS: [(&str, &str); 17] = [
     ("link-down", "no-default-route"),
     ("link-down", "reverse-path-filter"),
     ("no-carrier", "reverse-path-filter"),
@@ -104,6 +131,13 @@ const PAIRS: [(&str, &str); 10] = [
     ("route-covers-pool", "reverse-path-filter"),
     ("rule-diverts", "reverse-path-filter"),
     ("route-covers-pool", "address-claimed"),
+    ("address-duplicate", "address-claimed"),
+    ("mac-duplicate", "address-claimed"),
+    ("address-duplicate", "neighbour-wrong"),
+    ("attachment-differs", "mtu-too-small"),
+    ("link-down", "parent-down"),
+    ("no-carrier", "parent-down"),
+    ("tunnel-mtu", "path-mtu"),
 ];
 
 fn depth(id: &str) -> usize {
@@ -228,7 +262,8 @@ fn explains(cause: &Finding, finding: &Finding) -> bool {
     if finding.id == "attachment-differs" {
         return is_told_twice(cause, finding);
     }
-    let is_symptom = SYMPTOMS.contains(&finding.id) || finding.id == "nameserver-silent";
+    let is_symptom = SYMPTOMS.contains(&finding.id)
+        || ["nameserver-silent", "nameserver-unreachable"].contains(&finding.id);
     is_symptom
         && finding.breaks.iter().any(|way| cause.breaks.iter().any(|broken| covers(broken, way)))
 }
@@ -268,7 +303,8 @@ fn is_told_twice(cause: &Finding, difference: &Finding) -> bool {
         "route-covers-pool" | "rule-diverts" | "subnet-taken" if is_of("portmap") => return true,
         "subnet-taken" => &["route"],
         "forwarding-off" => &["forwarding is off"],
-        "neighbour-wrong" | "link-down" | "no-carrier" | "route-covers-pool" => &[],
+        "neighbour-wrong" | "link-down" | "no-carrier" | "route-covers-pool" | "parent-down"
+        | "vlan-missing" => &[],
         _ => return false,
     };
     if words.iter().any(|word| text.contains(word)) {

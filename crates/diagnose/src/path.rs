@@ -32,6 +32,7 @@ use crate::filter::{Carries, Holds, Layer, NewDestination, Packet, Place, Port, 
 pub(crate) use self::site::vrf_above;
 pub use self::site::{Joint, Site};
 use self::steps::{Halt, Tracer};
+pub(crate) use self::vlans::{has as has_vlan, untagged as untagged_vlan};
 
 /// A way to follow.
 #[derive(Debug, Clone, Copy)]

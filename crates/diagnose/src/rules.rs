@@ -9,8 +9,12 @@ mod links;
 mod names;
 mod neighbours;
 mod ports;
+mod queues;
+mod segments;
 mod sizes;
 mod switches;
+mod tunnels;
+mod vrfs;
 mod ways;
 
 use std::collections::BTreeSet;
@@ -165,6 +169,10 @@ pub const RULES: &[Rule] = &[
     switches::RULE,
     links::UPLINKS,
     links::RULE,
+    segments::RULE,
+    queues::RULE,
+    tunnels::RULE,
+    vrfs::RULE,
     ways::ROUTES,
     ways::GATEWAYS,
     ways::SILENT,
@@ -176,6 +184,7 @@ pub const RULES: &[Rule] = &[
     inside::LISTENERS,
     names::RULE,
     names::LOOPBACK,
+    names::ROUTES,
     sizes::RULE,
 ];
 

@@ -82,6 +82,8 @@ pub struct Link {
     pub losses: Vec<Loss>,
     /// The peers of a WireGuard tunnel; `None`: it is none, or they could not be read.
     pub peers: Option<Vec<Peer>>,
+    /// Where a VXLAN tunnel sends frames for which it has no entry.
+    pub remote: Option<IpAddr>,
     /// Whether a tunnel leaves the checksums of the packets in it to the links below; `None`: it is
     /// none, or that could not be read.
     pub tx_checksums: Option<bool>,

@@ -65,6 +65,7 @@ pub(super) fn to_link(link: KernelLink, addresses: Vec<Address>) -> Link {
         ipvlan: link.ipvlan_mode.zip(link.ipvlan_reach).map(ipvlan),
         losses: Vec::new(),
         peers: None,
+        remote: link.vxlan.as_ref().and_then(|vxlan| vxlan.group),
         tx_checksums: None,
         external: link.vxlan.is_some_and(|vxlan| vxlan.switches.contains(&"external")),
         addresses,

@@ -1,0 +1,310 @@
+//! Containers whose way out does not end at the node's IP: on a parent link, on a bridge that leads
+//! to a router, at a port of Open vSwitch; and bridges that distinguish VLANs.
+
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+
+use scene::{IpvlanMode, Link, Namespace, Part};
+
+use super::{Rule, containers, family_of};
+use crate::Look;
+use crate::finding::{Family, Finding, WayKind};
+use crate::path::{Joint, Outcome, Site, Trip, Why, follow, has_vlan, untagged_vlan};
+use crate::question::{Answer, Asked, Question};
+
+pub(super) const RULE: Rule = Rule {
+    judges: "parent links, VLANs and routers of other machines",
+    ids: &["parent-down", "vlan-missing", "router-silent", "switch-decides"],
+    needs: &[Part::Links],
+    inside: &[Part::Links, Part::Routes],
+    asks,
+    judge,
+};
+
+/// How many links may lie below each other.
+const DEEP: usize = 8;
+
+fn sites(look: Look<'_>) -> impl Iterator<Item = Site<'_>> {
+    let families = [Family::V4, Family::V6].into_iter();
+    families.flat_map(move |family| {
+        containers(look).flat_map(move |container| Site::every(look.scene, container, family))
+    })
+}
+
+fn asks(look: Look<'_>) -> Vec<Question> {
+    sites(look).filter_map(|site| Some(question(&site, router(look, &site)?))).collect()
+}
+
+/// Returns the gateway of a container that another machine is, if the container has a route by it.
+/// An ipvlan that routes asks nobody for the gateway.
+fn router(look: Look<'_>, site: &Site<'_>) -> Option<IpAddr> {
+    if matches!(site.joint, Joint::Ipvlan(ipvlan) if ipvlan.mode != IpvlanMode::L2) {
+        return None;
+    }
+    let mut gateways = site.attachment.gateways.iter().copied();
+    gateways.find(|gateway| {
+        family_of(*gateway) == site.family()
+            && has_route_by(site, *gateway)
+            && look.scene.host.owner_of(*gateway).is_none()
+    })
+}
+
+fn has_route_by(site: &Site<'_>, gateway: IpAddr) -> bool {
+    let mut hops = site.inside.routes.iter().flat_map(|route| &route.hops);
+    hops.any(|hop| hop.via == Some(gateway))
+}
+
+fn question(site: &Site<'_>, router: IpAddr) -> Question {
+    let link = site.attachment.ifname.clone();
+    let asked = Asked::WhoHas { address: router, link };
+    Question { from: Some(site.container.id.clone()), asked }
+}
+
+/// Says whether somebody answered for a router.
+fn answers(look: Look<'_>, site: &Site<'_>, router: IpAddr) -> Option<bool> {
+    match look.answers.to(&question(site, router)) {
+        Some(Answer::Owners { macs }) => Some(!macs.is_empty()),
+        _ => None,
+    }
+}
+
+fn judge(look: Look<'_>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for site in sites(look) {
+        found.extend(down(look, &site));
+        found.extend(gap(look, &site).map(|gap| missing(look, &site, &gap)));
+        found.extend(apart(look, &site));
+        match site.joint {
+            Joint::Switch => found.extend(decided(look, &site)),
+            _ => found.extend(silent(look, &site)),
+        }
+    }
+    found
+}
+
+/// The ways that end if a container does not reach what is beyond its link.
+fn broken(finding: Finding, site: &Site<'_>, kinds: &[WayKind]) -> Finding {
+    let finding = finding.hits(site.container.id.clone());
+    kinds.iter().fold(finding, |finding, kind| finding.breaks(*kind, Some(site.family())))
+}
+
+const OUT: [WayKind; 3] = [WayKind::Gateway, WayKind::Outside, WayKind::Names];
+
+/// The parent of a container's link, or each port by which its bridge leads to its router, is down.
+fn down(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
+    let host = &look.scene.host;
+    let (fault, by, kinds) = match site.joint {
+        Joint::Macvlan(_) | Joint::Ipvlan(_) | Joint::Vlan => {
+            let kinds = [&OUT[..], &[WayKind::Between]].concat();
+            (fault(host, site.host_end)?, site.host_end, kinds)
+        }
+        Joint::Pair => {
+            let bridge = site.bridge?;
+            let is_beyond = is_beyond(look, router(look, site)?);
+            let ports = uplinks(look, bridge);
+            let faults: Option<Vec<&Link>> = ports.iter().map(|port| fault(host, *port)).collect();
+            let first = faults?.first().copied().filter(|_| is_beyond)?;
+            (first, *ports.first()?, OUT.to_vec())
+        }
+        Joint::Switch => return None,
+    };
+    let (name, network) = (&fault.name, &site.attachment.network);
+    let (what, fix) = if fault.up {
+        ("has no carrier", format!("look at the cable of {name}, or at its other end"))
+    } else {
+        ("is down", format!("ip link set {name} up"))
+    };
+    let says = format!("{name} {what}, and containers of {network} reach others by it alone");
+    let finding = Finding::error("parent-down", name.clone(), says).fix(fix);
+    let finding = if by.index == fault.index {
+        finding
+    } else {
+        finding.seen(format!("{} lies above it", by.name))
+    };
+    Some(broken(finding, site, &kinds))
+}
+
+/// Returns the lowest link that carries nothing, of a link and those below it.
+fn fault<'s>(host: &'s Namespace, link: &'s Link) -> Option<&'s Link> {
+    let below = |link: &&'s Link| {
+        let is_on_parent =
+            matches!(link.kind.as_deref(), Some("vlan" | "macvlan" | "ipvlan" | "macvtap"));
+        let parent = link.peer.filter(|_| is_on_parent && link.peer_netnsid.is_none());
+        parent.and_then(|index| host.link_of(index))
+    };
+    let all = std::iter::successors(Some(link), below).take(DEEP);
+    all.filter(|link| !link.up || !link.carrier).last()
+}
+
+/// The ports of a bridge that do not lead to containers.
+fn uplinks<'s>(look: Look<'s>, bridge: &Link) -> Vec<&'s Link> {
+    let of_containers: Vec<&str> = (look.scene.containers.iter())
+        .flat_map(|container| &container.attachments)
+        .flat_map(|attachment| &attachment.host_links)
+        .map(String::as_str)
+        .collect();
+    let ports = look.scene.host.links.iter().filter(|link| {
+        link.master == Some(bridge.index) && !of_containers.contains(&link.name.as_str())
+    });
+    ports.collect()
+}
+
+/// Says whether an address is no container's.
+fn is_beyond(look: Look<'_>, address: IpAddr) -> bool {
+    let mut insides = look.scene.containers.iter().filter_map(|one| one.inside.as_ref());
+    !insides.any(|inside| inside.owner_of(address).is_some())
+}
+
+/// A link of a bridge that lacks a VLAN.
+struct Gap<'s> {
+    port: &'s Link,
+    /// The VLAN; `None`: it takes no frames without a tag.
+    vlan: Option<u16>,
+    /// The options of `bridge vlan add` that fill it.
+    options: &'static str,
+}
+
+fn gap<'s>(look: Look<'s>, site: &Site<'s>) -> Option<Gap<'s>> {
+    let bridge = site.bridge.filter(|bridge| bridge.vlan_filtering)?;
+    let port = site.host_end;
+    let is_read = look.scene.host.links.iter().any(|link| !link.vlans.is_empty());
+    if !is_read {
+        return None;
+    }
+    let Some(vlan) = untagged_vlan(port) else {
+        // A container may make links of its own for the VLANs of a trunk.
+        let of_container = |link: &Link| link.peer == Some(site.link.index) && link.vlan.is_some();
+        let is_trunk = site.inside.links.iter().any(of_container);
+        return (!is_trunk).then_some(Gap { port, vlan: None, options: " pvid untagged" });
+    };
+    if let Some(router) = router(look, site) {
+        let ports = uplinks(look, bridge);
+        let lacks = |port: &&Link| has_vlan(port, vlan).is_none();
+        let is_lost = !ports.is_empty() && ports.iter().all(lacks) && is_beyond(look, router);
+        if !is_lost || answers(look, site, router) == Some(true) {
+            return None;
+        }
+        let port = if let [only] = ports[..] { only } else { bridge };
+        return Some(Gap { port, vlan: Some(vlan), options: "" });
+    }
+    site.gateway?;
+    let outcome = follow(look.scene, &Trip::Resolve { from: site });
+    let Outcome::Stopped(stop) = outcome else { return None };
+    let Why::Vlan { port, vlan } = stop.why else { return None };
+    // The reference is to the scene; the outcome borrows the site as well.
+    let port = look.scene.host.link_of(port.index)?;
+    let options = match (port.index == bridge.index, site.seen_by.index == bridge.index) {
+        (true, true) => " pvid untagged self",
+        (true, false) => " self",
+        (false, _) => " pvid untagged",
+    };
+    Some(Gap { port, vlan, options })
+}
+
+fn missing(look: Look<'_>, site: &Site<'_>, gap: &Gap<'_>) -> Finding {
+    let (port, called) = (&gap.port.name, site.container.called());
+    let is_own = gap.port.index == site.host_end.index;
+    let (object, says, vlan) = match gap.vlan {
+        Some(vlan) => (
+            format!("{port} VLAN {vlan}"),
+            format!("{port} is not in VLAN {vlan}, to which the frames of {called} belong"),
+            vlan.to_string(),
+        ),
+        None => (
+            format!("{port} without a tag"),
+            format!("{port} takes no frames without a tag, and {called} sends no others"),
+            usual(look, site).map_or("VLAN".to_owned(), |vlan| vlan.to_string()),
+        ),
+    };
+    let bridge = site.bridge.map_or("the bridge", |bridge| bridge.name.as_str());
+    let finding = Finding::error("vlan-missing", object, says)
+        .at(format!("bridge vlan show dev {port}"))
+        .seen(format!("{bridge} distinguishes VLANs"))
+        .fix(format!("bridge vlan add dev {port} vid {vlan}{}", gap.options));
+    let mut kinds = OUT.to_vec();
+    kinds.extend([WayKind::FromNode, WayKind::Published, WayKind::PublishedHere]);
+    if is_own {
+        kinds.push(WayKind::Between);
+    }
+    broken(finding, site, &kinds)
+}
+
+/// The VLAN of other containers of the network.
+fn usual(look: Look<'_>, site: &Site<'_>) -> Option<u16> {
+    let everybody = sites(Look { only: None, ..look });
+    let mut others = everybody.filter(|other| other.attachment.network == site.attachment.network);
+    others.find_map(|other| untagged_vlan(other.host_end))
+}
+
+/// A macvlan, or an ipvlan that switches, does not reach the address of its own parent.
+fn apart(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
+    let is_joined = match site.joint {
+        Joint::Macvlan(_) => true,
+        Joint::Ipvlan(ipvlan) => ipvlan.mode == IpvlanMode::L2,
+        Joint::Pair | Joint::Vlan | Joint::Switch => false,
+    };
+    let gateway = site.gateway.filter(|gateway| is_joined && has_route_by(site, *gateway))?;
+    let owner = look.scene.host.owner_of(gateway)?;
+    if owner.index != site.host_end.index {
+        return None;
+    }
+    let (called, parent, network) =
+        (site.container.called(), &owner.name, &site.attachment.network);
+    let says = format!(
+        "the gateway {gateway} of {called} is this node's address on {parent}, which no link on {parent} reaches"
+    );
+    let object = format!("{called}: {gateway}");
+    let finding = Finding::error("router-silent", object, says)
+        .seen(format!("{} of {called} is a link on {parent}", site.link.name))
+        .fix(format!(
+            "give network {network} the router of that network as its gateway, or give the address to a macvlan of this node on {parent}"
+        ));
+    Some(broken(finding, site, &OUT))
+}
+
+/// Nobody answers for the router.
+fn silent(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
+    let router = router(look, site)?;
+    if answers(look, site, router)? {
+        return None;
+    }
+    let (called, ifname) = (site.container.called(), &site.attachment.ifname);
+    let by = match site.joint {
+        Joint::Pair => site.bridge.unwrap_or(site.host_end),
+        _ => site.host_end,
+    };
+    let says = format!("the gateway {router}, another machine, does not answer {called}");
+    let finding = Finding::error("router-silent", format!("{called}: {router}"), says)
+        .seen(format!("nobody answered for {router} on {ifname}"))
+        .fix(format!("look at {router}, and at the switch behind {}", by.name));
+    Some(broken(finding, site, &OUT))
+}
+
+/// What Open vSwitch does with a container's packets is neither sound nor broken here. A router that
+/// answers shows that they pass.
+fn decided(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
+    let called = site.container.called();
+    let router = router(look, site);
+    let seen = match router.map(|router| (router, look.answers.to(&question(site, router)))) {
+        _ if look.answers.all.is_empty() => "nothing was sent".to_owned(),
+        Some((router, Some(Answer::Owners { macs }))) if macs.is_empty() => {
+            format!("nobody answered for the gateway {router} on {}", site.attachment.ifname)
+        }
+        Some((router, Some(Answer::NotAsked { reason }))) => {
+            format!("the gateway {router} could not be asked for: {reason}")
+        }
+        _ => return None,
+    };
+    let says = format!("Open vSwitch decides here what {called} reaches");
+    let object = format!("{called}: {}", site.attachment.network);
+    let finding = Finding::unknown("switch-decides", object, says)
+        .at(format!("port {}", site.host_end.name))
+        .seen(seen)
+        .fix(format!(
+            "ask the switch: ovs-vsctl list port {}, and ovs-appctl ofproto/trace",
+            site.host_end.name
+        ));
+    Some(finding.hits(site.container.id.clone()))
+}
