@@ -56,7 +56,7 @@ impl Diagnosis {
 }
 
 /// Findings by how deep they lie, the deepest first: those of a row do not explain each other.
-const DEPTHS: [&[&str]; 15] = [
+const DEPTHS: [&[&str]; 16] = [
     &["not-seen"],
     &["not-judged"],
     &["network-broken"],
@@ -72,7 +72,8 @@ const DEPTHS: [&[&str]; 15] = [
         "tunnel-mtu",
         "tunnel-checksums",
     ],
-    &["address-duplicate", "mac-duplicate", "neighbour-wrong", "address-claimed"],
+    &["address-duplicate", "mac-duplicate"],
+    &["neighbour-wrong", "address-claimed"],
     &["route-covers-pool", "route-refuses", "rule-diverts"],
     &[
         "no-default-route",

@@ -1,10 +1,13 @@
 //! Links and addresses of the node, and addresses that another machine has.
 
+mod twins;
+
 use scene::{Container, Link, Namespace, Part};
 
 use super::{Rule, containers, family_of};
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
+use crate::path::Site;
 
 /// Ways out of the node.
 pub(super) const UPLINKS: Rule = Rule {
@@ -17,7 +20,7 @@ pub(super) const UPLINKS: Rule = Rule {
 
 pub(super) const RULE: Rule = Rule {
     judges: "links and addresses",
-    ids: &["mtu-too-large", "address-duplicate"],
+    ids: &["mtu-too-large", "mtu-too-small", "address-duplicate", "mac-duplicate"],
     judge,
     ..Rule::NONE
 };
@@ -28,8 +31,13 @@ const MAIN: u32 = 254;
 /// Links that a container runtime makes carry nothing while no container is on them.
 const IDLE_KINDS: [&str; 3] = ["bridge", "veth", "dummy"];
 
+/// What a link must take for the kernel to speak IPv6 on it, in bytes (RFC 8200 §5).
+const IPV6_MINIMUM: u32 = 1280;
+
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = sizes(look);
+    found.extend(too_small(look));
+    found.extend(twins::judge(look));
     found.extend(duplicates(&look.scene.host, None));
     for container in containers(look) {
         if let Some(inside) = &container.inside {
@@ -171,6 +179,38 @@ fn sizes(look: Look<'_>) -> Vec<Finding> {
     found
 }
 
+/// A link that takes less than IPv6 needs: the kernel removes its IPv6 addresses.
+fn too_small(look: Look<'_>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for container in containers(look) {
+        for site in Site::all(look.scene, container, Family::V6) {
+            let inside = format!("{}: {}", container.id, site.link.name);
+            let of_node = site.seen_by.name.clone();
+            for (link, object) in [(site.link, inside), (site.seen_by, of_node)] {
+                if link.mtu == 0 || IPV6_MINIMUM <= link.mtu {
+                    continue;
+                }
+                let says = format!(
+                    "{} takes packets of {} bytes, and IPv6 needs {IPV6_MINIMUM}: the kernel has removed its IPv6 addresses",
+                    link.name, link.mtu
+                );
+                let finding = Finding::error("mtu-too-small", object, says)
+                    .hits(container.id.clone())
+                    .fix(format!(
+                        "\"mtu\" of at least {IPV6_MINIMUM} in the configuration of network {}, or no IPv6 there",
+                        site.attachment.network
+                    ));
+                let kinds = [WayKind::Gateway, WayKind::Outside, WayKind::Between];
+                let finding = kinds
+                    .into_iter()
+                    .fold(finding, |finding, kind| finding.breaks(kind, Some(Family::V6)));
+                found.push(finding);
+            }
+        }
+    }
+    found
+}
+
 fn duplicates(namespace: &Namespace, container: Option<&Container>) -> Vec<Finding> {
     let mut found = Vec::new();
     for link in &namespace.links {
@@ -276,5 +316,19 @@ mod tests {
         let mut scene = node();
         scene.host.links[0].addresses[0].duplicate = true;
         assert_eq!(ids(&scene), ["address-duplicate"]);
+    }
+
+    #[test]
+    fn ipv6_needs_a_link_that_takes_1280_bytes() {
+        let mut scene = crate::path::samples::node();
+        let has = |scene: &Scene| ids(scene).contains(&"mtu-too-small");
+        assert!(!has(&scene));
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        inside.links[1].mtu = 1279;
+        assert!(has(&scene));
+        for container in &mut scene.containers {
+            container.attachments[0].addresses.retain(|own| own.addr().is_ipv4());
+        }
+        assert!(!has(&scene));
     }
 }

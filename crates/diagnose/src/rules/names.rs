@@ -8,6 +8,7 @@ use super::{Rule, containers, family_of, is_outbound};
 use crate::Look;
 use crate::finding::{Finding, WayKind};
 use crate::question::{Answer, Asked, Question};
+use crate::routes::{Routed, look_up};
 
 pub(super) const RULE: Rule = Rule {
     judges: "answers of servers of names",
@@ -23,6 +24,15 @@ pub(super) const LOOPBACK: Rule = Rule {
     ids: &["nameserver-loopback"],
     inside: &[Part::Listeners, Part::Nftables],
     judge: loopbacks,
+    ..Rule::NONE
+};
+
+/// Servers to which a container has no route.
+pub(super) const ROUTES: Rule = Rule {
+    judges: "routes to servers of names",
+    ids: &["nameserver-unreachable"],
+    inside: &[Part::Links, Part::Routes],
+    judge: unreachable,
     ..Rule::NONE
 };
 
@@ -65,6 +75,37 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
         }
     }
     found
+}
+
+/// A container that reaches others, and that has a route to none of its servers: mostly they are of
+/// another IP version.
+fn unreachable(look: Look<'_>) -> Vec<Finding> {
+    containers(look).filter_map(without_route).collect()
+}
+
+fn without_route(container: &Container) -> Option<Finding> {
+    let inside = container.inside.as_ref()?;
+    let all: Vec<IpAddr> = servers(container).collect();
+    let is_reached = |server: &IpAddr| {
+        server.is_loopback() || look_up(inside, None, *server, None, Some(0)) != Routed::Nowhere
+    };
+    let reaches_others = inside.routes.iter().any(|route| route.to.prefix_len() == 0);
+    if all.is_empty() || !reaches_others || all.iter().any(is_reached) {
+        return None;
+    }
+    let called = container.called();
+    let names: Vec<String> = all.iter().map(ToString::to_string).collect();
+    let names = names.join(", ");
+    let says = format!("{called} asks {names} for names, and has no route there");
+    let finding = Finding::error("nameserver-unreachable", container.id.clone(), says)
+        .at(format!("resolv.conf of {called}"))
+        .hits(container.id.clone())
+        .fix(format!(
+            "give {called} a server of names that it has a route to, of its own IP version"
+        ));
+    Some(all.iter().fold(finding, |finding, server| {
+        finding.breaks(WayKind::Names, Some(family_of(*server)))
+    }))
 }
 
 fn loopbacks(look: Look<'_>) -> Vec<Finding> {
@@ -184,5 +225,24 @@ mod tests {
         let good = Answer::Named { after_us: 900, error: None };
         let good = Answers { all: vec![(asked[0].clone(), good)] };
         assert_eq!(judge(look(&scene, &good)), []);
+    }
+
+    #[test]
+    fn a_server_of_an_ip_version_that_the_container_has_not() {
+        let mut scene = crate::path::samples::node();
+        let answers = Answers::default();
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        inside.routes.retain(|route| route.to.addr().is_ipv4());
+        let mut found = |servers: &[&str]| -> Vec<String> {
+            let servers = servers.iter().map(|server| server.parse().unwrap()).collect();
+            scene.containers[0].nameservers = Some(servers);
+            let found = unreachable(look(&scene, &answers));
+            found.into_iter().map(|finding| finding.says).collect()
+        };
+        assert_eq!(found(&["192.0.2.53"]), [""; 0]);
+        assert_eq!(found(&["2001:db8::53", "192.0.2.53"]), [""; 0]);
+        let says = "c2 asks 2001:db8::53 for names, and has no route there";
+        assert_eq!(found(&["2001:db8::53"]), [says]);
+        assert_eq!(found(&[]), [""; 0]);
     }
 }

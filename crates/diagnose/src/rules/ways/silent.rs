@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use scene::filter::Hook;
 use scene::{Container, Port, Transport};
 
+use super::super::inside::speaks;
 use super::super::{containers, is_outbound};
 use super::samples;
 use crate::Look;
@@ -305,7 +306,7 @@ fn port_or_container(
     let answer = look.answers.to(&question)?;
     let lost = match answer {
         // Where nobody listens, another rule says so.
-        Answer::Refused if listens(site.container, port) => "was refused".to_owned(),
+        Answer::Refused if listens(site, port) => "was refused".to_owned(),
         other => lost(other)?,
     };
     let called = site.container.called();
@@ -323,12 +324,12 @@ fn port_or_container(
     Some(finding)
 }
 
-/// Says whether a program of the container surely listens on a port at its own address.
-fn listens(container: &Container, port: &Port) -> bool {
-    let Some(inside) = &container.inside else { return false };
-    inside.listeners.iter().any(|listener| {
+/// Says whether a program of the container surely listens on a port at this address of it.
+fn listens(site: &Site<'_>, port: &Port) -> bool {
+    site.inside.listeners.iter().any(|listener| {
         listener.transport == Transport::Tcp
             && listener.at.port() == port.container
             && listener.at.ip().is_unspecified()
+            && speaks(listener, Some(site.family()))
     })
 }
