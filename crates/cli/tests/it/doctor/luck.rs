@@ -108,7 +108,7 @@ fn circles_end_and_names_forge_no_line() {
     let scratch = Scratch::new();
     let path = scratch.write("scene", &text);
     let path = path.to_str().unwrap();
-    for more in [&[][..], &["--verbose"], &["c1"], &["c1", "--verbose", "--strict"]] {
+    for more in [&["--verbose"][..], &[], &["c1"], &["c1", "--verbose", "--strict"]] {
         let said = scratch.call(&[&["doctor", "--from", path], more].concat()).failed(1);
         assert_eq!(said.stderr, "", "{more:?}");
         let is_shown = |letter: char| letter == '\n' || !letter.is_control();
@@ -139,7 +139,8 @@ fn a_containers_resolv_conf_may_be_anything() {
     let file = "/etc/netns/c1/resolv.conf";
     node.lab.sh(&format!("rm {file} && mkfifo {file}"));
     let said = node.doctor(&["--no-probe"]).failed(3);
-    let [unread] = &of_id(&said, "not-seen")[..] else { panic!("{said:#?}") };
+    let all = of_id(&said, "not-seen");
+    let [unread] = all.as_slice() else { panic!("{said:#?}") };
     assert_eq!(unread["object"], "resolv.conf of c1");
     assert!(unread["seen"][0].as_str().unwrap().contains("it is not a file"), "{unread:#}");
     // The first 64 KiB count.
