@@ -1,5 +1,6 @@
 //! `netwright doctor`.
 
+mod crowd;
 mod drifts;
 mod findings;
 mod follow;
