@@ -40,7 +40,8 @@ use crate::packet::LinkAddress;
 
 /// `linux include/uapi/linux/if_ether.h` ETH_P_ALL: what links send is told too.
 const ETH_P_ALL: u16 = 0x0003;
-/// `linux include/uapi/linux/if_packet.h` PACKET_OUTGOING.
+/// `linux include/uapi/linux/if_packet.h` PACKET_OTHERHOST and PACKET_OUTGOING.
+const FOR_ANOTHER: u8 = 3;
 const OUTGOING: u8 = 4;
 
 /// How much of a packet is copied: the headers of IPv6 and TCP, with room for others between them.
@@ -68,6 +69,9 @@ pub struct Seen {
     pub ifindex: u32,
     /// The link has sent it; otherwise it has received it.
     pub outgoing: bool,
+    /// The link has received it, and it is for another hardware address: it is a copy, unless the
+    /// link is a port of a bridge.
+    pub for_another: bool,
     /// The packet.
     pub packet: Packet,
     /// The identifier of an echo request or reply.
@@ -135,9 +139,11 @@ fn read(octets: &[u8], from: &SocketAddrAny) -> Option<Seen> {
     };
     let identifier = trace::identifier(&packet, octets.get(length..).unwrap_or_default());
     let ifindex = i32::from_ne_bytes(address.get(IFINDEX)?.try_into().ok()?);
+    let packet_type = *address.get(PACKET_TYPE)?;
     Some(Seen {
         ifindex: u32::try_from(ifindex).ok()?,
-        outgoing: *address.get(PACKET_TYPE)? == OUTGOING,
+        outgoing: packet_type == OUTGOING,
+        for_another: packet_type == FOR_ANOTHER,
         packet,
         identifier,
     })

@@ -78,6 +78,76 @@ fn traffic_of_equal_sizes_does_not_confuse() {
     }
 }
 
+/// What `doctor` has to follow probes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Means {
+    Tracepoints,
+    Filter,
+    Counters,
+}
+
+/// Runs `doctor` for c1 with one means alone, and returns what it says. Tracing is hidden from it,
+/// or the tables that it would make are there already: it has the process's number before it
+/// starts.
+fn doctor_by(node: &Node, means: Means) -> String {
+    let hide = "mount -t tmpfs none /sys/kernel/tracing;";
+    let take = "for family in inet bridge; do nft add table $family netwright-doctor-$$; done;
+        ip netns exec c1 nft add table inet netwright-doctor-$$;";
+    let before = match means {
+        Means::Tracepoints => take.to_owned(),
+        Means::Filter => hide.to_owned(),
+        Means::Counters => format!("{hide} {take}"),
+    };
+    let doctor = format!("exec netwright doctor c1 --output json {}", TO.join(" "));
+    let (_, said) = node.run(&format!("exec unshare -m sh -c '{before} {doctor}'"));
+    let remove = "nft list tables | sed -n \"s/^table \\(.*netwright-doctor.*\\)/delete table \\1/p\"";
+    node.lab.sh(&format!("{remove} | nft -f -"));
+    node.lab.sh(&format!("ip netns exec c1 sh -c '{remove} | nft -f -'"));
+    said
+}
+
+/// A rule that drops c1's packets to the server, or the answers, and where they end then.
+const ENDS: [(&str, &str, &str, &str); 4] = [
+    ("", "forward", "ip daddr", "; it ended at cni0 of the node:"),
+    ("", "forward", "ip saddr", "; the answer ended at up0 of the node:"),
+    ("ip netns exec c1", "output", "ip daddr", "; it ended at a link of c1:"),
+    ("ip netns exec c1", "input", "ip saddr", "; the answer ended at eth0 of c1:"),
+];
+
+/// Tries each of these with one means alone. Returns what is not told.
+fn not_told(node: &Node, means: Means) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (place, hook, condition, end) in ENDS {
+        let rule = format!("{condition} {SERVER} {ANY} drop");
+        let chain = format!("type filter hook {hook} priority 0\n{rule}");
+        let table = format!("table inet foreign {{\nchain foreign {{\n{chain}\n}}\n}}");
+        node.lab.sh(&format!("{place} nft -f - <<'X'\n{table}\nX"));
+        let said = doctor_by(node, means);
+        let end = if means == Means::Counters { format!("{end} counters,") } else { end.to_owned() };
+        if !said.contains(&end) {
+            wrong.push(format!("{means:?}: no {end:?} in {said}"));
+        }
+        node.lab.sh(&format!("{place} nft delete table inet foreign"));
+    }
+    wrong
+}
+
+/// The packet filter and counters do it also in busy traffic of equal sizes; tracepoints do not
+/// tell an answer from other packets of its size.
+#[test]
+fn each_means_alone_tells_where_it_ended() {
+    require!("root", "program:nft", "program:python3", "full", "file:/sys/kernel/tracing");
+    let node = Node::new("doctor-follow-alone");
+    let mut wrong = not_told(&node, Means::Tracepoints);
+    let router = node.lab.visit("/run/netns/outside");
+    let _in = router.start("python3", &["-c", NOISE, "198.51.100.1"]);
+    let others = node.lab.visit("/run/netns/c2");
+    let _out = others.start("python3", &["-c", NOISE, SERVER]);
+    wrong.extend(not_told(&node, Means::Filter));
+    wrong.extend(not_told(&node, Means::Counters));
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
 /// The packet filter's trace begins behind this hook.
 #[test]
 fn tracepoints_alone_tell_the_link() {
