@@ -67,6 +67,7 @@ const DEPTHS: [&[&str]; 16] = [
         "parent-down",
         "vlan-missing",
         "queue-loses",
+        "rate-too-low",
         "tc-drops",
         "peer-not-allowed",
         "tunnel-mtu",

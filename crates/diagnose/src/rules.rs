@@ -10,6 +10,7 @@ mod names;
 mod neighbours;
 mod ports;
 mod queues;
+mod rates;
 mod segments;
 mod sizes;
 mod switches;
@@ -171,6 +172,7 @@ pub const RULES: &[Rule] = &[
     links::RULE,
     segments::RULE,
     queues::RULE,
+    rates::RULE,
     tunnels::RULE,
     vrfs::RULE,
     ways::ROUTES,

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 pub use container::{Attachment, Container, Drift, Item, ItemKind, Port, Unfinished};
 pub use namespace::{
-    Address, ConntrackTable, Fdb, Link, Listener, Namespace, Neighbour, NextHop, Route, RouteKind,
-    RouteRule, RuleAction, Transport,
+    Address, ConntrackTable, Fdb, Link, Listener, Namespace, Neighbour, NextHop, Rate, Route,
+    RouteKind, RouteRule, RuleAction, Transport,
 };
 pub use node::{Network, Plugin, Pool, Program, Service};
 pub use segment::{Ipvlan, IpvlanMode, IpvlanReach, Loss, MacvlanMode, Peer, PortVlan};

@@ -80,6 +80,8 @@ pub struct Link {
     pub ipvlan: Option<Ipvlan>,
     /// What loses its packets on purpose.
     pub losses: Vec<Loss>,
+    /// How fast it may send, if a token bucket limits that.
+    pub rate: Option<Rate>,
     /// The peers of a WireGuard tunnel; `None`: it is none, or they could not be read.
     pub peers: Option<Vec<Peer>>,
     /// Where a VXLAN tunnel sends frames for which it has no entry.
@@ -91,6 +93,16 @@ pub struct Link {
     pub external: bool,
     /// Its addresses.
     pub addresses: Vec<Address>,
+}
+
+/// A token bucket (`man 8 tc-tbf`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Rate {
+    /// Bytes in a second.
+    pub bytes_per_s: u64,
+    /// The size of the bucket, in bytes. A larger packet does not pass.
+    pub burst: u32,
 }
 
 /// An address of a link.

@@ -4,7 +4,7 @@ use kernel::ethtool::tx_checksums;
 use kernel::netns::Netns;
 use kernel::route::{BridgeVlan, FilterInfo, QdiscInfo, QdiscKind, RouteSocket, TcHandle};
 use kernel::wireguard;
-use scene::{Link, Loss, Part, Peer, PortVlan};
+use scene::{Link, Loss, Part, Peer, PortVlan, Rate};
 
 use super::Read;
 
@@ -65,6 +65,7 @@ impl Read {
             }
             if let Some(link) = link_of(&mut self.namespace.links, index) {
                 link.losses.extend(losses);
+                link.rate = link.rate.or_else(|| rate(&discipline));
             }
         }
         if FILTERED < filtered {
@@ -104,6 +105,17 @@ fn of_discipline(found: &QdiscInfo) -> Option<Loss> {
         protocol: None,
         per_mille: is_of_all.then_some(per_mille),
     })
+}
+
+/// Returns the limit of all that a link sends. A bucket within another discipline may get only some
+/// of the packets.
+fn rate(found: &QdiscInfo) -> Option<Rate> {
+    match &found.qdisc.kind {
+        QdiscKind::Tbf(tbf) if found.qdisc.parent == TcHandle::ROOT => {
+            Some(Rate { bytes_per_s: tbf.rate, burst: tbf.burst })
+        }
+        _ => None,
+    }
 }
 
 /// Returns a part of 2^32 as one of a thousand; `None` if it is nothing.
