@@ -70,6 +70,10 @@ const ANSWER: usize = 64;
 /// How long something may take before a message mentions it.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How many letters such a message has at most: with the seconds it fits into a terminal of 40
+/// columns. A line that is folded could not be written over.
+const MENTIONED: usize = 30;
+
 impl Shell {
     pub(crate) fn new(stdio: Stdio) -> Self {
         Shell {
@@ -225,7 +229,7 @@ impl Shell {
             let mut shown = false;
             while stopped.recv_timeout(TIMEOUT) == Err(RecvTimeoutError::Timeout) {
                 shown = true;
-                let what = now.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let what = cut(&now.lock().unwrap_or_else(PoisonError::into_inner));
                 write(&errors, &format!("\r{what} ({} s)\x1b[K", began.elapsed().as_secs()));
             }
             if shown {
@@ -295,6 +299,17 @@ fn paint_line_starts(text: &str, word: &str, colour: Colour) -> String {
         None => format!("{line}\n"),
     });
     lines.collect()
+}
+
+/// Cuts a message that is too long to be written over.
+fn cut(what: &str) -> String {
+    match what.char_indices().nth(MENTIONED) {
+        None => what.to_owned(),
+        Some(_) => {
+            let kept: String = what.chars().take(MENTIONED - 3).collect();
+            format!("{kept}...")
+        }
+    }
 }
 
 /// Writes to standard error. Ignores failures: there is no other place to report them.
@@ -404,6 +419,15 @@ mod tests {
             shell.print_next(&Said { what: "two" }, false);
             assert_eq!(output.text(), expected);
         }
+    }
+
+    #[test]
+    fn what_is_mentioned_fits_into_a_narrow_terminal() {
+        assert_eq!(cut("looking at the node"), "looking at the node");
+        let long = cut("checking 0123456789abcdef0123456789abcdef, 3 of 12");
+        assert_eq!(long, "checking 0123456789abcdef01...");
+        assert_eq!(long.len(), MENTIONED);
+        assert_eq!(cut(&"ä".repeat(MENTIONED)).chars().count(), MENTIONED);
     }
 
     #[test]
