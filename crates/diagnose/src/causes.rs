@@ -101,6 +101,7 @@ const DEPTHS: [&[&str]; 16] = [
         "switch-decides",
         "reverse-path-filter",
         "port-address-gone",
+        "flow-stale",
         "port-taken",
         "port-hidden",
     ],

@@ -3,6 +3,7 @@
 mod attachments;
 mod configuration;
 mod filters;
+mod flows;
 mod holes;
 mod inside;
 mod links;
@@ -182,6 +183,7 @@ pub const RULES: &[Rule] = &[
     neighbours::RULE,
     ports::RULE,
     ports::ADDRESSES,
+    flows::RULE,
     inside::RULE,
     inside::LISTENERS,
     names::RULE,

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub use container::{Attachment, Container, Drift, Item, ItemKind, Port, Unfinished};
 pub use namespace::{
-    Address, ConntrackTable, Fdb, Link, Listener, Namespace, Neighbour, NextHop, Rate, Route,
+    Address, ConntrackTable, Fdb, Flow, Link, Listener, Namespace, Neighbour, NextHop, Rate, Route,
     RouteKind, RouteRule, RuleAction, Transport,
 };
 pub use node::{Network, Plugin, Pool, Program, Service};
@@ -53,6 +53,8 @@ pub struct Scene {
     pub services: Vec<Service>,
     /// Programs of the node that change its network.
     pub programs: Vec<Program>,
+    /// Flows of UDP to published ports.
+    pub flows: Vec<Flow>,
     /// What could not be read.
     pub holes: Vec<Hole>,
 }
@@ -73,6 +75,7 @@ impl Default for Scene {
             pools: Vec::new(),
             services: Vec::new(),
             programs: Vec::new(),
+            flows: Vec::new(),
             holes: Vec::new(),
         }
     }

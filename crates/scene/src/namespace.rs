@@ -289,6 +289,18 @@ pub struct Listener {
     pub program: Option<String>,
 }
 
+/// A tracked flow of UDP to a port of the node that is published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Flow {
+    /// Who sends.
+    pub client: SocketAddr,
+    /// The node's address and port.
+    pub to: SocketAddr,
+    /// Where the packets go, and answers come from.
+    pub leads_to: SocketAddr,
+}
+
 /// How full the table of tracked connections is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -10,6 +10,7 @@
 
 mod containers;
 mod filter;
+mod flows;
 mod legacy;
 mod names;
 mod namespace;
@@ -107,6 +108,10 @@ pub(crate) fn read(
         picture.scene.containers.push(subject.container);
     }
     picture.programs(&processes, &inodes);
+    match flows::read(&picture.scene) {
+        Ok(flows) => picture.scene.flows = flows,
+        Err(reason) => picture.hole(Part::Conntrack, None, reason),
+    }
     picture.end()
 }
 
