@@ -1,5 +1,6 @@
 //! `netwright doctor`.
 
+mod counts;
 mod crowd;
 mod drifts;
 mod findings;
