@@ -129,7 +129,7 @@ fn what_is_ignored_is_not_told() {
 /// People read it on any terminal, and may stop reading.
 #[test]
 fn the_text_is_ascii_unless_the_terminal_takes_more() {
-    require!("root", "program:nft");
+    require!("root", "program:nft", "program:script");
     let node = Node::new("doctor-text");
     let (done, broken) = node.run("ip -n c1 link set lo down");
     assert!(done, "{broken}");
@@ -160,6 +160,18 @@ fn the_text_is_ascii_unless_the_terminal_takes_more() {
     child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(1), "{errors}");
     assert_eq!(errors, "");
+
+    // A narrow terminal gets whole lines.
+    let doctor = format!("stty cols 40 rows 10; exec {EXECUTABLE} doctor c1 --no-probe");
+    let mut script = node.lab.command("script");
+    script.args(["-qec", &doctor, "/dev/null"]).env_clear().stdin(Stdio::null());
+    script.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("LC_ALL", "C").env("TERM", "dumb");
+    let output = script.output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let shown = String::from_utf8(output.stdout).unwrap().replace('\r', "");
+    for line in ["x loopback-down", "    fix     nsenter --net=/run/netns/c1 ip link set lo up"] {
+        assert!(shown.lines().any(|shown| shown.starts_with(line)), "{line}: {shown}");
+    }
 }
 
 #[test]

@@ -1,7 +1,5 @@
 //! Bad input and bad luck: `doctor` ends, says something true, and believes no lie.
 
-use std::process::Stdio;
-
 use scene::filter::{Base, Chain, Family, Hook, Rule, Ruleset, Step, Table, Verdict};
 use scene::{FORMAT, Scene};
 use serde_json::{Value, json};
@@ -10,7 +8,7 @@ use testkit::{Place, require, wait_until};
 
 use super::situations::node::{Node, findings};
 use super::untouched::{GO, traced};
-use crate::support::{EXECUTABLE, Said, Scratch, call_in};
+use crate::support::{Said, Scratch, call_in};
 
 /// A name that clears the screen and begins a line of its own.
 fn evil(name: &str) -> String {
@@ -134,7 +132,7 @@ fn of_id(said: &Said, id: &str) -> Vec<Value> {
 /// Its owner puts anything there.
 #[test]
 fn a_containers_resolv_conf_may_be_anything() {
-    require!("root");
+    require!("root", "full");
     let node = Node::new("doctor-resolv");
     let file = "/etc/netns/c1/resolv.conf";
     node.lab.sh(&format!("rm {file} && mkfifo {file}"));
@@ -289,22 +287,4 @@ fn tracing_that_is_read_only_or_in_use_stops_nothing() {
     // This mount alone: there is one tracefs for all.
     node.lab.sh("mount -o remount,bind,ro /sys/kernel/tracing");
     is_named("tracing is read-only");
-}
-
-/// Nobody's lines are cut or folded.
-#[test]
-fn a_narrow_terminal_gets_whole_lines() {
-    require!("root", "program:script");
-    let node = Node::new("doctor-narrow");
-    node.lab.sh("ip -n c1 link set lo down");
-    let command = format!("stty cols 40 rows 10; exec {EXECUTABLE} doctor c1 --no-probe");
-    let mut script = node.lab.command("script");
-    script.args(["-qec", &command, "/dev/null"]).env_clear().stdin(Stdio::null());
-    script.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("LC_ALL", "C").env("TERM", "dumb");
-    let output = script.output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let shown = String::from_utf8(output.stdout).unwrap().replace('\r', "");
-    for line in ["x loopback-down", "    fix     nsenter --net=/run/netns/c1 ip link set lo up"] {
-        assert!(shown.lines().any(|shown| shown.starts_with(line)), "{line}: {shown}");
-    }
 }

@@ -88,7 +88,6 @@ fn changes_are_told_until_a_signal_ends_it() {
     let before = Snapshot::take(&node.lab);
     let mut watching = Watching::start(&node, &["--no-probe"]);
     watching.until(None);
-    watching.rests(&node);
     // In a container, and in a folder.
     node.lab.sh("ip -n c1 link set lo down");
     watching.until(Some("loopback-down"));
@@ -108,6 +107,7 @@ fn it_does_not_hear_what_it_does_itself() {
     let node = Node::new("doctor-watch-probes");
     let mut watching = Watching::start(&node, &["--to", "203.0.113.2:80"]);
     watching.until(None);
+    watching.rests(&node);
     node.lab.sh(
         "nft 'add table inet other; add chain inet other forward { type filter hook forward priority 0; }; \
          add rule inet other forward ip daddr 203.0.113.2 meta length > 20 drop'",
