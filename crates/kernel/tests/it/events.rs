@@ -294,7 +294,7 @@ fn that_anything_changes_is_heard() {
         let far = fresh_netns();
         let mut socket = RouteSocket::open().unwrap();
         veth_to(&mut socket, "v0", &far);
-        sh("ip link set v0 up; ip addr add 192.0.2.1/24 dev v0");
+        sh("ip link set v0 up; ip addr add 192.0.2.1/24 dev v0; sysctl -qw net.ipv4.ip_forward=0");
         let mut listener = ChangeListener::open("mine-").unwrap();
         let mut await_change = |what: &str| {
             let deadline = Instant::now() + Duration::from_secs(20);
