@@ -33,8 +33,26 @@ fn sites(look: Look<'_>) -> impl Iterator<Item = Site<'_>> {
     })
 }
 
+/// A container asks its router for an answer; at a port of Open vSwitch also another container of
+/// its network.
 fn asks(look: Look<'_>) -> Vec<Question> {
-    sites(look).filter_map(|site| Some(question(&site, router(look, &site)?))).collect()
+    sites(look).flat_map(|site| questions(look, &site)).collect()
+}
+
+fn questions(look: Look<'_>, site: &Site<'_>) -> Vec<Question> {
+    let neighbour = (site.joint == Joint::Switch).then(|| neighbour(look, site)).flatten();
+    let all = router(look, site).into_iter().chain(neighbour);
+    all.map(|to| question(site, to)).collect()
+}
+
+/// The address of another container of the network.
+fn neighbour(look: Look<'_>, site: &Site<'_>) -> Option<IpAddr> {
+    let mut others = sites(Look { only: None, ..look }).filter(|other| {
+        other.container.id != site.container.id
+            && other.attachment.network == site.attachment.network
+            && other.family() == site.family()
+    });
+    others.next().map(|other| other.address)
 }
 
 /// Returns the gateway of a container that another machine is, if the container has a route by it.
@@ -56,18 +74,26 @@ fn has_route_by(site: &Site<'_>, gateway: IpAddr) -> bool {
     hops.any(|hop| hop.via == Some(gateway))
 }
 
-fn question(site: &Site<'_>, router: IpAddr) -> Question {
-    let link = site.attachment.ifname.clone();
-    let asked = Asked::WhoHas { address: router, link };
-    Question { from: Some(site.container.id.clone()), asked }
+fn question(site: &Site<'_>, to: IpAddr) -> Question {
+    Question { from: Some(site.container.id.clone()), asked: Asked::Echo { to } }
 }
 
-/// Says whether somebody answered for a router.
+/// Says whether a router is there; `None` if that is not known: many answer no echo request. Whoever
+/// is not there does not say his hardware address either.
 fn answers(look: Look<'_>, site: &Site<'_>, router: IpAddr) -> Option<bool> {
-    match look.answers.to(&question(site, router)) {
-        Some(Answer::Owners { macs }) => Some(!macs.is_empty()),
+    match look.answers.to(&question(site, router))? {
+        Answer::Reached { .. } | Answer::Refused => Some(true),
+        Answer::Unreachable { .. } => Some(false),
+        Answer::Silent { .. } if is_failed(site, router) => Some(false),
         _ => None,
     }
+}
+
+/// Says whether the container has asked in vain for the hardware address.
+fn is_failed(site: &Site<'_>, router: IpAddr) -> bool {
+    let link = site.link.index;
+    let mut entries = site.inside.neighbours.iter();
+    entries.any(|one| one.failed && one.link == link && one.address == router)
 }
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
@@ -277,25 +303,26 @@ fn silent(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     };
     let says = format!("the gateway {router}, another machine, does not answer {called}");
     let finding = Finding::error("router-silent", format!("{called}: {router}"), says)
-        .seen(format!("nobody answered for {router} on {ifname}"))
+        .seen(format!("nobody has {router} on {ifname}: no echo request is answered"))
         .fix(format!("look at {router}, and at the switch behind {}", by.name));
     Some(broken(finding, site, &OUT))
 }
 
-/// What Open vSwitch does with a container's packets is neither sound nor broken here. A router that
+/// What Open vSwitch does with a container's packets is neither sound nor broken here. Whoever
 /// answers shows that they pass.
 fn decided(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let called = site.container.called();
-    let router = router(look, site);
-    let seen = match router.map(|router| (router, look.answers.to(&question(site, router)))) {
-        _ if look.answers.all.is_empty() => "nothing was sent".to_owned(),
-        Some((router, Some(Answer::Owners { macs }))) if macs.is_empty() => {
-            format!("nobody answered for the gateway {router} on {}", site.attachment.ifname)
-        }
-        Some((router, Some(Answer::NotAsked { reason }))) => {
-            format!("the gateway {router} could not be asked for: {reason}")
-        }
-        _ => return None,
+    let asked = questions(look, site);
+    let answers: Vec<&Answer> = asked.iter().filter_map(|one| look.answers.to(one)).collect();
+    let is_answered =
+        |answer: &Answer| matches!(answer, Answer::Reached { .. } | Answer::Refused);
+    let seen = if look.answers.all.is_empty() {
+        "nothing was sent".to_owned()
+    } else if answers.is_empty() || answers.iter().any(|answer| is_answered(answer)) {
+        return None;
+    } else {
+        let to: Vec<String> = asked.iter().filter_map(to).collect();
+        format!("no echo request of {called} was answered by {}", to.join(" or "))
     };
     let says = format!("Open vSwitch decides here what {called} reaches");
     let object = format!("{called}: {}", site.attachment.network);
@@ -307,4 +334,11 @@ fn decided(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
             site.host_end.name
         ));
     Some(finding.hits(site.container.id.clone()))
+}
+
+fn to(question: &Question) -> Option<String> {
+    match &question.asked {
+        Asked::Echo { to } => Some(to.to_string()),
+        _ => None,
+    }
 }

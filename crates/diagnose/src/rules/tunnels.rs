@@ -112,35 +112,55 @@ fn overhead(link: &Link) -> Option<u32> {
     }
 }
 
+/// How many other ends of a tunnel are asked.
+const ENDS: usize = 4;
+
+/// The other ends of a tunnel, as far as the link itself names them.
+fn ends(link: &Link) -> impl Iterator<Item = IpAddr> + '_ {
+    let endpoints = link.peers.iter().flatten().filter_map(|peer| peer.endpoint);
+    endpoints.map(|endpoint| endpoint.ip()).chain(link.remote).take(ENDS)
+}
+
 /// The link that carries a tunnel's packets.
 fn below<'n>(host: &'n Namespace, link: &Link) -> Option<&'n Link> {
     if let Some(parent) = link.peer.filter(|_| link.peer_netnsid.is_none()) {
         return host.link_of(parent);
     }
-    let endpoints = link.peers.iter().flatten().filter_map(|peer| peer.endpoint);
-    let mut ends = endpoints.map(|endpoint| endpoint.ip()).chain(link.remote);
-    ends.find_map(|end| match look_up(host, None, end, None, Some(0)) {
+    ends(link).find_map(|end| match look_up(host, None, end, None, Some(0)) {
         Routed::By { link: below, .. } if below.index != link.index => Some(below),
         _ => None,
     })
 }
 
-/// Packets that fit a tunnel do not fit the link below it.
-fn too_large(look: Look<'_>, link: &Link) -> Option<Finding> {
+/// A tunnel that is up and used, the link below it, and what it adds to a packet.
+fn used<'s>(look: Look<'s>, link: &Link) -> Option<(&'s Link, u32)> {
     let host = &look.scene.host;
     let overhead = overhead(link)?;
     let is_route = |route: &scene::Route| route.hops.iter().any(|hop| hop.link == Some(link.index));
     let is_used = link.master.is_some() || host.routes.iter().any(is_route);
     let below = below(host, link).filter(|_| is_used && link.up)?;
-    let fits = below.mtu.checked_sub(overhead)?;
-    if link.mtu <= fits {
+    Some((below, overhead))
+}
+
+/// The node asks the other end how large packets it may send there.
+fn size(to: IpAddr, below: &Link) -> Question {
+    Question { from: None, asked: Asked::Size { to, up_to: below.mtu } }
+}
+
+/// Packets that fit a tunnel do not fit the link below it, or are lost behind that.
+fn too_large(look: Look<'_>, link: &Link) -> Option<Finding> {
+    let host = &look.scene.host;
+    let (below, overhead) = used(look, link)?;
+    let (name, mtu) = (&link.name, link.mtu);
+    let with = mtu.saturating_add(overhead);
+    let lost = ends(link).find_map(|to| match look.answers.to(&size(to, below)) {
+        Some(Answer::UpTo { answered, .. }) if *answered < with => Some((to, *answered)),
+        _ => None,
+    });
+    let fits = lost.map_or(below.mtu, |(_, answered)| answered).checked_sub(overhead)?;
+    if mtu <= fits {
         return None;
     }
-    let (name, mtu) = (&link.name, link.mtu);
-    let says = format!(
-        "tunnel {name} takes packets of up to {mtu} bytes, and {} carries them up to {fits}",
-        below.name
-    );
     let leads_there = |to: IpAddr| {
         let routed = look_up(host, None, to, None, Some(0));
         matches!(routed, Routed::By { link: out, .. } if out.index == link.index)
@@ -149,13 +169,22 @@ fn too_large(look: Look<'_>, link: &Link) -> Option<Finding> {
         Asked::Size { to, .. } => matches!(answer, Answer::UpTo { .. }) && leads_there(*to),
         _ => false,
     });
-    let finding = Finding::warning("tunnel-mtu", name.clone(), says)
-        .seen(format!(
+    let says = format!(
+        "tunnel {name} takes packets of up to {mtu} bytes, and the network below carries them up to {fits}"
+    );
+    let seen = match lost {
+        Some((to, answered)) => format!(
+            "{name} adds {overhead} bytes to each; its other end {to} answers {answered} bytes, and of larger ones nobody says that they are lost"
+        ),
+        None => format!(
             "{name} adds {overhead} bytes to each, and the MTU of {} is {}: larger ones are sent in fragments, which many networks drop",
             below.name, below.mtu
-        ))
+        ),
+    };
+    let finding = Finding::warning("tunnel-mtu", name.clone(), says)
+        .seen(seen)
         .fix(format!("ip link set dev {name} mtu {fits}"));
-    if !is_proved {
+    if !is_proved && lost.is_none() {
         return Some(finding);
     }
     let error = Finding { severity: crate::Severity::Error, ..finding };
@@ -185,6 +214,11 @@ fn asks(look: Look<'_>) -> Vec<Question> {
                 let from = Some(container.id.clone());
                 questions.push(Question { from, asked: Asked::Echo { to } });
             }
+        }
+    }
+    for link in &look.scene.host.links {
+        if let Some((below, _)) = used(look, link) {
+            questions.extend(ends(link).map(|to| size(to, below)));
         }
     }
     questions

@@ -17,15 +17,13 @@ fn bridged() -> Scene {
     scene
 }
 
-/// What the rule says when a container has asked for its IPv4 gateway, and these have answered.
-fn found(scene: &Scene, macs: Option<&[&str]>) -> Vec<String> {
-    let answers = match macs {
-        Some(macs) => {
+/// What the rule says when everything that it asks is answered so.
+fn found(scene: &Scene, answer: Option<fn() -> Answer>) -> Vec<String> {
+    let answers = match answer {
+        Some(answer) => {
             let nothing = Answers::default();
             let asked = asks(Look { scene, answers: &nothing, only: None, to: None });
-            let macs: Vec<String> = macs.iter().map(|mac| (*mac).to_owned()).collect();
-            let answer = Answer::Owners { macs };
-            Answers { all: asked.into_iter().map(|question| (question, answer.clone())).collect() }
+            Answers { all: asked.into_iter().map(|question| (question, answer())).collect() }
         }
         None => Answers::default(),
     };
@@ -35,8 +33,21 @@ fn found(scene: &Scene, macs: Option<&[&str]>) -> Vec<String> {
     sorted.causes.iter().map(|one| line(&one.finding)).collect()
 }
 
-const ROUTER: Option<&[&str]> = Some(&["02:00:00:00:00:fe"]);
-const NOBODY: Option<&[&str]> = Some(&[]);
+fn reached() -> Answer {
+    Answer::Reached { after_us: 100 }
+}
+
+fn unreachable() -> Answer {
+    Answer::Unreachable { error: "No route to host".to_owned(), hops: Vec::new() }
+}
+
+fn silence() -> Answer {
+    Answer::Silent { hops: Vec::new() }
+}
+
+const ROUTER: Option<fn() -> Answer> = Some(reached);
+const NOBODY: Option<fn() -> Answer> = Some(unreachable);
+const SILENCE: Option<fn() -> Answer> = Some(silence);
 
 #[test]
 fn a_router_of_another_machine_is_asked_for() {
@@ -44,8 +55,8 @@ fn a_router_of_another_machine_is_asked_for() {
     let nothing = Answers::default();
     let asked = asks(Look { scene: &scene, answers: &nothing, only: None, to: None });
     assert_eq!(asked.len(), 4);
-    let who = Asked::WhoHas { address: ip("10.88.0.254"), link: "eth0".to_owned() };
-    assert_eq!(asked[0], Question { from: Some("c2".to_owned()), asked: who });
+    let echo = Asked::Echo { to: ip("10.88.0.254") };
+    assert_eq!(asked[0], Question { from: Some("c2".to_owned()), asked: echo });
     assert_eq!(found(&scene, ROUTER), [""; 0]);
     assert_eq!(
         found(&scene, NOBODY),
@@ -65,6 +76,22 @@ fn a_router_of_another_machine_is_asked_for() {
     assert_eq!(found(&isolated, NOBODY), [""; 0]);
     // The node is the gateway: another rule asks.
     assert_eq!(found(&node(), NOBODY), [""; 0]);
+}
+
+/// Many routers answer no echo request.
+#[test]
+fn a_router_that_is_silent_may_be_there() {
+    let mut scene = macvlan();
+    assert_eq!(found(&scene, SILENCE), [""; 0]);
+    let inside = scene.containers[0].inside.as_mut().unwrap();
+    inside.neighbours.push(scene::Neighbour {
+        link: 2,
+        address: ip("10.88.0.254"),
+        mac: None,
+        permanent: false,
+        failed: true,
+    });
+    assert_eq!(found(&scene, SILENCE), ["router-silent c2: 10.88.0.254: c2"]);
 }
 
 #[test]
@@ -159,7 +186,16 @@ fn what_a_switch_decides_is_neither_sound_nor_broken() {
     let told = ["switch-decides c2: mynet: c2", "switch-decides c3: mynet: c3"];
     assert_eq!(found(&scene, None), told);
     assert_eq!(found(&scene, NOBODY), told);
+    assert_eq!(found(&scene, SILENCE), told);
     assert_eq!(found(&scene, ROUTER), [""; 0]);
+    // There is nobody to ask, and other things were asked.
+    let mut alone = scene.clone();
+    alone.containers.truncate(1);
+    alone.containers[0].inside.as_mut().unwrap().routes.clear();
+    let other = Question { from: None, asked: Asked::Echo { to: ip("192.0.2.1") } };
+    let answers = Answers { all: vec![(other, reached())] };
+    let look = Look { scene: &alone, answers: &answers, only: None, to: None };
+    assert!(asks(look).is_empty() && judge(look).is_empty());
     let answers = Answers::default();
     let look = Look { scene: &scene, answers: &answers, only: None, to: None };
     assert!(judge(look).iter().all(|one| one.severity == crate::Severity::Unknown));

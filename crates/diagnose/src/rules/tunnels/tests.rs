@@ -100,10 +100,31 @@ fn what_fits_a_tunnel_fits_the_link_below() {
 
 #[test]
 fn the_link_below_is_found_by_where_packets_go() {
-    let by_remote = Link { peer: None, remote: Some("198.51.100.9".parse().unwrap()), ..vxlan(1500) };
+    let remote = Some("198.51.100.9".parse().unwrap());
+    let by_remote = Link { peer: None, remote, ..vxlan(1500) };
     assert_eq!(silently(&with(by_remote)), ["Warning tunnel-mtu vx0: "]);
     let to_peer = Link { mtu: 1441, ..wireguard(&["203.0.113.0/24"]) };
     assert_eq!(silently(&with(to_peer)), ["Warning tunnel-mtu wg0: "]);
+}
+
+#[test]
+fn a_network_below_that_loses_large_packets_is_the_cause() {
+    let end = "198.51.100.9".parse().unwrap();
+    let scene = with(Link { remote: Some(end), ..vxlan(1450) });
+    let nothing = Answers::default();
+    let look = Look { scene: &scene, answers: &nothing, only: None, to: None };
+    let question = Question { from: None, asked: Asked::Size { to: end, up_to: 1500 } };
+    assert_eq!(asks(look), [question.clone()]);
+    let answers = |answered| {
+        let answer = Answer::UpTo { answered, lost: answered + 1 };
+        Answers { all: vec![(question.clone(), answer)] }
+    };
+    let told = found(&scene, &answers(1400));
+    assert_eq!(lines(&told), ["Error tunnel-mtu vx0: "]);
+    assert_eq!(told[0].fix, ["ip link set dev vx0 mtu 1350"]);
+    // The tunnel sends no packets that are so large.
+    let small = with(Link { remote: Some(end), ..vxlan(1350) });
+    assert_eq!(lines(&found(&small, &answers(1400))), [""; 0]);
 }
 
 #[test]
