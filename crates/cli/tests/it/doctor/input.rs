@@ -104,6 +104,11 @@ fn who_has_no_rights_hears_what_was_not_seen() {
     let found = said["findings"].as_array().unwrap();
     assert!(!found.is_empty() && found.iter().all(is_unknown), "{said:#}");
     assert_eq!(code, Some(3), "{said:#}");
+    // What changes the kernel tells root alone.
+    let (code, said) = as_nobody(&node, "/etc/hostname", "--watch");
+    assert_eq!(code, Some(3), "{said:#}");
+    assert!(said["msg"].as_str().unwrap().starts_with("listen for changes: "), "{said:#}");
+    assert!(said["details"].as_str().unwrap().contains("root"), "{said:#}");
 }
 
 /// The exit code follows what is told.
