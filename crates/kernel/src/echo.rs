@@ -32,11 +32,11 @@ const MARK: &[u8; 8] = b"netwrigt";
 /// The longest packet (RFC 791 §3.1).
 const LONGEST: usize = 65_535;
 
-/// How many packets are read before it is looked at the time: somebody may send faster than we read.
+/// How many packets are read between two looks at the time: somebody may send faster than we read.
 const AT_A_TIME: usize = 256;
 
-/// How far the identifiers of two calls of a process are from each other: processes that are started
-/// one after the other have numbers that follow each other.
+/// How far the identifiers of two calls of a process are from each other: processes that are
+/// started one after the other have numbers that follow each other.
 const STEP: u16 = 9973;
 
 /// A question to an address.

@@ -60,8 +60,8 @@ fn exchange(server: IpAddr, timeout: Duration) -> io::Result<Option<u8>> {
     Ok(None)
 }
 
-/// Waits for the answer of this number. Others that come instead of it, or before it, do not end the
-/// waiting.
+/// Waits for the answer of this number. Others that come instead of it, or before it, do not end
+/// the waiting.
 fn answer(socket: &UdpSocket, number: u16, timeout: Duration) -> io::Result<Option<u8>> {
     let end = Instant::now() + timeout;
     let mut message = [0; LONGEST];
