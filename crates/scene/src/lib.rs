@@ -112,6 +112,8 @@ pub enum Part {
     Nftables,
     /// Tables of the older iptables.
     LegacyIptables,
+    /// Packet filters that a scene does not hold: ebtables, arptables, programs of BPF.
+    OtherFilters,
     /// Connection tracking.
     Conntrack,
     /// Sockets that listen.
@@ -142,6 +144,7 @@ impl Part {
             Part::Sysctls => "kernel parameters",
             Part::Nftables => "the packet filter",
             Part::LegacyIptables => "the rules of legacy iptables",
+            Part::OtherFilters => "packet filters of other kinds",
             Part::Conntrack => "connection tracking",
             Part::Listeners => "listening sockets",
             Part::Processes => "processes",

@@ -11,6 +11,7 @@
 mod containers;
 mod filter;
 mod flows;
+mod hooks;
 mod legacy;
 mod names;
 mod namespace;

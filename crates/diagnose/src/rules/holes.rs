@@ -105,8 +105,13 @@ fn remedy(part: Part, reason: &str) -> Option<&'static str> {
     if reason.contains("not permitted") || reason.contains("ermission denied") {
         return Some("run netwright doctor as root");
     }
-    (part == Part::LegacyIptables)
-        .then_some("install iptables, whose iptables-legacy-save shows them")
+    match part {
+        Part::LegacyIptables => Some("install iptables, whose iptables-legacy-save shows them"),
+        Part::OtherFilters => {
+            Some("look at them with ebtables-legacy -L, arptables-legacy -L, bpftool net")
+        }
+        _ => None,
+    }
 }
 
 #[cfg(test)]

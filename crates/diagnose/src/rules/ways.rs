@@ -32,7 +32,7 @@ pub(super) const ROUTES: Rule = Rule {
 pub(super) const GATEWAYS: Rule = Rule {
     judges: "answers of gateways",
     ids: &["gateway-silent"],
-    needs: &[Part::Nftables, Part::LegacyIptables],
+    needs: &[Part::Nftables, Part::LegacyIptables, Part::OtherFilters],
     asks: silent::asks_gateways,
     judge: silent::gateways,
     ..Rule::NONE
