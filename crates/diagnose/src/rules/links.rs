@@ -2,7 +2,7 @@
 
 mod twins;
 
-use scene::{Container, Link, Namespace, Part};
+use scene::{Container, Link, Namespace, Part, Route};
 
 use super::{Rule, containers, family_of};
 use crate::Look;
@@ -141,8 +141,14 @@ fn has_default(namespace: &Namespace, family: Family) -> bool {
 fn sizes(look: Look<'_>) -> Vec<Finding> {
     let host = &look.scene.host;
     let defaults =
-        host.routes.iter().filter(|route| route.to.prefix_len() == 0 && route.table == MAIN);
-    let out = defaults
+        || host.routes.iter().filter(|route| route.to.prefix_len() == 0 && route.table == MAIN);
+    // One with a higher metric is for when the first one fails.
+    let is_first = |route: &&Route| {
+        let is_other = |other: &Route| other.to == route.to && other.metric < route.metric;
+        !defaults().any(is_other)
+    };
+    let out = defaults()
+        .filter(is_first)
         .flat_map(|route| &route.hops)
         .filter_map(|hop| host.link_of(hop.link?))
         .filter(|link| link.name != "lo")
@@ -238,7 +244,7 @@ fn duplicates(namespace: &Namespace, container: Option<&Container>) -> Vec<Findi
 mod tests {
     use super::*;
     use crate::question::Answers;
-    use scene::{Address, NextHop, Route, RouteKind, Scene};
+    use scene::{Address, NextHop, RouteKind, Scene};
 
     fn ids(scene: &Scene) -> Vec<&'static str> {
         let answers = Answers::default();
@@ -330,5 +336,22 @@ mod tests {
             container.attachments[0].addresses.retain(|own| own.addr().is_ipv4());
         }
         assert!(!has(&scene));
+    }
+
+    /// A way out that is there for when the first one fails says nothing of packets' sizes.
+    #[test]
+    fn the_size_of_the_first_way_out_counts() {
+        let mut scene = crate::path::samples::node();
+        let set = |link: &mut Link| link.mtu = if link.name == "tun0" { 1420 } else { 1500 };
+        scene.host.links.iter_mut().for_each(set);
+        for container in &mut scene.containers {
+            container.inside.as_mut().unwrap().links.iter_mut().for_each(set);
+        }
+        let has = |scene: &Scene| ids(scene).contains(&"mtu-too-large");
+        let second = crate::routes::samples::route("0.0.0.0/0", 9, None);
+        scene.host.routes.push(Route { metric: 700, ..second });
+        assert!(!has(&scene));
+        scene.host.routes[0].metric = 800;
+        assert!(has(&scene));
     }
 }
