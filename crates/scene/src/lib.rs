@@ -14,7 +14,7 @@ pub use namespace::{
     Address, ConntrackTable, Fdb, Flow, Link, Listener, Namespace, Neighbour, NextHop, Rate, Route,
     RouteKind, RouteRule, RuleAction, Transport,
 };
-pub use node::{Network, Plugin, Pool, Program, Service};
+pub use node::{Folder, Network, Plugin, Pool, Program, Service};
 pub use segment::{Ipvlan, IpvlanMode, IpvlanReach, Loss, MacvlanMode, Peer, PortVlan};
 
 /// The version of the format. A reader refuses a scene of a higher one.
@@ -49,6 +49,8 @@ pub struct Scene {
     pub plugins: Vec<Plugin>,
     /// The address pools of networks.
     pub pools: Vec<Pool>,
+    /// The folders that an ADD writes to.
+    pub folders: Vec<Folder>,
     /// The services of `netwrightd`.
     pub services: Vec<Service>,
     /// Programs of the node that change its network.
@@ -73,6 +75,7 @@ impl Default for Scene {
             broken: Vec::new(),
             plugins: Vec::new(),
             pools: Vec::new(),
+            folders: Vec::new(),
             services: Vec::new(),
             programs: Vec::new(),
             flows: Vec::new(),

@@ -11,6 +11,7 @@
 mod containers;
 mod filter;
 mod flows;
+mod folders;
 mod hooks;
 mod legacy;
 mod names;
@@ -76,6 +77,7 @@ pub(crate) fn read(
     }
     let readings = picture.insides(&mut subjects, session, &legacy, progress);
     picture.networks(session, &subjects, progress);
+    picture.scene.folders = folders::read(session);
     picture.services(session);
 
     progress("looking for programs");

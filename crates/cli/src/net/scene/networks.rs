@@ -10,8 +10,6 @@ use cni::{NetworkList, NetworkName, PluginConfig};
 use cni_runtime::{ConfigFolder, Outcome};
 use ipam::{RangeSets, Store};
 use ipnet::IpNet;
-use rustix::fs::{Access, access};
-use rustix::io::Errno;
 use scene::{Network, Plugin, Pool};
 use serde::Deserialize;
 
@@ -216,22 +214,10 @@ fn pools(session: &Session, configured: &Configured, found: &mut Found) {
                 folder: store.directory().display().to_string(),
                 used: u64::try_from(used).unwrap_or(u64::MAX),
                 size: size.and_then(|size| u64::try_from(size).ok()),
-                writable: is_writable(&folder),
+                writable: super::folders::trouble(&folder).is_none(),
             });
         }
     }
-}
-
-/// Says whether root could write to a folder, or make it: its file system is not read-only, and it
-/// is not immutable. What only this caller may not do does not count.
-fn is_writable(folder: &Path) -> bool {
-    let there = folder.ancestors().find(|path| path.symlink_metadata().is_ok());
-    let Some(there) = there else { return true };
-    there.is_dir()
-        && !matches!(
-            access(there, Access::WRITE_OK | Access::EXEC_OK),
-            Err(Errno::ROFS | Errno::PERM)
-        )
 }
 
 /// Returns the type of a plugin and that of its IPAM plugin.
@@ -318,13 +304,5 @@ mod tests {
             let network = of(&format!(r#"{{"type": "bridge", {keys}}}"#));
             assert_eq!(network.outbound, outbound, "{keys}");
         }
-    }
-
-    #[test]
-    fn a_folder_that_is_missing_is_made_in_the_nearest_above_it() {
-        let folder = tempfile::tempdir().unwrap();
-        assert!(is_writable(&folder.path().join("a/b")));
-        std::fs::write(folder.path().join("file"), "").unwrap();
-        assert!(!is_writable(&folder.path().join("file/b")));
     }
 }
