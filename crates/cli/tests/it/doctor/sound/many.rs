@@ -97,7 +97,6 @@ impl Sort {
 }
 
 /// What a node has.
-#[derive(Debug)]
 struct Plan {
     kinds: Vec<Kind>,
     networks: Vec<Sort>,
@@ -118,6 +117,13 @@ impl Plan {
         }
         let networks = (0..chance.below(NETWORKS + 1)).map(|_| *chance.of(&SORTS)).collect();
         Plan { kinds, networks, firewalld, crowd: number + 1 == NODES }
+    }
+
+    /// What it is, for whoever reads of a failure.
+    fn told(&self) -> String {
+        let kinds: Vec<&str> = self.kinds.iter().map(|kind| kind.name).collect();
+        let firewalld = if self.firewalld { ", firewalld" } else { "" };
+        format!("{}{firewalld}; networks {:?}", kinds.join(", "), self.networks)
     }
 
     fn lab(&self) -> Lab {
@@ -290,7 +296,7 @@ fn on_a_hundred_sound_nodes_nothing_is_found() {
         let plan = Plan::draw(&mut chance, number);
         let complaints = tried(&plan);
         if !complaints.is_empty() {
-            wrong.push((number, plan, complaints));
+            wrong.push((number, plan.told(), complaints));
         }
     }
     eprintln!("MEASURED of {NODES} sound nodes nothing was found on {}", NODES - wrong.len());
