@@ -8,6 +8,7 @@ mod follow;
 mod input;
 mod luck;
 mod scene;
+mod segments;
 mod situations;
 mod sound;
 mod untouched;
