@@ -35,8 +35,8 @@ pub struct Rule {
     pub judges: &'static str,
     /// The IDs of the findings that it returns.
     pub ids: &'static [&'static str],
-    /// Parts of the node without which it would judge wrongly: it concludes from what is missing,
-    /// or from what comes first. What it finds in a part that was read by halves is so all the same,
+    /// Parts of the node without which it would judge wrongly: it concludes from what is missing, or
+    /// from what comes first. What it finds in a part that was read by halves is so all the same,
     /// and needs nothing.
     pub needs: &'static [Part],
     /// Such parts of each container.
@@ -121,6 +121,14 @@ fn containers(look: Look<'_>) -> impl Iterator<Item = &Container> {
     look.scene.containers.iter().filter(move |container| {
         container.alive != Some(false) && look.only.is_none_or(|only| container.id == only)
     })
+}
+
+/// Of so many containers it is asked who has their addresses: the answers of all are waited for.
+const FEW: usize = 16;
+
+/// Says whether it is asked on links who has an address.
+fn asks_links(look: Look<'_>) -> bool {
+    look.only.is_some() || look.scene.containers.len() <= FEW
 }
 
 /// Says whether a container has an address of a family on a network that leads beyond the node.

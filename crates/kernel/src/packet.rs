@@ -106,10 +106,14 @@ mod offset {
     pub(super) const IP_PROTOCOL: u32 = IP + 9;
     pub(super) const IP6_NEXT_HEADER: u32 = IP + 6;
     pub(super) const IP6_UDP_DESTINATION: u32 = IP + 40 + 2;
+    pub(super) const IP6_ICMP_TYPE: u32 = IP + 40;
     pub(super) const UDP_DESTINATION: u32 = 2;
 }
 
 const UDP: u32 = 17;
+const ICMPV6: u32 = 58;
+/// RFC 4861 §4.4.
+const ADVERTISEMENT: u32 = 136;
 /// More fragments follow, or this is not the first.
 const IP_IS_FRAGMENT: u32 = 0x3fff;
 
@@ -139,6 +143,20 @@ impl Filter {
             jump(bpf::JUMP_IF_EQUAL, UDP, 0, 3),
             step(bpf::LOAD_HALF, offset::IP6_UDP_DESTINATION),
             jump(bpf::JUMP_IF_EQUAL, port.into(), 0, 1),
+            step(bpf::RETURN, u32::MAX),
+            step(bpf::RETURN, 0),
+        ];
+        Filter { ethertype: ETH_P_IPV6, program }
+    }
+
+    /// Neighbour advertisements of IPv6, without extension headers.
+    #[must_use]
+    pub fn advertisements() -> Self {
+        let program = vec![
+            step(bpf::LOAD_BYTE, offset::IP6_NEXT_HEADER),
+            jump(bpf::JUMP_IF_EQUAL, ICMPV6, 0, 3),
+            step(bpf::LOAD_BYTE, offset::IP6_ICMP_TYPE),
+            jump(bpf::JUMP_IF_EQUAL, ADVERTISEMENT, 0, 1),
             step(bpf::RETURN, u32::MAX),
             step(bpf::RETURN, 0),
         ];

@@ -86,7 +86,7 @@ fn may_mark(scene: &Scene) -> bool {
 
 /// Addresses that stand for the Internet. Nothing is sent to them: what is so for all of them is so
 /// for whatever has no route of its own.
-fn samples(family: Family) -> [IpAddr; 3] {
+pub(super) fn samples(family: Family) -> [IpAddr; 3] {
     match family {
         Family::V4 => {
             [[45_u8, 0, 0, 1].into(), [93_u8, 184, 0, 1].into(), [185_u8, 0, 0, 1].into()]

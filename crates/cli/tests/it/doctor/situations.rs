@@ -11,6 +11,7 @@ mod configured;
 mod filtered;
 mod inside;
 mod linked;
+mod more;
 pub(super) mod node;
 mod pairs;
 mod routed;
@@ -316,6 +317,13 @@ fn plugins_that_cannot_be_used() {
 fn networks_that_are_in_each_others_way() {
     require!("root");
     try_each("doctor-networks", configured::NETWORKS);
+}
+
+/// A rule is about a class of faults, not about one of the list.
+#[test]
+fn others_of_the_same_classes() {
+    require!("root", "full", "program:tc");
+    try_each("doctor-more", more::MORE);
 }
 
 /// Those that kernels without modules do not have.

@@ -7,7 +7,7 @@ use scene::filter::Hook;
 use scene::{Container, Port, Transport};
 
 use super::super::inside::speaks;
-use super::super::{containers, is_outbound};
+use super::super::{asks_links, containers, is_outbound};
 use super::samples;
 use crate::Look;
 use crate::filter::{Carries, End, Layer, Packet, walk};
@@ -27,8 +27,10 @@ pub(super) fn asks_gateways(look: Look<'_>) -> Vec<Question> {
             for site in Site::all(look.scene, container, family) {
                 if let Some(gateway) = site.gateway {
                     questions.push(from(Asked::Echo { to: gateway }));
-                    let link = site.attachment.ifname.clone();
-                    questions.push(from(Asked::WhoHas { address: gateway, link }));
+                    if asks_links(look) {
+                        let link = site.attachment.ifname.clone();
+                        questions.push(from(Asked::WhoHas { address: gateway, link }));
+                    }
                 }
             }
         }
