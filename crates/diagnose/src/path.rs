@@ -29,7 +29,7 @@ use scene::{Link, Port as Published, Route, RouteKind, RouteRule, Scene, Transpo
 
 use crate::filter::{Carries, Holds, Layer, NewDestination, Packet, Place, Port, State};
 
-pub(crate) use self::site::vrf_above;
+pub(crate) use self::site::{uplinks_of, vrf_above};
 pub use self::site::{Joint, Site};
 use self::steps::{Halt, Tracer};
 pub(crate) use self::vlans::{has as has_vlan, untagged as untagged_vlan};
@@ -316,7 +316,7 @@ fn outside<'s>(
     let packet = Packet { macs: from.macs_out(), ..Packet::first(from.address, to, with) };
     let via = tracer.route_inside(from, to)?.ok_or(Halt::Unknown)?;
     if tracer.scene.host.owner_of(via).is_none() {
-        return Err(Halt::Unknown);
+        return apart::by_bridge(tracer, from, &packet);
     }
     let packet = tracer.leave(from, &packet)?;
     let packet = tracer.up(from, &packet)?;

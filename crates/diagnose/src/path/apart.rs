@@ -1,5 +1,5 @@
-//! Ways of containers that have no end of a pair on the node: by a parent link, and at a port of
-//! Open vSwitch.
+//! Ways of containers that do not pass the node's IP: by a parent link, at a port of Open vSwitch,
+//! and by a bridge to a router.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use scene::filter::Hook;
 use scene::{IpvlanMode, IpvlanReach, MacvlanMode};
 
 use super::steps::{Halt, Tracer};
-use super::{Joint, Passed, Site, Why};
+use super::{Joint, Passed, Site, Why, uplinks_of};
 use crate::filter::{Carries, Holds, Packet};
 
 /// Follows a packet of a container to an address beyond the node, and the answer.
@@ -41,6 +41,27 @@ pub(super) fn beyond<'s>(
     tracer.back = true;
     tracer.enter_by_parent(from, &sent.answer())?;
     Ok(Passed { out: Some(from.host_end), source: Holds::No, untracked: None })
+}
+
+/// Follows a packet of a container to a router behind the only port of its bridge that leads to no
+/// container, and the answer.
+pub(super) fn by_bridge<'s>(
+    tracer: &mut Tracer<'s>,
+    from: &'s Site<'s>,
+    packet: &Packet,
+) -> Result<Passed<'s>, Halt<'s>> {
+    let bridge = from.bridge.ok_or(Halt::Unknown)?;
+    let packet = Packet { macs: [from.mac(), None], ..packet.clone() };
+    let packet = tracer.leave(from, &packet)?;
+    let [out] = uplinks_of(tracer.scene, bridge)[..] else { return Err(Halt::Unknown) };
+    let sent = tracer.routed(bridge, [from.host_end, out], &packet)?;
+    tracer.back = true;
+    let answer = sent.answer().between(Some(&out.name), None);
+    tracer.device(Hook::Ingress, &answer)?;
+    tracer.bridge(Hook::Prerouting, &answer)?;
+    let answer = tracer.routed(bridge, [out, from.host_end], &answer)?;
+    tracer.into(from, &answer)?;
+    Ok(Passed { out: Some(out), source: Holds::No, untracked: None })
 }
 
 /// Takes a packet from one container to another one on the same parent.

@@ -1,7 +1,7 @@
 //! What a bridge does with a frame: its VLANs, its filters, and those of IP that see its frames.
 
-use scene::Part;
 use scene::filter::Hook;
+use scene::{Link, Part};
 
 use super::Site;
 use super::steps::{Halt, Tracer};
@@ -23,6 +23,19 @@ impl<'s> Tracer<'s> {
             self.device(Hook::Ingress, &packet.between(Some(&site.seen_by.name), None))?;
         }
         Ok(packet.clone())
+    }
+
+    /// Takes a frame from one port of a bridge out by another one, of which one leads to a router.
+    pub(super) fn routed(
+        &mut self,
+        bridge: &Link,
+        [from, to]: [&'s Link; 2],
+        packet: &Packet,
+    ) -> Result<Packet, Halt<'s>> {
+        let vlan = self.retagged(bridge, [from, to], packet.vlan)?;
+        let frame = Packet { vlan, ..packet.between(Some(&from.name), Some(&to.name)) };
+        self.across(&frame)?;
+        Ok(frame)
     }
 
     /// Takes a frame from one port of a bridge out by another one.

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use scene::{Attachment, Container, Ipvlan, Link, MacvlanMode, Namespace, Scene};
+use scene::{Attachment, Container, Ipvlan, IpvlanMode, Link, MacvlanMode, Namespace, Scene};
 
 use crate::finding::Family;
 
@@ -136,6 +136,25 @@ impl<'s> Site<'s> {
         self.joint == Joint::Pair && self.vrf.is_none()
     }
 
+    /// Returns the gateway that another machine is, if the container has a route by it. An ipvlan that
+    /// routes asks nobody for the gateway.
+    pub(crate) fn router(&self, scene: &Scene) -> Option<IpAddr> {
+        if matches!(self.joint, Joint::Ipvlan(ipvlan) if ipvlan.mode != IpvlanMode::L2) {
+            return None;
+        }
+        let mut gateways = self.attachment.gateways.iter().copied();
+        gateways.find(|gateway| {
+            gateway.is_ipv4() == self.address.is_ipv4()
+                && self.has_route_by(*gateway)
+                && scene.host.owner_of(*gateway).is_none()
+        })
+    }
+
+    pub(crate) fn has_route_by(&self, gateway: IpAddr) -> bool {
+        let mut hops = self.inside.routes.iter().flat_map(|route| &route.hops);
+        hops.any(|hop| hop.via == Some(gateway))
+    }
+
     pub(crate) fn family(&self) -> Family {
         if self.address.is_ipv4() { Family::V4 } else { Family::V6 }
     }
@@ -206,6 +225,19 @@ fn port_to<'s>(host: &'s Namespace, link: &Link, bridge: &Link) -> Option<&'s Li
         return None;
     }
     host.link_of(link.peer?).filter(|port| port.master == Some(bridge.index))
+}
+
+/// The ports of a bridge that do not lead to containers.
+pub(crate) fn uplinks_of<'s>(scene: &'s Scene, bridge: &Link) -> Vec<&'s Link> {
+    let of_containers: Vec<&str> = (scene.containers.iter())
+        .flat_map(|container| &container.attachments)
+        .flat_map(|attachment| &attachment.host_links)
+        .map(String::as_str)
+        .collect();
+    let ports = scene.host.links.iter().filter(|link| {
+        link.master == Some(bridge.index) && !of_containers.contains(&link.name.as_str())
+    });
+    ports.collect()
 }
 
 /// The VRF to which a link belongs.

@@ -348,6 +348,7 @@ fn within(packet: &Packet) -> Packet {
         source_translated: Some(false),
         answers_to: None,
         answers_as: None,
+        vlan: None,
         ..packet.clone()
     }
 }

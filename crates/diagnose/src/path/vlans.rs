@@ -17,6 +17,34 @@ pub(crate) fn has(port: &Link, vlan: u16) -> Option<bool> {
 }
 
 impl<'s> Tracer<'s> {
+    /// Returns the tag that a frame has as it leaves a bridge by a port, which does not lead to a
+    /// container. `tag` is the one that it comes with.
+    pub(super) fn retagged(
+        &mut self,
+        bridge: &Link,
+        [from, to]: [&'s Link; 2],
+        tag: Option<u16>,
+    ) -> Result<Option<u16>, Halt<'s>> {
+        if !bridge.vlan_filtering {
+            return Ok(tag);
+        }
+        if self.scene.lacks(Part::Links, None) || (from.vlans.is_empty() && to.vlans.is_empty()) {
+            self.unsure = true;
+            return Ok(tag);
+        }
+        let Some(vlan) = tag.or(untagged(from)) else {
+            return self.stop(Why::Vlan { port: from, vlan: None });
+        };
+        if has(from, vlan).is_none() {
+            return self.stop(Why::Vlan { port: from, vlan: Some(vlan) });
+        }
+        match has(to, vlan) {
+            None => self.stop(Why::Vlan { port: to, vlan: Some(vlan) }),
+            Some(true) => Ok(None),
+            Some(false) => Ok(Some(vlan)),
+        }
+    }
+
     /// Says whether a bridge takes a frame from one of its links to another one; the bridge itself
     /// stands for the node. `seen_by` is the link by which the node's IP takes part: if that is a
     /// VLAN of the bridge, the frames have its tag.

@@ -106,7 +106,10 @@ fn one(look: Look<'_>, site: &Site<'_>, beyond: &[IpAddr], found: &mut Vec<Findi
     }
     let caught = agreed(scene, &[Trip::FromNode { to: site }]);
     found.extend(say::all(look, site, &Sort::FromNode, caught));
-    if is_outbound(scene, site.container, family) || site.joint != Joint::Pair {
+    let leads_out = is_outbound(scene, site.container, family)
+        || site.joint != Joint::Pair
+        || site.router(scene).is_some();
+    if leads_out {
         let with = path::carries(Transport::Tcp, Port::Any);
         let trips: Vec<Trip<'_>> =
             beyond.iter().map(|to| Trip::Outside { from: site, to: *to, with }).collect();

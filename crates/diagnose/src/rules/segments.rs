@@ -8,10 +8,12 @@ use std::net::IpAddr;
 
 use scene::{IpvlanMode, Link, Namespace, Part};
 
-use super::{Rule, containers, family_of};
+use super::{Rule, containers};
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
-use crate::path::{Joint, Outcome, Site, Trip, Why, follow, has_vlan, untagged_vlan};
+use crate::path::{
+    Joint, Outcome, Site, Trip, Why, follow, has_vlan, untagged_vlan, uplinks_of,
+};
 use crate::question::{Answer, Asked, Question};
 
 pub(super) const RULE: Rule = Rule {
@@ -41,7 +43,7 @@ fn asks(look: Look<'_>) -> Vec<Question> {
 
 fn questions(look: Look<'_>, site: &Site<'_>) -> Vec<Question> {
     let neighbour = (site.joint == Joint::Switch).then(|| neighbour(look, site)).flatten();
-    let all = router(look, site).into_iter().chain(neighbour);
+    let all = site.router(look.scene).into_iter().chain(neighbour);
     all.map(|to| question(site, to)).collect()
 }
 
@@ -53,25 +55,6 @@ fn neighbour(look: Look<'_>, site: &Site<'_>) -> Option<IpAddr> {
             && other.family() == site.family()
     });
     others.next().map(|other| other.address)
-}
-
-/// Returns the gateway of a container that another machine is, if the container has a route by it.
-/// An ipvlan that routes asks nobody for the gateway.
-fn router(look: Look<'_>, site: &Site<'_>) -> Option<IpAddr> {
-    if matches!(site.joint, Joint::Ipvlan(ipvlan) if ipvlan.mode != IpvlanMode::L2) {
-        return None;
-    }
-    let mut gateways = site.attachment.gateways.iter().copied();
-    gateways.find(|gateway| {
-        family_of(*gateway) == site.family()
-            && has_route_by(site, *gateway)
-            && look.scene.host.owner_of(*gateway).is_none()
-    })
-}
-
-fn has_route_by(site: &Site<'_>, gateway: IpAddr) -> bool {
-    let mut hops = site.inside.routes.iter().flat_map(|route| &route.hops);
-    hops.any(|hop| hop.via == Some(gateway))
 }
 
 fn question(site: &Site<'_>, to: IpAddr) -> Question {
@@ -128,8 +111,8 @@ fn down(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
         }
         Joint::Pair => {
             let bridge = site.bridge?;
-            let is_beyond = is_beyond(look, router(look, site)?);
-            let ports = uplinks(look, bridge);
+            let is_beyond = is_beyond(look, site.router(look.scene)?);
+            let ports = uplinks_of(look.scene, bridge);
             let faults: Option<Vec<&Link>> = ports.iter().map(|port| fault(host, *port)).collect();
             let first = faults?.first().copied().filter(|_| is_beyond)?;
             (first, *ports.first()?, OUT.to_vec())
@@ -164,19 +147,6 @@ fn fault<'s>(host: &'s Namespace, link: &'s Link) -> Option<&'s Link> {
     all.filter(|link| !link.up || !link.carrier).last()
 }
 
-/// The ports of a bridge that do not lead to containers.
-fn uplinks<'s>(look: Look<'s>, bridge: &Link) -> Vec<&'s Link> {
-    let of_containers: Vec<&str> = (look.scene.containers.iter())
-        .flat_map(|container| &container.attachments)
-        .flat_map(|attachment| &attachment.host_links)
-        .map(String::as_str)
-        .collect();
-    let ports = look.scene.host.links.iter().filter(|link| {
-        link.master == Some(bridge.index) && !of_containers.contains(&link.name.as_str())
-    });
-    ports.collect()
-}
-
 /// Says whether an address is no container's.
 fn is_beyond(look: Look<'_>, address: IpAddr) -> bool {
     let mut insides = look.scene.containers.iter().filter_map(|one| one.inside.as_ref());
@@ -205,8 +175,8 @@ fn gap<'s>(look: Look<'s>, site: &Site<'s>) -> Option<Gap<'s>> {
         let is_trunk = site.inside.links.iter().any(of_container);
         return (!is_trunk).then_some(Gap { port, vlan: None, options: " pvid untagged" });
     };
-    if let Some(router) = router(look, site) {
-        let ports = uplinks(look, bridge);
+    if let Some(router) = site.router(look.scene) {
+        let ports = uplinks_of(look.scene, bridge);
         let lacks = |port: &&Link| has_vlan(port, vlan).is_none();
         let is_lost = !ports.is_empty() && ports.iter().all(lacks) && is_beyond(look, router);
         if !is_lost || answers(look, site, router) == Some(true) {
@@ -271,7 +241,7 @@ fn apart(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
         Joint::Ipvlan(ipvlan) => ipvlan.mode == IpvlanMode::L2,
         Joint::Pair | Joint::Vlan | Joint::Switch => false,
     };
-    let gateway = site.gateway.filter(|gateway| is_joined && has_route_by(site, *gateway))?;
+    let gateway = site.gateway.filter(|gateway| is_joined && site.has_route_by(*gateway))?;
     let owner = look.scene.host.owner_of(gateway)?;
     if owner.index != site.host_end.index {
         return None;
@@ -292,7 +262,7 @@ fn apart(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
 
 /// Nobody answers for the router.
 fn silent(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
-    let router = router(look, site)?;
+    let router = site.router(look.scene)?;
     if answers(look, site, router)? {
         return None;
     }

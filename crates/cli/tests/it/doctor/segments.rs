@@ -198,10 +198,11 @@ fn vm_the_parent_of_vlans_is_down() {
     assert!(found.is_empty(), "{found:#?}");
 }
 
-/// The port that leads to the router lacks the containers' VLAN; then the port of a container does.
+/// The port that leads to the router lacks the containers' VLAN; then the port of a container does;
+/// then a filter drops the VLAN's frames.
 #[test]
 fn vm_a_port_of_a_bridge_lacks_its_vlan() {
-    require!("root", "full", "bridge-vlan-filtering", "vlan");
+    require!("root", "full", "bridge-vlan-filtering", "vlan", "program:nft");
     let bridge = "ip link add cni0 type bridge vlan_filtering 1
         ip link set cni0 addrgenmode none
         ip link set cni0 up
@@ -226,6 +227,14 @@ fn vm_a_port_of_a_bridge_lacks_its_vlan() {
         &printed,
     );
     on.try_one("ip link set up1 down", ROUTER, ("parent-down", "up1"), &printed);
+    on.try_one(
+        "nft 'add table bridge foreign
+              add chain bridge foreign tags { type filter hook forward priority 0; }
+              add rule bridge foreign tags vlan id 7 drop'",
+        ROUTER,
+        ("bridge-dropped", "bridge foreign/tags rule 1"),
+        &printed,
+    );
 }
 
 /// One ipvlan decides for all of a parent.

@@ -1,5 +1,6 @@
 //! Containers that are not on a bridge of the node, or on one that a VRF or VLANs divide.
 
+use scene::filter::{Compare, Header, Step};
 use scene::{Ipvlan, IpvlanMode, IpvlanReach, MacvlanMode};
 
 use super::super::samples::{access, in_vrf, on_parent, with_vlans};
@@ -206,4 +207,39 @@ fn the_gateway_of_a_vlan_is_a_link_above_the_bridge_or_the_end_of_a_pair() {
     let port = scene.host.links.iter_mut().find(|link| link.name == "gw0").unwrap();
     port.vlans = vec![access(8)];
     assert_eq!(v4(&scene, "resolve"), "gw0 lacks VLAN 7");
+}
+
+/// `vlan id ID`, as nft writes it for frames of a bridge.
+fn vlan_id(id: u8) -> Vec<Step> {
+    let load = |offset| Step::Payload { base: Header::Link, offset, len: 2, to: 0 };
+    let equal = |with: [u8; 2]| Step::Compare { op: Compare::Equal, from: 0, with: with.to_vec() };
+    let mask = Step::Bitwise { from: 0, to: 0, mask: vec![0x0f, 0xff], xor: vec![0, 0] };
+    vec![load(12), equal([0x81, 0]), load(14), mask, equal([0, id])]
+}
+
+#[test]
+fn a_bridge_leads_to_a_router_by_the_port_that_no_container_has() {
+    let mut scene = with_vlans();
+    scene.host.links.iter_mut().find(|link| link.name == "cni0").unwrap().addresses.clear();
+    let trunk = scene::PortVlan { pvid: false, untagged: false, ..access(7) };
+    let port = scene::Link { master: Some(3), vlans: vec![trunk], ..link(50, "up1", &[]) };
+    scene.host.links.push(port);
+    assert_eq!(v4(&scene, "outside"), "passes");
+    let tagged = |hook, id| one(Kin::Bridge, hook, &[vlan_id(id), drop()]);
+    let seen = |hook, id| v4(&with(scene.clone(), tagged(hook, id)), "outside");
+    assert_eq!(seen(Hook::Forward, 7), "Bridge bridge t/c rule 1");
+    assert_eq!(seen(Hook::Forward, 8), "passes");
+    // As it comes from the container it has no tag, and the answer has one.
+    assert_eq!(seen(Hook::Prerouting, 7), "answer: Bridge bridge t/c rule 1");
+    let mut gone = scene.clone();
+    gone.host.links.last_mut().unwrap().vlans = vec![access(1)];
+    assert_eq!(v4(&gone, "outside"), "up1 lacks VLAN 7");
+    // Where frames leave without a tag, nothing shows the VLAN.
+    let mut plain = scene.clone();
+    plain.host.links.last_mut().unwrap().vlans = vec![access(7)];
+    assert_eq!(v4(&with(plain, tagged(Hook::Forward, 7)), "outside"), "passes");
+    // It is not known which of two ports it is.
+    let mut two = scene;
+    two.host.links.push(scene::Link { master: Some(3), ..link(51, "up2", &[]) });
+    assert_eq!(v4(&two, "outside"), "unknown");
 }
