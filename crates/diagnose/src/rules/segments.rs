@@ -11,9 +11,7 @@ use scene::{IpvlanMode, Link, Namespace, Part};
 use super::{Rule, containers};
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
-use crate::path::{
-    Joint, Outcome, Site, Trip, Why, follow, has_vlan, untagged_vlan, uplinks_of,
-};
+use crate::path::{Joint, Outcome, Site, Trip, Why, follow, has_vlan, untagged_vlan, uplinks_of};
 use crate::question::{Answer, Asked, Question};
 
 pub(super) const RULE: Rule = Rule {
@@ -113,9 +111,10 @@ fn down(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
             let bridge = site.bridge?;
             let is_beyond = is_beyond(look, site.router(look.scene)?);
             let ports = uplinks_of(look.scene, bridge);
-            let faults: Option<Vec<&Link>> = ports.iter().map(|port| fault(host, *port)).collect();
+            let faults = ports.iter().copied().map(|port| fault(host, port));
+            let faults: Option<Vec<&Link>> = faults.collect();
             let first = faults?.first().copied().filter(|_| is_beyond)?;
-            (first, *ports.first()?, OUT.to_vec())
+            (first, ports.first().copied()?, OUT.to_vec())
         }
         Joint::Switch => return None,
     };
