@@ -97,6 +97,7 @@ const DEPTHS: [&[&str]; 16] = [
     &[
         "attachment-differs",
         "attachment-unfinished",
+        "inside-differs",
         "not-checked",
         "switch-decides",
         "reverse-path-filter",

@@ -16,6 +16,7 @@ mod segments;
 mod sizes;
 mod switches;
 mod tunnels;
+mod unchecked;
 mod vrfs;
 mod ways;
 
@@ -176,6 +177,7 @@ pub const RULES: &[Rule] = &[
     holes::RULE,
     configuration::RULE,
     attachments::RULE,
+    unchecked::RULE,
     switches::RULE,
     links::UPLINKS,
     links::RULE,
