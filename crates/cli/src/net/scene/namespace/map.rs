@@ -64,6 +64,7 @@ pub(super) fn to_link(link: KernelLink, addresses: Vec<Address>) -> Link {
         macvlan: link.macvlan_mode.map(macvlan),
         ipvlan: link.ipvlan_mode.zip(link.ipvlan_reach).map(ipvlan),
         losses: Vec::new(),
+        rate: None,
         peers: None,
         remote: link.vxlan.as_ref().and_then(|vxlan| vxlan.group),
         tx_checksums: None,
