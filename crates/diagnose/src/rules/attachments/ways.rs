@@ -133,8 +133,9 @@ fn of_item(item: &Item, attachment: &Attachment) -> Vec<Broken> {
 /// Returns the IP versions of an item: of the addresses that its words name, or of all its own.
 fn families(item: &Item) -> Vec<Option<Family>> {
     let is_named = |address: &IpAddr| {
+        let text = address.to_string();
         let mut words = item.what.split(|letter: char| letter.is_whitespace() || letter == ',');
-        words.any(|word| word == address.to_string())
+        words.any(|word| word == text)
     };
     let all: Vec<IpAddr> = item.addresses.iter().map(IpNet::addr).collect();
     let named: Vec<IpAddr> = all.iter().copied().filter(is_named).collect();

@@ -83,10 +83,10 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
     found
 }
 
-/// Notes somebody once: a link is seen for each IP version.
+/// Notes somebody once: a link is seen for each IP version, and by several names of one namespace.
 fn note<'o>(all: &mut Vec<One<'o>>, one: One<'o>) {
     let is_same = |known: &One<'_>| {
-        known.container.map(|container| &container.id) == one.container.map(|own| &own.id)
+        known.container.map(|container| &container.netns) == one.container.map(|own| &own.netns)
             && known.link.index == one.link.index
     };
     if !all.iter().any(is_same) {
