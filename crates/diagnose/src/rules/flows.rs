@@ -1,7 +1,7 @@
 //! Flows that the kernel tracks, and that lead to nobody.
 //!
-//! Only the first packet of a flow is translated by rules; the others follow it. A client of UDP that
-//! goes on sending from one port never begins again.
+//! Only the first packet of a flow is translated by rules; the others follow it. A client of UDP
+//! that goes on sending from one port never begins again.
 
 use std::net::IpAddr;
 

@@ -1,5 +1,5 @@
-//! Reads which flows of UDP to published ports the kernel tracks: a client that goes on sending keeps
-//! the translation with which it began.
+//! Reads which flows of UDP to published ports the kernel tracks: a client that goes on sending
+//! keeps the translation with which it began.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -33,7 +33,8 @@ pub(super) fn read(scene: &Scene) -> Result<Vec<Flow>, String> {
     for family in [IpFamily::V4, IpFamily::V6] {
         let filter = FlowFilter { protocol: Some(UDP), ..FlowFilter::all(family) };
         let flows = socket.flows(&filter).map_err(told)?;
-        let published = flows.iter().filter_map(flow).filter(|flow| ports.contains(&flow.to.port()));
+        let flows = flows.iter().filter_map(flow);
+        let published = flows.filter(|flow| ports.contains(&flow.to.port()));
         found.extend(published.take(MOST - found.len()));
     }
     Ok(found)

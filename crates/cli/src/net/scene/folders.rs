@@ -22,8 +22,8 @@ pub(super) fn read(session: &Session) -> Vec<Folder> {
     folders.map(folder).into()
 }
 
-/// Says why root could not write to a folder, or make it: its file system is read-only or full, or it
-/// is immutable. What only this caller may not do does not count.
+/// Says why root could not write to a folder, or make it: its file system is read-only or full, or
+/// it is immutable. What only this caller may not do does not count.
 pub(super) fn trouble(folder: &Path) -> Option<&'static str> {
     let there = folder.ancestors().find(|path| path.symlink_metadata().is_ok())?;
     if !there.is_dir() {

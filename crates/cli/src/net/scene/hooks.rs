@@ -1,5 +1,5 @@
-//! Finds packet filters of kinds that a scene does not hold: what they do is not judged, and that is
-//! said.
+//! Finds packet filters of kinds that a scene does not hold: what they do is not judged, and that
+//! is said.
 
 use kernel::netlink::NetlinkError;
 use kernel::nft::{Family, HookInfo, HookPoint, NftSocket};

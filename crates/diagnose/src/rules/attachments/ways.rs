@@ -52,7 +52,7 @@ const LARGE: &[WayKind] = &[
 ];
 
 /// Our sets by the beginnings of their names, with what does not pass without their elements. A
-/// name ends with its IP version, if it has one. Without elements that refuse more passes, not less.
+/// name ends with its IP version, if it has one. Without elements that refuse, more passes.
 static SETS: [(&str, &[WayKind]); 13] = [
     ("masquerade", TRANSLATED),
     ("hostports", PORTS),

@@ -41,7 +41,8 @@ pub(super) fn judge(look: Look<'_>, family: Family) -> Vec<Finding> {
         let has_gateway = by_node().next().is_some();
         // What is connected in another way is judged by the node's switch.
         is_held |= !has_gateway && node == 0;
-        let out = by_node().map(|site| (site.seen_by, true));
+        // In a VRF that is the link by which the kernel has them come in.
+        let out = by_node().map(|site| (site.vrf.unwrap_or(site.seen_by), true));
         let back = uplink.filter(|_| has_gateway).map(|link| (link, false));
         for (link, is_out) in out.chain(back) {
             if forwards(host, link, family, node) {
