@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! cargo run --release --package netwright-benches --bin attach -- \
-//!     [--rounds N] [--reference DIR] [--plot FILE] [--crowd] [--scale N,N…] [--netavark FILE] EXECUTABLE
+//!     [--rounds N] [--reference DIR] [--plot FILE] [--crowd] [--scale N,N…] [--doctor N,N…] \
+//!     [--netavark FILE] EXECUTABLE
 //! ```
 //!
 //! Every round attaches, checks and detaches one container with each subject and each case, in an
@@ -13,7 +14,7 @@
 //! standard input and output. The program prints medians and quartiles, and how many times faster
 //! ours are. It does the same with netavark if that is installed or named. `--crowd` attaches 8 and
 //! 64 at once; `--scale` measures with this many attachments on the host, beside the kernel's cost
-//! for the same.
+//! for the same; `--doctor` measures `netwright doctor` with this many containers.
 
 #![expect(
     clippy::print_stdout,
@@ -22,6 +23,7 @@
 )]
 
 mod crowd;
+mod doctor;
 mod last;
 mod netavark;
 mod plot;
@@ -60,6 +62,7 @@ struct Options {
     plot: Option<PathBuf>,
     crowd: bool,
     scale: Vec<usize>,
+    doctor: Vec<usize>,
     netavark: PathBuf,
     executable: PathBuf,
 }
@@ -72,6 +75,7 @@ impl Options {
             plot: None,
             crowd: false,
             scale: Vec::new(),
+            doctor: Vec::new(),
             netavark: NETAVARK.into(),
             executable: PathBuf::new(),
         };
@@ -82,11 +86,8 @@ impl Options {
                 "--plot" => options.plot = Some(args.next()?.into()),
                 "--netavark" => options.netavark = args.next()?.into(),
                 "--crowd" => options.crowd = true,
-                "--scale" => {
-                    let sizes = args.next()?;
-                    options.scale =
-                        sizes.split(',').map(|n| n.parse().ok()).collect::<Option<_>>()?;
-                }
+                "--scale" => options.scale = numbers(&args.next()?)?,
+                "--doctor" => options.doctor = numbers(&args.next()?)?,
                 _ => options.executable = PathBuf::from(arg).canonicalize().ok()?,
             }
         }
@@ -94,10 +95,15 @@ impl Options {
     }
 }
 
+/// Reads `10,200`.
+fn numbers(text: &str) -> Option<Vec<usize>> {
+    text.split(',').map(|number| number.parse().ok()).collect()
+}
+
 fn main() -> ExitCode {
     let Some(options) = Options::read(std::env::args().skip(1)) else {
         println!(
-            "usage: attach [--rounds N] [--reference DIR] [--plot FILE] [--crowd] [--scale N,N…] [--netavark FILE] EXECUTABLE"
+            "usage: attach [--rounds N] [--reference DIR] [--plot FILE] [--crowd] [--scale N,N…] [--doctor N,N…] [--netavark FILE] EXECUTABLE"
         );
         return ExitCode::FAILURE;
     };
@@ -130,6 +136,9 @@ fn main() -> ExitCode {
     }
     if !options.scale.is_empty() {
         scale::measure(&lab, &subjects[0], &options.scale);
+    }
+    if !options.doctor.is_empty() {
+        doctor::measure(&options.executable, &options.doctor);
     }
     ExitCode::SUCCESS
 }

@@ -356,6 +356,11 @@ pub(crate) struct Doctor {
     /// privileges.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "bundle")]
     pub(crate) from: Option<PathBuf>,
+    /// Look again whenever the kernel tells of a change, and tell it when something else is found
+    /// than before: each time as text, or as one line of JSON. SIGINT and SIGTERM end it, with the
+    /// exit code of what was found last.
+    #[arg(long, conflicts_with_all = ["bundle", "from"])]
+    pub(crate) watch: bool,
 }
 
 #[derive(Debug, Args)]

@@ -70,6 +70,10 @@ const ANSWER: usize = 64;
 /// How long something may take before a message mentions it.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How many letters such a message has at most: with the seconds it fits into a terminal of 40
+/// columns. A line that is folded could not be written over.
+const MENTIONED: usize = 30;
+
 impl Shell {
     pub(crate) fn new(stdio: Stdio) -> Self {
         Shell {
@@ -123,6 +127,22 @@ impl Shell {
                 report.serialize(&mut serializer).expect("reports have string keys only");
                 document.push(b'\n');
                 self.raw(&document);
+            }
+        }
+    }
+
+    /// Writes one of several reports that come one after another: as text with an empty line
+    /// between them, or each as a line of JSON.
+    pub(crate) fn print_next<R: Report>(&mut self, report: &R, is_first: bool) {
+        match self.format {
+            Format::Text => {
+                let between = if is_first { "" } else { "\n" };
+                self.raw(format!("{between}{}", lines(report.text())).as_bytes());
+            }
+            Format::Json => {
+                let mut line = serde_json::to_vec(report).expect("reports have string keys only");
+                line.push(b'\n');
+                self.raw(&line);
             }
         }
     }
@@ -198,24 +218,25 @@ impl Shell {
     /// Mentions on a terminal what the command waits for, if it takes longer than a second. The
     /// message ends when the value is dropped.
     pub(crate) fn waiting(&self, what: impl Into<String>) -> Waiting {
+        let what = Arc::new(Mutex::new(one_line(what.into())));
         if !self.terminal {
-            return Waiting { stop: None, thread: None };
+            return Waiting { what, stop: None, thread: None };
         }
-        let what = one_line(what.into());
-        let errors = Arc::clone(&self.errors);
+        let (errors, now) = (Arc::clone(&self.errors), Arc::clone(&what));
         let (stop, stopped) = channel::<()>();
         let thread = std::thread::spawn(move || {
             let began = Instant::now();
             let mut shown = false;
             while stopped.recv_timeout(TIMEOUT) == Err(RecvTimeoutError::Timeout) {
                 shown = true;
-                write(&errors, &format!("\r{what} ({} s)", began.elapsed().as_secs()));
+                let what = cut(&now.lock().unwrap_or_else(PoisonError::into_inner));
+                write(&errors, &format!("\r{what} ({} s)\x1b[K", began.elapsed().as_secs()));
             }
             if shown {
                 write(&errors, "\r\x1b[K");
             }
         });
-        Waiting { stop: Some(stop), thread: Some(thread) }
+        Waiting { what, stop: Some(stop), thread: Some(thread) }
     }
 
     /// Returns a way to standard error for text that plugins wrote.
@@ -231,8 +252,17 @@ impl Shell {
 
 /// A message while the command waits; see [`Shell::waiting`].
 pub(crate) struct Waiting {
+    /// What it mentions.
+    what: Arc<Mutex<String>>,
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
+}
+
+impl Waiting {
+    /// Mentions something else from now on.
+    pub(crate) fn now(&self, what: &str) {
+        *self.what.lock().unwrap_or_else(PoisonError::into_inner) = one_line(what);
+    }
 }
 
 impl Drop for Waiting {
@@ -269,6 +299,17 @@ fn paint_line_starts(text: &str, word: &str, colour: Colour) -> String {
         None => format!("{line}\n"),
     });
     lines.collect()
+}
+
+/// Cuts a message that is too long to be written over.
+fn cut(what: &str) -> String {
+    match what.char_indices().nth(MENTIONED) {
+        None => what.to_owned(),
+        Some(_) => {
+            let kept: String = what.chars().take(MENTIONED - 3).collect();
+            format!("{kept}...")
+        }
+    }
 }
 
 /// Writes to standard error. Ignores failures: there is no other place to report them.
@@ -357,12 +398,46 @@ mod tests {
     }
 
     #[test]
+    fn reports_that_follow_each_other_can_be_told_apart() {
+        #[derive(Serialize)]
+        struct Said {
+            what: &'static str,
+        }
+        impl Report for Said {
+            fn text(&self) -> String {
+                format!("{}\n", self.what)
+            }
+        }
+        for (format, expected) in [
+            (Format::Text, "one\n\ntwo\n"),
+            (Format::Json, "{\"what\":\"one\"}\n{\"what\":\"two\"}\n"),
+        ] {
+            let output = Seen::default();
+            let mut shell = shell(&output, &Seen::default(), false, false);
+            shell.format = format;
+            shell.print_next(&Said { what: "one" }, true);
+            shell.print_next(&Said { what: "two" }, false);
+            assert_eq!(output.text(), expected);
+        }
+    }
+
+    #[test]
+    fn what_is_mentioned_fits_into_a_narrow_terminal() {
+        assert_eq!(cut("looking at the node"), "looking at the node");
+        let long = cut("checking 0123456789abcdef0123456789abcdef, 3 of 12");
+        assert_eq!(long, "checking 0123456789abcdef01...");
+        assert_eq!(long.len(), MENTIONED);
+        assert_eq!(cut(&"ä".repeat(MENTIONED)).chars().count(), MENTIONED);
+    }
+
+    #[test]
     fn waiting_is_mentioned_on_a_terminal_once_it_takes_long() {
         let (output, errors) = (Seen::default(), Seen::default());
         drop(shell(&output, &errors, true, false).waiting("attaching"));
         assert_eq!(errors.text(), "", "it took no time");
         let shell = shell(&output, &errors, true, false);
-        let waiting = shell.waiting("attaching");
+        let waiting = shell.waiting("looking");
+        waiting.now("attaching");
         let end = Instant::now() + TIMEOUT * 20;
         while errors.text().is_empty() && Instant::now() < end {
             std::thread::yield_now();

@@ -18,6 +18,8 @@
 //!   hexadecimal digits appended, which libcni still lists, though it does not find it by name.
 //! - An entry names the boot in which it was recorded (`netwright/boot-id`), so that a container
 //!   from before a restart is not taken for one that has its path since.
+//! - The entry of an ADD that failed, and that was not undone as a whole, says why
+//!   (`netwright/failed`).
 //! - Garbage (empty, truncated, foreign, huge, not a file) is skipped and reported, never fatal.
 
 mod base64;
@@ -33,7 +35,7 @@ use state::{Durability, FileError};
 
 use crate::Attachment;
 use file::Locked;
-use format::{Content, Entry};
+use format::{Content, End, Entry};
 
 /// The folder that libcni uses by default.
 pub const DEFAULT_CACHE_DIR: &str = "/var/lib/cni";
@@ -73,6 +75,8 @@ pub struct CachedAttachment {
     pub path: PathBuf,
     /// The boot in which ADD recorded it, if a runtime of ours did.
     pub boot_id: Option<String>,
+    /// Why ADD failed, in the plugin's words, if a runtime of ours ran it.
+    pub failed: Option<String>,
 }
 
 /// What the cache holds.
@@ -203,9 +207,10 @@ impl CachedAttachment {
     }
 
     fn of(entry: Entry, path: PathBuf) -> Self {
-        let Entry { key, attachment, config, result, boot_id } = entry;
+        let Entry { key, attachment, config, result, boot_id, failed } = entry;
+        let network = key.network;
         let mut cached =
-            CachedAttachment { network: key.network, attachment, config, result, path, boot_id };
+            CachedAttachment { network, attachment, config, result, path, boot_id, failed };
         // libcni before 1.2 does not record the namespace, but the result has it.
         if cached.attachment.netns.is_empty()
             && let Ok(Some(result)) = cached.result()
@@ -396,7 +401,8 @@ impl Cache {
     ) -> Result<Reservation, CacheError> {
         state::create_directory(&self.results, FOLDER_MODE).map_err(CacheError::File)?;
         let boot_id = own_boot();
-        let document = format::write(&key.network, attachment, config, None, boot_id.as_deref());
+        let boot_id = boot_id.as_deref();
+        let document = format::write(&key.network, attachment, config, End::Open, boot_id);
         if let Lookup::Found(found) = self.look_up(key) {
             let path = found.path.clone();
             if found.result.is_some() {
@@ -441,8 +447,22 @@ impl Cache {
         config: &[u8],
         result: &RawValue,
     ) -> Result<(), CacheError> {
-        let boot_id = own_boot();
-        let document = format::write(network, attachment, config, Some(result), boot_id.as_deref());
+        let (made, boot_id) = (End::Made(result), own_boot());
+        let document = format::write(network, attachment, config, made, boot_id.as_deref());
+        self.replace(&reservation.path, &document, self.durability)
+    }
+
+    /// Records why an attachment was not made of which something may be left.
+    pub(crate) fn note_failure(
+        &self,
+        reservation: &Reservation,
+        network: &NetworkName,
+        attachment: &Attachment,
+        config: &[u8],
+        error: &str,
+    ) -> Result<(), CacheError> {
+        let (failed, boot_id) = (End::Failed(error), own_boot());
+        let document = format::write(network, attachment, config, failed, boot_id.as_deref());
         self.replace(&reservation.path, &document, self.durability)
     }
 
@@ -453,7 +473,8 @@ impl Cache {
     /// [`CacheError::File`] when it cannot be written; then the record is unchanged.
     pub fn amend(&self, cached: &CachedAttachment, result: &RawValue) -> Result<(), CacheError> {
         let CachedAttachment { network, attachment, config, path, boot_id, .. } = cached;
-        let document = format::write(network, attachment, config, Some(result), boot_id.as_deref());
+        let made = End::Made(result);
+        let document = format::write(network, attachment, config, made, boot_id.as_deref());
         self.replace(path, &document, self.durability)
     }
 
@@ -466,7 +487,8 @@ impl Cache {
     /// # Errors
     /// [`CacheError::File`] when it cannot be read or written.
     pub fn rewrite(&self, cached: &CachedAttachment) -> Result<bool, CacheError> {
-        let CachedAttachment { network, attachment, config, result, path, boot_id } = cached;
+        let CachedAttachment { network, attachment, config, result, path, boot_id, failed } =
+            cached;
         let Some(document) = state::read_optional(path).map_err(CacheError::File)? else {
             return Ok(false);
         };
@@ -478,8 +500,12 @@ impl Cache {
             Content::Entry(_) | Content::Legacy(_) | Content::Kind(_) => false,
         };
         if is_garbage {
-            let result = result.as_deref();
-            let document = format::write(network, attachment, config, result, boot_id.as_deref());
+            let end = match (result, failed) {
+                (Some(result), _) => End::Made(result),
+                (None, Some(error)) => End::Failed(error),
+                (None, None) => End::Open,
+            };
+            let document = format::write(network, attachment, config, end, boot_id.as_deref());
             self.replace(path, &document, self.durability)?;
         }
         Ok(is_garbage)

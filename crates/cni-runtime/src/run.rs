@@ -57,6 +57,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) valid: Option<&'a [GcAttachment]>,
     /// CHECK: repair first.
     pub(crate) repair: bool,
+    /// CHECK: tell each difference by itself.
+    pub(crate) look: bool,
     /// CHECK: where the interface is, if not where ADD made it.
     pub(crate) moved: Option<&'a Moved>,
 }
@@ -71,6 +73,7 @@ impl<'a> Subject<'a> {
             previous: None,
             valid: None,
             repair: false,
+            look: false,
             moved: None,
         }
     }
@@ -218,6 +221,7 @@ impl Runtime<'_> {
             prev_result,
             valid_attachments: subject.valid,
             repair: subject.repair,
+            look: subject.look,
             attached_as: subject
                 .attachment
                 .filter(|_| subject.moved.is_some())

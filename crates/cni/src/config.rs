@@ -80,6 +80,8 @@ pub struct Injection<'a> {
     pub valid_attachments: Option<&'a [crate::GcAttachment]>,
     /// [`crate::REPAIR`]: CHECK restores what it can before it checks.
     pub repair: bool,
+    /// [`crate::LOOK`]: CHECK tells each difference by itself.
+    pub look: bool,
     /// [`crate::ATTACHED_AS`]: CHECK gets the interface's present place, and this is the name that
     /// ADD gave it.
     pub attached_as: Option<&'a crate::IfName>,
@@ -167,6 +169,10 @@ impl PluginConfig {
             // Only a runtime may set this key, and only for one call.
             object.remove(crate::REPAIR);
         }
+        match injection.look {
+            true => object.set_value(crate::LOOK, &true),
+            false => object.remove(crate::LOOK),
+        }
         match injection.attached_as {
             Some(ifname) => object.set_value(crate::ATTACHED_AS, ifname.as_str()),
             None => object.remove(crate::ATTACHED_AS),
@@ -213,6 +219,9 @@ pub struct CommonConfig {
     /// CHECK: restore what can be restored first ([`crate::REPAIR`]).
     #[serde(rename = "netwright/repair")]
     pub repair: bool,
+    /// CHECK: tell each difference by itself ([`crate::LOOK`]).
+    #[serde(rename = "netwright/look")]
+    pub look: bool,
     /// CHECK: the name that ADD gave the interface, if it has another now ([`crate::ATTACHED_AS`]).
     #[serde(rename = "netwright/attached-as")]
     pub attached_as: Option<String>,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::json;
+use crate::{Differs, json};
 
 /// Codes of the specification (CNI 1.1.0 §5 "Error") and of the reference implementation.
 pub mod code {
@@ -51,12 +51,21 @@ pub struct Error {
     /// Longer text; empty when there is none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub details: String,
+    /// What differs, each by itself: of a CHECK that was asked for it ([`crate::LOOK`]).
+    #[serde(rename = "netwright/differences", skip_serializing_if = "<[Differs]>::is_empty")]
+    pub differences: Box<[Differs]>,
 }
 
 impl Error {
     /// Makes an error without details.
     pub fn new(code: u32, msg: impl Into<String>) -> Self {
-        Error { cni_version: None, code, msg: msg.into(), details: String::new() }
+        Error {
+            cni_version: None,
+            code,
+            msg: msg.into(),
+            details: String::new(),
+            differences: Box::default(),
+        }
     }
 
     /// Makes an error from any other: its text is the message, its sources are the details.
@@ -132,6 +141,8 @@ impl<'de> Deserialize<'de> for Error {
             code: u32,
             msg: String,
             details: String,
+            #[serde(rename = "netwright/differences")]
+            differences: Box<[Differs]>,
         }
         let raw = Raw::deserialize(deserializer)?;
         Ok(Error {
@@ -139,6 +150,7 @@ impl<'de> Deserialize<'de> for Error {
             code: raw.code,
             msg: raw.msg,
             details: raw.details,
+            differences: raw.differences,
         })
     }
 }

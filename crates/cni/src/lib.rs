@@ -33,7 +33,7 @@ pub use error::{Error, code};
 pub use gone::{GONE, GoneNetns};
 pub use name::{ContainerId, IfName, NetworkName};
 pub use owner::{AttachmentKey, GcAttachment};
-pub use repair::{ATTACHED_AS, REPAIR, Repaired};
+pub use repair::{ATTACHED_AS, Differs, LOOK, REPAIR, Repaired};
 pub use result::{AddResult, Dns, Interface, IpConfig, Route};
 pub use undo::UNDO;
 pub use version::Version;

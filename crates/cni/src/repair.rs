@@ -7,6 +7,25 @@ use serde::{Deserialize, Serialize};
 /// not know it only checks, so that any chain can be repaired as far as its plugins can.
 pub const REPAIR: &str = "netwright/repair";
 
+/// The key that asks CHECK to tell each difference by itself, as data, in the error object
+/// ([`crate::Error::differences`]). A plugin that does not know it tells them in words alone.
+pub const LOOK: &str = "netwright/look";
+
+/// One difference between what ADD made and what is there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Differs {
+    /// What differs, in one clause.
+    pub what: String,
+    /// What a person does about it; empty if repair restores it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub remedy: String,
+    /// What was wanted: an item of crate `wanted`, as it is written there. `None` if the difference
+    /// is no item's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub item: Option<serde_json::Value>,
+}
+
 /// The key with the interface's name from ADD, for a CHECK of an interface that a program has moved
 /// to another namespace and renamed, as Docker does. `CNI_NETNS`, `CNI_IFNAME` and `prevResult`
 /// then say where the interface is, and this key whose it is.

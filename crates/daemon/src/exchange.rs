@@ -9,8 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use cnm::http::{Incoming, Kind, Message};
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use node_api::socket::{self, NotConnected};
 use thiserror::Error;
 
 /// The longest answer that is read: the routes to several thousand nodes.
@@ -113,7 +112,11 @@ pub(crate) fn ask(
         Some(target) => ("POST", target),
         None => ("GET", question),
     };
-    let mut stream = connect(path)?;
+    let mut stream = socket::connect_now(path).map_err(|error| match error {
+        NotConnected::Nobody => NoAnswer::Nobody(path.display().to_string()),
+        NotConnected::Full => NoAnswer::Silent,
+        NotConnected::Failed(error) => NoAnswer::Failed(error.to_string()),
+    })?;
     let late = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => NoAnswer::Silent,
         // It ended meanwhile.
@@ -123,7 +126,6 @@ pub(crate) fn ask(
         _ => NoAnswer::Failed(error.to_string()),
     };
     let mut talk = || -> std::io::Result<Message> {
-        stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(timeout))?;
         stream.set_write_timeout(Some(timeout))?;
         let text =
@@ -133,21 +135,6 @@ pub(crate) fn ask(
     };
     let answered = talk().map_err(late)?;
     Ok((answered.status, answered.body))
-}
-
-/// Connects without waiting: a process that is stopped accepts nobody, and its queue may be full.
-fn connect(path: &Path) -> Result<UnixStream, NoAnswer> {
-    let failed = |errno: Errno| NoAnswer::Failed(errno.to_string());
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
-    let socket = socket.map_err(failed)?;
-    let address = SocketAddrUnix::new(path).map_err(failed)?;
-    match rustix::net::connect(&socket, &address) {
-        Ok(()) => Ok(UnixStream::from(socket)),
-        Err(Errno::NOENT | Errno::CONNREFUSED) => Err(NoAnswer::Nobody(path.display().to_string())),
-        Err(Errno::AGAIN) => Err(NoAnswer::Silent),
-        Err(errno) => Err(failed(errno)),
-    }
 }
 
 fn receive(stream: &mut UnixStream, mut incoming: Incoming) -> std::io::Result<Message> {

@@ -5,9 +5,12 @@
 //! containers, and either the pair is known to belong together, or the other one is a symptom of a
 //! way that the first one breaks.
 
+use std::collections::BTreeSet;
+
 use scene::{Namespace, Scene};
 
 use crate::finding::{Finding, Severity, Way, WayKind};
+use crate::rules::is_because_of;
 
 /// A finding with what it explains.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,15 +56,35 @@ impl Diagnosis {
 }
 
 /// Findings by how deep they lie, the deepest first: those of a row do not explain each other.
-const DEPTHS: [&[&str]; 13] = [
+const DEPTHS: [&[&str]; 16] = [
     &["not-seen"],
+    &["not-judged"],
     &["network-broken"],
     &["network-refused", "network-incomplete", "service-not-ready", "pool-nearly-full"],
     &["network-shadowed", "subnet-taken", "namespace-gone"],
     &["link-down", "no-carrier", "loopback-down"],
-    &["address-duplicate", "neighbour-wrong", "address-claimed"],
+    &[
+        "parent-down",
+        "vlan-missing",
+        "queue-loses",
+        "rate-too-low",
+        "tc-drops",
+        "peer-not-allowed",
+        "tunnel-mtu",
+        "tunnel-checksums",
+    ],
+    &["address-duplicate", "mac-duplicate"],
+    &["neighbour-wrong", "address-claimed"],
     &["route-covers-pool", "route-refuses", "rule-diverts"],
-    &["no-default-route", "forwarding-off", "conntrack-full", "router-advertisements"],
+    &[
+        "no-default-route",
+        "vrf-no-route",
+        "forwarding-off",
+        "requests-ignored",
+        "conntrack-full",
+        "neighbour-table-full",
+        "router-advertisements",
+    ],
     &[
         "forward-dropped",
         "input-dropped",
@@ -73,22 +96,35 @@ const DEPTHS: [&[&str]; 13] = [
     ],
     &[
         "attachment-differs",
+        "attachment-unfinished",
+        "inside-differs",
         "not-checked",
+        "switch-decides",
         "reverse-path-filter",
         "port-address-gone",
+        "flow-stale",
         "port-taken",
         "port-hidden",
     ],
-    &["nothing-listens", "listens-on-loopback", "nameserver-loopback", "mtu-too-large"],
+    &[
+        "nothing-listens",
+        "listens-on-loopback",
+        "listens-elsewhere",
+        "nameserver-loopback",
+        "nameserver-unreachable",
+        "mtu-too-large",
+        "mtu-too-small",
+    ],
     &["path-mtu", "nameserver-silent", "nameserver-fails"],
     SYMPTOMS,
 ];
 
 /// Findings that a probe shows, and that have a cause.
-const SYMPTOMS: &[&str] = &["gateway-silent", "outside-silent", "port-silent", "container-silent"];
+const SYMPTOMS: &[&str] =
+    &["gateway-silent", "router-silent", "outside-silent", "port-silent", "container-silent"];
 
 /// Pairs: the first explains the second.
-const PAIRS: [(&str, &str); 10] = [
+const PAIRS: [(&str, &str); 17] = [
     ("link-down", "no-default-route"),
     ("link-down", "reverse-path-filter"),
     ("no-carrier", "reverse-path-filter"),
@@ -99,6 +135,13 @@ const PAIRS: [(&str, &str); 10] = [
     ("route-covers-pool", "reverse-path-filter"),
     ("rule-diverts", "reverse-path-filter"),
     ("route-covers-pool", "address-claimed"),
+    ("address-duplicate", "address-claimed"),
+    ("mac-duplicate", "address-claimed"),
+    ("address-duplicate", "neighbour-wrong"),
+    ("attachment-differs", "mtu-too-small"),
+    ("link-down", "parent-down"),
+    ("no-carrier", "parent-down"),
+    ("tunnel-mtu", "path-mtu"),
 ];
 
 fn depth(id: &str) -> usize {
@@ -176,21 +219,29 @@ fn extend<T: PartialEq>(all: &mut Vec<T>, more: Vec<T>) {
     }
 }
 
-/// The same difference of several containers is one finding of their network.
+/// The same difference of several containers is one finding of their network. Several plugins may
+/// tell it of one attachment.
 fn together(findings: Vec<Finding>) -> Vec<Finding> {
     let difference = |finding: &Finding| {
         let (attachment, what) = finding.object.split_once(": ")?;
         let (network, _) = attachment.split_once('/')?;
-        (finding.id == "attachment-differs").then(|| (network.to_owned(), what.to_owned()))
+        (finding.id == "attachment-differs")
+            .then(|| (network.to_owned(), what.to_owned(), attachment.to_owned()))
     };
-    let differences: Vec<Option<(String, String)>> = findings.iter().map(difference).collect();
+    let differences: Vec<Option<(String, String, String)>> =
+        findings.iter().map(difference).collect();
     let mut all = Vec::with_capacity(findings.len());
     for (mut finding, own) in findings.into_iter().zip(&differences) {
-        let others = differences.iter().filter(|other| own.is_some() && *other == own).count();
-        if let (Some((network, what)), 2..) = (own, others) {
-            finding.object = format!("{network}: {what}");
-            finding.says = format!("{others} attachments to {network}: {what}");
-            finding.fix = vec!["netwright repair".to_owned()];
+        if let Some((network, what, _)) = own {
+            let is_same = |one: &&(String, String, String)| one.0 == *network && one.1 == *what;
+            let same = differences.iter().flatten().filter(is_same);
+            let attachments: BTreeSet<&str> = same.map(|one| one.2.as_str()).collect();
+            let count = attachments.len();
+            if 1 < count {
+                finding.object = format!("{network}: {what}");
+                finding.says = format!("{count} attachments to {network}: {what}");
+                finding.fix = vec!["netwright repair".to_owned()];
+            }
         }
         all.push(finding);
     }
@@ -199,6 +250,9 @@ fn together(findings: Vec<Finding>) -> Vec<Finding> {
 
 /// Says whether a finding explains another one.
 fn explains(cause: &Finding, finding: &Finding) -> bool {
+    if is_because_of(finding, cause) {
+        return true;
+    }
     let is_deeper = depth_of(cause) < depth_of(finding) && cause.severity <= finding.severity;
     if !is_deeper || cause.severity == Severity::Unknown || !hits_same(cause, finding) {
         return false;
@@ -212,7 +266,8 @@ fn explains(cause: &Finding, finding: &Finding) -> bool {
     if finding.id == "attachment-differs" {
         return is_told_twice(cause, finding);
     }
-    let is_symptom = SYMPTOMS.contains(&finding.id) || finding.id == "nameserver-silent";
+    let is_symptom = SYMPTOMS.contains(&finding.id)
+        || ["nameserver-silent", "nameserver-unreachable"].contains(&finding.id);
     is_symptom
         && finding.breaks.iter().any(|way| cause.breaks.iter().any(|broken| covers(broken, way)))
 }
@@ -252,7 +307,8 @@ fn is_told_twice(cause: &Finding, difference: &Finding) -> bool {
         "route-covers-pool" | "rule-diverts" | "subnet-taken" if is_of("portmap") => return true,
         "subnet-taken" => &["route"],
         "forwarding-off" => &["forwarding is off"],
-        "neighbour-wrong" | "link-down" | "no-carrier" | "route-covers-pool" => &[],
+        "neighbour-wrong" | "link-down" | "no-carrier" | "route-covers-pool" | "parent-down"
+        | "vlan-missing" => &[],
         _ => return false,
     };
     if words.iter().any(|word| text.contains(word)) {
@@ -406,5 +462,12 @@ mod tests {
         );
         let dropped = Finding::error("forward-dropped", "ip filter/FORWARD rule 1", "dropped");
         assert_eq!(listed([all, vec![dropped]].concat()).len(), 1);
+        // Two plugins miss the same thing.
+        let table = "missing: table inet netwright";
+        let portmap = differs("c1", table).at("plugin portmap of network mynet");
+        assert_eq!(
+            listed(vec![differs("c1", table), portmap]),
+            ["attachment-differs mynet/c1/eth0: missing: table inet netwright: "]
+        );
     }
 }

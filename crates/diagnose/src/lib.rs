@@ -8,6 +8,7 @@ pub mod path;
 mod question;
 pub mod routes;
 mod rules;
+mod safe;
 mod whose;
 
 use std::collections::HashSet;
@@ -36,7 +37,7 @@ pub struct Look<'l> {
 #[must_use]
 pub fn questions(look: Look<'_>) -> Vec<Question> {
     let mut known = HashSet::new();
-    let asked = RULES.iter().flat_map(|rule| (rule.asks)(look));
+    let asked = RULES.iter().flat_map(|rule| rule.questions(look));
     asked.filter(|question| known.insert(question.clone())).collect()
 }
 
@@ -45,11 +46,19 @@ pub fn questions(look: Look<'_>) -> Vec<Question> {
 pub fn diagnose(look: Look<'_>, ignore: &[Ignore]) -> Diagnosis {
     let mut findings = Vec::new();
     for rule in RULES {
-        for finding in (rule.judge)(look) {
-            debug_assert!(rule.ids.contains(&finding.id), "{} is not listed", finding.id);
+        for finding in rule.findings(look) {
+            let is_listed = rule.ids.contains(&finding.id) || finding.id == "not-judged";
+            debug_assert!(is_listed, "{} is not listed", finding.id);
             findings.push(finding);
         }
     }
     findings.retain(|finding| !ignore.iter().any(|one| one.is_of(finding)));
+    let holes: Vec<Finding> =
+        findings.iter().filter(|finding| finding.id == "not-seen").cloned().collect();
+    // Who knows what was not read knows what was not judged.
+    findings.retain(|finding| {
+        finding.id != "not-judged" || holes.iter().any(|hole| rules::is_because_of(finding, hole))
+    });
+    safe::mend(&mut findings, look.scene);
     causes::sort(findings, look.scene)
 }

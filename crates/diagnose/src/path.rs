@@ -5,25 +5,34 @@
 //! packet, or its answer, certainly ends. Whatever it cannot know, it does not claim: then the
 //! outcome is [`Outcome::Unknown`], which is neither good nor bad.
 //!
+//! A container's link on a parent (macvlan, ipvlan, a VLAN) leads out by the parent, by the mode of
+//! the link; a bridge in a VRF is routed by the VRF's table; a bridge that distinguishes VLANs takes a
+//! frame where the VLAN is. At a port of Open vSwitch the way is unknown: the switch decides.
+//!
 //! It does not look at switches (forwarding), at the state of links, or at what listens: other
 //! rules do.
 
+mod apart;
+mod frames;
 #[cfg(test)]
 pub(crate) mod samples;
 mod site;
 mod steps;
+mod vlans;
 #[cfg(test)]
 mod tests;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use scene::filter::Hook;
-use scene::{Link, Port as Published, Route, RouteRule, Scene, Transport};
+use scene::{Link, Port as Published, Route, RouteKind, RouteRule, Scene, Transport};
 
 use crate::filter::{Carries, Holds, Layer, NewDestination, Packet, Place, Port, State};
 
-pub use self::site::Site;
+pub(crate) use self::site::{uplinks_of, vrf_above};
+pub use self::site::{Joint, Site};
 use self::steps::{Halt, Tracer};
+pub(crate) use self::vlans::{has as has_vlan, untagged as untagged_vlan};
 
 /// A way to follow.
 #[derive(Debug, Clone, Copy)]
@@ -146,6 +155,18 @@ pub enum Why<'s> {
         /// The rule that asked the route's table, if it is not one that every host has.
         rule: Option<&'s RouteRule>,
     },
+    /// A bridge that distinguishes VLANs does not take it by this link.
+    Vlan {
+        /// The port, or the bridge for the node itself.
+        port: &'s Link,
+        /// The VLAN that it lacks; `None`: it takes no frames without a tag.
+        vlan: Option<u16>,
+    },
+    /// Links on one parent, or such a link and the parent itself, do not reach each other.
+    Apart {
+        /// The parent.
+        parent: &'s Link,
+    },
     /// It is translated to another destination than the container's port.
     Redirected {
         /// The rule.
@@ -190,13 +211,21 @@ fn run<'s>(mut tracer: Tracer<'s>, trip: &Trip<'s>) -> Outcome<'s> {
     }
 }
 
+/// The main routing table (RT_TABLE_MAIN).
+const TABLE_MAIN: u32 = 254;
+
 /// Returns the link by which packets would leave if the routes were as they should be.
 pub(crate) fn uplink(scene: &Scene, ipv4: bool) -> Option<&Link> {
     let host = &scene.host;
     let of_route = |route: &Route| host.link_of(route.hops.first()?.link?);
-    let defaults = || host.routes.iter().filter(|route| route.to.prefix_len() == 0);
-    let own = defaults().filter(|route| route.to.addr().is_ipv4() == ipv4).find_map(of_route);
-    let link = own.or_else(|| defaults().find_map(of_route));
+    let is_default = |route: &&Route| {
+        route.kind == RouteKind::Unicast && route.to.prefix_len() == 0 && of_route(route).is_some()
+    };
+    // Other tables than the main one are for packets that a routing rule picks.
+    let rank = |route: &&Route| {
+        (route.to.addr().is_ipv4() != ipv4, route.table != TABLE_MAIN, route.metric)
+    };
+    let link = host.routes.iter().filter(is_default).min_by_key(rank).and_then(of_route);
     let attachments = scene.containers.iter().flat_map(|one| &one.attachments);
     let of_containers: Vec<&String> = attachments.flat_map(|one| &one.host_links).collect();
     let is_uplink = |link: &&Link| {
@@ -246,7 +275,9 @@ pub(crate) fn loopback(ipv4: bool) -> IpAddr {
 }
 
 fn resolve<'s>(tracer: &mut Tracer<'s>, from: &'s Site<'s>) -> Result<Passed<'s>, Halt<'s>> {
-    let Some(gateway) = from.gateway else { return Err(Halt::Unknown) };
+    let Some(gateway) = from.gateway.filter(|_| from.joint == Joint::Pair) else {
+        return Err(Halt::Unknown);
+    };
     let mut packet = match gateway {
         IpAddr::V4(_) => Packet::first(from.address, gateway, Carries::Arp { reply: false }),
         IpAddr::V6(gateway) => {
@@ -279,20 +310,22 @@ fn outside<'s>(
     to: IpAddr,
     with: Carries,
 ) -> Result<Passed<'s>, Halt<'s>> {
+    if from.joint != Joint::Pair {
+        return apart::beyond(tracer, from, to, with);
+    }
     let packet = Packet { macs: from.macs_out(), ..Packet::first(from.address, to, with) };
     let via = tracer.route_inside(from, to)?.ok_or(Halt::Unknown)?;
     if tracer.scene.host.owner_of(via).is_none() {
-        return Err(Halt::Unknown);
+        return apart::by_bridge(tracer, from, &packet);
     }
     let packet = tracer.leave(from, &packet)?;
     let packet = tracer.up(from, &packet)?;
-    let packet = packet.between(Some(&from.seen_by.name), None);
-    let entered = tracer.at_node(Hook::Prerouting, &packet)?;
+    let entered = tracer.enter(from.seen_by, &packet)?;
     if entered.destination.is_some() {
         return Err(Halt::Unknown);
     }
     let out = tracer.route_out(&entered.packet)?;
-    let left = tracer.forward(&entered.packet, &from.seen_by.name, &out.name)?;
+    let left = tracer.forward(&entered.packet, tracer.seen_as(from.seen_by), &out.name)?;
     tracer.device(Hook::Egress, &left.packet.between(None, Some(&out.name)))?;
     let passed = Passed { out: Some(out), source: left.source, untracked: entered.untracked };
 
@@ -310,9 +343,8 @@ fn outside<'s>(
     };
     let answer = match answer {
         Some(answer) => {
-            let answer = answer.between(Some(&out.name), None);
-            tracer.device(Hook::Ingress, &answer)?;
-            tracer.at_node(Hook::Prerouting, &answer)?.packet
+            tracer.device(Hook::Ingress, &answer.between(Some(&out.name), None))?;
+            tracer.enter(out, &answer)?.packet
         }
         // It is not known by which address it comes back, so what is done before its translation is
         // not known either.
@@ -325,7 +357,7 @@ fn outside<'s>(
         return Err(Halt::Unknown);
     }
     tracer.route_to(from, &answer)?;
-    let answer = tracer.forward(&answer, &out.name, &from.seen_by.name)?.packet;
+    let answer = tracer.forward(&answer, tracer.seen_as(out), &from.seen_by.name)?.packet;
     let answer = tracer.down(from, &answer)?;
     tracer.into(from, &answer)?;
     Ok(passed)
@@ -350,6 +382,9 @@ fn cross<'s>(
     to: &'s Site<'s>,
     packet: &Packet,
 ) -> Result<Packet, Halt<'s>> {
+    if from.joint != Joint::Pair || to.joint != Joint::Pair {
+        return apart::beside(tracer, from, to, packet);
+    }
     let bridge = from.bridge.map(|bridge| bridge.index);
     let is_bridged = bridge.is_some() && bridge == to.bridge.map(|bridge| bridge.index);
     let packet = match tracer.route_inside(from, to.address)? {
@@ -363,13 +398,13 @@ fn cross<'s>(
             let packet = Packet { macs: from.macs_out(), ..packet.clone() };
             let packet = tracer.leave(from, &packet)?;
             let packet = tracer.up(from, &packet)?;
-            let packet = packet.between(Some(&from.seen_by.name), None);
-            let entered = tracer.at_node(Hook::Prerouting, &packet)?;
+            let entered = tracer.enter(from.seen_by, &packet)?;
             if entered.packet.destination != to.address {
                 return Err(Halt::Unknown);
             }
             tracer.route_to(to, &entered.packet)?;
-            let left = tracer.forward(&entered.packet, &from.seen_by.name, &to.seen_by.name)?;
+            let seen_as = tracer.seen_as(from.seen_by);
+            let left = tracer.forward(&entered.packet, seen_as, &to.seen_by.name)?;
             if left.source != Holds::No {
                 return Err(Halt::Unknown);
             }
@@ -381,6 +416,9 @@ fn cross<'s>(
 }
 
 fn from_node<'s>(tracer: &mut Tracer<'s>, to: &'s Site<'s>) -> Result<Passed<'s>, Halt<'s>> {
+    if !to.is_the_nodes() {
+        return Err(Halt::Unknown);
+    }
     let own = address_of(to.seen_by, to.address.is_ipv4());
     let source = own.or(to.gateway).ok_or(Halt::Unknown)?;
     let packet = Packet::first(source, to.address, ANY_TCP);
@@ -405,6 +443,9 @@ fn published<'s>(
     by: &'s Link,
     packet: &Packet,
 ) -> Result<Passed<'s>, Halt<'s>> {
+    if !to.is_the_nodes() {
+        return Err(Halt::Unknown);
+    }
     let (at, client) = (packet.destination, packet.source);
     let packet = packet.between(Some(&by.name), None);
     tracer.device(Hook::Ingress, &packet)?;
@@ -447,6 +488,9 @@ fn published_here<'s>(
     to: &'s Site<'s>,
     port: &Published,
 ) -> Result<Passed<'s>, Halt<'s>> {
+    if !to.is_the_nodes() {
+        return Err(Halt::Unknown);
+    }
     let own = loopback(to.address.is_ipv4());
     let packet = Packet::first(own, own, carries(port.transport, Port::Is(port.host)));
     let sent = tracer.translated(Hook::Output, &packet.between(None, Some("lo")))?;

@@ -109,7 +109,8 @@ pub struct Hop {
     pub container: Option<String>,
     /// The link.
     pub link: Option<String>,
-    /// The kernel's function that dropped it, and its reason; `None` while it went on.
+    /// The kernel's function that dropped it, and its reason; `None` while it went on. Where packets
+    /// were only counted, the function is `counters`.
     pub dropped: Option<(String, String)>,
     /// The rule that judged it, as table, chain and handle.
     pub rule: Option<(String, String, u64)>,

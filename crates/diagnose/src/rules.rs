@@ -3,18 +3,28 @@
 mod attachments;
 mod configuration;
 mod filters;
+mod flows;
 mod holes;
 mod inside;
 mod links;
 mod names;
 mod neighbours;
 mod ports;
+mod queues;
+mod rates;
+mod segments;
 mod sizes;
 mod switches;
+mod tunnels;
+mod unchecked;
+mod vrfs;
 mod ways;
 
-use scene::{Container, Part, Scene};
+use std::collections::BTreeSet;
 
+use scene::{Container, Hole, Part, Scene};
+
+pub(crate) use self::holes::is_because_of;
 use crate::Look;
 use crate::finding::{Family, Finding};
 use crate::question::Question;
@@ -22,14 +32,84 @@ use crate::question::Question;
 /// A rule.
 #[derive(Debug, Clone, Copy)]
 pub struct Rule {
+    /// What it judges, in words.
+    pub judges: &'static str,
     /// The IDs of the findings that it returns.
     pub ids: &'static [&'static str],
-    /// The parts of a scene that it needs. It says nothing of what it cannot see.
+    /// Parts of the node without which it would judge wrongly: it concludes from what is missing, or
+    /// from what comes first. What it finds in a part that was read by halves is so all the same,
+    /// and needs nothing.
     pub needs: &'static [Part],
+    /// Such parts of each container.
+    pub inside: &'static [Part],
     /// The probes that it wants.
     pub asks: fn(Look<'_>) -> Vec<Question>,
     /// Judges.
     pub judge: fn(Look<'_>) -> Vec<Finding>,
+}
+
+impl Rule {
+    /// A rule that needs nothing, asks nothing and finds nothing.
+    const NONE: Rule = Rule {
+        judges: "",
+        ids: &[],
+        needs: &[],
+        inside: &[],
+        asks: nothing,
+        judge: |_| Vec::new(),
+    };
+
+    /// Returns the questions that it has, if it could judge the answers.
+    #[must_use]
+    pub fn questions(&self, look: Look<'_>) -> Vec<Question> {
+        if !self.missing(look).is_empty() {
+            return Vec::new();
+        }
+        let mut asked = (self.asks)(look);
+        let blind = self.blind(look);
+        asked.retain(|question| question.from.as_ref().is_none_or(|id| !blind.contains(id)));
+        asked
+    }
+
+    /// Judges what it can, and says of what else that it could not.
+    #[must_use]
+    pub fn findings(&self, look: Look<'_>) -> Vec<Finding> {
+        let missing = self.missing(look);
+        if !missing.is_empty() {
+            return vec![holes::not_judged(self, missing)];
+        }
+        let mut found = (self.judge)(look);
+        let blind = self.blind(look);
+        if blind.is_empty() {
+            return found;
+        }
+        found.retain_mut(|finding| {
+            let hit = finding.hits.len();
+            finding.hits.retain(|id| !blind.contains(id));
+            hit == 0 || !finding.hits.is_empty()
+        });
+        found.push(holes::not_judged_of(self, look.scene.containers.len(), blind));
+        found
+    }
+
+    /// Returns the parts of the node that it needs and that could not be read.
+    fn missing(&self, look: Look<'_>) -> Vec<Part> {
+        let needed = self.needs.iter().copied();
+        needed.filter(|part| look.scene.lacks(*part, None)).collect()
+    }
+
+    /// Returns the containers of which it could not read what it needs.
+    fn blind(&self, look: Look<'_>) -> BTreeSet<String> {
+        if self.inside.is_empty() || look.scene.holes.is_empty() {
+            return BTreeSet::new();
+        }
+        let is_needed =
+            |hole: &&Hole| hole.part == Part::Namespace || self.inside.contains(&hole.part);
+        let holes = look.scene.holes.iter().filter(is_needed);
+        let of: BTreeSet<&str> = holes.filter_map(|hole| hole.container.as_deref()).collect();
+        let seen = containers(look).filter(|container| of.contains(container.id.as_str()));
+        seen.map(|container| container.id.clone()).collect()
+    }
 }
 
 /// Asks nothing.
@@ -42,6 +122,14 @@ fn containers(look: Look<'_>) -> impl Iterator<Item = &Container> {
     look.scene.containers.iter().filter(move |container| {
         container.alive != Some(false) && look.only.is_none_or(|only| container.id == only)
     })
+}
+
+/// Of so many containers it is asked who has their addresses: the answers of all are waited for.
+const FEW: usize = 16;
+
+/// Says whether it is asked on links who has an address.
+fn asks_links(look: Look<'_>) -> bool {
+    look.only.is_some() || look.scene.containers.len() <= FEW
 }
 
 /// Says whether a container has an address of a family on a network that leads beyond the node.
@@ -89,13 +177,111 @@ pub const RULES: &[Rule] = &[
     holes::RULE,
     configuration::RULE,
     attachments::RULE,
+    unchecked::RULE,
     switches::RULE,
+    links::UPLINKS,
     links::RULE,
-    ways::RULE,
+    segments::RULE,
+    queues::RULE,
+    rates::RULE,
+    tunnels::RULE,
+    vrfs::RULE,
+    ways::ROUTES,
+    ways::GATEWAYS,
+    ways::SILENT,
     filters::RULE,
     neighbours::RULE,
     ports::RULE,
+    ports::ADDRESSES,
+    flows::RULE,
     inside::RULE,
+    inside::LISTENERS,
     names::RULE,
+    names::LOOPBACK,
+    names::ROUTES,
     sizes::RULE,
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::question::Answers;
+    use scene::Namespace;
+
+    fn hole(part: Part, container: Option<&str>) -> Hole {
+        let container = container.map(str::to_owned);
+        Hole { part, container, reason: "Operation not permitted".to_owned() }
+    }
+
+    fn rule(needs: &'static [Part], inside: &'static [Part]) -> Rule {
+        let judge = |look: Look<'_>| -> Vec<Finding> {
+            let one = |container: &Container| {
+                Finding::error("all", "all", "found").hits(container.id.clone())
+            };
+            let node = Finding::error("node", "node", "found");
+            containers(look).map(one).chain([node]).collect()
+        };
+        let asks = |look: Look<'_>| -> Vec<Question> {
+            let asked = || crate::Asked::Echo { to: "192.0.2.1".parse().unwrap() };
+            let from = |one: &Container| Question { from: Some(one.id.clone()), asked: asked() };
+            containers(look).map(from).collect()
+        };
+        Rule { judges: "ways", ids: &["all", "node"], needs, inside, asks, judge }
+    }
+
+    fn scene(holes: Vec<Hole>) -> Scene {
+        let container = |id: &str| Container {
+            id: id.to_owned(),
+            alive: Some(true),
+            inside: Some(Namespace::default()),
+            ..Container::default()
+        };
+        Scene { containers: vec![container("c1"), container("c2")], holes, ..Scene::default() }
+    }
+
+    /// Each finding as its ID and whom it hits, and who asks.
+    fn told(rule: &Rule, scene: &Scene, only: Option<&str>) -> (Vec<String>, Vec<String>) {
+        let answers = Answers::default();
+        let look = Look { scene, answers: &answers, only, to: None };
+        let line = |one: Finding| format!("{} {}", one.id, one.hits.join(" ")).trim().to_owned();
+        let asked = rule.questions(look).into_iter().filter_map(|question| question.from);
+        (rule.findings(look).into_iter().map(line).collect(), asked.collect())
+    }
+
+    #[test]
+    fn a_rule_judges_where_it_sees_what_it_needs() {
+        let needs_routes = rule(&[Part::Routes], &[Part::Listeners]);
+        let all = (vec!["all c1", "all c2", "node"], vec!["c1", "c2"]);
+        let as_text = |(found, asked): (Vec<&str>, Vec<&str>)| {
+            let text = |all: Vec<&str>| all.into_iter().map(str::to_owned).collect::<Vec<_>>();
+            (text(found), text(asked))
+        };
+        // Holes of what it does not need.
+        let other = scene(vec![hole(Part::Names, Some("c1")), hole(Part::Pools, None)]);
+        assert_eq!(told(&needs_routes, &other, None), as_text(all));
+        for part in [Part::Routes, Part::Namespace] {
+            let blind = scene(vec![hole(part, None)]);
+            let nothing = (vec!["not-judged"], vec![]);
+            assert_eq!(told(&needs_routes, &blind, None), as_text(nothing));
+        }
+        for part in [Part::Listeners, Part::Namespace] {
+            let half = scene(vec![hole(part, Some("c1"))]);
+            let other = (vec!["all c2", "node", "not-judged c1"], vec!["c2"]);
+            assert_eq!(told(&needs_routes, &half, None), as_text(other));
+            // Nobody asked for the container that could not be read.
+            let only = (vec!["all c2", "node"], vec!["c2"]);
+            assert_eq!(told(&needs_routes, &half, Some("c2")), as_text(only));
+        }
+    }
+
+    #[test]
+    fn each_rule_says_what_it_judges_and_no_id_is_two_rules() {
+        let mut known = BTreeSet::new();
+        for rule in RULES {
+            assert!(!rule.judges.is_empty() && !rule.ids.is_empty(), "{rule:?}");
+            for id in rule.ids {
+                assert!(known.insert(id), "{id}");
+            }
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! Address pools, and the folder in which the reference's `host-local` plugin keeps them.
 //!
-//! Two independent halves:
+//! Two independent halves, and [`keys`], by which a configuration names its pools:
 //!
 //! - [`range`] and [`plan`] are arithmetic: which addresses exist, and which one is next. Their
 //!   only input from outside is [`plan::Occupancy`].
@@ -30,10 +30,12 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod keys;
 pub mod plan;
 pub mod range;
 pub mod store;
 
+pub use keys::{DATA_DIR, Keys};
 pub use plan::{Assignment, PlanError, SetError};
 pub use range::{Range, RangeError, RangeSet, RangeSetError, RangeSets, RangeSetsError, RangeSpec};
 pub use store::{AllocateError, Holder, Locked, Origin, Owner, Reservation, Store, StoreError};

@@ -14,7 +14,12 @@ pub(crate) const LOAD_WORD: u16 = 0x20;
 pub(crate) const LOAD_HALF: u16 = 0x28;
 pub(crate) const LOAD_BYTE: u16 = 0x30;
 pub(crate) const LOAD_HALF_INDEXED: u16 = 0x48;
+pub(crate) const LOAD_SCRATCH: u16 = 0x60;
+pub(crate) const STORE_SCRATCH: u16 = 0x02;
+pub(crate) const X_IS: u16 = 0x01;
 pub(crate) const X_IS_IP_HEADER_LENGTH: u16 = 0xb1;
+pub(crate) const AND: u16 = 0x54;
+pub(crate) const JUMP: u16 = 0x05;
 pub(crate) const JUMP_IF_EQUAL: u16 = 0x15;
 pub(crate) const JUMP_IF_ANY_BIT: u16 = 0x45;
 pub(crate) const RETURN: u16 = 0x06;
@@ -72,4 +77,12 @@ pub(crate) fn set_option<T>(
     }
     let errno = io::Error::last_os_error().raw_os_error();
     Err(errno.map_or(Errno::IO, Errno::from_raw_os_error))
+}
+
+#[cfg(test)]
+impl Instruction {
+    /// The code, where to jump if a comparison holds and if it does not, and the operand.
+    pub(crate) fn parts(self) -> (u16, u8, u8, u32) {
+        (self.code, self.jump_true, self.jump_false, self.operand)
+    }
 }

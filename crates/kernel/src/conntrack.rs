@@ -47,6 +47,8 @@ const CTA_IP_V6_DST: u16 = 4;
 const CTA_PROTO_NUM: u16 = 1;
 const CTA_PROTO_SRC_PORT: u16 = 2;
 const CTA_PROTO_DST_PORT: u16 = 3;
+const CTA_PROTO_ICMP_ID: u16 = 4;
+const CTA_PROTO_ICMPV6_ID: u16 = 7;
 /// Which parts of a tuple the kernel compares: `linux net/netfilter/nf_internals.h` CTA_FILTER_F_*.
 const CTA_FILTER_F_CTA_IP_SRC: u32 = 1 << 0;
 const CTA_FILTER_F_CTA_IP_DST: u32 = 1 << 1;
@@ -191,6 +193,8 @@ pub struct Tuple {
     pub source_port: Option<u16>,
     /// The destination port.
     pub destination_port: Option<u16>,
+    /// The identifier of echo requests.
+    pub identifier: Option<u16>,
 }
 
 /// Identifies a flow to the kernel, in the kernel's own encoding.
@@ -328,6 +332,7 @@ impl Tuple {
                 CTA_PROTO_NUM => decoded.protocol = attribute.u8(),
                 CTA_PROTO_SRC_PORT => decoded.source_port = attribute.u16_be(),
                 CTA_PROTO_DST_PORT => decoded.destination_port = attribute.u16_be(),
+                CTA_PROTO_ICMP_ID | CTA_PROTO_ICMPV6_ID => decoded.identifier = attribute.u16_be(),
                 _ => {}
             }
         }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -33,6 +34,13 @@ const MARK: &[u8; 8] = b"netwrigt";
 
 /// The longest packet (RFC 791 §3.1).
 const LONGEST: usize = 65_535;
+
+/// How many packets are read between two looks at the time: somebody may send faster than we read.
+const AT_A_TIME: usize = 256;
+
+/// How far the identifiers of two calls of a process are from each other: processes that are
+/// started one after the other have numbers that follow each other.
+const STEP: u16 = 9973;
 
 /// A question to an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,18 +83,18 @@ pub fn ping(
     timeout: Duration,
     tries: u16,
 ) -> io::Result<Option<Duration>> {
-    let (socket, has_ip_header) = open(address)?;
+    let identifier = identifier();
+    let asker = Asker::open(address, identifier)?;
     for sequence in 1..=tries {
         let began = Instant::now();
-        let question = Question::small(address);
-        let sent = send(&socket, &request(question, sequence), address, scope);
-        match sent {
+        let packet = request(identifier, Question::small(address), sequence);
+        match send(&asker.socket, &packet, address, scope) {
             Ok(()) => {}
             // The neighbour has not answered yet; it may still do so.
             Err(error) if error.kind() == io::ErrorKind::HostUnreachable => continue,
             Err(error) => return Err(error),
         }
-        if wait(&socket, address, has_ip_header, sequence, began + timeout)? {
+        if asker.wait(address, sequence, began + timeout)? {
             return Ok(Some(began.elapsed()));
         }
     }
@@ -142,19 +150,19 @@ pub fn ask_all_and_hear(questions: &[Question], timeout: Duration) -> io::Result
 fn hear_all(identifier: u16, questions: &[Question], timeout: Duration) -> io::Result<Vec<Heard>> {
     let nothing = Heard { echo: Echo::Silent, undelivered_by: None };
     let mut found = vec![nothing; questions.len()];
-    let mut sockets: BTreeMap<bool, (OwnedFd, bool)> = BTreeMap::new();
+    let mut askers: BTreeMap<bool, Asker> = BTreeMap::new();
     let began = Instant::now();
     let mut open_questions = 0_usize;
     for (number, question) in questions.iter().enumerate().take(AT_ONCE) {
         let of_v4 = question.address.is_ipv4();
-        if let std::collections::btree_map::Entry::Vacant(free) = sockets.entry(of_v4) {
-            let (socket, has_ip_header) = open(question.address)?;
-            send_whole(&socket, of_v4)?;
-            free.insert((socket, has_ip_header));
+        if let std::collections::btree_map::Entry::Vacant(free) = askers.entry(of_v4) {
+            let asker = Asker::open(question.address, identifier)?;
+            send_whole(&asker.socket, of_v4)?;
+            free.insert(asker);
         }
         let sequence = u16::try_from(number).unwrap_or(u16::MAX);
-        let packet = request_as(identifier, *question, sequence);
-        match send(&sockets[&of_v4].0, &packet, question.address, 0) {
+        let packet = request(identifier, *question, sequence);
+        match send(&askers[&of_v4].socket, &packet, question.address, 0) {
             Ok(()) => open_questions += 1,
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 found[number].echo = Echo::Filtered;
@@ -168,26 +176,27 @@ fn hear_all(identifier: u16, questions: &[Question], timeout: Duration) -> io::R
     while 0 < open_questions {
         let left = end.saturating_duration_since(Instant::now());
         let mut waiting: Vec<PollFd<'_>> =
-            sockets.values().map(|(socket, _)| PollFd::new(socket, PollFlags::IN)).collect();
+            askers.values().map(|asker| PollFd::new(&asker.socket, PollFlags::IN)).collect();
         match poll(&mut waiting, Timespec::try_from(left).ok().as_ref()) {
             Ok(0) => break,
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
-        for (socket, has_ip_header) in sockets.values() {
-            while let Ok((length, _, from)) = recvfrom(socket, &mut buffer[..], RecvFlags::empty())
-            {
+        for asker in askers.values() {
+            for _ in 0..AT_A_TIME {
+                let read = recvfrom(&asker.socket, &mut buffer[..], RecvFlags::empty());
+                let Ok((length, _, from)) = read else { break };
                 let from = from.and_then(|from| SocketAddr::try_from(from).ok());
                 let Some(from) = from.map(|from| from.ip()) else { continue };
                 let packet = &buffer[..length];
-                if let Some((number, to)) = undelivered(packet, from.is_ipv4(), *has_ip_header)
+                if let Some((number, to)) = asker.undelivered(packet, from.is_ipv4())
                     && questions.get(number).is_some_and(|question| question.address == to)
                     && found[number] == nothing
                 {
                     found[number].undelivered_by = Some(from);
                     open_questions = open_questions.saturating_sub(1);
                 }
-                let answered = answer_to(packet, from, *has_ip_header);
+                let answered = asker.answer_to(packet, from);
                 let number = answered.map(usize::from).filter(|number| {
                     questions.get(*number).is_some_and(|question| question.address == from)
                 });
@@ -281,25 +290,78 @@ fn send_whole(socket: &OwnedFd, of_v4: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a raw socket, or one of the kind that needs no privilege; says whether its answers begin
-/// with an IP header.
-fn open(address: IpAddr) -> io::Result<(OwnedFd, bool)> {
-    let (family, protocol) = match address {
-        IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP),
-        IpAddr::V6(_) => (AddressFamily::INET6, ipproto::ICMPV6),
-    };
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    match socket_with(family, SocketType::RAW, flags, Some(protocol)) {
-        Ok(socket) => Ok((socket, address.is_ipv4())),
-        Err(_) => Ok((socket_with(family, SocketType::DGRAM, flags, Some(protocol))?, false)),
+/// A socket with which questions of one identifier are asked.
+#[derive(Debug)]
+struct Asker {
+    socket: OwnedFd,
+    /// Answers begin with an IP header.
+    has_ip_header: bool,
+    /// `None`: the kernel chooses the identifier, and gives the socket only its own answers. A raw
+    /// socket gets those to all questions of this host.
+    identifier: Option<u16>,
+}
+
+impl Asker {
+    /// Opens a raw socket, or one of the kind that needs no privilege.
+    fn open(address: IpAddr, identifier: u16) -> io::Result<Self> {
+        let (family, protocol) = match address {
+            IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP),
+            IpAddr::V6(_) => (AddressFamily::INET6, ipproto::ICMPV6),
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        match socket_with(family, SocketType::RAW, flags, Some(protocol)) {
+            Ok(socket) => {
+                let has_ip_header = address.is_ipv4();
+                Ok(Asker { socket, has_ip_header, identifier: Some(identifier) })
+            }
+            Err(_) => {
+                let socket = socket_with(family, SocketType::DGRAM, flags, Some(protocol))?;
+                Ok(Asker { socket, has_ip_header: false, identifier: None })
+            }
+        }
+    }
+
+    /// Waits until `end` for the address's answer to the question of this number; ignores other
+    /// packets.
+    fn wait(&self, address: IpAddr, sequence: u16, end: Instant) -> io::Result<bool> {
+        let mut buffer = [0_u8; 2048];
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            let timeout = Timespec::try_from(left).ok();
+            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], timeout.as_ref()) {
+                Ok(0) => return Ok(false),
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(errno) => return Err(errno.into()),
+            }
+            match recvfrom(&self.socket, &mut buffer[..], RecvFlags::empty()) {
+                Ok((length, _, from)) => {
+                    let from = from.and_then(|from| SocketAddr::try_from(from).ok());
+                    let is_from = from.is_some_and(|from| from.ip() == address);
+                    if is_from && self.answer_to(&buffer[..length], address) == Some(sequence) {
+                        return Ok(true);
+                    }
+                }
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// Returns the number of the question that a packet from an address answers.
+    fn answer_to(&self, packet: &[u8], from: IpAddr) -> Option<u16> {
+        answer_to(packet, from, self.has_ip_header, self.identifier)
+    }
+
+    fn undelivered(&self, packet: &[u8], of_v4: bool) -> Option<(usize, IpAddr)> {
+        undelivered(packet, of_v4, self.has_ip_header, self.identifier)
     }
 }
 
-fn request(question: Question, sequence: u16) -> Vec<u8> {
-    request_as(identifier(), question, sequence)
-}
-
-fn request_as(identifier: u16, question: Question, sequence: u16) -> Vec<u8> {
+fn request(identifier: u16, question: Question, sequence: u16) -> Vec<u8> {
     let of_v4 = question.address.is_ipv4();
     // The kernel puts the IP header before it (RFC 791 §3.1, RFC 8200 §3).
     let header = if of_v4 { 20 } else { 40 };
@@ -317,11 +379,13 @@ fn request_as(identifier: u16, question: Question, sequence: u16) -> Vec<u8> {
     packet
 }
 
-/// Returns an identifier that tells our answers from those to other processes: the low half of the
-/// process ID.
+/// Returns an identifier that tells the answers of one call from those of other calls and other
+/// processes.
 fn identifier() -> u16 {
+    static CALLS: AtomicU16 = AtomicU16::new(0);
     let [_, _, high, low] = std::process::id().to_be_bytes();
-    u16::from_be_bytes([high, low])
+    let call = CALLS.fetch_add(1, Ordering::Relaxed);
+    u16::from_be_bytes([high, low]).wrapping_add(call.wrapping_mul(STEP))
 }
 
 /// Computes the Internet checksum (RFC 1071).
@@ -347,39 +411,6 @@ fn send(socket: &OwnedFd, packet: &[u8], address: IpAddr, scope: u32) -> io::Res
     Ok(())
 }
 
-/// Waits for the answer until `end`; ignores other packets.
-fn wait(
-    socket: &OwnedFd,
-    address: IpAddr,
-    has_ip_header: bool,
-    sequence: u16,
-    end: Instant,
-) -> io::Result<bool> {
-    let mut buffer = [0_u8; 2048];
-    loop {
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(false);
-        }
-        let timeout = Timespec::try_from(left).ok();
-        match poll(&mut [PollFd::new(socket, PollFlags::IN)], timeout.as_ref()) {
-            Ok(0) => return Ok(false),
-            Ok(_) => {}
-            Err(rustix::io::Errno::INTR) => continue,
-            Err(errno) => return Err(errno.into()),
-        }
-        match recvfrom(socket, &mut buffer[..], RecvFlags::empty()) {
-            Ok((length, ..))
-                if answer_to(&buffer[..length], address, has_ip_header) == Some(sequence) =>
-            {
-                return Ok(true);
-            }
-            Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-}
-
 /// Returns the ICMP message of a packet.
 fn message(packet: &[u8], has_ip_header: bool) -> Option<&[u8]> {
     if !has_ip_header {
@@ -391,19 +422,28 @@ fn message(packet: &[u8], has_ip_header: bool) -> Option<&[u8]> {
 }
 
 /// Returns the number of the question that a packet answers.
-fn answer_to(packet: &[u8], address: IpAddr, has_ip_header: bool) -> Option<u16> {
+fn answer_to(
+    packet: &[u8],
+    address: IpAddr,
+    has_ip_header: bool,
+    identifier: Option<u16>,
+) -> Option<u16> {
     let wanted = if address.is_ipv4() { ECHO_REPLY } else { ECHO_REPLY_6 };
-    // The kernel chooses the identifier of a socket that needs no privilege, and gives it only its
-    // own answers.
     let icmp = message(packet, has_ip_header)?;
+    let is_own = identifier.is_none_or(|own| icmp.get(4..6) == Some(&own.to_be_bytes()[..]));
     let is_answer = icmp.first() == Some(&wanted) && icmp.get(8..16) == Some(&MARK[..]);
-    let sequence = icmp.get(6..8).filter(|_| is_answer)?;
+    let sequence = icmp.get(6..8).filter(|_| is_own && is_answer)?;
     Some(u16::from_be_bytes([sequence[0], sequence[1]]))
 }
 
 /// Returns the number of the question that a packet says cannot be delivered, and whom it was to:
 /// such a message quotes it.
-fn undelivered(packet: &[u8], of_v4: bool, has_ip_header: bool) -> Option<(usize, IpAddr)> {
+fn undelivered(
+    packet: &[u8],
+    of_v4: bool,
+    has_ip_header: bool,
+    identifier: Option<u16>,
+) -> Option<(usize, IpAddr)> {
     let icmp = message(packet, has_ip_header)?;
     let kind = if of_v4 { UNREACHABLE } else { UNREACHABLE_6 };
     let quoted = icmp.get(8..).filter(|_| icmp.first() == Some(&kind))?;
@@ -416,8 +456,9 @@ fn undelivered(packet: &[u8], of_v4: bool, has_ip_header: bool) -> Option<(usize
         (to.into(), quoted.get(40..)?)
     };
     let request = if of_v4 { ECHO_REQUEST } else { ECHO_REQUEST_6 };
-    let is_ours = asked.first() == Some(&request) && asked.get(8..16) == Some(&MARK[..]);
-    let sequence = asked.get(6..8).filter(|_| is_ours)?;
+    let is_own = identifier.is_none_or(|own| asked.get(4..6) == Some(&own.to_be_bytes()[..]));
+    let is_question = asked.first() == Some(&request) && asked.get(8..16) == Some(&MARK[..]);
+    let sequence = asked.get(6..8).filter(|_| is_own && is_question)?;
     Some((u16::from_be_bytes([sequence[0], sequence[1]]).into(), to))
 }
 
@@ -429,7 +470,7 @@ mod tests {
     fn the_checksum_of_a_packet_with_checksum_is_zero() {
         for size in [0, 1500, 1501] {
             let question = Question { address: "192.0.2.1".parse().unwrap(), size };
-            let packet = request(question, 1);
+            let packet = request(4711, question, 1);
             assert_eq!(checksum(&packet), 0);
             assert_eq!(packet.len(), if size == 0 { LENGTH } else { size as usize - 20 });
         }
@@ -439,12 +480,35 @@ mod tests {
     fn only_the_answer_counts() {
         let address: IpAddr = "192.0.2.1".parse().unwrap();
         let mut packet = vec![0x45; 20];
-        packet.extend(request(Question::small(address), 7));
-        assert_eq!(answer_to(&packet, address, true), None, "a request is no answer");
+        packet.extend(request(4711, Question::small(address), 7));
+        let own = Some(4711);
+        assert_eq!(answer_to(&packet, address, true, own), None, "a request is no answer");
         packet[20] = ECHO_REPLY;
-        assert_eq!(answer_to(&packet, address, true), Some(7));
-        assert_eq!(answer_to(&packet[..10], address, true), None);
-        assert_eq!(answer_to(&[], address, true), None);
+        assert_eq!(answer_to(&packet, address, true, own), Some(7));
+        assert_eq!(answer_to(&packet, address, true, Some(4712)), None, "it is another's");
+        assert_eq!(answer_to(&packet, address, true, None), Some(7));
+        assert_eq!(answer_to(&packet[..10], address, true, own), None);
+        assert_eq!(answer_to(&[], address, true, own), None);
+    }
+
+    /// A raw socket gets the answers to all questions of this host.
+    #[test]
+    fn the_answers_to_others_are_not_taken_for_ours() {
+        let one = "127.0.0.1".parse().unwrap();
+        let asker = Asker::open(one, 4711).ok().filter(|asker| asker.identifier.is_some());
+        // Only root has one.
+        let Some(asker) = asker else { return };
+        let ask = |identifier: u16, sequence: u16| {
+            send(&asker.socket, &request(identifier, Question::small(one), sequence), one, 0)
+        };
+        let soon = || Instant::now() + Duration::from_millis(1);
+        ask(4712, 1).unwrap();
+        assert!(!asker.wait(one, 1, soon()).unwrap(), "the answer is to another question");
+        ask(4711, 1).unwrap();
+        assert!(asker.wait(one, 1, Instant::now() + Duration::from_secs(20)).unwrap());
+        ask(4711, 2).unwrap();
+        let other = "127.0.0.2".parse().unwrap();
+        assert!(!asker.wait(other, 2, soon()).unwrap(), "the answer is another address's");
     }
 
     #[test]
@@ -459,23 +523,25 @@ mod tests {
             let mut quoted = vec![0_u8; header];
             quoted[0] = if of_v4 { 0x45 } else { 0x60 };
             quoted[at..at + to.len()].copy_from_slice(&to);
-            quoted.extend(request(Question::small(address), 7));
+            quoted.extend(request(4711, Question::small(address), 7));
             let mut packet = if of_v4 { vec![0x45_u8; 20] } else { Vec::new() };
             let begin = packet.len();
             packet.extend([if of_v4 { UNREACHABLE } else { UNREACHABLE_6 }, 1, 0, 0, 0, 0, 0, 0]);
             packet.extend(quoted);
-            assert_eq!(undelivered(&packet, of_v4, of_v4), Some((7, address)));
+            let own = Some(4711);
+            assert_eq!(undelivered(&packet, of_v4, of_v4, own), Some((7, address)));
+            assert_eq!(undelivered(&packet, of_v4, of_v4, Some(4712)), None, "another's question");
             for length in 0..packet.len() {
-                let short = undelivered(&packet[..length], of_v4, of_v4);
+                let short = undelivered(&packet[..length], of_v4, of_v4, own);
                 assert_eq!(short, None, "{address}: {length} bytes");
             }
-            assert_eq!(answer_to(&packet, address, of_v4), None);
+            assert_eq!(answer_to(&packet, address, of_v4, own), None);
             // A question of somebody else, an answer, another message.
             let mark = packet.len() - 1;
             for (place, byte) in [(mark, 0), (begin + 8 + header, 0), (begin, 11)] {
                 let mut other = packet.clone();
                 other[place] = byte;
-                assert_eq!(undelivered(&other, of_v4, of_v4), None, "{address}: {place}");
+                assert_eq!(undelivered(&other, of_v4, of_v4, own), None, "{address}: {place}");
             }
         }
     }

@@ -14,8 +14,10 @@
 //! ```
 //!
 //! A [`Listener`] hears that something changed, in all namespaces; an [`ObjectListener`] hears which
-//! object, in one; a [`TableListener`] hears of one table of the packet filter.
+//! object, in one; a [`TableListener`] hears of one table of the packet filter; a [`ChangeListener`]
+//! hears that anything changed, also what was added.
 
+mod changes;
 mod objects;
 mod table;
 
@@ -30,6 +32,7 @@ use rustix::net::{RecvFlags, sockopt};
 use crate::netlink::NetlinkError;
 use crate::wire::{self, Message};
 
+pub use changes::ChangeListener;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use objects::of_object;
 pub use objects::{Object, ObjectEvent, ObjectListener};

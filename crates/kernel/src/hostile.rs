@@ -29,6 +29,7 @@ pub fn read(body: &[u8]) {
         let _ = BridgeVlan::decode(&message);
         let _ = QdiscInfo::decode(&message, TickRate::default());
         let _ = FilterInfo::decode(&message);
+        let _ = crate::wireguard::decode(&message);
         let _ = TableInfo::decode(&message);
         let _ = ChainInfo::decode(&message);
         let _ = SetInfo::decode(&message);

@@ -28,9 +28,11 @@ mod second_opinion;
 pub mod sockets;
 pub mod stdout;
 pub mod sysctl;
+pub mod tap;
 pub mod tracefs;
 pub mod tun;
 mod wire;
+pub mod wireguard;
 
 pub use mac::MacAddr;
 pub use netlink::{Errno, NetlinkError};

@@ -106,10 +106,14 @@ mod offset {
     pub(super) const IP_PROTOCOL: u32 = IP + 9;
     pub(super) const IP6_NEXT_HEADER: u32 = IP + 6;
     pub(super) const IP6_UDP_DESTINATION: u32 = IP + 40 + 2;
+    pub(super) const IP6_ICMP_TYPE: u32 = IP + 40;
     pub(super) const UDP_DESTINATION: u32 = 2;
 }
 
 const UDP: u32 = 17;
+const ICMPV6: u32 = 58;
+/// RFC 4861 §4.4.
+const ADVERTISEMENT: u32 = 136;
 /// More fragments follow, or this is not the first.
 const IP_IS_FRAGMENT: u32 = 0x3fff;
 
@@ -139,6 +143,20 @@ impl Filter {
             jump(bpf::JUMP_IF_EQUAL, UDP, 0, 3),
             step(bpf::LOAD_HALF, offset::IP6_UDP_DESTINATION),
             jump(bpf::JUMP_IF_EQUAL, port.into(), 0, 1),
+            step(bpf::RETURN, u32::MAX),
+            step(bpf::RETURN, 0),
+        ];
+        Filter { ethertype: ETH_P_IPV6, program }
+    }
+
+    /// Neighbour advertisements of IPv6, without extension headers.
+    #[must_use]
+    pub fn advertisements() -> Self {
+        let program = vec![
+            step(bpf::LOAD_BYTE, offset::IP6_NEXT_HEADER),
+            jump(bpf::JUMP_IF_EQUAL, ICMPV6, 0, 3),
+            step(bpf::LOAD_BYTE, offset::IP6_ICMP_TYPE),
+            jump(bpf::JUMP_IF_EQUAL, ADVERTISEMENT, 0, 1),
             step(bpf::RETURN, u32::MAX),
             step(bpf::RETURN, 0),
         ];
@@ -258,14 +276,23 @@ impl AsFd for PacketSocket {
 }
 
 /// `struct sockaddr_ll` with the fields that `bind` reads.
-struct LinkAddress(libc::sockaddr_ll);
+pub(crate) struct LinkAddress(libc::sockaddr_ll);
 
 impl LinkAddress {
     fn new(ethertype: u16, ifindex: u32) -> Option<Self> {
+        Self::at(ethertype, i32::try_from(ifindex).ok().filter(|&index| 0 < index)?)
+    }
+
+    /// Of all links.
+    pub(crate) fn everywhere(ethertype: u16) -> Option<Self> {
+        Self::at(ethertype, 0)
+    }
+
+    fn at(ethertype: u16, ifindex: i32) -> Option<Self> {
         Some(LinkAddress(libc::sockaddr_ll {
             sll_family: u16::try_from(libc::AF_PACKET).ok()?,
             sll_protocol: ethertype.to_be(),
-            sll_ifindex: i32::try_from(ifindex).ok().filter(|&index| 0 < index)?,
+            sll_ifindex: ifindex,
             sll_hatype: 0,
             sll_pkttype: 0,
             sll_halen: 0,

@@ -3,10 +3,12 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cni::{Error, code};
+use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -66,4 +68,68 @@ pub fn connect_unix(path: &Path, deadline: Instant) -> io::Result<OwnedFd> {
     let socket = stream(AddressFamily::UNIX, deadline)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
+}
+
+/// Why [`connect_now`] did not connect.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotConnected {
+    /// Nobody listens.
+    #[error("nobody listens")]
+    Nobody,
+    /// Somebody listens and accepts nobody: the queue of those who wait is full.
+    #[error("nobody is accepted")]
+    Full,
+    /// The kernel refused.
+    #[error("{0}")]
+    Failed(io::Error),
+}
+
+/// Connects to a Unix socket without waiting: a process that is stopped accepts nobody, and its
+/// queue may be full. The connection itself waits.
+///
+/// # Errors
+/// [`NotConnected`].
+pub fn connect_now(path: &Path) -> Result<UnixStream, NotConnected> {
+    let failed = |errno: Errno| NotConnected::Failed(errno.into());
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+    let socket = socket.map_err(failed)?;
+    let address = SocketAddrUnix::new(path).map_err(failed)?;
+    match rustix::net::connect(&socket, &address) {
+        Ok(()) => {}
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::CONNREFUSED) => return Err(NotConnected::Nobody),
+        Err(Errno::AGAIN) => return Err(NotConnected::Full),
+        Err(errno) => return Err(failed(errno)),
+    }
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false).map_err(NotConnected::Failed)?;
+    Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn a_full_queue_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        assert!(matches!(connect_now(&path), Err(NotConnected::Nobody)));
+        assert!(matches!(connect_now(&path.join("below")), Err(NotConnected::Nobody)));
+        let listener = UnixListener::bind(&path).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let mut waiting = Vec::new();
+        let refused = loop {
+            match connect_now(&path) {
+                Ok(stream) => waiting.push(stream),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(refused, NotConnected::Full), "{refused}, behind {}", waiting.len());
+        drop(listener);
+        assert!(matches!(connect_now(&path), Err(NotConnected::Nobody)));
+    }
 }

@@ -217,6 +217,7 @@ impl<'c> Links<'c> {
             prev_result: previous,
             valid_attachments: valid,
             repair: call.common().repair && command == Command::Check,
+            look: call.common().look && command == Command::Check,
             attached_as: (command == Command::Check && call.common().attached_as.is_some())
                 .then(|| &call.attachment().ifname),
             gone: call.common().gone.as_deref().filter(|_| command == Command::Del),

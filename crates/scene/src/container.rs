@@ -54,6 +54,8 @@ pub struct Attachment {
     pub since_s: Option<u64>,
     /// How it differs from what ADD made, as CHECK tells it; empty if it is sound.
     pub drifts: Vec<Drift>,
+    /// Its ADD did not complete and does not go on, and what it made may be left.
+    pub unfinished: Option<Unfinished>,
     /// Why it was not compared; `None` if it was.
     pub not_checked: Option<String>,
 }
@@ -84,6 +86,86 @@ pub struct Drift {
     pub what: String,
     /// More of it.
     pub details: String,
+    /// Each thing that differs; empty if the plugin tells that in words alone.
+    #[serde(default)]
+    pub items: Vec<Item>,
+}
+
+/// One thing that differs from what ADD made.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Item {
+    /// What it is.
+    pub kind: ItemKind,
+    /// How it differs, in one clause.
+    pub what: String,
+    /// Whether it is the node's; otherwise it is in the container's namespace.
+    pub host: bool,
+    /// The link that it is about.
+    pub link: Option<String>,
+    /// The addresses, or the destination of the route, that it is about.
+    pub addresses: Vec<IpNet>,
+    /// The kernel parameters, such as `net/ipv4/conf/eth0/arp_filter`.
+    pub sysctls: Vec<String>,
+}
+
+/// What differs from what ADD made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum ItemKind {
+    /// Which link it is, and whether it is up.
+    Link,
+    /// A hardware address.
+    Mac,
+    /// An MTU.
+    Mtu,
+    /// A value of a link with which packets arrive all the same: its queue, its owner's mark.
+    Setting,
+    /// Kernel parameters.
+    Sysctls,
+    /// An address.
+    Address,
+    /// Addresses of gateways.
+    Gateways,
+    /// A route.
+    Route,
+    /// A neighbour entry.
+    Neighbour,
+    /// A bridge.
+    Bridge,
+    /// A port of a bridge or of a switch.
+    Port,
+    /// The link-local IPv6 address of a link.
+    LinkLocal,
+    /// Whether the node forwards.
+    Forwarding,
+    /// Translation and filters of our own.
+    Filter,
+    /// Filters of others that must let packets pass.
+    Foreign,
+    /// Published ports.
+    HostPorts,
+    /// A routing rule, or a table that such a rule asks.
+    PolicyRoute,
+    /// Limits of rates.
+    Shaping,
+    /// A routing domain.
+    Vrf,
+    /// Network policy.
+    Policy,
+    /// Anything else.
+    #[default]
+    Other,
+}
+
+/// An ADD that did not complete.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Unfinished {
+    /// The error, in the plugin's words; `None` if it was not recorded: ADD was killed, or another
+    /// runtime ran it.
+    pub error: Option<String>,
 }
 
 impl Container {

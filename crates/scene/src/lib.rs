@@ -5,15 +5,17 @@ mod container;
 pub mod filter;
 mod namespace;
 mod node;
+mod segment;
 
 use serde::{Deserialize, Serialize};
 
-pub use container::{Attachment, Container, Drift, Port};
+pub use container::{Attachment, Container, Drift, Item, ItemKind, Port, Unfinished};
 pub use namespace::{
-    Address, ConntrackTable, Fdb, Link, Listener, Namespace, Neighbour, NextHop, Route, RouteKind,
-    RouteRule, RuleAction, Transport,
+    Address, ConntrackTable, Fdb, Flow, Link, Listener, Namespace, Neighbour, NextHop, Rate, Route,
+    RouteKind, RouteRule, RuleAction, Transport,
 };
-pub use node::{Network, Plugin, Pool, Program, Service};
+pub use node::{Folder, Network, Plugin, Pool, Program, Service};
+pub use segment::{Ipvlan, IpvlanMode, IpvlanReach, Loss, MacvlanMode, Peer, PortVlan};
 
 /// The version of the format. A reader refuses a scene of a higher one.
 pub const FORMAT: u32 = 1;
@@ -47,10 +49,14 @@ pub struct Scene {
     pub plugins: Vec<Plugin>,
     /// The address pools of networks.
     pub pools: Vec<Pool>,
+    /// The folders that an ADD writes to.
+    pub folders: Vec<Folder>,
     /// The services of `netwrightd`.
     pub services: Vec<Service>,
     /// Programs of the node that change its network.
     pub programs: Vec<Program>,
+    /// Flows of UDP to published ports.
+    pub flows: Vec<Flow>,
     /// What could not be read.
     pub holes: Vec<Hole>,
 }
@@ -69,8 +75,10 @@ impl Default for Scene {
             broken: Vec::new(),
             plugins: Vec::new(),
             pools: Vec::new(),
+            folders: Vec::new(),
             services: Vec::new(),
             programs: Vec::new(),
+            flows: Vec::new(),
             holes: Vec::new(),
         }
     }
@@ -107,6 +115,8 @@ pub enum Part {
     Nftables,
     /// Tables of the older iptables.
     LegacyIptables,
+    /// Packet filters that a scene does not hold: ebtables, arptables, programs of BPF.
+    OtherFilters,
     /// Connection tracking.
     Conntrack,
     /// Sockets that listen.
@@ -137,6 +147,7 @@ impl Part {
             Part::Sysctls => "kernel parameters",
             Part::Nftables => "the packet filter",
             Part::LegacyIptables => "the rules of legacy iptables",
+            Part::OtherFilters => "packet filters of other kinds",
             Part::Conntrack => "connection tracking",
             Part::Listeners => "listening sockets",
             Part::Processes => "processes",

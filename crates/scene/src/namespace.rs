@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::filter::Ruleset;
+use crate::segment::{Ipvlan, Loss, MacvlanMode, Peer, PortVlan};
 
 /// A network namespace at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,8 +69,40 @@ pub struct Link {
     pub vlan_filtering: bool,
     /// The table of a VRF.
     pub vrf_table: Option<u32>,
+    /// The VLAN of an 802.1Q link.
+    pub vlan: Option<u16>,
+    /// The VLANs of a port of a bridge that distinguishes them; of such a bridge: those in which the
+    /// node itself takes part.
+    pub vlans: Vec<PortVlan>,
+    /// Whom a macvlan may talk to.
+    pub macvlan: Option<MacvlanMode>,
+    /// What an ipvlan does.
+    pub ipvlan: Option<Ipvlan>,
+    /// What loses its packets on purpose.
+    pub losses: Vec<Loss>,
+    /// How fast it may send, if a token bucket limits that.
+    pub rate: Option<Rate>,
+    /// The peers of a WireGuard tunnel; `None`: it is none, or they could not be read.
+    pub peers: Option<Vec<Peer>>,
+    /// Where a VXLAN tunnel sends frames for which it has no entry.
+    pub remote: Option<IpAddr>,
+    /// Whether a tunnel leaves the checksums of the packets in it to the links below; `None`: it is
+    /// none, or that could not be read.
+    pub tx_checksums: Option<bool>,
+    /// The VXLAN tunnel takes its destinations from whoever uses it: a switch, or a program.
+    pub external: bool,
     /// Its addresses.
     pub addresses: Vec<Address>,
+}
+
+/// A token bucket (`man 8 tc-tbf`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Rate {
+    /// Bytes in a second.
+    pub bytes_per_s: u64,
+    /// The size of the bucket, in bytes. A larger packet does not pass.
+    pub burst: u32,
 }
 
 /// An address of a link.
@@ -254,6 +287,18 @@ pub struct Listener {
     pub pid: Option<u32>,
     /// The process's name.
     pub program: Option<String>,
+}
+
+/// A tracked flow of UDP to a port of the node that is published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Flow {
+    /// Who sends.
+    pub client: SocketAddr,
+    /// The node's address and port.
+    pub to: SocketAddr,
+    /// Where the packets go, and answers come from.
+    pub leads_to: SocketAddr,
 }
 
 /// How full the table of tracked connections is.

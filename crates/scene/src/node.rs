@@ -63,6 +63,18 @@ pub struct Pool {
     pub writable: bool,
 }
 
+/// A folder that an ADD writes to.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Folder {
+    /// Its path.
+    pub path: String,
+    /// What it holds, in words.
+    pub holds: String,
+    /// Why nothing can be written to it; `None` if that is not known to be so.
+    pub trouble: Option<String>,
+}
+
 /// A service of `netwrightd`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

@@ -13,6 +13,7 @@
 //! * [`probe`]: packets made by hand, and who hears them.
 //! * [`page`]: a page of documentation, read for its commands.
 //! * [`mod@reference`]: the Go plugins of two releases.
+//! * [`drift`]: ways in which other programs change what ADD made.
 //! * [`driver`]: a Docker network driver, in a lab.
 //! * [`kube`]: a small Kubernetes API server.
 //! * [`real`]: runtimes from Debian's packages, in a lab.
@@ -45,6 +46,7 @@ pub mod cel;
 mod chance;
 pub mod chart;
 mod detection;
+pub mod drift;
 pub mod driver;
 pub mod fault;
 pub mod feature;

@@ -2,10 +2,11 @@
 
 mod bundle;
 mod text;
+mod watch;
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use diagnose::{Answers, Diagnosis, Ignore, Look};
 use scene::Scene;
@@ -18,26 +19,111 @@ use crate::net::{probes, scene as look_around};
 use crate::shell::Shell;
 use crate::world::World;
 use text::Told;
+use watch::Watch;
 
 /// The file with findings that the administrator does not want to hear of: `ID` or `ID=OBJECT`, one
 /// per line.
 const IGNORED: &str = "/etc/netwright/doctor.ignore";
 
 pub(crate) fn main(args: &Doctor, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
-    let began = Instant::now();
     let to = args.to.as_deref().map(target).transpose()?;
-    let ignore = ignored(args)?;
-    let scene = match &args.from {
-        Some(file) => bundle::read(&world.absolute(file))?,
-        None => {
-            let session = Session::open(world, common, shell, PluginSource::WithOwn)
-                .or_else(|_| Session::open(world, common, shell, PluginSource::None))?;
-            let waiting = shell.waiting("looking at the node");
-            let scene = look_around::read(&session, world, args.container.as_deref(), &mut |_| {});
-            drop(waiting);
-            scene
+    if let Some(file) = &args.from {
+        let began = Instant::now();
+        let scene = bundle::read(&world.absolute(file))?;
+        let seen = judge(scene, args, to, world, shell, began)?;
+        shell.print(&seen.told(args, world));
+        return Ok(ExitCode::from(exit_code(&seen.diagnosis, args.strict)));
+    }
+    let session = Session::open(world, common, shell, PluginSource::WithOwn)
+        .or_else(|_| Session::open(world, common, shell, PluginSource::None))?;
+    if args.watch {
+        return watch_all(&session, args, to, world, shell);
+    }
+    let seen = look(&session, args, to, world, shell)?;
+    if let Some(file) = &args.bundle {
+        bundle::write(&world.absolute(file), &seen.scene)?;
+        shell.say(format_args!(
+            "wrote {}: addresses, routes, rules, names of containers and programs; no secrets and no payloads",
+            file.display()
+        ));
+    }
+    shell.print(&seen.told(args, world));
+    Ok(ExitCode::from(exit_code(&seen.diagnosis, args.strict)))
+}
+
+/// Looks again at each change, and tells it when something else is found than before. A signal
+/// ends it, and so does a reader who is gone.
+fn watch_all(
+    session: &Session,
+    args: &Doctor,
+    to: Option<SocketAddr>,
+    world: &World,
+    shell: &mut Shell,
+) -> Outcome {
+    let mut watch = Watch::begin(session, IGNORED.as_ref())?;
+    let mut before = None;
+    loop {
+        let seen = look(session, args, to, world, shell)?;
+        let told = watch::told(&seen.diagnosis);
+        if before.as_ref() != Some(&told) {
+            shell.print_next(&seen.told(args, world), before.is_none());
+            before = Some(told);
         }
-    };
+        if shell.unread() || !watch.wait()? {
+            return Ok(ExitCode::from(exit_code(&seen.diagnosis, args.strict)));
+        }
+    }
+}
+
+/// What one look has found.
+struct Seen {
+    scene: Scene,
+    answers: Answers,
+    diagnosis: Diagnosis,
+    only: Option<String>,
+    took: Duration,
+}
+
+impl Seen {
+    fn told(&self, args: &Doctor, world: &World) -> Told<'_> {
+        Told {
+            diagnosis: &self.diagnosis,
+            answers: &self.answers,
+            scene: &self.scene,
+            only: self.only.as_deref(),
+            verbose: args.verbose,
+            took: self.took,
+            plain: !writes_unicode(world),
+        }
+    }
+}
+
+/// Looks at the node.
+fn look(
+    session: &Session,
+    args: &Doctor,
+    to: Option<SocketAddr>,
+    world: &World,
+    shell: &Shell,
+) -> Result<Seen, Failure> {
+    let began = Instant::now();
+    let waiting = shell.waiting("looking at the node");
+    let mut progress = |what: &str| waiting.now(what);
+    let scene = look_around::read(session, world, args.container.as_deref(), &mut progress);
+    drop(waiting);
+    judge(scene, args, to, world, shell, began)
+}
+
+/// Judges a scene; sends probes, if it is this node's and they are wanted.
+fn judge(
+    scene: Scene,
+    args: &Doctor,
+    to: Option<SocketAddr>,
+    world: &World,
+    shell: &Shell,
+    began: Instant,
+) -> Result<Seen, Failure> {
+    let ignore = ignored(args)?;
     let only = args.container.as_deref().map(|name| find(&scene, name, world)).transpose()?;
     let none = Answers::default();
     let look = Look { scene: &scene, answers: &none, only: only.as_deref(), to };
@@ -52,25 +138,7 @@ pub(crate) fn main(args: &Doctor, common: &Common, world: &World, shell: &mut Sh
         }
     };
     let diagnosis = diagnose::diagnose(Look { answers: &answers, ..look }, &ignore);
-    let code = exit_code(&diagnosis, args.strict);
-    if let Some(file) = &args.bundle {
-        bundle::write(&world.absolute(file), &scene)?;
-        shell.say(format_args!(
-            "wrote {}: addresses, routes, rules, names of containers and programs; no secrets and no payloads",
-            file.display()
-        ));
-    }
-    let told = Told {
-        diagnosis: &diagnosis,
-        answers: &answers,
-        scene: &scene,
-        only: only.as_deref(),
-        verbose: args.verbose,
-        took: began.elapsed(),
-        plain: !writes_unicode(world),
-    };
-    shell.print(&told);
-    Ok(ExitCode::from(code))
+    Ok(Seen { scene, answers, diagnosis, only, took: began.elapsed() })
 }
 
 /// 0: nothing is wrong; 1: an error was found, or a warning with `--strict`; 3: nothing was found, and

@@ -6,6 +6,7 @@
 
 mod follow;
 mod names;
+mod who_has;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -98,6 +99,7 @@ fn send(asked: &Asked) -> Answer {
         Asked::Connect { to } => connect(*to),
         Asked::Size { to, up_to } => size(*to, *up_to),
         Asked::Name { server } => names::ask(*server, TIMEOUT),
+        Asked::WhoHas { address, link } => who_has::ask(*address, link),
         _ => Answer::NotAsked { reason: "this program does not know how".to_owned() },
     }
 }

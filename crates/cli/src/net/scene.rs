@@ -10,6 +10,9 @@
 
 mod containers;
 mod filter;
+mod flows;
+mod folders;
+mod hooks;
 mod legacy;
 mod names;
 mod namespace;
@@ -18,6 +21,7 @@ mod processes;
 mod runtime_names;
 mod services;
 mod steps;
+mod wanted_items;
 mod xtables;
 
 use std::collections::BTreeSet;
@@ -73,6 +77,7 @@ pub(crate) fn read(
     }
     let readings = picture.insides(&mut subjects, session, &legacy, progress);
     picture.networks(session, &subjects, progress);
+    picture.scene.folders = folders::read(session);
     picture.services(session);
 
     progress("looking for programs");
@@ -96,7 +101,8 @@ pub(crate) fn read(
                 }
             }
             Some(Err(reason)) => picture.hole(Part::Namespace, Some(&id), reason),
-            None if subject.container.alive.is_none() => {
+            // Of an ADD that failed there may be no namespace that could be seen.
+            None if subject.container.alive.is_none() && !subject.is_unfinished() => {
                 let reason = "it cannot be seen from here whether it exists";
                 picture.hole(Part::Namespace, Some(&id), reason);
             }
@@ -105,6 +111,10 @@ pub(crate) fn read(
         picture.scene.containers.push(subject.container);
     }
     picture.programs(&processes, &inodes);
+    match flows::read(&picture.scene) {
+        Ok(flows) => picture.scene.flows = flows,
+        Err(reason) => picture.hole(Part::Conntrack, None, reason),
+    }
     picture.end()
 }
 

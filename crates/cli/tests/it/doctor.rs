@@ -1,8 +1,15 @@
 //! `netwright doctor`.
 
+mod counts;
+mod crowd;
+mod drifts;
 mod findings;
 mod follow;
 mod input;
+mod luck;
 mod scene;
+mod segments;
 mod situations;
 mod sound;
+mod untouched;
+mod watch;

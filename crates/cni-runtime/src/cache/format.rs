@@ -33,6 +33,19 @@ pub(super) struct Entry {
     pub(super) result: Option<Box<RawValue>>,
     /// The boot in which ADD recorded it; other runtimes do not record it.
     pub(super) boot_id: Option<String>,
+    /// Why ADD failed; other runtimes do not record it.
+    pub(super) failed: Option<String>,
+}
+
+/// How an ADD ended.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum End<'a> {
+    /// It has not ended, as far as the file knows.
+    Open,
+    /// With this result.
+    Made(&'a RawValue),
+    /// With this error, and something may be left of it.
+    Failed(&'a str),
 }
 
 #[derive(Serialize)]
@@ -56,6 +69,9 @@ struct Writing<'a> {
     /// A key of ours. libcni ignores keys that it does not know.
     #[serde(rename = "netwright/boot-id", skip_serializing_if = "Option::is_none")]
     boot_id: Option<&'a str>,
+    /// Another one of ours.
+    #[serde(rename = "netwright/failed", skip_serializing_if = "Option::is_none")]
+    failed: Option<&'a str>,
 }
 
 #[derive(Deserialize, Default)]
@@ -77,6 +93,8 @@ struct Reading {
     result: Option<Box<RawValue>>,
     #[serde(rename = "netwright/boot-id")]
     boot_id: Option<String>,
+    #[serde(rename = "netwright/failed")]
+    failed: Option<String>,
 }
 
 #[derive(Deserialize, Default)]
@@ -90,9 +108,14 @@ pub(super) fn write(
     network: &NetworkName,
     attachment: &Attachment,
     config: &[u8],
-    result: Option<&RawValue>,
+    end: End<'_>,
     boot_id: Option<&str>,
 ) -> Vec<u8> {
+    let (result, failed) = match end {
+        End::Open => (None, None),
+        End::Made(result) => (Some(result), None),
+        End::Failed(error) => (None, Some(error)),
+    };
     let writing = Writing {
         kind: KIND,
         container_id: &attachment.container_id,
@@ -104,6 +127,7 @@ pub(super) fn write(
         capability_args: &attachment.capability_args,
         result,
         boot_id,
+        failed,
     };
     serde_json::to_vec(&writing).expect("text, maps of text and JSON texts serialise")
 }
@@ -145,7 +169,8 @@ fn read_entry(document: &[u8]) -> Result<Entry, String> {
     };
     let config = base64::decode(&reading.config).ok_or("config: it is not base64")?;
     let result = reading.result.filter(|raw| raw.get() != "null");
-    Ok(Entry { key, attachment, config, result, boot_id: reading.boot_id })
+    let (boot_id, failed) = (reading.boot_id, reading.failed);
+    Ok(Entry { key, attachment, config, result, boot_id, failed })
 }
 
 fn read_legacy(document: &[u8]) -> Content {
@@ -170,13 +195,17 @@ mod tests {
         let Content::Entry(entry) = read(PODMAN.as_bytes()) else { panic!("not read") };
         assert_eq!(entry.key.network.as_str(), "n1");
         assert_eq!(entry.attachment.args.get("K8S_POD_NAME"), Some("w"));
-        let again = |boot_id| {
-            let Entry { key, attachment, config, result, .. } = &*entry;
-            let again = write(&key.network, attachment, config, result.as_deref(), boot_id);
-            String::from_utf8(again).unwrap()
+        let Entry { key, attachment, config, result, .. } = &*entry;
+        let written = |end, boot_id| {
+            let written = write(&key.network, attachment, config, end, boot_id);
+            String::from_utf8(written).unwrap()
         };
+        let again = |boot_id| written(End::Made(result.as_deref().unwrap()), boot_id);
         assert_eq!((entry.boot_id.as_deref(), again(None).as_str()), (None, PODMAN));
         let Content::Entry(ours) = read(again(Some("b")).as_bytes()) else { panic!("not read") };
-        assert_eq!(ours.boot_id.as_deref(), Some("b"));
+        assert_eq!((ours.boot_id.as_deref(), ours.failed.as_deref()), (Some("b"), None));
+        let failed = written(End::Failed("no address"), Some("b"));
+        let Content::Entry(failed) = read(failed.as_bytes()) else { panic!("not read") };
+        assert_eq!((failed.result.is_none(), failed.failed.as_deref()), (true, Some("no address")));
     }
 }

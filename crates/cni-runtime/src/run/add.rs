@@ -66,7 +66,21 @@ impl Runtime<'_> {
         let undo =
             || self.roll_back(list, attachment, walk.ran, walk.previous.as_ref(), &reservation);
         if let Some(failure) = walk.failure {
-            return Err(AddError::Plugin { failure, roll_back: undo() });
+            let roll_back = undo();
+            let is_left = matches!(roll_back, RollBack::Disabled | RollBack::Failed(_));
+            if is_left && reservation.existing.is_none() {
+                let noted = self.cache.note_failure(
+                    &reservation,
+                    &network,
+                    attachment,
+                    &list.source,
+                    &failure.to_cni().to_string(),
+                );
+                if let Err(error) = noted {
+                    tracing::debug!(err = %error, "cannot record why an attachment failed");
+                }
+            }
+            return Err(AddError::Plugin { failure, roll_back });
         }
         let last = walk.previous.as_ref().expect("a list that was checked has a plugin");
         let recorded =

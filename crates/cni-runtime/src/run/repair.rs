@@ -95,7 +95,8 @@ impl Runtime<'_> {
     }
 
     /// Asks every plugin of a list what differs from what ADD left, and changes nothing: what
-    /// [`Runtime::repair_list`] would find.
+    /// [`Runtime::repair_list`] would find. Our own plugins tell each difference by itself
+    /// ([`cni::LOOK`]).
     ///
     /// # Errors
     /// As [`Runtime::repair_list`].
@@ -138,6 +139,7 @@ impl Runtime<'_> {
             attachment: Some(attachment),
             previous: previous.as_ref(),
             repair,
+            look: !repair,
             moved,
             ..Subject::of(list, Command::Check)
         };

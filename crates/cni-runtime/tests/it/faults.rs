@@ -137,6 +137,9 @@ fn roll_back_can_be_left_to_the_caller() {
     assert!(matches!(error.roll_back(), RollBack::Disabled));
     assert_eq!(lab.calls(), ["ADD p0", "ADD p1"]);
     assert_eq!(lab.cached(), ["net-c1-eth0"], "DEL and GC know what was begun");
+    let begun = runtime.cached_attachments(None).unwrap().attachments.remove(0);
+    let why = begun.failed.unwrap();
+    assert!(begun.result.is_none() && why.contains("plugin type=\"p1\" failed (add)"), "{why}");
 }
 
 /// The plugins refuse what exists already; an undo would take down a container's working network.

@@ -83,6 +83,8 @@ pub struct Packet {
     pub mark: Option<u32>,
     /// The hardware addresses of sender and receiver, as far as they are known.
     pub macs: [Option<[u8; 6]>; 2],
+    /// The VLAN whose tag the frame has.
+    pub vlan: Option<u16>,
 }
 
 impl Packet {
@@ -102,6 +104,7 @@ impl Packet {
             answers_as: None,
             mark: Some(0),
             macs: [None, None],
+            vlan: None,
         }
     }
 
@@ -161,9 +164,15 @@ impl Packet {
 
     /// Ethernet's header.
     pub(crate) fn link_header(&self) -> Vec<Byte> {
-        let mut header = Vec::with_capacity(14);
+        let mut header = Vec::with_capacity(18);
         header.extend(mac(self.macs[1]));
         header.extend(mac(self.macs[0]));
+        if let Some(vlan) = self.vlan {
+            // IEEE 802.1Q: the priority is not known.
+            let [high, low] = vlan.to_be_bytes();
+            header.extend(known(&[0x81, 0x00]));
+            header.extend([Byte::partly(high, 0x0f), Byte::of(low)]);
+        }
         header.extend(known(&self.ethertype().to_be_bytes()));
         header
     }

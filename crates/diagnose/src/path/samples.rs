@@ -3,12 +3,15 @@
 use std::net::IpAddr;
 
 use scene::filter::{Family as Kin, Hook, Step, Table};
-use scene::{Attachment, Container, Link, Namespace, Network, Port, Route, Scene, Transport};
+use scene::{
+    Attachment, Container, Link, Namespace, Network, Port, PortVlan, Route, RouteRule, RuleAction,
+    Scene, Transport,
+};
 
 use crate::filter::samples::{
     base, chain, dnat, iifname, nat, oifname, rule, source, table, tcp_port,
 };
-use crate::routes::samples::{link, route};
+use crate::routes::samples::{link, route, rule as rule_of};
 
 pub(crate) fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -144,6 +147,79 @@ pub(crate) fn node() -> Scene {
         }],
         ..Scene::default()
     }
+}
+
+/// The same node, with its containers on links of a kind on the uplink, and a router as their
+/// gateway. `set` changes each container's link.
+pub(crate) fn on_parent(kind: &str, set: impl Fn(&mut Link)) -> Scene {
+    let mut scene = node();
+    let host = &mut scene.host;
+    host.links.retain(|link| link.index != 3 && link.master != Some(3));
+    host.routes.retain(|route| route.hops[0].link != Some(3));
+    host.filter.tables.clear();
+    scene.networks[0].link = Some("up0".to_owned());
+    let gateways = [ip("10.88.0.254"), ip("fd00:88::fe")];
+    for container in &mut scene.containers {
+        let attachment = &mut container.attachments[0];
+        attachment.gateways = gateways.to_vec();
+        attachment.plugins = vec![kind.to_owned()];
+        attachment.host_links.clear();
+        attachment.ports.clear();
+        let inside = container.inside.as_mut().unwrap();
+        let link = &mut inside.links[1];
+        link.kind = Some(kind.to_owned());
+        link.peer = Some(2);
+        set(link);
+        for route in inside.routes.iter_mut().filter(|route| route.hops[0].via.is_some()) {
+            let is_of = |gateway: &&IpAddr| gateway.is_ipv4() == route.to.addr().is_ipv4();
+            route.hops[0].via = gateways.iter().find(is_of).copied();
+        }
+    }
+    scene
+}
+
+/// The same node with its bridge in a VRF of table 10, and perhaps the uplink.
+pub(crate) fn in_vrf(with_uplink: bool) -> Scene {
+    let mut scene = node();
+    let host = &mut scene.host;
+    let blue = Link { vrf_table: Some(10), ..link(20, "blue", &[]) };
+    host.links.push(Link { kind: Some("vrf".to_owned()), ..blue });
+    let members: &[u32] = if with_uplink { &[2, 3] } else { &[3] };
+    for link in host.links.iter_mut().filter(|link| members.contains(&link.index)) {
+        link.master = Some(20);
+    }
+    for route in &mut host.routes {
+        if route.hops[0].link.is_some_and(|link| members.contains(&link)) {
+            route.table = 10;
+        }
+    }
+    let rules = [
+        rule_of(0, RuleAction::Table(255)),
+        rule_of(1000, RuleAction::Other),
+        rule_of(32766, RuleAction::Table(254)),
+    ];
+    let of_v6 = rules.clone().map(|rule| RouteRule { ipv4: false, ..rule });
+    host.rules = [rules, of_v6].concat();
+    scene
+}
+
+/// The same node with a bridge that distinguishes VLANs: each container is in VLAN 7, and the node
+/// takes part in VLAN 1.
+pub(crate) fn with_vlans() -> Scene {
+    let mut scene = node();
+    for link in &mut scene.host.links {
+        if link.index == 3 {
+            link.vlan_filtering = true;
+            link.vlans = vec![access(1)];
+        } else if link.master == Some(3) {
+            link.vlans = vec![access(7)];
+        }
+    }
+    scene
+}
+
+pub(crate) fn access(vlan: u16) -> PortVlan {
+    PortVlan { first: vlan, last: vlan, pvid: true, untagged: true }
 }
 
 /// Puts a table before all others of the node.

@@ -3,13 +3,30 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use scene::{Attachment, Container, Link, Namespace, Scene};
+use scene::{Attachment, Container, Ipvlan, IpvlanMode, Link, MacvlanMode, Namespace, Scene};
 
 use crate::finding::Family;
 
-/// A container's attachment to the node, by a pair of veth links, for one IP version.
+/// By what a container's packets leave its namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Joint {
+    /// A pair of veth links with one end on the node, whose bridges, routes and filters decide.
+    Pair,
+    /// A macvlan on a link of the node.
+    Macvlan(MacvlanMode),
+    /// An ipvlan on a link of the node.
+    Ipvlan(Ipvlan),
+    /// A VLAN of a link of the node.
+    Vlan,
+    /// A port of Open vSwitch, which decides by rules of its own.
+    Switch,
+}
+
+/// A container's attachment to the node for one IP version.
 #[derive(Debug, Clone)]
 pub struct Site<'s> {
+    /// By what its packets leave.
+    pub joint: Joint,
     /// The container.
     pub container: &'s Container,
     /// The attachment.
@@ -22,13 +39,17 @@ pub struct Site<'s> {
     pub address: IpAddr,
     /// The gateway that ADD reported, if the node is it.
     pub gateway: Option<IpAddr>,
-    /// The link's other end, on the node.
+    /// The link's other end, on the node; of a link on a parent: the parent.
     pub host_end: &'s Link,
     /// The bridge of which that is a port.
     pub bridge: Option<&'s Link>,
     /// The link by which the node's IP sees the container: the bridge, a link above it, or the
     /// other end.
     pub seen_by: &'s Link,
+    /// The port of the bridge that leads to `seen_by`, if that is the end of another pair.
+    pub node_port: Option<&'s Link>,
+    /// The VRF to which `seen_by` belongs.
+    pub vrf: Option<&'s Link>,
 }
 
 impl<'s> Site<'s> {
@@ -48,31 +69,34 @@ impl<'s> Site<'s> {
         let reported = || attachment.addresses.iter().map(IpNet::addr).filter(|own| is_of(*own));
         let address = reported().find(|own| has(*own)).or_else(|| reported().next())?;
         let host = &scene.host;
-        let host_end = host_end(host, link, attachment)?;
+        let (joint, host_end) = joint(scene, link, attachment)?;
         let above = match host_end.master {
-            Some(index) => Some(host.link_of(index)?),
-            None => None,
+            Some(index) if joint == Joint::Pair => Some(host.link_of(index)?),
+            _ => None,
         };
-        // The packets of a VRF pass some hooks twice.
         let bridge = match above {
-            None => None,
-            Some(bridge) if bridge.kind.as_deref() == Some("bridge") && bridge.master.is_none() => {
-                Some(bridge)
-            }
-            Some(_) => return None,
+            Some(link) if link.kind.as_deref() == Some("bridge") => Some(link),
+            Some(link) if link.vrf_table.is_none() => return None,
+            _ => None,
         };
+        if let Some(master) = bridge.and_then(|bridge| bridge.master) {
+            // Only a VRF changes nothing of what its bridge does.
+            host.link_of(master)?.vrf_table?;
+        }
         let mut gateways = attachment.gateways.iter().copied();
         let gateway = gateways.find(|gateway| is_of(*gateway) && host.owner_of(*gateway).is_some());
-        let seen_by = match (bridge, gateway.and_then(|gateway| host.owner_of(gateway))) {
-            (None, _) => host_end,
-            (Some(bridge), Some(owner))
-                if owner.peer == Some(bridge.index) && owner.kind.as_deref() == Some("vlan") =>
-            {
-                owner
-            }
-            (Some(bridge), _) => bridge,
+        let (seen_by, node_port) = match (bridge, gateway.and_then(|own| host.owner_of(own))) {
+            (None, _) => (host_end, None),
+            (Some(bridge), Some(owner)) if is_vlan_of(owner, bridge) => (owner, None),
+            (Some(bridge), Some(owner)) => match port_to(host, owner, bridge) {
+                Some(port) => (owner, Some(port)),
+                None => (bridge, None),
+            },
+            (Some(bridge), None) => (bridge, None),
         };
+        let vrf = if joint == Joint::Pair { vrf_above(host, seen_by) } else { None };
         Some(Site {
+            joint,
             container,
             attachment,
             inside,
@@ -82,17 +106,53 @@ impl<'s> Site<'s> {
             host_end,
             bridge,
             seen_by,
+            node_port,
+            vrf,
         })
     }
 
-    /// Returns the sites of a container.
+    /// Returns the sites of a container that are ends of pairs and in no VRF: of these the node
+    /// decides all that is not in the container, and reaches them itself.
     pub fn all(
+        scene: &'s Scene,
+        container: &'s Container,
+        family: Family,
+    ) -> impl Iterator<Item = Self> {
+        Site::every(scene, container, family).filter(Site::is_the_nodes)
+    }
+
+    /// Returns the sites of a container, whatever they are.
+    pub fn every(
         scene: &'s Scene,
         container: &'s Container,
         family: Family,
     ) -> impl Iterator<Item = Self> {
         let attachments = container.attachments.iter();
         attachments.filter_map(move |attachment| Site::of(scene, container, attachment, family))
+    }
+
+    /// Says whether the node decides all that is not in the container, and reaches it itself.
+    pub(crate) fn is_the_nodes(&self) -> bool {
+        self.joint == Joint::Pair && self.vrf.is_none()
+    }
+
+    /// Returns the gateway that another machine is, if the container has a route by it. An ipvlan that
+    /// routes asks nobody for the gateway.
+    pub(crate) fn router(&self, scene: &Scene) -> Option<IpAddr> {
+        if matches!(self.joint, Joint::Ipvlan(ipvlan) if ipvlan.mode != IpvlanMode::L2) {
+            return None;
+        }
+        let mut gateways = self.attachment.gateways.iter().copied();
+        gateways.find(|gateway| {
+            gateway.is_ipv4() == self.address.is_ipv4()
+                && self.has_route_by(*gateway)
+                && scene.host.owner_of(*gateway).is_none()
+        })
+    }
+
+    pub(crate) fn has_route_by(&self, gateway: IpAddr) -> bool {
+        let mut hops = self.inside.routes.iter().flat_map(|route| &route.hops);
+        hops.any(|hop| hop.via == Some(gateway))
     }
 
     pub(crate) fn family(&self) -> Family {
@@ -107,6 +167,82 @@ impl<'s> Site<'s> {
     pub(crate) fn macs_out(&self) -> [Option<[u8; 6]>; 2] {
         [mac(self.link), mac(self.seen_by)]
     }
+}
+
+/// By what a container's packets leave, and the link of the node that takes them.
+fn joint<'s>(
+    scene: &'s Scene,
+    link: &Link,
+    attachment: &Attachment,
+) -> Option<(Joint, &'s Link)> {
+    let host = &scene.host;
+    let end = host_end(host, link, attachment);
+    if attachment.has_plugin("ovs") || end.is_some_and(|end| is_port_of_switch(host, end)) {
+        let named = || attachment.host_links.iter().find_map(|name| host.link(name));
+        let bridge = || host.link(network_link(scene, attachment)?);
+        return Some((Joint::Switch, end.or_else(named).or_else(bridge)?));
+    }
+    if let Some(end) = end {
+        return Some((Joint::Pair, end));
+    }
+    let joint = match link.kind.as_deref()? {
+        "macvlan" => Joint::Macvlan(link.macvlan?),
+        "ipvlan" => Joint::Ipvlan(link.ipvlan?),
+        "vlan" => Joint::Vlan,
+        _ => return None,
+    };
+    Some((joint, parent(scene, link, attachment)?))
+}
+
+/// The bridge or parent that a network's configuration names.
+fn network_link<'s>(scene: &'s Scene, attachment: &Attachment) -> Option<&'s str> {
+    let network = scene.networks.iter().find(|network| network.name == attachment.network)?;
+    network.link.as_deref()
+}
+
+/// The parent of a container's link. Its number may be that of a link of yet another namespace, so
+/// it must be the one that the network names, if that is known.
+fn parent<'s>(scene: &'s Scene, link: &Link, attachment: &Attachment) -> Option<&'s Link> {
+    link.peer_netnsid?;
+    let parent = scene.host.link_of(link.peer?)?;
+    let is_named = network_link(scene, attachment).is_none_or(|name| name == parent.name);
+    is_named.then_some(parent)
+}
+
+fn is_port_of_switch(host: &Namespace, end: &Link) -> bool {
+    let master = end.master.and_then(|index| host.link_of(index));
+    master.is_some_and(|master| master.kind.as_deref() == Some("openvswitch"))
+}
+
+/// Says whether a link is a VLAN of a bridge.
+fn is_vlan_of(link: &Link, bridge: &Link) -> bool {
+    link.kind.as_deref() == Some("vlan") && link.peer == Some(bridge.index)
+}
+
+/// The port of a bridge of which a link is the other end.
+fn port_to<'s>(host: &'s Namespace, link: &Link, bridge: &Link) -> Option<&'s Link> {
+    if link.kind.as_deref() != Some("veth") || link.peer_netnsid.is_some() {
+        return None;
+    }
+    host.link_of(link.peer?).filter(|port| port.master == Some(bridge.index))
+}
+
+/// The ports of a bridge that do not lead to containers.
+pub(crate) fn uplinks_of<'s>(scene: &'s Scene, bridge: &Link) -> Vec<&'s Link> {
+    let of_containers: Vec<&str> = (scene.containers.iter())
+        .flat_map(|container| &container.attachments)
+        .flat_map(|attachment| &attachment.host_links)
+        .map(String::as_str)
+        .collect();
+    let ports = scene.host.links.iter().filter(|link| {
+        link.master == Some(bridge.index) && !of_containers.contains(&link.name.as_str())
+    });
+    ports.collect()
+}
+
+/// The VRF to which a link belongs.
+pub(crate) fn vrf_above<'s>(host: &'s Namespace, link: &Link) -> Option<&'s Link> {
+    host.link_of(link.master?).filter(|master| master.vrf_table.is_some())
 }
 
 /// The end of a pair of links that is on the node.

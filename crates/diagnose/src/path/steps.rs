@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use scene::filter::Hook;
 use scene::{Link, Namespace, Part, Scene};
 
+use super::site::vrf_above;
 use super::{Site, Stop, Why, uplink};
 use crate::filter::{self, End, Holds, Layer, Packet, Place, Port, Walked};
 use crate::routes::{self, Routed};
@@ -55,7 +56,7 @@ impl<'s> Tracer<'s> {
     }
 
     /// Takes a packet through a hook. Where a filter could not be read, nothing is certain.
-    fn walk(
+    pub(super) fn walk(
         &mut self,
         (namespace, inside): (&'s Namespace, Option<&'s str>),
         layer: Layer,
@@ -137,8 +138,26 @@ impl<'s> Tracer<'s> {
         self.walk((&self.scene.host, None), Layer::Device, hook, packet).map(|_| ())
     }
 
-    fn bridge(&mut self, hook: Hook, packet: &Packet) -> Result<(), Halt<'s>> {
-        self.walk((&self.scene.host, None), Layer::Bridge, hook, packet).map(|_| ())
+    /// Takes a packet that came in by a link of the node through the first hook of IP. A VRF shows it
+    /// once more, as its own (linux drivers/net/vrf.c `vrf_ip_rcv`); translations are decided by
+    /// then.
+    pub(super) fn enter(&mut self, link: &'s Link, packet: &Packet) -> Result<Walked, Halt<'s>> {
+        let first = self.at_node(Hook::Prerouting, &packet.between(Some(&link.name), None))?;
+        let Some(vrf) = vrf_above(&self.scene.host, link) else { return Ok(first) };
+        let again = first.packet.between(Some(&vrf.name), None);
+        let again = self.at_node(Hook::Prerouting, &again)?;
+        if again.destination.is_some() {
+            return Err(Halt::Unknown);
+        }
+        // Routes are asked for the link.
+        let packet = again.packet.between(Some(&link.name), None);
+        let untracked = first.untracked.or(again.untracked);
+        Ok(Walked { packet, untracked, end: again.end, ..first })
+    }
+
+    /// Returns the name by which filters see where a packet came in that is sent on.
+    pub(super) fn seen_as(&self, link: &'s Link) -> &'s str {
+        vrf_above(&self.scene.host, link).map_or(link.name.as_str(), |vrf| vrf.name.as_str())
     }
 
     /// Takes a packet through a hook of a container. One that is translated there is not followed.
@@ -168,12 +187,8 @@ impl<'s> Tracer<'s> {
         Ok(())
     }
 
-    /// Takes a packet from a container's program to the node's end of the link.
-    pub(super) fn leave(
-        &mut self,
-        site: &'s Site<'s>,
-        packet: &Packet,
-    ) -> Result<Packet, Halt<'s>> {
+    /// Takes a packet from a container's program out of its link.
+    pub(super) fn out_of(&mut self, site: &'s Site<'s>, packet: &Packet) -> Result<(), Halt<'s>> {
         let out = within(packet).between(None, Some(&site.link.name));
         let out = if packet.is_arp() {
             self.in_container(site, Layer::Arp, Hook::Output, &out)?
@@ -181,33 +196,22 @@ impl<'s> Tracer<'s> {
             let out = self.in_container(site, Layer::Ip, Hook::Output, &out)?;
             self.in_container(site, Layer::Ip, Hook::Postrouting, &out)?
         };
-        self.in_container(site, Layer::Device, Hook::Egress, &out)?;
+        self.in_container(site, Layer::Device, Hook::Egress, &out).map(|_| ())
+    }
+
+    /// Takes a packet from a container's program to the node's end of the link.
+    pub(super) fn leave(
+        &mut self,
+        site: &'s Site<'s>,
+        packet: &Packet,
+    ) -> Result<Packet, Halt<'s>> {
+        self.out_of(site, packet)?;
         let node = packet.between(Some(&site.host_end.name), None);
         self.device(Hook::Ingress, &node)?;
         if site.bridge.is_some() {
             self.bridge(Hook::Prerouting, &node)?;
         }
         Ok(node)
-    }
-
-    /// Takes a packet from a port of a bridge up to the node's IP.
-    pub(super) fn up(&mut self, site: &'s Site<'s>, packet: &Packet) -> Result<Packet, Halt<'s>> {
-        let Some(bridge) = site.bridge else { return Ok(packet.clone()) };
-        self.bridge(Hook::Input, packet)?;
-        self.device(Hook::Ingress, &packet.between(Some(&bridge.name), None))?;
-        Ok(packet.clone())
-    }
-
-    /// Takes a packet from the node's IP to the port of a bridge that leads to a container.
-    pub(super) fn down(&mut self, site: &'s Site<'s>, packet: &Packet) -> Result<Packet, Halt<'s>> {
-        self.device(Hook::Egress, &packet.between(None, Some(&site.seen_by.name)))?;
-        if site.bridge.is_some() {
-            let frame = packet.between(None, Some(&site.host_end.name));
-            self.bridge(Hook::Output, &frame)?;
-            self.bridge(Hook::Postrouting, &frame)?;
-            self.device(Hook::Egress, &frame)?;
-        }
-        Ok(packet.clone())
     }
 
     /// Takes a packet from the node's end of a link into a container, to its programs.
@@ -272,53 +276,6 @@ impl<'s> Tracer<'s> {
         self.at_node(Hook::Postrouting, &packet)
     }
 
-    /// Takes a frame from one port of a bridge to another. `br_netfilter` shows it to IP's filters.
-    pub(super) fn bridged(
-        &mut self,
-        from: &'s Site<'s>,
-        to: &'s Site<'s>,
-        packet: &Packet,
-    ) -> Result<Packet, Halt<'s>> {
-        let (iif, oif) = (Some(from.host_end.name.as_str()), Some(to.host_end.name.as_str()));
-        let mut packet = packet.between(iif, oif);
-        match (self.shows_frames(packet.is_ipv4()), from.bridge) {
-            (Holds::Yes, Some(bridge)) => {
-                let name = Some(bridge.name.as_str());
-                let entered = self.at_node(Hook::Prerouting, &packet.between(name, None))?;
-                if entered.destination.is_some() {
-                    return Err(Halt::Unknown);
-                }
-                self.bridge(Hook::Forward, &packet)?;
-                let left = self.forward(&entered.packet, &bridge.name, &bridge.name)?;
-                if left.source != Holds::No {
-                    return Err(Halt::Unknown);
-                }
-                packet = left.packet.between(iif, oif);
-            }
-            (shown, _) => {
-                self.unsure |= shown == Holds::Maybe;
-                self.bridge(Hook::Forward, &packet)?;
-            }
-        }
-        self.bridge(Hook::Postrouting, &packet)?;
-        self.device(Hook::Egress, &packet)?;
-        Ok(packet)
-    }
-
-    /// Says whether `br_netfilter` shows frames to IP's filters. Without it there is no such key.
-    fn shows_frames(&self, ipv4: bool) -> Holds {
-        let key = if ipv4 {
-            "net.bridge.bridge-nf-call-iptables"
-        } else {
-            "net.bridge.bridge-nf-call-ip6tables"
-        };
-        match self.scene.host.number(key) {
-            Some(number) if number != 0 => Holds::Yes,
-            None if self.scene.lacks(Part::Sysctls, None) => Holds::Maybe,
-            _ => Holds::No,
-        }
-    }
-
     /// Returns the gateway to which a container sends what is for an address; `None` if it is on
     /// the link. What goes by another link is not followed.
     pub(super) fn route_inside(
@@ -329,7 +286,9 @@ impl<'s> Tracer<'s> {
         if self.scene.lacks(Part::Routes, Some(&site.container.id)) {
             return Err(Halt::Unknown);
         }
-        match routes::look_up(site.inside, Some(site.address), to, None, Some(0)) {
+        // A program that uses an interface of a VRF is bound to that.
+        let of_vrf = vrf_above(site.inside, site.link).map(|_| site.link.name.as_str());
+        match routes::look_up(site.inside, Some(site.address), to, of_vrf, Some(0)) {
             Routed::By { link, via, .. } if link.index == site.link.index => Ok(via),
             Routed::Refused { route, rule } => {
                 self.stop_in(Some(&site.container.id), Why::Refused { route, rule })
@@ -341,6 +300,8 @@ impl<'s> Tracer<'s> {
     /// Returns the node's link by which a packet leaves.
     pub(super) fn route_out(&self, packet: &Packet) -> Result<&'s Link, Halt<'s>> {
         match self.route(packet)? {
+            // It goes on in that VRF.
+            Routed::By { link, .. } if link.vrf_table.is_some() => Err(Halt::Unknown),
             Routed::By { link, .. } => Ok(link),
             Routed::Refused { .. } | Routed::Nowhere if !self.by_routes => {
                 uplink(self.scene, packet.is_ipv4()).ok_or(Halt::Unknown)
@@ -387,6 +348,7 @@ fn within(packet: &Packet) -> Packet {
         source_translated: Some(false),
         answers_to: None,
         answers_as: None,
+        vlan: None,
         ..packet.clone()
     }
 }

@@ -1,3 +1,5 @@
+mod joined;
+
 use scene::filter::{Family as Kin, Table};
 use scene::{RouteKind, RouteRule, RuleAction};
 
@@ -53,6 +55,9 @@ fn way(scene: &Scene, name: &str, family: Family) -> String {
                     format!("to {} by rule {}", link.name, rule.priority)
                 }
                 Why::Diverted { link, route, .. } => format!("to {} by {}", link.name, route.to),
+                Why::Vlan { port, vlan: Some(vlan) } => format!("{} lacks VLAN {vlan}", port.name),
+                Why::Vlan { port, vlan: None } => format!("{} takes only tags", port.name),
+                Why::Apart { parent } => format!("apart on {}", parent.name),
                 Why::Redirected { place, .. } => format!("redirected by {}", place.name()),
             };
             format!("{back}{inside}{why}")
@@ -247,4 +252,20 @@ fn what_was_not_read_makes_it_unknown() {
         reason: "Operation not permitted".to_owned(),
     }];
     assert_eq!(v4(&scene, "outside"), "unknown");
+}
+
+/// As Cilium has them for what its proxy gets and sends.
+#[test]
+fn the_uplink_is_that_of_the_main_table() {
+    let mut scene = node();
+    let of_table = |table: u32, link: u32| Route { table, ..route("0.0.0.0/0", link, None) };
+    let local = Route { kind: RouteKind::Other, ..of_table(2004, 1) };
+    scene.host.routes.splice(..0, [local, of_table(2005, 9)]);
+    let name = |scene: &Scene, ipv4: bool| uplink(scene, ipv4).map(|link| link.name.clone());
+    assert_eq!(name(&scene, true).as_deref(), Some("up0"));
+    // Another default route is for when the first one fails.
+    let second = Route { metric: 700, ..route("0.0.0.0/0", 9, None) };
+    scene.host.routes.insert(0, second);
+    assert_eq!(name(&scene, true).as_deref(), Some("up0"));
+    assert_eq!(name(&scene, false).as_deref(), Some("up0"));
 }

@@ -1,16 +1,18 @@
-//! What CHECK says of each attachment.
+//! What CHECK says of each attachment, and attachments that were not made.
 
-use scene::{Attachment, Container, Drift, Part};
+mod ways;
 
-use super::{Rule, containers, nothing};
+use scene::{Attachment, Container, Drift, Item, ItemKind, Unfinished};
+
+use super::{Rule, containers, family_of, is_outbound};
 use crate::Look;
-use crate::finding::{Finding, WayKind};
+use crate::finding::{Family, Finding, Way, WayKind};
 
 pub(super) const RULE: Rule = Rule {
-    ids: &["attachment-differs", "namespace-gone", "not-checked"],
-    needs: &[Part::Attachments],
-    asks: nothing,
+    judges: "attachments",
+    ids: &["attachment-differs", "attachment-unfinished", "namespace-gone", "not-checked"],
     judge,
+    ..Rule::NONE
 };
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
@@ -23,8 +25,10 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     }
     for container in containers(look) {
         for attachment in &container.attachments {
-            let told_here = attachment.drifts.iter().filter(|drift| !is_of_the_node(look, drift));
-            found.extend(told_here.map(|drift| differs(container, attachment, drift)));
+            let told = drifts(look, container, attachment).into_iter();
+            found.extend(told.map(|drift| differs(container, attachment, &drift)));
+            let ended = attachment.unfinished.as_ref();
+            found.extend(ended.map(|ended| unfinished(container, attachment, ended)));
             if let Some(reason) = &attachment.not_checked {
                 let object = object(container, attachment);
                 let says =
@@ -40,11 +44,44 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     found
 }
 
-/// Says whether a difference is a switch of the whole node, of which `switches` tells once.
-fn is_of_the_node(look: Look<'_>, drift: &Drift) -> bool {
-    let off = |sysctl: &str| look.scene.host.number(sysctl) == Some(0);
-    (drift.what.contains("IPv4 forwarding is off") && off("net.ipv4.ip_forward"))
-        || (drift.what.contains("IPv6 forwarding is off") && off("net.ipv6.conf.all.forwarding"))
+/// Returns the differences without the switches of the whole node, of which `switches` tells once.
+fn drifts(look: Look<'_>, container: &Container, attachment: &Attachment) -> Vec<Drift> {
+    let off = |family: Family| {
+        look.scene.host.number(switch(family)) == Some(0)
+            && is_outbound(look.scene, container, family)
+    };
+    attachment.drifts.iter().filter_map(|drift| told_here(drift, &off)).collect()
+}
+
+/// Returns a difference without the switches that are off; `None` if nothing is left of it.
+fn told_here(drift: &Drift, off: &dyn Fn(Family) -> bool) -> Option<Drift> {
+    if drift.items.is_empty() {
+        let is_switch = |(words, family): (&str, Family)| drift.what.contains(words) && off(family);
+        let switches =
+            [("IPv4 forwarding is off", Family::V4), ("IPv6 forwarding is off", Family::V6)];
+        return (!switches.into_iter().any(is_switch)).then(|| drift.clone());
+    }
+    let is_switch = |item: &Item| {
+        item.kind == ItemKind::Forwarding
+            && item.addresses.iter().all(|net| off(family_of(net.addr())))
+    };
+    if !drift.items.iter().any(is_switch) {
+        return Some(drift.clone());
+    }
+    let mut items: Vec<Item> = drift.items.clone();
+    items.retain(|item| !is_switch(item));
+    let (first, others) = items.split_first()?;
+    let others: Vec<&str> = others.iter().map(|item| item.what.as_str()).collect();
+    let (what, details) = (first.what.clone(), others.join("; "));
+    Some(Drift { what, details, items, ..drift.clone() })
+}
+
+/// The kernel parameter by which the whole node forwards.
+fn switch(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "net.ipv4.ip_forward",
+        Family::V6 => "net.ipv6.conf.all.forwarding",
+    }
 }
 
 fn gone(container: &Container) -> Finding {
@@ -65,16 +102,37 @@ fn differs(container: &Container, attachment: &Attachment, drift: &Drift) -> Fin
     let finding = Finding::error("attachment-differs", object, says)
         .at(format!("plugin {} of network {}", drift.plugin, attachment.network))
         .hits(container.id.clone())
-        .fix(format!("netwright repair {}", container.id))
+        .fix(format!("netwright repair {}", container.id));
+    let ways = ways::of(drift, attachment).into_iter();
+    let breaks = ways.map(|(kind, family)| Way { container: None, kind, family }).collect();
+    let finding = Finding { breaks, ..finding };
+    if drift.details.is_empty() { finding } else { finding.seen(drift.details.clone()) }
+}
+
+/// An ADD that failed, or that was killed. What it made before that may be left.
+fn unfinished(container: &Container, attachment: &Attachment, ended: &Unfinished) -> Finding {
+    let Attachment { network, ifname, .. } = attachment;
+    let (what, seen) = match &ended.error {
+        Some(error) => ("failed", error.clone()),
+        None => ("did not complete", "its record has no result".to_owned()),
+    };
+    let says = format!(
+        "ADD of {} {what}, and was not undone as a whole",
+        named(container, attachment)
+    );
+    let ifname = if ifname == "eth0" { String::new() } else { format!(" --ifname {ifname}") };
+    let netns = &container.netns;
+    let fix = match netns.is_empty() {
+        true => "netwright gc".to_owned(),
+        false => format!("netwright del {network} {netns} --container-id {}{ifname}", container.id),
+    };
+    Finding::error("attachment-unfinished", object(container, attachment), says)
+        .at(format!("network {network}"))
+        .seen(seen)
+        .hits(container.id.clone())
+        .fix(fix)
         .breaks(WayKind::Gateway, None)
         .breaks(WayKind::Outside, None)
-        .breaks(WayKind::Between, None)
-        .breaks(WayKind::FromNode, None)
-        .breaks(WayKind::Published, None)
-        .breaks(WayKind::PublishedHere, None)
-        .breaks(WayKind::Names, None)
-        .breaks(WayKind::Nodes, None);
-    if drift.details.is_empty() { finding } else { finding.seen(drift.details.clone()) }
 }
 
 fn object(container: &Container, attachment: &Attachment) -> String {
@@ -98,6 +156,7 @@ mod tests {
             code: 102,
             what: what.to_owned(),
             details: String::new(),
+            items: Vec::new(),
         };
         let attachment = Attachment {
             network: "mynet".to_owned(),
@@ -126,5 +185,71 @@ mod tests {
         );
         let only = Look { only: Some("c1"), ..look };
         assert_eq!(judge(only).len(), 2);
+    }
+
+    fn scene(attachment: Attachment) -> Scene {
+        let attachment =
+            Attachment { network: "mynet".to_owned(), ifname: "eth0".to_owned(), ..attachment };
+        let container = Container {
+            id: "c1".to_owned(),
+            netns: "/run/netns/c1".to_owned(),
+            attachments: vec![attachment],
+            ..Container::default()
+        };
+        Scene { containers: vec![container], ..Scene::default() }
+    }
+
+    fn found(scene: &Scene) -> Vec<Finding> {
+        let answers = Answers::default();
+        judge(Look { scene, answers: &answers, only: None, to: None })
+    }
+
+    /// What is a switch of the whole node is told there; the rest of the plugin's words here.
+    #[test]
+    fn a_switch_of_the_node_does_not_hide_other_differences() {
+        let item = |kind: ItemKind, what: &str, net: &str| Item {
+            kind,
+            what: what.to_owned(),
+            addresses: vec![net.parse().unwrap()],
+            ..Item::default()
+        };
+        let forwarding = item(ItemKind::Forwarding, "IPv4 forwarding is off", "0.0.0.0/0");
+        let route = item(ItemKind::Route, "route ::/0 is gone", "::/0");
+        let drift = Drift {
+            plugin: "bridge".to_owned(),
+            code: 104,
+            what: forwarding.what.clone(),
+            details: route.what.clone(),
+            items: vec![forwarding.clone(), route],
+        };
+        let mut scene = scene(Attachment {
+            plugins: vec!["bridge".to_owned()],
+            gateways: vec!["10.88.0.1".parse().unwrap()],
+            drifts: vec![drift],
+            ..Attachment::default()
+        });
+        assert_eq!(found(&scene)[0].says, "eth0 of c1 on mynet: IPv4 forwarding is off");
+        scene.host.sysctls.insert("net.ipv4.ip_forward".to_owned(), "0".to_owned());
+        let told = found(&scene);
+        assert_eq!(told[0].says, "eth0 of c1 on mynet: route ::/0 is gone");
+        assert!(told[0].breaks.iter().all(|way| way.family == Some(Family::V6)));
+        let drift = &mut scene.containers[0].attachments[0].drifts[0];
+        drift.items = vec![forwarding];
+        assert_eq!(found(&scene), []);
+    }
+
+    #[test]
+    fn an_add_that_failed_is_told_in_the_plugins_words() {
+        let error = "plugin type=\"portmap\" failed (add): port 8080 is taken".to_owned();
+        let ended = Some(Unfinished { error: Some(error.clone()) });
+        let scene = scene(Attachment { unfinished: ended, ..Attachment::default() });
+        let told = found(&scene);
+        assert_eq!(told[0].id, "attachment-unfinished");
+        assert_eq!(
+            told[0].says,
+            "ADD of eth0 of c1 on mynet failed, and was not undone as a whole"
+        );
+        assert_eq!(told[0].seen, [error]);
+        assert_eq!(told[0].fix, ["netwright del mynet /run/netns/c1 --container-id c1"]);
     }
 }

@@ -1,13 +1,14 @@
 //! What is configured: networks, plugins, address pools, services.
 
 use ipnet::IpNet;
-use scene::{Network, Part, Pool, Scene};
+use scene::{Folder, Network, Pool, Scene};
 
-use super::{Rule, nothing};
+use super::Rule;
 use crate::Look;
 use crate::finding::Finding;
 
 pub(super) const RULE: Rule = Rule {
+    judges: "network configurations",
     ids: &[
         "network-broken",
         "network-refused",
@@ -17,9 +18,8 @@ pub(super) const RULE: Rule = Rule {
         "subnet-taken",
         "service-not-ready",
     ],
-    needs: &[Part::Networks],
-    asks: nothing,
     judge,
+    ..Rule::NONE
 };
 
 /// Of how many addresses of a pool one may be free before the pool counts as nearly full.
@@ -43,6 +43,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     }
     found.extend(shadowed(scene));
     found.extend(scene.pools.iter().filter_map(|pool| pool_state(scene, pool)));
+    found.extend(scene.folders.iter().filter_map(unwritable));
     for service in scene.services.iter().filter(|service| service.enabled) {
         if service.ready == Some(false) {
             let says = format!("service {} of netwrightd is not ready", service.name);
@@ -162,6 +163,18 @@ fn pool_state(scene: &Scene, pool: &Pool) -> Option<Finding> {
     })
 }
 
+fn unwritable(folder: &Folder) -> Option<Finding> {
+    let trouble = folder.trouble.as_ref()?;
+    let (path, holds) = (&folder.path, &folder.holds);
+    let says = format!("no container can be attached: {holds} cannot be written");
+    Some(
+        Finding::error("network-refused", path.clone(), says)
+            .at(path.clone())
+            .seen(trouble.clone())
+            .fix(format!("make {path} writable, and give it space: see mount and df")),
+    )
+}
+
 /// A subnet of a network in which the node has an address by another link: answers to its containers
 /// leave by that link.
 fn taken(scene: &Scene, network: &Network) -> Vec<Finding> {
@@ -265,6 +278,20 @@ mod tests {
         let mut scene = Scene { networks: vec![network("mynet")], ..Scene::default() };
         scene.host.links = vec![uplink];
         assert_eq!(says(&scene)[0].0, "subnet-taken");
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_written_refuses_all_networks() {
+        let folder = |trouble: Option<&str>| Folder {
+            path: "/run/netwright".to_owned(),
+            holds: "the plugins' records".to_owned(),
+            trouble: trouble.map(str::to_owned),
+        };
+        let mut scene = Scene { folders: vec![folder(None)], ..Scene::default() };
+        assert_eq!(says(&scene), []);
+        scene.folders = vec![folder(Some("its file system has no space left"))];
+        let told = "no container can be attached: the plugins' records cannot be written";
+        assert_eq!(says(&scene), [("network-refused", told.to_owned())]);
     }
 
     #[test]

@@ -16,13 +16,14 @@ use scene::filter::Hook;
 use scene::{Part, Port as Published, Scene, Transport};
 
 use self::say::Sort;
-use super::{Rule, containers, family_of, is_outbound, nothing};
+use super::{Rule, containers, family_of, is_outbound};
 use crate::Look;
 use crate::filter::{Carries, Holds, Layer, Place, Port};
 use crate::finding::{Family, Finding};
-use crate::path::{self, Outcome, Passed, Site, Stop, Trip, Why, follow_filters};
+use crate::path::{self, Joint, Outcome, Passed, Site, Stop, Trip, Why, follow_filters};
 
 pub(super) const RULE: Rule = Rule {
+    judges: "packet filters",
     ids: &[
         "forward-dropped",
         "input-dropped",
@@ -33,8 +34,8 @@ pub(super) const RULE: Rule = Rule {
         "not-translated",
     ],
     needs: &[Part::Links, Part::Routes, Part::Nftables],
-    asks: nothing,
     judge,
+    ..Rule::NONE
 };
 
 /// How many filters on one way are named: each is looked for as if those before it were gone.
@@ -54,14 +55,11 @@ const SOME: usize = 16;
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let scene = look.scene;
-    if scene.lacks(Part::Links, None) || scene.lacks(Part::Nftables, None) {
-        return Vec::new();
-    }
     let limit = if MANY < size(scene) { SOME } else { CONTAINERS };
     let mut found = Vec::new();
     for family in [Family::V4, Family::V6] {
         let sites: Vec<Site<'_>> = containers(look)
-            .flat_map(|container| Site::all(scene, container, family))
+            .flat_map(|container| Site::every(scene, container, family))
             .take(limit)
             .collect();
         let beyond = others::samples(scene, family);
@@ -73,7 +71,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
         }
         let everybody = Look { only: None, ..look };
         let others: Vec<Site<'_>> = containers(everybody)
-            .flat_map(|container| Site::all(scene, container, family))
+            .flat_map(|container| Site::every(scene, container, family))
             .take(CONTAINERS)
             .collect();
         for (from, to) in pairs(&sites, &others) {
@@ -108,7 +106,10 @@ fn one(look: Look<'_>, site: &Site<'_>, beyond: &[IpAddr], found: &mut Vec<Findi
     }
     let caught = agreed(scene, &[Trip::FromNode { to: site }]);
     found.extend(say::all(look, site, &Sort::FromNode, caught));
-    if is_outbound(scene, site.container, family) {
+    let leads_out = is_outbound(scene, site.container, family)
+        || site.joint != Joint::Pair
+        || site.router(scene).is_some();
+    if leads_out {
         let with = path::carries(Transport::Tcp, Port::Any);
         let trips: Vec<Trip<'_>> =
             beyond.iter().map(|to| Trip::Outside { from: site, to: *to, with }).collect();

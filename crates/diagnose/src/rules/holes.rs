@@ -1,14 +1,79 @@
-//! What could not be read: unknown is not fine.
+//! What could not be read, and what could not be judged because of that: unknown is not fine.
 
-use scene::Part;
+use std::collections::BTreeSet;
 
-use super::{Rule, nothing};
+use scene::{Namespace, Part};
+
+use super::{Rule, containers};
 use crate::Look;
 use crate::finding::Finding;
 
-pub(super) const RULE: Rule = Rule { ids: &["not-seen"], needs: &[], asks: nothing, judge };
+/// How many of the sets and tables that were not read whole are named.
+const SHOWN: usize = 3;
+
+/// `not-judged` is what a rule says whose needs have holes.
+pub(super) const RULE: Rule =
+    Rule { judges: "what was read", ids: &["not-seen", "not-judged"], judge, ..Rule::NONE };
+
+/// Says that a rule has not judged, since parts of the node could not be read.
+pub(super) fn not_judged(rule: &Rule, missing: Vec<Part>) -> Finding {
+    let says = format!("{} could not be judged", rule.judges);
+    let parts = missing.into_iter().map(|part| part.as_str().to_owned());
+    Finding { seen: parts.collect(), ..Finding::unknown("not-judged", rule.judges, says) }
+}
+
+/// Says of which containers a rule has judged nothing. `all`: how many there are.
+pub(super) fn not_judged_of(rule: &Rule, all: usize, blind: BTreeSet<String>) -> Finding {
+    let (judges, count) = (rule.judges, blind.len());
+    let says = format!("{judges} could not be judged of {count} of {all} containers");
+    let finding = Finding::unknown("not-judged", format!("{judges} of containers"), says);
+    Finding { hits: blind.into_iter().collect(), ..finding }
+}
+
+/// Says whether a rule has not judged because of a hole that is told.
+pub(crate) fn is_because_of(judged: &Finding, hole: &Finding) -> bool {
+    judged.id == "not-judged"
+        && hole.id == "not-seen"
+        && match hole.hits.is_empty() {
+            true => judged.hits.is_empty() && is_of_part(judged, &hole.object),
+            false => hole.hits.iter().any(|id| judged.hits.contains(id)),
+        }
+}
+
+fn is_of_part(judged: &Finding, part: &str) -> bool {
+    part == Part::Namespace.as_str() || judged.seen.iter().any(|missing| missing == part)
+}
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
+    let mut found = holes(look);
+    found.extend(left_out("this node", &look.scene.host));
+    for container in containers(look) {
+        let inside = container.inside.as_ref();
+        let left_out = inside.and_then(|inside| left_out(container.called(), inside));
+        found.extend(left_out.map(|finding| {
+            let object = format!("a part of the packet filter of {}", container.id);
+            Finding { object, ..finding }.hits(container.id.clone())
+        }));
+    }
+    found
+}
+
+/// Says that rules or elements are so many that not all were read.
+fn left_out(of: &str, namespace: &Namespace) -> Option<Finding> {
+    let lines = &namespace.filter.left_out;
+    if lines.is_empty() {
+        return None;
+    }
+    let says = format!("a part of the packet filter of {of} is too large, and was not read");
+    let mut seen: Vec<String> = lines.iter().take(SHOWN).cloned().collect();
+    if SHOWN < lines.len() {
+        seen.push(format!("and {} more", lines.len() - SHOWN));
+    }
+    let object = "a part of the packet filter";
+    Some(Finding { seen, ..Finding::unknown("not-seen", object, says) })
+}
+
+fn holes(look: Look<'_>) -> Vec<Finding> {
     let holes = look.scene.holes.iter().filter(|hole| {
         let container = hole.container.as_deref();
         look.only.is_none_or(|only| container.is_none_or(|id| id == only))
@@ -40,15 +105,37 @@ fn remedy(part: Part, reason: &str) -> Option<&'static str> {
     if reason.contains("not permitted") || reason.contains("ermission denied") {
         return Some("run netwright doctor as root");
     }
-    (part == Part::LegacyIptables)
-        .then_some("install iptables, whose iptables-legacy-save shows them")
+    match part {
+        Part::LegacyIptables => Some("install iptables, whose iptables-legacy-save shows them"),
+        Part::OtherFilters => {
+            Some("look at them with ebtables-legacy -L, arptables-legacy -L, bpftool net")
+        }
+        _ => None,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::question::Answers;
-    use scene::{Hole, Scene};
+    use scene::{Container, Hole, Scene};
+
+    #[test]
+    fn what_was_not_judged_is_explained_by_what_was_not_read() {
+        let judges = Rule { judges: "routes", ..RULE };
+        let of_node = not_judged(&judges, vec![Part::Routes, Part::Links]);
+        let of_some = not_judged_of(&judges, 2, BTreeSet::from(["c1".to_owned()]));
+        assert_eq!(of_some.says, "routes could not be judged of 1 of 2 containers");
+        let hole = |object: &str| Finding::unknown("not-seen", object, "not read");
+        for object in ["routes", "links and addresses", "the network namespace"] {
+            assert!(is_because_of(&of_node, &hole(object)), "{object}");
+        }
+        assert!(!is_because_of(&of_node, &hole("kernel parameters")));
+        assert!(!is_because_of(&of_some, &hole("routes")));
+        assert!(is_because_of(&of_some, &hole("routes of c1").hits("c1")));
+        assert!(!is_because_of(&of_some, &hole("routes of c2").hits("c2")));
+        assert!(!is_because_of(&of_node, &hole("routes of c1").hits("c1")));
+    }
 
     #[test]
     fn a_hole_is_told_with_a_remedy() {
@@ -62,5 +149,30 @@ mod tests {
         let found = judge(Look { scene: &scene, answers: &answers, only: None, to: None });
         assert_eq!(found[0].says, "the packet filter of this node could not be read");
         assert_eq!(found[0].fix, ["run netwright doctor as root"]);
+    }
+
+    #[test]
+    fn what_was_too_large_is_told() {
+        let lines = |count: usize| (0..count).map(|n| format!("set many{n}")).collect();
+        let mut scene = Scene::default();
+        scene.host.filter.left_out = lines(5);
+        let mut inside = Namespace::default();
+        inside.filter.left_out = lines(1);
+        let id = "c1".to_owned();
+        scene.containers = vec![Container { id, inside: Some(inside), ..Container::default() }];
+        let answers = Answers::default();
+        let found = judge(Look { scene: &scene, answers: &answers, only: None, to: None });
+        let told: Vec<(&str, &str)> = found
+            .iter()
+            .map(|one| (one.object.as_str(), one.seen.last().unwrap().as_str()))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                ("a part of the packet filter", "and 2 more"),
+                ("a part of the packet filter of c1", "set many0"),
+            ]
+        );
+        assert_eq!(found[1].hits, ["c1"]);
     }
 }

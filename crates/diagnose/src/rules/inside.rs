@@ -1,26 +1,43 @@
 //! What a container itself lacks: loopback, a program that listens.
 
-use scene::{Container, Listener, Namespace, Part, Port};
+use std::net::IpAddr;
 
-use super::{Rule, containers, nothing};
+use scene::{Attachment, Container, Listener, Namespace, Part, Port};
+
+use super::{Rule, containers, family_of};
 use crate::Look;
-use crate::finding::{Finding, WayKind};
+use crate::finding::{Family, Finding, WayKind};
 
 pub(super) const RULE: Rule = Rule {
-    ids: &["loopback-down", "nothing-listens", "listens-on-loopback"],
-    needs: &[Part::Namespace],
-    asks: nothing,
+    judges: "loopback of containers",
+    ids: &["loopback-down"],
     judge,
+    ..Rule::NONE
 };
 
+/// Programs that listen in containers.
+pub(super) const LISTENERS: Rule = Rule {
+    judges: "programs that listen",
+    ids: &["nothing-listens", "listens-on-loopback", "listens-elsewhere"],
+    inside: &[Part::Listeners],
+    judge: listeners,
+    ..Rule::NONE
+};
+
+fn insides(look: Look<'_>) -> impl Iterator<Item = (&Container, &Namespace)> {
+    containers(look).filter_map(|container| Some((container, container.inside.as_ref()?)))
+}
+
 fn judge(look: Look<'_>) -> Vec<Finding> {
+    insides(look).filter_map(|(container, inside)| loopback(container, inside)).collect()
+}
+
+fn listeners(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
-    for container in containers(look) {
-        let Some(inside) = &container.inside else { continue };
-        found.extend(loopback(container, inside));
-        if !look.scene.lacks(Part::Listeners, Some(&container.id)) {
-            let ports = container.attachments.iter().flat_map(|one| &one.ports);
-            found.extend(ports.filter_map(|port| listens(container, inside, port)));
+    for (container, inside) in insides(look) {
+        for attachment in &container.attachments {
+            let ports = attachment.ports.iter();
+            found.extend(ports.filter_map(|port| listens(container, inside, attachment, port)));
         }
     }
     found
@@ -41,17 +58,57 @@ fn loopback(container: &Container, inside: &Namespace) -> Option<Finding> {
     )
 }
 
-fn listens(container: &Container, inside: &Namespace, port: &Port) -> Option<Finding> {
+/// Says whether a socket takes packets of an IP version; `None`: of any.
+pub(super) fn speaks(listener: &Listener, family: Option<Family>) -> bool {
+    match (listener.at.ip(), family) {
+        (_, None) | (IpAddr::V4(_), Some(Family::V4)) | (IpAddr::V6(_), Some(Family::V6)) => true,
+        (IpAddr::V6(own), Some(Family::V4)) => own.is_unspecified() && !listener.v6only,
+        (IpAddr::V4(_), Some(Family::V6)) => false,
+    }
+}
+
+fn listens(
+    container: &Container,
+    inside: &Namespace,
+    attachment: &Attachment,
+    port: &Port,
+) -> Option<Finding> {
+    // A port of one address of the node leads to the container's address of the same version.
+    let family = port.host_ip.filter(|address| !address.is_unspecified()).map(family_of);
     let at_port = |listener: &&Listener| {
-        listener.transport == port.transport && listener.at.port() == port.container
+        listener.transport == port.transport
+            && listener.at.port() == port.container
+            && speaks(listener, family)
     };
     let listeners: Vec<&Listener> = inside.listeners.iter().filter(at_port).collect();
-    if listeners.iter().any(|listener| !listener.at.ip().is_loopback()) {
+    // To which address of the container the port leads, only its result of ADD tells.
+    let is_led_to = |address: IpAddr| {
+        let own = &attachment.addresses;
+        address.is_unspecified() || own.is_empty() || own.iter().any(|net| net.addr() == address)
+    };
+    let others = listeners.iter().filter(|listener| !listener.at.ip().is_loopback());
+    let elsewhere = others.clone().next().copied();
+    if others.map(|listener| listener.at.ip()).any(is_led_to) {
         return None;
     }
     let what = format!("{}/{}", port.container, port.transport.as_str());
     let object = format!("{}:{what}", container.id);
-    let finding = match listeners.first() {
+    let finding = match elsewhere.or(listeners.first().copied()) {
+        Some(listener) if !listener.at.ip().is_loopback() => {
+            let program = listener.program.as_deref().unwrap_or("its program");
+            let own: Vec<String> =
+                attachment.addresses.iter().map(|net| net.addr().to_string()).collect();
+            let says = format!(
+                "{program} of {} listens on {} alone, and its published port {what} leads to {}",
+                container.called(),
+                listener.at,
+                own.join(" and ")
+            );
+            Finding::error("listens-elsewhere", object, says).fix(format!(
+                "let {program} listen on 0.0.0.0 or [::], or publish the port for the network of {}",
+                listener.at.ip()
+            ))
+        }
         Some(listener) => {
             let program = listener.program.as_deref().unwrap_or("its program");
             let says = format!(
@@ -65,8 +122,9 @@ fn listens(container: &Container, inside: &Namespace, port: &Port) -> Option<Fin
             ))
         }
         None => {
+            let by = family.map(|family| format!(" by {family}")).unwrap_or_default();
             let says = format!(
-                "no program of {} listens on its published port {what}",
+                "no program of {} listens on its published port {what}{by}",
                 container.called()
             );
             Finding::error("nothing-listens", object, says)
@@ -93,7 +151,8 @@ mod tests {
     fn ids(scene: &Scene) -> Vec<&'static str> {
         let answers = Answers::default();
         let look = Look { scene, answers: &answers, only: None, to: None };
-        judge(look).into_iter().map(|finding| finding.id).collect()
+        let all = RULE.findings(look).into_iter().chain(LISTENERS.findings(look));
+        all.map(|finding| finding.id).collect()
     }
 
     fn listening(at: &str) -> Scene {
@@ -126,6 +185,26 @@ mod tests {
         assert_eq!(ids(&listening("0.0.0.0:81")), ["nothing-listens"]);
     }
 
+    /// A port leads to the container's address on the network that publishes it.
+    #[test]
+    fn a_program_may_listen_on_another_address_or_ip_version() {
+        let mut scene = listening("192.0.2.7:80");
+        let addresses = &mut scene.containers[0].attachments[0].addresses;
+        addresses.push("10.88.0.2/24".parse().unwrap());
+        assert_eq!(ids(&scene), ["listens-elsewhere"]);
+        scene.containers[0].inside.as_mut().unwrap().listeners[0].at =
+            "10.88.0.2:80".parse().unwrap();
+        assert_eq!(ids(&scene), [""; 0]);
+        let at = |host: &str, own: &str| {
+            let mut scene = listening(own);
+            scene.containers[0].attachments[0].ports[0].host_ip = Some(host.parse().unwrap());
+            ids(&scene)
+        };
+        assert_eq!(at("2001:db8::2", "0.0.0.0:80"), ["nothing-listens"]);
+        assert_eq!(at("192.0.2.2", "[::]:80"), [""; 0]);
+        assert_eq!(at("::", "0.0.0.0:80"), [""; 0]);
+    }
+
     #[test]
     fn loopback_that_is_down() {
         let mut scene = listening("0.0.0.0:80");
@@ -135,13 +214,13 @@ mod tests {
 
     /// What could not be seen is not absent.
     #[test]
-    fn sockets_that_could_not_be_read_are_no_finding() {
+    fn sockets_that_could_not_be_read_are_not_judged() {
         let mut scene = listening("0.0.0.0:81");
         scene.holes = vec![scene::Hole {
             part: Part::Listeners,
             container: Some("c1".to_owned()),
             reason: "Operation not permitted".to_owned(),
         }];
-        assert_eq!(ids(&scene), [""; 0]);
+        assert_eq!(ids(&scene), ["not-judged"]);
     }
 }

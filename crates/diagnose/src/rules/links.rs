@@ -1,16 +1,28 @@
 //! Links and addresses of the node, and addresses that another machine has.
 
-use scene::{Container, Link, Namespace, Part};
+mod twins;
 
-use super::{Rule, containers, family_of, nothing};
+use scene::{Container, Link, Namespace, Part, Route};
+
+use super::{Rule, containers, family_of};
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
+use crate::path::Site;
+
+/// Ways out of the node.
+pub(super) const UPLINKS: Rule = Rule {
+    judges: "ways out of this node",
+    ids: &["link-down", "no-carrier"],
+    needs: &[Part::Links, Part::Routes],
+    judge: uplinks,
+    ..Rule::NONE
+};
 
 pub(super) const RULE: Rule = Rule {
-    ids: &["link-down", "no-carrier", "mtu-too-large", "address-duplicate"],
-    needs: &[Part::Links, Part::Routes],
-    asks: nothing,
+    judges: "links and addresses",
+    ids: &["mtu-too-large", "mtu-too-small", "address-duplicate", "mac-duplicate"],
     judge,
+    ..Rule::NONE
 };
 
 /// The main routing table (RT_TABLE_MAIN).
@@ -19,9 +31,13 @@ const MAIN: u32 = 254;
 /// Links that a container runtime makes carry nothing while no container is on them.
 const IDLE_KINDS: [&str; 3] = ["bridge", "veth", "dummy"];
 
+/// What a link must take for the kernel to speak IPv6 on it, in bytes (RFC 8200 §5).
+const IPV6_MINIMUM: u32 = 1280;
+
 fn judge(look: Look<'_>) -> Vec<Finding> {
-    let mut found = uplinks(look);
-    found.extend(sizes(look));
+    let mut found = sizes(look);
+    found.extend(too_small(look));
+    found.extend(twins::judge(look));
     found.extend(duplicates(&look.scene.host, None));
     for container in containers(look) {
         if let Some(inside) = &container.inside {
@@ -125,8 +141,14 @@ fn has_default(namespace: &Namespace, family: Family) -> bool {
 fn sizes(look: Look<'_>) -> Vec<Finding> {
     let host = &look.scene.host;
     let defaults =
-        host.routes.iter().filter(|route| route.to.prefix_len() == 0 && route.table == MAIN);
-    let out = defaults
+        || host.routes.iter().filter(|route| route.to.prefix_len() == 0 && route.table == MAIN);
+    // One with a higher metric is for when the first one fails.
+    let is_first = |route: &&Route| {
+        let is_other = |other: &Route| other.to == route.to && other.metric < route.metric;
+        !defaults().any(is_other)
+    };
+    let out = defaults()
+        .filter(is_first)
         .flat_map(|route| &route.hops)
         .filter_map(|hop| host.link_of(hop.link?))
         .filter(|link| link.name != "lo")
@@ -163,6 +185,38 @@ fn sizes(look: Look<'_>) -> Vec<Finding> {
     found
 }
 
+/// A link that takes less than IPv6 needs: the kernel removes its IPv6 addresses.
+fn too_small(look: Look<'_>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for container in containers(look) {
+        for site in Site::all(look.scene, container, Family::V6) {
+            let inside = format!("{}: {}", container.id, site.link.name);
+            let of_node = site.seen_by.name.clone();
+            for (link, object) in [(site.link, inside), (site.seen_by, of_node)] {
+                if link.mtu == 0 || IPV6_MINIMUM <= link.mtu {
+                    continue;
+                }
+                let says = format!(
+                    "{} takes packets of {} bytes, and IPv6 needs {IPV6_MINIMUM}: the kernel has removed its IPv6 addresses",
+                    link.name, link.mtu
+                );
+                let finding = Finding::error("mtu-too-small", object, says)
+                    .hits(container.id.clone())
+                    .fix(format!(
+                        "\"mtu\" of at least {IPV6_MINIMUM} in the configuration of network {}, or no IPv6 there",
+                        site.attachment.network
+                    ));
+                let kinds = [WayKind::Gateway, WayKind::Outside, WayKind::Between];
+                let finding = kinds
+                    .into_iter()
+                    .fold(finding, |finding, kind| finding.breaks(kind, Some(Family::V6)));
+                found.push(finding);
+            }
+        }
+    }
+    found
+}
+
 fn duplicates(namespace: &Namespace, container: Option<&Container>) -> Vec<Finding> {
     let mut found = Vec::new();
     for link in &namespace.links {
@@ -190,12 +244,12 @@ fn duplicates(namespace: &Namespace, container: Option<&Container>) -> Vec<Findi
 mod tests {
     use super::*;
     use crate::question::Answers;
-    use scene::{Address, NextHop, Route, RouteKind, Scene};
+    use scene::{Address, NextHop, RouteKind, Scene};
 
     fn ids(scene: &Scene) -> Vec<&'static str> {
         let answers = Answers::default();
         let look = Look { scene, answers: &answers, only: None, to: None };
-        judge(look).into_iter().map(|finding| finding.id).collect()
+        uplinks(look).into_iter().chain(judge(look)).map(|finding| finding.id).collect()
     }
 
     fn node() -> Scene {
@@ -268,5 +322,36 @@ mod tests {
         let mut scene = node();
         scene.host.links[0].addresses[0].duplicate = true;
         assert_eq!(ids(&scene), ["address-duplicate"]);
+    }
+
+    #[test]
+    fn ipv6_needs_a_link_that_takes_1280_bytes() {
+        let mut scene = crate::path::samples::node();
+        let has = |scene: &Scene| ids(scene).contains(&"mtu-too-small");
+        assert!(!has(&scene));
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        inside.links[1].mtu = 1279;
+        assert!(has(&scene));
+        for container in &mut scene.containers {
+            container.attachments[0].addresses.retain(|own| own.addr().is_ipv4());
+        }
+        assert!(!has(&scene));
+    }
+
+    /// A way out that is there for when the first one fails says nothing of packets' sizes.
+    #[test]
+    fn the_size_of_the_first_way_out_counts() {
+        let mut scene = crate::path::samples::node();
+        let set = |link: &mut Link| link.mtu = if link.name == "tun0" { 1420 } else { 1500 };
+        scene.host.links.iter_mut().for_each(set);
+        for container in &mut scene.containers {
+            container.inside.as_mut().unwrap().links.iter_mut().for_each(set);
+        }
+        let has = |scene: &Scene| ids(scene).contains(&"mtu-too-large");
+        let second = crate::routes::samples::route("0.0.0.0/0", 9, None);
+        scene.host.routes.push(Route { metric: 700, ..second });
+        assert!(!has(&scene));
+        scene.host.routes[0].metric = 800;
+        assert!(has(&scene));
     }
 }

@@ -8,12 +8,32 @@ use super::{Rule, containers, family_of, is_outbound};
 use crate::Look;
 use crate::finding::{Finding, WayKind};
 use crate::question::{Answer, Asked, Question};
+use crate::routes::{Routed, look_up};
 
 pub(super) const RULE: Rule = Rule {
-    ids: &["nameserver-loopback", "nameserver-silent", "nameserver-fails"],
-    needs: &[Part::Names],
+    judges: "answers of servers of names",
+    ids: &["nameserver-silent", "nameserver-fails"],
     asks,
     judge,
+    ..Rule::NONE
+};
+
+/// Servers that are the container's own loopback.
+pub(super) const LOOPBACK: Rule = Rule {
+    judges: "servers of names in containers",
+    ids: &["nameserver-loopback"],
+    inside: &[Part::Listeners, Part::Nftables],
+    judge: loopbacks,
+    ..Rule::NONE
+};
+
+/// Servers to which a container has no route.
+pub(super) const ROUTES: Rule = Rule {
+    judges: "routes to servers of names",
+    ids: &["nameserver-unreachable"],
+    inside: &[Part::Links, Part::Routes],
+    judge: unreachable,
+    ..Rule::NONE
 };
 
 /// The port of servers of names (RFC 1035 §4.2).
@@ -48,7 +68,6 @@ fn asks(look: Look<'_>) -> Vec<Question> {
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for container in containers(look) {
-        found.extend(loopback(look, container));
         for (asked, answer) in look.answers.from(Some(&container.id)) {
             if let Asked::Name { server } = asked {
                 found.extend(silent(container, *server, answer));
@@ -58,8 +77,43 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     found
 }
 
+/// A container that reaches others, and that has a route to none of its servers: mostly they are of
+/// another IP version.
+fn unreachable(look: Look<'_>) -> Vec<Finding> {
+    containers(look).filter_map(without_route).collect()
+}
+
+fn without_route(container: &Container) -> Option<Finding> {
+    let inside = container.inside.as_ref()?;
+    let all: Vec<IpAddr> = servers(container).collect();
+    let is_reached = |server: &IpAddr| {
+        server.is_loopback() || look_up(inside, None, *server, None, Some(0)) != Routed::Nowhere
+    };
+    let reaches_others = inside.routes.iter().any(|route| route.to.prefix_len() == 0);
+    if all.is_empty() || !reaches_others || all.iter().any(is_reached) {
+        return None;
+    }
+    let called = container.called();
+    let names: Vec<String> = all.iter().map(ToString::to_string).collect();
+    let names = names.join(", ");
+    let says = format!("{called} asks {names} for names, and has no route there");
+    let finding = Finding::error("nameserver-unreachable", container.id.clone(), says)
+        .at(format!("resolv.conf of {called}"))
+        .hits(container.id.clone())
+        .fix(format!(
+            "give {called} a server of names that it has a route to, of its own IP version"
+        ));
+    Some(all.iter().fold(finding, |finding, server| {
+        finding.breaks(WayKind::Names, Some(family_of(*server)))
+    }))
+}
+
+fn loopbacks(look: Look<'_>) -> Vec<Finding> {
+    containers(look).filter_map(loopback).collect()
+}
+
 /// An address of loopback in resolv.conf is the container's own, not the node's.
-fn loopback(look: Look<'_>, container: &Container) -> Option<Finding> {
+fn loopback(container: &Container) -> Option<Finding> {
     if !servers(container).all(|server| server.is_loopback()) {
         return None;
     }
@@ -74,11 +128,7 @@ fn loopback(look: Look<'_>, container: &Container) -> Option<Finding> {
     let is_translated = inside.filter.tables.iter().any(|table| {
         table.chains.iter().any(|chain| chain.base.as_ref().is_some_and(|base| base.kind == "nat"))
     });
-    if serves
-        || is_translated
-        || look.scene.lacks(Part::Listeners, Some(&container.id))
-        || look.scene.lacks(Part::Nftables, Some(&container.id))
-    {
+    if serves || is_translated {
         return None;
     }
     let says = format!(
@@ -160,7 +210,7 @@ mod tests {
     #[test]
     fn the_containers_own_loopback_is_no_server() {
         let (scene, answers) = (scene("127.0.0.53"), Answers::default());
-        assert_eq!(judge(look(&scene, &answers))[0].id, "nameserver-loopback");
+        assert_eq!(loopbacks(look(&scene, &answers))[0].id, "nameserver-loopback");
         assert_eq!(asks(look(&scene, &answers)), []);
     }
 
@@ -175,5 +225,24 @@ mod tests {
         let good = Answer::Named { after_us: 900, error: None };
         let good = Answers { all: vec![(asked[0].clone(), good)] };
         assert_eq!(judge(look(&scene, &good)), []);
+    }
+
+    #[test]
+    fn a_server_of_an_ip_version_that_the_container_has_not() {
+        let mut scene = crate::path::samples::node();
+        let answers = Answers::default();
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        inside.routes.retain(|route| route.to.addr().is_ipv4());
+        let mut found = |servers: &[&str]| -> Vec<String> {
+            let servers = servers.iter().map(|server| server.parse().unwrap()).collect();
+            scene.containers[0].nameservers = Some(servers);
+            let found = unreachable(look(&scene, &answers));
+            found.into_iter().map(|finding| finding.says).collect()
+        };
+        assert_eq!(found(&["192.0.2.53"]), [""; 0]);
+        assert_eq!(found(&["2001:db8::53", "192.0.2.53"]), [""; 0]);
+        let says = "c2 asks 2001:db8::53 for names, and has no route there";
+        assert_eq!(found(&["2001:db8::53"]), [says]);
+        assert_eq!(found(&[]), [""; 0]);
     }
 }

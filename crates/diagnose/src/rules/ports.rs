@@ -4,15 +4,24 @@ use std::net::IpAddr;
 
 use scene::{Container, Listener, Part, Port};
 
-use super::{Rule, containers, nothing};
+use super::{Rule, containers};
 use crate::Look;
 use crate::finding::{Finding, WayKind};
 
 pub(super) const RULE: Rule = Rule {
-    ids: &["port-hidden", "port-taken", "port-address-gone"],
-    needs: &[Part::Attachments],
-    asks: nothing,
+    judges: "published ports",
+    ids: &["port-hidden", "port-taken"],
     judge,
+    ..Rule::NONE
+};
+
+/// Addresses at which ports are published.
+pub(super) const ADDRESSES: Rule = Rule {
+    judges: "addresses of published ports",
+    ids: &["port-address-gone"],
+    needs: &[Part::Links],
+    judge: addresses,
+    ..Rule::NONE
 };
 
 /// Programs that hold a port of the host for the very container to which it is published.
@@ -37,15 +46,20 @@ struct Published<'p> {
     port: &'p Port,
 }
 
+fn published(look: Look<'_>) -> impl Iterator<Item = Published<'_>> {
+    containers(look).flat_map(|container| {
+        let ports = container.attachments.iter().flat_map(|one| &one.ports);
+        ports.map(move |port| Published { container, port })
+    })
+}
+
+fn addresses(look: Look<'_>) -> Vec<Finding> {
+    published(look).filter_map(|one| gone(look, one)).collect()
+}
+
 fn judge(look: Look<'_>) -> Vec<Finding> {
     // Of two containers that share a port both are looked at, also if one is asked for.
-    let all = Look { only: None, ..look };
-    let published: Vec<Published<'_>> = containers(all)
-        .flat_map(|container| {
-            let ports = container.attachments.iter().flat_map(|one| &one.ports);
-            ports.map(move |port| Published { container, port })
-        })
-        .collect();
+    let published: Vec<Published<'_>> = published(Look { only: None, ..look }).collect();
     let mut found = Vec::new();
     for (place, one) in published.iter().enumerate() {
         let is_asked = |id: &str| look.only.is_none_or(|only| only == id);
@@ -57,7 +71,6 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
         found.extend(asked.map(|other| taken(*one, *other)));
         if is_asked(&one.container.id) {
             found.extend(hidden(look, *one));
-            found.extend(gone(look, *one));
         }
     }
     found
@@ -142,10 +155,7 @@ fn serves(listener: &Listener, address: IpAddr) -> bool {
 
 fn gone(look: Look<'_>, one: Published<'_>) -> Option<Finding> {
     let address = wildcard(one.port.host_ip).filter(|address| !address.is_loopback())?;
-    if look.scene.lacks(Part::Links, None)
-        || look.scene.host.links.is_empty()
-        || look.scene.host.owner_of(address).is_some()
-    {
+    if look.scene.host.owner_of(address).is_some() {
         return None;
     }
     let port = shown(one.port);
@@ -196,7 +206,7 @@ mod tests {
     fn says(scene: &Scene) -> Vec<String> {
         let answers = Answers::default();
         let look = Look { scene, answers: &answers, only: None, to: None };
-        judge(look).into_iter().map(|finding| finding.says).collect()
+        judge(look).into_iter().chain(addresses(look)).map(|finding| finding.says).collect()
     }
 
     #[test]

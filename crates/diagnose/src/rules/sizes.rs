@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use scene::{Container, Part};
+use scene::Container;
 
 use super::{Rule, containers, family_of, is_outbound, targets};
 use crate::Look;
@@ -10,7 +10,7 @@ use crate::finding::{Finding, WayKind};
 use crate::question::{Answer, Asked, Question};
 
 pub(super) const RULE: Rule =
-    Rule { ids: &["path-mtu"], needs: &[Part::Links, Part::Routes], asks, judge };
+    Rule { judges: "sizes of packets", ids: &["path-mtu"], asks, judge, ..Rule::NONE };
 
 fn asks(look: Look<'_>) -> Vec<Question> {
     let mut questions = Vec::new();

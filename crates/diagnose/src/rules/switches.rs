@@ -1,56 +1,40 @@
 //! Switches and tables of the whole node.
 
-use scene::Part;
+mod arp;
+mod forwarding;
+mod tables;
 
-use super::{Rule, containers, is_outbound, nothing};
+use super::Rule;
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
 use crate::question::Answer;
 
 pub(super) const RULE: Rule = Rule {
-    ids: &["forwarding-off", "reverse-path-filter", "router-advertisements", "conntrack-full"],
-    needs: &[Part::Sysctls],
-    asks: nothing,
+    judges: "kernel parameters",
+    ids: &[
+        "forwarding-off",
+        "requests-ignored",
+        "reverse-path-filter",
+        "router-advertisements",
+        "conntrack-full",
+        "neighbour-table-full",
+    ],
     judge,
+    ..Rule::NONE
 };
-
-/// How full the table of tracked connections may be, in percent.
-const CONNTRACK_PERCENT: u64 = 90;
 
 /// RTPROT_RA of linux include/uapi/linux/rtnetlink.h: a router advertisement made the route.
 const OF_ADVERTISEMENT: u8 = 9;
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
-    found.extend(forwarding(look, Family::V4, "net.ipv4.ip_forward"));
-    found.extend(forwarding(look, Family::V6, "net.ipv6.conf.all.forwarding"));
+    found.extend(forwarding::judge(look, Family::V4));
+    found.extend(forwarding::judge(look, Family::V6));
     found.extend(reverse_path(look));
     found.extend(advertisements(look));
-    found.extend(conntrack(look));
+    found.extend(arp::judge(look));
+    found.extend(tables::judge(look));
     found
-}
-
-fn forwarding(look: Look<'_>, family: Family, sysctl: &str) -> Option<Finding> {
-    if look.scene.host.number(sysctl)? != 0 {
-        return None;
-    }
-    let hit: Vec<String> = containers(look)
-        .filter(|container| is_outbound(look.scene, container, family))
-        .map(|container| container.id.clone())
-        .collect();
-    if hit.is_empty() {
-        return None;
-    }
-    let says =
-        format!("{family} forwarding is off, so this node sends no packets of containers on");
-    let finding = Finding::error("forwarding-off", sysctl, says)
-        .at(format!("{sysctl} is 0"))
-        .fix(format!("sysctl -w {sysctl}=1"))
-        .breaks(WayKind::Outside, Some(family))
-        .breaks(WayKind::Names, Some(family))
-        .breaks(WayKind::Published, Some(family))
-        .breaks(WayKind::Nodes, Some(family));
-    Some(Finding { hits: hit, ..finding })
 }
 
 /// The kernel drops what comes in by a link by which it would not answer. Only a probe that ended so
@@ -64,18 +48,23 @@ fn reverse_path(look: Look<'_>) -> Vec<Finding> {
         }) else {
             continue;
         };
-        if hop.container.is_some() {
-            continue;
-        }
         let link = hop.link.clone().unwrap_or_else(|| "a link".to_owned());
+        let inside = hop.container.as_deref().and_then(|id| look.scene.container(id));
+        let (object, whose, tool) = match inside {
+            None => (link.clone(), "this node", String::new()),
+            Some(inside) => {
+                let tool = format!("nsenter --net={} ", inside.netns);
+                (format!("{}: {link}", inside.id), inside.called(), tool)
+            }
+        };
         let says = format!(
-            "the reverse path filter drops what comes in by {link}: this node would answer by another link"
+            "the reverse path filter drops what comes in by {link}: {whose} would answer by another link"
         );
-        let finding = Finding::error("reverse-path-filter", link.clone(), says)
+        let finding = Finding::error("reverse-path-filter", object, says)
             .at(format!("net.ipv4.conf.{link}.rp_filter and net.ipv4.conf.all.rp_filter"))
             .seen("the kernel dropped a probe's packet there, with the reason IP_RPFILTER")
             .fix(format!(
-                "sysctl -w net.ipv4.conf.all.rp_filter=2 net.ipv4.conf.{link}.rp_filter=2"
+                "{tool}sysctl -w net.ipv4.conf.all.rp_filter=2 net.ipv4.conf.{link}.rp_filter=2"
             ))
             .breaks(WayKind::Outside, Some(Family::V4))
             .breaks(WayKind::Names, Some(Family::V4))
@@ -116,37 +105,11 @@ fn advertisements(look: Look<'_>) -> Vec<Finding> {
     found
 }
 
-fn conntrack(look: Look<'_>) -> Option<Finding> {
-    let table = look.scene.host.conntrack?;
-    if table.max == 0 || table.count * 100 < table.max * CONNTRACK_PERCENT {
-        return None;
-    }
-    let object = "net.netfilter.nf_conntrack_max";
-    let seen = format!("{} of {} connections", table.count, table.max);
-    let fix = format!("sysctl -w {object}={}", table.max * 2);
-    let finding = if table.max <= table.count {
-        Finding::error(
-            "conntrack-full",
-            object,
-            "the table of tracked connections is full, so new connections are dropped",
-        )
-        .breaks(WayKind::Outside, None)
-        .breaks(WayKind::Published, None)
-    } else {
-        Finding::warning(
-            "conntrack-full",
-            object,
-            "the table of tracked connections is nearly full",
-        )
-    };
-    Some(finding.seen(seen).fix(fix))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::question::{Answers, Asked, Hop, Question};
-    use scene::{Attachment, ConntrackTable, Container, Link, NextHop, Route, RouteKind, Scene};
+    use scene::{Attachment, Container, Link, NextHop, Route, RouteKind, Scene};
 
     fn ids(scene: &Scene, answers: &Answers) -> Vec<&'static str> {
         let look = Look { scene, answers, only: None, to: None };
@@ -197,6 +160,15 @@ mod tests {
         let question = Question { from: Some("c1".to_owned()), asked: Asked::Echo { to } };
         let answers = Answers { all: vec![(question, Answer::Silent { hops: vec![hop] })] };
         assert_eq!(ids(&node(), &answers), ["reverse-path-filter"]);
+        // A container with two networks has such a filter too.
+        let mut within = answers.clone();
+        let Answer::Silent { hops } = &mut within.all[0].1 else { panic!("not silent") };
+        hops[0].container = Some("c1".to_owned());
+        let scene = node();
+        let look = Look { scene: &scene, answers: &within, only: None, to: None };
+        let found = judge(look);
+        assert_eq!(found[0].object, "c1: up1");
+        assert!(found[0].fix[0].starts_with("nsenter --net="), "{:?}", found[0].fix);
     }
 
     #[test]
@@ -219,14 +191,5 @@ mod tests {
         assert_eq!(ids(&scene, &Answers::default()), ["router-advertisements"]);
         scene.host.sysctls.insert("net.ipv6.conf.up0.accept_ra".to_owned(), "2".to_owned());
         assert_eq!(ids(&scene, &Answers::default()), [""; 0]);
-    }
-
-    #[test]
-    fn a_full_table_of_connections() {
-        let mut scene = node();
-        scene.host.conntrack = Some(ConntrackTable { count: 10, max: 262_144 });
-        assert_eq!(ids(&scene, &Answers::default()), [""; 0]);
-        scene.host.conntrack = Some(ConntrackTable { count: 1000, max: 1000 });
-        assert_eq!(ids(&scene, &Answers::default()), ["conntrack-full"]);
     }
 }

@@ -18,34 +18,41 @@ use crate::path::Site;
 use crate::routes::{Routed, look_up};
 use crate::whose;
 
-pub(super) const RULE: Rule = Rule {
-    ids: &[
-        "no-default-route",
-        "route-covers-pool",
-        "route-refuses",
-        "rule-diverts",
-        "gateway-silent",
-        "outside-silent",
-        "port-silent",
-        "container-silent",
-    ],
+/// Routes and routing rules.
+pub(super) const ROUTES: Rule = Rule {
+    judges: "routes",
+    ids: &["no-default-route", "route-covers-pool", "route-refuses", "rule-diverts"],
     needs: &[Part::Links, Part::Routes],
-    asks: silent::asks,
+    inside: &[Part::Links, Part::Routes],
     judge,
+    ..Rule::NONE
+};
+
+/// Gateways that do not answer. Filters that were not read may drop what asks them.
+pub(super) const GATEWAYS: Rule = Rule {
+    judges: "answers of gateways",
+    ids: &["gateway-silent"],
+    needs: &[Part::Nftables, Part::LegacyIptables, Part::OtherFilters],
+    asks: silent::asks_gateways,
+    judge: silent::gateways,
+    ..Rule::NONE
+};
+
+/// Other ways that probes find broken.
+pub(super) const SILENT: Rule = Rule {
+    judges: "answers to probes",
+    ids: &["outside-silent", "port-silent", "container-silent"],
+    asks: silent::asks,
+    judge: silent::judge,
+    ..Rule::NONE
 };
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
-    let mut found = silent::judge(look);
+    let mut found = Vec::new();
     let scene = look.scene;
-    if scene.lacks(Part::Links, None) || scene.lacks(Part::Routes, None) {
-        return found;
-    }
     let mark = if may_mark(scene) { None } else { Some(0) };
     for family in [Family::V4, Family::V6] {
         for container in containers(look) {
-            if scene.lacks(Part::Routes, Some(&container.id)) {
-                continue;
-            }
             for site in Site::all(scene, container, family) {
                 let from_node = look_up(&scene.host, None, site.address, None, mark);
                 found.extend(answered(look, &site, from_node, WayKind::FromNode));
@@ -79,7 +86,7 @@ fn may_mark(scene: &Scene) -> bool {
 
 /// Addresses that stand for the Internet. Nothing is sent to them: what is so for all of them is so
 /// for whatever has no route of its own.
-fn samples(family: Family) -> [IpAddr; 3] {
+pub(super) fn samples(family: Family) -> [IpAddr; 3] {
     match family {
         Family::V4 => {
             [[45_u8, 0, 0, 1].into(), [93_u8, 184, 0, 1].into(), [185_u8, 0, 0, 1].into()]

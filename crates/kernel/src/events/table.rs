@@ -14,7 +14,7 @@ use crate::wire::Message;
 const DELTABLE: u16 = 2;
 /// The same: NFTA_TABLE_NAME, NFTA_CHAIN_TABLE, NFTA_RULE_TABLE, NFTA_SET_TABLE,
 /// NFTA_SET_ELEM_LIST_TABLE are all of this number.
-const TABLE: u16 = 1;
+pub(super) const TABLE: u16 = 1;
 
 /// How much may be queued for us: the changes of all tables of a busy node. Best effort.
 const RECEIVE_BUFFER: usize = 8 << 20;

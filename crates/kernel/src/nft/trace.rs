@@ -230,27 +230,35 @@ impl Judged {
         self.verdict == Some(Verdict::Drop)
     }
 
-    /// Says whether the packet is one of a flow on its way there (`Some(false)`) or back
-    /// (`Some(true)`). Translation may have changed one end of it, but not of an echo: of that, ask
-    /// about each flow that translation may make of it.
+    /// Says whether the packet is one of a flow, as [`Flow::way_of`] does.
     #[must_use]
     pub fn of_flow(&self, flow: &Flow) -> Option<bool> {
-        let packet = self.packet.as_ref()?;
-        let back = match flow.protocol {
+        flow.way_of(self.packet.as_ref()?, self.identifier)
+    }
+}
+
+impl Flow {
+    /// Says whether a packet is one of this flow on its way there (`Some(false)`) or back
+    /// (`Some(true)`); `identifier` is that of an echo request or reply. Translation may have
+    /// changed one end of the packet, but not of an echo: of that, ask about each flow that
+    /// translation may make of it.
+    #[must_use]
+    pub fn way_of(&self, packet: &Packet, identifier: Option<u16>) -> Option<bool> {
+        let back = match self.protocol {
             Protocol::Echo => {
-                if self.identifier? != flow.source_port {
+                if identifier? != self.source_port {
                     return None;
                 }
-                let types = if flow.source.is_ipv4() { ECHO } else { ECHO_6 };
+                let types = if self.source.is_ipv4() { ECHO } else { ECHO_6 };
                 types.iter().position(|kind| packet.icmp == Some((*kind, 0)))? == 1
             }
             protocol => {
                 let (from, to) =
-                    packet.ports.filter(|_| packet.protocol == protocol.number(flow))?;
-                match (from == flow.source_port, to == flow.source_port) {
+                    packet.ports.filter(|_| packet.protocol == protocol.number(self))?;
+                match (from == self.source_port, to == self.source_port) {
                     (true, false) => false,
                     (false, true) => true,
-                    (true, true) => to_source(packet, flow),
+                    (true, true) => to_source(packet, self),
                     (false, false) => return None,
                 }
             }
@@ -259,8 +267,8 @@ impl Judged {
             false => [packet.source, packet.destination],
             true => [packet.destination, packet.source],
         };
-        let same = [ends[0] == flow.source, ends[1] == flow.destination];
-        let is_one = match flow.protocol {
+        let same = [ends[0] == self.source, ends[1] == self.destination];
+        let is_one = match self.protocol {
             // A process has one identifier for all its echo requests.
             Protocol::Echo => same == [true, true],
             _ => same != [false, false],
@@ -275,7 +283,7 @@ fn to_source(packet: &Packet, flow: &Flow) -> bool {
 }
 
 impl Protocol {
-    fn number(self, flow: &Flow) -> u8 {
+    pub(crate) fn number(self, flow: &Flow) -> u8 {
         match self {
             Protocol::Tcp => 6,
             Protocol::Udp => 17,
@@ -400,15 +408,7 @@ fn decode(message: &Message<'_>, heads: &mut BTreeMap<u32, Head>) -> Option<Judg
     let id = id?;
     if !headers[0].is_empty() {
         head.packet = Packet::read(&headers.concat());
-        let is_echo = head
-            .packet
-            .and_then(|packet| packet.icmp)
-            .is_some_and(|(kind, _)| ECHO.contains(&kind) || ECHO_6.contains(&kind));
-        head.identifier = headers[1]
-            .get(4..6)
-            .filter(|_| is_echo)
-            .and_then(|bytes| bytes.try_into().ok())
-            .map(u16::from_be_bytes);
+        head.identifier = head.packet.and_then(|packet| identifier(&packet, headers[1]));
         heads.insert(id, head);
     }
     let head = heads.get(&id).copied().unwrap_or(head);
@@ -417,6 +417,14 @@ fn decode(message: &Message<'_>, heads: &mut BTreeMap<u32, Head>) -> Option<Judg
     judged.packet = head.packet;
     judged.identifier = head.identifier;
     Some(judged)
+}
+
+/// Returns the identifier of an echo request or reply; `header` is the one above IP.
+pub(crate) fn identifier(packet: &Packet, header: &[u8]) -> Option<u16> {
+    let (kind, _) = packet.icmp?;
+    let is_echo = ECHO.contains(&kind) || ECHO_6.contains(&kind);
+    let bytes = header.get(4..6).filter(|_| is_echo)?;
+    bytes.try_into().ok().map(u16::from_be_bytes)
 }
 
 fn verdict(attribute: &Attribute<'_>) -> Option<Verdict> {

@@ -40,6 +40,7 @@ pub(crate) mod ifla {
     pub(crate) const NUM_TX_QUEUES: u16 = 31;
     pub(crate) const NUM_RX_QUEUES: u16 = 32;
     pub(crate) const LINK_NETNSID: u16 = 37;
+    pub(crate) const XDP: u16 = 43;
     pub(crate) const MIN_MTU: u16 = 50;
     pub(crate) const MAX_MTU: u16 = 51;
     pub(crate) const PROP_LIST: u16 = 52;
@@ -48,6 +49,9 @@ pub(crate) mod ifla {
     pub(crate) const PARENT_DEV_NAME: u16 = 56;
     pub(crate) const PARENT_DEV_BUS_NAME: u16 = 57;
     pub(crate) const ALLMULTI: u16 = 61;
+
+    /// In XDP: how a program is attached; 0: none is.
+    pub(crate) const XDP_ATTACHED: u16 = 2;
 
     /// In AF_SPEC, for AF_INET: IPv4 parameters by number.
     pub(crate) const INET_CONF: u16 = 1;

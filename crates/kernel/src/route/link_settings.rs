@@ -1,5 +1,5 @@
 //! A link's kernel parameters (`net.ipv4.conf.LINK` and `net.ipv6.conf.LINK`), as the description of
-//! the link has them. To read them as files takes three system calls for each.
+//! the link has them, and whether a program of BPF sees its packets. To read them as files takes three system calls for each.
 
 use super::link::{IFINFOMSG, ifla};
 use super::{AF_INET, AF_INET6};
@@ -21,6 +21,7 @@ mod v6 {
     pub(super) const ACCEPT_RA: usize = 3;
     pub(super) const PROXY_NDP: usize = 22;
     pub(super) const DISABLE_IPV6: usize = 26;
+    pub(super) const FORCE_FORWARDING: usize = 59;
 }
 
 /// Some of a link's kernel parameters.
@@ -31,6 +32,8 @@ pub struct LinkSettings {
     pub ipv4: Option<Ipv4Settings>,
     /// Those of IPv6; `None` if the link or the kernel does not speak it.
     pub ipv6: Option<Ipv6Settings>,
+    /// A program of BPF sees its packets first (XDP).
+    pub xdp: bool,
 }
 
 /// Some of `net.ipv4.conf.LINK`.
@@ -63,15 +66,20 @@ pub struct Ipv6Settings {
     pub disable_ipv6: u32,
     /// Whether solicitations of configured addresses are answered.
     pub proxy_ndp: u32,
+    /// Whether what comes in by it is sent on although the host does not forward (Linux 6.17).
+    pub force_forwarding: u32,
 }
 
 impl LinkSettings {
     /// Reads those of RTM_NEWLINK.
     pub(crate) fn decode(message: &Message<'_>) -> Self {
-        let spec = message.attributes(IFINFOMSG).find(|attribute| attribute.kind == ifla::AF_SPEC);
-        let Some(spec) = spec else { return Self::default() };
+        let find = |kind| message.attributes(IFINFOMSG).find(|attribute| attribute.kind == kind);
+        let attached = find(ifla::XDP).and_then(|xdp| xdp.find(ifla::XDP_ATTACHED)?.u8());
+        let xdp = attached.is_some_and(|mode| mode != 0);
+        let Some(spec) = find(ifla::AF_SPEC) else { return Self { xdp, ..Self::default() } };
         let of = |family: u8, kind| spec.find(family.into())?.find(kind);
         Self {
+            xdp,
             ipv4: of(AF_INET, ifla::INET_CONF).map(|values| Ipv4Settings {
                 forwarding: at(&values, v4::FORWARDING),
                 rp_filter: at(&values, v4::RP_FILTER),
@@ -85,6 +93,7 @@ impl LinkSettings {
                 accept_ra: at(&values, v6::ACCEPT_RA),
                 disable_ipv6: at(&values, v6::DISABLE_IPV6),
                 proxy_ndp: at(&values, v6::PROXY_NDP),
+                force_forwarding: at(&values, v6::FORCE_FORWARDING),
             }),
         }
     }

@@ -550,6 +550,40 @@ impl RouteSocket {
         Ok(ours.flat_map(|(_, vlans)| vlans).collect())
     }
 
+    /// Lists the VLANs of all bridges and their ports, each by its index. One may be there twice.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn vlans_of_ports(&mut self) -> Result<Vec<(u32, Vec<BridgeVlan>)>, NetlinkError> {
+        let request = Request {
+            operation: &"list the VLANs of bridges and their ports",
+            kind: RTM_GETLINK,
+            flags: 0,
+            body: &bridge_vlan::encode_dump,
+        };
+        self.socket.dump(&request, BridgeVlan::decode)
+    }
+
+    /// Lists the queueing disciplines of all links; none if the kernel has no traffic control.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn qdiscs(&mut self) -> Result<Vec<QdiscInfo>, NetlinkError> {
+        let ticks = TickRate::read();
+        let body = |writer: &mut Writer| {
+            let any = TcHandle::UNSPECIFIED;
+            writer.raw(&tc::header(0, any, any, 0));
+        };
+        let request = Request {
+            operation: &"list queueing disciplines",
+            kind: tc::RTM_GETQDISC,
+            flags: 0,
+            body: &body,
+        };
+        let found = self.socket.dump(&request, |message| QdiscInfo::decode(message, ticks));
+        empty_if(found, &[Errno::OPNOTSUPP])
+    }
+
     /// Returns the queueing discipline at a parent of a link; `None` if none was configured there.
     ///
     /// # Errors

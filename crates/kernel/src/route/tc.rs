@@ -2,7 +2,8 @@
 //!
 //! Only what shaping a container needs: a token bucket ([`Tbf`]), fair queueing inside it
 //! ([`FqCodel`]), the hook for incoming traffic ([`QdiscKind::Ingress`]) and a filter that sends
-//! everything to another link ([`Redirect`]). Other disciplines are read only by their name.
+//! everything to another link ([`Redirect`]). Of other disciplines only the name is read, and what
+//! they lose ([`QdiscInfo::loss`]); of other filters, whether they drop ([`FilterInfo::drops`]).
 //!
 //! ```no_run
 //! use kernel::route::{Change, Qdisc, QdiscKind, RouteSocket, Tbf, TcHandle};
@@ -48,6 +49,10 @@ const TCA_FQ_CODEL_TARGET: u16 = 1;
 const TCA_FQ_CODEL_LIMIT: u16 = 2;
 const TCA_FQ_CODEL_INTERVAL: u16 = 3;
 const TCA_FQ_CODEL_MEMORY_LIMIT: u16 = 9;
+const TCA_NETEM_LOSS: u16 = 5;
+/// Size of `struct tc_netem_qopt`, which attributes follow, and where its `loss` is.
+const NETEM_QOPT: usize = 24;
+const NETEM_QOPT_LOSS: usize = 8;
 
 /// The number of a queueing discipline or of a parent in one: a major and a minor half, `1:` or
 /// `ffff:fff1`.
@@ -65,6 +70,8 @@ impl TcHandle {
     pub const INGRESS_QDISC: Self = Self(0xffff_0000);
     /// The parent of filters for incoming packets (TC_H_CLSACT with TC_H_MIN_INGRESS).
     pub const INGRESS_FILTERS: Self = Self(0xffff_fff2);
+    /// The parent of filters for outgoing packets (TC_H_CLSACT with TC_H_MIN_EGRESS).
+    pub const EGRESS_FILTERS: Self = Self(0xffff_fff3);
 
     /// Combines two halves to a number.
     #[must_use]
@@ -141,6 +148,9 @@ pub struct QdiscInfo {
     pub qdisc: Qdisc,
     /// Its counters.
     pub stats: QdiscStats,
+    /// Which part of the packets it loses on purpose, of 2^32: netem's `loss`, 1 for a model of
+    /// losses of netem's, and all of `blackhole`.
+    pub loss: u32,
 }
 
 /// Counters of a queueing discipline.
@@ -231,7 +241,9 @@ impl QdiscInfo {
                 _ => {}
             }
         }
-        let kind = match (kind?.as_str(), options) {
+        let kind = kind?;
+        let loss = loss_of(&kind, options);
+        let kind = match (kind.as_str(), options) {
             ("tbf", Some(options)) => QdiscKind::Tbf(Tbf::decode(&options, ticks)?),
             ("fq_codel", Some(options)) => QdiscKind::FqCodel(FqCodel::decode(&options)),
             ("ingress", _) => QdiscKind::Ingress,
@@ -244,7 +256,20 @@ impl QdiscInfo {
             parent: TcHandle(wire::u32_at(message.body, 12)?),
             kind,
         };
-        Some(Self { qdisc, stats })
+        Some(Self { qdisc, stats, loss })
+    }
+}
+
+fn loss_of(kind: &str, options: Option<Attribute<'_>>) -> u32 {
+    match (kind, options) {
+        ("blackhole", _) => u32::MAX,
+        ("netem", Some(options)) => {
+            let share = wire::u32_at(options.value, NETEM_QOPT_LOSS).unwrap_or_default();
+            let further = options.value.get(NETEM_QOPT..).unwrap_or_default();
+            let has_model = wire::attributes(further).any(|one| one.kind == TCA_NETEM_LOSS);
+            share.max(u32::from(has_model))
+        }
+        _ => 0,
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use ipnet::{IpNet, Ipv4Net};
 use kernel::events::{
-    Event, Listener, Object, ObjectEvent, ObjectListener, TableEvent, TableListener,
+    ChangeListener, Event, Listener, Object, ObjectEvent, ObjectListener, TableEvent, TableListener,
 };
 use kernel::netns::within;
 use kernel::nft::{Batch, Family, NftSocket, TableRef};
@@ -284,5 +284,48 @@ fn what_others_take_from_a_table_is_heard() {
         batch.delete_table(&TableRef::new(Family::Inet, "mine"));
         socket.commit(&batch).unwrap();
         assert_eq!(listener.heard().unwrap().len(), 0);
+    });
+}
+
+/// Additions and removals, here and in a container; but not of the tables that are left out.
+#[test]
+fn that_anything_changes_is_heard() {
+    in_netns(|| {
+        let far = fresh_netns();
+        let mut socket = RouteSocket::open().unwrap();
+        veth_to(&mut socket, "v0", &far);
+        sh("ip link set v0 up; ip addr add 192.0.2.1/24 dev v0; sysctl -qw net.ipv4.ip_forward=0");
+        let mut listener = ChangeListener::open("mine-").unwrap();
+        let mut await_change = |what: &str| {
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while !listener.heard().unwrap() {
+                assert!(Instant::now() < deadline, "{what} is not heard");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        for change in [
+            "ip route add 198.51.100.0/24 dev v0",
+            "ip rule add pref 5 table 7",
+            "ip addr add 192.0.2.2/24 dev v0",
+            "ip link set v0 mtu 1400",
+            "sysctl -qw net.ipv4.ip_forward=1",
+            "nft add table inet other",
+        ] {
+            sh(change);
+            await_change(change);
+        }
+        for change in ["nft add table inet other", "ip link set eth0 up"] {
+            within(&far, || sh(change)).unwrap();
+            await_change(change);
+        }
+    });
+    in_netns(|| {
+        let mut listener = ChangeListener::open("mine-").unwrap();
+        sh("nft 'add table inet mine-1; add chain inet mine-1 c; add rule inet mine-1 c accept'; \
+            nft delete table inet mine-1");
+        // The kernel has told it before the change is over.
+        assert!(!listener.heard().unwrap(), "what is left out is heard");
+        sh("nft 'add table inet mine-1; add table inet other'");
+        assert!(listener.heard().unwrap());
     });
 }

@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 
 use kernel::nft::{Family, HookPoint, NftSocket, TableRef};
-use kernel::route::{IpFamily, RouteFilter, RouteSocket};
+use kernel::route::{FilterInfo, IpFamily, RouteFilter, RouteSocket, TcHandle};
 use kernel::sockets;
 
 use crate::guard::{in_netns, sh, skip, try_sh};
@@ -70,6 +70,65 @@ fn a_list_of_a_namespace_of_others_has_an_end() {
         socket.set_most(3);
         assert_eq!((socket.routes(main).unwrap().len(), socket.take_cut()), (3, true));
         assert_eq!((socket.links().unwrap().len(), socket.take_cut()), (1, false));
+    });
+}
+
+#[test]
+fn vm_what_loses_packets_is_told() {
+    in_netns(|| {
+        sh("ip link add d0 type veth peer name d1; ip link set d0 up; ip link set d1 up");
+        if try_sh("tc qdisc add dev d0 root netem loss 50%").0 != Some(0) {
+            assert!(std::env::var_os("NETWRIGHT_VM").is_none(), "it should have netem");
+            return skip("looks::vm_what_loses_packets_is_told", "the kernel has no netem");
+        }
+        sh("tc qdisc add dev d1 clsact; \
+            tc filter add dev d1 ingress pref 5 protocol ip matchall action drop; \
+            tc filter add dev d1 egress pref 6 protocol all u32 match ip dst 192.0.2.1/32 action drop; \
+            tc filter add dev d1 egress pref 7 protocol ipv6 matchall action ok");
+        let mut socket = RouteSocket::open().unwrap();
+        let links = socket.links().unwrap();
+        let of = |name: &str| links.iter().find(|link| link.name == name).unwrap().index;
+        let all = socket.qdiscs().unwrap();
+        let loss = |name: &str| {
+            let of_link = all.iter().filter(|found| found.qdisc.ifindex == of(name));
+            of_link.map(|found| found.loss).max().unwrap()
+        };
+        let half = u32::MAX / 2;
+        assert!(loss("d0").abs_diff(half) < u32::MAX / 1000, "{all:?}");
+        assert_eq!(loss("d1"), 0);
+        let mut found = |parent| -> Vec<_> {
+            let found = socket.filters(of("d1"), parent).unwrap();
+            let told = |one: &FilterInfo| (one.preference, one.protocol, one.takes_all, one.drops);
+            found.iter().map(told).collect()
+        };
+        assert_eq!(found(TcHandle::INGRESS_FILTERS), [(5, 0x0800, true, true)]);
+        assert_eq!(
+            found(TcHandle::EGRESS_FILTERS),
+            [(6, 3, false, true), (7, 0x86dd, true, false)]
+        );
+    });
+}
+
+#[test]
+fn vm_vlans_of_all_ports_are_listed() {
+    in_netns(|| {
+        if try_sh("ip link add br0 type bridge vlan_filtering 1").0 != Some(0) {
+            return skip(
+                "looks::vm_vlans_of_all_ports_are_listed",
+                "this kernel has no CONFIG_BRIDGE_VLAN_FILTERING",
+            );
+        }
+        sh("ip link add d0 type veth peer name d1; ip link set d0 master br0; \
+            bridge vlan add dev d0 vid 7; bridge vlan del dev br0 vid 1 self");
+        let mut socket = RouteSocket::open().unwrap();
+        let links = socket.links().unwrap();
+        let of = |name: &str| links.iter().find(|link| link.name == name).unwrap().index;
+        let all = socket.vlans_of_ports().unwrap();
+        let vlans = |name: &str| -> Vec<u16> {
+            let of_port = all.iter().filter(|(port, _)| *port == of(name));
+            of_port.flat_map(|(_, vlans)| vlans).map(|vlan| vlan.first).collect()
+        };
+        assert_eq!((vlans("d0"), vlans("d1"), vlans("br0")), (vec![1, 7], vec![], vec![]));
     });
 }
 

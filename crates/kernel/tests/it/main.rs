@@ -22,6 +22,7 @@ mod nft_objects;
 mod packet;
 mod routes;
 mod sysctl;
+mod tap;
 mod tc;
 mod tun;
 mod vxlan;

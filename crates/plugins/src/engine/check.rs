@@ -5,7 +5,7 @@
 //! created again is another place for claims. A sound attachment costs one round, which is CHECK;
 //! that of a chained plugin is not even locked.
 
-use cni::AddResult;
+use cni::{AddResult, Differs};
 use cni_plugin::{Call, Delegate, Outcome, codes};
 use state::Index;
 use wanted::{Item, Place, State, Wanted};
@@ -32,7 +32,7 @@ pub(super) fn check<K: Wants>(call: &Call<'_>) -> Result<(), Failure> {
         ipam.check()?;
     }
     let index = Index::new(call.roots());
-    Observer::<K>::begin(call, &index, config)?.observe()?.report()
+    Observer::<K>::begin(call, &index, config)?.observe()?.report(call.common().look)
 }
 
 /// Returns the IPAM plugin that assigned the addresses.
@@ -124,7 +124,7 @@ fn in_rounds<K: Wants>(
         if done.is_empty() {
             reserved?;
             let settled = observer.settle(&observed);
-            observed.report()?;
+            observed.report(false)?;
             restoring.failures.note("release claims of another place", settled);
             return Ok(());
         }
@@ -265,10 +265,28 @@ impl Observation {
         })
     }
 
-    /// Reports the differences; without any, what could not be compared.
-    fn report(self) -> Result<(), Failure> {
-        as_error(&self.found)?;
+    /// Reports the differences, as data too if `one_by_one`; without any, what could not be
+    /// compared.
+    fn report(self, one_by_one: bool) -> Result<(), Failure> {
+        as_error(&self.found).map_err(|failure| match one_by_one {
+            true => failure.with_differences(self.differences()),
+            false => failure,
+        })?;
         self.failed.map_or(Ok(()), Err)
+    }
+
+    /// Lists what CHECK reports, each by itself, with what was wanted.
+    fn differences(&self) -> Vec<Differs> {
+        let told = self.found.iter().filter(|difference| !difference.quiet);
+        told.map(|difference| Differs {
+            what: difference.text.clone(),
+            remedy: difference.remedy.clone(),
+            item: difference
+                .item
+                .and_then(|number| self.wanted.items.get(number))
+                .and_then(|item| serde_json::to_value(item).ok()),
+        })
+        .collect()
     }
 }
 

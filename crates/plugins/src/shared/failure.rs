@@ -1,6 +1,6 @@
 //! The failure of a step, and the one place that says which code and words the caller gets for it.
 
-use cni::{Error, code};
+use cni::{Differs, Error, code};
 use cni_invoke::FindError;
 use cni_plugin::codes;
 use cni_runtime::{CacheError, CheckError, DelError, LoadError, StatusError};
@@ -61,6 +61,12 @@ impl Failure {
     #[must_use]
     pub fn details(&self) -> &str {
         &self.0.details
+    }
+
+    /// Adds what differs, each by itself.
+    #[must_use]
+    pub fn with_differences(self, differences: Vec<Differs>) -> Self {
+        Failure(Error { differences: differences.into(), ..self.0 })
     }
 
     /// Returns the failure with another code.

@@ -1,14 +1,16 @@
 //! Sends probes that were not answered once more, and follows them and their answers.
 //!
-//! There are two means, and each may be missing: tracepoints ([`kernel::tracefs`]) tell from
+//! There are three means, and each may be missing: tracepoints ([`kernel::tracefs`]) tell from
 //! namespace to namespace where a packet was dropped, and the packet filter's trace
-//! ([`kernel::nft::trace`]) by which rule. Without one of them the answers say less.
+//! ([`kernel::nft::trace`]) by which rule. Where there are no tracepoints, packets are counted
+//! instead ([`counted`]). With fewer of them the answers say less.
 //!
 //! Everything that is made for it is ours alone: sockets with ports of their own, an instance of
 //! tracing, and tables that mark the packets of these sockets and their answers. Each probe has a
 //! length of its own, as far as its kind permits.
 
 mod chain;
+mod counted;
 mod flows;
 mod judged;
 mod sockets;
@@ -28,6 +30,7 @@ use scene::Scene;
 
 use super::{micros, names};
 use chain::Sent;
+use counted::Watch;
 use judged::Heard;
 use sockets::Packet;
 
@@ -98,13 +101,12 @@ pub(super) fn follow(scene: &Scene, all: &mut [(Question, Answer)]) {
         return;
     }
     let trace = Trace::open(&lengths(&probes)).ok();
+    let watch = trace.is_none().then(|| Watch::begin(scene, &probes));
     let mut judges = judges(scene, &probes);
-    if trace.is_none() && judges.is_empty() {
-        return;
-    }
     let answers = send_all(&probes, trace.as_ref());
     let events = trace.as_ref().and_then(|trace| trace.read().ok()).unwrap_or_default();
     drop(trace);
+    let counted = watch.map(|watch| watch.end(&probes, &answers));
     let heard: Vec<Heard<'_>> = judges
         .iter_mut()
         .map(|judge| Heard { place: judge.place, judged: judge.trace.heard().unwrap_or_default() })
@@ -113,10 +115,14 @@ pub(super) fn follow(scene: &Scene, all: &mut [(Question, Answer)]) {
     let found: Vec<(usize, Found)> = probes
         .iter()
         .zip(answers)
-        .map(|(probe, answer)| match answer {
+        .enumerate()
+        .map(|(place, (probe, answer))| match answer {
             Some(answer) => (probe.number, Found::Answer(answer)),
             None => {
-                let mut hops = chain::hops(scene, &probe.sent(), &events);
+                let mut hops = match &counted {
+                    Some(counted) => counted.hops(place, probe),
+                    None => chain::hops(scene, &probe.sent(), &events),
+                };
                 judged::add(&mut hops, scene, probe.from, &probe.flows, &heard);
                 (probe.number, Found::Hops(hops))
             }
@@ -236,11 +242,6 @@ fn lengths(probes: &[Probe<'_>]) -> Vec<RangeInclusive<u32>> {
 /// Begins to trace the packet filters that may judge the probes: the sender's, the node's and those
 /// of containers that are asked. Where there are no rules, nothing is made.
 fn judges<'s>(scene: &'s Scene, probes: &[Probe<'s>]) -> Vec<Judge<'s>> {
-    let mut places: BTreeSet<Place<'s>> = BTreeSet::from([None]);
-    for probe in probes {
-        places.insert(probe.from);
-        places.extend(probe.owners.iter().copied().map(Some));
-    }
     let name = format!("netwright-doctor-{}", std::process::id());
     let open = |place: Place<'s>| {
         let families = flows::families(chain::namespace(scene, place)?);
@@ -259,7 +260,17 @@ fn judges<'s>(scene: &'s Scene, probes: &[Probe<'s>]) -> Vec<Judge<'s>> {
         };
         Some(Judge { place, trace })
     };
-    places.into_iter().filter_map(open).collect()
+    places(probes).into_iter().filter_map(open).collect()
+}
+
+/// Returns the namespaces that the probes may pass.
+fn places<'s>(probes: &[Probe<'s>]) -> BTreeSet<Place<'s>> {
+    let mut places: BTreeSet<Place<'s>> = BTreeSet::from([None]);
+    for probe in probes {
+        places.insert(probe.from);
+        places.extend(probe.owners.iter().copied().map(Some));
+    }
+    places
 }
 
 /// Sends all probes, each in a thread of its own, and waits for them together; returns the answers

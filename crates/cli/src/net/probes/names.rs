@@ -48,25 +48,43 @@ fn exchange(server: IpAddr, timeout: Duration) -> io::Result<Option<u8>> {
     };
     let socket = UdpSocket::bind((any, 0))?;
     socket.connect(SocketAddr::new(server, PORT))?;
-    socket.set_read_timeout(Some(timeout))?;
     // The port is the kernel's choice, so the number need not be hard to guess.
     let number = socket.local_addr()?.port();
     let question = question(number);
     for _ in 0..TRIES {
         socket.send(&question)?;
-        let mut answer = [0; LONGEST];
-        match socket.recv(&mut answer) {
-            Ok(length) => {
-                if let Some(code) = code_of(&answer[..length], number) {
-                    return Ok(Some(code));
-                }
-            }
-            Err(error)
-                if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
-            Err(error) => return Err(error),
+        if let Some(code) = answer(&socket, number, timeout)? {
+            return Ok(Some(code));
         }
     }
     Ok(None)
+}
+
+/// Waits for the answer of this number. Others that come instead of it, or before it, do not end
+/// the waiting.
+fn answer(socket: &UdpSocket, number: u16, timeout: Duration) -> io::Result<Option<u8>> {
+    let end = Instant::now() + timeout;
+    let mut message = [0; LONGEST];
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        // The kernel takes zero for no limit.
+        if left.is_zero() {
+            return Ok(None);
+        }
+        socket.set_read_timeout(Some(left))?;
+        match socket.recv(&mut message) {
+            Ok(length) => {
+                if let Some(code) = code_of(&message[..length], number) {
+                    return Ok(Some(code));
+                }
+            }
+            Err(error) => {
+                let is_late =
+                    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
+                return if is_late { Ok(None) } else { Err(error) };
+            }
+        }
+    }
 }
 
 /// Builds the question for the addresses of `netwright.invalid.`.
@@ -104,5 +122,26 @@ mod tests {
         assert_eq!(code_of(&answer, 0x1234), Some(NO_SUCH_NAME));
         assert_eq!(code_of(&answer, 0x1235), None);
         assert_eq!(code_of(&answer[..4], 0x1234), None);
+    }
+
+    /// A server may send anything before the answer, and anything instead of it.
+    #[test]
+    fn lies_do_not_end_the_waiting() {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.connect(server.local_addr().unwrap()).unwrap();
+        let to = client.local_addr().unwrap();
+        let mut told = question(7);
+        told[2] |= 0x80;
+        let mut other = told.clone();
+        other[1] = 8;
+        let long = [0xff; 4096];
+        for lie in [&b""[..], &b"x"[..], other.as_slice(), long.as_slice()] {
+            server.send_to(lie, to).unwrap();
+        }
+        assert_eq!(answer(&client, 7, Duration::from_millis(1)).unwrap(), None);
+        server.send_to(&other, to).unwrap();
+        server.send_to(&told, to).unwrap();
+        assert_eq!(answer(&client, 7, Duration::from_secs(20)).unwrap(), Some(NO_ERROR));
     }
 }

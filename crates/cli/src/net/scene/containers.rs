@@ -8,11 +8,12 @@ use cni::{AttachmentKey, NetworkList};
 use cni_runtime::{Apart, CachedAttachment, Known, Presence};
 use kernel::living::Census;
 use kernel::netns::Netns;
-use scene::{Attachment, Container, Drift, Port, Transport};
+use scene::{Attachment, Container, Drift, Port, Transport, Unfinished};
 use serde::Deserialize;
 use state::Roots;
 
 use super::runtime_names::RuntimeNames;
+use super::wanted_items;
 use crate::net::attachments::{self, Shown};
 use crate::net::dockers::{self, Endpoint};
 use crate::net::session::Session;
@@ -55,10 +56,12 @@ pub(super) fn of(known: Vec<Known>, session: &Session, names: &RuntimeNames) -> 
             (Some(false), Presence::Gone) => Some(false),
             _ => None,
         };
-        container.attachments.push(attachment(&one, docker.as_ref()));
+        let mut attachment = attachment(&one, docker.as_ref());
         if !own.contains(&one.key) {
+            attachment.unfinished = None;
             subject.parts.insert(one.key.clone());
         }
+        container.attachments.push(attachment);
         subject.known.push(one);
     }
     let mut found: Vec<Subject> = found.into_values().collect();
@@ -186,7 +189,8 @@ impl Subject {
     /// Asks the plugins of each attachment what differs.
     pub(super) fn ask(&mut self, session: &Session) {
         for (known, attachment) in self.known.iter().zip(&mut self.container.attachments) {
-            if known.presence == Presence::Gone || self.parts.contains(&known.key) {
+            let is_part = self.parts.contains(&known.key);
+            if known.presence == Presence::Gone || is_part || attachment.unfinished.is_some() {
                 continue;
             }
             match differences(known, session) {
@@ -201,6 +205,12 @@ impl Subject {
     pub(super) fn is_detached(&self) -> bool {
         let is_gone = |known: &Known| known.file().is_some_and(|file| !file.exists());
         !self.known.is_empty() && self.known.iter().all(is_gone)
+    }
+
+    /// Says whether no ADD of it has completed, and none goes on.
+    pub(super) fn is_unfinished(&self) -> bool {
+        let mut attachments = self.container.attachments.iter();
+        !self.known.is_empty() && attachments.all(|one| one.unfinished.is_some())
     }
 
     /// Finds its namespace by what plugins recorded of it, when its path does not lead there.
@@ -235,11 +245,13 @@ fn differences(known: &Known, session: &Session) -> Result<Vec<Drift>, Option<St
     };
     let drift = |failure: &cni_runtime::PluginFailure| {
         let error = failure.error.to_cni();
+        let items = error.differences.iter().map(wanted_items::item).collect();
         Drift {
             plugin: failure.plugin_type.clone(),
             code: error.code,
             what: error.msg,
             details: error.details,
+            items,
         }
     };
     let drifts: Vec<Drift> = repairs.left.iter().map(drift).collect();
@@ -271,6 +283,7 @@ fn attachment(known: &Known, docker: Option<&Endpoint>) -> Attachment {
         ports: ports(known, docker),
         labels: list.as_ref().map(labels).unwrap_or_default(),
         since_s: since(known.file()),
+        unfinished: unfinished(known).filter(|_| docker.is_none()),
         ..Attachment::default()
     };
     if let Some(result) = known.result() {
@@ -285,6 +298,13 @@ fn attachment(known: &Known, docker: Option<&Endpoint>) -> Attachment {
         found.host_links = on_host.map(|link| link.name.clone()).collect();
     }
     found
+}
+
+/// Returns an ADD that has not completed and does not go on.
+fn unfinished(known: &Known) -> Option<Unfinished> {
+    let cached = known.cached.as_ref()?;
+    let ended = cached.result.is_none() && !cached.is_under_way();
+    ended.then(|| Unfinished { error: cached.failed.clone() })
 }
 
 /// Returns the types of the plugins: of the configuration with which it was attached, or of their

@@ -1,6 +1,7 @@
 //! Reads one network namespace, all of it in one visit.
 
 mod map;
+mod segments;
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -16,6 +17,7 @@ use scene::{Address, ConntrackTable, Fdb, Link, Listener, Namespace, Part, Trans
 
 use self::map::{neighbour, route, rule, settings_of, to_link};
 use super::filter::{self, Limits, Unread};
+use super::hooks;
 use super::legacy::Legacy;
 
 /// How many links, routes, neighbours, forwarding entries and sockets are kept, each: of the node,
@@ -99,6 +101,7 @@ pub(super) fn node(legacy: &Legacy) -> Read {
         }
     }
     read.filters(filter::NODE, legacy);
+    read.other_filters();
     read.sockets();
     read
 }
@@ -161,6 +164,7 @@ impl Read {
         };
         socket.set_most(self.kept);
         self.links(&mut socket, is_node);
+        self.segments(&mut socket, is_node);
         for family in [IpFamily::V4, IpFamily::V6] {
             self.routes(&mut socket, family);
             let found = optional(socket.neighbours(family, None), family);
@@ -185,6 +189,11 @@ impl Read {
             });
         }
         for (link, settings) in &found {
+            if settings.xdp {
+                let name = &link.name;
+                let reason = format!("a program of BPF (XDP) sees the packets of {name} first");
+                self.holes.push((Part::OtherFilters, reason));
+            }
             // A port of a bridge takes no packets itself.
             if link.port.is_none() && !link.loopback() {
                 settings_of(link, *settings, is_node, &mut self.namespace.sysctls);
@@ -281,6 +290,17 @@ impl Read {
         self.namespace.filter.left_out.extend(found.left_out);
         if let Some(reason) = found.unread {
             self.hole(Part::LegacyIptables, reason);
+        }
+    }
+
+    /// Tells of filters that a scene does not hold.
+    fn other_filters(&mut self) {
+        match hooks::others() {
+            Ok(found) => {
+                self.holes.extend(found.into_iter().map(|line| (Part::OtherFilters, line)));
+            }
+            Err(error) if is_without_nftables(&error) => {}
+            Err(error) => self.hole(Part::OtherFilters, told(&error)),
         }
     }
 

@@ -8,10 +8,8 @@ use std::path::{Path, PathBuf};
 use cni::json::Object;
 use cni::{NetworkList, NetworkName, PluginConfig};
 use cni_runtime::{ConfigFolder, Outcome};
-use ipam::{RangeSets, RangeSpec, Store};
+use ipam::{RangeSets, Store};
 use ipnet::IpNet;
-use rustix::fs::{Access, access};
-use rustix::io::Errno;
 use scene::{Network, Plugin, Pool};
 use serde::Deserialize;
 
@@ -19,8 +17,6 @@ use crate::net::judgement::{self, Judgement};
 use crate::net::session::{Network as Configured, Session};
 use crate::net::{default, forwarding, own_plugins};
 
-/// Where `host-local` keeps addresses unless `dataDir` says otherwise (docs/files.md).
-const DATA_DIR: &str = "/var/lib/cni/networks";
 /// The plugin whose pools are folders.
 const POOLED: &str = plugins::ipam::host_local::INFO.name;
 /// Pools of more addresses are never full.
@@ -118,7 +114,6 @@ struct Keys {
 struct Ipam {
     #[serde(rename = "type")]
     plugin_type: String,
-    data_dir: String,
     routes: Vec<IpamRoute>,
     addresses: Vec<IpamAddress>,
 }
@@ -136,25 +131,11 @@ struct IpamAddress {
     gateway: String,
 }
 
-/// The ranges of `host-local`.
+/// Those of `host-local`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Ranges {
-    ipam: IpamRanges,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct IpamRanges {
-    ranges: Vec<Vec<RangeSpec>>,
-    #[serde(deserialize_with = "ipam::range::deserialize_subnet")]
-    subnet: Option<IpNet>,
-    #[serde(rename = "rangeStart", with = "cni::text::optional_ip")]
-    range_start: Option<IpAddr>,
-    #[serde(rename = "rangeEnd", with = "cni::text::optional_ip")]
-    range_end: Option<IpAddr>,
-    #[serde(with = "cni::text::optional_ip")]
-    gateway: Option<IpAddr>,
+struct Pooled {
+    ipam: ipam::Keys,
 }
 
 /// Describes a network by its configuration alone.
@@ -176,7 +157,7 @@ fn describe(list: &NetworkList) -> Network {
     };
     network.link = network.link.filter(|link| !link.is_empty());
     network.mtu = keys.mtu.filter(|mtu| *mtu != 0);
-    if let Some(sets) = ranges(&first.object) {
+    if let Some((sets, _)) = ranges(&first.object) {
         for range in sets.sets().iter().flat_map(ipam::RangeSet::ranges) {
             network.subnets.push(range.subnet());
             network.gateways.push(range.gateway());
@@ -203,32 +184,19 @@ fn has_default_route(ipam: &Ipam) -> bool {
     ipam.routes.iter().any(is_default) || !(is_known || ipam.plugin_type.is_empty())
 }
 
-/// Returns the ranges of `host-local`; `None` if it is another plugin, or if they are not valid.
-fn ranges(object: &Object) -> Option<RangeSets> {
-    let keys: Keys = object.read().ok()?;
-    if keys.ipam.plugin_type != POOLED {
-        return None;
-    }
-    let IpamRanges { ranges, subnet, range_start, range_end, gateway } =
-        object.read::<Ranges>().ok()?.ipam;
-    let mut sets = Vec::new();
-    if subnet.is_some() {
-        sets.push(vec![RangeSpec { subnet, range_start, range_end, gateway }]);
-    }
-    sets.extend(ranges);
-    RangeSets::new(sets).ok()
+/// Returns the ranges of `host-local`, and the folder of their reservations; `None` if it is another
+/// plugin, or if they are not valid.
+fn ranges(object: &Object) -> Option<(RangeSets, PathBuf)> {
+    let keys = object.read::<Pooled>().ok()?.ipam;
+    (keys.plugin_type == POOLED).then_some(())?;
+    Some((keys.range_sets().ok()?, keys.folder()))
 }
 
 /// Reads how much of a network's pools is taken: a pool for each set of ranges.
 fn pools(session: &Session, configured: &Configured, found: &mut Found) {
     let Ok(name) = NetworkName::new(&configured.list.name) else { return };
     for plugin in &configured.list.plugins {
-        let Some(sets) = ranges(&plugin.object) else { continue };
-        let keys: Keys = plugin.object.read().unwrap_or_default();
-        let folder = match keys.ipam.data_dir.as_str() {
-            "" => PathBuf::from(DATA_DIR),
-            other => PathBuf::from(other),
-        };
+        let Some((sets, folder)) = ranges(&plugin.object) else { continue };
         let store = Store::new(&folder, &name).with_index(&session.roots.addresses());
         let taken = match store.addresses() {
             Ok(taken) => taken,
@@ -246,22 +214,10 @@ fn pools(session: &Session, configured: &Configured, found: &mut Found) {
                 folder: store.directory().display().to_string(),
                 used: u64::try_from(used).unwrap_or(u64::MAX),
                 size: size.and_then(|size| u64::try_from(size).ok()),
-                writable: is_writable(&folder),
+                writable: super::folders::trouble(&folder).is_none(),
             });
         }
     }
-}
-
-/// Says whether root could write to a folder, or make it: its file system is not read-only, and it
-/// is not immutable. What only this caller may not do does not count.
-fn is_writable(folder: &Path) -> bool {
-    let there = folder.ancestors().find(|path| path.symlink_metadata().is_ok());
-    let Some(there) = there else { return true };
-    there.is_dir()
-        && !matches!(
-            access(there, Access::WRITE_OK | Access::EXEC_OK),
-            Err(Errno::ROFS | Errno::PERM)
-        )
 }
 
 /// Returns the type of a plugin and that of its IPAM plugin.
@@ -348,13 +304,5 @@ mod tests {
             let network = of(&format!(r#"{{"type": "bridge", {keys}}}"#));
             assert_eq!(network.outbound, outbound, "{keys}");
         }
-    }
-
-    #[test]
-    fn a_folder_that_is_missing_is_made_in_the_nearest_above_it() {
-        let folder = tempfile::tempdir().unwrap();
-        assert!(is_writable(&folder.path().join("a/b")));
-        std::fs::write(folder.path().join("file"), "").unwrap();
-        assert!(!is_writable(&folder.path().join("file/b")));
     }
 }

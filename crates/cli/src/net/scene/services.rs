@@ -2,7 +2,6 @@
 //! `netwrightd`").
 
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -10,8 +9,7 @@ use std::time::Duration;
 use agent::load::{self, Surroundings};
 use agent::report::{AGENT, Report, Said, State, Status};
 use agent::{accepted, keys, rights};
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use node_api::socket::{self as sockets, NotConnected};
 use scene::Service;
 use state::Roots;
 
@@ -128,9 +126,15 @@ enum NoAnswer {
 }
 
 fn ask<T: serde::de::DeserializeOwned>(path: &Path, patience: Duration) -> Result<T, NoAnswer> {
-    let mut stream = connect(path)?;
+    let mut stream = sockets::connect_now(path).map_err(|error| match error {
+        NotConnected::Nobody => NoAnswer::Nobody,
+        NotConnected::Full => NoAnswer::Failed("it does not answer".to_owned()),
+        NotConnected::Failed(error) if error.kind() == ErrorKind::PermissionDenied => {
+            NoAnswer::Refused(error.to_string())
+        }
+        NotConnected::Failed(error) => NoAnswer::Failed(error.to_string()),
+    })?;
     let mut talk = || -> std::io::Result<Vec<u8>> {
-        stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(patience))?;
         stream
@@ -149,22 +153,6 @@ fn ask<T: serde::de::DeserializeOwned>(path: &Path, patience: Duration) -> Resul
     })?;
     let body = body(&answer).ok_or_else(|| NoAnswer::Failed("its answer is cut off".to_owned()))?;
     serde_json::from_slice(body).map_err(|error| NoAnswer::Failed(error.to_string()))
-}
-
-/// Connects without waiting: a process that is stopped accepts nobody, and its queue may be full.
-fn connect(path: &Path) -> Result<UnixStream, NoAnswer> {
-    let failed = |errno: Errno| NoAnswer::Failed(errno.to_string());
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
-    let socket = socket.map_err(failed)?;
-    let address = SocketAddrUnix::new(path).map_err(failed)?;
-    match rustix::net::connect(&socket, &address) {
-        Ok(()) => Ok(UnixStream::from(socket)),
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::CONNREFUSED) => Err(NoAnswer::Nobody),
-        Err(Errno::AGAIN) => Err(NoAnswer::Failed("it does not answer".to_owned())),
-        Err(errno @ (Errno::ACCESS | Errno::PERM)) => Err(NoAnswer::Refused(errno.to_string())),
-        Err(errno) => Err(failed(errno)),
-    }
 }
 
 /// Returns what is behind the head of an answer; the connection ends with it.

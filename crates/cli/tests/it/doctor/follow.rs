@@ -7,6 +7,7 @@ use testkit::{Place as _, require, wait_until};
 
 use super::situations::node::{Node, findings};
 use crate::support::command_in;
+use crate::system::address_of;
 
 /// The server, which is asked from each container.
 const SERVER: &str = "203.0.113.2";
@@ -76,6 +77,137 @@ fn traffic_of_equal_sizes_does_not_confuse() {
         is_named(&node, "ip saddr", "the answer to a probe");
         node.lab.sh("mount -t tmpfs none /sys/kernel/tracing");
     }
+}
+
+/// What `doctor` has to follow probes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Means {
+    Tracepoints,
+    Filter,
+    Counters,
+}
+
+/// A way to lose c1's packets, and where they end then.
+struct End {
+    /// The server, or c2 where it is `{c2}`.
+    to: &'static str,
+    breaks: &'static str,
+    mends: &'static str,
+    ends: &'static str,
+    /// Tracepoints tell it too.
+    traced: bool,
+}
+
+const LOST: End =
+    End { to: "203.0.113.2:80", breaks: "", mends: FOREIGN_GONE, ends: "", traced: true };
+
+const FOREIGN_GONE: &str = "nft delete table inet foreign";
+
+const ENDS: [End; 7] = [
+    End {
+        breaks: "nft 'table inet foreign { chain c { type filter hook forward priority 0; \
+                 ip daddr 203.0.113.2 meta length > 20 drop; }; }'",
+        ends: "; it ended at cni0 of the node:",
+        ..LOST
+    },
+    End {
+        breaks: "nft 'table inet foreign { chain c { type filter hook forward priority 0; \
+                 ip saddr 203.0.113.2 meta length > 20 drop; }; }'",
+        ends: "; the answer ended at up0 of the node:",
+        ..LOST
+    },
+    End {
+        breaks: "ip netns exec c1 nft 'table inet foreign { chain c { \
+                 type filter hook output priority 0; ip daddr 203.0.113.2 meta length > 20 drop; }; }'",
+        mends: "ip netns exec c1 nft delete table inet foreign",
+        ends: "; it ended at a link of c1:",
+        ..LOST
+    },
+    End {
+        breaks: "ip netns exec c1 nft 'table inet foreign { chain c { \
+                 type filter hook input priority 0; ip saddr 203.0.113.2 meta length > 20 drop; }; }'",
+        mends: "ip netns exec c1 nft delete table inet foreign",
+        ends: "; the answer ended at eth0 of c1:",
+        ..LOST
+    },
+    End {
+        to: "{c2}:80",
+        breaks: "ip netns exec c2 nft 'table inet foreign { chain c { \
+                 type filter hook input priority 0; tcp dport 80 meta length > 20 drop; }; }'",
+        mends: "ip netns exec c2 nft delete table inet foreign",
+        ends: "; it ended at eth0 of c2:",
+        ..LOST
+    },
+    End {
+        breaks: "ip route add blackhole 203.0.113.2",
+        mends: "ip route del blackhole 203.0.113.2",
+        ends: "; it ended at cni0 of the node:",
+        ..LOST
+    },
+    // Nobody answers for that gateway.
+    End {
+        breaks: "ip -n c1 route replace default via 10.88.0.200",
+        mends: "ip -n c1 route replace default via 10.88.0.1",
+        ends: "; it ended at a link of c1: counters, NEIGH_FAILED",
+        traced: false,
+        ..LOST
+    },
+];
+
+/// Runs `doctor` for c1 with one means alone, and returns what it says. Tracing is hidden from it,
+/// or the tables that it would make are there already: it has the process's number before it
+/// starts.
+fn doctor_by(node: &Node, means: Means, to: &str) -> String {
+    let hide = "mount -t tmpfs none /sys/kernel/tracing;";
+    let take = "for family in inet bridge; do nft add table $family netwright-doctor-$$; done;
+        for name in c1 c2; do ip netns exec $name nft add table inet netwright-doctor-$$; done;";
+    let before = match means {
+        Means::Tracepoints => take.to_owned(),
+        Means::Filter => hide.to_owned(),
+        Means::Counters => format!("{hide} {take}"),
+    };
+    let doctor = format!("exec netwright doctor c1 --output json --to {to}");
+    let (_, said) = node.run(&format!("exec unshare -m sh -c '{before} {doctor}'"));
+    let remove = "nft list tables | sed -n \"s/^table \\(.*netwright-doctor.*\\)/delete table \\1/p\"";
+    node.lab.sh(&format!("{remove} | nft -f -"));
+    node.lab.sh(&format!(
+        "for name in c1 c2; do ip netns exec $name sh -c '{remove} | nft -f -'; done"
+    ));
+    said
+}
+
+/// Tries each of these with one means alone. Returns what is not told.
+fn not_told(node: &Node, means: Means) -> Vec<String> {
+    let c2 = address_of(&node.lab.visit("/run/netns/c2"), "eth0", "inet").to_string();
+    let mut wrong = Vec::new();
+    for end in ENDS.iter().filter(|end| end.traced || means != Means::Tracepoints) {
+        node.lab.sh(end.breaks);
+        let said = doctor_by(node, means, &end.to.replace("{c2}", &c2));
+        let counted = format!("{} counters,", end.ends);
+        let by_counters = means == Means::Counters && end.traced;
+        let ends = if by_counters { counted.as_str() } else { end.ends };
+        if !said.contains(ends) {
+            wrong.push(format!("{means:?}, {}: no {ends:?} in {said}", end.breaks));
+        }
+        node.lab.sh(end.mends);
+    }
+    wrong
+}
+
+/// The packet filter and counters do it also in busy traffic of equal sizes; tracepoints do not
+/// tell an answer from other packets of its size.
+#[test]
+fn each_means_alone_tells_where_it_ended() {
+    require!("root", "program:nft", "program:python3", "full", "file:/sys/kernel/tracing");
+    let node = Node::new("doctor-follow-alone");
+    let mut wrong = not_told(&node, Means::Tracepoints);
+    let router = node.lab.visit("/run/netns/outside");
+    let _in = router.start("python3", &["-c", NOISE, "198.51.100.1"]);
+    let others = node.lab.visit("/run/netns/c2");
+    let _out = others.start("python3", &["-c", NOISE, SERVER]);
+    wrong.extend(not_told(&node, Means::Filter));
+    wrong.extend(not_told(&node, Means::Counters));
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 /// The packet filter's trace begins behind this hook.

@@ -19,11 +19,14 @@ fn probes_leave_nothing() {
     let inside = Snapshot::of(&node.c1);
     let bundle = node.lab.dir().join("bundle.json");
     let to = ["--to", "203.0.113.2:80"];
+    let path = bundle.to_str().unwrap();
     for arguments in [
         &["doctor"][..],
-        &["doctor", "c1"],
+        &["doctor", "c1", "--verbose"],
         &[&["doctor"], to.as_slice()].concat(),
-        &["doctor", "--bundle", bundle.to_str().unwrap()],
+        &["doctor", "--bundle", path],
+        &["doctor", "--no-probe", "--strict", "--ignore", "port-hidden", "--output", "json"],
+        &["doctor", "--from", path],
     ] {
         call_in(&node.lab, arguments).succeeded();
     }
@@ -101,6 +104,11 @@ fn who_has_no_rights_hears_what_was_not_seen() {
     let found = said["findings"].as_array().unwrap();
     assert!(!found.is_empty() && found.iter().all(is_unknown), "{said:#}");
     assert_eq!(code, Some(3), "{said:#}");
+    // What changes the kernel tells root alone.
+    let (code, said) = as_nobody(&node, "/etc/hostname", "--watch");
+    assert_eq!(code, Some(3), "{said:#}");
+    assert!(said["msg"].as_str().unwrap().starts_with("listen for changes: "), "{said:#}");
+    assert!(said["details"].as_str().unwrap().contains("root"), "{said:#}");
 }
 
 /// The exit code follows what is told.
@@ -126,7 +134,7 @@ fn what_is_ignored_is_not_told() {
 /// People read it on any terminal, and may stop reading.
 #[test]
 fn the_text_is_ascii_unless_the_terminal_takes_more() {
-    require!("root", "program:nft");
+    require!("root", "program:nft", "program:script");
     let node = Node::new("doctor-text");
     let (done, broken) = node.run("ip -n c1 link set lo down");
     assert!(done, "{broken}");
@@ -157,6 +165,18 @@ fn the_text_is_ascii_unless_the_terminal_takes_more() {
     child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(1), "{errors}");
     assert_eq!(errors, "");
+
+    // A narrow terminal gets whole lines.
+    let doctor = format!("stty cols 40 rows 10; exec {EXECUTABLE} doctor c1 --no-probe");
+    let mut script = node.lab.command("script");
+    script.args(["-qec", &doctor, "/dev/null"]).env_clear().stdin(Stdio::null());
+    script.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("LC_ALL", "C").env("TERM", "dumb");
+    let output = script.output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let shown = String::from_utf8(output.stdout).unwrap().replace('\r', "");
+    for line in ["x loopback-down", "    fix     nsenter --net=/run/netns/c1 ip link set lo up"] {
+        assert!(shown.lines().any(|shown| shown.starts_with(line)), "{line}: {shown}");
+    }
 }
 
 #[test]
@@ -177,6 +197,14 @@ fn what_cannot_be_written_or_found_is_refused() {
         .collect();
     assert_eq!(beside, ["folder"], "something is half written");
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+
+    // A full disk: what is there stays, and nothing is half written beside it.
+    node.lab.sh("mkdir /run/small && mount -t tmpfs -o size=16k none /run/small && \
+                 echo old >/run/small/node.json");
+    let full = "/run/small/node.json";
+    let said = call_in(&node.lab, &["doctor", "--no-probe", "--bundle", full]).failed(3);
+    assert!(said.stderr.contains("node.json"), "{said:#?}");
+    assert_eq!(node.lab.sh("cd /run/small && ls -A && cat node.json"), "node.json\nold\n");
 
     for to in ["203.0.113.2", "203.0.113.2:99999"] {
         let said = call_in(&node.lab, &["doctor", "--to", to]).failed(2);
@@ -205,6 +233,13 @@ fn a_file_that_is_no_scene_is_refused() {
     let folder = scratch.path("");
     let said = scratch.call(&["doctor", "--from", folder.to_str().unwrap()]);
     assert!(said.code != 0 && said.stderr.contains("is not a file"), "{said:#?}");
+    let said = scratch.call(&["doctor", "--from", "/dev/zero"]);
+    assert!(said.code != 0 && said.stderr.contains("is not a file"), "{said:#?}");
+    // It has no bytes on the disk.
+    let large = scratch.write("large", "");
+    std::fs::File::options().write(true).open(&large).unwrap().set_len(1 << 30).unwrap();
+    let said = scratch.call(&["doctor", "--from", large.to_str().unwrap()]);
+    assert!(said.code != 0 && said.stderr.contains("too large"), "{said:#?}");
     let absent = scratch.path("absent");
     let said = scratch.call(&["doctor", "--from", absent.to_str().unwrap()]);
     assert!(said.code != 0 && said.stderr.contains("absent"), "{said:#?}");

@@ -6,10 +6,12 @@
 //! tried. A new situation is a row in one of the tables below `situations/`. The laboratory is the
 //! same for a whole table, so each row undoes all that it did.
 
+mod below;
 mod configured;
 mod filtered;
 mod inside;
 mod linked;
+mod more;
 pub(super) mod node;
 mod pairs;
 mod routed;
@@ -315,6 +317,48 @@ fn plugins_that_cannot_be_used() {
 fn networks_that_are_in_each_others_way() {
     require!("root");
     try_each("doctor-networks", configured::NETWORKS);
+}
+
+/// A rule is about a class of faults, not about one of the list.
+#[test]
+fn others_of_the_same_classes() {
+    require!("root", "full", "program:tc");
+    try_each("doctor-more", more::MORE);
+}
+
+/// Those that kernels without modules do not have.
+#[test]
+fn vm_queues_filters_and_tunnels() {
+    require!(
+        "root",
+        "full",
+        "netem",
+        "clsact",
+        "cls_matchall",
+        "vxlan",
+        "wireguard",
+        "program:python3"
+    );
+    try_each("doctor-below", below::BELOW);
+}
+
+#[test]
+fn vm_checksums_in_a_tunnel() {
+    require!(
+        "root",
+        "full",
+        "vxlan",
+        "program:ovs-vswitchd",
+        "program:ovsdb-server",
+        "program:ethtool"
+    );
+    below::checksums();
+}
+
+#[test]
+fn vm_a_vrf_without_a_default_route() {
+    require!("root", "full", "vrf");
+    below::vrf();
 }
 
 /// All situations are tried, each by one table.

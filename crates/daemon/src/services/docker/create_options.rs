@@ -21,7 +21,7 @@ use plugins::judge;
 use serde_json::{Value, json};
 
 use super::journal::{Network, short};
-use super::pool_config::{Ipam, check_pools, ipam_of};
+use super::pool_config::{check_pools, gives_any_requested, ipam_of};
 
 /// Options that are ours.
 const CONFLIST: &str = "conflist";
@@ -133,7 +133,7 @@ fn listening(list: NetworkList) -> Result<NetworkList, Error> {
     let mut plugins: Vec<Object> = Vec::new();
     for plugin in &list.plugins {
         let mut object = plugin.object.clone();
-        let ipam = ipam_of(&object)?.filter(Ipam::gives_any_requested);
+        let ipam = ipam_of(&object)?.filter(gives_any_requested);
         if ipam.is_some() {
             let mut capabilities: BTreeMap<&str, bool> =
                 plugin.capabilities.iter().map(|name| (name.as_str(), true)).collect();

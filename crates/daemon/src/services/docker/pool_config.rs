@@ -1,68 +1,30 @@
 //! Which plugin gives the addresses of a network list, and which addresses.
 
-use std::net::IpAddr;
-use std::path::Path;
-
 use cni::json::Object;
 use cni::{Error, NetworkList, NetworkName, code};
-use ipam::{RangeSets, RangeSpec};
+use ipam::{Keys, RangeSets};
 use ipnet::IpNet;
 use plugins::ipam::host_local;
-use serde::Deserialize;
 
 use super::create_options::Pools;
 
-/// Where host-local keeps its folders.
-const DATA_DIR: &str = "/var/lib/cni/networks";
-
-/// The keys of `ipam` that matter here.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Ipam {
-    #[serde(rename = "type")]
-    pub(super) plugin_type: String,
-    ranges: Vec<Vec<RangeSpec>>,
-    #[serde(deserialize_with = "ipam::range::deserialize_subnet")]
-    subnet: Option<IpNet>,
-    #[serde(rename = "rangeStart", with = "cni::text::optional_ip")]
-    range_start: Option<IpAddr>,
-    #[serde(rename = "rangeEnd", with = "cni::text::optional_ip")]
-    range_end: Option<IpAddr>,
-    #[serde(with = "cni::text::optional_ip")]
-    gateway: Option<IpAddr>,
-    #[serde(rename = "dataDir")]
-    pub(super) data_dir: String,
+/// Reports whether Docker can choose the addresses.
+pub(super) fn gives_any_requested(ipam: &Keys) -> bool {
+    plugins::info(&ipam.plugin_type).is_some_and(|info| info.gives_any_requested)
 }
 
-impl Ipam {
-    /// Reports whether Docker can choose the addresses.
-    pub(super) fn gives_any_requested(&self) -> bool {
-        plugins::info(&self.plugin_type).is_some_and(|info| info.gives_any_requested)
-    }
+/// Reports whether it is host-local, whose keys are read here.
+pub(super) fn is_host_local(ipam: &Keys) -> bool {
+    ipam.plugin_type == host_local::INFO.name
+}
 
-    /// Reports whether it is host-local, whose keys are read here.
-    pub(super) fn is_host_local(&self) -> bool {
-        self.plugin_type == host_local::INFO.name
-    }
-
-    /// Returns what host-local hands out.
-    pub(super) fn range_sets(self) -> Result<RangeSets, Error> {
-        let mut sets = Vec::new();
-        if self.subnet.is_some() {
-            sets.push(vec![RangeSpec {
-                subnet: self.subnet,
-                range_start: self.range_start,
-                range_end: self.range_end,
-                gateway: self.gateway,
-            }]);
-        }
-        sets.extend(self.ranges);
-        RangeSets::new(sets).map_err(|error| Error::from_chain(code::INVALID_CONFIG, &error))
-    }
+/// Returns what host-local hands out.
+pub(super) fn range_sets(ipam: &Keys) -> Result<RangeSets, Error> {
+    ipam.range_sets().map_err(|error| Error::from_chain(code::INVALID_CONFIG, &error))
 }
 
 /// Reads a plugin's `ipam`.
-pub(super) fn ipam_of(plugin: &Object) -> Result<Option<Ipam>, Error> {
+pub(super) fn ipam_of(plugin: &Object) -> Result<Option<Keys>, Error> {
     let Some(raw) = plugin.get_ignore_case("ipam") else { return Ok(None) };
     let read = cni::json::from_raw(raw);
     read.map_err(|error| {
@@ -71,7 +33,7 @@ pub(super) fn ipam_of(plugin: &Object) -> Result<Option<Ipam>, Error> {
 }
 
 /// Reads which plugin gives addresses in a list: that of the first plugin with an `ipam`.
-pub(super) fn ipam_of_list(list: &NetworkList) -> Result<Option<Ipam>, Error> {
+pub(super) fn ipam_of_list(list: &NetworkList) -> Result<Option<Keys>, Error> {
     for plugin in &list.plugins {
         if let Some(ipam) = ipam_of(&plugin.object)?.filter(|ipam| !ipam.plugin_type.is_empty()) {
             return Ok(Some(ipam));
@@ -86,7 +48,7 @@ pub(super) fn check_pools(list: &NetworkList, pools: &Pools) -> Result<(), Error
         return Ok(());
     }
     let ipam = ipam_of_list(list)?;
-    if !ipam.as_ref().is_some_and(Ipam::gives_any_requested) {
+    if !ipam.as_ref().is_some_and(gives_any_requested) {
         let plugin_type = ipam.as_ref().map_or("nobody", |ipam| ipam.plugin_type.as_str());
         return Err(Error::new(
             code::INVALID_CONFIG,
@@ -99,8 +61,8 @@ pub(super) fn check_pools(list: &NetworkList, pools: &Pools) -> Result<(), Error
             "create the network with --ipam-driver null: then the list gives the addresses",
         ));
     }
-    let Some(ipam) = ipam.filter(Ipam::is_host_local) else { return Ok(()) };
-    let sets = ipam.range_sets()?;
+    let Some(ipam) = ipam.filter(is_host_local) else { return Ok(()) };
+    let sets = range_sets(&ipam)?;
     let has: Vec<IpNet> =
         sets.sets().iter().flat_map(ipam::RangeSet::ranges).map(ipam::Range::subnet).collect();
     let missing = pools.subnets.iter().find(|(subnet, _)| !has.contains(subnet));
@@ -121,12 +83,11 @@ pub(super) fn check_pools(list: &NetworkList, pools: &Pools) -> Result<(), Error
 /// reservation.
 pub(super) fn forget_addresses(list: &NetworkList) {
     let Ok(Some(ipam)) = ipam_of_list(list) else { return };
-    if !ipam.is_host_local() {
+    if !is_host_local(&ipam) {
         return;
     }
-    let data_dir = if ipam.data_dir.is_empty() { DATA_DIR } else { &ipam.data_dir };
     let Ok(name) = NetworkName::new(&list.name) else { return };
-    let store = ipam::Store::new(Path::new(data_dir), &name);
+    let store = ipam::Store::new(&ipam.folder(), &name);
     let unused = store.addresses().is_ok_and(|addresses| addresses.is_empty());
     // The rest of it has no value: the lock, and the last address.
     if unused && let Err(error) = std::fs::remove_dir_all(store.directory()) {

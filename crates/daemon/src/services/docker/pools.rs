@@ -7,6 +7,7 @@
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
 
 use cni::{Error, NetworkName, code};
 use cni_plugin::codes;
@@ -24,7 +25,7 @@ use super::handover::kernel_error;
 use super::holds::{Hold, PoolId, SHARED};
 use super::journal::{Pool, Use};
 use super::network::subnets;
-use super::pool_config::{self, Ipam};
+use super::pool_config;
 use super::sandbox::Engine;
 
 /// Our address space. There is no global one, but Docker wants a name for it.
@@ -47,8 +48,6 @@ const TRIES: usize = 1 << 17;
 const MAX_CHOSEN: usize = 8;
 /// The files that list the host's name servers. Docker takes no subnet that contains one of them.
 const NAME_SERVERS: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
-/// Where host-local keeps its folders.
-const DATA_DIR: &str = "/var/lib/cni/networks";
 
 impl Driver {
     #[expect(clippy::unused_self, reason = "as the other calls")]
@@ -414,10 +413,10 @@ impl Driver {
     }
 
     /// Reads what a network list hands out, and where its reservations are.
-    fn ranges(&self, name: &str) -> Result<(RangeSets, String), Error> {
+    fn ranges(&self, name: &str) -> Result<(RangeSets, PathBuf), Error> {
         let folder = ConfigFolder::scan(&self.conf_dir).map_err(|error| error.to_cni())?;
         let list = folder.find(name).map_err(|error| error.to_cni())?;
-        let ipam = pool_config::ipam_of_list(list)?.filter(Ipam::is_host_local);
+        let ipam = pool_config::ipam_of_list(list)?.filter(pool_config::is_host_local);
         let Some(ipam) = ipam else {
             return Err(Error::new(
                 code::INVALID_CONFIG,
@@ -427,13 +426,12 @@ impl Driver {
                 "create the network with --ipam-driver null: then the list gives the addresses",
             ));
         };
-        let data_dir = ipam.data_dir.clone();
-        Ok((ipam.range_sets()?, if data_dir.is_empty() { DATA_DIR.to_owned() } else { data_dir }))
+        Ok((pool_config::range_sets(&ipam)?, ipam.folder()))
     }
 
     fn folder(&self, name: &str) -> Result<Store, Error> {
         let (_, data_dir) = self.ranges(name)?;
-        Ok(Store::new(data_dir.as_ref(), &NetworkName::new(name)?))
+        Ok(Store::new(&data_dir, &NetworkName::new(name)?))
     }
 
     fn holder_in_folder(&self, pool: &Pool, address: IpAddr) -> Option<String> {

@@ -32,7 +32,7 @@ const ENDINGS: [&str; 3] = ["conf", "conflist", "json"];
 const LEADING: [&str; 3] = ["netwright-multi", "multus", "multus-shim"];
 
 /// Where host-local keeps its folders, one for each network.
-const RECORDS: &str = "/var/lib/cni/networks";
+const RECORDS: &str = ipam::DATA_DIR;
 
 /// Lists the addresses that host-local has given to pods; `None` if that cannot be known.
 pub(super) fn recorded() -> Option<Vec<IpAddr>> {

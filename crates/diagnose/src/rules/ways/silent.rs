@@ -4,9 +4,10 @@
 use std::net::{IpAddr, SocketAddr};
 
 use scene::filter::Hook;
-use scene::{Container, Part, Port, Transport};
+use scene::{Container, Port, Transport};
 
-use super::super::{containers, is_outbound};
+use super::super::inside::speaks;
+use super::super::{asks_links, containers, is_outbound};
 use super::samples;
 use crate::Look;
 use crate::filter::{Carries, End, Layer, Packet, walk};
@@ -17,7 +18,8 @@ use crate::routes::{Routed, look_up};
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
-pub(super) fn asks(look: Look<'_>) -> Vec<Question> {
+/// Each container asks who has its gateway's address, and the gateway for an answer.
+pub(super) fn asks_gateways(look: Look<'_>) -> Vec<Question> {
     let mut questions = Vec::new();
     for container in containers(look) {
         let from = |asked: Asked| Question { from: Some(container.id.clone()), asked };
@@ -25,9 +27,34 @@ pub(super) fn asks(look: Look<'_>) -> Vec<Question> {
             for site in Site::all(look.scene, container, family) {
                 if let Some(gateway) = site.gateway {
                     questions.push(from(Asked::Echo { to: gateway }));
-                    let link = site.attachment.ifname.clone();
-                    questions.push(from(Asked::WhoHas { address: gateway, link }));
+                    if asks_links(look) {
+                        let link = site.attachment.ifname.clone();
+                        questions.push(from(Asked::WhoHas { address: gateway, link }));
+                    }
                 }
+            }
+        }
+    }
+    questions
+}
+
+pub(super) fn gateways(look: Look<'_>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for container in containers(look) {
+        for family in FAMILIES {
+            let sites = Site::all(look.scene, container, family);
+            found.extend(sites.filter_map(|site| gateway(look, &site)));
+        }
+    }
+    found
+}
+
+pub(super) fn asks(look: Look<'_>) -> Vec<Question> {
+    let mut questions = Vec::new();
+    for container in containers(look) {
+        let from = |asked: Asked| Question { from: Some(container.id.clone()), asked };
+        for family in FAMILIES {
+            for site in Site::all(look.scene, container, family) {
                 for port in &site.attachment.ports {
                     let ends = ends(look, &site, port).into_iter().map(|(to, _)| to);
                     questions.extend(ends.filter_map(|to| of_node(port, to)));
@@ -110,7 +137,6 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
     for container in containers(look) {
         for family in FAMILIES {
             for site in Site::all(look.scene, container, family) {
-                found.extend(gateway(look, &site));
                 for port in &site.attachment.ports {
                     let ends = ends(look, &site, port);
                     found.extend(
@@ -192,9 +218,7 @@ fn takes_echo(look: Look<'_>, site: &Site<'_>, gateway: IpAddr) -> bool {
         |hook: Hook, packet: &Packet| walk(&scene.host, Layer::Ip, hook, packet).end == End::Passes;
     let ignores = scene.host.number("net.ipv4.icmp_echo_ignore_all").unwrap_or_default() != 0
         || scene.host.number("net.ipv6.icmp.echo_ignore_all").unwrap_or_default() != 0;
-    let is_hidden = scene.lacks(Part::Nftables, None) || scene.lacks(Part::LegacyIptables, None);
     !ignores
-        && !is_hidden
         && passes(Hook::Prerouting, &asked.between(Some(seen_by), None))
         && passes(Hook::Input, &asked.between(Some(seen_by), None))
         && passes(Hook::Output, &asked.answer().between(None, Some(seen_by)))
@@ -284,7 +308,7 @@ fn port_or_container(
     let answer = look.answers.to(&question)?;
     let lost = match answer {
         // Where nobody listens, another rule says so.
-        Answer::Refused if listens(look, site.container, port) => "was refused".to_owned(),
+        Answer::Refused if listens(site, port) => "was refused".to_owned(),
         other => lost(other)?,
     };
     let called = site.container.called();
@@ -302,13 +326,12 @@ fn port_or_container(
     Some(finding)
 }
 
-/// Says whether a program of the container surely listens on a port at its own address.
-fn listens(look: Look<'_>, container: &Container, port: &Port) -> bool {
-    let Some(inside) = &container.inside else { return false };
-    !look.scene.lacks(Part::Listeners, Some(&container.id))
-        && inside.listeners.iter().any(|listener| {
-            listener.transport == Transport::Tcp
-                && listener.at.port() == port.container
-                && listener.at.ip().is_unspecified()
-        })
+/// Says whether a program of the container surely listens on a port at this address of it.
+fn listens(site: &Site<'_>, port: &Port) -> bool {
+    site.inside.listeners.iter().any(|listener| {
+        listener.transport == Transport::Tcp
+            && listener.at.port() == port.container
+            && listener.at.ip().is_unspecified()
+            && speaks(listener, Some(site.family()))
+    })
 }

@@ -9,7 +9,8 @@ use crate::routes::samples::{route, rule};
 fn found_with(scene: &Scene, all: Vec<(Question, Answer)>) -> Vec<Finding> {
     let answers = Answers { all };
     let look = Look { scene, answers: &answers, only: None, to: None };
-    crate::causes::sort(judge(look), scene).causes.into_iter().map(|one| one.finding).collect()
+    let all = [ROUTES, GATEWAYS, SILENT].iter().flat_map(|rule| rule.findings(look)).collect();
+    crate::causes::sort(all, scene).causes.into_iter().map(|one| one.finding).collect()
 }
 
 fn found(scene: &Scene) -> Vec<Finding> {
@@ -168,12 +169,7 @@ fn each_probe_is_asked_for() {
     let scene = node();
     let none = Answers::default();
     let to = Some("198.51.100.1:80".parse().unwrap());
-    let asked = crate::rules::ways::silent::asks(Look {
-        scene: &scene,
-        answers: &none,
-        only: Some("c2"),
-        to,
-    });
+    let asked = crate::questions(Look { scene: &scene, answers: &none, only: Some("c2"), to });
     let has = |from: Option<&str>, asked_for: Asked| {
         asked.contains(&Question { from: from.map(str::to_owned), asked: asked_for })
     };

@@ -1,4 +1,5 @@
-//! A filter that sends all packets to another link, and other filters by their name.
+//! A filter that sends all packets to another link, and other filters by their name and by what
+//! their first action does.
 
 use super::{TCA_KIND, TCA_OPTIONS, TCMSG, TcHandle, header};
 use crate::wire::{self, Attribute, Message, Writer};
@@ -13,6 +14,10 @@ const ETH_P_ALL: u16 = 3;
 const TCA_U32_SEL: u16 = 5;
 const TCA_U32_ACT: u16 = 7;
 const TCA_MATCHALL_ACT: u16 = 2;
+const TCA_FLOWER_ACT: u16 = 3;
+const TCA_BASIC_ACT: u16 = 3;
+const TCA_FW_ACT: u16 = 4;
+const TCA_BPF_ACT: u16 = 1;
 const TC_U32_TERMINAL: u8 = 1;
 /// TCA_ACT_*.
 const TCA_ACT_KIND: u16 = 1;
@@ -20,7 +25,14 @@ const TCA_ACT_OPTIONS: u16 = 2;
 /// `linux include/uapi/linux/tc_act/tc_mirred.h`.
 const TCA_MIRRED_PARMS: u16 = 2;
 const TCA_EGRESS_REDIR: u32 = 1;
+const TC_ACT_SHOT: u32 = 2;
 const TC_ACT_STOLEN: u32 = 4;
+/// `linux include/uapi/linux/tc_act/tc_gact.h`.
+const TCA_GACT_PARMS: u16 = 2;
+const TCA_GACT_PROB: u16 = 3;
+/// Size of `struct tc_u32_sel` without keys, and of `struct tc_u32_key`.
+const SEL_HEADER: usize = 16;
+const KEY: usize = 16;
 /// Size of `struct tc_u32_sel` with one `struct tc_u32_key`.
 const SEL: usize = 32;
 /// Size of `struct tc_mirred`.
@@ -50,6 +62,12 @@ pub struct FilterInfo {
     pub preference: u16,
     /// What it is: `u32`, `matchall`, `bpf`, …
     pub kind: String,
+    /// The EtherType of the frames that it looks at; 3 (ETH_P_ALL) is every one.
+    pub protocol: u16,
+    /// Whether it takes every frame of that EtherType: a `matchall`, or a `u32` without conditions.
+    pub takes_all: bool,
+    /// Whether its first action always drops.
+    pub drops: bool,
     /// The link it sends packets to, if that is its first action; 0 if that link is gone, and the
     /// packets with it.
     pub redirects_to: Option<u32>,
@@ -96,7 +114,9 @@ impl FilterInfo {
         if message.kind != RTM_NEWTFILTER || wire::u32_at(message.body, 8)? == 0 {
             return None;
         }
-        let preference = u16::try_from(wire::u32_at(message.body, 16)? >> 16).ok()?;
+        let info = wire::u32_at(message.body, 16)?;
+        let preference = u16::try_from(info >> 16).ok()?;
+        let protocol = u16::from_be(u16::try_from(info & 0xffff).ok()?);
         let (mut kind, mut options) = (String::new(), None);
         for attribute in message.attributes(TCMSG) {
             match attribute.kind {
@@ -105,19 +125,47 @@ impl FilterInfo {
                 _ => {}
             }
         }
-        let actions = match kind.as_str() {
-            "u32" => {
+        let mut takes_all = false;
+        let actions = match (kind.as_str(), options) {
+            ("u32", options) => {
                 let options = options?;
                 // Without a selector it is one of u32's own tables.
-                options.find(TCA_U32_SEL)?;
+                takes_all = is_unconditional(options.find(TCA_U32_SEL)?.value);
                 options.find(TCA_U32_ACT)
             }
-            "matchall" => options?.find(TCA_MATCHALL_ACT),
+            ("matchall", options) => {
+                takes_all = true;
+                options?.find(TCA_MATCHALL_ACT)
+            }
+            ("flower", Some(options)) => options.find(TCA_FLOWER_ACT),
+            ("basic", Some(options)) => options.find(TCA_BASIC_ACT),
+            ("fw", Some(options)) => options.find(TCA_FW_ACT),
+            ("bpf", Some(options)) => options.find(TCA_BPF_ACT),
             _ => None,
         };
-        let redirects_to = actions.and_then(|actions| redirect_of(&actions));
-        Some(Self { preference, kind, redirects_to })
+        let is_sender = matches!(kind.as_str(), "u32" | "matchall");
+        let redirects_to = actions.filter(|_| is_sender).and_then(|found| redirect_of(&found));
+        let drops = actions.is_some_and(|actions| is_drop(&actions) == Some(true));
+        Some(Self { preference, kind, protocol, takes_all, drops, redirects_to })
     }
+}
+
+/// Says whether a selector of `u32` compares nothing: the masks of all of its keys are 0.
+fn is_unconditional(sel: &[u8]) -> bool {
+    let keys = usize::from(sel.get(2).copied().unwrap_or(u8::MAX));
+    (0..keys).all(|key| wire::u32_at(sel, SEL_HEADER + key * KEY) == Some(0))
+}
+
+/// Says whether the first of several actions drops what it is given, and not by chance.
+fn is_drop(actions: &Attribute<'_>) -> Option<bool> {
+    let first = actions.nested().next()?;
+    if first.find(TCA_ACT_KIND)?.text() != "gact" {
+        return Some(false);
+    }
+    let options = first.find(TCA_ACT_OPTIONS)?;
+    // `tc_gen`: index, capabilities, action.
+    let action = wire::u32_at(options.find(TCA_GACT_PARMS)?.value, 8)?;
+    Some(action == TC_ACT_SHOT && options.find(TCA_GACT_PROB).is_none())
 }
 
 /// Reads where the first of several actions sends packets.

@@ -5,13 +5,10 @@ use std::path::PathBuf;
 
 use cni::{Route, Version, code};
 use cni_plugin::Call;
-use ipam::{RangeError, RangeSetError, RangeSets, RangeSetsError, RangeSpec};
+use ipam::{DATA_DIR, RangeError, RangeSetError, RangeSets, RangeSetsError, RangeSpec};
 use serde::{Deserialize, Deserializer};
 
 use crate::shared::failure::Failure;
-
-/// The reference keeps its folders here, and so do we.
-const DATA_DIR: &str = "/var/lib/cni/networks";
 
 /// A valid configuration.
 #[derive(Debug)]

@@ -15,6 +15,7 @@ use kernel::tracefs::{Event, What};
 use scene::{Link, Namespace, Scene};
 
 use super::Place;
+use super::flows::is_bridge;
 
 /// EtherTypes (RFC 9542).
 const IPV4: u16 = 0x0800;
@@ -146,6 +147,21 @@ pub(super) fn namespace<'s>(scene: &'s Scene, place: Place<'_>) -> Option<&'s Na
     }
 }
 
+/// Says whether a link leads out of the namespaces that we know.
+fn is_uplink(scene: &Scene, place: Place<'_>, link: &Link) -> bool {
+    !is_bridge(link) && far_end(scene, place, link).is_none()
+}
+
+/// Returns the namespace in which the other end of a veth is, if we know it.
+pub(super) fn far_end<'s>(scene: &'s Scene, place: Place<'_>, link: &Link) -> Option<Place<'s>> {
+    let index = link.peer.filter(|_| link.kind.as_deref() == Some("veth"))?;
+    let mut ends = places(scene).filter(|(other, namespace)| {
+        (*other == place) == link.peer_netnsid.is_none()
+            && namespace.link_of(index).is_some_and(|peer| peer.peer == Some(link.index))
+    });
+    ends.next().map(|(place, _)| place)
+}
+
 impl<'s> Follower<'s, '_> {
     /// Says whether a packet of this length at a link that sends is of ours. A tunnel's link has no
     /// header.
@@ -215,12 +231,12 @@ impl<'s> Follower<'s, '_> {
             return same();
         }
         match last.kind.as_deref() {
-            Some("veth") => received.then(|| self.other_end(way.place, last, name)).flatten(),
+            Some("veth") => received.then(|| self.peer(way.place, last, name)).flatten(),
             Some("macvlan" | "macvtap" | "ipvlan" | "ipvtap" | "vlan") => {
                 if received {
                     self.sibling(last, name)
                 } else {
-                    self.parent(way.place, last, name)
+                    self.peer(way.place, last, name)
                 }
             }
             // Hardware: it has left.
@@ -229,31 +245,20 @@ impl<'s> Follower<'s, '_> {
         }
     }
 
-    /// Returns a veth's other end.
-    fn other_end(
+    /// Returns the link of a name to which another one leads: a veth's other end, or the link
+    /// below.
+    fn peer(
         self,
         here: Place<'_>,
         last: &Link,
         name: &str,
     ) -> Option<(Place<'s>, Option<&'s Link>)> {
+        let is_pair = last.kind.as_deref() == Some("veth");
         places(self.scene).find_map(|(place, namespace)| {
             let link = namespace.link(name)?;
             let is_near = (place == here) == last.peer_netnsid.is_none();
-            let is_it = Some(link.index) == last.peer && link.peer == Some(last.index) && is_near;
-            is_it.then_some((place, Some(link)))
-        })
-    }
-
-    fn parent(
-        self,
-        here: Place<'_>,
-        last: &Link,
-        name: &str,
-    ) -> Option<(Place<'s>, Option<&'s Link>)> {
-        places(self.scene).find_map(|(place, namespace)| {
-            let link = namespace.link(name)?;
-            let is_near = (place == here) == last.peer_netnsid.is_none();
-            (Some(link.index) == last.peer && is_near).then_some((place, Some(link)))
+            let leads_back = !is_pair || link.peer == Some(last.index);
+            (Some(link.index) == last.peer && is_near && leads_back).then_some((place, Some(link)))
         })
     }
 
@@ -286,7 +291,7 @@ impl<'s> Follower<'s, '_> {
             What::Received { link, length, .. } => {
                 !way.received
                     && self.is_received(*length)
-                    && inside.link(link).is_some_and(|link| self.is_uplink(way.place, link))
+                    && inside.link(link).is_some_and(|link| is_uplink(self.scene, way.place, link))
             }
             _ => false,
         };
@@ -308,18 +313,6 @@ impl<'s> Follower<'s, '_> {
             _ => return None,
         };
         self.follow(first, way.place)
-    }
-
-    /// Says whether a link leads out of the namespaces that we know.
-    fn is_uplink(self, place: Place<'_>, link: &Link) -> bool {
-        let is_bridge = link.kind.as_deref() == Some("bridge");
-        let leads_in = link.kind.as_deref() == Some("veth")
-            && places(self.scene).any(|(other, namespace)| {
-                let peer = link.peer.and_then(|index| namespace.link_of(index));
-                (other == place) == link.peer_netnsid.is_none()
-                    && peer.is_some_and(|peer| peer.peer == Some(link.index))
-            });
-        !is_bridge && !leads_in
     }
 }
 

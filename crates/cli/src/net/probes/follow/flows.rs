@@ -54,7 +54,7 @@ pub(super) fn variants(scene: &Scene, flow: &Flow) -> Vec<Flow> {
     all
 }
 
-fn is_bridge(link: &Link) -> bool {
+pub(super) fn is_bridge(link: &Link) -> bool {
     link.kind.as_deref() == Some("bridge")
 }
 

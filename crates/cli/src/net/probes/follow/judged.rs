@@ -4,7 +4,7 @@ use diagnose::Hop;
 use kernel::nft::trace::{Flow, Judged};
 use scene::Scene;
 
-use super::{Place, chain};
+use super::{Place, chain, counted};
 
 /// The kernel's function that asks the rules, and its name for a packet that they drop.
 const FUNCTION: &str = "nft_do_chain";
@@ -75,6 +75,9 @@ fn drop_at(hops: &mut Vec<Hop>, hop: Hop, end: &Judged) {
                     .is_some_and(|(_, reason)| OF_FILTERS.contains(&reason.as_str()));
             if is_by_filter {
                 known.rule = rule;
+                if known.dropped.as_ref().is_some_and(|(by, _)| by == counted::FUNCTION) {
+                    known.dropped = Some((FUNCTION.to_owned(), REASON.to_owned()));
+                }
             }
         }
         None => {

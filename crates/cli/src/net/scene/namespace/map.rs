@@ -3,10 +3,14 @@
 use std::collections::BTreeMap;
 
 use kernel::route::{
-    IpFamily, Link as KernelLink, LinkSettings, NeighbourState, Route as KernelRoute,
+    IpFamily, IpvlanMode as KernelIpvlan, IpvlanReach as KernelReach, Link as KernelLink,
+    LinkSettings, MacvlanMode as KernelMacvlan, NeighbourState, Route as KernelRoute,
     RouteKind as KernelKind, Rule as KernelRule, RuleAction as KernelAction, TABLE_LOCAL,
 };
-use scene::{Address, Link, Neighbour, NextHop, Route, RouteKind, RouteRule, RuleAction};
+use scene::{
+    Address, Ipvlan, IpvlanMode, IpvlanReach, Link, MacvlanMode, Neighbour, NextHop, Route,
+    RouteKind, RouteRule, RuleAction,
+};
 
 /// Puts a link's kernel parameters beside the others, a link's name as it is: its dots are not
 /// replaced.
@@ -35,6 +39,7 @@ pub(super) fn settings_of(
         put("ipv6", "forwarding", ipv6.forwarding);
         if is_node {
             put("ipv6", "proxy_ndp", ipv6.proxy_ndp);
+            put("ipv6", "force_forwarding", ipv6.force_forwarding);
         }
     }
 }
@@ -54,10 +59,44 @@ pub(super) fn to_link(link: KernelLink, addresses: Vec<Address>) -> Link {
         stp: link.bridge.is_some_and(|bridge| bridge.stp),
         vlan_filtering: link.bridge.is_some_and(|bridge| bridge.vlan_filtering),
         vrf_table: link.vrf_table,
+        vlan: link.vlan.map(|vlan| vlan.id),
+        vlans: Vec::new(),
+        macvlan: link.macvlan_mode.map(macvlan),
+        ipvlan: link.ipvlan_mode.zip(link.ipvlan_reach).map(ipvlan),
+        losses: Vec::new(),
+        rate: None,
+        peers: None,
+        remote: link.vxlan.as_ref().and_then(|vxlan| vxlan.group),
+        tx_checksums: None,
+        external: link.vxlan.is_some_and(|vxlan| vxlan.switches.contains(&"external")),
         addresses,
         name: link.name,
         kind: link.kind,
         alias: link.alias,
+    }
+}
+
+fn macvlan(mode: KernelMacvlan) -> MacvlanMode {
+    match mode {
+        KernelMacvlan::Private => MacvlanMode::Private,
+        KernelMacvlan::Vepa => MacvlanMode::Vepa,
+        KernelMacvlan::Bridge => MacvlanMode::Bridge,
+        KernelMacvlan::Passthru => MacvlanMode::Passthru,
+    }
+}
+
+fn ipvlan((mode, reach): (KernelIpvlan, KernelReach)) -> Ipvlan {
+    Ipvlan {
+        mode: match mode {
+            KernelIpvlan::L2 => IpvlanMode::L2,
+            KernelIpvlan::L3 => IpvlanMode::L3,
+            KernelIpvlan::L3s => IpvlanMode::L3s,
+        },
+        reach: match reach {
+            KernelReach::Bridge => IpvlanReach::Bridge,
+            KernelReach::Private => IpvlanReach::Private,
+            KernelReach::Vepa => IpvlanReach::Vepa,
+        },
     }
 }
 

@@ -34,7 +34,7 @@ const MYNET: &str = r#"{"cniVersion": "1.0.0", "name": "mynet", "plugins": [
 const NAMES: &str = "nameserver 203.0.113.2\nnameserver 2001:db8:5::2\n";
 
 /// How long what was mended may take to work: neighbours are asked again, addresses are examined.
-const MENDED: Duration = Duration::from_secs(10);
+pub(super) const MENDED: Duration = Duration::from_secs(10);
 
 /// The pause between tries.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -292,7 +292,7 @@ fn serves(from: &impl Place, to: SocketAddr, name: &str) -> bool {
 }
 
 /// Returns the node's end of a container's link.
-fn host_end(lab: &Lab, name: &str) -> String {
+pub(in crate::doctor) fn host_end(lab: &Lab, name: &str) -> String {
     let links = |command: &str| -> Value { serde_json::from_str(&lab.sh(command)).unwrap() };
     let inside = links(&format!("ip -n {name} -json link show eth0"));
     let all = links("ip -json link");

@@ -71,3 +71,20 @@ fn only_neighbours_that_matter_are_kept() {
     let own = kernel::route::Neighbour { state: NeighbourState::PERMANENT, ..one };
     assert_eq!(neighbour(&own).unwrap().mac.as_deref(), Some("02:00:00:00:00:09"));
 }
+
+#[test]
+fn what_a_link_is_on_a_parent_is_kept() {
+    let mut link = KernelLink::default();
+    link.kind = Some("macvlan".to_owned());
+    link.peer_index = Some(7);
+    link.link_netnsid = Some(0);
+    link.macvlan_mode = Some(KernelMacvlan::Private);
+    let mapped = to_link(link.clone(), Vec::new());
+    assert_eq!((mapped.peer, mapped.peer_netnsid), (Some(7), Some(0)));
+    assert_eq!((mapped.macvlan, mapped.ipvlan), (Some(MacvlanMode::Private), None));
+    link.macvlan_mode = None;
+    link.ipvlan_mode = Some(KernelIpvlan::L3s);
+    link.ipvlan_reach = Some(KernelReach::Vepa);
+    let ipvlan = Ipvlan { mode: IpvlanMode::L3s, reach: IpvlanReach::Vepa };
+    assert_eq!(to_link(link, Vec::new()).ipvlan, Some(ipvlan));
+}

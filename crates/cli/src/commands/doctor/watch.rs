@@ -1,0 +1,166 @@
+//! `doctor --watch`: waits for changes, as the kernel tells them.
+
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use cni_invoke::PLUGIN_DIRS;
+use cni_plugin::codes;
+use diagnose::Diagnosis;
+use kernel::NetlinkError;
+use kernel::events::ChangeListener;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::failure::Failure;
+use crate::net::session::Session;
+
+/// The tables with which probes are followed: their names begin so.
+const OWN_TABLES: &str = "netwright-doctor-";
+
+/// Changes come in bursts: a look waits until nothing changed for so long, but no longer than this
+/// in all, where something changes all the time.
+const QUIET: Duration = Duration::from_millis(300);
+const MOST: Duration = Duration::from_secs(3);
+
+/// Hears of changes of the node and its containers, and of signals that ask to end.
+#[derive(Debug)]
+pub(super) struct Watch {
+    changes: ChangeListener,
+    inotify: OwnedFd,
+    folders: Vec<PathBuf>,
+    stop: UnixStream,
+}
+
+/// What came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Came {
+    Stop,
+    Change,
+    Nothing,
+}
+
+impl Watch {
+    /// Begins to listen. `ignored` is the file of findings that are not told.
+    pub(super) fn begin(session: &Session, ignored: &Path) -> Result<Self, Failure> {
+        let failed = |what: &'static str| {
+            move |error: std::io::Error| Failure::new(cni::code::IO_FAILURE, what).because(error)
+        };
+        let changes = ChangeListener::open(OWN_TABLES).map_err(|error| unheard(&error))?;
+        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
+            .map_err(|errno| failed("watch folders")(errno.into()))?;
+        let stop = signals().map_err(failed("catch signals"))?;
+        let attachments = session.runtime.cache().results_dir().to_owned();
+        let dockers = session.roots.run.join("docker/records/endpoints");
+        let mut folders = vec![session.conf_dir.clone(), attachments, dockers];
+        folders.extend(ignored.parent().map(Path::to_owned));
+        folders.extend(PLUGIN_DIRS.iter().map(PathBuf::from));
+        let watch = Watch { changes, inotify, folders, stop };
+        watch.renew();
+        Ok(watch)
+    }
+
+    /// Watches the folders that are there by now; called before each look, so that no change is
+    /// missed.
+    fn renew(&self) {
+        let events = WatchFlags::CREATE
+            | WatchFlags::CLOSE_WRITE
+            | WatchFlags::ATTRIB
+            | WatchFlags::MOVED_TO
+            | WatchFlags::MOVED_FROM
+            | WatchFlags::DELETE;
+        for folder in &self.folders {
+            // One that is missing may be there at the next look.
+            let _ = inotify::add_watch(&self.inotify, folder, events);
+        }
+    }
+
+    /// Waits until something has changed and it is quiet again. Says whether to look: a signal ends
+    /// the waiting, and then nobody wants to know.
+    pub(super) fn wait(&mut self) -> Result<bool, Failure> {
+        loop {
+            match self.poll(None)? {
+                Came::Stop => return Ok(false),
+                Came::Change => break,
+                Came::Nothing => {}
+            }
+        }
+        let latest = Instant::now() + MOST;
+        loop {
+            let left = latest.saturating_duration_since(Instant::now());
+            match self.poll(Some(left.min(QUIET)))? {
+                Came::Stop => return Ok(false),
+                Came::Change if !left.is_zero() => {}
+                Came::Change | Came::Nothing => break,
+            }
+        }
+        self.renew();
+        Ok(true)
+    }
+
+    /// Waits for the next event, no longer than this.
+    fn poll(&mut self, timeout: Option<Duration>) -> Result<Came, Failure> {
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let [route, filter] = self.changes.descriptors();
+        let mut sources = [
+            PollFd::new(&self.stop, PollFlags::IN),
+            PollFd::new(&route, PollFlags::IN),
+            PollFd::new(&filter, PollFlags::IN),
+            PollFd::new(&self.inotify, PollFlags::IN),
+        ];
+        // A signal that interrupts it has written to its socket; otherwise it is waited again.
+        let _ = poll(&mut sources, timeout.as_ref());
+        let is_stopped = !sources[0].revents().is_empty();
+        if is_stopped {
+            return Ok(Came::Stop);
+        }
+        let heard = self.changes.heard().map_err(|error| unheard(&error))?;
+        let written = self.written();
+        Ok(if heard || written { Came::Change } else { Came::Nothing })
+    }
+
+    /// Takes note of what happened in folders. What a program writes beside a file, to rename it
+    /// then, does not count, nor do locks.
+    fn written(&self) -> bool {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut reader = inotify::Reader::new(&self.inotify, &mut buffer);
+        let mut written = false;
+        while let Ok(event) = reader.next() {
+            let name = event.file_name().map(|name| name.to_string_lossy().into_owned());
+            written |= name.is_none_or(|name| !is_passing(&name));
+        }
+        written
+    }
+}
+
+fn unheard(error: &NetlinkError) -> Failure {
+    Failure::of(codes::KERNEL, error).context("listen for changes")
+}
+
+/// Says whether a file is there only while somebody works.
+fn is_passing(name: &str) -> bool {
+    name.starts_with('.') || name == "lock" || name.ends_with(".lock")
+}
+
+/// Returns a socket that becomes readable when a signal asks to end.
+fn signals() -> std::io::Result<UnixStream> {
+    let (signals, notices) = UnixStream::pair()?;
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::low_level::pipe::register(signal, notices.try_clone()?)?;
+    }
+    Ok(signals)
+}
+
+/// What is compared of two looks: times and evidence differ each time.
+pub(super) fn told(diagnosis: &Diagnosis) -> Vec<String> {
+    let mut told = Vec::new();
+    for cause in &diagnosis.causes {
+        for finding in std::iter::once(&cause.finding).chain(&cause.explains) {
+            told.push(format!("{} {} {:?}", finding.id, finding.object, finding.hits));
+        }
+    }
+    told
+}

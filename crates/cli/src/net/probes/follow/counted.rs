@@ -1,0 +1,423 @@
+//! Where a packet went, by counting, where the kernel tells nothing else.
+//!
+//! In each namespace on the way a tap ([`kernel::tap`]) counts the probes' packets at each link, and
+//! those of their answers, but nobody else's: so busy traffic does not matter. Where they are last
+//! seen, they ended. The entry of the tracked connection says whether a packet has passed all
+//! filters of the node although translation has made it another one, and whether it was answered.
+//!
+//! Why they ended there, counters of the kernel and of rules may tell ([`counters`]), and entries of
+//! neighbours that do not answer. Counters are everybody's: they count only if they stood still just
+//! before the probes were sent.
+
+mod counters;
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use diagnose::routes::{Routed, look_up};
+use diagnose::{Answer, Hop};
+use kernel::conntrack::{ConntrackSocket, Flow as Tracked, FlowFilter};
+use kernel::netns::{Netns, within};
+use kernel::nflog::Packet as Headers;
+use kernel::nft::trace::{Flow, Protocol};
+use kernel::route::{IpFamily, RouteSocket};
+use kernel::tap::{Seen, Tap};
+use scene::{Link, Namespace, Scene};
+
+use super::flows::is_bridge;
+use super::sockets::Packet;
+use super::{Place, Probe, chain};
+use counters::{Counters, Rule};
+
+/// In place of the kernel's function, which is not known.
+pub(super) const FUNCTION: &str = "counters";
+/// The kernel's names of reasons.
+const BY_FILTER: &str = "NETFILTER_DROP";
+const NO_NEIGHBOUR: &str = "NEIGH_FAILED";
+const UNKNOWN: &str = "NOT_SPECIFIED";
+
+/// How long counters are watched before anything is sent.
+const QUIET: Duration = Duration::from_millis(50);
+
+/// Of how many probes the tracked connection is looked for: the kernel walks all of them.
+const MOST_TRACKED: usize = 16;
+/// linux include/uapi/linux/netfilter/nf_conntrack_common.h IPS_SEEN_REPLY.
+const ANSWERED: u32 = 1 << 1;
+
+/// linux include/uapi/linux/neighbour.h NUD_INCOMPLETE and NUD_FAILED.
+const WAITS: u16 = 0x01 | 0x20;
+
+/// Namespaces that are watched while probes are sent.
+#[derive(Debug)]
+pub(super) struct Watch<'s> {
+    scene: &'s Scene,
+    posts: Vec<Post<'s>>,
+}
+
+/// A namespace.
+#[derive(Debug)]
+struct Post<'s> {
+    place: Place<'s>,
+    netns: Option<Netns>,
+    namespace: &'s Namespace,
+    tap: Tap,
+    before: [Counters; 2],
+}
+
+/// What was counted.
+#[derive(Debug)]
+pub(super) struct Counted<'s> {
+    scene: &'s Scene,
+    places: Vec<Told<'s>>,
+    /// Of each probe, what is known of its tracked connection.
+    connections: Vec<Connection>,
+}
+
+/// What was counted in a namespace.
+#[derive(Debug)]
+struct Told<'s> {
+    place: Place<'s>,
+    namespace: &'s Namespace,
+    frames: Vec<Frame>,
+    /// The kernel's reason for drops, by a counter that has moved, and by how much.
+    reason: Option<(&'static str, u64)>,
+    /// The rule that drops whose counter has moved, and by how much.
+    rule: Option<(Rule, u64)>,
+    /// Neighbours that do not answer.
+    silent: Vec<IpAddr>,
+}
+
+/// A packet at a link.
+#[derive(Debug, Clone, Copy)]
+struct Frame {
+    link: u32,
+    outgoing: bool,
+    for_another: bool,
+    headers: Headers,
+    identifier: Option<u16>,
+}
+
+/// What is known of a tracked connection of the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Connection {
+    /// Nobody could look, or did.
+    Unknown,
+    /// There is none: its first packet has not passed all filters, or is not tracked.
+    None,
+    /// Its first packet has passed them.
+    Passed,
+    /// An answer has come as well.
+    Answered,
+}
+
+/// Where a packet was last.
+#[derive(Debug, Clone, Copy)]
+struct Last<'s, 't> {
+    told: &'t Told<'s>,
+    link: Option<&'s Link>,
+    outgoing: bool,
+    back: bool,
+    /// A copy of it was seen further on, which was for another.
+    copied: bool,
+}
+
+/// Runs in a namespace; `None`: the node's.
+fn inside<T>(netns: Option<&Netns>, work: impl FnOnce() -> T) -> Option<T> {
+    match netns {
+        None => Some(work()),
+        Some(netns) => within(netns, work).ok(),
+    }
+}
+
+impl<'s> Watch<'s> {
+    /// Begins to count in all namespaces that the probes may pass.
+    pub(super) fn begin(scene: &'s Scene, probes: &[Probe<'s>]) -> Self {
+        let places = super::places(probes).into_iter();
+        let mut posts: Vec<Post<'s>> =
+            places.filter_map(|place| Post::open(scene, place, probes)).collect();
+        std::thread::sleep(QUIET);
+        for post in &mut posts {
+            post.before[1] = post.counters();
+        }
+        Watch { scene, posts }
+    }
+
+    /// Returns what was counted since then. A probe with an answer has not ended anywhere.
+    pub(super) fn end(self, probes: &[Probe<'_>], answers: &[Option<Answer>]) -> Counted<'s> {
+        let mut conntrack = ConntrackSocket::open().ok();
+        let connection = |(number, probe): (usize, &Probe<'_>)| match &mut conntrack {
+            Some(socket) if number < MOST_TRACKED => connection(socket, probe),
+            _ => Connection::Unknown,
+        };
+        let mut counted = Counted {
+            scene: self.scene,
+            connections: probes.iter().enumerate().map(connection).collect(),
+            places: self.posts.into_iter().map(Post::told).collect(),
+        };
+        let lost = probes.iter().zip(answers).enumerate();
+        let ends: Vec<Place<'s>> = lost
+            .filter(|(_, (_, answer))| answer.is_none())
+            .filter_map(|(number, (probe, _))| counted.follow(number, &probe.way()).1)
+            .collect();
+        counted.forget_others(&ends);
+        counted
+    }
+}
+
+impl Probe<'_> {
+    fn way(&self) -> Way<'_> {
+        Way {
+            from: self.from,
+            flows: &self.flows,
+            asks_names: matches!(self.packet, Packet::Name(_)),
+        }
+    }
+}
+
+/// What is counted of a probe.
+#[derive(Debug, Clone, Copy)]
+struct Way<'p> {
+    from: Place<'p>,
+    flows: &'p [Flow],
+    /// It is a question for a name: a server may keep silent.
+    asks_names: bool,
+}
+
+impl<'s> Post<'s> {
+    fn open(scene: &'s Scene, place: Place<'s>, probes: &[Probe<'s>]) -> Option<Self> {
+        let namespace = chain::namespace(scene, place)?;
+        let netns = match place {
+            None => None,
+            Some(id) => Some(Netns::open(Path::new(&scene.container(id)?.netns)).ok()?),
+        };
+        let seen = probes.iter().filter(|probe| probe.may_be_seen_at(place));
+        let flows: Vec<Flow> = seen.flat_map(|probe| probe.flows.iter().copied()).collect();
+        let open = || Some((Tap::open(&flows).ok()?, Counters::read(namespace)));
+        let (tap, first) = inside(netns.as_ref(), open)??;
+        Some(Post { place, netns, namespace, tap, before: [first, Counters::default()] })
+    }
+
+    fn counters(&self) -> Counters {
+        inside(self.netns.as_ref(), || Counters::read(self.namespace)).unwrap_or_default()
+    }
+
+    fn told(self) -> Told<'s> {
+        let after = self.counters();
+        let silent = || {
+            let mut socket = RouteSocket::open().ok()?;
+            let mut all = socket.neighbours(IpFamily::V4, None).unwrap_or_default();
+            all.extend(socket.neighbours(IpFamily::V6, None).unwrap_or_default());
+            Some(all.into_iter().filter(|one| one.state.0 & WAITS != 0).map(|one| one.address))
+        };
+        let silent = inside(self.netns.as_ref(), silent).flatten();
+        let frame = |seen: Seen| Frame {
+            link: seen.ifindex,
+            outgoing: seen.outgoing,
+            for_another: seen.for_another,
+            headers: seen.packet,
+            identifier: seen.identifier,
+        };
+        Told {
+            place: self.place,
+            namespace: self.namespace,
+            frames: self.tap.seen().unwrap_or_default().into_iter().map(frame).collect(),
+            reason: counters::reason(&self.before, &after),
+            rule: counters::rule(&self.before, &after),
+            silent: silent.into_iter().flatten().collect(),
+        }
+    }
+}
+
+/// Looks for the tracked connection of a probe.
+fn connection(socket: &mut ConntrackSocket, probe: &Probe<'_>) -> Connection {
+    let Some(flow) = probe.flows.first() else { return Connection::Unknown };
+    let protocol = match (flow.protocol, flow.source.is_ipv4()) {
+        (Protocol::Tcp, _) => 6,
+        (Protocol::Udp, _) => 17,
+        (Protocol::Echo, true) => 1,
+        (Protocol::Echo, false) => 58,
+        _ => return Connection::Unknown,
+    };
+    let filter = FlowFilter {
+        protocol: Some(protocol),
+        source: Some(flow.source),
+        destination: Some(flow.destination),
+        ..FlowFilter::all(IpFamily::of(flow.source))
+    };
+    let is_own = |one: &&Tracked| {
+        let number = match flow.protocol {
+            Protocol::Echo => one.original.identifier,
+            _ => one.original.source_port,
+        };
+        number == Some(flow.source_port)
+    };
+    match socket.flows(&filter) {
+        Err(_) => Connection::Unknown,
+        Ok(all) => match all.iter().find(is_own) {
+            None => Connection::None,
+            Some(one) if one.status & ANSWERED != 0 => Connection::Answered,
+            Some(_) => Connection::Passed,
+        },
+    }
+}
+
+impl<'s> Counted<'s> {
+    /// Returns the places that a packet passed, and after them those that its answer passed. `number`
+    /// is that of the probe, which was not answered.
+    pub(super) fn hops(&self, number: usize, probe: &Probe<'_>) -> Vec<Hop> {
+        let way = probe.way();
+        let (mut hops, end) = self.follow(number, &way);
+        if let (Some(place), Some(hop)) = (end, hops.last_mut()) {
+            self.say_why(hop, place, way.flows);
+        }
+        hops
+    }
+
+    /// Returns the places that a packet and its answer passed, and the namespace where the last of
+    /// them is the end; `None`: it may have gone on.
+    fn follow(&self, number: usize, way: &Way<'_>) -> (Vec<Hop>, Option<Place<'s>>) {
+        let connection = self.connections.get(number).copied().unwrap_or(Connection::Unknown);
+        let (mut hops, last) = self.passed(way);
+        let beyond = match last {
+            // Not even a link of the sender has sent it.
+            None => Some((way.from, false)),
+            // The answer came to a port that is known to the node alone.
+            Some(last) if connection == Connection::Answered && !last.back => Some((None, true)),
+            Some(_) => None,
+        };
+        let end = match (beyond, last) {
+            (Some((place, back)), _) => {
+                let told = self.places.iter().find(|told| told.place == place);
+                hops.extend(told.map(|told| hop(told.place, None, back)));
+                told
+            }
+            (None, Some(last)) if self.is_end(&last, way, connection) => Some(last.told),
+            (None, _) => None,
+        };
+        (hops, end.map(|told| told.place))
+    }
+
+    /// Returns the places at which packets of flows were seen, and the last one.
+    fn passed(&self, way: &Way<'_>) -> (Vec<Hop>, Option<Last<'s, '_>>) {
+        // From the sender by the node to the other container.
+        let mut ordered: Vec<&Told<'s>> = self.places.iter().collect();
+        ordered.sort_by_key(|told| (told.place != way.from, told.place.is_some()));
+        let mut hops = Vec::new();
+        let mut last: Option<Last<'s, '_>> = None;
+        for back in [false, true] {
+            for told in ordered.iter().copied() {
+                for frame in told.frames.iter().filter(|frame| frame.is_of(way.flows, back)) {
+                    let link = told.namespace.link_of(frame.link);
+                    // A bridge sends copies to all its ports while it does not know the right one.
+                    if frame.for_another && link.is_some_and(|link| link.master.is_none()) {
+                        last = last.map(|last| Last { copied: true, ..last });
+                        continue;
+                    }
+                    let hop = hop(told.place, link, back);
+                    if hops.last() != Some(&hop) {
+                        hops.push(hop);
+                    }
+                    let outgoing = frame.outgoing;
+                    last = Some(Last { told, link, outgoing, back, copied: false });
+                }
+            }
+            ordered.reverse();
+        }
+        (hops, last)
+    }
+
+    /// Says whether a packet surely went no further.
+    fn is_end(&self, last: &Last<'s, '_>, way: &Way<'_>, connection: Connection) -> bool {
+        let place = last.told.place;
+        if last.outgoing {
+            let is_watched = |end: Place<'_>| self.places.iter().any(|told| told.place == end);
+            let is_short = |link: &Link| {
+                is_bridge(link) || chain::far_end(self.scene, place, link).is_some_and(is_watched)
+            };
+            return !last.copied && last.link.is_some_and(is_short);
+        }
+        if last.back {
+            // What a server of names answered is for the first try to judge.
+            return !(way.asks_names && place == way.from);
+        }
+        let is_there = |flow: &Flow| last.told.namespace.owner_of(flow.destination).is_some();
+        if way.flows.iter().any(is_there) {
+            return !way.asks_names;
+        }
+        match connection {
+            // Translation has given it another port.
+            Connection::Passed | Connection::Answered => false,
+            Connection::None => true,
+            Connection::Unknown => !translates(last.told.namespace),
+        }
+    }
+
+    /// Forgets counters that do not account for all packets that ended in their namespace: then
+    /// some of these ended for another reason, and it is not known which.
+    fn forget_others(&mut self, ends: &[Place<'_>]) {
+        for told in &mut self.places {
+            let ended = ends.iter().filter(|end| **end == told.place).count();
+            let ended = u64::try_from(ended).unwrap_or(u64::MAX);
+            told.reason = told.reason.filter(|(_, moved)| ended <= *moved);
+            told.rule = told.rule.take().filter(|(_, moved)| ended <= *moved);
+        }
+    }
+
+    /// Says why a packet ended at a hop, as far as that is known.
+    fn say_why(&self, hop: &mut Hop, place: Place<'_>, flows: &[Flow]) {
+        let Some(told) = self.places.iter().find(|told| told.place == place) else { return };
+        let reason = match (&told.rule, told.reason) {
+            (Some((rule, _)), _) => {
+                hop.rule = Some(rule.clone());
+                BY_FILTER
+            }
+            (None, Some((reason, _))) => reason,
+            (None, None) if told.waits(flows, hop.back) => NO_NEIGHBOUR,
+            (None, None) => UNKNOWN,
+        };
+        hop.dropped = Some((FUNCTION.to_owned(), reason.to_owned()));
+    }
+}
+
+impl Frame {
+    /// Says whether it is one of flows, on this way.
+    fn is_of(&self, flows: &[Flow], back: bool) -> bool {
+        flows.iter().any(|flow| flow.way_of(&self.headers, self.identifier) == Some(back))
+    }
+}
+
+impl Told<'_> {
+    /// Says whether a packet of flows, or its answer, waits for a neighbour that does not answer.
+    fn waits(&self, flows: &[Flow], back: bool) -> bool {
+        flows.iter().any(|flow| {
+            let to = if back { flow.source } else { flow.destination };
+            let by = match look_up(self.namespace, None, to, None, Some(0)) {
+                Routed::By { via: Some(via), .. } => via,
+                _ => to,
+            };
+            self.silent.contains(&by)
+        })
+    }
+}
+
+fn hop(place: Place<'_>, link: Option<&Link>, back: bool) -> Hop {
+    Hop {
+        container: place.map(str::to_owned),
+        link: link.map(|link| link.name.clone()),
+        dropped: None,
+        rule: None,
+        back,
+    }
+}
+
+/// Says whether a namespace's rules may translate addresses and ports.
+fn translates(namespace: &Namespace) -> bool {
+    let chains = namespace.filter.tables.iter().flat_map(|table| &table.chains);
+    let mut bases = chains.filter_map(|chain| chain.base.as_ref());
+    bases.any(|base| base.kind == "nat")
+        || namespace.filter.legacy.iter().any(|table| table.name == "nat")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,275 @@
+//! Asks all on a link who has an address: by ARP (RFC 826) or neighbour solicitation (RFC 4861).
+//!
+//! The kernel's table of neighbours is not asked: of several answers it keeps one.
+
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::{Duration, Instant};
+
+use diagnose::Answer;
+use kernel::MacAddr;
+use kernel::packet::{Filter, MAX_FRAME, PacketSocket};
+use kernel::route::RouteSocket;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// How often it is asked, and how long an answer is waited for each time.
+const TRIES: u32 = 2;
+const WAIT: Duration = Duration::from_millis(500);
+
+/// How long others may take that answer too.
+const OTHERS: Duration = Duration::from_millis(100);
+
+/// How many hardware addresses are told: a container may answer with any number.
+const MOST: usize = 8;
+
+/// The header of Ethernet, and what a packet socket puts before it.
+const ETHERNET: usize = 14;
+const BUFFER: usize = MAX_FRAME + 64;
+
+const ETH_P_ARP: u16 = 0x0806;
+const ETH_P_IPV6: u16 = 0x86dd;
+
+/// Ethernet, IPv4, and the lengths of their addresses (RFC 826).
+const ARP_HEAD: [u8; 6] = [0, 1, 8, 0, 6, 4];
+const ARP_REQUEST: [u8; 2] = [0, 1];
+const ARP_REPLY: [u8; 2] = [0, 2];
+
+/// RFC 4861 §4.3, §4.4 and §4.6.1.
+const SOLICITATION: u8 = 135;
+const ADVERTISEMENT: u8 = 136;
+const SOURCE_LINK: [u8; 2] = [1, 1];
+const TARGET_LINK: [u8; 2] = [2, 1];
+
+/// ICMPv6 in IP's header, and the hop limit that shows that no router has passed it on.
+const ICMPV6: u8 = 58;
+const HOPS: u8 = 255;
+
+/// How long a solicitation with the hardware address is, in bytes.
+const SOLICITATION_LENGTH: u16 = 32;
+
+/// Asks on a link of the calling thread's namespace.
+pub(super) fn ask(address: IpAddr, link: &str) -> Answer {
+    match exchange(address, link) {
+        Ok(macs) => Answer::Owners { macs: macs.iter().map(ToString::to_string).collect() },
+        Err(reason) => Answer::NotAsked { reason },
+    }
+}
+
+fn told(error: &dyn Error) -> String {
+    cni::Error::from_chain(cni::code::IO_FAILURE, error).msg
+}
+
+fn exchange(address: IpAddr, name: &str) -> Result<BTreeSet<MacAddr>, String> {
+    let mut routes = RouteSocket::open().map_err(|error| told(&error))?;
+    let link = routes.link_by_name(name).map_err(|error| told(&error))?;
+    let link = link.ok_or_else(|| format!("there is no link {name}"))?;
+    let mac = link.mac.ok_or_else(|| format!("{name} has no hardware address"))?;
+    let own = routes.addresses(Some(link.index)).map_err(|error| told(&error))?;
+    let usable = own.iter().filter(|one| !one.tentative() && !one.dad_failed());
+    let own: Vec<ipnet::IpNet> = usable.map(|one| one.address).collect();
+    let (question, filter) = match address {
+        IpAddr::V4(target) => (request(mac, source_v4(&own, target), target), Filter::arp()),
+        IpAddr::V6(target) => {
+            let source = source_v6(&own);
+            let source = source.ok_or_else(|| format!("{name} has no IPv6 address"))?;
+            (solicitation(mac, source, target), Filter::advertisements())
+        }
+    };
+    let socket = PacketSocket::open(link.index, &filter).map_err(|error| told(&error))?;
+    let mut found = BTreeSet::new();
+    for _ in 0..TRIES {
+        socket.send(&question).map_err(|error| told(&error))?;
+        listen(&socket, address, &mut found)?;
+        if !found.is_empty() {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// Gathers answers until nobody answers any more.
+fn listen(
+    socket: &PacketSocket,
+    address: IpAddr,
+    found: &mut BTreeSet<MacAddr>,
+) -> Result<(), String> {
+    let mut buffer = vec![0; BUFFER];
+    let mut end = Instant::now() + WAIT;
+    while found.len() < MOST {
+        let left = end.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).ok();
+        let ready = poll(&mut [PollFd::new(socket, PollFlags::IN)], timeout.as_ref());
+        if left.is_zero() || ready.is_ok_and(|ready| ready == 0) {
+            break;
+        }
+        let frame = socket.receive(&mut buffer).map_err(|error| told(&error))?;
+        if let Some(mac) = frame.and_then(|frame| owner(frame.octets, address))
+            && found.insert(mac)
+        {
+            end = end.min(Instant::now() + OTHERS);
+        }
+    }
+    Ok(())
+}
+
+/// The address of ours with which the kernel would ask: one in the other's subnet. Without one it
+/// is asked as by a host that looks for an address (RFC 5227 §2.1.1).
+fn source_v4(own: &[ipnet::IpNet], target: Ipv4Addr) -> Ipv4Addr {
+    let near = own.iter().find(|net| net.contains(&IpAddr::V4(target)));
+    match near.map(ipnet::IpNet::addr) {
+        Some(IpAddr::V4(address)) => address,
+        _ => Ipv4Addr::UNSPECIFIED,
+    }
+}
+
+/// The link-local address, or another one.
+fn source_v6(own: &[ipnet::IpNet]) -> Option<Ipv6Addr> {
+    let all = || {
+        own.iter().filter_map(|net| match net.addr() {
+            IpAddr::V6(address) => Some(address),
+            IpAddr::V4(_) => None,
+        })
+    };
+    all().find(Ipv6Addr::is_unicast_link_local).or_else(|| all().next())
+}
+
+fn ethernet(to: [u8; 6], from: MacAddr, ethertype: u16) -> Vec<u8> {
+    let mut frame = to.to_vec();
+    frame.extend_from_slice(&from.0);
+    frame.extend_from_slice(&ethertype.to_be_bytes());
+    frame
+}
+
+fn request(mac: MacAddr, source: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
+    let mut frame = ethernet([0xff; 6], mac, ETH_P_ARP);
+    frame.extend_from_slice(&ARP_HEAD);
+    frame.extend_from_slice(&ARP_REQUEST);
+    frame.extend_from_slice(&mac.0);
+    frame.extend_from_slice(&source.octets());
+    frame.extend_from_slice(&[0; 6]);
+    frame.extend_from_slice(&target.octets());
+    frame
+}
+
+fn solicitation(mac: MacAddr, source: Ipv6Addr, target: Ipv6Addr) -> Vec<u8> {
+    // RFC 4291 §2.7.1 and RFC 2464 §7.
+    let [.., a, b, c] = target.octets();
+    let node = [0xff, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c];
+    let mut message = vec![SOLICITATION, 0, 0, 0, 0, 0, 0, 0];
+    message.extend_from_slice(&target.octets());
+    message.extend_from_slice(&SOURCE_LINK);
+    message.extend_from_slice(&mac.0);
+    let sum = checksum(&source.octets(), &node, &message);
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let mut frame = ethernet([0x33, 0x33, 0xff, a, b, c], mac, ETH_P_IPV6);
+    frame.extend_from_slice(&[0x60, 0, 0, 0]);
+    frame.extend_from_slice(&SOLICITATION_LENGTH.to_be_bytes());
+    frame.extend_from_slice(&[ICMPV6, HOPS]);
+    frame.extend_from_slice(&source.octets());
+    frame.extend_from_slice(&node);
+    frame.extend_from_slice(&message);
+    frame
+}
+
+/// The checksum of ICMPv6 (RFC 8200 §8.1, RFC 1071).
+fn checksum(source: &[u8; 16], to: &[u8; 16], message: &[u8]) -> u16 {
+    let [high, low] = SOLICITATION_LENGTH.to_be_bytes();
+    let rest = [0, 0, high, low, 0, 0, 0, ICMPV6];
+    let mut sum: u32 = 0;
+    for part in [source.as_slice(), to.as_slice(), rest.as_slice(), message] {
+        for pair in part.chunks_exact(2) {
+            sum += u32::from(u16::from_be_bytes([pair[0], pair[1]]));
+        }
+    }
+    while 0xffff < sum {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !u16::try_from(sum).unwrap_or(u16::MAX)
+}
+
+/// Returns who says in a frame that it has an address.
+fn owner(frame: &[u8], address: IpAddr) -> Option<MacAddr> {
+    let packet = frame.get(ETHERNET..)?;
+    let mac = |bytes: &[u8]| <[u8; 6]>::try_from(bytes).ok().map(MacAddr);
+    match address {
+        IpAddr::V4(target) => {
+            let is_reply = packet.get(..6)? == ARP_HEAD && packet.get(6..8)? == ARP_REPLY;
+            let is_of = packet.get(14..18)? == target.octets();
+            (is_reply && is_of).then(|| mac(packet.get(8..14)?)).flatten()
+        }
+        IpAddr::V6(target) => {
+            let message = packet.get(40..)?;
+            let is_answer =
+                packet.get(6) == Some(&ICMPV6) && message.first() == Some(&ADVERTISEMENT);
+            if !is_answer || message.get(8..24)? != target.octets() {
+                return None;
+            }
+            match message.get(24..26) {
+                Some(option) if option == TARGET_LINK => mac(message.get(26..32)?),
+                _ => mac(frame.get(6..12)?),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+    const OTHER: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+
+    #[test]
+    fn a_request_is_answered_by_the_owner_alone() {
+        let target: Ipv4Addr = "10.88.0.1".parse().unwrap();
+        let source: Ipv4Addr = "10.88.0.2".parse().unwrap();
+        let asked = request(OWN, source, target);
+        assert_eq!(asked.len(), 42);
+        assert_eq!(owner(&asked, target.into()), None);
+        // The answer has the roles changed.
+        let mut reply = request(OTHER, target, source);
+        reply[21] = 2;
+        assert_eq!(owner(&reply, target.into()), Some(OTHER));
+        assert_eq!(owner(&reply, source.into()), None);
+        for length in 0..reply.len() - 10 {
+            assert_eq!(owner(&reply[..length], target.into()), None, "{length}");
+        }
+    }
+
+    #[test]
+    fn a_solicitation_has_a_checksum_and_its_answer_an_owner() {
+        let target: Ipv6Addr = "fd00:88::1".parse().unwrap();
+        let source: Ipv6Addr = "fe80::2".parse().unwrap();
+        let asked = solicitation(OWN, source, target);
+        assert_eq!(asked.len(), 86);
+        assert_eq!(asked[..6], [0x33, 0x33, 0xff, 0, 0, 1]);
+        // The sum over all of it, its checksum too, is zero.
+        let node: [u8; 16] = asked[38..54].try_into().unwrap();
+        assert_eq!(checksum(&source.octets(), &node, &asked[54..]), 0);
+        assert_eq!(owner(&asked, target.into()), None);
+        let mut answer = solicitation(OTHER, target, target);
+        answer[54] = ADVERTISEMENT;
+        assert_eq!(owner(&answer, target.into()), Some(OTHER), "by its Ethernet header");
+        answer[78..80].copy_from_slice(&TARGET_LINK);
+        answer[80..86].copy_from_slice(&OWN.0);
+        assert_eq!(owner(&answer, target.into()), Some(OWN), "by its option");
+        for length in 0..78 {
+            assert_eq!(owner(&answer[..length], target.into()), None, "{length}");
+        }
+    }
+
+    #[test]
+    fn it_is_asked_with_the_address_of_the_same_subnet() {
+        let own: Vec<ipnet::IpNet> = ["192.0.2.2/24", "10.88.0.2/24", "fd00:88::2/64", "fe80::2/64"]
+            .map(|net| net.parse().unwrap())
+            .into();
+        let near: Ipv4Addr = "10.88.0.1".parse().unwrap();
+        assert_eq!(source_v4(&own, near), "10.88.0.2".parse::<Ipv4Addr>().unwrap());
+        let far: Ipv4Addr = "198.51.100.1".parse().unwrap();
+        assert_eq!(source_v4(&own, far), Ipv4Addr::UNSPECIFIED);
+        assert_eq!(source_v6(&own), Some("fe80::2".parse().unwrap()));
+        assert_eq!(source_v6(&own[..3]), Some("fd00:88::2".parse().unwrap()));
+        assert_eq!(source_v6(&own[..2]), None);
+    }
+}

@@ -1,0 +1,46 @@
+//! Finds packet filters of kinds that a scene does not hold: what they do is not judged, and that
+//! is said.
+
+use kernel::netlink::NetlinkError;
+use kernel::nft::{Family, HookInfo, HookPoint, NftSocket};
+
+/// What the kernel's functions begin with that belong to such filters, and what people call them.
+static OTHERS: [(&str, &str); 3] =
+    [("ebt", "ebtables"), ("arpt", "arptables"), ("nf_hook_run_bpf", "a program of BPF")];
+
+/// Where each of them would be that matters to containers.
+const POINTS: [(Family, HookPoint); 5] = [
+    (Family::Inet, HookPoint::Forward),
+    (Family::Inet, HookPoint::Input),
+    (Family::Bridge, HookPoint::Prerouting),
+    (Family::Bridge, HookPoint::Forward),
+    (Family::Arp, HookPoint::Input),
+];
+
+/// Lists them in the calling thread's namespace, one line each. A kernel that does not list what is
+/// at its hooks (before 5.14) tells of none.
+///
+/// # Errors
+/// When the kernel does not answer.
+pub(super) fn others() -> Result<Vec<String>, NetlinkError> {
+    let mut socket = NftSocket::open()?;
+    let mut found: Vec<String> = Vec::new();
+    for (number, (family, point)) in POINTS.into_iter().enumerate() {
+        match socket.hooks_if_told(family, point)? {
+            Some(hooks) => found.extend(hooks.iter().filter_map(line)),
+            // It would look for a module each time.
+            None if number == 0 => return Ok(found),
+            None => {}
+        }
+    }
+    found.sort();
+    found.dedup();
+    Ok(found)
+}
+
+fn line(hook: &HookInfo) -> Option<String> {
+    let name = hook.function.as_deref().filter(|_| hook.chain.is_none())?;
+    let (_, what) = OTHERS.iter().find(|(begins, _)| name.starts_with(begins))?;
+    let (family, point) = (hook.family, hook.point.name());
+    Some(format!("{what} sees packets of {family} at {point}, and is not looked at"))
+}

@@ -1,0 +1,149 @@
+//! What links have that share a parent, distinguish VLANs, tunnel or lose packets on purpose.
+
+use kernel::ethtool::tx_checksums;
+use kernel::netns::Netns;
+use kernel::route::{BridgeVlan, FilterInfo, QdiscInfo, QdiscKind, RouteSocket, TcHandle};
+use kernel::wireguard;
+use scene::{Link, Loss, Part, Peer, PortVlan, Rate};
+
+use super::Read;
+
+/// Of so many links the filters of traffic control are read, and of so many tunnels the settings.
+const FILTERED: usize = 2_000;
+const TUNNELS: usize = 64;
+
+/// Every EtherType (`linux include/uapi/linux/if_ether.h` ETH_P_ALL).
+const ETH_P_ALL: u16 = 3;
+
+impl Read {
+    pub(super) fn segments(&mut self, socket: &mut RouteSocket, is_node: bool) {
+        if self.namespace.links.iter().any(|link| link.vlan_filtering) {
+            let found = self.or_hole(Part::Links, socket.vlans_of_ports());
+            self.note_cut(Part::Links, "ports with VLANs", socket);
+            for (port, vlans) in found {
+                if let Some(link) = link_of(&mut self.namespace.links, port) {
+                    link.vlans.extend(vlans.into_iter().map(vlan));
+                }
+            }
+        }
+        self.losses(socket);
+        let tunnels = self.namespace.links.iter_mut().filter(|link| is_tunnel(link));
+        let mut own = None;
+        for link in tunnels.take(TUNNELS) {
+            if link.kind.as_deref() == Some("wireguard") {
+                let peers = wireguard::peers(link.index).ok();
+                link.peers = peers.map(|peers| peers.into_iter().map(peer).collect());
+            } else if is_node {
+                own = own.or_else(|| Netns::current().ok());
+                link.tx_checksums =
+                    own.as_ref().and_then(|netns| tx_checksums(netns, &link.name).ok());
+            }
+        }
+    }
+
+    fn losses(&mut self, socket: &mut RouteSocket) {
+        let found = self.or_hole(Part::Links, socket.qdiscs());
+        self.note_cut(Part::Links, "queueing disciplines", socket);
+        let mut filtered = 0;
+        for discipline in found {
+            let index = discipline.qdisc.ifindex;
+            let mut losses: Vec<Loss> = of_discipline(&discipline).into_iter().collect();
+            let hooks: &[(TcHandle, bool)] = match discipline.qdisc.kind {
+                QdiscKind::Ingress => &[(TcHandle::INGRESS_FILTERS, false)],
+                QdiscKind::Clsact => {
+                    &[(TcHandle::INGRESS_FILTERS, false), (TcHandle::EGRESS_FILTERS, true)]
+                }
+                _ => &[],
+            };
+            if !hooks.is_empty() {
+                filtered += 1;
+            }
+            for (hook, leaving) in hooks.iter().filter(|_| filtered <= FILTERED) {
+                let filters = self.or_hole(Part::Links, socket.filters(index, *hook));
+                self.note_cut(Part::Links, "filters of a link", socket);
+                losses.extend(of_filters(&filters, *leaving));
+            }
+            if let Some(link) = link_of(&mut self.namespace.links, index) {
+                link.losses.extend(losses);
+                link.rate = link.rate.or_else(|| rate(&discipline));
+            }
+        }
+        if FILTERED < filtered {
+            let what = "the filters of the others were not read";
+            self.hole(Part::Links, format!("traffic control has {filtered} links: {what}"));
+        }
+    }
+}
+
+/// The links are sorted by their indexes.
+fn link_of(links: &mut [Link], index: u32) -> Option<&mut Link> {
+    let at = links.binary_search_by_key(&index, |link| link.index).ok()?;
+    links.get_mut(at)
+}
+
+fn is_tunnel(link: &Link) -> bool {
+    matches!(link.kind.as_deref(), Some("vxlan" | "geneve" | "wireguard"))
+}
+
+fn vlan(vlan: BridgeVlan) -> PortVlan {
+    PortVlan { first: vlan.first, last: vlan.last, pvid: vlan.pvid, untagged: vlan.untagged }
+}
+
+fn peer(peer: wireguard::Peer) -> Peer {
+    Peer { key: peer.key.to_string(), endpoint: peer.endpoint, allowed: peer.allowed }
+}
+
+/// What a queueing discipline loses; one within another may get only some of the packets.
+fn of_discipline(found: &QdiscInfo) -> Option<Loss> {
+    let per_mille = per_mille(found.loss)?;
+    let is_of_all = found.qdisc.parent == TcHandle::ROOT;
+    Some(Loss {
+        kind: found.qdisc.kind.name().to_owned(),
+        filter: false,
+        leaving: true,
+        preference: 0,
+        protocol: None,
+        per_mille: is_of_all.then_some(per_mille),
+    })
+}
+
+/// Returns the limit of all that a link sends. A bucket within another discipline may get only some
+/// of the packets.
+fn rate(found: &QdiscInfo) -> Option<Rate> {
+    match &found.qdisc.kind {
+        QdiscKind::Tbf(tbf) if found.qdisc.parent == TcHandle::ROOT => {
+            Some(Rate { bytes_per_s: tbf.rate, burst: tbf.burst })
+        }
+        _ => None,
+    }
+}
+
+/// Returns a part of 2^32 as one of a thousand; `None` if it is nothing.
+fn per_mille(part: u32) -> Option<u16> {
+    let rounded = (u64::from(part) * 1000 + (1 << 31)) >> 32;
+    (part != 0).then(|| u16::try_from(rounded).unwrap_or(1000).max(1))
+}
+
+/// What the filters of a hook drop, which are asked in this order.
+fn of_filters(filters: &[FilterInfo], leaving: bool) -> Vec<Loss> {
+    let loss = |(place, filter): (usize, &FilterInfo)| Loss {
+        kind: filter.kind.clone(),
+        filter: true,
+        leaving,
+        preference: filter.preference,
+        protocol: (filter.protocol != ETH_P_ALL).then_some(filter.protocol),
+        per_mille: (place == 0 && filter.takes_all).then_some(1000),
+    };
+    filters.iter().enumerate().filter(|(_, filter)| filter.drops).map(loss).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_told_of_a_thousand() {
+        let parts = [0, 1, u32::MAX / 2, u32::MAX / 100, u32::MAX];
+        assert_eq!(parts.map(per_mille), [None, Some(1), Some(500), Some(10), Some(1000)]);
+    }
+}

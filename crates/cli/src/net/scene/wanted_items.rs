@@ -1,0 +1,123 @@
+//! What differs from what a plugin wants, as a scene has it.
+
+use cni::Differs;
+use ipnet::IpNet;
+use scene::{Item, ItemKind};
+use wanted::{Item as Wanted, Place, State};
+
+/// Maps one difference. What is not known here is of no kind, and may break anything.
+pub(super) fn item(differs: &Differs) -> Item {
+    let what = differs.what.clone();
+    let wanted = differs.item.clone().and_then(|item| serde_json::from_value::<Wanted>(item).ok());
+    let Some(wanted) = wanted else { return Item { what, ..Item::default() } };
+    let host = wanted.place == Place::Host;
+    let link = wanted.state.link().map(str::to_owned);
+    let (addresses, sysctls) = (addresses(&wanted.state), sysctls(&wanted.state));
+    Item { kind: kind(&wanted.state), what, host, link, addresses, sysctls }
+}
+
+fn kind(state: &State) -> ItemKind {
+    match state {
+        State::Link { .. }
+        | State::Recorded { .. }
+        | State::Peer { .. }
+        | State::Taken { .. }
+        | State::OvsInterface { .. }
+        | State::Up { .. } => ItemKind::Link,
+        State::Mac { .. } => ItemKind::Mac,
+        State::Mtu { .. } | State::BridgeMtu { .. } => ItemKind::Mtu,
+        State::QueueLength { .. }
+        | State::Promiscuous { .. }
+        | State::AllMulticast { .. }
+        | State::Mark { .. }
+        | State::OvsMirrors(_)
+        | State::NoAdvertisements { .. } => ItemKind::Setting,
+        State::Sysctls(_) => ItemKind::Sysctls,
+        State::Address(address) if address.gateway => ItemKind::Gateways,
+        State::Address(_) => ItemKind::Address,
+        State::Gateways(_) => ItemKind::Gateways,
+        State::Route(_) | State::Path { .. } | State::SubnetRoute { .. } => ItemKind::Route,
+        State::NoNeighbour { .. } => ItemKind::Neighbour,
+        State::Bridge(_) => ItemKind::Bridge,
+        State::Port(_) | State::VlanLink { .. } | State::OvsPort { .. } => ItemKind::Port,
+        State::LinkLocal { .. } => ItemKind::LinkLocal,
+        State::Forwarding { .. } => ItemKind::Forwarding,
+        State::Filter { .. } => ItemKind::Filter,
+        State::Foreign(_) => ItemKind::Foreign,
+        State::HostPorts(_) => ItemKind::HostPorts,
+        State::Rule(_) | State::SourceTables(_) => ItemKind::PolicyRoute,
+        State::Shaping(_) => ItemKind::Shaping,
+        State::Vrf(_) => ItemKind::Vrf,
+        State::ShownPackets(_) | State::Verdicts { .. } => ItemKind::Policy,
+        _ => ItemKind::Other,
+    }
+}
+
+/// Returns the addresses that a state is about: they tell the IP version.
+fn addresses(state: &State) -> Vec<IpNet> {
+    match state {
+        State::Address(address) => vec![address.address],
+        State::Gateways(gateways) => gateways.addresses.clone(),
+        State::Route(route) => vec![route.destination],
+        State::Path { to, .. } | State::SubnetRoute { to, .. } => vec![IpNet::from(*to)],
+        State::NoNeighbour { address, .. } | State::NotOfHost { address, .. } => {
+            vec![IpNet::from(*address)]
+        }
+        State::Filter { addresses, .. } => addresses.clone(),
+        State::Verdicts { addresses } => addresses.iter().copied().map(IpNet::from).collect(),
+        State::Rule(rule) => vec![IpNet::from(rule.from)],
+        State::SourceTables(tables) => tables.tables.iter().map(|own| own.address).collect(),
+        // Which of both it is tells the state alone.
+        State::Forwarding { ipv4: true, .. } => vec![any("0.0.0.0/0")],
+        State::Forwarding { ipv4: false, .. } => vec![any("::/0")],
+        _ => Vec::new(),
+    }
+}
+
+/// Every address of an IP version.
+fn any(net: &str) -> IpNet {
+    net.parse().expect("it is a network")
+}
+
+fn sysctls(state: &State) -> Vec<String> {
+    match state {
+        State::Sysctls(sysctls) => {
+            sysctls.values.iter().flat_map(|value| value.paths.iter().cloned()).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wanted::{Because, Route};
+
+    fn of(wanted: &Wanted) -> Item {
+        let item = Some(serde_json::to_value(wanted).unwrap());
+        super::item(&Differs { what: "it differs".to_owned(), remedy: String::new(), item })
+    }
+
+    #[test]
+    fn an_item_says_what_it_is_and_of_which_ip_version() {
+        let route = State::Route(Route::new("eth0", "::/0".parse().unwrap()));
+        let found = of(&Wanted::container(route, Because::Ipam));
+        assert_eq!((found.kind, found.host), (ItemKind::Route, false));
+        assert_eq!(found.link.as_deref(), Some("eth0"));
+        assert_eq!(found.addresses, ["::/0".parse::<IpNet>().unwrap()]);
+        let forwarding = State::Forwarding { ipv4: true, restore: false };
+        let found = of(&Wanted::host(forwarding, Because::Outbound));
+        assert_eq!((found.kind, found.host), (ItemKind::Forwarding, true));
+        assert_eq!(found.addresses, ["0.0.0.0/0".parse::<IpNet>().unwrap()]);
+    }
+
+    /// A newer plugin may want what this program does not know.
+    #[test]
+    fn what_is_not_known_is_of_no_kind() {
+        let item = Some(serde_json::json!({ "place": "host", "state": "telepathy" }));
+        let differs =
+            Differs { what: "it differs".to_owned(), remedy: String::new(), item };
+        let expected = Item { what: "it differs".to_owned(), ..Item::default() };
+        assert_eq!(super::item(&differs), expected);
+    }
+}

@@ -1,0 +1,290 @@
+//! Bad input and bad luck: `doctor` ends, says something true, and believes no lie.
+
+use scene::filter::{Base, Chain, Family, Hook, Rule, Ruleset, Step, Table, Verdict};
+use scene::{FORMAT, Scene};
+use serde_json::{Value, json};
+use testkit::fault::{self, Blow};
+use testkit::{Place, require, wait_until};
+
+use super::situations::node::{Node, findings};
+use super::untouched::{GO, traced};
+use crate::support::{Said, Scratch, call_in};
+
+/// A name that clears the screen and begins a line of its own.
+fn evil(name: &str) -> String {
+    format!("{name}\u{1b}[2J\u{7}\nFORGED")
+}
+
+/// Chains that jump to each other, which the kernel would refuse.
+fn circular_filter() -> Value {
+    let chain = |name: &str, to: &str, base| Chain {
+        name: evil(name),
+        base,
+        rules: vec![Rule {
+            handle: 1,
+            comment: Some(evil("comment")),
+            steps: vec![Step::Verdict(Verdict::Jump(evil(to)))],
+        }],
+    };
+    let base = Base {
+        hook: Hook::Forward,
+        priority: 0,
+        kind: "filter".to_owned(),
+        drops: true,
+        device: None,
+    };
+    let table = Table {
+        family: Family::Inet,
+        name: evil("table"),
+        dormant: false,
+        chains: vec![chain("a", "b", Some(base)), chain("b", "a", None)],
+        sets: Vec::new(),
+    };
+    serde_json::to_value(Ruleset { tables: vec![table], ..Ruleset::default() }).unwrap()
+}
+
+/// A link that is above itself, and the other end of itself.
+fn circular_link(index: u32, name: &str, master: u32) -> Value {
+    json!({
+        "index": index, "name": evil(name), "kind": "bridge", "up": index != 2, "carrier": true,
+        "mtu": 1500, "master": master, "peer": master, "portState": 3,
+        "addresses": [{ "address": "10.88.0.1/24", "duplicate": index == 1 }],
+    })
+}
+
+/// A node of which every name is a lie, and whose links lead in circles.
+fn evil_scene() -> Value {
+    let route = json!({
+        "to": "0.0.0.0/0", "table": 254, "kind": "unicast", "metric": 0,
+        "hops": [{ "via": "10.88.0.1", "link": 3 }],
+        "source": null, "mtu": null, "protocol": null,
+    });
+    let inside = json!({
+        "links": [circular_link(2, "eth0", 2)], "routes": [route], "filter": circular_filter(),
+        "listeners": [{ "transport": "tcp", "at": "127.0.0.1:80", "program": evil("program") }],
+    });
+    let drift = json!({
+        "plugin": evil("plugin"), "code": 104, "what": evil("what"), "details": evil("details"),
+    });
+    let attachment = json!({
+        "network": evil("network"), "ifname": evil("eth0"), "plugins": ["bridge", evil("plugin")],
+        "addresses": ["10.88.0.2/24"], "gateways": ["10.88.0.1"],
+        "hostLinks": [evil("br0"), evil("self")],
+        "ports": [{ "transport": "tcp", "host": 8080, "hostIp": null, "container": 80 }],
+        "drifts": [drift], "notChecked": evil("reason"),
+    });
+    json!({
+        "version": FORMAT, "node": evil("node"), "kernel": evil("6.1"), "netwright": "0", "atS": 1,
+        "host": {
+            "links": [circular_link(1, "br0", 2), circular_link(2, "br1", 1),
+                      circular_link(3, "self", 3)],
+            "routes": [route], "filter": circular_filter(),
+            "sysctls": { "net.ipv4.ip_forward": "0" },
+        },
+        "containers": [{
+            "id": "c1", "name": evil("name"), "netns": evil("/run/netns/c1"), "alive": true,
+            "inside": inside, "nameservers": ["127.0.0.53"], "attachments": [attachment],
+        }],
+        "networks": [{ "name": evil("network"), "file": evil("file"), "link": evil("br0"),
+                       "subnets": ["10.88.0.0/24"], "outbound": true, "refusal": evil("refusal"),
+                       "warnings": [evil("warning")] }],
+        "broken": [[evil("file"), evil("reason")]],
+        "plugins": [{ "pluginType": evil("plugin"), "error": evil("error") }],
+        "pools": [{ "network": evil("network"), "folder": evil("folder"), "used": 1, "size": 1 }],
+        "services": [{ "name": evil("service"), "enabled": true, "ready": false,
+                       "lacks": evil("lacks") }],
+        "programs": [{ "name": "firewalld", "pid": 1 }],
+        "holes": [{ "part": "routes", "container": "c1", "reason": evil("reason") }],
+    })
+}
+
+/// Needs neither a node nor rights.
+#[test]
+fn circles_end_and_names_forge_no_line() {
+    let text = evil_scene().to_string();
+    Scene::from_json(text.as_bytes()).unwrap();
+    let scratch = Scratch::new();
+    let path = scratch.write("scene", &text);
+    let path = path.to_str().unwrap();
+    for more in [&["--verbose"][..], &[], &["c1"], &["c1", "--verbose", "--strict"]] {
+        let said = scratch.call(&[&["doctor", "--from", path], more].concat()).failed(1);
+        assert_eq!(said.stderr, "", "{more:?}");
+        let is_shown = |letter: char| letter == '\n' || !letter.is_control();
+        assert!(said.stdout.chars().all(is_shown), "{more:?}: {:?}", said.stdout);
+        let forged = said.stdout.lines().find(|line| line.starts_with("FORGED"));
+        assert_eq!(forged, None, "{more:?}: {}", said.stdout);
+        // What is printed to be run has none of these names in it.
+        for line in said.stdout.lines().filter(|line| line.trim_start().starts_with("fix ")) {
+            assert!(!line.contains("FORGED"), "{line}");
+        }
+    }
+    let said = scratch.call(&["doctor", "--from", path, "--output", "json"]).failed(1);
+    assert!(!findings(&said).is_empty());
+}
+
+/// Returns the findings of an ID, also of what a cause explains.
+fn of_id(said: &Said, id: &str) -> Vec<Value> {
+    let causes = findings(said);
+    let explained = causes.iter().filter_map(|cause| cause["explains"].as_array()).flatten();
+    causes.iter().chain(explained).filter(|one| one["id"] == id).cloned().collect()
+}
+
+/// Its owner puts anything there.
+#[test]
+fn a_containers_resolv_conf_may_be_anything() {
+    require!("root", "full");
+    let node = Node::new("doctor-resolv");
+    let file = "/etc/netns/c1/resolv.conf";
+    node.lab.sh(&format!("rm {file} && mkfifo {file}"));
+    let said = node.doctor(&["--no-probe"]).failed(3);
+    let all = of_id(&said, "not-seen");
+    let [unread] = all.as_slice() else { panic!("{said:#?}") };
+    assert_eq!(unread["object"], "resolv.conf of c1");
+    assert!(unread["seen"][0].as_str().unwrap().contains("it is not a file"), "{unread:#}");
+    // The first 64 KiB count.
+    let lines = "#".repeat(1 << 20);
+    let text = format!("nameserver 203.0.113.2\n{lines}\nnameserver 127.0.0.1\n");
+    node.lab.sh(&format!("rm {file}"));
+    std::fs::write(node.lab.path(file), text).unwrap();
+    node.doctor(&["--no-probe"]).succeeded();
+}
+
+/// Claims by raw packets to be the gateway, and answers questions that nobody asked.
+const LIAR: &str = "
+import socket, struct, sys, time
+source, target = (socket.inet_aton(address) for address in sys.argv[1:])
+raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+header = struct.pack('!BBHHHBBH4s4s', 0x45, 0, 0, 0, 0, 64, 1, 0, source, target)
+def checksum(data):
+    total = sum(struct.unpack('!%dH' % (len(data) // 2), data))
+    while total >> 16:
+        total = (total & 0xffff) + (total >> 16)
+    return ~total & 0xffff
+def echo_reply(identifier, sequence):
+    message = struct.pack('!BBHHH', 0, 0, 0, identifier, sequence) + b'netwrigt'
+    return message[:2] + struct.pack('!H', checksum(message)) + message[4:]
+while True:
+    for identifier in range(16):
+        for sequence in range(3):
+            raw.sendto(header + echo_reply(identifier, sequence), (sys.argv[2], 0))
+    time.sleep(0.002)
+";
+
+#[test]
+fn a_container_that_answers_for_the_gateway_is_not_believed() {
+    require!("root", "program:nft", "program:python3", "full");
+    let node = Node::new("doctor-liar");
+    let address = node.filled("{a1}");
+    let liar = node.lab.visit("/run/netns/c2");
+    let _liar = liar.start("python3", &["-c", LIAR, "10.88.0.1", &address]);
+    // It disturbs nobody as long as the gateway answers.
+    node.doctor(&["c1"]).succeeded();
+    let (done, said) = node.run(
+        "nft 'add table ip other; add chain ip other input { type filter hook input priority 0; }; \
+         add rule ip other input ip saddr {a1} icmp type echo-request meta length > 20 drop'",
+    );
+    assert!(done, "{said}");
+    let found = findings(&node.doctor(&["c1"]).failed(1));
+    let first = found[0]["id"].as_str().unwrap();
+    assert!(["input-dropped", "gateway-silent"].contains(&first), "{found:#?}");
+}
+
+/// At which of the moments at which a namespace is entered it goes, in turn.
+const MOMENTS: usize = 8;
+
+#[test]
+fn a_namespace_that_goes_while_it_is_read_says_nothing_of_others() {
+    require!("root", "ptrace", "full");
+    let node = Node::new("doctor-gone");
+    let add = ["add", "mynet", "c9", "--container-id", "c9"];
+    let mut gone = 0;
+    for number in 0..MOMENTS {
+        let c9 = node.lab.container("c9");
+        c9.sh("ip link set lo up");
+        call_in(&node.lab, &add).succeeded();
+        let (mut entered, mut is_gone) = (0, false);
+        let doctor = traced(&node, &["--no-probe", "--output", "json"]);
+        let ended = fault::follow(doctor, GO, &mut |moment| {
+            if !is_gone && fault::name(moment.call) == "setns" {
+                if entered == number {
+                    c9.delete();
+                    is_gone = true;
+                }
+                entered += 1;
+            }
+            Blow::Spare
+        });
+        gone += usize::from(is_gone);
+        let said: Value = serde_json::from_slice(&ended.stdout)
+            .unwrap_or_else(|error| panic!("{error} at {number}: {ended:?}"));
+        assert!(matches!(ended.code, Some(0 | 1 | 3)), "at {number}: {ended:?}");
+        for finding in said["findings"].as_array().unwrap() {
+            let is_of_it = finding["hits"] == json!(["c9"]);
+            assert!(is_of_it, "at {number}: {finding:#}");
+        }
+        call_in(&node.lab, &["del", "mynet", "c9", "--container-id", "c9"]).succeeded();
+        node.doctor(&["--no-probe"]).succeeded();
+    }
+    assert!(0 < gone, "no namespace was entered");
+}
+
+/// A rule set of others may be of any size, and may change all the time.
+#[test]
+fn large_and_restless_rule_sets_are_told() {
+    require!("root", "program:nft", "full");
+    let node = Node::new("doctor-large");
+    let elements: Vec<String> =
+        (0..100_000).map(|n: u32| std::net::Ipv4Addr::from(0x0a00_0000 + n).to_string()).collect();
+    let file = format!(
+        "table inet foreign {{\nset many {{ type ipv4_addr; elements = {{ {} }}\n}}\nchain forward {{\n\
+         type filter hook forward priority 0;\nip saddr @many accept\n{} }}\n}}\n",
+        elements.join(", "),
+        "counter\n".repeat(20_000)
+    );
+    let path = node.lab.dir().join("large.nft");
+    std::fs::write(&path, file).unwrap();
+    node.lab.sh(&format!("nft -f {}", path.display()));
+    let said = node.doctor(&["--no-probe"]).failed(3);
+    let left_out = of_id(&said, "not-seen");
+    let is_left_out = |one: &Value| {
+        one["object"] == "a part of the packet filter" && one["seen"].to_string().contains("many")
+    };
+    assert!(left_out.iter().any(is_left_out), "{left_out:#?}");
+
+    let restless = "while :; do nft add table inet restless; nft delete table inet restless; done";
+    let _restless = node.lab.start("sh", &["-c", restless]);
+    wait_until("the changes are told", || {
+        let said = node.doctor(&["--no-probe"]).failed(3);
+        let unread = of_id(&said, "not-seen");
+        unread.iter().any(|one| one["seen"].to_string().contains("changed while they were read"))
+    });
+}
+
+/// What the kernel's tracing does not permit is done without, and what others trace goes on.
+#[test]
+fn tracing_that_is_read_only_or_in_use_stops_nothing() {
+    require!("root", "program:nft", "full", "file:/sys/kernel/tracing");
+    let node = Node::new("doctor-tracing");
+    let (done, said) = node.run(
+        "nft 'add table ip other; add chain ip other forward { type filter hook forward priority 0; }; \
+         add rule ip other forward ip saddr {a1} ip daddr 203.0.113.2 meta length > 20 drop'",
+    );
+    assert!(done, "{said}");
+    let is_named = |when: &str| {
+        let found = findings(&node.doctor(&["--to", "203.0.113.2:80"]).failed(1));
+        let dropped = found.iter().find(|finding| finding["id"] == "forward-dropped");
+        let dropped = dropped.unwrap_or_else(|| panic!("{when}: {found:#?}"));
+        let seen = dropped["seen"].to_string();
+        assert!(seen.contains("ended at this rule"), "{when}: {dropped:#}");
+    };
+    node.lab.sh("mount -t tracefs tracefs /sys/kernel/tracing");
+    let other = format!("/sys/kernel/tracing/instances/other-{}", std::process::id());
+    node.lab.sh(&format!("mkdir {other} && echo 1 >{other}/events/net/enable"));
+    is_named("somebody else traces");
+    let goes_on = node.lab.sh(&format!("cat {other}/events/net/enable {other}/tracing_on"));
+    node.lab.sh(&format!("echo 0 >{other}/events/net/enable; rmdir {other}"));
+    assert_eq!(goes_on, "1\n1\n");
+    // This mount alone: there is one tracefs for all.
+    node.lab.sh("mount -o remount,bind,ro /sys/kernel/tracing");
+    is_named("tracing is read-only");
+}

@@ -1,0 +1,194 @@
+//! What is below the packet filters, and tunnels: kernels without modules lack some of it, so these
+//! situations are tried in the virtual machine.
+
+use serde_json::Value;
+use testkit::real::Ovs;
+use testkit::traffic::pings_within;
+
+use super::node::{MENDED, Node, Way, findings};
+use super::{Act, Fails, Finds, Fix, Situation};
+
+/// All ways that packets of IPv4 take to c1 and from it.
+const ALL: &[Way] = &[
+    Way::Out4,
+    Way::Between,
+    Way::Published,
+    Way::PublishedHere,
+    Way::FromNode,
+    Way::Names,
+    Way::Large,
+];
+
+pub(super) const BELOW: &[Situation] = &[
+    Situation {
+        number: 49,
+        is: "netem loses what is for a container",
+        breaks: Act::Sh("tc qdisc add dev {p1} root netem loss 100%"),
+        fails: Fails::Ways(ALL),
+        finds: Finds::First("queue-loses", "{p1} qdisc netem"),
+        fix: Fix::Mends,
+        mends: Act::Sh("tc qdisc del dev {p1} root 2>/dev/null || true"),
+    },
+    Situation {
+        number: 50,
+        is: "a filter of traffic control drops what a container sends",
+        breaks: Act::Sh(
+            "tc qdisc add dev {p1} clsact; \
+             tc filter add dev {p1} ingress pref 10 protocol ip matchall action drop",
+        ),
+        fails: Fails::Ways(ALL),
+        finds: Finds::First("tc-drops", "{p1} ingress filter 10"),
+        fix: Fix::Mends,
+        mends: Act::Sh("tc qdisc del dev {p1} clsact 2>/dev/null || true"),
+    },
+    Situation {
+        number: 51,
+        is: "a route leads into WireGuard, whose peer is allowed no addresses",
+        breaks: Act::Do(wireguard),
+        fails: Fails::Ways(&[Way::Out4, Way::Names, Way::Large]),
+        finds: Finds::First("peer-not-allowed", "wg0: 203.0.113.0/24"),
+        fix: Fix::Hint("the program wg is not everywhere"),
+        mends: Act::Sh("ip link del wg0"),
+    },
+    Situation {
+        number: 52,
+        is: "the network below a tunnel loses large packets, and nobody says so",
+        breaks: Act::Sh(
+            "ip link add vx0 type vxlan id 9 local 198.51.100.1 remote 198.51.100.2 dev up0 dstport 4789
+             ip link set vx0 addrgenmode none
+             ip addr add 10.9.0.1/30 dev vx0
+             ip link set vx0 up
+             ip -n outside link add vx0 type vxlan id 9 local 198.51.100.2 remote 198.51.100.1 dev eth0 dstport 4789
+             ip -n outside addr add 10.9.0.2/30 dev vx0
+             ip -n outside link set vx0 up
+             ip route add 203.0.113.0/24 via 10.9.0.2 dev vx0
+             ip -n outside link set eth0 mtu 1400",
+        ),
+        fails: Fails::Ways(&[Way::Large]),
+        finds: Finds::First("tunnel-mtu", "vx0"),
+        fix: Fix::Hint("large packets are refused then, with a word"),
+        mends: Act::Sh(
+            "ip link del vx0; ip -n outside link del vx0; ip -n outside link set eth0 mtu 1500",
+        ),
+    },
+];
+
+/// Gives a WireGuard tunnel a key and a peer that is allowed nothing, as `wg set` does.
+const CONFIGURE: &str = r#"
+import os, socket, struct
+
+def attribute(kind, data):
+    return struct.pack("HH", 4 + len(data), kind) + data + b"\0" * (-len(data) % 4)
+
+def nested(kind, data):
+    return attribute(kind | 0x8000, data)
+
+generic = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 16)
+generic.bind((0, 0))
+
+def ask(family, flags, command, data):
+    body = struct.pack("BBH", command, 1, 0) + data
+    generic.send(struct.pack("IHHII", 16 + len(body), family, flags, 1, 0) + body)
+    return generic.recv(65536)
+
+# CTRL_CMD_GETFAMILY: the attributes of the answer follow two headers.
+answer = ask(16, 1, 3, attribute(2, b"wireguard\0"))
+at = 20
+while struct.unpack_from("HH", answer, at)[1] != 1:
+    at += (struct.unpack_from("H", answer, at)[0] + 3) & ~3
+family = struct.unpack_from("H", answer, at + 4)[0]
+
+# WG_CMD_SET_DEVICE: the link, a private key, and the peers, of which one has a public key.
+link = attribute(1, struct.pack("I", socket.if_nametoindex("wg0")))
+key = attribute(3, os.urandom(32))
+peers = nested(8, nested(0, attribute(1, bytes(range(1, 33)))))
+answer = ask(family, 5, 1, link + key + peers)
+error = struct.unpack_from("i", answer, 16)[0]
+assert error == 0, error
+"#;
+
+fn wireguard(node: &mut Node) {
+    let script = node.lab.dir().join("wireguard.py");
+    std::fs::write(&script, CONFIGURE).unwrap();
+    let (done, said) = node.run(&format!(
+        "ip link add wg0 type wireguard
+         ip addr add 10.9.0.1/24 dev wg0
+         python3 {}
+         ip link set wg0 up
+         ip route add 203.0.113.0/24 dev wg0",
+        script.display()
+    ));
+    assert!(done, "{said}");
+}
+
+/// A switch in user space passes on the frames that it reads, and nobody has filled in the checksums
+/// of what is in a tunnel.
+pub(super) fn checksums() {
+    let node = Node::new("doctor-checksums");
+    let ovs = Ovs::start(&node.lab);
+    ovs.add_bridge("brx");
+    let run = |commands: &str| {
+        let (done, said) = node.run(commands);
+        assert!(done, "{commands}: {said}");
+    };
+    run("ip link add u0 type veth peer name s0
+         ip link add s1 type veth peer name u1 netns outside
+         for link in u0 s0 s1; do ip link set $link addrgenmode none; ip link set $link up; done
+         ip addr add 192.0.2.1/24 dev u0
+         ip -n outside link set u1 up
+         ip -n outside addr add 192.0.2.2/24 dev u1");
+    ovs.vsctl(&["add-port", "brx", "s0", "--", "add-port", "brx", "s1"]);
+    run(
+        "ip link add vx0 type vxlan id 9 local 192.0.2.1 remote 192.0.2.2 dev u0 dstport 4789 noudpcsum
+         ip link set vx0 addrgenmode none
+         ip addr add 10.9.0.1/30 dev vx0
+         ip link set vx0 up
+         ip -n outside link add vx0 type vxlan id 9 local 192.0.2.2 remote 192.0.2.1 dev u1 dstport 4789 noudpcsum
+         ip -n outside addr add 10.9.0.2/30 dev vx0
+         ip -n outside link set vx0 up
+         ip route add 203.0.113.0/24 via 10.9.0.2 dev vx0",
+    );
+    assert!(pings_within(&node.c1, "203.0.113.2", MENDED), "{}", ovs.log());
+    let lost = [Way::Out4, Way::Names];
+    assert_eq!(node.silent(&lost), lost);
+    let found = findings(&node.doctor(&[]));
+    assert!(
+        found[0]["id"] == "tunnel-checksums" && found[0]["object"] == "vx0",
+        "{found:#?}"
+    );
+    // As the fix says, at both ends.
+    run("ethtool -K vx0 tx-checksum-ip-generic off
+         nsenter --net=/run/netns/outside ethtool -K vx0 tx-checksum-ip-generic off");
+    let complaints = node.complaints();
+    assert!(complaints.is_empty(), "{complaints:#?}");
+    drop(ovs);
+}
+
+/// The bridge and the uplink join a VRF, and take along no default route. The node itself is outside
+/// of it then, so only the containers' way out is tried.
+pub(super) fn vrf() {
+    let node = Node::new("doctor-vrf");
+    let run = |commands: &str| {
+        let (done, said) = node.run(commands);
+        assert!(done, "{commands}: {said}");
+    };
+    // A link that joins is set down and up, and loses its routes and its addresses of IPv6. The
+    // server's answers are led back with translation or without.
+    run("ip link add blue type vrf table 10
+         ip link set blue up
+         ip link set up0 master blue
+         ip link set cni0 master blue
+         ip -n outside route add 10.88.0.0/24 via 198.51.100.1");
+    assert_eq!(node.silent(&[Way::Out4]), [Way::Out4]);
+    let found = findings(&node.doctor(&[]));
+    let of_vrf = |finding: &Value| {
+        finding["id"] == "vrf-no-route" && finding["object"] == "table 10 of blue IPv4"
+    };
+    assert!(of_vrf(&found[0]), "{found:#?}");
+    // As the fix says, with the router's address.
+    run("ip route add default via 198.51.100.2 dev up0 table 10");
+    assert!(pings_within(&node.c1, "203.0.113.2", MENDED));
+    assert_eq!(node.silent(&[Way::Out4]), []);
+    let found = findings(&node.doctor(&[]));
+    assert!(!found.iter().any(of_vrf), "{found:#?}");
+}

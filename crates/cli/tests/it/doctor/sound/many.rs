@@ -1,0 +1,304 @@
+//! A hundred sound nodes, each with what chance has put on it: programs of others, and networks of
+//! ours of several kinds.
+
+use std::net::{IpAddr, SocketAddr};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use testkit::traffic::{SILENCE, Server, pings_within, try_tcp};
+use testkit::{Chance, Container, Lab, Place, Running, require};
+
+use super::kinds::{CLOSED, Kind, OPEN};
+use super::{BUS_ADDRESS, firewalld};
+use crate::doctor::situations::node::Node;
+use crate::system::address_of;
+
+const NODES: usize = 100;
+
+/// Every so many nodes one has firewalld, with zones.
+const FIREWALLD: usize = 10;
+
+/// How many containers the last node has on one network.
+const CROWD: usize = 200;
+
+/// How many networks a node has beside its first.
+const NETWORKS: usize = 5;
+
+/// How long traffic may take until it passes.
+const SOON: Duration = Duration::from_secs(10);
+
+/// The pause between tries.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// How a network is meant to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sort {
+    /// IPv4 only, with a published port.
+    OneFamily,
+    /// Both families, each container with a pair of links of its own.
+    Pairs,
+    /// Nobody but its containers.
+    Isolated,
+    /// The node is reached, and nothing beyond it.
+    WithoutDefault,
+    /// Containers that are smaller than the uplink.
+    Small,
+}
+
+const SORTS: [Sort; 5] =
+    [Sort::OneFamily, Sort::Pairs, Sort::Isolated, Sort::WithoutDefault, Sort::Small];
+
+impl Sort {
+    /// The plugins of the network of this number.
+    fn plugins(self, number: usize) -> String {
+        let v4 = format!(r#"[{{"subnet": "10.{}.0.0/24"}}]"#, 100 + number);
+        let v6 = format!(r#"[{{"subnet": "fd00:{}::/64"}}]"#, 100 + number);
+        let bridge = |keys: &str, ranges: &str| {
+            format!(
+                r#"{{"type": "bridge", "bridge": "nets{number}", {keys}
+                    "ipam": {{"type": "host-local", "ranges": [{ranges}]}}}}"#
+            )
+        };
+        let both = format!("{v4}, {v6}");
+        match self {
+            Sort::OneFamily => format!(
+                r#"{}, {{"type": "portmap", "capabilities": {{"portMappings": true}}}},
+                   {{"type": "firewall"}}"#,
+                bridge(r#""isDefaultGateway": true, "ipMasq": true,"#, &v4)
+            ),
+            Sort::Pairs => format!(
+                r#"{{"type": "ptp", "ipMasq": true, "ipam": {{"type": "host-local",
+                     "ranges": [{both}], "routes": [{{"dst": "0.0.0.0/0"}}, {{"dst": "::/0"}}]}}}},
+                   {{"type": "firewall"}}"#
+            ),
+            Sort::Isolated => bridge("", &v4),
+            Sort::WithoutDefault => {
+                format!(r#"{}, {{"type": "firewall"}}"#, bridge(r#""isGateway": true,"#, &both))
+            }
+            Sort::Small => format!(
+                r#"{}, {{"type": "firewall"}}"#,
+                bridge(r#""isDefaultGateway": true, "ipMasq": true, "mtu": 1280,"#, &both)
+            ),
+        }
+    }
+
+    /// Whether its containers reach beyond the node.
+    fn leads_out(self) -> bool {
+        matches!(self, Sort::OneFamily | Sort::Pairs | Sort::Small)
+    }
+
+    /// What `netwright add` is told besides.
+    fn options(self, number: usize, first: bool) -> String {
+        match self {
+            Sort::OneFamily if first => format!("--publish {}:80", 9000 + number),
+            _ => String::new(),
+        }
+    }
+}
+
+/// What a node has.
+struct Plan {
+    kinds: Vec<Kind>,
+    networks: Vec<Sort>,
+    firewalld: bool,
+    crowd: bool,
+}
+
+impl Plan {
+    fn draw(chance: &mut Chance, number: usize) -> Self {
+        let firewalld = number % FIREWALLD == FIREWALLD - 1;
+        // Two firewalls that each drop what they do not know are not sound.
+        let closed: &[&[Kind]] = if firewalld { &[] } else { CLOSED };
+        let mut kinds = Vec::new();
+        for group in closed.iter().chain(OPEN) {
+            if !chance.once_in(3) {
+                kinds.push(*chance.of(group));
+            }
+        }
+        let networks = (0..chance.below(NETWORKS + 1)).map(|_| *chance.of(&SORTS)).collect();
+        Plan { kinds, networks, firewalld, crowd: number + 1 == NODES }
+    }
+
+    /// What it is, for whoever reads of a failure.
+    fn told(&self) -> String {
+        let kinds: Vec<&str> = self.kinds.iter().map(|kind| kind.name).collect();
+        let firewalld = if self.firewalld { ", firewalld" } else { "" };
+        format!("{}{firewalld}; networks {:?}", kinds.join(", "), self.networks)
+    }
+
+    fn lab(&self) -> Lab {
+        let name = "doctor-many";
+        if self.firewalld { Lab::with_processes(name) } else { Lab::new(name) }
+    }
+
+    fn prepare(&self, lab: &Lab) -> Option<[Running; 2]> {
+        let running = self.firewalld.then(|| {
+            let running = firewalld(lab);
+            zones(lab);
+            running
+        });
+        for kind in &self.kinds {
+            (kind.make)(lab);
+        }
+        running
+    }
+}
+
+/// Gives firewalld zones with links and sources of their own.
+fn zones(lab: &Lab) {
+    let ask = |what: &str| lab.sh(&format!("{BUS_ADDRESS} firewall-cmd {what}"));
+    ask("--zone=work --change-interface=up0");
+    ask("--zone=work --add-service=http");
+    ask("--zone=dmz --add-source=192.0.2.0/24");
+    ask("--zone=drop --add-source=203.0.113.200/32");
+    ask("--zone=block --add-source=2001:db8:77::/64");
+}
+
+/// Makes a node, and returns what is wrong with it.
+fn tried(plan: &Plan) -> Vec<String> {
+    let mut running = None;
+    let node = Node::prepared(plan.lab(), |lab| running = plan.prepare(lab));
+    let mut wrong = Vec::new();
+    let mut members = Vec::new();
+    for (number, sort) in plan.networks.iter().enumerate() {
+        members.push(Members::join(&node, *sort, number, &mut wrong));
+    }
+    let crowd = if plan.crowd { crowd(&node, &mut wrong) } else { Vec::new() };
+    for members in &members {
+        members.prove(&node, &mut wrong);
+    }
+    wrong.extend(node.complaints());
+    drop((crowd, members));
+    // The programs end before the lab in which they run.
+    drop(running);
+    wrong
+}
+
+/// The containers of a network.
+struct Members {
+    sort: Sort,
+    number: usize,
+    containers: [Container; 2],
+    _server: Server,
+}
+
+/// Makes a container that asks the node's server for names.
+fn container(node: &Node, name: &str) -> Container {
+    let container = node.lab.container(name);
+    container.sh("ip link set lo up");
+    let folder = node.lab.path(format!("/etc/netns/{name}"));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("resolv.conf"), "nameserver 203.0.113.2\n").unwrap();
+    container
+}
+
+impl Members {
+    /// Makes a network with two containers.
+    fn join(node: &Node, sort: Sort, number: usize, wrong: &mut Vec<String>) -> Self {
+        let text = format!(
+            r#"{{"cniVersion": "1.0.0", "name": "net{number}", "plugins": [{}]}}"#,
+            sort.plugins(number)
+        );
+        node.network(&format!("{}-net{number}", 60 + number), &text);
+        let names = ["a", "b"].map(|which| format!("n{number}{which}"));
+        let containers = names.each_ref().map(|name| container(node, name));
+        for (name, first) in names.iter().zip([true, false]) {
+            let options = sort.options(number, first);
+            let add = format!("netwright add net{number} {name} --container-id {name} {options}");
+            let (done, said) = node.run(&add);
+            if !done {
+                wrong.push(format!("{sort:?}: {said}"));
+            }
+        }
+        let server = Server::tcp(&containers[0], "0.0.0.0:80", &names[0]);
+        Members { sort, number, containers, _server: server }
+    }
+
+    /// Shows by traffic that the network is as it is meant to be.
+    fn prove(&self, node: &Node, wrong: &mut Vec<String>) {
+        let [a, b] = &self.containers;
+        let own = address_of(a, "eth0", "inet");
+        let mut must = |what: &str, is_so: bool| {
+            if !is_so {
+                wrong.push(format!("{:?}, network {}: {what}", self.sort, self.number));
+            }
+        };
+        must("its containers reach each other", serves(b, own, 80, a.name()));
+        let beyond = IpAddr::from([203, 0, 113, 2]);
+        if self.sort.leads_out() {
+            must("it leads beyond the node", serves(a, beyond, 80, "server"));
+        } else {
+            let asked = try_tcp(a, SocketAddr::new(beyond, 80), SILENCE);
+            must("it does not lead beyond the node", asked.is_err());
+        }
+        match self.sort {
+            Sort::OneFamily => {
+                let server = node.lab.visit("/run/netns/server");
+                let port = 9000 + u16::try_from(self.number).unwrap();
+                let at = IpAddr::from([198, 51, 100, 1]);
+                must("its port is reached", serves(&server, at, port, a.name()));
+            }
+            Sort::WithoutDefault => {
+                let gateway = format!("10.{}.0.1", 100 + self.number);
+                must("it reaches the node", pings_within(a, &gateway, SOON));
+            }
+            Sort::Pairs | Sort::Isolated | Sort::Small => {}
+        }
+    }
+}
+
+/// Says whether a server answers soon.
+fn serves(from: &impl Place, at: IpAddr, port: u16, name: &str) -> bool {
+    let deadline = Instant::now() + SOON;
+    loop {
+        let answer = try_tcp(from, SocketAddr::new(at, port), SILENCE);
+        if answer.is_ok_and(|answer| answer.server == name) {
+            return true;
+        }
+        if deadline < Instant::now() {
+            return false;
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Attaches so many containers to the first network that it has as many as the crowd.
+fn crowd(node: &Node, wrong: &mut Vec<String>) -> Vec<Container> {
+    let add = |number: usize| {
+        let name = format!("m{number}");
+        let container = container(node, &name);
+        let (done, said) = node.run(&format!("netwright add mynet {name} --container-id {name}"));
+        (container, (!done).then_some(said))
+    };
+    // The node has two already.
+    let (containers, said): (Vec<_>, Vec<_>) = (2..CROWD).map(add).unzip();
+    wrong.extend(said.into_iter().flatten());
+    containers
+}
+
+#[test]
+fn on_a_hundred_sound_nodes_nothing_is_found() {
+    require!(
+        "root",
+        "full",
+        "program:nft",
+        "program:iptables-nft-restore",
+        "program:ip6tables-nft-restore",
+        "program:iptables-legacy-restore",
+        "program:firewalld",
+        "program:dbus-daemon",
+        "file:/proc/self/net/ip_tables_names",
+        "file:/dev/net/tun"
+    );
+    let mut chance = Chance::new(25);
+    let mut wrong = Vec::new();
+    for number in 0..NODES {
+        let plan = Plan::draw(&mut chance, number);
+        let complaints = tried(&plan);
+        if !complaints.is_empty() {
+            wrong.push((number, plan.told(), complaints));
+        }
+    }
+    eprintln!("MEASURED of {NODES} sound nodes nothing was found on {}", NODES - wrong.len());
+    assert!(wrong.is_empty(), "{} of {NODES}: {wrong:#?}", wrong.len());
+}

@@ -1,0 +1,128 @@
+//! `doctor --watch` looks again at each change, and rests between them.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Child, ChildStdout, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use testkit::{Place as _, Snapshot, require, wait_until};
+
+use super::situations::node::Node;
+use crate::support::{Scratch, command_in};
+
+/// A `doctor` that watches, and what it says.
+struct Watching {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Watching {
+    fn start(node: &Node, more: &[&str]) -> Self {
+        let arguments = [&["doctor", "--watch", "--output", "json"], more].concat();
+        let mut command = command_in(&node.lab, &arguments);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        Watching { child, lines }
+    }
+
+    /// Reads what it says until it has found this, or nothing.
+    #[track_caller]
+    fn until(&mut self, expected: Option<&str>) {
+        loop {
+            let mut line = String::new();
+            let read = self.lines.read_line(&mut line).unwrap();
+            assert_ne!(read, 0, "it ended before {expected:?}: {:?}", self.child.wait());
+            let said: Value = serde_json::from_str(&line).unwrap();
+            let findings = said["findings"].as_array().unwrap();
+            let mut ids = findings.iter().map(|one| one["id"].as_str().unwrap());
+            let is_found = match expected {
+                Some(id) => ids.any(|one| one == id),
+                None => findings.is_empty(),
+            };
+            if is_found {
+                return;
+            }
+        }
+    }
+
+    /// How often it went to sleep.
+    fn sleeps(&self) -> String {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches:"));
+        line.unwrap().to_owned()
+    }
+
+    /// Waits until it does nothing while nothing changes: it neither looks at intervals, nor hears
+    /// what it does itself.
+    #[track_caller]
+    fn rests(&self, node: &Node) {
+        wait_until("it rests", || {
+            let before = self.sleeps();
+            // Longer than it waits for quiet.
+            for _ in 0..2 {
+                let _ = Snapshot::take(&node.lab);
+            }
+            self.sleeps() == before
+        });
+    }
+
+    /// Ends it by a signal. Returns its exit code.
+    #[track_caller]
+    fn end(mut self, signal: Signal) -> Option<i32> {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        let mut rest = String::new();
+        self.lines.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "", "it said more");
+        let mut errors = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        assert_eq!(errors, "");
+        self.child.wait().unwrap().code()
+    }
+}
+
+#[test]
+fn changes_are_told_until_a_signal_ends_it() {
+    require!("root");
+    let node = Node::new("doctor-watch");
+    let before = Snapshot::take(&node.lab);
+    let mut watching = Watching::start(&node, &["--no-probe"]);
+    watching.until(None);
+    // In a container, and in a folder.
+    node.lab.sh("ip -n c1 link set lo down");
+    watching.until(Some("loopback-down"));
+    node.network("05-broken", "{");
+    watching.until(Some("network-broken"));
+    node.lab.sh("rm /etc/cni/net.d/05-broken.conflist; ip -n c1 link set lo up");
+    watching.until(None);
+    assert_eq!(watching.end(Signal::TERM), Some(0));
+    assert_eq!(before.diff(&Snapshot::take(&node.lab)), [""; 0]);
+    assert!(node.lab.processes().is_empty(), "{:?}", node.lab.processes());
+}
+
+/// It makes tables to follow probes, of which the kernel tells as of all others.
+#[test]
+fn it_does_not_hear_what_it_does_itself() {
+    require!("root", "program:nft", "full");
+    let node = Node::new("doctor-watch-probes");
+    let mut watching = Watching::start(&node, &["--to", "203.0.113.2:80"]);
+    watching.until(None);
+    watching.rests(&node);
+    node.lab.sh(
+        "nft 'add table inet other; add chain inet other forward { type filter hook forward priority 0; }; \
+         add rule inet other forward ip daddr 203.0.113.2 meta length > 20 drop'",
+    );
+    watching.until(Some("forward-dropped"));
+    watching.rests(&node);
+    // The code is that of what was found last.
+    assert_eq!(watching.end(Signal::INT), Some(1));
+}
+
+#[test]
+fn a_bundle_is_not_watched() {
+    let scratch = Scratch::new();
+    for other in ["--bundle", "--from"] {
+        let said = scratch.call(&["doctor", "--watch", other, "file"]).failed(2);
+        assert!(said.stderr.contains("--watch"), "{said:#?}");
+    }
+}

@@ -1,0 +1,262 @@
+//! What loses packets on purpose below the packet filters: queueing disciplines and filters of
+//! traffic control (`man 8 tc`).
+
+use scene::{Container, Link, Loss, Part};
+
+use super::{Rule, containers, is_outbound};
+use crate::Look;
+use crate::finding::{Family, Finding, WayKind};
+use crate::path::{Joint, Site, uplink};
+use crate::question::{Answer, Hop};
+
+pub(super) const RULE: Rule = Rule {
+    judges: "queues and filters of traffic control",
+    ids: &["queue-loses", "tc-drops"],
+    needs: &[Part::Links],
+    inside: &[Part::Links],
+    judge,
+    ..Rule::NONE
+};
+
+/// From so many of a thousand packets on, nothing works that takes more than a few of them.
+const TOO_MANY: u16 = 50;
+
+/// EtherTypes (`linux include/uapi/linux/if_ether.h`).
+const ETH_P_IP: u16 = 0x0800;
+const ETH_P_ARP: u16 = 0x0806;
+const ETH_P_IPV6: u16 = 0x86dd;
+
+const OUT: &[WayKind] = &[WayKind::Outside, WayKind::Names, WayKind::Published];
+const ALL: &[WayKind] = &[
+    WayKind::Gateway,
+    WayKind::Outside,
+    WayKind::Names,
+    WayKind::Between,
+    WayKind::FromNode,
+    WayKind::Published,
+    WayKind::PublishedHere,
+];
+
+/// A link by which a container's packets go.
+struct Passed<'s> {
+    link: &'s Link,
+    /// The container in whose namespace it is.
+    inside: Option<&'s Container>,
+    /// What goes by it.
+    ways: &'static [WayKind],
+}
+
+fn judge(look: Look<'_>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for family in [Family::V4, Family::V6] {
+        for container in containers(look) {
+            for site in Site::every(look.scene, container, family) {
+                for passed in passed(look, &site) {
+                    let losses = passed.link.losses.iter();
+                    let of_family = losses.filter(|loss| concerns(loss, family));
+                    found.extend(of_family.filter_map(|loss| told(look, &site, &passed, loss)));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// The links by which a container's packets go, as far as they are its own, the node's, or lead out.
+fn passed<'s>(look: Look<'s>, site: &Site<'s>) -> Vec<Passed<'s>> {
+    let on_node = |link: &'s Link, ways| Passed { link, inside: None, ways };
+    let inside = Some(site.container);
+    let mut all = vec![Passed { link: site.link, inside, ways: ALL }, on_node(site.host_end, ALL)];
+    for link in [site.node_port, site.bridge, Some(site.seen_by)].into_iter().flatten() {
+        if all.iter().all(|one| one.inside.is_some() || one.link.index != link.index) {
+            all.push(on_node(link, ALL));
+        }
+    }
+    let is_outbound = is_outbound(look.scene, site.container, site.family());
+    let is_routed = site.joint == Joint::Pair && is_outbound;
+    let out = uplink(look.scene, site.family() == Family::V4).filter(|_| is_routed);
+    all.extend(out.map(|link| on_node(link, OUT)));
+    all
+}
+
+/// Says whether packets of a family are lost: without ARP there are none of IPv4.
+fn concerns(loss: &Loss, family: Family) -> bool {
+    match loss.protocol {
+        None => true,
+        Some(ETH_P_IP | ETH_P_ARP) => family == Family::V4,
+        Some(ETH_P_IPV6) => family == Family::V6,
+        Some(_) => false,
+    }
+}
+
+fn told(look: Look<'_>, site: &Site<'_>, passed: &Passed<'_>, loss: &Loss) -> Option<Finding> {
+    let proof = proof(look, passed, loss);
+    // What only some packets meet is told if one has met it.
+    if loss.per_mille.is_none() && proof.is_none() {
+        return None;
+    }
+    let (link, kind) = (&passed.link.name, &loss.kind);
+    let (of_whom, tool) = match passed.inside {
+        Some(container) => (
+            format!("{link} of {}", container.called()),
+            format!("nsenter --net={} tc", container.netns),
+        ),
+        None => (link.clone(), "tc".to_owned()),
+    };
+    let direction = if loss.leaving { "leave" } else { "come in" };
+    let hook = if loss.leaving { "egress" } else { "ingress" };
+    let (id, what, place, does, fix) = if loss.filter {
+        let preference = loss.preference;
+        (
+            "tc-drops",
+            format!("{hook} filter {preference}"),
+            format!("filter {kind}, preference {preference}, at {hook} of {of_whom}"),
+            match loss.per_mille {
+                Some(_) => format!("drops all packets that {direction}"),
+                None => format!("drops packets that {direction}"),
+            },
+            format!("{tool} filter del dev {link} {hook} pref {preference}"),
+        )
+    } else {
+        (
+            "queue-loses",
+            format!("qdisc {kind}"),
+            format!("qdisc {kind} of {of_whom}"),
+            match loss.per_mille {
+                Some(1000) => "loses all packets that leave".to_owned(),
+                Some(1) => "loses packets that leave".to_owned(),
+                Some(lost) => format!("loses {lost} of 1000 packets that leave"),
+                None => "loses packets that leave".to_owned(),
+            },
+            format!("{tool} qdisc del dev {link} root"),
+        )
+    };
+    let object = match passed.inside {
+        Some(container) => format!("{}: {link} {what}", container.id),
+        None => format!("{link} {what}"),
+    };
+    let says = format!("traffic control on {of_whom} {does} by it");
+    let finding = match loss.per_mille {
+        Some(lost) if lost < TOO_MANY && proof.is_none() => Finding::warning(id, object, says),
+        _ => Finding::error(id, object, says),
+    };
+    let mut finding = finding.at(place).hits(site.container.id.clone()).fix(fix);
+    finding.seen.extend(proof);
+    let family = Some(site.family());
+    Some(passed.ways.iter().fold(finding, |finding, way| finding.breaks(*way, family)))
+}
+
+/// Returns what shows that a probe ended there.
+fn proof(look: Look<'_>, passed: &Passed<'_>, loss: &Loss) -> Option<String> {
+    let reason = match (loss.filter, loss.leaving) {
+        (false, _) => "QDISC_DROP",
+        (true, true) => "TC_EGRESS",
+        (true, false) => "TC_INGRESS",
+    };
+    let is_there = |hop: &&Hop| {
+        hop.link.as_deref() == Some(passed.link.name.as_str())
+            && hop.container.as_deref() == passed.inside.map(|container| container.id.as_str())
+            && hop.dropped.as_ref().is_some_and(|(_, why)| why.contains(reason))
+    };
+    let mut ends = look.answers.all.iter().filter_map(|(_, answer)| match answer {
+        Answer::Silent { hops } | Answer::Unreachable { hops, .. } => hops.iter().find(is_there),
+        _ => None,
+    });
+    let (function, why) = ends.next()?.dropped.as_ref()?;
+    Some(format!("a probe ended there: {function}, {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::samples::node;
+    use crate::question::{Answers, Asked, Question};
+    use scene::Scene;
+
+    fn loss(kind: &str, per_mille: Option<u16>) -> Loss {
+        Loss {
+            kind: kind.to_owned(),
+            filter: kind != "netem",
+            leaving: kind == "netem",
+            preference: if kind == "netem" { 0 } else { 10 },
+            protocol: None,
+            per_mille,
+        }
+    }
+
+    fn with(name: &str, loss: Loss) -> Scene {
+        let mut scene = node();
+        scene.host.links.iter_mut().find(|link| link.name == name).unwrap().losses = vec![loss];
+        scene
+    }
+
+    /// Severity, ID, object and whom it hits, of each.
+    fn found(scene: &Scene, answers: &Answers) -> Vec<String> {
+        let look = Look { scene, answers, only: None, to: None };
+        let sorted = crate::causes::sort(judge(look), scene);
+        let line = |one: &Finding| {
+            format!("{:?} {} {}: {}", one.severity, one.id, one.object, one.hits.join(" "))
+        };
+        sorted.causes.iter().map(|one| line(&one.finding)).collect()
+    }
+
+    fn silently(scene: &Scene) -> Vec<String> {
+        found(scene, &Answers::default())
+    }
+
+    #[test]
+    fn a_queue_that_loses_packets_is_named() {
+        assert_eq!(silently(&node()), [""; 0]);
+        let ends = with("veth2", loss("netem", Some(300)));
+        assert_eq!(silently(&ends), ["Error queue-loses veth2 qdisc netem: c2"]);
+        let uplink = with("up0", loss("netem", Some(10)));
+        assert_eq!(silently(&uplink), ["Warning queue-loses up0 qdisc netem: c2 c3"]);
+        // Nobody's packets go by it.
+        assert_eq!(silently(&with("tun0", loss("netem", Some(1000)))), [""; 0]);
+    }
+
+    #[test]
+    fn it_is_found_in_the_container_too() {
+        let mut scene = node();
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        inside.links[1].losses = vec![loss("netem", Some(1000))];
+        assert_eq!(silently(&scene), ["Error queue-loses c2: eth0 qdisc netem: c2"]);
+        let answers = Answers::default();
+        let look = Look { scene: &scene, answers: &answers, only: None, to: None };
+        let fix = &judge(look)[0].fix;
+        assert_eq!(fix, &["nsenter --net=/run/netns/c2 tc qdisc del dev eth0 root"]);
+    }
+
+    #[test]
+    fn a_filter_that_takes_all_is_named_and_another_if_a_probe_met_it() {
+        let all = with("veth2", loss("matchall", Some(1000)));
+        assert_eq!(silently(&all), ["Error tc-drops veth2 ingress filter 10: c2"]);
+        let some = with("veth2", loss("flower", None));
+        assert_eq!(silently(&some), [""; 0]);
+        let hop = Hop {
+            container: None,
+            link: Some("veth2".to_owned()),
+            dropped: Some(("tcf_classify".to_owned(), "TC_INGRESS".to_owned())),
+            rule: None,
+            back: false,
+        };
+        let asked = Asked::Echo { to: "10.88.0.1".parse().unwrap() };
+        let question = Question { from: Some("c2".to_owned()), asked };
+        let answers = Answers { all: vec![(question, Answer::Silent { hops: vec![hop] })] };
+        assert_eq!(found(&some, &answers), ["Error tc-drops veth2 ingress filter 10: c2"]);
+    }
+
+    #[test]
+    fn a_filter_of_a_protocol_breaks_that_alone() {
+        let of = |protocol| Loss { protocol: Some(protocol), ..loss("matchall", Some(1000)) };
+        let families = |scene: &Scene| {
+            let answers = Answers::default();
+            let look = Look { scene, answers: &answers, only: None, to: None };
+            judge(look).iter().filter_map(|one| one.breaks[0].family).collect::<Vec<_>>()
+        };
+        assert_eq!(families(&with("veth2", of(ETH_P_ARP))), [Family::V4]);
+        assert_eq!(families(&with("veth2", of(ETH_P_IPV6))), [Family::V6]);
+        // LLDP.
+        assert_eq!(families(&with("veth2", of(0x88cc))), []);
+    }
+}

@@ -1,0 +1,137 @@
+//! Limits of rates that are so low that traffic dies.
+
+use scene::{Container, Link};
+
+use super::{Rule, containers, is_outbound};
+use crate::Look;
+use crate::finding::{Family, Finding, WayKind};
+use crate::path::{Site, uplink};
+
+pub(super) const RULE: Rule =
+    Rule { judges: "limits of rates", ids: &["rate-too-low"], judge, ..Rule::NONE };
+
+const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+
+/// The links by which the plugin `bandwidth` limits what comes from a container.
+const REDIRECTED: &str = "ifb";
+
+fn judge(look: Look<'_>) -> Vec<Finding> {
+    let host = &look.scene.host;
+    let mut found = Vec::new();
+    for container in containers(look) {
+        let mut limited: Vec<(&Link, bool)> = Vec::new();
+        for site in FAMILIES.iter().flat_map(|family| Site::all(look.scene, container, *family)) {
+            let out = uplink(look.scene, site.family() == Family::V4);
+            let out = out.filter(|_| is_outbound(look.scene, container, site.family()));
+            let named = site.attachment.host_links.iter().filter_map(|name| host.link(name));
+            let redirected = named.filter(|link| link.kind.as_deref() == Some(REDIRECTED));
+            limited.push((site.link, true));
+            limited.extend([site.host_end, site.seen_by].map(|link| (link, false)));
+            limited.extend(out.into_iter().chain(redirected).map(|link| (link, false)));
+        }
+        limited.sort_by_key(|(link, is_inside)| (*is_inside, link.index));
+        limited.dedup_by_key(|(link, is_inside)| (*is_inside, link.index));
+        let too_low = limited.into_iter().filter_map(|(link, is_inside)| {
+            told(link, container, is_inside).map(|finding| finding.hits(container.id.clone()))
+        });
+        found.extend(too_low);
+    }
+    found
+}
+
+/// A bucket through which a packet of the link's size takes more than a second, or never passes.
+fn told(link: &Link, container: &Container, is_inside: bool) -> Option<Finding> {
+    let rate = link.rate?;
+    let name = &link.name;
+    let (object, whose, tool) = if is_inside {
+        let tool = format!("nsenter --net={} ", container.netns);
+        (format!("{}: {name}", container.id), format!("{name} of {}", container.called()), tool)
+    } else {
+        (name.clone(), name.clone(), String::new())
+    };
+    // The kernel reports the bucket's size as a time in 32 bits, which a slower rate exceeds.
+    let says = if rate.bytes_per_s < u64::from(link.mtu) {
+        let bits = rate.bytes_per_s.saturating_mul(8);
+        format!(
+            "{whose} may send {bits} bit/s, so a packet of {} bytes takes more than a second",
+            link.mtu
+        )
+    } else if rate.burst < link.mtu {
+        let (burst, mtu) = (rate.burst, link.mtu);
+        format!("{whose} sends packets of up to {mtu} bytes, and its limit lets {burst} pass at once: larger ones are dropped")
+    } else {
+        return None;
+    };
+    let finding = Finding::error("rate-too-low", object, says)
+        .at(format!("qdisc tbf of {whose}"))
+        .fix(format!(
+            "a larger rate or burst in the configuration of the plugin bandwidth; or, if it is another's limit: {tool}tc qdisc del dev {name} root"
+        ));
+    let kinds = [
+        WayKind::Outside,
+        WayKind::Between,
+        WayKind::FromNode,
+        WayKind::Published,
+        WayKind::PublishedHere,
+        WayKind::Names,
+        WayKind::Nodes,
+    ];
+    Some(kinds.into_iter().fold(finding, |finding, kind| finding.breaks(kind, None)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::samples::node;
+    use crate::question::Answers;
+    use scene::{Rate, Scene};
+
+    fn told(scene: &Scene) -> Vec<String> {
+        let answers = Answers::default();
+        let found = judge(Look { scene, answers: &answers, only: None, to: None });
+        let line = |one: Finding| format!("{} {}", one.object, one.hits.join(" "));
+        found.into_iter().map(line).collect()
+    }
+
+    fn limit(link: &mut Link, bytes_per_s: u64, burst: u32) {
+        link.mtu = 1500;
+        link.rate = Some(Rate { bytes_per_s, burst });
+    }
+
+    #[test]
+    fn a_rate_by_which_a_packet_takes_more_than_a_second() {
+        let mut scene = node();
+        assert_eq!(told(&scene), [""; 0]);
+        let host_end = |scene: &mut Scene, rate, burst| {
+            let link = scene.host.links.iter_mut().find(|link| link.name == "veth2").unwrap();
+            limit(link, rate, burst);
+        };
+        host_end(&mut scene, 8_000, 3_000);
+        assert_eq!(told(&scene), [""; 0]);
+        host_end(&mut scene, 1_000, 3_000);
+        assert_eq!(told(&scene), ["veth2 c2"]);
+        // A bucket that is too small for the packets.
+        host_end(&mut scene, 1_000_000, 1_000);
+        assert_eq!(told(&scene), ["veth2 c2"]);
+        host_end(&mut scene, 1_000_000, 1_514);
+        let inside = scene.containers[1].inside.as_mut().unwrap();
+        limit(&mut inside.links[1], 100, 3_000);
+        assert_eq!(told(&scene), ["c3: eth0 c3"]);
+    }
+
+    #[test]
+    fn a_limit_of_what_comes_from_a_container() {
+        let mut scene = node();
+        let mut ifb = Link {
+            index: 40,
+            name: "bwp1".to_owned(),
+            kind: Some("ifb".to_owned()),
+            ..Link::default()
+        };
+        limit(&mut ifb, 10, 3_000);
+        scene.host.links.push(ifb);
+        assert_eq!(told(&scene), [""; 0]);
+        scene.containers[0].attachments[0].host_links.push("bwp1".to_owned());
+        assert_eq!(told(&scene), ["bwp1 c2"]);
+    }
+}

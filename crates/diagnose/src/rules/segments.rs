@@ -1,0 +1,313 @@
+//! Containers whose way out does not end at the node's IP: on a parent link, on a bridge that leads
+//! to a router, at a port of Open vSwitch; and bridges that distinguish VLANs.
+
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+
+use scene::{IpvlanMode, Link, Namespace, Part};
+
+use super::{Rule, containers};
+use crate::Look;
+use crate::finding::{Family, Finding, WayKind};
+use crate::path::{Joint, Outcome, Site, Trip, Why, follow, has_vlan, untagged_vlan, uplinks_of};
+use crate::question::{Answer, Asked, Question};
+
+pub(super) const RULE: Rule = Rule {
+    judges: "parent links, VLANs and routers of other machines",
+    ids: &["parent-down", "vlan-missing", "router-silent", "switch-decides"],
+    needs: &[Part::Links],
+    inside: &[Part::Links, Part::Routes],
+    asks,
+    judge,
+};
+
+/// How many links may lie below each other.
+const DEEP: usize = 8;
+
+fn sites(look: Look<'_>) -> impl Iterator<Item = Site<'_>> {
+    let families = [Family::V4, Family::V6].into_iter();
+    families.flat_map(move |family| {
+        containers(look).flat_map(move |container| Site::every(look.scene, container, family))
+    })
+}
+
+/// A container asks its router for an answer; at a port of Open vSwitch also another container of
+/// its network.
+fn asks(look: Look<'_>) -> Vec<Question> {
+    sites(look).flat_map(|site| questions(look, &site)).collect()
+}
+
+fn questions(look: Look<'_>, site: &Site<'_>) -> Vec<Question> {
+    let neighbour = (site.joint == Joint::Switch).then(|| neighbour(look, site)).flatten();
+    let all = site.router(look.scene).into_iter().chain(neighbour);
+    all.map(|to| question(site, to)).collect()
+}
+
+/// The address of another container of the network.
+fn neighbour(look: Look<'_>, site: &Site<'_>) -> Option<IpAddr> {
+    let mut others = sites(Look { only: None, ..look }).filter(|other| {
+        other.container.id != site.container.id
+            && other.attachment.network == site.attachment.network
+            && other.family() == site.family()
+    });
+    others.next().map(|other| other.address)
+}
+
+fn question(site: &Site<'_>, to: IpAddr) -> Question {
+    Question { from: Some(site.container.id.clone()), asked: Asked::Echo { to } }
+}
+
+/// Says whether a router is there; `None` if that is not known: many answer no echo request. Whoever
+/// is not there does not say his hardware address either.
+fn answers(look: Look<'_>, site: &Site<'_>, router: IpAddr) -> Option<bool> {
+    match look.answers.to(&question(site, router))? {
+        Answer::Reached { .. } | Answer::Refused => Some(true),
+        Answer::Unreachable { .. } => Some(false),
+        Answer::Silent { .. } if is_failed(site, router) => Some(false),
+        _ => None,
+    }
+}
+
+/// Says whether the container has asked in vain for the hardware address.
+fn is_failed(site: &Site<'_>, router: IpAddr) -> bool {
+    let link = site.link.index;
+    let mut entries = site.inside.neighbours.iter();
+    entries.any(|one| one.failed && one.link == link && one.address == router)
+}
+
+fn judge(look: Look<'_>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for site in sites(look) {
+        found.extend(down(look, &site));
+        found.extend(gap(look, &site).map(|gap| missing(look, &site, &gap)));
+        found.extend(apart(look, &site));
+        match site.joint {
+            Joint::Switch => found.extend(decided(look, &site)),
+            _ => found.extend(silent(look, &site)),
+        }
+    }
+    found
+}
+
+/// The ways that end if a container does not reach what is beyond its link.
+fn broken(finding: Finding, site: &Site<'_>, kinds: &[WayKind]) -> Finding {
+    let finding = finding.hits(site.container.id.clone());
+    kinds.iter().fold(finding, |finding, kind| finding.breaks(*kind, Some(site.family())))
+}
+
+const OUT: [WayKind; 3] = [WayKind::Gateway, WayKind::Outside, WayKind::Names];
+
+/// The parent of a container's link, or each port by which its bridge leads to its router, is down.
+fn down(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
+    let host = &look.scene.host;
+    let (fault, by, kinds) = match site.joint {
+        Joint::Macvlan(_) | Joint::Ipvlan(_) | Joint::Vlan => {
+            let kinds = [&OUT[..], &[WayKind::Between]].concat();
+            (fault(host, site.host_end)?, site.host_end, kinds)
+        }
+        Joint::Pair => {
+            let bridge = site.bridge?;
+            let is_beyond = is_beyond(look, site.router(look.scene)?);
+            let ports = uplinks_of(look.scene, bridge);
+            let faults = ports.iter().copied().map(|port| fault(host, port));
+            let faults: Option<Vec<&Link>> = faults.collect();
+            let first = faults?.first().copied().filter(|_| is_beyond)?;
+            (first, ports.first().copied()?, OUT.to_vec())
+        }
+        Joint::Switch => return None,
+    };
+    let (name, network) = (&fault.name, &site.attachment.network);
+    let (what, fix) = if fault.up {
+        ("has no carrier", format!("look at the cable of {name}, or at its other end"))
+    } else {
+        ("is down", format!("ip link set {name} up"))
+    };
+    let says = format!("{name} {what}, and containers of {network} reach others by it alone");
+    let finding = Finding::error("parent-down", name.clone(), says).fix(fix);
+    let finding = if by.index == fault.index {
+        finding
+    } else {
+        finding.seen(format!("{} lies above it", by.name))
+    };
+    Some(broken(finding, site, &kinds))
+}
+
+/// Returns the lowest link that carries nothing, of a link and those below it.
+fn fault<'s>(host: &'s Namespace, link: &'s Link) -> Option<&'s Link> {
+    let below = |link: &&'s Link| {
+        let is_on_parent =
+            matches!(link.kind.as_deref(), Some("vlan" | "macvlan" | "ipvlan" | "macvtap"));
+        let parent = link.peer.filter(|_| is_on_parent && link.peer_netnsid.is_none());
+        parent.and_then(|index| host.link_of(index))
+    };
+    let all = std::iter::successors(Some(link), below).take(DEEP);
+    all.filter(|link| !link.up || !link.carrier).last()
+}
+
+/// Says whether an address is no container's.
+fn is_beyond(look: Look<'_>, address: IpAddr) -> bool {
+    let mut insides = look.scene.containers.iter().filter_map(|one| one.inside.as_ref());
+    !insides.any(|inside| inside.owner_of(address).is_some())
+}
+
+/// A link of a bridge that lacks a VLAN.
+struct Gap<'s> {
+    port: &'s Link,
+    /// The VLAN; `None`: it takes no frames without a tag.
+    vlan: Option<u16>,
+    /// The options of `bridge vlan add` that fill it.
+    options: &'static str,
+}
+
+fn gap<'s>(look: Look<'s>, site: &Site<'s>) -> Option<Gap<'s>> {
+    let bridge = site.bridge.filter(|bridge| bridge.vlan_filtering)?;
+    let port = site.host_end;
+    let is_read = look.scene.host.links.iter().any(|link| !link.vlans.is_empty());
+    if !is_read {
+        return None;
+    }
+    let Some(vlan) = untagged_vlan(port) else {
+        // A container may make links of its own for the VLANs of a trunk.
+        let of_container = |link: &Link| link.peer == Some(site.link.index) && link.vlan.is_some();
+        let is_trunk = site.inside.links.iter().any(of_container);
+        return (!is_trunk).then_some(Gap { port, vlan: None, options: " pvid untagged" });
+    };
+    if let Some(router) = site.router(look.scene) {
+        let ports = uplinks_of(look.scene, bridge);
+        let lacks = |port: &&Link| has_vlan(port, vlan).is_none();
+        let is_lost = !ports.is_empty() && ports.iter().all(lacks) && is_beyond(look, router);
+        if !is_lost || answers(look, site, router) == Some(true) {
+            return None;
+        }
+        let port = if let [only] = ports[..] { only } else { bridge };
+        return Some(Gap { port, vlan: Some(vlan), options: "" });
+    }
+    site.gateway?;
+    let outcome = follow(look.scene, &Trip::Resolve { from: site });
+    let Outcome::Stopped(stop) = outcome else { return None };
+    let Why::Vlan { port, vlan } = stop.why else { return None };
+    // The reference is to the scene; the outcome borrows the site as well.
+    let port = look.scene.host.link_of(port.index)?;
+    let options = match (port.index == bridge.index, site.seen_by.index == bridge.index) {
+        (true, true) => " pvid untagged self",
+        (true, false) => " self",
+        (false, _) => " pvid untagged",
+    };
+    Some(Gap { port, vlan, options })
+}
+
+fn missing(look: Look<'_>, site: &Site<'_>, gap: &Gap<'_>) -> Finding {
+    let (port, called) = (&gap.port.name, site.container.called());
+    let is_own = gap.port.index == site.host_end.index;
+    let (object, says, vlan) = match gap.vlan {
+        Some(vlan) => (
+            format!("{port} VLAN {vlan}"),
+            format!("{port} is not in VLAN {vlan}, to which the frames of {called} belong"),
+            vlan.to_string(),
+        ),
+        None => (
+            format!("{port} without a tag"),
+            format!("{port} takes no frames without a tag, and {called} sends no others"),
+            usual(look, site).map_or("VLAN".to_owned(), |vlan| vlan.to_string()),
+        ),
+    };
+    let bridge = site.bridge.map_or("the bridge", |bridge| bridge.name.as_str());
+    let finding = Finding::error("vlan-missing", object, says)
+        .at(format!("bridge vlan show dev {port}"))
+        .seen(format!("{bridge} distinguishes VLANs"))
+        .fix(format!("bridge vlan add dev {port} vid {vlan}{}", gap.options));
+    let mut kinds = OUT.to_vec();
+    kinds.extend([WayKind::FromNode, WayKind::Published, WayKind::PublishedHere]);
+    if is_own {
+        kinds.push(WayKind::Between);
+    }
+    broken(finding, site, &kinds)
+}
+
+/// The VLAN of other containers of the network.
+fn usual(look: Look<'_>, site: &Site<'_>) -> Option<u16> {
+    let everybody = sites(Look { only: None, ..look });
+    let mut others = everybody.filter(|other| other.attachment.network == site.attachment.network);
+    others.find_map(|other| untagged_vlan(other.host_end))
+}
+
+/// A macvlan, or an ipvlan that switches, does not reach the address of its own parent.
+fn apart(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
+    let is_joined = match site.joint {
+        Joint::Macvlan(_) => true,
+        Joint::Ipvlan(ipvlan) => ipvlan.mode == IpvlanMode::L2,
+        Joint::Pair | Joint::Vlan | Joint::Switch => false,
+    };
+    let gateway = site.gateway.filter(|gateway| is_joined && site.has_route_by(*gateway))?;
+    let owner = look.scene.host.owner_of(gateway)?;
+    if owner.index != site.host_end.index {
+        return None;
+    }
+    let (called, parent, network) =
+        (site.container.called(), &owner.name, &site.attachment.network);
+    let says = format!(
+        "the gateway {gateway} of {called} is this node's address on {parent}, which no link on {parent} reaches"
+    );
+    let object = format!("{called}: {gateway}");
+    let finding = Finding::error("router-silent", object, says)
+        .seen(format!("{} of {called} is a link on {parent}", site.link.name))
+        .fix(format!(
+            "give network {network} the router of that network as its gateway, or give the address to a macvlan of this node on {parent}"
+        ));
+    Some(broken(finding, site, &OUT))
+}
+
+/// Nobody answers for the router.
+fn silent(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
+    let router = site.router(look.scene)?;
+    if answers(look, site, router)? {
+        return None;
+    }
+    let (called, ifname) = (site.container.called(), &site.attachment.ifname);
+    let by = match site.joint {
+        Joint::Pair => site.bridge.unwrap_or(site.host_end),
+        _ => site.host_end,
+    };
+    let says = format!("the gateway {router}, another machine, does not answer {called}");
+    let finding = Finding::error("router-silent", format!("{called}: {router}"), says)
+        .seen(format!("nobody has {router} on {ifname}: no echo request is answered"))
+        .fix(format!("look at {router}, and at the switch behind {}", by.name));
+    Some(broken(finding, site, &OUT))
+}
+
+/// What Open vSwitch does with a container's packets is neither sound nor broken here. Whoever
+/// answers shows that they pass.
+fn decided(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
+    let called = site.container.called();
+    let asked = questions(look, site);
+    let answers: Vec<&Answer> = asked.iter().filter_map(|one| look.answers.to(one)).collect();
+    let is_answered =
+        |answer: &Answer| matches!(answer, Answer::Reached { .. } | Answer::Refused);
+    let seen = if look.answers.all.is_empty() {
+        "nothing was sent".to_owned()
+    } else if answers.is_empty() || answers.iter().any(|answer| is_answered(answer)) {
+        return None;
+    } else {
+        let to: Vec<String> = asked.iter().filter_map(to).collect();
+        format!("no echo request of {called} was answered by {}", to.join(" or "))
+    };
+    let says = format!("Open vSwitch decides here what {called} reaches");
+    let object = format!("{called}: {}", site.attachment.network);
+    let finding = Finding::unknown("switch-decides", object, says)
+        .at(format!("port {}", site.host_end.name))
+        .seen(seen)
+        .fix(format!(
+            "ask the switch: ovs-vsctl list port {}, and ovs-appctl ofproto/trace",
+            site.host_end.name
+        ));
+    Some(finding.hits(site.container.id.clone()))
+}
+
+fn to(question: &Question) -> Option<String> {
+    match &question.asked {
+        Asked::Echo { to } => Some(to.to_string()),
+        _ => None,
+    }
+}

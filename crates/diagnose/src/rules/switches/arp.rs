@@ -1,0 +1,102 @@
+//! Requests for hardware addresses that nobody answers, although the address is there.
+
+use std::collections::BTreeMap;
+
+use scene::Namespace;
+
+use super::super::containers;
+use crate::Look;
+use crate::finding::{Family, Finding, WayKind};
+use crate::path::Site;
+
+/// `arp_ignore`: no request is answered (linux Documentation/networking/ip-sysctl.rst). With a
+/// smaller value one for an address of the link itself is.
+const NO_ANSWER: i64 = 8;
+
+const KINDS: [WayKind; 5] = [
+    WayKind::Gateway,
+    WayKind::Outside,
+    WayKind::Names,
+    WayKind::FromNode,
+    WayKind::Published,
+];
+
+pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
+    let mut of_node: BTreeMap<Vec<String>, (String, Vec<String>)> = BTreeMap::new();
+    let mut found = Vec::new();
+    for container in containers(look) {
+        for site in Site::all(look.scene, container, Family::V4) {
+            let node = &site.seen_by.name;
+            let keys = silenced(&look.scene.host, node);
+            if !keys.is_empty() && site.gateway.is_some() {
+                let (_, hits) = of_node.entry(keys).or_insert_with(|| (node.clone(), Vec::new()));
+                hits.push(container.id.clone());
+            }
+            let keys = silenced(site.inside, &site.link.name);
+            if let Some(key) = keys.first() {
+                let called = container.called();
+                let says = format!(
+                    "{called} does not answer requests for its hardware address, so nobody reaches it"
+                );
+                let tool = format!("nsenter --net={}", container.netns);
+                let finding = told(format!("{}: {key}", container.id), says, &keys, &tool);
+                let finding = finding.breaks(WayKind::Between, Some(Family::V4));
+                found.push(finding.hits(container.id.clone()));
+            }
+        }
+    }
+    found.extend(of_node.into_iter().map(|(keys, (link, hits))| {
+        let says = format!(
+            "this node does not answer requests for hardware addresses on {link}, so containers do not find their gateway"
+        );
+        Finding { hits, ..told(keys.join(" "), says, &keys, "") }
+    }));
+    found
+}
+
+/// Returns the kernel parameters by which no request is answered on a link: the larger value of the
+/// link's own and that of all links counts.
+fn silenced(namespace: &Namespace, link: &str) -> Vec<String> {
+    let keys = [link, "all"].map(|name| format!("net.ipv4.conf.{name}.arp_ignore"));
+    keys.into_iter().filter(|key| namespace.number(key) == Some(NO_ANSWER)).collect()
+}
+
+fn told(object: String, says: String, keys: &[String], tool: &str) -> Finding {
+    let sets: Vec<String> = keys.iter().map(|key| format!("{key}=0")).collect();
+    let finding = Finding::error("requests-ignored", object, says)
+        .at(format!("{} is {NO_ANSWER}", keys.join(" and ")))
+        .fix(format!("{tool} sysctl -w {}", sets.join(" ")).trim_start().to_owned());
+    KINDS.into_iter().fold(finding, |finding, kind| finding.breaks(kind, Some(Family::V4)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::samples::node;
+    use crate::question::Answers;
+    use scene::Scene;
+
+    fn told(scene: &Scene) -> Vec<(String, String)> {
+        let answers = Answers::default();
+        let found = judge(Look { scene, answers: &answers, only: None, to: None });
+        found.into_iter().map(|one| (one.hits.join(" "), one.fix.join("; "))).collect()
+    }
+
+    #[test]
+    fn a_link_that_ignores_requests() {
+        let mut scene = node();
+        let key = |link: &str| format!("net.ipv4.conf.{link}.arp_ignore");
+        scene.host.sysctls.insert(key("cni0"), "1".to_owned());
+        scene.host.sysctls.insert(key("tun0"), "8".to_owned());
+        assert_eq!(told(&scene), []);
+        scene.host.sysctls.insert(key("all"), "8".to_owned());
+        let fix = "sysctl -w net.ipv4.conf.all.arp_ignore=0".to_owned();
+        assert_eq!(told(&scene), [("c2 c3".to_owned(), fix)]);
+        let mut scene = node();
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        inside.sysctls.insert(key("eth0"), "8".to_owned());
+        let fix =
+            "nsenter --net=/run/netns/c2 sysctl -w net.ipv4.conf.eth0.arp_ignore=0".to_owned();
+        assert_eq!(told(&scene), [("c2".to_owned(), fix)]);
+    }
+}

@@ -1,0 +1,160 @@
+//! Tables of the kernel that are full, or nearly: of tracked connections in each namespace, and of
+//! neighbours in all of them together.
+
+use scene::{Container, Namespace};
+
+use super::super::containers;
+use crate::Look;
+use crate::finding::{Family, Finding, WayKind};
+
+/// How full a table may be, in percent.
+const PERCENT: u64 = 90;
+
+pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
+    let host = &look.scene.host;
+    let mut found: Vec<Finding> = conntrack(host, None).into_iter().collect();
+    for container in containers(look) {
+        let inside = container.inside.as_ref();
+        found.extend(inside.and_then(|inside| conntrack(inside, Some(container))));
+    }
+    found.extend(neighbours(host, Family::V4));
+    found.extend(neighbours(host, Family::V6));
+    found
+}
+
+/// The kernel counts the connections of each namespace, and compares with one number for all (linux
+/// net/netfilter/nf_conntrack_core.c `__nf_conntrack_alloc`).
+fn conntrack(namespace: &Namespace, container: Option<&Container>) -> Option<Finding> {
+    let table = namespace.conntrack?;
+    let fill = Fill::of(table.count, table.max)?;
+    let sysctl = "net.netfilter.nf_conntrack_max";
+    let (object, whose) = match container {
+        None => (sysctl.to_owned(), String::new()),
+        Some(container) => {
+            (format!("{}: {sysctl}", container.id), format!(" of {}", container.called()))
+        }
+    };
+    let finding = match fill {
+        Fill::All => Finding::error(
+            "conntrack-full",
+            object,
+            format!(
+                "the table of tracked connections{whose} is full, so new connections are dropped"
+            ),
+        )
+        .breaks(WayKind::Outside, None)
+        .breaks(WayKind::Published, None),
+        Fill::Most => Finding::warning(
+            "conntrack-full",
+            object,
+            format!("the table of tracked connections{whose} is nearly full"),
+        ),
+    };
+    let finding = finding
+        .seen(format!("{} of {} connections", table.count, table.max))
+        .fix(format!("sysctl -w {sysctl}={}", table.max.saturating_mul(2)));
+    Some(match container {
+        None => finding,
+        Some(container) => finding.hits(container.id.clone()),
+    })
+}
+
+/// The kernel has one table of neighbours for all namespaces. If it is full, addresses that are not
+/// in it are not resolved (linux net/core/neighbour.c `neigh_alloc`).
+fn neighbours(host: &Namespace, family: Family) -> Option<Finding> {
+    let version = match family {
+        Family::V4 => "ipv4",
+        Family::V6 => "ipv6",
+    };
+    let number = |name: &str| {
+        let number = host.number(&format!("net.{version}.neigh.{name}"))?;
+        u64::try_from(number).ok()
+    };
+    let (entries, most) = (number("entries")?, number("default.gc_thresh3")?);
+    let fill = Fill::of(entries, most)?;
+    let object = format!("net.{version}.neigh.default.gc_thresh3");
+    let finding = match fill {
+        Fill::All => {
+            let says = format!(
+                "the table of {family} neighbours is full, so hardware addresses of others are not found any more"
+            );
+            let kinds = [WayKind::Gateway, WayKind::Outside, WayKind::FromNode, WayKind::Nodes];
+            let finding = Finding::error("neighbour-table-full", object, says);
+            kinds.into_iter().fold(finding, |finding, kind| finding.breaks(kind, Some(family)))
+        }
+        Fill::Most => {
+            let says = format!("the table of {family} neighbours is nearly full");
+            Finding::warning("neighbour-table-full", object, says)
+        }
+    };
+    let key = format!("net.{version}.neigh.default");
+    let (second, third) = (most.saturating_mul(2), most.saturating_mul(4));
+    Some(
+        finding
+            .seen(format!("{entries} entries of all namespaces, and {most} are allowed"))
+            .fix(format!("sysctl -w {key}.gc_thresh3={third} {key}.gc_thresh2={second}")),
+    )
+}
+
+/// How full a table is, if that is worth a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fill {
+    All,
+    Most,
+}
+
+impl Fill {
+    fn of(count: u64, max: u64) -> Option<Self> {
+        if max == 0 || count.saturating_mul(100) < max.saturating_mul(PERCENT) {
+            None
+        } else if max <= count {
+            Some(Fill::All)
+        } else {
+            Some(Fill::Most)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::question::Answers;
+    use scene::{ConntrackTable, Scene};
+
+    fn told(scene: &Scene) -> Vec<String> {
+        let answers = Answers::default();
+        let found = judge(Look { scene, answers: &answers, only: None, to: None });
+        found.into_iter().map(|one| format!("{:?} {}", one.severity, one.object)).collect()
+    }
+
+    #[test]
+    fn a_table_of_connections_may_be_the_nodes_or_a_containers() {
+        let table = |count| Some(ConntrackTable { count, max: 1000 });
+        let mut scene = Scene::default();
+        scene.host.conntrack = Some(ConntrackTable { count: 10, max: 262_144 });
+        assert_eq!(told(&scene), [""; 0]);
+        scene.host.conntrack = table(1000);
+        assert_eq!(told(&scene), ["Error net.netfilter.nf_conntrack_max"]);
+        scene.host.conntrack = table(950);
+        assert_eq!(told(&scene), ["Warning net.netfilter.nf_conntrack_max"]);
+        scene.host.conntrack = None;
+        let inside = Namespace { conntrack: table(2000), ..Namespace::default() };
+        let id = "c1".to_owned();
+        scene.containers = vec![Container { id, inside: Some(inside), ..Container::default() }];
+        assert_eq!(told(&scene), ["Error c1: net.netfilter.nf_conntrack_max"]);
+    }
+
+    #[test]
+    fn a_table_of_neighbours_is_of_one_ip_version() {
+        let mut scene = Scene::default();
+        let mut put = |entries: &str| {
+            let sysctls = &mut scene.host.sysctls;
+            sysctls.insert("net.ipv6.neigh.entries".to_owned(), entries.to_owned());
+            sysctls.insert("net.ipv6.neigh.default.gc_thresh3".to_owned(), "1024".to_owned());
+            told(&scene)
+        };
+        assert_eq!(put("12"), [""; 0]);
+        assert_eq!(put("1000"), ["Warning net.ipv6.neigh.default.gc_thresh3"]);
+        assert_eq!(put("1024"), ["Error net.ipv6.neigh.default.gc_thresh3"]);
+    }
+}

@@ -1,0 +1,257 @@
+//! Tunnels of the node: peers of WireGuard, sizes, and checksums that are left to the links below.
+
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use scene::{Link, Namespace, Part, RouteKind};
+
+use super::{Rule, containers, family_of, targets};
+use crate::Look;
+use crate::finding::{Finding, WayKind};
+use crate::path::Site;
+use crate::question::{Answer, Asked, Question};
+use crate::routes::{Routed, look_up};
+
+pub(super) const RULE: Rule = Rule {
+    judges: "tunnels",
+    ids: &["peer-not-allowed", "tunnel-mtu", "tunnel-checksums"],
+    needs: &[Part::Links, Part::Routes],
+    asks,
+    judge,
+    ..Rule::NONE
+};
+
+/// The origin of routes that the kernel makes for addresses (RTPROT_KERNEL).
+const BY_KERNEL: u8 = 2;
+
+fn judge(look: Look<'_>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for link in &look.scene.host.links {
+        found.extend(not_allowed(look, link));
+        found.extend(too_large(look, link));
+    }
+    found.extend(checksums(look));
+    found
+}
+
+/// Routes by a WireGuard tunnel whose destinations no peer has.
+fn not_allowed(look: Look<'_>, link: &Link) -> Vec<Finding> {
+    let Some(peers) = &link.peers else { return Vec::new() };
+    let has = |to: &IpNet| {
+        let mut nets = peers.iter().flat_map(|peer| &peer.allowed);
+        nets.any(|net| net.contains(to) || to.contains(net))
+    };
+    let routes = look.scene.host.routes.iter().filter(|route| {
+        route.kind == RouteKind::Unicast
+            && route.protocol != Some(BY_KERNEL)
+            && route.hops.iter().any(|hop| hop.link == Some(link.index))
+            && !has(&route.to)
+    });
+    let name = &link.name;
+    let told = |to: IpNet| {
+        let says = format!(
+            "the route to {to} leads to WireGuard's {name}, of which no peer is allowed these addresses, so packets are dropped"
+        );
+        let fix = match &peers[..] {
+            [only] => {
+                let all = only.allowed.iter().chain([&to]).map(IpNet::to_string);
+                let all: Vec<String> = all.collect();
+                format!("wg set {name} peer {} allowed-ips {}", only.key, all.join(","))
+            }
+            [] => format!("give {name} its peer: wg set {name} peer KEY allowed-ips {to}"),
+            _ => format!("add {to} to the allowed-ips of its peer: wg show {name} allowed-ips"),
+        };
+        let finding = Finding::error("peer-not-allowed", format!("{name}: {to}"), says)
+            .at(format!("route {to} dev {name}"))
+            .seen(format!("{name} has {} peers: wg show {name} allowed-ips", peers.len()))
+            .fix(fix);
+        of_lost(look, finding, |address| to.contains(&address))
+    };
+    routes.map(|route| told(route.to)).collect()
+}
+
+/// Adds whose probes to some addresses were lost, and the ways that broke.
+fn of_lost(look: Look<'_>, finding: Finding, is_there: impl Fn(IpAddr) -> bool) -> Finding {
+    let mut finding = finding;
+    for (question, answer) in &look.answers.all {
+        let (to, kind) = match &question.asked {
+            Asked::Echo { to } | Asked::Size { to, .. } => (*to, WayKind::Outside),
+            Asked::Connect { to } => (to.ip(), WayKind::Outside),
+            Asked::Name { server } => (*server, WayKind::Names),
+            Asked::WhoHas { .. } => continue,
+        };
+        let is_lost = matches!(
+            answer,
+            Answer::Silent { .. } | Answer::Unreachable { .. } | Answer::UpTo { .. }
+        );
+        let Some(from) = question.from.as_ref().filter(|_| is_lost && is_there(to)) else {
+            continue;
+        };
+        if !finding.hits.contains(from) {
+            finding.hits.push(from.clone());
+        }
+        let way = Some(family_of(to));
+        if !finding.breaks.iter().any(|broken| broken.kind == kind && broken.family == way) {
+            finding = finding.breaks(kind, way);
+        }
+    }
+    finding
+}
+
+/// How many bytes a tunnel adds to a packet of IP, at least: over IPv4.
+fn overhead(link: &Link) -> Option<u32> {
+    match link.kind.as_deref() {
+        // RFC 7348 §5: Ethernet, VXLAN, UDP, IP.
+        Some("vxlan") if !link.external => Some(50),
+        // linux drivers/net/wireguard/messages.h: the header, the authentication; UDP, IP.
+        Some("wireguard") => Some(60),
+        _ => None,
+    }
+}
+
+/// How many other ends of a tunnel are asked.
+const ENDS: usize = 4;
+
+/// The other ends of a tunnel, as far as the link itself names them.
+fn ends(link: &Link) -> impl Iterator<Item = IpAddr> + '_ {
+    let endpoints = link.peers.iter().flatten().filter_map(|peer| peer.endpoint);
+    endpoints.map(|endpoint| endpoint.ip()).chain(link.remote).take(ENDS)
+}
+
+/// The link that carries a tunnel's packets.
+fn below<'n>(host: &'n Namespace, link: &Link) -> Option<&'n Link> {
+    if let Some(parent) = link.peer.filter(|_| link.peer_netnsid.is_none()) {
+        return host.link_of(parent);
+    }
+    ends(link).find_map(|end| match look_up(host, None, end, None, Some(0)) {
+        Routed::By { link: below, .. } if below.index != link.index => Some(below),
+        _ => None,
+    })
+}
+
+/// A tunnel that is up and used, the link below it, and what it adds to a packet.
+fn used<'s>(look: Look<'s>, link: &Link) -> Option<(&'s Link, u32)> {
+    let host = &look.scene.host;
+    let overhead = overhead(link)?;
+    let is_route = |route: &scene::Route| route.hops.iter().any(|hop| hop.link == Some(link.index));
+    let is_used = link.master.is_some() || host.routes.iter().any(is_route);
+    let below = below(host, link).filter(|_| is_used && link.up)?;
+    Some((below, overhead))
+}
+
+/// The node asks the other end how large packets it may send there.
+fn size(to: IpAddr, below: &Link) -> Question {
+    Question { from: None, asked: Asked::Size { to, up_to: below.mtu } }
+}
+
+/// Packets that fit a tunnel do not fit the link below it, or are lost behind that.
+fn too_large(look: Look<'_>, link: &Link) -> Option<Finding> {
+    let host = &look.scene.host;
+    let (below, overhead) = used(look, link)?;
+    let (name, mtu) = (&link.name, link.mtu);
+    let with = mtu.saturating_add(overhead);
+    let lost = ends(link).find_map(|to| match look.answers.to(&size(to, below)) {
+        Some(Answer::UpTo { answered, .. }) if *answered < with => Some((to, *answered)),
+        _ => None,
+    });
+    let fits = lost.map_or(below.mtu, |(_, answered)| answered).checked_sub(overhead)?;
+    if mtu <= fits {
+        return None;
+    }
+    let leads_there = |to: IpAddr| {
+        let routed = look_up(host, None, to, None, Some(0));
+        matches!(routed, Routed::By { link: out, .. } if out.index == link.index)
+    };
+    let is_proved = look.answers.all.iter().any(|(question, answer)| match &question.asked {
+        Asked::Size { to, .. } => matches!(answer, Answer::UpTo { .. }) && leads_there(*to),
+        _ => false,
+    });
+    let says = format!(
+        "tunnel {name} takes packets of up to {mtu} bytes, and the network below carries them up to {fits}"
+    );
+    let seen = match lost {
+        Some((to, answered)) => format!(
+            "{name} adds {overhead} bytes to each; its other end {to} answers {answered} bytes, and of larger ones nobody says that they are lost"
+        ),
+        None => format!(
+            "{name} adds {overhead} bytes to each, and the MTU of {} is {}: larger ones are sent in fragments, which many networks drop",
+            below.name, below.mtu
+        ),
+    };
+    let finding = Finding::warning("tunnel-mtu", name.clone(), says)
+        .seen(seen)
+        .fix(format!("ip link set dev {name} mtu {fits}"));
+    if !is_proved && lost.is_none() {
+        return Some(finding);
+    }
+    let error = Finding { severity: crate::Severity::Error, ..finding };
+    Some(of_lost(look, error, leads_there))
+}
+
+/// The tunnel by which a container reaches an address, if that leaves checksums to others.
+fn tunnel<'s>(look: Look<'s>, id: &str, to: IpAddr) -> Option<&'s Link> {
+    let container = look.scene.container(id)?;
+    let host = &look.scene.host;
+    let mut sites = Site::every(look.scene, container, family_of(to));
+    sites.find_map(|site| {
+        let iif = Some(site.seen_by.name.as_str());
+        match look_up(host, Some(site.address), to, iif, Some(0)) {
+            Routed::By { link, .. } if link.tx_checksums == Some(true) => Some(link),
+            _ => None,
+        }
+    })
+}
+
+/// Echo requests have checksums of their own making: they tell whether a tunnel carries anything.
+fn asks(look: Look<'_>) -> Vec<Question> {
+    let mut questions = Vec::new();
+    for container in containers(look) {
+        for to in targets(look, container) {
+            if tunnel(look, &container.id, to).is_some() {
+                let from = Some(container.id.clone());
+                questions.push(Question { from, asked: Asked::Echo { to } });
+            }
+        }
+    }
+    for link in &look.scene.host.links {
+        if let Some((below, _)) = used(look, link) {
+            questions.extend(ends(link).map(|to| size(to, below)));
+        }
+    }
+    questions
+}
+
+/// Echo requests come through a tunnel, and nothing that has a checksum of TCP or UDP.
+fn checksums(look: Look<'_>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (question, answer) in &look.answers.all {
+        let Some(from) = &question.from else { continue };
+        let (to, kind, what) = match &question.asked {
+            Asked::Name { server } => (*server, WayKind::Names, "a question to port 53"),
+            Asked::Connect { to } => (to.ip(), WayKind::Outside, "a connection"),
+            _ => continue,
+        };
+        let echo = Question { from: Some(from.clone()), asked: Asked::Echo { to } };
+        let is_lost = matches!(answer, Answer::Silent { .. });
+        let answered = matches!(look.answers.to(&echo), Some(Answer::Reached { .. }));
+        let Some(link) = tunnel(look, from, to).filter(|_| is_lost && answered) else { continue };
+        let name = &link.name;
+        let says = format!(
+            "tunnel {name} carries echo requests to {to}, and neither TCP nor UDP: the network below it seems to deliver wrong checksums"
+        );
+        found.push(
+            Finding::error("tunnel-checksums", name.clone(), says)
+                .at(format!("tx-checksum-ip-generic of {name} is on"))
+                .seen(format!("{to} answers an echo request, and not {what}"))
+                .hits(from.clone())
+                .fix(format!(
+                    "ethtool -K {name} tx-checksum-ip-generic off, also at the tunnel's other end"
+                ))
+                .breaks(kind, Some(family_of(to))),
+        );
+    }
+    found
+}

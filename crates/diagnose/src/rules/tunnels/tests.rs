@@ -1,0 +1,153 @@
+use scene::{Link, Peer, Route, Scene};
+
+use super::*;
+use crate::path::samples::node;
+use crate::question::Answers;
+use crate::routes::samples::{link, route};
+
+fn found(scene: &Scene, answers: &Answers) -> Vec<Finding> {
+    judge(Look { scene, answers, only: None, to: None })
+}
+
+fn lines(found: &[Finding]) -> Vec<String> {
+    let line = |one: &Finding| {
+        format!("{:?} {} {}: {}", one.severity, one.id, one.object, one.hits.join(" "))
+    };
+    found.iter().map(line).collect()
+}
+
+fn silently(scene: &Scene) -> Vec<String> {
+    lines(&found(scene, &Answers::default()))
+}
+
+/// A node whose route to a network leads into a tunnel.
+fn with(tunnel: Link) -> Scene {
+    let mut scene = node();
+    scene.host.routes.push(route("203.0.113.0/24", tunnel.index, None));
+    scene.host.links.push(tunnel);
+    scene
+}
+
+fn wireguard(allowed: &[&str]) -> Link {
+    let peer = Peer {
+        key: "KEY=".to_owned(),
+        endpoint: Some("198.51.100.9:51820".parse().unwrap()),
+        allowed: allowed.iter().map(|net| net.parse().unwrap()).collect(),
+    };
+    Link {
+        kind: Some("wireguard".to_owned()),
+        peers: Some(vec![peer]),
+        mtu: 1420,
+        ..link(40, "wg0", &["10.9.0.1/24"])
+    }
+}
+
+fn vxlan(mtu: u32) -> Link {
+    Link { kind: Some("vxlan".to_owned()), peer: Some(2), mtu, ..link(41, "vx0", &[]) }
+}
+
+fn asked(from: &str, asked: Asked) -> Question {
+    Question { from: Some(from.to_owned()), asked }
+}
+
+fn server() -> IpAddr {
+    "203.0.113.2".parse().unwrap()
+}
+
+#[test]
+fn a_route_into_wireguard_needs_a_peer() {
+    assert_eq!(silently(&with(wireguard(&["203.0.113.0/24"]))), [""; 0]);
+    assert_eq!(silently(&with(wireguard(&["0.0.0.0/0"]))), [""; 0]);
+    // Of a part of it.
+    assert_eq!(silently(&with(wireguard(&["203.0.113.2/32"]))), [""; 0]);
+    let gone = with(wireguard(&["10.20.0.0/16"]));
+    assert_eq!(silently(&gone), ["Error peer-not-allowed wg0: 203.0.113.0/24: "]);
+    let question = asked("c3", Asked::Name { server: server() });
+    let answers = Answers { all: vec![(question, Answer::Silent { hops: Vec::new() })] };
+    let told = found(&gone, &answers);
+    assert_eq!(lines(&told), ["Error peer-not-allowed wg0: 203.0.113.0/24: c3"]);
+    assert_eq!(told[0].breaks[0].kind, WayKind::Names);
+    assert_eq!(told[0].fix, ["wg set wg0 peer KEY= allowed-ips 10.20.0.0/16,203.0.113.0/24"]);
+}
+
+#[test]
+fn the_tunnels_own_network_is_no_way_to_others() {
+    let mut scene = with(wireguard(&["203.0.113.0/24"]));
+    let own = Route { protocol: Some(BY_KERNEL), ..route("10.9.0.0/24", 40, None) };
+    scene.host.routes.push(own);
+    assert_eq!(silently(&scene), [""; 0]);
+    // What could not be read is not judged.
+    scene.host.links.last_mut().unwrap().peers = None;
+    assert_eq!(silently(&scene), [""; 0]);
+}
+
+#[test]
+fn what_fits_a_tunnel_fits_the_link_below() {
+    assert_eq!(silently(&with(vxlan(1450))), [""; 0]);
+    let large = with(vxlan(1451));
+    assert_eq!(silently(&large), ["Warning tunnel-mtu vx0: "]);
+    let question = asked("c2", Asked::Size { to: server(), up_to: 1500 });
+    let answer = Answer::UpTo { answered: 1450, lost: 1451 };
+    let proved = found(&large, &Answers { all: vec![(question, answer)] });
+    assert_eq!(lines(&proved), ["Error tunnel-mtu vx0: c2"]);
+    assert_eq!(proved[0].fix, ["ip link set dev vx0 mtu 1450"]);
+    // One of a switch has no size of its own, and one without routes carries nothing.
+    assert_eq!(silently(&with(Link { external: true, ..vxlan(65000) })), [""; 0]);
+    let mut idle = node();
+    idle.host.links.push(vxlan(1500));
+    assert_eq!(silently(&idle), [""; 0]);
+}
+
+#[test]
+fn the_link_below_is_found_by_where_packets_go() {
+    let remote = Some("198.51.100.9".parse().unwrap());
+    let by_remote = Link { peer: None, remote, ..vxlan(1500) };
+    assert_eq!(silently(&with(by_remote)), ["Warning tunnel-mtu vx0: "]);
+    let to_peer = Link { mtu: 1441, ..wireguard(&["203.0.113.0/24"]) };
+    assert_eq!(silently(&with(to_peer)), ["Warning tunnel-mtu wg0: "]);
+}
+
+#[test]
+fn a_network_below_that_loses_large_packets_is_the_cause() {
+    let end = "198.51.100.9".parse().unwrap();
+    let scene = with(Link { remote: Some(end), ..vxlan(1450) });
+    let nothing = Answers::default();
+    let look = Look { scene: &scene, answers: &nothing, only: None, to: None };
+    let question = Question { from: None, asked: Asked::Size { to: end, up_to: 1500 } };
+    assert_eq!(asks(look), [question.clone()]);
+    let answers = |answered| {
+        let answer = Answer::UpTo { answered, lost: answered + 1 };
+        Answers { all: vec![(question.clone(), answer)] }
+    };
+    let told = found(&scene, &answers(1400));
+    assert_eq!(lines(&told), ["Error tunnel-mtu vx0: "]);
+    assert_eq!(told[0].fix, ["ip link set dev vx0 mtu 1350"]);
+    // The tunnel sends no packets that are so large.
+    let small = with(Link { remote: Some(end), ..vxlan(1350) });
+    assert_eq!(lines(&found(&small, &answers(1400))), [""; 0]);
+}
+
+#[test]
+fn a_tunnel_that_carries_echo_requests_alone() {
+    let mut scene = with(Link { tx_checksums: Some(true), ..vxlan(1450) });
+    scene.containers[0].nameservers = Some(vec![server()]);
+    let nothing = Answers::default();
+    let look = Look { scene: &scene, answers: &nothing, only: None, to: None };
+    assert_eq!(asks(look), [asked("c2", Asked::Echo { to: server() })]);
+    let answers = |echo: Answer, name: Answer| Answers {
+        all: vec![
+            (asked("c2", Asked::Echo { to: server() }), echo),
+            (asked("c2", Asked::Name { server: server() }), name),
+        ],
+    };
+    let reached = Answer::Reached { after_us: 1 };
+    let silent = || Answer::Silent { hops: Vec::new() };
+    let told = found(&scene, &answers(reached.clone(), silent()));
+    assert_eq!(lines(&told), ["Error tunnel-checksums vx0: c2"]);
+    assert_eq!(lines(&found(&scene, &answers(silent(), silent()))), [""; 0]);
+    let named = Answer::Named { after_us: 1, error: None };
+    assert_eq!(lines(&found(&scene, &answers(reached.clone(), named))), [""; 0]);
+    let mut filled_in = scene;
+    filled_in.host.links.last_mut().unwrap().tx_checksums = Some(false);
+    assert_eq!(lines(&found(&filled_in, &answers(reached, silent()))), [""; 0]);
+}
