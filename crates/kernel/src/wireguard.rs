@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use ipnet::IpNet;
 
 use crate::netlink::{Errno, NetlinkError, Request, Socket};
-use crate::wire::{self, Attribute, Message, Writer};
+use crate::wire::{Attribute, Message, Writer};
 
 /// `linux include/uapi/linux/netlink.h` NETLINK_GENERIC.
 const NETLINK_GENERIC: isize = 16;
