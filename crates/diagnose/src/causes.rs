@@ -66,6 +66,7 @@ const DEPTHS: [&[&str]; 16] = [
     &[
         "parent-down",
         "vlan-missing",
+        "port-silenced",
         "queue-loses",
         "rate-too-low",
         "tc-drops",
