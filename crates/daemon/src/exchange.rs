@@ -115,7 +115,7 @@ pub(crate) fn ask(
     let mut stream = socket::connect_now(path).map_err(|error| match error {
         NotConnected::Nobody => NoAnswer::Nobody(path.display().to_string()),
         NotConnected::Full => NoAnswer::Silent,
-        NotConnected::Failed(error) => NoAnswer::Failed(error.to_string()),
+        other => NoAnswer::Failed(other.to_string()),
     })?;
     let late = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => NoAnswer::Silent,

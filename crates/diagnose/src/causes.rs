@@ -56,7 +56,7 @@ impl Diagnosis {
 }
 
 /// Findings by how deep they lie, the deepest first: those of a row do not explain each other.
-const DEPTHS: [&[&str]; 16] = [
+const DEPTHS: [&[&str]; 17] = [
     &["not-seen"],
     &["not-judged"],
     &["network-broken"],
@@ -66,6 +66,7 @@ const DEPTHS: [&[&str]; 16] = [
     &[
         "parent-down",
         "vlan-missing",
+        "port-silenced",
         "queue-loses",
         "rate-too-low",
         "tc-drops",
@@ -75,6 +76,7 @@ const DEPTHS: [&[&str]; 16] = [
     ],
     &["address-duplicate", "mac-duplicate"],
     &["neighbour-wrong", "address-claimed"],
+    &["hop-silent"],
     &["route-covers-pool", "route-refuses", "rule-diverts"],
     &[
         "no-default-route",
@@ -124,7 +126,7 @@ const SYMPTOMS: &[&str] =
     &["gateway-silent", "router-silent", "outside-silent", "port-silent", "container-silent"];
 
 /// Pairs: the first explains the second.
-const PAIRS: [(&str, &str); 17] = [
+const PAIRS: [(&str, &str); 19] = [
     ("link-down", "no-default-route"),
     ("link-down", "reverse-path-filter"),
     ("no-carrier", "reverse-path-filter"),
@@ -139,6 +141,8 @@ const PAIRS: [(&str, &str); 17] = [
     ("mac-duplicate", "address-claimed"),
     ("address-duplicate", "neighbour-wrong"),
     ("attachment-differs", "mtu-too-small"),
+    ("no-carrier", "hop-silent"),
+    ("neighbour-wrong", "hop-silent"),
     ("link-down", "parent-down"),
     ("no-carrier", "parent-down"),
     ("tunnel-mtu", "path-mtu"),

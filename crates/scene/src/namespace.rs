@@ -63,6 +63,13 @@ pub struct Link {
     pub port_state: Option<u8>,
     /// Whether it is an isolated port of a bridge.
     pub isolated: bool,
+    /// Whether it is a port of a bridge to which no broadcasts go.
+    pub no_broadcasts: bool,
+    /// Whether it is a port of a bridge that learns nobody behind it, and sends there only what is
+    /// for somebody whom it knows.
+    pub no_unknown: bool,
+    /// Whether it neither asks nor answers for hardware addresses (IFF_NOARP).
+    pub no_arp: bool,
     /// Whether it is a bridge that runs STP.
     pub stp: bool,
     /// Whether it is a bridge that distinguishes VLANs.

@@ -1,5 +1,6 @@
 //! Links and addresses of the node, and addresses that another machine has.
 
+mod ports;
 mod twins;
 
 use scene::{Container, Link, Namespace, Part, Route};
@@ -20,7 +21,13 @@ pub(super) const UPLINKS: Rule = Rule {
 
 pub(super) const RULE: Rule = Rule {
     judges: "links and addresses",
-    ids: &["mtu-too-large", "mtu-too-small", "address-duplicate", "mac-duplicate"],
+    ids: &[
+        "mtu-too-large",
+        "mtu-too-small",
+        "port-silenced",
+        "address-duplicate",
+        "mac-duplicate",
+    ],
     judge,
     ..Rule::NONE
 };
@@ -38,6 +45,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = sizes(look);
     found.extend(too_small(look));
     found.extend(twins::judge(look));
+    found.extend(ports::judge(look));
     found.extend(duplicates(&look.scene.host, None));
     for container in containers(look) {
         if let Some(inside) = &container.inside {

@@ -1,21 +1,21 @@
 //! Hardware addresses: entries that somebody configured and that are wrong, and addresses for which
 //! somebody else answers.
 
+mod routers;
+
 use std::net::IpAddr;
 
-use scene::{Container, Link, Namespace};
+use scene::{Container, Namespace};
 
-use super::ways::samples;
-use super::{Rule, asks_links, containers, is_outbound};
+use super::{Rule, asks_links, containers};
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
 use crate::path::Site;
 use crate::question::{Answer, Asked, Question};
-use crate::routes::{Routed, look_up};
 
 pub(super) const RULE: Rule = Rule {
     judges: "neighbours",
-    ids: &["neighbour-wrong", "address-claimed"],
+    ids: &["neighbour-wrong", "address-claimed", "hop-silent"],
     asks,
     judge,
     ..Rule::NONE
@@ -50,52 +50,7 @@ fn asks(look: Look<'_>) -> Vec<Question> {
     }
     let sites = sites(look);
     let of_sites = sites.iter().flat_map(questions).map(|(question, _, _)| question);
-    of_sites.chain(routers(look).into_iter().map(|router| router.question)).collect()
-}
-
-/// The router of the node, by which containers reach others.
-struct Router<'l> {
-    question: Question,
-    address: IpAddr,
-    link: &'l Link,
-    family: Family,
-    hits: Vec<String>,
-}
-
-fn routers(look: Look<'_>) -> Vec<Router<'_>> {
-    let mut all = Vec::new();
-    for family in [Family::V4, Family::V6] {
-        let outbound =
-            containers(look).filter(|container| is_outbound(look.scene, container, family));
-        let hits: Vec<String> = outbound.map(|container| container.id.clone()).collect();
-        let [sample, ..] = samples(family);
-        let Routed::By { link, via: Some(address), .. } =
-            look_up(&look.scene.host, None, sample, None, Some(0))
-        else {
-            continue;
-        };
-        // On other links nobody is asked.
-        if !hits.is_empty() && link.mac.is_some() {
-            let asked = Asked::WhoHas { address, link: link.name.clone() };
-            let question = Question { from: None, asked };
-            all.push(Router { question, address, link, family, hits });
-        }
-    }
-    all
-}
-
-/// Two machines answer for the node's router.
-fn two_routers(look: Look<'_>, router: Router<'_>) -> Option<Finding> {
-    let Some(Answer::Owners { macs }) = look.answers.to(&router.question) else { return None };
-    let (address, link) = (router.address, &router.link.name);
-    let [_, _, ..] = macs.as_slice() else { return None };
-    let says = format!("several machines answer for {address}, the router of this node");
-    let finding = Finding::warning("address-claimed", address.to_string(), says)
-        .at(format!("link {link}"))
-        .seen(format!("{} answered for {address}", macs.join(" and ")))
-        .fix(format!("find out which of them is the router: ip neigh show {address} dev {link}"))
-        .breaks(WayKind::Outside, Some(router.family));
-    Some(Finding { hits: router.hits, ..finding })
+    of_sites.chain(routers::asks(look)).collect()
 }
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
@@ -109,7 +64,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
         found.extend(in_bridge(look, &site));
         found.extend(in_container(&site, &everybody));
     }
-    found.extend(routers(look).into_iter().filter_map(|router| two_routers(look, router)));
+    found.extend(routers::judge(look));
     found
 }
 
@@ -352,31 +307,5 @@ mod tests {
             found_with(&scene, wrong)[0].0,
             "02:00:00:00:00:99 answers for 10.88.0.2, which is the address of c2"
         );
-    }
-
-    #[test]
-    fn several_routers() {
-        let mut scene = node();
-        let uplink = scene.host.links.iter_mut().find(|link| link.name == "up0").unwrap();
-        uplink.mac = Some("02:00:00:00:00:20".to_owned());
-        let answers = Answers::default();
-        let asked = asks(Look { scene: &scene, answers: &answers, only: None, to: None });
-        let router = Asked::WhoHas { address: ip("192.0.2.1"), link: "up0".to_owned() };
-        let question = Question { from: None, asked: router };
-        assert!(asked.contains(&question));
-        let of = |macs: &[&str]| Answer::Owners {
-            macs: macs.iter().map(|mac| (*mac).to_owned()).collect(),
-        };
-        let one = vec![(question.clone(), of(&["02:00:00:00:00:21"]))];
-        assert!(found_with(&scene, one).is_empty());
-        let two = of(&["02:00:00:00:00:21", "02:00:00:00:00:22"]);
-        assert_eq!(
-            found_with(&scene, vec![(question, two)])[0].0,
-            "several machines answer for 192.0.2.1, the router of this node"
-        );
-        // Of many containers each would be waited for.
-        scene.containers = (0..20).map(|_| scene.containers[0].clone()).collect();
-        let many = Look { scene: &scene, answers: &answers, only: None, to: None };
-        assert_eq!(asks(many), []);
     }
 }

@@ -396,19 +396,29 @@ fn nowhere(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let is_meant = |address: IpAddr| is_of(address) && is_global(address);
     let attachments = look.scene.containers.iter().flat_map(|one| &one.attachments);
     let of_containers: Vec<&String> = attachments.flat_map(|one| &one.host_links).collect();
-    let uplink = host.links.iter().find(|link| {
+    let mut outer = host.links.iter().filter(|link| {
         link.name != "lo"
             && !of_containers.contains(&&link.name)
             && !matches!(link.kind.as_deref(), Some("bridge" | "dummy" | "tun" | "wireguard"))
-            && link.addresses.iter().map(|own| own.address.addr()).any(is_meant)
-    })?;
+    });
+    let has_address =
+        |link: &&Link| link.addresses.iter().map(|own| own.address.addr()).any(is_meant);
+    let (uplink, seen) = match outer.clone().find(has_address) {
+        Some(uplink) => (uplink, "has an address, and no route leads to other networks"),
+        // A node without IPv6 is not one that has lost it.
+        None if family == Family::V4 => {
+            let bare = outer.find(|link| link.up && link.carrier && link.master.is_none())?;
+            (bare, "is up, and neither it nor another link has an address of IPv4")
+        }
+        None => return None,
+    };
     let says = format!(
         "this node has no default route for {family}, so its containers do not reach beyond it"
     );
     Some(
         Finding::error("no-default-route", family.to_string(), says)
             .at("routing table main")
-            .seen(format!("{} has an address, and no route leads to other networks", uplink.name))
+            .seen(format!("{} {seen}", uplink.name))
             .hits(site.container.id.clone())
             .fix(format!(
                 "{} route add default via GATEWAY dev {}, or restart what configures {}",

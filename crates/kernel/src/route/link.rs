@@ -304,6 +304,12 @@ impl Link {
         self.flags & iff::ALLMULTI != 0
     }
 
+    /// Whether it neither asks nor answers for hardware addresses (IFF_NOARP).
+    #[must_use]
+    pub fn no_arp(&self) -> bool {
+        self.flags & iff::NOARP != 0
+    }
+
     /// Whether it is the loopback link (IFF_LOOPBACK).
     #[must_use]
     pub fn loopback(&self) -> bool {

@@ -178,7 +178,8 @@ impl Told<'_> {
                 finding.severity == Severity::Error
                     && (finding.hits.is_empty() || finding.hits.contains(&container.id))
                     && match kinds {
-                        [] => finding.id == "attachment-differs",
+                        [] => ["attachment-differs", "attachment-unfinished", "inside-differs"]
+                            .contains(&finding.id),
                         kinds => finding.breaks.iter().any(|way| {
                             kinds.contains(&way.kind)
                                 && way.container.as_ref().is_none_or(|id| *id == container.id)

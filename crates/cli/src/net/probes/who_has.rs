@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use diagnose::Answer;
+use ipnet::IpNet;
 use kernel::MacAddr;
 use kernel::packet::{Filter, MAX_FRAME, PacketSocket};
 use kernel::route::RouteSocket;
@@ -67,11 +68,11 @@ fn exchange(address: IpAddr, name: &str) -> Result<BTreeSet<MacAddr>, String> {
     let mac = link.mac.ok_or_else(|| format!("{name} has no hardware address"))?;
     let own = routes.addresses(Some(link.index)).map_err(|error| told(&error))?;
     let usable = own.iter().filter(|one| !one.tentative() && !one.dad_failed());
-    let own: Vec<ipnet::IpNet> = usable.map(|one| one.address).collect();
+    let own: Vec<IpNet> = usable.map(|one| one.address).collect();
     let (question, filter) = match address {
         IpAddr::V4(target) => (request(mac, source_v4(&own, target), target), Filter::arp()),
         IpAddr::V6(target) => {
-            let source = source_v6(&own);
+            let source = source_v6(&own, target);
             let source = source.ok_or_else(|| format!("{name} has no IPv6 address"))?;
             (solicitation(mac, source, target), Filter::advertisements())
         }
@@ -113,25 +114,28 @@ fn listen(
     Ok(())
 }
 
-/// The address of ours with which the kernel would ask: one in the other's subnet. Without one it
-/// is asked as by a host that looks for an address (RFC 5227 §2.1.1).
-fn source_v4(own: &[ipnet::IpNet], target: Ipv4Addr) -> Ipv4Addr {
-    let near = own.iter().find(|net| net.contains(&IpAddr::V4(target)));
-    match near.map(ipnet::IpNet::addr) {
-        Some(IpAddr::V4(address)) => address,
-        _ => Ipv4Addr::UNSPECIFIED,
-    }
+/// The address of ours with which the kernel would ask for a packet of ours: one in the other's
+/// subnet, or another one. Without one it is asked as by a host that looks for an address (RFC 5227
+/// §2.1.1).
+fn source_v4(own: &[IpNet], target: Ipv4Addr) -> Ipv4Addr {
+    let of = |net: &IpNet| match net.addr() {
+        IpAddr::V4(address) => Some(address),
+        IpAddr::V6(_) => None,
+    };
+    let near = own.iter().filter(|net| net.contains(&IpAddr::V4(target)));
+    near.chain(own).find_map(of).unwrap_or(Ipv4Addr::UNSPECIFIED)
 }
 
-/// The link-local address, or another one.
-fn source_v6(own: &[ipnet::IpNet]) -> Option<Ipv6Addr> {
-    let all = || {
-        own.iter().filter_map(|net| match net.addr() {
-            IpAddr::V6(address) => Some(address),
-            IpAddr::V4(_) => None,
-        })
+/// The same; an address of the link alone comes last.
+fn source_v6(own: &[IpNet], target: Ipv6Addr) -> Option<Ipv6Addr> {
+    let of = |net: &IpNet| match net.addr() {
+        IpAddr::V6(address) => Some(address),
+        IpAddr::V4(_) => None,
     };
-    all().find(Ipv6Addr::is_unicast_link_local).or_else(|| all().next())
+    let near = own.iter().filter(|net| net.contains(&IpAddr::V6(target)));
+    let is_global = |address: &Ipv6Addr| !address.is_unicast_link_local();
+    let mut global = near.chain(own).filter_map(of).filter(is_global);
+    global.next().or_else(|| own.iter().find_map(of))
 }
 
 fn ethernet(to: [u8; 6], from: MacAddr, ethertype: u16) -> Vec<u8> {
@@ -261,15 +265,18 @@ mod tests {
 
     #[test]
     fn it_is_asked_with_the_address_of_the_same_subnet() {
-        let own: Vec<ipnet::IpNet> = ["192.0.2.2/24", "10.88.0.2/24", "fd00:88::2/64", "fe80::2/64"]
-            .map(|net| net.parse().unwrap())
-            .into();
+        let own =
+            ["192.0.2.2/24", "10.88.0.2/24", "fe80::2/64", "2001:db8::2/64", "fd00:88::2/64"];
+        let own: Vec<IpNet> = own.iter().map(|net| net.parse().unwrap()).collect();
         let near: Ipv4Addr = "10.88.0.1".parse().unwrap();
         assert_eq!(source_v4(&own, near), "10.88.0.2".parse::<Ipv4Addr>().unwrap());
         let far: Ipv4Addr = "198.51.100.1".parse().unwrap();
-        assert_eq!(source_v4(&own, far), Ipv4Addr::UNSPECIFIED);
-        assert_eq!(source_v6(&own), Some("fe80::2".parse().unwrap()));
-        assert_eq!(source_v6(&own[..3]), Some("fd00:88::2".parse().unwrap()));
-        assert_eq!(source_v6(&own[..2]), None);
+        assert_eq!(source_v4(&own, far), "192.0.2.2".parse::<Ipv4Addr>().unwrap());
+        assert_eq!(source_v4(&own[2..], far), Ipv4Addr::UNSPECIFIED);
+        let near: Ipv6Addr = "fd00:88::1".parse().unwrap();
+        assert_eq!(source_v6(&own, near), Some("fd00:88::2".parse().unwrap()));
+        assert_eq!(source_v6(&own[..4], near), Some("2001:db8::2".parse().unwrap()));
+        assert_eq!(source_v6(&own[..3], near), Some("fe80::2".parse().unwrap()));
+        assert_eq!(source_v6(&own[..2], near), None);
     }
 }

@@ -132,7 +132,7 @@ fn ask<T: serde::de::DeserializeOwned>(path: &Path, patience: Duration) -> Resul
         NotConnected::Failed(error) if error.kind() == ErrorKind::PermissionDenied => {
             NoAnswer::Refused(error.to_string())
         }
-        NotConnected::Failed(error) => NoAnswer::Failed(error.to_string()),
+        other => NoAnswer::Failed(other.to_string()),
     })?;
     let mut talk = || -> std::io::Result<Vec<u8>> {
         stream.set_read_timeout(Some(patience))?;

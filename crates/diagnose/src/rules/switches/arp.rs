@@ -1,8 +1,9 @@
-//! Requests for hardware addresses that nobody answers, although the address is there.
+//! Requests for hardware addresses that nobody answers, although the address is there: a kernel
+//! parameter says so, or the link's flag.
 
 use std::collections::BTreeMap;
 
-use scene::Namespace;
+use scene::{Link, Namespace};
 
 use super::super::containers;
 use crate::Look;
@@ -25,6 +26,18 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut of_node: BTreeMap<Vec<String>, (String, Vec<String>)> = BTreeMap::new();
     let mut found = Vec::new();
     for container in containers(look) {
+        for family in [Family::V4, Family::V6] {
+            for site in Site::all(look.scene, container, family) {
+                let tool = format!("nsenter --net={} ", container.netns);
+                let inside = (format!("{}: {}", container.id, site.link.name), tool.as_str());
+                let called = container.called();
+                found.extend(mute(site.link, called, inside, &container.id, family));
+                let node = (site.seen_by.name.clone(), "");
+                if site.gateway.is_some() {
+                    found.extend(mute(site.seen_by, "this node", node, &container.id, family));
+                }
+            }
+        }
         for site in Site::all(look.scene, container, Family::V4) {
             let node = &site.seen_by.name;
             let keys = silenced(&look.scene.host, node);
@@ -52,6 +65,29 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
         Finding { hits, ..told(keys.join(" "), says, &keys, "") }
     }));
     found
+}
+
+/// A link with the flag NOARP sends to nobody whose hardware address is not configured. `object` is
+/// its name, with what is put before a command for it.
+fn mute(
+    link: &Link,
+    whose: &str,
+    (object, tool): (String, &str),
+    hit: &str,
+    family: Family,
+) -> Option<Finding> {
+    if !link.no_arp {
+        return None;
+    }
+    let name = &link.name;
+    let says =
+        format!("{name} of {whose} has the flag NOARP, so it finds nobody's hardware address");
+    let finding = Finding::error("requests-ignored", object, says)
+        .at(format!("link {name} of {whose}"))
+        .hits(hit)
+        .fix(format!("{tool}ip link set {name} arp on"));
+    let family = Some(family);
+    Some(KINDS.into_iter().fold(finding, |finding, kind| finding.breaks(kind, family)))
 }
 
 /// Returns the kernel parameters by which no request is answered on a link: the larger value of the
@@ -98,5 +134,15 @@ mod tests {
         let fix =
             "nsenter --net=/run/netns/c2 sysctl -w net.ipv4.conf.eth0.arp_ignore=0".to_owned();
         assert_eq!(told(&scene), [("c2".to_owned(), fix)]);
+    }
+
+    #[test]
+    fn a_link_without_arp() {
+        let mut scene = node();
+        scene.containers[1].inside.as_mut().unwrap().links[1].no_arp = true;
+        let fix = "nsenter --net=/run/netns/c3 ip link set eth0 arp on".to_owned();
+        let told = told(&scene);
+        assert_eq!(told.len(), 2, "for each IP version: {told:?}");
+        assert_eq!(told[0], ("c3".to_owned(), fix));
     }
 }

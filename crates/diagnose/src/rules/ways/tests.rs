@@ -41,6 +41,24 @@ fn the_default_route_is_gone() {
     assert_eq!(found(&with_route(scene, route("10.0.0.0/8", 2, Some("192.0.2.1")))), []);
 }
 
+/// The kernel removes the routes that need an address with it.
+#[test]
+fn the_uplink_has_lost_its_address() {
+    let mut scene = node();
+    scene.host.routes.retain(|route| route.hops.iter().any(|hop| hop.link == Some(3)));
+    for link in scene.host.links.iter_mut().filter(|link| ["up0", "tun0"].contains(&&*link.name)) {
+        link.addresses.clear();
+    }
+    let all = found(&scene);
+    assert_eq!((all.len(), all[0].id, all[0].object.as_str()), (1, "no-default-route", "IPv4"));
+    assert!(all[0].seen[0].starts_with("up0 is up"), "{:?}", all[0].seen);
+    // A machine without a network.
+    for link in &mut scene.host.links {
+        link.carrier = false;
+    }
+    assert_eq!(found(&scene), []);
+}
+
 /// Containers have IPv6 among themselves, and the node has none.
 #[test]
 fn a_node_without_ipv6_is_sound() {

@@ -56,6 +56,12 @@ pub(super) fn to_link(link: KernelLink, addresses: Vec<Address>) -> Link {
         peer_netnsid: link.link_netnsid,
         port_state: link.port.map(|port| port.state),
         isolated: link.port.is_some_and(|port| port.isolated),
+        // A bridge that answers for its ports need not ask them.
+        no_broadcasts: link
+            .port
+            .is_some_and(|port| !port.broadcast_flood && !port.neighbour_suppress),
+        no_unknown: link.port.is_some_and(|port| !port.learning && !port.unicast_flood),
+        no_arp: link.no_arp(),
         stp: link.bridge.is_some_and(|bridge| bridge.stp),
         vlan_filtering: link.bridge.is_some_and(|bridge| bridge.vlan_filtering),
         vrf_table: link.vrf_table,

@@ -1,0 +1,264 @@
+//! Machines to which routes lead: the node's own router, and those of routes that somebody gave a
+//! container.
+
+use std::net::IpAddr;
+
+use scene::{Container, Link, Route, RouteKind};
+
+use super::super::ways::samples;
+use super::super::{containers, family_of, is_outbound};
+use super::{configured, differs, sites};
+use crate::Look;
+use crate::finding::{Family, Finding, WayKind};
+use crate::question::{Answer, Asked, Question};
+use crate::routes::{Routed, look_up};
+
+pub(super) fn asks(look: Look<'_>) -> Vec<Question> {
+    let own = own(look).into_iter().map(|own| own.question);
+    own.chain(given(look).into_iter().map(|given| given.question)).collect()
+}
+
+pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
+    let own = own(look).into_iter().filter_map(|own| of_node(look, own));
+    own.chain(given(look).iter().filter_map(|given| of_container(look, given))).collect()
+}
+
+/// The router of the node, by which containers reach others.
+struct Own<'l> {
+    question: Question,
+    address: IpAddr,
+    link: &'l Link,
+    family: Family,
+    hits: Vec<String>,
+}
+
+fn own(look: Look<'_>) -> Vec<Own<'_>> {
+    let mut all = Vec::new();
+    for family in [Family::V4, Family::V6] {
+        let outbound =
+            containers(look).filter(|container| is_outbound(look.scene, container, family));
+        let hits: Vec<String> = outbound.map(|container| container.id.clone()).collect();
+        let [sample, ..] = samples(family);
+        let Routed::By { link, via: Some(address), .. } =
+            look_up(&look.scene.host, None, sample, None, Some(0))
+        else {
+            continue;
+        };
+        // On other links nobody is asked.
+        if !hits.is_empty() && link.mac.is_some() {
+            let asked = Asked::WhoHas { address, link: link.name.clone() };
+            let question = Question { from: None, asked };
+            all.push(Own { question, address, link, family, hits });
+        }
+    }
+    all
+}
+
+fn of_node(look: Look<'_>, own: Own<'_>) -> Option<Finding> {
+    let (address, link) = (own.address, &own.link.name);
+    let echo = Question { from: None, asked: Asked::Echo { to: address } };
+    let echo = look.answers.to(&echo);
+    let entries = &look.scene.host.neighbours;
+    let has_failed = entries
+        .iter()
+        .any(|one| one.failed && one.link == own.link.index && one.address == address);
+    let finding = match look.answers.to(&own.question) {
+        Some(Answer::Owners { macs }) => match macs.as_slice() {
+            [] if !matches!(echo, Some(Answer::Reached { .. })) => silent(&own),
+            [] => return None,
+            [mac] => {
+                let found = configured(&look.scene.host, own.link.index, address)?;
+                differs(found, mac).then(|| wrong(&own, found, mac))?
+            }
+            several => {
+                let says =
+                    format!("several machines answer for {address}, the router of this node");
+                Finding::warning("address-claimed", address.to_string(), says)
+                    .at(format!("link {link}"))
+                    .seen(format!("{} answered for {address}", several.join(" and ")))
+                    .fix(format!(
+                        "find out which of them is the router: ip neigh show {address} dev {link}"
+                    ))
+            }
+        },
+        // It was not asked on the link, and the kernel has asked there.
+        _ if has_failed && matches!(echo, Some(Answer::Silent { .. })) => silent(&own),
+        _ => return None,
+    };
+    let family = Some(own.family);
+    let kinds = [WayKind::Outside, WayKind::Names, WayKind::Published, WayKind::Nodes];
+    let finding = kinds.into_iter().fold(finding, |finding, kind| finding.breaks(kind, family));
+    Some(Finding { hits: own.hits, ..finding })
+}
+
+fn silent(own: &Own<'_>) -> Finding {
+    let (address, link) = (own.address, &own.link.name);
+    let says = format!("nobody answers for {address}, the router of this node on {link}");
+    Finding::error("hop-silent", address.to_string(), says)
+        .at(format!("link {link}"))
+        .seen("neither a request for its hardware address was answered, nor an echo request")
+        .fix(format!("look at {address}, and at what is between it and {link}"))
+}
+
+/// Somebody configured another hardware address for the router than it has.
+fn wrong(own: &Own<'_>, found: &str, mac: &str) -> Finding {
+    let (address, link) = (own.address, &own.link.name);
+    let says = format!(
+        "this node sends what is for its router ({address}) to {found}, and {mac} answers for it"
+    );
+    Finding::error("neighbour-wrong", format!("{address} on {link}"), says)
+        .at(format!("neighbour {address} dev {link} lladdr {found} PERMANENT"))
+        .seen(format!("{mac} answered for {address}"))
+        .fix(format!("ip neigh del {address} dev {link}"))
+}
+
+/// A machine to which a container's route leads, and that is neither the node nor a gateway of ADD.
+struct Given<'l> {
+    question: Question,
+    container: &'l Container,
+    link: &'l str,
+    route: &'l Route,
+    via: IpAddr,
+}
+
+fn given(look: Look<'_>) -> Vec<Given<'_>> {
+    let mut all: Vec<Given<'_>> = Vec::new();
+    for site in sites(look) {
+        for route in site.inside.routes.iter().filter(|one| one.kind == RouteKind::Unicast) {
+            let hops = route.hops.iter().filter(|hop| hop.link == Some(site.link.index));
+            let foreign = hops.filter_map(|hop| hop.via).filter(|via| {
+                family_of(*via) == site.family()
+                    && !is_of_link_alone(*via)
+                    && !site.attachment.gateways.contains(via)
+                    && look.scene.host.owner_of(*via).is_none()
+            });
+            all.extend(foreign.map(|via| {
+                let link = site.attachment.ifname.clone();
+                let asked = Asked::WhoHas { address: via, link };
+                let question = Question { from: Some(site.container.id.clone()), asked };
+                let link = site.link.name.as_str();
+                Given { question, container: site.container, link, route, via }
+            }));
+        }
+    }
+    all
+}
+
+fn is_of_link_alone(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
+}
+
+fn of_container(look: Look<'_>, given: &Given<'_>) -> Option<Finding> {
+    let Some(Answer::Owners { macs }) = look.answers.to(&given.question) else { return None };
+    if !macs.is_empty() {
+        return None;
+    }
+    let Given { container, link, route, via, .. } = given;
+    let called = container.called();
+    let to = match route.to.prefix_len() {
+        0 => "default".to_owned(),
+        _ => route.to.to_string(),
+    };
+    let says = format!("{called} sends what is for {to} to {via}, and nobody on {link} has that");
+    let version = if via.is_ipv4() { "ip" } else { "ip -6" };
+    let family = Some(family_of(*via));
+    Some(
+        Finding::error("hop-silent", format!("{}: {to} via {via}", container.id), says)
+            .at(format!("in {called}: route {to} via {via} dev {link}"))
+            .seen(format!("no request for the hardware address of {via} was answered"))
+            .hits(container.id.clone())
+            .fix(format!("nsenter --net={} {version} route del {to} via {via}", container.netns))
+            .breaks(WayKind::Outside, family)
+            .breaks(WayKind::Names, family),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::samples::{ip, node};
+    use crate::question::Answers;
+    use crate::routes::samples::route;
+    use scene::{Neighbour, Scene};
+
+    fn told(scene: &Scene, all: Vec<(Question, Answer)>) -> Vec<(&'static str, String)> {
+        let answers = Answers { all };
+        let found = judge(Look { scene, answers: &answers, only: None, to: None });
+        found.into_iter().map(|one| (one.id, one.fix.join("; "))).collect()
+    }
+
+    fn with_router() -> Scene {
+        let mut scene = node();
+        let uplink = scene.host.links.iter_mut().find(|link| link.name == "up0").unwrap();
+        uplink.mac = Some("02:00:00:00:00:20".to_owned());
+        scene
+    }
+
+    fn who(from: Option<&str>, address: &str, link: &str) -> Question {
+        let asked = Asked::WhoHas { address: ip(address), link: link.to_owned() };
+        Question { from: from.map(str::to_owned), asked }
+    }
+
+    fn owners(macs: &[&str]) -> Answer {
+        Answer::Owners { macs: macs.iter().map(|mac| (*mac).to_owned()).collect() }
+    }
+
+    #[test]
+    fn the_nodes_router_is_one_and_answers() {
+        let mut scene = with_router();
+        let router = who(None, "192.0.2.1", "up0");
+        let answers = Answers::default();
+        let asked = asks(Look { scene: &scene, answers: &answers, only: None, to: None });
+        assert!(asked.contains(&router));
+        let answered = |macs: &[&str]| vec![(router.clone(), owners(macs))];
+        let (one, other) = ("02:00:00:00:00:21", "02:00:00:00:00:22");
+        assert_eq!(told(&scene, answered(&[one])), []);
+        assert_eq!(told(&scene, answered(&[one, other]))[0].0, "address-claimed");
+        assert_eq!(told(&scene, answered(&[]))[0].0, "hop-silent");
+        let echo = Question { from: None, asked: Asked::Echo { to: ip("192.0.2.1") } };
+        let reached = Answer::Reached { after_us: 1 };
+        let some_other_way = [answered(&[]), vec![(echo, reached)]].concat();
+        assert_eq!(told(&scene, some_other_way), []);
+        scene.host.neighbours = vec![Neighbour {
+            link: 2,
+            address: ip("192.0.2.1"),
+            mac: Some(other.to_owned()),
+            permanent: true,
+            failed: false,
+        }];
+        let fix = "ip neigh del 192.0.2.1 dev up0".to_owned();
+        assert_eq!(told(&scene, answered(&[one])), [("neighbour-wrong", fix)]);
+        assert_eq!(told(&scene, answered(&[other])), []);
+    }
+
+    /// A node with many containers does not ask on its links; the kernel has.
+    #[test]
+    fn what_the_kernel_knows_is_enough_with_an_echo() {
+        let mut scene = with_router();
+        let echo = Question { from: None, asked: Asked::Echo { to: ip("192.0.2.1") } };
+        let silent = vec![(echo, Answer::Silent { hops: Vec::new() })];
+        assert_eq!(told(&scene, silent.clone()), []);
+        let failed = Neighbour {
+            link: 2,
+            address: ip("192.0.2.1"),
+            mac: None,
+            permanent: false,
+            failed: true,
+        };
+        scene.host.neighbours = vec![failed];
+        assert_eq!(told(&scene, silent)[0].0, "hop-silent");
+    }
+
+    #[test]
+    fn a_containers_route_to_nobody() {
+        let mut scene = node();
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        inside.routes.push(route("198.51.100.0/24", 2, Some("10.88.0.99")));
+        let nobody = who(Some("c2"), "10.88.0.99", "eth0");
+        let fix = "nsenter --net=/run/netns/c2 ip route del 198.51.100.0/24 via 10.88.0.99";
+        let said = told(&scene, vec![(nobody.clone(), owners(&[]))]);
+        assert_eq!(said, [("hop-silent", fix.to_owned())]);
+        let somebody = vec![(nobody, owners(&["02:00:00:00:00:99"]))];
+        assert_eq!(told(&scene, somebody), []);
+    }
+}
