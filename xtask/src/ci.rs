@@ -293,7 +293,8 @@ const LINT_DEADLINE: Duration = Duration::from_secs(2700);
 /// cargo builds (build scripts, procedural macros) already exists from their build. Niced, since
 /// tests run beside it.
 pub(crate) fn clippy() -> Result<Report, String> {
-    let line = "cargo clippy --workspace --all-targets --locked --keep-going -- --deny warnings";
+    let line =
+        "nice -n 5 cargo clippy --workspace --all-targets --locked --keep-going -- --deny warnings";
     let program = Linked::prepare()?.program(line);
     program.deadline(LINT_DEADLINE).logged("clippy", quiet)?;
     Ok(Report::check(String::new()))

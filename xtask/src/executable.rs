@@ -82,7 +82,10 @@ impl Shipped {
         for path in [&path, &path.with_extension(symbols::ENDING)] {
             let named = remap::found(&read(path)?);
             if !named.is_empty() {
-                return Err(format!("{} contains paths of this machine: {named:?}", path.display()));
+                return Err(format!(
+                    "{} contains paths of this machine: {named:?}",
+                    path.display()
+                ));
             }
         }
         if self.most_bytes < size {

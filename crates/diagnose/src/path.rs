@@ -18,9 +18,9 @@ mod frames;
 pub(crate) mod samples;
 mod site;
 mod steps;
-mod vlans;
 #[cfg(test)]
 mod tests;
+mod vlans;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -29,8 +29,8 @@ use scene::{Link, Port as Published, Route, RouteKind, RouteRule, Scene, Transpo
 
 use crate::filter::{Carries, Holds, Layer, NewDestination, Packet, Place, Port, State};
 
-pub(crate) use self::site::{uplinks_of, vrf_above};
 pub use self::site::{Joint, Site};
+pub(crate) use self::site::{uplinks_of, vrf_above};
 use self::steps::{Halt, Tracer};
 pub(crate) use self::vlans::{has as has_vlan, untagged as untagged_vlan};
 

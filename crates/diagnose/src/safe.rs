@@ -88,8 +88,8 @@ fn is_harmless(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use scene::filter::{Chain, Family, LegacyTable, Table};
     use scene::Link;
+    use scene::filter::{Chain, Family, LegacyTable, Table};
 
     fn table(name: &str, chain: &str) -> Table {
         let chain = Chain { name: chain.to_owned(), base: None, rules: Vec::new() };

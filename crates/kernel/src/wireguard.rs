@@ -167,10 +167,7 @@ mod tests {
         assert_eq!(PublicKey([0; 32]).to_string(), zeros);
         let bytes: [u8; 32] = std::array::from_fn(|at| u8::try_from(at).unwrap());
         // printf of the 32 bytes | base64
-        assert_eq!(
-            PublicKey(bytes).to_string(),
-            "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
-        );
+        assert_eq!(PublicKey(bytes).to_string(), "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=");
     }
 
     #[test]
@@ -198,6 +195,6 @@ mod tests {
         assert_eq!(peers[0].endpoint, Some("192.0.2.1:51820".parse().unwrap()));
         assert_eq!(peers[0].allowed, ["10.0.0.0/8".parse().unwrap()]);
         assert_eq!((peers[1].endpoint, peers[1].allowed.len()), (None, 0));
-        assert_eq!(wire::u32_at(&peers[0].key.0, 0), Some(0x0707_0707));
+        assert_eq!(crate::wire::u32_at(&peers[0].key.0, 0), Some(0x0707_0707));
     }
 }

@@ -70,9 +70,8 @@ impl Containers<'_> {
 
     #[track_caller]
     fn detach(&self, numbers: &str) {
-        let said = self.0.sh(&format!(
-            "podman rm --force --time 0 $(seq --format c%g {numbers}) 2>&1"
-        ));
+        let said =
+            self.0.sh(&format!("podman rm --force --time 0 $(seq --format c%g {numbers}) 2>&1"));
         // podman names what its plugins refuse, and goes on.
         assert!(!said.contains("rror"), "{said}");
     }

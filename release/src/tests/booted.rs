@@ -147,10 +147,8 @@ impl<'d> Load<'d> {
     /// Detaches what our plugins attached and others have detached. In a PID namespace of its own the
     /// command cannot know that their namespaces are gone.
     fn forget(&self) {
-        self.debian.sh(
-            "cp /root/load.conflist /etc/cni/net.d/ && netwright gc load --all && \
-             rm /etc/cni/net.d/load.conflist",
-        );
+        self.debian.sh("cp /root/load.conflist /etc/cni/net.d/ && netwright gc load --all && \
+             rm /etc/cni/net.d/load.conflist");
     }
 
     fn end(self) {

@@ -134,10 +134,9 @@ fn a_disk_that_is_full_at_any_step_leaves_plugins_that_serve() {
     let [netwright, plugins] = ours("0.1.0");
     debian.dpkg(&format!("--install {}", debian.bring(&[&netwright])));
     let package = debian.bring(&[&plugins]);
-    debian.sh(
-        "cp -a /usr/lib/cni /run/cni && mount -t tmpfs -o nr_inodes=6 tmpfs /usr/lib/cni && \
-         cp -a /run/cni/. /usr/lib/cni/",
-    );
+    debian
+        .sh("cp -a /usr/lib/cni /run/cni && mount -t tmpfs -o nr_inodes=6 tmpfs /usr/lib/cni && \
+         cp -a /run/cni/. /usr/lib/cni/");
     debian.dpkg(&format!("--install {package} || true"));
     let mut refused = 0;
     let room = (8..200).step_by(3).find(|room| {

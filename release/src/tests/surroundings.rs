@@ -34,11 +34,9 @@ fn an_alternative_is_put_aside_and_comes_back() {
     );
     let debian = Debian::new("release-alternative");
     debian.dpkg(&format!("--install {}", debian.bring(&[&go("8")])));
-    debian.sh(
-        "rm -f /usr/lib/cni/vrf && mkdir -p /usr/local/lib/cni && \
+    debian.sh("rm -f /usr/lib/cni/vrf && mkdir -p /usr/local/lib/cni && \
          cp /usr/lib/cni/bridge /usr/local/lib/cni/vrf && \
-         update-alternatives --install /usr/lib/cni/vrf cni-vrf /usr/local/lib/cni/vrf 10",
-    );
+         update-alternatives --install /usr/lib/cni/vrf cni-vrf /usr/local/lib/cni/vrf 10");
     let alternative = || {
         debian.sh("readlink /usr/lib/cni/vrf; LC_ALL=C update-alternatives --query cni-vrf; \
                    /usr/lib/cni/vrf")

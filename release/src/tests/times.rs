@@ -41,7 +41,7 @@ impl Stranger {
         done
     }
 
-    fn is_done(self) {
+    fn leave(self) {
         eprintln!(
             "MEASURED from nothing to a container that answers, by {}: {:.1} s{}",
             self.way,
@@ -112,7 +112,7 @@ fn a_stranger_has_a_container_that_answers_by_each_way() {
     stranger.does("installed", || debian.sh("apt-get install --yes /root/0.1.0/*.deb 2>&1"));
     stranger.does("set up", || debian.sh("netwright setup --yes 2>&1"));
     stranger.does("container", || podman_serves(&debian));
-    stranger.is_done();
+    stranger.leave();
     debian.sh("podman rm --force --time 0 web");
     debian.sh("apt-get purge --yes netwright netwright-cni-plugins 2>&1");
 
@@ -120,7 +120,7 @@ fn a_stranger_has_a_container_that_answers_by_each_way() {
     stranger.does("unpacked", || debian.sh("tar -C /root -xf /root/netwright.tar.gz"));
     stranger.does("set up", || debian.sh(&format!("/root/{top}/bin/netwright setup --yes 2>&1")));
     stranger.does("container", || podman_serves(&debian));
-    stranger.is_done();
+    stranger.leave();
     debian.sh("podman rm --force --time 0 web && netwright setup --undo --yes 2>&1");
 
     debian.sh("mkdir -p /etc/cni/net.d");
@@ -139,7 +139,7 @@ fn a_stranger_has_a_container_that_answers_by_each_way() {
     });
     assert_eq!(debian.sh("readlink /usr/lib/cni/bridge"), "netwright\n");
     stranger.does("container", || containerd_serves(&debian));
-    stranger.is_done();
+    stranger.leave();
     debian.sh("ctr task kill --signal KILL other");
     wait_until("its end", || !debian.try_sh("ctr container info other").status.success());
 }

@@ -62,9 +62,8 @@ fn an_upgrade_that_stops_is_said_and_finished() {
     killed("--remove netwright");
     debian.sh("rm /usr/local/sbin/netwright /usr/local/sbin/systemctl");
     debian.sh("dpkg --purge netwright netwright-cni-plugins 2>&1");
-    debian.sh(
-        "test ! -e /etc/netwright && test ! -e /var/lib/netwright && test ! -e /run/netwright",
-    );
+    debian
+        .sh("test ! -e /etc/netwright && test ! -e /var/lib/netwright && test ! -e /run/netwright");
     let units = debian.sh("systemctl list-units --all --plain --no-legend 'netwright*'; true");
     assert_eq!(units, "");
 }

@@ -104,11 +104,7 @@ fn routes(site: &Site<'_>) -> bool {
 
 impl<'s> Tracer<'s> {
     /// Takes a packet from a container's program out by its parent.
-    fn leave_by_parent(
-        &mut self,
-        site: &'s Site<'s>,
-        packet: &Packet,
-    ) -> Result<Packet, Halt<'s>> {
+    fn leave_by_parent(&mut self, site: &'s Site<'s>, packet: &Packet) -> Result<Packet, Halt<'s>> {
         self.out_of(site, packet)?;
         let mut packet = packet.between(None, Some(&site.host_end.name));
         if routes(site) {

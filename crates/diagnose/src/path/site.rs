@@ -170,11 +170,7 @@ impl<'s> Site<'s> {
 }
 
 /// By what a container's packets leave, and the link of the node that takes them.
-fn joint<'s>(
-    scene: &'s Scene,
-    link: &Link,
-    attachment: &Attachment,
-) -> Option<(Joint, &'s Link)> {
+fn joint<'s>(scene: &'s Scene, link: &Link, attachment: &Attachment) -> Option<(Joint, &'s Link)> {
     let host = &scene.host;
     let end = host_end(host, link, attachment);
     if attachment.has_plugin("ovs") || end.is_some_and(|end| is_port_of_switch(host, end)) {

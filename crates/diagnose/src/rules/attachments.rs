@@ -116,10 +116,8 @@ fn unfinished(container: &Container, attachment: &Attachment, ended: &Unfinished
         Some(error) => ("failed", error.clone()),
         None => ("did not complete", "its record has no result".to_owned()),
     };
-    let says = format!(
-        "ADD of {} {what}, and was not undone as a whole",
-        named(container, attachment)
-    );
+    let says =
+        format!("ADD of {} {what}, and was not undone as a whole", named(container, attachment));
     let ifname = if ifname == "eth0" { String::new() } else { format!(" --ifname {ifname}") };
     let netns = &container.netns;
     let fix = match netns.is_empty() {

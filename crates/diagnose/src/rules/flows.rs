@@ -130,8 +130,7 @@ mod tests {
             "packets of UDP to published port 5060 of c2 still go to 10.88.0.99, which nobody has";
         assert_eq!(told(&scene), [says]);
         scene.flows = vec![flow("[2001:db8::2]:5060", "[2001:db8::2]:5060")];
-        let says =
-            "packets of UDP to published port 5060 of c2 still go to this node, where nobody listens";
+        let says = "packets of UDP to published port 5060 of c2 still go to this node, where nobody listens";
         assert_eq!(told(&scene), [says]);
         scene.containers[0].attachments[0].ports[0].transport = Transport::Tcp;
         assert_eq!(told(&scene), [""; 0]);

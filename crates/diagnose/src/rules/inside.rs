@@ -8,12 +8,8 @@ use super::{Rule, containers, family_of};
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
 
-pub(super) const RULE: Rule = Rule {
-    judges: "loopback of containers",
-    ids: &["loopback-down"],
-    judge,
-    ..Rule::NONE
-};
+pub(super) const RULE: Rule =
+    Rule { judges: "loopback of containers", ids: &["loopback-down"], judge, ..Rule::NONE };
 
 /// Programs that listen in containers.
 pub(super) const LISTENERS: Rule = Rule {

@@ -103,9 +103,11 @@ fn without_route(container: &Container) -> Option<Finding> {
         .fix(format!(
             "give {called} a server of names that it has a route to, of its own IP version"
         ));
-    Some(all.iter().fold(finding, |finding, server| {
-        finding.breaks(WayKind::Names, Some(family_of(*server)))
-    }))
+    Some(
+        all.iter().fold(finding, |finding, server| {
+            finding.breaks(WayKind::Names, Some(family_of(*server)))
+        }),
+    )
 }
 
 fn loopbacks(look: Look<'_>) -> Vec<Finding> {

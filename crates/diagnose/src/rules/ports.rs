@@ -8,12 +8,8 @@ use super::{Rule, containers};
 use crate::Look;
 use crate::finding::{Finding, WayKind};
 
-pub(super) const RULE: Rule = Rule {
-    judges: "published ports",
-    ids: &["port-hidden", "port-taken"],
-    judge,
-    ..Rule::NONE
-};
+pub(super) const RULE: Rule =
+    Rule { judges: "published ports", ids: &["port-hidden", "port-taken"], judge, ..Rule::NONE };
 
 /// Addresses at which ports are published.
 pub(super) const ADDRESSES: Rule = Rule {

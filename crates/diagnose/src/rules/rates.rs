@@ -58,7 +58,9 @@ fn told(link: &Link, container: &Container, is_inside: bool) -> Option<Finding> 
         )
     } else if rate.burst < link.mtu {
         let (burst, mtu) = (rate.burst, link.mtu);
-        format!("{whose} sends packets of up to {mtu} bytes, and its limit lets {burst} pass at once: larger ones are dropped")
+        format!(
+            "{whose} sends packets of up to {mtu} bytes, and its limit lets {burst} pass at once: larger ones are dropped"
+        )
     } else {
         return None;
     };

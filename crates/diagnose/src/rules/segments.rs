@@ -283,8 +283,7 @@ fn decided(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let called = site.container.called();
     let asked = questions(look, site);
     let answers: Vec<&Answer> = asked.iter().filter_map(|one| look.answers.to(one)).collect();
-    let is_answered =
-        |answer: &Answer| matches!(answer, Answer::Reached { .. } | Answer::Refused);
+    let is_answered = |answer: &Answer| matches!(answer, Answer::Reached { .. } | Answer::Refused);
     let seen = if look.answers.all.is_empty() {
         "nothing was sent".to_owned()
     } else if answers.is_empty() || answers.iter().any(|answer| is_answered(answer)) {

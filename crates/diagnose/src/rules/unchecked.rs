@@ -35,9 +35,8 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
 
 /// A link without addresses may be down by intent.
 fn of_link(container: &Container, attachment: &Attachment, link: &Link) -> Vec<Finding> {
-    let given = |family: Family| {
-        attachment.addresses.iter().any(|net| family_of(net.addr()) == family)
-    };
+    let given =
+        |family: Family| attachment.addresses.iter().any(|net| family_of(net.addr()) == family);
     let is_there = |family: Family| {
         let mut all = link.addresses.iter().map(|own| own.address.addr());
         all.any(|address| family_of(address) == family && !is_of_link_alone(address))

@@ -265,8 +265,7 @@ mod tests {
 
     #[test]
     fn it_is_asked_with_the_address_of_the_same_subnet() {
-        let own =
-            ["192.0.2.2/24", "10.88.0.2/24", "fe80::2/64", "2001:db8::2/64", "fd00:88::2/64"];
+        let own = ["192.0.2.2/24", "10.88.0.2/24", "fe80::2/64", "2001:db8::2/64", "fd00:88::2/64"];
         let own: Vec<IpNet> = own.iter().map(|net| net.parse().unwrap()).collect();
         let near: Ipv4Addr = "10.88.0.1".parse().unwrap();
         assert_eq!(source_v4(&own, near), "10.88.0.2".parse::<Ipv4Addr>().unwrap());

@@ -115,8 +115,7 @@ mod tests {
     #[test]
     fn what_is_not_known_is_of_no_kind() {
         let item = Some(serde_json::json!({ "place": "host", "state": "telepathy" }));
-        let differs =
-            Differs { what: "it differs".to_owned(), remedy: String::new(), item };
+        let differs = Differs { what: "it differs".to_owned(), remedy: String::new(), item };
         let expected = Item { what: "it differs".to_owned(), ..Item::default() };
         assert_eq!(super::item(&differs), expected);
     }

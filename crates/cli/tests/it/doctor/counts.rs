@@ -117,11 +117,9 @@ fn the_cost_grows_with_the_number_of_containers_alone() {
     let many = counted(&node, &[]);
     let (first, second) = (of_each(few, some, 30), of_each(some, many, 30));
     println!("each of the first thirty {first:?}, of the next {second:?}");
-    for (then, now) in [
-        (first.calls, second.calls),
-        (first.netlink, second.netlink),
-        (first.read, second.read),
-    ] {
+    for (then, now) in
+        [(first.calls, second.calls), (first.netlink, second.netlink), (first.read, second.read)]
+    {
         assert!(now * 10 <= then * 12, "{first:?}, {second:?}");
     }
     drop(all);

@@ -64,8 +64,7 @@ impl Attached {
 
     /// Everything that `doctor` finds, also what a cause explains.
     fn found(&self) -> Vec<Value> {
-        let causes =
-            findings(&call_in(&self.lab, &["doctor", "--no-probe", "--output", "json"]));
+        let causes = findings(&call_in(&self.lab, &["doctor", "--no-probe", "--output", "json"]));
         let explained = causes.iter().filter_map(|cause| cause["explains"].as_array());
         let explained: Vec<Value> = explained.flatten().cloned().collect();
         [causes, explained].concat()

@@ -168,7 +168,8 @@ fn doctor_by(node: &Node, means: Means, to: &str) -> String {
     };
     let doctor = format!("exec netwright doctor c1 --output json --to {to}");
     let (_, said) = node.run(&format!("exec unshare -m sh -c '{before} {doctor}'"));
-    let remove = "nft list tables | sed -n \"s/^table \\(.*netwright-doctor.*\\)/delete table \\1/p\"";
+    let remove =
+        "nft list tables | sed -n \"s/^table \\(.*netwright-doctor.*\\)/delete table \\1/p\"";
     node.lab.sh(&format!("{remove} | nft -f -"));
     node.lab.sh(&format!(
         "for name in c1 c2; do ip netns exec $name sh -c '{remove} | nft -f -'; done"

@@ -60,10 +60,8 @@ impl Lan {
     fn new(name: &str, router_address: &str, prepare: &str) -> Self {
         let lab = Lab::new(name);
         let router = lab.outside();
-        lab.sh(
-            "ip link add up1 type veth peer name lan0 netns outside && \
-             ip link set up1 addrgenmode none && ip link set up1 up",
-        );
+        lab.sh("ip link add up1 type veth peer name lan0 netns outside && \
+             ip link set up1 addrgenmode none && ip link set up1 up");
         router.sh(&format!(
             "ip link set lan0 addrgenmode none && ip link set lan0 up && {router_address}"
         ));
@@ -212,12 +210,7 @@ fn vm_a_port_of_a_bridge_lacks_its_vlan() {
     let on = lan.attach(json!({ "type": "bridge", "bridge": "cni0", "vlan": 7 }));
     on.assert_sound();
     let printed = Mends::Printed;
-    on.try_one(
-        "bridge vlan del dev up1 vid 7",
-        ROUTER,
-        ("vlan-missing", "up1 VLAN 7"),
-        &printed,
-    );
+    on.try_one("bridge vlan del dev up1 vid 7", ROUTER, ("vlan-missing", "up1 VLAN 7"), &printed);
     let port = host_end(&lan.lab, "c1");
     let untagged = format!("{port} without a tag");
     on.try_one(

@@ -23,9 +23,8 @@ pub(super) fn start(fabric: &mut Fabric, plugin: &str) {
     for node in 0..fabric.nodes.len() {
         let path = configuration(fabric, node);
         fs::create_dir(path.parent().unwrap()).unwrap();
-        fabric.flags = ["--conflist", path.to_str().unwrap(), "--attach", plugin]
-            .map(str::to_owned)
-            .to_vec();
+        fabric.flags =
+            ["--conflist", path.to_str().unwrap(), "--attach", plugin].map(str::to_owned).to_vec();
         fabric.start_on(node);
     }
     for (number, node) in fabric.nodes.iter().enumerate() {

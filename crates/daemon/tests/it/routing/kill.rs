@@ -320,14 +320,7 @@ const DAMAGE: &str = "ip link del nw-vxlan4; ip link del nw-vxlan6; ip nexthop f
 /// rest.
 #[test]
 fn vm_a_service_killed_while_it_puts_things_right_is_followed_by_one_that_does() {
-    testkit::require!(
-        "root",
-        "vxlan",
-        "full",
-        "program:strace",
-        "program:bridge",
-        "program:nft"
-    );
+    testkit::require!("root", "vxlan", "full", "program:strace", "program:bridge", "program:nft");
     let mut fabric = Fabric::new("routing-kill-repair", &[1, 1]);
     fabric.start();
     fabric.assert_all_reach_all();
@@ -365,8 +358,7 @@ fn vm_a_service_killed_while_it_takes_over_from_flanneld_loses_nothing() {
     let api = flannel::flannelds(&mut fabric, Backend::Vxlan);
     fabric.assert_all_reach_all();
     flannel::flannel(&mut fabric, 0, "replace");
-    let objects: Objects =
-        |node| torture::unnumbered(damage::objects_with(node, FLANNELS_TUNNELS));
+    let objects: Objects = |node| torture::unnumbered(damage::objects_with(node, FLANNELS_TUNNELS));
     let before = Snapshot::of(&fabric.nodes[0].host);
     let take_over = |fabric: &mut Fabric| {
         fabric.start_on(0);

@@ -80,9 +80,9 @@ fn native_paths_are_the_networks_own_and_are_checked() {
         assert_eq!(path(&table, "b", family), "native", "{table}");
     }
     assert_eq!(table["warnings"], serde_json::json!([]), "{table}");
-    fabric.nodes[1].host.sh(
-        "ip addr del 10.244.2.1/24 dev nw-pods; ip addr del fd00:244:2::1/64 dev nw-pods",
-    );
+    fabric.nodes[1]
+        .host
+        .sh("ip addr del 10.244.2.1/24 dev nw-pods; ip addr del fd00:244:2::1/64 dev nw-pods");
     let (sound, said) = fabric.probe(0, &[]);
     assert!(sound && said.matches("  sound\n").count() == 2, "{said}");
     fabric.uninstall(0);
@@ -108,10 +108,8 @@ fn vm_paths_change_and_services_are_killed_without_a_lost_packet() {
     fabric.start();
     fabric.assert_all_reach_all();
     // They would end by themselves sooner than a test gives up.
-    fabric.nodes[0].host.sh(
-        "sysctl -q -w net.netfilter.nf_conntrack_udp_timeout=3600 \
-         net.netfilter.nf_conntrack_udp_timeout_stream=3600",
-    );
+    fabric.nodes[0].host.sh("sysctl -q -w net.netfilter.nf_conntrack_udp_timeout=3600 \
+         net.netfilter.nf_conntrack_udp_timeout_stream=3600");
     let pings = Pings::everywhere(&fabric);
     let outside = "192.0.2.1";
     let _server = Server::udp(&*fabric.lab, &at(outside, 7), "outside");

@@ -32,9 +32,8 @@ fn a_list_that_lacks_most_nodes_is_held_until_it_is_accepted() {
         let all = fabric.nodes[0].host.sh("ip route show proto 78");
         all.lines().filter(|line| !line.starts_with("unreachable")).count()
     };
-    let says = |fabric: &Fabric, words: &str| {
-        fabric.routes(0)["warnings"].to_string().contains(words)
-    };
+    let says =
+        |fabric: &Fabric, words: &str| fabric.routes(0)["warnings"].to_string().contains(words);
     wait_until("the routes", || routes(&fabric) == 4);
     // One of five nodes is left.
     fabric.write_list(&own);

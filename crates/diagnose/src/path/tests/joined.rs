@@ -119,7 +119,8 @@ fn at_a_port_of_open_vswitch_the_switch_decides() {
     assert_eq!(v4(&scene, "outside"), "in c2: Ip inet t/c rule 1");
     // A port that another program has put there.
     let mut scene = node();
-    let switch = scene::Link { kind: Some("openvswitch".to_owned()), ..link(30, "ovs-system", &[]) };
+    let switch =
+        scene::Link { kind: Some("openvswitch".to_owned()), ..link(30, "ovs-system", &[]) };
     scene.host.links.push(switch);
     for port in scene.host.links.iter_mut().filter(|link| link.master == Some(3)) {
         port.master = Some(30);

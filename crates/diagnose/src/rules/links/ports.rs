@@ -36,9 +36,7 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
                 WayKind::Between,
             ];
             found.push(
-                kinds
-                    .into_iter()
-                    .fold(finding, |finding, kind| finding.breaks(kind, Some(family))),
+                kinds.into_iter().fold(finding, |finding, kind| finding.breaks(kind, Some(family))),
             );
         }
     }

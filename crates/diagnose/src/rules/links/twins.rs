@@ -99,12 +99,7 @@ fn names(all: &[One<'_>]) -> String {
     names.join(" and ")
 }
 
-fn twins(
-    finding: Finding,
-    all: &[One<'_>],
-    kinds: &[WayKind],
-    family: Option<Family>,
-) -> Finding {
+fn twins(finding: Finding, all: &[One<'_>], kinds: &[WayKind], family: Option<Family>) -> Finding {
     let hit = all.iter().filter_map(|one| one.container);
     let finding = hit.fold(finding, |finding, container| finding.hits(container.id.clone()));
     kinds.iter().fold(finding, |finding, kind| finding.breaks(*kind, family))

@@ -14,13 +14,8 @@ use crate::path::Site;
 /// smaller value one for an address of the link itself is.
 const NO_ANSWER: i64 = 8;
 
-const KINDS: [WayKind; 5] = [
-    WayKind::Gateway,
-    WayKind::Outside,
-    WayKind::Names,
-    WayKind::FromNode,
-    WayKind::Published,
-];
+const KINDS: [WayKind; 5] =
+    [WayKind::Gateway, WayKind::Outside, WayKind::Names, WayKind::FromNode, WayKind::Published];
 
 pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut of_node: BTreeMap<Vec<String>, (String, Vec<String>)> = BTreeMap::new();

@@ -114,7 +114,7 @@ fn a_network_below_that_loses_large_packets_is_the_cause() {
     let nothing = Answers::default();
     let look = Look { scene: &scene, answers: &nothing, only: None, to: None };
     let question = Question { from: None, asked: Asked::Size { to: end, up_to: 1500 } };
-    assert_eq!(asks(look), [question.clone()]);
+    assert_eq!(asks(look), std::slice::from_ref(&question));
     let answers = |answered| {
         let answer = Answer::UpTo { answered, lost: answered + 1 };
         Answers { all: vec![(question.clone(), answer)] }

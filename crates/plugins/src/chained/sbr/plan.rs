@@ -134,9 +134,7 @@ fn missing(wanted: &SourceTable, hints: bool, oif: u32, policy: &Policy) -> Vec<
                 "table {table} of address {address} has no default route via {gateway}"
             ));
         }
-    } else if missing.is_empty()
-        && net.prefix_len() < net.max_prefix_len()
-        && own.next().is_none()
+    } else if missing.is_empty() && net.prefix_len() < net.max_prefix_len() && own.next().is_none()
     {
         missing.push(format!("table {table} of address {address} has no route"));
     }

@@ -19,12 +19,10 @@ fn vm_macspoofchk_is_not_passed_by_tagged_frames() {
             "ipam": { "type": "fixed" },
         });
         add(&node, &c1).config(config).call().ok();
-        c1.sh(
-            "ip link add link eth0 name one address 02:00:00:00:00:66 type vlan id 7 && \
+        c1.sh("ip link add link eth0 name one address 02:00:00:00:00:66 type vlan id 7 && \
              ip link set one up && ip addr add 10.7.0.1/24 dev one && \
              ip link add link one name two address 02:00:00:00:00:67 type vlan id 8 && \
-             ip link set two up && ip addr add 10.8.0.1/24 dev two",
-        );
+             ip link set two up && ip addr add 10.8.0.1/24 dev two");
         // They ask for their neighbours.
         c1.try_sh("ping -c 1 -W 0.2 10.7.0.2; ping -c 1 -W 0.2 10.8.0.2");
         // The host sees this after those frames.

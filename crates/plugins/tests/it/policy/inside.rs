@@ -4,8 +4,8 @@
 use std::rc::Rc;
 
 use serde_json::json;
-use testkit::{Place as _, Snapshot};
 use testkit::traffic::assert_pings;
+use testkit::{Place as _, Snapshot};
 
 use super::{Pod, assert_silent, keys, verdicts, verdicts_of};
 use crate::support::{Node, on_parent};

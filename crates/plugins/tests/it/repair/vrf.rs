@@ -25,9 +25,8 @@ fn vm_host_ports_use_the_bridge_that_is_in_a_vrf() {
         ("portmap", json!({ "runtimeConfig": { "portMappings": ports } })),
     ];
     let chain = Chain::add(&node, &c1, plugins);
-    let made = node.sh(
-        "nft list table inet netwright; grep -l 1 /proc/sys/net/ipv4/conf/*/route_localnet",
-    );
+    let made = node
+        .sh("nft list table inet netwright; grep -l 1 /proc/sys/net/ipv4/conf/*/route_localnet");
     assert!(made.contains("\"cni0\"") && made.contains("conf/cni0/"), "{made}");
     assert!(!made.contains("tun0"), "{made}");
     assert!(chain.drift().is_empty(), "{:?}", chain.drift());

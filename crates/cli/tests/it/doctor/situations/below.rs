@@ -152,10 +152,7 @@ pub(super) fn checksums() {
     let lost = [Way::Out4, Way::Names];
     assert_eq!(node.silent(&lost), lost);
     let found = findings(&node.doctor(&[]));
-    assert!(
-        found[0]["id"] == "tunnel-checksums" && found[0]["object"] == "vx0",
-        "{found:#?}"
-    );
+    assert!(found[0]["id"] == "tunnel-checksums" && found[0]["object"] == "vx0", "{found:#?}");
     // As the fix says, at both ends.
     run("ethtool -K vx0 tx-checksum-ip-generic off
          nsenter --net=/run/netns/outside ethtool -K vx0 tx-checksum-ip-generic off");

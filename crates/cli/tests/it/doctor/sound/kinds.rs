@@ -30,10 +30,7 @@ pub(super) const OPEN: &[&[Kind]] = &[
         kind("Calico in nftables", kube::calico_nftables),
     ],
     &[kind("Cilium", kube::cilium)],
-    &[
-        kind("libvirt in iptables", libvirt_iptables),
-        kind("libvirt in nftables", libvirt_nftables),
-    ],
+    &[kind("libvirt in iptables", libvirt_iptables), kind("libvirt in nftables", libvirt_nftables)],
     &[kind("Tailscale", tailscale)],
     &[kind("fail2ban", fail2ban)],
 ];
@@ -401,10 +398,8 @@ const UFW_ICMP6: &str = "\
 ";
 
 fn ufw(lab: &Lab) {
-    let families = [
-        ("iptables-nft-restore", "ufw", UFW_ICMP),
-        ("ip6tables-nft-restore", "ufw6", UFW_ICMP6),
-    ];
+    let families =
+        [("iptables-nft-restore", "ufw", UFW_ICMP), ("ip6tables-nft-restore", "ufw6", UFW_ICMP6)];
     for (program, prefix, icmp) in families {
         let rules = UFW.replace("ICMP-A", &format!("{icmp}-A")).replace("PREFIX", prefix);
         restore(lab, program, &rules);

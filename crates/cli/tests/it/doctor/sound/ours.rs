@@ -110,11 +110,9 @@ fn beside_our_routing_and_policy() {
 fn vm_beside_vrfs() {
     require!("root", "vrf");
     let node = Node::new("doctor-vrf");
-    node.lab.sh(
-        "set -e
+    node.lab.sh("set -e
          ip link add blue type vrf table 10; ip link set blue up
-         ip link add blue0 type bridge; ip link set blue0 master blue; ip link set blue0 up",
-    );
+         ip link add blue0 type bridge; ip link set blue0 master blue; ip link set blue0 up");
     let network = |name: &str, bridge: &str, subnet: &str, more: &str| {
         let text = format!(
             r#"{{"cniVersion": "1.0.0", "name": "{name}", "plugins": [

@@ -169,9 +169,9 @@ fn problems(words: &str, said: &Said) -> Vec<String> {
     if check != dry_run {
         problems.push(format!("CHECK says {check:#?}, the dry run {dry_run:#?}"));
     }
-    let mut clauses = check.iter().flat_map(|(plugin, text)| {
-        text.split("; ").map(move |clause| (plugin.as_str(), clause))
-    });
+    let mut clauses = check
+        .iter()
+        .flat_map(|(plugin, text)| text.split("; ").map(move |clause| (plugin.as_str(), clause)));
     match clauses.find(|(_, clause)| clause.contains(words)) {
         None => problems.push(format!("CHECK does not say {words:?}: {check:#?}")),
         Some((plugin, clause)) if !is_named(plugin, clause, repairs) => {

@@ -9,11 +9,8 @@ use scene::Namespace;
 use scene::filter::{Family as Kind, Step, Table, Verdict as Judged};
 
 /// Files with counters: a line of names before each line of numbers, or a name in each line.
-const FILES: [&str; 3] = [
-    "/proc/thread-self/net/netstat",
-    "/proc/thread-self/net/snmp",
-    "/proc/thread-self/net/snmp6",
-];
+const FILES: [&str; 3] =
+    ["/proc/thread-self/net/netstat", "/proc/thread-self/net/snmp", "/proc/thread-self/net/snmp6"];
 /// The largest file that is read.
 const MOST_BYTES: u64 = 1 << 17;
 
@@ -48,8 +45,8 @@ impl Counters {
         let mut system = BTreeMap::new();
         for path in FILES {
             let mut text = String::new();
-            let read = File::open(path)
-                .and_then(|file| file.take(MOST_BYTES).read_to_string(&mut text));
+            let read =
+                File::open(path).and_then(|file| file.take(MOST_BYTES).read_to_string(&mut text));
             if read.is_ok() {
                 read_text(&text, &mut system);
             }

@@ -8,11 +8,8 @@ const NODE: &str = "192.0.2.2";
 const PORT: u16 = 40_000;
 
 fn link(index: u32, name: &str, kind: Option<&str>, peer: Option<u32>, address: &str) -> Link {
-    let address = address.parse().ok().map(|address| Address {
-        address,
-        duplicate: false,
-        tentative: false,
-    });
+    let address =
+        address.parse().ok().map(|address| Address { address, duplicate: false, tentative: false });
     Link {
         index,
         name: name.to_owned(),
@@ -173,8 +170,7 @@ fn an_answer_ends_where_it_is_seen_last() {
     let inside = [(Some("c1"), ">eth0|eth0"), (None, "vetha cni0 >up0|up0 >cni0 >vetha")];
     let hops = told(&Counts { seen: &inside, connection, ..NOTHING });
     assert_eq!(hops[4..], ["< node up0", "< node cni0", "< node vetha", "< c1 eth0 NOT_SPECIFIED"]);
-    let between =
-        [(Some("c1"), ">eth0"), (None, "vetha >vethb|vethb"), (Some("c2"), "eth0|>eth0")];
+    let between = [(Some("c1"), ">eth0"), (None, "vetha >vethb|vethb"), (Some("c2"), "eth0|>eth0")];
     let hops = told(&Counts { to: NEIGHBOUR, seen: &between, ..NOTHING });
     let expected = ["node vethb", "c2 eth0", "< c2 eth0", "< node vethb NOT_SPECIFIED"];
     assert_eq!(hops[2..], expected);
@@ -211,11 +207,8 @@ fn copies_for_others_say_nothing() {
         rule: None,
         silent: Vec::new(),
     };
-    let mut places = vec![
-        at(Some("c1"), &[">eth0"]),
-        at(None, &["vetha", ">vethb"]),
-        at(Some("c2"), &["eth0"]),
-    ];
+    let mut places =
+        vec![at(Some("c1"), &[">eth0"]), at(None, &["vetha", ">vethb"]), at(Some("c2"), &["eth0"])];
     places[1].frames[0].for_another = true;
     places[2].frames[0].for_another = true;
     let counted = Counted { scene: &scene, places, connections: vec![Connection::None] };
