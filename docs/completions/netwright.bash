@@ -477,7 +477,7 @@ _netwright() {
             return 0
             ;;
         netwright__subcmd__doctor)
-            opts="-v -o -h --to --no-probe --strict --ignore --verbose --bundle --from --output --timeout --conf-dir --help"
+            opts="-v -o -h --to --no-probe --strict --ignore --verbose --bundle --from --watch --output --timeout --conf-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

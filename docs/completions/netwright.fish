@@ -36,19 +36,19 @@ complete -c netwright -n "__fish_netwright_needs_command" -f -a "probe" -d 'Show
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "add" -d 'Attach a container to a network'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "del" -d 'Detach a container from a network. Detaching again is not an error'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "check" -d 'Verify that an attachment is as it was made'
-complete -c netwright -n "__fish_netwright_needs_command" -f -a "status" -d 'Say which networks could serve an attachment now, and why others cannot'
+complete -c netwright -n "__fish_netwright_needs_command" -f -a "status" -d 'Say to which networks a container could be attached now, and why not to others'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "gc" -d 'Remove what deleted containers left behind'
-complete -c netwright -n "__fish_netwright_needs_command" -f -a "repair" -d 'Put back what other programs changed of attachments, while the containers run'
+complete -c netwright -n "__fish_netwright_needs_command" -f -a "repair" -d 'Restore what other programs changed of attachments, while the containers run'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "doctor" -d 'Find out why a container, or this node, has no network. Changes nothing'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "agent" -d 'Show what the services of netwrightd do, and have them read their configuration again'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "routes" -d 'Show how pods of other nodes are reached, and why'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "policy" -d 'Show who may talk to whom, and why something was dropped'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "list" -d 'List attachments'
-complete -c netwright -n "__fish_netwright_needs_command" -f -a "inspect" -d 'Show a network, or the attachments of a container, with all that is known'
+complete -c netwright -n "__fish_netwright_needs_command" -f -a "inspect" -d 'Show everything known about a network, or about the attachments of a container'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "lint" -d 'Find mistakes in network configurations before a container does'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "install" -d 'Put this executable and a link for every plugin where runtimes look for plugins'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "uninstall" -d 'Undo `install`, and remove our state from this machine'
-complete -c netwright -n "__fish_netwright_needs_command" -f -a "setup" -d 'Put Netwright on a machine with systemd: plugins, services and their configuration'
+complete -c netwright -n "__fish_netwright_needs_command" -f -a "setup" -d 'Install Netwright on a machine with systemd: plugins, services and their configuration'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "conformance" -d 'Test the CNI plugins of any project against the specification'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "oci-hook" -d 'Serve an OCI runtime (runc, crun, youki) as a hook, with the container\'s state on standard input'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "completions" -d 'Write a completion script for a shell to standard output'
@@ -69,7 +69,7 @@ complete -c netwright -n "__fish_netwright_using_subcommand run" -l timeout -d '
 complete -c netwright -n "__fish_netwright_using_subcommand run" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c netwright -n "__fish_netwright_using_subcommand probe" -l to -d 'What to try to reach outside' -r
-complete -c netwright -n "__fish_netwright_using_subcommand probe" -l home -d 'The machine\'s own namespace, to tell its faults from ours [default: that of process 1]' -r -F
+complete -c netwright -n "__fish_netwright_using_subcommand probe" -l home -d 'The machine\'s own namespace: shows whether a fault is the machine\'s [default: that of process 1]' -r -F
 complete -c netwright -n "__fish_netwright_using_subcommand probe" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand probe" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
@@ -143,6 +143,7 @@ complete -c netwright -n "__fish_netwright_using_subcommand doctor" -l conf-dir 
 complete -c netwright -n "__fish_netwright_using_subcommand doctor" -l no-probe -d 'Send no probes'
 complete -c netwright -n "__fish_netwright_using_subcommand doctor" -l strict -d 'End with 1 for warnings too'
 complete -c netwright -n "__fish_netwright_using_subcommand doctor" -s v -l verbose -d 'Tell also what each cause explains'
+complete -c netwright -n "__fish_netwright_using_subcommand doctor" -l watch -d 'Look again whenever the kernel tells of a change, and tell it when something else is found than before: each time as text, or as one line of JSON. SIGINT and SIGTERM end it, with the exit code of what was found last'
 complete -c netwright -n "__fish_netwright_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c netwright -n "__fish_netwright_using_subcommand agent" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
 json\t'One JSON document'"
@@ -192,8 +193,8 @@ json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l force -d 'Detach what is still attached, instead of refusing'
-complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l wait -d 'Give new containers back what they had, wait until no container is attached, and remove the rest then, instead of refusing. It is no error that nothing is installed'
-complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l keep-state -d 'Give back the plugins, and nothing else: attached containers keep their networks, and our state stays'
+complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l wait -d 'Restore the earlier plugins for new containers, wait until no container is attached, and then remove the rest, instead of refusing. Succeeds if nothing is installed'
+complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l keep-state -d 'Only restore the earlier plugins: attached containers keep their networks, and our state stays'
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -s h -l help -d 'Print help'
 complete -c netwright -n "__fish_netwright_using_subcommand setup" -l bin-dir -d 'The folder for the plugins [default: the one in the configurations of this machine\'s container runtimes; /opt/cni/bin if there is no runtime]' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand setup" -l also -d 'Also answer to this name, by which configurations written for another project\'s plugin call ours: `multus`, `multus-shim`, `whereabouts`; may be repeated' -r

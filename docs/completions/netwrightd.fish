@@ -51,7 +51,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l netwri
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l path -d 'where plugins are [default: [/opt/cni/bin, /usr/lib/cni, /usr/libexec/cni]]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l prepare
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l or-accepted -d 'while the configuration\'s file is wrong, take the one that was accepted last'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l or-accepted -d 'while the configuration\'s file is wrong, use the last one that was accepted'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l follow -d 'read the configuration again whenever its files change, and start again where that is needed'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l once -d 'look once, look again when the grace time is over, and end'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -s h -l help -d 'Print help'
@@ -66,7 +66,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l state -d 
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l timeout -d 'the wait before a message is sent again for the first time, of which at most 4s are used [default: 10s]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l prepare
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l or-accepted -d 'while the configuration\'s file is wrong, take the one that was accepted last'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l or-accepted -d 'while the configuration\'s file is wrong, use the last one that was accepted'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l follow -d 'read the configuration again whenever its files change, and start again where that is needed'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
@@ -78,7 +78,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l state -
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l timeout -d 'how long the plugins of a network may take [default: 10s]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l prepare
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l or-accepted -d 'while the configuration\'s file is wrong, take the one that was accepted last'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l or-accepted -d 'while the configuration\'s file is wrong, use the last one that was accepted'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l follow -d 'read the configuration again whenever its files change, and start again where that is needed'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
@@ -88,7 +88,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l etcd-cert
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l etcd-key -d 'the certificate\'s key, as PEM' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l idle -d 'how long a block of addresses stays empty before it is given back [default: 10m]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l kubeconfig -d 'how to reach the API server; by default as in a pod' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l lease -d 'how long addresses are given while the store is away [default: 1h]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l lease -d 'how long the service gives addresses while it cannot reach the store [default: 1h]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l node -d 'this node\'s name in its cluster; by default $NODE_NAME, or else the host\'s name' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l socketpath -d 'where the service listens [default: /run/netwright/ipam.sock]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l state -d 'where the node\'s blocks and addresses are recorded; by default /var/lib/netwright/ipam' -r
@@ -100,7 +100,7 @@ json\t''"
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l release-sticky -d 'frees the addresses that a pod keeps, unless it has them; and ends' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l prepare
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l or-accepted -d 'while the configuration\'s file is wrong, take the one that was accepted last'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l or-accepted -d 'while the configuration\'s file is wrong, use the last one that was accepted'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l follow -d 'read the configuration again whenever its files change, and start again where that is needed'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l apply -d 'with --import: takes the addresses over'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -s h -l help -d 'Print help'
@@ -108,7 +108,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l confi
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l checkpoint -d 'the kubelet\'s record of devices [default: /var/lib/kubelet/device-plugins/kubelet_internal_checkpoint]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l cluster-network -d 'the default network: [namespace/]name of a definition, or a network\'s name on the node' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l confdir -d 'where networks of the node are; by default /etc/cni/net.d and /etc/cni/multus/net.d' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l config -d 'a file with policy and defaults, as JSON; keys of this table count before it' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l config -d 'a file with policy and defaults, as JSON; keys of this table take precedence over it' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l conflist -d 'the CNI configuration to write once pods can be served; it is never removed; by default none is written' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l default-networks -d 'more networks for every pod outside the system namespaces' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l kubeconfig -d 'how to reach the API server; by default as in a pod' -r
@@ -122,13 +122,13 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l statu
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l system-namespaces -d 'namespaces whose pods get the cluster\'s network only [default: [kube-system]]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l prepare
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l or-accepted -d 'while the configuration\'s file is wrong, take the one that was accepted last'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l or-accepted -d 'while the configuration\'s file is wrong, use the last one that was accepted'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l follow -d 'read the configuration again whenever its files change, and start again where that is needed'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l unlabel-node -d 'remove the labels of this node that label-node has set, and end'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l interval -d 'how often to compare the packet filter and the records even if no change is reported [default: 1m]' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l isolate -d 'namespaces: the pods of each namespace reach their own namespace and what the keys isolate-… list, and nobody else reaches them, where no NetworkPolicy says otherwise; or none; a namespace\'s label policy.netwright.io/isolate (true or false) counts before it [default: none]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l isolate -d 'namespaces: pods reach only their own namespace and what isolate-to and isolate-dns list, and only what isolate-from lists reaches them from elsewhere, unless a NetworkPolicy says otherwise; or none; a namespace\'s label policy.netwright.io/isolate (true or false) takes precedence [default: none]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l isolate-dns -d 'the servers of the cluster\'s names, which isolated pods reach at port 53 (and 5353) [default: [kube-system:k8s-app=kube-dns]]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l isolate-except -d 'namespaces that isolate leaves out [default: [kube-system]]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l isolate-from -d 'who reaches isolated pods: namespaces, pods of one by a label, or ranges of addresses' -r
@@ -141,10 +141,10 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l node -d
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l objects -d 'files, and folders of files, with policies and other objects as YAML or JSON, where source is file; they are read again when they change' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l socketpath -d 'where the service listens [default: /run/netwright/policy.sock]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l source -d 'where policies and other objects are learnt: file (objects names it), or kubernetes [default: file]' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l state -d 'where it is recorded how many policies there were; by default /var/lib/netwright/policy' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l state -d 'where the service records how many policies there were; by default /var/lib/netwright/policy' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l prepare
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l or-accepted -d 'while the configuration\'s file is wrong, take the one that was accepted last'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l or-accepted -d 'while the configuration\'s file is wrong, use the last one that was accepted'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l follow -d 'read the configuration again whenever its files change, and start again where that is needed'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l uninstall -d 'remove the packet filter\'s table and what is recorded, and end; no policy is enforced on this node any more'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -s h -l help -d 'Print help'
@@ -153,14 +153,14 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l ca-cert
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l cache -d 'the caches of runtimes, whose attachments are looked at [default: [/var/lib/cni]]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l certificate -d 'the service\'s certificate for ssl: databases' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l interval -d 'how often to look even if no change is reported [default: 1m]' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l keep-plugins -d 'folders in which netwright install put plugins: what another program removes or replaces there is put back' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l keep-plugins -d 'folders in which netwright install put plugins: the service restores what another program removes or replaces there' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l netwright -d 'the executable whose plugins are called in the service\'s process; by default netwright beside netwrightd' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l ovsdb -d 'databases of Open vSwitch to listen to, such as unix:/run/openvswitch/db.sock; ports of containers that are gone are removed' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l path -d 'where plugins are [default: [/opt/cni/bin, /usr/lib/cni, /usr/libexec/cni]]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l private-key -d 'the certificate\'s key' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l prepare
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l or-accepted -d 'while the configuration\'s file is wrong, take the one that was accepted last'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l or-accepted -d 'while the configuration\'s file is wrong, use the last one that was accepted'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l follow -d 'read the configuration again whenever its files change, and start again where that is needed'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
@@ -198,7 +198,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l vxlan-
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l vxlan-vni -d 'the network identifier of VXLAN, the same on each node [default: 1]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l prepare
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l or-accepted -d 'while the configuration\'s file is wrong, take the one that was accepted last'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l or-accepted -d 'while the configuration\'s file is wrong, use the last one that was accepted'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l follow -d 'read the configuration again whenever its files change, and start again where that is needed'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l uninstall -d 'remove everything that the service made on this node, and end; pods here and elsewhere do not reach each other any more'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l to-flannel -d 'with --uninstall: leave the tunnels to flanneld, which runs on this node again'
@@ -221,12 +221,12 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from status" -s o -l output -d 'text or json' -r -f -a "text\t''
 json\t''"
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from status" -l wait -d 'wait until every enabled service is ready, at most so long' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from status" -l live -d 'exit code 0 unless one does not go on, whatever it waits for'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from status" -l live -d 'exit code 0 unless a service hangs or does not run, whatever it waits for'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from status" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and not __fish_seen_subcommand_from check default from-flags schema show" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and not __fish_seen_subcommand_from check default from-flags schema show" -f -a "check" -d 'Says everything that is wrong with the configuration'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and not __fish_seen_subcommand_from check default from-flags schema show" -f -a "default" -d 'Prints every key with its default, commented out, and what it means'
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and not __fish_seen_subcommand_from check default from-flags schema show" -f -a "from-flags" -d 'Prints the configuration that says what a service\'s flags say'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and not __fish_seen_subcommand_from check default from-flags schema show" -f -a "from-flags" -d 'Prints the configuration that has the same effect as a service\'s flags'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and not __fish_seen_subcommand_from check default from-flags schema show" -f -a "schema" -d 'Prints the JSON schema, for editors'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and not __fish_seen_subcommand_from check default from-flags schema show" -f -a "show" -d 'Prints the effective values, each with the file and line that it is from'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and __fish_seen_subcommand_from check" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
@@ -244,10 +244,10 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and not 
 json\t''"
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and not __fish_seen_subcommand_from accept drops explain list" -l socketpath -d 'where the service answers [default: /run/netwright/agent/policy.sock]' -r -F
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and not __fish_seen_subcommand_from accept drops explain list" -s h -l help -d 'Print help'
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and not __fish_seen_subcommand_from accept drops explain list" -f -a "accept" -d 'Confirms that policies are gone which the service keeps, because many went at once'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and not __fish_seen_subcommand_from accept drops explain list" -f -a "accept" -d 'Confirms the removal of policies that the service keeps because many were removed at once'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and not __fish_seen_subcommand_from accept drops explain list" -f -a "drops" -d 'Lists dropped packets with the policy that is the cause, and how many more were dropped'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and not __fish_seen_subcommand_from accept drops explain list" -f -a "explain" -d 'Says whether a connection is allowed, and by which rule, without a packet'
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and not __fish_seen_subcommand_from accept drops explain list" -f -a "list" -d 'Lists the policies, and what this node\'s pods are under, as without a command'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and not __fish_seen_subcommand_from accept drops explain list" -f -a "list" -d 'Lists the policies, and which of them apply to this node\'s pods; the default command'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from accept" -s o -l output -d 'text or json' -r -f -a "text\t''
 json\t''"
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from accept" -l socketpath -d 'where the service answers [default: /run/netwright/agent/policy.sock]' -r -F
@@ -255,17 +255,17 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fi
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from drops" -s o -l output -d 'text or json' -r -f -a "text\t''
 json\t''"
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from drops" -l socketpath -d 'where the service answers [default: /run/netwright/agent/policy.sock]' -r -F
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from drops" -s f -l follow -d 'go on with those that follow, until interrupted; as JSON, one object on each line'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from drops" -s f -l follow -d 'also print new ones until interrupted; as JSON, one object on each line'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from drops" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l network -d 'judge on this further network of the pods, by MultiNetworkPolicies' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l file -d 'judge the objects of this file or folder (YAML, JSON; - is standard input), without a service or a cluster; may be given several times' -r -F
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l isolate -d 'namespaces: the pods of each namespace reach their own namespace and what the keys isolate-… list, and nobody else reaches them, where no NetworkPolicy says otherwise; or none; a namespace\'s label policy.netwright.io/isolate (true or false) counts before it [default: none]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l isolate -d 'namespaces: pods reach only their own namespace and what isolate-to and isolate-dns list, and only what isolate-from lists reaches them from elsewhere, unless a NetworkPolicy says otherwise; or none; a namespace\'s label policy.netwright.io/isolate (true or false) takes precedence [default: none]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l isolate-dns -d 'the servers of the cluster\'s names, which isolated pods reach at port 53 (and 5353) [default: [kube-system:k8s-app=kube-dns]]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l isolate-except -d 'namespaces that isolate leaves out [default: [kube-system]]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l isolate-from -d 'who reaches isolated pods: namespaces, pods of one by a label, or ranges of addresses' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l isolate-to -d 'whom isolated pods reach, written in the same way' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l expect -d 'exit code 1 if it is otherwise' -r -f -a "allow\t''
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l expect -d 'exit code 1 unless this is the verdict' -r -f -a "allow\t''
 deny\t''"
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -s o -l output -d 'text or json' -r -f -a "text\t''
 json\t''"
@@ -273,7 +273,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fi
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from list" -l file -d 'judge the objects of this file or folder (YAML, JSON; - is standard input), without a service or a cluster; may be given several times' -r -F
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from list" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from list" -l isolate -d 'namespaces: the pods of each namespace reach their own namespace and what the keys isolate-… list, and nobody else reaches them, where no NetworkPolicy says otherwise; or none; a namespace\'s label policy.netwright.io/isolate (true or false) counts before it [default: none]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from list" -l isolate -d 'namespaces: pods reach only their own namespace and what isolate-to and isolate-dns list, and only what isolate-from lists reaches them from elsewhere, unless a NetworkPolicy says otherwise; or none; a namespace\'s label policy.netwright.io/isolate (true or false) takes precedence [default: none]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from list" -l isolate-dns -d 'the servers of the cluster\'s names, which isolated pods reach at port 53 (and 5353) [default: [kube-system:k8s-app=kube-dns]]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from list" -l isolate-except -d 'namespaces that isolate leaves out [default: [kube-system]]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from list" -l isolate-from -d 'who reaches isolated pods: namespaces, pods of one by a label, or ranges of addresses' -r
@@ -287,10 +287,10 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __
 json\t''"
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list probe" -l socketpath -d 'where the service listens [default: as the configuration says]' -r -F
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list probe" -s h -l help -d 'Print help'
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list probe" -f -a "accept" -d 'Confirms that nodes are gone which the service keeps, because many went at once'
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list probe" -f -a "explain" -d 'Says whose an address is, how packets get there, and why not otherwise'
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list probe" -f -a "list" -d 'Lists the other nodes, their prefixes and the paths to them, as without a command'
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list probe" -f -a "probe" -d 'Asks other nodes by the paths of pods\' packets: whether they answer, how large a packet arrives, and whether UDP with a checksum does'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list probe" -f -a "accept" -d 'Confirms the removal of nodes that the service keeps because many were removed at once'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list probe" -f -a "explain" -d 'Says which node has an address, how packets get there, and why not by another path'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list probe" -f -a "list" -d 'Lists the other nodes, their prefixes and the paths to them; the default command'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list probe" -f -a "probe" -d 'Sends packets to other nodes along the paths of pods\' packets: whether the nodes answer, how large a packet arrives, and whether UDP with a checksum does'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and __fish_seen_subcommand_from accept" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and __fish_seen_subcommand_from accept" -s o -l output -d 'text or json' -r -f -a "text\t''
 json\t''"
