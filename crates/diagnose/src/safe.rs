@@ -75,7 +75,9 @@ fn names(namespace: &Namespace) -> Vec<&str> {
     let is_obeyed = |letter: char| OBEYED.contains(letter) || letter.is_control();
     let mut found: Vec<&str> =
         links.chain(tables).chain(chains).filter(|name| !is_harmless(name)).collect();
-    found.extend(legacy.filter(|rule| rule.contains(is_obeyed)));
+    // The name of a program may have spaces.
+    let programs = namespace.listeners.iter().filter_map(|listener| listener.program.as_deref());
+    found.extend(legacy.chain(programs).filter(|name| name.contains(is_obeyed)));
     found.sort_unstable();
     found.dedup();
     found

@@ -259,13 +259,18 @@ fn blocks_of_nodes_that_never_were_are_found() {
         if verb == "create" && key.kind == Kind::Block { Fault::Late } else { Fault::None }
     });
     while assign(&n1, &blue, &format!("c{}", clock_tick(&clock))).is_ok() {}
+    let (key, value) =
+        store.records().into_iter().find(|(key, _)| key.kind == Kind::Block).unwrap();
     store.set_gone("n1", true);
     let mut reclaimer = Reclaimer::new(Arc::new(store.clone()), Arc::new(clock.clone()));
     reclaimer.look("n2").unwrap();
     clock.pass(OVER);
     assert_eq!(reclaimer.look("n2").unwrap().len(), 1);
-    // The node's claim arrives after it was removed.
+    // The node's claim arrives after the node was removed, and holds only while its record is there.
     store.land();
+    assert_eq!(blocks(&store, "n1"), 0);
+    // The claim of an older version holds without.
+    store.create(&key, &value).unwrap();
     assert_eq!(blocks(&store, "n1"), 1);
     assert!(reclaimer.look("n2").unwrap().is_empty());
     reclaimer.look_for_orphans().unwrap();

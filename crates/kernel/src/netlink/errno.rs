@@ -17,6 +17,8 @@ impl Errno {
     pub const AGAIN: Self = Self(11);
     /// ENOMEM.
     pub const NOMEM: Self = Self(12);
+    /// EACCES.
+    pub const ACCES: Self = Self(13);
     /// EBUSY.
     pub const BUSY: Self = Self(16);
     /// EEXIST.

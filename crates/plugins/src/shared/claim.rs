@@ -22,6 +22,7 @@ use cni::{AttachmentKey, IpConfig, code};
 use cni_plugin::{Call, codes};
 use ipnet::IpNet;
 use kernel::living::Census;
+use kernel::netlink::{Errno, NetlinkError};
 use kernel::route::{IpFamily, Link, Route, RouteFilter, RouteKind, RouteProtocol, RouteSocket};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -392,7 +393,7 @@ pub fn refuse_addresses_on(
     for ip in ips {
         let address = ip.addr().to_canonical();
         // The host seldom has the address, and may have thousands of others.
-        let route = host.route_to(address).ok().flatten();
+        let route = or_none(host.route_to(address))?;
         if route.is_none_or(|route| route.kind != RouteKind::Local) {
             continue;
         }
@@ -463,8 +464,16 @@ impl Routed {
     }
 
     /// The entry of the routing tables that leads to an address.
-    fn to(&self, host: &mut RouteSocket, address: IpAddr) -> Option<Route> {
-        host.route_entry_in(self.vrf.map(|(vrf, _)| vrf), address).ok().flatten()
+    fn to(&self, host: &mut RouteSocket, address: IpAddr) -> Result<Option<Route>, NetlinkError> {
+        or_none(host.route_entry_in(self.vrf.map(|(vrf, _)| vrf), address))
+    }
+}
+
+/// A route that drops what it leads to counts as none ([`RouteSocket::route_to`]).
+fn or_none(found: Result<Option<Route>, NetlinkError>) -> Result<Option<Route>, NetlinkError> {
+    match found {
+        Err(error) if [Some(Errno::INVAL), Some(Errno::ACCES)].contains(&error.errno()) => Ok(None),
+        found => found,
     }
 }
 
@@ -483,7 +492,7 @@ pub fn refuse_unroutable(
 ) -> Result<(), Failure> {
     for ip in ips {
         let address = ip.address.addr();
-        let Some(route) = routed.to(host, address) else { continue };
+        let Some(route) = routed.to(host, address)? else { continue };
         let refused = match route.kind {
             RouteKind::Local => Some(local(host, routed, address)?),
             RouteKind::Unicast => match elsewhere(host, &route, routed, ip)? {
@@ -514,7 +523,7 @@ pub fn check_own(
 ) -> Result<(), Failure> {
     for ip in ips {
         let address = ip.address.addr();
-        let is_own = routed.to(host, address).is_some_and(|route| route.kind == RouteKind::Local);
+        let is_own = routed.to(host, address)?.is_some_and(|route| route.kind == RouteKind::Local);
         if is_own && !may_conflict(call)? {
             return Err(as_drift(local(host, routed, address)?));
         }
@@ -583,7 +592,7 @@ fn router(
     routed: &Routed,
     gateway: IpAddr,
 ) -> Result<Option<Failure>, Failure> {
-    let Some(route) = routed.to(host, gateway) else { return Ok(None) };
+    let Some(route) = routed.to(host, gateway)? else { return Ok(None) };
     let direct = route.kind == RouteKind::Unicast && route.gateway.is_none();
     let Some(oif) = route.oif.filter(|oif| direct && !routed.links.contains(oif)) else {
         return Ok(None);

@@ -181,12 +181,13 @@ fn a_container_that_answers_for_the_gateway_is_not_believed() {
     node.doctor(&["c1"]).succeeded();
     let (done, said) = node.run(
         "nft 'add table ip other; add chain ip other input { type filter hook input priority 0; }; \
-         add rule ip other input ip saddr {a1} icmp type echo-request meta length > 20 drop'",
+         add rule ip other input ip saddr {a1} meta length > 20 drop; \
+         add chain ip other forward { type filter hook forward priority 0; }; \
+         add rule ip other forward ip saddr {a1} meta length > 20 drop'",
     );
     assert!(done, "{said}");
-    let found = findings(&node.doctor(&["c1"]).failed(1));
-    let first = found[0]["id"].as_str().unwrap();
-    assert!(["input-dropped", "gateway-silent"].contains(&first), "{found:#?}");
+    let said = node.doctor(&["c1"]).failed(1);
+    assert!(!of_id(&said, "gateway-silent").is_empty(), "{:#?}", findings(&said));
 }
 
 /// At which of the moments at which a namespace is entered it goes, in turn.
@@ -254,7 +255,7 @@ fn large_and_restless_rule_sets_are_told() {
     let restless = "while :; do nft add table inet restless; nft delete table inet restless; done";
     let _restless = node.lab.start("sh", &["-c", restless]);
     wait_until("the changes are told", || {
-        let said = node.doctor(&["--no-probe"]).failed(3);
+        let said = node.doctor(&["--no-probe"]);
         let unread = of_id(&said, "not-seen");
         unread.iter().any(|one| one["seen"].to_string().contains("changed while they were read"))
     });

@@ -247,11 +247,13 @@ fn flows_of_others_lose_nothing() {
     let node = Node::new("doctor-flows");
     drop_probes(&node);
     node.lab.sh(MARKS);
-    let mut serve = node.lab.visit("/run/netns/server").command("python3");
+    let server = node.lab.visit("/run/netns/server");
+    let mut serve = server.command("python3");
     serve.args(["-c", SERVE]);
-    let (server, _output) = ready(serve);
-    let _server = Running::from(server);
-    let mut call = node.lab.visit("/run/netns/c2").command("python3");
+    let (serving, _output) = ready(serve);
+    let _serving = Running::from(serving);
+    let c2 = node.lab.visit("/run/netns/c2");
+    let mut call = c2.command("python3");
     call.args(["-c", CALL, SERVER, &FLOWS.to_string()]);
     let (mut caller, mut output) = ready(call);
     let mut before = BTreeSet::new();

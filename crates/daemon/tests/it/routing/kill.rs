@@ -300,7 +300,7 @@ fn vm_a_service_killed_while_it_follows_the_list_leaves_what_the_next_one_unders
         assert_eq!(to.reach(&fabric), *whole, "{what}");
         let all = calls_of_loop(&fabric);
         drop(strace);
-        assert!(2 < all, "{what}: {all} calls");
+        assert!(1 < all, "{what}: {all} calls");
         for moment in chosen(all) {
             eprintln!("{what}: killed at {moment} of {all}");
             from.reach(&fabric);
@@ -325,7 +325,14 @@ fn vm_a_service_killed_while_it_puts_things_right_is_followed_by_one_that_does()
     fabric.start();
     fabric.assert_all_reach_all();
     let whole = torture::objects(&fabric.nodes[0]);
-    let is_whole = |fabric: &Fabric| torture::objects(&fabric.nodes[0]) == whole;
+    // A new set lists its elements in an order of its own.
+    let words = |lines: &[String]| {
+        let words = lines.iter().flat_map(|line| line.split([' ', '\t', ',']));
+        let mut words: Vec<String> = words.map(str::to_owned).collect();
+        words.sort_unstable();
+        words
+    };
+    let is_whole = |fabric: &Fabric| words(&torture::objects(&fabric.nodes[0])) == words(&whole);
     let damage = |fabric: &Fabric| drop(fabric.nodes[0].host.sh(DAMAGE));
     let strace = attach(&fabric, None);
     damage(&fabric);

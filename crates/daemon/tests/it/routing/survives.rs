@@ -87,6 +87,16 @@ fn power_goes_and_comes(
     traffic::assert_no_ping(&fabric.nodes[0].pod, &lost);
 
     fabric.start();
+    for (number, node) in fabric.nodes.iter().enumerate() {
+        wait_until("the ways to the recorded nodes", || {
+            let table = node.host.sh("ip route; ip -6 route");
+            let mut others = (1..=fabric.nodes.len()).filter(|other| *other != number + 1);
+            others.all(|other| {
+                table.contains(&format!("10.244.{other}.0/24"))
+                    && table.contains(&format!("fd00:244:{other}::/64"))
+            })
+        });
+    }
     fabric.assert_all_reach_all();
     for number in 0..fabric.nodes.len() {
         assert_ne!(fabric.routes(number)["phase"], "ready", "it has heard of its source");
@@ -133,9 +143,10 @@ fn addresses_change(mut fabric: Fabric, tell: impl FnOnce(&Fabric, [&str; 2])) {
     let tunnels = || fabric.nodes[1].host.sh("ip -o link show type vxlan | cut -d: -f1,2");
     let before = tunnels();
     fabric.nodes[1].host.sh(&format!(
-        "set -e; ip addr del {old4}/26 dev eth0; ip addr add {new4}/26 dev eth0
+        "set -e; sysctl -qw net.ipv4.conf.eth0.promote_secondaries=1
+         ip addr add {new4}/26 dev eth0; ip addr add {new6}/64 dev eth0 nodad
+         ip addr del {old4}/26 dev eth0; ip addr del {old6}/64 dev eth0
          ip route replace default via 192.0.2.65
-         ip addr del {old6}/64 dev eth0; ip addr add {new6}/64 dev eth0 nodad
          ip route replace default via 2001:db8:1::1"
     ));
     tell(&fabric, [new4, new6]);

@@ -35,7 +35,7 @@ pub(super) const MORE: &[Situation] = &[
         number: 4,
         is: "a container may send a packet in one second and a half",
         breaks: Act::Sh("tc qdisc add dev {p1} root tbf rate 8kbit burst 3000 latency 100ms"),
-        fails: Fails::Ways(&[Way::Large]),
+        fails: Fails::Latent("each large packet takes a second and a half"),
         finds: Finds::First("rate-too-low", "{p1}"),
         fix: Fix::Hint("the limit may be meant, and only too low"),
         mends: Act::Sh("tc qdisc del dev {p1} root"),

@@ -154,7 +154,8 @@ fn objects(text: &str) -> BTreeSet<&str> {
 fn is_named(plugin: &str, said: &str, repairs: &Repairs) -> bool {
     let objects_of_check = objects(said);
     let is = |line: &str| {
-        !objects_of_check.is_disjoint(&objects(line))
+        line.contains(said)
+            || !objects_of_check.is_disjoint(&objects(line))
             || OTHER_WORDS.iter().any(|(by, checked, repaired)| {
                 *by == plugin && said.contains(*checked) && line.contains(*repaired)
             })
