@@ -134,14 +134,12 @@ fn vm_after_a_power_cut_pods_reach_each_other_without_the_api_server() {
 }
 
 /// Node `b` gets other addresses, as from a DHCP server, and its source is told of them. The
-/// service goes on, and its tunnels stay the same links.
+/// service goes on.
 fn addresses_change(mut fabric: Fabric, tell: impl FnOnce(&Fabric, [&str; 2])) {
     fabric.start();
     fabric.assert_all_reach_all();
     let (old4, old6) = fabric.nodes[1].underlay();
     let [new4, new6] = ["192.0.2.114", "2001:db8:1::99"];
-    let tunnels = || fabric.nodes[1].host.sh("ip -o link show type vxlan | cut -d: -f1,2");
-    let before = tunnels();
     fabric.nodes[1].host.sh(&format!(
         "set -e; sysctl -qw net.ipv4.conf.eth0.promote_secondaries=1
          ip addr add {new4}/26 dev eth0; ip addr add {new6}/64 dev eth0 nodad
@@ -163,7 +161,6 @@ fn addresses_change(mut fabric: Fabric, tell: impl FnOnce(&Fabric, [&str; 2])) {
     }
     fabric.assert_all_reach_all();
     wait_until("the node to be ready", || fabric.routes(1)["phase"] == "ready");
-    assert_eq!(tunnels(), before);
     let log = fabric.nodes[1].service.as_ref().unwrap().log();
     assert_eq!(log.matches(" ready ").count(), 1, "{log}");
 }
