@@ -26,7 +26,9 @@ pub(super) fn asks_gateways(look: Look<'_>) -> Vec<Question> {
         for family in FAMILIES {
             for site in Site::all(look.scene, container, family) {
                 if let Some(gateway) = site.gateway {
-                    questions.push(from(Asked::Echo { to: gateway }));
+                    if is_routed(&site, gateway) {
+                        questions.push(from(Asked::Echo { to: gateway }));
+                    }
                     if asks_links(look) {
                         let link = site.attachment.ifname.clone();
                         questions.push(from(Asked::WhoHas { address: gateway, link }));
@@ -80,15 +82,19 @@ fn of_node(port: &Port, to: SocketAddr) -> Option<Question> {
 fn outside(look: Look<'_>, container: &Container, family: Family) -> Vec<Asked> {
     let is_of = |address: IpAddr| address.is_ipv4() == (family == Family::V4);
     let is_routed = |to: IpAddr| {
-        Site::all(look.scene, container, family).any(|site| {
-            let routed = look_up(site.inside, Some(site.address), to, None, Some(0));
-            matches!(routed, Routed::By { .. })
-        })
+        Site::all(look.scene, container, family).any(|site| is_routed(&site, to))
     };
     let named = look.to.filter(|to| is_of(to.ip()) && is_routed(to.ip()));
     let next = next_router(look, family).filter(|to| is_routed(*to));
     let named = named.map(|to| Asked::Connect { to });
     named.into_iter().chain(next.map(|to| Asked::Echo { to })).collect()
+}
+
+/// Says whether a container has a route to an address for a socket that is bound to no link: a link
+/// in a VRF of the container's own has its routes elsewhere.
+fn is_routed(site: &Site<'_>, to: IpAddr) -> bool {
+    let routed = look_up(site.inside, Some(site.address), to, None, Some(0));
+    matches!(routed, Routed::By { .. })
 }
 
 /// The router to which the node sends what is for the Internet, if it can be asked from elsewhere.

@@ -108,7 +108,7 @@ fn beside_our_routing_and_policy() {
 /// A network in a VRF of the node, and a container with a VRF of its own.
 #[test]
 fn vm_beside_vrfs() {
-    require!("root", "vrf");
+    require!("root", "vrf", "full");
     let node = Node::new("doctor-vrf");
     node.lab.sh("set -e
          ip link add blue type vrf table 10; ip link set blue up
