@@ -4,6 +4,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use cni_invoke::PLUGIN_DIRS;
@@ -26,6 +28,11 @@ const OWN_TABLES: &str = "netwright-doctor-";
 const QUIET: Duration = Duration::from_millis(300);
 const MOST: Duration = Duration::from_secs(3);
 
+/// Where something changes all the time, looks take a sixth of the time at most: after each it rests
+/// for so many times as long as the look took, and at least for so long.
+const RESTS: u32 = 5;
+const LEAST: Duration = Duration::from_secs(1);
+
 /// Hears of changes of the node and its containers, and of signals that ask to end.
 #[derive(Debug)]
 pub(super) struct Watch {
@@ -33,6 +40,8 @@ pub(super) struct Watch {
     inotify: OwnedFd,
     folders: Vec<PathBuf>,
     stop: UnixStream,
+    /// When the look began whose end is waited for.
+    since: Instant,
 }
 
 /// What came.
@@ -58,7 +67,7 @@ impl Watch {
         let mut folders = vec![session.conf_dir.clone(), attachments, dockers];
         folders.extend(ignored.parent().map(Path::to_owned));
         folders.extend(PLUGIN_DIRS.iter().map(PathBuf::from));
-        let watch = Watch { changes, inotify, folders, stop };
+        let watch = Watch { changes, inotify, folders, stop, since: Instant::now() };
         watch.renew();
         Ok(watch)
     }
@@ -78,9 +87,14 @@ impl Watch {
         }
     }
 
-    /// Waits until something has changed and it is quiet again. Says whether to look: a signal ends
-    /// the waiting, and then nobody wants to know.
+    /// Rests after a look, and waits until something has changed and it is quiet again. What changes
+    /// meanwhile is queued, and is one change. Says whether to look: a signal ends the waiting, and
+    /// then nobody wants to know.
     pub(super) fn wait(&mut self) -> Result<bool, Failure> {
+        let pause = self.since.elapsed().saturating_mul(RESTS).max(LEAST);
+        if self.is_stopped_within(pause) {
+            return Ok(false);
+        }
         loop {
             match self.poll(None)? {
                 Came::Stop => return Ok(false),
@@ -98,7 +112,25 @@ impl Watch {
             }
         }
         self.renew();
+        self.since = Instant::now();
         Ok(true)
+    }
+
+    /// Waits so long for a signal alone, and says whether one came.
+    fn is_stopped_within(&self, pause: Duration) -> bool {
+        let latest = Instant::now() + pause;
+        loop {
+            let left = latest.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let timeout = Timespec::try_from(left).ok();
+            let mut sources = [PollFd::new(&self.stop, PollFlags::IN)];
+            let _ = poll(&mut sources, timeout.as_ref());
+            if !sources[0].revents().is_empty() {
+                return true;
+            }
+        }
     }
 
     /// Waits for the next event, no longer than this.
@@ -145,10 +177,15 @@ fn is_passing(name: &str) -> bool {
     name.starts_with('.') || name == "lock" || name.ends_with(".lock")
 }
 
-/// Returns a socket that becomes readable when a signal asks to end.
+/// Returns a socket that becomes readable when a signal asks to end. A second one ends the process
+/// at once, also while it looks.
 fn signals() -> std::io::Result<UnixStream> {
     let (signals, notices) = UnixStream::pair()?;
+    let asked = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
+        // What is registered first is done first: the first signal finds the flag as it was.
+        signal_hook::flag::register_conditional_default(signal, Arc::clone(&asked))?;
+        signal_hook::flag::register(signal, Arc::clone(&asked))?;
         signal_hook::low_level::pipe::register(signal, notices.try_clone()?)?;
     }
     Ok(signals)
