@@ -62,12 +62,16 @@ fn of_node(look: Look<'_>, own: Own<'_>) -> Option<Finding> {
     let has_failed = entries
         .iter()
         .any(|one| one.failed && one.link == own.link.index && one.address == address);
+    let is_reached = matches!(echo, Some(Answer::Reached { .. }));
+    let is_silent = matches!(echo, Some(Answer::Silent { .. }));
+    let entry = configured(&look.scene.host, own.link.index, address);
     let finding = match look.answers.to(&own.question) {
         Some(Answer::Owners { macs }) => match macs.as_slice() {
-            [] if !matches!(echo, Some(Answer::Reached { .. })) => silent(&own),
+            // Whoever has an entry that somebody configured need not answer requests.
+            [] if entry.is_none() && (is_silent || (has_failed && !is_reached)) => silent(&own),
             [] => return None,
             [mac] => {
-                let found = configured(&look.scene.host, own.link.index, address)?;
+                let found = entry?;
                 differs(found, mac).then(|| wrong(&own, found, mac))?
             }
             several => {
@@ -82,7 +86,7 @@ fn of_node(look: Look<'_>, own: Own<'_>) -> Option<Finding> {
             }
         },
         // It was not asked on the link, and the kernel has asked there.
-        _ if has_failed && matches!(echo, Some(Answer::Silent { .. })) => silent(&own),
+        _ if has_failed && is_silent => silent(&own),
         _ => return None,
     };
     let family = Some(own.family);
@@ -131,6 +135,8 @@ fn given(look: Look<'_>) -> Vec<Given<'_>> {
                     && !is_of_link_alone(*via)
                     && !site.attachment.gateways.contains(via)
                     && look.scene.host.owner_of(*via).is_none()
+                    // With an entry that somebody configured nobody has to answer requests.
+                    && configured(site.inside, site.link.index, *via).is_none()
             });
             all.extend(foreign.map(|via| {
                 let link = site.attachment.ifname.clone();
@@ -162,12 +168,18 @@ fn of_container(look: Look<'_>, given: &Given<'_>) -> Option<Finding> {
     let says = format!("{called} sends what is for {to} to {via}, and nobody on {link} has that");
     let version = if via.is_ipv4() { "ip" } else { "ip -6" };
     let family = Some(family_of(*via));
+    let fix = match (route.to.prefix_len(), via.is_ipv4()) {
+        // Without it the container has no way out at all.
+        (0, true) => format!("look at what should answer for {via}: proxy_arp of the other end"),
+        (0, false) => format!("look at what should answer for {via}: proxy_ndp of the other end"),
+        _ => format!("nsenter --net={} {version} route del {to} via {via}", container.netns),
+    };
     Some(
         Finding::error("hop-silent", format!("{}: {to} via {via}", container.id), says)
             .at(format!("in {called}: route {to} via {via} dev {link}"))
             .seen(format!("no request for the hardware address of {via} was answered"))
             .hits(container.id.clone())
-            .fix(format!("nsenter --net={} {version} route del {to} via {via}", container.netns))
+            .fix(fix)
             .breaks(WayKind::Outside, family)
             .breaks(WayKind::Names, family),
     )
@@ -211,13 +223,18 @@ mod tests {
         let asked = asks(Look { scene: &scene, answers: &answers, only: None, to: None });
         assert!(asked.contains(&router));
         let answered = |macs: &[&str]| vec![(router.clone(), owners(macs))];
+        let echo = Question { from: None, asked: Asked::Echo { to: ip("192.0.2.1") } };
+        let silent = || {
+            let silent = Answer::Silent { hops: Vec::new() };
+            [answered(&[]), vec![(echo.clone(), silent)]].concat()
+        };
         let (one, other) = ("02:00:00:00:00:21", "02:00:00:00:00:22");
         assert_eq!(told(&scene, answered(&[one])), []);
         assert_eq!(told(&scene, answered(&[one, other]))[0].0, "address-claimed");
-        assert_eq!(told(&scene, answered(&[]))[0].0, "hop-silent");
-        let echo = Question { from: None, asked: Asked::Echo { to: ip("192.0.2.1") } };
+        assert_eq!(told(&scene, silent())[0].0, "hop-silent");
+        assert_eq!(told(&scene, answered(&[])), [], "no echo request was sent");
         let reached = Answer::Reached { after_us: 1 };
-        let some_other_way = [answered(&[]), vec![(echo, reached)]].concat();
+        let some_other_way = [answered(&[]), vec![(echo.clone(), reached)]].concat();
         assert_eq!(told(&scene, some_other_way), []);
         scene.host.neighbours = vec![Neighbour {
             link: 2,
@@ -229,6 +246,7 @@ mod tests {
         let fix = "ip neigh del 192.0.2.1 dev up0".to_owned();
         assert_eq!(told(&scene, answered(&[one])), [("neighbour-wrong", fix)]);
         assert_eq!(told(&scene, answered(&[other])), []);
+        assert_eq!(told(&scene, silent()), [], "it need not answer requests");
     }
 
     /// A node with many containers does not ask on its links; the kernel has.
@@ -260,5 +278,25 @@ mod tests {
         assert_eq!(said, [("hop-silent", fix.to_owned())]);
         let somebody = vec![(nobody, owners(&["02:00:00:00:00:99"]))];
         assert_eq!(told(&scene, somebody), []);
+    }
+
+    /// A pod of a network that gives each one a route to an address that nobody has, and an entry
+    /// for it.
+    #[test]
+    fn a_default_route_to_an_address_that_nobody_has() {
+        let mut scene = node();
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        inside.routes = vec![route("0.0.0.0/0", 2, Some("169.254.1.1"))];
+        let nobody = vec![(who(Some("c2"), "169.254.1.1", "eth0"), owners(&[]))];
+        let fix = "look at what should answer for 169.254.1.1: proxy_arp of the other end";
+        assert_eq!(told(&scene, nobody.clone()), [("hop-silent", fix.to_owned())]);
+        scene.containers[0].inside.as_mut().unwrap().neighbours = vec![Neighbour {
+            link: 2,
+            address: ip("169.254.1.1"),
+            mac: Some("02:00:00:00:00:12".to_owned()),
+            permanent: true,
+            failed: false,
+        }];
+        assert_eq!(told(&scene, nobody), []);
     }
 }
