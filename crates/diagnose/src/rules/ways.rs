@@ -405,8 +405,9 @@ fn nowhere(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
         |link: &&Link| link.addresses.iter().map(|own| own.address.addr()).any(is_meant);
     let (uplink, seen) = match outer.clone().find(has_address) {
         Some(uplink) => (uplink, "has an address, and no route leads to other networks"),
-        // A node without IPv6 is not one that has lost it.
-        None if family == Family::V4 => {
+        // A node without IPv6 is not one that has lost it, and one with a way out by IPv6 may be
+        // meant to have no IPv4.
+        None if family == Family::V4 && !has_way_out(host) => {
             let bare = outer.find(|link| link.up && link.carrier && link.master.is_none())?;
             (bare, "is up, and neither it nor another link has an address of IPv4")
         }
@@ -430,6 +431,12 @@ fn nowhere(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
             .breaks(WayKind::Names, Some(family))
             .breaks(WayKind::Published, Some(family)),
     )
+}
+
+/// Says whether a namespace has a default route of either family, in any table.
+fn has_way_out(host: &Namespace) -> bool {
+    let mut routes = host.routes.iter();
+    routes.any(|route| route.kind == RouteKind::Unicast && route.to.prefix_len() == 0)
 }
 
 /// Says whether an address is neither of a link alone nor of loopback.

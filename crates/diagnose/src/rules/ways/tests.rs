@@ -52,6 +52,8 @@ fn the_uplink_has_lost_its_address() {
     let all = found(&scene);
     assert_eq!((all.len(), all[0].id, all[0].object.as_str()), (1, "no-default-route", "IPv4"));
     assert!(all[0].seen[0].starts_with("up0 is up"), "{:?}", all[0].seen);
+    // With a way out by IPv6 it may be meant.
+    assert_eq!(found(&with_route(scene.clone(), route("::/0", 2, Some("fe80::9")))), []);
     // A machine without a network.
     for link in &mut scene.host.links {
         link.carrier = false;

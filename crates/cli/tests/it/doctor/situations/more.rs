@@ -58,13 +58,14 @@ pub(super) const MORE: &[Situation] = &[
     },
     Situation {
         number: 6,
-        is: "the node has lost its IPv4 address",
-        breaks: Act::Sh("ip -4 addr flush dev up0"),
-        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        is: "the node has lost its IPv4 address, and it has no way out by IPv6",
+        breaks: Act::Sh("ip -4 addr flush dev up0; ip -6 route del default"),
+        fails: Fails::Ways(&[Way::Out4, Way::Out6, Way::Published, Way::Names]),
         finds: Finds::First("no-default-route", "IPv4"),
         fix: Fix::Hint("what the address was is not known"),
         mends: Act::Sh(
-            "ip addr add 198.51.100.1/24 dev up0; ip route replace default via 198.51.100.2",
+            "ip addr add 198.51.100.1/24 dev up0; ip route replace default via 198.51.100.2; \
+             ip -6 route replace default via 2001:db8:ffff::2",
         ),
     },
     Situation {
