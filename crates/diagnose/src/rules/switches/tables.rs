@@ -3,7 +3,7 @@
 
 use scene::{Container, Namespace};
 
-use super::super::containers;
+use super::super::{containers, family_of};
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
 
@@ -17,8 +17,8 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
         let inside = container.inside.as_ref();
         found.extend(inside.and_then(|inside| conntrack(inside, Some(container))));
     }
-    found.extend(neighbours(host, Family::V4));
-    found.extend(neighbours(host, Family::V6));
+    found.extend(neighbours(look, Family::V4));
+    found.extend(neighbours(look, Family::V6));
     found
 }
 
@@ -60,8 +60,12 @@ fn conntrack(namespace: &Namespace, container: Option<&Container>) -> Option<Fin
 }
 
 /// The kernel has one table of neighbours for all namespaces. If it is full, addresses that are not
-/// in it are not resolved (linux net/core/neighbour.c `neigh_alloc`).
-fn neighbours(host: &Namespace, family: Family) -> Option<Finding> {
+/// in it are not resolved (linux net/core/neighbour.c `neigh_alloc`). Since Linux 5.0 entries that
+/// somebody configured are in it and do not count. Not all of them are known here: those of
+/// namespaces that belong to no container, and those that a routing program learnt. So this is a
+/// warning.
+fn neighbours(look: Look<'_>, family: Family) -> Option<Finding> {
+    let host = &look.scene.host;
     let version = match family {
         Family::V4 => "ipv4",
         Family::V6 => "ipv6",
@@ -71,27 +75,24 @@ fn neighbours(host: &Namespace, family: Family) -> Option<Finding> {
         u64::try_from(number).ok()
     };
     let (entries, most) = (number("entries")?, number("default.gc_thresh3")?);
-    let fill = Fill::of(entries, most)?;
-    let object = format!("net.{version}.neigh.default.gc_thresh3");
-    let finding = match fill {
-        Fill::All => {
-            let says = format!(
-                "the table of {family} neighbours is full, so hardware addresses of others are not found any more"
-            );
-            let kinds = [WayKind::Gateway, WayKind::Outside, WayKind::FromNode, WayKind::Nodes];
-            let finding = Finding::error("neighbour-table-full", object, says);
-            kinds.into_iter().fold(finding, |finding, kind| finding.breaks(kind, Some(family)))
-        }
-        Fill::Most => {
-            let says = format!("the table of {family} neighbours is nearly full");
-            Finding::warning("neighbour-table-full", object, says)
-        }
+    let insides = look.scene.containers.iter().filter_map(|one| one.inside.as_ref());
+    let known = insides.chain([host]).flat_map(|namespace| &namespace.neighbours);
+    let configured = known.filter(|one| one.permanent && family_of(one.address) == family).count();
+    let entries = entries.saturating_sub(u64::try_from(configured).unwrap_or(u64::MAX));
+    let says = match Fill::of(entries, most)? {
+        Fill::All => format!(
+            "the table of {family} neighbours seems to be full: then hardware addresses of others are not found any more"
+        ),
+        Fill::Most => format!("the table of {family} neighbours is nearly full"),
     };
+    let object = format!("net.{version}.neigh.default.gc_thresh3");
     let key = format!("net.{version}.neigh.default");
     let (second, third) = (most.saturating_mul(2), most.saturating_mul(4));
     Some(
-        finding
-            .seen(format!("{entries} entries of all namespaces, and {most} are allowed"))
+        Finding::warning("neighbour-table-full", object, says)
+            .seen(format!(
+                "{entries} entries of all namespaces, without those that are known to be configured, and {most} are allowed"
+            ))
             .fix(format!("sysctl -w {key}.gc_thresh3={third} {key}.gc_thresh2={second}")),
     )
 }
@@ -119,7 +120,7 @@ impl Fill {
 mod tests {
     use super::*;
     use crate::question::Answers;
-    use scene::{ConntrackTable, Scene};
+    use scene::{ConntrackTable, Neighbour, Scene};
 
     fn told(scene: &Scene) -> Vec<String> {
         let answers = Answers::default();
@@ -155,6 +156,18 @@ mod tests {
         };
         assert_eq!(put("12"), [""; 0]);
         assert_eq!(put("1000"), ["Warning net.ipv6.neigh.default.gc_thresh3"]);
-        assert_eq!(put("1024"), ["Error net.ipv6.neigh.default.gc_thresh3"]);
+        assert_eq!(put("1024"), ["Warning net.ipv6.neigh.default.gc_thresh3"]);
+        // Those that somebody configured do not count.
+        let permanent = |number: u16| Neighbour {
+            link: 2,
+            address: [0xfd00_u16, 0, 0, 0, 0, 0, 0, number].into(),
+            mac: None,
+            permanent: true,
+            failed: false,
+        };
+        let neighbours: Vec<Neighbour> = (0..200).map(permanent).collect();
+        let inside = Namespace { neighbours, ..Namespace::default() };
+        scene.containers = vec![Container { inside: Some(inside), ..Container::default() }];
+        assert_eq!(told(&scene), [""; 0]);
     }
 }
