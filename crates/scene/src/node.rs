@@ -25,6 +25,8 @@ pub struct Network {
     pub mtu: Option<u32>,
     /// Whether its containers are to reach beyond the host: it is a gateway, or translates sources.
     pub outbound: bool,
+    /// The default routes that its configuration asks for: of IPv4, of IPv6, or of both.
+    pub default_routes: Vec<IpNet>,
     /// Why a container could not be attached now; `None` if it could, or if that is not known.
     pub refusal: Option<String>,
     /// What does not stop ADD, but will be missing.

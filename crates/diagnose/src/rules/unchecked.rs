@@ -35,8 +35,11 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
 
 /// A link without addresses may be down by intent.
 fn of_link(container: &Container, attachment: &Attachment, link: &Link) -> Vec<Finding> {
-    let given =
-        |family: Family| attachment.addresses.iter().any(|net| family_of(net.addr()) == family);
+    let of_family = |family: Family| {
+        let all = attachment.addresses.iter().filter(|net| !is_of_link_alone(net.addr()));
+        all.filter(move |net| family_of(net.addr()) == family)
+    };
+    let given = |family: Family| of_family(family).next().is_some();
     let is_there = |family: Family| {
         let mut all = link.addresses.iter().map(|own| own.address.addr());
         all.any(|address| family_of(address) == family && !is_of_link_alone(address))
@@ -49,8 +52,7 @@ fn of_link(container: &Container, attachment: &Attachment, link: &Link) -> Vec<F
     }
     let lost = families.into_iter().filter(|family| given(*family) && !is_there(*family));
     lost.map(|family| {
-        let own = attachment.addresses.iter().filter(|net| family_of(net.addr()) == family);
-        let own: Vec<String> = own.map(ToString::to_string).collect();
+        let own: Vec<String> = of_family(family).map(ToString::to_string).collect();
         let all = own.join(", ");
         let what = format!("{} has no {family} address, and ADD gave {all}", link.name);
         let first = own.first().map(String::as_str).unwrap_or_default();
@@ -65,21 +67,26 @@ fn is_of_link_alone(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
-/// A container of a network that leads beyond the node, without a default route in any table.
+/// A container without a default route in any table, although the network leads beyond the node and
+/// its configuration asks for one of this IP version.
 fn of_routes(
     look: Look<'_>,
     container: &Container,
     attachment: &Attachment,
     inside: &Namespace,
 ) -> Vec<Finding> {
-    let is_known = look.scene.networks.iter().any(|one| one.name == attachment.network);
+    let network = look.scene.networks.iter().find(|one| one.name == attachment.network);
+    let asks = |family: &Family| {
+        let mut asked = network.iter().flat_map(|network| &network.default_routes);
+        asked.any(|net| family_of(net.addr()) == *family)
+    };
     let lacks = |family: &Family| {
         let mut routes = inside.routes.iter();
         !routes.any(|route| route.to.prefix_len() == 0 && family_of(route.to.addr()) == *family)
     };
     let families = [Family::V4, Family::V6].into_iter();
     families
-        .filter(|family| is_known && is_outbound(look.scene, container, *family))
+        .filter(|family| asks(family) && is_outbound(look.scene, container, *family))
         .filter(lacks)
         .filter_map(|family| {
             let mut gateways = attachment.gateways.iter();
@@ -159,12 +166,20 @@ mod tests {
         inside(&mut scene).links[1].addresses.remove(1);
         let says = "eth0 of c2 on mynet: eth0 has no IPv6 address, and ADD gave fd00:88::2/64";
         assert_eq!(told(&scene), [says]);
+        // An address of the link alone, which the kernel gives again.
+        let address = "fe80::2/64".parse().unwrap();
+        scene.containers[0].attachments[0].addresses[1] = address;
+        assert_eq!(told(&scene), [""; 0]);
     }
 
     #[test]
     fn a_default_route_in_any_table_will_do() {
         let mut scene = node();
+        scene.networks[0].default_routes = vec!["0.0.0.0/0".parse().unwrap()];
         inside(&mut scene).routes[0].table = 100;
+        assert_eq!(told(&scene), [""; 0]);
+        // The network asks for none of IPv6.
+        inside(&mut scene).routes.retain(|route| route.to.to_string() != "::/0");
         assert_eq!(told(&scene), [""; 0]);
         inside(&mut scene).routes.remove(0);
         assert_eq!(told(&scene), ["eth0 of c2 on mynet: c2 has no default route of IPv4"]);

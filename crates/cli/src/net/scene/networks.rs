@@ -170,7 +170,19 @@ fn describe(list: &NetworkList) -> Network {
     }
     network.outbound = (forwarding::is_routed(list) || keys.ip_masq)
         && (keys.is_default_gateway || has_default_route(&keys.ipam));
+    network.default_routes = default_routes(&keys.ipam, is_bridge && keys.is_default_gateway);
     network
+}
+
+/// Returns the default routes that a configuration asks for. A bridge that is the default gateway is
+/// that of both IP versions.
+fn default_routes(ipam: &Ipam, is_default_gateway: bool) -> Vec<IpNet> {
+    let of_gateway = ["0.0.0.0/0", "::/0"].into_iter().filter(|_| is_default_gateway);
+    let asked = ipam.routes.iter().map(|route| route.dst.as_str());
+    let nets = asked.chain(of_gateway).filter_map(|net| net.parse::<IpNet>().ok());
+    let defaults: BTreeSet<IpNet> =
+        nets.filter(|net| net.prefix_len() == 0).map(|net| net.trunc()).collect();
+    defaults.into_iter().collect()
 }
 
 /// Says whether containers get a default route from their IPAM plugin. Of a plugin that asks others
@@ -303,6 +315,26 @@ mod tests {
         ] {
             let network = of(&format!(r#"{{"type": "bridge", {keys}}}"#));
             assert_eq!(network.outbound, outbound, "{keys}");
+        }
+    }
+
+    #[test]
+    fn a_network_asks_for_default_routes_of_some_ip_versions() {
+        let ipam =
+            |routes: &str| format!(r#""ipam": {{"type": "static", "routes": [{routes}]}}"#);
+        let v4 = ipam(r#"{"dst": "0.0.0.0/0"}, {"dst": "10.0.0.0/8"}"#);
+        let v6 = ipam(r#"{"dst": "::/0"}"#);
+        for (keys, expected) in [
+            (format!(r#""type": "bridge", "isGateway": true, {v4}"#), "0.0.0.0/0"),
+            (format!(r#""type": "ptp", {v6}"#), "::/0"),
+            (format!(r#""type": "bridge", "isDefaultGateway": true, {v4}"#), "0.0.0.0/0 ::/0"),
+            // Only a bridge reads the key.
+            (format!(r#""type": "ptp", "isDefaultGateway": true, {}"#, ipam("")), ""),
+            (r#""type": "bridge", "isGateway": true, "ipam": {"type": "other"}"#.to_owned(), ""),
+        ] {
+            let routes = of(&format!("{{{keys}}}")).default_routes;
+            let routes: Vec<String> = routes.iter().map(ToString::to_string).collect();
+            assert_eq!(routes.join(" "), expected, "{keys}");
         }
     }
 }
