@@ -3,16 +3,23 @@
 //! Only the first packet of a flow is translated by rules; the others follow it. A client of UDP
 //! that goes on sending from one port never begins again.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use scene::{Attachment, Container, Flow, Port, Scene, Transport};
+use scene::{Attachment, Container, Flow, Part, Port, Scene, Transport};
 
 use super::{Rule, containers, family_of};
 use crate::Look;
 use crate::finding::{Finding, WayKind};
 
-pub(super) const RULE: Rule =
-    Rule { judges: "flows to published ports", ids: &["flow-stale"], judge, ..Rule::NONE };
+pub(super) const RULE: Rule = Rule {
+    judges: "flows to published ports",
+    ids: &["flow-stale"],
+    // Without them an address seems to be nobody's, and a port one at which nobody listens.
+    needs: &[Part::Links, Part::Listeners, Part::Conntrack],
+    judge,
+    ..Rule::NONE
+};
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -81,12 +88,19 @@ fn told(container: &Container, port: &Port, stale: &[&Flow]) -> Option<Finding> 
         format!("{end}, which nobody has")
     };
     let says = format!("packets of UDP to published port {host} of {called} still go to {whose}");
-    let version = if end.is_ipv4() { "" } else { "-f ipv6 " };
+    let ends: BTreeSet<(IpAddr, IpAddr)> =
+        stale.iter().map(|flow| (flow.to.ip(), flow.leads_to.ip())).collect();
     let finding = Finding::error("flow-stale", format!("{host}/udp of {}", container.id), says)
         .at(format!("{} to {}, answered by {}", first.client, first.to, first.leads_to))
         .seen(format!("the kernel tracks {} such flows", stale.len()))
-        .hits(container.id.clone())
-        .fix(format!("conntrack {version}-D -p udp --orig-port-dst {host}"));
+        .hits(container.id.clone());
+    // Sound flows to the port stay as they are.
+    let finding = ends.into_iter().fold(finding, |finding, (to, end)| {
+        let version = if end.is_ipv4() { "" } else { "-f ipv6 " };
+        finding.fix(format!(
+            "conntrack {version}-D -p udp --orig-dst {to} --orig-port-dst {host} --reply-src {end}"
+        ))
+    });
     Some(finding.breaks(WayKind::Published, Some(family_of(end))))
 }
 
@@ -96,10 +110,17 @@ mod tests {
     use crate::path::samples::node;
     use crate::question::Answers;
 
-    fn told(scene: &Scene) -> Vec<String> {
+    fn found(scene: &Scene) -> Vec<Finding> {
         let answers = Answers::default();
-        let found = judge(Look { scene, answers: &answers, only: None, to: None });
-        found.into_iter().map(|finding| finding.says).collect()
+        judge(Look { scene, answers: &answers, only: None, to: None })
+    }
+
+    fn told(scene: &Scene) -> Vec<String> {
+        found(scene).into_iter().map(|finding| finding.says).collect()
+    }
+
+    fn fixes(scene: &Scene) -> Vec<String> {
+        found(scene).into_iter().flat_map(|finding| finding.fix).collect()
     }
 
     fn flow(to: &str, leads_to: &str) -> Flow {
@@ -129,6 +150,15 @@ mod tests {
         let says =
             "packets of UDP to published port 5060 of c2 still go to 10.88.0.99, which nobody has";
         assert_eq!(told(&scene), [says]);
+        // One line for each address and each end.
+        scene.flows.push(scene.flows[0]);
+        scene.flows.push(flow("192.0.2.2:5060", "10.88.0.98:60"));
+        let line = |end: &str| {
+            format!(
+                "conntrack -D -p udp --orig-dst 192.0.2.2 --orig-port-dst 5060 --reply-src {end}"
+            )
+        };
+        assert_eq!(fixes(&scene), [line("10.88.0.98"), line("10.88.0.99")]);
         scene.flows = vec![flow("[2001:db8::2]:5060", "[2001:db8::2]:5060")];
         let says = "packets of UDP to published port 5060 of c2 still go to this node, where nobody listens";
         assert_eq!(told(&scene), [says]);
