@@ -126,16 +126,19 @@ fn source_v4(own: &[IpNet], target: Ipv4Addr) -> Ipv4Addr {
     near.chain(own).find_map(of).unwrap_or(Ipv4Addr::UNSPECIFIED)
 }
 
-/// The same; an address of the link alone comes last.
+/// The same; an address of the link alone comes last, unless the target is one too: what is answered
+/// to another address would leave the link.
 fn source_v6(own: &[IpNet], target: Ipv6Addr) -> Option<Ipv6Addr> {
     let of = |net: &IpNet| match net.addr() {
         IpAddr::V6(address) => Some(address),
         IpAddr::V4(_) => None,
     };
     let near = own.iter().filter(|net| net.contains(&IpAddr::V6(target)));
-    let is_global = |address: &Ipv6Addr| !address.is_unicast_link_local();
-    let mut global = near.chain(own).filter_map(of).filter(is_global);
-    global.next().or_else(|| own.iter().find_map(of))
+    let is_like = |address: &Ipv6Addr| {
+        address.is_unicast_link_local() == target.is_unicast_link_local()
+    };
+    let mut like = near.chain(own).filter_map(of).filter(is_like);
+    like.next().or_else(|| own.iter().find_map(of))
 }
 
 fn ethernet(to: [u8; 6], from: MacAddr, ethertype: u16) -> Vec<u8> {
@@ -277,5 +280,8 @@ mod tests {
         assert_eq!(source_v6(&own[..4], near), Some("2001:db8::2".parse().unwrap()));
         assert_eq!(source_v6(&own[..3], near), Some("fe80::2".parse().unwrap()));
         assert_eq!(source_v6(&own[..2], near), None);
+        let of_link: Ipv6Addr = "fe80::1".parse().unwrap();
+        assert_eq!(source_v6(&own, of_link), Some("fe80::2".parse().unwrap()));
+        assert_eq!(source_v6(&own[3..], of_link), Some("2001:db8::2".parse().unwrap()));
     }
 }
