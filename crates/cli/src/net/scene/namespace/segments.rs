@@ -15,12 +15,16 @@ const TUNNELS: usize = 64;
 /// Every EtherType (`linux include/uapi/linux/if_ether.h` ETH_P_ALL).
 const ETH_P_ALL: u16 = 3;
 
+/// What is not read here is a hole of the filters: links and addresses are judged all the same.
 impl Read {
     pub(super) fn segments(&mut self, socket: &mut RouteSocket, is_node: bool) {
         if self.namespace.links.iter().any(|link| link.vlan_filtering) {
-            let found = self.or_hole(Part::Links, socket.vlans_of_ports());
-            self.note_cut(Part::Links, "ports with VLANs", socket);
-            for (port, vlans) in found {
+            let holes = self.holes.len();
+            let found = self.or_hole(Part::OtherFilters, socket.vlans_of_ports());
+            self.note_cut(Part::OtherFilters, "ports with VLANs", socket);
+            // Ports that are left out would seem to have none. Without any nothing is concluded.
+            let is_whole = self.holes.len() == holes;
+            for (port, vlans) in found.into_iter().filter(|_| is_whole) {
                 if let Some(link) = link_of(&mut self.namespace.links, port) {
                     link.vlans.extend(vlans.into_iter().map(vlan));
                 }
@@ -42,8 +46,8 @@ impl Read {
     }
 
     fn losses(&mut self, socket: &mut RouteSocket) {
-        let found = self.or_hole(Part::Links, socket.qdiscs());
-        self.note_cut(Part::Links, "queueing disciplines", socket);
+        let found = self.or_hole(Part::OtherFilters, socket.qdiscs());
+        self.note_cut(Part::OtherFilters, "queueing disciplines", socket);
         let mut filtered = 0;
         for discipline in found {
             let index = discipline.qdisc.ifindex;
@@ -59,8 +63,8 @@ impl Read {
                 filtered += 1;
             }
             for (hook, leaving) in hooks.iter().filter(|_| filtered <= FILTERED) {
-                let filters = self.or_hole(Part::Links, socket.filters(index, *hook));
-                self.note_cut(Part::Links, "filters of a link", socket);
+                let filters = self.or_hole(Part::OtherFilters, socket.filters(index, *hook));
+                self.note_cut(Part::OtherFilters, "filters of a link", socket);
                 losses.extend(of_filters(&filters, *leaving));
             }
             if let Some(link) = link_of(&mut self.namespace.links, index) {
@@ -70,7 +74,7 @@ impl Read {
         }
         if FILTERED < filtered {
             let what = "the filters of the others were not read";
-            self.hole(Part::Links, format!("traffic control has {filtered} links: {what}"));
+            self.hole(Part::OtherFilters, format!("traffic control has {filtered} links: {what}"));
         }
     }
 }
