@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use scene::{IpvlanMode, Link, Namespace, Part};
 
-use super::{Rule, containers};
+use super::{Rule, asks_links, containers};
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
 use crate::path::{Joint, Outcome, Site, Trip, Why, follow, has_vlan, untagged_vlan, uplinks_of};
@@ -33,10 +33,16 @@ fn sites(look: Look<'_>) -> impl Iterator<Item = Site<'_>> {
     })
 }
 
-/// A container asks its router for an answer; at a port of Open vSwitch also another container of
-/// its network.
+/// A container asks its router for an answer, and who has its address; at a port of Open vSwitch it
+/// asks another container of its network instead of the latter.
 fn asks(look: Look<'_>) -> Vec<Question> {
-    sites(look).flat_map(|site| questions(look, &site)).collect()
+    let of_site = |site: Site<'_>| {
+        let asks_link = asks_links(look) && site.joint != Joint::Switch;
+        let router = site.router(look.scene).filter(|_| asks_link);
+        let who = router.map(|router| who_has(&site, router));
+        questions(look, &site).into_iter().chain(who)
+    };
+    sites(look).flat_map(of_site).collect()
 }
 
 fn questions(look: Look<'_>, site: &Site<'_>) -> Vec<Question> {
@@ -59,15 +65,23 @@ fn question(site: &Site<'_>, to: IpAddr) -> Question {
     Question { from: Some(site.container.id.clone()), asked: Asked::Echo { to } }
 }
 
-/// Says whether a router is there; `None` if that is not known: many answer no echo request. Whoever
-/// is not there does not say his hardware address either.
+fn who_has(site: &Site<'_>, address: IpAddr) -> Question {
+    let link = site.attachment.ifname.clone();
+    Question { from: Some(site.container.id.clone()), asked: Asked::WhoHas { address, link } }
+}
+
+/// Says whether a router is there; `None` if that is not known: many answer no echo request, or
+/// refuse it. Whoever is not there does not say his hardware address either.
 fn answers(look: Look<'_>, site: &Site<'_>, router: IpAddr) -> Option<bool> {
-    match look.answers.to(&question(site, router))? {
-        Answer::Reached { .. } | Answer::Refused => Some(true),
-        Answer::Unreachable { .. } => Some(false),
-        Answer::Silent { .. } if is_failed(site, router) => Some(false),
-        _ => None,
+    let echo = look.answers.to(&question(site, router));
+    if matches!(echo, Some(Answer::Reached { .. } | Answer::Refused)) {
+        return Some(true);
     }
+    if let Some(Answer::Owners { macs }) = look.answers.to(&who_has(site, router)) {
+        return Some(!macs.is_empty());
+    }
+    let is_lost = matches!(echo, Some(Answer::Silent { .. } | Answer::Unreachable { .. }));
+    (is_lost && is_failed(site, router)).then_some(false)
 }
 
 /// Says whether the container has asked in vain for the hardware address.
@@ -109,11 +123,12 @@ fn down(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
         }
         Joint::Pair => {
             let bridge = site.bridge?;
-            let is_beyond = is_beyond(look, site.router(look.scene)?);
+            let router = site.router(look.scene)?;
             let ports = uplinks_of(look.scene, bridge);
             let faults = ports.iter().copied().map(|port| fault(host, port));
             let faults: Option<Vec<&Link>> = faults.collect();
-            let first = faults?.first().copied().filter(|_| is_beyond)?;
+            // Of all containers it is asked last: it takes the longest.
+            let first = faults?.first().copied().filter(|_| is_beyond(look, router))?;
             (first, ports.first().copied()?, OUT.to_vec())
         }
         Joint::Switch => return None,
@@ -272,7 +287,9 @@ fn silent(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     };
     let says = format!("the gateway {router}, another machine, does not answer {called}");
     let finding = Finding::error("router-silent", format!("{called}: {router}"), says)
-        .seen(format!("nobody has {router} on {ifname}: no echo request is answered"))
+        .seen(format!(
+            "nobody has {router} on {ifname}: no request for its hardware address is answered"
+        ))
         .fix(format!("look at {router}, and at the switch behind {}", by.name));
     Some(broken(finding, site, &OUT))
 }

@@ -174,8 +174,8 @@ fn describe(list: &NetworkList) -> Network {
     network
 }
 
-/// Returns the default routes that a configuration asks for. A bridge that is the default gateway is
-/// that of both IP versions.
+/// Returns the default routes that a configuration asks for. A bridge that is the default gateway
+/// is that of both IP versions.
 fn default_routes(ipam: &Ipam, is_default_gateway: bool) -> Vec<IpNet> {
     let of_gateway = ["0.0.0.0/0", "::/0"].into_iter().filter(|_| is_default_gateway);
     let asked = ipam.routes.iter().map(|route| route.dst.as_str());
@@ -320,8 +320,7 @@ mod tests {
 
     #[test]
     fn a_network_asks_for_default_routes_of_some_ip_versions() {
-        let ipam =
-            |routes: &str| format!(r#""ipam": {{"type": "static", "routes": [{routes}]}}"#);
+        let ipam = |routes: &str| format!(r#""ipam": {{"type": "static", "routes": [{routes}]}}"#);
         let v4 = ipam(r#"{"dst": "0.0.0.0/0"}, {"dst": "10.0.0.0/8"}"#);
         let v6 = ipam(r#"{"dst": "::/0"}"#);
         for (keys, expected) in [

@@ -45,19 +45,33 @@ fn silence() -> Answer {
     Answer::Silent { hops: Vec::new() }
 }
 
+fn nobody() -> Answer {
+    Answer::Owners { macs: Vec::new() }
+}
+
+fn somebody() -> Answer {
+    Answer::Owners { macs: vec!["02:00:00:00:00:fe".to_owned()] }
+}
+
 const ROUTER: Option<fn() -> Answer> = Some(reached);
-const NOBODY: Option<fn() -> Answer> = Some(unreachable);
+const NOBODY: Option<fn() -> Answer> = Some(nobody);
+const SOMEBODY: Option<fn() -> Answer> = Some(somebody);
 const SILENCE: Option<fn() -> Answer> = Some(silence);
+const REFUSAL: Option<fn() -> Answer> = Some(unreachable);
 
 #[test]
 fn a_router_of_another_machine_is_asked_for() {
     let scene = macvlan();
     let nothing = Answers::default();
     let asked = asks(Look { scene: &scene, answers: &nothing, only: None, to: None });
-    assert_eq!(asked.len(), 4);
-    let echo = Asked::Echo { to: ip("10.88.0.254") };
-    assert_eq!(asked[0], Question { from: Some("c2".to_owned()), asked: echo });
+    assert_eq!(asked.len(), 8);
+    let address = ip("10.88.0.254");
+    let who = Asked::WhoHas { address, link: "eth0".to_owned() };
+    for (question, asked) in asked.into_iter().zip([Asked::Echo { to: address }, who]) {
+        assert_eq!(question, Question { from: Some("c2".to_owned()), asked });
+    }
     assert_eq!(found(&scene, ROUTER), [""; 0]);
+    assert_eq!(found(&scene, SOMEBODY), [""; 0]);
     assert_eq!(
         found(&scene, NOBODY),
         [
@@ -78,11 +92,12 @@ fn a_router_of_another_machine_is_asked_for() {
     assert_eq!(found(&node(), NOBODY), [""; 0]);
 }
 
-/// Many routers answer no echo request.
+/// Many routers answer no echo request, or refuse it.
 #[test]
 fn a_router_that_is_silent_may_be_there() {
     let mut scene = macvlan();
     assert_eq!(found(&scene, SILENCE), [""; 0]);
+    assert_eq!(found(&scene, REFUSAL), [""; 0]);
     let inside = scene.containers[0].inside.as_mut().unwrap();
     inside.neighbours.push(scene::Neighbour {
         link: 2,
@@ -92,6 +107,9 @@ fn a_router_that_is_silent_may_be_there() {
         failed: true,
     });
     assert_eq!(found(&scene, SILENCE), ["router-silent c2: 10.88.0.254: c2"]);
+    assert_eq!(found(&scene, REFUSAL), ["router-silent c2: 10.88.0.254: c2"]);
+    // The kernel asked some time ago, and somebody answers now.
+    assert_eq!(found(&scene, SOMEBODY), [""; 0]);
 }
 
 #[test]
