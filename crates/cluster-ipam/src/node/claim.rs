@@ -425,6 +425,8 @@ impl Node {
 
     /// Tries to take a block.
     fn try_claim(&self, id: &BlockId, whose: Whose) -> Result<Tried, Refusal> {
+        self.know_own()?;
+        self.refuse_while_settling()?;
         let epoch = {
             let mut table = self.lock();
             if table.blocks.contains_key(id) || !table.claiming.insert(id.clone()) {
@@ -438,12 +440,16 @@ impl Node {
     }
 
     /// Creates a block's record, if this node's own record is what it wrote last.
-    fn create_block(&self, key: &Key, value: &Value) -> Result<Revision, StoreError> {
+    fn create_block(&self, key: &Key, value: &Value, epoch: u64) -> Result<Revision, StoreError> {
         let own = node_key(&self.settings.node);
-        let known = self.lock().revision.clone();
+        let known = {
+            let table = self.lock();
+            table.revision.clone().filter(|_| table.epoch == epoch)
+        };
         match known {
             Some(revision) => self.store.create_while(key, value, (&own, &revision)),
-            None => self.store.create(key, value),
+            // Another thread has just found that it is not.
+            None => Err(StoreError::Conflict),
         }
     }
 
@@ -457,13 +463,14 @@ impl Node {
             held: BTreeMap::new(),
             kept: BTreeMap::new(),
         };
-        let mut written = self.create_block(&id.key(), &record::write(&record));
+        let mut written = self.create_block(&id.key(), &record::write(&record), epoch);
         if written == Err(StoreError::Conflict) && whose == Whose::FreeNow {
             let found = self.store.get(&id.key()).map_err(|error| away(&error))?;
-            if found.is_none() {
-                // The block was not in the way: perhaps this node's record is not what it wrote.
-                self.look_at_own()?;
-                self.refuse_while_settling()?;
+            // Perhaps not the block was in the way: this node's record may not be what it wrote.
+            self.look_at_own()?;
+            self.refuse_while_settling()?;
+            if self.lock().epoch != epoch {
+                return Ok(Tried::Theirs);
             }
             let free_now = found.and_then(|entry| {
                 let found = record::read::<BlockRecord>(&entry.value)?;

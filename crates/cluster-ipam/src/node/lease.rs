@@ -49,6 +49,14 @@ pub(crate) fn lease_of(record: &NodeRecord) -> Duration {
     Duration::from_millis(record.lease_ms).min(Duration::from_secs(u64::from(u32::MAX)))
 }
 
+/// Returns the refusal for an error of the node's own record.
+fn not_now(error: &StoreError) -> Refusal {
+    match error {
+        StoreError::Refused(why) => Refusal::for_now(why),
+        error => away(error),
+    }
+}
+
 impl Node {
     /// Makes sure that the lease holds.
     pub(super) fn ensure_lease(&self) -> Result<(), Refusal> {
@@ -239,9 +247,15 @@ impl Node {
         };
         let same_identity = record.identity == table.identity;
         // Beats only grow. A backup may be restored with a higher revision than the store ever had.
-        let lacks_ours = record.run == self.settings.run && record.beat < table.beat;
+        let of_ours = record.run == self.settings.run
+            || table.runs_before.contains(&record.run)
+            || table.run_found.as_ref() == Some(&record.run);
+        let lacks_ours = of_ours && record.beat < table.beat;
         if same_identity && table.renewed && lacks_ours && !record.fenced && !table.restored {
             self.note_restored(&mut table);
+        }
+        if !table.renewed && record.run != self.settings.run {
+            table.run_found = Some(record.run.clone());
         }
         let next = record.epoch.max(table.epoch) + 1;
         let (was, beat) = (Some(entry.revision.clone()), record.beat);
@@ -385,10 +399,15 @@ impl Node {
     /// Checks now whether the node's record is what this process wrote last.
     pub(super) fn look_at_own(&self) -> Result<(), Refusal> {
         self.lock().watched = None;
-        self.watch_own().map_err(|error| match error {
-            StoreError::Refused(why) => Refusal::for_now(why),
-            error => away(&error),
-        })
+        self.watch_own().map_err(|error| not_now(&error))
+    }
+
+    /// Renews the lease if it is not known what the store's record of this node is.
+    pub(super) fn know_own(&self) -> Result<(), Refusal> {
+        if self.lock().revision.is_some() {
+            return Ok(());
+        }
+        self.renew().map_err(|error| not_now(&error))
     }
 
     /// Returns how long no blocks are taken yet after the store was restored.

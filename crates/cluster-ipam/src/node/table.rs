@@ -143,6 +143,8 @@ pub(super) struct Table {
     pub(super) stranger: Option<(Revision, Duration)>,
     /// The processes that wrote the record before this one, on this disk and in this boot.
     pub(super) runs_before: Vec<String>,
+    /// The process whose record this one found before it wrote its own for the first time.
+    pub(super) run_found: Option<String>,
     /// Whether this process wrote the node's record; `tried` is the last beat whose outcome is
     /// unknown.
     pub(super) renewed: bool,

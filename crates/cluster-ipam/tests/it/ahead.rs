@@ -3,14 +3,25 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use netwright_cluster_ipam::Settings;
 use netwright_cluster_ipam::store::Memory;
 
-use crate::support::{Hands, assign, in_blocks, node};
+use crate::support::{Hands, assign, in_blocks, node, node_with, settings};
 
 /// `etcdutl snapshot restore --bump-revision`: the store's position does not go back, but each
 /// node's own record does. A node that takes a block asks for that in the same transaction.
 #[test]
 fn a_store_that_was_put_back_with_a_higher_revision_gives_no_address_twice() {
+    put_back_with_a_higher_revision(false);
+}
+
+/// Then the record that is put back is another process's, which has ended.
+#[test]
+fn a_daemon_that_started_again_since_the_copy_notices_it_too() {
+    put_back_with_a_higher_revision(true);
+}
+
+fn put_back_with_a_higher_revision(starts_again: bool) {
     let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
     let [n1, n2] = ["n1", "n2"].map(|name| node(dir.path(), &store.view(), &clock, name));
     let blue = in_blocks(&["10.0.0.0/27"]);
@@ -29,6 +40,13 @@ fn a_store_that_was_put_back_with_a_higher_revision_gives_no_address_twice() {
         note(assign(&n1, &blue, &format!("b{index}")).unwrap(), "b");
     }
     note(assign(&n2, &blue, "c").unwrap(), "c");
+    let n1 = if starts_again {
+        drop(n1);
+        let later = Settings { run: "later".to_owned(), ..settings("n1") };
+        node_with(dir.path(), &store.view(), &clock, later)
+    } else {
+        n1
+    };
     clock.pass(Duration::from_secs(1));
     for node in [&n1, &n2] {
         node.tend().unwrap();
@@ -64,4 +82,25 @@ fn a_store_that_was_put_back_with_a_higher_revision_gives_no_address_twice() {
         let told = node.take_notices().join("");
         assert!(told.contains("the store was put back to an earlier state"), "{told}");
     }
+}
+
+/// After a boot the disk no longer says who wrote the record; the process itself has found it.
+#[test]
+fn a_machine_that_booted_since_the_copy_notices_it_too() {
+    let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
+    let blue = in_blocks(&["10.0.0.0/27"]);
+    let n1 = node(dir.path(), &store.view(), &clock, "n1");
+    assign(&n1, &blue, "a").unwrap();
+    n1.tend().unwrap();
+    let copy = store.copy();
+    drop(n1);
+    let (boot, run) = ("boot-2".to_owned(), "later".to_owned());
+    let later = Settings { boot, run, ..settings("n1") };
+    let n1 = node_with(dir.path(), &store.view(), &clock, later);
+    assign(&n1, &blue, "b").unwrap();
+    store.put_back_ahead(copy);
+    clock.pass(Duration::from_secs(11));
+    n1.tend().unwrap();
+    let told = n1.take_notices().join("");
+    assert!(told.contains("the store was put back to an earlier state"), "{told}");
 }
