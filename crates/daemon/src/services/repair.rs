@@ -17,7 +17,7 @@ mod own_plugins;
 mod remembered;
 mod schedule;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -81,7 +81,8 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
         quarrels: Backoff::default(),
         remembered: Remembered::default(),
         host_links: BTreeSet::new(),
-        waiting: BTreeSet::new(),
+        waiting: BTreeMap::new(),
+        turn: 0,
     };
     // For what happened while no service listened.
     service.look().map_err(failed)?;
@@ -106,8 +107,11 @@ struct Service {
     remembered: Remembered,
     /// The names of attachments' links on the host, including bridges.
     host_links: BTreeSet<String>,
-    /// The attachments that waited for something when they were last looked at ([`WAITS`]).
-    waiting: BTreeSet<AttachmentKey>,
+    /// The attachments that waited for something when they were last looked at ([`WAITS`]), and in
+    /// which turn: they are looked at after the others, and the one of the earliest turn first.
+    waiting: BTreeMap<AttachmentKey, u64>,
+    /// How many times an attachment has waited.
+    turn: u64,
 }
 
 impl Service {
@@ -176,7 +180,7 @@ impl Service {
         let mut host_links = BTreeSet::new();
         let mut seen = BTreeSet::new();
         let (mut again, mut unread) = (false, Ok(()));
-        let (mut waiting, mut silent) = (BTreeSet::new(), BTreeSet::<NetworkName>::new());
+        let (mut waiting, mut silent) = (BTreeMap::new(), BTreeSet::<NetworkName>::new());
         for runtime in self.node.runtimes.clone() {
             let mut everything = match runtime.everything_at_paths(&self.node.roots) {
                 Ok(everything) => everything,
@@ -186,7 +190,7 @@ impl Service {
                     continue;
                 }
             };
-            everything.known.sort_by_key(|known| self.waiting.contains(&known.key));
+            everything.known.sort_by_key(|known| self.waiting.get(&known.key).copied());
             for known in everything.known {
                 self.health.turns();
                 let apart = known.apart(&self.node.roots);
@@ -206,14 +210,15 @@ impl Service {
                 seen.insert(known.key.clone());
                 if silent.contains(&known.key.network) {
                     again = true;
-                    if self.waiting.contains(&known.key) {
-                        waiting.insert(known.key.clone());
+                    if let Some(turn) = self.waiting.get(&known.key) {
+                        waiting.insert(known.key.clone(), *turn);
                     }
                 } else {
                     let called = Instant::now();
                     again |= self.look_after(&runtime, &known);
                     if WAITS < called.elapsed() {
-                        waiting.insert(known.key.clone());
+                        self.turn += 1;
+                        waiting.insert(known.key.clone(), self.turn);
                         silent.insert(known.key.network.clone());
                     }
                 }
