@@ -186,7 +186,8 @@ fn attend(
         let mut asks = is_ready[first..].iter();
         talks.retain_mut(|talk| {
             let has_said = asks.next().is_some_and(|says| *says);
-            now < talk.until && !(has_said && hear(talk, &*duties.answer))
+            // Who has asked is answered, however late it is.
+            !(has_said && hear(talk, &*duties.answer)) && now < talk.until
         });
         if let (Some(listener), Some(true)) = (&listener, is_ready.get(2))
             && let Ok((stream, _)) = listener.socket.accept()
@@ -204,7 +205,8 @@ fn attend(
     }
 }
 
-/// A client that has not asked yet. No client keeps another, or a signal, waiting.
+/// A client that has not asked yet. No client that has not asked keeps another, or a signal,
+/// waiting.
 struct Talk {
     stream: UnixStream,
     incoming: Incoming,
