@@ -287,13 +287,18 @@ impl Routing {
 
     /// Says of which peers the network between the nodes does not know the way.
     fn uncovered_native(&self) -> Option<String> {
-        let silent = |name: &&str| {
-            let mut probes = Family::ALL
-                .into_iter()
-                .filter_map(|family| self.probes.get(&((*name).to_owned(), family)));
-            probes.any(|(probe, _)| probe.path == Answer::No && probe.underlay == Answer::Yes)
+        let is_silent = |name: &str, family: Family| {
+            let probe = self.probes.get(&(name.to_owned(), family));
+            probe.is_some_and(|(it, _)| it.path == Answer::No && it.underlay == Answer::Yes)
         };
-        let silent: Vec<&str> = self.plans.keys().map(String::as_str).filter(silent).collect();
+        let peers = self.plans.iter().filter(|(name, plan)| {
+            let mut plans = plan.families.iter();
+            plans.any(|(family, plan)| {
+                plan.as_ref().is_some_and(|plan| plan.path == Path::Native)
+                    && is_silent(name, family)
+            })
+        });
+        let silent: Vec<&str> = peers.map(|(name, _)| name.as_str()).collect();
         let first = silent.first()?;
         Some(format!(
             "paths are native, and pods of {} nodes do not answer, {first} first: does the network \
