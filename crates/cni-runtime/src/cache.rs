@@ -452,7 +452,8 @@ impl Cache {
         self.replace(&reservation.path, &document, self.durability)
     }
 
-    /// Records why an attachment was not made of which something may be left.
+    /// Records why an attachment was not made of which something may be left. Does nothing if the
+    /// reservation's file is gone: a DEL has removed it meanwhile.
     pub(crate) fn note_failure(
         &self,
         reservation: &Reservation,
@@ -461,6 +462,9 @@ impl Cache {
         config: &[u8],
         error: &str,
     ) -> Result<(), CacheError> {
+        if state::read_optional(&reservation.path).map_err(CacheError::File)?.is_none() {
+            return Ok(());
+        }
         let (failed, boot_id) = (End::Failed(error), own_boot());
         let document = format::write(network, attachment, config, failed, boot_id.as_deref());
         self.replace(&reservation.path, &document, self.durability)
