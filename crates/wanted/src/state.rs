@@ -462,8 +462,8 @@ pub struct SourceTable {
     pub routes: Vec<SourceRoute>,
 }
 
-/// A route of an address's table, as the link had it. Fields that are `None` have the kernel's
-/// default.
+/// A route of an address's table, as the link had it, without its MTU. Fields that are `None` have
+/// the kernel's default.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceRoute {
     /// The destination.
