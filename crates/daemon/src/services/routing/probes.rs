@@ -21,7 +21,7 @@ const SOME: usize = 16;
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The pauses between questions: while nobody has answered and that matters, and else. Where paths
-/// are native it does not: the network between the nodes may drop the questions, and carry the rest.
+/// are native it does not: the network between the nodes may drop the questions and nothing else.
 const SOON: Duration = Duration::from_secs(5);
 const LATER: Duration = Duration::from_secs(60);
 
