@@ -115,10 +115,15 @@ fn overhead(link: &Link) -> Option<u32> {
 /// How many other ends of a tunnel are asked.
 const ENDS: usize = 4;
 
-/// The other ends of a tunnel, as far as the link itself names them.
+/// The smallest MTU with which a link has IPv6 (RFC 8200 §5).
+const SMALLEST: u32 = 1280;
+
+/// The other ends of a tunnel, as far as the link itself names them. Who is in a group of multicast
+/// is not known.
 fn ends(link: &Link) -> impl Iterator<Item = IpAddr> + '_ {
     let endpoints = link.peers.iter().flatten().filter_map(|peer| peer.endpoint);
-    endpoints.map(|endpoint| endpoint.ip()).chain(link.remote).take(ENDS)
+    let all = endpoints.map(|endpoint| endpoint.ip()).chain(link.remote);
+    all.filter(|end| !end.is_multicast()).take(ENDS)
 }
 
 /// The link that carries a tunnel's packets.
@@ -165,8 +170,11 @@ fn too_large(look: Look<'_>, link: &Link) -> Option<Finding> {
         let routed = look_up(host, None, to, None, Some(0));
         matches!(routed, Routed::By { link: out, .. } if out.index == link.index)
     };
+    // Other ends may answer no large packets although they take them.
     let is_proved = look.answers.all.iter().any(|(question, answer)| match &question.asked {
-        Asked::Size { to, .. } => matches!(answer, Answer::UpTo { .. }) && leads_there(*to),
+        Asked::Size { to, .. } => {
+            matches!(answer, Answer::UpTo { answered, .. } if *answered < mtu) && leads_there(*to)
+        }
         _ => false,
     });
     let says = format!(
@@ -181,10 +189,13 @@ fn too_large(look: Look<'_>, link: &Link) -> Option<Finding> {
             below.name, below.mtu
         ),
     };
-    let finding = Finding::warning("tunnel-mtu", name.clone(), says)
-        .seen(seen)
-        .fix(format!("ip link set dev {name} mtu {fits}"));
-    if !is_proved && lost.is_none() {
+    let fix = if fits < SMALLEST {
+        format!("raise the MTU of the network below {name}: IPv6 needs {SMALLEST} bytes in it")
+    } else {
+        format!("ip link set dev {name} mtu {fits}")
+    };
+    let finding = Finding::warning("tunnel-mtu", name.clone(), says).seen(seen).fix(fix);
+    if !is_proved {
         return Some(finding);
     }
     let error = Finding { severity: crate::Severity::Error, ..finding };
@@ -228,22 +239,27 @@ fn asks(look: Look<'_>) -> Vec<Question> {
 fn checksums(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for (question, answer) in &look.answers.all {
-        let Some(from) = &question.from else { continue };
+        let (Some(from), Answer::Silent { hops }) = (&question.from, answer) else { continue };
+        // What is dropped on this node has another cause.
+        if hops.iter().any(|hop| hop.dropped.is_some()) {
+            continue;
+        }
         let (to, kind, what) = match &question.asked {
             Asked::Name { server } => (*server, WayKind::Names, "a question to port 53"),
             Asked::Connect { to } => (to.ip(), WayKind::Outside, "a connection"),
             _ => continue,
         };
         let echo = Question { from: Some(from.clone()), asked: Asked::Echo { to } };
-        let is_lost = matches!(answer, Answer::Silent { .. });
-        let answered = matches!(look.answers.to(&echo), Some(Answer::Reached { .. }));
-        let Some(link) = tunnel(look, from, to).filter(|_| is_lost && answered) else { continue };
+        if !matches!(look.answers.to(&echo), Some(Answer::Reached { .. })) {
+            continue;
+        }
+        let Some(link) = tunnel(look, from, to) else { continue };
         let name = &link.name;
         let says = format!(
-            "tunnel {name} carries echo requests to {to}, and neither TCP nor UDP: the network below it seems to deliver wrong checksums"
+            "tunnel {name} carries echo requests to {to}, and neither TCP nor UDP: the network below it seems to deliver wrong checksums, or a filter at {to} lets nothing else pass"
         );
         found.push(
-            Finding::error("tunnel-checksums", name.clone(), says)
+            Finding::warning("tunnel-checksums", name.clone(), says)
                 .at(format!("tx-checksum-ip-generic of {name} is on"))
                 .seen(format!("{to} answers an echo request, and not {what}"))
                 .hits(from.clone())

@@ -126,7 +126,7 @@ fn source_v4(own: &[IpNet], target: Ipv4Addr) -> Ipv4Addr {
     near.chain(own).find_map(of).unwrap_or(Ipv4Addr::UNSPECIFIED)
 }
 
-/// The same; an address of the link alone comes last, unless the target is one too: what is answered
+/// The same; an address of the link alone comes last, unless the target is one too: an answer
 /// to another address would leave the link.
 fn source_v6(own: &[IpNet], target: Ipv6Addr) -> Option<Ipv6Addr> {
     let of = |net: &IpNet| match net.addr() {

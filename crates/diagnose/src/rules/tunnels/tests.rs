@@ -2,7 +2,7 @@ use scene::{Link, Peer, Route, Scene};
 
 use super::*;
 use crate::path::samples::node;
-use crate::question::Answers;
+use crate::question::{Answers, Hop};
 use crate::routes::samples::{link, route};
 
 fn found(scene: &Scene, answers: &Answers) -> Vec<Finding> {
@@ -120,11 +120,16 @@ fn a_network_below_that_loses_large_packets_is_the_cause() {
         Answers { all: vec![(question.clone(), answer)] }
     };
     let told = found(&scene, &answers(1400));
-    assert_eq!(lines(&told), ["Error tunnel-mtu vx0: "]);
+    assert_eq!(lines(&told), ["Warning tunnel-mtu vx0: "], "what the tunnel carries was not tried");
     assert_eq!(told[0].fix, ["ip link set dev vx0 mtu 1350"]);
+    let told = found(&scene, &answers(1300));
+    assert!(told[0].fix[0].starts_with("raise the MTU"), "{:?}", told[0].fix);
     // The tunnel sends no packets that are so large.
     let small = with(Link { remote: Some(end), ..vxlan(1350) });
     assert_eq!(lines(&found(&small, &answers(1400))), [""; 0]);
+    let group = with(Link { remote: Some("239.1.1.1".parse().unwrap()), ..vxlan(1450) });
+    let look = Look { scene: &group, answers: &nothing, only: None, to: None };
+    assert_eq!(asks(look), []);
 }
 
 #[test]
@@ -143,7 +148,16 @@ fn a_tunnel_that_carries_echo_requests_alone() {
     let reached = Answer::Reached { after_us: 1 };
     let silent = || Answer::Silent { hops: Vec::new() };
     let told = found(&scene, &answers(reached.clone(), silent()));
-    assert_eq!(lines(&told), ["Error tunnel-checksums vx0: c2"]);
+    assert_eq!(lines(&told), ["Warning tunnel-checksums vx0: c2"]);
+    let dropped = Hop {
+        container: None,
+        link: Some("vx0".to_owned()),
+        dropped: Some(("nft_do_chain".to_owned(), "NETFILTER_DROP".to_owned())),
+        rule: None,
+        back: false,
+    };
+    let here = answers(reached.clone(), Answer::Silent { hops: vec![dropped] });
+    assert_eq!(lines(&found(&scene, &here)), [""; 0]);
     assert_eq!(lines(&found(&scene, &answers(silent(), silent()))), [""; 0]);
     let named = Answer::Named { after_us: 1, error: None };
     assert_eq!(lines(&found(&scene, &answers(reached.clone(), named))), [""; 0]);
