@@ -5,7 +5,7 @@
 //! containers, and either the pair is known to belong together, or the other one is a symptom of a
 //! way that the first one breaks.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use scene::{Namespace, Scene};
 
@@ -234,13 +234,16 @@ fn together(findings: Vec<Finding>) -> Vec<Finding> {
     };
     let differences: Vec<Option<(String, String, String)>> =
         findings.iter().map(difference).collect();
+    let mut attachments: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
+    for (network, what, attachment) in differences.iter().flatten() {
+        let same = attachments.entry((network.as_str(), what.as_str())).or_default();
+        same.insert(attachment.as_str());
+    }
     let mut all = Vec::with_capacity(findings.len());
     for (mut finding, own) in findings.into_iter().zip(&differences) {
         if let Some((network, what, _)) = own {
-            let is_same = |one: &&(String, String, String)| one.0 == *network && one.1 == *what;
-            let same = differences.iter().flatten().filter(is_same);
-            let attachments: BTreeSet<&str> = same.map(|one| one.2.as_str()).collect();
-            let count = attachments.len();
+            let same = attachments.get(&(network.as_str(), what.as_str()));
+            let count = same.map_or(0, BTreeSet::len);
             if 1 < count {
                 finding.object = format!("{network}: {what}");
                 finding.says = format!("{count} attachments to {network}: {what}");

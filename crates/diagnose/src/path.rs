@@ -22,6 +22,7 @@ mod steps;
 mod tests;
 mod vlans;
 
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use scene::filter::Hook;
@@ -214,7 +215,8 @@ fn run<'s>(mut tracer: Tracer<'s>, trip: &Trip<'s>) -> Outcome<'s> {
 /// The main routing table (RT_TABLE_MAIN).
 const TABLE_MAIN: u32 = 254;
 
-/// Returns the link by which packets would leave if the routes were as they should be.
+/// Returns the link by which packets would leave if the routes were as they should be. Without a
+/// default route it goes through all containers: a rule asks once, not for each container.
 pub(crate) fn uplink(scene: &Scene, ipv4: bool) -> Option<&Link> {
     let host = &scene.host;
     let of_route = |route: &Route| host.link_of(route.hops.first()?.link?);
@@ -226,15 +228,22 @@ pub(crate) fn uplink(scene: &Scene, ipv4: bool) -> Option<&Link> {
         (route.to.addr().is_ipv4() != ipv4, route.table != TABLE_MAIN, route.metric)
     };
     let link = host.routes.iter().filter(is_default).min_by_key(rank).and_then(of_route);
-    let attachments = scene.containers.iter().flat_map(|one| &one.attachments);
-    let of_containers: Vec<&String> = attachments.flat_map(|one| &one.host_links).collect();
-    let is_uplink = |link: &&Link| {
-        link.name != "lo"
-            && !matches!(link.kind.as_deref(), Some("bridge" | "dummy" | "tun" | "wireguard"))
-            && !of_containers.contains(&&link.name)
-            && link.addresses.iter().any(|own| own.address.addr().is_ipv4() == ipv4)
-    };
-    link.or_else(|| host.links.iter().find(is_uplink))
+    link.or_else(|| {
+        let of_containers = links_of_containers(scene);
+        let is_uplink = |link: &&Link| {
+            link.name != "lo"
+                && !matches!(link.kind.as_deref(), Some("bridge" | "dummy" | "tun" | "wireguard"))
+                && link.addresses.iter().any(|own| own.address.addr().is_ipv4() == ipv4)
+                && !of_containers.contains(link.name.as_str())
+        };
+        host.links.iter().find(is_uplink)
+    })
+}
+
+/// The names of the node's links that lead to containers.
+fn links_of_containers(scene: &Scene) -> HashSet<&str> {
+    let attachments = scene.containers.iter().flat_map(|container| &container.attachments);
+    attachments.flat_map(|attachment| &attachment.host_links).map(String::as_str).collect()
 }
 
 /// Returns the address of a link by which others know the node: not one of the link alone.

@@ -225,13 +225,9 @@ fn port_to<'s>(host: &'s Namespace, link: &Link, bridge: &Link) -> Option<&'s Li
 
 /// The ports of a bridge that do not lead to containers.
 pub(crate) fn uplinks_of<'s>(scene: &'s Scene, bridge: &Link) -> Vec<&'s Link> {
-    let of_containers: Vec<&str> = (scene.containers.iter())
-        .flat_map(|container| &container.attachments)
-        .flat_map(|attachment| &attachment.host_links)
-        .map(String::as_str)
-        .collect();
+    let of_containers = super::links_of_containers(scene);
     let ports = scene.host.links.iter().filter(|link| {
-        link.master == Some(bridge.index) && !of_containers.contains(&link.name.as_str())
+        link.master == Some(bridge.index) && !of_containers.contains(link.name.as_str())
     });
     ports.collect()
 }

@@ -49,9 +49,10 @@ struct Passed<'s> {
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for family in [Family::V4, Family::V6] {
+        let out = uplink(look.scene, family == Family::V4);
         for container in containers(look) {
             for site in Site::every(look.scene, container, family) {
-                for passed in passed(look, &site) {
+                for passed in passed(look, &site, out) {
                     let losses = passed.link.losses.iter();
                     let of_family = losses.filter(|loss| concerns(loss, family));
                     found.extend(of_family.filter_map(|loss| told(look, &site, &passed, loss)));
@@ -62,8 +63,9 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     found
 }
 
-/// The links by which a container's packets go, as far as they are its own, the node's, or lead out.
-fn passed<'s>(look: Look<'s>, site: &Site<'s>) -> Vec<Passed<'s>> {
+/// The links by which a container's packets go, as far as they are its own or the node's. `out` is
+/// the node's link that leads out.
+fn passed<'s>(look: Look<'s>, site: &Site<'s>, out: Option<&'s Link>) -> Vec<Passed<'s>> {
     let on_node = |link: &'s Link, ways| Passed { link, inside: None, ways };
     let inside = Some(site.container);
     let mut all = vec![Passed { link: site.link, inside, ways: ALL }, on_node(site.host_end, ALL)];
@@ -74,8 +76,7 @@ fn passed<'s>(look: Look<'s>, site: &Site<'s>) -> Vec<Passed<'s>> {
     }
     let is_outbound = is_outbound(look.scene, site.container, site.family());
     let is_routed = site.joint == Joint::Pair && is_outbound;
-    let out = uplink(look.scene, site.family() == Family::V4).filter(|_| is_routed);
-    all.extend(out.map(|link| on_node(link, OUT)));
+    all.extend(out.filter(|_| is_routed).map(|link| on_node(link, OUT)));
     all
 }
 

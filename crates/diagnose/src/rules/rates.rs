@@ -17,11 +17,12 @@ const REDIRECTED: &str = "ifb";
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let host = &look.scene.host;
+    let [out_v4, out_v6] = FAMILIES.map(|family| uplink(look.scene, family == Family::V4));
     let mut found = Vec::new();
     for container in containers(look) {
         let mut limited: Vec<(&Link, bool)> = Vec::new();
         for site in FAMILIES.iter().flat_map(|family| Site::all(look.scene, container, *family)) {
-            let out = uplink(look.scene, site.family() == Family::V4);
+            let out = if site.family() == Family::V4 { out_v4 } else { out_v6 };
             let out = out.filter(|_| is_outbound(look.scene, container, site.family()));
             let named = site.attachment.host_links.iter().filter_map(|name| host.link(name));
             let redirected = named.filter(|link| link.kind.as_deref() == Some(REDIRECTED));

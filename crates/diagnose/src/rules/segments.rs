@@ -4,6 +4,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use scene::{IpvlanMode, Link, Namespace, Part};
@@ -93,9 +94,18 @@ fn is_failed(site: &Site<'_>, router: IpAddr) -> bool {
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
+    // Of each bridge they are looked for once: that goes through all containers.
+    let mut uplinks: BTreeMap<u32, Vec<&Link>> = BTreeMap::new();
     for site in sites(look) {
-        found.extend(down(look, &site));
-        found.extend(gap(look, &site).map(|gap| missing(look, &site, &gap)));
+        let ports: &[&Link] = match site.bridge {
+            Some(bridge) => {
+                let known = uplinks.entry(bridge.index);
+                known.or_insert_with(|| uplinks_of(look.scene, bridge)).as_slice()
+            }
+            None => &[],
+        };
+        found.extend(down(look, &site, ports));
+        found.extend(gap(look, &site, ports).map(|gap| missing(look, &site, &gap)));
         found.extend(apart(look, &site));
         match site.joint {
             Joint::Switch => found.extend(decided(look, &site)),
@@ -114,7 +124,7 @@ fn broken(finding: Finding, site: &Site<'_>, kinds: &[WayKind]) -> Finding {
 const OUT: [WayKind; 3] = [WayKind::Gateway, WayKind::Outside, WayKind::Names];
 
 /// The parent of a container's link, or each port by which its bridge leads to its router, is down.
-fn down(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
+fn down(look: Look<'_>, site: &Site<'_>, ports: &[&Link]) -> Option<Finding> {
     let host = &look.scene.host;
     let (fault, by, kinds) = match site.joint {
         Joint::Macvlan(_) | Joint::Ipvlan(_) | Joint::Vlan => {
@@ -122,12 +132,10 @@ fn down(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
             (fault(host, site.host_end)?, site.host_end, kinds)
         }
         Joint::Pair => {
-            let bridge = site.bridge?;
             let router = site.router(look.scene)?;
-            let ports = uplinks_of(look.scene, bridge);
             let faults = ports.iter().copied().map(|port| fault(host, port));
             let faults: Option<Vec<&Link>> = faults.collect();
-            // Of all containers it is asked last: it takes the longest.
+            // Last, as it goes through all containers.
             let first = faults?.first().copied().filter(|_| is_beyond(look, router))?;
             (first, ports.first().copied()?, OUT.to_vec())
         }
@@ -176,7 +184,7 @@ struct Gap<'s> {
     options: &'static str,
 }
 
-fn gap<'s>(look: Look<'s>, site: &Site<'s>) -> Option<Gap<'s>> {
+fn gap<'s>(look: Look<'s>, site: &Site<'s>, ports: &[&'s Link]) -> Option<Gap<'s>> {
     let bridge = site.bridge.filter(|bridge| bridge.vlan_filtering)?;
     let port = site.host_end;
     let is_read = look.scene.host.links.iter().any(|link| !link.vlans.is_empty());
@@ -190,13 +198,12 @@ fn gap<'s>(look: Look<'s>, site: &Site<'s>) -> Option<Gap<'s>> {
         return (!is_trunk).then_some(Gap { port, vlan: None, options: " pvid untagged" });
     };
     if let Some(router) = site.router(look.scene) {
-        let ports = uplinks_of(look.scene, bridge);
         let lacks = |port: &&Link| has_vlan(port, vlan).is_none();
         let is_lost = !ports.is_empty() && ports.iter().all(lacks) && is_beyond(look, router);
         if !is_lost || answers(look, site, router) == Some(true) {
             return None;
         }
-        let port = if let [only] = ports[..] { only } else { bridge };
+        let port = if let [only] = ports { *only } else { bridge };
         return Some(Gap { port, vlan: Some(vlan), options: "" });
     }
     site.gateway?;
