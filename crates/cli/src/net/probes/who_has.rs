@@ -134,9 +134,8 @@ fn source_v6(own: &[IpNet], target: Ipv6Addr) -> Option<Ipv6Addr> {
         IpAddr::V4(_) => None,
     };
     let near = own.iter().filter(|net| net.contains(&IpAddr::V6(target)));
-    let is_like = |address: &Ipv6Addr| {
-        address.is_unicast_link_local() == target.is_unicast_link_local()
-    };
+    let is_like =
+        |address: &Ipv6Addr| address.is_unicast_link_local() == target.is_unicast_link_local();
     let mut like = near.chain(own).filter_map(of).filter(is_like);
     like.next().or_else(|| own.iter().find_map(of))
 }

@@ -81,9 +81,8 @@ fn of_node(port: &Port, to: SocketAddr) -> Option<Question> {
 /// route is meant to have none, or CHECK tells that it is gone.
 fn outside(look: Look<'_>, container: &Container, family: Family) -> Vec<Asked> {
     let is_of = |address: IpAddr| address.is_ipv4() == (family == Family::V4);
-    let is_routed = |to: IpAddr| {
-        Site::all(look.scene, container, family).any(|site| is_routed(&site, to))
-    };
+    let is_routed =
+        |to: IpAddr| Site::all(look.scene, container, family).any(|site| is_routed(&site, to));
     let named = look.to.filter(|to| is_of(to.ip()) && is_routed(to.ip()));
     let next = next_router(look, family).filter(|to| is_routed(*to));
     let named = named.map(|to| Asked::Connect { to });
