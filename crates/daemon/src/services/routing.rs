@@ -447,6 +447,8 @@ impl Service {
         let document = self.disk.read();
         if let Some(own) = document.own.as_ref().filter(|own| own.name == self.node) {
             self.earlier.had(own.prefixes.iter().chain(&own.kept).copied());
+            // Pods in them may be there before the source is.
+            self.prefixes = own.prefixes.iter().chain(&own.kept).copied().collect();
             self.of_source = Ok(own.clone().into());
         }
         let now = self.clock.now();

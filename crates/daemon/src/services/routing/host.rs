@@ -194,11 +194,14 @@ fn is_tunnel(link: &Link, own: &Own) -> bool {
     let is_named = own.tunnels.iter().any(|(_, name)| **name == *link.name);
     let mut macs = own.node.offers.vxlan.iter().flat_map(routing::node::Vxlan::macs);
     let has_mac = macs.any(|mac| link.mac.is_some_and(|of_link| of_link.0 == mac.0));
-    // flanneld's has no mark, and others may have changed its hardware address.
-    let is_flannels = link.name.starts_with("flannel")
-        && link.vxlan.as_ref().map(|info| info.options.vni)
-            == own.node.offers.vxlan.map(|vxlan| vxlan.vni);
-    link.vxlan.is_some() && (is_marked(link) || (is_named && (has_mac || is_flannels)))
+    let has_vni = link.vxlan.as_ref().map(|info| info.options.vni)
+        == own.node.offers.vxlan.map(|vxlan| vxlan.vni);
+    // flanneld's has no mark, and others may have changed its hardware address. Ours has neither
+    // yet if the service was killed right after it made it.
+    let is_flannels = link.name.starts_with("flannel") && has_vni;
+    let is_unfinished = link.alias.is_none() && has_vni;
+    let is_named = is_named && (has_mac || is_flannels || is_unfinished);
+    link.vxlan.is_some() && (is_marked(link) || is_named)
 }
 
 /// Reports whether a link is the host's end of a container's interface: plugins mark those.
