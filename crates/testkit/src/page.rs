@@ -235,6 +235,17 @@ pub fn is_as_shown(shown: &[String], printed: &str) -> bool {
     shown.is_empty() || lines_match(shown, &printed)
 }
 
+/// Returns the first line of a page that cannot follow what was printed, if the lines before it can.
+#[must_use]
+pub fn first_that_differs<'shown>(shown: &'shown [String], printed: &str) -> Option<&'shown str> {
+    let begins_as_shown = |count: usize| {
+        let mut begin = shown[..count].to_vec();
+        begin.push("…".to_owned());
+        is_as_shown(&begin, printed)
+    };
+    (1..=shown.len()).find(|&count| !begins_as_shown(count)).map(|count| shown[count - 1].as_str())
+}
+
 fn lines_match(shown: &[String], printed: &[&str]) -> bool {
     let Some((first, rest)) = shown.split_first() else { return printed.is_empty() };
     if first.trim() == "…" {
@@ -260,7 +271,7 @@ fn text_matches(parts: &[&str], line: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Page, Step, is_as_shown};
+    use super::{Page, Step, first_that_differs, is_as_shown};
 
     fn commands(markdown: &str) -> Vec<(String, Vec<String>, Option<String>)> {
         let page = Page::read(markdown);
@@ -332,5 +343,8 @@ mod tests {
         assert!(shown(&["a"], "a\n") && !shown(&["a"], "a\nb\n") && !shown(&["a"], ""));
         assert!(shown(&["…", "b"], "a\nb\n") && shown(&["…", "b"], "b\n"));
         assert!(shown(&["a … c"], "a b c\n") && !shown(&["a … c"], "a b d\n"));
+        let lines = ["…", "b", "c", "d"].map(str::to_owned);
+        assert_eq!(first_that_differs(&lines, "a\nb\nx\n"), Some("c"));
+        assert_eq!(first_that_differs(&lines, "a\nb\nc\nd\nmore\n"), None);
     }
 }

@@ -9,7 +9,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use testkit::page::{Page, Step, Typed, is_as_shown};
+use testkit::page::{Page, Step, Typed, first_that_differs, is_as_shown};
 use testkit::real::{Containerd, Docker, Ovs, Podman};
 use testkit::{Lab, Place as _, feature, require};
 
@@ -254,10 +254,12 @@ impl<'l> Desk<'l> {
             }
             let done = first.is_some() || (code == "0\n") != is_refused(one);
             if !done || !is_as_shown(&one.shown, &said) {
+                let differs = first_that_differs(&one.shown, &said).unwrap_or("the end");
                 wrong.push(format!(
-                    "line {}: {}\nexit code {code}it printed:\n{said}\nthe page shows:\n{}\n",
+                    "line {}: {}\ndiffers at: {differs}\nits last line: {}\nexit code {code}it printed:\n{said}\nthe page shows:\n{}\n",
                     one.line,
                     one.command,
+                    said.trim_end().lines().last().unwrap_or_default(),
                     one.shown.join("\n")
                 ));
             }
