@@ -28,6 +28,10 @@ fn theirs(version: &str) -> Package {
         // An administrator may have had documents left out.
         let Ok(found) = path.symlink_metadata() else { continue };
         let name = path.strip_prefix("/").unwrap().to_str().unwrap();
+        // `/lib` is listed, and is a link to `/usr/lib`.
+        if found.is_symlink() && path.is_dir() {
+            continue;
+        }
         if found.is_symlink() {
             let target = std::fs::read_link(path).unwrap();
             tree.link(name, target.to_str().unwrap()).unwrap();

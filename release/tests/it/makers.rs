@@ -189,7 +189,8 @@ fn reprotest_finds_no_difference() {
     let errors = String::from_utf8_lossy(&said.stderr);
     assert!(said.status.success(), "{output}{errors}");
     assert!(output.contains("Reproduction successful"), "{output}{errors}");
-    assert!(output.contains(" out/netwright-0.1.0.oci.tar"), "{output}");
+    assert!(output.contains(" netwright-0.1.0.oci.tar\n"), "{output}");
+    assert!(output.contains("No differences in ./out/*"), "{output}");
 }
 
 /// Half a release could be taken for one.
