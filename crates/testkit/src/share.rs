@@ -16,8 +16,14 @@ pub const ROUND_VARIABLE: &str = "NETWRIGHT_ROUND";
 
 /// How many faults a call or a command gets with `--full`. There are 258 calls, with some 1,100
 /// moments and errors each, and a fault takes a twentieth to a tenth of a second of one processor:
-/// with 64 of each they take some twenty minutes on two.
-pub const STRIKES: usize = 64;
+/// with 32 of each they take some ten minutes on two.
+pub const STRIKES: usize = 32;
+
+/// Returns how many equal cases a run with `--full` tries: `share`, or all if the variable is set.
+#[must_use]
+pub fn count(all: usize, share: usize) -> usize {
+    if env::var_os(EVERY_VARIABLE).is_some() { all } else { share.min(all) }
+}
 
 /// Chooses which of these a run with `--full` tries: at most `share` of them, or every one if the
 /// variable is set.

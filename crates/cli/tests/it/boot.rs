@@ -12,7 +12,7 @@ use crate::support::{Scratch, call_in};
 
 /// How many times the node boots: in every run, and with `--full`.
 const BOOTS: u32 = 4;
-const ALL_BOOTS: u32 = 100;
+const ALL_BOOTS: u32 = 25;
 
 /// The limit of reads of the folder, for a file that never comes.
 const LOOKS: u32 = 2_000;

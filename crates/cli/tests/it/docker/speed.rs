@@ -5,15 +5,18 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use testkit::Lab;
 use testkit::real::{Docker, Engine};
+use testkit::{Lab, share};
 
 use super::life::needs_docker;
 use super::support::{Driver, figure};
 use crate::system::install;
 
 /// How often each is done, in turn.
-const ROUNDS: usize = 7;
+const ROUNDS: usize = 9;
+
+/// How many a run makes that does not try all: one takes a minute and more.
+const ROUNDS_OF_A_SHARE: usize = 3;
 
 /// How often the engine is killed and stopped.
 const STARTS: usize = 3;
@@ -36,7 +39,7 @@ pub(super) fn beside_bridge(engine: Engine) {
     docker.create_network("--subnet 10.76.0.0/24 netwright");
     docker.run(&["network", "create", "--driver", "bridge", "--subnet", "10.77.0.0/24", "bridged"]);
     let mut took = [Vec::new(), Vec::new()];
-    for _ in 0..ROUNDS {
+    for _ in 0..share::count(ROUNDS, ROUNDS_OF_A_SHARE) {
         for (network, took) in ["netwright", "bridged"].iter().zip(&mut took) {
             let began = Instant::now();
             docker.run(&[

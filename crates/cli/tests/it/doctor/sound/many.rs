@@ -53,10 +53,11 @@ const SORTS: [Sort; 5] =
     [Sort::OneFamily, Sort::Pairs, Sort::Isolated, Sort::WithoutDefault, Sort::Small];
 
 impl Sort {
-    /// The plugins of the network of this number.
+    /// The plugins of the network of this number. Its range is none of a cluster's Services, which
+    /// Calico rejects.
     fn plugins(self, number: usize) -> String {
-        let v4 = format!(r#"[{{"subnet": "10.{}.0.0/24"}}]"#, 100 + number);
-        let v6 = format!(r#"[{{"subnet": "fd00:{}::/64"}}]"#, 100 + number);
+        let v4 = format!(r#"[{{"subnet": "10.{}.0.0/24"}}]"#, 150 + number);
+        let v6 = format!(r#"[{{"subnet": "fd00:{}::/64"}}]"#, 150 + number);
         let bridge = |keys: &str, ranges: &str| {
             format!(
                 r#"{{"type": "bridge", "bridge": "nets{number}", {keys}
@@ -75,7 +76,7 @@ impl Sort {
                      "ranges": [{both}], "routes": [{{"dst": "0.0.0.0/0"}}, {{"dst": "::/0"}}]}}}},
                    {{"type": "firewall"}}"#
             ),
-            Sort::Isolated => bridge("", &v4),
+            Sort::Isolated => format!(r#"{}, {{"type": "firewall"}}"#, bridge("", &v4)),
             Sort::WithoutDefault => {
                 format!(r#"{}, {{"type": "firewall"}}"#, bridge(r#""isGateway": true,"#, &both))
             }
@@ -243,7 +244,7 @@ impl Members {
                 must("its port is reached", serves(&server, at, port, a.name()));
             }
             Sort::WithoutDefault => {
-                let gateway = format!("10.{}.0.1", 100 + self.number);
+                let gateway = format!("10.{}.0.1", 150 + self.number);
                 must("it reaches the node", pings_within(a, &gateway, SOON));
             }
             Sort::Pairs | Sort::Isolated | Sort::Small => {}
