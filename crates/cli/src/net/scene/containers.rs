@@ -194,7 +194,9 @@ impl Subject {
                 continue;
             }
             match differences(known, session) {
-                Ok(drifts) => attachment.drifts = drifts,
+                Ok(drifts) => {
+                    (attachment.drifts, attachment.not_checked) = without_unknown(drifts);
+                }
                 Err(reason) => attachment.not_checked = reason,
             }
         }
@@ -254,14 +256,20 @@ fn differences(known: &Known, session: &Session) -> Result<Vec<Drift>, Option<St
             items,
         }
     };
-    let drifts: Vec<Drift> = repairs.left.iter().map(drift).collect();
-    // A plugin that could not look, for lack of a right, has seen no difference.
-    let is_refused =
-        |drift: &&Drift| super::is_refused(&drift.what) || super::is_refused(&drift.details);
-    match drifts.iter().find(is_refused) {
-        Some(refused) => Err(Some(cni::text::one_line(&refused.what))),
-        None => Ok(drifts),
-    }
+    Ok(repairs.left.iter().map(drift).collect())
+}
+
+/// Returns the differences that were seen, and why a plugin could not look. One that lacked a right
+/// or the time has seen no difference.
+fn without_unknown(drifts: Vec<Drift>) -> (Vec<Drift>, Option<String>) {
+    let is_unknown = |drift: &Drift| {
+        drift.code == cni::code::TRY_AGAIN_LATER
+            || super::is_refused(&drift.what)
+            || super::is_refused(&drift.details)
+    };
+    let (unknown, seen): (Vec<Drift>, Vec<Drift>) = drifts.into_iter().partition(is_unknown);
+    let reason = |drift: &Drift| format!("{}: {}", drift.plugin, cni::text::one_line(&drift.what));
+    (seen, unknown.first().map(reason))
 }
 
 fn why(apart: Apart) -> &'static str {
@@ -378,4 +386,27 @@ fn labels(list: &NetworkList) -> BTreeMap<String, String> {
 fn since(file: Option<&Path>) -> Option<u64> {
     let written = file?.metadata().ok()?.modified().ok()?;
     written.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Drift, without_unknown};
+
+    #[test]
+    fn a_plugin_that_had_no_time_has_seen_no_difference() {
+        let drift = |plugin: &str, code: u32, what: &str| Drift {
+            plugin: plugin.to_owned(),
+            code,
+            what: what.to_owned(),
+            details: String::new(),
+            items: Vec::new(),
+        };
+        let late = drift("portmap", 11, "the deadline passed before it could be started");
+        let real = drift("bridge", 100, "eth0 is down");
+        let (seen, reason) = without_unknown(vec![real.clone(), late.clone()]);
+        assert_eq!(seen, std::slice::from_ref(&real));
+        let told = "portmap: the deadline passed before it could be started";
+        assert_eq!(reason.as_deref(), Some(told));
+        assert_eq!(without_unknown(vec![real.clone()]), (vec![real], None));
+    }
 }
