@@ -123,10 +123,10 @@ impl Files {
             remarks.faults.extend(content.faults.iter().cloned());
             let foreign = content.foreign.list();
             remarks.foreign.extend(
-                foreign.map(|kinds| format!("{path}: passed over, and not enforced here: {kinds}")),
+                foreign.map(|kinds| format!("{path}: ignored, and not enforced here: {kinds}")),
             );
             let kinds = content.others.list();
-            others.extend(kinds.map(|kinds| format!("{path}: passed over: {kinds}")));
+            others.extend(kinds.map(|kinds| format!("{path}: ignored: {kinds}")));
         }
         self.tell(&remarks, &others);
         (events, remarks)

@@ -208,7 +208,7 @@ impl Maker {
             }
         }
         let passed_over = self.passed_over.list();
-        self.notes.extend(passed_over.map(|kinds| format!("passed over: {kinds}")));
+        self.notes.extend(passed_over.map(|kinds| format!("ignored: {kinds}")));
         OfFiles { world, networks, notes: self.notes, faults: self.faults }
     }
 }
@@ -310,7 +310,7 @@ spec: {podSelector: {}}
                 NetworkPolicy default/web
                 note: NetworkPolicy default/web is twice there, and the second counts: a.yaml: document 7, a.yaml: document 8
                 note: no file has any of the namespaces default, shop: its labels are taken to be that of its name alone
-                note: passed over: NetworkPolicy of projectcalico.org/v3, Service (2)
+                note: ignored: NetworkPolicy of projectcalico.org/v3, Service (2)
                 fault: a.yaml: document 7: NetworkPolicy default/web: refused: spec.ingress[0].from[0].ipBlock.cidr: 10.0.0.1/8 has bits set after its length: 10.0.0.0/8 may be meant; the rule allows nothing
                 fault: a.yaml: document 9: MultiNetworkPolicy default/storage: refused: metadata.annotations: k8s.v1.cni.cncf.io/policy-for: it is missing; the policy is for no network
             "#]],
@@ -357,9 +357,9 @@ kind: Pod
 metadata: {name: web}
 ",
             expect![[r#"
-                unreadable: a.yaml: document 1: a NetworkPolicy: refused: metadata.name: it is missing; the object is passed over
+                unreadable: a.yaml: document 1: a NetworkPolicy: refused: metadata.name: it is missing; the object is ignored
                 unreadable: a.yaml: document 2: a Deployment without a name or a template of pods
-                unreadable: a.yaml: document 3: Pod default/web: refused: apiVersion: "" is not read here, v1 is; the object is passed over
+                unreadable: a.yaml: document 3: Pod default/web: refused: apiVersion: "" is not read here, v1 is; the object is ignored
             "#]],
         );
     }

@@ -150,7 +150,7 @@ metadata: {name: db}
     write(&cluster, "others.yaml", others);
     let foreign = "not enforced here: NetworkPolicy of projectcalico.org/v3";
     wait_until("the other policy to be told", || cluster.log().contains(foreign));
-    let passed_over = "others.yaml: passed over: Deployment";
+    let passed_over = "others.yaml: ignored: Deployment";
     wait_until("the other object to be told", || cluster.log().contains(passed_over));
     wait_until("the other policy to be listed", || {
         ask(&cluster, "http://netwrightd/policies").contains(foreign)
