@@ -72,7 +72,7 @@ impl Disk {
             }
         };
         document::read(&text).unwrap_or_else(|error| {
-            tracing::warn!(path = %self.path.display(), %error, "the file does not count");
+            tracing::warn!(path = %self.path.display(), %error, "the file is ignored");
             Document::default()
         })
     }

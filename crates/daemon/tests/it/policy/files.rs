@@ -40,7 +40,7 @@ fn policies_of_files_hold_for_containers() {
 
     // A file that cannot be read counts as it was.
     write(&cluster, "db.json", "{");
-    wait_until("the mistake to be told", || cluster.log().contains("what it had before counts"));
+    wait_until("the mistake to be told", || cluster.log().contains("its last content is used"));
     other.assert_reaches(&db, false);
     write(&cluster, "db.json", &in_default(allow("db", "db", &["other"])).to_string());
     wait_until("the other policy", || other.reaches(&db) && !web.reaches(&db));
