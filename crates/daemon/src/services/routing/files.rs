@@ -242,7 +242,7 @@ impl Published {
         let sentence = |path: PathBuf| {
             let path = path.display();
             format!(
-                "{path} comes before {ours}: containerd and CRI-O attach pods by it, and not to \
+                "{path} comes before {ours}: containerd and CRI-O use it, and attach no pods to \
                  {network:?}; if nobody needs it: mv {path} {path}.disabled"
             )
         };

@@ -447,8 +447,8 @@ mod tests {
         ] {
             std::fs::write(&path, bad).unwrap();
             let said = format!(
-                "read {KEY}: nobody answers; and what the disk has of flanneld's configuration \
-                 does not count: {why} ({})",
+                "read {KEY}: nobody answers; and the copy of flanneld's configuration on the \
+                 disk cannot be used: {why} ({})",
                 path.display()
             );
             assert_eq!(find(), Err(said));

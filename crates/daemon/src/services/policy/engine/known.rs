@@ -23,7 +23,7 @@ impl Engine {
             None => format!("{kind} are being listed"),
         });
         let doubt = self.doubt.iter().map(|_| {
-            "the lists lack most of the policies that there were: they are listed again, or say \
+            "the lists lack most of the policies that were there: they are listed again, or run \
              `netwright policy accept`"
                 .to_owned()
         });
@@ -80,7 +80,7 @@ impl Engine {
         let held = self.held();
         if !held.is_empty() {
             notices.push(format!(
-                "the last list lacks {}: kept until another list confirms it, or \
+                "the last list lacks {}: kept until another list confirms this, or until \
                  `netwright policy accept`",
                 held.join(", ")
             ));
