@@ -333,7 +333,7 @@ impl Cache {
                 if self.paths(&entry.key).iter().any(|own| own == path) {
                     Ok(Some(CachedAttachment::of(*entry, path.to_owned())))
                 } else {
-                    Err(format!("its name is not that of the attachment in it, {}", entry.key))
+                    Err(format!("its name does not match the attachment in it, {}", entry.key))
                 }
             }
             Content::Legacy(_) => Err("it holds a result without its attachment".to_owned()),

@@ -125,10 +125,10 @@ impl RollBack {
     fn describe(&self) -> String {
         match self {
             RollBack::NotNeeded => "nothing was changed".to_owned(),
-            RollBack::Done => "what had been done was undone".to_owned(),
+            RollBack::Done => "what ADD had done was undone".to_owned(),
             RollBack::Failed(failures) => {
                 format!(
-                    "undoing what had been done failed, run DEL again: {}",
+                    "undoing what ADD had done failed, run DEL again: {}",
                     join(failures, "; ")
                 )
             }

@@ -143,7 +143,7 @@ impl Runtime<'_> {
         let mut notices: Vec<String> = listing
             .passed_over
             .iter()
-            .map(|passed| format!("passed over {:?}: {}", passed.path, passed.reason))
+            .map(|passed| format!("ignored {:?}: {}", passed.path, passed.reason))
             .collect();
         let records = Index::new(roots).list();
         notices.extend(records.damaged.iter().map(ToString::to_string));

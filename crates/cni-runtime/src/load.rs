@@ -35,7 +35,7 @@ mod moment;
 mod place;
 
 /// The reason shown for a folder inside the folder.
-const A_FOLDER: &str = "a folder, read only for the drop-ins of a network of its name";
+const A_FOLDER: &str = "a folder: only drop-ins of the network with this name are read from it";
 
 /// A folder of network configurations, such as `/etc/cni/net.d`, as it was when it was read.
 #[derive(Debug)]
@@ -143,7 +143,7 @@ impl fmt::Display for Considered {
                 write!(f, "plugin {plugin_type:?} for network {network:?}")
             }
             Outcome::PassedOver(reason) => f.write_str(reason),
-            Outcome::Refused(refusal) => write!(f, "not without its drop-in {refusal}"),
+            Outcome::Refused(refusal) => write!(f, "its drop-in cannot be used: {refusal}"),
         }
     }
 }

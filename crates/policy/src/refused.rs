@@ -102,7 +102,7 @@ pub enum Effect {
 impl fmt::Display for Effect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Effect::PassedOver => "the object is passed over",
+            Effect::PassedOver => "the object is ignored",
             Effect::RuleAllowsNothing => "the rule allows nothing",
             Effect::RuleDeniesAll => "the rule denies everything",
             Effect::AllowsNone(Direction::Ingress) => "the policy allows no ingress",

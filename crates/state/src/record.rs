@@ -187,7 +187,7 @@ impl Damaged {
 
 impl fmt::Display for Damaged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "passed over {:?}: {}", self.path, self.reason)
+        write!(f, "ignored {:?}: {}", self.path, self.reason)
     }
 }
 

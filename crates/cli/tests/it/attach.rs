@@ -396,7 +396,7 @@ fn garbage_in_the_state_is_told_and_stops_nothing() {
     lab.sh("mkdir /run/netwright/owners/x && : > /run/netwright/owners/x/bridge.json");
     let said = call_in(&lab, &["list"]).succeeded();
     assert!(
-        said.stderr.contains("warning: passed over \"/var/lib/cni/results/blue-broken-eth0\""),
+        said.stderr.contains("warning: ignored \"/var/lib/cni/results/blue-broken-eth0\""),
         "{said:#?}"
     );
     assert!(said.stderr.contains("/run/netwright/owners/x/bridge.json"), "{said:#?}");

@@ -38,7 +38,7 @@ fn at_one_moment(
         }
         seen = again;
     }
-    Err(("it changes at every reading".to_owned(), true))
+    Err(("it changed at each attempt to read it".to_owned(), true))
 }
 
 /// Says whether a document that cannot be read is the beginning of one.
@@ -62,7 +62,7 @@ mod tests {
             Ok(Some(vec![number]))
         };
         let (reason, unfinished) = at_one_moment(never_the_same).unwrap_err();
-        assert_eq!((reason.as_str(), unfinished), ("it changes at every reading", true));
+        assert_eq!((reason.as_str(), unfinished), ("it changed at each attempt to read it", true));
         assert_eq!(usize::from(number), READS);
     }
 

@@ -179,7 +179,7 @@ fn accept(answer: Answer, list: &NetworkList) -> Result<Chained, PluginError> {
             let Some(version) = version else {
                 return Err(PluginError::Answer(Error::new(
                     code::INCOMPATIBLE_VERSION,
-                    format!("the result is of version {:?}, which is not known", list.cni_version),
+                    format!("the version {:?} of the result is not known", list.cni_version),
                 )));
             };
             read(&stdout, version, version).map_err(PluginError::Answer)

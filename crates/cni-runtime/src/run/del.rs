@@ -92,7 +92,7 @@ impl Runtime<'_> {
         if list.name != cached.network.as_str() {
             return Err(DelError::NoConfig {
                 attachment: Box::new(cached.key()),
-                reason: format!("the cached one is of network {:?}", list.name),
+                reason: format!("the cached one is for network {:?}", list.name),
             });
         }
         self.del_list(&list, &cached.attachment, deadline)

@@ -140,7 +140,7 @@ impl Runtime<'_> {
     ) -> Result<(), DelError> {
         let deleted = match (self.del_cached(cached, deadline), list) {
             (Err(error @ DelError::NoConfig { .. }), Some(list)) => {
-                work.report.notices.push(format!("{error}; the current one was used"));
+                work.report.notices.push(format!("{error}; the one given to GC was used"));
                 self.del_list(list, &cached.attachment, deadline)?
             }
             (deleted, _) => deleted?,

@@ -215,7 +215,7 @@ fn add_error_wrapping() {
     let object = error.to_cni();
     assert_eq!(object.code, 11);
     assert_eq!(object.msg, "plugin type=\"a\" name=\"net\" failed (add): busy");
-    assert_eq!(object.details, "later; what had been done was undone");
+    assert_eq!(object.details, "later; what ADD had done was undone");
     let AddError::Plugin { failure, .. } = error else { panic!("{error}") };
     assert!(matches!(*failure.error, PluginError::Reported(ref error) if error.code == 11));
 }

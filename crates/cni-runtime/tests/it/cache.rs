@@ -238,7 +238,7 @@ fn attachments_listing() {
     assert_eq!(
         reasons,
         [
-            "copy-of-net-c1-eth0: its name is not that of the attachment in it, net/c1/eth0"
+            "copy-of-net-c1-eth0: its name does not match the attachment in it, net/c1/eth0"
                 .to_owned(),
             "empty-c1-eth0: the file is empty".to_owned(),
             "junk: it is not a JSON object".to_owned(),

@@ -103,7 +103,7 @@ fn a_roll_back_that_fails_comes_second_and_leaves_a_record() {
     assert_eq!(object.code, 100);
     assert_eq!(
         object.details,
-        "undoing what had been done failed, run DEL again: plugin type=\"p1\" failed (delete): second"
+        "undoing what ADD had done failed, run DEL again: plugin type=\"p1\" failed (delete): second"
     );
     assert_eq!(lab.calls(), ["ADD p0", "ADD p1", "DEL p1", "DEL p0"]);
     // GC completes the undo.

@@ -183,10 +183,10 @@ fn a_broken_drop_in_refuses_its_network_and_no_other() {
     check(
         &files,
         &expect![[r#"
-            10.conflist: not without its drop-in mynet/10.conf:2:2: error parsing configuration: key must be a string
-            20.conflist: not without its drop-in mynet/10.conf:2:2: error parsing configuration: key must be a string
+            10.conflist: its drop-in cannot be used: mynet/10.conf:2:2: error parsing configuration: key must be a string
+            20.conflist: its drop-in cannot be used: mynet/10.conf:2:2: error parsing configuration: key must be a string
             30.conflist: network "other"
-            mynet: a folder, read only for the drop-ins of a network of its name
+            mynet: a folder: only drop-ins of the network with this name are read from it
         "#]],
     );
     let dir = folder(&files);
@@ -310,7 +310,7 @@ fn what_is_not_a_file_is_named_and_not_waited_for() {
         scan.considered().iter().map(|line| line.to_string().replace(&prefix, "") + "\n").collect();
     expect![[r#"
         10.conflist: read "10.conflist": not a regular file
-        15.conflist: a folder, read only for the drop-ins of a network of its name
+        15.conflist: a folder: only drop-ins of the network with this name are read from it
         17.conflist: it does not exist
         20.conflist: network "n"
     "#]]

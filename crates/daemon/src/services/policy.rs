@@ -589,7 +589,7 @@ impl Service {
                 brought
             }
             Err(why) => {
-                tracing::error!(error = why, "the packet filter is not as it is to be");
+                tracing::error!(error = why, "the packet filter is not as it should be");
                 self.counts.changed(false);
                 self.pace.hurry(Instant::now());
                 self.refused = Some(why.clone());

@@ -580,7 +580,7 @@ impl Service {
                 Event::Listed(seen)
             }
             Err(why) => {
-                tracing::error!(error = why, "the list of nodes is wrong; the last one counts");
+                tracing::error!(error = why, "the list of nodes is wrong; the last one is used");
                 self.health.needs("list of nodes", Err(why));
                 Event::Silent
             }
@@ -1063,7 +1063,7 @@ impl Service {
                 is_in(flow.original.source) || is_in(flow.original.destination)
             });
             if let Err(error) = deleted {
-                tracing::debug!(%error, "UDP flows keep their old way");
+                tracing::debug!(%error, "UDP flows keep their old path");
             }
         }
     }

@@ -86,7 +86,7 @@ fn switch(family: Family) -> &'static str {
 
 fn gone(container: &Container) -> Finding {
     let says = format!(
-        "the network namespace of {} is gone, and its attachments are recorded",
+        "the network namespace of {} is gone, but its attachments are still recorded",
         container.called()
     );
     Finding::warning("namespace-gone", container.id.clone(), says)
@@ -117,7 +117,7 @@ fn unfinished(container: &Container, attachment: &Attachment, ended: &Unfinished
         None => ("did not complete", "its record has no result".to_owned()),
     };
     let says =
-        format!("ADD of {} {what}, and was not undone as a whole", named(container, attachment));
+        format!("ADD of {} {what}, and was not undone completely", named(container, attachment));
     let ifname = if ifname == "eth0" { String::new() } else { format!(" --ifname {ifname}") };
     let netns = &container.netns;
     let fix = match netns.is_empty() {
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(
             says,
             [
-                "the network namespace of c2 is gone, and its attachments are recorded",
+                "the network namespace of c2 is gone, but its attachments are still recorded",
                 "eth0 of c1 on mynet: link \"eth0\" is down",
                 "eth0 of c1 on mynet: IPv4 forwarding is off",
             ]
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(told[0].id, "attachment-unfinished");
         assert_eq!(
             told[0].says,
-            "ADD of eth0 of c1 on mynet failed, and was not undone as a whole"
+            "ADD of eth0 of c1 on mynet failed, and was not undone completely"
         );
         assert_eq!(told[0].seen, [error]);
         assert_eq!(told[0].fix, ["netwright del mynet /run/netns/c1 --container-id c1"]);

@@ -116,7 +116,7 @@ fn shadowed(scene: &Scene) -> Vec<Finding> {
             }
             let bridge = first.link.as_deref().unwrap_or_default();
             let says = format!(
-                "networks {} and {} both use bridge {bridge}, each with addresses of its own, and a runtime that takes the first file takes {}",
+                "networks {} and {} both use bridge {bridge}, each with its own addresses; a runtime that takes the first file uses {}",
                 first.name, second.name, first.name
             );
             let object = format!("{}+{}", first.name, second.name);

@@ -87,7 +87,7 @@ fn told(container: &Container, port: &Port, stale: &[&Flow]) -> Option<Finding> 
     } else {
         format!("{end}, which nobody has")
     };
-    let says = format!("packets of UDP to published port {host} of {called} still go to {whose}");
+    let says = format!("UDP packets to published port {host} of {called} still go to {whose}");
     let ends: BTreeSet<(IpAddr, IpAddr)> =
         stale.iter().map(|flow| (flow.to.ip(), flow.leads_to.ip())).collect();
     let finding = Finding::error("flow-stale", format!("{host}/udp of {}", container.id), says)
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(told(&scene), [""; 0]);
         scene.flows = vec![flow("192.0.2.2:5060", "10.88.0.99:60")];
         let says =
-            "packets of UDP to published port 5060 of c2 still go to 10.88.0.99, which nobody has";
+            "UDP packets to published port 5060 of c2 still go to 10.88.0.99, which nobody has";
         assert_eq!(told(&scene), [says]);
         // One line for each address and each end.
         scene.flows.push(scene.flows[0]);
@@ -160,7 +160,8 @@ mod tests {
         };
         assert_eq!(fixes(&scene), [line("10.88.0.98"), line("10.88.0.99")]);
         scene.flows = vec![flow("[2001:db8::2]:5060", "[2001:db8::2]:5060")];
-        let says = "packets of UDP to published port 5060 of c2 still go to this node, where nobody listens";
+        let says =
+            "UDP packets to published port 5060 of c2 still go to this node, where nobody listens";
         assert_eq!(told(&scene), [says]);
         scene.containers[0].attachments[0].ports[0].transport = Transport::Tcp;
         assert_eq!(told(&scene), [""; 0]);

@@ -25,7 +25,7 @@ pub(super) fn not_judged(rule: &Rule, missing: Vec<Part>) -> Finding {
 /// Says of which containers a rule has judged nothing. `all`: how many there are.
 pub(super) fn not_judged_of(rule: &Rule, all: usize, blind: BTreeSet<String>) -> Finding {
     let (judges, count) = (rule.judges, blind.len());
-    let says = format!("{judges} could not be judged of {count} of {all} containers");
+    let says = format!("{judges} could not be judged for {count} of {all} containers");
     let finding = Finding::unknown("not-judged", format!("{judges} of containers"), says);
     Finding { hits: blind.into_iter().collect(), ..finding }
 }
@@ -125,7 +125,7 @@ mod tests {
         let judges = Rule { judges: "routes", ..RULE };
         let of_node = not_judged(&judges, vec![Part::Routes, Part::Links]);
         let of_some = not_judged_of(&judges, 2, BTreeSet::from(["c1".to_owned()]));
-        assert_eq!(of_some.says, "routes could not be judged of 1 of 2 containers");
+        assert_eq!(of_some.says, "routes could not be judged for 1 of 2 containers");
         let hole = |object: &str| Finding::unknown("not-seen", object, "not read");
         for object in ["routes", "links and addresses", "the network namespace"] {
             assert!(is_because_of(&of_node, &hole(object)), "{object}");

@@ -171,11 +171,11 @@ fn sizes(look: Look<'_>) -> Vec<Finding> {
                 continue;
             }
             let says = format!(
-                "containers of network {} send packets of up to {} bytes, and {} takes {}",
+                "containers of network {} send packets of up to {} bytes, but {} takes only {}",
                 attachment.network, link.mtu, out.name, out.mtu
             );
             let finding = Finding::warning("mtu-too-large", attachment.network.clone(), says)
-                .seen("it works only while every sender hears \"fragmentation needed\"")
+                .seen("it works only while every sender gets \"fragmentation needed\"")
                 .hits(container.id.clone())
                 .fix(format!(
                     "\"mtu\": {} in the configuration of network {}",
@@ -199,7 +199,7 @@ fn too_small(look: Look<'_>) -> Vec<Finding> {
                     continue;
                 }
                 let says = format!(
-                    "{} takes packets of {} bytes, and IPv6 needs {IPV6_MINIMUM}: the kernel has removed its IPv6 addresses",
+                    "{} takes packets of {} bytes, but IPv6 needs {IPV6_MINIMUM}: the kernel has removed its IPv6 addresses",
                     link.name, link.mtu
                 );
                 let finding = Finding::error("mtu-too-small", object, says)

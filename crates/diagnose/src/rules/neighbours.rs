@@ -122,7 +122,7 @@ fn on_node(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     }
     let called = site.container.called();
     let says = format!(
-        "this node sends what is for {called} ({}) to {found}, and {called} has {own}",
+        "this node sends packets for {called} ({}) to {found}, but {called} has {own}",
         site.address
     );
     let object = format!("{} on {}", site.address, link.name);
@@ -154,7 +154,7 @@ fn in_container(site: &Site<'_>, everybody: &[Site<'_>]) -> Vec<Finding> {
         let called = site.container.called();
         let owner = other.map_or("its gateway", Container::called);
         let says = format!(
-            "{called} sends what is for {owner} ({address}) to {found}, and {owner} has {own}"
+            "{called} sends packets for {owner} ({address}) to {found}, but {owner} has {own}"
         );
         let name = &site.link.name;
         let object = format!("{address} on {name} of {called}");
@@ -189,7 +189,7 @@ fn in_bridge(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let port = host.link_of(entry.port)?;
     let called = site.container.called();
     let says = format!(
-        "bridge {} sends what is for {called} ({own}) to port {} instead of {}",
+        "bridge {} sends frames for {called} ({own}) to port {} instead of {}",
         bridge.name, port.name, site.host_end.name
     );
     let vlan = entry.vlan.map(|vlan| format!(" vlan {vlan}")).unwrap_or_default();
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(
             found(&scene),
             [(
-                "this node sends what is for c2 (10.88.0.2) to 02:00:00:00:00:99, and c2 has 02:00:00:00:00:02".to_owned(),
+                "this node sends packets for c2 (10.88.0.2) to 02:00:00:00:00:99, but c2 has 02:00:00:00:00:02".to_owned(),
                 "ip neigh del 10.88.0.2 dev cni0".to_owned()
             )]
         );
@@ -261,11 +261,11 @@ mod tests {
             found(&scene),
             [
                 (
-                    "c2 sends what is for c3 (10.88.0.3) to 02:00:00:00:00:99, and c3 has 02:00:00:00:00:03".to_owned(),
+                    "c2 sends packets for c3 (10.88.0.3) to 02:00:00:00:00:99, but c3 has 02:00:00:00:00:03".to_owned(),
                     "nsenter --net=/run/netns/c2 ip neigh del 10.88.0.3 dev eth0".to_owned()
                 ),
                 (
-                    "c2 sends what is for its gateway (fd00:88::1) to 02:00:00:00:00:99, and its gateway has 02:00:00:00:00:01".to_owned(),
+                    "c2 sends packets for its gateway (fd00:88::1) to 02:00:00:00:00:99, but its gateway has 02:00:00:00:00:01".to_owned(),
                     "nsenter --net=/run/netns/c2 ip neigh del fd00:88::1 dev eth0".to_owned()
                 ),
             ]
@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(
             found(&scene),
             [(
-                "bridge cni0 sends what is for c2 (02:00:00:00:00:02) to port veth3 instead of veth2".to_owned(),
+                "bridge cni0 sends frames for c2 (02:00:00:00:00:02) to port veth3 instead of veth2".to_owned(),
                 "bridge fdb del 02:00:00:00:00:02 dev veth3 master".to_owned()
             )]
         );

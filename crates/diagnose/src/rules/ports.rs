@@ -118,7 +118,7 @@ fn hidden(look: Look<'_>, one: Published<'_>) -> Option<Finding> {
     let pid = listener.pid.map(|pid| format!(" (process {pid})")).unwrap_or_default();
     Some(
         Finding::warning("port-hidden", port, says)
-            .at(format!("{} is listened on by {program}{pid}", listener.at))
+            .at(format!("{program}{pid} listens on {}", listener.at))
             .hits(one.container.id.clone())
             .fix("publish another port, or stop the program"),
     )

@@ -60,7 +60,7 @@ fn told(link: &Link, container: &Container, is_inside: bool) -> Option<Finding> 
     } else if rate.burst < link.mtu {
         let (burst, mtu) = (rate.burst, link.mtu);
         format!(
-            "{whose} sends packets of up to {mtu} bytes, and its limit lets {burst} pass at once: larger ones are dropped"
+            "{whose} sends packets of up to {mtu} bytes, but its limit lets only {burst} bytes pass at once: larger packets are dropped"
         )
     } else {
         return None;
@@ -68,7 +68,7 @@ fn told(link: &Link, container: &Container, is_inside: bool) -> Option<Finding> 
     let finding = Finding::error("rate-too-low", object, says)
         .at(format!("qdisc tbf of {whose}"))
         .fix(format!(
-            "a larger rate or burst in the configuration of the plugin bandwidth; or, if it is another's limit: {tool}tc qdisc del dev {name} root"
+            "a larger rate or burst in the configuration of the plugin bandwidth; or, if somebody else set the limit: {tool}tc qdisc del dev {name} root"
         ));
     let kinds = [
         WayKind::Outside,

@@ -147,7 +147,7 @@ fn down(look: Look<'_>, site: &Site<'_>, ports: &[&Link]) -> Option<Finding> {
     } else {
         ("is down", format!("ip link set {name} up"))
     };
-    let says = format!("{name} {what}, and containers of {network} reach others by it alone");
+    let says = format!("{name} {what}, and containers of {network} reach others only by it");
     let finding = Finding::error("parent-down", name.clone(), says).fix(fix);
     let finding = if by.index == fault.index {
         finding
@@ -231,14 +231,14 @@ fn missing(look: Look<'_>, site: &Site<'_>, gap: &Gap<'_>) -> Finding {
         ),
         None => (
             format!("{port} without a tag"),
-            format!("{port} takes no frames without a tag, and {called} sends no others"),
+            format!("{port} takes no frames without a tag, but {called} sends only such"),
             usual(look, site).map_or("VLAN".to_owned(), |vlan| vlan.to_string()),
         ),
     };
     let bridge = site.bridge.map_or("the bridge", |bridge| bridge.name.as_str());
     let finding = Finding::error("vlan-missing", object, says)
         .at(format!("bridge vlan show dev {port}"))
-        .seen(format!("{bridge} distinguishes VLANs"))
+        .seen(format!("{bridge} filters VLANs"))
         .fix(format!("bridge vlan add dev {port} vid {vlan}{}", gap.options));
     let mut kinds = OUT.to_vec();
     kinds.extend([WayKind::FromNode, WayKind::Published, WayKind::PublishedHere]);
@@ -270,7 +270,7 @@ fn apart(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let (called, parent, network) =
         (site.container.called(), &owner.name, &site.attachment.network);
     let says = format!(
-        "the gateway {gateway} of {called} is this node's address on {parent}, which no link on {parent} reaches"
+        "the gateway {gateway} of {called} is this node's address on {parent}, and links on top of {parent} cannot reach that"
     );
     let object = format!("{called}: {gateway}");
     let finding = Finding::error("router-silent", object, says)

@@ -53,7 +53,7 @@ fn not_allowed(look: Look<'_>, link: &Link) -> Vec<Finding> {
     let name = &link.name;
     let told = |to: IpNet| {
         let says = format!(
-            "the route to {to} leads to WireGuard's {name}, of which no peer is allowed these addresses, so packets are dropped"
+            "the route to {to} leads to WireGuard's {name}, but none of its peers is allowed these addresses, so packets are dropped"
         );
         let fix = match &peers[..] {
             [only] => {
@@ -178,11 +178,11 @@ fn too_large(look: Look<'_>, link: &Link) -> Option<Finding> {
         _ => false,
     });
     let says = format!(
-        "tunnel {name} takes packets of up to {mtu} bytes, and the network below carries them up to {fits}"
+        "tunnel {name} takes packets of up to {mtu} bytes, but the network below carries only {fits}"
     );
     let seen = match lost {
         Some((to, answered)) => format!(
-            "{name} adds {overhead} bytes to each; its other end {to} answers {answered} bytes, and of larger ones nobody says that they are lost"
+            "{name} adds {overhead} bytes to each; its other end {to} answers packets of {answered} bytes, but larger ones are lost without an error"
         ),
         None => format!(
             "{name} adds {overhead} bytes to each, and the MTU of {} is {}: larger ones are sent in fragments, which many networks drop",
@@ -256,7 +256,7 @@ fn checksums(look: Look<'_>) -> Vec<Finding> {
         let Some(link) = tunnel(look, from, to) else { continue };
         let name = &link.name;
         let says = format!(
-            "tunnel {name} carries echo requests to {to}, and neither TCP nor UDP: the network below it seems to deliver wrong checksums, or a filter at {to} lets nothing else pass"
+            "tunnel {name} carries echo requests to {to}, but neither TCP nor UDP: the network below it seems to deliver wrong checksums, or a filter at {to} lets nothing else pass"
         );
         found.push(
             Finding::warning("tunnel-checksums", name.clone(), says)

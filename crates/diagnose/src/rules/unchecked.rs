@@ -115,7 +115,7 @@ fn told(
     let says = format!("{ifname} of {} on {network}: {what}", container.called());
     let object = format!("{network}/{}/{ifname}: {what}", container.id);
     let finding = Finding::error("inside-differs", object, says)
-        .seen("no CHECK tells it: it is off, or the plugin does not compare this")
+        .seen("CHECK does not report this: it is off, or the plugin does not compare it")
         .hits(container.id.clone())
         .fix(format!("nsenter --net={} {fix}", container.netns));
     let kinds = [

@@ -74,7 +74,7 @@ fn without_route(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let object = format!("table {table} of {name} {family}");
     let finding = Finding::error("vrf-no-route", object, says)
         .at(format!("{ip} route show vrf {name}"))
-        .seen(format!("{} of {name} has an address, and no route leads on", uplink.name))
+        .seen(format!("{} of {name} has an address, but there is no default route", uplink.name))
         .hits(site.container.id.clone())
         .fix(format!("{ip} route add default via GATEWAY dev {} table {table}", uplink.name))
         .breaks(WayKind::Outside, Some(family))
@@ -82,7 +82,7 @@ fn without_route(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
         .breaks(WayKind::Published, Some(family));
     Some(match leaks {
         Some(link) => finding.seen(format!(
-            "packets leave by {}, which is not in {name}, and answers do not find back",
+            "packets leave by {}, which is not in {name}, so answers do not find the way back",
             link.name
         )),
         None => finding,

@@ -216,7 +216,7 @@ impl<'a, K: Kind> Removal<'a, K> {
     ) -> Self {
         let recorded = record.as_ref().and_then(attachment::recorded_in);
         if record.is_some() && recorded.is_none() {
-            call.warn(format_args!("passed over what {} recorded of {key}", K::NAME));
+            call.warn(format_args!("ignored what {} recorded of {key}", K::NAME));
         }
         let link_is_gone = Cell::new(false);
         Removal { call, index, kept, key, record, recorded, netns, records: &[], link_is_gone }

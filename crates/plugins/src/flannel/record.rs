@@ -155,7 +155,7 @@ impl Stale {
                 }
                 Ok(_) => {}
                 Err(error) => {
-                    call.warn(format_args!("passed over {}: {error}", record.path.display()));
+                    call.warn(format_args!("ignored {}: {error}", record.path.display()));
                 }
             }
         }

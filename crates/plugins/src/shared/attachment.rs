@@ -216,7 +216,7 @@ pub(crate) fn is_stale(call: &Call<'_>, key: &AttachmentKey) -> bool {
 pub fn records_of(call: &Call<'_>, index: &Index, plugin: &str) -> Vec<Record> {
     let records = index.list();
     for damaged in &records.damaged {
-        call.warn(format_args!("passed over {damaged}"));
+        call.warn(damaged);
     }
     records.found.into_iter().filter(|record| record.plugin == plugin).collect()
 }

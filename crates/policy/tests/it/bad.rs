@@ -439,22 +439,22 @@ fn objects_whose_place_is_not_readable_are_passed_over() {
         cases,
         16,
         expect![[r#"
-        a NetworkPolicy: refused: the object: null is not an object; the object is passed over
-        a NetworkPolicy: refused: metadata: it is missing; the object is passed over
-        a NetworkPolicy: refused: metadata.name: it is missing; the object is passed over
-        NetworkPolicy x: refused: metadata.namespace: it is missing; the object is passed over
-        NetworkPolicy x: refused: metadata.namespace: it is empty; the object is passed over
-        a NetworkPolicy: refused: metadata.name: 7 is not a text; the object is passed over
-        a NetworkPolicy: refused: the object: it cannot be read: EOF while parsing a value at line 1 column 13; the object is passed over
-        a NetworkPolicy: refused: the object: it has 5242896 bytes, and at most 4194304 are read; the object is passed over
-        a NetworkPolicy: refused: the object: it cannot be read: recursion limit exceeded at line 1 column 128; the object is passed over
-        a ClusterNetworkPolicy: refused: metadata.name: it is missing; the object is passed over
-        a ClusterNetworkPolicy: refused: the object: it cannot be read: expected value at line 1 column 1; the object is passed over
-        MultiNetworkPolicy x: refused: metadata.namespace: it is missing; the object is passed over
-        a Namespace: refused: metadata.name: it is missing; the object is passed over
-        Pod shop/x: refused: metadata.uid: it is missing; the object is passed over
-        a Pod: refused: metadata.namespace: it is missing; the object is passed over
-        a Node: refused: metadata.name: it is missing; the object is passed over
+        a NetworkPolicy: refused: the object: null is not an object; the object is ignored
+        a NetworkPolicy: refused: metadata: it is missing; the object is ignored
+        a NetworkPolicy: refused: metadata.name: it is missing; the object is ignored
+        NetworkPolicy x: refused: metadata.namespace: it is missing; the object is ignored
+        NetworkPolicy x: refused: metadata.namespace: it is empty; the object is ignored
+        a NetworkPolicy: refused: metadata.name: 7 is not a text; the object is ignored
+        a NetworkPolicy: refused: the object: it cannot be read: EOF while parsing a value at line 1 column 13; the object is ignored
+        a NetworkPolicy: refused: the object: it has 5242896 bytes, and at most 4194304 are read; the object is ignored
+        a NetworkPolicy: refused: the object: it cannot be read: recursion limit exceeded at line 1 column 128; the object is ignored
+        a ClusterNetworkPolicy: refused: metadata.name: it is missing; the object is ignored
+        a ClusterNetworkPolicy: refused: the object: it cannot be read: expected value at line 1 column 1; the object is ignored
+        MultiNetworkPolicy x: refused: metadata.namespace: it is missing; the object is ignored
+        a Namespace: refused: metadata.name: it is missing; the object is ignored
+        Pod shop/x: refused: metadata.uid: it is missing; the object is ignored
+        a Pod: refused: metadata.namespace: it is missing; the object is ignored
+        a Node: refused: metadata.name: it is missing; the object is ignored
     "#]],
     );
 }

@@ -18,7 +18,7 @@ const LONGEST: usize = 8 * config::LONGEST;
 
 /// Why a document was not read. Nothing of it counts: the server will tell.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("what the disk has of flanneld's configuration does not count: {0}")]
+#[error("the copy of flanneld's configuration on the disk cannot be used: {0}")]
 pub struct Damaged(pub String);
 
 /// Writes a configuration.

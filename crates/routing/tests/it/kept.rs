@@ -54,7 +54,7 @@ fn any_damage_is_found_and_no_other_cluster_is_read() {
 
 #[test]
 fn what_is_none_of_its_documents_is_refused_in_a_sentence() {
-    let begin = "what the disk has of flanneld's configuration does not count: ";
+    let begin = "the copy of flanneld's configuration on the disk cannot be used: ";
     for garbage in [&b""[..], b"null", b"[]", b"{}", b"\"\"", b"\xff\xfe", &[0; 4096]] {
         assert!(why(garbage).starts_with(begin), "{}", why(garbage));
     }

@@ -108,7 +108,7 @@ impl Told<'_> {
                 row("so", &format!("{}: {}", explained.id, explained.says));
             }
         } else if !explains.is_empty() {
-            row("so", &format!("{} more that this explains: netwright doctor -v", explains.len()));
+            row("so", &format!("the cause of {} more: netwright doctor -v", explains.len()));
         }
         text
     }
@@ -390,7 +390,7 @@ mod tests {
                     seen    a probe ended there
                     hits    c1
                     fix     nft delete rule ip filter FORWARD handle 7
-                    so      1 more that this explains: netwright doctor -v
+                    so      the cause of 1 more: netwright doctor -v
 
                 1 error; 6 things are as they should be
             "#]],

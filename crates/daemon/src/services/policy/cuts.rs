@@ -69,7 +69,7 @@ impl Cutter {
             match &cut {
                 Ok(0) => {}
                 Ok(count) => tracing::info!(count, "ended connections that policies forbid now"),
-                Err(error) => tracing::error!(%error, "forbidden connections go on"),
+                Err(error) => tracing::error!(%error, "forbidden connections continue"),
             }
             self.counts.cut(cut.as_ref().copied().unwrap_or_default());
             self.health.needs("connection tracking", cut.map(drop).map_err(|error| words(&error)));

@@ -339,15 +339,15 @@ fn read(
     let in_the_middle = flags & SYN == 0 || flags & ACK != 0;
     let cause = match cause {
         _ if is_closed(pod) && world.claimants(pod).is_empty() => format!(
-            "no pod with {pod} is known yet: it is closed but for its node until the API server \
-             names one"
+            "no pod with {pod} is known yet: it is closed to all but its node until the API \
+             server names one"
         ),
         Some(cause) if in_the_middle => {
             format!("a packet in the middle of a connection that is not allowed now: {cause}")
         }
         Some(cause) => cause,
         None if packet.is_fragment => {
-            "a later part of a fragmented packet, whose port nobody sees".to_owned()
+            "a later part of a fragmented packet, which has no port".to_owned()
         }
         None if in_the_middle => "a packet in the middle of a connection that this node does not \
                                   know, or has cut: a new connection is allowed"
@@ -500,7 +500,7 @@ mod tests {
             5 ingress shop/db shop/web Some(5432) ["NetworkPolicy shop/db"]
               a packet in the middle of a connection that this node does not know, or has cut: a new connection is allowed
             6 egress 10.0.0.9 shop/web Some(80) []
-              no pod with 10.0.0.9 is known yet: it is closed but for its node until the API server names one
+              no pod with 10.0.0.9 is known yet: it is closed to all but its node until the API server names one
         "#]].assert_eq(&lines);
         assert_eq!((page.listed, page.overrun, page.next), (6, 1, 6));
         assert_eq!(page.drops[0].time, NOW);

@@ -366,8 +366,8 @@ impl Engine {
             && self.lists.origin() == Origin::Server
         {
             let text = format!(
-                "a list of {kind} lacks {count} that there were; they are kept for {} s, and then \
-                 listed again: if it is right, say `netwright policy accept`",
+                "a list of {kind} lacks {count} that were there; they are kept for {} s, and then \
+                 listed again; if the list is right, run `netwright policy accept`",
                 patience.as_secs()
             );
             self.news(true, text);
@@ -418,9 +418,9 @@ impl Engine {
         let patience = if FEW < lost(kind) { BRAKE } else { CONFIRM };
         self.doubt = Some(now + patience);
         let text = format!(
-            "there are {} {kind}, and there were {}: for {} s what the packet filter has stays and \
-             new pods are closed, and then they are listed again: if it is right, say `netwright \
-             policy accept`",
+            "there are {} {kind}, but there were {}: for {} s the packet filter stays as it is and \
+             new pods are closed, and then they are listed again; if the list is right, run \
+             `netwright policy accept`",
             known.of(kind),
             self.before.of(kind),
             patience.as_secs()

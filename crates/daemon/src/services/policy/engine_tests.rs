@@ -361,7 +361,7 @@ fn policies_that_a_list_lacks_stay_until_another_one_does() {
     rig.changed(Kind::NetworkPolicies, &policy("cache", "cache"));
     // The server has lost everything.
     rig.list(Kind::NetworkPolicies, &[]);
-    assert!(rig.told().contains("a list of networkpolicies lacks 2 that there were"));
+    assert!(rig.told().contains("a list of networkpolicies lacks 2 that were there"));
     assert_eq!((rig.state("10.0.0.1"), rig.state("10.0.0.2")), ("judged", "judged"));
     assert!(rig.engine.notices().join("\n").contains("NetworkPolicy shop/cache"));
     // One shows up again, the other one is asked for again.
@@ -431,7 +431,7 @@ fn the_first_lists_are_not_believed_if_they_lack_what_there_was() {
 
     let mut rig = Rig::after(Origin::Server, before);
     lists(&mut rig, &[]);
-    assert!(rig.told().contains("there are 0 networkpolicies, and there were 2"));
+    assert!(rig.told().contains("there are 0 networkpolicies, but there were 2"));
     let db = started("c1", Some(("db", "u1")), &["10.0.0.1"]);
     let notice = rig.add(&db).notice.unwrap();
     assert!(notice.contains("netwright policy accept"), "{notice}");

@@ -222,7 +222,7 @@ impl Filter {
                         None => "is not judged".to_owned(),
                     };
                     return Ok(Some(format!(
-                        "{direction} of {named} {} and not as it is to be: it {} there",
+                        "{direction} of {named} {} in the packet filter, but by the policies it {}",
                         chain(found),
                         chain(wanted)
                     )));

@@ -123,10 +123,10 @@ impl Files {
             remarks.faults.extend(content.faults.iter().cloned());
             let foreign = content.foreign.list();
             remarks.foreign.extend(
-                foreign.map(|kinds| format!("{path}: passed over, and not enforced here: {kinds}")),
+                foreign.map(|kinds| format!("{path}: ignored, and not enforced here: {kinds}")),
             );
             let kinds = content.others.list();
-            others.extend(kinds.map(|kinds| format!("{path}: passed over: {kinds}")));
+            others.extend(kinds.map(|kinds| format!("{path}: ignored: {kinds}")));
         }
         self.tell(&remarks, &others);
         (events, remarks)
@@ -162,7 +162,7 @@ impl Files {
                 Err(why) => {
                     let before = self.last.get(&path);
                     is_whole &= before.is_some();
-                    let counts = if before.is_some() { "; what it had before counts" } else { "" };
+                    let counts = if before.is_some() { "; its last content is used" } else { "" };
                     wrong.push(format!("{}: {why}{counts}", path.display()));
                     now.extend(before.map(|before| (path, before.clone())));
                 }
@@ -201,7 +201,7 @@ fn twice(files: &BTreeMap<PathBuf, Content>) -> Vec<String> {
             let key = object.key();
             if let Some(before) = found.insert(key.clone(), path) {
                 let (path, before) = (path.display(), before.display());
-                twice.push(format!("{key} is in {before} and in {path}, which counts"));
+                twice.push(format!("{key} is in {before} and in {path}; the latter is used"));
             }
         }
     }

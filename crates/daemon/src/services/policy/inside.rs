@@ -136,7 +136,7 @@ impl Inside {
                 }
             };
             if !container.ids.iter().any(|id| told.get(id) == Some(&why)) {
-                tracing::warn!(error = why, "{} is not judged as it is to be", container.name);
+                tracing::warn!(error = why, "{} is not judged as it should be", container.name);
             }
             self.failed.extend(container.ids.into_iter().map(|id| (id, why.clone())));
         }

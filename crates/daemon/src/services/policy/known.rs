@@ -45,7 +45,7 @@ impl Disk {
         let document: Document = serde_json::from_slice(&text).unwrap_or_default();
         if document.version != VERSION {
             if !text.is_empty() {
-                tracing::warn!(path = %self.path.display(), "the file does not count");
+                tracing::warn!(path = %self.path.display(), "the file is ignored");
             }
             return Known::default();
         }

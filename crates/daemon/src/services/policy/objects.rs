@@ -30,7 +30,7 @@ const MOST_REPLAYED: usize = 100_000;
 const DEEPEST: usize = 64;
 
 /// What is said of a document in which aliases refer to aliases.
-const MULTIPLIED: &str = "its aliases (*name) make far more of it than is written: write it out";
+const MULTIPLIED: &str = "its aliases (*name) expand to far more than is written: write it out";
 
 /// One file.
 #[derive(Debug)]
@@ -148,13 +148,13 @@ fn open(path: &Path) -> Result<File, String> {
     let opened = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| match errno {
         Errno::NOENT => match std::fs::read_link(path) {
             Ok(target) => format!("it is a link to {}, which does not exist", target.display()),
-            Err(_) => "it does not exist any more".to_owned(),
+            Err(_) => "it no longer exists".to_owned(),
         },
         Errno::LOOP => "it is a link that leads back to itself".to_owned(),
         Errno::ACCESS | Errno::PERM => format!("it may not be read: {errno}"),
         other => format!("it cannot be opened: {other}"),
     })?;
-    let found = rustix::fs::fstat(&opened).map_err(|errno| format!("look at it: {errno}"))?;
+    let found = rustix::fs::fstat(&opened).map_err(|errno| format!("examine it: {errno}"))?;
     match FileType::from_raw_mode(found.st_mode) {
         FileType::RegularFile => {}
         FileType::Directory => return Err("it is a folder".to_owned()),
@@ -167,7 +167,7 @@ fn open(path: &Path) -> Result<File, String> {
 }
 
 fn too_long(size: &str, most: u64) -> String {
-    format!("it has {size} bytes, and at most {most} are read: divide it")
+    format!("it has {size} bytes, and at most {most} are read: split it")
 }
 
 fn take(from: impl std::io::Read) -> Result<Vec<u8>, String> {
@@ -324,7 +324,7 @@ fn unfold(value: Value, document: usize, found: &mut Vec<(Value, Place)>) -> Res
             Value::String(_) => "a text",
             _ => "a value",
         };
-        return Err(format!("document {document}: it is no object but {what}"));
+        return Err(format!("document {document}: it is not an object but {what}"));
     };
     let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
     let (kind, version) = (text("kind"), text("apiVersion"));
@@ -345,7 +345,7 @@ fn unfold(value: Value, document: usize, found: &mut Vec<(Value, Place)>) -> Res
     for (number, mut item) in items.into_iter().enumerate() {
         let place = Place { document, item: Some(number + 1) };
         let Some(fields) = item.as_object_mut() else {
-            return Err(format!("{place}: it is no object"));
+            return Err(format!("{place}: it is not an object"));
         };
         if !fields.contains_key("kind") {
             if of.is_empty() {
@@ -474,13 +474,13 @@ mod tests {
         check(
             "- a\n- b\n",
             expect![[r#"
-            document 1: it is no object but a list; a list of objects has kind: List and the objects in items
+            document 1: it is not an object but a list; a list of objects has kind: List and the objects in items
         "#]],
         );
         check(
             "just a text\n",
             expect![[r#"
-            document 1: it is no object but a text
+            document 1: it is not an object but a text
         "#]],
         );
         check(
@@ -498,7 +498,7 @@ mod tests {
         check(
             "kind: List\nitems: [1]\n",
             expect![[r#"
-            document 1, item 1: it is no object
+            document 1, item 1: it is not an object
         "#]],
         );
         check(
@@ -531,7 +531,7 @@ mod tests {
             bomb.push_str(&format!("a{level}: &a{level} [{all}]\n"));
         }
         let said = shown(bomb.as_bytes(), "a.yaml");
-        assert!(said.contains("its aliases (*name) make far more of it"), "{said}");
+        assert!(said.contains("its aliases (*name) expand to far more"), "{said}");
         let deep = format!("kind: Pod\nspec: {}{}\n", "[".repeat(200), "]".repeat(200));
         let said = shown(deep.as_bytes(), "a.yaml");
         assert!(said.contains("nested more than 64 levels deep"), "{said}");
@@ -539,7 +539,7 @@ mod tests {
         let said = shown(deep.as_bytes(), "a.json");
         assert!(said.contains("recursion limit exceeded"), "{said}");
         let said = take_at_most(1000, std::io::repeat(b'a')).unwrap_err();
-        assert_eq!(said, "it has more bytes, and at most 1000 are read: divide it");
+        assert_eq!(said, "it has more bytes, and at most 1000 are read: split it");
         assert_eq!(take_at_most(1000, &[b'a'; 1000][..]).unwrap().len(), 1000);
     }
 
@@ -578,7 +578,7 @@ mod tests {
             d.yaml: it is a link to nowhere, which does not exist
             e.yaml: it is a link that leads back to itself
             f.yaml: 1
-            g.yaml: it has 67108865 bytes, and at most 67108864 are read: divide it
+            g.yaml: it has 67108865 bytes, and at most 67108864 are read: split it
             h.yaml: it cannot be opened: No such device or address (os error 6)
             i.yaml: it is not a file but a device, a pipe or a socket
         "#]]

@@ -150,7 +150,7 @@ impl Maker {
         if let Some(before) = self.seen.insert(full.clone(), place.to_owned()) {
             let full = cni::text::one_line(full);
             self.notes
-                .push(format!("{full} is twice there, and the second counts: {before}, {place}"));
+                .push(format!("{full} is there twice, and the second is used: {before}, {place}"));
         }
     }
 
@@ -177,9 +177,13 @@ impl Maker {
         }));
         let missing: Vec<String> = used.difference(&known).cloned().collect();
         if !missing.is_empty() {
+            let (which, taken) = if missing.len() == 1 {
+                ("the namespace", "it is taken")
+            } else {
+                ("any of the namespaces", "each is taken")
+            };
             self.notes.push(format!(
-                "no file has {} {}: its labels are taken to be that of its name alone",
-                if missing.len() == 1 { "the namespace" } else { "any of the namespaces" },
+                "no file has {which} {}: {taken} to have no label but its name",
                 cni::text::one_line(missing.join(", "))
             ));
         }
@@ -208,7 +212,7 @@ impl Maker {
             }
         }
         let passed_over = self.passed_over.list();
-        self.notes.extend(passed_over.map(|kinds| format!("passed over: {kinds}")));
+        self.notes.extend(passed_over.map(|kinds| format!("ignored: {kinds}")));
         OfFiles { world, networks, notes: self.notes, faults: self.faults }
     }
 }
@@ -308,9 +312,9 @@ spec: {podSelector: {}}
                 shop/web
                 shop/db
                 NetworkPolicy default/web
-                note: NetworkPolicy default/web is twice there, and the second counts: a.yaml: document 7, a.yaml: document 8
-                note: no file has any of the namespaces default, shop: its labels are taken to be that of its name alone
-                note: passed over: NetworkPolicy of projectcalico.org/v3, Service (2)
+                note: NetworkPolicy default/web is there twice, and the second is used: a.yaml: document 7, a.yaml: document 8
+                note: no file has any of the namespaces default, shop: each is taken to have no label but its name
+                note: ignored: NetworkPolicy of projectcalico.org/v3, Service (2)
                 fault: a.yaml: document 7: NetworkPolicy default/web: refused: spec.ingress[0].from[0].ipBlock.cidr: 10.0.0.1/8 has bits set after its length: 10.0.0.0/8 may be meant; the rule allows nothing
                 fault: a.yaml: document 9: MultiNetworkPolicy default/storage: refused: metadata.annotations: k8s.v1.cni.cncf.io/policy-for: it is missing; the policy is for no network
             "#]],
@@ -334,7 +338,7 @@ spec: {podSelector: {}}
             expect![[r#"
                 NetworkPolicy default/db
                 NetworkPolicy default/web
-                note: no file has the namespace default: its labels are taken to be that of its name alone
+                note: no file has the namespace default: it is taken to have no label but its name
                 fault: a.yaml: document 1: NetworkPolicy default/web: refused: apiVersion: "networking.k8s.io/v1beta1" is not read here, networking.k8s.io/v1 is; the policy allows nothing
                 fault: a.yaml: document 2: NetworkPolicy default/db: refused: apiVersion: "" is not read here, networking.k8s.io/v1 is; the policy allows nothing
             "#]],
@@ -357,9 +361,9 @@ kind: Pod
 metadata: {name: web}
 ",
             expect![[r#"
-                unreadable: a.yaml: document 1: a NetworkPolicy: refused: metadata.name: it is missing; the object is passed over
+                unreadable: a.yaml: document 1: a NetworkPolicy: refused: metadata.name: it is missing; the object is ignored
                 unreadable: a.yaml: document 2: a Deployment without a name or a template of pods
-                unreadable: a.yaml: document 3: Pod default/web: refused: apiVersion: "" is not read here, v1 is; the object is passed over
+                unreadable: a.yaml: document 3: Pod default/web: refused: apiVersion: "" is not read here, v1 is; the object is ignored
             "#]],
         );
     }

@@ -235,7 +235,7 @@ pub(crate) fn judge(world: &World, question: &Question) -> Result<Judged, String
     }
     if families.is_empty() {
         return Err(format!(
-            "no packet of {} goes from {} to {}: they have no address of one family for it",
+            "no packet of {} goes from {} to {}: they have no addresses of the same family for it",
             question.traffic, question.source, question.destination
         ));
     }
@@ -305,7 +305,7 @@ fn addresses(world: &World, end: &End, notes: &mut Vec<String>) -> Result<Vec<Ip
 fn of_pod(world: &World, pod: &Pod, notes: &mut Vec<String>) -> Result<Vec<IpAddr>, String> {
     let name = pod.full_name();
     if pod.finished {
-        return Err(format!("{name} has finished, and no address is its own any more"));
+        return Err(format!("{name} has finished, and no longer has an address"));
     }
     if pod.host_network {
         notes.push(format!(
@@ -326,7 +326,7 @@ fn of_pod(world: &World, pod: &Pod, notes: &mut Vec<String>) -> Result<Vec<IpAdd
         return Err(format!("{name} has no address yet"));
     }
     if pod.terminating {
-        notes.push(format!("{name} is being deleted; policies hold for it until it is gone"));
+        notes.push(format!("{name} is being deleted; policies apply to it until it is gone"));
     }
     Ok(pod.addresses.clone())
 }
@@ -527,7 +527,7 @@ mod tests {
             "shop/db",
             "80",
             expect![[r#"
-            error: shop/job has finished, and no address is its own any more
+            error: shop/job has finished, and no longer has an address
         "#]],
         );
         check(
@@ -575,7 +575,7 @@ mod tests {
             "fd00::1",
             "80",
             expect![[r#"
-            error: no packet of TCP port 80 goes from node one to fd00::1: they have no address of one family for it
+            error: no packet of TCP port 80 goes from node one to fd00::1: they have no addresses of the same family for it
         "#]],
         );
         check(
@@ -583,7 +583,7 @@ mod tests {
             "shop/db",
             "icmpv6",
             expect![[r#"
-            error: no packet of ICMPv6 goes from node one to shop/db: they have no address of one family for it
+            error: no packet of ICMPv6 goes from node one to shop/db: they have no addresses of the same family for it
         "#]],
         );
     }

@@ -20,7 +20,7 @@ pub(super) enum Said {
     Other(Other),
 }
 
-/// An object that is passed over.
+/// An object that is ignored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Other {
     /// What it is called.
@@ -58,7 +58,7 @@ const WORKLOADS: [(&str, &str); 7] = [
 /// Finds out what an object says that it is.
 ///
 /// # Errors
-/// It is a namespace, a pod or a node of a version that is not read, and is passed over.
+/// It is a namespace, a pod or a node of a version that is not read, and is ignored.
 pub(super) fn said(object: &Value) -> Result<Said, Refused> {
     let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
     let (kind, api) = (text("kind"), text("apiVersion"));
@@ -82,7 +82,7 @@ pub(super) fn said(object: &Value) -> Result<Said, Refused> {
     Ok(said.clone())
 }
 
-/// How many objects are passed over, by what they are called.
+/// How many objects are ignored, by what they are called.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct PassedOver(BTreeMap<String, usize>);
 
@@ -170,7 +170,7 @@ mod tests {
         let why = |api: &str| said(api, "Node").unwrap_err().to_string();
         assert_eq!(
             why("v2"),
-            "a Node: refused: apiVersion: \"v2\" is not read here, v1 is; the object is passed over"
+            "a Node: refused: apiVersion: \"v2\" is not read here, v1 is; the object is ignored"
         );
         assert!(why("").contains("\"\" is not read here"));
     }

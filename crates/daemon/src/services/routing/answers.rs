@@ -76,7 +76,7 @@ impl Shared {
         }
         match target.strip_prefix(EXPLAIN).map(str::parse::<IpAddr>) {
             Some(Ok(address)) => Answer::json(&self.routing().explain(address)),
-            Some(Err(_)) => Answer::text(404, "that is no address"),
+            Some(Err(_)) => Answer::text(404, "that is not an address"),
             None => Answer::text(404, "there are /routes, /targets and /explain/ADDRESS"),
         }
     }

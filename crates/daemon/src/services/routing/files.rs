@@ -72,7 +72,7 @@ impl Disk {
             }
         };
         document::read(&text).unwrap_or_else(|error| {
-            tracing::warn!(path = %self.path.display(), %error, "the file does not count");
+            tracing::warn!(path = %self.path.display(), %error, "the file is ignored");
             Document::default()
         })
     }
@@ -242,7 +242,7 @@ impl Published {
         let sentence = |path: PathBuf| {
             let path = path.display();
             format!(
-                "{path} comes before {ours}: containerd and CRI-O attach pods by it, and not to \
+                "{path} comes before {ours}: containerd and CRI-O use it, and attach no pods to \
                  {network:?}; if nobody needs it: mv {path} {path}.disabled"
             )
         };

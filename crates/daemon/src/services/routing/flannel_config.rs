@@ -67,8 +67,8 @@ fn of_cluster(config: &config::Routing, disk: &Disk) -> Result<Config, String> {
         Ok(None) => return Err(why),
         Err(damaged) => return Err(format!("{why}; and {damaged}")),
     };
-    let read = parse(&text, "that the disk has")?;
-    tracing::warn!(why, "the configuration that was read last counts");
+    let read = parse(&text, "on the disk")?;
+    tracing::warn!(why, "the configuration that was read last is used");
     Ok(read)
 }
 

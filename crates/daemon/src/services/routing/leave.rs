@@ -31,7 +31,7 @@ pub(super) fn leave(
     forget: impl FnOnce() -> Result<(), Stop>,
 ) -> Result<(), Stop> {
     if settings.standby {
-        return Err(Stop::Print("on standby nothing was made\n".to_owned()));
+        return Err(Stop::Print("in standby the service has made nothing\n".to_owned()));
     }
     if !matches!(
         ask(&attendant::socket(roots, "routing"), "/livez", TIMEOUT),

@@ -68,7 +68,7 @@ impl Configuration {
             Err(EtcdError::Refused(why)) => Err(format!("read {key}: etcd refuses: {why}")),
             Err(EtcdError::Away(why)) => match disk.configuration() {
                 Ok(Some(text)) => {
-                    tracing::warn!(why, "etcd is away: its last known configuration counts");
+                    tracing::warn!(why, "etcd is away: its last known configuration is used");
                     Configuration::of(text, "etcd's last known configuration")
                 }
                 Ok(None) => Err(format!("read {key}: {why}")),
@@ -299,8 +299,8 @@ impl Service {
                 return false;
             }
             Heard::IsConfigured(is_so) => {
-                let other = "etcd has another one by now, which counts after a restart of the \
-                             service, as with flanneld";
+                let other = "etcd has another one by now, which takes effect after a restart of \
+                             the service, as with flanneld";
                 if !is_so {
                     tracing::warn!("flanneld's configuration: {other}");
                 }
@@ -398,7 +398,7 @@ impl Service {
         let value = flannel::lease::value(&own.node, of_flannel);
         if flannel::lease::address(value.as_bytes()) != source.addresses.v4 {
             let backend = of_flannel.backend.name();
-            let why = format!("flannel's backend {backend} does not go with the key path");
+            let why = format!("flannel's backend {backend} cannot be used with the key path");
             return self.health.needs(LEASE, Err(why));
         }
         let (key, there) = match there {
@@ -447,8 +447,8 @@ mod tests {
         ] {
             std::fs::write(&path, bad).unwrap();
             let said = format!(
-                "read {KEY}: nobody answers; and what the disk has of flanneld's configuration \
-                 does not count: {why} ({})",
+                "read {KEY}: nobody answers; and the copy of flanneld's configuration on the \
+                 disk cannot be used: {why} ({})",
                 path.display()
             );
             assert_eq!(find(), Err(said));

@@ -327,7 +327,7 @@ impl<'r> Reader<'r> {
     }
 
     fn read(&self, entry: &Entry) -> Result<(Block, Shown), String> {
-        let wrong = || format!("{} is not that of one", entry.key);
+        let wrong = || format!("{} is not a valid record", entry.key);
         match self.kind {
             Kind::Sticky => read_kept(&self.records.space, entry).ok_or_else(wrong),
             _ => {
@@ -406,7 +406,7 @@ mod tests {
         assert_eq!(change(name, record("10.60.0.64/26", "")), ["10.60.0.64/26 nobody"]);
         let older = json!({"space": "storage", "block": "10.60.0.64/26", "node": "a", "epoch": 1});
         assert_eq!(change(name, older), ["10.60.0.64/26 a []"]);
-        let spoilt = "10.60.0.64/26: blocks/storage/10.60.0.64-26 is not that of one";
+        let spoilt = "10.60.0.64/26: blocks/storage/10.60.0.64-26 is not a valid record";
         for value in [
             Value::Null,
             json!({}),
@@ -419,7 +419,7 @@ mod tests {
             assert_eq!(lines(reader.list(&all)), [spoilt]);
         }
         let bits = change("storage/10.60.0.65-26", record("10.60.0.65/26", "a"));
-        assert!(bits[0].contains("is not that of one"), "{bits:?}");
+        assert!(bits[0].contains("is not a valid record"), "{bits:?}");
         for name in ["tea", "other/10.60.0.64-26", "storage/10.60.0.64-99"] {
             assert_eq!(change(name, record("10.60.0.64/26", "a")), [""; 0], "{name}");
         }
@@ -447,7 +447,7 @@ mod tests {
         );
         assert_eq!(
             change(json!({"address": "tea"})),
-            ["10.60.0.71: sticky/storage/abc is not that of one"]
+            ["10.60.0.71: sticky/storage/abc is not a valid record"]
         );
         let gone = reader.gone(Some(&entry(Kind::Sticky, "storage/abc", Value::Null)));
         assert_eq!(lines(gone), ["10.60.0.71 nobody"]);

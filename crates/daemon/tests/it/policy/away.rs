@@ -82,7 +82,7 @@ fn policies_that_a_list_lacks_stay_until_somebody_accepts_it() {
     };
     lose(&cluster);
     wait_until("the loss to be told", || {
-        cluster.log().contains("a list of networkpolicies lacks 1 that there were")
+        cluster.log().contains("a list of networkpolicies lacks 1 that were there")
     });
     other.assert_reaches(&db, false);
     accept(&cluster);
@@ -99,7 +99,7 @@ fn policies_that_a_list_lacks_stay_until_somebody_accepts_it() {
     lose(&cluster);
     cluster.spawn();
     wait_until("the doubt to be told", || {
-        cluster.log().contains("there are 0 networkpolicies, and there were 1")
+        cluster.log().contains("there are 0 networkpolicies, but there were 1")
     });
     other.assert_reaches(&db, false);
     let late = cluster.pod("late");

@@ -40,7 +40,7 @@ fn policies_of_files_hold_for_containers() {
 
     // A file that cannot be read counts as it was.
     write(&cluster, "db.json", "{");
-    wait_until("the mistake to be told", || cluster.log().contains("what it had before counts"));
+    wait_until("the mistake to be told", || cluster.log().contains("its last content is used"));
     other.assert_reaches(&db, false);
     write(&cluster, "db.json", &in_default(allow("db", "db", &["other"])).to_string());
     wait_until("the other policy", || other.reaches(&db) && !web.reaches(&db));
@@ -150,7 +150,7 @@ metadata: {name: db}
     write(&cluster, "others.yaml", others);
     let foreign = "not enforced here: NetworkPolicy of projectcalico.org/v3";
     wait_until("the other policy to be told", || cluster.log().contains(foreign));
-    let passed_over = "others.yaml: passed over: Deployment";
+    let passed_over = "others.yaml: ignored: Deployment";
     wait_until("the other object to be told", || cluster.log().contains(passed_over));
     wait_until("the other policy to be listed", || {
         ask(&cluster, "http://netwrightd/policies").contains(foreign)

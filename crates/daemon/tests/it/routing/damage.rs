@@ -141,7 +141,7 @@ fn vm_a_record_of_nodes_that_is_damaged_does_not_count() {
         fabric.start_on(0);
         let log = fabric.nodes[0].service.as_ref().unwrap().log();
         let lines: Vec<&str> =
-            log.lines().filter(|line| line.contains("the file does not count")).collect();
+            log.lines().filter(|line| line.contains("the file is ignored")).collect();
         assert_eq!(lines.len(), number + 1, "{log}");
         assert!(lines[number].contains(why), "{why}: {log}");
         assert_eq!(objects(&fabric.nodes[0]), whole, "{why}: something went");

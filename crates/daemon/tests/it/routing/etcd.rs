@@ -417,7 +417,7 @@ fn taken_over_and_given_back(name: &str, segments: &[usize], backend: Backend) {
     flannel(&mut fabric, 0, "standby");
     fabric.start_on(0);
     wait_until("the leases", || fabric.routes(0)["standby"].to_string().contains("10.244.2.0/24"));
-    assert_eq!(fabric.leave(0, &["--uninstall"]), "on standby nothing was made\n");
+    assert_eq!(fabric.leave(0, &["--uninstall"]), "in standby the service has made nothing\n");
     before.assert_same(&Snapshot::of(&fabric.nodes[0].host));
     assert_eq!(leases(&etcd), said);
 

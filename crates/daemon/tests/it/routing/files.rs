@@ -116,8 +116,8 @@ fn a_configuration_that_comes_before_ours_is_named() {
     wait_until("it to be named", || warnings(&fabric).as_array().unwrap().len() == 1);
     let other_shown = other.display();
     let sentence = format!(
-        "{other_shown} comes before 10-pods.conflist: containerd and CRI-O attach pods by it, and not \
-         to \"pods\"; if nobody needs it: mv {other_shown} {other_shown}.disabled"
+        "{other_shown} comes before 10-pods.conflist: containerd and CRI-O use it, and attach no \
+         pods to \"pods\"; if nobody needs it: mv {other_shown} {other_shown}.disabled"
     );
     assert_eq!(warnings(&fabric)[0], *sentence);
     // It is said once, and again when it is another's.

@@ -246,7 +246,7 @@ fn taken_over_and_given_back(name: &str, segments: &[usize], backend: Backend) {
     assert!(!changes.contains("tunnel flannel"), "{table}");
     before[0].assert_same(&Snapshot::of(&fabric.nodes[0].host));
     assert_eq!(published(&api, "a"), said[0]);
-    assert_eq!(fabric.leave(0, &["--uninstall"]), "on standby nothing was made\n");
+    assert_eq!(fabric.leave(0, &["--uninstall"]), "in standby the service has made nothing\n");
     assert_eq!(published(&api, "a"), said[0]);
 
     let pings = Pings::everywhere(&fabric);
@@ -400,7 +400,7 @@ fn flannelds_configuration_is_read_from_the_cluster() {
     api.refuse();
     fabric.start_on(0);
     let log = fabric.nodes[0].service.as_ref().unwrap().log();
-    assert!(log.contains("the configuration that was read last counts"), "{log}");
+    assert!(log.contains("the configuration that was read last is used"), "{log}");
     assert_eq!(fabric.routes(0)["prefixes"], json!(["10.244.1.0/24", "fd00:244:1::/64"]));
     fabric.assert_all_reach_all();
     api.restore();

@@ -19,7 +19,7 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
             let (what, fix) = if site.host_end.no_broadcasts && family == Family::V4 {
                 ("no broadcasts, so nobody finds its hardware address", "bcast_flood on")
             } else if site.host_end.no_unknown && !is_known(host, &site) {
-                ("nothing, since the bridge is to learn nobody behind it", "learning on flood on")
+                ("nothing: the bridge neither learns nor floods there", "learning on flood on")
             } else {
                 continue;
             };

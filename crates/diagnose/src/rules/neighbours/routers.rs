@@ -108,7 +108,7 @@ fn silent(own: &Own<'_>) -> Finding {
 fn wrong(own: &Own<'_>, found: &str, mac: &str) -> Finding {
     let (address, link) = (own.address, &own.link.name);
     let says = format!(
-        "this node sends what is for its router ({address}) to {found}, and {mac} answers for it"
+        "this node sends packets for its router ({address}) to {found}, but {mac} answers for it"
     );
     Finding::error("neighbour-wrong", format!("{address} on {link}"), says)
         .at(format!("neighbour {address} dev {link} lladdr {found} PERMANENT"))
@@ -165,7 +165,7 @@ fn of_container(look: Look<'_>, given: &Given<'_>) -> Option<Finding> {
         0 => "default".to_owned(),
         _ => route.to.to_string(),
     };
-    let says = format!("{called} sends what is for {to} to {via}, and nobody on {link} has that");
+    let says = format!("{called} sends packets for {to} to {via}, which nobody on {link} has");
     let version = if via.is_ipv4() { "ip" } else { "ip -6" };
     let family = Some(family_of(*via));
     let fix = match (route.to.prefix_len(), via.is_ipv4()) {

@@ -92,7 +92,7 @@ fn forwards(host: &Namespace, link: &Link, family: Family, node: i64) -> bool {
 fn of_node(family: Family, hits: Vec<String>) -> Finding {
     let sysctl = switch(family);
     let says =
-        format!("{family} forwarding is off, so this node sends no packets of containers on");
+        format!("{family} forwarding is off, so this node does not forward packets of containers");
     let finding = Finding::error("forwarding-off", sysctl, says)
         .at(format!("{sysctl} is 0"))
         .fix(format!("sysctl -w {sysctl}=1"));
@@ -103,7 +103,7 @@ fn of_node(family: Family, hits: Vec<String>) -> Finding {
 fn by_links(family: Family, hits: Vec<String>) -> Finding {
     let sysctl = switch(family);
     let says = format!(
-        "{family} forwarding is off, and on for the links that containers use now: links that come later do not forward"
+        "{family} forwarding is off, except for the links that containers use now: links that come later will not forward"
     );
     let finding = Finding::warning("forwarding-off", sysctl, says)
         .at(format!("{sysctl} is 0"))
@@ -119,10 +119,10 @@ fn of_link(link: &str, held: Held, family: Family) -> Finding {
         _ => "what containers send to others, and the answers",
     };
     let says =
-        format!("{family} forwarding is off for {link}, so this node does not send on {what}");
+        format!("{family} forwarding is off for {link}, so this node does not forward {what}");
     let finding = Finding::error("forwarding-off", sysctl.clone(), says)
         .at(format!("{sysctl} is 0"))
-        .seen(format!("{} is on, and does not count for {link}", switch(family)))
+        .seen(format!("{} is on, but has no effect on {link}", switch(family)))
         .fix(format!("sysctl -w {sysctl}=1"));
     Finding { hits: held.hits, ..breaks(finding, family) }
 }

@@ -81,7 +81,7 @@ fn neighbours(look: Look<'_>, family: Family) -> Option<Finding> {
     let entries = entries.saturating_sub(u64::try_from(configured).unwrap_or(u64::MAX));
     let says = match Fill::of(entries, most)? {
         Fill::All => format!(
-            "the table of {family} neighbours seems to be full: then hardware addresses of others are not found any more"
+            "the table of {family} neighbours seems to be full: hardware addresses of others are then no longer found"
         ),
         Fill::Most => format!("the table of {family} neighbours is nearly full"),
     };
@@ -91,7 +91,7 @@ fn neighbours(look: Look<'_>, family: Family) -> Option<Finding> {
     Some(
         Finding::warning("neighbour-table-full", object, says)
             .seen(format!(
-                "{entries} entries of all namespaces, without those that are known to be configured, and {most} are allowed"
+                "{entries} entries in all namespaces, not counting those that are known to be configured; {most} are allowed"
             ))
             .fix(format!("sysctl -w {key}.gc_thresh3={third} {key}.gc_thresh2={second}")),
     )

@@ -263,9 +263,7 @@ fn beyond(look: Look<'_>, container: &Container, family: Family) -> Vec<Finding>
         let (says, fix) = if node_reaches {
             (
                 format!("{to} answers this node, and not {called}"),
-                format!(
-                    "look behind this node for what knows nothing of the addresses of {called}"
-                ),
+                format!("find what beyond this node has no route to the addresses of {called}"),
             )
         } else {
             (

@@ -65,7 +65,7 @@ impl Config {
     pub(super) fn warning(&self) -> Option<String> {
         let text = self.unknown_backend.as_ref()?;
         Some(format!(
-            "backend {text:?} is passed over: it is \"iptables\" or \"firewalld\", or left out"
+            "backend {text:?} is ignored: it is \"iptables\" or \"firewalld\", or left out"
         ))
     }
 }

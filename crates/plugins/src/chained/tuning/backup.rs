@@ -43,7 +43,7 @@ pub(super) fn read(path: &Path, warn: impl FnOnce(String)) -> Option<LinkValues>
         Ok(Some(bytes)) => parse(&bytes),
         Err(error) => Err(Failure::from(error).message().to_owned()),
     };
-    parsed.map_err(|reason| warn(format!("passed over backup {path:?}: {reason}"))).ok()
+    parsed.map_err(|reason| warn(format!("ignored backup {path:?}: {reason}"))).ok()
 }
 
 /// Writes a backup.

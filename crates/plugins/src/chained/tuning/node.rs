@@ -68,7 +68,7 @@ impl<'a> Node<'a> {
         match serde_json::from_value(record.data.clone()) {
             Ok(recorded) => Some((recorded, record)),
             Err(error) => {
-                self.call.warn(format_args!("passed over the record of {}: {error}", self.key));
+                self.call.warn(format_args!("ignored the record of {}: {error}", self.key));
                 None
             }
         }

@@ -248,7 +248,7 @@ fn gc_removes_only_this_networks_records_of_containers_that_are_gone() {
     // After a reboot GC may come before flanneld.
     node.sh(&format!("rm {SUBNET_ENV}"));
     let gc = of(&node, "GC", &c1).of_network().valid(&[("c1", "eth0")]).call();
-    assert!(gc.stderr().contains("passed over /var/lib/cni/flannel/torn"), "{gc:?}");
+    assert!(gc.stderr().contains("ignored /var/lib/cni/flannel/torn"), "{gc:?}");
     gc.silent();
     let left = node.sh("ls -A /var/lib/cni/flannel");
     assert_eq!(

@@ -120,7 +120,7 @@ fn files_that_make_no_sense_are_passed_over_and_removed() {
     fs::write(node.lab.path("/run/cni/tuning/c1_eth0.json"), "{\"mtu\":").unwrap();
     let answer = del(&node, &c1).call();
     assert!(
-        answer.stderr().contains("passed over backup \"/run/cni/tuning/c1_eth0.json\""),
+        answer.stderr().contains("ignored backup \"/run/cni/tuning/c1_eth0.json\""),
         "{answer:?}"
     );
     answer.silent();

@@ -23,7 +23,7 @@ impl Engine {
             None => format!("{kind} are being listed"),
         });
         let doubt = self.doubt.iter().map(|_| {
-            "the lists lack most of the policies that there were: they are listed again, or say \
+            "the lists lack most of the policies that were there: they are listed again, or run \
              `netwright policy accept`"
                 .to_owned()
         });
@@ -75,12 +75,12 @@ impl Engine {
     pub(in super::super) fn notices(&self) -> Vec<String> {
         let mut notices = Vec::new();
         if let (Some((kind, why)), true) = (self.lists.silence(), self.program().is_some()) {
-            notices.push(format!("{kind}: {why}; what was known last counts"));
+            notices.push(format!("{kind}: {why}; what was known last is used"));
         }
         let held = self.held();
         if !held.is_empty() {
             notices.push(format!(
-                "the last list lacks {}: kept until another list confirms it, or \
+                "the last list lacks {}: kept until another list confirms this, or until \
                  `netwright policy accept`",
                 held.join(", ")
             ));
@@ -155,7 +155,7 @@ impl Engine {
     /// Says what holds for an attachment.
     pub(in super::super) fn enforced(&self, owner: &Owner) -> Enforced {
         let Some(attachment) = self.records.get(&id(owner)) else {
-            let notice = "nothing is recorded of the attachment".to_owned();
+            let notice = "the attachment has no record".to_owned();
             return Enforced { known: false, notice: Some(notice) };
         };
         let own = attachment.own().iter().find(|address| self.is_closed(**address));
@@ -203,10 +203,7 @@ impl Engine {
                 Some(world) if world.claimants(address).len() == 1 => {
                     format!("{name} is not known on {network} yet, and {closed}")
                 }
-                _ => format!(
-                    "{address} is closed at {interface}: several have it, until only one of them is \
-                     left"
-                ),
+                _ => format!("{address} is closed at {interface} until only one container has it"),
             },
         }
     }
@@ -222,14 +219,14 @@ impl Engine {
         if 1 < pods.len() {
             let names: Vec<String> = pods.iter().map(|pod| pod.full_name()).collect();
             let names = names.join(" and ");
-            return format!("{address} is closed: {names} have it, until one of them is gone");
+            return format!("{address} is closed until only one of {names} has it");
         }
         match pods.first() {
             Some(pod) if self.world().namespace(&pod.namespace).is_none() => {
                 format!("namespace {} is not known: {name} is {closed}", pod.namespace)
             }
             _ if attachment.pod.is_none() => {
-                format!("the runtime names no pod: {name} is closed but for its node")
+                format!("the runtime names no pod: {name} is closed to all but its node")
             }
             _ => match self.silence() {
                 Some(why) => format!("{name} is not known yet ({why}), and {closed}"),
@@ -262,7 +259,7 @@ impl Engine {
 fn until_then(attachment: &Attachment) -> &'static str {
     match attachment.inside {
         Some(_) => "closed until then",
-        None => "closed but for its node until then",
+        None => "closed to all but its node until then",
     }
 }
 
