@@ -248,6 +248,18 @@ impl Store for Memory {
         self.change("update", Write { key: key.clone(), was, value, only_while: None })
     }
 
+    fn update_while(
+        &self,
+        key: &Key,
+        was: &Revision,
+        value: &Value,
+        (other, revision): (&Key, &Revision),
+    ) -> Result<Revision, StoreError> {
+        let (was, value) = (Some(was.clone()), Some(value.clone()));
+        let only_while = Some((other.clone(), revision.clone()));
+        self.change("update", Write { key: key.clone(), was, value, only_while })
+    }
+
     fn delete(&self, key: &Key, was: &Revision) -> Result<(), StoreError> {
         let (key, was) = (key.clone(), Some(was.clone()));
         self.change("delete", Write { key, was, value: None, only_while: None }).map(|_| ())

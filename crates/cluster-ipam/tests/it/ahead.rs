@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use netwright_cluster_ipam::Settings;
-use netwright_cluster_ipam::store::Memory;
+use netwright_cluster_ipam::record::{self, BlockId, BlockRecord};
+use netwright_cluster_ipam::store::{Fault, Kind, Memory, Store as _};
 
 use crate::support::{Hands, assign, in_blocks, node, node_with, settings};
 
@@ -103,4 +104,50 @@ fn a_machine_that_booted_since_the_copy_notices_it_too() {
     n1.tend().unwrap();
     let told = n1.take_notices().join("");
     assert!(told.contains("the store was put back to an earlier state"), "{told}");
+}
+
+/// A block that belongs to no node may have a record, which is replaced when it is taken. The store
+/// is put back between the look at the node's own record and that.
+#[test]
+fn a_free_block_is_not_taken_in_a_store_that_was_put_back_just_before() {
+    let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
+    let (view, blue) = (store.view(), in_blocks(&["10.0.0.0/28"]));
+    let n1 = node(dir.path(), &view, &clock, "n1");
+    let first = assign(&n1, &blue, "a").unwrap()[0];
+    let halves: [ipnet::IpNet; 2] = ["10.0.0.0/29", "10.0.0.8/29"].map(|net| net.parse().unwrap());
+    let block = halves.into_iter().find(|half| !half.contains(&first)).unwrap();
+    let free = BlockRecord {
+        space: "default".to_owned(),
+        block,
+        node: String::new(),
+        epoch: 0,
+        addresses: Vec::new(),
+        held: BTreeMap::new(),
+        kept: BTreeMap::new(),
+    };
+    let id = BlockId { space: free.space.clone(), block };
+    store.create(&id.key(), &record::write(&free)).unwrap();
+    let mut copy = Some(store.copy());
+    // The copy does not have its next beat.
+    clock.pass(Duration::from_secs(1));
+    n1.renew().unwrap();
+    let truth = store.clone();
+    view.misbehave(move |verb, key| {
+        if verb == "update"
+            && key.kind == Kind::Block
+            && let Some(copy) = copy.take()
+        {
+            truth.put_back_ahead(copy);
+        }
+        Fault::None
+    });
+    let refused = (0..14).find_map(|index| assign(&n1, &blue, &format!("b{index}")).err());
+    let refused = refused.expect("the block is not taken");
+    assert!(refused.retry && refused.msg.contains("was put back to an earlier state"), "{refused}");
+    for _ in 0..4 {
+        clock.pass(Duration::from_secs(11));
+        n1.tend().unwrap();
+    }
+    let address = assign(&n1, &blue, "c").unwrap()[0];
+    assert!(block.contains(&address), "it is taken once the node has compared what it has");
 }
