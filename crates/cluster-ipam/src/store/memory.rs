@@ -112,9 +112,9 @@ impl Memory {
     }
 
     /// Restores a copy as `etcdutl snapshot restore --bump-revision` does: the store's position is
-    /// beyond all that it ever had.
-    pub fn put_back_ahead(&self, copy: Copy) {
-        let ahead = self.lock().version + 1_000_000;
+    /// beyond all that it ever had, by this much.
+    pub fn put_back_ahead(&self, copy: Copy, by: u64) {
+        let ahead = self.lock().version + by;
         self.put_back(copy);
         self.lock().version = ahead;
     }
