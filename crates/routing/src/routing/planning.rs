@@ -278,7 +278,10 @@ impl Routing {
 
     /// Returns the removals of flanneld's routes: where ours stand, and, once a source has given a
     /// complete list, of peers that are gone.
-    fn flannels_routes<'a>(&self, prefixes: impl Iterator<Item = &'a IpNet>) -> Vec<Change> {
+    pub(super) fn flannels_routes<'a>(
+        &self,
+        prefixes: impl Iterator<Item = &'a IpNet>,
+    ) -> Vec<Change> {
         if self.settings.flannel.is_none() {
             return Vec::new();
         }
