@@ -151,6 +151,19 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// [`StoreError`].
     fn update(&self, key: &Key, was: &Revision, value: &Value) -> Result<Revision, StoreError>;
 
+    /// Replaces a record of this revision, if another one still has that one: see
+    /// [`Store::create_while`].
+    ///
+    /// # Errors
+    /// [`StoreError`]; [`StoreError::Conflict`] does not say which of the two it was.
+    fn update_while(
+        &self,
+        key: &Key,
+        was: &Revision,
+        value: &Value,
+        other: (&Key, &Revision),
+    ) -> Result<Revision, StoreError>;
+
     /// Removes a record of this revision.
     ///
     /// # Errors

@@ -31,6 +31,8 @@ const LOOK_AFTER: Duration = Duration::from_secs(1);
 const MOST: usize = 64;
 /// How long a client has for its question.
 const TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a client has to read the answer, which may have megabytes.
+const TIMEOUT_OF_ANSWER: Duration = Duration::from_secs(10);
 
 /// Returns the folder of the status sockets.
 pub(crate) fn folder(roots: &Roots) -> PathBuf {
@@ -156,8 +158,8 @@ fn attend(
             vec![PollFd::new(ended, PollFlags::IN), PollFd::new(hangups, PollFlags::IN)];
         ready.extend(listener.as_ref().map(|of| PollFd::new(&of.socket, PollFlags::IN)));
         let first = ready.len();
-        ready.extend(talks.iter().map(|talk| PollFd::new(&talk.stream, PollFlags::IN)));
-        let pause = pause(duties.changed.is_some(), talks.first());
+        ready.extend(talks.iter().map(|talk| PollFd::new(&talk.stream, talk.turn.waits_for())));
+        let pause = pause(duties.changed.is_some(), talks.iter().map(|talk| talk.until).min());
         match poll(&mut ready, pause.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => {
@@ -183,11 +185,11 @@ fn attend(
             reload();
         }
         let now = Instant::now();
-        let mut asks = is_ready[first..].iter();
+        let mut goes_on = is_ready[first..].iter();
         talks.retain_mut(|talk| {
-            let has_said = asks.next().is_some_and(|says| *says);
+            let is_ready = goes_on.next().is_some_and(|ready| *ready);
             // Who has asked is answered, however late it is.
-            !(has_said && hear(talk, &*duties.answer)) && now < talk.until
+            !(is_ready && go_on(talk, &*duties.answer)) && now < talk.until
         });
         if let (Some(listener), Some(true)) = (&listener, is_ready.get(2))
             && let Ok((stream, _)) = listener.socket.accept()
@@ -196,8 +198,8 @@ fn attend(
             if MOST <= talks.len() {
                 talks.remove(0);
             }
-            let incoming = Incoming::new(Kind::Request, 0);
-            talks.push(Talk { stream, incoming, until: now + TIMEOUT });
+            let turn = Turn::Asks(Incoming::new(Kind::Request, 0));
+            talks.push(Talk { stream, turn, until: now + TIMEOUT });
         }
     }
     if let Some(listener) = listener {
@@ -205,18 +207,35 @@ fn attend(
     }
 }
 
-/// A client that has not asked yet. No client that has not asked keeps another, or a signal,
+/// A client. None that has not asked, or does not read its answer, keeps another, or a signal,
 /// waiting.
 struct Talk {
     stream: UnixStream,
-    incoming: Incoming,
+    turn: Turn,
     until: Instant,
 }
 
-/// Returns how long to wait at most: until the next look at files, or until the time of the oldest
-/// client is over.
-fn pause(follows: bool, oldest: Option<&Talk>) -> Option<Timespec> {
-    let left = oldest.map(|talk| talk.until.saturating_duration_since(Instant::now()));
+/// What a client does.
+enum Turn {
+    /// It asks.
+    Asks(Incoming),
+    /// It reads the answer, of which so many bytes are written.
+    Reads { answer: Vec<u8>, written: usize },
+}
+
+impl Turn {
+    fn waits_for(&self) -> PollFlags {
+        match self {
+            Turn::Asks(_) => PollFlags::IN,
+            Turn::Reads { .. } => PollFlags::OUT,
+        }
+    }
+}
+
+/// Returns how long to wait at most: until the next look at files, or until the time of a client is
+/// over.
+fn pause(follows: bool, until: Option<Instant>) -> Option<Timespec> {
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
     let pause = match (follows.then_some(LOOK), left) {
         (Some(look), Some(left)) => Some(look.min(left)),
         (look, left) => look.or(left),
@@ -224,25 +243,39 @@ fn pause(follows: bool, oldest: Option<&Talk>) -> Option<Timespec> {
     pause.and_then(|pause| Timespec::try_from(pause).ok())
 }
 
-/// Reads what a client says, and answers once that is a question. Reports whether the client is
-/// done with.
-fn hear(talk: &mut Talk, answer: &dyn Fn(&str) -> Answer) -> bool {
-    let mut bytes = [0; 4096];
-    let asked = match talk.stream.read(&mut bytes) {
-        Ok(0) => return true,
-        Ok(count) => talk.incoming.feed(&bytes[..count]),
-        Err(error) => return error.kind() != io::ErrorKind::WouldBlock,
-    };
-    match asked {
-        Ok(Some(asked)) => {
-            if let Err(error) = exchange::reply(&talk.stream, &asked, answer) {
-                tracing::debug!(%error, "whoever asked for the status is gone");
+/// Reads what a client says, and writes of the answer what it takes now. Reports whether the client
+/// is done with.
+fn go_on(talk: &mut Talk, answer: &dyn Fn(&str) -> Answer) -> bool {
+    if let Turn::Asks(incoming) = &mut talk.turn {
+        let mut bytes = [0; 4096];
+        let asked = match talk.stream.read(&mut bytes) {
+            Ok(0) => return true,
+            Ok(count) => incoming.feed(&bytes[..count]),
+            Err(error) => return error.kind() != io::ErrorKind::WouldBlock,
+        };
+        match asked {
+            Ok(Some(asked)) => {
+                let answer = exchange::respond(&asked, answer).into_bytes();
+                talk.turn = Turn::Reads { answer, written: 0 };
+                talk.until = Instant::now() + TIMEOUT_OF_ANSWER;
             }
-            true
+            Ok(None) => return false,
+            Err(_) => return true,
         }
-        Ok(None) => false,
-        Err(_) => true,
     }
+    if let Turn::Reads { answer, written } = &mut talk.turn {
+        while *written < answer.len() {
+            match talk.stream.write(&answer[*written..]) {
+                Ok(count) => *written += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                Err(error) => {
+                    tracing::debug!(%error, "whoever asked for the status is gone");
+                    return true;
+                }
+            }
+        }
+    }
+    true
 }
 
 /// A changed configuration on its way from the thread to the service's loop.
@@ -287,21 +320,59 @@ impl Changes {
 mod tests {
     use super::*;
 
+    /// More than a socket's buffers hold.
+    const LONG: usize = 1 << 20;
+
+    fn start(path: &Path) -> Attendant {
+        let listener = Listener::open(Vec::new(), path).unwrap();
+        let answer = Box::new(|target: &str| match target {
+            "/long" => Answer::text(200, &"x".repeat(LONG)),
+            _ => Answer::verdict(None),
+        });
+        let duties = Duties { answer, reload: None, changed: None };
+        Attendant::start(Some(listener), duties, &AtomicBool::new(false)).unwrap()
+    }
+
+    fn assert_answers(path: &Path) {
+        let (status, _) = exchange::ask(path, "/readyz", Duration::from_secs(60)).unwrap();
+        assert_eq!(status, 200);
+    }
+
     /// More than are listened to: each used to be waited for, for two seconds.
     #[test]
     fn clients_that_say_nothing_keep_nobody_waiting() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
-        let listener = Listener::open(Vec::new(), &path).unwrap();
-        let answer = Box::new(|_: &str| Answer::verdict(None));
-        let duties = Duties { answer, reload: None, changed: None };
-        let attendant = Attendant::start(Some(listener), duties, &AtomicBool::new(false)).unwrap();
+        let attendant = start(&path);
         let connect = |_| UnixStream::connect(&path).unwrap();
         let silent: Vec<UnixStream> = (0..MOST * 2).map(connect).collect();
-        let (status, _) = exchange::ask(&path, "/readyz", Duration::from_secs(60)).unwrap();
-        assert_eq!(status, 200);
+        assert_answers(&path);
         drop(silent);
         drop(attendant);
         assert!(!path.exists());
+    }
+
+    /// Each used to be waited for, for two seconds, or for as long as it read a little at a time.
+    #[test]
+    fn clients_that_do_not_read_keep_nobody_waiting() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let _attendant = start(&path);
+        let ask = || {
+            let mut stream = UnixStream::connect(&path).unwrap();
+            // It may have been sent away already, as others came.
+            let _ = stream.write_all(b"GET /long HTTP/1.1\r\nHost: a\r\n\r\n");
+            stream
+        };
+        let mut slow = ask();
+        assert_answers(&path);
+        let mut said = String::new();
+        slow.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        slow.read_to_string(&mut said).unwrap();
+        let (_, body) = said.split_once("\r\n\r\n").unwrap();
+        assert_eq!(body.len(), LONG + 1, "it has the whole answer");
+        let unread: Vec<UnixStream> = (0..MOST * 2).map(|_| ask()).collect();
+        assert_answers(&path);
+        drop(unread);
     }
 }

@@ -16,8 +16,6 @@ use thiserror::Error;
 const LONGEST_ANSWER: usize = 16 << 20;
 /// What a question begins with if something is to be done.
 const POST: &str = "POST ";
-/// How long whoever asks may take to read a part of the answer.
-const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What is answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,17 +50,6 @@ impl Answer {
             Some(why) => Answer::text(503, &cni::text::one_line(why)),
         }
     }
-}
-
-/// Answers a connection's question.
-pub(crate) fn reply(
-    mut stream: &UnixStream,
-    asked: &Message,
-    answer: impl FnOnce(&str) -> Answer,
-) -> std::io::Result<()> {
-    stream.set_nonblocking(false)?;
-    stream.set_write_timeout(Some(TIMEOUT))?;
-    stream.write_all(respond(asked, answer).as_bytes())
 }
 
 /// Returns the answer to a question as it is sent.
@@ -173,7 +160,7 @@ mod tests {
                 let (mut stream, _) = listener.accept().unwrap();
                 if let Ok(asked) = receive(&mut stream, Incoming::new(Kind::Request, 0)) {
                     let no = |target: &str| Answer::verdict(Some(format!("no {target}")));
-                    let _ = reply(&stream, &asked, no);
+                    let _ = stream.write_all(respond(&asked, no).as_bytes());
                 }
             }
         });

@@ -10,5 +10,5 @@ mod error;
 mod socket;
 
 pub use errno::Errno;
-pub use error::{ExtAck, NetlinkError};
+pub use error::{ExtAck, NetlinkError, nothing_if};
 pub(crate) use socket::{Outcome, Request, Socket};

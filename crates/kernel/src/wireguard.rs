@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::IpNet;
 
-use crate::netlink::{Errno, NetlinkError, Request, Socket};
+use crate::netlink::{Errno, NetlinkError, Request, Socket, nothing_if};
 use crate::wire::{Attribute, Message, Writer};
 
 /// `linux include/uapi/linux/netlink.h` NETLINK_GENERIC.
@@ -93,10 +93,7 @@ fn family(socket: &mut Socket) -> Result<Option<u16>, NetlinkError> {
     let id = |message: &Message<'_>| {
         message.attributes(GENLMSGHDR).find(|one| one.kind == CTRL_ATTR_FAMILY_ID)?.u16()
     };
-    match socket.get(&request, id) {
-        Err(error) if error.errno() == Some(Errno::NOENT) => Ok(None),
-        found => found,
-    }
+    nothing_if(socket.get(&request, id), &[Errno::NOENT])
 }
 
 /// Reads the peers of one message.

@@ -35,6 +35,10 @@ pub const NEXTHOPS: u32 = 1 << 24;
 /// The alias of our tunnels.
 pub const ALIAS: &str = "netwright:routing";
 
+/// The device group of a tunnel of ours until it is finished: the kernel takes a group with the
+/// message that makes a link, and an alias only afterwards.
+pub const GROUP_UNFINISHED: u32 = 0x4e00_0000;
+
 /// The nftables table of routing, of family `inet`.
 pub const TABLE: &str = "netwright-routing";
 

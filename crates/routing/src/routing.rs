@@ -41,13 +41,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod failures;
 mod health;
 mod planning;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ipnet::IpNet;
 
@@ -62,9 +62,7 @@ use crate::path::{Path, Way};
 use crate::plan::{Change, ForeignRoute, Observed, Wanted};
 use crate::settings::{LinkName, Own, Settings};
 use crate::time::Time;
-
-/// How long a change that failed is left alone before it is tried again, at first and at most.
-const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+use failures::Failure;
 
 /// What is to be done, in this order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -91,9 +89,9 @@ pub enum Phase {
     Waiting(String),
     /// Peers of the disk are programmed, and no source has answered yet.
     Restoring,
-    /// The source has answered; not everything is programmed.
+    /// The source has answered; not everything is programmed, or not everything that was is gone.
     Syncing,
-    /// Everything that can be is programmed.
+    /// Everything is programmed.
     Ready,
     /// The source is silent since then. Everything stays.
     Degraded(Time),
@@ -179,6 +177,8 @@ pub struct Routing {
     /// Links of others by which nothing can be made now.
     down: BTreeSet<LinkName>,
     pub(crate) failures: BTreeMap<Key, Failure>,
+    /// Removals of others' routes that failed.
+    foreign_failures: HashMap<Change, Failure>,
     pub(crate) probes: BTreeMap<(String, Family), (Probe, Time)>,
     cut_off_since: Option<Time>,
     pub(crate) conflicts: BTreeMap<IpNet, ForeignRoute>,
@@ -197,15 +197,6 @@ pub(crate) struct FamilyPlan {
     pub(crate) prefixes: Vec<IpNet>,
     pub(crate) path: Path,
     pub(crate) mtu: Option<u32>,
-}
-
-/// A change that the kernel did not take.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Failure {
-    pub(crate) error: String,
-    pub(crate) since: Time,
-    wait: Duration,
-    again: Time,
 }
 
 impl Routing {
@@ -228,6 +219,7 @@ impl Routing {
             plans: BTreeMap::new(),
             down: BTreeSet::new(),
             failures: BTreeMap::new(),
+            foreign_failures: HashMap::new(),
             probes: BTreeMap::new(),
             cut_off_since: None,
             conflicts: BTreeMap::new(),
@@ -409,25 +401,10 @@ impl Routing {
     /// Takes that a change was made.
     pub fn done(&mut self, change: &Change) {
         self.observed.apply(change);
-        if let Some(key) = change.key() {
-            self.failures.remove(key);
-        }
-    }
-
-    /// Takes that a change failed, with the kernel's words. It is tried again later. If something
-    /// is there that was to be created, what is known of the kernel is old: [`Routing::look`].
-    ///
-    /// Returns a sentence for the log, the first time.
-    pub fn failed(&mut self, change: &Change, error: &str, now: Time) -> Option<News> {
-        let key = change.key()?;
-        let known = self.failures.get(key);
-        let wait = known.map_or(RETRY.0, |failure| (failure.wait * 2).min(RETRY.1));
-        let since = known.map_or(now, |failure| failure.since);
-        let is_new = known.is_none_or(|failure| failure.error != error);
-        let failure = Failure { error: error.to_owned(), since, wait, again: now.after(wait) };
-        self.failures.insert(key.clone(), failure);
-        let whose = self.wanted.whose(key).filter(|whose| !whose.is_empty());
-        is_new.then(|| News::warning(whose, format!("{change}: {error}")))
+        match change.key() {
+            Some(key) => self.failures.remove(key),
+            None => self.foreign_failures.remove(change),
+        };
     }
 
     /// Takes what a probe of a peer has shown.
@@ -452,6 +429,7 @@ impl Routing {
                 self.failures.remove(key);
             }
         }
+        let again: Vec<Change> = again.into_iter().chain(self.foreign_again(now)).collect();
         let known: HashSet<Change> = todo.changes.iter().cloned().collect();
         todo.changes.extend(again.into_iter().filter(|change| !known.contains(change)));
         self.judge_probes(now);
@@ -461,7 +439,8 @@ impl Routing {
     /// Returns when [`Routing::tick`] has something to do; `None`: nothing, however long it takes.
     #[must_use]
     pub fn due(&self) -> Option<Time> {
-        let retry = self.failures.values().map(|failure| failure.again).min();
+        let failures = self.failures.values().chain(self.foreign_failures.values());
+        let retry = failures.map(|failure| failure.again).min();
         let cut_off = self.cut_off_since.map(|since| since.after(condition::GRACE_PERIOD));
         [self.cluster.due(), retry, cut_off].into_iter().flatten().min()
     }

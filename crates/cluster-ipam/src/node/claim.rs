@@ -439,17 +439,25 @@ impl Node {
         result
     }
 
-    /// Creates a block's record, if this node's own record is what it wrote last.
-    fn create_block(&self, key: &Key, value: &Value, epoch: u64) -> Result<Revision, StoreError> {
+    /// Writes the record of a block that belongs to no node, if this node's own record is what it
+    /// wrote last: creates it, or replaces one of this revision.
+    fn write_claim(
+        &self,
+        key: &Key,
+        was: Option<&Revision>,
+        value: &Value,
+        epoch: u64,
+    ) -> Result<Revision, StoreError> {
         let own = node_key(&self.settings.node);
         let known = {
             let table = self.lock();
             table.revision.clone().filter(|_| table.epoch == epoch)
         };
-        match known {
-            Some(revision) => self.store.create_while(key, value, (&own, &revision)),
-            // Another thread has just found that it is not.
-            None => Err(StoreError::Conflict),
+        // Another thread may just have found that it is not.
+        let revision = known.ok_or(StoreError::Conflict)?;
+        match was {
+            None => self.store.create_while(key, value, (&own, &revision)),
+            Some(was) => self.store.update_while(key, was, value, (&own, &revision)),
         }
     }
 
@@ -463,7 +471,7 @@ impl Node {
             held: BTreeMap::new(),
             kept: BTreeMap::new(),
         };
-        let mut written = self.create_block(&id.key(), &record::write(&record), epoch);
+        let mut written = self.write_claim(&id.key(), None, &record::write(&record), epoch);
         if written == Err(StoreError::Conflict) && whose == Whose::FreeNow {
             let found = self.store.get(&id.key()).map_err(|error| away(&error))?;
             // Perhaps not the block was in the way: this node's record may not be what it wrote.
@@ -478,7 +486,8 @@ impl Node {
             });
             if let Some((was, kept)) = free_now {
                 record.kept = kept;
-                written = self.store.update(&id.key(), &was, &record::write(&record));
+                let value = record::write(&record);
+                written = self.write_claim(&id.key(), Some(&was), &value, epoch);
             }
         }
         let revision = match written {

@@ -112,9 +112,9 @@ impl Memory {
     }
 
     /// Restores a copy as `etcdutl snapshot restore --bump-revision` does: the store's position is
-    /// beyond all that it ever had.
-    pub fn put_back_ahead(&self, copy: Copy) {
-        let ahead = self.lock().version + 1_000_000;
+    /// beyond all that it ever had, by this much.
+    pub fn put_back_ahead(&self, copy: Copy, by: u64) {
+        let ahead = self.lock().version + by;
         self.put_back(copy);
         self.lock().version = ahead;
     }
@@ -246,6 +246,18 @@ impl Store for Memory {
     fn update(&self, key: &Key, was: &Revision, value: &Value) -> Result<Revision, StoreError> {
         let (was, value) = (Some(was.clone()), Some(value.clone()));
         self.change("update", Write { key: key.clone(), was, value, only_while: None })
+    }
+
+    fn update_while(
+        &self,
+        key: &Key,
+        was: &Revision,
+        value: &Value,
+        (other, revision): (&Key, &Revision),
+    ) -> Result<Revision, StoreError> {
+        let (was, value) = (Some(was.clone()), Some(value.clone()));
+        let only_while = Some((other.clone(), revision.clone()));
+        self.change("update", Write { key: key.clone(), was, value, only_while })
     }
 
     fn delete(&self, key: &Key, was: &Revision) -> Result<(), StoreError> {

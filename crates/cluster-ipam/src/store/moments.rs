@@ -4,6 +4,12 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+/// No store moves on by more than this between two answers that a process hears: it would take
+/// hours of ten thousand changes a second, and a node asks every ten seconds. A backup that is
+/// restored with a higher revision is usually put ahead by ten times as much (`etcdutl snapshot
+/// restore --bump-revision 1000000000`, as etcd's documentation has it).
+const LEAP: u64 = 100_000_000;
+
 /// A store's position.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -27,6 +33,8 @@ pub struct Moments {
 #[derive(Debug, Default)]
 struct Inner {
     newest: Option<Moment>,
+    /// This process has heard an answer: `newest` is not from long ago.
+    has_heard: bool,
     went_back: u64,
 }
 
@@ -46,13 +54,15 @@ impl Moments {
             // The request was sent before that was noticed.
             return;
         }
+        let has_heard = std::mem::replace(&mut inner.has_heard, true);
         let Some(newest) = &mut inner.newest else {
             inner.newest = Some(answer);
             return;
         };
         let other =
             !answer.store.is_empty() && !newest.store.is_empty() && answer.store != newest.store;
-        if other || answer.revision < begun.1 {
+        let leapt = has_heard && newest.revision.saturating_add(LEAP) < answer.revision;
+        if other || leapt || answer.revision < begun.1 {
             inner.newest = Some(answer);
             inner.went_back += 1;
         } else if newest.revision < answer.revision {
@@ -60,7 +70,7 @@ impl Moments {
         }
     }
 
-    /// Records the position that an earlier process saw.
+    /// Records the position that an earlier process saw, however long ago.
     pub fn remember(&self, moment: &Moment) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.newest.get_or_insert_with(|| moment.clone());
@@ -111,6 +121,33 @@ mod tests {
         let moments = Moments::default();
         moments.remember(&moment("a", 5));
         moments.heard(moments.begin(), moment("a", 4));
+        assert_eq!(moments.went_back(), 1);
+    }
+
+    #[test]
+    fn a_revision_that_leaps_tells_of_a_copy() {
+        let moments = Moments::default();
+        moments.heard(moments.begin(), moment("a", 5));
+        moments.heard(moments.begin(), moment("a", 5 + LEAP));
+        assert_eq!(moments.went_back(), 0);
+        let late = moments.begin();
+        let ahead = moment("a", 6 + 2 * LEAP);
+        moments.heard(moments.begin(), ahead.clone());
+        assert_eq!((moments.went_back(), moments.newest()), (1, Some(ahead)));
+        // Its question was sent before that.
+        moments.heard(late, moment("a", 7));
+        moments.heard(moments.begin(), moment("a", 7 + 2 * LEAP));
+        assert_eq!(moments.went_back(), 1);
+    }
+
+    /// The store may have moved on while no process was there.
+    #[test]
+    fn what_was_heard_long_ago_says_nothing_of_a_leap() {
+        let moments = Moments::default();
+        moments.remember(&moment("a", 5));
+        moments.heard(moments.begin(), moment("a", 6 + LEAP));
+        assert_eq!(moments.went_back(), 0);
+        moments.heard(moments.begin(), moment("a", 7 + 2 * LEAP));
         assert_eq!(moments.went_back(), 1);
     }
 }

@@ -94,15 +94,19 @@ impl<S: Store> Store for Sure<S> {
     }
 
     fn update(&self, key: &Key, was: &Revision, value: &Value) -> Result<Revision, StoreError> {
-        self.write(
-            key,
-            Some(was),
-            || self.inner.update(key, was, value),
-            |found| {
-                let done = same(found, value).filter(|entry| entry.revision != *was);
-                done.map(|entry| entry.revision.clone())
-            },
-        )
+        let write = || self.inner.update(key, was, value);
+        self.write(key, Some(was), write, |found| replaced(found, was, value))
+    }
+
+    fn update_while(
+        &self,
+        key: &Key,
+        was: &Revision,
+        value: &Value,
+        other: (&Key, &Revision),
+    ) -> Result<Revision, StoreError> {
+        let write = || self.inner.update_while(key, was, value, other);
+        self.write(key, Some(was), write, |found| replaced(found, was, value))
     }
 
     fn delete(&self, key: &Key, was: &Revision) -> Result<(), StoreError> {
@@ -125,6 +129,11 @@ impl<S: Store> Store for Sure<S> {
     fn is_gone(&self, node: &str) -> Result<bool, StoreError> {
         self.again(|| self.inner.is_gone(node))
     }
+}
+
+fn replaced(found: Option<&Entry>, was: &Revision, value: &Value) -> Option<Revision> {
+    let done = same(found, value).filter(|entry| entry.revision != *was);
+    done.map(|entry| entry.revision.clone())
 }
 
 fn same<'e>(found: Option<&'e Entry>, value: &Value) -> Option<&'e Entry> {
@@ -173,6 +182,27 @@ mod tests {
         let one = sure.create(&key(), &value("one")).unwrap();
         truth.land();
         assert_eq!(truth.get(&key()).unwrap().unwrap().revision, one);
+    }
+
+    #[test]
+    fn a_record_is_replaced_only_while_another_one_stays() {
+        let memory = Memory::default();
+        let (view, truth) = (memory.view(), memory.view());
+        let sure = Sure::new(view.clone(), 3);
+        let other = Key::new(Kind::Node, "other");
+        let of_other = truth.create(&other, &value("one")).unwrap();
+        let one = sure.create(&key(), &value("one")).unwrap();
+        let mut first = true;
+        view.misbehave(move |verb, _| {
+            let is_first = verb == "update" && std::mem::take(&mut first);
+            if is_first { Fault::Unanswered } else { Fault::None }
+        });
+        let two = sure.update_while(&key(), &one, &value("two"), (&other, &of_other)).unwrap();
+        assert_eq!(truth.get(&key()).unwrap().unwrap().revision, two);
+        truth.update(&other, &of_other, &value("two")).unwrap();
+        let late = sure.update_while(&key(), &two, &value("three"), (&other, &of_other));
+        assert_eq!(late, Err(StoreError::Conflict));
+        assert_eq!(truth.get(&key()).unwrap().unwrap().value, value("two"));
     }
 
     #[test]

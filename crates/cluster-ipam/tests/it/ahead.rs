@@ -1,12 +1,18 @@
 //! A store that was restored from a copy, with a higher revision than it ever had.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use netwright_cluster_ipam::Settings;
-use netwright_cluster_ipam::store::Memory;
+use netwright_cluster_ipam::record::{self, BlockId, BlockRecord};
+use netwright_cluster_ipam::store::{Fault, Kind, Memory, Store as _};
 
 use crate::support::{Hands, assign, in_blocks, node, node_with, settings};
+
+/// How far the store's position is put ahead: so little that it may have had as many changes, and
+/// as much as people do.
+const FEW: u64 = 1_000_000;
+const MANY: u64 = 1_000_000_000;
 
 /// `etcdutl snapshot restore --bump-revision`: the store's position does not go back, but each
 /// node's own record does. A node that takes a block asks for that in the same transaction.
@@ -52,7 +58,7 @@ fn put_back_with_a_higher_revision(starts_again: bool) {
         node.tend().unwrap();
         node.renew().unwrap();
     }
-    store.put_back_ahead(copy);
+    store.put_back_ahead(copy, FEW);
     // The second node needs more than it has, and is the first to request.
     let refused = (0..40).find_map(|index| match assign(&n2, &blue, &format!("d{index}")) {
         Ok(addresses) => {
@@ -84,6 +90,51 @@ fn put_back_with_a_higher_revision(starts_again: bool) {
     }
 }
 
+/// Neither node has written its own record since the copy: only the store's position tells.
+#[test]
+fn nodes_that_have_not_renewed_since_the_copy_notice_a_leap() {
+    let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
+    let [n1, n2] = ["n1", "n2"].map(|name| node(dir.path(), &store.view(), &clock, name));
+    let blue = in_blocks(&["10.0.0.0/27"]);
+    let mut given = BTreeSet::new();
+    given.extend(assign(&n1, &blue, "a").unwrap());
+    given.extend(assign(&n2, &blue, "b").unwrap());
+    let copy = store.copy();
+    // A block that the copy does not have.
+    for index in 0..8 {
+        given.extend(assign(&n1, &blue, &format!("c{index}")).unwrap());
+    }
+    assert_eq!(given.len(), 10);
+    store.put_back_ahead(copy, MANY);
+    let mut refused = None;
+    for index in 0..30 {
+        match assign(&n2, &blue, &format!("d{index}")) {
+            Ok(addresses) => assert!(given.insert(addresses[0]), "{addresses:?} again"),
+            Err(refusal) => refused = Some(refusal),
+        }
+    }
+    let refused = refused.expect("no block is taken before all have recorded theirs");
+    assert!(refused.retry && refused.msg.contains("was put back to an earlier state"), "{refused}");
+    for _ in 0..4 {
+        clock.pass(Duration::from_secs(11));
+        for node in [&n1, &n2] {
+            node.tend().unwrap();
+        }
+    }
+    for (node, of) in [(&n2, "e"), (&n1, "f")] {
+        for index in 0..30 {
+            let Ok(addresses) = assign(node, &blue, &format!("{of}{index}")) else { break };
+            assert!(given.insert(addresses[0]), "{addresses:?} again");
+        }
+    }
+    assert_eq!(given.len(), 30, "and none is lost");
+    for node in [&n1, &n2] {
+        assert!(node.lost().is_empty());
+        let told = node.take_notices().join("");
+        assert!(told.contains("the store was put back to an earlier state"), "{told}");
+    }
+}
+
 /// After a boot the disk no longer says who wrote the record; the process itself has found it.
 #[test]
 fn a_machine_that_booted_since_the_copy_notices_it_too() {
@@ -98,9 +149,55 @@ fn a_machine_that_booted_since_the_copy_notices_it_too() {
     let later = Settings { boot, run, ..settings("n1") };
     let n1 = node_with(dir.path(), &store.view(), &clock, later);
     assign(&n1, &blue, "b").unwrap();
-    store.put_back_ahead(copy);
+    store.put_back_ahead(copy, FEW);
     clock.pass(Duration::from_secs(11));
     n1.tend().unwrap();
     let told = n1.take_notices().join("");
     assert!(told.contains("the store was put back to an earlier state"), "{told}");
+}
+
+/// A block that belongs to no node may have a record, which is replaced when it is taken. The store
+/// is put back between the look at the node's own record and that.
+#[test]
+fn a_free_block_is_not_taken_in_a_store_that_was_put_back_just_before() {
+    let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
+    let (view, blue) = (store.view(), in_blocks(&["10.0.0.0/28"]));
+    let n1 = node(dir.path(), &view, &clock, "n1");
+    let first = assign(&n1, &blue, "a").unwrap()[0];
+    let halves: [ipnet::IpNet; 2] = ["10.0.0.0/29", "10.0.0.8/29"].map(|net| net.parse().unwrap());
+    let block = halves.into_iter().find(|half| !half.contains(&first)).unwrap();
+    let free = BlockRecord {
+        space: "default".to_owned(),
+        block,
+        node: String::new(),
+        epoch: 0,
+        addresses: Vec::new(),
+        held: BTreeMap::new(),
+        kept: BTreeMap::new(),
+    };
+    let id = BlockId { space: free.space.clone(), block };
+    store.create(&id.key(), &record::write(&free)).unwrap();
+    let mut copy = Some(store.copy());
+    // The copy does not have its next beat.
+    clock.pass(Duration::from_secs(1));
+    n1.renew().unwrap();
+    let truth = store.clone();
+    view.misbehave(move |verb, key| {
+        if verb == "update"
+            && key.kind == Kind::Block
+            && let Some(copy) = copy.take()
+        {
+            truth.put_back_ahead(copy, FEW);
+        }
+        Fault::None
+    });
+    let refused = (0..14).find_map(|index| assign(&n1, &blue, &format!("b{index}")).err());
+    let refused = refused.expect("the block is not taken");
+    assert!(refused.retry && refused.msg.contains("was put back to an earlier state"), "{refused}");
+    for _ in 0..4 {
+        clock.pass(Duration::from_secs(11));
+        n1.tend().unwrap();
+    }
+    let address = assign(&n1, &blue, "c").unwrap()[0];
+    assert!(block.contains(&address), "it is taken once the node has compared what it has");
 }

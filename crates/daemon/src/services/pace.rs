@@ -55,6 +55,11 @@ impl Pace {
         self.due = Some(end + interval);
     }
 
+    /// Looks at this time at the latest.
+    pub(super) fn look_by(&mut self, at: Instant) {
+        self.due = Some(self.due.map_or(at, |due| due.min(at)));
+    }
+
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.due.is_none_or(|due| due <= now)
     }
@@ -98,5 +103,10 @@ mod tests {
         assert_eq!(pace.until_due(now + 9 * second), second);
         pace.looked(now, now, Duration::ZERO, true);
         assert_eq!(pace.until_due(now), AGAIN);
+        pace.look_by(now + 2 * second);
+        assert_eq!(pace.until_due(now), AGAIN);
+        pace.looked(now, now, Duration::ZERO, false);
+        pace.look_by(now + 2 * second);
+        assert_eq!(pace.until_due(now), 2 * second);
     }
 }

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | this one | the loop |
 //! | `own_plugins` | the folders of plugins, which another package may empty |
-//! | `schedule` | how to back off from a conflict |
+//! | `schedule` | how to back off from a conflict, and who is looked at when something is silent |
 //! | `remembered` | what a runtime's damaged file said before |
 //!
 //! The kernel reports that something went away or down, here or in a container, or that the packet
@@ -17,12 +17,12 @@ mod own_plugins;
 mod remembered;
 mod schedule;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use cni::{AttachmentKey, Error, NetworkName};
+use cni::{AttachmentKey, Error};
 use cni_runtime::{Apart, Known, Presence, Repairs};
 use kernel::events::{Event, Listener};
 
@@ -38,17 +38,13 @@ use crate::health::Health;
 use crate::poll::{Interest, Poller};
 use own_plugins::OwnPlugins;
 use remembered::Remembered;
-use schedule::{Backoff, Left};
+use schedule::{Backoff, Left, Turns};
 
 /// Numbers of the descriptors that the loop waits for.
 const SIGNALS: u64 = 0;
 const EVENTS: u64 = 1;
 const SWITCH: u64 = 2;
 const CHANGES: u64 = 3;
-
-/// An attachment that takes longer waits for something: a switch or a server that is silent. Others
-/// of its network would wait for it too, each as long, so they wait for the next look instead.
-const WAITS: Duration = Duration::from_secs(2);
 
 /// Runs the service until a signal ends it.
 pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop> {
@@ -81,8 +77,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
         quarrels: Backoff::default(),
         remembered: Remembered::default(),
         host_links: BTreeSet::new(),
-        waiting: BTreeMap::new(),
-        turn: 0,
+        turns: Turns::default(),
     };
     // For what happened while no service listened.
     service.look().map_err(failed)?;
@@ -107,11 +102,7 @@ struct Service {
     remembered: Remembered,
     /// The names of attachments' links on the host, including bridges.
     host_links: BTreeSet<String>,
-    /// The attachments that waited for something when they were last looked at ([`WAITS`]), and in
-    /// which turn: they are looked at after the others, and the one of the earliest turn first.
-    waiting: BTreeMap<AttachmentKey, u64>,
-    /// How many times an attachment has waited.
-    turn: u64,
+    turns: Turns,
 }
 
 impl Service {
@@ -180,7 +171,7 @@ impl Service {
         let mut host_links = BTreeSet::new();
         let mut seen = BTreeSet::new();
         let (mut again, mut unread) = (false, Ok(()));
-        let (mut waiting, mut silent) = (BTreeMap::new(), BTreeSet::<NetworkName>::new());
+        self.turns.begin();
         for runtime in self.node.runtimes.clone() {
             let mut everything = match runtime.everything_at_paths(&self.node.roots) {
                 Ok(everything) => everything,
@@ -190,7 +181,7 @@ impl Service {
                     continue;
                 }
             };
-            everything.known.sort_by_key(|known| self.waiting.get(&known.key).copied());
+            everything.known.sort_by_key(|known| self.turns.place(&known.key));
             for known in everything.known {
                 self.health.turns();
                 let apart = known.apart(&self.node.roots);
@@ -208,19 +199,12 @@ impl Service {
                 let links = result.interfaces.iter().filter(|link| link.sandbox.is_empty());
                 host_links.extend(links.map(|link| link.name.clone()));
                 seen.insert(known.key.clone());
-                if silent.contains(&known.key.network) {
-                    again = true;
-                    if let Some(turn) = self.waiting.get(&known.key) {
-                        waiting.insert(known.key.clone(), *turn);
-                    }
-                } else {
+                if self.turns.is_its(&known.key) {
                     let called = Instant::now();
                     again |= self.look_after(&runtime, &known);
-                    if WAITS < called.elapsed() {
-                        self.turn += 1;
-                        waiting.insert(known.key.clone(), self.turn);
-                        silent.insert(known.key.network.clone());
-                    }
+                    self.turns.took(&known.key, called.elapsed());
+                } else {
+                    again = true;
                 }
                 self.remembered.note(known);
             }
@@ -230,7 +214,7 @@ impl Service {
         self.quarrels.keep(&seen);
         self.remembered.keep(&seen);
         self.host_links = host_links;
-        self.waiting = waiting;
+        self.turns.end();
         // Our own repairs cause events too; the second look is cheap, and finds what they
         // disturbed.
         let worked = processor_time().saturating_sub(worked);

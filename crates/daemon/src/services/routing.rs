@@ -115,6 +115,9 @@ const BETWEEN_WRITES: Duration = Duration::from_secs(5);
 /// together.
 const TOGETHER: Duration = Duration::from_secs(1);
 
+/// What cannot be written is tried again after this time, at first and at most.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
 /// The protocol number of UDP (RFC 768).
 const UDP: u8 = 17;
 
@@ -354,6 +357,10 @@ struct Service {
     counts: Counts,
     pace: Pace,
     filter_pace: Pace,
+    /// Forwarding, or a file for pods, could not be written since the last look began, and how long
+    /// the next one waited or waits for that ([`RETRY`]).
+    unwritten: bool,
+    wait: Option<Duration>,
     /// When the last known nodes are to be written, and when they were.
     save_at: Option<Instant>,
     saved: Option<Instant>,
@@ -431,6 +438,8 @@ impl Service {
             folders,
             pace: Pace::new(config.interval),
             filter_pace: Pace::new(config.interval),
+            unwritten: false,
+            wait: None,
             save_at: None,
             saved: None,
             looking: false,
@@ -533,9 +542,12 @@ impl Service {
     /// Learns what the source says now, and writes what follows from it for pods: a node's path may
     /// have another MTU.
     fn learn_and_publish(&mut self) {
-        match self.learn() {
-            true => self.look(),
-            false => self.publish(),
+        if self.learn() {
+            return self.look();
+        }
+        self.publish();
+        if self.unwritten {
+            self.pace.look_by(Instant::now() + RETRY.0);
         }
     }
 
@@ -674,6 +686,7 @@ impl Service {
         let (begin, worked) = (Instant::now(), processor_time());
         self.looking = true;
         self.heard = false;
+        self.unwritten = false;
         let looked = self.look_once();
         self.looking = false;
         let again = looked.is_err();
@@ -686,6 +699,11 @@ impl Service {
         }
         self.look_at_others();
         self.publish();
+        let longer = |wait: Duration| (wait * 2).min(RETRY.1);
+        self.wait = self.unwritten.then(|| self.wait.map_or(RETRY.0, longer));
+        if let Some(wait) = self.wait {
+            self.pace.look_by(Instant::now() + wait);
+        }
     }
 
     fn look_once(&mut self) -> Result<(), String> {
@@ -980,6 +998,8 @@ impl Service {
         if !changes.is_empty() {
             let _ = self.listener.only_neighbours_of(self.links.tunnels());
         }
+        let failing = self.shared.routing().failing();
+        self.health.needs("routes and tunnels", failing.map_or(Ok(()), Err));
         first
     }
 
@@ -1043,6 +1063,7 @@ impl Service {
         let done: Result<(), _> = wanted
             .map(|(_, name)| Sysctl::parse(name).and_then(|sysctl| sysctl.write_if_different("1")))
             .try_for_each(|done| done.map(drop));
+        self.unwritten |= done.is_err();
         self.health.needs("forwarding", done.map_err(|error| words(&error)));
     }
 
@@ -1097,6 +1118,7 @@ impl Service {
         }
         let written = self.published.write(&routing, &self.settings);
         drop(routing);
+        self.unwritten |= written.is_err();
         self.health.needs("files for pods", written.map_err(|error| words(&error)));
     }
 

@@ -15,6 +15,7 @@ mod paths;
 mod pings;
 mod probe;
 mod reach;
+mod refused;
 mod renumbered;
 mod size;
 mod spaces;

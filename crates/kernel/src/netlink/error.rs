@@ -173,6 +173,23 @@ impl NetlinkError {
     }
 }
 
+/// Takes an answer with one of these numbers for nothing: `None`, or an empty list. They are what
+/// the kernel answers to a question about something that does not exist.
+///
+/// # Errors
+/// All others.
+pub fn nothing_if<T: Default>(
+    found: Result<T, NetlinkError>,
+    absent: &[Errno],
+) -> Result<T, NetlinkError> {
+    match found {
+        Err(error) if error.errno().is_some_and(|errno| absent.contains(&errno)) => {
+            Ok(T::default())
+        }
+        found => found,
+    }
+}
+
 impl fmt::Display for ExtAck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.message.trim_end_matches('.'))?;
@@ -218,5 +235,22 @@ mod tests {
         assert!(error.to_string().ends_with("invalid gateway (attribute 3)"), "{error}");
         let error = refused(Some(ExtAck { missing_attribute: Some(1), ..ExtAck::default() }));
         assert!(error.to_string().ends_with("(EEXIST): (attribute 1 is missing)"), "{error}");
+    }
+
+    #[test]
+    fn only_the_numbers_that_say_so_mean_nothing() {
+        let refused = |errno| NetlinkError::Refused {
+            operation: "look up link 7".to_owned(),
+            errno,
+            ext_ack: None,
+        };
+        let absent = [Errno::NODEV, Errno::NOENT];
+        assert_eq!(nothing_if::<Option<u8>>(Err(refused(Errno::NODEV)), &absent).unwrap(), None);
+        assert!(nothing_if::<Vec<u8>>(Err(refused(Errno::NOENT)), &absent).unwrap().is_empty());
+        assert_eq!(nothing_if(Ok(Some(7)), &absent).unwrap(), Some(7));
+        let error = nothing_if::<Option<u8>>(Err(refused(Errno::PERM)), &absent).unwrap_err();
+        assert!(error.is_permission());
+        let silent = NetlinkError::TimedOut { operation: "look up link 7".to_owned(), waited_s: 5 };
+        assert!(nothing_if::<Option<u8>>(Err(silent), &absent).unwrap_err().is_unanswered());
     }
 }

@@ -14,7 +14,7 @@ use super::key::Key;
 use super::names::{Family, HookPoint, TableRef};
 use super::object::Element;
 use super::{NFGENMSG, SUBSYSTEM, msg, nfgenmsg};
-use crate::netlink::{Errno, NetlinkError, Outcome, Request, Socket};
+use crate::netlink::{Errno, NetlinkError, Outcome, Request, Socket, nothing_if};
 use crate::netns::Netns;
 use crate::wire::{Message, Writer};
 
@@ -216,7 +216,7 @@ impl NftSocket {
         let operation = format_args!("look up table {table}");
         let request =
             Request { operation: &operation, kind: msg::GET_TABLE, flags: 0, body: &body };
-        absent(self.socket.get(&request, TableInfo::decode))
+        nothing_if(self.socket.get(&request, TableInfo::decode), &[Errno::NOENT])
     }
 
     /// Looks a chain up; `None` if it or its table does not exist.
@@ -235,7 +235,7 @@ impl NftSocket {
         let operation = format_args!("look up chain {table} {chain}");
         let request =
             Request { operation: &operation, kind: msg::GET_CHAIN, flags: 0, body: &body };
-        absent(self.socket.get(&request, ChainInfo::decode))
+        nothing_if(self.socket.get(&request, ChainInfo::decode), &[Errno::NOENT])
     }
 
     /// Looks a set or map up; `None` if it or its table does not exist.
@@ -253,7 +253,7 @@ impl NftSocket {
         };
         let operation = format_args!("look up set {table} {set}");
         let request = Request { operation: &operation, kind: msg::GET_SET, flags: 0, body: &body };
-        absent(self.socket.get(&request, SetInfo::decode))
+        nothing_if(self.socket.get(&request, SetInfo::decode), &[Errno::NOENT])
     }
 
     /// Looks an element up, at the same cost whatever the size of the set; `None` if it or its set
@@ -271,8 +271,8 @@ impl NftSocket {
         let operation = format_args!("look up element {key:?} of {table} {set}");
         let request =
             Request { operation: &operation, kind: msg::GET_ELEMENT, flags: 0, body: &body };
-        let found = self.socket.get(&request, decode_elements);
-        Ok(absent(found)?.and_then(|listed| join_ranges(listed).into_iter().next()))
+        let found = nothing_if(self.socket.get(&request, decode_elements), &[Errno::NOENT])?;
+        Ok(found.and_then(|listed| join_ranges(listed).into_iter().next()))
     }
 
     /// Lists the elements of a set or map; none if it does not exist.
@@ -287,7 +287,7 @@ impl NftSocket {
         let operation = format_args!("list the elements of {table} {set}");
         let request =
             Request { operation: &operation, kind: msg::GET_ELEMENT, flags: 0, body: &body };
-        let found = empty(self.socket.dump(&request, decode_elements))?;
+        let found = nothing_if(self.socket.dump(&request, decode_elements), &[Errno::NOENT])?;
         Ok(join_ranges(found.into_iter().flatten().collect()))
     }
 
@@ -310,10 +310,7 @@ impl NftSocket {
         let request =
             Request { operation: &operation, kind: msg::GET_ELEMENT, flags: 0, body: &body };
         let found = self.socket.dump_at_most(&request, limit, Vec::len, decode_elements);
-        let (listed, more) = match found {
-            Err(error) if error.errno() == Some(Errno::NOENT) => (Vec::new(), false),
-            other => other?,
-        };
+        let (listed, more) = nothing_if(found, &[Errno::NOENT])?;
         let listed: Vec<Listed> = listed.into_iter().flatten().collect();
         let for_others = listed.iter().any(|one| matches!(one, Listed::CatchAll));
         let elements = if more { join_some_ranges(listed) } else { join_ranges(listed) };
@@ -335,10 +332,7 @@ impl NftSocket {
         let request = Request { operation: &operation, kind: msg::GET_RULE, flags: 0, body: &body };
         let decode =
             |message: &Message<'_>| RuleInfo::decode(message).filter(|rule| rule.table == *table);
-        match self.socket.dump_at_most(&request, limit, |_| 1, decode) {
-            Err(error) if error.errno() == Some(Errno::NOENT) => Ok((Vec::new(), false)),
-            other => other,
-        }
+        nothing_if(self.socket.dump_at_most(&request, limit, |_| 1, decode), &[Errno::NOENT])
     }
 
     /// Lists the rules of a chain; none if it does not exist. The cost grows with their number.
@@ -352,7 +346,7 @@ impl NftSocket {
         };
         let operation = format_args!("list the rules of {table} {chain}");
         let request = Request { operation: &operation, kind: msg::GET_RULE, flags: 0, body: &body };
-        let mut found = empty(self.socket.dump(&request, RuleInfo::decode))?;
+        let mut found = nothing_if(self.socket.dump(&request, RuleInfo::decode), &[Errno::NOENT])?;
         // Kernels before 5.11 do not filter by a chain that does not exist.
         found.retain(|rule| rule.table == *table && rule.chain == chain);
         Ok(found)
@@ -366,7 +360,7 @@ impl NftSocket {
         let body = |writer: &mut Writer| begin(writer, table);
         let operation = format_args!("list the rules of {table}");
         let request = Request { operation: &operation, kind: msg::GET_RULE, flags: 0, body: &body };
-        let mut found = empty(self.socket.dump(&request, RuleInfo::decode))?;
+        let mut found = nothing_if(self.socket.dump(&request, RuleInfo::decode), &[Errno::NOENT])?;
         found.retain(|rule| rule.table == *table);
         Ok(found)
     }
@@ -379,7 +373,7 @@ impl NftSocket {
         let body = |writer: &mut Writer| writer.raw(&nfgenmsg(family.map_or(0, Family::number), 0));
         let request =
             Request { operation: &"list chains", kind: msg::GET_CHAIN, flags: 0, body: &body };
-        empty(self.socket.dump(&request, ChainInfo::decode))
+        nothing_if(self.socket.dump(&request, ChainInfo::decode), &[Errno::NOENT])
     }
 
     /// Lists the tables of a family, or of all.
@@ -390,7 +384,7 @@ impl NftSocket {
         let body = |writer: &mut Writer| writer.raw(&nfgenmsg(family.map_or(0, Family::number), 0));
         let request =
             Request { operation: &"list tables", kind: msg::GET_TABLE, flags: 0, body: &body };
-        empty(self.socket.dump(&request, TableInfo::decode))
+        nothing_if(self.socket.dump(&request, TableInfo::decode), &[Errno::NOENT])
     }
 
     /// Lists the sets and maps of a table; none if it does not exist.
@@ -401,7 +395,7 @@ impl NftSocket {
         let body = |writer: &mut Writer| begin(writer, table);
         let operation = format_args!("list the sets of {table}");
         let request = Request { operation: &operation, kind: msg::GET_SET, flags: 0, body: &body };
-        empty(self.socket.dump(&request, SetInfo::decode))
+        nothing_if(self.socket.dump(&request, SetInfo::decode), &[Errno::NOENT])
     }
 
     /// Lists the functions at a hook, in order: nftables' base chains, and any others there.
@@ -488,18 +482,4 @@ const COMMIT: &str = "commit to nftables";
 fn begin(writer: &mut Writer, table: &TableRef) {
     writer.raw(&nfgenmsg(table.family.number(), 0));
     writer.put_text(1, &table.name);
-}
-
-fn absent<T>(found: Result<Option<T>, NetlinkError>) -> Result<Option<T>, NetlinkError> {
-    match found {
-        Err(error) if error.errno() == Some(Errno::NOENT) => Ok(None),
-        other => other,
-    }
-}
-
-fn empty<T>(found: Result<Vec<T>, NetlinkError>) -> Result<Vec<T>, NetlinkError> {
-    match found {
-        Err(error) if error.errno() == Some(Errno::NOENT) => Ok(Vec::new()),
-        other => other,
-    }
 }

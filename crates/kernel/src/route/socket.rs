@@ -12,7 +12,7 @@ use super::{
     RouteProtocol, Rule, Scope, TcHandle, TickRate, VxlanFdb, address, neighbour, nexthop, routes,
     rule, tc,
 };
-use crate::netlink::{Errno, NetlinkError, Outcome, Request, Socket};
+use crate::netlink::{Errno, NetlinkError, Outcome, Request, Socket, nothing_if};
 use crate::netns::Netns;
 use crate::wire::{self, Attribute, Message, Writer};
 
@@ -319,7 +319,7 @@ impl RouteSocket {
         let request =
             Request { operation: &operation, kind: address::RTM_GETADDR, flags: 0, body: &body };
         let found = self.socket.dump(&request, Address::decode);
-        let mut found = empty_if(found, &[Errno::NODEV])?;
+        let mut found = nothing_if(found, &[Errno::NODEV])?;
         found.retain(|address| ifindex.is_none_or(|ifindex| address.ifindex == ifindex));
         Ok(found)
     }
@@ -365,7 +365,7 @@ impl RouteSocket {
             protocol.is_none_or(|protocol| route.protocol == Some(protocol)).then_some(route)
         };
         let found = self.socket.dump(&request, decode);
-        empty_if(found, &[Errno::NOENT, Errno::NODEV])
+        nothing_if(found, &[Errno::NOENT, Errno::NODEV])
     }
 
     /// Lists nexthop objects; none if the link does not exist.
@@ -394,7 +394,7 @@ impl RouteSocket {
         let operation = format_args!("look up nexthop {id}");
         let request =
             Request { operation: &operation, kind: nexthop::RTM_GETNEXTHOP, flags: 0, body: &body };
-        none_if(self.socket.get(&request, NexthopObject::decode), &[Errno::NOENT])
+        nothing_if(self.socket.get(&request, NexthopObject::decode), &[Errno::NOENT])
     }
 
     /// Looks up the route that a packet to an address would take: its link, gateway (`None`: the
@@ -446,7 +446,7 @@ impl RouteSocket {
         let request =
             Request { operation: &operation, kind: routes::RTM_GETROUTE, flags: 0, body: &body };
         let found = self.socket.get(&request, Route::decode);
-        none_if(found, &[Errno::NETUNREACH, Errno::HOSTUNREACH])
+        nothing_if(found, &[Errno::NETUNREACH, Errno::HOSTUNREACH])
     }
 
     /// Lists the routing rules of a family.
@@ -480,7 +480,7 @@ impl RouteSocket {
             flags: 0,
             body: &body,
         };
-        let mut found = empty_if(self.socket.dump(&request, Neighbour::decode), &[Errno::NODEV])?;
+        let mut found = nothing_if(self.socket.dump(&request, Neighbour::decode), &[Errno::NODEV])?;
         found.retain(|neighbour| ifindex.is_none_or(|ifindex| neighbour.ifindex == ifindex));
         Ok(found)
     }
@@ -494,7 +494,7 @@ impl RouteSocket {
         let operation = format_args!("list the forwarding entries of port {port}");
         let request =
             Request { operation: &operation, kind: neighbour::RTM_GETNEIGH, flags: 0, body: &body };
-        let mut found = empty_if(self.socket.dump(&request, Fdb::decode), &[Errno::NODEV])?;
+        let mut found = nothing_if(self.socket.dump(&request, Fdb::decode), &[Errno::NODEV])?;
         found.retain(|entry| entry.ifindex == port);
         Ok(found)
     }
@@ -528,7 +528,7 @@ impl RouteSocket {
         let operation = format_args!("list the forwarding entries of tunnel {ifindex}");
         let request =
             Request { operation: &operation, kind: neighbour::RTM_GETNEIGH, flags: 0, body: &body };
-        let mut found = empty_if(self.socket.dump(&request, VxlanFdb::decode), &[Errno::NODEV])?;
+        let mut found = nothing_if(self.socket.dump(&request, VxlanFdb::decode), &[Errno::NODEV])?;
         found.retain(|entry| entry.ifindex == ifindex);
         Ok(found)
     }
@@ -581,7 +581,7 @@ impl RouteSocket {
             body: &body,
         };
         let found = self.socket.dump(&request, |message| QdiscInfo::decode(message, ticks));
-        empty_if(found, &[Errno::OPNOTSUPP])
+        nothing_if(found, &[Errno::OPNOTSUPP])
     }
 
     /// Returns the queueing discipline at a parent of a link; `None` if none was configured there.
@@ -610,7 +610,7 @@ impl RouteSocket {
         let found = self.socket.get(&request, |message| QdiscInfo::decode(message, ticks));
         // EINVAL: another way to say that the kernel does not show it. Newer kernels show it,
         // without a number.
-        let found = none_if(found, &[Errno::NOENT, Errno::INVAL, Errno::NODEV])?;
+        let found = nothing_if(found, &[Errno::NOENT, Errno::INVAL, Errno::NODEV])?;
         Ok(found.filter(|found| found.qdisc.handle != TcHandle::UNSPECIFIED))
     }
 
@@ -628,7 +628,7 @@ impl RouteSocket {
         let request =
             Request { operation: &operation, kind: tc::RTM_GETTFILTER, flags: 0, body: &body };
         let found = self.socket.dump(&request, FilterInfo::decode);
-        empty_if(found, &[Errno::NOENT, Errno::INVAL, Errno::NODEV])
+        nothing_if(found, &[Errno::NOENT, Errno::INVAL, Errno::NODEV])
     }
 
     fn link(
@@ -637,7 +637,7 @@ impl RouteSocket {
         body: &dyn Fn(&mut Writer),
     ) -> Result<Option<Link>, NetlinkError> {
         let request = Request { operation, kind: RTM_GETLINK, flags: 0, body };
-        none_if(self.socket.get(&request, Link::decode), &[Errno::NODEV])
+        nothing_if(self.socket.get(&request, Link::decode), &[Errno::NODEV])
     }
 
     /// Sends up to [`MAX_IN_FLIGHT`] changes and waits for all their acknowledgements.
@@ -783,24 +783,4 @@ fn encode_by_name(writer: &mut Writer, name: &str) {
     writer.raw(&header(AF_UNSPEC, 0, 0, 0));
     writer.put_text(if name.len() < 16 { ifla::IFNAME } else { ifla::ALT_IFNAME }, name);
     writer.put_u32(ifla::EXT_MASK, RTEXT_FILTER_SKIP_STATS);
-}
-
-fn none_if<T>(
-    found: Result<Option<T>, NetlinkError>,
-    absent: &[Errno],
-) -> Result<Option<T>, NetlinkError> {
-    match found {
-        Err(error) if error.errno().is_some_and(|errno| absent.contains(&errno)) => Ok(None),
-        other => other,
-    }
-}
-
-fn empty_if<T>(
-    found: Result<Vec<T>, NetlinkError>,
-    absent: &[Errno],
-) -> Result<Vec<T>, NetlinkError> {
-    match found {
-        Err(error) if error.errno().is_some_and(|errno| absent.contains(&errno)) => Ok(Vec::new()),
-        other => other,
-    }
 }

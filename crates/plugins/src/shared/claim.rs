@@ -22,7 +22,7 @@ use cni::{AttachmentKey, IpConfig, code};
 use cni_plugin::{Call, codes};
 use ipnet::IpNet;
 use kernel::living::Census;
-use kernel::netlink::{Errno, NetlinkError};
+use kernel::netlink::{Errno, NetlinkError, nothing_if};
 use kernel::route::{IpFamily, Link, Route, RouteFilter, RouteKind, RouteProtocol, RouteSocket};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -393,7 +393,7 @@ pub fn refuse_addresses_on(
     for ip in ips {
         let address = ip.addr().to_canonical();
         // The host seldom has the address, and may have thousands of others.
-        let route = or_none(host.route_to(address))?;
+        let route = nothing_if(host.route_to(address), DROPS)?;
         if route.is_none_or(|route| route.kind != RouteKind::Local) {
             continue;
         }
@@ -465,17 +465,13 @@ impl Routed {
 
     /// The entry of the routing tables that leads to an address.
     fn to(&self, host: &mut RouteSocket, address: IpAddr) -> Result<Option<Route>, NetlinkError> {
-        or_none(host.route_entry_in(self.vrf.map(|(vrf, _)| vrf), address))
+        nothing_if(host.route_entry_in(self.vrf.map(|(vrf, _)| vrf), address), DROPS)
     }
 }
 
-/// A route that drops what it leads to counts as none ([`RouteSocket::route_to`]).
-fn or_none(found: Result<Option<Route>, NetlinkError>) -> Result<Option<Route>, NetlinkError> {
-    match found {
-        Err(error) if [Some(Errno::INVAL), Some(Errno::ACCES)].contains(&error.errno()) => Ok(None),
-        found => found,
-    }
-}
+/// What the kernel answers of a route that drops what it leads to ([`RouteSocket::route_to`]). It
+/// counts as none.
+const DROPS: &[Errno] = &[Errno::INVAL, Errno::ACCES];
 
 /// Refuses addresses to which the host cannot route: the host's own; those of a subnet that the
 /// host itself is in by another link than those, where the gateway's address would be that of a

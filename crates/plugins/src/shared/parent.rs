@@ -8,7 +8,7 @@ use std::path::Path;
 use cni::code;
 use cni_plugin::codes;
 use kernel::mac::MacAddr;
-use kernel::netlink::Errno;
+use kernel::netlink::{Errno, nothing_if};
 use kernel::route::{IpFamily, Link, Route, RouteFilter, RouteSocket, TABLE_MAIN};
 use serde::Deserialize;
 
@@ -229,10 +229,7 @@ fn only(mut found: Vec<Link>, what: &str, key: &str) -> Result<Link, Failure> {
 
 /// Finds a link by name. A name that is too long belongs to no link.
 fn by_name(socket: &mut RouteSocket, name: &str) -> Result<Option<Link>, Failure> {
-    match socket.link_by_name(name) {
-        Err(error) if error.errno() == Some(Errno::RANGE) => Ok(None),
-        found => Ok(found?),
-    }
+    Ok(nothing_if(socket.link_by_name(name), &[Errno::RANGE])?)
 }
 
 fn by_index(socket: &mut RouteSocket, index: u32) -> Result<Link, Failure> {

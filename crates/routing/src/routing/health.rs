@@ -63,7 +63,8 @@ impl Routing {
         }
         let is_there = |(key, value): (&Key, &Value)| self.has(key, value);
         let all = self.looked && self.unplanned.is_empty() && self.wanted.iter().all(is_there);
-        if all { Phase::Ready } else { Phase::Syncing }
+        // What is to go, and does not, is not wanted.
+        if all && self.failing().is_none() { Phase::Ready } else { Phase::Syncing }
     }
 
     /// Returns the condition `NetworkUnavailable`; `None`: it stays as it is.

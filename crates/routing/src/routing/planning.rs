@@ -12,7 +12,7 @@ use crate::mtu;
 use crate::node::Node;
 use crate::object::{Key, METRIC, Value};
 use crate::path::{self, Choice, Hop, Path, Reachability, Way};
-use crate::plan::{self, Change, ForeignRoute};
+use crate::plan::{self, Change, ForeignRoute, Objects};
 use crate::settings::Own;
 use crate::wanted::{self, Reach};
 
@@ -44,7 +44,8 @@ impl Routing {
                 None => self.plan_gone(name, &mut keys, &mut todo),
             }
         }
-        let of_node = wanted::of_node(&self.settings, self.cluster.own(), self.native());
+        let mut of_node = wanted::of_node(&self.settings, self.cluster.own(), self.native());
+        self.keep_tunnels(&mut of_node);
         let is_new = self.wanted.keys_of("").len() != of_node.len()
             || of_node.iter().any(|(key, value)| self.wanted.get(key) != Some(value));
         if is_new {
@@ -57,6 +58,23 @@ impl Routing {
             todo.changes = self.planned(&keys.into_iter().collect());
         }
         todo
+    }
+
+    /// Keeps the tunnel over a family in which this node has no address any more, as it is: the
+    /// next address is given to the same link. Nothing goes by it until then.
+    fn keep_tunnels(&self, of_node: &mut Objects) {
+        let own = self.cluster.own();
+        for family in Family::ALL {
+            let key = Key::Tunnel { link: own.tunnels.get(family).clone() };
+            let was_ours = self.wanted.whose(&key).is_some();
+            if let Some(there) = self.observed.objects().get(&key)
+                && was_ours
+                && own.node.offers.vxlan.is_some()
+                && own.node.underlay.get(family).is_none()
+            {
+                of_node.insert(key, there.clone());
+            }
+        }
     }
 
     fn plan_peer(&mut self, node: &Node, keys: &mut Vec<Key>, todo: &mut Todo) {
@@ -122,7 +140,7 @@ impl Routing {
     }
 
     fn plan_gone(&mut self, name: &str, keys: &mut Vec<Key>, todo: &mut Todo) {
-        keys.extend(self.wanted.replace(name, plan::Objects::new()));
+        keys.extend(self.wanted.replace(name, Objects::new()));
         self.ids.release(name);
         self.unplanned.remove(name);
         for family in Family::ALL {
@@ -278,7 +296,10 @@ impl Routing {
 
     /// Returns the removals of flanneld's routes: where ours stand, and, once a source has given a
     /// complete list, of peers that are gone.
-    fn flannels_routes<'a>(&self, prefixes: impl Iterator<Item = &'a IpNet>) -> Vec<Change> {
+    pub(super) fn flannels_routes<'a>(
+        &self,
+        prefixes: impl Iterator<Item = &'a IpNet>,
+    ) -> Vec<Change> {
         if self.settings.flannel.is_none() {
             return Vec::new();
         }

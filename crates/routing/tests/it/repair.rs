@@ -3,10 +3,13 @@
 use std::collections::BTreeSet;
 
 use netwright_routing::object::{Key, Value};
-use netwright_routing::plan::Change;
-use netwright_routing::{MacAddr, Node};
+use netwright_routing::plan::{Change, ForeignRoute};
+use netwright_routing::routing::Phase;
+use netwright_routing::{MacAddr, Node, Settings};
 
-use crate::support::{Machine, NOW, Random, at, by_gateway, ip, net, node, on_link, settings};
+use crate::support::{
+    Machine, NOW, Random, at, by_gateway, flannel_settings, ip, net, node, on_link, settings,
+};
 
 fn way(address: std::net::IpAddr) -> netwright_routing::path::Way {
     let near = [ip("192.0.2.2"), ip("2001:db8::2")].contains(&address);
@@ -14,7 +17,11 @@ fn way(address: std::net::IpAddr) -> netwright_routing::path::Way {
 }
 
 fn machine() -> Machine {
-    let mut machine = Machine::start(settings(), way);
+    machine_with(settings())
+}
+
+fn machine_with(settings: Settings) -> Machine {
+    let mut machine = Machine::start(settings, way);
     let nodes: Vec<Node> = (2..6).map(|n| node(&format!("n{n}"), n)).collect();
     machine.list(&nodes);
     machine.assert_right();
@@ -185,6 +192,9 @@ fn a_change_that_fails_is_tried_again_and_told_once() {
     assert_eq!(news.node.as_deref(), Some("n5"));
     assert!(news.text.starts_with("create route 10.244.5.0/24 by nexthop 0x4e"), "{}", news.text);
     assert!(news.text.ends_with(": no buffer space available"), "{}", news.text);
+    let failing = "route 10.244.5.0/24: no buffer space available";
+    assert_eq!(machine.routing.failing().as_deref(), Some(failing));
+    assert_eq!(machine.routing.phase(), Phase::Syncing);
     assert_eq!(machine.routing.due(), Some(at(1)));
     assert_eq!(machine.routing.tick(NOW).changes, []);
     assert_eq!(machine.routing.tick(at(1)).changes, todo.changes);
@@ -192,6 +202,51 @@ fn a_change_that_fails_is_tried_again_and_told_once() {
     assert_eq!(machine.routing.due(), Some(at(3)));
     let todo = machine.routing.tick(at(3));
     machine.obey(todo);
-    assert_eq!(machine.routing.due(), None);
+    assert_eq!((machine.routing.due(), machine.routing.failing()), (None, None));
+    assert_eq!(machine.routing.phase(), Phase::Ready);
     machine.assert_right();
+}
+
+/// What is to go is not wanted, and all that is wanted is there.
+#[test]
+fn a_removal_that_fails_is_told_until_it_is_not_needed() {
+    let mut machine = machine();
+    let key = Key::Fdb { link: "nw-vxlan4".into(), mac: MacAddr([2; 6]) };
+    let value = Value::Fdb { to: ip("203.0.113.1") };
+    let todo = machine.routing.noticed(vec![(key.clone(), Some(value))]);
+    machine.routing.failed(&todo.changes[0], "operation not permitted", NOW);
+    let failing = "FDB entry 02:02:02:02:02:02 of nw-vxlan4: operation not permitted";
+    assert_eq!(machine.routing.failing().as_deref(), Some(failing));
+    assert_eq!(machine.routing.phase(), Phase::Syncing);
+    assert_eq!(machine.routing.tick(at(1)).changes, todo.changes);
+    // Somebody else removes it.
+    assert_eq!(machine.routing.noticed(vec![(key, None)]).changes, []);
+    assert_eq!(machine.routing.failing(), None);
+    assert_eq!(machine.routing.phase(), Phase::Ready);
+}
+
+#[test]
+fn a_route_of_flanneld_that_cannot_be_removed_is_tried_again() {
+    let mut machine = machine_with(flannel_settings());
+    let (prefix, error) = (net("10.244.5.0/24"), "operation not permitted");
+    let route = ForeignRoute {
+        metric: 0,
+        protocol: 3,
+        link: Some("flannel.1".into()),
+        gateway: Some(ip("10.244.5.0")),
+    };
+    machine.kernel.foreign.push((prefix, route.clone()));
+    let todo = machine.routing.foreign(prefix, vec![route.clone()]);
+    let change = Change::RemoveForeign(prefix, route);
+    assert_eq!(todo.changes, [change.clone()]);
+    let news = machine.routing.failed(&change, error, NOW).unwrap();
+    assert_eq!(news.text, format!("{change}: {error}"));
+    assert_eq!(machine.routing.failing(), Some(news.text));
+    assert_eq!(machine.routing.tick(NOW).changes, []);
+    assert_eq!(machine.routing.tick(at(1)).changes, [change.clone()]);
+    assert_eq!(machine.routing.failed(&change, error, at(1)), None);
+    assert_eq!(machine.routing.due(), Some(at(3)));
+    let todo = machine.routing.tick(at(3));
+    machine.obey(todo);
+    assert_eq!((machine.routing.due(), machine.routing.failing()), (None, None));
 }

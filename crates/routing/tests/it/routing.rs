@@ -10,7 +10,7 @@ use netwright_routing::object::{Key, METRIC, Nexthop, Tunnel, Value};
 use netwright_routing::path::{Hop, Path, Way};
 use netwright_routing::plan::ForeignRoute;
 use netwright_routing::routing::{Answer, Leaving, Phase, Probe};
-use netwright_routing::settings::{Found, Paths, PodMtu, TakenOver};
+use netwright_routing::settings::{Found, Paths, PodMtu, TakenOver, Uplink};
 use netwright_routing::show::PeerState;
 use netwright_routing::{Family, Node, Own, Routing, Settings};
 
@@ -479,6 +479,43 @@ fn an_address_of_this_node_changes_without_a_new_tunnel() {
         "{log}"
     );
     assert_eq!(log.lines().count(), 1, "{log}");
+    machine.assert_right();
+}
+
+/// This node's IPv4 address is gone before the next one is known, and its IPv6 address stays.
+#[test]
+fn a_tunnel_stays_while_its_address_is_away() {
+    let mut machine = Machine::start(settings(), |_| by_gateway());
+    machine.list(&[node("b", 2)]);
+    machine.take_log();
+    let with_v4 = |v4: Option<&str>| {
+        let uplink = |address: &str| (Uplink { name: "eth0".into(), mtu: 1500 }, ip(address));
+        let uplinks = PerFamily { v4: v4.map(uplink), v6: Some(uplink("2001:db8::1")) };
+        Own::new(&settings(), Found { uplinks, ..found() })
+    };
+    let todo = machine.routing.own(with_v4(None), at(60));
+    machine.obey(todo);
+    let log = machine.take_log();
+    assert!(!log.contains("tunnel nw-vxlan4"), "{log}");
+    let end = machine.kernel.end(net("10.244.2.0/24")).unwrap();
+    assert!(matches!(end, End::Tunnel(to, _) if to == ip("2001:db8::2")), "{end:?}");
+    machine.look();
+    machine.assert_right();
+    let todo = machine.routing.own(with_v4(Some("192.0.2.77")), at(70));
+    machine.obey(todo);
+    let log = machine.take_log();
+    assert!(log.contains("replace tunnel nw-vxlan4: VNI 1, port 8472, local 192.0.2.77"), "{log}");
+    assert!(!log.contains("create tunnel") && !log.contains("remove tunnel"), "{log}");
+    let end = machine.kernel.end(net("10.244.2.0/24")).unwrap();
+    assert!(matches!(end, End::Tunnel(to, _) if to == ip("192.0.2.2")), "{end:?}");
+    machine.assert_right();
+    // One that is gone meanwhile is not made again without an address.
+    let todo = machine.routing.own(with_v4(None), at(80));
+    machine.obey(todo);
+    machine.kernel.remove_link("nw-vxlan4");
+    machine.take_log();
+    machine.look();
+    assert_eq!(machine.take_log(), "");
     machine.assert_right();
 }
 

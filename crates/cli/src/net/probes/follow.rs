@@ -11,6 +11,8 @@
 
 mod chain;
 mod counted;
+#[cfg(test)]
+mod example;
 mod flows;
 mod judged;
 mod sockets;

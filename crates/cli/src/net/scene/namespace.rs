@@ -8,7 +8,7 @@ use std::error::Error;
 use std::net::SocketAddr;
 
 use cni::code;
-use kernel::netlink::{Errno, NetlinkError};
+use kernel::netlink::{Errno, NetlinkError, nothing_if};
 use kernel::netns::{Netns, NetnsError, within};
 use kernel::route::{IpFamily, NeighbourState, RouteFilter, RouteSocket};
 use kernel::sockets;
@@ -333,14 +333,9 @@ fn optional<T>(
     found: Result<Vec<T>, NetlinkError>,
     family: IpFamily,
 ) -> Result<Vec<T>, NetlinkError> {
-    match found {
-        Err(error)
-            if family == IpFamily::V6
-                && (error.is_unsupported() || error.errno() == Some(Errno::AFNOSUPPORT)) =>
-        {
-            Ok(Vec::new())
-        }
-        found => found,
+    match family {
+        IpFamily::V4 => found,
+        IpFamily::V6 => nothing_if(found, &[Errno::OPNOTSUPP, Errno::AFNOSUPPORT]),
     }
 }
 

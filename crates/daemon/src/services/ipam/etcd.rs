@@ -170,6 +170,17 @@ impl Store for Etcd {
         self.change(key, &was.0, &put)
     }
 
+    fn update_while(
+        &self,
+        key: &Key,
+        was: &Revision,
+        value: &Value,
+        (other, revision): (&Key, &Revision),
+    ) -> Result<Revision, StoreError> {
+        let put = json!({"request_put": {"key": name(key), "value": bytes(&value.to_string())}});
+        self.change_if(&[is_at(key, &was.0), is_at(other, &revision.0)], &put)
+    }
+
     fn went_back(&self) -> u64 {
         self.moments.went_back()
     }

@@ -295,6 +295,20 @@ impl Store for Objects {
         Ok(revision)
     }
 
+    /// As with a record that is created, the other one is read just before.
+    fn update_while(
+        &self,
+        key: &Key,
+        was: &Revision,
+        value: &Value,
+        (other, revision): (&Key, &Revision),
+    ) -> Result<Revision, StoreError> {
+        match self.get(other)? {
+            Some(found) if found.revision == *revision => self.update(key, was, value),
+            _ => Err(StoreError::Conflict),
+        }
+    }
+
     fn went_back(&self) -> u64 {
         self.moments.went_back()
     }

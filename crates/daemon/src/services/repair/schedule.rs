@@ -1,9 +1,10 @@
-//! How to back off from a program that changes things back.
+//! How to back off from a program that changes things back, and in which order attachments are
+//! looked at while something that they wait for is silent.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-use cni::AttachmentKey;
+use cni::{AttachmentKey, NetworkName};
 
 /// The same thing of an attachment is restored so often before it counts as a conflict.
 const STRIKES: u32 = 5;
@@ -16,6 +17,10 @@ const DELAYS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_sec
 
 /// After this time without a repair the counts start anew.
 const RESET_AFTER: Duration = Duration::from_secs(120);
+
+/// An attachment that takes longer waits for something: a switch or a server that is silent. Others
+/// of its network would wait for it too, each as long, so they wait for the next look instead.
+const WAITS: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]
 struct Quarrel {
@@ -111,16 +116,131 @@ impl Backoff {
     }
 }
 
+/// Whose turn it is: in one look, at most one attachment of a network waits ([`WAITS`]).
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    /// The attachments that waited when they were last looked at, and in which turn: they come after
+    /// the others, and the one of the earliest turn first.
+    waited: BTreeMap<AttachmentKey, u64>,
+    /// The same, for the next look, as far as this one has come.
+    waiting: BTreeMap<AttachmentKey, u64>,
+    /// The networks of which one has waited in this look.
+    silent: BTreeSet<NetworkName>,
+    /// How many times an attachment has waited.
+    turn: u64,
+}
+
+impl Turns {
+    /// Begins a look.
+    pub(super) fn begin(&mut self) {
+        self.waiting.clear();
+        self.silent.clear();
+    }
+
+    /// Returns the place of an attachment among those of a runtime.
+    pub(super) fn place(&self, key: &AttachmentKey) -> Option<u64> {
+        self.waited.get(key).copied()
+    }
+
+    /// Says whether it is an attachment's turn in this look. If not, it keeps its place.
+    pub(super) fn is_its(&mut self, key: &AttachmentKey) -> bool {
+        let is_its = !self.silent.contains(&key.network);
+        if let (false, Some(turn)) = (is_its, self.place(key)) {
+            self.waiting.insert(key.clone(), turn);
+        }
+        is_its
+    }
+
+    /// Notes how long it took to look at an attachment.
+    pub(super) fn took(&mut self, key: &AttachmentKey, time: Duration) {
+        if WAITS < time {
+            self.turn += 1;
+            self.waiting.insert(key.clone(), self.turn);
+            self.silent.insert(key.network.clone());
+        }
+    }
+
+    /// Ends the look, and forgets attachments that are gone.
+    pub(super) fn end(&mut self) {
+        self.waited = std::mem::take(&mut self.waiting);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn key() -> AttachmentKey {
+        key_of("n", "c1")
+    }
+
+    fn key_of(network: &str, container: &str) -> AttachmentKey {
         AttachmentKey {
-            network: "n".parse().unwrap(),
-            container_id: "c1".parse().unwrap(),
+            network: network.parse().unwrap(),
+            container_id: container.parse().unwrap(),
             ifname: "eth0".parse().unwrap(),
         }
+    }
+
+    /// Attachments in the order of the cache, each with the time that a look at it takes, and a
+    /// clock that moves with the looks.
+    struct Node {
+        attachments: Vec<(AttachmentKey, Duration)>,
+        turns: Turns,
+        clock: Duration,
+    }
+
+    impl Node {
+        /// Looks once as the service does. Returns who was looked at, and how long that took.
+        fn look(&mut self) -> (String, u64) {
+            let begin = self.clock;
+            self.turns.begin();
+            let mut all = self.attachments.clone();
+            all.sort_by_key(|(key, _)| self.turns.place(key));
+            let mut seen = Vec::new();
+            for (key, takes) in all {
+                if self.turns.is_its(&key) {
+                    self.clock += takes;
+                    self.turns.took(&key, takes);
+                    seen.push(key.container_id.to_string());
+                }
+            }
+            self.turns.end();
+            (seen.join(" "), (self.clock - begin).as_secs())
+        }
+    }
+
+    /// A switch is silent, and each attachment of its network waits for ten seconds.
+    #[test]
+    fn each_attachment_that_waits_gets_its_turn_and_no_look_waits_for_two() {
+        let waits = |name| (key_of("silent", name), Duration::from_secs(10));
+        let mut node = Node {
+            attachments: vec![waits("c1"), waits("c2"), waits("c3"), (key_of("m", "d"), WAITS)],
+            turns: Turns::default(),
+            clock: Duration::ZERO,
+        };
+        let told = |seen: &str| (seen.to_owned(), 12_u64);
+        assert_eq!(node.look(), told("c1 d"));
+        // Whoever has not waited yet comes first.
+        assert_eq!(node.look(), told("c2 d"));
+        assert_eq!(node.look(), told("c3 d"));
+        for _ in 0..3 {
+            assert_eq!(node.look(), told("d c1"));
+            assert_eq!(node.look(), told("d c2"));
+            assert_eq!(node.look(), told("d c3"));
+        }
+        // Another one comes, and one goes.
+        node.attachments.insert(0, waits("c0"));
+        node.attachments.retain(|(key, _)| key.container_id.as_str() != "c2");
+        assert_eq!(node.look(), told("c0 d"));
+        assert_eq!(node.look(), told("d c1"));
+        assert_eq!(node.look(), told("d c3"));
+        assert_eq!(node.look(), told("d c0"));
+        // The switch answers again.
+        node.attachments.iter_mut().for_each(|(_, takes)| *takes = Duration::ZERO);
+        assert_eq!(node.look(), ("d c1 c3 c0".to_owned(), 0));
+        assert_eq!(node.look(), ("c0 c1 c3 d".to_owned(), 0));
+        assert!(node.turns.waited.is_empty());
     }
 
     #[test]

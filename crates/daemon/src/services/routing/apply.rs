@@ -4,12 +4,12 @@ use ipnet::IpNet;
 use kernel::mac::MacAddr;
 use kernel::netlink::{Errno, NetlinkError};
 use kernel::route::{
-    AddressOptions, Change as Message, LinkKind, LinkSet, Neighbour, NewLink, NexthopObject,
+    AddressOptions, Change as Message, Link, LinkKind, LinkSet, Neighbour, NewLink, NexthopObject,
     NexthopWay, Route, RouteKind, RouteProtocol, RouteSocket, VxlanFdb, VxlanOptions, VxlanSet,
     is_link_local_v6,
 };
 use kernel::sysctl::Sysctl;
-use routing::object::{ALIAS, Key, METRIC, METRIC_WORST, PROTOCOL, Tunnel, Value};
+use routing::object::{ALIAS, GROUP_UNFINISHED, Key, METRIC, METRIC_WORST, PROTOCOL, Tunnel, Value};
 use routing::plan::{Change, ForeignRoute};
 
 use super::super::setup::words;
@@ -117,13 +117,16 @@ fn create_tunnel(
         mac: Some(MacAddr(tunnel.mac.0)),
         mtu: Some(tunnel.mtu),
         alias: Some(ALIAS.to_owned()),
+        // Whatever kills the service until the alias is there, the next one knows it by this.
+        group: Some(GROUP_UNFINISHED),
         ..NewLink::new(name, LinkKind::Vxlan(options))
     };
     let link = netlink.create_link(&new).map_err(|error| said(&error))?;
     let ifindex = link.index;
     links.add_tunnel(link);
     quieten(netlink, name, ifindex)?;
-    set(netlink, ifindex, LinkSet::default().up(tunnel.up))
+    let finished = LinkSet { group: Some(0), ..LinkSet::default() };
+    set(netlink, ifindex, finished.up(tunnel.up))
 }
 
 fn adjust_tunnel(
@@ -188,17 +191,23 @@ fn remove_tunnel(netlink: &mut RouteSocket, links: &mut Links, name: &str) -> Re
     Ok(())
 }
 
-/// Puts our mark on tunnels without it: those that flanneld made.
+/// Puts our mark on tunnels without it: those that flanneld made, and those that an earlier run did
+/// not finish.
 pub(super) fn mark_tunnels(netlink: &mut RouteSocket, links: &Links) -> Result<(), String> {
-    let marked = LinkSet { alias: Some(ALIAS.to_owned()), ..LinkSet::default() };
-    links.unmarked().try_for_each(|ifindex| set(netlink, ifindex, marked.clone()))
+    links.unmarked().try_for_each(|link| set(netlink, link.index, with_alias(link, ALIAS)))
 }
 
 /// Takes our mark off the tunnels that stay. Returns what went wrong.
 pub(super) fn unmark_tunnels(netlink: &mut RouteSocket, links: &Links) -> Vec<String> {
-    let unmarked = LinkSet { alias: Some(String::new()), ..LinkSet::default() };
-    let all = links.tunnels().map(|ifindex| set(netlink, ifindex, unmarked.clone()));
+    let all = links.of_tunnels().map(|link| set(netlink, link.index, with_alias(link, "")));
     all.filter_map(Result::err).collect()
+}
+
+/// Returns what gives a tunnel an alias, or takes it away. A group that somebody else has given it
+/// stays.
+fn with_alias(link: &Link, alias: &str) -> LinkSet {
+    let group = (link.group == GROUP_UNFINISHED).then_some(0);
+    LinkSet { alias: Some(alias.to_owned()), group, ..LinkSet::default() }
 }
 
 fn index(links: &Links, name: &str) -> Result<u32, String> {

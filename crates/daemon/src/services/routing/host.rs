@@ -13,7 +13,8 @@ use kernel::route::{
 };
 use routing::earlier::Pods;
 use routing::object::{
-    self, ALIAS, Key, METRIC, METRIC_WORST, NEXTHOP_FIRST, NEXTHOPS, PROTOCOL, PROTOCOL_OWN, Value,
+    self, ALIAS, GROUP_UNFINISHED, Key, METRIC, METRIC_WORST, NEXTHOP_FIRST, NEXTHOPS, PROTOCOL,
+    PROTOCOL_OWN, Value,
 };
 use routing::overlap::HostPrefix;
 use routing::path::{Hop, Way};
@@ -80,14 +81,19 @@ impl Links {
         self.tunnels.keys().copied()
     }
 
-    /// Returns the indices of our tunnels that do not have our mark.
-    pub(super) fn unmarked(&self) -> impl Iterator<Item = u32> {
-        self.by_index.values().filter(|link| self.lacks_mark(link)).map(|link| link.index)
+    /// Returns our tunnels, as they were read.
+    pub(super) fn of_tunnels(&self) -> impl Iterator<Item = &Link> {
+        self.tunnels.keys().filter_map(|index| self.by_index.get(index))
     }
 
-    /// Reports whether a link is a tunnel of ours, and no longer has our mark.
+    /// Returns those that do not have our mark, or only that of a tunnel that is being made.
+    pub(super) fn unmarked(&self) -> impl Iterator<Item = &Link> {
+        self.of_tunnels().filter(|link| !is_finished(link))
+    }
+
+    /// Reports whether a link is a tunnel of ours, and does not have our mark, or no longer.
     pub(super) fn lacks_mark(&self, link: &Link) -> bool {
-        self.tunnels.contains_key(&link.index) && !is_marked(link)
+        self.tunnels.contains_key(&link.index) && !is_finished(link)
     }
 
     /// Takes note of a tunnel that was made.
@@ -191,17 +197,21 @@ fn names_of<'a>(links: &[&'a Link]) -> BTreeSet<&'a str> {
 
 /// Reports whether a link is a tunnel of ours: by its mark, or by its name and hardware address.
 fn is_tunnel(link: &Link, own: &Own) -> bool {
+    link.vxlan.as_ref().is_some_and(|info| is_ours(link, info.options.vni, own))
+}
+
+/// Reports whether a VXLAN link with a number is ours.
+fn is_ours(link: &Link, vni: u32, own: &Own) -> bool {
     let is_named = own.tunnels.iter().any(|(_, name)| **name == *link.name);
     let mut macs = own.node.offers.vxlan.iter().flat_map(routing::node::Vxlan::macs);
     let has_mac = macs.any(|mac| link.mac.is_some_and(|of_link| of_link.0 == mac.0));
-    let has_vni = link.vxlan.as_ref().map(|info| info.options.vni)
-        == own.node.offers.vxlan.map(|vxlan| vxlan.vni);
-    // flanneld's has no mark, and others may have changed its hardware address. Ours has neither
-    // yet if the service was killed right after it made it.
+    let has_vni = own.node.offers.vxlan.is_some_and(|vxlan| vxlan.vni == vni);
+    // flanneld's has no mark, and others may have changed its hardware address.
     let is_flannels = link.name.starts_with("flannel") && has_vni;
-    let is_unfinished = link.alias.is_none() && has_vni;
-    let is_named = is_named && (has_mac || is_flannels || is_unfinished);
-    link.vxlan.is_some() && (is_marked(link) || is_named)
+    // An earlier version made its tunnel without the group, and may have been killed before it gave
+    // it the alias. The hardware address shows that only once this node is known.
+    let is_unmarked = link.alias.is_none() && has_vni;
+    is_marked(link) || (is_named && (has_mac || is_flannels || is_unmarked))
 }
 
 /// Reports whether a link is the host's end of a container's interface: plugins mark those.
@@ -210,9 +220,14 @@ fn is_of_attachment(link: &Link) -> bool {
     mark.is_some_and(|rest| rest.contains(['/', '#']))
 }
 
-/// Reports whether a link has our mark.
+/// Reports whether a link has our mark: the alias, or the group until it is finished.
 fn is_marked(link: &Link) -> bool {
-    link.alias.as_deref() == Some(ALIAS)
+    link.alias.as_deref() == Some(ALIAS) || link.group == GROUP_UNFINISHED
+}
+
+/// Reports whether a link has the alias, and not the group any more.
+fn is_finished(link: &Link) -> bool {
+    link.alias.as_deref() == Some(ALIAS) && link.group != GROUP_UNFINISHED
 }
 
 fn is_our_id(id: u32) -> bool {
@@ -489,3 +504,6 @@ pub(super) fn way(netlink: &mut RouteSocket, links: &Links, own: &Own, address: 
     let hop = Hop { link: links.name_of(link.index), mtu };
     if route.gateway.is_some() { Way::ByGateway(hop) } else { Way::OnLink(hop) }
 }
+
+#[cfg(test)]
+mod tests;

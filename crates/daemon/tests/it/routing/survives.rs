@@ -140,6 +140,13 @@ fn addresses_change(mut fabric: Fabric, tell: impl FnOnce(&Fabric, [&str; 2])) {
     fabric.assert_all_reach_all();
     let (old4, old6) = fabric.nodes[1].underlay();
     let [new4, new6] = ["192.0.2.114", "2001:db8:1::99"];
+    let numbers = || {
+        ["nw-vxlan4", "nw-vxlan6"].map(|tunnel| {
+            let show = format!("ip -o link show {tunnel} | cut -d: -f1");
+            fabric.nodes[1].host.sh(&show)
+        })
+    };
+    let before = numbers();
     fabric.nodes[1].host.sh(&format!(
         "set -e; sysctl -qw net.ipv4.conf.eth0.promote_secondaries=1
          ip addr add {new4}/26 dev eth0; ip addr add {new6}/64 dev eth0 nodad
@@ -161,6 +168,7 @@ fn addresses_change(mut fabric: Fabric, tell: impl FnOnce(&Fabric, [&str; 2])) {
     }
     fabric.assert_all_reach_all();
     wait_until("the node to be ready", || fabric.routes(1)["phase"] == "ready");
+    assert_eq!(numbers(), before, "the tunnels are the same links");
     let log = fabric.nodes[1].service.as_ref().unwrap().log();
     assert_eq!(log.matches(" ready ").count(), 1, "{log}");
 }

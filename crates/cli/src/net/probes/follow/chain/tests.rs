@@ -1,47 +1,11 @@
+use super::super::example::{NEIGHBOUR, OUT, link, node};
 use super::*;
-use scene::{Address, Container};
 
 /// The thread that sends.
 const US: u32 = 1930;
 const IDLE: u32 = 0;
 const LENGTH: u32 = 201;
 const MARK: &str = "netwright probe 0";
-
-fn link(index: u32, name: &str, kind: Option<&str>, peer: Option<u32>) -> Link {
-    Link {
-        index,
-        name: name.to_owned(),
-        kind: kind.map(str::to_owned),
-        peer,
-        // A veth's other end is in another namespace here.
-        peer_netnsid: peer.map(|_| 0),
-        ..Link::default()
-    }
-}
-
-/// Two containers on a bridge, and an uplink. Both containers' links have the same name and index.
-fn node() -> Scene {
-    let container = |id: &str, port: u32, address: &str| {
-        let address =
-            Address { address: address.parse().unwrap(), duplicate: false, tentative: false };
-        let eth0 = Link { addresses: vec![address], ..link(2, "eth0", Some("veth"), Some(port)) };
-        let inside = Namespace { links: vec![eth0], ..Namespace::default() };
-        Container { id: id.to_owned(), inside: Some(inside), ..Container::default() }
-    };
-    let mut scene = Scene {
-        containers: vec![container("c1", 5, "10.88.0.2/24"), container("c2", 6, "10.88.0.3/24")],
-        ..Scene::default()
-    };
-    scene.host.links = vec![
-        link(1, "lo", None, None),
-        link(2, "up0", None, None),
-        link(3, "up1", None, None),
-        link(4, "cni0", Some("bridge"), None),
-        link(5, "vetha", Some("veth"), Some(2)),
-        link(6, "vethb", Some("veth"), Some(2)),
-    ];
-    scene
-}
 
 fn marked() -> Event {
     event(100, US, false, What::Marked(MARK.to_owned()))
@@ -90,9 +54,6 @@ fn told(to: &str, events: &[Event]) -> Vec<String> {
     };
     hops(&node(), &sent, events).into_iter().map(show).collect()
 }
-
-const OUT: &str = "198.51.100.1";
-const NEIGHBOUR: &str = "10.88.0.3";
 
 #[test]
 fn a_packet_is_followed_to_where_it_is_dropped() {

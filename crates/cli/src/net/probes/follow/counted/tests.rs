@@ -1,49 +1,7 @@
+use super::super::example::{NEIGHBOUR, NODE, OUT, OWN, node};
 use super::*;
-use scene::{Address, Container};
 
-const OUT: &str = "198.51.100.1";
-const NEIGHBOUR: &str = "10.88.0.3";
-const OWN: &str = "10.88.0.2";
-const NODE: &str = "192.0.2.2";
 const PORT: u16 = 40_000;
-
-fn link(index: u32, name: &str, kind: Option<&str>, peer: Option<u32>, address: &str) -> Link {
-    let address =
-        address.parse().ok().map(|address| Address { address, duplicate: false, tentative: false });
-    Link {
-        index,
-        name: name.to_owned(),
-        kind: kind.map(str::to_owned),
-        peer,
-        peer_netnsid: peer.map(|_| 0),
-        addresses: address.into_iter().collect(),
-        ..Link::default()
-    }
-}
-
-/// Two containers on a bridge, and an uplink.
-fn node() -> Scene {
-    let container = |id: &str, port: u32, address: &str| {
-        let eth0 = link(2, "eth0", Some("veth"), Some(port), &format!("{address}/24"));
-        let inside = Namespace { links: vec![eth0], ..Namespace::default() };
-        Container { id: id.to_owned(), inside: Some(inside), ..Container::default() }
-    };
-    let mut scene = Scene {
-        containers: vec![container("c1", 5, OWN), container("c2", 6, NEIGHBOUR)],
-        ..Scene::default()
-    };
-    let port = |index: u32, name: &str| Link {
-        master: Some(4),
-        ..link(index, name, Some("veth"), Some(2), "")
-    };
-    scene.host.links = vec![
-        link(3, "up0", None, None, "192.0.2.2/24"),
-        link(4, "cni0", Some("bridge"), None, "10.88.0.1/24"),
-        port(5, "vetha"),
-        port(6, "vethb"),
-    ];
-    scene
-}
 
 fn flow(to: &str) -> Flow {
     Flow {

@@ -1,0 +1,71 @@
+//! Which VXLAN links are this service's tunnels.
+
+use routing::settings::Found;
+
+use super::*;
+
+/// What this node is, with an address and a UID, or right after the start.
+fn own(settings: &Settings, address: Option<&str>) -> Own {
+    let uplink = |address: &str| {
+        let uplink = Uplink { name: "eth0".into(), mtu: 1500 };
+        (uplink, address.parse().unwrap())
+    };
+    let found = Found {
+        name: "a".to_owned(),
+        uid: "uid-a".to_owned(),
+        prefixes: Vec::new(),
+        kept: Vec::new(),
+        zone: None,
+        uplinks: PerFamily { v4: address.map(uplink), v6: None },
+        taken_over: PerFamily::default(),
+    };
+    Own::new(settings, found)
+}
+
+fn settings() -> Settings {
+    Settings::new(vec!["10.244.0.0/16".parse().unwrap()])
+}
+
+fn link(name: &str, alias: Option<&str>, group: u32) -> Link {
+    let mut link = Link::default();
+    link.name = name.to_owned();
+    link.alias = alias.map(str::to_owned);
+    link.group = group;
+    link
+}
+
+/// The service may be killed after each message: the link is its own after the first one, whatever
+/// it is called and before anything is known of the node.
+#[test]
+fn a_tunnel_is_ours_from_its_first_message_on() {
+    let own = own(&settings(), None);
+    for name in ["nw-vxlan4", "flannel.1", "flannel.7"] {
+        let made = link(name, None, GROUP_UNFINISHED);
+        let with_alias = link(name, Some(ALIAS), GROUP_UNFINISHED);
+        let finished = link(name, Some(ALIAS), 0);
+        for one in [&made, &with_alias, &finished] {
+            assert!(is_ours(one, 7, &own), "{one:?}");
+        }
+        assert!(!is_finished(&made) && !is_finished(&with_alias) && is_finished(&finished));
+    }
+}
+
+#[test]
+fn a_tunnel_that_an_earlier_version_did_not_mark_is_ours_by_its_name_and_number() {
+    let own = own(&settings(), None);
+    let unmarked = link("nw-vxlan4", None, 0);
+    assert!(is_ours(&unmarked, 1, &own) && !is_finished(&unmarked));
+    assert!(!is_ours(&unmarked, 2, &own));
+    assert!(!is_ours(&link("nw-vxlan9", None, 0), 1, &own));
+    assert!(!is_ours(&link("nw-vxlan4", Some("somebody's"), 0), 1, &own));
+}
+
+#[test]
+fn a_tunnel_with_this_nodes_hardware_address_is_ours_whatever_became_of_its_mark() {
+    let own = own(&settings(), Some("192.0.2.1"));
+    let mut altered = link("nw-vxlan4", Some("somebody's"), 0);
+    assert!(!is_ours(&altered, 1, &own));
+    let mac = own.node.offers.vxlan.unwrap().mac4.unwrap();
+    altered.mac = Some(kernel::mac::MacAddr(mac.0));
+    assert!(is_ours(&altered, 1, &own));
+}

@@ -1,0 +1,57 @@
+//! What the kernel refuses, and what cannot be written.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+
+use testkit::{Place as _, Service, wait_until};
+
+use super::{Fabric, INTERVAL, Node};
+
+/// Returns what a node's service says when it is asked whether it is ready.
+fn readiness(node: &Node) -> String {
+    let Ok(mut stream) = UnixStream::connect(node.dir.join("run/agent/routing.sock")) else {
+        return String::new();
+    };
+    write!(stream, "GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut said = String::new();
+    stream.read_to_string(&mut said).unwrap();
+    said.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default()
+}
+
+/// A stranger's route has the place of one of ours, and forwarding cannot be switched on. Both are
+/// told, and both are done once they can be; that forwarding can be, no event tells.
+#[test]
+fn what_cannot_be_done_is_told_and_tried_again() {
+    testkit::require!("root");
+    let mut fabric = Fabric::new("routing-refused", &[2]);
+    fabric.flags = vec!["--path".to_owned(), "direct".to_owned()];
+    let strangers =
+        format!("10.244.2.0/24 via {} metric 2000 proto static", fabric.nodes[1].underlay().0);
+    fabric.nodes[0].host.sh(&format!("ip route add {strangers}"));
+    let sysctls = fabric.nodes[0].dir.join("sysctls");
+    for folder in ["net/ipv4", "net/ipv6/conf/all"] {
+        fs::create_dir_all(sysctls.join(folder)).unwrap();
+    }
+    fs::write(sysctls.join("net/ipv6/conf/all/forwarding"), "1\n").unwrap();
+    let mut command = fabric.routing(0);
+    command.args(INTERVAL).env("NETWRIGHT_SYSCTL_DIR", &sysctls);
+    let service = Service::start(command, &fabric.nodes[0].dir.join("log"));
+    fabric.nodes[0].service = Some(service);
+    let route = "routes and tunnels: route 10.244.2.0/24: ";
+    wait_until("both to be told", || {
+        let said = readiness(&fabric.nodes[0]);
+        said.starts_with("waiting: ") && said.contains(route) && said.contains("forwarding: ")
+    });
+    let switch = sysctls.join("net/ipv4/ip_forward");
+    fs::write(&switch, "0\n").unwrap();
+    wait_until("forwarding to be on", || fs::read_to_string(&switch).unwrap().starts_with('1'));
+    wait_until("the route alone to be told", || {
+        let said = readiness(&fabric.nodes[0]);
+        said.contains(route) && !said.contains("forwarding")
+    });
+    fabric.nodes[0].host.sh(&format!("ip route del {strangers}"));
+    wait_until("it to be ready", || readiness(&fabric.nodes[0]) == "ok\n");
+    let routes = fabric.nodes[0].host.sh("ip route show 10.244.2.0/24");
+    assert!(routes.contains("proto 78") && !routes.contains("static"), "{routes}");
+}

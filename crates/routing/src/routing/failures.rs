@@ -1,0 +1,112 @@
+//! Changes that the kernel did not take: they are told, and tried again.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use super::Routing;
+use crate::cluster::News;
+use crate::object::Key;
+use crate::plan::Change;
+use crate::time::Time;
+
+/// How long a change that failed is left alone before it is tried again, at first and at most.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// A change that the kernel did not take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) error: String,
+    pub(crate) since: Time,
+    wait: Duration,
+    pub(super) again: Time,
+}
+
+impl Failure {
+    /// Returns a failure that comes now, after an earlier one of the same change.
+    fn after(known: Option<&Failure>, error: &str, now: Time) -> Self {
+        let wait = known.map_or(RETRY.0, |failure| (failure.wait * 2).min(RETRY.1));
+        let since = known.map_or(now, |failure| failure.since);
+        Failure { error: error.to_owned(), since, wait, again: now.after(wait) }
+    }
+}
+
+impl Routing {
+    /// Takes that a change failed, with the kernel's words. It is tried again later. If something
+    /// is there that was to be created, what is known of the kernel is old: [`Routing::look`].
+    ///
+    /// Returns a sentence for the log, the first time.
+    pub fn failed(&mut self, change: &Change, error: &str, now: Time) -> Option<News> {
+        let known = match change.key() {
+            Some(key) => self.failures.get(key),
+            None => self.foreign_failures.get(change),
+        };
+        let is_new = known.is_none_or(|failure| failure.error != error);
+        let failure = Failure::after(known, error, now);
+        match change.key() {
+            Some(key) => self.failures.insert(key.clone(), failure),
+            None => self.foreign_failures.insert(change.clone(), failure),
+        };
+        let whose = change.key().and_then(|key| self.wanted.whose(key));
+        let whose = whose.filter(|whose| !whose.is_empty());
+        is_new.then(|| News::warning(whose, format!("{change}: {error}")))
+    }
+
+    /// Returns what the kernel does not take, with its words, and how many more there are. It is
+    /// tried again at [`Routing::due`].
+    #[must_use]
+    pub fn failing(&self) -> Option<String> {
+        // What was put right meanwhile, or is not wanted any more, is not tried again.
+        let is_left = |key: &Key| self.wanted.get(key) != self.observed.objects().get(key);
+        let mut ours = self.failures.iter().filter(|(key, _)| is_left(key));
+        let mut others = self.foreign_failures.iter().filter(|(change, _)| self.is_there(change));
+        let first = match ours.next() {
+            Some((key, failure)) => format!("{key}: {}", failure.error),
+            None => {
+                let (change, failure) = others.next()?;
+                format!("{change}: {}", failure.error)
+            }
+        };
+        match ours.count() + others.count() {
+            0 => Some(first),
+            more => Some(format!("{first} (and {more} more)")),
+        }
+    }
+
+    /// Returns the removals of others' routes that are tried again now, and forgets the failures of
+    /// those that are not wanted any more. None goes before ours stands.
+    pub(super) fn foreign_again(&mut self, now: Time) -> Vec<Change> {
+        let due = self.foreign_failures.iter().filter(|(_, failure)| failure.again <= now);
+        let prefixes: BTreeSet<IpNet> = due.filter_map(|(change, _)| of_foreign(change)).collect();
+        let stands = |prefix: &&IpNet| {
+            let key = Key::Route { prefix: **prefix };
+            self.wanted.get(&key).is_none_or(|value| self.has(&key, value))
+        };
+        let wanted = match &self.waiting {
+            None => self.flannels_routes(prefixes.iter().filter(stands)),
+            Some(_) => Vec::new(),
+        };
+        let is_due = |change: &Change| of_foreign(change).is_some_and(|of| prefixes.contains(&of));
+        self.foreign_failures.retain(|change, _| !is_due(change) || wanted.contains(change));
+        wanted
+    }
+
+    /// Reports whether the route of others is there that a change removes.
+    fn is_there(&self, change: &Change) -> bool {
+        match change {
+            Change::RemoveForeign(prefix, route) => {
+                self.observed.foreign.get(prefix).is_some_and(|routes| routes.contains(route))
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Returns the prefix of the route of others that a change removes.
+fn of_foreign(change: &Change) -> Option<IpNet> {
+    match change {
+        Change::RemoveForeign(prefix, _) => Some(*prefix),
+        _ => None,
+    }
+}
