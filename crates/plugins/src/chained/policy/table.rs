@@ -23,7 +23,7 @@ use crate::shared::shared_object::LOCK_TIMEOUT;
 /// # Errors
 /// Code 101 when the kernel refuses, 11 when the lock cannot be taken in time.
 pub(super) fn close(index: &Index, ends: &Ends) -> Result<(), Failure> {
-    let (_lock, mut table) = open(index)?;
+    let (mut table, _lock) = open(index)?;
     Ok(ends.close(&mut table)?)
 }
 
@@ -62,7 +62,7 @@ pub(super) fn forget(
     if ends.is_empty() {
         return Ok(Forgotten::Gone);
     }
-    let (_lock, mut table) = open(index)?;
+    let (mut table, _lock) = open(index)?;
     let others = match recorded(index, Some(key)) {
         Ok(others) => others,
         Err(illegible) => return Ok(Forgotten::Stay(illegible)),
@@ -76,7 +76,7 @@ pub(super) fn forget(
 /// # Errors
 /// As [`close`]; code 105 when a record is damaged, since it may have one of them.
 pub(super) fn sweep(index: &Index) -> Result<(), Failure> {
-    let (_lock, mut table) = open(index)?;
+    let (mut table, _lock) = open(index)?;
     let known = recorded(index, None)?;
     let there = Ends::there(&mut table)?;
     Ok(there.without(&known).forget(&mut table)?)
@@ -90,7 +90,7 @@ pub(super) fn remove_unused(index: &Index) -> Result<(), Failure> {
     if !PodsTable::open(Logging::default())?.exists()? {
         return Ok(());
     }
-    let (_lock, mut table) = open(index)?;
+    let (mut table, _lock) = open(index)?;
     let is_unused = recorded(index, None)?.is_empty();
     if is_unused { Ok(table.remove()?) } else { Ok(()) }
 }
@@ -139,9 +139,11 @@ pub(super) fn lock(index: &Index) -> Result<Lock, Failure> {
     Ok(index.lock(LOCK, LOCK_TIMEOUT)?)
 }
 
-fn open(index: &Index) -> Result<(Lock, PodsTable), Failure> {
+/// Opens the table and takes the lock, which is to be released first: to close the table may take the
+/// kernel a moment (`firewall::close`), for which the daemon would wait.
+fn open(index: &Index) -> Result<(PodsTable, Lock), Failure> {
     let table = PodsTable::open(Logging::default())?;
-    Ok((lock(index)?, table))
+    Ok((table, lock(index)?))
 }
 
 /// Lists the addresses of all attachments, but of the one that goes. The caller has the lock.
