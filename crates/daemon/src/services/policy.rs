@@ -640,6 +640,7 @@ impl Service {
             other => other,
         };
         self.close_if_missing();
+        self.close_inside_if_missing();
         self.look_at_services();
         let worked = thread_time().saturating_sub(worked);
         self.pace.looked(begin, Instant::now(), worked, done.is_err());
@@ -656,6 +657,16 @@ impl Service {
             tracing::warn!(count, "no policies are known yet: addresses of pods are closed");
         }
         self.health.needs("packet filter", closed.map(drop).map_err(|error| words(&error)));
+    }
+
+    /// Does the same for pods that are judged in their own namespaces. Nothing tells of a change there.
+    fn close_inside_if_missing(&mut self) {
+        if self.shared.engine().program().is_some() {
+            return;
+        }
+        let closed = self.filter.close_inside_if_missing(&self.shared);
+        let done = closed.map(drop).map_err(|error| words(&error));
+        self.health.needs("containers' packet filters", done);
     }
 
     fn hear_of_filter(&mut self) {
