@@ -161,6 +161,7 @@ fn inet(table: &TableRef) -> (Vec<NewChain>, Vec<NewRule>) {
         base("output", Hook::nat(HookPoint::Output, HOSTPORTS_PRIORITY)),
         base(pod_link::SOURCES, Hook::nat(HookPoint::Postrouting, BEFORE_SRCNAT)),
         base("postrouting", Hook::nat(HookPoint::Postrouting, SRCNAT)),
+        base(pod_link::INPUT, Hook::filter(HookPoint::Input, FILTER)),
         base("input", Hook::filter(HookPoint::Input, BEHIND_SRCNAT)),
         base("forward", Hook::filter(HookPoint::Forward, FILTER)),
     ];
