@@ -306,6 +306,7 @@ fn bridge(table: &TableRef) -> (Vec<NewChain>, Vec<NewRule>) {
     chains.extend([
         NewChain::base(table, "prerouting", Hook::filter(HookPoint::Prerouting, BRIDGE_FIRST)),
         NewChain::base(table, "forward", Hook::filter(HookPoint::Forward, BRIDGE_FILTER)),
+        NewChain::base(table, "output", Hook::filter(HookPoint::Output, BRIDGE_FILTER)),
     ]);
     let mut rules = vec![
         NewRule::new(table, "prerouting")

@@ -7,7 +7,7 @@
 //! | link | table | rules |
 //! |---|---|---|
 //! | routed (`ptp`) | `inet netwright` | of what is forwarded, and of what IPVS sends on, the source or the destination is the pod's; of what is for the host, the source |
-//! | port of a bridge | `bridge netwright` | the same for frames, which carry nothing but IP and ARP |
+//! | port of a bridge | `bridge netwright` | the same for frames, which carry nothing but IP and ARP; of what the host sends, the destination |
 //!
 //! Frames need more. `br_netfilter` shows the hooks of IP no packet in a frame with a tag, and a tag
 //! of VLAN 0 means nothing to who receives it. Link-local and group addresses are in no pod's
@@ -19,8 +19,11 @@
 //! apart from that by which link (`meta sdifname`).
 //!
 //! Also to the host a pod must not send as another: it might be taken for a node, whose tunnels the host
-//! believes. There link-local addresses may pass, and none. What the host itself sends meets none of
-//! this.
+//! believes. There link-local addresses may pass, and none.
+//!
+//! A pod may claim another's address, by ARP, by neighbour discovery, or as the sender of frames from its
+//! hardware address. What the host sends or forwards into a bridge goes to who claims it, so a port
+//! passes nothing of it that is for another address.
 //!
 //! A link without addresses is closed: a port passes nothing, and by a link that the host routes nothing
 //! is forwarded and nothing comes in.
@@ -151,6 +154,12 @@ pub(crate) fn bridge_rules(table: &TableRef) -> Vec<NewRule> {
     let unless = |chain, link, address, known: Set| {
         drop(rule(chain).not_in_set(&[link, address], known.name()))
     };
+    // To groups, and on the link, the host may send to every pod.
+    let from_host = |groups: [&str; 2], address, known: Set| {
+        let to_port = rule("output").in_set(&[oif], Set::PodPorts.name());
+        let to_one = groups.into_iter().fold(to_port, |rule, of| rule.not_in_net(address, net(of)));
+        drop(to_one.not_in_set(&[oif, address], known.name()))
+    };
     vec![
         // Before the bridge learns anything, and for what the host would route.
         drop(is_no_ip(from_port())),
@@ -185,6 +194,8 @@ pub(crate) fn bridge_rules(table: &TableRef) -> Vec<NewRule> {
             .returns(),
         unless(TO_POD, oif, field::ip_daddr(), Set::PortAddresses4),
         unless(TO_POD, oif, field::ip6_daddr(), Set::PortAddresses6),
+        from_host(["224.0.0.0/4", "255.255.255.255/32"], field::ip_daddr(), Set::PortAddresses4),
+        from_host(["fe80::/10", "ff00::/8"], field::ip6_daddr(), Set::PortAddresses6),
     ]
 }
 

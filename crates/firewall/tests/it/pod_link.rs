@@ -4,13 +4,16 @@
 //! known to be a good one, and does not once the links are those of pods. A packet that may pass
 //! follows each; the link keeps their order, so that nothing is waited for that does not come.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::time::Duration;
 
 use firewall::pod_link::{self, Place as Link};
+use kernel::nflog;
 use kernel::packet::{Filter, PacketSocket};
 use kernel::route::RouteSocket;
 use netwright_firewall as firewall;
+use testkit::probe::{self, Station};
 use testkit::{Container, Place, traffic};
 
 use crate::support::{Node, key};
@@ -267,6 +270,56 @@ fn a_port_passes_the_pods_own_packets_alone() {
     }
     assert_eq!(node.elements(), "");
     assert_all(true);
+}
+
+/// A pod has made the host believe that it has the address of another: what the host sends there does not
+/// come to it.
+#[test]
+fn a_port_gets_nothing_from_the_host_that_is_anothers() {
+    testkit::require!("root");
+    let node = Node::new("podclaims");
+    let station = Station::at(&node.c1);
+    let (own, others) = (["10.1.0.2", "fd00:1::2"], ["10.1.0.3", "fd00:1::3"]);
+    let [own, others] = [own, others].map(|both| BTreeSet::from(both.map(address)));
+    let claimed = mac(&node.c1, "eth0").map(|byte| format!("{byte:02x}")).join(":");
+    for other in &others {
+        node.lab.sh(&format!("ip neigh replace {other} lladdr {claimed} dev cni0 nud permanent"));
+    }
+    // Returns the destinations of such packets that arrive, until these have.
+    let hear = |last: &BTreeSet<IpAddr>, is: fn(&nflog::Packet) -> bool| {
+        let mut arrived = BTreeSet::new();
+        while !arrived.is_superset(last) {
+            assert!(probe::wait(&station.descriptors(), TIMEOUT), "{arrived:?} alone arrive");
+            station.heard(|bytes| {
+                let packet = nflog::Packet::read(bytes).filter(is);
+                arrived.extend(packet.map(|packet| packet.destination));
+            });
+        }
+        arrived
+    };
+    let arriving = || {
+        node.lab.enter(|| {
+            for to in others.iter().chain(&own) {
+                let socket = UdpSocket::bind((any(*to), 0)).unwrap();
+                socket.send_to(b"?", (*to, port(*to))).unwrap();
+            }
+        });
+        // Its own were sent last.
+        hear(&own, |packet| packet.protocol == 17)
+    };
+    assert!(arriving().is_superset(&others));
+    let plan = bridged("vc1", 2);
+    node.add(&key("n", "c1"), &plan);
+    assert_eq!(node.check(&key("n", "c1"), &plan), Vec::<String>::new());
+    assert_eq!(arriving(), own);
+    // To groups the host may send.
+    let groups = BTreeSet::from(["224.0.0.1", "ff02::1"].map(address));
+    let _ = node.lab.try_sh(
+        "ping -n -q -c 1 -W 0.1 -I cni0 224.0.0.1; ping -n -q -c 1 -W 0.1 -I cni0 ff02::1",
+    );
+    hear(&groups, |packet| matches!(packet.icmp, Some((8 | 128, _))));
+    node.remove(&key("n", "c1"), &plan);
+    assert!(arriving().is_superset(&others));
 }
 
 /// A plan without addresses, on a bridge and on a link that the host routes.
