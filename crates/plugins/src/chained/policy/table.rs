@@ -31,8 +31,8 @@ pub(super) fn close(index: &Index, ends: &Ends) -> Result<(), Failure> {
 #[derive(Debug)]
 #[must_use]
 pub(super) enum Forgotten {
-    /// They are gone, but for those that another attachment has.
-    Gone,
+    /// They are gone: these, which no other attachment has.
+    Gone(Ends),
     /// They stay: a damaged record may have one of the addresses too.
     Stay(Failure),
 }
@@ -44,7 +44,7 @@ impl Forgotten {
     /// Code 105.
     pub(super) fn required(self) -> Result<(), Failure> {
         match self {
-            Forgotten::Gone => Ok(()),
+            Forgotten::Gone(_) => Ok(()),
             Forgotten::Stay(why) => Err(why),
         }
     }
@@ -60,15 +60,16 @@ pub(super) fn forget(
     ends: &Ends,
 ) -> Result<Forgotten, Failure> {
     if ends.is_empty() {
-        return Ok(Forgotten::Gone);
+        return Ok(Forgotten::Gone(Ends::default()));
     }
     let (mut table, _lock) = open(index)?;
     let others = match recorded(index, Some(key)) {
         Ok(others) => others,
         Err(illegible) => return Ok(Forgotten::Stay(illegible)),
     };
-    ends.without(&others).forget(&mut table)?;
-    Ok(Forgotten::Gone)
+    let gone = ends.without(&others);
+    gone.forget(&mut table)?;
+    Ok(Forgotten::Gone(gone))
 }
 
 /// Removes the verdicts of addresses that no attachment has.
@@ -120,7 +121,7 @@ pub(super) fn without_verdict(ends: &Ends) -> Result<Option<Vec<IpAddr>>, Failur
 /// when the records are listed next.
 pub(super) fn note(call: &Call<'_>, done: Result<Forgotten, Failure>, failures: &mut Failures) {
     let stays = match done {
-        Ok(Forgotten::Gone) => return,
+        Ok(Forgotten::Gone(_)) => return,
         Ok(Forgotten::Stay(why)) => why,
         Err(busy) if busy.code() == code::TRY_AGAIN_LATER => busy,
         Err(failure) => {
