@@ -161,6 +161,7 @@ fn inet(table: &TableRef) -> (Vec<NewChain>, Vec<NewRule>) {
         base("output", Hook::nat(HookPoint::Output, HOSTPORTS_PRIORITY)),
         base(pod_link::SOURCES, Hook::nat(HookPoint::Postrouting, BEFORE_SRCNAT)),
         base("postrouting", Hook::nat(HookPoint::Postrouting, SRCNAT)),
+        base(pod_link::INPUT, Hook::filter(HookPoint::Input, FILTER)),
         base("input", Hook::filter(HookPoint::Input, BEHIND_SRCNAT)),
         base("forward", Hook::filter(HookPoint::Forward, FILTER)),
     ];
@@ -305,6 +306,7 @@ fn bridge(table: &TableRef) -> (Vec<NewChain>, Vec<NewRule>) {
     chains.extend([
         NewChain::base(table, "prerouting", Hook::filter(HookPoint::Prerouting, BRIDGE_FIRST)),
         NewChain::base(table, "forward", Hook::filter(HookPoint::Forward, BRIDGE_FILTER)),
+        NewChain::base(table, "output", Hook::filter(HookPoint::Output, BRIDGE_FILTER)),
     ]);
     let mut rules = vec![
         NewRule::new(table, "prerouting")

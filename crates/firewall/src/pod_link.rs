@@ -6,8 +6,8 @@
 //!
 //! | link | table | rules |
 //! |---|---|---|
-//! | routed (`ptp`) | `inet netwright` | of what is forwarded, and of what IPVS sends on, the source or the destination is the pod's |
-//! | port of a bridge | `bridge netwright` | the same for frames, which carry nothing but IP and ARP |
+//! | routed (`ptp`) | `inet netwright` | of what is forwarded, and of what IPVS sends on, the source or the destination is the pod's; of what is for the host, the source |
+//! | port of a bridge | `bridge netwright` | the same for frames, which carry nothing but IP and ARP; of what the host sends, the destination |
 //!
 //! Frames need more. `br_netfilter` shows the hooks of IP no packet in a frame with a tag, and a tag
 //! of VLAN 0 means nothing to who receives it. Link-local and group addresses are in no pod's
@@ -18,10 +18,15 @@
 //! A routed link may be in a VRF. What is forwarded has come in by the VRF then, and the kernel says
 //! apart from that by which link (`meta sdifname`).
 //!
-//! What the host itself sends and receives meets none of this, but for frames from another address.
+//! Also to the host a pod must not send as another: it might be taken for a node, whose tunnels the host
+//! believes. There link-local addresses may pass, and none.
 //!
-//! A link without addresses is closed: a port passes nothing, and nothing is forwarded by a link that
-//! the host routes.
+//! A pod may claim another's address, by ARP, by neighbour discovery, or as the sender of frames from its
+//! hardware address. What the host sends or forwards into a bridge goes to who claims it, so a port
+//! passes nothing of it that is for another address.
+//!
+//! A link without addresses is closed: a port passes nothing, and by a link that the host routes nothing
+//! is forwarded and nothing comes in.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -67,6 +72,9 @@ const DHCP_CLIENT: u16 = 68;
 
 /// The chain of `inet netwright` that sees what IPVS sends on.
 pub(crate) const SOURCES: &str = "pod_sources";
+/// The chain that sees what is for the host, before the answers to what it had translated get another
+/// source.
+pub(crate) const INPUT: &str = "pod_input";
 const FROM_POD: &str = "from_pod";
 const TO_POD: &str = "to_pod";
 
@@ -88,7 +96,7 @@ pub fn plan(host_ifname: &str, place: Place, addresses: &[IpAddr]) -> Plan {
     plan
 }
 
-/// Returns the rules of `inet netwright`. They come first in its chain `forward`.
+/// Returns the rules of `inet netwright`. Those of what is forwarded come first in its chain `forward`.
 ///
 /// What IPVS sends on is not forwarded, and only at the hook postrouting is seen by which link it
 /// came in. A chain of translations sees the first packet of each flow there, so this costs the
@@ -113,7 +121,23 @@ pub(crate) fn inet_rules(table: &TableRef) -> Vec<NewRule> {
             .counter()
             .drop()
     });
-    drops.collect()
+    drops.chain([iif, vrf].into_iter().flat_map(|link| input_rules(table, link))).collect()
+}
+
+/// Returns those of what comes in for the host by a link.
+fn input_rules(table: &TableRef, link: field::Field) -> [NewRule; 2] {
+    let rule = || NewRule::new(table, INPUT).in_set(&[link], Set::PodLinks.name());
+    let (source, source6) = (field::ip_saddr(), field::ip6_saddr());
+    let rules = [
+        rule()
+            .is_not(source, IpAddr::V4(Ipv4Addr::UNSPECIFIED))
+            .not_in_set(&[link, source], Set::PodAddresses4.name()),
+        rule()
+            .not_in_net(source6, net("fe80::/10"))
+            .is_not(source6, IpAddr::V6(Ipv6Addr::UNSPECIFIED))
+            .not_in_set(&[link, source6], Set::PodAddresses6.name()),
+    ];
+    rules.map(|rule| rule.counter().drop())
 }
 
 /// Returns the chains of `bridge netwright` besides its base chains.
@@ -129,6 +153,12 @@ pub(crate) fn bridge_rules(table: &TableRef) -> Vec<NewRule> {
     let drop = |rule: NewRule| rule.counter().drop();
     let unless = |chain, link, address, known: Set| {
         drop(rule(chain).not_in_set(&[link, address], known.name()))
+    };
+    // To groups, and on the link, the host may send to every pod.
+    let from_host = |groups: [&str; 2], address, known: Set| {
+        let to_port = rule("output").in_set(&[oif], Set::PodPorts.name());
+        let to_one = groups.into_iter().fold(to_port, |rule, of| rule.not_in_net(address, net(of)));
+        drop(to_one.not_in_set(&[oif, address], known.name()))
     };
     vec![
         // Before the bridge learns anything, and for what the host would route.
@@ -164,6 +194,8 @@ pub(crate) fn bridge_rules(table: &TableRef) -> Vec<NewRule> {
             .returns(),
         unless(TO_POD, oif, field::ip_daddr(), Set::PortAddresses4),
         unless(TO_POD, oif, field::ip6_daddr(), Set::PortAddresses6),
+        from_host(["224.0.0.0/4", "255.255.255.255/32"], field::ip_daddr(), Set::PortAddresses4),
+        from_host(["fe80::/10", "ff00::/8"], field::ip6_daddr(), Set::PortAddresses6),
     ]
 }
 

@@ -68,10 +68,28 @@ impl Station {
     /// # Panics
     /// When the kernel refuses it: for example there is no route.
     pub fn send(&self, packet: &Packet) {
+        let sent = self.try_send(packet);
+        sent.unwrap_or_else(|error| panic!("send to {}: {error}", packet.destination));
+    }
+
+    /// Sends a packet, and says whether it left. The kernel tells if a packet filter of the place has
+    /// dropped it.
+    ///
+    /// # Panics
+    /// When the kernel refuses it for another reason.
+    #[must_use]
+    pub fn sends(&self, packet: &Packet) -> bool {
+        match self.try_send(packet) {
+            Ok(_) => true,
+            Err(Errno::PERM) => false,
+            Err(error) => panic!("send to {}: {error}", packet.destination),
+        }
+    }
+
+    fn try_send(&self, packet: &Packet) -> rustix::io::Result<usize> {
         let socket = &self.out[usize::from(packet.destination.is_ipv6())];
         let to = SocketAddr::new(packet.destination, 0);
-        let sent = rustix::net::sendto(socket, &packet.bytes, SendFlags::empty(), &to);
-        sent.unwrap_or_else(|error| panic!("send to {}: {error}", packet.destination));
+        rustix::net::sendto(socket, &packet.bytes, SendFlags::empty(), &to)
     }
 
     /// Passes every packet that has arrived, from its IP header on, and does not wait.

@@ -14,7 +14,8 @@ use testkit::real::{Containerd, Docker, Ovs, Podman};
 use testkit::{Lab, Place as _, feature, require};
 
 use crate::docker::life::needs_docker;
-use crate::system::{NETWRIGHT, netwrightd};
+use crate::docker::support::Driver;
+use crate::system::{NETWRIGHT, install, netwrightd};
 
 /// What the page's reader has before the first line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +26,9 @@ enum Machine {
     Systemd,
     /// The same, and a Docker Engine.
     Docker,
+    /// A built checkout. With `--full` plugins are installed, and there are a Docker Engine and our
+    /// driver.
+    PlainOrDocker,
     /// podman and runc.
     Podman,
     /// podman and containerd as Debian has them.
@@ -58,7 +62,7 @@ const MULTI_NETWORK: Entry = entry("docs/multi-network.md", Machine::Systemd);
 const NETWRIGHTD: Entry = entry("docs/netwrightd.md", Machine::Plain);
 const OCI_HOOK: Entry = entry("docs/oci-hook.md", Machine::Podman);
 const OVS: Entry = entry("docs/ovs.md", Machine::DockerAndOvs);
-const POLICY: Entry = entry("docs/policy.md", Machine::Plain);
+const POLICY: Entry = entry("docs/policy.md", Machine::PlainOrDocker);
 const REPAIR: Entry = entry("docs/repair.md", Machine::Systemd);
 const ROUTING: Entry = entry("docs/routing.md", Machine::Plain);
 const RUNTIMES: Entry = entry("docs/runtimes.md", Machine::Runtimes);
@@ -314,7 +318,7 @@ fn follow(entry: &Entry) {
         return;
     }
     let lab = match entry.machine {
-        Machine::Plain | Machine::Podman | Machine::Runtimes => {
+        Machine::Plain | Machine::PlainOrDocker | Machine::Podman | Machine::Runtimes => {
             Lab::with_processes(&format!("page-{name}"))
         }
         Machine::Systemd | Machine::Docker | Machine::DockerAndOvs => {
@@ -340,7 +344,14 @@ fn follow(entry: &Entry) {
         ovs.at_its_usual_place();
         ovs
     });
-    let docker = matches!(entry.machine, Machine::Docker | Machine::DockerAndOvs);
+    let has_driver = entry.machine == Machine::PlainOrDocker && feature::available("full");
+    let driver = has_driver.then(|| {
+        // An engine that switches forwarding on drops what is not its own.
+        lab.sh("echo 1 > /proc/sys/net/ipv4/ip_forward");
+        install(&lab);
+        Driver::start(&lab)
+    });
+    let docker = matches!(entry.machine, Machine::Docker | Machine::DockerAndOvs) || has_driver;
     let docker = docker.then(|| Docker::new(&lab));
     if let Some(docker) = &docker {
         docker.run(&["tag", Docker::IMAGE, "busybox"]);
@@ -362,6 +373,7 @@ fn follow(entry: &Entry) {
     }
     let wrong = desk.follow(None, &steps);
     assert!(wrong.is_empty(), "{}:\n{}", entry.page, wrong.join("\n"));
+    drop(driver);
 }
 
 #[test]
@@ -482,6 +494,9 @@ fn ovs() {
 #[test]
 fn policy() {
     require!("root", "program:busybox", "program:curl");
+    if feature::available("full") {
+        needs_docker!();
+    }
     follow(&POLICY);
 }
 

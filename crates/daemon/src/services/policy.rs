@@ -20,14 +20,15 @@
 //! | `filter` | the packet filter's table, under its lock |
 //! | `inside` | the tables in containers' own namespaces |
 //! | `cuts` | ends connections |
-//! | `known` | how many policies there were, on the disk |
+//! | `known` | how many policies there were, on the disk, and the thread that writes it |
 //! | `answers`, `drops`, `listing`, `question`, `log` | what `netwright policy` asks |
 //! | `of_files` | what it says of files, without a service |
 //! | `counts` | what is counted, for metrics |
 //!
 //! The crate `netwright-policy` judges and compiles; the engine decides what is done with that; the
 //! loop carries it out. It takes all that was heard, tells the engine, makes one transaction, and
-//! then answers plugins. Nothing is removed when the service ends.
+//! then answers plugins. A plugin waits for two seconds, so the loop does not wait for a disk, and takes
+//! what plugins ask before other work. Nothing is removed when the service ends.
 
 pub(crate) mod answers;
 mod cluster;
@@ -77,7 +78,7 @@ use self::drops::Drops;
 use self::engine::{Engine, Event, Todo};
 use self::filter::{Brought, Filter};
 use self::folder::Files;
-use self::known::Disk;
+use self::known::{Disk, Keeper};
 use self::lists::Origin;
 use self::log::Counters;
 use self::patience::Patience;
@@ -164,7 +165,8 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     let server = Server::start(&listener, outlet, source)?;
     let filter = filter.map_err(failed)?;
     let mut service = Service::new(config, shared, filter, server, process, counters)?;
-    (service.files, service.disk) = (files, Some(disk));
+    service.files = files;
+    service.keeper = Some(Keeper::start(disk, process.health.clone()).map_err(failed)?);
     let poller = Poller::new().map_err(failed)?;
     poller.add(&signals, SIGNALS, Interest::Read).map_err(failed)?;
     poller.add(attended.changes.descriptor(), CHANGES, Interest::Read).map_err(failed)?;
@@ -181,6 +183,9 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     process.tell_stopping();
     listener.close();
     service.save();
+    if let Some(keeper) = service.keeper.take() {
+        keeper.finish();
+    }
     served.map_err(failed)?;
     tracing::info!("stopped; policies stay enforced");
     Ok(())
@@ -196,7 +201,7 @@ struct Service {
     filter: Filter,
     server: Server,
     files: Option<Files>,
-    disk: Option<Disk>,
+    keeper: Option<Keeper>,
     /// Ends connections, unless they are kept.
     cuts: Option<Cuts>,
     counts: Counts,
@@ -245,7 +250,7 @@ impl Service {
             filter,
             server,
             files: None,
-            disk: None,
+            keeper: None,
             cuts,
             counts,
             health,
@@ -307,7 +312,10 @@ impl Service {
     ) -> std::io::Result<()> {
         loop {
             self.health.turns();
-            for number in poller.wait(Some(self.health.pause(self.pause())))? {
+            let mut ready = poller.wait(Some(self.health.pause(self.pause())))?;
+            // What plugins ask comes before what may take longer.
+            ready.sort_unstable();
+            for number in ready {
                 match number {
                     SIGNALS => {
                         let _ = signals.read(&mut [0; 16]);
@@ -632,6 +640,7 @@ impl Service {
             other => other,
         };
         self.close_if_missing();
+        self.close_inside_if_missing();
         self.look_at_services();
         let worked = thread_time().saturating_sub(worked);
         self.pace.looked(begin, Instant::now(), worked, done.is_err());
@@ -648,6 +657,16 @@ impl Service {
             tracing::warn!(count, "no policies are known yet: addresses of pods are closed");
         }
         self.health.needs("packet filter", closed.map(drop).map_err(|error| words(&error)));
+    }
+
+    /// Does the same for pods that are judged in their own namespaces. Nothing tells of a change there.
+    fn close_inside_if_missing(&mut self) {
+        if self.shared.engine().program().is_some() {
+            return;
+        }
+        let closed = self.filter.close_inside_if_missing(&self.shared);
+        let done = closed.map(drop).map_err(|error| words(&error));
+        self.health.needs("containers' packet filters", done);
     }
 
     fn hear_of_filter(&mut self) {
@@ -702,7 +721,7 @@ impl Service {
         self.health.needs("API server", silence.map_or(Ok(()), Err));
     }
 
-    /// Writes how many policies there are.
+    /// Has it written how many policies there are.
     fn save(&mut self) {
         if self.save_at.take().is_none() {
             return;
@@ -712,12 +731,8 @@ impl Service {
             // What is not enforced may be too few.
             engine.program().map(|_| engine.known())
         };
-        let (Some(known), Some(disk)) = (known, &mut self.disk) else { return };
-        let written = disk.write(known);
+        let (Some(known), Some(keeper)) = (known, &self.keeper) else { return };
+        keeper.keep(known);
         self.saved = Some(Instant::now());
-        if written.is_err() {
-            self.save_at = Some(Instant::now() + BETWEEN_WRITES);
-        }
-        self.health.needs("record of policies", written.map_err(|error| words(&error)));
     }
 }

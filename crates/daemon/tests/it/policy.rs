@@ -7,6 +7,7 @@ mod away;
 mod bad;
 mod cuts;
 mod damage;
+mod disk;
 mod files;
 mod inside;
 mod kill;

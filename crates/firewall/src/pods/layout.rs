@@ -7,7 +7,8 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use kernel::nft::field::{self, Field, ct_state_bits, tcp_flag_bits};
 use kernel::nft::{
-    self, Expr, Hook, HookPoint, KeyType, NewChain, NewRule, NewSet, TableRef, Value,
+    self, CmpOp, Expr, Hook, HookPoint, KeyType, NewChain, NewRule, NewSet, PayloadBase, Register,
+    TableRef, Value,
 };
 use policy::program::OPEN;
 use policy::{Direction, Family};
@@ -56,9 +57,13 @@ pub(crate) const CUT: &str = "cut";
 /// How much of a packet is logged: the headers of IPv6 with some extensions, and of TCP.
 const SNAPLEN: u32 = 128;
 
-/// ICMPv6 types that neighbours need: router and neighbour solicitations and advertisements, and
-/// redirects (RFC 4861 §4).
-const NEIGHBOURS: (u8, u8) = (133, 137);
+/// ICMPv6 types by which neighbours find each other: solicitations and advertisements (RFC 4861 §4.3,
+/// §4.4). Those of routers, and redirects, come from no pod, and the node's own are not forwarded.
+const NEIGHBOURS: (u8, u8) = (135, 136);
+
+/// The hop limit of what no router has passed on, in neighbour discovery (RFC 4861 §7.1). A message with
+/// a smaller one is for nobody's neighbours: what it carries would pass all policies.
+const OWN_LINK: u8 = 255;
 
 /// Names the table.
 pub(crate) fn table() -> TableRef {
@@ -283,10 +288,7 @@ fn base_rules(hook: Base, direction: Direction) -> Vec<NewRule> {
         rules.push(in_the_middle(rule()).jump(REVIVED));
     }
     rules.extend(leads(Family::V4));
-    let (first, last) = NEIGHBOURS;
-    let neighbours =
-        rule().in_range(field::icmp6_type(), Value::Icmp6Type(first), Value::Icmp6Type(last));
-    rules.push(neighbours.accept());
+    rules.push(icmpv6(rule(), NEIGHBOURS, OWN_LINK).accept());
     if (hook, direction) == (Base::Services, Direction::Egress) {
         rules.extend(nameless_rules(rule));
     }
@@ -316,6 +318,17 @@ fn nameless_rules(rule: impl Fn() -> NewRule) -> [NewRule; 2] {
         denied(rule().in_net(field::ip6_saddr(), own_link)),
         denied(rule().is(field::ip6_saddr(), unspecified)),
     ]
+}
+
+/// Continues if a packet is ICMPv6 of one of these types, and has this hop limit (RFC 8200 §3: byte 7).
+fn icmpv6(rule: NewRule, (first, last): (u8, u8), hop_limit: u8) -> NewRule {
+    let (kind, register) = (field::icmp6_type(), Register::FIRST);
+    let rule = match first == last {
+        true => rule.is(kind, Value::Icmp6Type(first)),
+        false => rule.in_range(kind, Value::Icmp6Type(first), Value::Icmp6Type(last)),
+    };
+    rule.expr(Expr::Payload { base: PayloadBase::Network, offset: 7, len: 1, register })
+        .expr(Expr::Cmp { op: CmpOp::Eq, register, data: vec![hop_limit] })
 }
 
 /// The interface at the end that a direction is about.

@@ -4,13 +4,16 @@
 //! known to be a good one, and does not once the links are those of pods. A packet that may pass
 //! follows each; the link keeps their order, so that nothing is waited for that does not come.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::time::Duration;
 
 use firewall::pod_link::{self, Place as Link};
+use kernel::nflog;
 use kernel::packet::{Filter, PacketSocket};
 use kernel::route::RouteSocket;
 use netwright_firewall as firewall;
+use testkit::probe::{self, Station};
 use testkit::{Container, Place, traffic};
 
 use crate::support::{Node, key};
@@ -269,8 +272,57 @@ fn a_port_passes_the_pods_own_packets_alone() {
     assert_all(true);
 }
 
-/// A plan without addresses, on a bridge and on a link that the host routes. The node still reaches
-/// the second.
+/// A pod has made the host believe that it has the address of another: what the host sends there does not
+/// come to it.
+#[test]
+fn a_port_gets_nothing_from_the_host_that_is_anothers() {
+    testkit::require!("root");
+    let node = Node::new("podclaims");
+    let station = Station::at(&node.c1);
+    let (own, others) = (["10.1.0.2", "fd00:1::2"], ["10.1.0.3", "fd00:1::3"]);
+    let [own, others] = [own, others].map(|both| BTreeSet::from(both.map(address)));
+    let claimed = mac(&node.c1, "eth0").map(|byte| format!("{byte:02x}")).join(":");
+    for other in &others {
+        node.lab.sh(&format!("ip neigh replace {other} lladdr {claimed} dev cni0 nud permanent"));
+    }
+    // Returns the destinations of such packets that arrive, until these have.
+    let hear = |last: &BTreeSet<IpAddr>, is: fn(&nflog::Packet) -> bool| {
+        let mut arrived = BTreeSet::new();
+        while !arrived.is_superset(last) {
+            assert!(probe::wait(&station.descriptors(), TIMEOUT), "{arrived:?} alone arrive");
+            station.heard(|bytes| {
+                let packet = nflog::Packet::read(bytes).filter(is);
+                arrived.extend(packet.map(|packet| packet.destination));
+            });
+        }
+        arrived
+    };
+    let arriving = || {
+        node.lab.enter(|| {
+            for to in others.iter().chain(&own) {
+                let socket = UdpSocket::bind((any(*to), 0)).unwrap();
+                socket.send_to(b"?", (*to, port(*to))).unwrap();
+            }
+        });
+        // Its own were sent last.
+        hear(&own, |packet| packet.protocol == 17)
+    };
+    assert!(arriving().is_superset(&others));
+    let plan = bridged("vc1", 2);
+    node.add(&key("n", "c1"), &plan);
+    assert_eq!(node.check(&key("n", "c1"), &plan), Vec::<String>::new());
+    assert_eq!(arriving(), own);
+    // To groups the host may send.
+    let groups = BTreeSet::from(["224.0.0.1", "ff02::1"].map(address));
+    let _ = node.lab.try_sh(
+        "ping -n -q -c 1 -W 0.1 -I cni0 224.0.0.1; ping -n -q -c 1 -W 0.1 -I cni0 ff02::1",
+    );
+    hear(&groups, |packet| matches!(packet.icmp, Some((8 | 128, _))));
+    node.remove(&key("n", "c1"), &plan);
+    assert!(arriving().is_superset(&others));
+}
+
+/// A plan without addresses, on a bridge and on a link that the host routes.
 #[test]
 fn a_link_without_addresses_is_closed() {
     testkit::require!("root");
@@ -287,10 +339,7 @@ fn a_link_without_addresses_is_closed() {
         node.add(&key("n", name), &closed);
         assert_silent(container, ["10.1.0.3", "fd00:1::3"]);
         assert_silent(&node.c2, own);
-        match place {
-            Link::Bridged => assert_silent(&node.lab, own),
-            Link::Routed => own.into_iter().for_each(|to| traffic::assert_pings(&node.lab, to)),
-        }
+        assert_silent(&node.lab, own);
         // The addresses come later, and open it.
         let addresses = own.map(address);
         node.add(&key("n", name), &pod_link::plan(name, place, &addresses));
@@ -318,16 +367,37 @@ fn a_routed_link_passes_the_pods_own_packets_alone() {
         forged("an unknown address", way, &[IPV4], "10.9.3.2", "10.99.0.1"),
         forged("an unknown address, IPv6", way, &[IPV6], "fd00:9:3::2", "fd00:99::1"),
     ];
+    // As another node, whose tunnels the host believes, for example.
+    let to_host = [
+        forged("another source", way, &[IPV4], "10.9.3.77", "10.9.3.1"),
+        forged("another source, IPv6", way, &[IPV6], "fd00:9:3::77", "fd00:9:3::1"),
+    ];
     let path = Path::new(&c3, &c4, ["10.9.4.2", "fd00:9:4::2"]);
+    let home = Path::new(&c3, &node.lab, ["10.9.3.1", "fd00:9:3::1"]);
     path.assert_all(&all, true);
+    home.assert_all(&to_host, true);
     for (name, plan) in &both_routed() {
         node.add(&key("n", name), plan);
         assert_eq!(node.check(&key("n", name), plan), Vec::<String>::new());
     }
     path.assert_all(&all, false);
+    home.assert_all(&to_host, false);
+    // Neighbours are found by link-local addresses too.
+    c3.sh("ip neigh flush all && ip -6 neigh flush all");
+    node.lab.sh("ip neigh flush dev vc3 && ip -6 neigh flush dev vc3");
     for to in ["10.9.4.2", "fd00:9:4::2", "10.9.3.1", "fd00:9:3::1"] {
         traffic::assert_pings(&c3, to);
     }
+    // Also an answer that the host has translated comes home.
+    node.lab.sh(
+        "nft -f - <<'END'\n\
+         table ip other {\n\
+           chain output { type nat hook output priority -100; ip daddr 192.0.2.9 dnat to 10.9.3.2; }\n\
+         }\n\
+         END",
+    );
+    node.lab.sh("ip route add 192.0.2.9 dev vc3");
+    traffic::assert_pings(&node.lab, "192.0.2.9");
 }
 
 /// Where the links are in a VRF, a packet is forwarded as one that came in by the VRF.

@@ -11,6 +11,7 @@ mod ipvs;
 mod lab;
 mod links;
 mod listing;
+mod neighbours;
 mod services;
 mod speed;
 mod steps;

@@ -58,6 +58,7 @@ use self::daemon::Daemon;
 use self::ends::Ends;
 use self::frames::Need;
 use self::link::{HostSide, Side};
+use self::table::Forgotten;
 use crate::engine::{Attaching, Collecting, Enter, Kind, Removal, Undo};
 use crate::shared::attachment::{is_stale, recorded_in, unavailable};
 use crate::shared::failure::Failure;
@@ -183,6 +184,13 @@ impl Kind for Policy {
             let told = recorded.is_some() && daemon.end(removal.call, &owner);
             if !told {
                 let forgotten = table::forget(index, key, &ends);
+                // Without a record, they may be addresses of a container that is none of ours.
+                if recorded.is_some()
+                    && let Ok(Forgotten::Gone(gone)) = &forgotten
+                    && let Err(error) = gone.end_flows()
+                {
+                    removal.call.warn(format_args!("connections of its addresses stay: {error}"));
+                }
                 table::note(removal.call, forgotten, failures);
             }
         }

@@ -41,7 +41,7 @@ impl Cuts {
     /// Starts the thread, which works in the namespace of its caller.
     pub(super) fn start(shared: Shared, counts: Counts, health: Health) -> std::io::Result<Self> {
         let (to, from) = channel();
-        let cutter = Cutter { shared, counts, health };
+        let cutter = Cutter { shared, counts, health, conntrack: None };
         std::thread::Builder::new().name("cuts".to_owned()).spawn(move || cutter.run(&from))?;
         Ok(Cuts { to })
     }
@@ -58,10 +58,13 @@ struct Cutter {
     shared: Shared,
     counts: Counts,
     health: Health,
+    /// It stays open. To close it just after the packet filter has lost something takes the kernel a
+    /// grace period, and until then the loop's next transaction waits (`firewall::close`).
+    conntrack: Option<ConntrackSocket>,
 }
 
 impl Cutter {
-    fn run(&self, from: &Receiver<Concern>) {
+    fn run(mut self, from: &Receiver<Concern>) {
         while let Ok(mut concern) = from.recv() {
             // What came meanwhile is one look.
             from.try_iter().for_each(|more| concern.add(more));
@@ -76,9 +79,12 @@ impl Cutter {
         }
     }
 
-    fn cut(&self, concern: &Concern) -> Result<usize, NetlinkError> {
+    fn cut(&mut self, concern: &Concern) -> Result<usize, NetlinkError> {
         let own = own_addresses()?;
-        let mut conntrack = ConntrackSocket::open()?;
+        let mut conntrack = match self.conntrack.take() {
+            Some(conntrack) => conntrack,
+            None => ConntrackSocket::open()?,
+        };
         let goes = |flow: &Flow| {
             let Some((ends, traffic)) = ends(flow) else { return false };
             !own.contains(&ends[0])
@@ -90,6 +96,7 @@ impl Cutter {
         for filter in filters(concern) {
             count += conntrack.delete_flows_if(&filter, goes)?;
         }
+        self.conntrack = Some(conntrack);
         let (census, mut failed) = (Census::new(), None);
         let containers = self.shared.engine().containers();
         for container in containers {

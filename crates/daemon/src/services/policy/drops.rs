@@ -266,26 +266,32 @@ fn listen(mut socket: NflogSocket, shared: &Shared, drops: &Drops) -> String {
         };
         let now = crate::clock::now().wall.as_millis();
         let seen = seen_at(shared, &heard);
-        let engine = shared.engine();
-        let networks = engine.networks();
-        let mut own = Heard { lost: heard.lost, overrun: heard.overrun, ..Heard::default() };
+        let lost = Heard { lost: heard.lost, overrun: heard.overrun, ..Heard::default() };
+        drops.take(lost, now, shared.engine().world(), |_| false);
+        let one = |logged: Logged| Heard { packets: vec![logged], ..Heard::default() };
+        // To find out why a packet was dropped may take a while, so the engine is taken anew for each.
+        let mut own = Vec::new();
         for (logged, link) in heard.packets.into_iter().zip(seen) {
+            let engine = shared.engine();
+            let networks = engine.networks();
             let on = link.and_then(|link| {
                 let network = networks.network_at(&link.interface, link.address)?;
                 Some((link, network, networks.world(network)?))
             });
             let Some((link, network, world)) = on else {
-                own.packets.push(logged);
+                own.push(logged);
                 continue;
             };
-            let one = Heard { packets: vec![logged], ..Heard::default() };
-            drops.take_on(Some(network), one, now, world, |_| engine.is_closed_link(&link));
+            drops.take_on(Some(network), one(logged), now, world, |_| engine.is_closed_link(&link));
         }
-        drops.take(own, now, engine.world(), |address| {
-            let is_unknown =
-                |one: &Attachment| one.network.is_none() && one.addresses.contains(&address);
-            engine.is_closed(address) || networks.attachments().any(is_unknown)
-        });
+        for logged in own {
+            let engine = shared.engine();
+            drops.take(one(logged), now, engine.world(), |address| {
+                let is_unknown =
+                    |one: &Attachment| one.network.is_none() && one.addresses.contains(&address);
+                engine.is_closed(address) || engine.networks().attachments().any(is_unknown)
+            });
+        }
     }
 }
 

@@ -170,6 +170,24 @@ impl Filter {
         Ok(self.inside.bring(wanted, closed))
     }
 
+    /// Before policies are known: closes what containers' namespaces have lost. Returns in how many.
+    pub(super) fn close_inside_if_missing(
+        &mut self,
+        shared: &Shared,
+    ) -> Result<usize, FirewallError> {
+        if !shared.engine().judges_inside() {
+            return Ok(0);
+        }
+        let _lock = self.lock()?;
+        let records = self.records(shared);
+        let containers = {
+            let mut engine = shared.engine();
+            engine.list_records(records);
+            engine.containers()
+        };
+        inside::close_what_is_open(&containers)
+    }
+
     /// Returns what is known of containers' namespaces.
     pub(super) fn inside(&self) -> &Inside {
         &self.inside

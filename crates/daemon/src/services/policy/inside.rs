@@ -14,7 +14,7 @@ use kernel::living::{Census, Noted};
 use kernel::netlink::NetlinkError;
 use kernel::netns::Netns;
 use kernel::route::RouteSocket;
-use policy::{Direction, Program, Step, program};
+use policy::{Direction, PerDirection, Program, Step, program};
 
 use super::engine::{Container, Site};
 use super::records::Id;
@@ -176,6 +176,51 @@ pub(super) fn stand_ins(
         }
     }
     Ok(all)
+}
+
+/// Closes interfaces of containers that lead nowhere, and puts back what is the same in each table, as long
+/// as it is not known what else is to be there. Returns how many containers had such interfaces. All are
+/// tried; then the first failure is returned.
+pub(super) fn close_what_is_open(containers: &[Container]) -> Result<usize, FirewallError> {
+    let census = Census::new();
+    let (mut count, mut failed) = (0, None);
+    for container in containers {
+        let name = &container.name;
+        match with_table(&container.noted, &census, |table| close_open(table, container)) {
+            Ok(Some(true)) => {
+                tracing::warn!(
+                    "no policies are known yet: {name} had lost its verdicts, and is closed"
+                );
+                count += 1;
+            }
+            Ok(_) => {}
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    failed.map_or(Ok(count), Err)
+}
+
+/// Does it in the table of one container. What cannot be read there is the container's work.
+fn close_open(table: &mut PodsTable, container: &Container) -> Result<bool, FirewallError> {
+    let names = container.interfaces.iter().map(|(name, _)| name);
+    let closed = pods::complete(table).and_then(|()| {
+        let mut closed = false;
+        for name in names.clone() {
+            let PerDirection { ingress, egress } = pods::interface_verdicts(table, name)?;
+            if ingress.is_none() || egress.is_none() {
+                pods::close_interface(table, name)?;
+                closed = true;
+            }
+        }
+        Ok(closed)
+    });
+    match closed {
+        Err(FirewallError::Tables(_)) => {
+            let names: Vec<String> = names.cloned().collect();
+            pods::close_alone(table, &names).map(|()| true)
+        }
+        other => other,
+    }
 }
 
 /// Returns how many packets were dropped in a container's namespace; `None` if that cannot be read.

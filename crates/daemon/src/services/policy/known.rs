@@ -3,14 +3,22 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use state::{Durability, FileError};
 
 use super::engine::Known;
+use crate::health::Health;
+use crate::services::setup::words;
 
 /// The version of the file.
 const VERSION: u32 = 1;
+
+/// What could not be written is written again after so long.
+const AGAIN: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -99,6 +107,58 @@ impl Disk {
     }
 }
 
+/// Writes how many there are, in a thread of its own: a busy disk takes seconds, and plugins wait for
+/// the loop.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    to: Sender<Known>,
+    thread: JoinHandle<()>,
+}
+
+impl Keeper {
+    /// Starts the thread.
+    pub(super) fn start(mut disk: Disk, health: Health) -> io::Result<Self> {
+        let (to, from) = channel();
+        let write = move |known| {
+            let written = disk.write(known);
+            let is_written = written.is_ok();
+            health.needs("record of policies", written.map_err(|error| words(&error)));
+            is_written
+        };
+        let thread = std::thread::Builder::new().name("known".to_owned());
+        let thread = thread.spawn(move || keep(&from, AGAIN, write))?;
+        Ok(Keeper { to, thread })
+    }
+
+    /// Has it written how many there are.
+    pub(super) fn keep(&self, known: Known) {
+        let _ = self.to.send(known);
+    }
+
+    /// Waits until what was kept last is written, if that is possible.
+    pub(super) fn finish(self) {
+        drop(self.to);
+        let _ = self.thread.join();
+    }
+}
+
+/// Writes what comes until nothing more can come. Of several that have come meanwhile, the newest
+/// counts.
+fn keep(from: &Receiver<Known>, again: Duration, mut write: impl FnMut(Known) -> bool) {
+    let mut next = from.recv().ok();
+    while let Some(known) = next {
+        let known = from.try_iter().last().unwrap_or(known);
+        next = match write(known) {
+            true => from.recv().ok(),
+            false => match from.recv_timeout(again) {
+                Ok(newer) => Some(newer),
+                Err(RecvTimeoutError::Timeout) => Some(known),
+                Err(RecvTimeoutError::Disconnected) => None,
+            },
+        };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,5 +181,41 @@ mod tests {
             std::fs::write(&path, damaged).unwrap();
             assert_eq!(disk().read(), Known::default(), "{damaged:?}");
         }
+    }
+
+    fn known(network_policies: usize) -> Known {
+        Known { network_policies, ..Known::default() }
+    }
+
+    #[test]
+    fn the_newest_is_written_and_again_if_that_failed() {
+        let (to, from) = channel();
+        (1..=3).for_each(|count| to.send(known(count)).unwrap());
+        let mut written = Vec::new();
+        let mut to = Some(to);
+        keep(&from, Duration::ZERO, |known| {
+            written.push(known.network_policies);
+            // The second time it is possible, and then nothing more comes.
+            let is_written = written.len() == 2;
+            if is_written {
+                drop(to.take());
+            }
+            is_written
+        });
+        assert_eq!(written, [3, 3]);
+    }
+
+    #[test]
+    fn what_was_kept_last_is_written_at_the_end() {
+        let (to, from) = channel();
+        to.send(known(1)).unwrap();
+        to.send(known(2)).unwrap();
+        drop(to);
+        let mut written = Vec::new();
+        keep(&from, AGAIN, |known| {
+            written.push(known.network_policies);
+            false
+        });
+        assert_eq!(written, [2]);
     }
 }

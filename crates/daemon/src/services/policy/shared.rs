@@ -7,13 +7,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::engine::Engine;
 
-/// The engine. It is held for decisions only, never while something waits; copies share it.
+/// The engine; copies share it. It is held for decisions, and by the loop while that compares the packet
+/// filter with the program.
 #[derive(Debug, Clone)]
 pub(super) struct Shared(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     engine: Mutex<Engine>,
+    /// Who has it is the next one to have the engine.
+    next: Mutex<()>,
     /// Somebody has confirmed what lists lack.
     accepted: AtomicBool,
     bell: UnixStream,
@@ -25,8 +28,8 @@ impl Shared {
         let (bell, ringer) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;
         ringer.set_nonblocking(true)?;
-        let (engine, accepted) = (Mutex::new(engine), AtomicBool::new(false));
-        Ok(Shared(Arc::new(Inner { engine, accepted, bell, ringer })))
+        let (engine, next, accepted) = (Mutex::new(engine), Mutex::new(()), AtomicBool::new(false));
+        Ok(Shared(Arc::new(Inner { engine, next, accepted, bell, ringer })))
     }
 
     /// An engine of the node `one` that knows these objects, and nothing else.
@@ -35,7 +38,10 @@ impl Shared {
         Shared::new(Engine::knowing(world)).unwrap()
     }
 
+    /// Waits for the engine. Whoever takes it again and again, for one packet or one connection after
+    /// the other, gets it after those who wait meanwhile: the loop and the plugins that wait for it.
     pub(super) fn engine(&self) -> MutexGuard<'_, Engine> {
+        let _next = self.0.next.lock().unwrap_or_else(PoisonError::into_inner);
         self.0.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -55,5 +61,32 @@ impl Shared {
     pub(super) fn take_accepted(&self) -> bool {
         crate::poll::drain(&self.0.bell);
         self.0.accepted.swap(false, Ordering::SeqCst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    #[test]
+    fn who_waits_has_the_engine_before_who_has_just_had_it() {
+        let shared = Shared::knowing(policy::World::default());
+        let turns = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            let held = shared.engine();
+            scope.spawn(|| {
+                let _engine = shared.engine();
+                turns.fetch_add(1, Ordering::SeqCst);
+            });
+            // It is the next one, and waits.
+            while shared.0.next.try_lock().is_ok() {
+                std::thread::yield_now();
+            }
+            drop(held);
+            let _engine = shared.engine();
+            assert_eq!(turns.load(Ordering::SeqCst), 1);
+        });
     }
 }

@@ -101,6 +101,34 @@ fn what_a_pod_does_to_its_table_is_put_back() {
     assert!(cluster.log().contains("put back what was changed in the namespace of pod shop/db"));
 }
 
+/// Before its first lists the service does not know what policies say. What a pod opens then is closed,
+/// and what is as it was stays.
+#[test]
+fn what_a_pod_undoes_before_policies_are_known_is_closed() {
+    testkit::require!("root");
+    let mut cluster = cluster("policy-undone-early");
+    let interval = cluster.flags.iter().position(|flag| flag == "1h").unwrap();
+    cluster.flags[interval] = "1s".to_owned();
+    cluster.start();
+    let pods = pods(&cluster, ["db", "web", "other"]);
+    let [db, web, other] = [0, 1, 2].map(|at: usize| Further::attach(&cluster, &pods[at], NETWORK));
+    wait_until("the pods to be known", || web.reaches(&db));
+    cluster.kill();
+    cluster.api.refuse();
+    cluster.spawn();
+    // The chains that are the same for all come back, and what it knew stays.
+    db.pod.container.sh("nft insert rule inet netwright-policy ingress accept");
+    wait_until("the rules to be put back", || !other.reaches(&db));
+    web.assert_reaches(&db, true);
+    db.pod.container.sh("nft flush ruleset");
+    wait_until("the pod to be closed", || !other.reaches(&db) && !web.reaches(&db));
+    assert!(cluster.log().contains("pod shop/db had lost its verdicts"));
+    other.assert_reaches(&web, true);
+    cluster.api.restore();
+    wait_until("the pod to be known again", || web.reaches(&db));
+    other.assert_reaches(&db, false);
+}
+
 /// A connection that a change forbids ends, also one by addresses that nobody has recorded.
 #[test]
 fn connections_on_a_macvlan_are_cut() {

@@ -4,22 +4,30 @@
 //! forwards from or to such a network is judged as if the pod itself sent or received it.
 
 use kernel::nft::field::{self, Field, ct_state_bits};
-use kernel::nft::{HookPoint, KeyType, NewChain, NewRule, NewSet, Value};
+use kernel::nft::{HookPoint, KeyType, NewChain, NewRule, NewSet};
 use policy::Direction;
 
 use super::{
-    CUT, EGRESS, EGRESS_PRIORITY, INGRESS, INGRESS_PRIORITY, NEIGHBOURS, REVIVED, base,
-    in_the_middle, interface_keys, interface_map, known_returns, table,
+    CUT, EGRESS, EGRESS_PRIORITY, INGRESS, INGRESS_PRIORITY, NEIGHBOURS, OWN_LINK, REVIVED, base,
+    icmpv6, in_the_middle, interface_keys, interface_map, known_returns, table,
 };
+use crate::layout::net;
 
 /// What is forwarded out of a judged interface, and into the container by one.
 const EGRESS_FORWARD: &str = "egress-forward";
 const INGRESS_FORWARD: &str = "ingress-forward";
 
-/// ICMPv6 types by which listeners to multicast tell routers and switches of their groups (RFC 2710
-/// §3, RFC 3810 §5). Behind a switch that listens to them, neighbours are not found without.
-const LISTENERS: (u8, u8) = (130, 132);
+/// ICMPv6 types between a host and its routers: it asks, and they tell (RFC 4861 §4.1, §4.2).
+const ROUTER_SOLICITATION: u8 = 133;
+const ROUTER_ADVERTISEMENT: u8 = 134;
+
+/// ICMPv6 types by which listeners to multicast tell routers and switches of their groups, and by which
+/// these ask (RFC 2710 §3, RFC 3810 §5). Behind a switch that listens to them, neighbours are not found
+/// without. They go no further than the link.
+const LISTENER_QUERY: u8 = 130;
+const LISTENERS: (u8, u8) = (131, 132);
 const LISTENERS_V2: u8 = 143;
+const ONE_HOP: u8 = 1;
 
 pub(super) fn sets() -> Vec<NewSet> {
     let table = table();
@@ -65,18 +73,14 @@ pub(super) fn rules() -> Vec<NewRule> {
     rules
 }
 
-/// Replies pass, and what neighbours need. Its own packets to itself are at the loopback interface,
-/// which leads nowhere.
+/// Replies pass, and what a host on a link sends and hears to be one. Its own packets to itself are at
+/// the loopback interface, which leads nowhere.
 ///
 /// Of an interface in a VRF the kernel says the VRF as where a packet came in, and apart from that the
 /// interface (`meta sdifname`, which the hook output does not have).
 fn base_rules(chain: &str, direction: Direction) -> Vec<NewRule> {
     let rule = || NewRule::new(&table(), chain);
     let known = ct_state_bits::ESTABLISHED | ct_state_bits::RELATED;
-    let types = |(first, last): (u8, u8)| {
-        let (first, last) = (Value::Icmp6Type(first), Value::Icmp6Type(last));
-        rule().in_range(field::icmp6_type(), first, last).accept()
-    };
     let is_ingress = direction == Direction::Ingress;
     let mut rules = vec![
         rule().has_any(field::ct_state(), known).accept(),
@@ -87,16 +91,41 @@ fn base_rules(chain: &str, direction: Direction) -> Vec<NewRule> {
         let known = interface_keys(Direction::Egress);
         rules.push(in_the_middle(begun).in_set(&[field::sdifname()], known).goto(CUT));
     }
-    rules.extend([
-        types(NEIGHBOURS),
-        types(LISTENERS),
-        rule().is(field::icmp6_type(), Value::Icmp6Type(LISTENERS_V2)).accept(),
-        rule().vmap(&[interface(direction)], interface_map(direction)),
-    ]);
+    rules.extend(match chain {
+        INGRESS => incoming(rule),
+        EGRESS => outgoing(rule),
+        // What is of the link is not forwarded.
+        _ => Vec::new(),
+    });
+    rules.push(rule().vmap(&[interface(direction)], interface_map(direction)));
     if is_ingress {
         rules.push(rule().vmap(&[field::sdifname()], interface_map(direction)));
     }
     rules
+}
+
+/// What a host hears on its link. It is no router: nobody asks it for its advertisements, and redirects
+/// are about connections (`ct state related`).
+fn incoming(rule: impl Fn() -> NewRule) -> Vec<NewRule> {
+    let query = icmpv6(rule(), (LISTENER_QUERY, LISTENER_QUERY), ONE_HOP);
+    vec![
+        icmpv6(rule(), (ROUTER_ADVERTISEMENT, NEIGHBOURS.1), OWN_LINK).accept(),
+        query.in_net(field::ip6_saddr(), net("fe80::/10")).accept(),
+    ]
+}
+
+/// What it sends there.
+fn outgoing(rule: impl Fn() -> NewRule) -> Vec<NewRule> {
+    let to_groups = |types| {
+        let rule = icmpv6(rule(), types, ONE_HOP);
+        rule.in_net(field::ip6_daddr(), net("ff00::/8")).accept()
+    };
+    vec![
+        icmpv6(rule(), NEIGHBOURS, OWN_LINK).accept(),
+        icmpv6(rule(), (ROUTER_SOLICITATION, ROUTER_SOLICITATION), OWN_LINK).accept(),
+        to_groups(LISTENERS),
+        to_groups((LISTENERS_V2, LISTENERS_V2)),
+    ]
 }
 
 /// The container's interface.

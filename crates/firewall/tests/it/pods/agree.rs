@@ -9,7 +9,7 @@ use policy::{
 use testkit::Chance;
 
 use super::clusters::{Case, NODE, PODS, of_pod, placed};
-use super::lab::{Fate, OWN, PodLab, Probe, Where, place_of};
+use super::lab::{Fate, OWN, PodLab, Probe, Where, place_of, routed};
 
 /// Clusters in every run, with `--full`, and in the virtual machine.
 const SOME: usize = 20;
@@ -85,7 +85,7 @@ fn probes(world: &World, turn: Option<usize>) -> Vec<Probe> {
 /// What should become of a packet: the ends of this node are judged here.
 fn expected(world: &World, probe: &Probe) -> (Option<Direction>, Verdict) {
     let Probe { source, destination, traffic } = *probe;
-    let judged = verdict(world, source, destination, traffic);
+    let judged = verdict(world, source, destination, routed(traffic));
     if [source, destination].iter().any(|end| place_of(*end) == Where::Node) {
         // It is not forwarded.
         return (None, judged);

@@ -16,6 +16,7 @@ use policy::multi_policy::{self, MultiPolicy};
 use policy::networks::{Attachment, OnNetwork};
 use policy::{Networks, Program, World};
 use serde_json::{Value, json};
+use testkit::probe::{Ends, Packet, Station};
 use testkit::traffic::{Server, assert_no_tcp, assert_pings, assert_tcp};
 use testkit::{Container, Lab, Place, wait_until};
 
@@ -204,6 +205,46 @@ fn a_container_that_forwards_is_no_way_around() {
     assert_pings(&macvlans.lab, "192.0.2.2");
 }
 
+/// What a host needs on its link passes, and nothing else that ICMPv6 has for it: neither from beyond
+/// the link, nor what routers send.
+#[test]
+fn a_closed_container_hears_of_neighbours_and_routers_alone() {
+    testkit::require!("root");
+    let mut macvlans = Macvlans::new("podsinsidend");
+    macvlans.pings(2, 1, true);
+    pods::close_interface(&mut macvlans.table, "net1").unwrap();
+    let [one, two] = [1, 2].map(|number| of(number)[1].parse::<IpAddr>().unwrap());
+    let from = |source, destination| {
+        move |kind: u8, hop_limit: u8| -> Packet {
+            let mut packet = Ends { source, destination }.icmp6(kind, 7);
+            packet.bytes[7] = hop_limit;
+            packet
+        }
+    };
+    // Into it: what may not pass is counted, one after the other, and what may is not.
+    let (station, packet) = (Station::at(&macvlans.containers[1]), from(two, one));
+    let before = macvlans.table.dropped().unwrap().incoming;
+    let may = [(134, 255), (135, 255), (136, 255)];
+    let may_not = [(133, 255), (137, 255), (134, 254), (135, 64), (136, 1), (130, 1), (143, 1)];
+    for (kind, hop_limit) in may.into_iter().chain(may_not) {
+        station.send(&packet(kind, hop_limit));
+    }
+    let mut dropped = 0;
+    wait_until("the last one to be dropped", || {
+        dropped = macvlans.table.dropped().unwrap().incoming - before;
+        may_not.len() <= usize::try_from(dropped).unwrap()
+    });
+    assert_eq!(usize::try_from(dropped).unwrap(), may_not.len());
+    // Out of it: the kernel tells who sends.
+    let (station, packet) = (Station::at(&macvlans.containers[0]), from(one, two));
+    for (kind, hop_limit) in [(133, 255), (135, 255), (136, 255)] {
+        assert!(station.sends(&packet(kind, hop_limit)), "{kind} {hop_limit}");
+    }
+    for (kind, hop_limit) in [(134, 255), (137, 255), (135, 64), (131, 1), (143, 1)] {
+        assert!(!station.sends(&packet(kind, hop_limit)), "{kind} {hop_limit}");
+    }
+}
+
 /// An interface in a VRF is where the kernel says the VRF.
 #[test]
 fn vm_an_interface_in_a_vrf_is_judged_in_the_container() {
@@ -326,9 +367,8 @@ fn the_table_of_a_container_reads_well() {
         		ct state established,related accept
         		tcp flags != syn / fin,syn,rst,ack jump revived
         		ct state new tcp flags != syn / fin,syn,rst,ack meta sdifname @has-at-out goto cut
-        		icmpv6 type 133-137 accept
-        		icmpv6 type 130-132 accept
-        		icmpv6 type mld2-listener-report accept
+        		icmpv6 type 134-136 ip6 hoplimit 255 accept
+        		icmpv6 type mld-listener-query ip6 hoplimit 1 ip6 saddr fe80::/10 accept
         		iifname vmap @at-in
         		meta sdifname vmap @at-in
         	}

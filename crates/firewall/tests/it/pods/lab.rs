@@ -280,6 +280,15 @@ impl Probe {
     }
 }
 
+/// What the packet filter sees when such traffic is sent here: the node routes, and what a router has
+/// passed on is no neighbour discovery.
+pub(super) fn routed(traffic: Traffic) -> Traffic {
+    match traffic.protocol {
+        Protocol::NeighbourDiscovery => Traffic::of(Protocol::Other(58)),
+        _ => traffic,
+    }
+}
+
 /// The number of a packet, its ends, and whether it is an answer; of packets of ours and of answers
 /// to these.
 fn identity(bytes: &[u8]) -> Option<(u16, IpAddr, IpAddr, bool)> {

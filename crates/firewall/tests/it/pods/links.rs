@@ -15,7 +15,7 @@ use testkit::Place as _;
 
 use super::clusters::support::{namespace, pod};
 use super::clusters::{NODE, PODS, of_pod};
-use super::lab::{PodLab, Probe, Where, place_of};
+use super::lab::{PodLab, Probe, Where, place_of, routed};
 
 const NETWORK: &str = "shop/storage";
 
@@ -117,7 +117,7 @@ fn compare(lab: &mut PodLab, program: &Program) -> usize {
     let fates = lab.try_all(&probes);
     for (probe, fate) in probes.iter().zip(&fates) {
         let Probe { source, destination, traffic } = *probe;
-        let packet = Packet { source, destination, traffic };
+        let packet = Packet { source, destination, traffic: routed(traffic) };
         let passes = passes_between(program, &at(source), &at(destination), packet);
         assert_eq!(fate.arrived, passes, "{probe:?}: {fate:?}");
     }

@@ -139,7 +139,7 @@ fn the_table_reads_well() {
         		tcp flags != syn / fin,syn,rst,ack jump revived
         		iifname . ip saddr vmap @net-out4
         		ip saddr vmap @out4
-        		icmpv6 type 133-137 accept
+        		icmpv6 type 135-136 ip6 hoplimit 255 accept
         		iifname . ip6 saddr vmap @net-out6
         		ip6 saddr vmap @out6
         	}
@@ -149,7 +149,7 @@ fn the_table_reads_well() {
         		ct state established,related accept
         		oifname . ip daddr vmap @net-in4
         		ip daddr vmap @in4
-        		icmpv6 type 133-137 accept
+        		icmpv6 type 135-136 ip6 hoplimit 255 accept
         		oifname . ip6 daddr vmap @net-in6
         		ip6 daddr vmap @in6
         	}

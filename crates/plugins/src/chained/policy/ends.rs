@@ -7,6 +7,9 @@ use std::net::IpAddr;
 use ::firewall::FirewallError;
 use ::firewall::pods::{self, Link, PodsTable};
 use cni::{AddResult, AttachmentKey};
+use kernel::conntrack::{ConntrackSocket, FlowFilter};
+use kernel::netlink::NetlinkError;
+use kernel::route::IpFamily;
 use node_api::policy::{Started, is_further};
 
 use super::link;
@@ -92,6 +95,25 @@ impl Ends {
     pub(super) fn forget(&self, table: &mut PodsTable) -> Result<(), FirewallError> {
         pods::forget(table, &Vec::from_iter(self.addresses.iter().copied()))?;
         pods::forget_links(table, &Vec::from_iter(self.links.iter().cloned()))
+    }
+
+    /// Has connection tracking forget the flows of those of containers' own networks. Packets of a flow
+    /// that it knows meet no verdict, and who gets such an address next must not go on with them. Those
+    /// of a further network may be flows of another network, with the same addresses.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub(super) fn end_flows(&self) -> Result<(), NetlinkError> {
+        if self.addresses.is_empty() {
+            return Ok(());
+        }
+        let mut conntrack = ConntrackSocket::open()?;
+        for address in &self.addresses {
+            let all = FlowFilter::all(IpFamily::of(*address));
+            conntrack.delete_flows(&FlowFilter { source: Some(*address), ..all })?;
+            conntrack.delete_flows(&FlowFilter { reply_source: Some(*address), ..all })?;
+        }
+        Ok(())
     }
 
     /// Returns the addresses of which a direction has no verdict.

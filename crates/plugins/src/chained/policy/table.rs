@@ -23,7 +23,7 @@ use crate::shared::shared_object::LOCK_TIMEOUT;
 /// # Errors
 /// Code 101 when the kernel refuses, 11 when the lock cannot be taken in time.
 pub(super) fn close(index: &Index, ends: &Ends) -> Result<(), Failure> {
-    let (_lock, mut table) = open(index)?;
+    let (mut table, _lock) = open(index)?;
     Ok(ends.close(&mut table)?)
 }
 
@@ -31,8 +31,8 @@ pub(super) fn close(index: &Index, ends: &Ends) -> Result<(), Failure> {
 #[derive(Debug)]
 #[must_use]
 pub(super) enum Forgotten {
-    /// They are gone, but for those that another attachment has.
-    Gone,
+    /// They are gone: these, which no other attachment has.
+    Gone(Ends),
     /// They stay: a damaged record may have one of the addresses too.
     Stay(Failure),
 }
@@ -44,7 +44,7 @@ impl Forgotten {
     /// Code 105.
     pub(super) fn required(self) -> Result<(), Failure> {
         match self {
-            Forgotten::Gone => Ok(()),
+            Forgotten::Gone(_) => Ok(()),
             Forgotten::Stay(why) => Err(why),
         }
     }
@@ -60,15 +60,16 @@ pub(super) fn forget(
     ends: &Ends,
 ) -> Result<Forgotten, Failure> {
     if ends.is_empty() {
-        return Ok(Forgotten::Gone);
+        return Ok(Forgotten::Gone(Ends::default()));
     }
-    let (_lock, mut table) = open(index)?;
+    let (mut table, _lock) = open(index)?;
     let others = match recorded(index, Some(key)) {
         Ok(others) => others,
         Err(illegible) => return Ok(Forgotten::Stay(illegible)),
     };
-    ends.without(&others).forget(&mut table)?;
-    Ok(Forgotten::Gone)
+    let gone = ends.without(&others);
+    gone.forget(&mut table)?;
+    Ok(Forgotten::Gone(gone))
 }
 
 /// Removes the verdicts of addresses that no attachment has.
@@ -76,7 +77,7 @@ pub(super) fn forget(
 /// # Errors
 /// As [`close`]; code 105 when a record is damaged, since it may have one of them.
 pub(super) fn sweep(index: &Index) -> Result<(), Failure> {
-    let (_lock, mut table) = open(index)?;
+    let (mut table, _lock) = open(index)?;
     let known = recorded(index, None)?;
     let there = Ends::there(&mut table)?;
     Ok(there.without(&known).forget(&mut table)?)
@@ -90,7 +91,7 @@ pub(super) fn remove_unused(index: &Index) -> Result<(), Failure> {
     if !PodsTable::open(Logging::default())?.exists()? {
         return Ok(());
     }
-    let (_lock, mut table) = open(index)?;
+    let (mut table, _lock) = open(index)?;
     let is_unused = recorded(index, None)?.is_empty();
     if is_unused { Ok(table.remove()?) } else { Ok(()) }
 }
@@ -120,7 +121,7 @@ pub(super) fn without_verdict(ends: &Ends) -> Result<Option<Vec<IpAddr>>, Failur
 /// when the records are listed next.
 pub(super) fn note(call: &Call<'_>, done: Result<Forgotten, Failure>, failures: &mut Failures) {
     let stays = match done {
-        Ok(Forgotten::Gone) => return,
+        Ok(Forgotten::Gone(_)) => return,
         Ok(Forgotten::Stay(why)) => why,
         Err(busy) if busy.code() == code::TRY_AGAIN_LATER => busy,
         Err(failure) => {
@@ -139,9 +140,11 @@ pub(super) fn lock(index: &Index) -> Result<Lock, Failure> {
     Ok(index.lock(LOCK, LOCK_TIMEOUT)?)
 }
 
-fn open(index: &Index) -> Result<(Lock, PodsTable), Failure> {
+/// Opens the table and takes the lock, which is to be released first: to close the table may take the
+/// kernel a moment (`firewall::close`), for which the daemon would wait.
+fn open(index: &Index) -> Result<(PodsTable, Lock), Failure> {
     let table = PodsTable::open(Logging::default())?;
-    Ok((lock(index)?, table))
+    Ok((table, lock(index)?))
 }
 
 /// Lists the addresses of all attachments, but of the one that goes. The caller has the lock.

@@ -1,8 +1,11 @@
 //! ADD, DEL, CHECK and GC, in every order.
 
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::thread;
 
+use kernel::conntrack::{ConntrackSocket, FlowFilter};
+use kernel::route::IpFamily;
 use serde_json::json;
 use state::Index;
 use testkit::{Place, traffic};
@@ -10,6 +13,34 @@ use testkit::{Place, traffic};
 use super::{Pod, closed, keys, links, no_bridge_shows, shows, verdicts};
 use crate::support::Node;
 use crate::support::matrix::look;
+
+/// Where no daemon cuts them, connections end with their container: who gets its address next does not go
+/// on with them.
+#[test]
+fn connections_end_with_their_container() {
+    testkit::require!("root");
+    let node = Node::new("policy-flows");
+    let (c1, c2) = (Pod::new(&node, "c1", "ptp"), Pod::new(&node, "c2", "ptp"));
+    c1.add();
+    c2.add();
+    let mut conntrack = node.lab.enter(|| ConntrackSocket::open().unwrap());
+    let mut of = |pod: &Pod<'_>| -> usize {
+        let addresses = pod.addresses().into_iter().map(|text| text.parse::<IpAddr>().unwrap());
+        let flows = addresses.map(|address| {
+            let all = FlowFilter::all(IpFamily::of(address));
+            conntrack.flows(&FlowFilter { reply_source: Some(address), ..all }).unwrap().len()
+        });
+        flows.sum()
+    };
+    for pod in [&c1, &c2] {
+        // The node reaches a closed container.
+        pod.addresses().iter().for_each(|address| traffic::assert_pings(&node.lab, address));
+        assert!(2 <= of(pod), "{pod:?}");
+    }
+    assert!(c1.policy("DEL").call().succeeded());
+    assert_eq!(of(&c1), 0);
+    assert!(2 <= of(&c2), "another container's go on");
+}
 
 /// A link that the host routes.
 #[test]
