@@ -16,6 +16,9 @@ use crate::plan::{self, Change, ForeignRoute};
 use crate::settings::Own;
 use crate::wanted::{self, Reach};
 
+/// The way to an address for which nobody has asked.
+static UNKNOWN: Way = Way::Unknown;
+
 impl Routing {
     /// Plans again for the peers that something has changed.
     pub(super) fn follow(&mut self, outcome: Outcome) -> Todo {
@@ -78,7 +81,8 @@ impl Routing {
             if prefixes.is_empty() {
                 continue;
             }
-            let path = self.choose(node, family, &prefixes).path;
+            let reachability = self.reachability(node, &prefixes);
+            let path = path::choose_path(&own.node, node, family, reachability);
             let hop = self.hop(node, family, path);
             let mtu = self.path_mtu(&own, node, family, path, hop.as_ref());
             let link_mtu = match path {
@@ -137,17 +141,20 @@ impl Routing {
 
     /// Chooses the path to a peer. Why it is this one is not kept: whoever asks has it chosen again.
     pub(crate) fn choose(&self, node: &Node, family: Family, prefixes: &[IpNet]) -> Choice {
-        let unknown = Way::Unknown;
+        let reachability = self.reachability(node, prefixes);
+        path::choose(&self.cluster.own().node, node, family, reachability)
+    }
+
+    fn reachability(&self, node: &Node, prefixes: &[IpNet]) -> Reachability<'_> {
         let ways = PerFamily::with(|family| {
             let way = node.underlay.get(family).and_then(|address| self.ways.get(&address));
-            way.unwrap_or(&unknown)
+            way.unwrap_or(&UNKNOWN)
         });
         let is_learned = |prefix: &IpNet| {
             let routes = self.observed.foreign.get(prefix);
             routes.is_some_and(|routes| routes.iter().any(ForeignRoute::is_learned))
         };
-        let learned = prefixes.iter().all(is_learned);
-        path::choose(&self.cluster.own().node, node, family, Reachability { ways, learned })
+        Reachability { ways, learned: prefixes.iter().all(is_learned) }
     }
 
     /// Returns the way that a path's packets go.
