@@ -369,10 +369,7 @@ pub fn difference_of(keys: &BTreeSet<Key>, wanted: &Wanted, observed: &Observed)
 type Both<'a> = (&'a Key, Option<&'a Value>, Option<&'a Value>);
 
 /// Goes through all that is wanted or there, in the order of the keys.
-fn side_by_side<'a>(
-    wanted: &'a Wanted,
-    observed: &'a Observed,
-) -> impl Iterator<Item = Both<'a>> {
+fn side_by_side<'a>(wanted: &'a Wanted, observed: &'a Observed) -> impl Iterator<Item = Both<'a>> {
     let mut wanted = wanted.iter().peekable();
     let mut there = observed.objects.iter().peekable();
     std::iter::from_fn(move || {
