@@ -10,6 +10,8 @@
 //! Every machine runs with the same settings, and a tunnel's hardware address follows from the
 //! node's name: nothing has to be published.
 
+mod plain;
+
 use std::collections::BTreeMap;
 
 use crate::annotation::MOST_KEPT;
@@ -73,7 +75,6 @@ pub fn read(text: &str, settings: &Settings) -> Result<Vec<Seen>, String> {
 /// is known of its nodes. `None` if it cannot be taken apart, or something is wrong with it as a
 /// whole; then reading the whole says what.
 fn read_in_parts(text: &str, settings: &Settings) -> Option<Vec<Seen>> {
-    const HEAD: &str = "[[node]]";
     // Such a string may have lines that look like the beginning of a node.
     if text.contains("\"\"\"") || text.contains("'''") {
         return None;
@@ -81,9 +82,9 @@ fn read_in_parts(text: &str, settings: &Settings) -> Option<Vec<Seen>> {
     let mut list = List::default();
     let mut part = 0..0;
     let mut take = |part: &str| {
-        let value: serde_json::Value = toml::from_str(part).ok()?;
+        let value = plain::read(part).or_else(|| toml::from_str(part).ok())?;
         let root = At::root(&value);
-        let is_node = part.trim_start().starts_with(HEAD);
+        let is_node = part.trim_start().starts_with(plain::HEAD);
         if root.keys().ok()?.any(|key| key != "node" || !is_node) {
             return None;
         }
@@ -92,7 +93,7 @@ fn read_in_parts(text: &str, settings: &Settings) -> Option<Vec<Seen>> {
         Some(())
     };
     for line in text.split_inclusive('\n') {
-        if line.trim() == HEAD {
+        if line.trim() == plain::HEAD {
             take(&text[part.clone()])?;
             part.start = part.end;
         }
