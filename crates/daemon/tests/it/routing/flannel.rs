@@ -275,12 +275,8 @@ fn taken_over_and_given_back(name: &str, segments: &[usize], backend: Backend) {
             assert!(!entries.contains(&of_b) && entries.contains(&of_c), "{entries}");
         }
         fabric.assert_all_reach_all();
-        // A node of flanneld's that is reached without a tunnel may have no address of IPv6 that
-        // answers for its pods.
-        if backend != Backend::DirectRouting {
-            let (sound, probed) = fabric.probe(number, &[]);
-            assert!(sound, "{probed}");
-        }
+        let (sound, probed) = fabric.probe(number, &[]);
+        assert!(sound, "{probed}");
         assert_eq!(of_flannel(name), said[number]);
         wait_until("the annotation of ours", || {
             published(&api, name).to_string().contains("routing.netwright.io")
