@@ -16,6 +16,7 @@ mod pings;
 mod probe;
 mod reach;
 mod renumbered;
+mod side_by_side;
 mod size;
 mod spaces;
 mod survives;
