@@ -43,6 +43,7 @@ impl Destinations {
 
     /// Puts addresses together that have the same way. Each is in one of the groups, and no group is
     /// empty.
+    #[must_use]
     pub fn group(&self, addresses: impl IntoIterator<Item = IpAddr>) -> Vec<Vec<IpAddr>> {
         let mut groups: Vec<Vec<IpAddr>> = Vec::new();
         // The place of each group, by the innermost destination: the others around it follow from

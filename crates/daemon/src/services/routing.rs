@@ -573,7 +573,7 @@ impl Service {
             Ok(seen) => {
                 self.health.needs("list of nodes", Ok(()));
                 let readable = seen.iter().filter_map(|seen| seen.node.as_ref().ok());
-                self.prefixes = readable.flat_map(|node| node.prefixes.clone()).collect();
+                self.prefixes = readable.flat_map(|node| node.prefixes.iter().copied()).collect();
                 if let Source::File(nodes) = &self.source {
                     let own = nodes::own(&seen, &self.node, nodes.path());
                     self.take_own(own.map(OfSource::from));

@@ -178,11 +178,7 @@ fn value(address: &str, mac: &str) -> String {
 }
 
 /// What flanneld writes for a node of both families.
-pub(super) fn value_of(
-    node: &super::Node,
-    backend: Backend,
-    [mac4, mac6]: &[String; 2],
-) -> String {
+pub(super) fn value_of(node: &super::Node, backend: Backend, [mac4, mac6]: &[String; 2]) -> String {
     let (v4, v6) = node.underlay();
     let v6 = v6.parse::<std::net::Ipv6Addr>().unwrap();
     let data = match backend {
