@@ -8,7 +8,7 @@ use std::io;
 use std::time::Duration;
 
 use kernel::echo::{self, Echo, Heard, Question};
-use routing::Path;
+use routing::{Family, Path};
 use routing::routing::{Answer, Probe, Target};
 use serde::Serialize;
 
@@ -46,8 +46,8 @@ pub(crate) fn probe(targets: Vec<Target>) -> io::Result<Vec<Probed>> {
 }
 
 fn probe_some(targets: &[Target]) -> io::Result<Vec<Probed>> {
-    let both = targets.iter().flat_map(|target| [target.path, target.underlay]);
-    let questions: Vec<Question> = both.map(Question::small).collect();
+    let both = |target: &Target| [by_path(target, 0), Question::small(target.underlay)];
+    let questions: Vec<Question> = targets.iter().flat_map(both).collect();
     let heard = echo::ask_all_and_hear(&questions, TIMEOUT)?;
     let mut probed: Vec<Probed> = targets
         .iter()
@@ -63,6 +63,17 @@ fn probe_some(targets: &[Target]) -> io::Result<Vec<Probed>> {
     measure(&mut alive)?;
     ask_udp(&mut alive)?;
     Ok(probed)
+}
+
+/// Returns a question of a size by the path of pods' packets.
+///
+/// A node's address of IPv6 on its tunnel is the first of its prefix, and that is the anycast address
+/// of all links with the prefix, such as the bridge of its pods. What comes by the tunnel is answered
+/// by it, and from it, as the tunnel has no other; what comes without one may be answered from the
+/// address of the link to this node.
+pub(crate) fn by_path(target: &Target, size: u32) -> Question {
+    let from_any = target.by == Path::Direct && target.family == Family::V6;
+    Question { address: target.path, size, from_any }
 }
 
 /// Says what two questions have shown: one by the path of pods' packets, one to the node's own
@@ -106,7 +117,7 @@ fn measure(alive: &mut [&mut Probed]) -> io::Result<()> {
             .map(|number| {
                 let (fits, too_large) = between[*number];
                 let size = if is_first { too_large - 1 } else { fits.midpoint(too_large) };
-                Question { address: alive[*number].target.path, size }
+                by_path(&alive[*number].target, size)
             })
             .collect();
         let answers = echo::ask_all(&questions, TIMEOUT)?;
@@ -207,8 +218,6 @@ impl Probed {
 
 #[cfg(test)]
 mod tests {
-    use routing::Family;
-
     use super::*;
 
     fn probed(path: Answer, underlay: Answer, mtu: Option<u32>, udp: Option<bool>) -> Probed {
@@ -252,6 +261,21 @@ mod tests {
         let probe = judge(&target, heard(Echo::Silent, Some("192.0.2.1")), own);
         let fault = Probed { target, probe, checksum_fault: false }.fault().unwrap();
         assert!(fault.contains("does the network have a route"), "{fault}");
+    }
+
+    #[test]
+    fn only_without_a_tunnel_and_in_ipv6_any_address_may_answer() {
+        let mut target = probed(Answer::No, Answer::No, None, None).target;
+        for (by, family, from_any) in [
+            (Path::Direct, Family::V6, true),
+            (Path::Direct, Family::V4, false),
+            (Path::Vxlan { underlay: Family::V6 }, Family::V6, false),
+            (Path::Native, Family::V6, false),
+        ] {
+            (target.by, target.family) = (by, family);
+            let question = Question { address: target.path, size: 1400, from_any };
+            assert_eq!(by_path(&target, 1400), question, "{by} {family}");
+        }
     }
 
     #[test]

@@ -108,9 +108,8 @@ impl ClusterFilter {
     pub fn new(rules: Rules, members: impl IntoIterator<Item = Member>) -> Self {
         let mut filter =
             ClusterFilter { rules, addresses: BTreeMap::new(), tunnels: BTreeMap::new() };
-        let mut net = Net::new();
         for member in members {
-            filter.add(&member, &mut net);
+            filter.add(&member, None);
         }
         filter
     }
@@ -147,12 +146,23 @@ impl ClusterFilter {
         let mut net = Net::new();
         // In this order nothing goes and comes again when it moves from one node to another.
         for member in &change.add {
-            self.add(member, &mut net);
+            self.add(member, Some(&mut net));
         }
         for member in &change.remove {
-            self.remove(member, &mut net);
+            self.remove(member, Some(&mut net));
         }
         batch_of(net)
+    }
+
+    /// Takes note of a change, and makes no transaction: [`ClusterTable::bring`] finds what it makes
+    /// different.
+    pub fn note(&mut self, change: &Change) {
+        for member in &change.add {
+            self.add(member, None);
+        }
+        for member in &change.remove {
+            self.remove(member, None);
+        }
     }
 
     /// Lists the ranges between which, and from and to which, this node forwards.
@@ -165,10 +175,13 @@ impl ClusterFilter {
 
     /// Compares the filter with what is there.
     fn difference(&self, found: &TableState) -> Difference {
+        if !found.exists {
+            return Difference::new(vec![state::no_table()], self.batch());
+        }
         TableState::of(self).difference(found, self)
     }
 
-    fn add(&mut self, member: &Member, net: &mut Net<(Set, Entry)>) {
+    fn add(&mut self, member: &Member, net: Option<&mut Net<(Set, Entry)>>) {
         match place(member) {
             Place::Address(set, prefix) => {
                 let step = self.addresses.entry(set).or_default().add(prefix);
@@ -177,14 +190,14 @@ impl ClusterFilter {
             Place::Tunnel(name) => {
                 let count = self.tunnels.entry(name.to_owned()).or_default();
                 *count = count.saturating_add(1);
-                if *count == 1 {
+                if let (1, Some(net)) = (*count, net) {
                     net.come((Set::Tunnels, Entry::ifname(name)));
                 }
             }
         }
     }
 
-    fn remove(&mut self, member: &Member, net: &mut Net<(Set, Entry)>) {
+    fn remove(&mut self, member: &Member, net: Option<&mut Net<(Set, Entry)>>) {
         match place(member) {
             Place::Address(set, prefix) => {
                 let step = self.addresses.entry(set).or_default().remove(prefix);
@@ -195,7 +208,9 @@ impl ClusterFilter {
                 *count -= 1;
                 if *count == 0 {
                     self.tunnels.remove(name);
-                    net.go((Set::Tunnels, Entry::ifname(name)));
+                    if let Some(net) = net {
+                        net.go((Set::Tunnels, Entry::ifname(name)));
+                    }
                 }
             }
         }
@@ -231,7 +246,8 @@ fn place(member: &Member) -> Place<'_> {
     Place::Address(if prefix.addr().is_ipv4() { v4 } else { v6 }, prefix)
 }
 
-fn take(set: Set, step: ranges::Step, net: &mut Net<(Set, Entry)>) {
+fn take(set: Set, step: ranges::Step, net: Option<&mut Net<(Set, Entry)>>) {
+    let Some(net) = net else { return };
     for prefix in step.gone {
         net.go((set, Entry::range(prefix)));
     }

@@ -50,13 +50,22 @@ pub struct Question {
     /// How many bytes the packet has, with its IP header. It is not cut on the way: what does not
     /// fit does not arrive. A size that is too small for a question means the smallest.
     pub size: u32,
+    /// The answer may come from another address of the host, as that to an anycast address does (RFC
+    /// 4443 §2.2). On a host that forwards, the first address of each IPv6 prefix of a link is one
+    /// (RFC 4291 §2.6.1).
+    pub from_any: bool,
 }
 
 impl Question {
     /// The smallest question.
     #[must_use]
     pub fn small(address: IpAddr) -> Self {
-        Question { address, size: 0 }
+        Question { address, size: 0, from_any: false }
+    }
+
+    /// Reports whether an address may have answered.
+    fn is_answered_by(&self, from: IpAddr) -> bool {
+        self.address == from || (self.from_any && self.address.is_ipv4() == from.is_ipv4())
     }
 }
 
@@ -198,7 +207,7 @@ fn hear_all(identifier: u16, questions: &[Question], timeout: Duration) -> io::R
                 }
                 let answered = asker.answer_to(packet, from);
                 let number = answered.map(usize::from).filter(|number| {
-                    questions.get(*number).is_some_and(|question| question.address == from)
+                    questions.get(*number).is_some_and(|question| question.is_answered_by(from))
                 });
                 if let Some(number) = number
                     && found[number].echo == Echo::Silent
@@ -469,8 +478,8 @@ mod tests {
     #[test]
     fn the_checksum_of_a_packet_with_checksum_is_zero() {
         for size in [0, 1500, 1501] {
-            let question = Question { address: "192.0.2.1".parse().unwrap(), size };
-            let packet = request(4711, question, 1);
+            let small = Question::small("192.0.2.1".parse().unwrap());
+            let packet = request(4711, Question { size, ..small }, 1);
             assert_eq!(checksum(&packet), 0);
             assert_eq!(packet.len(), if size == 0 { LENGTH } else { size as usize - 20 });
         }

@@ -62,7 +62,8 @@ pub use neighbour::{Fdb, Neighbour, NeighbourState};
 pub use new_link::NewLink;
 pub use nexthop::{NexthopFilter, NexthopObject, NexthopWay};
 pub use routes::{
-    NextHop, Route, RouteFilter, RouteKind, RouteProtocol, Scope, TABLE_LOCAL, TABLE_MAIN,
+    NextHop, Route, RouteFilter, RouteKind, RouteProtocol, Scope, TABLE_DEFAULT, TABLE_LOCAL,
+    TABLE_MAIN,
 };
 pub use rule::{Rule, RuleAction};
 pub use socket::RouteSocket;

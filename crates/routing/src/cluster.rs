@@ -29,7 +29,7 @@ use crate::reader::overlap;
 use crate::refused::Refused;
 use crate::settings::{Own, Settings};
 use crate::time::Time;
-use tell::{Before, tell};
+use tell::{Before, Telling};
 
 /// How long peers are kept that a list would remove together.
 pub const BRAKE: Duration = Duration::from_secs(600);
@@ -295,7 +295,7 @@ impl Cluster {
             Event::Changed(seen) => self.take(seen, now, &mut work),
             Event::Deleted(name) => self.remove(&name, &mut work),
             Event::Listed(seen) => {
-                let names: BTreeSet<String> = seen.iter().map(|seen| seen.name.clone()).collect();
+                let names: BTreeSet<&str> = seen.iter().map(|seen| seen.name.as_str()).collect();
                 self.lack(&names, now, &mut work);
                 for seen in seen {
                     self.take(seen, now, &mut work);
@@ -443,10 +443,10 @@ impl Cluster {
     }
 
     /// Removes, or holds, what a complete list lacks.
-    fn lack(&mut self, names: &BTreeSet<String>, now: Time, work: &mut Work) {
+    fn lack(&mut self, names: &BTreeSet<&str>, now: Time, work: &mut Work) {
         let all = self.peers.len();
         let missing: Vec<String> =
-            self.peers.keys().filter(|name| !names.contains(*name)).cloned().collect();
+            self.peers.keys().filter(|name| !names.contains(name.as_str())).cloned().collect();
         if missing.len() <= FEW || missing.len() * 2 <= all {
             for name in &missing {
                 self.remove(name, work);
@@ -507,6 +507,7 @@ impl Cluster {
         if self.listed {
             work.news.extend(self.blocks.tell_strangers());
         }
+        let mut telling = Telling::new(std::mem::take(&mut work.news));
         for (name, before) in work.befores {
             let after = Before::of(self.peers.get(&name));
             if before == after {
@@ -518,17 +519,10 @@ impl Cluster {
             if let Some(peer) = self.peers.get_mut(&name) {
                 peer.since = now;
             }
-            tell(&name, &before, &after, self.peers.contains_key(&name), &mut work.news);
+            telling.tell(&name, &before, &after, self.peers.contains_key(&name));
         }
-        let is_of_node = |news: &News| !news.warning && news.node.is_some();
-        let count = work.news.iter().filter(|news| is_of_node(news)).count();
-        if MANY < count {
-            work.news.retain(|news| !is_of_node(news));
-            let text = format!("{count} nodes are new, changed or gone");
-            work.news.push(News { warning: false, node: None, text });
-        }
-        let Work { affected, is_own_changed, news, .. } = work;
-        Outcome { affected, is_own_changed, news }
+        let Work { affected, is_own_changed, .. } = work;
+        Outcome { affected, is_own_changed, news: telling.end() }
     }
 }
 

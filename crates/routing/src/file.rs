@@ -10,14 +10,18 @@
 //! Every machine runs with the same settings, and a tunnel's hardware address follows from the
 //! node's name: nothing has to be published.
 
+mod plain;
+
 use std::collections::BTreeMap;
+
+use ipnet::IpNet;
 
 use crate::annotation::MOST_KEPT;
 use crate::cluster::{Seen, Unusable};
 use crate::family::Family;
 use crate::mac::MacAddr;
-use crate::node::{Dialect, Node};
-use crate::reader::{At, Fault};
+use crate::node::{Dialect, Node, Underlay};
+use crate::reader::{self, At, Fault, overlap};
 use crate::refused::{Cause, Refused, printable};
 use crate::settings::Settings;
 use crate::time::Time;
@@ -73,7 +77,6 @@ pub fn read(text: &str, settings: &Settings) -> Result<Vec<Seen>, String> {
 /// is known of its nodes. `None` if it cannot be taken apart, or something is wrong with it as a
 /// whole; then reading the whole says what.
 fn read_in_parts(text: &str, settings: &Settings) -> Option<Vec<Seen>> {
-    const HEAD: &str = "[[node]]";
     // Such a string may have lines that look like the beginning of a node.
     if text.contains("\"\"\"") || text.contains("'''") {
         return None;
@@ -81,9 +84,14 @@ fn read_in_parts(text: &str, settings: &Settings) -> Option<Vec<Seen>> {
     let mut list = List::default();
     let mut part = 0..0;
     let mut take = |part: &str| {
+        let entry = plain::read(part);
+        if let Some(node) = entry.and_then(|entry| read_plain(entry, list.count, settings)) {
+            list.add(node.name.clone(), Ok(node));
+            return Some(());
+        }
         let value: serde_json::Value = toml::from_str(part).ok()?;
         let root = At::root(&value);
-        let is_node = part.trim_start().starts_with(HEAD);
+        let is_node = part.trim_start().starts_with(plain::HEAD);
         if root.keys().ok()?.any(|key| key != "node" || !is_node) {
             return None;
         }
@@ -92,7 +100,7 @@ fn read_in_parts(text: &str, settings: &Settings) -> Option<Vec<Seen>> {
         Some(())
     };
     for line in text.split_inclusive('\n') {
-        if line.trim() == HEAD {
+        if line.trim() == plain::HEAD {
             take(&text[part.clone()])?;
             part.start = part.end;
         }
@@ -114,6 +122,10 @@ struct List {
 impl List {
     fn take(&mut self, at: &At<'_>, settings: &Settings) {
         let (name, node) = read_node(self.count, at, settings);
+        self.add(name, node);
+    }
+
+    fn add(&mut self, name: String, node: Result<Node, Fault>) {
         self.count += 1;
         let node = node.map_err(|(path, cause)| {
             // The path begins with the place in the list, which the name tells better.
@@ -160,25 +172,65 @@ fn read_fields(name: &str, number: usize, at: &At<'_>, settings: &Settings) -> R
     let kept = at.get("kept")?.map(|kept| kept.prefixes(MOST_KEPT)).transpose()?;
     let kept = kept.unwrap_or_default().into_iter().filter(|kept| !prefixes.contains(kept));
     let kept = kept.collect();
+    Ok(Node {
+        kept,
+        mtu: at.get("mtu")?.map(|mtu| mtu.mtu()).transpose()?,
+        zone: at.get("zone")?.map(|zone| zone.text()).transpose()?.map(str::to_owned),
+        ..node_of(name, number, prefixes, underlay, settings)
+    })
+}
+
+/// Reads an entry of the plain form; `None` if something is wrong with it.
+fn read_plain(entry: plain::Entry<'_>, number: usize, settings: &Settings) -> Option<Node> {
+    let mut prefixes: Vec<IpNet> = Vec::with_capacity(Family::ALL.len());
+    for text in entry.prefixes.each() {
+        let prefix = reader::prefix(text).ok()?;
+        if prefixes.iter().any(|other| overlap(*other, prefix)) {
+            return None;
+        }
+        prefixes.push(prefix);
+    }
+    let mut underlay = Underlay::default();
+    for text in entry.underlay.each() {
+        let address = reader::address(text).ok()?;
+        if underlay.get(Family::of(address)).is_some() {
+            return None;
+        }
+        underlay.set(address);
+    }
+    let is_right = is_name(entry.name)
+        && (1..=MOST_PREFIXES).contains(&prefixes.len())
+        && underlay != Underlay::default();
+    is_right.then(|| node_of(entry.name, number, prefixes, underlay, settings))
+}
+
+/// Returns a node of which nothing more is said.
+fn node_of(
+    name: &str,
+    number: usize,
+    prefixes: Vec<IpNet>,
+    underlay: Underlay,
+    settings: &Settings,
+) -> Node {
     let mut offers = settings.offers();
     if let Some(vxlan) = &mut offers.vxlan {
         let mac = |family| underlay.get(family).map(|_| MacAddr::of_tunnel(name, family));
         (vxlan.mac4, vxlan.mac6) = (mac(Family::V4), mac(Family::V6));
     }
-    Ok(Node {
+    Node {
         name: name.to_owned(),
         uid: String::new(),
         // Of two entries that want the same, the first has it, on every machine.
         created: u64::try_from(number).ok().map(Time),
         prefixes,
-        kept,
+        kept: Vec::new(),
         blocks: Vec::new(),
         underlay,
         offers,
-        mtu: at.get("mtu")?.map(|mtu| mtu.mtu()).transpose()?,
-        zone: at.get("zone")?.map(|zone| zone.text()).transpose()?.map(str::to_owned),
+        mtu: None,
+        zone: None,
         dialect: Dialect::Netwright,
-    })
+    }
 }
 
 fn is_name(name: &str) -> bool {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sha2::{Digest as _, Sha256};
 
-use crate::family::Family;
+use crate::family::{Family, PerFamily};
 use crate::object::{NEXTHOP_FIRST, NEXTHOPS};
 
 /// Which peer and family has which number.
@@ -14,7 +14,7 @@ use crate::object::{NEXTHOP_FIRST, NEXTHOPS};
 /// changes nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Ids {
-    of: BTreeMap<(String, Family), u32>,
+    of: BTreeMap<String, PerFamily<Option<u32>>>,
     taken: BTreeSet<u32>,
 }
 
@@ -28,9 +28,8 @@ impl Ids {
         preferred: Option<u32>,
         is_free: impl Fn(u32) -> bool,
     ) -> u32 {
-        let key = (peer.to_owned(), family);
-        if let Some(id) = self.of.get(&key) {
-            return *id;
+        if let Some(id) = self.of.get(peer).and_then(|ids| *ids.get(family)) {
+            return id;
         }
         let ours = |id: &u32| is_ours(*id) && !self.taken.contains(id);
         let id = preferred.filter(ours).unwrap_or_else(|| {
@@ -40,16 +39,15 @@ impl Ids {
             free.next().expect("there are more numbers than peers")
         });
         self.taken.insert(id);
-        self.of.insert(key, id);
+        *self.of.entry(peer.to_owned()).or_default().get_mut(family) = Some(id);
         id
     }
 
     /// Frees the numbers of a peer.
     pub(crate) fn release(&mut self, peer: &str) {
-        for family in Family::ALL {
-            if let Some(id) = self.of.remove(&(peer.to_owned(), family)) {
-                self.taken.remove(&id);
-            }
+        let ids = self.of.remove(peer).unwrap_or_default();
+        for id in ids.iter().filter_map(|(_, id)| *id) {
+            self.taken.remove(&id);
         }
     }
 }

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod alike;
 pub mod annotation;
 pub mod blocks;
 mod claims;

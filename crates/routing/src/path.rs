@@ -125,14 +125,52 @@ pub struct PassedOver {
 /// underlay, VXLAN over the other.
 #[must_use]
 pub fn choose(own: &Node, peer: &Node, family: Family, reach: Reachability<'_>) -> Choice {
+    let Decision { path, because, passed_over } = decide(own, peer, family, reach);
+    let told = |(path, why): (Path, Said<'_>)| PassedOver { path, why: why.to_string() };
+    let passed_over: Vec<PassedOver> = passed_over.into_iter().map(told).collect();
+    let because = because.map_or_else(|| all_reasons(&passed_over), |because| because.to_string());
+    Choice { path, because, passed_over }
+}
+
+/// Chooses as [`choose`] does, and says nothing of why: for thousands of peers that takes longer
+/// than the choice.
+#[must_use]
+pub fn choose_path(own: &Node, peer: &Node, family: Family, reach: Reachability<'_>) -> Path {
+    decide(own, peer, family, reach).path
+}
+
+fn all_reasons(passed_over: &[PassedOver]) -> String {
+    let mut reasons: Vec<&str> = Vec::new();
+    for passed in passed_over {
+        if !reasons.contains(&passed.why.as_str()) {
+            reasons.push(&passed.why);
+        }
+    }
+    reasons.join("; ")
+}
+
+/// A choice, before it is put into words.
+struct Decision<'a> {
+    path: Path,
+    /// `None`: what stood against all others.
+    because: Option<Said<'a>>,
+    passed_over: Vec<(Path, Said<'a>)>,
+}
+
+fn decide<'a>(
+    own: &'a Node,
+    peer: &'a Node,
+    family: Family,
+    reach: Reachability<'a>,
+) -> Decision<'a> {
     let mut choosing = Choosing { own, peer, passed_over: Vec::new() };
     if let Some((path, because)) = choosing.native() {
         return choosing.chosen(path, because);
     }
     if reach.learned {
-        return choosing.chosen(Path::Learned, "a routing daemon has a route to it".to_owned());
+        return choosing.chosen(Path::Learned, Said::Learned);
     }
-    match choosing.direct(family, reach.ways.get(family)) {
+    match choosing.direct(family, *reach.ways.get(family)) {
         Ok(because) => return choosing.chosen(Path::Direct, because),
         Err(why) => choosing.pass_over(Path::Direct, why),
     }
@@ -142,48 +180,121 @@ pub fn choose(own: &Node, peer: &Node, family: Family, reach: Reachability<'_>) 
         match choosing.vxlan(family, underlay) {
             Err(why) => choosing.pass_over(path, why),
             Ok(address) if **reach.ways.get(underlay) == Way::Missing => {
-                choosing.pass_over(path, format!("this node has no route to {address}"));
+                choosing.pass_over(path, Said::NoRoute(address));
                 last_resort = last_resort.or(Some((path, address)));
             }
-            Ok(address) => {
-                return choosing.chosen(path, format!("both offer it, by way of {address}"));
-            }
+            Ok(address) => return choosing.chosen(path, Said::BothOffer(address)),
         }
     }
     // A route that is missing now comes back as it went; the tunnel need not be told.
     if let Some((path, address)) = last_resort {
-        choosing.passed_over.retain(|passed| passed.path != path);
-        let because = format!("both offer it; now this node has no route to {address}");
-        return choosing.chosen(path, because);
+        choosing.passed_over.retain(|(passed, _)| *passed != path);
+        return choosing.chosen(path, Said::BothOfferWithoutRoute(address));
     }
-    let because = choosing.passed_over.iter().map(|passed| passed.why.as_str());
-    let mut reasons: Vec<&str> = Vec::new();
-    for why in because {
-        if !reasons.contains(&why) {
-            reasons.push(why);
+    Decision { path: Path::None, because: None, passed_over: choosing.passed_over }
+}
+
+/// What speaks for a path, or against it.
+#[derive(Debug, Clone, Copy)]
+enum Said<'a> {
+    LeftToNetwork { asks: &'a str },
+    NativeOnly { asks: &'a str, flannels: &'a str },
+    Learned,
+    OnSegment { address: IpAddr, hop: &'a Hop },
+    BehindGateway { address: IpAddr, hop: &'a Hop },
+    NoRoute(IpAddr),
+    WayUnknown(IpAddr),
+    BothOffer(IpAddr),
+    BothOfferWithoutRoute(IpAddr),
+    OwnLacks(Offered),
+    PeerLacks(&'a str, Offered),
+    BothLack(Offered),
+    OtherVni { peer: &'a str, there: u32, own: u32 },
+    OtherPort { peer: &'a str, there: u16, own: u16 },
+    NotOver { flannels: &'a str, family: Family, underlay: Family },
+    OwnWithoutAddress(Family),
+    PeerWithoutAddress(&'a str, Family),
+}
+
+/// What an end may offer.
+#[derive(Debug, Clone, Copy)]
+enum Offered {
+    Direct,
+    Vxlan,
+    VxlanOver(Family),
+}
+
+impl fmt::Display for Offered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Offered::Direct => f.write_str("direct paths"),
+            Offered::Vxlan => f.write_str("VXLAN"),
+            Offered::VxlanOver(underlay) => write!(f, "VXLAN over {underlay}"),
         }
     }
-    let because = reasons.join("; ");
-    choosing.chosen(Path::None, because)
+}
+
+impl fmt::Display for Said<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Said::LeftToNetwork { asks } => {
+                write!(f, "{asks} leaves it to the network between the nodes")
+            }
+            Said::NativeOnly { asks, flannels } => {
+                write!(f, "{asks} takes native paths only, and flanneld on {flannels} has none")
+            }
+            Said::Learned => f.write_str("a routing daemon has a route to it"),
+            Said::OnSegment { address, hop } => {
+                write!(f, "{address} is on the segment of {}", hop.link)
+            }
+            Said::BehindGateway { address, hop } => {
+                write!(f, "{address} is behind a gateway on {}", hop.link)
+            }
+            Said::NoRoute(address) => write!(f, "this node has no route to {address}"),
+            Said::WayUnknown(address) => write!(f, "the way to {address} is not known yet"),
+            Said::BothOffer(address) => write!(f, "both offer it, by way of {address}"),
+            Said::BothOfferWithoutRoute(address) => {
+                write!(f, "both offer it; now this node has no route to {address}")
+            }
+            Said::OwnLacks(what) => write!(f, "this node does not offer {what}"),
+            Said::PeerLacks(name, what) => write!(f, "{name} does not offer {what}"),
+            Said::BothLack(what) => write!(f, "neither end offers {what}"),
+            Said::OtherVni { peer, there, own } => {
+                write!(f, "{peer} has VNI {there}, this node {own}")
+            }
+            Said::OtherPort { peer, there, own } => {
+                write!(f, "{peer} has VXLAN's port {there}, this node {own}")
+            }
+            Said::NotOver { flannels, family, underlay } => {
+                write!(f, "flanneld on {flannels} has no {family} over {underlay}")
+            }
+            Said::OwnWithoutAddress(family) => {
+                write!(f, "this node has no underlay address of {family}")
+            }
+            Said::PeerWithoutAddress(name, family) => {
+                write!(f, "{name} has no underlay address of {family}")
+            }
+        }
+    }
 }
 
 struct Choosing<'a> {
     own: &'a Node,
     peer: &'a Node,
-    passed_over: Vec<PassedOver>,
+    passed_over: Vec<(Path, Said<'a>)>,
 }
 
-impl Choosing<'_> {
-    fn chosen(self, path: Path, because: String) -> Choice {
-        Choice { path, because, passed_over: self.passed_over }
+impl<'a> Choosing<'a> {
+    fn chosen(self, path: Path, because: Said<'a>) -> Decision<'a> {
+        Decision { path, because: Some(because), passed_over: self.passed_over }
     }
 
-    fn pass_over(&mut self, path: Path, why: String) {
-        self.passed_over.push(PassedOver { path, why });
+    fn pass_over(&mut self, path: Path, why: Said<'a>) {
+        self.passed_over.push((path, why));
     }
 
     /// A node that asks for native paths has them with every node of ours.
-    fn native(&self) -> Option<(Path, String)> {
+    fn native(&self) -> Option<(Path, Said<'a>)> {
         let (own, peer) = (self.own, self.peer);
         let asks = match (own.offers.native, peer.offers.native) {
             (false, false) => return None,
@@ -192,71 +303,64 @@ impl Choosing<'_> {
         };
         for node in [own, peer] {
             if node.dialect == Dialect::Flannel {
-                let because = format!(
-                    "{asks} takes native paths only, and flanneld on {} has none",
-                    node.name
-                );
-                return Some((Path::None, because));
+                return Some((Path::None, Said::NativeOnly { asks, flannels: &node.name }));
             }
         }
-        Some((Path::Native, format!("{asks} leaves it to the network between the nodes")))
+        Some((Path::Native, Said::LeftToNetwork { asks }))
     }
 
-    fn direct(&self, family: Family, way: &Way) -> Result<String, String> {
-        self.both_offer("direct paths", |node| node.offers.direct)?;
+    fn direct(&self, family: Family, way: &'a Way) -> Result<Said<'a>, Said<'a>> {
+        self.both_offer(Offered::Direct, |node| node.offers.direct)?;
         let address = self.both_have_underlay(family)?;
         match way {
-            Way::OnLink(hop) => Ok(format!("{address} is on the segment of {}", hop.link)),
-            Way::ByGateway(hop) => Err(format!("{address} is behind a gateway on {}", hop.link)),
-            Way::Missing => Err(format!("this node has no route to {address}")),
-            Way::Unknown => Err(format!("the way to {address} is not known yet")),
+            Way::OnLink(hop) => Ok(Said::OnSegment { address, hop }),
+            Way::ByGateway(hop) => Err(Said::BehindGateway { address, hop }),
+            Way::Missing => Err(Said::NoRoute(address)),
+            Way::Unknown => Err(Said::WayUnknown(address)),
         }
     }
 
-    fn vxlan(&self, family: Family, underlay: Family) -> Result<IpAddr, String> {
-        self.both_offer("VXLAN", |node| node.offers.vxlan.is_some())?;
+    fn vxlan(&self, family: Family, underlay: Family) -> Result<IpAddr, Said<'a>> {
+        self.both_offer(Offered::Vxlan, |node| node.offers.vxlan.is_some())?;
         let (Some(own), Some(peer)) = (self.own.offers.vxlan, self.peer.offers.vxlan) else {
             unreachable!("both offer it");
         };
+        let name = self.peer.name.as_str();
         if own.vni != peer.vni {
-            return Err(format!("{} has VNI {}, this node {}", self.peer.name, peer.vni, own.vni));
+            return Err(Said::OtherVni { peer: name, there: peer.vni, own: own.vni });
         }
         if own.port != peer.port {
-            let name = &self.peer.name;
-            return Err(format!("{name} has VXLAN's port {}, this node {}", peer.port, own.port));
+            return Err(Said::OtherPort { peer: name, there: peer.port, own: own.port });
         }
         if family != underlay {
             for node in [self.own, self.peer] {
                 if node.dialect == Dialect::Flannel {
-                    let name = &node.name;
-                    return Err(format!("flanneld on {name} has no {family} over {underlay}"));
+                    return Err(Said::NotOver { flannels: &node.name, family, underlay });
                 }
             }
         }
         let address = self.both_have_underlay(underlay)?;
-        self.both_offer(&format!("VXLAN over {underlay}"), |node| {
+        self.both_offer(Offered::VxlanOver(underlay), |node| {
             node.offers.vxlan.is_some_and(|vxlan| vxlan.mac(underlay).is_some())
         })?;
         Ok(address)
     }
 
-    fn both_offer(&self, what: &str, offers: impl Fn(&Node) -> bool) -> Result<(), String> {
+    fn both_offer(&self, what: Offered, offers: impl Fn(&Node) -> bool) -> Result<(), Said<'a>> {
         match (offers(self.own), offers(self.peer)) {
             (true, true) => Ok(()),
-            (false, true) => Err(format!("this node does not offer {what}")),
-            (true, false) => Err(format!("{} does not offer {what}", self.peer.name)),
-            (false, false) => Err(format!("neither end offers {what}")),
+            (false, true) => Err(Said::OwnLacks(what)),
+            (true, false) => Err(Said::PeerLacks(&self.peer.name, what)),
+            (false, false) => Err(Said::BothLack(what)),
         }
     }
 
     /// Returns the peer's underlay address of a family, if both ends have one.
-    fn both_have_underlay(&self, family: Family) -> Result<IpAddr, String> {
+    fn both_have_underlay(&self, family: Family) -> Result<IpAddr, Said<'a>> {
         match (self.own.underlay.get(family), self.peer.underlay.get(family)) {
             (Some(_), Some(address)) => Ok(address),
-            (None, _) => Err(format!("this node has no underlay address of {family}")),
-            (Some(_), None) => {
-                Err(format!("{} has no underlay address of {family}", self.peer.name))
-            }
+            (None, _) => Err(Said::OwnWithoutAddress(family)),
+            (Some(_), None) => Err(Said::PeerWithoutAddress(&self.peer.name, family)),
         }
     }
 }

@@ -28,24 +28,24 @@ pub struct Wanted {
 
 impl Wanted {
     /// Puts the objects of one peer, or of this node, in place of those it had; returns the keys
-    /// that this may change.
+    /// that this may change, some of them twice.
     ///
     /// What another one wants by now stays his.
-    pub fn replace(&mut self, whose: &str, objects: Objects) -> BTreeSet<Key> {
-        let mut keys = BTreeSet::new();
-        for key in self.of.remove(whose).unwrap_or_default() {
-            if self.whose(&key) == Some(whose) && !objects.contains_key(&key) {
-                self.objects.remove(&key);
+    pub fn replace(&mut self, whose: &str, objects: Objects) -> Vec<Key> {
+        let mut keys = self.of.remove(whose).unwrap_or_default();
+        for key in &keys {
+            if self.whose(key) == Some(whose) && !objects.contains_key(key) {
+                self.objects.remove(key);
             }
-            keys.insert(key);
         }
         if objects.is_empty() {
             return keys;
         }
         let whose: Arc<str> = whose.into();
-        self.of.insert(whose.clone(), objects.keys().cloned().collect());
+        let own: Vec<Key> = objects.keys().cloned().collect();
+        keys.extend(own.iter().cloned());
+        self.of.insert(whose.clone(), own);
         for (key, value) in objects {
-            keys.insert(key.clone());
             self.objects.insert(key, (value, whose.clone()));
         }
         keys
@@ -341,32 +341,15 @@ impl fmt::Display for Change {
     }
 }
 
-/// Plans from what is there to all that is wanted.
+/// Plans from what is there to all that is wanted, by going through both once: after most looks there
+/// is nothing to do.
 #[must_use]
 pub fn difference(wanted: &Wanted, observed: &Observed) -> Vec<Change> {
-    difference_of(&differing(wanted, observed), wanted, observed)
-}
-
-/// Returns the keys of what is not as it is wanted, by going through both once: after most looks
-/// there are none.
-#[must_use]
-pub(crate) fn differing(wanted: &Wanted, observed: &Observed) -> BTreeSet<Key> {
-    let mut wanted = wanted.iter().peekable();
-    let mut there = observed.objects.iter().peekable();
-    let mut keys = Vec::new();
-    loop {
-        let order = match (wanted.peek(), there.peek()) {
-            (None, None) => return keys.into_iter().collect(),
-            (Some(_), None) => Ordering::Less,
-            (None, Some(_)) => Ordering::Greater,
-            (Some((wanted, _)), Some((there, _))) => wanted.cmp(there),
-        };
-        let one = wanted.next_if(|_| order.is_le());
-        let other = there.next_if(|_| order.is_ge());
-        if one != other {
-            keys.extend(one.or(other).map(|(key, _)| key.clone()));
-        }
-    }
+    let first = Key::Tunnel { link: "".into() };
+    let from = wanted.objects.range(first..).map(|(key, _)| key);
+    let tunnels = from.take_while(|key| matches!(key, Key::Tunnel { .. }));
+    let (plan, lost) = with_tunnels(tunnels, wanted, observed);
+    complete(plan, &lost, side_by_side(wanted, observed))
 }
 
 /// Plans for some keys only: what one peer's change costs does not depend on how many others there
@@ -376,8 +359,40 @@ pub(crate) fn differing(wanted: &Wanted, observed: &Observed) -> BTreeSet<Key> {
 /// what is on it goes with that, and is made again.
 #[must_use]
 pub fn difference_of(keys: &BTreeSet<Key>, wanted: &Wanted, observed: &Observed) -> Vec<Change> {
-    let mut plan = Vec::new();
-    let mut lost: BTreeSet<Key> = BTreeSet::new();
+    let (plan, lost) = with_tunnels(keys.iter(), wanted, observed);
+    let all = if lost.is_empty() { Cow::Borrowed(keys) } else { Cow::Owned(keys | &lost) };
+    let all = all.iter().map(|key| (key, wanted.get(key), observed.objects.get(key)));
+    complete(plan, &lost, all)
+}
+
+/// An object: what is wanted of it, and what is there.
+type Both<'a> = (&'a Key, Option<&'a Value>, Option<&'a Value>);
+
+/// Goes through all that is wanted or there, in the order of the keys.
+fn side_by_side<'a>(wanted: &'a Wanted, observed: &'a Observed) -> impl Iterator<Item = Both<'a>> {
+    let mut wanted = wanted.iter().peekable();
+    let mut there = observed.objects.iter().peekable();
+    std::iter::from_fn(move || {
+        let order = match (wanted.peek(), there.peek()) {
+            (None, None) => return None,
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some((wanted, _)), Some((there, _))) => wanted.cmp(there),
+        };
+        let one = wanted.next_if(|_| order.is_le());
+        let other = there.next_if(|_| order.is_ge());
+        let (key, _) = one.or(other)?;
+        Some((key, one.map(|(_, value)| value), other.map(|(_, value)| value)))
+    })
+}
+
+/// Returns the removals of tunnels that have to be made anew, and what goes with a change of one.
+fn with_tunnels<'a>(
+    keys: impl Iterator<Item = &'a Key>,
+    wanted: &Wanted,
+    observed: &Observed,
+) -> (Vec<Change>, BTreeSet<Key>) {
+    let (mut plan, mut lost) = (Vec::new(), BTreeSet::new());
     for key in keys {
         if let (Key::Tunnel { link }, Some(value)) = (key, wanted.get(key))
             && let Some(there) = observed.objects.get(key)
@@ -388,11 +403,18 @@ pub fn difference_of(keys: &BTreeSet<Key>, wanted: &Wanted, observed: &Observed)
             }
         }
     }
-    let all = if lost.is_empty() { Cow::Borrowed(keys) } else { Cow::Owned(keys | &lost) };
+    (plan, lost)
+}
+
+/// Completes a plan by the changes of these objects, which are in the order of their keys.
+fn complete<'a>(
+    mut plan: Vec<Change>,
+    lost: &BTreeSet<Key>,
+    all: impl Iterator<Item = Both<'a>>,
+) -> Vec<Change> {
     let mut removals = Vec::new();
-    for key in &*all {
-        let there = observed.objects.get(key).filter(|_| !lost.contains(key));
-        match (wanted.get(key), there) {
+    for (key, wanted, there) in all {
+        match (wanted, there.filter(|_| !lost.contains(key))) {
             (Some(value), None) => plan.push(Change::Create(key.clone(), value.clone())),
             (Some(value), Some(there)) if value != there => {
                 plan.push(Change::Replace(key.clone(), value.clone()));

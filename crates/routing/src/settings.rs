@@ -1,6 +1,7 @@
 //! What the configuration says, and what is known of this node.
 
 use std::borrow::Borrow;
+use std::cmp::Ordering;
 use std::fmt;
 use std::net::IpAddr;
 use std::ops::Deref;
@@ -296,8 +297,21 @@ pub enum PodMtu {
 
 /// The name of a link. All that refers to it shares it; thousands of objects do, so it takes no more
 /// than a pointer.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct LinkName(Arc<Box<str>>);
+
+impl Ord for LinkName {
+    /// Names that are compared are nearly always the same one: what is on a tunnel is in order by it.
+    fn cmp(&self, other: &Self) -> Ordering {
+        if Arc::ptr_eq(&self.0, &other.0) { Ordering::Equal } else { self.0.cmp(&other.0) }
+    }
+}
+
+impl PartialOrd for LinkName {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
 
 impl Deref for LinkName {
     type Target = str;

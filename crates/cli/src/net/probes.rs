@@ -146,7 +146,7 @@ fn connect(to: SocketAddr) -> Answer {
 fn size(to: IpAddr, up_to: u32) -> Answer {
     let always = if to.is_ipv4() { ALWAYS_V4 } else { ALWAYS_V6 };
     let answers = |size: u32, timeout: Duration| {
-        let question = echo::Question { address: to, size };
+        let question = echo::Question { size, ..echo::Question::small(to) };
         // Twice, since any single packet may be lost.
         echo::ask_all(&[question, question], timeout)
             .is_ok_and(|echoes| echoes.iter().any(|echo| matches!(echo, Echo::Answered(_))))

@@ -13,6 +13,7 @@
 //! | `of_source` | what each says of this node |
 //! | `flannel_config` | flanneld's configuration |
 //! | `host` | what the kernel has, in routing's words |
+//! | `ways` | the ways to nodes' addresses |
 //! | `apply` | makes changes in the kernel |
 //! | `filter` | the packet filter's table |
 //! | `files` | the last known nodes, and what runtimes and plugins read |
@@ -43,6 +44,7 @@ mod own_lease;
 mod probes;
 mod spaces;
 mod turns;
+mod ways;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
@@ -64,7 +66,6 @@ use routing::blocks::Records;
 use routing::cluster::{Event, News, Seen};
 use routing::earlier::Earlier;
 use routing::object::Key;
-use routing::path::Way;
 use routing::plan::{Change, Observed};
 use routing::render;
 use routing::routing::Leaving;
@@ -584,7 +585,7 @@ impl Service {
             Ok(seen) => {
                 self.health.needs("list of nodes", Ok(()));
                 let readable = seen.iter().filter_map(|seen| seen.node.as_ref().ok());
-                self.prefixes = readable.flat_map(|node| node.prefixes.clone()).collect();
+                self.prefixes = readable.flat_map(|node| node.prefixes.iter().copied()).collect();
                 if let Source::File(nodes) = &self.source {
                     let own = nodes::own(&seen, &self.node, nodes.path());
                     self.take_own(own.map(OfSource::from));
@@ -929,10 +930,7 @@ impl Service {
 
     fn look_up(&mut self, addresses: impl IntoIterator<Item = IpAddr>) -> Todo {
         let own = self.shared.routing().cluster().own().clone();
-        let ways: Vec<(IpAddr, Way)> = addresses
-            .into_iter()
-            .map(|address| (address, host::way(&mut self.netlink, &self.links, &own, address)))
-            .collect();
+        let ways = ways::find(&mut self.netlink, &self.links, &own, addresses);
         self.looked_up.extend(ways.iter().map(|(address, _)| *address));
         self.shared.routing().ways(ways)
     }

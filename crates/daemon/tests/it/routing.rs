@@ -17,6 +17,7 @@ mod probe;
 mod reach;
 mod refused;
 mod renumbered;
+mod side_by_side;
 mod size;
 mod spaces;
 mod survives;

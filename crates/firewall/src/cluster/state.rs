@@ -152,7 +152,7 @@ impl TableState {
     fn layout_differences(&self, found: &TableState) -> Vec<String> {
         let table = layout::table();
         if !found.exists {
-            return vec![format!("missing: table {table}")];
+            return vec![no_table()];
         }
         let mut lines = Vec::new();
         for (name, chain) in &self.chains {
@@ -186,6 +186,11 @@ impl TableState {
         }
         lines
     }
+}
+
+/// Says that there is no table.
+pub(crate) fn no_table() -> String {
+    format!("missing: table {}", layout::table())
 }
 
 /// How many elements a line names: after a flush there are thousands.

@@ -317,6 +317,7 @@ proptest! {
         acts in prop::collection::vec((0_u32..12, any::<bool>()), 0..40)
     ) {
         let mut filter = filter();
+        let mut noted = filter.clone();
         let mut found = TableState::of(&filter);
         for (which, adds) in acts {
             let prefix = format!("10.{}.0.0/{}", 244 + which % 2, 13 + which).parse().unwrap();
@@ -327,7 +328,9 @@ proptest! {
                 Member::Tunnel(format!("t{}", which % 3)),
             ];
             let (add, remove) = if adds { (members, Vec::new()) } else { (Vec::new(), members) };
-            for operation in filter.change(&Change { add, remove }).operations() {
+            let change = Change { add, remove };
+            noted.note(&change);
+            for operation in filter.change(&change).operations() {
                 let (set, elements, adds) = match operation {
                     Operation::AddElements { set, elements, .. } => (set, elements, true),
                     Operation::DeleteElements { set, elements, .. } => (set, elements, false),
@@ -344,5 +347,6 @@ proptest! {
         }
         let difference = filter.difference(&found);
         prop_assert!(difference.is_empty(), "{difference}");
+        prop_assert_eq!(noted, filter);
     }
 }

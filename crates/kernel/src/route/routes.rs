@@ -33,13 +33,16 @@ pub(crate) const RTNH_F_ONLINK: u32 = 4;
 const RTM_F_LOOKUP_TABLE: u32 = 0x1000;
 /// The answer is an entry of the table, not what happens to a packet (kernel 4.13).
 pub(crate) const RTM_F_FIB_MATCH: u32 = 0x2000;
-/// In replies: a cache entry, not a configured route.
+/// In replies: a cache entry, not a configured route. In requests for a dump: those alone (kernel
+/// 5.3).
 const RTM_F_CLONED: u32 = 0x200;
 
 /// The table of ordinary routes (RT_TABLE_MAIN).
 pub const TABLE_MAIN: u32 = 254;
 /// The table of the host's own addresses (RT_TABLE_LOCAL).
 pub const TABLE_LOCAL: u32 = 255;
+/// The table that is asked last, and is empty unless somebody uses it (RT_TABLE_DEFAULT).
+pub const TABLE_DEFAULT: u32 = 253;
 
 /// A route. Build it with [`Route::new`] and set what differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -474,6 +477,14 @@ impl RouteFilter {
         };
         self.table.is_none_or(|table| route.table == table) && self.oif.is_none_or(oif)
     }
+}
+
+/// Writes a request for what the kernel has learnt of single addresses, and for no route.
+pub(crate) fn encode_learnt(writer: &mut Writer, family: IpFamily) {
+    let mut header = [0; RTMSG];
+    header[0] = family.number();
+    header[8..12].copy_from_slice(&RTM_F_CLONED.to_ne_bytes());
+    writer.raw(&header);
 }
 
 /// Writes a request for the route that a packet to `destination` would take, in the table of a VRF

@@ -368,6 +368,27 @@ impl RouteSocket {
         nothing_if(found, &[Errno::NOENT, Errno::NODEV])
     }
 
+    /// Lists the addresses of which the kernel has learnt something of their own: a router on the
+    /// way has named a smaller MTU, or another gateway. What it has learnt is in the answer of
+    /// [`RouteSocket::route_to`]. Kernel: 5.3; older ones list nothing.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn learnt_addresses(&mut self, family: IpFamily) -> Result<Vec<IpAddr>, NetlinkError> {
+        let body = |writer: &mut Writer| routes::encode_learnt(writer, family);
+        let request = Request {
+            operation: &"list what was learnt of single addresses",
+            kind: routes::RTM_GETROUTE,
+            flags: 0,
+            body: &body,
+        };
+        let decode = |message: &Message<'_>| {
+            let route = Route::decode(message).filter(|_| Route::is_cached(message))?;
+            Some(route.destination.addr())
+        };
+        empty_if(self.socket.dump(&request, decode), &[Errno::NOENT])
+    }
+
     /// Lists nexthop objects; none if the link does not exist.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ mod addresses;
 mod bridge;
 mod confine;
 mod conntrack;
+mod echo;
 mod events;
 mod followed;
 mod guard;

@@ -110,6 +110,10 @@ fn default_routes_and_lookups() {
         let found = socket.route_to("2001:db8:77::1".parse().unwrap()).unwrap().unwrap();
         assert_eq!(found.gateway, Some("2001:db8::2".parse().unwrap()));
         assert_eq!(socket.route_to("198.51.100.7".parse().unwrap()).unwrap(), None);
+        // Routes are nothing that was learnt of an address.
+        for family in [IpFamily::V4, IpFamily::V6] {
+            assert_eq!(socket.learnt_addresses(family).unwrap(), Vec::<std::net::IpAddr>::new());
+        }
     });
 }
 

@@ -75,7 +75,9 @@ impl Cluster {
                 queue.insert(younger);
             }
             self.claims.claim(&record);
-            earlier_prefixes.insert(age);
+            if !record.kept.is_empty() {
+                earlier_prefixes.insert(age);
+            }
             let peer = self.peers.get_mut(&name).expect("it has a record");
             (peer.used, peer.refused) = (Some(record), None);
         }

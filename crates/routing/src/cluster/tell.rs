@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Held, News, Peer, Unusable};
+use super::{Held, MANY, News, Peer, Unusable};
 use crate::blocks::Block;
 use crate::node::Node;
 use crate::refused::Refused;
@@ -69,49 +69,85 @@ pub(super) fn tell_own(was: &[Block], is: &[Block]) -> Option<News> {
     (!parts.is_empty()).then_some(News { warning: false, node: None, text })
 }
 
-/// Says what became of a peer.
-pub(super) fn tell(
-    name: &str,
-    before: &Before,
-    after: &Before,
-    is_there: bool,
-    news: &mut Vec<News>,
-) {
-    let list = |node: &Node| {
-        let prefixes = node.prefixes.iter().chain(&node.kept).map(ToString::to_string);
-        prefixes.collect::<Vec<_>>().join(", ")
-    };
-    if !is_there {
-        if before.used.is_some() || before.refused.is_some() || before.unreadable.is_some() {
-            news.push(News::of(name, format!("node {name}: gone")));
-        }
-        return;
+/// What people are told of an event. If it changes many peers, one line is for all that is no
+/// warning, and none of that is put into words.
+pub(super) struct Telling {
+    news: Vec<News>,
+    /// How many would be told of single peers, but for warnings.
+    of_peers: usize,
+}
+
+impl Telling {
+    /// Creates one with what is told besides.
+    pub(super) fn new(news: Vec<News>) -> Self {
+        let of_peers = news.iter().filter(|news| is_of_peer(news)).count();
+        Telling { news, of_peers }
     }
-    match (&before.used, &after.used) {
-        (None, Some(used)) => {
-            news.push(News::of(name, format!("node {name}: {}", list(used))));
+
+    /// Returns all that is told.
+    pub(super) fn end(mut self) -> Vec<News> {
+        if MANY < self.of_peers {
+            self.news.retain(|news| !is_of_peer(news));
+            let text = format!("{} nodes are new, changed or gone", self.of_peers);
+            self.news.push(News { warning: false, node: None, text });
         }
-        (Some(was), Some(used)) if was != used => {
-            news.push(News::of(name, format!("node {name}: {}", changed(was, used))));
+        self.news
+    }
+
+    fn say(&mut self, name: &str, text: impl FnOnce() -> String) {
+        self.of_peers += 1;
+        if self.of_peers <= MANY {
+            self.news.push(News::of(name, text()));
         }
-        _ => {}
     }
-    if let (true, Some(refused)) = (before.refused != after.refused, &after.refused) {
-        news.push(News::warning(Some(name), refused.to_string()));
+
+    fn warn(&mut self, name: &str, text: String) {
+        self.news.push(News::warning(Some(name), text));
     }
-    if before.unreadable != after.unreadable {
-        match after.unreadable.as_deref() {
-            Some(Unusable::Refused(refused)) => {
-                let kept =
-                    if after.used.is_some() { "; its last readable record counts" } else { "" };
-                news.push(News::warning(Some(name), format!("{refused}{kept}")));
+
+    /// Says what became of a peer.
+    pub(super) fn tell(&mut self, name: &str, before: &Before, after: &Before, is_there: bool) {
+        let list = |node: &Node| {
+            let prefixes = node.prefixes.iter().chain(&node.kept).map(ToString::to_string);
+            prefixes.collect::<Vec<_>>().join(", ")
+        };
+        if !is_there {
+            if before.used.is_some() || before.refused.is_some() || before.unreadable.is_some() {
+                self.say(name, || format!("node {name}: gone"));
             }
-            Some(incomplete) => news.push(News::of(name, format!("node {name}: {incomplete}"))),
-            None => {}
+            return;
+        }
+        match (&before.used, &after.used) {
+            (None, Some(used)) => self.say(name, || format!("node {name}: {}", list(used))),
+            (Some(was), Some(used)) if was != used => {
+                self.say(name, || format!("node {name}: {}", changed(was, used)));
+            }
+            _ => {}
+        }
+        if let (true, Some(refused)) = (before.refused != after.refused, &after.refused) {
+            self.warn(name, refused.to_string());
+        }
+        if before.unreadable != after.unreadable {
+            match after.unreadable.as_deref() {
+                Some(Unusable::Refused(refused)) => {
+                    let kept =
+                        if after.used.is_some() { "; its last readable record counts" } else { "" };
+                    self.warn(name, format!("{refused}{kept}"));
+                }
+                Some(incomplete) => self.say(name, || format!("node {name}: {incomplete}")),
+                None => {}
+            }
+        }
+        if before.faults != after.faults {
+            let faults = after.faults.iter().filter(|fault| !before.faults.contains(fault));
+            for fault in faults {
+                self.warn(name, fault.to_string());
+            }
         }
     }
-    if before.faults != after.faults {
-        let faults = after.faults.iter().filter(|fault| !before.faults.contains(fault));
-        news.extend(faults.map(|fault| News::warning(Some(name), fault.to_string())));
-    }
+}
+
+/// Reports whether news are of a single peer, and no warning.
+fn is_of_peer(news: &News) -> bool {
+    !news.warning && news.node.is_some()
 }

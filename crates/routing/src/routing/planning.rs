@@ -16,6 +16,9 @@ use crate::plan::{self, Change, ForeignRoute, Objects};
 use crate::settings::Own;
 use crate::wanted::{self, Reach};
 
+/// The way to an address for which nobody has asked.
+static UNKNOWN: Way = Way::Unknown;
+
 impl Routing {
     /// Plans again for the peers that something has changed.
     pub(super) fn follow(&mut self, outcome: Outcome) -> Todo {
@@ -96,7 +99,8 @@ impl Routing {
             if prefixes.is_empty() {
                 continue;
             }
-            let path = self.choose(node, family, &prefixes).path;
+            let reachability = self.reachability(node, &prefixes);
+            let path = path::choose_path(&own.node, node, family, reachability);
             let hop = self.hop(node, family, path);
             let mtu = self.path_mtu(&own, node, family, path, hop.as_ref());
             let link_mtu = match path {
@@ -155,17 +159,20 @@ impl Routing {
 
     /// Chooses the path to a peer. Why it is this one is not kept: whoever asks has it chosen again.
     pub(crate) fn choose(&self, node: &Node, family: Family, prefixes: &[IpNet]) -> Choice {
-        let unknown = Way::Unknown;
+        let reachability = self.reachability(node, prefixes);
+        path::choose(&self.cluster.own().node, node, family, reachability)
+    }
+
+    fn reachability(&self, node: &Node, prefixes: &[IpNet]) -> Reachability<'_> {
         let ways = PerFamily::with(|family| {
             let way = node.underlay.get(family).and_then(|address| self.ways.get(&address));
-            way.unwrap_or(&unknown)
+            way.unwrap_or(&UNKNOWN)
         });
         let is_learned = |prefix: &IpNet| {
             let routes = self.observed.foreign.get(prefix);
             routes.is_some_and(|routes| routes.iter().any(ForeignRoute::is_learned))
         };
-        let learned = prefixes.iter().all(is_learned);
-        path::choose(&self.cluster.own().node, node, family, Reachability { ways, learned })
+        Reachability { ways, learned: prefixes.iter().all(is_learned) }
     }
 
     /// Returns the way that a path's packets go.
@@ -201,6 +208,9 @@ impl Routing {
 
     /// Says of routes of others that are in the way of a peer's.
     fn tell_conflicts(&mut self, node: &Node, plan: &PeerPlan, news: &mut Vec<News>) {
+        if self.observed.foreign.is_empty() && self.conflicts.is_empty() {
+            return;
+        }
         let own = self.cluster.own();
         let tunnels: Vec<&str> = own.tunnels.iter().map(|(_, link)| &**link).collect();
         let underlay: Vec<IpAddr> = node.underlay.iter().collect();
@@ -235,35 +245,34 @@ impl Routing {
 
     /// Returns the changes of everything.
     pub(super) fn everything(&self) -> Vec<Change> {
-        let keys = plan::differing(&self.wanted, &self.observed);
-        let mut changes = self.repairs(&keys).changes;
-        changes.retain(|change| !matches!(change, Change::RemoveForeign(..)));
-        if self.waiting.is_none() {
-            before_removals(&mut changes, self.flannels_routes(self.observed.foreign.keys()));
+        if self.waiting.is_some() || !self.looked {
+            return Vec::new();
         }
+        let mut changes = plan::difference(&self.wanted, &self.observed);
+        changes.retain(|change| self.may(change) && self.goes(change));
+        before_removals(&mut changes, self.flannels_routes(self.observed.foreign.keys()));
         changes
     }
 
-    /// Returns the changes of what the kernel has otherwise than wanted. Before all peers of a
-    /// complete list are planned, nothing goes: what nobody wants may be one's of these. Nor does a
-    /// route of a block before the records of spaces were read.
+    /// Returns the changes of what the kernel has otherwise than wanted.
     pub(super) fn repairs(&self, keys: &BTreeSet<Key>) -> Todo {
         let mut changes = self.planned(keys);
-        let blocks_listed = self.cluster.blocks_listed();
-        let may_be_block = |key: &Key| match key {
+        changes.retain(|change| self.goes(change));
+        Todo { changes, ..Todo::default() }
+    }
+
+    /// Reports whether a change is no removal, or one that can be made. Before all peers of a
+    /// complete list are planned, nothing goes: what nobody wants may be one's of these. Nor does a
+    /// route of a block before the records of spaces were read.
+    fn goes(&self, change: &Change) -> bool {
+        let Change::Remove(key, _) = change else { return true };
+        let may_be_block = match key {
             Key::Route { prefix } | Key::Unreachable { prefix } => {
-                !blocks_listed && self.settings.is_of_space(*prefix)
+                !self.cluster.blocks_listed() && self.settings.is_of_space(*prefix)
             }
             _ => false,
         };
-        let goes = |change: &Change| match change {
-            Change::Remove(key, _) => {
-                self.wanted.get(key).is_some() || (self.complete && !may_be_block(key))
-            }
-            _ => true,
-        };
-        changes.retain(goes);
-        Todo { changes, ..Todo::default() }
+        self.wanted.get(key).is_some() || (self.complete && !may_be_block)
     }
 
     /// Returns the changes of what is wanted otherwise than before.
@@ -283,6 +292,9 @@ impl Routing {
 
     /// Reports whether a change can be made now: by a link of others that is down, nothing can.
     fn may(&self, change: &Change) -> bool {
+        if self.down.is_empty() {
+            return true;
+        }
         let (Change::Create(_, value) | Change::Replace(_, value)) = change else { return true };
         let nexthop = match value {
             Value::Route { nexthop: Some(id), .. } => self.wanted.get(&Key::Nexthop { id: *id }),

@@ -72,6 +72,28 @@ fn a_peer_that_a_list_lacks_goes() {
     assert_eq!(used(&cluster).len(), 7);
 }
 
+/// Of a few each is told, of many one line; warnings are told in any case.
+#[test]
+fn what_changes_for_many_is_one_line() {
+    for (last, lines) in [(21, 20), (22, 1)] {
+        let mut cluster = cluster();
+        let nodes: Vec<Node> = (2..=last).map(|n| node(&format!("n{n}"), n)).collect();
+        let told = list(&mut cluster, &nodes, NOW);
+        assert_eq!(told.affected.len(), nodes.len());
+        assert_eq!(told.news.len(), lines);
+        if lines == 1 {
+            assert_eq!(news(&told), "21 nodes are new, changed or gone\n");
+        }
+        // One that takes another's address, and all others with another MTU.
+        let other = |node: &Node| Node { mtu: Some(1400), ..node.clone() };
+        let mut others: Vec<Node> = nodes.iter().map(other).collect();
+        others[1].underlay = others[0].underlay;
+        let told = list(&mut cluster, &others, at(60));
+        let warnings = told.news.iter().filter(|news| news.warning).count();
+        assert_eq!((warnings, told.news.len() - warnings), (1, if lines == 1 { 20 } else { 19 }));
+    }
+}
+
 #[test]
 fn a_list_that_would_remove_most_is_held_for_ten_minutes() {
     let mut cluster = cluster();

@@ -47,3 +47,40 @@ fn earlier_prefixes_are_listed_beside_the_new_ones() {
     let wrong = list(r#"["10.244.9.1/24"]"#).unwrap_err().to_string();
     assert!(wrong.starts_with("refused: kept[0]: 10.244.9.1/24 has bits set"), "{wrong}");
 }
+
+/// An entry of the usual form is read by other code than one with a comment, and alike, whatever is
+/// wrong with it.
+#[test]
+fn the_usual_form_makes_no_difference() {
+    let right = (
+        r#""a""#,
+        r#"["10.244.1.0/24", "fd00:244:0:1::/64"]"#,
+        r#"["192.0.2.1", "2001:db8::1"]"#,
+    );
+    let (name, prefixes, underlay) = right;
+    let mut wrong = 0;
+    for (name, prefixes, underlay) in [
+        right,
+        (name, r#"["10.244.1.0/24",]"#, r#"[ "192.0.2.1" ]"#),
+        (r#""a b""#, prefixes, underlay),
+        (r#""""#, prefixes, underlay),
+        (name, "[]", underlay),
+        (name, r#"["10.244.1.1/24"]"#, underlay),
+        (name, r#"["10.244.1.0/24", "10.244.0.0/16"]"#, underlay),
+        (name, r#"["10.244.1.0"]"#, underlay),
+        (name, prefixes, "[]"),
+        (name, prefixes, r#"["192.0.2.1", "192.0.2.2"]"#),
+        (name, prefixes, r#"["127.0.0.1"]"#),
+        (name, prefixes, r#"["192.0.2.1", "2001:db8::1", "192.0.2.2"]"#),
+    ] {
+        let read = |end: &str| {
+            let entry = format!("name = {name}\nprefixes = {prefixes}\nunderlay = {underlay}{end}\n");
+            let other = THREE.replace("\"a\"", "\"c\"");
+            file::read(&format!("[[node]]\n{entry}{other}"), &settings()).unwrap()
+        };
+        let seen = read("");
+        assert_eq!(seen, read(" # a comment"), "{name} {prefixes} {underlay}");
+        wrong += usize::from(seen[0].node.is_err());
+    }
+    assert_eq!(wrong, 10);
+}

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod alike;
 mod annotation;
 mod bad;
 mod blocks;

@@ -2,7 +2,7 @@
 
 use expect_test::expect;
 use netwright_routing::node::{Dialect, Offers, Vxlan};
-use netwright_routing::path::{Choice, Path, Reachability, Way, choose};
+use netwright_routing::path::{Choice, Path, Reachability, Way, choose, choose_path};
 use netwright_routing::{Family, Node, PerFamily};
 use proptest::prelude::*;
 
@@ -195,6 +195,7 @@ proptest! {
         for family in Family::ALL {
             let (here, there) = (choose(&a, &b, family, reach), choose(&b, &a, family, reach));
             prop_assert_eq!(here.path, there.path, "{} / {}", here.because, there.because);
+            prop_assert_eq!(choose_path(&a, &b, family, reach), here.path);
             let passed = |choice: &Choice| -> Vec<Path> {
                 choice.passed_over.iter().map(|passed| passed.path).collect()
             };

@@ -312,7 +312,7 @@ impl Probe<'_> {
     }
 
     fn send_echo(&self) -> Option<Answer> {
-        let question = echo::Question { address: self.to.ip(), size: self.length };
+        let question = echo::Question { size: self.length, ..echo::Question::small(self.to.ip()) };
         let identifier = self.flows.first()?.source_port;
         match echo::ask_all_as(identifier, &[question], TIMEOUT).ok()?.first()? {
             Echo::Answered(took) => Some(Answer::Reached { after_us: micros(*took) }),

@@ -56,12 +56,12 @@ impl Filter {
         let has_tunnels = node.offers.vxlan.is_some();
         let of_node: Vec<Member> = prefixes.chain(tunnels.filter(|_| has_tunnels)).collect();
         let remove = std::mem::replace(&mut self.of_node, of_node.clone());
-        let _ = self.wanted.change(&Change { add: of_node, remove });
+        self.wanted.note(&Change { add: of_node, remove });
     }
 
     /// Takes note of changes of elements; [`Filter::bring`] makes them.
     pub(super) fn note(&mut self, changes: &[&plan::Change]) {
-        let _ = self.wanted.change(&change(changes));
+        self.wanted.note(&change(changes));
     }
 
     /// Makes changes of elements in one transaction.

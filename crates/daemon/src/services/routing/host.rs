@@ -490,19 +490,32 @@ pub(super) fn is_foreign(route: &Route, ranges: &[IpNet], own: &Own) -> bool {
 }
 
 /// Looks up the way to an underlay address.
-pub(super) fn way(netlink: &mut RouteSocket, links: &Links, own: &Own, address: IpAddr) -> Way {
-    // Routes that drop are errors, or are reported with their kind.
-    let Ok(Some(route)) = netlink.route_to(address) else { return Way::Missing };
+///
+/// # Errors
+/// The kernel has not answered.
+pub(super) fn way(
+    netlink: &mut RouteSocket,
+    links: &Links,
+    own: &Own,
+    address: IpAddr,
+) -> Result<Way, NetlinkError> {
+    let route = match netlink.route_to(address) {
+        Ok(Some(route)) => route,
+        Ok(None) => return Ok(Way::Missing),
+        // Routes that drop are errors, or are reported with their kind.
+        Err(error) if error.errno().is_some() => return Ok(Way::Missing),
+        Err(error) => return Err(error),
+    };
     let link = route.oif.and_then(|index| links.by_index.get(&index));
     let Some(link) = link.filter(|_| route.kind == RouteKind::Unicast) else {
-        return Way::Missing;
+        return Ok(Way::Missing);
     };
     // This node may be told that less fits than its link says.
     let uplinks = own.uplinks.iter().filter_map(|(_, uplink)| uplink.as_ref());
     let told = uplinks.filter(|uplink| *uplink.name == *link.name).map(|uplink| uplink.mtu).min();
     let mtu = route.mtu.unwrap_or(link.mtu).min(told.unwrap_or(u32::MAX));
     let hop = Hop { link: links.name_of(link.index), mtu };
-    if route.gateway.is_some() { Way::ByGateway(hop) } else { Way::OnLink(hop) }
+    Ok(if route.gateway.is_some() { Way::ByGateway(hop) } else { Way::OnLink(hop) })
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use routing::routing::{Answer, Target};
 
 use super::Clock;
 use super::answers::Shared;
-use crate::routes_probe::judge;
+use crate::routes_probe::{by_path, judge};
 
 /// How many paths are asked at once.
 const SOME: usize = 16;
@@ -74,8 +74,8 @@ fn ask(shared: &Shared, clock: Clock, targets: &[&Target]) -> bool {
     if targets.is_empty() {
         return true;
     }
-    let asked = targets.iter().flat_map(|of| [of.path, of.underlay]);
-    let questions: Vec<Question> = asked.map(Question::small).collect();
+    let both = |target: &&Target| [by_path(target, 0), Question::small(target.underlay)];
+    let questions: Vec<Question> = targets.iter().flat_map(both).collect();
     let heard = match echo::ask_all_and_hear(&questions, TIMEOUT) {
         Ok(heard) => heard,
         Err(error) => {

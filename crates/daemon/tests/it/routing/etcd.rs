@@ -59,7 +59,7 @@ fn put(etcd: &Etcd<'_>, key: &str, value: &str, grant: Option<&str>) {
     etcd.ask("kv/put", &json!({"key": key, "value": bytes(value), "lease": grant.unwrap_or("0")}));
 }
 
-fn put_lease(etcd: &Etcd<'_>, key: &str, value: &str, grant: Option<&str>) {
+pub(super) fn put_lease(etcd: &Etcd<'_>, key: &str, value: &str, grant: Option<&str>) {
     put(etcd, &format!("subnets/{key}"), value, grant);
 }
 
@@ -71,7 +71,7 @@ fn delete_lease(etcd: &Etcd<'_>, key: &str) {
     delete(etcd, &format!("subnets/{key}"));
 }
 
-fn grant(etcd: &Etcd<'_>, seconds: u32) -> String {
+pub(super) fn grant(etcd: &Etcd<'_>, seconds: u32) -> String {
     let answer = etcd.ask("lease/grant", &json!({"TTL": seconds.to_string()}));
     answer["ID"].as_str().unwrap().to_owned()
 }
@@ -166,7 +166,7 @@ fn wait_for_lease(etcd: &Etcd<'_>, key: &str, is_so: impl Fn(&Lease) -> bool) ->
 }
 
 /// The key of a node's lease of both families.
-fn key(number: usize) -> String {
+pub(super) fn key(number: usize) -> String {
     format!("10.244.{number}.0-24&fd00:244:{number}::-64")
 }
 
@@ -178,7 +178,7 @@ fn value(address: &str, mac: &str) -> String {
 }
 
 /// What flanneld writes for a node of both families.
-fn value_of(node: &super::Node, backend: Backend, [mac4, mac6]: &[String; 2]) -> String {
+pub(super) fn value_of(node: &super::Node, backend: Backend, [mac4, mac6]: &[String; 2]) -> String {
     let (v4, v6) = node.underlay();
     let v6 = v6.parse::<std::net::Ipv6Addr>().unwrap();
     let data = match backend {

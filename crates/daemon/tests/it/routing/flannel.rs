@@ -78,19 +78,22 @@ fn annotations(node: &super::Node, backend: Backend) -> Value {
 /// published: devices that are there stay, entries are replaced, routes have no protocol of their own
 /// and no metric. It removes nothing.
 pub(super) fn flanneld(fabric: &Fabric, number: usize, backend: Backend) {
-    let script = match backend {
-        Backend::Vxlan => vxlan(fabric, number, false),
-        Backend::DirectRouting => vxlan(fabric, number, true),
-        Backend::HostGw => host_gw(fabric, number),
-    };
-    fabric.nodes[number].host.sh(&format!(
-        "set -e; sysctl -q -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1\n{script}"
-    ));
+    let others: Vec<usize> = (0..fabric.nodes.len()).filter(|other| *other != number).collect();
+    flanneld_with(fabric, number, backend, &others);
 }
 
-fn host_gw(fabric: &Fabric, number: usize) -> String {
-    let others = fabric.nodes.iter().filter(|peer| peer.number != fabric.nodes[number].number);
-    others.map(without_tunnel).collect()
+/// The same, from what these nodes have published alone: those of another backend it ignores.
+pub(super) fn flanneld_with(fabric: &Fabric, number: usize, backend: Backend, others: &[usize]) {
+    let node = &fabric.nodes[number];
+    let peers: Vec<&super::Node> = others.iter().map(|other| &fabric.nodes[*other]).collect();
+    let script = match backend {
+        Backend::Vxlan => vxlan(node, &peers, false),
+        Backend::DirectRouting => vxlan(node, &peers, true),
+        Backend::HostGw => peers.into_iter().map(without_tunnel).collect(),
+    };
+    node.host.sh(&format!(
+        "set -e; sysctl -q -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1\n{script}"
+    ));
 }
 
 /// Routes to a node of the same segment.
@@ -102,8 +105,7 @@ fn without_tunnel(peer: &super::Node) -> String {
     )
 }
 
-fn vxlan(fabric: &Fabric, number: usize, direct: bool) -> String {
-    let node = &fabric.nodes[number];
+fn vxlan(node: &super::Node, peers: &[&super::Node], direct: bool) -> String {
     let (own, (v4, v6)) = (node.number, node.underlay());
     let [mac4, mac6] = macs(own);
     let mut script = format!(
@@ -113,7 +115,7 @@ fn vxlan(fabric: &Fabric, number: usize, direct: bool) -> String {
          ip addr replace 10.244.{own}.0/32 dev flannel.1; ip link set flannel.1 up
          ip addr replace fd00:244:{own}::/128 dev flannel-v6.1 nodad; ip link set flannel-v6.1 up\n"
     );
-    for peer in fabric.nodes.iter().filter(|peer| peer.number != own) {
+    for peer in peers {
         if direct && peer.segment == node.segment {
             script.push_str(&without_tunnel(peer));
             continue;
@@ -275,12 +277,8 @@ fn taken_over_and_given_back(name: &str, segments: &[usize], backend: Backend) {
             assert!(!entries.contains(&of_b) && entries.contains(&of_c), "{entries}");
         }
         fabric.assert_all_reach_all();
-        // A node of flanneld's that is reached without a tunnel may have no address of IPv6 that
-        // answers for its pods.
-        if backend != Backend::DirectRouting {
-            let (sound, probed) = fabric.probe(number, &[]);
-            assert!(sound, "{probed}");
-        }
+        let (sound, probed) = fabric.probe(number, &[]);
+        assert!(sound, "{probed}");
         assert_eq!(of_flannel(name), said[number]);
         wait_until("the annotation of ours", || {
             published(&api, name).to_string().contains("routing.netwright.io")

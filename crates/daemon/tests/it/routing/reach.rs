@@ -25,8 +25,11 @@ pub(super) fn path(table: &Value, peer: &str, family: &str) -> Value {
 fn vm_pods_of_three_nodes_reach_each_other_and_keep_their_addresses() {
     testkit::require!("root", "vxlan", "program:iptables", "vm-full");
     let mut fabric = Fabric::new("routing-reach", &[2, 1]);
-    // Others have a tunnel, a route and a nexthop, which stay.
-    let foreign = "ip link add other type vxlan id 7 dstport 7777 dev eth0 && ip link set other up && \
+    // Others have a tunnel, a route and a nexthop, which stay. Its address is there at once, and not
+    // when the kernel has asked for duplicates.
+    let foreign = "ip link add other type vxlan id 7 dstport 7777 dev eth0 && \
+                   ip link set other addrgenmode none up && \
+                   ip addr add fe80::7/64 dev other nodad && \
                    ip route add 10.200.99.0/24 dev other && ip nexthop add id 7 dev other";
     fabric.nodes[0].host.sh(foreign);
     // A host that drops what is forwarded, as Docker leaves it.

@@ -233,6 +233,55 @@ fn vm_one_nodes_change_costs_the_same_among_many() {
     assert_eq!(counts_among(many), known, "among {many}");
 }
 
+/// How many nodes come together: more than are asked for one by one.
+const TOGETHER: u16 = 100;
+
+/// Where many nodes come at once, the kernel is asked for the way to one of those that it treats
+/// alike, after its rules and tables were listed; of the node to which it has learnt a smaller MTU it
+/// is asked besides.
+#[test]
+fn vm_many_nodes_that_come_together_are_few_questions() {
+    testkit::require!("root", "vxlan", "vm-full", "program:strace", "program:ping");
+    let mut fabric = Fabric::for_many("routing-size-together");
+    let few = fabric.list_of(10);
+    fabric.write_list(&few);
+    let new = || (1000..1000 + TOGETHER).map(Other::new);
+    let ([to, _], narrow) = (Other::new(1000).underlay(), Other::new(1000).name());
+    fabric.lab.sh(&format!(
+        "ip link add far type bridge && ip addr add 203.0.113.1/24 dev far && ip link set far up && \
+         ip route add {to} via 203.0.113.2 mtu 1400"
+    ));
+    let host = &fabric.nodes[0].host;
+    let _ = host.try_sh(&format!("ping -n -c 1 -W 1 -M do -s 1450 {to}"));
+    let learnt = host.sh(&format!("ip route get {to}"));
+    assert!(learnt.contains("mtu 1400"), "{learnt}");
+    let _ = Snapshot::of(host);
+    fabric.start();
+    let trace = Trace::of(&fabric.nodes[0]);
+    let host = &fabric.nodes[0].host;
+    let many = few + &new().map(Other::entry).collect::<String>();
+    let [_, last] = Other::new(1000 + TOGETHER - 1).prefixes();
+    let counts = trace.count(
+        "them to come",
+        || fabric.write_list(&many),
+        || !host.sh(&format!("ip -6 route show {last} proto 78")).is_empty(),
+    );
+    // In each family: the rules, three tables, what was learnt, one address of all.
+    let questions = 2 * (1 + 3 + 1 + 1) + 1;
+    let changes = 8 * usize::from(TOGETHER);
+    assert_eq!(counts, Counts { changes, questions, transactions: 1 });
+    let table = fabric.routes(0);
+    let rows = table["rows"].as_array().unwrap();
+    let mtu_of = |name: &str| {
+        let row = rows.iter().find(|row| row["peer"] == name && row["family"] == "ipv4").unwrap();
+        row["mtu"].as_u64().unwrap()
+    };
+    for node in new() {
+        let want = if node.name() == narrow { 1350 } else { 1450 };
+        assert_eq!(mtu_of(&node.name()), want, "{}", node.name());
+    }
+}
+
 /// Counts requests by verb and resource.
 fn requests(api: &testkit::kube::KubeApi) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
