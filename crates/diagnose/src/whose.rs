@@ -86,9 +86,8 @@ impl Owner {
         })
     }
 
-    /// It carries out decisions of people about who may talk to whom: what it drops is meant to be
-    /// dropped.
-    pub(crate) const fn is_policy(self) -> bool {
+    /// It carries out decisions of people about who may talk to whom.
+    const fn decides(self) -> bool {
         matches!(
             self,
             Owner::Ours
@@ -209,6 +208,27 @@ pub(crate) fn owner_of(place: &Place, scene: &Scene) -> Option<(Owner, String)> 
     Some((owner, "its chains in this table".to_owned()))
 }
 
+/// Calico's chain that keeps what is for an address of the cluster's Services, and for no Service,
+/// from going in circles: nobody decided that (projectcalico/calico: felix/rules/static.go,
+/// `ChainCIDRBlock`).
+const FOR_SERVICES: [&str; 2] = ["cali-cidr-block", "filter-cali-cidr-block"];
+
+/// Says whether a packet is dropped because people decided who may talk to whom: that is no fault.
+/// `back`: it is an answer. Policies let the answers to what they let through pass, so a rule of
+/// another program that drops one carries out no policy.
+pub(crate) fn is_policy(place: &Place, back: bool, scene: &Scene) -> bool {
+    match owner_of(place, scene) {
+        Some((Owner::Ours, _)) => true,
+        Some((owner, _)) => owner.decides() && !back && !is_for_services(place),
+        None => false,
+    }
+}
+
+/// Says whether a place keeps packets from addresses of a cluster's Services.
+pub(crate) fn is_for_services(place: &Place) -> bool {
+    FOR_SERVICES.contains(&place.chain.as_str())
+}
+
 /// Says whose a rule or a policy is.
 pub(crate) fn of_place(place: &Place, scene: &Scene) -> Option<String> {
     if let Some((owner, sign)) = owner_of(place, scene) {
@@ -317,6 +337,19 @@ mod tests {
         let marked =
             Place { comment: Some("cali:x".to_owned()), ..place("filter", "FORWARD", true) };
         assert_eq!(owner_of(&marked, &scene).unwrap().0, Owner::Calico);
+    }
+
+    #[test]
+    fn policies_let_answers_pass() {
+        let scene = Scene::default();
+        let dropped = |chain: &str| {
+            let place = place("filter", chain, true);
+            [is_policy(&place, false, &scene), is_policy(&place, true, &scene)]
+        };
+        assert_eq!(dropped("cali-tw-cali1"), [true, false]);
+        assert_eq!(dropped("cali-cidr-block"), [false, false]);
+        assert_eq!(dropped("NETWRIGHT-X"), [true, true]);
+        assert_eq!(dropped("DOCKER-USER"), [false, false]);
     }
 
     #[test]

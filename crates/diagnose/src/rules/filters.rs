@@ -1,5 +1,7 @@
 //! Packet filters that stop a container's packets, whoever made them.
 
+#[cfg(test)]
+mod answers;
 mod fix;
 mod others;
 mod ports;
@@ -194,6 +196,14 @@ struct Caught {
     inside: Option<String>,
 }
 
+impl Caught {
+    /// Says whether it is the same filter. It may stop one packet on its way, and the answer to
+    /// another one.
+    fn is_at(&self, other: &Caught) -> bool {
+        self.place == other.place && self.inside == other.inside
+    }
+}
+
 /// Returns the filters that stop each of some trips. The first trip that passes ends it.
 fn agreed(scene: &Scene, trips: &[Trip<'_>]) -> Vec<Caught> {
     let mut trips = trips.iter();
@@ -203,7 +213,7 @@ fn agreed(scene: &Scene, trips: &[Trip<'_>]) -> Vec<Caught> {
             break;
         }
         let others = caught(scene, trip);
-        all.retain(|one| others.contains(one));
+        all.retain(|one| others.iter().any(|other| other.is_at(one)));
     }
     all
 }

@@ -45,6 +45,12 @@ pub(super) fn commands(
         Some(Owner::Docker) if place.chain != "DOCKER-USER" && place.hook == Hook::Forward => {
             nets.iter().flat_map(docker).collect()
         }
+        Some(Owner::Calico) if whose::is_for_services(place) => {
+            let network = &site.attachment.network;
+            let or =
+                format!("or give network {network} a subnet in which the cluster has no Services");
+            accept(site, sort, caught, &nets, None).into_iter().chain([or]).collect()
+        }
         None if place.rule.is_some() => remove(place, netns),
         Some(Owner::Docker) if place.chain == "DOCKER-USER" => remove(place, netns),
         _ => accept(site, sort, caught, &nets, netns),

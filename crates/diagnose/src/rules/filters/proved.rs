@@ -18,9 +18,7 @@ pub(super) fn add(look: Look<'_>, found: &mut Vec<Finding>) {
         else {
             continue;
         };
-        let is_policy =
-            whose::owner_of(&place, look.scene).is_some_and(|(owner, _)| owner.is_policy());
-        if hop.container.is_none() && is_policy {
+        if hop.container.is_none() && whose::is_policy(&place, hop.back, look.scene) {
             continue;
         }
         let object = match &hop.container {

@@ -103,9 +103,7 @@ pub(super) fn all(
     sort: &Sort<'_>,
     caught: Vec<Caught>,
 ) -> Vec<Finding> {
-    let is_fault = |one: &Caught| {
-        whose::owner_of(&one.place, look.scene).is_none_or(|(owner, _)| !owner.is_policy())
-    };
+    let is_fault = |one: &Caught| !whose::is_policy(&one.place, one.back, look.scene);
     caught.iter().filter(|one| is_fault(one)).map(|one| stopped(look, site, sort, one)).collect()
 }
 

@@ -106,4 +106,17 @@ pub(super) const MORE: &[Situation] = &[
         fix: Fix::Mends,
         mends: Act::Sh("ip -n c1 link set eth0 arp on"),
     },
+    Situation {
+        number: 11,
+        is: "what Calico refuses for Services covers the containers' range",
+        breaks: Act::Sh(
+            "iptables-nft -N cali-cidr-block; \
+             iptables-nft -A cali-cidr-block -d 10.80.0.0/12 -j REJECT; \
+             iptables-nft -I FORWARD -j cali-cidr-block",
+        ),
+        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: Finds::First("forward-dropped", "ip filter/cali-cidr-block rule 1"),
+        fix: Fix::Mends,
+        mends: Act::Sh("nft delete table ip filter"),
+    },
 ];
