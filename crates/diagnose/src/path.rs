@@ -58,12 +58,14 @@ pub enum Trip<'s> {
         /// The protocol and the port.
         with: Carries,
     },
-    /// A container connects to another one of its network, to any port.
+    /// A container sends something to another one of its network.
     Between {
         /// The container.
         from: &'s Site<'s>,
         /// The other one.
         to: &'s Site<'s>,
+        /// What is sent.
+        with: Carries,
     },
     /// The node connects to a container, to any port.
     FromNode {
@@ -196,7 +198,7 @@ fn run<'s>(mut tracer: Tracer<'s>, trip: &Trip<'s>) -> Outcome<'s> {
         Trip::Inside { of } => inside(&mut tracer, of),
         Trip::Resolve { from } => resolve(&mut tracer, from),
         Trip::Outside { from, to, with } => outside::outside(&mut tracer, from, to, with),
-        Trip::Between { from, to } => between(&mut tracer, from, to),
+        Trip::Between { from, to, with } => between(&mut tracer, from, to, with),
         Trip::FromNode { to } => from_node(&mut tracer, to),
         Trip::Published { to, port, at, by, from } => {
             let transport = port.transport;
@@ -318,8 +320,9 @@ fn between<'s>(
     tracer: &mut Tracer<'s>,
     from: &'s Site<'s>,
     to: &'s Site<'s>,
+    with: Carries,
 ) -> Result<Passed<'s>, Halt<'s>> {
-    let packet = Packet::first(from.address, to.address, ANY_TCP);
+    let packet = Packet::first(from.address, to.address, with);
     let packet = cross(tracer, from, to, &packet)?;
     tracer.back = true;
     cross(tracer, to, from, &packet.answer())?;

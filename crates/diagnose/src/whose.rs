@@ -195,7 +195,7 @@ pub(crate) fn owner_of(place: &Place, scene: &Scene) -> Option<(Owner, String)> 
     let legacy = scene.host.filter.legacy.iter().filter(|table| {
         place.legacy && table.name == place.table && table.ipv4 == (place.family == "iptables")
     });
-    let legacy = legacy.flat_map(|table| &table.policies).map(|(name, _)| name.as_str());
+    let legacy = legacy.flat_map(|table| &table.chains).map(String::as_str);
     let names: Vec<&str> = chains.chain(legacy).collect();
     let has = |owner| names.iter().any(|name| by_start(&CHAINS, name) == Some(owner));
     let owner = if has(Owner::Ufw) {

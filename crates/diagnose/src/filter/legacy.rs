@@ -10,7 +10,7 @@ use scene::filter::LegacyTable;
 use super::bits::Holds;
 use super::ends::{Ends, NewDestination};
 use super::foreign::Foreign;
-use super::packet::{Packet, State};
+use super::packet::{Carries, Packet, State};
 use super::place::Place;
 use super::properties::type_of;
 use super::run::Run;
@@ -123,7 +123,8 @@ impl Walk<'_> {
     }
 
     fn has(&self, chain: &str) -> bool {
-        self.table.policies.iter().any(|(name, _)| name == chain)
+        self.table.chains.iter().any(|own| own == chain)
+            || self.table.policies.iter().any(|(name, _)| name == chain)
             || self.table.rules.iter().any(|rule| {
                 let mut words = rule.split_whitespace();
                 matches!(words.next(), Some("-A" | "-N")) && words.next() == Some(chain)
@@ -212,6 +213,7 @@ fn matches(run: &Run<'_>, option: &str, value: &str) -> Holds {
         "-p" => is_protocol(packet, value),
         "--dport" | "--dports" => is_port(packet, value, false),
         "--sport" | "--sports" => is_port(packet, value, true),
+        "--icmp-type" | "--icmpv6-type" => is_message(packet, value),
         "--ctstate" | "--state" => is_state(run, value),
         "--mark" => is_mark(packet, value),
         "--dst-type" => is_type(run, packet.destination, value),
@@ -271,6 +273,18 @@ fn is_port(packet: &Packet, list: &str, source: bool) -> Holds {
         };
         holds.or(one)
     })
+}
+
+/// Reads the type of a message of ICMP, `3`, and perhaps its code, `3/4`; those that are tried have
+/// the code 0.
+fn is_message(packet: &Packet, value: &str) -> Holds {
+    let Carries::Icmp { kind } = packet.carries else { return Holds::No };
+    let (number, code) = value.split_once('/').unwrap_or((value, "0"));
+    if number == "any" {
+        return Holds::Yes;
+    }
+    let is_it = |number: u8| Holds::known(number == kind && code == "0");
+    number.parse().map_or(Holds::Maybe, is_it)
 }
 
 fn is_state(run: &Run<'_>, list: &str) -> Holds {

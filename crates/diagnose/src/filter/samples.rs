@@ -86,7 +86,8 @@ pub(crate) fn destination_in(prefix: &str) -> Vec<Step> {
     ]
 }
 
-fn protocol(number: u8) -> Vec<Step> {
+/// `meta l4proto NUMBER`.
+pub(crate) fn protocol(number: u8) -> Vec<Step> {
     vec![Step::Meta { key: Meta::L4Proto, to: 0 }, equal(vec![number])]
 }
 

@@ -27,7 +27,10 @@ fn way(scene: &Scene, name: &str, family: Family) -> String {
     let trip = match name {
         "resolve" => Trip::Resolve { from: &first },
         "outside" => Trip::Outside { from: &first, to: outside, with },
-        "between" => Trip::Between { from: &first, to: &second },
+        "between" => {
+            let with = carries(Transport::Tcp, Port::Any);
+            Trip::Between { from: &first, to: &second, with }
+        }
         "from node" => Trip::FromNode { to: &first },
         "here" => Trip::PublishedHere { to: &first, port: &first.attachment.ports[0] },
         _ => Trip::Published {

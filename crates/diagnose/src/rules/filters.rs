@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod answers;
+mod between;
 mod fix;
 mod others;
 mod ports;
@@ -77,8 +78,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
             .take(CONTAINERS)
             .collect();
         for (from, to) in pairs(&sites, &others) {
-            let trip = Trip::Between { from, to };
-            found.extend(say::all(look, from, &Sort::Between, agreed(scene, &[trip])));
+            found.extend(between::judge(look, from, to));
         }
     }
     proved::add(look, &mut found);

@@ -43,7 +43,7 @@ pub(super) fn commands(
         Some(Owner::Ufw) => nets.iter().map(|net| format!("ufw allow from {net}")).collect(),
         // A person wrote what is in DOCKER-USER; the rest is Docker's, and comes again.
         Some(Owner::Docker) if place.chain != "DOCKER-USER" && place.hook == Hook::Forward => {
-            nets.iter().flat_map(docker).collect()
+            nets.iter().flat_map(|net| docker(net, place.legacy)).collect()
         }
         Some(Owner::Calico) if whose::is_for_services(place) => {
             let network = &site.attachment.network;
@@ -81,8 +81,13 @@ fn zone(net: &IpNet) -> String {
     format!("firewall-cmd --permanent --zone=trusted --add-source={net} && firewall-cmd --reload")
 }
 
-fn docker(net: &IpNet) -> [String; 2] {
-    let tool = if net.addr().is_ipv4() { "iptables" } else { "ip6tables" };
+fn docker(net: &IpNet, legacy: bool) -> [String; 2] {
+    let tool = match (net.addr().is_ipv4(), legacy) {
+        (true, false) => "iptables",
+        (true, true) => "iptables-legacy",
+        (false, false) => "ip6tables",
+        (false, true) => "ip6tables-legacy",
+    };
     [
         format!("{tool} -I DOCKER-USER -s {net} -j ACCEPT"),
         format!("{tool} -I DOCKER-USER -d {net} -j ACCEPT"),

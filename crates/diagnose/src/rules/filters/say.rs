@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use scene::filter::{Hook, Step};
 use scene::{Container, Port as Published};
 
-use super::{Caught, fix};
+use super::{Caught, between, fix};
 use crate::Look;
 use crate::filter::{Carries, Layer, Place};
 use crate::finding::{Family, Finding, WayKind};
@@ -19,7 +19,8 @@ pub(super) enum Sort<'p> {
     Resolve,
     Outside,
     To(IpAddr, Carries),
-    Between,
+    /// By these protocols.
+    Between(&'p [&'static str]),
     FromNode,
     Published(&'p Published),
     PublishedHere(&'p Published),
@@ -38,7 +39,9 @@ impl Sort<'_> {
                 format!("containers of {network} do not reach their server of names {to}")
             }
             Sort::To(to, _) => format!("containers of {network} do not reach {to}"),
-            Sort::Between => format!("containers of {network} do not reach each other"),
+            Sort::Between(names) => {
+                format!("containers of {network} do not reach each other{}", between::by(names))
+            }
             Sort::FromNode => format!("this node does not reach containers of {network}"),
             Sort::Published(port) => format!(
                 "nobody beyond this node reaches {called} by its published port {}/{}",
@@ -64,9 +67,10 @@ impl Sort<'_> {
                 format!("{called} does not reach its server of names {to}")
             }
             Sort::To(to, _) => format!("{called} does not reach {to}"),
-            Sort::Between => format!(
-                "{called} and other containers of {} do not reach each other",
-                site.attachment.network
+            Sort::Between(names) => format!(
+                "{called} and other containers of {} do not reach each other{}",
+                site.attachment.network,
+                between::by(names)
             ),
             Sort::FromNode => format!("this node does not reach {called}"),
             Sort::Published(_) | Sort::PublishedHere(_) => self.fails(site),
@@ -87,7 +91,7 @@ impl Sort<'_> {
             Sort::Outside => &[WayKind::Outside, WayKind::Names],
             Sort::To(_, Carries::Udp { .. }) => &[WayKind::Names],
             Sort::To(..) => &[WayKind::Outside],
-            Sort::Between => &[WayKind::Between],
+            Sort::Between(_) => &[WayKind::Between],
             Sort::FromNode => &[WayKind::FromNode, WayKind::PublishedHere],
             Sort::Published(_) => &[WayKind::Published],
             Sort::PublishedHere(_) => &[WayKind::PublishedHere],
@@ -156,7 +160,9 @@ fn shown(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Caught) -> S
         Sort::Resolve => format!("a neighbour solicitation of {address}"),
         Sort::Outside => format!("a packet from {address} to any address beyond this node"),
         Sort::To(to, _) => format!("a packet from {address} to {to}"),
-        Sort::Between => format!("a packet from {address} to another container"),
+        Sort::Between(names) => {
+            format!("a packet of {} from {address} to another container", names.join(" or "))
+        }
         Sort::FromNode => format!("a packet from this node to {address}"),
         Sort::Published(port) | Sort::PublishedHere(port) => {
             format!("a packet to port {}/{}", port.host, port.transport.as_str())

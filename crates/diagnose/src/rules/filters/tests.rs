@@ -106,6 +106,7 @@ fn legacy_iptables_with_a_policy() {
         ipv4: true,
         name: "filter".to_owned(),
         policies: vec![("FORWARD".to_owned(), "DROP".to_owned())],
+        chains: Vec::new(),
         rules: Vec::new(),
     }];
     // The plugin `firewall` would open it.
