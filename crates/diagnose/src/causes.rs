@@ -12,7 +12,7 @@ use std::hash::Hash;
 use scene::{Namespace, Scene};
 
 use crate::finding::{Finding, Severity, Way, WayKind};
-use crate::rules::is_because_of;
+use crate::rules::{UNJUDGED, is_because_of};
 
 /// A finding with what it explains.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub struct Diagnosis {
     /// The causes: errors first, then warnings, then what could not be looked at; of each the
     /// deepest first.
     pub causes: Vec<Explained>,
+    /// Filters that cannot be judged, while nothing shows that they do harm.
+    pub notes: Vec<Finding>,
     /// How many things were looked at.
     pub looked_at: usize,
 }
@@ -59,7 +61,7 @@ impl Diagnosis {
 
 /// Findings by how deep they lie, the deepest first: those of a row do not explain each other.
 const DEPTHS: [&[&str]; 17] = [
-    &["not-seen"],
+    &["not-seen", UNJUDGED],
     &["not-judged"],
     &["network-broken"],
     &["network-refused", "network-incomplete", "service-not-ready", "pool-nearly-full"],
@@ -187,7 +189,18 @@ pub(crate) fn sort(findings: Vec<Finding>, scene: &Scene) -> Diagnosis {
             None => causes.push(Explained { finding, explains: Vec::new() }),
         }
     }
-    Diagnosis { causes, looked_at: looked_at(scene) }
+    // What nobody judges may be the cause of what nothing else explains.
+    let is_open = causes.iter().any(|cause| is_open(&cause.finding));
+    let is_note = |cause: &Explained| !is_open && cause.finding.id == UNJUDGED;
+    let (notes, causes): (Vec<Explained>, Vec<Explained>) = causes.into_iter().partition(is_note);
+    let notes = notes.into_iter().map(|note| note.finding).collect();
+    Diagnosis { causes, notes, looked_at: looked_at(scene) }
+}
+
+/// Says whether a probe shows it, and nothing why.
+fn is_open(finding: &Finding) -> bool {
+    SYMPTOMS.contains(&finding.id)
+        || ["hop-silent", "nameserver-silent", "path-mtu"].contains(&finding.id)
 }
 
 /// Joins findings that have ID and object in common. One may hit 10,000 containers.
@@ -541,6 +554,21 @@ mod tests {
             listed(vec![unknown, warning, silent("c1")]),
             ["outside-silent c1: ", "mtu-too-large mynet: ", "not-seen routes: "]
         );
+    }
+
+    #[test]
+    fn what_nobody_judges_is_told_with_what_nothing_explains() {
+        let unjudged = Finding::unknown(UNJUDGED, "this node", "has filters");
+        let all = |more: Vec<Finding>| {
+            let found = sort([vec![unjudged.clone()], more].concat(), &Scene::default());
+            let ids: Vec<&str> = found.causes.iter().map(|cause| cause.finding.id).collect();
+            (ids, found.notes.len(), found.unknown())
+        };
+        assert_eq!(all(Vec::new()), (vec![], 1, 0));
+        assert_eq!(all(vec![silent("c1")]), (vec!["outside-silent", UNJUDGED], 0, 1));
+        let down = Finding::error("link-down", "up0", "up0 is down")
+            .breaks(WayKind::Outside, Some(Family::V4));
+        assert_eq!(all(vec![silent("c1"), down]), (vec!["link-down"], 1, 0));
     }
 
     #[test]

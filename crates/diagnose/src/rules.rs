@@ -24,7 +24,7 @@ use std::collections::BTreeSet;
 
 use scene::{Container, Hole, Part, Scene};
 
-pub(crate) use self::holes::is_because_of;
+pub(crate) use self::holes::{UNJUDGED, is_because_of};
 use crate::Look;
 use crate::finding::{Family, Finding};
 use crate::question::Question;

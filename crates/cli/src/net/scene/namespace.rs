@@ -192,7 +192,7 @@ impl Read {
             if settings.xdp {
                 let name = &link.name;
                 let reason = format!("a program of BPF (XDP) sees the packets of {name} first");
-                self.holes.push((Part::OtherFilters, reason));
+                self.holes.push((Part::Unjudged, reason));
             }
             // A port of a bridge takes no packets itself.
             if link.port.is_none() && !link.loopback() {
@@ -297,7 +297,7 @@ impl Read {
     fn other_filters(&mut self) {
         match hooks::others() {
             Ok(found) => {
-                self.holes.extend(found.into_iter().map(|line| (Part::OtherFilters, line)));
+                self.holes.extend(found.into_iter().map(|line| (Part::Unjudged, line)));
             }
             Err(error) if is_without_nftables(&error) => {}
             Err(error) => self.hole(Part::OtherFilters, told(&error)),
