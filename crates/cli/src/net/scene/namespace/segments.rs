@@ -6,11 +6,14 @@ use kernel::route::{BridgeVlan, FilterInfo, QdiscInfo, QdiscKind, RouteSocket, T
 use kernel::wireguard;
 use scene::{Link, Loss, Part, Peer, PortVlan, Rate};
 
-use super::Read;
+use super::{Read, told};
 
 /// Of so many links the filters of traffic control are read, and of so many tunnels the settings.
 const FILTERED: usize = 2_000;
 const TUNNELS: usize = 64;
+
+/// How many links are named whose filters are not known.
+const NAMED: usize = 8;
 
 /// Every EtherType (`linux include/uapi/linux/if_ether.h` ETH_P_ALL).
 const ETH_P_ALL: u16 = 3;
@@ -48,7 +51,8 @@ impl Read {
     fn losses(&mut self, socket: &mut RouteSocket) {
         let found = self.or_hole(Part::OtherFilters, socket.qdiscs());
         self.note_cut(Part::OtherFilters, "queueing disciplines", socket);
-        let mut filtered = 0;
+        let mut read = 0;
+        let (mut unread, mut opaque) = (Vec::new(), Vec::new());
         for discipline in found {
             let index = discipline.qdisc.ifindex;
             let mut losses: Vec<Loss> = of_discipline(&discipline).into_iter().collect();
@@ -59,23 +63,53 @@ impl Read {
                 }
                 _ => &[],
             };
-            if !hooks.is_empty() {
-                filtered += 1;
-            }
-            for (hook, leaving) in hooks.iter().filter(|_| filtered <= FILTERED) {
-                let filters = self.or_hole(Part::OtherFilters, socket.filters(index, *hook));
-                self.note_cut(Part::OtherFilters, "filters of a link", socket);
-                losses.extend(of_filters(&filters, *leaving));
+            let name = self.called(index);
+            if !hooks.is_empty() && FILTERED <= read {
+                unread.push(name);
+            } else if !hooks.is_empty() {
+                read += 1;
+                for (hook, leaving) in hooks {
+                    let side = if *leaving { "egress" } else { "ingress" };
+                    let place = format!("{side} of {name}");
+                    let filters = socket.filters(index, *hook).unwrap_or_else(|error| {
+                        let why = told(&error);
+                        self.hole(Part::OtherFilters, format!("filters at {place}: {why}"));
+                        Vec::new()
+                    });
+                    self.note_cut(Part::OtherFilters, &format!("filters at {place}"), socket);
+                    losses.extend(of_filters(&filters, *leaving));
+                    opaque.extend(filters.iter().any(|one| one.opaque).then_some(place));
+                }
             }
             if let Some(link) = link_of(&mut self.namespace.links, index) {
                 link.losses.extend(losses);
                 link.rate = link.rate.or_else(|| rate(&discipline));
             }
         }
-        if FILTERED < filtered {
-            let what = "the filters of the others were not read";
-            self.hole(Part::OtherFilters, format!("traffic control has {filtered} links: {what}"));
+        if !unread.is_empty() {
+            let names = some_of(&unread);
+            self.hole(Part::OtherFilters, format!("the filters of {names} were not read"));
         }
+        if !opaque.is_empty() {
+            let places = some_of(&opaque);
+            let what = "a program of BPF, or a filter of an unknown kind, of traffic control";
+            self.hole(Part::Unjudged, format!("{what} sees packets at {places}"));
+        }
+    }
+
+    /// Returns the name of a link.
+    fn called(&mut self, index: u32) -> String {
+        let link = link_of(&mut self.namespace.links, index);
+        link.map_or_else(|| format!("link {index}"), |link| link.name.clone())
+    }
+}
+
+/// Names the first of several, and says how many more there are.
+fn some_of(all: &[String]) -> String {
+    let named = all[..all.len().min(NAMED)].join(", ");
+    match all.len().saturating_sub(NAMED) {
+        0 => named,
+        more => format!("{named} and {more} more"),
     }
 }
 
@@ -144,6 +178,14 @@ fn of_filters(filters: &[FilterInfo], leaving: bool) -> Vec<Loss> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_many_links_some_are_named() {
+        let names = |count: usize| (0..count).map(|n| format!("d{n}")).collect::<Vec<_>>();
+        assert_eq!(some_of(&names(2)), "d0, d1");
+        assert_eq!(some_of(&names(NAMED)), "d0, d1, d2, d3, d4, d5, d6, d7");
+        assert_eq!(some_of(&names(10)), "d0, d1, d2, d3, d4, d5, d6, d7 and 2 more");
+    }
 
     #[test]
     fn parts_are_told_of_a_thousand() {
