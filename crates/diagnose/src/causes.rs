@@ -12,7 +12,7 @@ use std::hash::Hash;
 use scene::{Namespace, Scene};
 
 use crate::finding::{Finding, Severity, Way, WayKind};
-use crate::rules::{UNJUDGED, is_because_of};
+use crate::rules::{DENIED, UNJUDGED, is_because_of};
 
 /// A finding with what it explains.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +29,8 @@ pub struct Diagnosis {
     /// The causes: errors first, then warnings, then what could not be looked at; of each the
     /// deepest first.
     pub causes: Vec<Explained>,
-    /// Filters that cannot be judged, while nothing shows that they do harm.
+    /// What is as people decided, and filters that cannot be judged while nothing shows that they do
+    /// harm.
     pub notes: Vec<Finding>,
     /// How many things were looked at.
     pub looked_at: usize,
@@ -120,6 +121,7 @@ const DEPTHS: [&[&str]; 17] = [
         "nameserver-unreachable",
         "mtu-too-large",
         "mtu-too-small",
+        DENIED,
     ],
     &["path-mtu", "nameserver-silent", "nameserver-fails"],
     SYMPTOMS,
@@ -191,7 +193,10 @@ pub(crate) fn sort(findings: Vec<Finding>, scene: &Scene) -> Diagnosis {
     }
     // What nobody judges may be the cause of what nothing else explains.
     let is_open = causes.iter().any(|cause| is_open(&cause.finding));
-    let is_note = |cause: &Explained| !is_open && cause.finding.id == UNJUDGED;
+    let is_note = |cause: &Explained| match cause.finding.id {
+        UNJUDGED => !is_open,
+        id => id == DENIED,
+    };
     let (notes, causes): (Vec<Explained>, Vec<Explained>) = causes.into_iter().partition(is_note);
     let notes = notes.into_iter().map(|note| note.finding).collect();
     Diagnosis { causes, notes, looked_at: looked_at(scene) }

@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod answers;
 mod between;
+pub(super) mod denied;
 mod fix;
 mod others;
 mod ports;

@@ -55,11 +55,13 @@ fn uplinks(look: Look<'_>) -> Vec<Finding> {
     let host = &look.scene.host;
     let mut found = Vec::new();
     for link in host.links.iter().filter(|link| is_uplink(look, link)) {
-        let leads_out = default_families(host, link.index);
         let families: Vec<Family> = match link.up {
-            true => leads_out,
+            true => default_families(host, link.index),
             // The kernel removes the routes of a link that is set down.
-            false => families_of(link).into_iter().filter(|one| !has_default(host, *one)).collect(),
+            false => {
+                let is_missed = |one: &Family| !has_default(host, *one) && is_needed(look, *one);
+                families_of(link).into_iter().filter(is_missed).collect()
+            }
         };
         if families.is_empty() || (link.up && link.carrier) {
             continue;
@@ -121,10 +123,29 @@ fn is_link_local(address: std::net::IpAddr) -> bool {
     }
 }
 
+/// Says whether a way out by a family is missed: a container is to have one, or there is none that
+/// is to have any, and the node has none at all.
+fn is_needed(look: Look<'_>, family: Family) -> bool {
+    let is_outbound = |family: Family| {
+        containers(look).any(|container| super::is_outbound(look.scene, container, family))
+    };
+    let all = [Family::V4, Family::V6];
+    is_outbound(family)
+        || !all.into_iter().any(|one| is_outbound(one) || has_default(&look.scene.host, one))
+}
+
+/// The families of which the first default route leads by a link. One with a higher metric is for
+/// when the first one fails.
 fn default_families(namespace: &Namespace, link: u32) -> Vec<Family> {
-    let mut families: Vec<Family> = (namespace.routes.iter())
-        .filter(|route| route.to.prefix_len() == 0 && route.table == MAIN)
+    let defaults =
+        || namespace.routes.iter().filter(|route| route.to.prefix_len() == 0 && route.table == MAIN);
+    let is_first = |route: &&Route| {
+        let is_before = |other: &Route| other.to == route.to && other.metric < route.metric;
+        !defaults().any(is_before)
+    };
+    let mut families: Vec<Family> = defaults()
         .filter(|route| route.hops.iter().any(|hop| hop.link == Some(link)))
+        .filter(is_first)
         .map(|route| family_of(route.to.addr()))
         .collect();
     families.sort_unstable();
@@ -316,6 +337,34 @@ mod tests {
             ..scene.host.links[0].clone()
         };
         scene.host.links.push(spare);
+        assert_eq!(ids(&scene), [""; 0]);
+        // It is up and has no cable, and its route is for when the other one fails.
+        scene.host.links[2].up = true;
+        let mut second = scene.host.routes[0].clone();
+        second.hops[0].link = Some(4);
+        scene.host.routes.push(Route { metric: 700, ..second });
+        assert_eq!(ids(&scene), [""; 0]);
+        scene.host.routes[0].metric = 800;
+        assert_eq!(ids(&scene), ["no-carrier"]);
+    }
+
+    /// Nobody misses what it was for.
+    #[test]
+    fn a_link_that_is_down_on_a_node_without_its_ip_version() {
+        let mut scene = crate::path::samples::node();
+        let spare = Link {
+            up: false,
+            carrier: false,
+            ..crate::routes::samples::link(30, "up1", &["198.51.100.9/24"])
+        };
+        scene.host.links.push(spare);
+        assert_eq!(ids(&scene), [""; 0]);
+        let is_default = |route: &Route| route.to.prefix_len() == 0 && route.to.addr().is_ipv4();
+        scene.host.routes.retain(|route| !is_default(route));
+        assert_eq!(ids(&scene), ["link-down"]);
+        for container in &mut scene.containers {
+            container.attachments[0].gateways.retain(|gateway| gateway.is_ipv6());
+        }
         assert_eq!(ids(&scene), [""; 0]);
     }
 

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use scene::{Container, Part, Transport};
 
+use super::filters::denied::is_denied;
 use super::{Rule, containers, family_of, is_outbound};
 use crate::Look;
 use crate::finding::{Finding, WayKind};
@@ -69,7 +70,9 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for container in containers(look) {
         for (asked, answer) in look.answers.from(Some(&container.id)) {
-            if let Asked::Name { server } = asked {
+            if let Asked::Name { server } = asked
+                && !is_denied(look, container, asked, answer)
+            {
                 found.extend(silent(container, *server, answer));
             }
         }

@@ -61,7 +61,7 @@ impl Report for Told<'_> {
             text.push_str(&self.container(container));
             text.push('\n');
         }
-        let notes = self.diagnosis.notes.iter().filter(|_| self.verbose);
+        let notes = self.diagnosis.notes.iter().filter(|note| self.tells(note));
         let notes = notes.map(|note| Explained { finding: note.clone(), explains: Vec::new() });
         let notes: Vec<Explained> = notes.collect();
         let all = || self.diagnosis.causes.iter().chain(&notes);
@@ -128,14 +128,20 @@ impl Told<'_> {
         }
     }
 
+    /// Says whether a note is shown: who asks for a container wants to know what concerns it.
+    fn tells(&self, note: &Finding) -> bool {
+        let is_of = |id: &str| note.hits.iter().any(|hit| hit == id);
+        self.verbose || self.only.is_some_and(is_of)
+    }
+
     fn summary(&self) -> String {
         let Diagnosis { looked_at, .. } = self.diagnosis;
         let (errors, warnings) = (self.diagnosis.errors(), self.diagnosis.warnings());
         let unknown = self.diagnosis.unknown();
         let seconds = self.took.as_secs_f64();
-        let notes = match self.diagnosis.notes.is_empty() || self.verbose {
-            true => "",
-            false => "; some filters cannot be judged: netwright doctor -v",
+        let notes = match self.diagnosis.notes.iter().filter(|note| !self.tells(note)).count() {
+            0 => String::new(),
+            count => format!("; {}: netwright doctor -v", several(count, "note")),
         };
         if errors + warnings + unknown == 0 {
             let containers = self.scene.containers.len();
@@ -401,7 +407,7 @@ mod tests {
             None,
             false,
             &expect![[r#"
-                node1: 1 container on 0 networks, 7 things looked at, all as they should be (0.14 s); some filters cannot be judged: netwright doctor -v
+                node1: 1 container on 0 networks, 7 things looked at, all as they should be (0.14 s); 1 note: netwright doctor -v
             "#]],
         );
         check_all(

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use scene::filter::Hook;
 use scene::{Container, Part, Port, Transport};
 
+use super::super::filters::denied::is_denied;
 use super::super::inside::speaks;
 use super::super::{asks_links, containers, is_outbound};
 use super::samples;
@@ -243,6 +244,9 @@ fn beyond(look: Look<'_>, container: &Container, family: Family) -> Vec<Finding>
         let of = |from: Option<String>| look.answers.to(&Question { from, asked: asked.clone() });
         let own = of(Some(container.id.clone()));
         let node = of(None);
+        if own.is_some_and(|own| is_denied(look, container, &asked, own)) {
+            continue;
+        }
         let node_reaches = matches!(node, Some(Answer::Reached { .. } | Answer::Refused));
         let lost = match (own, node) {
             (Some(Answer::Refused), Some(Answer::Reached { .. })) => {
