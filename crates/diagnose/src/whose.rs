@@ -107,6 +107,9 @@ impl Owner {
     }
 }
 
+/// The table of ours that translates addresses and leads ports to containers.
+pub(crate) const OUR_TABLE: &str = "netwright";
+
 /// Tables by the beginning of their names.
 const TABLES: [(&str, Owner); 20] = [
     ("netwright", Owner::Ours),
@@ -215,10 +218,11 @@ const FOR_SERVICES: [&str; 2] = ["cali-cidr-block", "filter-cali-cidr-block"];
 
 /// Says whether a packet is dropped because people decided who may talk to whom: that is no fault.
 /// `back`: it is an answer. Policies let the answers to what they let through pass, so a rule of
-/// another program that drops one carries out no policy.
+/// another program that drops one carries out no policy. No chain of ours drops what none of its
+/// rules judges: somebody else told it to.
 pub(crate) fn is_policy(place: &Place, back: bool, scene: &Scene) -> bool {
     match owner_of(place, scene) {
-        Some((Owner::Ours, _)) => true,
+        Some((Owner::Ours, _)) => place.rule.is_some(),
         Some((owner, _)) => owner.decides() && !back && !is_for_services(place),
         None => false,
     }
@@ -349,6 +353,7 @@ mod tests {
         assert_eq!(dropped("cali-tw-cali1"), [true, false]);
         assert_eq!(dropped("cali-cidr-block"), [false, false]);
         assert_eq!(dropped("NETWRIGHT-X"), [true, true]);
+        assert!(!is_policy(&place("netwright", "forward", false), false, &scene));
         assert_eq!(dropped("DOCKER-USER"), [false, false]);
     }
 

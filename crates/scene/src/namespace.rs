@@ -74,6 +74,11 @@ pub struct Link {
     pub stp: bool,
     /// Whether it is a bridge that distinguishes VLANs.
     pub vlan_filtering: bool,
+    /// Whether it is a bridge that shows its frames of IPv4 to IP's filters, whatever the node's
+    /// kernel parameter says.
+    pub shows_ipv4: bool,
+    /// The same for IPv6.
+    pub shows_ipv6: bool,
     /// The table of a VRF.
     pub vrf_table: Option<u32>,
     /// The VLAN of an 802.1Q link.

@@ -107,7 +107,13 @@ impl Walk<'_> {
                 }
                 Foreign::Effect | Foreign::Nothing => {
                     match name {
-                        "CT" | "NOTRACK" => run.maybe_untracked = true,
+                        "CT" | "NOTRACK" => {
+                            run.maybe_untracked = true;
+                            let is_sure = sure && !self.ends.accepts;
+                            if is_sure && (rule.notrack || name == "NOTRACK") {
+                                run.untracked.get_or_insert(place);
+                            }
+                        }
                         "MARK" | "CONNMARK" => run.packet.mark = None,
                         _ => {}
                     }
@@ -154,12 +160,20 @@ struct Rule {
     goes: bool,
     reject_with: Option<String>,
     to: Option<String>,
+    /// It takes the packet from connection tracking.
+    notrack: bool,
 }
 
 impl Rule {
     fn of(run: &Run<'_>, words: &[String]) -> Self {
-        let mut rule =
-            Rule { holds: Holds::Yes, target: None, goes: false, reject_with: None, to: None };
+        let mut rule = Rule {
+            holds: Holds::Yes,
+            target: None,
+            goes: false,
+            reject_with: None,
+            to: None,
+            notrack: false,
+        };
         let mut inverted = false;
         let mut words = words.iter().map(String::as_str).peekable();
         while let Some(word) = words.next() {
@@ -179,6 +193,7 @@ impl Rule {
                 }
                 "--reject-with" => rule.reject_with = Some(value.to_owned()),
                 "--to-destination" => rule.to = Some(value.to_owned()),
+                "--notrack" => rule.notrack = true,
                 // After the target there are its settings, which do not decide whether it matches.
                 _ if rule.target.is_some() => {}
                 _ => rule.holds = rule.holds.and(matches(run, word, value).unless(inverted)),

@@ -45,6 +45,7 @@ pub(super) fn commands(
         Some(Owner::Docker) if place.chain != "DOCKER-USER" && place.hook == Hook::Forward => {
             nets.iter().flat_map(|net| docker(net, place.legacy)).collect()
         }
+        Some(Owner::Ours) if place.rule.is_none() => vec![open(place)],
         Some(Owner::Calico) if whose::is_for_services(place) => {
             let network = &site.attachment.network;
             let or =
@@ -134,9 +135,7 @@ fn accept(
 ) -> Vec<String> {
     let place = &caught.place;
     if caught.layer != Layer::Ip {
-        let Place { family, table, base, .. } = place;
-        let command = format!("nft chain {family} {table} {base} '{{ policy accept; }}'");
-        return vec![within(netns, command)];
+        return vec![within(netns, open(place))];
     }
     let matches: Vec<Match<'_>> = match sort {
         Sort::Resolve => vec![Match::Neighbours],
@@ -151,6 +150,12 @@ fn accept(
     };
     let is_ipv4 = site.family() == Family::V4;
     matches.iter().map(|one| within(netns, insert(place, one, is_ipv4))).collect()
+}
+
+/// Returns the command that gives a base chain the policy `accept`.
+fn open(place: &Place) -> String {
+    let Place { family, table, base, .. } = place;
+    format!("nft chain {family} {table} {base} '{{ policy accept; }}'")
 }
 
 fn insert(place: &Place, what: &Match<'_>, is_ipv4: bool) -> String {

@@ -2,9 +2,10 @@
 
 use std::net::IpAddr;
 
-use scene::filter::{Hook, Step};
+use scene::filter::{Hook, Step, Table};
 use scene::{Container, Port as Published};
 
+use super::super::containers;
 use super::{Caught, between, fix};
 use crate::Look;
 use crate::filter::{Carries, Layer, Place};
@@ -218,6 +219,28 @@ pub(super) fn redirected(
         .breaks(kind, Some(family));
     let finding = Finding { whose: whose::of_place(place, look.scene), ..finding };
     fix::remove(place, None).into_iter().fold(finding, Finding::fix)
+}
+
+/// Our own table is there, and the kernel shows it no packets (NFT_TABLE_F_DORMANT).
+pub(super) fn dormant(look: Look<'_>) -> Option<Finding> {
+    let is_ours =
+        |table: &&Table| table.name == whose::OUR_TABLE && table.family.as_str() == "inet";
+    let is_off = |table: &&Table| table.dormant && is_ours(table);
+    let table = look.scene.host.filter.tables.iter().find(is_off)?;
+    let name = format!("{} {}", table.family.as_str(), table.name);
+    let says = format!(
+        "the table {name} is dormant, so nothing is translated and no port leads to a container"
+    );
+    let finding = Finding::error("not-translated", name.clone(), says)
+        .at(format!("table {name}, flags dormant"))
+        .of("unknown: a person, or a program that uses nft")
+        .fix(format!("nft add table {name}"))
+        .breaks(WayKind::Outside, None)
+        .breaks(WayKind::Names, None)
+        .breaks(WayKind::Published, None)
+        .breaks(WayKind::PublishedHere, None);
+    let hits = containers(look).map(|container| container.id.clone()).collect();
+    Some(Finding { hits, ..finding })
 }
 
 /// A rule exempts packets from connection tracking, and so from translation.

@@ -64,6 +64,8 @@ pub(super) fn to_link(link: KernelLink, addresses: Vec<Address>) -> Link {
         no_arp: link.no_arp(),
         stp: link.bridge.is_some_and(|bridge| bridge.stp),
         vlan_filtering: link.bridge.is_some_and(|bridge| bridge.vlan_filtering),
+        shows_ipv4: link.bridge.is_some_and(|bridge| bridge.shows_ipv4),
+        shows_ipv6: link.bridge.is_some_and(|bridge| bridge.shows_ipv6),
         vrf_table: link.vrf_table,
         vlan: link.vlan.map(|vlan| vlan.id),
         vlans: Vec::new(),
