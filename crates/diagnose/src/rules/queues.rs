@@ -27,6 +27,8 @@ const ETH_P_ARP: u16 = 0x0806;
 const ETH_P_IPV6: u16 = 0x86dd;
 
 const OUT: &[WayKind] = &[WayKind::Outside, WayKind::Names, WayKind::Published];
+const INSIDE: &[WayKind] = &[WayKind::Inside];
+const HERE: &[WayKind] = &[WayKind::PublishedHere];
 const ALL: &[WayKind] = &[
     WayKind::Gateway,
     WayKind::Outside,
@@ -74,6 +76,10 @@ fn passed<'s>(look: Look<'s>, site: &Site<'s>, out: Option<&'s Link>) -> Vec<Pas
             all.push(on_node(link, ALL));
         }
     }
+    let own_loopback = site.inside.link("lo");
+    all.extend(own_loopback.map(|link| Passed { link, inside, ways: INSIDE }));
+    let node_loopback = look.scene.host.link("lo").filter(|_| !site.attachment.ports.is_empty());
+    all.extend(node_loopback.map(|link| on_node(link, HERE)));
     let is_outbound = is_outbound(look.scene, site.container, site.family());
     let is_routed = site.joint == Joint::Pair && is_outbound;
     all.extend(out.filter(|_| is_routed).map(|link| on_node(link, OUT)));
@@ -226,6 +232,24 @@ mod tests {
         let look = Look { scene: &scene, answers: &answers, only: None, to: None };
         let fix = &judge(look)[0].fix;
         assert_eq!(fix, &["nsenter --net=/run/netns/c2 tc qdisc del dev eth0 root"]);
+    }
+
+    #[test]
+    fn loopback_has_a_queue_too() {
+        let mut scene = with("lo", loss("netem", Some(1000)));
+        let answers = Answers::default();
+        let ways = |scene: &Scene| -> Vec<WayKind> {
+            let look = Look { scene, answers: &answers, only: None, to: None };
+            judge(look).iter().flat_map(|one| &one.breaks).map(|way| way.kind).collect()
+        };
+        // Of each IP version; one container has a port.
+        assert_eq!(silently(&scene), ["Error queue-loses lo qdisc netem: c2"]);
+        assert_eq!(ways(&scene), [WayKind::PublishedHere; 2]);
+        scene.host.links[0].losses.clear();
+        let inside = scene.containers[1].inside.as_mut().unwrap();
+        inside.links[0].losses = vec![loss("netem", Some(1000))];
+        assert_eq!(silently(&scene), ["Error queue-loses c3: lo qdisc netem: c3"]);
+        assert_eq!(ways(&scene), [WayKind::Inside; 2]);
     }
 
     #[test]

@@ -149,7 +149,7 @@ pub struct QdiscInfo {
     /// Its counters.
     pub stats: QdiscStats,
     /// Which part of the packets it loses on purpose, of 2^32: netem's `loss`, 1 for a model of
-    /// losses of netem's, and all of `blackhole`.
+    /// losses of netem's, and all of `blackhole` and of a queue in which nothing may wait.
     pub loss: u32,
 }
 
@@ -263,6 +263,12 @@ impl QdiscInfo {
 fn loss_of(kind: &str, options: Option<Attribute<'_>>) -> u32 {
     match (kind, options) {
         ("blackhole", _) => u32::MAX,
+        // `struct tc_fifo_qopt`: the limit.
+        ("pfifo" | "bfifo" | "pfifo_head_drop", Some(options))
+            if wire::u32_at(options.value, 0) == Some(0) =>
+        {
+            u32::MAX
+        }
         ("netem", Some(options)) => {
             let share = wire::u32_at(options.value, NETEM_QOPT_LOSS).unwrap_or_default();
             let further = options.value.get(NETEM_QOPT..).unwrap_or_default();
@@ -308,5 +314,32 @@ pub(crate) fn header(ifindex: u32, handle: TcHandle, parent: TcHandle, info: u32
 impl fmt::Display for Qdisc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "qdisc {} {} at {}", self.kind.name(), self.handle, self.parent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::messages;
+
+    fn loss(kind: &str, options: &[u8]) -> u32 {
+        let mut writer = Writer::new();
+        writer.message(RTM_NEWQDISC, 0, 1, |writer| {
+            writer.raw(&header(2, TcHandle::new(1, 0), TcHandle::ROOT, 0));
+            writer.put_text(TCA_KIND, kind);
+            writer.put(TCA_OPTIONS, options);
+        });
+        let decode = |message: Message<'_>| QdiscInfo::decode(&message, TickRate::default());
+        messages(writer.bytes()).find_map(decode).unwrap().loss
+    }
+
+    #[test]
+    fn a_queue_in_which_nothing_may_wait_loses_all() {
+        for kind in ["pfifo", "bfifo", "pfifo_head_drop"] {
+            assert_eq!(loss(kind, &0_u32.to_ne_bytes()), u32::MAX, "{kind}");
+            assert_eq!(loss(kind, &1000_u32.to_ne_bytes()), 0, "{kind}");
+        }
+        assert_eq!(loss("fq", &0_u32.to_ne_bytes()), 0);
+        assert_eq!(loss("blackhole", &[]), u32::MAX);
     }
 }

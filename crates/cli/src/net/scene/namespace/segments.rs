@@ -15,6 +15,9 @@ const TUNNELS: usize = 64;
 /// How many links are named whose filters are not known.
 const NAMED: usize = 8;
 
+/// The number of a link that is gone, to which a filter sends packets.
+const GONE: u32 = 0;
+
 /// Every EtherType (`linux include/uapi/linux/if_ether.h` ETH_P_ALL).
 const ETH_P_ALL: u16 = 3;
 
@@ -162,7 +165,7 @@ fn per_mille(part: u32) -> Option<u16> {
     (part != 0).then(|| u16::try_from(rounded).unwrap_or(1000).max(1))
 }
 
-/// What the filters of a hook drop, which are asked in this order.
+/// What the filters of a hook drop, or send to a link that is gone. They are asked in this order.
 fn of_filters(filters: &[FilterInfo], leaving: bool) -> Vec<Loss> {
     let loss = |(place, filter): (usize, &FilterInfo)| Loss {
         kind: filter.kind.clone(),
@@ -172,7 +175,8 @@ fn of_filters(filters: &[FilterInfo], leaving: bool) -> Vec<Loss> {
         protocol: (filter.protocol != ETH_P_ALL).then_some(filter.protocol),
         per_mille: (place == 0 && filter.takes_all).then_some(1000),
     };
-    filters.iter().enumerate().filter(|(_, filter)| filter.drops).map(loss).collect()
+    let loses = |filter: &FilterInfo| filter.drops || filter.redirects_to == Some(GONE);
+    filters.iter().enumerate().filter(|(_, filter)| loses(filter)).map(loss).collect()
 }
 
 #[cfg(test)]
