@@ -67,7 +67,7 @@ const DEPTHS: [&[&str]; 17] = [
     &["network-broken"],
     &["network-refused", "network-incomplete", "service-not-ready", "pool-nearly-full"],
     &["network-shadowed", "subnet-taken", "namespace-gone"],
-    &["link-down", "no-carrier", "loopback-down"],
+    &["link-down", "no-carrier", "uplink-enslaved", "loopback-down"],
     &[
         "parent-down",
         "vlan-missing",
@@ -132,7 +132,7 @@ const SYMPTOMS: &[&str] =
     &["gateway-silent", "router-silent", "outside-silent", "port-silent", "container-silent"];
 
 /// Pairs: the first explains the second.
-const PAIRS: [(&str, &str); 19] = [
+const PAIRS: [(&str, &str); 20] = [
     ("link-down", "no-default-route"),
     ("link-down", "reverse-path-filter"),
     ("no-carrier", "reverse-path-filter"),
@@ -148,6 +148,7 @@ const PAIRS: [(&str, &str); 19] = [
     ("address-duplicate", "neighbour-wrong"),
     ("attachment-differs", "mtu-too-small"),
     ("no-carrier", "hop-silent"),
+    ("uplink-enslaved", "hop-silent"),
     ("neighbour-wrong", "hop-silent"),
     ("link-down", "parent-down"),
     ("no-carrier", "parent-down"),

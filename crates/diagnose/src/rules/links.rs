@@ -1,6 +1,7 @@
 //! Links and addresses of the node, and addresses that another machine has.
 
 mod ports;
+mod taken;
 mod twins;
 
 use scene::{Container, Link, Namespace, Part, Route};
@@ -8,12 +9,12 @@ use scene::{Container, Link, Namespace, Part, Route};
 use super::{Rule, containers, family_of};
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
-use crate::path::Site;
+use crate::path::{Site, uplink};
 
 /// Ways out of the node.
 pub(super) const UPLINKS: Rule = Rule {
     judges: "ways out of this node",
-    ids: &["link-down", "no-carrier"],
+    ids: &["link-down", "no-carrier", "uplink-enslaved"],
     needs: &[Part::Links, Part::Routes],
     judge: uplinks,
     ..Rule::NONE
@@ -38,7 +39,9 @@ const IPV6_MINIMUM: u32 = 1280;
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = sizes(look);
     found.extend(too_small(look));
+    found.extend(uplink_too_small(look));
     found.extend(twins::judge(look));
+    found.extend(taken::addresses(look));
     found.extend(ports::judge(look));
     found.extend(duplicates(&look.scene.host, None));
     for container in containers(look) {
@@ -53,7 +56,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
 /// the address's family, and a link of a default route that has no carrier.
 fn uplinks(look: Look<'_>) -> Vec<Finding> {
     let host = &look.scene.host;
-    let mut found = Vec::new();
+    let mut found = taken::ports(look);
     for link in host.links.iter().filter(|link| is_uplink(look, link)) {
         let families: Vec<Family> = match link.up {
             true => default_families(host, link.index),
@@ -240,6 +243,30 @@ fn too_small(look: Look<'_>) -> Vec<Finding> {
     found
 }
 
+/// The same of the node's way out: it has no IPv6 any more.
+fn uplink_too_small(look: Look<'_>) -> Option<Finding> {
+    let out = uplink(look.scene, true)?;
+    let is_outbound =
+        |container: &&Container| super::is_outbound(look.scene, container, Family::V6);
+    let hits: Vec<String> =
+        containers(look).filter(is_outbound).map(|container| container.id.clone()).collect();
+    let is_small = 0 < out.mtu && out.mtu < IPV6_MINIMUM;
+    if !is_small || hits.is_empty() || has_default(&look.scene.host, Family::V6) {
+        return None;
+    }
+    let name = &out.name;
+    let says = format!(
+        "{name} takes packets of {} bytes, and IPv6 needs {IPV6_MINIMUM}: the kernel has removed its IPv6 addresses",
+        out.mtu
+    );
+    let finding = Finding::error("mtu-too-small", name.clone(), says)
+        .fix(format!("an MTU of at least {IPV6_MINIMUM}: ip link set {name} mtu {IPV6_MINIMUM}"))
+        .breaks(WayKind::Outside, Some(Family::V6))
+        .breaks(WayKind::Names, Some(Family::V6))
+        .breaks(WayKind::Published, Some(Family::V6));
+    Some(Finding { hits, ..finding })
+}
+
 fn duplicates(namespace: &Namespace, container: Option<&Container>) -> Vec<Finding> {
     let mut found = Vec::new();
     for link in &namespace.links {
@@ -387,6 +414,18 @@ mod tests {
             container.attachments[0].addresses.retain(|own| own.addr().is_ipv4());
         }
         assert!(!has(&scene));
+    }
+
+    #[test]
+    fn ipv6_needs_an_uplink_of_that_size_too() {
+        let mut scene = crate::path::samples::node();
+        scene.host.links[1].mtu = 1000;
+        // Somebody gave it the addresses again, or the kernel has not removed them.
+        assert!(!ids(&scene).contains(&"mtu-too-small"));
+        scene.host.routes.retain(|route| route.to.addr().is_ipv4());
+        assert!(ids(&scene).contains(&"mtu-too-small"));
+        scene.host.links[1].mtu = 1280;
+        assert!(!ids(&scene).contains(&"mtu-too-small"));
     }
 
     /// A way out that is there for when the first one fails says nothing of packets' sizes.
