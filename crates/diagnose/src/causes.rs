@@ -87,6 +87,7 @@ const DEPTHS: [&[&str]; 17] = [
         "no-default-route",
         "vrf-no-route",
         "forwarding-off",
+        "hops-too-few",
         "requests-ignored",
         "conntrack-full",
         "neighbour-table-full",

@@ -2,6 +2,7 @@
 
 mod arp;
 mod forwarding;
+mod hops;
 mod tables;
 
 use super::Rule;
@@ -13,6 +14,7 @@ pub(super) const RULE: Rule = Rule {
     judges: "kernel parameters",
     ids: &[
         "forwarding-off",
+        "hops-too-few",
         "requests-ignored",
         "reverse-path-filter",
         "router-advertisements",
@@ -34,6 +36,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     found.extend(advertisements(look));
     found.extend(arp::judge(look));
     found.extend(tables::judge(look));
+    found.extend(hops::judge(look));
     found
 }
 

@@ -63,6 +63,7 @@ const OF_CONTAINER: &[&str] = &[
     "net.ipv4.conf.all.arp_ignore",
     "net.ipv4.conf.all.rp_filter",
     "net.ipv4.icmp_echo_ignore_all",
+    "net.ipv4.ip_default_ttl",
     "net.ipv4.ip_forward",
     "net.ipv6.bindv6only",
     "net.ipv6.conf.all.disable_ipv6",

@@ -40,6 +40,8 @@ pub(super) fn settings_of(
         if is_node {
             put("ipv6", "proxy_ndp", ipv6.proxy_ndp);
             put("ipv6", "force_forwarding", ipv6.force_forwarding);
+        } else {
+            put("ipv6", "hop_limit", ipv6.hop_limit);
         }
     }
 }

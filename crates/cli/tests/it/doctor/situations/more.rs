@@ -148,4 +148,13 @@ pub(super) const MORE: &[Situation] = &[
         fix: Fix::Mends,
         mends: Act::Sh("ip -n c1 addr replace 127.0.0.1/8 dev lo"),
     },
+    Situation {
+        number: 15,
+        is: "packets of a container end at the node",
+        breaks: Act::Sh("ip netns exec c1 sysctl -qw net.ipv4.ip_default_ttl=1"),
+        fails: Fails::Ways(&[Way::Out4, Way::Names]),
+        finds: Finds::First("hops-too-few", "c1: net.ipv4.ip_default_ttl"),
+        fix: Fix::Mends,
+        mends: Act::Sh("ip netns exec c1 sysctl -qw net.ipv4.ip_default_ttl=64"),
+    },
 ];
