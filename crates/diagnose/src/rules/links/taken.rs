@@ -1,6 +1,10 @@
 //! Links and addresses of the node that serve somebody else: an uplink that is a port, and an
 //! address of a container that the node itself has.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
 use scene::Link;
 
 use super::super::containers;
@@ -52,15 +56,21 @@ fn takes_frames(above: &Link) -> bool {
 /// The node has the address of a container, on the link that leads to it or as a single address.
 /// What is for the container stays on the node. A whole subnet that is the node's is told as that.
 pub(super) fn addresses(look: Look<'_>) -> Vec<Finding> {
-    let host = &look.scene.host;
+    // A node may have very many containers, and few addresses.
+    let mut of_node: BTreeMap<IpAddr, (&Link, IpNet)> = BTreeMap::new();
+    for link in &look.scene.host.links {
+        of_node.extend(link.addresses.iter().map(|own| (own.address.addr(), (link, own.address))));
+    }
     let mut found = Vec::new();
     for container in containers(look) {
+        let mut given = container.attachments.iter().flat_map(|one| &one.addresses);
+        if !given.any(|net| of_node.contains_key(&net.addr())) {
+            continue;
+        }
         for family in [Family::V4, Family::V6] {
             for site in Site::all(look.scene, container, family) {
                 let address = site.address;
-                let Some(owner) = host.owner_of(address) else { continue };
-                let mut own = owner.addresses.iter().map(|own| own.address);
-                let Some(own) = own.find(|own| own.addr() == address) else { continue };
+                let Some((owner, own)) = of_node.get(&address) else { continue };
                 let is_single = own.prefix_len() == own.max_prefix_len();
                 if !is_single && owner.index != site.seen_by.index {
                     continue;

@@ -1,9 +1,10 @@
 //! How many hops a container's packets live. Each router on the way takes one, the node first.
 
+use scene::Container;
+
 use super::super::{containers, is_outbound};
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
-use crate::path::Site;
 
 /// With so many, packets end at the node itself.
 const NONE: i64 = 1;
@@ -15,44 +16,40 @@ const FEW: i64 = 30;
 pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for container in containers(look) {
-        for family in [Family::V4, Family::V6] {
-            if !is_outbound(look.scene, container, family) {
-                continue;
-            }
-            let mut sites = Site::all(look.scene, container, family);
-            found.extend(sites.find_map(|site| few(&site)));
+        let Some(inside) = &container.inside else { continue };
+        let of_v4 = (Family::V4, "net.ipv4.ip_default_ttl".to_owned());
+        let of_v6 = container.attachments.iter().map(|attachment| {
+            (Family::V6, format!("net.ipv6.conf.{}.hop_limit", attachment.ifname))
+        });
+        for (family, key) in [of_v4].into_iter().chain(of_v6) {
+            // An older scene does not have it, and no packet of 0 hops is sent.
+            let hops = inside.number(&key).filter(|hops| (1..FEW).contains(hops));
+            let hops = hops.filter(|_| is_outbound(look.scene, container, family));
+            found.extend(hops.map(|hops| few(container, family, &key, hops)));
         }
     }
     found
 }
 
-fn few(site: &Site<'_>) -> Option<Finding> {
-    let key = match site.family() {
-        Family::V4 => "net.ipv4.ip_default_ttl".to_owned(),
-        Family::V6 => format!("net.ipv6.conf.{}.hop_limit", site.link.name),
-    };
-    // An older scene does not have it, and no packet of 0 hops is sent.
-    let hops = site.inside.number(&key).filter(|hops| (1..FEW).contains(hops))?;
-    let (called, id) = (site.container.called(), &site.container.id);
+fn few(container: &Container, family: Family, key: &str, hops: i64) -> Finding {
+    let (called, id) = (container.called(), &container.id);
     let object = format!("{id}: {key}");
     let finding = if hops <= NONE {
         let says = format!("packets of {called} live for {hops} hop, so none leaves this node");
         Finding::error("hops-too-few", object, says)
-            .breaks(WayKind::Outside, Some(site.family()))
-            .breaks(WayKind::Names, Some(site.family()))
-            .breaks(WayKind::Published, Some(site.family()))
+            .breaks(WayKind::Outside, Some(family))
+            .breaks(WayKind::Names, Some(family))
+            .breaks(WayKind::Published, Some(family))
     } else {
         let says =
             format!("packets of {called} live for {hops} hops, so they do not reach far away");
         Finding::warning("hops-too-few", object, says)
     };
-    let netns = &site.container.netns;
-    Some(
-        finding
-            .at(format!("{key} is {hops}"))
-            .hits(id.clone())
-            .fix(format!("nsenter --net={netns} sysctl -w {key}=64")),
-    )
+    let netns = &container.netns;
+    finding
+        .at(format!("{key} is {hops}"))
+        .hits(id.clone())
+        .fix(format!("nsenter --net={netns} sysctl -w {key}=64"))
 }
 
 #[cfg(test)]
