@@ -5,12 +5,13 @@
 //! containers, and either the pair is known to belong together, or the other one is a symptom of a
 //! way that the first one breaks.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::hash::Hash;
+mod joined;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use scene::{Namespace, Scene};
 
+use self::joined::joined;
 use crate::finding::{Finding, Severity, Way, WayKind};
 use crate::rules::{DENIED, UNJUDGED, is_because_of};
 
@@ -175,24 +176,11 @@ fn is_refused_for_filter(finding: &Finding) -> bool {
 /// Joins findings of the same object, and puts those that others explain below them.
 pub(crate) fn sort(findings: Vec<Finding>, scene: &Scene) -> Diagnosis {
     let mut findings = joined(together(findings));
-    findings.sort_by(|one, other| {
-        let key = |finding: &Finding| (finding.severity, depth_of(finding));
-        key(one)
-            .cmp(&key(other))
-            .then_with(|| (one.id, one.object.as_str()).cmp(&(other.id, other.object.as_str())))
-    });
-    let mut causes: Vec<Explained> = Vec::new();
-    for finding in findings {
-        // What is explained was looked at before: causes are deeper.
-        let cause = causes.iter_mut().find(|cause| {
-            explains(&cause.finding, &finding)
-                || cause.explains.iter().any(|explained| explains(explained, &finding))
-        });
-        match cause {
-            Some(cause) => cause.explains.push(finding),
-            None => causes.push(Explained { finding, explains: Vec::new() }),
-        }
-    }
+    findings.sort_by_cached_key(|one| (one.severity, depth_of(one), one.id, one.object.clone()));
+    let mut sorted = Sorted::default();
+    // Causes are deeper, so they are there before what they explain.
+    findings.into_iter().for_each(|finding| sorted.put(finding));
+    let causes = sorted.causes;
     // What nobody judges may be the cause of what nothing else explains.
     let is_open = causes.iter().any(|cause| is_open(&cause.finding));
     let is_note = |cause: &Explained| match cause.finding.id {
@@ -208,73 +196,6 @@ pub(crate) fn sort(findings: Vec<Finding>, scene: &Scene) -> Diagnosis {
 fn is_open(finding: &Finding) -> bool {
     SYMPTOMS.contains(&finding.id)
         || ["hop-silent", "nameserver-silent", "path-mtu"].contains(&finding.id)
-}
-
-/// Joins findings that have ID and object in common. One may hit 10,000 containers.
-fn joined(findings: Vec<Finding>) -> Vec<Finding> {
-    let mut groups: Vec<Vec<Finding>> = Vec::new();
-    let mut places: HashMap<(&'static str, String), usize> = HashMap::new();
-    for finding in findings {
-        match places.entry((finding.id, finding.object.clone())) {
-            Entry::Occupied(place) => groups[*place.get()].push(finding),
-            Entry::Vacant(place) => {
-                place.insert(groups.len());
-                groups.push(vec![finding]);
-            }
-        }
-    }
-    groups.into_iter().filter_map(join).collect()
-}
-
-/// How many lines of evidence a finding has at most: the first of 200 containers says it all.
-const SEEN: usize = 4;
-
-/// Joins findings of one object, in their order.
-fn join(mut group: Vec<Finding>) -> Option<Finding> {
-    if group.len() < 2 {
-        return group.pop();
-    }
-    let mut others = group.into_iter();
-    let mut one = others.next()?;
-    let mut hits = Different::of(std::mem::take(&mut one.hits));
-    let mut fix = Different::of(std::mem::take(&mut one.fix));
-    let mut breaks = Different::of(std::mem::take(&mut one.breaks));
-    for other in others {
-        one.severity = one.severity.min(other.severity);
-        one.place = one.place.take().or(other.place);
-        one.whose = one.whose.take().or(other.whose);
-        for line in other.seen {
-            if one.seen.len() < SEEN && !one.seen.contains(&line) {
-                one.seen.push(line);
-            }
-        }
-        hits.add(other.hits);
-        fix.add(other.fix);
-        breaks.add(other.breaks);
-    }
-    one.seen.truncate(SEEN);
-    Some(Finding { hits: hits.all, fix: fix.all, breaks: breaks.all, ..one })
-}
-
-/// What is there once, in the order in which it came.
-struct Different<T> {
-    all: Vec<T>,
-    known: HashSet<T>,
-}
-
-impl<T: Clone + Eq + Hash> Different<T> {
-    fn of(all: Vec<T>) -> Self {
-        let known = all.iter().cloned().collect();
-        Different { all, known }
-    }
-
-    fn add(&mut self, more: Vec<T>) {
-        for one in more {
-            if self.known.insert(one.clone()) {
-                self.all.push(one);
-            }
-        }
-    }
 }
 
 /// The same difference of several containers is one finding of their network. Several plugins may
@@ -309,13 +230,71 @@ fn together(findings: Vec<Finding>) -> Vec<Finding> {
     all
 }
 
-/// Says whether a finding explains another one.
+/// A cause by its number, or what it explains by the number of both.
+type At = (usize, Option<usize>);
+
+/// Causes with what they explain, and which of them hit a container: only findings that hit the same
+/// one explain each other, and of each there may be 10,000.
+#[derive(Default)]
+struct Sorted {
+    causes: Vec<Explained>,
+    by_container: HashMap<String, Vec<At>>,
+    /// One that names no container hits all.
+    of_all: Vec<At>,
+}
+
+impl Sorted {
+    fn put(&mut self, finding: Finding) {
+        let hits = finding.hits.clone();
+        let at = match self.cause_of(&finding) {
+            Some(number) => {
+                let explains = &mut self.causes[number].explains;
+                explains.push(finding);
+                (number, Some(explains.len() - 1))
+            }
+            None => {
+                self.causes.push(Explained { finding, explains: Vec::new() });
+                (self.causes.len() - 1, None)
+            }
+        };
+        if hits.is_empty() {
+            self.of_all.push(at);
+        }
+        for id in hits {
+            self.by_container.entry(id).or_default().push(at);
+        }
+    }
+
+    /// Returns the first cause that explains a finding, or of which something that it explains does.
+    fn cause_of(&self, finding: &Finding) -> Option<usize> {
+        if finding.hits.is_empty() {
+            return self.causes.iter().position(|cause| {
+                let mut all = std::iter::once(&cause.finding).chain(&cause.explains);
+                all.any(|one| explains(one, finding))
+            });
+        }
+        let own = finding.hits.iter().filter_map(|id| self.by_container.get(id)).flatten();
+        let all = own.chain(&self.of_all);
+        let is_cause = |at: &&At| self.at(**at).is_some_and(|one| explains(one, finding));
+        all.filter(is_cause).map(|(number, _)| *number).min()
+    }
+
+    fn at(&self, (number, explained): At) -> Option<&Finding> {
+        let cause = self.causes.get(number)?;
+        match explained {
+            None => Some(&cause.finding),
+            Some(number) => cause.explains.get(number),
+        }
+    }
+}
+
+/// Says whether a finding explains another one, if they hit a container in common.
 fn explains(cause: &Finding, finding: &Finding) -> bool {
     if is_because_of(finding, cause) {
         return true;
     }
     let is_deeper = depth_of(cause) < depth_of(finding) && cause.severity <= finding.severity;
-    if !is_deeper || cause.severity == Severity::Unknown || !hits_same(cause, finding) {
+    if !is_deeper || cause.severity == Severity::Unknown {
         return false;
     }
     if PAIRS.contains(&(cause.id, finding.id)) {
@@ -331,14 +310,6 @@ fn explains(cause: &Finding, finding: &Finding) -> bool {
         || ["nameserver-silent", "nameserver-unreachable"].contains(&finding.id);
     is_symptom
         && finding.breaks.iter().any(|way| cause.breaks.iter().any(|broken| covers(broken, way)))
-}
-
-/// Says whether a finding hits one of the containers that another one hits. One that names none
-/// hits all.
-fn hits_same(cause: &Finding, finding: &Finding) -> bool {
-    cause.hits.is_empty()
-        || finding.hits.is_empty()
-        || finding.hits.iter().any(|id| cause.hits.contains(id))
 }
 
 /// Says whether what breaks one way breaks another one.
@@ -457,6 +428,34 @@ mod tests {
         assert_eq!(listed(vec![silent("c1"), six]), ["link-down up0: ", "outside-silent c1: "]);
     }
 
+    /// What is explained explains, too, whoever is hit by it.
+    #[test]
+    fn a_cause_explains_what_its_consequences_explain() {
+        let pool = Finding::error("subnet-taken", "mynet", "taken").hits("c1");
+        let covers = Finding::error("route-covers-pool", "10.88.0.0/25", "covers")
+            .hits("c1")
+            .hits("c2")
+            .breaks(WayKind::Outside, None);
+        assert_eq!(
+            listed(vec![silent("c2"), covers, pool, silent("c3")]),
+            ["subnet-taken mynet: route-covers-pool outside-silent", "outside-silent c3: "]
+        );
+    }
+
+    /// If each were compared with all before it, this test would take very long.
+    #[test]
+    fn findings_of_many_containers_are_sorted() {
+        const MANY: usize = 10_000;
+        let of_one = |number: usize| {
+            let id = format!("c{number}");
+            let down = Finding::error("inside-dropped", id.clone(), "dropped").hits(id.clone());
+            [down.breaks(WayKind::Outside, None), silent(&id)]
+        };
+        let found = sort((0..MANY).flat_map(of_one).collect(), &Scene::default());
+        assert_eq!(found.causes.len(), MANY);
+        assert!(found.causes.iter().all(|cause| cause.explains.len() == 1));
+    }
+
     #[test]
     fn a_fault_of_one_container_does_not_explain_another() {
         let dropped = Finding::error("inside-dropped", "c1", "dropped")
@@ -478,79 +477,6 @@ mod tests {
         assert_eq!(found.causes[0].finding.hits, ["c1", "c2"]);
         assert_eq!(found.causes[0].finding.fix, ["nft …"]);
         assert_eq!((found.errors(), found.warnings(), found.unknown()), (1, 0, 0));
-    }
-
-    /// As it was written down at first: each is compared with all before it.
-    fn joined_one_by_one(findings: Vec<Finding>) -> Vec<Finding> {
-        fn extend<T: PartialEq>(all: &mut Vec<T>, more: Vec<T>) {
-            for one in more {
-                if !all.contains(&one) {
-                    all.push(one);
-                }
-            }
-        }
-        let mut all: Vec<Finding> = Vec::new();
-        for other in findings {
-            let same =
-                all.iter_mut().find(|one| one.id == other.id && one.object == other.object);
-            match same {
-                None => all.push(other),
-                Some(one) => {
-                    one.severity = one.severity.min(other.severity);
-                    one.place = one.place.take().or(other.place);
-                    one.whose = one.whose.take().or(other.whose);
-                    extend(&mut one.seen, other.seen);
-                    one.seen.truncate(SEEN);
-                    extend(&mut one.hits, other.hits);
-                    extend(&mut one.fix, other.fix);
-                    extend(&mut one.breaks, other.breaks);
-                }
-            }
-        }
-        all
-    }
-
-    #[test]
-    fn joining_keeps_order_and_whatever_is_different() {
-        let finding = |number: usize| {
-            let id = ["forward-dropped", "input-dropped"][number % 2];
-            let says = format!("it is number {number}");
-            let object = format!("rule {}", number % 5);
-            let finding = match number % 3 {
-                0 => Finding::warning(id, object, says),
-                _ => Finding::error(id, object, says),
-            };
-            let finding = (0..number % 7).fold(finding, |one, line| {
-                one.seen(format!("line {}", line + number % 11)).fix(format!("fix {line}"))
-            });
-            let finding = match number % 4 {
-                3 => finding.at(format!("place {number}")).of("somebody"),
-                _ => finding,
-            };
-            let family = [None, Some(Family::V4), Some(Family::V6)][number % 3];
-            // The first one of a group may have something twice.
-            let id = format!("c{}", number % 13);
-            finding.hits(id.clone()).hits(id).breaks(WayKind::Outside, family)
-        };
-        let all: Vec<Finding> = (0..200).map(finding).collect();
-        assert_eq!(joined(all.clone()), joined_one_by_one(all));
-    }
-
-    /// If each were compared with all before it, this test would take very long.
-    #[test]
-    fn many_containers_are_joined() {
-        const MANY: usize = 20_000;
-        let of_all = |number: usize| {
-            Finding::error("forward-dropped", "ip filter/FORWARD rule 1", "dropped")
-                .hits(format!("container {number}"))
-        };
-        let of_one = |number: usize| {
-            let object = format!("container {number}");
-            Finding::error("loopback-down", object.clone(), "down").hits(object)
-        };
-        let all: Vec<Finding> = (0..MANY).map(of_all).chain((0..MANY).map(of_one)).collect();
-        let found = joined(all);
-        assert_eq!((found.len(), found[0].hits.len()), (MANY + 1, MANY));
     }
 
     #[test]
