@@ -89,6 +89,7 @@ const DEPTHS: [&[&str]; 17] = [
         "vrf-no-route",
         "forwarding-off",
         "hops-too-few",
+        "ipsec-drops",
         "requests-ignored",
         "conntrack-full",
         "neighbour-table-full",

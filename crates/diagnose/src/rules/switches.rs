@@ -3,6 +3,7 @@
 mod arp;
 mod forwarding;
 mod hops;
+mod ipsec;
 mod tables;
 
 use super::Rule;
@@ -15,6 +16,7 @@ pub(super) const RULE: Rule = Rule {
     ids: &[
         "forwarding-off",
         "hops-too-few",
+        "ipsec-drops",
         "requests-ignored",
         "reverse-path-filter",
         "router-advertisements",
@@ -37,6 +39,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     found.extend(arp::judge(look));
     found.extend(tables::judge(look));
     found.extend(hops::judge(look));
+    found.extend(ipsec::judge(look));
     found
 }
 
