@@ -74,6 +74,7 @@ const DEPTHS: [&[&str]; 17] = [
         "vlan-missing",
         "port-silenced",
         "queue-loses",
+        "queue-delays",
         "rate-too-low",
         "tc-drops",
         "peer-not-allowed",

@@ -94,6 +94,8 @@ pub struct Link {
     pub losses: Vec<Loss>,
     /// How fast it may send, if a token bucket limits that.
     pub rate: Option<Rate>,
+    /// How long a queueing discipline holds each packet that it sends, on purpose, in milliseconds.
+    pub delay_ms: u32,
     /// The peers of a WireGuard tunnel; `None`: it is none, or they could not be read.
     pub peers: Option<Vec<Peer>>,
     /// Where a VXLAN tunnel sends frames for which it has no entry.

@@ -75,6 +75,7 @@ pub(super) fn to_link(link: KernelLink, addresses: Vec<Address>) -> Link {
         ipvlan: link.ipvlan_mode.zip(link.ipvlan_reach).map(ipvlan),
         losses: Vec::new(),
         rate: None,
+        delay_ms: 0,
         peers: None,
         remote: link.vxlan.as_ref().and_then(|vxlan| vxlan.group),
         tx_checksums: None,

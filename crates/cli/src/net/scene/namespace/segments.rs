@@ -87,6 +87,7 @@ impl Read {
             if let Some(link) = link_of(&mut self.namespace.links, index) {
                 link.losses.extend(losses);
                 link.rate = link.rate.or_else(|| rate(&discipline));
+                link.delay_ms = link.delay_ms.max(delay_ms(&discipline));
             }
         }
         if !unread.is_empty() {
@@ -156,6 +157,14 @@ fn rate(found: &QdiscInfo) -> Option<Rate> {
             Some(Rate { bytes_per_s: tbf.rate, burst: tbf.burst })
         }
         _ => None,
+    }
+}
+
+/// Returns how long all that a link sends is held.
+fn delay_ms(found: &QdiscInfo) -> u32 {
+    match found.qdisc.parent {
+        TcHandle::ROOT => u32::try_from(found.delay.as_millis()).unwrap_or(u32::MAX),
+        _ => 0,
     }
 }
 
