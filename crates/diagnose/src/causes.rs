@@ -5,12 +5,15 @@
 //! containers, and either the pair is known to belong together, or the other one is a symptom of a
 //! way that the first one breaks.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod joined;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use scene::{Namespace, Scene};
 
+use self::joined::joined;
 use crate::finding::{Finding, Severity, Way, WayKind};
-use crate::rules::is_because_of;
+use crate::rules::{DENIED, UNJUDGED, is_because_of};
 
 /// A finding with what it explains.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +30,9 @@ pub struct Diagnosis {
     /// The causes: errors first, then warnings, then what could not be looked at; of each the
     /// deepest first.
     pub causes: Vec<Explained>,
+    /// What is as people decided, and filters that cannot be judged while nothing shows that they do
+    /// harm.
+    pub notes: Vec<Finding>,
     /// How many things were looked at.
     pub looked_at: usize,
 }
@@ -57,17 +63,18 @@ impl Diagnosis {
 
 /// Findings by how deep they lie, the deepest first: those of a row do not explain each other.
 const DEPTHS: [&[&str]; 17] = [
-    &["not-seen"],
+    &["not-seen", UNJUDGED],
     &["not-judged"],
     &["network-broken"],
     &["network-refused", "network-incomplete", "service-not-ready", "pool-nearly-full"],
     &["network-shadowed", "subnet-taken", "namespace-gone"],
-    &["link-down", "no-carrier", "loopback-down"],
+    &["link-down", "no-carrier", "uplink-enslaved", "loopback-down"],
     &[
         "parent-down",
         "vlan-missing",
         "port-silenced",
         "queue-loses",
+        "queue-delays",
         "rate-too-low",
         "tc-drops",
         "peer-not-allowed",
@@ -82,6 +89,8 @@ const DEPTHS: [&[&str]; 17] = [
         "no-default-route",
         "vrf-no-route",
         "forwarding-off",
+        "hops-too-few",
+        "ipsec-drops",
         "requests-ignored",
         "conntrack-full",
         "neighbour-table-full",
@@ -116,6 +125,7 @@ const DEPTHS: [&[&str]; 17] = [
         "nameserver-unreachable",
         "mtu-too-large",
         "mtu-too-small",
+        DENIED,
     ],
     &["path-mtu", "nameserver-silent", "nameserver-fails"],
     SYMPTOMS,
@@ -126,7 +136,7 @@ const SYMPTOMS: &[&str] =
     &["gateway-silent", "router-silent", "outside-silent", "port-silent", "container-silent"];
 
 /// Pairs: the first explains the second.
-const PAIRS: [(&str, &str); 19] = [
+const PAIRS: [(&str, &str); 20] = [
     ("link-down", "no-default-route"),
     ("link-down", "reverse-path-filter"),
     ("no-carrier", "reverse-path-filter"),
@@ -142,6 +152,7 @@ const PAIRS: [(&str, &str); 19] = [
     ("address-duplicate", "neighbour-wrong"),
     ("attachment-differs", "mtu-too-small"),
     ("no-carrier", "hop-silent"),
+    ("uplink-enslaved", "hop-silent"),
     ("neighbour-wrong", "hop-silent"),
     ("link-down", "parent-down"),
     ("no-carrier", "parent-down"),
@@ -167,60 +178,26 @@ fn is_refused_for_filter(finding: &Finding) -> bool {
 /// Joins findings of the same object, and puts those that others explain below them.
 pub(crate) fn sort(findings: Vec<Finding>, scene: &Scene) -> Diagnosis {
     let mut findings = joined(together(findings));
-    findings.sort_by(|one, other| {
-        let key = |finding: &Finding| (finding.severity, depth_of(finding));
-        key(one)
-            .cmp(&key(other))
-            .then_with(|| (one.id, one.object.as_str()).cmp(&(other.id, other.object.as_str())))
-    });
-    let mut causes: Vec<Explained> = Vec::new();
-    for finding in findings {
-        // What is explained was looked at before: causes are deeper.
-        let cause = causes.iter_mut().find(|cause| {
-            explains(&cause.finding, &finding)
-                || cause.explains.iter().any(|explained| explains(explained, &finding))
-        });
-        match cause {
-            Some(cause) => cause.explains.push(finding),
-            None => causes.push(Explained { finding, explains: Vec::new() }),
-        }
-    }
-    Diagnosis { causes, looked_at: looked_at(scene) }
+    findings.sort_by_cached_key(|one| (one.severity, depth_of(one), one.id, one.object.clone()));
+    let mut sorted = Sorted::default();
+    // Causes are deeper, so they are there before what they explain.
+    findings.into_iter().for_each(|finding| sorted.put(finding));
+    let causes = sorted.causes;
+    // What nobody judges may be the cause of what nothing else explains.
+    let is_open = causes.iter().any(|cause| is_open(&cause.finding));
+    let is_note = |cause: &Explained| match cause.finding.id {
+        UNJUDGED => !is_open,
+        id => id == DENIED,
+    };
+    let (notes, causes): (Vec<Explained>, Vec<Explained>) = causes.into_iter().partition(is_note);
+    let notes = notes.into_iter().map(|note| note.finding).collect();
+    Diagnosis { causes, notes, looked_at: looked_at(scene) }
 }
 
-/// Joins findings that have ID and object in common.
-fn joined(findings: Vec<Finding>) -> Vec<Finding> {
-    let mut all: Vec<Finding> = Vec::new();
-    for finding in findings {
-        let same = all.iter_mut().find(|one| one.id == finding.id && one.object == finding.object);
-        match same {
-            Some(one) => join(one, finding),
-            None => all.push(finding),
-        }
-    }
-    all
-}
-
-/// How many lines of evidence a finding has at most: the first of 200 containers says it all.
-const SEEN: usize = 4;
-
-fn join(one: &mut Finding, other: Finding) {
-    one.severity = one.severity.min(other.severity);
-    one.place = one.place.take().or(other.place);
-    one.whose = one.whose.take().or(other.whose);
-    extend(&mut one.seen, other.seen);
-    one.seen.truncate(SEEN);
-    extend(&mut one.hits, other.hits);
-    extend(&mut one.fix, other.fix);
-    extend(&mut one.breaks, other.breaks);
-}
-
-fn extend<T: PartialEq>(all: &mut Vec<T>, more: Vec<T>) {
-    for one in more {
-        if !all.contains(&one) {
-            all.push(one);
-        }
-    }
+/// Says whether a probe shows it, and nothing why.
+fn is_open(finding: &Finding) -> bool {
+    SYMPTOMS.contains(&finding.id)
+        || ["hop-silent", "nameserver-silent", "path-mtu"].contains(&finding.id)
 }
 
 /// The same difference of several containers is one finding of their network. Several plugins may
@@ -255,13 +232,71 @@ fn together(findings: Vec<Finding>) -> Vec<Finding> {
     all
 }
 
-/// Says whether a finding explains another one.
+/// A cause by its number, or what it explains by the number of both.
+type At = (usize, Option<usize>);
+
+/// Causes with what they explain, and which of them hit a container: only findings that hit the same
+/// one explain each other, and of each there may be 10,000.
+#[derive(Default)]
+struct Sorted {
+    causes: Vec<Explained>,
+    by_container: HashMap<String, Vec<At>>,
+    /// One that names no container hits all.
+    of_all: Vec<At>,
+}
+
+impl Sorted {
+    fn put(&mut self, finding: Finding) {
+        let hits = finding.hits.clone();
+        let at = match self.cause_of(&finding) {
+            Some(number) => {
+                let explains = &mut self.causes[number].explains;
+                explains.push(finding);
+                (number, Some(explains.len() - 1))
+            }
+            None => {
+                self.causes.push(Explained { finding, explains: Vec::new() });
+                (self.causes.len() - 1, None)
+            }
+        };
+        if hits.is_empty() {
+            self.of_all.push(at);
+        }
+        for id in hits {
+            self.by_container.entry(id).or_default().push(at);
+        }
+    }
+
+    /// Returns the first cause that explains a finding, or of which something that it explains does.
+    fn cause_of(&self, finding: &Finding) -> Option<usize> {
+        if finding.hits.is_empty() {
+            return self.causes.iter().position(|cause| {
+                let mut all = std::iter::once(&cause.finding).chain(&cause.explains);
+                all.any(|one| explains(one, finding))
+            });
+        }
+        let own = finding.hits.iter().filter_map(|id| self.by_container.get(id)).flatten();
+        let all = own.chain(&self.of_all);
+        let is_cause = |at: &&At| self.at(**at).is_some_and(|one| explains(one, finding));
+        all.filter(is_cause).map(|(number, _)| *number).min()
+    }
+
+    fn at(&self, (number, explained): At) -> Option<&Finding> {
+        let cause = self.causes.get(number)?;
+        match explained {
+            None => Some(&cause.finding),
+            Some(number) => cause.explains.get(number),
+        }
+    }
+}
+
+/// Says whether a finding explains another one, if they hit a container in common.
 fn explains(cause: &Finding, finding: &Finding) -> bool {
     if is_because_of(finding, cause) {
         return true;
     }
     let is_deeper = depth_of(cause) < depth_of(finding) && cause.severity <= finding.severity;
-    if !is_deeper || cause.severity == Severity::Unknown || !hits_same(cause, finding) {
+    if !is_deeper || cause.severity == Severity::Unknown {
         return false;
     }
     if PAIRS.contains(&(cause.id, finding.id)) {
@@ -277,14 +312,6 @@ fn explains(cause: &Finding, finding: &Finding) -> bool {
         || ["nameserver-silent", "nameserver-unreachable"].contains(&finding.id);
     is_symptom
         && finding.breaks.iter().any(|way| cause.breaks.iter().any(|broken| covers(broken, way)))
-}
-
-/// Says whether a finding hits one of the containers that another one hits. One that names none
-/// hits all.
-fn hits_same(cause: &Finding, finding: &Finding) -> bool {
-    cause.hits.is_empty()
-        || finding.hits.is_empty()
-        || finding.hits.iter().any(|id| cause.hits.contains(id))
 }
 
 /// Says whether what breaks one way breaks another one.
@@ -403,6 +430,34 @@ mod tests {
         assert_eq!(listed(vec![silent("c1"), six]), ["link-down up0: ", "outside-silent c1: "]);
     }
 
+    /// What is explained explains, too, whoever is hit by it.
+    #[test]
+    fn a_cause_explains_what_its_consequences_explain() {
+        let pool = Finding::error("subnet-taken", "mynet", "taken").hits("c1");
+        let covers = Finding::error("route-covers-pool", "10.88.0.0/25", "covers")
+            .hits("c1")
+            .hits("c2")
+            .breaks(WayKind::Outside, None);
+        assert_eq!(
+            listed(vec![silent("c2"), covers, pool, silent("c3")]),
+            ["subnet-taken mynet: route-covers-pool outside-silent", "outside-silent c3: "]
+        );
+    }
+
+    /// If each were compared with all before it, this test would take very long.
+    #[test]
+    fn findings_of_many_containers_are_sorted() {
+        const MANY: usize = 10_000;
+        let of_one = |number: usize| {
+            let id = format!("c{number}");
+            let down = Finding::error("inside-dropped", id.clone(), "dropped").hits(id.clone());
+            [down.breaks(WayKind::Outside, None), silent(&id)]
+        };
+        let found = sort((0..MANY).flat_map(of_one).collect(), &Scene::default());
+        assert_eq!(found.causes.len(), MANY);
+        assert!(found.causes.iter().all(|cause| cause.explains.len() == 1));
+    }
+
     #[test]
     fn a_fault_of_one_container_does_not_explain_another() {
         let dropped = Finding::error("inside-dropped", "c1", "dropped")
@@ -434,6 +489,21 @@ mod tests {
             listed(vec![unknown, warning, silent("c1")]),
             ["outside-silent c1: ", "mtu-too-large mynet: ", "not-seen routes: "]
         );
+    }
+
+    #[test]
+    fn what_nobody_judges_is_told_with_what_nothing_explains() {
+        let unjudged = Finding::unknown(UNJUDGED, "this node", "has filters");
+        let all = |more: Vec<Finding>| {
+            let found = sort([vec![unjudged.clone()], more].concat(), &Scene::default());
+            let ids: Vec<&str> = found.causes.iter().map(|cause| cause.finding.id).collect();
+            (ids, found.notes.len(), found.unknown())
+        };
+        assert_eq!(all(Vec::new()), (vec![], 1, 0));
+        assert_eq!(all(vec![silent("c1")]), (vec!["outside-silent", UNJUDGED], 0, 1));
+        let down = Finding::error("link-down", "up0", "up0 is down")
+            .breaks(WayKind::Outside, Some(Family::V4));
+        assert_eq!(all(vec![silent("c1"), down]), (vec!["link-down"], 1, 0));
     }
 
     #[test]

@@ -14,6 +14,7 @@
 
 mod apart;
 mod frames;
+mod outside;
 #[cfg(test)]
 pub(crate) mod samples;
 mod site;
@@ -48,7 +49,7 @@ pub enum Trip<'s> {
         /// The container.
         from: &'s Site<'s>,
     },
-    /// A container connects to an address beyond the node.
+    /// A container connects to an address beyond the node, or to one of the node's own.
     Outside {
         /// The container.
         from: &'s Site<'s>,
@@ -57,12 +58,14 @@ pub enum Trip<'s> {
         /// The protocol and the port.
         with: Carries,
     },
-    /// A container connects to another one of its network, to any port.
+    /// A container sends something to another one of its network.
     Between {
         /// The container.
         from: &'s Site<'s>,
         /// The other one.
         to: &'s Site<'s>,
+        /// What is sent.
+        with: Carries,
     },
     /// The node connects to a container, to any port.
     FromNode {
@@ -194,8 +197,8 @@ fn run<'s>(mut tracer: Tracer<'s>, trip: &Trip<'s>) -> Outcome<'s> {
     let passed = match *trip {
         Trip::Inside { of } => inside(&mut tracer, of),
         Trip::Resolve { from } => resolve(&mut tracer, from),
-        Trip::Outside { from, to, with } => outside(&mut tracer, from, to, with),
-        Trip::Between { from, to } => between(&mut tracer, from, to),
+        Trip::Outside { from, to, with } => outside::outside(&mut tracer, from, to, with),
+        Trip::Between { from, to, with } => between(&mut tracer, from, to, with),
         Trip::FromNode { to } => from_node(&mut tracer, to),
         Trip::Published { to, port, at, by, from } => {
             let transport = port.transport;
@@ -313,71 +316,13 @@ fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), low)
 }
 
-fn outside<'s>(
-    tracer: &mut Tracer<'s>,
-    from: &'s Site<'s>,
-    to: IpAddr,
-    with: Carries,
-) -> Result<Passed<'s>, Halt<'s>> {
-    if from.joint != Joint::Pair {
-        return apart::beyond(tracer, from, to, with);
-    }
-    let packet = Packet { macs: from.macs_out(), ..Packet::first(from.address, to, with) };
-    let via = tracer.route_inside(from, to)?.ok_or(Halt::Unknown)?;
-    if tracer.scene.host.owner_of(via).is_none() {
-        return apart::by_bridge(tracer, from, &packet);
-    }
-    let packet = tracer.leave(from, &packet)?;
-    let packet = tracer.up(from, &packet)?;
-    let entered = tracer.enter(from.seen_by, &packet)?;
-    if entered.destination.is_some() {
-        return Err(Halt::Unknown);
-    }
-    let out = tracer.route_out(&entered.packet)?;
-    let left = tracer.forward(&entered.packet, tracer.seen_as(from.seen_by), &out.name)?;
-    tracer.device(Hook::Egress, &left.packet.between(None, Some(&out.name)))?;
-    let passed = Passed { out: Some(out), source: left.source, untracked: entered.untracked };
-
-    tracer.back = true;
-    let mut answer = left.packet.answer();
-    let address = address_of(out, to.is_ipv4());
-    let answer = match (left.source, address) {
-        (Holds::No, _) => Some(answer),
-        (Holds::Yes, Some(address)) => {
-            answer.destination = address;
-            answer.answers_to = Some(from.address);
-            Some(answer)
-        }
-        _ => None,
-    };
-    let answer = match answer {
-        Some(answer) => {
-            tracer.device(Hook::Ingress, &answer.between(Some(&out.name), None))?;
-            tracer.enter(out, &answer)?.packet
-        }
-        // It is not known by which address it comes back, so what is done before its translation is
-        // not known either.
-        None => {
-            tracer.unsure = true;
-            left.packet.answer().between(Some(&out.name), None)
-        }
-    };
-    if answer.destination != from.address {
-        return Err(Halt::Unknown);
-    }
-    tracer.route_to(from, &answer)?;
-    let answer = tracer.forward(&answer, tracer.seen_as(out), &from.seen_by.name)?.packet;
-    let answer = tracer.down(from, &answer)?;
-    tracer.into(from, &answer)?;
-    Ok(passed)
-}
-
 fn between<'s>(
     tracer: &mut Tracer<'s>,
     from: &'s Site<'s>,
     to: &'s Site<'s>,
+    with: Carries,
 ) -> Result<Passed<'s>, Halt<'s>> {
-    let packet = Packet::first(from.address, to.address, ANY_TCP);
+    let packet = Packet::first(from.address, to.address, with);
     let packet = cross(tracer, from, to, &packet)?;
     tracer.back = true;
     cross(tracer, to, from, &packet.answer())?;

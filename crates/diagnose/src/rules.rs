@@ -24,7 +24,7 @@ use std::collections::BTreeSet;
 
 use scene::{Container, Hole, Part, Scene};
 
-pub(crate) use self::holes::is_because_of;
+pub(crate) use self::holes::{UNJUDGED, is_because_of};
 use crate::Look;
 use crate::finding::{Family, Finding};
 use crate::question::Question;
@@ -112,6 +112,9 @@ impl Rule {
     }
 }
 
+/// The finding of what network policy denies.
+pub(crate) const DENIED: &str = "policy-denies";
+
 /// Asks nothing.
 fn nothing(_: Look<'_>) -> Vec<Question> {
     Vec::new()
@@ -190,6 +193,7 @@ pub const RULES: &[Rule] = &[
     ways::GATEWAYS,
     ways::SILENT,
     filters::RULE,
+    filters::denied::RULE,
     neighbours::RULE,
     ports::RULE,
     ports::ADDRESSES,

@@ -128,6 +128,7 @@ mod tests {
             ipv4: true,
             name: "filter".to_owned(),
             policies: Vec::new(),
+            chains: Vec::new(),
             rules: vec![
                 "-A FORWARD -m comment --comment \"$(reboot)\" -j DROP".to_owned(),
                 "-A FORWARD -m comment --comment \"a b\" -j DROP".to_owned(),

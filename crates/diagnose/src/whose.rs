@@ -86,9 +86,8 @@ impl Owner {
         })
     }
 
-    /// It carries out decisions of people about who may talk to whom: what it drops is meant to be
-    /// dropped.
-    pub(crate) const fn is_policy(self) -> bool {
+    /// It carries out decisions of people about who may talk to whom.
+    const fn decides(self) -> bool {
         matches!(
             self,
             Owner::Ours
@@ -107,6 +106,9 @@ impl Owner {
         if runs { format!("{name}, which is running") } else { format!("{name}, by {sign}") }
     }
 }
+
+/// The table of ours that translates addresses and leads ports to containers.
+pub(crate) const OUR_TABLE: &str = "netwright";
 
 /// Tables by the beginning of their names.
 const TABLES: [(&str, Owner); 20] = [
@@ -196,7 +198,7 @@ pub(crate) fn owner_of(place: &Place, scene: &Scene) -> Option<(Owner, String)> 
     let legacy = scene.host.filter.legacy.iter().filter(|table| {
         place.legacy && table.name == place.table && table.ipv4 == (place.family == "iptables")
     });
-    let legacy = legacy.flat_map(|table| &table.policies).map(|(name, _)| name.as_str());
+    let legacy = legacy.flat_map(|table| &table.chains).map(String::as_str);
     let names: Vec<&str> = chains.chain(legacy).collect();
     let has = |owner| names.iter().any(|name| by_start(&CHAINS, name) == Some(owner));
     let owner = if has(Owner::Ufw) {
@@ -207,6 +209,28 @@ pub(crate) fn owner_of(place: &Place, scene: &Scene) -> Option<(Owner, String)> 
         return None;
     };
     Some((owner, "its chains in this table".to_owned()))
+}
+
+/// Calico's chain that keeps what is for an address of the cluster's Services, and for no Service,
+/// from going in circles: nobody decided that (projectcalico/calico: felix/rules/static.go,
+/// `ChainCIDRBlock`).
+const FOR_SERVICES: [&str; 2] = ["cali-cidr-block", "filter-cali-cidr-block"];
+
+/// Says whether a packet is dropped because people decided who may talk to whom: that is no fault.
+/// `back`: it is an answer. Policies let the answers to what they let through pass, so a rule of
+/// another program that drops one carries out no policy. No chain of ours drops what none of its
+/// rules judges: somebody else told it to.
+pub(crate) fn is_policy(place: &Place, back: bool, scene: &Scene) -> bool {
+    match owner_of(place, scene) {
+        Some((Owner::Ours, _)) => place.rule.is_some(),
+        Some((owner, _)) => owner.decides() && !back && !is_for_services(place),
+        None => false,
+    }
+}
+
+/// Says whether a place keeps packets from addresses of a cluster's Services.
+pub(crate) fn is_for_services(place: &Place) -> bool {
+    FOR_SERVICES.contains(&place.chain.as_str())
 }
 
 /// Says whose a rule or a policy is.
@@ -317,6 +341,20 @@ mod tests {
         let marked =
             Place { comment: Some("cali:x".to_owned()), ..place("filter", "FORWARD", true) };
         assert_eq!(owner_of(&marked, &scene).unwrap().0, Owner::Calico);
+    }
+
+    #[test]
+    fn policies_let_answers_pass() {
+        let scene = Scene::default();
+        let dropped = |chain: &str| {
+            let place = place("filter", chain, true);
+            [is_policy(&place, false, &scene), is_policy(&place, true, &scene)]
+        };
+        assert_eq!(dropped("cali-tw-cali1"), [true, false]);
+        assert_eq!(dropped("cali-cidr-block"), [false, false]);
+        assert_eq!(dropped("NETWRIGHT-X"), [true, true]);
+        assert!(!is_policy(&place("netwright", "forward", false), false, &scene));
+        assert_eq!(dropped("DOCKER-USER"), [false, false]);
     }
 
     #[test]

@@ -419,6 +419,9 @@ pub struct LegacyTable {
     pub name: String,
     /// The policies of its chains that are built in.
     pub policies: Vec<(String, String)>,
+    /// Its other chains; one may have no rules.
+    #[serde(default)]
+    pub chains: Vec<String>,
     /// Its rules, as `iptables-save` writes them: `-A FORWARD -j DROP`.
     pub rules: Vec<String>,
 }

@@ -115,8 +115,11 @@ pub enum Part {
     Nftables,
     /// Tables of the older iptables.
     LegacyIptables,
-    /// Packet filters that a scene does not hold: ebtables, arptables, programs of BPF.
+    /// Filters of traffic control, VLANs of ports, and which filters of other kinds there are.
     OtherFilters,
+    /// Filters that are there, and of which a scene does not say what they do: ebtables, arptables,
+    /// programs of BPF.
+    Unjudged,
     /// Connection tracking.
     Conntrack,
     /// Sockets that listen.
@@ -148,6 +151,7 @@ impl Part {
             Part::Nftables => "the packet filter",
             Part::LegacyIptables => "the rules of legacy iptables",
             Part::OtherFilters => "packet filters of other kinds",
+            Part::Unjudged => "filters that are not judged",
             Part::Conntrack => "connection tracking",
             Part::Listeners => "listening sockets",
             Part::Processes => "processes",

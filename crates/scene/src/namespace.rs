@@ -74,6 +74,11 @@ pub struct Link {
     pub stp: bool,
     /// Whether it is a bridge that distinguishes VLANs.
     pub vlan_filtering: bool,
+    /// Whether it is a bridge that shows its frames of IPv4 to IP's filters, whatever the node's
+    /// kernel parameter says.
+    pub shows_ipv4: bool,
+    /// The same for IPv6.
+    pub shows_ipv6: bool,
     /// The table of a VRF.
     pub vrf_table: Option<u32>,
     /// The VLAN of an 802.1Q link.
@@ -89,6 +94,8 @@ pub struct Link {
     pub losses: Vec<Loss>,
     /// How fast it may send, if a token bucket limits that.
     pub rate: Option<Rate>,
+    /// How long a queueing discipline holds each packet that it sends, on purpose, in milliseconds.
+    pub delay_ms: u32,
     /// The peers of a WireGuard tunnel; `None`: it is none, or they could not be read.
     pub peers: Option<Vec<Peer>>,
     /// Where a VXLAN tunnel sends frames for which it has no entry.

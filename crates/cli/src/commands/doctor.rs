@@ -222,7 +222,19 @@ fn find(scene: &Scene, name: &str, world: &World) -> Result<String, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use diagnose::{Explained, Finding};
     use scene::Container;
+
+    /// What nobody can judge is there on many sound nodes.
+    #[test]
+    fn a_note_is_no_reason_to_fail() {
+        let finding = Finding::unknown("filter-unknown", "this node", "it has filters");
+        let noted = Diagnosis { notes: vec![finding.clone()], ..Diagnosis::default() };
+        assert_eq!(exit_code(&noted, true), 0);
+        let causes = vec![Explained { finding, explains: Vec::new() }];
+        let unknown = Diagnosis { causes, ..Diagnosis::default() };
+        assert_eq!(exit_code(&unknown, false), EXIT_ENVIRONMENT);
+    }
 
     #[test]
     fn a_container_has_several_names() {

@@ -10,7 +10,7 @@ use scene::filter::LegacyTable;
 use super::bits::Holds;
 use super::ends::{Ends, NewDestination};
 use super::foreign::Foreign;
-use super::packet::{Packet, State};
+use super::packet::{Carries, Packet, State};
 use super::place::Place;
 use super::properties::type_of;
 use super::run::Run;
@@ -107,7 +107,13 @@ impl Walk<'_> {
                 }
                 Foreign::Effect | Foreign::Nothing => {
                     match name {
-                        "CT" | "NOTRACK" => run.maybe_untracked = true,
+                        "CT" | "NOTRACK" => {
+                            run.maybe_untracked = true;
+                            let is_sure = sure && !self.ends.accepts;
+                            if is_sure && (rule.notrack || name == "NOTRACK") {
+                                run.untracked.get_or_insert(place);
+                            }
+                        }
                         "MARK" | "CONNMARK" => run.packet.mark = None,
                         _ => {}
                     }
@@ -123,7 +129,8 @@ impl Walk<'_> {
     }
 
     fn has(&self, chain: &str) -> bool {
-        self.table.policies.iter().any(|(name, _)| name == chain)
+        self.table.chains.iter().any(|own| own == chain)
+            || self.table.policies.iter().any(|(name, _)| name == chain)
             || self.table.rules.iter().any(|rule| {
                 let mut words = rule.split_whitespace();
                 matches!(words.next(), Some("-A" | "-N")) && words.next() == Some(chain)
@@ -153,12 +160,20 @@ struct Rule {
     goes: bool,
     reject_with: Option<String>,
     to: Option<String>,
+    /// It takes the packet from connection tracking.
+    notrack: bool,
 }
 
 impl Rule {
     fn of(run: &Run<'_>, words: &[String]) -> Self {
-        let mut rule =
-            Rule { holds: Holds::Yes, target: None, goes: false, reject_with: None, to: None };
+        let mut rule = Rule {
+            holds: Holds::Yes,
+            target: None,
+            goes: false,
+            reject_with: None,
+            to: None,
+            notrack: false,
+        };
         let mut inverted = false;
         let mut words = words.iter().map(String::as_str).peekable();
         while let Some(word) = words.next() {
@@ -178,6 +193,7 @@ impl Rule {
                 }
                 "--reject-with" => rule.reject_with = Some(value.to_owned()),
                 "--to-destination" => rule.to = Some(value.to_owned()),
+                "--notrack" => rule.notrack = true,
                 // After the target there are its settings, which do not decide whether it matches.
                 _ if rule.target.is_some() => {}
                 _ => rule.holds = rule.holds.and(matches(run, word, value).unless(inverted)),
@@ -212,6 +228,7 @@ fn matches(run: &Run<'_>, option: &str, value: &str) -> Holds {
         "-p" => is_protocol(packet, value),
         "--dport" | "--dports" => is_port(packet, value, false),
         "--sport" | "--sports" => is_port(packet, value, true),
+        "--icmp-type" | "--icmpv6-type" => is_message(packet, value),
         "--ctstate" | "--state" => is_state(run, value),
         "--mark" => is_mark(packet, value),
         "--dst-type" => is_type(run, packet.destination, value),
@@ -271,6 +288,18 @@ fn is_port(packet: &Packet, list: &str, source: bool) -> Holds {
         };
         holds.or(one)
     })
+}
+
+/// Reads the type of a message of ICMP, `3`, and perhaps its code, `3/4`; those that are tried have
+/// the code 0.
+fn is_message(packet: &Packet, value: &str) -> Holds {
+    let Carries::Icmp { kind } = packet.carries else { return Holds::No };
+    let (number, code) = value.split_once('/').unwrap_or((value, "0"));
+    if number == "any" {
+        return Holds::Yes;
+    }
+    let is_it = |number: u8| Holds::known(number == kind && code == "0");
+    number.parse().map_or(Holds::Maybe, is_it)
 }
 
 fn is_state(run: &Run<'_>, list: &str) -> Holds {

@@ -76,10 +76,32 @@ pub(crate) fn destination(address: &str) -> Vec<Step> {
     }
 }
 
+/// `ip daddr PREFIX`.
+pub(crate) fn destination_in(prefix: &str) -> Vec<Step> {
+    let net: ipnet::Ipv4Net = prefix.parse().unwrap();
+    vec![
+        Step::Payload { base: Header::Network, offset: 16, len: 4, to: 0 },
+        Step::Bitwise { from: 0, to: 0, mask: net.netmask().octets().to_vec(), xor: vec![0; 4] },
+        equal(net.network().octets().to_vec()),
+    ]
+}
+
+/// `meta l4proto NUMBER`.
+pub(crate) fn protocol(number: u8) -> Vec<Step> {
+    vec![Step::Meta { key: Meta::L4Proto, to: 0 }, equal(vec![number])]
+}
+
 pub(crate) fn tcp_port(port: u16) -> Vec<Step> {
-    let mut steps = vec![Step::Meta { key: Meta::L4Proto, to: 0 }, equal(vec![6])];
-    steps.extend(bytes(Header::Transport, 2, &port.to_be_bytes()));
-    steps
+    [protocol(6), bytes(Header::Transport, 2, &port.to_be_bytes())].concat()
+}
+
+pub(crate) fn udp_port(port: u16) -> Vec<Step> {
+    [protocol(17), bytes(Header::Transport, 2, &port.to_be_bytes())].concat()
+}
+
+/// `udp sport PORT`.
+pub(crate) fn udp_from(port: u16) -> Vec<Step> {
+    [protocol(17), bytes(Header::Transport, 0, &port.to_be_bytes())].concat()
 }
 
 fn bytes(base: Header, offset: u32, with: &[u8]) -> Vec<Step> {

@@ -245,6 +245,7 @@ fn legacy_tables_are_read_as_text() {
                 ipv4: true,
                 name: "filter".to_owned(),
                 policies: vec![("FORWARD".to_owned(), policy.to_owned())],
+                chains: vec!["EMPTY".to_owned(), "ufw-track-forward".to_owned()],
                 rules: rules.iter().map(|rule| (*rule).to_owned()).collect(),
             }],
             ..Ruleset::default()
@@ -269,6 +270,22 @@ fn legacy_tables_are_read_as_text() {
         (
             "DROP",
             &["-A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"][..],
+            format!("{dropped}policy DROP"),
+        ),
+        (
+            "DROP",
+            &["-A FORWARD -j EMPTY", "-A FORWARD -g ufw-track-forward"][..],
+            format!("{dropped}policy DROP"),
+        ),
+        // It is a chain that was not read, or a target that is not known.
+        (
+            "DROP",
+            &["-A FORWARD -j OTHER"][..],
+            "unknown: iptables filter/FORWARD rule 1".to_owned(),
+        ),
+        (
+            "DROP",
+            &["-A FORWARD -p icmp -m icmp --icmp-type 8 -j ACCEPT"][..],
             format!("{dropped}policy DROP"),
         ),
         (

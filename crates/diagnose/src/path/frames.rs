@@ -14,7 +14,7 @@ impl<'s> Tracer<'s> {
         self.tagged(bridge, [site.host_end, site.node_port.unwrap_or(bridge)], site.seen_by)?;
         if let Some(port) = site.node_port {
             let across = packet.between(Some(&site.host_end.name), Some(&port.name));
-            self.across(&across)?;
+            self.across(bridge, &across)?;
         } else {
             self.bridge(Hook::Input, packet)?;
             self.device(Hook::Ingress, &packet.between(Some(&bridge.name), None))?;
@@ -34,13 +34,13 @@ impl<'s> Tracer<'s> {
     ) -> Result<Packet, Halt<'s>> {
         let vlan = self.retagged(bridge, [from, to], packet.vlan)?;
         let frame = Packet { vlan, ..packet.between(Some(&from.name), Some(&to.name)) };
-        self.across(&frame)?;
+        self.across(bridge, &frame)?;
         Ok(frame)
     }
 
     /// Takes a frame from one port of a bridge out by another one.
-    fn across(&mut self, packet: &Packet) -> Result<(), Halt<'s>> {
-        self.unsure |= self.shows_frames(packet.is_ipv4()) != Holds::No;
+    fn across(&mut self, bridge: &Link, packet: &Packet) -> Result<(), Halt<'s>> {
+        self.unsure |= self.shows_frames(bridge, packet.is_ipv4()) != Holds::No;
         self.bridge(Hook::Forward, packet)?;
         self.bridge(Hook::Postrouting, packet)?;
         self.device(Hook::Egress, packet)
@@ -55,7 +55,7 @@ impl<'s> Tracer<'s> {
             let own = packet.between(Some(&port.name), None);
             self.device(Hook::Ingress, &own)?;
             self.bridge(Hook::Prerouting, &own)?;
-            self.across(&packet.between(Some(&port.name), Some(&site.host_end.name)))?;
+            self.across(bridge, &packet.between(Some(&port.name), Some(&site.host_end.name)))?;
         } else {
             let frame = packet.between(None, Some(&site.host_end.name));
             self.bridge(Hook::Output, &frame)?;
@@ -77,7 +77,8 @@ impl<'s> Tracer<'s> {
         }
         let (iif, oif) = (Some(from.host_end.name.as_str()), Some(to.host_end.name.as_str()));
         let mut packet = packet.between(iif, oif);
-        match (self.shows_frames(packet.is_ipv4()), from.bridge) {
+        let shown = from.bridge.map(|bridge| self.shows_frames(bridge, packet.is_ipv4()));
+        match (shown.unwrap_or(Holds::No), from.bridge) {
             (Holds::Yes, Some(bridge)) => {
                 let name = Some(bridge.name.as_str());
                 let entered = self.at_node(Hook::Prerouting, &packet.between(name, None))?;
@@ -101,15 +102,17 @@ impl<'s> Tracer<'s> {
         Ok(packet)
     }
 
-    /// Says whether `br_netfilter` shows frames to IP's filters. Without it there is no such key.
-    fn shows_frames(&self, ipv4: bool) -> Holds {
-        let key = if ipv4 {
-            "net.bridge.bridge-nf-call-iptables"
+    /// Says whether `br_netfilter` shows frames of a bridge to IP's filters: those of all bridges by
+    /// a kernel parameter, or those of this one (linux net/bridge/br_netfilter_hooks.c
+    /// `br_nf_pre_routing`). Without the module there is no such parameter.
+    fn shows_frames(&self, bridge: &Link, ipv4: bool) -> Holds {
+        let (key, own) = if ipv4 {
+            ("net.bridge.bridge-nf-call-iptables", bridge.shows_ipv4)
         } else {
-            "net.bridge.bridge-nf-call-ip6tables"
+            ("net.bridge.bridge-nf-call-ip6tables", bridge.shows_ipv6)
         };
         match self.scene.host.number(key) {
-            Some(number) if number != 0 => Holds::Yes,
+            Some(number) if number != 0 || own => Holds::Yes,
             None if self.scene.lacks(Part::Sysctls, None) => Holds::Maybe,
             _ => Holds::No,
         }

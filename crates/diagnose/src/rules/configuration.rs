@@ -193,7 +193,8 @@ fn taken(scene: &Scene, network: &Network) -> Vec<Finding> {
     });
     let mut found = Vec::new();
     for link in foreign {
-        for address in &link.addresses {
+        let told = |address: &&scene::Address| !is_a_containers(scene, address.address);
+        for address in link.addresses.iter().filter(told) {
             if network.subnets.iter().any(|subnet| overlap(subnet, &address.address)) {
                 let says = format!(
                     "the addresses of network {} are also those of link {}, so answers to containers leave by it",
@@ -209,6 +210,13 @@ fn taken(scene: &Scene, network: &Network) -> Vec<Finding> {
         }
     }
     found
+}
+
+/// Says whether the node has a single address, and a container has it: that is told as a duplicate.
+fn is_a_containers(scene: &Scene, address: IpNet) -> bool {
+    let mut given = scene.containers.iter().flat_map(|one| &one.attachments);
+    address.prefix_len() == address.max_prefix_len()
+        && given.any(|one| one.addresses.iter().any(|net| net.addr() == address.addr()))
 }
 
 fn overlap(one: &IpNet, other: &IpNet) -> bool {

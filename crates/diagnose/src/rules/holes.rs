@@ -12,8 +12,15 @@ use crate::finding::Finding;
 const SHOWN: usize = 3;
 
 /// `not-judged` is what a rule says whose needs have holes.
-pub(super) const RULE: Rule =
-    Rule { judges: "what was read", ids: &["not-seen", "not-judged"], judge, ..Rule::NONE };
+pub(super) const RULE: Rule = Rule {
+    judges: "what was read",
+    ids: &["not-seen", "not-judged", UNJUDGED],
+    judge,
+    ..Rule::NONE
+};
+
+/// The finding of filters that nobody judges. Many sound nodes have some.
+pub(crate) const UNJUDGED: &str = "filter-unknown";
 
 /// Says that a rule has not judged, since parts of the node could not be read.
 pub(super) fn not_judged(rule: &Rule, missing: Vec<Part>) -> Finding {
@@ -81,14 +88,22 @@ fn holes(look: Look<'_>) -> Vec<Finding> {
     holes
         .map(|hole| {
             let part = hole.part.as_str();
-            let (object, says) = match hole.container.as_deref() {
-                None => (part.to_owned(), format!("{part} of this node could not be read")),
-                Some(id) => {
-                    let called = look.scene.container(id).map_or(id, scene::Container::called);
-                    (format!("{part} of {id}"), format!("{part} of {called} could not be read"))
+            let called = |id| look.scene.container(id).map_or(id, scene::Container::called);
+            let (id, object, says) = match (hole.part, hole.container.as_deref()) {
+                (Part::Unjudged, id) => {
+                    let whose = id.map_or("this node", called);
+                    let says = format!("{whose} has filters whose effect is not known here");
+                    (UNJUDGED, id.unwrap_or(whose).to_owned(), says)
+                }
+                (_, None) => {
+                    ("not-seen", part.to_owned(), format!("{part} of this node could not be read"))
+                }
+                (_, Some(id)) => {
+                    let says = format!("{part} of {} could not be read", called(id));
+                    ("not-seen", format!("{part} of {id}"), says)
                 }
             };
-            let finding = Finding::unknown("not-seen", object, says).seen(hole.reason.clone());
+            let finding = Finding::unknown(id, object, says).seen(hole.reason.clone());
             let finding = match remedy(hole.part, &hole.reason) {
                 Some(remedy) => finding.fix(remedy),
                 None => finding,
@@ -108,6 +123,9 @@ fn remedy(part: Part, reason: &str) -> Option<&'static str> {
     match part {
         Part::LegacyIptables => Some("install iptables, whose iptables-legacy-save shows them"),
         Part::OtherFilters => {
+            Some("look at them with tc filter show, bridge vlan show, nft list hooks")
+        }
+        Part::Unjudged => {
             Some("look at them with ebtables-legacy -L, arptables-legacy -L, bpftool net")
         }
         _ => None,
@@ -149,6 +167,30 @@ mod tests {
         let found = judge(Look { scene: &scene, answers: &answers, only: None, to: None });
         assert_eq!(found[0].says, "the packet filter of this node could not be read");
         assert_eq!(found[0].fix, ["run netwright doctor as root"]);
+    }
+
+    /// A filter is there, and was read as far as that goes.
+    #[test]
+    fn a_filter_that_nobody_judges_is_no_hole_of_the_others() {
+        let hole = |container: Option<&str>| Hole {
+            part: Part::Unjudged,
+            container: container.map(str::to_owned),
+            reason: "a program of BPF (XDP) sees the packets of up0 first".to_owned(),
+        };
+        let holes = vec![hole(None), hole(Some("c1"))];
+        let scene = Scene { holes, ..Scene::default() };
+        let answers = Answers::default();
+        let look = Look { scene: &scene, answers: &answers, only: None, to: None };
+        let told: Vec<(&str, String)> =
+            judge(look).into_iter().map(|one| (one.id, one.says)).collect();
+        let says = |whose: &str| {
+            (UNJUDGED, format!("{whose} has filters whose effect is not known here"))
+        };
+        assert_eq!(told, [says("this node"), says("c1")]);
+        // No rule goes without judging.
+        let blind = crate::RULES.iter().flat_map(|rule| rule.findings(look));
+        assert_eq!(blind.filter(|one| one.id != UNJUDGED).count(), 0);
+        assert!(judge(look)[0].fix[0].contains("bpftool net"));
     }
 
     #[test]

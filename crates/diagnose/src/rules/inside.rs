@@ -25,7 +25,13 @@ fn insides(look: Look<'_>) -> impl Iterator<Item = (&Container, &Namespace)> {
 }
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
-    insides(look).filter_map(|(container, inside)| loopback(container, inside)).collect()
+    let of_one = |(container, inside): (&Container, &Namespace)| {
+        loopback(container, inside).or_else(|| {
+            let is_read = !look.scene.lacks(Part::Links, Some(&container.id));
+            without_address(container, inside).filter(|_| is_read)
+        })
+    };
+    insides(look).filter_map(of_one).collect()
 }
 
 fn listeners(look: Look<'_>) -> Vec<Finding> {
@@ -51,6 +57,26 @@ fn loopback(container: &Container, inside: &Namespace) -> Option<Finding> {
             .hits(container.id.clone())
             .fix(format!("nsenter --net={} ip link set lo up", container.netns))
             .breaks(WayKind::Inside, None),
+    )
+}
+
+/// The kernel gives loopback its address when it is set up.
+fn without_address(container: &Container, inside: &Namespace) -> Option<Finding> {
+    let lo = inside.link("lo")?;
+    let mut own = lo.addresses.iter().map(|own| own.address.addr());
+    if own.any(|address| address.is_ipv4() && address.is_loopback()) {
+        return None;
+    }
+    let called = container.called();
+    let says = format!(
+        "loopback of {called} has no address of IPv4, so its programs do not reach each other at 127.0.0.1"
+    );
+    Some(
+        Finding::error("loopback-down", container.id.clone(), says)
+            .at(format!("link {} of {}", lo.name, container.netns))
+            .hits(container.id.clone())
+            .fix(format!("nsenter --net={} ip addr add 127.0.0.1/8 dev lo", container.netns))
+            .breaks(WayKind::Inside, Some(Family::V4)),
     )
 }
 
@@ -142,7 +168,7 @@ fn listens(
 mod tests {
     use super::*;
     use crate::question::Answers;
-    use scene::{Attachment, Link, Scene, Transport};
+    use scene::{Attachment, Scene, Transport};
 
     fn ids(scene: &Scene) -> Vec<&'static str> {
         let answers = Answers::default();
@@ -160,7 +186,7 @@ mod tests {
             pid: None,
             program: Some("nginx".to_owned()),
         };
-        let lo = Link { name: "lo".to_owned(), up: true, ..Link::default() };
+        let lo = crate::routes::samples::link(1, "lo", &["127.0.0.1/8"]);
         let inside =
             Namespace { links: vec![lo], listeners: vec![listener], ..Namespace::default() };
         let container = Container {
@@ -206,6 +232,19 @@ mod tests {
         let mut scene = listening("0.0.0.0:80");
         scene.containers[0].inside.as_mut().unwrap().links[0].up = false;
         assert_eq!(ids(&scene), ["loopback-down"]);
+    }
+
+    #[test]
+    fn loopback_that_has_no_address() {
+        let mut scene = listening("0.0.0.0:80");
+        scene.containers[0].inside.as_mut().unwrap().links[0].addresses.clear();
+        assert_eq!(ids(&scene), ["loopback-down"]);
+        scene.holes = vec![scene::Hole {
+            part: Part::Links,
+            container: Some("c1".to_owned()),
+            reason: "Operation not permitted".to_owned(),
+        }];
+        assert_eq!(ids(&scene), [""; 0]);
     }
 
     /// What could not be seen is not absent.

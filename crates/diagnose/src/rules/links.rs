@@ -1,6 +1,7 @@
 //! Links and addresses of the node, and addresses that another machine has.
 
 mod ports;
+mod taken;
 mod twins;
 
 use scene::{Container, Link, Namespace, Part, Route};
@@ -8,12 +9,12 @@ use scene::{Container, Link, Namespace, Part, Route};
 use super::{Rule, containers, family_of};
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
-use crate::path::Site;
+use crate::path::{Site, uplink};
 
 /// Ways out of the node.
 pub(super) const UPLINKS: Rule = Rule {
     judges: "ways out of this node",
-    ids: &["link-down", "no-carrier"],
+    ids: &["link-down", "no-carrier", "uplink-enslaved"],
     needs: &[Part::Links, Part::Routes],
     judge: uplinks,
     ..Rule::NONE
@@ -38,7 +39,9 @@ const IPV6_MINIMUM: u32 = 1280;
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = sizes(look);
     found.extend(too_small(look));
+    found.extend(uplink_too_small(look));
     found.extend(twins::judge(look));
+    found.extend(taken::addresses(look));
     found.extend(ports::judge(look));
     found.extend(duplicates(&look.scene.host, None));
     for container in containers(look) {
@@ -53,13 +56,15 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
 /// the address's family, and a link of a default route that has no carrier.
 fn uplinks(look: Look<'_>) -> Vec<Finding> {
     let host = &look.scene.host;
-    let mut found = Vec::new();
+    let mut found = taken::ports(look);
     for link in host.links.iter().filter(|link| is_uplink(look, link)) {
-        let leads_out = default_families(host, link.index);
         let families: Vec<Family> = match link.up {
-            true => leads_out,
+            true => default_families(host, link.index),
             // The kernel removes the routes of a link that is set down.
-            false => families_of(link).into_iter().filter(|one| !has_default(host, *one)).collect(),
+            false => {
+                let is_missed = |one: &Family| !has_default(host, *one) && is_needed(look, *one);
+                families_of(link).into_iter().filter(is_missed).collect()
+            }
         };
         if families.is_empty() || (link.up && link.carrier) {
             continue;
@@ -121,10 +126,29 @@ fn is_link_local(address: std::net::IpAddr) -> bool {
     }
 }
 
+/// Says whether a way out by a family is missed: a container is to have one, or there is none that
+/// is to have any, and the node has none at all.
+fn is_needed(look: Look<'_>, family: Family) -> bool {
+    let is_outbound = |family: Family| {
+        containers(look).any(|container| super::is_outbound(look.scene, container, family))
+    };
+    let all = [Family::V4, Family::V6];
+    is_outbound(family)
+        || !all.into_iter().any(|one| is_outbound(one) || has_default(&look.scene.host, one))
+}
+
+/// The families of which the first default route leads by a link. One with a higher metric is for
+/// when the first one fails.
 fn default_families(namespace: &Namespace, link: u32) -> Vec<Family> {
-    let mut families: Vec<Family> = (namespace.routes.iter())
-        .filter(|route| route.to.prefix_len() == 0 && route.table == MAIN)
+    let defaults =
+        || namespace.routes.iter().filter(|route| route.to.prefix_len() == 0 && route.table == MAIN);
+    let is_first = |route: &&Route| {
+        let is_before = |other: &Route| other.to == route.to && other.metric < route.metric;
+        !defaults().any(is_before)
+    };
+    let mut families: Vec<Family> = defaults()
         .filter(|route| route.hops.iter().any(|hop| hop.link == Some(link)))
+        .filter(is_first)
         .map(|route| family_of(route.to.addr()))
         .collect();
     families.sort_unstable();
@@ -217,6 +241,30 @@ fn too_small(look: Look<'_>) -> Vec<Finding> {
         }
     }
     found
+}
+
+/// The same of the node's way out: it has no IPv6 any more.
+fn uplink_too_small(look: Look<'_>) -> Option<Finding> {
+    let out = uplink(look.scene, true)?;
+    let is_outbound =
+        |container: &&Container| super::is_outbound(look.scene, container, Family::V6);
+    let hits: Vec<String> =
+        containers(look).filter(is_outbound).map(|container| container.id.clone()).collect();
+    let is_small = 0 < out.mtu && out.mtu < IPV6_MINIMUM;
+    if !is_small || hits.is_empty() || has_default(&look.scene.host, Family::V6) {
+        return None;
+    }
+    let name = &out.name;
+    let says = format!(
+        "{name} takes packets of {} bytes, and IPv6 needs {IPV6_MINIMUM}: the kernel has removed its IPv6 addresses",
+        out.mtu
+    );
+    let finding = Finding::error("mtu-too-small", name.clone(), says)
+        .fix(format!("an MTU of at least {IPV6_MINIMUM}: ip link set {name} mtu {IPV6_MINIMUM}"))
+        .breaks(WayKind::Outside, Some(Family::V6))
+        .breaks(WayKind::Names, Some(Family::V6))
+        .breaks(WayKind::Published, Some(Family::V6));
+    Some(Finding { hits, ..finding })
 }
 
 fn duplicates(namespace: &Namespace, container: Option<&Container>) -> Vec<Finding> {
@@ -317,6 +365,34 @@ mod tests {
         };
         scene.host.links.push(spare);
         assert_eq!(ids(&scene), [""; 0]);
+        // It is up and has no cable, and its route is for when the other one fails.
+        scene.host.links[2].up = true;
+        let mut second = scene.host.routes[0].clone();
+        second.hops[0].link = Some(4);
+        scene.host.routes.push(Route { metric: 700, ..second });
+        assert_eq!(ids(&scene), [""; 0]);
+        scene.host.routes[0].metric = 800;
+        assert_eq!(ids(&scene), ["no-carrier"]);
+    }
+
+    /// Nobody misses what it was for.
+    #[test]
+    fn a_link_that_is_down_on_a_node_without_its_ip_version() {
+        let mut scene = crate::path::samples::node();
+        let spare = Link {
+            up: false,
+            carrier: false,
+            ..crate::routes::samples::link(30, "up1", &["198.51.100.9/24"])
+        };
+        scene.host.links.push(spare);
+        assert_eq!(ids(&scene), [""; 0]);
+        let is_default = |route: &Route| route.to.prefix_len() == 0 && route.to.addr().is_ipv4();
+        scene.host.routes.retain(|route| !is_default(route));
+        assert_eq!(ids(&scene), ["link-down"]);
+        for container in &mut scene.containers {
+            container.attachments[0].gateways.retain(|gateway| gateway.is_ipv6());
+        }
+        assert_eq!(ids(&scene), [""; 0]);
     }
 
     #[test]
@@ -338,6 +414,18 @@ mod tests {
             container.attachments[0].addresses.retain(|own| own.addr().is_ipv4());
         }
         assert!(!has(&scene));
+    }
+
+    #[test]
+    fn ipv6_needs_an_uplink_of_that_size_too() {
+        let mut scene = crate::path::samples::node();
+        scene.host.links[1].mtu = 1000;
+        // Somebody gave it the addresses again, or the kernel has not removed them.
+        assert!(!ids(&scene).contains(&"mtu-too-small"));
+        scene.host.routes.retain(|route| route.to.addr().is_ipv4());
+        assert!(ids(&scene).contains(&"mtu-too-small"));
+        scene.host.links[1].mtu = 1280;
+        assert!(!ids(&scene).contains(&"mtu-too-small"));
     }
 
     /// A way out that is there for when the first one fails says nothing of packets' sizes.

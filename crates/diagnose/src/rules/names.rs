@@ -2,13 +2,18 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use scene::filter::Hook;
 use scene::{Container, Part, Transport};
 
+use super::filters::denied::is_denied;
 use super::{Rule, containers, family_of, is_outbound};
 use crate::Look;
+use crate::filter::{Layer, NewDestination, Packet, Port, walk};
 use crate::finding::{Finding, WayKind};
+use crate::path::{Site, carries};
 use crate::question::{Answer, Asked, Question};
 use crate::routes::{Routed, look_up};
+use crate::whose;
 
 pub(super) const RULE: Rule = Rule {
     judges: "answers of servers of names",
@@ -69,8 +74,11 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for container in containers(look) {
         for (asked, answer) in look.answers.from(Some(&container.id)) {
-            if let Asked::Name { server } = asked {
-                found.extend(silent(container, *server, answer));
+            if let Asked::Name { server } = asked
+                && !is_denied(look, container, asked, answer)
+            {
+                let finding = silent(container, *server, answer);
+                found.extend(finding.map(|finding| led(look, container, *server, finding)));
             }
         }
     }
@@ -144,6 +152,28 @@ fn loopback(container: &Container) -> Option<Finding> {
             .fix("give the container a resolv.conf with a server that it reaches; on a node with systemd-resolved, /run/systemd/resolve/resolv.conf has them")
             .breaks(WayKind::Names, None),
     )
+}
+
+/// Adds the rule of the node that surely leads the questions to somebody else, who is silent then.
+fn led(look: Look<'_>, container: &Container, server: IpAddr, finding: Finding) -> Finding {
+    let with = carries(Transport::Udp, Port::Is(PORT));
+    let mut sites = Site::all(look.scene, container, family_of(server));
+    let led = sites.find_map(|site| {
+        let packet = Packet { macs: site.macs_out(), ..Packet::first(site.address, server, with) };
+        let packet = packet.between(Some(&site.seen_by.name), None);
+        walk(&look.scene.host, Layer::Ip, Hook::Prerouting, &packet).destination
+    });
+    let Some((place, to)) = led else { return finding };
+    let to = match to {
+        NewDestination::To(address, port) => {
+            SocketAddr::new(address.unwrap_or(server), port.unwrap_or(PORT)).to_string()
+        }
+        NewDestination::Here(port) => format!("port {} of this node", port.unwrap_or(PORT)),
+        NewDestination::Unknown => return finding,
+    };
+    let whose = whose::of_place(&place, look.scene);
+    let finding = finding.seen(format!("{} sends the question to {to}", place.name()));
+    Finding { place: Some(place.to_string()), whose, ..finding }
 }
 
 fn silent(container: &Container, server: IpAddr, answer: &Answer) -> Option<Finding> {
@@ -227,6 +257,32 @@ mod tests {
         let good = Answer::Named { after_us: 900, error: None };
         let good = Answers { all: vec![(asked[0].clone(), good)] };
         assert_eq!(judge(look(&scene, &good)), []);
+    }
+
+    /// Whoever looks at the server finds nothing there.
+    #[test]
+    fn a_rule_that_sends_questions_elsewhere_is_named() {
+        use crate::filter::samples::{dnat, nat, rule, table, udp_port};
+        let told = |parts: Vec<scene::filter::Step>| {
+            let chain = nat("PREROUTING", Hook::Prerouting, -100, vec![rule(&[parts])]);
+            let own = table(scene::filter::Family::Ip, "nat", vec![chain]);
+            let scene = crate::path::samples::with(crate::path::samples::node(), own);
+            let asked = Asked::Name { server: "198.51.100.53".parse().unwrap() };
+            let question = Question { from: Some("c2".to_owned()), asked };
+            let answers = Answers { all: vec![(question, Answer::Silent { hops: Vec::new() })] };
+            let found = judge(look(&scene, &answers));
+            (found[0].place.clone(), found[0].seen.get(1).cloned())
+        };
+        assert_eq!(told([udp_port(5353), dnat("10.9.9.9", 53)].concat()), (None, None));
+        let (place, seen) = told([udp_port(53), dnat("10.9.9.9", 54)].concat());
+        let rule = "table ip nat, chain PREROUTING, rule 1: dnat to 10.9.9.9 port 54";
+        assert_eq!(place.as_deref(), Some(rule));
+        let words = "ip nat/PREROUTING rule 1 sends the question to 10.9.9.9:54";
+        assert_eq!(seen.as_deref(), Some(words));
+        let here = vec![scene::filter::Step::Redirect { port: None }];
+        let (_, seen) = told([udp_port(53), here].concat());
+        let words = "ip nat/PREROUTING rule 1 sends the question to port 53 of this node";
+        assert_eq!(seen.as_deref(), Some(words));
     }
 
     #[test]

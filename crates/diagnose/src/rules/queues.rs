@@ -11,7 +11,7 @@ use crate::question::{Answer, Hop};
 
 pub(super) const RULE: Rule = Rule {
     judges: "queues and filters of traffic control",
-    ids: &["queue-loses", "tc-drops"],
+    ids: &["queue-loses", "queue-delays", "tc-drops"],
     needs: &[Part::Links],
     inside: &[Part::Links],
     judge,
@@ -21,12 +21,17 @@ pub(super) const RULE: Rule = Rule {
 /// From so many of a thousand packets on, nothing works that takes more than a few of them.
 const TOO_MANY: u16 = 50;
 
+/// Whoever waits for an answer gives up after some seconds, and each packet of a connection waits.
+const LONG_MS: u32 = 1000;
+
 /// EtherTypes (`linux include/uapi/linux/if_ether.h`).
 const ETH_P_IP: u16 = 0x0800;
 const ETH_P_ARP: u16 = 0x0806;
 const ETH_P_IPV6: u16 = 0x86dd;
 
 const OUT: &[WayKind] = &[WayKind::Outside, WayKind::Names, WayKind::Published];
+const INSIDE: &[WayKind] = &[WayKind::Inside];
+const HERE: &[WayKind] = &[WayKind::PublishedHere];
 const ALL: &[WayKind] = &[
     WayKind::Gateway,
     WayKind::Outside,
@@ -46,6 +51,20 @@ struct Passed<'s> {
     ways: &'static [WayKind],
 }
 
+impl Passed<'_> {
+    /// Returns what the link is called, and the command that changes its traffic control.
+    fn named(&self) -> (String, String) {
+        let link = &self.link.name;
+        match self.inside {
+            Some(container) => (
+                format!("{link} of {}", container.called()),
+                format!("nsenter --net={} tc", container.netns),
+            ),
+            None => (link.clone(), "tc".to_owned()),
+        }
+    }
+}
+
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for family in [Family::V4, Family::V6] {
@@ -56,6 +75,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
                     let losses = passed.link.losses.iter();
                     let of_family = losses.filter(|loss| concerns(loss, family));
                     found.extend(of_family.filter_map(|loss| told(look, &site, &passed, loss)));
+                    found.extend(delayed(&site, &passed));
                 }
             }
         }
@@ -74,6 +94,10 @@ fn passed<'s>(look: Look<'s>, site: &Site<'s>, out: Option<&'s Link>) -> Vec<Pas
             all.push(on_node(link, ALL));
         }
     }
+    let own_loopback = site.inside.link("lo");
+    all.extend(own_loopback.map(|link| Passed { link, inside, ways: INSIDE }));
+    let node_loopback = look.scene.host.link("lo").filter(|_| !site.attachment.ports.is_empty());
+    all.extend(node_loopback.map(|link| on_node(link, HERE)));
     let is_outbound = is_outbound(look.scene, site.container, site.family());
     let is_routed = site.joint == Joint::Pair && is_outbound;
     all.extend(out.filter(|_| is_routed).map(|link| on_node(link, OUT)));
@@ -97,13 +121,7 @@ fn told(look: Look<'_>, site: &Site<'_>, passed: &Passed<'_>, loss: &Loss) -> Op
         return None;
     }
     let (link, kind) = (&passed.link.name, &loss.kind);
-    let (of_whom, tool) = match passed.inside {
-        Some(container) => (
-            format!("{link} of {}", container.called()),
-            format!("nsenter --net={} tc", container.netns),
-        ),
-        None => (link.clone(), "tc".to_owned()),
-    };
+    let (of_whom, tool) = passed.named();
     let direction = if loss.leaving { "leave" } else { "come in" };
     let hook = if loss.leaving { "egress" } else { "ingress" };
     let (id, what, place, does, fix) = if loss.filter {
@@ -143,6 +161,26 @@ fn told(look: Look<'_>, site: &Site<'_>, passed: &Passed<'_>, loss: &Loss) -> Op
     };
     let mut finding = finding.at(place).hits(site.container.id.clone()).fix(fix);
     finding.seen.extend(proof);
+    let family = Some(site.family());
+    Some(passed.ways.iter().fold(finding, |finding, way| finding.breaks(*way, family)))
+}
+
+/// A discipline holds each packet so long that programs give up.
+fn delayed(site: &Site<'_>, passed: &Passed<'_>) -> Option<Finding> {
+    let (link, delay_ms) = (&passed.link.name, passed.link.delay_ms);
+    if delay_ms < LONG_MS {
+        return None;
+    }
+    let (of_whom, tool) = passed.named();
+    let object = match passed.inside {
+        Some(container) => format!("{}: {link}", container.id),
+        None => link.clone(),
+    };
+    let says = format!("traffic control on {of_whom} holds packets that leave for {delay_ms} ms");
+    let finding = Finding::error("queue-delays", object, says)
+        .at(format!("qdisc netem of {of_whom}"))
+        .hits(site.container.id.clone())
+        .fix(format!("{tool} qdisc del dev {link} root"));
     let family = Some(site.family());
     Some(passed.ways.iter().fold(finding, |finding, way| finding.breaks(*way, family)))
 }
@@ -226,6 +264,38 @@ mod tests {
         let look = Look { scene: &scene, answers: &answers, only: None, to: None };
         let fix = &judge(look)[0].fix;
         assert_eq!(fix, &["nsenter --net=/run/netns/c2 tc qdisc del dev eth0 root"]);
+    }
+
+    #[test]
+    fn a_queue_that_holds_packets_for_seconds() {
+        let delays = |name: &str, delay_ms: u32| {
+            let mut scene = node();
+            scene.host.links.iter_mut().find(|link| link.name == name).unwrap().delay_ms = delay_ms;
+            silently(&scene)
+        };
+        // As somebody tries how programs bear a long line.
+        assert_eq!(delays("up0", 300), [""; 0]);
+        assert_eq!(delays("up0", 3000), ["Error queue-delays up0: c2 c3"]);
+        assert_eq!(delays("veth2", 3000), ["Error queue-delays veth2: c2"]);
+        assert_eq!(delays("tun0", 3000), [""; 0]);
+    }
+
+    #[test]
+    fn loopback_has_a_queue_too() {
+        let mut scene = with("lo", loss("netem", Some(1000)));
+        let answers = Answers::default();
+        let ways = |scene: &Scene| -> Vec<WayKind> {
+            let look = Look { scene, answers: &answers, only: None, to: None };
+            judge(look).iter().flat_map(|one| &one.breaks).map(|way| way.kind).collect()
+        };
+        // Of each IP version; one container has a port.
+        assert_eq!(silently(&scene), ["Error queue-loses lo qdisc netem: c2"]);
+        assert_eq!(ways(&scene), [WayKind::PublishedHere; 2]);
+        scene.host.links[0].losses.clear();
+        let inside = scene.containers[1].inside.as_mut().unwrap();
+        inside.links[0].losses = vec![loss("netem", Some(1000))];
+        assert_eq!(silently(&scene), ["Error queue-loses c3: lo qdisc netem: c3"]);
+        assert_eq!(ways(&scene), [WayKind::Inside; 2]);
     }
 
     #[test]

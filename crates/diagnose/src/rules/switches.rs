@@ -2,6 +2,8 @@
 
 mod arp;
 mod forwarding;
+mod hops;
+mod ipsec;
 mod tables;
 
 use super::Rule;
@@ -13,6 +15,8 @@ pub(super) const RULE: Rule = Rule {
     judges: "kernel parameters",
     ids: &[
         "forwarding-off",
+        "hops-too-few",
+        "ipsec-drops",
         "requests-ignored",
         "reverse-path-filter",
         "router-advertisements",
@@ -34,6 +38,8 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     found.extend(advertisements(look));
     found.extend(arp::judge(look));
     found.extend(tables::judge(look));
+    found.extend(hops::judge(look));
+    found.extend(ipsec::judge(look));
     found
 }
 

@@ -18,6 +18,7 @@ mod v4 {
 /// Indexes of IFLA_INET6_CONF: `linux include/uapi/linux/ipv6.h` DEVCONF_*.
 mod v6 {
     pub(super) const FORWARDING: usize = 0;
+    pub(super) const HOP_LIMIT: usize = 1;
     pub(super) const ACCEPT_RA: usize = 3;
     pub(super) const PROXY_NDP: usize = 22;
     pub(super) const DISABLE_IPV6: usize = 26;
@@ -60,6 +61,8 @@ pub struct Ipv4Settings {
 pub struct Ipv6Settings {
     /// Whether what comes in by it is sent on.
     pub forwarding: u32,
+    /// How many hops its packets live.
+    pub hop_limit: u32,
     /// Whether router advertisements are accepted: 2 also beside forwarding.
     pub accept_ra: u32,
     /// Whether IPv6 is switched off.
@@ -90,6 +93,7 @@ impl LinkSettings {
             }),
             ipv6: of(AF_INET6, ifla::INET6_CONF).map(|values| Ipv6Settings {
                 forwarding: at(&values, v6::FORWARDING),
+                hop_limit: at(&values, v6::HOP_LIMIT),
                 accept_ra: at(&values, v6::ACCEPT_RA),
                 disable_ipv6: at(&values, v6::DISABLE_IPV6),
                 proxy_ndp: at(&values, v6::PROXY_NDP),

@@ -24,6 +24,7 @@ mod filter;
 mod tbf;
 
 use std::fmt;
+use std::time::Duration;
 
 pub use filter::{FilterInfo, Redirect};
 pub use tbf::{Peak, Tbf, TickRate};
@@ -50,6 +51,7 @@ const TCA_FQ_CODEL_LIMIT: u16 = 2;
 const TCA_FQ_CODEL_INTERVAL: u16 = 3;
 const TCA_FQ_CODEL_MEMORY_LIMIT: u16 = 9;
 const TCA_NETEM_LOSS: u16 = 5;
+const TCA_NETEM_LATENCY64: u16 = 10;
 /// Size of `struct tc_netem_qopt`, which attributes follow, and where its `loss` is.
 const NETEM_QOPT: usize = 24;
 const NETEM_QOPT_LOSS: usize = 8;
@@ -149,8 +151,10 @@ pub struct QdiscInfo {
     /// Its counters.
     pub stats: QdiscStats,
     /// Which part of the packets it loses on purpose, of 2^32: netem's `loss`, 1 for a model of
-    /// losses of netem's, and all of `blackhole`.
+    /// losses of netem's, and all of `blackhole` and of a queue in which nothing may wait.
     pub loss: u32,
+    /// How long it holds each packet on purpose: netem's `delay`.
+    pub delay: Duration,
 }
 
 /// Counters of a queueing discipline.
@@ -242,7 +246,7 @@ impl QdiscInfo {
             }
         }
         let kind = kind?;
-        let loss = loss_of(&kind, options);
+        let (loss, delay) = (loss_of(&kind, options), delay_of(&kind, options));
         let kind = match (kind.as_str(), options) {
             ("tbf", Some(options)) => QdiscKind::Tbf(Tbf::decode(&options, ticks)?),
             ("fq_codel", Some(options)) => QdiscKind::FqCodel(FqCodel::decode(&options)),
@@ -256,13 +260,19 @@ impl QdiscInfo {
             parent: TcHandle(wire::u32_at(message.body, 12)?),
             kind,
         };
-        Some(Self { qdisc, stats, loss })
+        Some(Self { qdisc, stats, loss, delay })
     }
 }
 
 fn loss_of(kind: &str, options: Option<Attribute<'_>>) -> u32 {
     match (kind, options) {
         ("blackhole", _) => u32::MAX,
+        // `struct tc_fifo_qopt`: the limit.
+        ("pfifo" | "bfifo" | "pfifo_head_drop", Some(options))
+            if wire::u32_at(options.value, 0) == Some(0) =>
+        {
+            u32::MAX
+        }
         ("netem", Some(options)) => {
             let share = wire::u32_at(options.value, NETEM_QOPT_LOSS).unwrap_or_default();
             let further = options.value.get(NETEM_QOPT..).unwrap_or_default();
@@ -271,6 +281,14 @@ fn loss_of(kind: &str, options: Option<Attribute<'_>>) -> u32 {
         }
         _ => 0,
     }
+}
+
+/// Reads the delay of netem, in nanoseconds (since Linux 4.15).
+fn delay_of(kind: &str, options: Option<Attribute<'_>>) -> Duration {
+    let Some(options) = options.filter(|_| kind == "netem") else { return Duration::ZERO };
+    let further = options.value.get(NETEM_QOPT..).unwrap_or_default();
+    let found = wire::attributes(further).find(|one| one.kind == TCA_NETEM_LATENCY64);
+    found.map_or(Duration::ZERO, |latency| Duration::from_nanos(u64_at(latency.value, 0)))
 }
 
 impl QdiscStats {
@@ -308,5 +326,49 @@ pub(crate) fn header(ifindex: u32, handle: TcHandle, parent: TcHandle, info: u32
 impl fmt::Display for Qdisc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "qdisc {} {} at {}", self.kind.name(), self.handle, self.parent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::messages;
+
+    fn read(kind: &str, options: &[u8]) -> QdiscInfo {
+        let mut writer = Writer::new();
+        writer.message(RTM_NEWQDISC, 0, 1, |writer| {
+            writer.raw(&header(2, TcHandle::new(1, 0), TcHandle::ROOT, 0));
+            writer.put_text(TCA_KIND, kind);
+            writer.put(TCA_OPTIONS, options);
+        });
+        let decode = |message: Message<'_>| QdiscInfo::decode(&message, TickRate::default());
+        messages(writer.bytes()).find_map(decode).unwrap()
+    }
+
+    fn loss(kind: &str, options: &[u8]) -> u32 {
+        read(kind, options).loss
+    }
+
+    #[test]
+    fn a_delay_is_read_in_nanoseconds() {
+        let mut options = vec![0; NETEM_QOPT];
+        assert_eq!(read("netem", &options).delay, Duration::ZERO);
+        // `struct nlattr`: 12 bytes, and its type.
+        options.extend(12_u16.to_ne_bytes());
+        options.extend(TCA_NETEM_LATENCY64.to_ne_bytes());
+        options.extend(3_000_000_000_u64.to_ne_bytes());
+        assert_eq!(read("netem", &options).delay, Duration::from_secs(3));
+        assert_eq!(read("other", &options).delay, Duration::ZERO);
+        assert_eq!(read("netem", &[]).delay, Duration::ZERO);
+    }
+
+    #[test]
+    fn a_queue_in_which_nothing_may_wait_loses_all() {
+        for kind in ["pfifo", "bfifo", "pfifo_head_drop"] {
+            assert_eq!(loss(kind, &0_u32.to_ne_bytes()), u32::MAX, "{kind}");
+            assert_eq!(loss(kind, &1000_u32.to_ne_bytes()), 0, "{kind}");
+        }
+        assert_eq!(loss("fq", &0_u32.to_ne_bytes()), 0);
+        assert_eq!(loss("blackhole", &[]), u32::MAX);
     }
 }

@@ -47,13 +47,14 @@ fn settings_of_links_are_those_of_proc() {
             net.ipv4.conf.d0.arp_ignore=3 net.ipv4.conf.d0.proxy_arp=1 \
             net.ipv4.conf.d0.accept_local=1 net.ipv4.conf.d0.forwarding=1 \
             net.ipv6.conf.d0.accept_ra=2 net.ipv6.conf.d0.proxy_ndp=1 \
+            net.ipv6.conf.d0.hop_limit=7 \
             net.ipv6.conf.d0.disable_ipv6=1 net.ipv6.conf.d0.forwarding=1");
         let links = RouteSocket::open().unwrap().links_with_settings().unwrap();
         let of = |name: &str| links.iter().find(|(link, _)| link.name == name).unwrap().1;
         let (ipv4, ipv6) = (of("d0").ipv4.unwrap(), of("d0").ipv6.unwrap());
         assert_eq!((ipv4.rp_filter, ipv4.route_localnet, ipv4.arp_ignore), (2, 1, 3));
         assert_eq!((ipv4.proxy_arp, ipv4.accept_local, ipv4.forwarding), (1, 1, 1));
-        assert_eq!((ipv6.accept_ra, ipv6.proxy_ndp), (2, 1));
+        assert_eq!((ipv6.accept_ra, ipv6.proxy_ndp, ipv6.hop_limit), (2, 1, 7));
         assert_eq!((ipv6.disable_ipv6, ipv6.forwarding), (1, 1));
         // A link with so small an MTU has no IPv6.
         assert_eq!((of("d1").ipv4.unwrap().rp_filter, of("d1").ipv6), (0, None));

@@ -41,10 +41,11 @@ impl Serialize for Told<'_> {
                 explains: cause.explains.iter().collect(),
             })
             .collect();
-        let mut document = serializer.serialize_struct("Told", 7)?;
+        let mut document = serializer.serialize_struct("Told", 8)?;
         document.serialize_field("node", &self.scene.node)?;
         document.serialize_field("container", &self.only)?;
         document.serialize_field("findings", &causes)?;
+        document.serialize_field("notes", &self.diagnosis.notes)?;
         document.serialize_field("errors", &self.diagnosis.errors())?;
         document.serialize_field("warnings", &self.diagnosis.warnings())?;
         document.serialize_field("notSeen", &self.diagnosis.unknown())?;
@@ -60,9 +61,12 @@ impl Report for Told<'_> {
             text.push_str(&self.container(container));
             text.push('\n');
         }
-        let ids = self.diagnosis.causes.iter().map(|cause| cause.finding.id.len());
-        let width = ids.max().unwrap_or_default();
-        for cause in &self.diagnosis.causes {
+        let notes = self.diagnosis.notes.iter().filter(|note| self.tells(note));
+        let notes = notes.map(|note| Explained { finding: note.clone(), explains: Vec::new() });
+        let notes: Vec<Explained> = notes.collect();
+        let all = || self.diagnosis.causes.iter().chain(&notes);
+        let width = all().map(|cause| cause.finding.id.len()).max().unwrap_or_default();
+        for cause in all() {
             text.push_str(&self.cause(cause, width));
             text.push('\n');
         }
@@ -124,16 +128,26 @@ impl Told<'_> {
         }
     }
 
+    /// Says whether a note is shown: who asks for a container wants to know what concerns it.
+    fn tells(&self, note: &Finding) -> bool {
+        let is_of = |id: &str| note.hits.iter().any(|hit| hit == id);
+        self.verbose || self.only.is_some_and(is_of)
+    }
+
     fn summary(&self) -> String {
         let Diagnosis { looked_at, .. } = self.diagnosis;
         let (errors, warnings) = (self.diagnosis.errors(), self.diagnosis.warnings());
         let unknown = self.diagnosis.unknown();
         let seconds = self.took.as_secs_f64();
+        let notes = match self.diagnosis.notes.iter().filter(|note| !self.tells(note)).count() {
+            0 => String::new(),
+            count => format!("; {}: netwright doctor -v", several(count, "note")),
+        };
         if errors + warnings + unknown == 0 {
             let containers = self.scene.containers.len();
             let networks = self.scene.networks.len();
             return format!(
-                "{}: {} on {}, {looked_at} things looked at, all as they should be ({seconds:.2} s)\n",
+                "{}: {} on {}, {looked_at} things looked at, all as they should be ({seconds:.2} s){notes}\n",
                 one_line(&self.scene.node),
                 several(containers, "container"),
                 several(networks, "network"),
@@ -150,7 +164,7 @@ impl Told<'_> {
             parts.push(format!("{} could not be looked at", several(unknown, "thing")));
         }
         let sound = looked_at.saturating_sub(errors + warnings + unknown);
-        format!("{}; {sound} things are as they should be\n", parts.join(", "))
+        format!("{}; {sound} things are as they should be{notes}\n", parts.join(", "))
     }
 
     /// Shows the ways of one container, each with what was found of it.
@@ -350,11 +364,16 @@ mod tests {
     }
 
     fn check(causes: Vec<Explained>, only: Option<&str>, verbose: bool, expected: &Expect) {
+        let diagnosis = Diagnosis { causes, looked_at: 7, ..Diagnosis::default() };
+        check_all(&diagnosis, only, verbose, expected);
+    }
+
+    fn check_all(diagnosis: &Diagnosis, only: Option<&str>, verbose: bool, expected: &Expect) {
         let echo = Asked::Echo { to: "10.88.0.1".parse().unwrap() };
         let question = Question { from: Some("c1".to_owned()), asked: echo };
         let answers = Answers { all: vec![(question, Answer::Reached { after_us: 300 })] };
         let told = Told {
-            diagnosis: &Diagnosis { causes, looked_at: 7 },
+            diagnosis,
             answers: &answers,
             scene: &node(),
             only,
@@ -372,6 +391,33 @@ mod tests {
             None,
             false,
             &expect![[r#"
+                node1: 1 container on 0 networks, 7 things looked at, all as they should be (0.14 s)
+            "#]],
+        );
+    }
+
+    /// Nothing is wrong, and nobody knows what a program of BPF does.
+    #[test]
+    fn what_nobody_judges_is_shown_on_demand() {
+        let note = Finding::unknown("filter-unknown", "this node", "this node has filters")
+            .seen("a program of BPF (XDP) sees the packets of up0 first");
+        let diagnosis = Diagnosis { notes: vec![note], looked_at: 7, ..Diagnosis::default() };
+        check_all(
+            &diagnosis,
+            None,
+            false,
+            &expect![[r#"
+                node1: 1 container on 0 networks, 7 things looked at, all as they should be (0.14 s); 1 note: netwright doctor -v
+            "#]],
+        );
+        check_all(
+            &diagnosis,
+            None,
+            true,
+            &expect![[r#"
+                ? filter-unknown  this node has filters
+                    seen    a program of BPF (XDP) sees the packets of up0 first
+
                 node1: 1 container on 0 networks, 7 things looked at, all as they should be (0.14 s)
             "#]],
         );

@@ -99,18 +99,21 @@ fn parse(text: &str, ipv4: bool) -> Vec<LegacyTable> {
     let mut tables: Vec<LegacyTable> = Vec::new();
     for line in text.lines() {
         if let Some(name) = line.strip_prefix('*') {
-            let name = name.trim().to_owned();
-            tables.push(LegacyTable { ipv4, name, policies: Vec::new(), rules: Vec::new() });
+            let (name, chains) = (name.trim().to_owned(), Vec::new());
+            let (policies, rules) = (Vec::new(), Vec::new());
+            tables.push(LegacyTable { ipv4, name, policies, chains, rules });
             continue;
         }
         let Some(table) = tables.last_mut() else { continue };
         if let Some(chain) = line.strip_prefix(':') {
             let mut words = chain.split_whitespace();
-            // A chain that is not built in has `-` for a policy.
-            if let (Some(name), Some(policy)) = (words.next(), words.next())
-                && policy != "-"
-            {
-                table.policies.push((name.to_owned(), policy.to_owned()));
+            match (words.next(), words.next()) {
+                // It is not built in.
+                (Some(name), Some("-")) => table.chains.push(name.to_owned()),
+                (Some(name), Some(policy)) => {
+                    table.policies.push((name.to_owned(), policy.to_owned()));
+                }
+                _ => {}
             }
         } else if line.starts_with("-A ") {
             table.rules.push(line.to_owned());
@@ -147,6 +150,7 @@ mod tests {
         assert_eq!(tables.len(), 2);
         let own = |name: &str, policy: &str| (name.to_owned(), policy.to_owned());
         assert_eq!(tables[0].policies, [own("INPUT", "ACCEPT"), own("FORWARD", "DROP")]);
+        assert_eq!(tables[0].chains, ["DOCKER-USER"]);
         assert_eq!(
             tables[0].rules,
             ["-A FORWARD -s 10.88.0.0/24 -j ACCEPT", "-A DOCKER-USER -j RETURN"]

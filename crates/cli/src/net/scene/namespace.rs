@@ -63,6 +63,7 @@ const OF_CONTAINER: &[&str] = &[
     "net.ipv4.conf.all.arp_ignore",
     "net.ipv4.conf.all.rp_filter",
     "net.ipv4.icmp_echo_ignore_all",
+    "net.ipv4.ip_default_ttl",
     "net.ipv4.ip_forward",
     "net.ipv6.bindv6only",
     "net.ipv6.conf.all.disable_ipv6",
@@ -192,7 +193,7 @@ impl Read {
             if settings.xdp {
                 let name = &link.name;
                 let reason = format!("a program of BPF (XDP) sees the packets of {name} first");
-                self.holes.push((Part::OtherFilters, reason));
+                self.holes.push((Part::Unjudged, reason));
             }
             // A port of a bridge takes no packets itself.
             if link.port.is_none() && !link.loopback() {
@@ -297,7 +298,7 @@ impl Read {
     fn other_filters(&mut self) {
         match hooks::others() {
             Ok(found) => {
-                self.holes.extend(found.into_iter().map(|line| (Part::OtherFilters, line)));
+                self.holes.extend(found.into_iter().map(|line| (Part::Unjudged, line)));
             }
             Err(error) if is_without_nftables(&error) => {}
             Err(error) => self.hole(Part::OtherFilters, told(&error)),

@@ -322,7 +322,7 @@ fn networks_that_are_in_each_others_way() {
 /// A rule is about a class of faults, not about one of the list.
 #[test]
 fn others_of_the_same_classes() {
-    require!("root", "full", "program:tc");
+    require!("root", "full", "program:tc", "program:nft", "program:iptables-nft");
     try_each("doctor-more", more::MORE);
 }
 

@@ -43,7 +43,14 @@ pub(super) fn commands(
         Some(Owner::Ufw) => nets.iter().map(|net| format!("ufw allow from {net}")).collect(),
         // A person wrote what is in DOCKER-USER; the rest is Docker's, and comes again.
         Some(Owner::Docker) if place.chain != "DOCKER-USER" && place.hook == Hook::Forward => {
-            nets.iter().flat_map(docker).collect()
+            nets.iter().flat_map(|net| docker(net, place.legacy)).collect()
+        }
+        Some(Owner::Ours) if place.rule.is_none() => vec![open(place)],
+        Some(Owner::Calico) if whose::is_for_services(place) => {
+            let network = &site.attachment.network;
+            let or =
+                format!("or give network {network} a subnet in which the cluster has no Services");
+            accept(site, sort, caught, &nets, None).into_iter().chain([or]).collect()
         }
         None if place.rule.is_some() => remove(place, netns),
         Some(Owner::Docker) if place.chain == "DOCKER-USER" => remove(place, netns),
@@ -75,8 +82,13 @@ fn zone(net: &IpNet) -> String {
     format!("firewall-cmd --permanent --zone=trusted --add-source={net} && firewall-cmd --reload")
 }
 
-fn docker(net: &IpNet) -> [String; 2] {
-    let tool = if net.addr().is_ipv4() { "iptables" } else { "ip6tables" };
+fn docker(net: &IpNet, legacy: bool) -> [String; 2] {
+    let tool = match (net.addr().is_ipv4(), legacy) {
+        (true, false) => "iptables",
+        (true, true) => "iptables-legacy",
+        (false, false) => "ip6tables",
+        (false, true) => "ip6tables-legacy",
+    };
     [
         format!("{tool} -I DOCKER-USER -s {net} -j ACCEPT"),
         format!("{tool} -I DOCKER-USER -d {net} -j ACCEPT"),
@@ -123,9 +135,7 @@ fn accept(
 ) -> Vec<String> {
     let place = &caught.place;
     if caught.layer != Layer::Ip {
-        let Place { family, table, base, .. } = place;
-        let command = format!("nft chain {family} {table} {base} '{{ policy accept; }}'");
-        return vec![within(netns, command)];
+        return vec![within(netns, open(place))];
     }
     let matches: Vec<Match<'_>> = match sort {
         Sort::Resolve => vec![Match::Neighbours],
@@ -140,6 +150,12 @@ fn accept(
     };
     let is_ipv4 = site.family() == Family::V4;
     matches.iter().map(|one| within(netns, insert(place, one, is_ipv4))).collect()
+}
+
+/// Returns the command that gives a base chain the policy `accept`.
+fn open(place: &Place) -> String {
+    let Place { family, table, base, .. } = place;
+    format!("nft chain {family} {table} {base} '{{ policy accept; }}'")
 }
 
 fn insert(place: &Place, what: &Match<'_>, is_ipv4: bool) -> String {

@@ -18,9 +18,7 @@ pub(super) fn add(look: Look<'_>, found: &mut Vec<Finding>) {
         else {
             continue;
         };
-        let is_policy =
-            whose::owner_of(&place, look.scene).is_some_and(|(owner, _)| owner.is_policy());
-        if hop.container.is_none() && is_policy {
+        if whose::is_policy(&place, hop.back, look.scene) {
             continue;
         }
         let object = match &hop.container {
@@ -80,7 +78,7 @@ fn target(asked: &Asked) -> String {
 }
 
 /// Returns the rule that dropped a probe, as the kernel told it.
-fn dropped_at<'h>(look: Look<'_>, hop: &'h Hop) -> Option<(&'h Hop, Place, Layer)> {
+pub(super) fn dropped_at<'h>(look: Look<'_>, hop: &'h Hop) -> Option<(&'h Hop, Place, Layer)> {
     hop.dropped.as_ref()?;
     let (table, chain, handle) = hop.rule.as_ref()?;
     let namespace: &Namespace = match &hop.container {

@@ -2,10 +2,11 @@
 
 use std::net::IpAddr;
 
-use scene::filter::{Hook, Step};
+use scene::filter::{Hook, Step, Table};
 use scene::{Container, Port as Published};
 
-use super::{Caught, fix};
+use super::super::containers;
+use super::{Caught, between, fix};
 use crate::Look;
 use crate::filter::{Carries, Layer, Place};
 use crate::finding::{Family, Finding, WayKind};
@@ -19,7 +20,8 @@ pub(super) enum Sort<'p> {
     Resolve,
     Outside,
     To(IpAddr, Carries),
-    Between,
+    /// By these protocols.
+    Between(&'p [&'static str]),
     FromNode,
     Published(&'p Published),
     PublishedHere(&'p Published),
@@ -38,7 +40,9 @@ impl Sort<'_> {
                 format!("containers of {network} do not reach their server of names {to}")
             }
             Sort::To(to, _) => format!("containers of {network} do not reach {to}"),
-            Sort::Between => format!("containers of {network} do not reach each other"),
+            Sort::Between(names) => {
+                format!("containers of {network} do not reach each other{}", between::by(names))
+            }
             Sort::FromNode => format!("this node does not reach containers of {network}"),
             Sort::Published(port) => format!(
                 "nobody beyond this node reaches {called} by its published port {}/{}",
@@ -64,9 +68,10 @@ impl Sort<'_> {
                 format!("{called} does not reach its server of names {to}")
             }
             Sort::To(to, _) => format!("{called} does not reach {to}"),
-            Sort::Between => format!(
-                "{called} and other containers of {} do not reach each other",
-                site.attachment.network
+            Sort::Between(names) => format!(
+                "{called} and other containers of {} do not reach each other{}",
+                site.attachment.network,
+                between::by(names)
             ),
             Sort::FromNode => format!("this node does not reach {called}"),
             Sort::Published(_) | Sort::PublishedHere(_) => self.fails(site),
@@ -87,7 +92,7 @@ impl Sort<'_> {
             Sort::Outside => &[WayKind::Outside, WayKind::Names],
             Sort::To(_, Carries::Udp { .. }) => &[WayKind::Names],
             Sort::To(..) => &[WayKind::Outside],
-            Sort::Between => &[WayKind::Between],
+            Sort::Between(_) => &[WayKind::Between],
             Sort::FromNode => &[WayKind::FromNode, WayKind::PublishedHere],
             Sort::Published(_) => &[WayKind::Published],
             Sort::PublishedHere(_) => &[WayKind::PublishedHere],
@@ -103,9 +108,7 @@ pub(super) fn all(
     sort: &Sort<'_>,
     caught: Vec<Caught>,
 ) -> Vec<Finding> {
-    let is_fault = |one: &Caught| {
-        whose::owner_of(&one.place, look.scene).is_none_or(|(owner, _)| !owner.is_policy())
-    };
+    let is_fault = |one: &Caught| !whose::is_policy(&one.place, one.back, look.scene);
     caught.iter().filter(|one| is_fault(one)).map(|one| stopped(look, site, sort, one)).collect()
 }
 
@@ -158,7 +161,9 @@ fn shown(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Caught) -> S
         Sort::Resolve => format!("a neighbour solicitation of {address}"),
         Sort::Outside => format!("a packet from {address} to any address beyond this node"),
         Sort::To(to, _) => format!("a packet from {address} to {to}"),
-        Sort::Between => format!("a packet from {address} to another container"),
+        Sort::Between(names) => {
+            format!("a packet of {} from {address} to another container", names.join(" or "))
+        }
         Sort::FromNode => format!("a packet from this node to {address}"),
         Sort::Published(port) | Sort::PublishedHere(port) => {
             format!("a packet to port {}/{}", port.host, port.transport.as_str())
@@ -214,6 +219,28 @@ pub(super) fn redirected(
         .breaks(kind, Some(family));
     let finding = Finding { whose: whose::of_place(place, look.scene), ..finding };
     fix::remove(place, None).into_iter().fold(finding, Finding::fix)
+}
+
+/// Our own table is there, and the kernel shows it no packets (NFT_TABLE_F_DORMANT).
+pub(super) fn dormant(look: Look<'_>) -> Option<Finding> {
+    let is_ours =
+        |table: &&Table| table.name == whose::OUR_TABLE && table.family.as_str() == "inet";
+    let is_off = |table: &&Table| table.dormant && is_ours(table);
+    let table = look.scene.host.filter.tables.iter().find(is_off)?;
+    let name = format!("{} {}", table.family.as_str(), table.name);
+    let says = format!(
+        "the table {name} is dormant, so nothing is translated and no port leads to a container"
+    );
+    let finding = Finding::error("not-translated", name.clone(), says)
+        .at(format!("table {name}, flags dormant"))
+        .of("unknown: a person, or a program that uses nft")
+        .fix(format!("nft add table {name}"))
+        .breaks(WayKind::Outside, None)
+        .breaks(WayKind::Names, None)
+        .breaks(WayKind::Published, None)
+        .breaks(WayKind::PublishedHere, None);
+    let hits = containers(look).map(|container| container.id.clone()).collect();
+    Some(Finding { hits, ..finding })
 }
 
 /// A rule exempts packets from connection tracking, and so from translation.

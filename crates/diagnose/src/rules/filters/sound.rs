@@ -259,6 +259,7 @@ fn kube_proxy_with_legacy_iptables() {
             ipv4: true,
             name: "filter".to_owned(),
             policies: policies(&["INPUT", "FORWARD", "OUTPUT"]),
+            chains: Vec::new(),
             rules: text(&[
                 "-A INPUT -j KUBE-FIREWALL",
                 "-A FORWARD -m comment --comment \"kubernetes forwarding rules\" -j KUBE-FORWARD",
@@ -273,6 +274,7 @@ fn kube_proxy_with_legacy_iptables() {
             ipv4: true,
             name: "nat".to_owned(),
             policies: policies(&["PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"]),
+            chains: Vec::new(),
             rules: text(&[
                 "-A PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES",
                 "-A OUTPUT -j KUBE-SERVICES",

@@ -106,6 +106,7 @@ fn legacy_iptables_with_a_policy() {
         ipv4: true,
         name: "filter".to_owned(),
         policies: vec![("FORWARD".to_owned(), "DROP".to_owned())],
+        chains: Vec::new(),
         rules: Vec::new(),
     }];
     // The plugin `firewall` would open it.
@@ -219,6 +220,48 @@ fn packets_that_are_not_tracked_are_not_translated() {
     let raw = base("raw", Hook::Prerouting, -300, vec![rule(&[iifname("cni0"), notrack])]);
     let scene = with(node(), table(Kin::Inet, "own", vec![raw]));
     assert_eq!(ids(&scene), ["not-translated"]);
+    let legacy = |target: &str| {
+        let mut scene = node();
+        scene.host.filter.legacy = vec![LegacyTable {
+            ipv4: true,
+            name: "raw".to_owned(),
+            policies: vec![("PREROUTING".to_owned(), "ACCEPT".to_owned())],
+            chains: Vec::new(),
+            rules: vec![format!("-A PREROUTING -s 10.88.0.0/24 -j {target}")],
+        }];
+        found(&scene).into_iter().flat_map(|one| one.fix).collect::<Vec<String>>()
+    };
+    let fix = "iptables-legacy -t raw -D PREROUTING -s 10.88.0.0/24 -j CT --notrack";
+    assert_eq!(legacy("CT --notrack"), [fix; 2]);
+    assert_eq!(legacy("CT --zone 7"), [""; 0]);
+}
+
+/// A table of ours, changed by somebody.
+#[test]
+fn a_chain_of_ours_that_drops_what_it_does_not_know() {
+    let mut scene = node();
+    let own = &mut scene.host.filter.tables[0].chains;
+    let forward = own.iter_mut().find(|chain| chain.name == "forward").unwrap();
+    forward.base.as_mut().unwrap().drops = true;
+    assert_eq!(ids(&scene), ["forward-dropped"]);
+    let all = found(&scene);
+    let fix = "nft chain inet netwright forward '{ policy accept; }'";
+    assert!(all.iter().all(|one| one.fix == [fix]), "{all:?}");
+    assert_eq!(all[0].whose.as_deref(), Some("Netwright, by the table's name"));
+}
+
+/// It sees no packets then.
+#[test]
+fn a_table_of_ours_that_is_switched_off() {
+    let mut scene = node();
+    scene.host.filter.tables[0].dormant = true;
+    let all = found(&scene);
+    assert_eq!(
+        all[0].says,
+        "the table inet netwright is dormant, so nothing is translated and no port leads to a container"
+    );
+    assert_eq!((all.len(), all[0].hits.len()), (1, 2));
+    assert_eq!(all[0].fix, ["nft add table inet netwright"]);
 }
 
 /// What people decided is no fault, whoever carries it out.

@@ -14,8 +14,15 @@ use crate::question::{Answer, Asked, Question};
 use crate::routes::{Routed, look_up};
 
 pub(super) fn asks(look: Look<'_>) -> Vec<Question> {
-    let own = own(look).into_iter().map(|own| own.question);
-    own.chain(given(look).into_iter().map(|given| given.question)).collect()
+    let mut all: Vec<Question> = Vec::new();
+    for own in own(look) {
+        // One alone is asked for an echo elsewhere.
+        let is_asked = own.is_one_of_several && !is_of_link_alone(own.address);
+        all.extend(is_asked.then(|| own.echo()));
+        all.push(own.question);
+    }
+    all.extend(given(look).into_iter().map(|given| given.question));
+    all
 }
 
 pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
@@ -30,6 +37,14 @@ struct Own<'l> {
     link: &'l Link,
     family: Family,
     hits: Vec<String>,
+    /// Each gets some of the connections.
+    is_one_of_several: bool,
+}
+
+impl Own<'_> {
+    fn echo(&self) -> Question {
+        Question { from: None, asked: Asked::Echo { to: self.address } }
+    }
 }
 
 fn own(look: Look<'_>) -> Vec<Own<'_>> {
@@ -39,16 +54,22 @@ fn own(look: Look<'_>) -> Vec<Own<'_>> {
             containers(look).filter(|container| is_outbound(look.scene, container, family));
         let hits: Vec<String> = outbound.map(|container| container.id.clone()).collect();
         let [sample, ..] = samples(family);
-        let Routed::By { link, via: Some(address), .. } =
+        let Routed::By { link, route, .. } =
             look_up(&look.scene.host, None, sample, None, Some(0))
         else {
             continue;
         };
         // On other links nobody is asked.
-        if !hits.is_empty() && link.mac.is_some() {
+        if hits.is_empty() || link.mac.is_none() {
+            continue;
+        }
+        let is_one_of_several = 1 < route.hops.len();
+        // All of them are by this link.
+        for address in route.hops.iter().filter_map(|hop| hop.via) {
             let asked = Asked::WhoHas { address, link: link.name.clone() };
             let question = Question { from: None, asked };
-            all.push(Own { question, address, link, family, hits });
+            let hits = hits.clone();
+            all.push(Own { question, address, link, family, hits, is_one_of_several });
         }
     }
     all
@@ -56,8 +77,7 @@ fn own(look: Look<'_>) -> Vec<Own<'_>> {
 
 fn of_node(look: Look<'_>, own: Own<'_>) -> Option<Finding> {
     let (address, link) = (own.address, &own.link.name);
-    let echo = Question { from: None, asked: Asked::Echo { to: address } };
-    let echo = look.answers.to(&echo);
+    let echo = look.answers.to(&own.echo());
     let entries = &look.scene.host.neighbours;
     let has_failed = entries
         .iter()
@@ -97,7 +117,8 @@ fn of_node(look: Look<'_>, own: Own<'_>) -> Option<Finding> {
 
 fn silent(own: &Own<'_>) -> Finding {
     let (address, link) = (own.address, &own.link.name);
-    let says = format!("nobody answers for {address}, the router of this node on {link}");
+    let which = if own.is_one_of_several { "one of the routers" } else { "the router" };
+    let says = format!("nobody answers for {address}, {which} of this node on {link}");
     Finding::error("hop-silent", address.to_string(), says)
         .at(format!("link {link}"))
         .seen("neither a request for its hardware address was answered, nor an echo request")
@@ -247,6 +268,31 @@ mod tests {
         assert_eq!(told(&scene, answered(&[one])), [("neighbour-wrong", fix)]);
         assert_eq!(told(&scene, answered(&[other])), []);
         assert_eq!(told(&scene, silent()), [], "it need not answer requests");
+    }
+
+    /// Some connections go by the one that is there, and others by the one that is not.
+    #[test]
+    fn each_of_several_routers_is_asked() {
+        let mut scene = with_router();
+        let second = scene::NextHop { via: Some(ip("192.0.2.9")), link: Some(2) };
+        scene.host.routes[0].hops.push(second);
+        let answers = Answers::default();
+        let asked = asks(Look { scene: &scene, answers: &answers, only: None, to: None });
+        let gone = who(None, "192.0.2.9", "up0");
+        let echo = Question { from: None, asked: Asked::Echo { to: ip("192.0.2.9") } };
+        assert!(asked.contains(&gone) && asked.contains(&echo), "{asked:?}");
+        let silent = Answer::Silent { hops: Vec::new() };
+        let all = vec![
+            (who(None, "192.0.2.1", "up0"), owners(&["02:00:00:00:00:21"])),
+            (gone, owners(&[])),
+            (echo, silent),
+        ];
+        let look = |answers| Look { scene: &scene, answers, only: None, to: None };
+        let answers = Answers { all };
+        let found = judge(look(&answers));
+        assert_eq!(found.len(), 1);
+        let says = "nobody answers for 192.0.2.9, one of the routers of this node on up0";
+        assert_eq!((found[0].id, found[0].says.as_str()), ("hop-silent", says));
     }
 
     /// A node with many containers does not ask on its links; the kernel has.

@@ -4,14 +4,15 @@
 use std::net::{IpAddr, SocketAddr};
 
 use scene::filter::Hook;
-use scene::{Container, Port, Transport};
+use scene::{Container, Part, Port, Transport};
 
+use super::super::filters::denied::is_denied;
 use super::super::inside::speaks;
 use super::super::{asks_links, containers, is_outbound};
 use super::samples;
 use crate::Look;
 use crate::filter::{Carries, End, Layer, Packet, walk};
-use crate::finding::{Family, Finding, WayKind};
+use crate::finding::{Family, Finding, Severity, WayKind};
 use crate::path::{Outcome, Site, Trip, address_of, follow_filters, loopback};
 use crate::question::{Answer, Asked, Hop, Question};
 use crate::routes::{Routed, look_up};
@@ -190,21 +191,27 @@ fn gateway(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let link = site.attachment.ifname.clone();
     let who = Question { from: id.clone(), asked: Asked::WhoHas { address: gateway, link } };
     let echo = Question { from: id, asked: Asked::Echo { to: gateway } };
-    let seen = match look.answers.to(&who) {
+    let (severity, seen) = match look.answers.to(&who) {
         Some(Answer::Owners { macs }) if macs.is_empty() => {
-            format!("nobody answered for {gateway} on {}", site.attachment.ifname)
+            let seen = format!("nobody answered for {gateway} on {}", site.attachment.ifname);
+            (Severity::Error, seen)
         }
         _ => {
             let lost = look.answers.to(&echo).and_then(lost)?;
             if !takes_echo(look, site, gateway) {
                 return None;
             }
-            format!("an echo request to {gateway} {lost}")
+            // Such a filter may drop echo requests and let all else pass.
+            let places = [None, Some(site.container.id.as_str())];
+            let is_certain = places.iter().all(|of| !look.scene.lacks(Part::Unjudged, *of));
+            let severity = if is_certain { Severity::Error } else { Severity::Unknown };
+            (severity, format!("an echo request to {gateway} {lost}"))
         }
     };
     let called = site.container.called();
     let says = format!("the gateway {gateway} does not answer {called}");
-    let finding = Finding::error("gateway-silent", format!("{called}: {gateway}"), says)
+    let finding = Finding::error("gateway-silent", format!("{called}: {gateway}"), says);
+    let finding = Finding { severity, ..finding }
         .seen(seen)
         .hits(site.container.id.clone())
         .fix(format!("netwright repair {}", site.container.id));
@@ -237,6 +244,9 @@ fn beyond(look: Look<'_>, container: &Container, family: Family) -> Vec<Finding>
         let of = |from: Option<String>| look.answers.to(&Question { from, asked: asked.clone() });
         let own = of(Some(container.id.clone()));
         let node = of(None);
+        if own.is_some_and(|own| is_denied(look, container, &asked, own)) {
+            continue;
+        }
         let node_reaches = matches!(node, Some(Answer::Reached { .. } | Answer::Refused));
         let lost = match (own, node) {
             (Some(Answer::Refused), Some(Answer::Reached { .. })) => {

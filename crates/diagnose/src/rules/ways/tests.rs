@@ -176,7 +176,15 @@ fn probes_that_are_lost_are_symptoms() {
     // A firewall that takes nothing from containers is usual.
     let input = base("input", Hook::Input, 0, vec![filter_rule(&[drop()])]);
     let closed = with(scene.clone(), table(Kin::Inet, "own", vec![input]));
-    assert_eq!(found_with(&closed, vec![(gateway, silent())]), []);
+    assert_eq!(found_with(&closed, vec![(gateway.clone(), silent())]), []);
+    // And so may one be that nobody can judge here.
+    let mut hidden = scene.clone();
+    let reason = "ebtables sees packets of bridge at forward, and is not looked at".to_owned();
+    hidden.holes = vec![scene::Hole { part: Part::Unjudged, container: None, reason }];
+    assert_eq!(
+        found_with(&hidden, vec![(gateway, silent())])[0].severity,
+        crate::finding::Severity::Unknown
+    );
 
     let port = question(None, Asked::Connect { to: "192.0.2.2:8080".parse().unwrap() });
     assert_eq!(found_with(&scene, vec![(port, silent())])[0].id, "port-silent");

@@ -30,6 +30,8 @@ const TC_ACT_STOLEN: u32 = 4;
 /// `linux include/uapi/linux/tc_act/tc_gact.h`.
 const TCA_GACT_PARMS: u16 = 2;
 const TCA_GACT_PROB: u16 = 3;
+/// Filters that compare bytes of the packet, and do what their actions say.
+const KNOWN: [&str; 5] = ["basic", "flower", "fw", "matchall", "u32"];
 /// Size of `struct tc_u32_sel` without keys, and of `struct tc_u32_key`.
 const SEL_HEADER: usize = 16;
 const KEY: usize = 16;
@@ -71,6 +73,9 @@ pub struct FilterInfo {
     /// The link it sends packets to, if that is its first action; 0 if that link is gone, and the
     /// packets with it.
     pub redirects_to: Option<u32>,
+    /// Whether a program of BPF decides, or it is of a kind that this code does not know: then it may
+    /// drop anything.
+    pub opaque: bool,
 }
 
 impl Redirect {
@@ -143,10 +148,12 @@ impl FilterInfo {
             ("bpf", Some(options)) => options.find(TCA_BPF_ACT),
             _ => None,
         };
+        let opaque = !KNOWN.contains(&kind.as_str())
+            || actions.as_ref().and_then(kind_of_first).is_some_and(|action| action == "bpf");
         let is_sender = matches!(kind.as_str(), "u32" | "matchall");
         let redirects_to = actions.filter(|_| is_sender).and_then(|found| redirect_of(&found));
         let drops = actions.is_some_and(|actions| is_drop(&actions) == Some(true));
-        Some(Self { preference, kind, protocol, takes_all, drops, redirects_to })
+        Some(Self { preference, kind, protocol, takes_all, drops, redirects_to, opaque })
     }
 }
 
@@ -154,6 +161,11 @@ impl FilterInfo {
 fn is_unconditional(sel: &[u8]) -> bool {
     let keys = usize::from(sel.get(2).copied().unwrap_or(u8::MAX));
     (0..keys).all(|key| wire::u32_at(sel, SEL_HEADER + key * KEY) == Some(0))
+}
+
+/// Returns what the first of several actions is: `gact`, `mirred`, …
+fn kind_of_first(actions: &Attribute<'_>) -> Option<String> {
+    Some(actions.nested().next()?.find(TCA_ACT_KIND)?.text())
 }
 
 /// Says whether the first of several actions drops what it is given, and not by chance.
@@ -182,4 +194,37 @@ fn redirect_of(actions: &Attribute<'_>) -> Option<u32> {
 /// Writes a request for all filters of a parent.
 pub(crate) fn encode_dump(writer: &mut Writer, ifindex: u32, parent: TcHandle) {
     writer.raw(&header(ifindex, TcHandle::UNSPECIFIED, parent, 0));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::messages;
+
+    /// A filter as the kernel describes it, without what it compares with.
+    fn read(kind: &str, action: Option<(u16, &str)>) -> FilterInfo {
+        let mut writer = Writer::new();
+        writer.message(RTM_NEWTFILTER, 0, 1, |writer| {
+            writer.raw(&header(2, TcHandle(1), TcHandle::INGRESS_FILTERS, 5 << 16 | 0x0300));
+            writer.put_text(TCA_KIND, kind);
+            writer.nest_plain(TCA_OPTIONS, |writer| {
+                if let Some((place, name)) = action {
+                    writer.nest_plain(place, |writer| {
+                        writer.nest_plain(1, |writer| writer.put_text(TCA_ACT_KIND, name));
+                    });
+                }
+            });
+        });
+        messages(writer.bytes()).find_map(|message| FilterInfo::decode(&message)).unwrap()
+    }
+
+    #[test]
+    fn a_program_or_an_unknown_kind_may_do_anything() {
+        let opaque = |kind, action| read(kind, action).opaque;
+        assert!(!opaque("matchall", None));
+        assert!(!opaque("flower", Some((TCA_FLOWER_ACT, "mirred"))));
+        assert!(opaque("matchall", Some((TCA_MATCHALL_ACT, "bpf"))));
+        assert!(opaque("bpf", None));
+        assert!(opaque("cgroup", None));
+    }
 }

@@ -40,6 +40,8 @@ pub(super) fn settings_of(
         if is_node {
             put("ipv6", "proxy_ndp", ipv6.proxy_ndp);
             put("ipv6", "force_forwarding", ipv6.force_forwarding);
+        } else {
+            put("ipv6", "hop_limit", ipv6.hop_limit);
         }
     }
 }
@@ -64,6 +66,8 @@ pub(super) fn to_link(link: KernelLink, addresses: Vec<Address>) -> Link {
         no_arp: link.no_arp(),
         stp: link.bridge.is_some_and(|bridge| bridge.stp),
         vlan_filtering: link.bridge.is_some_and(|bridge| bridge.vlan_filtering),
+        shows_ipv4: link.bridge.is_some_and(|bridge| bridge.shows_ipv4),
+        shows_ipv6: link.bridge.is_some_and(|bridge| bridge.shows_ipv6),
         vrf_table: link.vrf_table,
         vlan: link.vlan.map(|vlan| vlan.id),
         vlans: Vec::new(),
@@ -71,6 +75,7 @@ pub(super) fn to_link(link: KernelLink, addresses: Vec<Address>) -> Link {
         ipvlan: link.ipvlan_mode.zip(link.ipvlan_reach).map(ipvlan),
         losses: Vec::new(),
         rate: None,
+        delay_ms: 0,
         peers: None,
         remote: link.vxlan.as_ref().and_then(|vxlan| vxlan.group),
         tx_checksums: None,

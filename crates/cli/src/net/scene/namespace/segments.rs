@@ -6,11 +6,17 @@ use kernel::route::{BridgeVlan, FilterInfo, QdiscInfo, QdiscKind, RouteSocket, T
 use kernel::wireguard;
 use scene::{Link, Loss, Part, Peer, PortVlan, Rate};
 
-use super::Read;
+use super::{Read, told};
 
 /// Of so many links the filters of traffic control are read, and of so many tunnels the settings.
 const FILTERED: usize = 2_000;
 const TUNNELS: usize = 64;
+
+/// How many links are named whose filters are not known.
+const NAMED: usize = 8;
+
+/// The number of a link that is gone, to which a filter sends packets.
+const GONE: u32 = 0;
 
 /// Every EtherType (`linux include/uapi/linux/if_ether.h` ETH_P_ALL).
 const ETH_P_ALL: u16 = 3;
@@ -48,7 +54,8 @@ impl Read {
     fn losses(&mut self, socket: &mut RouteSocket) {
         let found = self.or_hole(Part::OtherFilters, socket.qdiscs());
         self.note_cut(Part::OtherFilters, "queueing disciplines", socket);
-        let mut filtered = 0;
+        let mut read = 0;
+        let (mut unread, mut opaque) = (Vec::new(), Vec::new());
         for discipline in found {
             let index = discipline.qdisc.ifindex;
             let mut losses: Vec<Loss> = of_discipline(&discipline).into_iter().collect();
@@ -59,23 +66,54 @@ impl Read {
                 }
                 _ => &[],
             };
-            if !hooks.is_empty() {
-                filtered += 1;
-            }
-            for (hook, leaving) in hooks.iter().filter(|_| filtered <= FILTERED) {
-                let filters = self.or_hole(Part::OtherFilters, socket.filters(index, *hook));
-                self.note_cut(Part::OtherFilters, "filters of a link", socket);
-                losses.extend(of_filters(&filters, *leaving));
+            let name = self.called(index);
+            if !hooks.is_empty() && FILTERED <= read {
+                unread.push(name);
+            } else if !hooks.is_empty() {
+                read += 1;
+                for (hook, leaving) in hooks {
+                    let side = if *leaving { "egress" } else { "ingress" };
+                    let place = format!("{side} of {name}");
+                    let filters = socket.filters(index, *hook).unwrap_or_else(|error| {
+                        let why = told(&error);
+                        self.hole(Part::OtherFilters, format!("filters at {place}: {why}"));
+                        Vec::new()
+                    });
+                    self.note_cut(Part::OtherFilters, &format!("filters at {place}"), socket);
+                    losses.extend(of_filters(&filters, *leaving));
+                    opaque.extend(filters.iter().any(|one| one.opaque).then_some(place));
+                }
             }
             if let Some(link) = link_of(&mut self.namespace.links, index) {
                 link.losses.extend(losses);
                 link.rate = link.rate.or_else(|| rate(&discipline));
+                link.delay_ms = link.delay_ms.max(delay_ms(&discipline));
             }
         }
-        if FILTERED < filtered {
-            let what = "the filters of the others were not read";
-            self.hole(Part::OtherFilters, format!("traffic control has {filtered} links: {what}"));
+        if !unread.is_empty() {
+            let names = some_of(&unread);
+            self.hole(Part::OtherFilters, format!("the filters of {names} were not read"));
         }
+        if !opaque.is_empty() {
+            let places = some_of(&opaque);
+            let what = "a program of BPF, or a filter of an unknown kind, of traffic control";
+            self.hole(Part::Unjudged, format!("{what} sees packets at {places}"));
+        }
+    }
+
+    /// Returns the name of a link.
+    fn called(&mut self, index: u32) -> String {
+        let link = link_of(&mut self.namespace.links, index);
+        link.map_or_else(|| format!("link {index}"), |link| link.name.clone())
+    }
+}
+
+/// Names the first of several, and says how many more there are.
+fn some_of(all: &[String]) -> String {
+    let named = all[..all.len().min(NAMED)].join(", ");
+    match all.len().saturating_sub(NAMED) {
+        0 => named,
+        more => format!("{named} and {more} more"),
     }
 }
 
@@ -122,13 +160,21 @@ fn rate(found: &QdiscInfo) -> Option<Rate> {
     }
 }
 
+/// Returns how long all that a link sends is held.
+fn delay_ms(found: &QdiscInfo) -> u32 {
+    match found.qdisc.parent {
+        TcHandle::ROOT => u32::try_from(found.delay.as_millis()).unwrap_or(u32::MAX),
+        _ => 0,
+    }
+}
+
 /// Returns a part of 2^32 as one of a thousand; `None` if it is nothing.
 fn per_mille(part: u32) -> Option<u16> {
     let rounded = (u64::from(part) * 1000 + (1 << 31)) >> 32;
     (part != 0).then(|| u16::try_from(rounded).unwrap_or(1000).max(1))
 }
 
-/// What the filters of a hook drop, which are asked in this order.
+/// What the filters of a hook drop, or send to a link that is gone. They are asked in this order.
 fn of_filters(filters: &[FilterInfo], leaving: bool) -> Vec<Loss> {
     let loss = |(place, filter): (usize, &FilterInfo)| Loss {
         kind: filter.kind.clone(),
@@ -138,12 +184,21 @@ fn of_filters(filters: &[FilterInfo], leaving: bool) -> Vec<Loss> {
         protocol: (filter.protocol != ETH_P_ALL).then_some(filter.protocol),
         per_mille: (place == 0 && filter.takes_all).then_some(1000),
     };
-    filters.iter().enumerate().filter(|(_, filter)| filter.drops).map(loss).collect()
+    let loses = |filter: &FilterInfo| filter.drops || filter.redirects_to == Some(GONE);
+    filters.iter().enumerate().filter(|(_, filter)| loses(filter)).map(loss).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_many_links_some_are_named() {
+        let names = |count: usize| (0..count).map(|n| format!("d{n}")).collect::<Vec<_>>();
+        assert_eq!(some_of(&names(2)), "d0, d1");
+        assert_eq!(some_of(&names(NAMED)), "d0, d1, d2, d3, d4, d5, d6, d7");
+        assert_eq!(some_of(&names(10)), "d0, d1, d2, d3, d4, d5, d6, d7 and 2 more");
+    }
 
     #[test]
     fn parts_are_told_of_a_thousand() {

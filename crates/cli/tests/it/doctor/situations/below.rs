@@ -30,6 +30,15 @@ pub(super) const BELOW: &[Situation] = &[
         mends: Act::Sh("tc qdisc del dev {p1} root 2>/dev/null || true"),
     },
     Situation {
+        number: 53,
+        is: "netem holds what is for a container for longer than anybody waits",
+        breaks: Act::Sh("tc qdisc add dev {p1} root netem delay 5s"),
+        fails: Fails::Ways(ALL),
+        finds: Finds::First("queue-delays", "{p1}"),
+        fix: Fix::Mends,
+        mends: Act::Sh("tc qdisc del dev {p1} root 2>/dev/null || true"),
+    },
+    Situation {
         number: 50,
         is: "a filter of traffic control drops what a container sends",
         breaks: Act::Sh(

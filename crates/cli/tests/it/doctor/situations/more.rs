@@ -106,4 +106,55 @@ pub(super) const MORE: &[Situation] = &[
         fix: Fix::Mends,
         mends: Act::Sh("ip -n c1 link set eth0 arp on"),
     },
+    Situation {
+        number: 11,
+        is: "what Calico refuses for Services covers the containers' range",
+        breaks: Act::Sh(
+            "iptables-nft -N cali-cidr-block; \
+             iptables-nft -A cali-cidr-block -d 10.80.0.0/12 -j REJECT; \
+             iptables-nft -I FORWARD -j cali-cidr-block",
+        ),
+        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: Finds::First("forward-dropped", "ip filter/cali-cidr-block rule 1"),
+        fix: Fix::Mends,
+        mends: Act::Sh("nft delete table ip filter"),
+    },
+    Situation {
+        number: 12,
+        is: "somebody put the uplink into a bridge",
+        breaks: Act::Sh(
+            "ip link add br9 type bridge; ip link set br9 up; ip link set up0 master br9",
+        ),
+        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: Finds::First("uplink-enslaved", "up0"),
+        fix: Fix::Mends,
+        mends: Act::Sh("ip link set up0 nomaster; ip link del br9"),
+    },
+    Situation {
+        number: 13,
+        is: "the node has the container's address on its bridge",
+        breaks: Act::Sh("ip addr add {a1}/24 dev cni0"),
+        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::FromNode]),
+        finds: Finds::First("address-duplicate", "{a1}"),
+        fix: Fix::Mends,
+        mends: Act::Sh("ip addr del {a1}/24 dev cni0 2>/dev/null || true"),
+    },
+    Situation {
+        number: 14,
+        is: "loopback of a container has lost its address",
+        breaks: Act::Sh("ip -n c1 addr del 127.0.0.1/8 dev lo"),
+        fails: Fails::Ways(&[Way::Inside]),
+        finds: Finds::First("loopback-down", "c1"),
+        fix: Fix::Mends,
+        mends: Act::Sh("ip -n c1 addr replace 127.0.0.1/8 dev lo"),
+    },
+    Situation {
+        number: 15,
+        is: "packets of a container end at the node",
+        breaks: Act::Sh("ip netns exec c1 sysctl -qw net.ipv4.ip_default_ttl=1"),
+        fails: Fails::Ways(&[Way::Out4, Way::Names]),
+        finds: Finds::First("hops-too-few", "c1: net.ipv4.ip_default_ttl"),
+        fix: Fix::Mends,
+        mends: Act::Sh("ip netns exec c1 sysctl -qw net.ipv4.ip_default_ttl=64"),
+    },
 ];

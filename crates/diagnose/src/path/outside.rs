@@ -1,0 +1,98 @@
+//! A container's packet to an address that is none of its network's, and the answer.
+
+use std::net::IpAddr;
+
+use scene::filter::Hook;
+
+use super::steps::{Halt, Tracer};
+use super::{Joint, Passed, Site, address_of, apart};
+use crate::filter::{Carries, Holds, Packet};
+
+pub(super) fn outside<'s>(
+    tracer: &mut Tracer<'s>,
+    from: &'s Site<'s>,
+    to: IpAddr,
+    with: Carries,
+) -> Result<Passed<'s>, Halt<'s>> {
+    if from.joint != Joint::Pair {
+        return apart::beyond(tracer, from, to, with);
+    }
+    let sent = Packet { macs: from.macs_out(), ..Packet::first(from.address, to, with) };
+    let via = tracer.route_inside(from, to)?;
+    let scene = tracer.scene;
+    let is_own = |address: IpAddr| scene.host.owner_of(address).is_some();
+    if is_own(to) && via.is_none_or(is_own) {
+        return to_node(tracer, from, &sent);
+    }
+    if !is_own(via.ok_or(Halt::Unknown)?) {
+        return apart::by_bridge(tracer, from, &sent);
+    }
+    let packet = tracer.leave(from, &sent)?;
+    let packet = tracer.up(from, &packet)?;
+    let mut entered = tracer.enter(from.seen_by, &packet)?;
+    let is_service = entered.destination.is_some();
+    if is_service {
+        // Whoever serves it answers, and the answer gets the service's address.
+        entered.packet.answers_as = Some(to);
+    }
+    let out = tracer.route_out(&entered.packet)?;
+    // The answer of one who is on the same bridge need not come by the node.
+    if is_service && out.index == from.seen_by.index {
+        return Err(Halt::Unknown);
+    }
+    let left = tracer.forward(&entered.packet, tracer.seen_as(from.seen_by), &out.name)?;
+    tracer.device(Hook::Egress, &left.packet.between(None, Some(&out.name)))?;
+    let passed = Passed { out: Some(out), source: left.source, untracked: entered.untracked };
+
+    tracer.back = true;
+    let mut answer = left.packet.answer();
+    let address = address_of(out, to.is_ipv4());
+    let answer = match (left.source, address) {
+        (Holds::No, _) => Some(answer),
+        (Holds::Yes, Some(address)) => {
+            answer.destination = address;
+            answer.answers_to = Some(from.address);
+            Some(answer)
+        }
+        _ => None,
+    };
+    let answer = match answer {
+        Some(answer) => {
+            tracer.device(Hook::Ingress, &answer.between(Some(&out.name), None))?;
+            tracer.enter(out, &answer)?.packet
+        }
+        // It is not known by which address it comes back, so what is done before its translation is
+        // not known either.
+        None => {
+            tracer.unsure = true;
+            left.packet.answer().between(Some(&out.name), None)
+        }
+    };
+    if answer.destination != from.address {
+        return Err(Halt::Unknown);
+    }
+    tracer.route_to(from, &answer)?;
+    let answer = tracer.forward(&answer, tracer.seen_as(out), &from.seen_by.name)?.packet;
+    // It has the service's port again, too.
+    let answer = Packet { carries: sent.answer().carries, ..answer };
+    let answer = tracer.down(from, &answer)?;
+    tracer.into(from, &answer)?;
+    Ok(passed)
+}
+
+/// Takes a packet to a program of the node, and its answer to the container.
+fn to_node<'s>(
+    tracer: &mut Tracer<'s>,
+    from: &'s Site<'s>,
+    sent: &Packet,
+) -> Result<Passed<'s>, Halt<'s>> {
+    if !from.is_the_nodes() {
+        return Err(Halt::Unknown);
+    }
+    let packet = tracer.leave(from, sent)?;
+    tracer.reach_node(from, &packet)?;
+    tracer.back = true;
+    let answer = tracer.of_node(from, &packet.answer())?;
+    tracer.into(from, &answer)?;
+    Ok(Passed { out: None, source: Holds::No, untracked: None })
+}

@@ -1,0 +1,160 @@
+//! What network policy denies: people decided it, so it is no fault, and whoever looks for the
+//! reason is told.
+
+use std::net::IpAddr;
+
+use scene::{Container, Scene, Transport};
+
+use super::super::{Rule, containers, family_of};
+use super::{caught, proved};
+use crate::Look;
+use crate::filter::{Carries, Port};
+use crate::finding::Finding;
+use crate::path::{Site, Trip, carries};
+use crate::question::{Answer, Asked};
+use crate::whose;
+
+pub(in crate::rules) const RULE: Rule = Rule {
+    judges: "what network policy denies",
+    ids: &[crate::rules::DENIED],
+    judge,
+    ..Rule::NONE
+};
+
+fn judge(look: Look<'_>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for container in containers(look) {
+        for (asked, answer) in look.answers.from(Some(&container.id)) {
+            let (whom, what) = match asked {
+                Asked::Name { server } => (server.to_string(), ", which it asks for names"),
+                Asked::Connect { to } => (to.to_string(), ""),
+                _ => continue,
+            };
+            if is_denied(look, container, asked, answer) {
+                let called = container.called();
+                let says = format!("network policy keeps {called} from {whom}{what}");
+                let object = format!("{}: {whom}", container.id);
+                let finding = Finding::warning(crate::rules::DENIED, object, says)
+                    .seen("a rule that carries out policy drops the packets")
+                    .hits(container.id.clone())
+                    .fix("if that is not meant, change the policy: netwright policy drops names it");
+                found.push(finding);
+            }
+        }
+    }
+    found
+}
+
+/// Says whether network policy keeps a container from what it asked for, and was not answered: the
+/// question ended at a rule that carries out policy, or such a rule surely stops it.
+pub(in crate::rules) fn is_denied(
+    look: Look<'_>,
+    container: &Container,
+    asked: &Asked,
+    answer: &Answer,
+) -> bool {
+    let (to, with) = match asked {
+        Asked::Name { server } => (*server, carries(Transport::Udp, Port::Is(53))),
+        Asked::Connect { to } => (to.ip(), carries(Transport::Tcp, Port::Is(to.port()))),
+        _ => return false,
+    };
+    match answer {
+        Answer::Silent { hops } | Answer::Unreachable { hops, .. } => {
+            let ended = hops.iter().rev().find_map(|hop| proved::dropped_at(look, hop));
+            let is_policy =
+                ended.is_some_and(|(hop, place, _)| whose::is_policy(&place, hop.back, look.scene));
+            is_policy || is_stopped(look.scene, container, to, with)
+        }
+        Answer::Refused => is_stopped(look.scene, container, to, with),
+        _ => false,
+    }
+}
+
+/// Says whether policy surely stops a packet of a container, or the answer.
+fn is_stopped(scene: &Scene, container: &Container, to: IpAddr, with: Carries) -> bool {
+    let ends = |trip: &Trip<'_>| {
+        caught(scene, trip).iter().any(|one| whose::is_policy(&one.place, one.back, scene))
+    };
+    let family = family_of(to);
+    Site::every(scene, container, family).any(|from| {
+        ends(&Trip::Outside { from: &from, to, with }) || {
+            let others = scene.containers.iter().filter(|other| {
+                let mut own = other.attachments.iter().flat_map(|one| &one.addresses);
+                own.any(|net| net.addr() == to)
+            });
+            let mut sites = others.flat_map(|other| Site::every(scene, other, family));
+            sites.any(|other| ends(&Trip::Between { from: &from, to: &other, with }))
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::filter::samples::{base, drop, rule, source, table};
+    use crate::path::samples::{ip, node, with};
+    use crate::question::{Answers, Hop, Question};
+    use crate::rules::{names, ways};
+    use scene::filter::{Family as Kin, Hook};
+
+    fn asked(asked: Asked) -> Question {
+        Question { from: Some("c2".to_owned()), asked }
+    }
+
+    fn silent() -> Answer {
+        Answer::Silent { hops: Vec::new() }
+    }
+
+    /// IDs of all that is said of filters, names and ways.
+    fn told(scene: &Scene, all: Vec<(Question, Answer)>) -> Vec<&'static str> {
+        let answers = Answers { all };
+        let to = Some("198.51.100.1:443".parse().unwrap());
+        let look = Look { scene, answers: &answers, only: None, to };
+        let rules = [RULE, super::super::RULE, names::RULE, ways::SILENT];
+        rules.iter().flat_map(|rule| rule.findings(look)).map(|one| one.id).collect()
+    }
+
+    /// Names and a connection that nobody answers.
+    fn questions() -> Vec<(Question, Answer)> {
+        let name = asked(Asked::Name { server: ip("198.51.100.53") });
+        let port = asked(Asked::Connect { to: "198.51.100.1:443".parse().unwrap() });
+        vec![(name, silent()), (port, silent())]
+    }
+
+    #[test]
+    fn what_our_policy_denies_is_told_as_that() {
+        assert_eq!(told(&node(), questions()), ["nameserver-silent", "outside-silent"]);
+        let egress = base("egress", Hook::Forward, 5, vec![rule(&[source("10.88.0.2"), drop()])]);
+        let mut denied = with(node(), table(Kin::Inet, "netwright-policy", vec![egress]));
+        denied.containers[0].attachments[0].ports.clear();
+        assert_eq!(told(&denied, questions()), ["policy-denies", "policy-denies"]);
+        let answers = Answers { all: questions() };
+        let look = Look { scene: &denied, answers: &answers, only: None, to: None };
+        assert_eq!(
+            judge(look)[0].says,
+            "network policy keeps c2 from 198.51.100.53, which it asks for names"
+        );
+        // Another program's rule, which carries out no policy.
+        denied.host.filter.tables[0].name = "own".to_owned();
+        let ids = told(&denied, questions());
+        assert!(ids.contains(&"forward-dropped") && ids.contains(&"nameserver-silent"), "{ids:?}");
+        assert!(!ids.contains(&"policy-denies"), "{ids:?}");
+    }
+
+    /// The way is not known: the trace of the probe tells it.
+    #[test]
+    fn a_probe_that_ended_at_a_policy() {
+        let deny = crate::filter::samples::chain("deny-out", vec![rule(&[drop()])]);
+        let scene = with(node(), table(Kin::Inet, "netwright-policy", vec![deny]));
+        let hop = Hop {
+            container: None,
+            link: Some("cni0".to_owned()),
+            dropped: Some(("nft_do_chain".to_owned(), "NETFILTER_DROP".to_owned())),
+            rule: Some(("inet netwright-policy".to_owned(), "deny-out".to_owned(), 7)),
+            back: false,
+        };
+        let name = asked(Asked::Name { server: ip("198.51.100.53") });
+        let ended = vec![(name, Answer::Silent { hops: vec![hop] })];
+        assert_eq!(told(&scene, ended), ["policy-denies"]);
+    }
+}
