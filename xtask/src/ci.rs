@@ -88,6 +88,9 @@ const CLIPPY: Step = ("clippy", |extent| match extent {
 });
 const DOCS: Step = ("docs", docs);
 const DOCTESTS: Step = ("doctests", |extent| {
+    if extent == Extent::EveryChange {
+        return Ok(only_full("doctests::examples"));
+    }
     wait_for_both();
     suite::doctests(extent)
 });
@@ -101,7 +104,7 @@ const BOOK: Step = ("book", book::check);
 ///
 /// In every run the tests and the virtual machine are side by side: the tests wait for half of their
 /// time and tolerate being slow. The machine uses one and a half processors, and goes first ([`vm`]).
-/// Doctests take the rest once both have begun ([`begun`]). Clippy has compiled the tests.
+/// Clippy has compiled the tests. What shall begin once both have waits for that ([`begun`]).
 ///
 /// A full run has an hour of tests that leave no processor idle. An emulated machine beside them
 /// gets so little that it seems to be dead, so it comes after them.
@@ -300,13 +303,19 @@ pub(crate) fn clippy() -> Result<Report, String> {
     Ok(Report::check(String::new()))
 }
 
+/// Tells that a step is part of a full run alone. The examples of the crates' documentation took two
+/// minutes of a processor to compile.
+fn only_full(name: &str) -> Report {
+    let (name, reason) = (name.to_owned(), "only with --full".to_owned());
+    println!("    SKIP {name}: {reason}");
+    Report { passed: 1, skips: vec![Skip { name, reason }], ..Report::default() }
+}
+
 /// For what clippy has checked: the same target and flags. In a run without that, checking the
 /// dependencies alone would take a minute of both processors.
 fn docs(extent: Extent) -> Result<Report, String> {
     if extent == Extent::EveryChange {
-        let (name, reason) = ("docs::rustdoc".to_owned(), "only with --full".to_owned());
-        println!("    SKIP {name}: {reason}");
-        return Ok(Report { passed: 1, skips: vec![Skip { name, reason }], ..Report::default() });
+        return Ok(only_full("docs::rustdoc"));
     }
     let line = "nice -n 5 cargo doc --workspace --no-deps --document-private-items --locked";
     let program = Linked::prepare()?.program(line).deadline(LINT_DEADLINE);

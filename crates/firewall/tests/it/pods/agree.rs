@@ -167,7 +167,7 @@ fn packets_meet_what_the_evaluator_says() {
 /// An older kernel, whose connection tracking knows SCTP.
 #[test]
 fn vm_packets_meet_what_the_evaluator_says_there_too() {
-    testkit::require!("root", "configured-machine");
+    testkit::require!("root", "full", "configured-machine");
     println!("{}", compare_clusters("podsvm", 24, FEW));
 }
 

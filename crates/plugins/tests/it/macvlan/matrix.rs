@@ -17,4 +17,4 @@ const SUBJECT: Subject = Subject {
     },
     unready: Some(|_, _| json!({ "master": "missing" })),
 };
-matrix::tests!(SUBJECT);
+matrix::tests!(SUBJECT, modules: full);

@@ -36,4 +36,4 @@ const SUBJECT: Subject = Subject {
         json!({ "bridge": "missing", "socket_file": socket })
     }),
 };
-matrix::tests!(SUBJECT);
+matrix::tests!(SUBJECT, modules: full);

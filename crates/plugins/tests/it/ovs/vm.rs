@@ -148,7 +148,7 @@ fn vm_a_port_of_the_kernels_datapath_outlives_its_switch() {
 /// The kernel applies the rates in the database.
 #[test]
 fn vm_rates_are_the_kernels() {
-    require_switch!("openvswitch");
+    require_switch!("openvswitch", "full");
     let node = Node::new("ovs-kernel-rates");
     let ovs = switch(&node);
     let (c1, c2) = (node.container("c1"), node.container("c2"));

@@ -29,4 +29,4 @@ const SUBJECT: Subject = Subject {
         json!({ "backend": "iptables" })
     }),
 };
-matrix::tests!(SUBJECT);
+matrix::tests!(SUBJECT, modules: full);
