@@ -7,8 +7,14 @@ use serde::{Deserialize, Serialize};
 /// No store moves on by more than this between two answers that a process hears: it would take
 /// hours of ten thousand changes a second, and a node asks every ten seconds. A backup that is
 /// restored with a higher revision is usually put ahead by ten times as much (`etcdutl snapshot
-/// restore --bump-revision 1000000000`, as etcd's documentation has it).
+/// restore --bump-revision 1000000000`, as etcd's documentation has it). If a store does move on
+/// that far, while a process is suspended for days, its node compares what it has once.
 const LEAP: u64 = 100_000_000;
+
+/// A position beyond this is a time and not a count: ten thousand changes a second reach it after
+/// three thousand years, and microseconds since 1970 are more. Some API servers keep their records
+/// in a database whose versions are times, which move on by more than [`LEAP`] in an instant.
+const LAST_COUNT: u64 = 1_000_000_000_000_000;
 
 /// A store's position.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,7 +67,9 @@ impl Moments {
         };
         let other =
             !answer.store.is_empty() && !newest.store.is_empty() && answer.store != newest.store;
-        let leapt = has_heard && newest.revision.saturating_add(LEAP) < answer.revision;
+        let leapt = has_heard
+            && answer.revision <= LAST_COUNT
+            && newest.revision.saturating_add(LEAP) < answer.revision;
         if other || leapt || answer.revision < begun.1 {
             inner.newest = Some(answer);
             inner.went_back += 1;
@@ -149,5 +157,17 @@ mod tests {
         assert_eq!(moments.went_back(), 0);
         moments.heard(moments.begin(), moment("a", 7 + 2 * LEAP));
         assert_eq!(moments.went_back(), 1);
+    }
+
+    /// Microseconds since 1970. A node of such a store would never be given a block.
+    #[test]
+    fn a_revision_that_is_a_time_does_not_leap() {
+        let (moments, now) = (Moments::default(), 1_795_000_000_000_000);
+        for revision in [now, now + 6 * LEAP, u64::MAX] {
+            moments.heard(moments.begin(), moment("", revision));
+        }
+        assert_eq!(moments.went_back(), 0);
+        moments.heard(moments.begin(), moment("", now));
+        assert_eq!(moments.went_back(), 1, "a time may go back too");
     }
 }
