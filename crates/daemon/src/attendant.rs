@@ -33,6 +33,8 @@ const MOST: usize = 64;
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a client has to read the answer, which may have megabytes.
 const TIMEOUT_OF_ANSWER: Duration = Duration::from_secs(10);
+/// How many bytes the answers that clients have not read may have together: four of the longest.
+const MOST_UNREAD: usize = 64 << 20;
 
 /// Returns the folder of the status sockets.
 pub(crate) fn folder(roots: &Roots) -> PathBuf {
@@ -191,6 +193,7 @@ fn attend(
             // Who has asked is answered, however late it is.
             !(is_ready && go_on(talk, &*duties.answer)) && now < talk.until
         });
+        make_room(&mut talks, MOST_UNREAD);
         if let (Some(listener), Some(true)) = (&listener, is_ready.get(2))
             && let Ok((stream, _)) = listener.socket.accept()
             && stream.set_nonblocking(true).is_ok()
@@ -230,6 +233,28 @@ impl Turn {
             Turn::Reads { .. } => PollFlags::OUT,
         }
     }
+
+    /// Returns how many bytes are kept for the client.
+    fn keeps(&self) -> usize {
+        match self {
+            Turn::Asks(_) => 0,
+            Turn::Reads { answer, .. } => answer.len(),
+        }
+    }
+}
+
+/// Sends clients away that do not read, the oldest first, until their answers have at most so many
+/// bytes.
+fn make_room(talks: &mut Vec<Talk>, most: usize) {
+    let mut kept: usize = talks.iter().map(|talk| talk.turn.keeps()).sum();
+    talks.retain(|talk| {
+        let of_it = talk.turn.keeps();
+        let stays = kept <= most || of_it == 0;
+        if !stays {
+            kept -= of_it;
+        }
+        stays
+    });
 }
 
 /// Returns how long to wait at most: until the next look at files, or until the time of a client is
@@ -374,5 +399,23 @@ mod tests {
         let unread: Vec<UnixStream> = (0..MOST * 2).map(|_| ask()).collect();
         assert_answers(&path);
         drop(unread);
+    }
+
+    #[test]
+    fn who_does_not_read_goes_when_memory_is_short() {
+        let talk = |turn| {
+            let (stream, _) = UnixStream::pair().unwrap();
+            Talk { stream, turn, until: Instant::now() }
+        };
+        let reads = |length| talk(Turn::Reads { answer: vec![b'x'; length], written: 0 });
+        let asks = || talk(Turn::Asks(Incoming::new(Kind::Request, 0)));
+        let mut talks = vec![asks(), reads(5), reads(3), asks(), reads(4)];
+        let mut left = |most| {
+            make_room(&mut talks, most);
+            talks.iter().map(|talk| talk.turn.keeps()).collect::<Vec<_>>()
+        };
+        assert_eq!(left(12), [0, 5, 3, 0, 4]);
+        assert_eq!(left(11), [0, 3, 0, 4]);
+        assert_eq!(left(3), [0, 0]);
     }
 }
