@@ -181,6 +181,7 @@ impl Service {
                     continue;
                 }
             };
+            self.turns.begin_runtime();
             everything.known.sort_by_key(|known| self.turns.place(&known.key));
             for known in everything.known {
                 self.health.turns();

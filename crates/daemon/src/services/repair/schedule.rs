@@ -116,7 +116,8 @@ impl Backoff {
     }
 }
 
-/// Whose turn it is: in one look, at most one attachment of a network waits ([`WAITS`]).
+/// Whose turn it is: in one look, at most one attachment of each network of a runtime waits
+/// ([`WAITS`]).
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     /// The attachments that waited when they were last looked at, and in which turn: they come after
@@ -124,7 +125,7 @@ pub(super) struct Turns {
     waited: BTreeMap<AttachmentKey, u64>,
     /// The same, for the next look, as far as this one has come.
     waiting: BTreeMap<AttachmentKey, u64>,
-    /// The networks of which one has waited in this look.
+    /// The runtime's networks of which one has waited in this look.
     silent: BTreeSet<NetworkName>,
     /// How many times an attachment has waited.
     turn: u64,
@@ -134,6 +135,11 @@ impl Turns {
     /// Begins a look.
     pub(super) fn begin(&mut self) {
         self.waiting.clear();
+    }
+
+    /// Goes on to the attachments of another runtime. It may have a network of the same name, which
+    /// is another one, or whose attachments would never get their turn after those of this one.
+    pub(super) fn begin_runtime(&mut self) {
         self.silent.clear();
     }
 
@@ -182,8 +188,8 @@ mod tests {
         }
     }
 
-    /// Attachments in the order of the cache, each with the time that a look at it takes, and a
-    /// clock that moves with the looks.
+    /// The attachments of one runtime in the order of its cache, each with the time that a look at
+    /// it takes, and a clock that moves with the looks.
     struct Node {
         attachments: Vec<(AttachmentKey, Duration)>,
         turns: Turns,
@@ -195,6 +201,7 @@ mod tests {
         fn look(&mut self) -> (String, u64) {
             let begin = self.clock;
             self.turns.begin();
+            self.turns.begin_runtime();
             let mut all = self.attachments.clone();
             all.sort_by_key(|(key, _)| self.turns.place(key));
             let mut seen = Vec::new();
@@ -241,6 +248,21 @@ mod tests {
         assert_eq!(node.look(), ("d c1 c3 c0".to_owned(), 0));
         assert_eq!(node.look(), ("c0 c1 c3 d".to_owned(), 0));
         assert!(node.turns.waited.is_empty());
+    }
+
+    #[test]
+    fn a_network_that_is_silent_in_one_runtime_is_looked_at_in_another() {
+        let (mut turns, long) = (Turns::default(), Duration::from_secs(10));
+        turns.begin();
+        turns.begin_runtime();
+        turns.took(&key_of("n", "c1"), long);
+        assert!(!turns.is_its(&key_of("n", "c2")) && turns.is_its(&key_of("m", "c3")));
+        turns.begin_runtime();
+        assert!(turns.is_its(&key_of("n", "c4")));
+        turns.took(&key_of("n", "c4"), long);
+        turns.end();
+        let place = |container| turns.place(&key_of("n", container));
+        assert_eq!([place("c1"), place("c2"), place("c4")], [Some(1), None, Some(2)]);
     }
 
     #[test]
