@@ -127,10 +127,7 @@ impl RollBack {
             RollBack::NotNeeded => "nothing was changed".to_owned(),
             RollBack::Done => "what ADD had done was undone".to_owned(),
             RollBack::Failed(failures) => {
-                format!(
-                    "undoing what ADD had done failed, run DEL again: {}",
-                    join(failures, "; ")
-                )
+                format!("undoing what ADD had done failed, run DEL again: {}", join(failures, "; "))
             }
             RollBack::Withheld => {
                 "the attachment existed before and was left as it is; run DEL before another ADD"

@@ -8,8 +8,8 @@ use std::io;
 use std::time::Duration;
 
 use kernel::echo::{self, Echo, Heard, Question};
-use routing::{Family, Path};
 use routing::routing::{Answer, Probe, Target};
+use routing::{Family, Path};
 use serde::Serialize;
 
 /// How long an answer may take.

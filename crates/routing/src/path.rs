@@ -170,7 +170,7 @@ fn decide<'a>(
     if reach.learned {
         return choosing.chosen(Path::Learned, Said::Learned);
     }
-    match choosing.direct(family, *reach.ways.get(family)) {
+    match choosing.direct(family, reach.ways.get(family)) {
         Ok(because) => return choosing.chosen(Path::Direct, because),
         Err(why) => choosing.pass_over(Path::Direct, why),
     }

@@ -89,8 +89,7 @@ mod tests {
         }
         let mut all: Vec<Finding> = Vec::new();
         for other in findings {
-            let same =
-                all.iter_mut().find(|one| one.id == other.id && one.object == other.object);
+            let same = all.iter_mut().find(|one| one.id == other.id && one.object == other.object);
             match same {
                 None => all.push(other),
                 Some(one) => {

@@ -183,9 +183,8 @@ mod tests {
         let look = Look { scene: &scene, answers: &answers, only: None, to: None };
         let told: Vec<(&str, String)> =
             judge(look).into_iter().map(|one| (one.id, one.says)).collect();
-        let says = |whose: &str| {
-            (UNJUDGED, format!("{whose} has filters whose effect is not known here"))
-        };
+        let says =
+            |whose: &str| (UNJUDGED, format!("{whose} has filters whose effect is not known here"));
         assert_eq!(told, [says("this node"), says("c1")]);
         // No rule goes without judging.
         let blind = crate::RULES.iter().flat_map(|rule| rule.findings(look));

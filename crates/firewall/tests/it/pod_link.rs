@@ -314,9 +314,9 @@ fn a_port_gets_nothing_from_the_host_that_is_anothers() {
     assert_eq!(arriving(), own);
     // To groups the host may send.
     let groups = BTreeSet::from(["224.0.0.1", "ff02::1"].map(address));
-    let _ = node.lab.try_sh(
-        "ping -n -q -c 1 -W 0.1 -I cni0 224.0.0.1; ping -n -q -c 1 -W 0.1 -I cni0 ff02::1",
-    );
+    let _ = node
+        .lab
+        .try_sh("ping -n -q -c 1 -W 0.1 -I cni0 224.0.0.1; ping -n -q -c 1 -W 0.1 -I cni0 ff02::1");
     hear(&groups, |packet| matches!(packet.icmp, Some((8 | 128, _))));
     node.remove(&key("n", "c1"), &plan);
     assert!(arriving().is_superset(&others));

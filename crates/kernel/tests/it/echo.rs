@@ -10,11 +10,9 @@ use crate::guard::{in_netns, sh};
 #[test]
 fn an_anycast_address_answers_from_another_one() {
     in_netns(|| {
-        sh(
-            "ip link add veth1 type veth peer name veth2; ip link set veth1 up; \
+        sh("ip link add veth1 type veth peer name veth2; ip link set veth1 up; \
              ip link set veth2 up; ip link set lo up; sysctl -q -w net.ipv6.conf.all.forwarding=1; \
-             ip addr add 2001:db8:7::1/64 dev veth1 nodad",
-        );
+             ip addr add 2001:db8:7::1/64 dev veth1 nodad");
         let asked = |address: &str, from_any| {
             let address: IpAddr = address.parse().unwrap();
             Question { from_any, ..Question::small(address) }

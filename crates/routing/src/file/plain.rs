@@ -146,7 +146,8 @@ mod tests {
         ] {
             assert_eq!(read(&of_name(line)), None, "{line}");
         }
-        for list in ["[\"a\" \"b\"]", "[,]", "[\"a\",,]", "[\"a\"]]", "[", "[[\"a\"]]", "\"a\"", "[1]"]
+        for list in
+            ["[\"a\" \"b\"]", "[,]", "[\"a\",,]", "[\"a\"]]", "[", "[[\"a\"]]", "\"a\"", "[1]"]
         {
             let entry = format!("[[node]]\nname = \"a\"\nprefixes = []\nunderlay = {list}\n");
             assert_eq!(read(&entry), None, "{list}");

@@ -52,11 +52,8 @@ fn earlier_prefixes_are_listed_beside_the_new_ones() {
 /// wrong with it.
 #[test]
 fn the_usual_form_makes_no_difference() {
-    let right = (
-        r#""a""#,
-        r#"["10.244.1.0/24", "fd00:244:0:1::/64"]"#,
-        r#"["192.0.2.1", "2001:db8::1"]"#,
-    );
+    let right =
+        (r#""a""#, r#"["10.244.1.0/24", "fd00:244:0:1::/64"]"#, r#"["192.0.2.1", "2001:db8::1"]"#);
     let (name, prefixes, underlay) = right;
     let mut wrong = 0;
     for (name, prefixes, underlay) in [
@@ -74,7 +71,8 @@ fn the_usual_form_makes_no_difference() {
         (name, prefixes, r#"["192.0.2.1", "2001:db8::1", "192.0.2.2"]"#),
     ] {
         let read = |end: &str| {
-            let entry = format!("name = {name}\nprefixes = {prefixes}\nunderlay = {underlay}{end}\n");
+            let entry =
+                format!("name = {name}\nprefixes = {prefixes}\nunderlay = {underlay}{end}\n");
             let other = THREE.replace("\"a\"", "\"c\"");
             file::read(&format!("[[node]]\n{entry}{other}"), &settings()).unwrap()
         };

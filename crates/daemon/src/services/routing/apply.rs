@@ -9,7 +9,9 @@ use kernel::route::{
     is_link_local_v6,
 };
 use kernel::sysctl::Sysctl;
-use routing::object::{ALIAS, GROUP_UNFINISHED, Key, METRIC, METRIC_WORST, PROTOCOL, Tunnel, Value};
+use routing::object::{
+    ALIAS, GROUP_UNFINISHED, Key, METRIC, METRIC_WORST, PROTOCOL, Tunnel, Value,
+};
 use routing::plan::{Change, ForeignRoute};
 
 use super::super::setup::words;

@@ -37,7 +37,9 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
                 let finding = Finding::warning(crate::rules::DENIED, object, says)
                     .seen("a rule that carries out policy drops the packets")
                     .hits(container.id.clone())
-                    .fix("if that is not meant, change the policy: netwright policy drops names it");
+                    .fix(
+                        "if that is not meant, change the policy: netwright policy drops names it",
+                    );
                 found.push(finding);
             }
         }

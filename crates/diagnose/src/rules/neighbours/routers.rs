@@ -54,8 +54,7 @@ fn own(look: Look<'_>) -> Vec<Own<'_>> {
             containers(look).filter(|container| is_outbound(look.scene, container, family));
         let hits: Vec<String> = outbound.map(|container| container.id.clone()).collect();
         let [sample, ..] = samples(family);
-        let Routed::By { link, route, .. } =
-            look_up(&look.scene.host, None, sample, None, Some(0))
+        let Routed::By { link, route, .. } = look_up(&look.scene.host, None, sample, None, Some(0))
         else {
             continue;
         };
