@@ -140,8 +140,9 @@ fn is_needed(look: Look<'_>, family: Family) -> bool {
 /// The families of which the first default route leads by a link. One with a higher metric is for
 /// when the first one fails.
 fn default_families(namespace: &Namespace, link: u32) -> Vec<Family> {
-    let defaults =
-        || namespace.routes.iter().filter(|route| route.to.prefix_len() == 0 && route.table == MAIN);
+    let defaults = || {
+        namespace.routes.iter().filter(|route| route.to.prefix_len() == 0 && route.table == MAIN)
+    };
     let is_first = |route: &&Route| {
         let is_before = |other: &Route| other.to == route.to && other.metric < route.metric;
         !defaults().any(is_before)
