@@ -386,7 +386,7 @@ impl RouteSocket {
             let route = Route::decode(message).filter(|_| Route::is_cached(message))?;
             Some(route.destination.addr())
         };
-        empty_if(self.socket.dump(&request, decode), &[Errno::NOENT])
+        nothing_if(self.socket.dump(&request, decode), &[Errno::NOENT])
     }
 
     /// Lists nexthop objects; none if the link does not exist.

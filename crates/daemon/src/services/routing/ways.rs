@@ -1,8 +1,8 @@
 //! The ways to nodes' addresses, as the kernel has them.
 //!
 //! Thousands of nodes are behind few routes. So the kernel is asked for the way to one address of
-//! those that it treats alike (`routing::alike`), and to each where they may differ. What the tables
-//! are meanwhile is told by events; then all ways are looked up again.
+//! those that it treats alike (`routing::alike`), and to each where they may differ. What the
+//! tables are meanwhile is told by events; then all ways are looked up again.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -94,7 +94,8 @@ fn is_plain(rule: &Rule) -> bool {
         && matches!(rule.action, RuleAction::Table(table) if TABLES.contains(&table))
 }
 
-/// Reports whether the address may decide which way a packet takes. A nexthop object may be a group.
+/// Reports whether the address may decide which way a packet takes. A nexthop object may be a
+/// group.
 fn has_several_ways(route: &Route) -> bool {
     !route.next_hops.is_empty() || route.nexthop.is_some()
 }
