@@ -1,4 +1,4 @@
-//! Which addresses the kernel treats alike: it is asked for the way to one of them, and not to
+//! Which addresses the kernel treats alike: it is asked for the ways to few of them, and not to
 //! each.
 //!
 //! The kernel finds the way to an address by the routes whose destination the address is in. Two
