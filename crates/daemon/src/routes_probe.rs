@@ -67,10 +67,10 @@ fn probe_some(targets: &[Target]) -> io::Result<Vec<Probed>> {
 
 /// Returns a question of a size by the path of pods' packets.
 ///
-/// A node's address of IPv6 on its tunnel is the first of its prefix, and that is the anycast address
-/// of all links with the prefix, such as the bridge of its pods. What comes by the tunnel is answered
-/// by it, and from it, as the tunnel has no other; what comes without one may be answered from the
-/// address of the link to this node.
+/// A node's address of IPv6 on its tunnel is the first of its prefix, and that is the anycast
+/// address of all links with the prefix, such as the bridge of its pods. What comes by the tunnel
+/// is answered by it, and from it, as the tunnel has no other; what comes without one may be
+/// answered from the address of the link to this node.
 pub(crate) fn by_path(target: &Target, size: u32) -> Question {
     let from_any = target.by == Path::Direct && target.family == Family::V6;
     Question { address: target.path, size, from_any }

@@ -30,8 +30,8 @@ pub struct Diagnosis {
     /// The causes: errors first, then warnings, then what could not be looked at; of each the
     /// deepest first.
     pub causes: Vec<Explained>,
-    /// What is as people decided, and filters that cannot be judged while nothing shows that they do
-    /// harm.
+    /// What is as people decided, and filters that cannot be judged while nothing shows that they
+    /// do harm.
     pub notes: Vec<Finding>,
     /// How many things were looked at.
     pub looked_at: usize,
@@ -58,6 +58,19 @@ impl Diagnosis {
 
     fn count(&self, severity: Severity) -> usize {
         self.causes.iter().filter(|cause| cause.finding.severity == severity).count()
+    }
+
+    /// Takes filters that cannot be judged for what could not be looked at: nothing was tried that
+    /// would show whether they do harm.
+    pub(crate) fn doubt_filters(&mut self) {
+        let all = std::mem::take(&mut self.notes).into_iter();
+        let (filters, notes): (Vec<_>, Vec<_>) = all.partition(|note| note.id == UNJUDGED);
+        self.notes = notes;
+        // They come first among these: see `DEPTHS`.
+        let is_known = |cause: &Explained| cause.finding.severity != Severity::Unknown;
+        let place = self.causes.partition_point(is_known);
+        let alone = |finding: Finding| Explained { finding, explains: Vec::new() };
+        drop(self.causes.splice(place..place, filters.into_iter().map(alone)));
     }
 }
 
@@ -235,8 +248,8 @@ fn together(findings: Vec<Finding>) -> Vec<Finding> {
 /// A cause by its number, or what it explains by the number of both.
 type At = (usize, Option<usize>);
 
-/// Causes with what they explain, and which of them hit a container: only findings that hit the same
-/// one explain each other, and of each there may be 10,000.
+/// Causes with what they explain, and which of them hit a container: only findings that hit the
+/// same one explain each other, and of each there may be 10,000.
 #[derive(Default)]
 struct Sorted {
     causes: Vec<Explained>,
@@ -267,7 +280,8 @@ impl Sorted {
         }
     }
 
-    /// Returns the first cause that explains a finding, or of which something that it explains does.
+    /// Returns the first cause that explains a finding, or of which something that it explains
+    /// does.
     fn cause_of(&self, finding: &Finding) -> Option<usize> {
         if finding.hits.is_empty() {
             return self.causes.iter().position(|cause| {

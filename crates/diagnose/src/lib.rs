@@ -60,5 +60,10 @@ pub fn diagnose(look: Look<'_>, ignore: &[Ignore]) -> Diagnosis {
         finding.id != "not-judged" || holes.iter().any(|hole| rules::is_because_of(finding, hole))
     });
     safe::mend(&mut findings, look.scene);
-    causes::sort(findings, look.scene)
+    let mut diagnosis = causes::sort(findings, look.scene);
+    let was_tried = !look.answers.all.is_empty() || questions(look).is_empty();
+    if !was_tried {
+        diagnosis.doubt_filters();
+    }
+    diagnosis
 }

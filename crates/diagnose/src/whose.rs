@@ -109,6 +109,8 @@ impl Owner {
 
 /// The table of ours that translates addresses and leads ports to containers.
 pub(crate) const OUR_TABLE: &str = "netwright";
+/// The table of ours that carries out network policy.
+pub(crate) const OUR_POLICY_TABLE: &str = "netwright-policy";
 
 /// Tables by the beginning of their names.
 const TABLES: [(&str, Owner); 20] = [

@@ -18,15 +18,15 @@
 //! A routed link may be in a VRF. What is forwarded has come in by the VRF then, and the kernel says
 //! apart from that by which link (`meta sdifname`).
 //!
-//! Also to the host a pod must not send as another: it might be taken for a node, whose tunnels the host
-//! believes. There link-local addresses may pass, and none.
+//! Also to the host a pod must not send as another: it might be taken for a node, whose tunnels the
+//! host believes. There it may send from a link-local address, or from none.
 //!
-//! A pod may claim another's address, by ARP, by neighbour discovery, or as the sender of frames from its
-//! hardware address. What the host sends or forwards into a bridge goes to who claims it, so a port
-//! passes nothing of it that is for another address.
+//! A pod may claim another's address, by ARP, by neighbour discovery, or as the sender of frames
+//! from its hardware address. What the host sends or forwards into a bridge goes to who claims it,
+//! so a port passes nothing of it that is for another address.
 //!
-//! A link without addresses is closed: a port passes nothing, and by a link that the host routes nothing
-//! is forwarded and nothing comes in.
+//! A link without addresses is closed: a port passes nothing, and by a link that the host routes
+//! nothing is forwarded and nothing comes in.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -72,8 +72,8 @@ const DHCP_CLIENT: u16 = 68;
 
 /// The chain of `inet netwright` that sees what IPVS sends on.
 pub(crate) const SOURCES: &str = "pod_sources";
-/// The chain that sees what is for the host, before the answers to what it had translated get another
-/// source.
+/// The chain that sees what is for the host, before the answers to what it had translated get
+/// another source.
 pub(crate) const INPUT: &str = "pod_input";
 const FROM_POD: &str = "from_pod";
 const TO_POD: &str = "to_pod";
@@ -96,7 +96,8 @@ pub fn plan(host_ifname: &str, place: Place, addresses: &[IpAddr]) -> Plan {
     plan
 }
 
-/// Returns the rules of `inet netwright`. Those of what is forwarded come first in its chain `forward`.
+/// Returns the rules of `inet netwright`. Those of what is forwarded come first in its chain
+/// `forward`.
 ///
 /// What IPVS sends on is not forwarded, and only at the hook postrouting is seen by which link it
 /// came in. A chain of translations sees the first packet of each flow there, so this costs the
@@ -124,20 +125,22 @@ pub(crate) fn inet_rules(table: &TableRef) -> Vec<NewRule> {
     drops.chain([iif, vrf].into_iter().flat_map(|link| input_rules(table, link))).collect()
 }
 
-/// Returns those of what comes in for the host by a link.
+/// Returns those of what comes in for the host by a link. All that the host receives meets them, so
+/// each family's packets look up the link by the rule of their family alone.
 fn input_rules(table: &TableRef, link: field::Field) -> [NewRule; 2] {
-    let rule = || NewRule::new(table, INPUT).in_set(&[link], Set::PodLinks.name());
+    let rule = || NewRule::new(table, INPUT);
     let (source, source6) = (field::ip_saddr(), field::ip6_saddr());
-    let rules = [
-        rule()
-            .is_not(source, IpAddr::V4(Ipv4Addr::UNSPECIFIED))
-            .not_in_set(&[link, source], Set::PodAddresses4.name()),
-        rule()
-            .not_in_net(source6, net("fe80::/10"))
-            .is_not(source6, IpAddr::V6(Ipv6Addr::UNSPECIFIED))
-            .not_in_set(&[link, source6], Set::PodAddresses6.name()),
-    ];
-    rules.map(|rule| rule.counter().drop())
+    let some = rule().is_not(source, IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    let some6 = rule()
+        .not_in_net(source6, net("fe80::/10"))
+        .is_not(source6, IpAddr::V6(Ipv6Addr::UNSPECIFIED));
+    let ways = [(some, source, Set::PodAddresses4), (some6, source6, Set::PodAddresses6)];
+    ways.map(|(rule, address, known)| {
+        rule.in_set(&[link], Set::PodLinks.name())
+            .not_in_set(&[link, address], known.name())
+            .counter()
+            .drop()
+    })
 }
 
 /// Returns the chains of `bridge netwright` besides its base chains.

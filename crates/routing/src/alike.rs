@@ -1,4 +1,5 @@
-//! Which addresses the kernel treats alike: it is asked for the way to one of them, and not to each.
+//! Which addresses the kernel treats alike: it is asked for the ways to few of them, and not to
+//! each.
 //!
 //! The kernel finds the way to an address by the routes whose destination the address is in. Two
 //! addresses that are in the same destinations of all tables have the same way, whatever metrics,
@@ -17,7 +18,8 @@ use ipnet::IpNet;
 
 use crate::family::{Family, PerFamily};
 
-/// The destinations of all routes that the kernel may follow, and what it knows of single addresses.
+/// The destinations of all routes that the kernel may follow, and what it knows of single
+/// addresses.
 #[derive(Debug, Clone, Default)]
 pub struct Destinations {
     /// Each with whether a route to it has several ways.
@@ -41,8 +43,8 @@ impl Destinations {
         self.alone.insert(address);
     }
 
-    /// Puts addresses together that have the same way. Each is in one of the groups, and no group is
-    /// empty.
+    /// Puts addresses together that have the same way. Each is in one of the groups, and no group
+    /// is empty.
     #[must_use]
     pub fn group(&self, addresses: impl IntoIterator<Item = IpAddr>) -> Vec<Vec<IpAddr>> {
         let mut groups: Vec<Vec<IpAddr>> = Vec::new();

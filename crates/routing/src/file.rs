@@ -185,7 +185,9 @@ fn read_plain(entry: plain::Entry<'_>, number: usize, settings: &Settings) -> Op
     let mut prefixes: Vec<IpNet> = Vec::with_capacity(Family::ALL.len());
     for text in entry.prefixes.each() {
         let prefix = reader::prefix(text).ok()?;
-        if prefixes.iter().any(|other| overlap(*other, prefix)) {
+        // Each is compared with all before it.
+        let is_one_more = prefixes.len() == MOST_PREFIXES;
+        if is_one_more || prefixes.iter().any(|other| overlap(*other, prefix)) {
             return None;
         }
         prefixes.push(prefix);
@@ -198,9 +200,7 @@ fn read_plain(entry: plain::Entry<'_>, number: usize, settings: &Settings) -> Op
         }
         underlay.set(address);
     }
-    let is_right = is_name(entry.name)
-        && (1..=MOST_PREFIXES).contains(&prefixes.len())
-        && underlay != Underlay::default();
+    let is_right = is_name(entry.name) && !prefixes.is_empty() && underlay != Underlay::default();
     is_right.then(|| node_of(entry.name, number, prefixes, underlay, settings))
 }
 

@@ -115,6 +115,9 @@ const SERVICES: Duration = Duration::from_secs(1);
 /// After a change of files, more are awaited for so long.
 const FILES_SETTLE: Duration = Duration::from_millis(20);
 
+/// What the service's health calls the tables in containers' namespaces.
+const INSIDE: &str = "containers' packet filters";
+
 const UNINSTALL: &str = "uninstall";
 
 /// The flags that are no keys of the configuration.
@@ -511,8 +514,12 @@ impl Service {
             let engine = self.shared.engine();
             (engine.judges_inside(), engine.program().is_some())
         };
-        let is_nothing = !is_judged && self.filter.inside().is_empty();
-        if !stands || is_nothing {
+        if !stands {
+            return;
+        }
+        if !is_judged && self.filter.inside().is_empty() {
+            // What was refused before was of containers that are gone.
+            self.health.needs(INSIDE, Ok(()));
             return;
         }
         let is_small = !todo.bring && !todo.inside && todo.closed.is_empty();
@@ -533,7 +540,7 @@ impl Service {
             self.pace.hurry(Instant::now());
         }
         let done = brought.map(drop).map_err(|error| words(&error));
-        self.health.needs("containers' packet filters", done);
+        self.health.needs(INSIDE, done);
     }
 
     /// Does what comes after the packet filter has changed.
@@ -666,7 +673,7 @@ impl Service {
         }
         let closed = self.filter.close_inside_if_missing(&self.shared);
         let done = closed.map(drop).map_err(|error| words(&error));
-        self.health.needs("containers' packet filters", done);
+        self.health.needs(INSIDE, done);
     }
 
     fn hear_of_filter(&mut self) {

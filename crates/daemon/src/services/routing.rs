@@ -119,6 +119,9 @@ const TOGETHER: Duration = Duration::from_secs(1);
 /// What cannot be written is tried again after this time, at first and at most.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
+/// Why a route of flanneld's is not removed: pods would be cut off.
+const EARLY: &str = "ours to the same prefix is not there yet";
+
 /// The protocol number of UDP (RFC 768).
 const UDP: u8 = 17;
 
@@ -546,8 +549,10 @@ impl Service {
         if self.learn() {
             return self.look();
         }
+        // What the last look could not write is tried again already.
+        let is_tried = self.unwritten;
         self.publish();
-        if self.unwritten {
+        if self.unwritten && !is_tried {
             self.pace.look_by(Instant::now() + RETRY.0);
         }
     }
@@ -965,16 +970,23 @@ impl Service {
             return None;
         }
         let is_tunnel = |change: &Change| matches!(change.key(), Some(Key::Tunnel { .. }));
-        let kind = |change: &Change| (change.is_filter(), is_tunnel(change));
+        let kind = |change: &Change| {
+            let is_of_others = change.key().is_none();
+            (change.is_filter(), is_tunnel(change), is_of_others)
+        };
         for run in changes.chunk_by(|one, other| kind(one) == kind(other)) {
-            let all: Vec<&Change> = run.iter().collect();
+            let routing = self.shared.routing();
+            let (all, early): (Vec<&Change>, Vec<&Change>) =
+                run.iter().partition(|change| routing.may_follow(change));
+            drop(routing);
             let results = match run[0].is_filter() {
                 true => self.change_filter(&all),
                 false => apply::apply(&mut self.netlink, &mut self.links, &all),
             };
+            let early = early.into_iter().map(|change| (change, Err::<(), _>(EARLY.to_owned())));
             let now = self.clock.now();
             let mut routing = self.shared.routing();
-            for (change, result) in run.iter().zip(results) {
+            for (change, result) in all.into_iter().zip(results).chain(early) {
                 self.counts.changed(result.is_ok());
                 let Err(error) = result else {
                     first = first.or_else(|| Some(change.clone()));
@@ -1058,9 +1070,11 @@ impl Service {
         let sysctls =
             [(Family::V4, "net/ipv4/ip_forward"), (Family::V6, "net/ipv6/conf/all/forwarding")];
         let wanted = sysctls.into_iter().filter(|(family, _)| has(*family));
-        let done: Result<(), _> = wanted
+        // Both are written, whatever becomes of the first.
+        let written: Vec<_> = wanted
             .map(|(_, name)| Sysctl::parse(name).and_then(|sysctl| sysctl.write_if_different("1")))
-            .try_for_each(|done| done.map(drop));
+            .collect();
+        let done = written.into_iter().try_for_each(|written| written.map(drop));
         self.unwritten |= done.is_err();
         self.health.needs("forwarding", done.map_err(|error| words(&error)));
     }

@@ -102,8 +102,8 @@ impl<'s> Tracer<'s> {
         Ok(packet)
     }
 
-    /// Says whether `br_netfilter` shows frames of a bridge to IP's filters: those of all bridges by
-    /// a kernel parameter, or those of this one (linux net/bridge/br_netfilter_hooks.c
+    /// Says whether `br_netfilter` shows frames of a bridge to IP's filters: those of all bridges
+    /// by a kernel parameter, or those of this one (linux net/bridge/br_netfilter_hooks.c
     /// `br_nf_pre_routing`). Without the module there is no such parameter.
     fn shows_frames(&self, bridge: &Link, ipv4: bool) -> Holds {
         let (key, own) = if ipv4 {

@@ -192,6 +192,25 @@ mod tests {
         assert!(judge(look)[0].fix[0].contains("bpftool net"));
     }
 
+    /// No probe shows that it does no harm.
+    #[test]
+    fn a_filter_that_nobody_judges_counts_if_nothing_was_tried() {
+        use crate::question::{Answer, Asked, Question};
+        let reason = "a program of BPF (XDP) sees the packets of up0 first".to_owned();
+        let mut scene = crate::path::samples::node();
+        scene.holes = vec![Hole { part: Part::Unjudged, container: None, reason }];
+        let told = |answers: &Answers| {
+            let found = crate::diagnose(Look { scene: &scene, answers, only: None, to: None }, &[]);
+            let causes = found.causes.iter().filter(|one| one.finding.id == UNJUDGED).count();
+            (causes, found.notes.iter().filter(|one| one.id == UNJUDGED).count())
+        };
+        assert_eq!(told(&Answers::default()), (1, 0));
+        let asked = Asked::Echo { to: crate::path::samples::ip("10.88.0.1") };
+        let question = Question { from: Some("c2".to_owned()), asked };
+        let all = vec![(question, Answer::Reached { after_us: 300 })];
+        assert_eq!(told(&Answers { all }), (0, 1));
+    }
+
     #[test]
     fn what_was_too_large_is_told() {
         let lines = |count: usize| (0..count).map(|n| format!("set many{n}")).collect();

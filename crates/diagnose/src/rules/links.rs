@@ -391,7 +391,7 @@ mod tests {
         scene.host.routes.retain(|route| !is_default(route));
         assert_eq!(ids(&scene), ["link-down"]);
         for container in &mut scene.containers {
-            container.attachments[0].gateways.retain(|gateway| gateway.is_ipv6());
+            container.attachments[0].gateways.retain(std::net::IpAddr::is_ipv6);
         }
         assert_eq!(ids(&scene), [""; 0]);
     }

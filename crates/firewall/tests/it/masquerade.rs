@@ -191,10 +191,10 @@ fn tables_read_well_and_can_be_read_back() {
 
         	chain pod_input {
         		type filter hook input priority filter; policy accept;
-        		iifname @pod_links ip saddr != 0.0.0.0 iifname . ip saddr != @pod_addresses4 counter packets 0 bytes 0 drop
-        		iifname @pod_links ip6 saddr != fe80::/10 ip6 saddr != :: iifname . ip6 saddr != @pod_addresses6 counter packets 0 bytes 0 drop
-        		meta sdifname @pod_links ip saddr != 0.0.0.0 meta sdifname . ip saddr != @pod_addresses4 counter packets 0 bytes 0 drop
-        		meta sdifname @pod_links ip6 saddr != fe80::/10 ip6 saddr != :: meta sdifname . ip6 saddr != @pod_addresses6 counter packets 0 bytes 0 drop
+        		ip saddr != 0.0.0.0 iifname @pod_links iifname . ip saddr != @pod_addresses4 counter packets 0 bytes 0 drop
+        		ip6 saddr != fe80::/10 ip6 saddr != :: iifname @pod_links iifname . ip6 saddr != @pod_addresses6 counter packets 0 bytes 0 drop
+        		ip saddr != 0.0.0.0 meta sdifname @pod_links meta sdifname . ip saddr != @pod_addresses4 counter packets 0 bytes 0 drop
+        		ip6 saddr != fe80::/10 ip6 saddr != :: meta sdifname @pod_links meta sdifname . ip6 saddr != @pod_addresses6 counter packets 0 bytes 0 drop
         	}
 
         	chain input {

@@ -13,6 +13,9 @@ fn an_anycast_address_answers_from_another_one() {
         sh("ip link add veth1 type veth peer name veth2; ip link set veth1 up; \
              ip link set veth2 up; ip link set lo up; sysctl -q -w net.ipv6.conf.all.forwarding=1; \
              ip addr add 2001:db8:7::1/64 dev veth1 nodad");
+        // The kernel adds them a moment later.
+        sh("timeout 20 sh -c 'until ip -6 route show table local | \
+             grep -q \"^anycast 2001:db8:7:: \"; do :; done'");
         let asked = |address: &str, from_any| {
             let address: IpAddr = address.parse().unwrap();
             Question { from_any, ..Question::small(address) }

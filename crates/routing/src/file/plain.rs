@@ -1,7 +1,7 @@
 //! A node's entry as people and programs write it: name, prefixes and addresses, each in a line.
 //!
-//! A list has thousands. What is read here is read as TOML says; of an entry that has anything else,
-//! nothing is, and the parser of TOML reads it, or says what is wrong with it.
+//! A list has thousands. What is read here is read as TOML says; of an entry that has anything
+//! else, nothing is, and the parser of TOML reads it, or says what is wrong with it.
 
 /// The line with which an entry begins.
 pub(super) const HEAD: &str = "[[node]]";
@@ -62,7 +62,8 @@ impl<'a> Texts<'a> {
     }
 }
 
-/// Reads the first text of a list, and the comma behind it if there is one; returns what follows too.
+/// Reads the first text of a list, and the comma behind it if there is one; returns what follows
+/// too.
 fn next(list: &str) -> Option<(&str, &str)> {
     let (one, rest) = first(list)?;
     let rest = trim(rest);
@@ -164,8 +165,8 @@ mod tests {
             equals in prop::sample::select(vec![" = ", "=", "\t=", "", "== "]),
             words in prop::collection::vec(
                 prop::sample::select(vec![
-                    "\"", "a", "[", "]", ",", "0", " ", "\t", "\\", "#", "'", "\r", "\n", "é", "\u{7f}",
-                    "=", "\"b\"", "\"b\", ", "\"c\" ,",
+                    "\"", "a", "[", "]", ",", "0", " ", "\t", "\\", "#", "'", "\r", "\n", "é",
+                    "\u{7f}", "=", "\"b\"", "\"b\", ", "\"c\" ,",
                 ]),
                 0..6,
             ),
@@ -174,7 +175,9 @@ mod tests {
             let value = words.concat();
             let entry = match is_name {
                 true => format!("[[node]]\nname{equals}{value}\n{LISTS}"),
-                false => format!("[[node]]\nname = \"a\"\nprefixes{equals}[{value}]\nunderlay = []\n"),
+                false => {
+                    format!("[[node]]\nname = \"a\"\nprefixes{equals}[{value}]\nunderlay = []\n")
+                }
             };
             if let Some(read) = read(&entry) {
                 prop_assert_eq!(by_toml(&entry), Some(shown(read)), "{}", entry);

@@ -79,17 +79,26 @@ impl Routing {
     pub(super) fn foreign_again(&mut self, now: Time) -> Vec<Change> {
         let due = self.foreign_failures.iter().filter(|(_, failure)| failure.again <= now);
         let prefixes: BTreeSet<IpNet> = due.filter_map(|(change, _)| of_foreign(change)).collect();
-        let stands = |prefix: &&IpNet| {
-            let key = Key::Route { prefix: **prefix };
-            self.wanted.get(&key).is_none_or(|value| self.has(&key, value))
-        };
         let wanted = match &self.waiting {
-            None => self.flannels_routes(prefixes.iter().filter(stands)),
+            None => self.flannels_routes(prefixes.iter().filter(|prefix| self.stands(**prefix))),
             Some(_) => Vec::new(),
         };
         let is_due = |change: &Change| of_foreign(change).is_some_and(|of| prefixes.contains(&of));
         self.foreign_failures.retain(|change, _| !is_due(change) || wanted.contains(change));
         wanted
+    }
+
+    /// Reports whether a change can be made now that those before it were made, or have failed: a
+    /// route of others goes only once ours stands, if one is wanted.
+    #[must_use]
+    pub fn may_follow(&self, change: &Change) -> bool {
+        of_foreign(change).is_none_or(|prefix| self.stands(prefix))
+    }
+
+    /// Reports whether our route to a prefix is there, or none is wanted.
+    fn stands(&self, prefix: IpNet) -> bool {
+        let key = Key::Route { prefix };
+        self.wanted.get(&key).is_none_or(|value| self.has(&key, value))
     }
 
     /// Reports whether the route of others is there that a change removes.

@@ -55,10 +55,17 @@ fn the_usual_form_makes_no_difference() {
     let right =
         (r#""a""#, r#"["10.244.1.0/24", "fd00:244:0:1::/64"]"#, r#"["192.0.2.1", "2001:db8::1"]"#);
     let (name, prefixes, underlay) = right;
+    let many = |count: u8| {
+        let all: Vec<String> = (0..count).map(|n| format!("\"10.245.{n}.0/24\"")).collect();
+        format!("[{}]", all.join(", "))
+    };
+    let (most, too_many) = (many(64), many(65));
     let mut wrong = 0;
     for (name, prefixes, underlay) in [
         right,
         (name, r#"["10.244.1.0/24",]"#, r#"[ "192.0.2.1" ]"#),
+        (name, most.as_str(), underlay),
+        (name, too_many.as_str(), underlay),
         (r#""a b""#, prefixes, underlay),
         (r#""""#, prefixes, underlay),
         (name, "[]", underlay),
@@ -80,5 +87,5 @@ fn the_usual_form_makes_no_difference() {
         assert_eq!(seen, read(" # a comment"), "{name} {prefixes} {underlay}");
         wrong += usize::from(seen[0].node.is_err());
     }
-    assert_eq!(wrong, 10);
+    assert_eq!(wrong, 11);
 }

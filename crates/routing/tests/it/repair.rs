@@ -225,16 +225,21 @@ fn a_removal_that_fails_is_told_until_it_is_not_needed() {
     assert_eq!(machine.routing.phase(), Phase::Ready);
 }
 
-#[test]
-fn a_route_of_flanneld_that_cannot_be_removed_is_tried_again() {
-    let mut machine = machine_with(flannel_settings());
-    let (prefix, error) = (net("10.244.5.0/24"), "operation not permitted");
-    let route = ForeignRoute {
+/// flanneld's route to the pods of node 5.
+fn flannels_route() -> ForeignRoute {
+    ForeignRoute {
         metric: 0,
         protocol: 3,
         link: Some("flannel.1".into()),
         gateway: Some(ip("10.244.5.0")),
-    };
+    }
+}
+
+#[test]
+fn a_route_of_flanneld_that_cannot_be_removed_is_tried_again() {
+    let mut machine = machine_with(flannel_settings());
+    let (prefix, error) = (net("10.244.5.0/24"), "operation not permitted");
+    let route = flannels_route();
     machine.kernel.foreign.push((prefix, route.clone()));
     let todo = machine.routing.foreign(prefix, vec![route.clone()]);
     let change = Change::RemoveForeign(prefix, route);
@@ -248,5 +253,27 @@ fn a_route_of_flanneld_that_cannot_be_removed_is_tried_again() {
     assert_eq!(machine.routing.due(), Some(at(3)));
     let todo = machine.routing.tick(at(3));
     machine.obey(todo);
+    assert_eq!((machine.routing.due(), machine.routing.failing()), (None, None));
+}
+
+/// One of the two leads to the pods all the time, also if the kernel does not take ours.
+#[test]
+fn a_route_of_flanneld_stays_until_ours_stands() {
+    let mut machine = machine_with(flannel_settings());
+    let prefix = net("10.244.5.0/24");
+    machine.routing.noticed(vec![(Key::Route { prefix }, None)]);
+    let todo = machine.routing.foreign(prefix, vec![flannels_route()]);
+    let [ours, theirs] = todo.changes.as_slice() else { panic!("{todo:?}") };
+    assert_eq!(*theirs, Change::RemoveForeign(prefix, flannels_route()));
+    assert!(machine.routing.may_follow(ours) && !machine.routing.may_follow(theirs));
+    machine.routing.failed(ours, "no buffer space available", NOW);
+    machine.routing.failed(theirs, "ours is not there yet", NOW);
+    assert!(!machine.routing.may_follow(theirs));
+    // Both come again together, in their order.
+    let again = machine.routing.tick(at(1));
+    assert_eq!(again.changes, todo.changes);
+    machine.routing.done(ours);
+    assert!(machine.routing.may_follow(theirs));
+    machine.routing.done(theirs);
     assert_eq!((machine.routing.due(), machine.routing.failing()), (None, None));
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use cni_invoke::PLUGIN_DIRS;
 use cni_plugin::codes;
-use diagnose::Diagnosis;
+use diagnose::{Diagnosis, Finding};
 use kernel::NetlinkError;
 use kernel::events::ChangeListener;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -193,11 +193,12 @@ fn signals() -> std::io::Result<UnixStream> {
 
 /// What is compared of two looks: times and evidence differ each time.
 pub(super) fn told(diagnosis: &Diagnosis) -> Vec<String> {
+    let line = |finding: &Finding| format!("{} {} {:?}", finding.id, finding.object, finding.hits);
     let mut told = Vec::new();
     for cause in &diagnosis.causes {
-        for finding in std::iter::once(&cause.finding).chain(&cause.explains) {
-            told.push(format!("{} {} {:?}", finding.id, finding.object, finding.hits));
-        }
+        told.extend(std::iter::once(&cause.finding).chain(&cause.explains).map(line));
     }
+    // A policy that denies something now is told, too.
+    told.extend(diagnosis.notes.iter().map(|note| format!("note: {}", line(note))));
     told
 }

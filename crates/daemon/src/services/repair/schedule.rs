@@ -120,8 +120,8 @@ impl Backoff {
 /// ([`WAITS`]).
 #[derive(Debug, Default)]
 pub(super) struct Turns {
-    /// The attachments that waited when they were last looked at, and in which turn: they come after
-    /// the others, and the one of the earliest turn first.
+    /// The attachments that waited when they were last looked at, and in which turn: they come
+    /// after the others, and the one of the earliest turn first.
     waited: BTreeMap<AttachmentKey, u64>,
     /// The same, for the next look, as far as this one has come.
     waiting: BTreeMap<AttachmentKey, u64>,

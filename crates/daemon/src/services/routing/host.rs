@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 use kernel::events::Object;
-use kernel::netlink::NetlinkError;
+use kernel::netlink::{Errno, NetlinkError};
 use kernel::route::{
     Address, IpFamily, Link, Neighbour, NeighbourState, NexthopFilter, NexthopObject, NexthopWay,
     Route, RouteFilter, RouteKind, RouteProtocol, RouteSocket, Scope, TABLE_MAIN, VxlanFdb,
@@ -26,6 +26,9 @@ const FAMILIES: [IpFamily; 2] = [IpFamily::V4, IpFamily::V6];
 
 /// What the marks of our plugins' links begin with (`plugins::shared::owner`).
 const ATTACHMENT: &str = "netwright:";
+
+/// What the kernel says when it lacks memory for an answer, which says nothing of the way.
+const NO_ROOM: [Errno; 2] = [Errno::NOMEM, Errno::NOBUFS];
 
 /// No link of ours has it: what differs from everything that is wanted.
 const NOWHERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
@@ -503,7 +506,9 @@ pub(super) fn way(
         Ok(Some(route)) => route,
         Ok(None) => return Ok(Way::Missing),
         // Routes that drop are errors, or are reported with their kind.
-        Err(error) if error.errno().is_some() => return Ok(Way::Missing),
+        Err(error) if error.errno().is_some_and(|errno| !NO_ROOM.contains(&errno)) => {
+            return Ok(Way::Missing);
+        }
         Err(error) => return Err(error),
     };
     let link = route.oif.and_then(|index| links.by_index.get(&index));

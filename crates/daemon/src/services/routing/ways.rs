@@ -1,8 +1,8 @@
 //! The ways to nodes' addresses, as the kernel has them.
 //!
-//! Thousands of nodes are behind few routes. So the kernel is asked for the way to one address of
-//! those that it treats alike (`routing::alike`), and to each where they may differ. What the tables
-//! are meanwhile is told by events; then all ways are looked up again.
+//! Thousands of nodes are behind few routes. So the kernel is asked for the ways to two addresses
+//! of those that it treats alike (`routing::alike`), and to each where they may differ. What the
+//! tables are meanwhile is told by events; then all ways are looked up again.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -36,10 +36,9 @@ pub(super) fn find(
     let mut ways = Vec::with_capacity(v4.len() + v6.len());
     for (family, addresses) in [(IpFamily::V4, v4), (IpFamily::V6, v6)] {
         for group in groups(netlink, family, addresses) {
-            match host::way(netlink, links, own, group[0]) {
-                Ok(way) => ways.extend(group.into_iter().map(|address| (address, way.clone()))),
-                // The kernel has not answered: that says nothing of the others.
-                Err(_) => ways.extend(group.into_iter().map(|address| {
+            match common(netlink, links, own, &group) {
+                Some(way) => ways.extend(group.into_iter().map(|address| (address, way.clone()))),
+                None => ways.extend(group.into_iter().map(|address| {
                     let way = host::way(netlink, links, own, address);
                     (address, way.unwrap_or(Way::Missing))
                 })),
@@ -47,6 +46,21 @@ pub(super) fn find(
         }
     }
     ways
+}
+
+/// Returns the way to all addresses of a group; `None` if they have to be asked for one by one,
+/// since the kernel has not answered, or the first and the last differ: of an address to which
+/// nothing was sent since, the kernel does not list what it has learnt (linux net/ipv4/route.c
+/// `fnhe_dump_bucket`), and answers with it.
+fn common(netlink: &mut RouteSocket, links: &Links, own: &Own, group: &[IpAddr]) -> Option<Way> {
+    let way = host::way(netlink, links, own, *group.first()?).ok()?;
+    match group {
+        [_, .., last] => {
+            let other = host::way(netlink, links, own, *last).ok()?;
+            (other == way).then_some(way)
+        }
+        _ => Some(way),
+    }
 }
 
 /// Puts addresses of a family together that have the same way.
@@ -94,7 +108,8 @@ fn is_plain(rule: &Rule) -> bool {
         && matches!(rule.action, RuleAction::Table(table) if TABLES.contains(&table))
 }
 
-/// Reports whether the address may decide which way a packet takes. A nexthop object may be a group.
+/// Reports whether the address may decide which way a packet takes. A nexthop object may be a
+/// group.
 fn has_several_ways(route: &Route) -> bool {
     !route.next_hops.is_empty() || route.nexthop.is_some()
 }

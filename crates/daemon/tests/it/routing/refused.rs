@@ -19,8 +19,8 @@ fn readiness(node: &Node) -> String {
     said.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default()
 }
 
-/// A stranger's route has the place of one of ours, and forwarding cannot be switched on. Both are
-/// told, and both are done once they can be; that forwarding can be, no event tells.
+/// A stranger's route has the place of one of ours, and forwarding of IPv4 cannot be switched on.
+/// Both are told, and both are done once they can be; that forwarding can be, no event tells.
 #[test]
 fn what_cannot_be_done_is_told_and_tried_again() {
     testkit::require!("root");
@@ -33,7 +33,8 @@ fn what_cannot_be_done_is_told_and_tried_again() {
     for folder in ["net/ipv4", "net/ipv6/conf/all"] {
         fs::create_dir_all(sysctls.join(folder)).unwrap();
     }
-    fs::write(sysctls.join("net/ipv6/conf/all/forwarding"), "1\n").unwrap();
+    let of_v6 = sysctls.join("net/ipv6/conf/all/forwarding");
+    fs::write(&of_v6, "0\n").unwrap();
     let mut command = fabric.routing(0);
     command.args(INTERVAL).env("NETWRIGHT_SYSCTL_DIR", &sysctls);
     let service = Service::start(command, &fabric.nodes[0].dir.join("log"));
@@ -43,6 +44,7 @@ fn what_cannot_be_done_is_told_and_tried_again() {
         let said = readiness(&fabric.nodes[0]);
         said.starts_with("waiting: ") && said.contains(route) && said.contains("forwarding: ")
     });
+    assert!(fs::read_to_string(&of_v6).unwrap().starts_with('1'), "both are written");
     let switch = sysctls.join("net/ipv4/ip_forward");
     fs::write(&switch, "0\n").unwrap();
     wait_until("forwarding to be on", || fs::read_to_string(&switch).unwrap().starts_with('1'));

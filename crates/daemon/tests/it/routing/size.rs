@@ -236,7 +236,7 @@ fn vm_one_nodes_change_costs_the_same_among_many() {
 /// How many nodes come together: more than are asked for one by one.
 const TOGETHER: u16 = 100;
 
-/// Where many nodes come at once, the kernel is asked for the way to one of those that it treats
+/// Where many nodes come at once, the kernel is asked for the ways to two of those that it treats
 /// alike, after its rules and tables were listed; of the node to which it has learnt a smaller MTU it
 /// is asked besides.
 #[test]
@@ -266,8 +266,8 @@ fn vm_many_nodes_that_come_together_are_few_questions() {
         || fabric.write_list(&many),
         || !host.sh(&format!("ip -6 route show {last} proto 78")).is_empty(),
     );
-    // In each family: the rules, three tables, what was learnt, one address of all.
-    let questions = 2 * (1 + 3 + 1 + 1) + 1;
+    // In each family: the rules, three tables, what was learnt, two addresses of all.
+    let questions = 2 * (1 + 3 + 1 + 2) + 1;
     let changes = 8 * usize::from(TOGETHER);
     assert_eq!(counts, Counts { changes, questions, transactions: 1 });
     let table = fabric.routes(0);

@@ -8,7 +8,7 @@ use scene::{Container, Scene, Transport};
 use super::super::{Rule, containers, family_of};
 use super::{caught, proved};
 use crate::Look;
-use crate::filter::{Carries, Port};
+use crate::filter::{Carries, Place, Port};
 use crate::finding::Finding;
 use crate::path::{Site, Trip, carries};
 use crate::question::{Answer, Asked};
@@ -20,6 +20,8 @@ pub(in crate::rules) const RULE: Rule = Rule {
     judge,
     ..Rule::NONE
 };
+
+const FIX: &str = "if that is not meant, change the policy: netwright policy drops names it";
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -37,9 +39,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
                 let finding = Finding::warning(crate::rules::DENIED, object, says)
                     .seen("a rule that carries out policy drops the packets")
                     .hits(container.id.clone())
-                    .fix(
-                        "if that is not meant, change the policy: netwright policy drops names it",
-                    );
+                    .fix(FIX);
                 found.push(finding);
             }
         }
@@ -64,7 +64,7 @@ pub(in crate::rules) fn is_denied(
         Answer::Silent { hops } | Answer::Unreachable { hops, .. } => {
             let ended = hops.iter().rev().find_map(|hop| proved::dropped_at(look, hop));
             let is_policy =
-                ended.is_some_and(|(hop, place, _)| whose::is_policy(&place, hop.back, look.scene));
+                ended.is_some_and(|(hop, place, _)| is_policy(&place, hop.back, look.scene));
             is_policy || is_stopped(look.scene, container, to, with)
         }
         Answer::Refused => is_stopped(look.scene, container, to, with),
@@ -72,10 +72,17 @@ pub(in crate::rules) fn is_denied(
     }
 }
 
+/// Says whether a rule carries out network policy. One of ours in another table, such as a guard
+/// against foreign senders, does not: what it drops is a fault until somebody knows better.
+fn is_policy(place: &Place, back: bool, scene: &Scene) -> bool {
+    let is_ours = place.table.starts_with(whose::OUR_TABLE);
+    (!is_ours || place.table == whose::OUR_POLICY_TABLE) && whose::is_policy(place, back, scene)
+}
+
 /// Says whether policy surely stops a packet of a container, or the answer.
 fn is_stopped(scene: &Scene, container: &Container, to: IpAddr, with: Carries) -> bool {
     let ends = |trip: &Trip<'_>| {
-        caught(scene, trip).iter().any(|one| whose::is_policy(&one.place, one.back, scene))
+        caught(scene, trip).iter().any(|one| is_policy(&one.place, one.back, scene))
     };
     let family = family_of(to);
     Site::every(scene, container, family).any(|from| {
@@ -136,6 +143,9 @@ mod tests {
             judge(look)[0].says,
             "network policy keeps c2 from 198.51.100.53, which it asks for names"
         );
+        // A rule of ours for something else.
+        denied.host.filter.tables[0].name = "netwright-routing".to_owned();
+        assert_eq!(told(&denied, questions()), ["nameserver-silent", "outside-silent"]);
         // Another program's rule, which carries out no policy.
         denied.host.filter.tables[0].name = "own".to_owned();
         let ids = told(&denied, questions());

@@ -205,8 +205,8 @@ fn a_container_that_forwards_is_no_way_around() {
     assert_pings(&macvlans.lab, "192.0.2.2");
 }
 
-/// What a host needs on its link passes, and nothing else that ICMPv6 has for it: neither from beyond
-/// the link, nor what routers send.
+/// What a host needs on its link passes, and nothing else that ICMPv6 has for it: nothing from
+/// beyond the link comes in, and nothing that routers say goes out.
 #[test]
 fn a_closed_container_hears_of_neighbours_and_routers_alone() {
     testkit::require!("root");
@@ -226,6 +226,8 @@ fn a_closed_container_hears_of_neighbours_and_routers_alone() {
     let before = macvlans.table.dropped().unwrap().incoming;
     let may = [(134, 255), (135, 255), (136, 255)];
     let may_not = [(133, 255), (137, 255), (134, 254), (135, 64), (136, 1), (130, 1), (143, 1)];
+    // A question for groups comes from the link.
+    station.send(&from("fe80::2".parse().unwrap(), one)(130, 1));
     for (kind, hop_limit) in may.into_iter().chain(may_not) {
         station.send(&packet(kind, hop_limit));
     }
@@ -240,7 +242,7 @@ fn a_closed_container_hears_of_neighbours_and_routers_alone() {
     for (kind, hop_limit) in [(133, 255), (135, 255), (136, 255)] {
         assert!(station.sends(&packet(kind, hop_limit)), "{kind} {hop_limit}");
     }
-    for (kind, hop_limit) in [(134, 255), (137, 255), (135, 64), (131, 1), (143, 1)] {
+    for (kind, hop_limit) in [(134, 255), (137, 255), (135, 64), (130, 1), (131, 1), (143, 1)] {
         assert!(!station.sends(&packet(kind, hop_limit)), "{kind} {hop_limit}");
     }
 }
