@@ -208,7 +208,8 @@ fn a_plugin_asks_no_more_of_the_kernel_than_it_did() {
         ("tuning DEL", [88, 2, 13, 0, 132]),
         ("firewall DEL", [92, 6, 13, 0, 200]),
         // In each DEL four calls lock repairs out: open, flock, stat, close.
-        // One to find what an ADD left that was killed before it waited for another network's ports.
+        // One finds what an ADD left that was killed before it waited for the ports of another
+        // network.
         ("portmap DEL", [125, 14, 14, 1, 301]),
         // Two that release the address on the bridge, two that release it among those that the host
         // routes to. host-local's index: a dozen calls however many addresses are held, and not
