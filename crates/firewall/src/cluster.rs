@@ -154,8 +154,8 @@ impl ClusterFilter {
         batch_of(net)
     }
 
-    /// Takes note of a change, and makes no transaction: [`ClusterTable::bring`] finds what it makes
-    /// different.
+    /// Takes note of a change, and makes no transaction: [`ClusterTable::bring`] finds what it
+    /// makes different.
     pub fn note(&mut self, change: &Change) {
         for member in &change.add {
             self.add(member, None);

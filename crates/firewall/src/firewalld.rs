@@ -308,12 +308,9 @@ impl Firewalld {
         key: &AttachmentKey,
         sources: &[Source],
     ) -> Result<(), FirewalldError> {
-        let is_held = |source: &Source| {
-            let holders = index.holders(&source.object());
-            !holders.damaged.is_empty() || !holders.found.is_empty()
-        };
+        let may_be_held = |source: &Source| index.may_exist(&source.object()).unwrap_or(true);
         // Nothing of ours and no firewalld: leave not even a lock behind.
-        if !sources.iter().any(is_held)
+        if !sources.iter().any(may_be_held)
             && matches!(
                 self.ask(Method::Query, &questions(sources.get(..1).unwrap_or_default())),
                 Err(FirewalldError::Absent | FirewalldError::NotBuilt)

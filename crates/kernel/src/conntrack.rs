@@ -16,6 +16,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::netlink::{Errno, NetlinkError, Request, Socket};
 use crate::netns::Netns;
@@ -55,7 +56,9 @@ const CTA_FILTER_F_CTA_IP_DST: u32 = 1 << 1;
 const CTA_FILTER_F_CTA_PROTO_NUM: u32 = 1 << 3;
 const CTA_FILTER_F_CTA_PROTO_DST_PORT: u32 = 1 << 5;
 
-/// A blocking socket for connection tracking. It keeps the namespace it was opened in.
+/// A blocking socket for connection tracking. It keeps the namespace it was opened in. To close it
+/// just after a transaction of nf_tables has deleted something takes a moment, as with that one's
+/// own socket: see [`crate::linger::leave_open`].
 ///
 /// # Privileges
 /// CAP_NET_ADMIN in the user namespace that owns the network namespace.
@@ -204,6 +207,12 @@ struct FlowKey {
     original: Vec<u8>,
     id: Option<Vec<u8>>,
     zone: Option<Vec<u8>>,
+}
+
+impl AsFd for ConntrackSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
 }
 
 impl ConntrackSocket {

@@ -71,8 +71,8 @@ pub enum Protocol {
     Udp,
     /// SCTP.
     Sctp,
-    /// Solicitations and advertisements of neighbours on their own link: ICMPv6 types 135 and 136 with a
-    /// hop limit of 255 (RFC 4861 §7.1). What a router has passed on is other ICMPv6.
+    /// Solicitations and advertisements of neighbours on their own link: ICMPv6 types 135 and 136
+    /// with a hop limit of 255 (RFC 4861 §7.1). What a router has passed on is other ICMPv6.
     ///
     /// Without it no IPv6 packet finds its way, so no policy judges it.
     NeighbourDiscovery,

@@ -498,10 +498,24 @@ impl Index {
         }
     }
 
-    /// Says whether an attachment holds a shared object.
-    #[must_use]
-    pub fn holds(&self, object: &str, key: &AttachmentKey) -> bool {
-        fs::symlink_metadata(self.object_directory(object).join(key.hash())).is_ok()
+    /// Says whether a shared object may have a holder or a note, or the empty folder that a process
+    /// leaves if it is killed just before it holds the object. If not, there is nothing to release.
+    ///
+    /// # Errors
+    /// [`FileError::Read`] when the kernel does not answer.
+    pub fn may_exist(&self, object: &str) -> Result<bool, FileError> {
+        for path in [self.object_directory(object), self.note_path(object)] {
+            match fs::symlink_metadata(&path) {
+                Ok(_) => return Ok(true),
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                    ) => {}
+                Err(source) => return Err(FileError::Read { path, source }),
+            }
+        }
+        Ok(false)
     }
 
     /// Says whether a shared object has a note, even a garbled one: that too means that something

@@ -72,8 +72,8 @@ impl Station {
         sent.unwrap_or_else(|error| panic!("send to {}: {error}", packet.destination));
     }
 
-    /// Sends a packet, and says whether it left. The kernel tells if a packet filter of the place has
-    /// dropped it.
+    /// Sends a packet, and says whether it left. The kernel tells if a packet filter of the place
+    /// has dropped it.
     ///
     /// # Panics
     /// When the kernel refuses it for another reason.
@@ -232,7 +232,8 @@ impl Ends {
             _ => panic!("{self:?} are of two families"),
         }
         bytes.extend(&pseudo);
-        // RFC 1071, with the pseudo header of RFC 9293 §3.1 and RFC 8200 §8.1; that of ICMP has none.
+        // RFC 1071, with the pseudo header of RFC 9293 §3.1 and RFC 8200 §8.1; that of ICMP has
+        // none.
         pseudo.extend([0, protocol]);
         pseudo.extend(length.to_be_bytes());
         if protocol == ICMP {

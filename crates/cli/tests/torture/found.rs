@@ -1,10 +1,11 @@
 //! Faults that once found a bug: every run injects them, so that each stays fixed.
 
 use testkit::Tally;
-use testkit::fault::{Blow, name};
+use testkit::fault::{Blow, failures, name};
 
 use crate::anywhere::{Try, strike};
 use crate::scenario::Scenario;
+use crate::strike::After;
 
 /// Injects faults into one verb at all its calls of these names.
 #[track_caller]
@@ -117,4 +118,27 @@ fn a_claim_that_cannot_be_read_is_not_forgotten() {
     for scenario in [Scenario::bridge(), Scenario::ptp(), Scenario::macvlan()] {
         at(&scenario, false, "DEL", &["readlink"]);
     }
+}
+
+/// A setting that could not be read counted as sound, so the switch's own link on the host took
+/// router advertisements. The folder of a shared object stayed for ever if an ADD was killed just
+/// before it held the object.
+#[test]
+fn a_switchs_own_link_is_quiet_after_an_add_and_as_before_after_a_del() {
+    testkit::require!("root", "ptrace", "program:ovs-vswitchd", "program:ovsdb-server");
+    let mut tally = Tally::new();
+    let meant = |(moment, blow, after): Try| match (name(moment.call).as_str(), blow, after) {
+        // One error of each call is enough.
+        ("open", Blow::Fail(errno), After::Nothing) => {
+            let is_first = failures(moment.call).first() == Some(&errno);
+            is_first.then_some((moment, blow, after))
+        }
+        ("linkat", Blow::Kill, After::StruckDel(_)) => None,
+        ("linkat", Blow::Kill, _) => Some((moment, blow, After::Del)),
+        _ => None,
+    };
+    let choose = |all: Vec<Try>| -> Vec<Try> { all.into_iter().filter_map(meant).collect() };
+    let tried = strike(&Scenario::ovs("ovs", "veth"), false, "ADD", &choose, &mut tally);
+    assert_ne!(tried, 0, "no call is meant");
+    tally.finish();
 }

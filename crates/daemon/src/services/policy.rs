@@ -27,8 +27,8 @@
 //!
 //! The crate `netwright-policy` judges and compiles; the engine decides what is done with that; the
 //! loop carries it out. It takes all that was heard, tells the engine, makes one transaction, and
-//! then answers plugins. A plugin waits for two seconds, so the loop does not wait for a disk, and takes
-//! what plugins ask before other work. Nothing is removed when the service ends.
+//! then answers plugins. A plugin waits for two seconds, so the loop does not wait for a disk, and
+//! takes what plugins ask before other work. Nothing is removed when the service ends.
 
 pub(crate) mod answers;
 mod cluster;
@@ -220,8 +220,8 @@ struct Service {
     judges_services: bool,
     /// What of IPVS is judged wrongly, as the log has told.
     judged_wrongly: Vec<&'static str>,
-    /// When services of IPVS are looked for, when files are read again, when records are listed, and
-    /// when the number of policies is written.
+    /// When services of IPVS are looked for, when files are read again, when records are listed,
+    /// and when the number of policies is written.
     services_at: Option<Instant>,
     read_at: Option<Instant>,
     list_at: Option<Instant>,
@@ -271,8 +271,8 @@ impl Service {
         })
     }
 
-    /// Takes the records, and what files say. Where the packet filter has nothing of ours, pods with
-    /// a record are closed until more is known.
+    /// Takes the records, and what files say. Where the packet filter has nothing of ours, pods
+    /// with a record are closed until more is known.
     fn start(&mut self) {
         self.look_for_services();
         self.look();
@@ -666,7 +666,8 @@ impl Service {
         self.health.needs("packet filter", closed.map(drop).map_err(|error| words(&error)));
     }
 
-    /// Does the same for pods that are judged in their own namespaces. Nothing tells of a change there.
+    /// Does the same for pods that are judged in their own namespaces. Nothing tells of a change
+    /// there.
     fn close_inside_if_missing(&mut self) {
         if self.shared.engine().program().is_some() {
             return;

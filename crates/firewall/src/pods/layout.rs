@@ -1,7 +1,7 @@
 //! What of `inet netwright-policy` is the same for each program: maps, chains, rules.
 //!
-//! `docs/firewall.md` explains them; the snapshot in the tests shows them. The table in a container's
-//! namespace (`inside`) has other maps and hooks, and the same chains otherwise.
+//! `docs/firewall.md` explains them; the snapshot in the tests shows them. The table in a
+//! container's namespace (`inside`) has other maps and hooks, and the same chains otherwise.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -57,12 +57,13 @@ pub(crate) const CUT: &str = "cut";
 /// How much of a packet is logged: the headers of IPv6 with some extensions, and of TCP.
 const SNAPLEN: u32 = 128;
 
-/// ICMPv6 types by which neighbours find each other: solicitations and advertisements (RFC 4861 §4.3,
-/// §4.4). Those of routers, and redirects, come from no pod, and the node's own are not forwarded.
+/// ICMPv6 types by which neighbours find each other: solicitations and advertisements (RFC 4861
+/// §4.3, §4.4). Those of routers, and redirects, come from no pod, and the node's own are not
+/// forwarded.
 const NEIGHBOURS: (u8, u8) = (135, 136);
 
-/// The hop limit of what no router has passed on, in neighbour discovery (RFC 4861 §7.1). A message with
-/// a smaller one is for nobody's neighbours: what it carries would pass all policies.
+/// The hop limit of what no router has passed on, in neighbour discovery (RFC 4861 §7.1). A message
+/// with a smaller one is for nobody's neighbours: what it carries would pass all policies.
 const OWN_LINK: u8 = 255;
 
 /// Names the table.
@@ -257,8 +258,8 @@ impl Base {
         }
     }
 
-    /// Whether a rule can see the interface at the end that a direction is about: at the hook output
-    /// no packet has come in by one.
+    /// Whether a rule can see the interface at the end that a direction is about: at the hook
+    /// output no packet has come in by one.
     fn knows_interface(self, direction: Direction) -> bool {
         (self, direction) != (Base::Services, Direction::Egress)
     }
@@ -320,7 +321,8 @@ fn nameless_rules(rule: impl Fn() -> NewRule) -> [NewRule; 2] {
     ]
 }
 
-/// Continues if a packet is ICMPv6 of one of these types, and has this hop limit (RFC 8200 §3: byte 7).
+/// Continues if a packet is ICMPv6 of one of these types, and has this hop limit (RFC 8200 §3: byte
+/// 7).
 fn icmpv6(rule: NewRule, (first, last): (u8, u8), hop_limit: u8) -> NewRule {
     let (kind, register) = (field::icmp6_type(), Register::FIRST);
     let rule = match first == last {

@@ -193,7 +193,8 @@ fn bridged(port: &str, last: u8) -> firewall::Plan {
     pod_link::plan(port, Link::Bridged, &addresses)
 }
 
-/// Frames that would lead past a pod's verdict: with a tag, from and to addresses that are no pod's.
+/// Frames that would lead past a pod's verdict: with a tag, from and to addresses that are no
+/// pod's.
 #[test]
 fn a_port_passes_the_pods_own_packets_alone() {
     testkit::require!("root");
@@ -272,8 +273,8 @@ fn a_port_passes_the_pods_own_packets_alone() {
     assert_all(true);
 }
 
-/// A pod has made the host believe that it has the address of another: what the host sends there does not
-/// come to it.
+/// A pod has made the host believe that it has the address of another: what the host sends there
+/// does not come to it.
 #[test]
 fn a_port_gets_nothing_from_the_host_that_is_anothers() {
     testkit::require!("root");

@@ -78,7 +78,9 @@ impl Picture<'_> {
                 let lack = host_side::missing_ipv6(&mut self.namespaces.get()?.host, link)?;
                 lack.map_or_else(sound, |lack| differs(lack.describe(link)))
             }
-            State::NoAdvertisements { link } => Found::of(advertisements::check(link)),
+            State::NoAdvertisements { link } => {
+                advertisements::check(link)?.map_or_else(sound, differs)
+            }
             State::Forwarding { ipv4, .. } => match forwarding::check_family(*ipv4)? {
                 None => sound(),
                 Some(text) => differs(text),

@@ -11,16 +11,21 @@
 use cni_plugin::codes;
 use kernel::sysctl::{Sysctl, SysctlError};
 
-use super::drift;
 use super::failure::Failure;
 
 /// The value of the sysctl with which the kernel accepts no advertisement.
 const REFUSED: &str = "0";
 
 /// Returns the value of a link's sysctl if the link accepts advertisements.
-#[must_use]
-pub fn accepting_value(ifname: &str) -> Option<String> {
-    accept_ra(ifname).and_then(|sysctl| sysctl.read()).ok().filter(|value| value != REFUSED)
+///
+/// # Errors
+/// Code 100 when the kernel does not tell. A link that is gone accepts none.
+pub fn accepting_value(ifname: &str) -> Result<Option<String>, Failure> {
+    match accept_ra(ifname).and_then(|sysctl| sysctl.read()) {
+        Ok(value) => Ok(Some(value).filter(|value| value != REFUSED)),
+        Err(error) if error.is_missing() => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Makes a link accept none.
@@ -50,17 +55,17 @@ pub fn restore(ifname: &str, was: &str) -> Result<(), Failure> {
     }
 }
 
-/// Verifies that a link accepts none.
+/// Describes what is wrong if a link accepts advertisements.
 ///
 /// # Errors
-/// Code 104 when it does.
-pub fn check(ifname: &str) -> Result<(), Failure> {
-    match accepting_value(ifname) {
-        Some(value) => Err(drift(format!(
+/// As [`accepting_value`].
+pub fn check(ifname: &str) -> Result<Option<String>, Failure> {
+    let found = accepting_value(ifname)?;
+    Ok(found.map(|value| {
+        format!(
             "link {ifname:?} takes router advertisements from containers (accept_ra is {value})"
-        ))),
-        None => Ok(()),
-    }
+        )
+    }))
 }
 
 fn accept_ra(ifname: &str) -> Result<Sysctl, SysctlError> {

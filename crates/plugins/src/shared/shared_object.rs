@@ -170,15 +170,20 @@ impl SharedSysctl {
 
     /// Lists the interfaces that forward by themselves while the sysctl is off.
     fn forward_alone(self) -> Result<Vec<String>, Failure> {
-        let mut names = Sysctl::links_in(self.each).map_err(refused)?;
-        names.retain(|name| name != ALL);
-        // An interface that is gone by now, or has no IPv6, forwards nothing.
-        let forwards = |name: &String| {
-            let own = Sysctl::of_link(self.each, name, "forwarding").and_then(|own| own.read());
-            own.is_ok_and(|value| value != "0")
-        };
-        names.retain(forwards);
-        Ok(names)
+        let mut alone = Vec::new();
+        for name in Sysctl::links_in(self.each).map_err(refused)? {
+            if name == ALL {
+                continue;
+            }
+            let own = Sysctl::of_link(self.each, &name, "forwarding").and_then(|own| own.read());
+            match own {
+                Ok(value) if value != "0" => alone.push(name),
+                // An interface that is gone by now, or has no IPv6, forwards nothing.
+                Err(error) if !error.is_missing() => return Err(refused(error)),
+                _ => {}
+            }
+        }
+        Ok(alone)
     }
 
     /// Switches it off, and switches those interfaces on again that forwarded by themselves before.
@@ -209,10 +214,7 @@ impl SharedSysctl {
         leaving: Leaving,
     ) -> Result<(), Failure> {
         let object = self.object();
-        // An attachment that holds it, or held it, holds what was switched, whatever became of the
-        // note.
-        let noted = index.has_note(&object)?;
-        if !noted && !index.holds(&object, key) {
+        if !index.may_exist(&object)? {
             return Ok(());
         }
         let _lock = index.lock(&object, LOCK_TIMEOUT)?;

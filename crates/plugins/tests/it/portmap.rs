@@ -704,6 +704,11 @@ fn another_network_of_the_container_takes_over() {
     on("CHECK", "b", &prev2).silent();
     on("DEL", "b", &prev2).silent();
     traffic::assert_no_tcp(&host.outside, "198.51.100.1:8080");
+    // An ADD that is killed just before it waits leaves an empty folder.
+    let waiting = host.node.roots.run.join("shared/hostports%20of%20c1");
+    std::fs::create_dir_all(&waiting).unwrap();
+    on("DEL", "b", &prev2).silent();
+    assert!(!waiting.exists());
     host.node.sh("nft delete table inet netwright");
     before.assert_same(&Snapshot::take(&host.node.lab));
 }

@@ -340,6 +340,26 @@ fn with_a_note_goes_what_a_killed_writer_left_of_it() {
     assert_eq!(names_in(&place.path("shared")), left);
 }
 
+/// A process may be killed between making an object's folder and holding the object.
+#[test]
+fn what_a_killed_holder_left_of_an_object_goes_with_the_next_release() {
+    let place = Place::new();
+    let (index, c1) = (&place.index, key("blue", "c1"));
+    let there = || index.may_exist("bridge br0").unwrap();
+    assert!(!there());
+    fs::create_dir_all(place.path("shared/bridge%20br0")).unwrap();
+    assert!(there());
+    assert_eq!(index.release("bridge br0", &c1).unwrap(), Release::NotHeld);
+    assert!(!there());
+    index.hold("bridge br0", &c1).unwrap();
+    assert!(there());
+    index.note("bridge br0", &json!({ "made": true })).unwrap();
+    assert_eq!(index.release("bridge br0", &c1).unwrap(), Release::Last);
+    assert!(there(), "it has a note");
+    index.take_note("bridge br0").unwrap();
+    assert!(!there());
+}
+
 /// A second write would be renamed into place, and leave a file if the process was killed just
 /// before.
 #[test]

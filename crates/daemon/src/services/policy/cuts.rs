@@ -2,11 +2,11 @@
 //!
 //! The packet filter lets the packets of a connection pass that connection tracking knows. So a
 //! thread lists the connections of the addresses that a change concerns, asks the engine, and makes
-//! connection tracking forget those that are forbidden. Their next packet is a new connection's, and
-//! meets the rules. It is judged by where it really goes, behind the translation of a service.
+//! connection tracking forget those that are forbidden. Their next packet is a new connection's,
+//! and meets the rules. It is judged by where it really goes, behind the translation of a service.
 //!
-//! Connections of networks that do not pass the node are tracked in their containers' own namespaces,
-//! and are judged there.
+//! Connections of networks that do not pass the node are tracked in their containers' own
+//! namespaces, and are judged there.
 //!
 //! Connections of the host itself never meet the packet filter's rules, and stay.
 
@@ -58,8 +58,8 @@ struct Cutter {
     shared: Shared,
     counts: Counts,
     health: Health,
-    /// It stays open. To close it just after the packet filter has lost something takes the kernel a
-    /// grace period, and until then the loop's next transaction waits (`firewall::close`).
+    /// It stays open. To close it just after the packet filter has lost something takes the kernel
+    /// a grace period, and until then the loop's next transaction waits (`firewall::close`).
     conntrack: Option<ConntrackSocket>,
 }
 

@@ -1,8 +1,9 @@
 //! What the packet filter dropped, and why.
 //!
-//! A thread reads the packet filter's log, turns addresses into names by the world at that time, and
-//! keeps the last ones for whoever asks. The packet filter counts every dropped packet and logs so
-//! many in a second: what is listed may be less than what was dropped, and how much less is known.
+//! A thread reads the packet filter's log, turns addresses into names by the world at that time,
+//! and keeps the last ones for whoever asks. The packet filter counts every dropped packet and logs
+//! so many in a second: what is listed may be less than what was dropped, and how much less is
+//! known.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -184,7 +185,8 @@ impl Drops {
         self.counters.counted()
     }
 
-    /// Takes what was heard, at this time in milliseconds since 1970. `is_closed` says of an address that its pod is not known yet.
+    /// Takes what was heard, at this time in milliseconds since 1970. `is_closed` says of an
+    /// address that its pod is not known yet.
     pub(crate) fn take(
         &self,
         heard: Heard,
@@ -269,7 +271,8 @@ fn listen(mut socket: NflogSocket, shared: &Shared, drops: &Drops) -> String {
         let lost = Heard { lost: heard.lost, overrun: heard.overrun, ..Heard::default() };
         drops.take(lost, now, shared.engine().world(), |_| false);
         let one = |logged: Logged| Heard { packets: vec![logged], ..Heard::default() };
-        // To find out why a packet was dropped may take a while, so the engine is taken anew for each.
+        // To find out why a packet was dropped may take a while, so the engine is taken anew for
+        // each.
         let mut own = Vec::new();
         for (logged, link) in heard.packets.into_iter().zip(seen) {
             let engine = shared.engine();

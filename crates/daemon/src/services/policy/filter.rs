@@ -1,5 +1,5 @@
-//! The packet filter's table, and the records beside it. Plugins use both too, so each change is made
-//! under their common lock (`node_api::policy`, "Order").
+//! The packet filter's table, and the records beside it. Plugins use both too, so each change is
+//! made under their common lock (`node_api::policy`, "Order").
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -107,9 +107,9 @@ impl Filter {
         self.table.apply(steps)
     }
 
-    /// Lists the records, and brings the table to the program that follows from them. Adds what else
-    /// is to be done for them. While nobody knows the addresses of a record, an address that has a
-    /// verdict and no known owner is closed.
+    /// Lists the records, and brings the table to the program that follows from them. Adds what
+    /// else is to be done for them. While nobody knows the addresses of a record, an address that
+    /// has a verdict and no known owner is closed.
     pub(super) fn bring(
         &mut self,
         shared: &Shared,
@@ -170,7 +170,8 @@ impl Filter {
         Ok(self.inside.bring(wanted, closed))
     }
 
-    /// Before policies are known: closes what containers' namespaces have lost. Returns in how many.
+    /// Before policies are known: closes what containers' namespaces have lost. Returns in how
+    /// many.
     pub(super) fn close_inside_if_missing(
         &mut self,
         shared: &Shared,
@@ -302,8 +303,8 @@ impl Filter {
         std::mem::take(&mut self.sees_again)
     }
 
-    /// Removes the table, and those in containers' namespaces. One that cannot be removed keeps none
-    /// of the others.
+    /// Removes the table, and those in containers' namespaces. One that cannot be removed keeps
+    /// none of the others.
     pub(super) fn remove(&mut self) -> Result<(), FirewallError> {
         let _lock = self.lock()?;
         let (census, mut removed) = (Census::new(), self.table.remove());

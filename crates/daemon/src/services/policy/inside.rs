@@ -1,9 +1,9 @@
 //! The tables in containers' own namespaces, for networks whose packets do not pass the node.
 //!
-//! A namespace is found by what the plugin's record says of it: path, identity and cookie. It is opened
-//! for each change and closed again, since an open socket would keep it alive after its container. What
-//! stands in it may be the container's work: it is compared and brought to what is to be there, and
-//! nothing follows from it.
+//! A namespace is found by what the plugin's record says of it: path, identity and cookie. It is
+//! opened for each change and closed again, since an open socket would keep it alive after its
+//! container. What stands in it may be the container's work: it is compared and brought to what is
+//! to be there, and nothing follows from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -98,8 +98,8 @@ impl Inside {
         is_all
     }
 
-    /// Brings namespaces to what they are to have. `closed` are attachments that a plugin has closed
-    /// since. Returns how many were changed by somebody else.
+    /// Brings namespaces to what they are to have. `closed` are attachments that a plugin has
+    /// closed since. Returns how many were changed by somebody else.
     pub(super) fn bring(&mut self, wanted: Wanted, closed: &BTreeSet<Id>) -> usize {
         let Wanted { programs, all, is_blind } = wanted;
         let census = Census::new();
@@ -154,9 +154,9 @@ impl Inside {
     }
 }
 
-/// Lists the addresses of a container's judged interfaces that nobody has recorded, such as link-local
-/// ones, each with one of its interface that is recorded: connections are judged as if they were of
-/// that one.
+/// Lists the addresses of a container's judged interfaces that nobody has recorded, such as
+/// link-local ones, each with one of its interface that is recorded: connections are judged as if
+/// they were of that one.
 pub(super) fn stand_ins(
     netns: &Netns,
     container: &Container,
@@ -178,9 +178,9 @@ pub(super) fn stand_ins(
     Ok(all)
 }
 
-/// Closes interfaces of containers that lead nowhere, and puts back what is the same in each table, as long
-/// as it is not known what else is to be there. Returns how many containers had such interfaces. All are
-/// tried; then the first failure is returned.
+/// Closes interfaces of containers that lead nowhere, and puts back what is the same in each table,
+/// as long as it is not known what else is to be there. Returns how many containers had such
+/// interfaces. All are tried; then the first failure is returned.
 pub(super) fn close_what_is_open(containers: &[Container]) -> Result<usize, FirewallError> {
     let census = Census::new();
     let (mut count, mut failed) = (0, None);

@@ -107,8 +107,8 @@ impl Disk {
     }
 }
 
-/// Writes how many there are, in a thread of its own: a busy disk takes seconds, and plugins wait for
-/// the loop.
+/// Writes how many there are, in a thread of its own: a busy disk takes seconds, and plugins wait
+/// for the loop.
 #[derive(Debug)]
 pub(super) struct Keeper {
     to: Sender<Known>,

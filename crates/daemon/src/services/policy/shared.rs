@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::engine::Engine;
 
-/// The engine; copies share it. It is held for decisions, and by the loop while that compares the packet
-/// filter with the program.
+/// The engine; copies share it. It is held for decisions, and by the loop while that compares the
+/// packet filter with the program.
 #[derive(Debug, Clone)]
 pub(super) struct Shared(Arc<Inner>);
 
@@ -38,8 +38,9 @@ impl Shared {
         Shared::new(Engine::knowing(world)).unwrap()
     }
 
-    /// Waits for the engine. Whoever takes it again and again, for one packet or one connection after
-    /// the other, gets it after those who wait meanwhile: the loop and the plugins that wait for it.
+    /// Waits for the engine. Whoever takes it again and again, for one packet or one connection
+    /// after the other, gets it after those who wait meanwhile: the loop and the plugins that wait
+    /// for it.
     pub(super) fn engine(&self) -> MutexGuard<'_, Engine> {
         let _next = self.0.next.lock().unwrap_or_else(PoisonError::into_inner);
         self.0.engine.lock().unwrap_or_else(PoisonError::into_inner)

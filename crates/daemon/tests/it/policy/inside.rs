@@ -101,8 +101,8 @@ fn what_a_pod_does_to_its_table_is_put_back() {
     assert!(cluster.log().contains("put back what was changed in the namespace of pod shop/db"));
 }
 
-/// Before its first lists the service does not know what policies say. What a pod opens then is closed,
-/// and what is as it was stays.
+/// Before its first lists the service does not know what policies say. What a pod opens then is
+/// closed, and what is as it was stays.
 #[test]
 fn what_a_pod_undoes_before_policies_are_known_is_closed() {
     testkit::require!("root");

@@ -21,9 +21,9 @@ const INGRESS_FORWARD: &str = "ingress-forward";
 const ROUTER_SOLICITATION: u8 = 133;
 const ROUTER_ADVERTISEMENT: u8 = 134;
 
-/// ICMPv6 types by which listeners to multicast tell routers and switches of their groups, and by which
-/// these ask (RFC 2710 §3, RFC 3810 §5). Behind a switch that listens to them, neighbours are not found
-/// without. They go no further than the link.
+/// ICMPv6 types by which listeners to multicast tell routers and switches of their groups, and by
+/// which these ask (RFC 2710 §3, RFC 3810 §5). Behind a switch that listens to them, neighbours are
+/// not found without. They go no further than the link.
 const LISTENER_QUERY: u8 = 130;
 const LISTENERS: (u8, u8) = (131, 132);
 const LISTENERS_V2: u8 = 143;
@@ -61,8 +61,8 @@ pub(super) fn rules() -> Vec<NewRule> {
         rules.extend(base_rules(chain, direction));
     }
     rules.push(known_returns());
-    // The end here is the container's: what it sends was not begun by it if it may not be reached by
-    // everybody, and what it receives was if it may not reach everybody.
+    // The end here is the container's: what it sends was not begun by it if it may not be reached
+    // by everybody, and what it receives was if it may not reach everybody.
     for (known, at) in [
         (Direction::Ingress, interface(Direction::Egress)),
         (Direction::Egress, interface(Direction::Ingress)),
@@ -73,11 +73,11 @@ pub(super) fn rules() -> Vec<NewRule> {
     rules
 }
 
-/// Replies pass, and what a host on a link sends and hears to be one. Its own packets to itself are at
-/// the loopback interface, which leads nowhere.
+/// Replies pass, and what a host on a link sends and hears to be one. Its own packets to itself are
+/// at the loopback interface, which leads nowhere.
 ///
-/// Of an interface in a VRF the kernel says the VRF as where a packet came in, and apart from that the
-/// interface (`meta sdifname`, which the hook output does not have).
+/// Of an interface in a VRF the kernel says the VRF as where a packet came in, and apart from that
+/// the interface (`meta sdifname`, which the hook output does not have).
 fn base_rules(chain: &str, direction: Direction) -> Vec<NewRule> {
     let rule = || NewRule::new(&table(), chain);
     let known = ct_state_bits::ESTABLISHED | ct_state_bits::RELATED;
@@ -104,8 +104,8 @@ fn base_rules(chain: &str, direction: Direction) -> Vec<NewRule> {
     rules
 }
 
-/// What a host hears on its link. It is no router: nobody asks it for its advertisements, and redirects
-/// are about connections (`ct state related`).
+/// What a host hears on its link. It is no router: nobody asks it for its advertisements, and
+/// redirects are about connections (`ct state related`).
 fn incoming(rule: impl Fn() -> NewRule) -> Vec<NewRule> {
     let query = icmpv6(rule(), (LISTENER_QUERY, LISTENER_QUERY), ONE_HOP);
     vec![

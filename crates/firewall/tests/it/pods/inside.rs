@@ -1,5 +1,5 @@
-//! The table in a container's own namespace: real packets between macvlans of one parent, which pass
-//! no filter of the node.
+//! The table in a container's own namespace: real packets between macvlans of one parent, which
+//! pass no filter of the node.
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
@@ -91,7 +91,8 @@ fn silent(from: &impl Place, addresses: &str) {
     assert_eq!(answered, "", "answers {}", from.place_name());
 }
 
-/// The further network `shop/a`, with `shop/db` as the first container and `shop/web` as the second.
+/// The further network `shop/a`, with `shop/db` as the first container and `shop/web` as the
+/// second.
 struct Cluster {
     own: World,
     networks: Networks,
@@ -313,8 +314,8 @@ fn a_connection_that_was_cut_in_a_container_stays_cut() {
     }
 }
 
-/// Somebody with rights in the container changes the table: it is put back. An element that comes is
-/// one transaction, and others stay.
+/// Somebody with rights in the container changes the table: it is put back. An element that comes
+/// is one transaction, and others stay.
 #[test]
 fn what_a_container_does_to_its_table_is_put_back() {
     testkit::require!("root");

@@ -280,8 +280,8 @@ impl Probe {
     }
 }
 
-/// What the packet filter sees when such traffic is sent here: the node routes, and what a router has
-/// passed on is no neighbour discovery.
+/// What the packet filter sees when such traffic is sent here: the node routes, and what a router
+/// has passed on is no neighbour discovery.
 pub(super) fn routed(traffic: Traffic) -> Traffic {
     match traffic.protocol {
         Protocol::NeighbourDiscovery => Traffic::of(Protocol::Other(58)),

@@ -69,8 +69,8 @@ impl Way<'_> {
     }
 }
 
-/// Between ports of a bridge, nothing routes: what neighbours need has the largest hop limit. What else
-/// has such types is judged like everything.
+/// Between ports of a bridge, nothing routes: what neighbours need has the largest hop limit. What
+/// else has such types is judged like everything.
 #[test]
 fn closed_pods_on_a_bridge_find_their_neighbours_and_hear_nothing_else() {
     testkit::require!("root");

@@ -8,6 +8,7 @@ use ::firewall::FirewallError;
 use ::firewall::pods::{self, Link, PodsTable};
 use cni::{AddResult, AttachmentKey};
 use kernel::conntrack::{ConntrackSocket, FlowFilter};
+use kernel::linger;
 use kernel::netlink::NetlinkError;
 use kernel::route::IpFamily;
 use node_api::policy::{Started, is_further};
@@ -97,9 +98,9 @@ impl Ends {
         pods::forget_links(table, &Vec::from_iter(self.links.iter().cloned()))
     }
 
-    /// Has connection tracking forget the flows of those of containers' own networks. Packets of a flow
-    /// that it knows meet no verdict, and who gets such an address next must not go on with them. Those
-    /// of a further network may be flows of another network, with the same addresses.
+    /// Has connection tracking forget the flows of those of containers' own networks. Packets of a
+    /// flow that it knows meet no verdict, and who gets such an address next must not go on with
+    /// them. Those of a further network may be flows of another network, with the same addresses.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -113,6 +114,9 @@ impl Ends {
             conntrack.delete_flows(&FlowFilter { source: Some(*address), ..all })?;
             conntrack.delete_flows(&FlowFilter { reply_source: Some(*address), ..all })?;
         }
+        // The verdicts are just gone, and to close it now would wait until the kernel is done with
+        // them.
+        drop(linger::leave_open(conntrack));
         Ok(())
     }
 

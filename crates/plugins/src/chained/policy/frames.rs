@@ -217,7 +217,7 @@ pub(super) fn holders(index: &Index) -> Vec<AttachmentKey> {
 }
 
 fn release_object(index: &Index, key: &AttachmentKey, object: &str) -> Result<(), Failure> {
-    if !index.has_note(object)? && !index.holds(object, key) {
+    if !index.may_exist(object)? {
         return Ok(());
     }
     let _lock = index.lock(object, LOCK_TIMEOUT)?;

@@ -104,7 +104,8 @@ pub(super) fn remove() -> Result<(), Failure> {
     Ok(PodsTable::open(Logging::default())?.remove()?)
 }
 
-/// Says for which of these addresses a direction has no verdict; `None` if there is no table at all.
+/// Says for which of these addresses a direction has no verdict; `None` if there is no table at
+/// all.
 ///
 /// # Errors
 /// Code 101 when the kernel does not answer.
@@ -140,8 +141,8 @@ pub(super) fn lock(index: &Index) -> Result<Lock, Failure> {
     Ok(index.lock(LOCK, LOCK_TIMEOUT)?)
 }
 
-/// Opens the table and takes the lock, which is to be released first: to close the table may take the
-/// kernel a moment (`firewall::close`), for which the daemon would wait.
+/// Opens the table and takes the lock, which is to be released first: to close the table may take
+/// the kernel a moment (`firewall::close`), for which the daemon would wait.
 fn open(index: &Index) -> Result<(PodsTable, Lock), Failure> {
     let table = PodsTable::open(Logging::default())?;
     Ok((table, lock(index)?))

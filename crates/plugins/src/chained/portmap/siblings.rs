@@ -31,7 +31,7 @@ pub(super) fn take_over(
 ) -> Result<(), Failure> {
     let object = object(gone);
     // The usual case: no lock is needed.
-    if index.holders(&object).found.is_empty() {
+    if !index.may_exist(&object)? {
         return Ok(());
     }
     let _lock = index.lock(&object, LOCK_TIMEOUT)?;
@@ -61,7 +61,8 @@ pub(super) fn take_over(
             index.release(&object, &key)?;
         }
     }
-    Ok(())
+    // An ADD that was killed before it waited has left an empty folder.
+    Ok(index.release(&object, gone).map(drop)?)
 }
 
 fn object(key: &AttachmentKey) -> String {

@@ -59,8 +59,8 @@ pub(super) fn compare(picture: &mut Picture<'_>, wanted: &Bridge) -> Compared {
     if wanted.ours && has_unwanted_stp(&mut picture.namespaces.get()?.host, &bridge)? {
         differs(format!("bridge {name:?} has STP on, and new ports wait for it"), true);
     }
-    if let Err(drift) = advertisements::check(name) {
-        differs(drift.message().to_owned(), true);
+    if let Some(text) = advertisements::check(name)? {
+        differs(text, true);
     }
     if learns_past_filters(wanted, &bridge) {
         let text = format!("bridge {name:?} learns from link-local frames, past macspoofchk");
@@ -114,7 +114,7 @@ pub(super) fn restore(
     };
     record_original(index, &object, &link, &note, set.bridge.link_local_learning.is_some())?;
     let mut parts = Vec::new();
-    if advertisements::accepting_value(name).is_some() {
+    if advertisements::accepting_value(name)?.is_some() {
         advertisements::refuse(name)?;
         parts.push("no router advertisements".to_owned());
     }
@@ -140,7 +140,7 @@ fn record_original(
     note: &BridgeNote,
     learns: bool,
 ) -> Result<(), Failure> {
-    let took = advertisements::accepting_value(&link.name).filter(|_| !note.created);
+    let took = advertisements::accepting_value(&link.name)?.filter(|_| !note.created);
     let took = took.filter(|_| !note.took_advertisements.contains_key(&link.name));
     if took.is_none() && (!learns || note.learnt_past_filters) {
         return Ok(());

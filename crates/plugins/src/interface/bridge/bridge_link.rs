@@ -149,7 +149,7 @@ pub(super) fn ensure(
             note.index = (!created).then_some(link.index);
             if created {
                 note.mtu = wanted.mtu.or(note.mtu);
-            } else if let Some(was) = advertisements::accepting_value(name) {
+            } else if let Some(was) = advertisements::accepting_value(name)? {
                 note.took_advertisements.entry(name.to_owned()).or_insert(was);
             }
             note.learnt_past_filters |= learns_past_filters(wanted, &link);
@@ -181,7 +181,7 @@ pub(super) fn ensure(
     let others = || index.is_held_by_others(&object, key);
     let pin_mac = pin_mac && !created && !others()?;
     // One of ours accepts them too if an ADD was killed right after it created the bridge.
-    if !is_new && advertisements::accepting_value(name).is_some() {
+    if !is_new && advertisements::accepting_value(name)?.is_some() {
         advertisements::refuse(name)?;
     }
     adjust(host, wanted, &link, created, pin_mac)?;
@@ -231,7 +231,7 @@ pub(super) fn add_gateways(
     let before = read_note(index, &bridge.name)?;
     let mut note = before.clone();
     if wanted.vlan.is_some()
-        && let Some(was) = advertisements::accepting_value(&wanted.link)
+        && let Some(was) = advertisements::accepting_value(&wanted.link)?
     {
         note.took_advertisements.entry(wanted.link.clone()).or_insert(was);
         write_note(index, &object, &note)?;

@@ -31,7 +31,7 @@ pub(super) fn ensure(
     let name = wanted.link.as_str();
     let link = match host.link_by_name(name)? {
         Some(link) if link.kind.as_deref() == Some("veth") => {
-            if advertisements::accepting_value(&link.name).is_some() {
+            if advertisements::accepting_value(&link.name)?.is_some() {
                 advertisements::refuse(&link.name)?;
             }
             link
@@ -148,9 +148,7 @@ pub(super) fn compare(picture: &mut Picture<'_>, link: &str, bridge: &str, vlan:
     for end in [&link, &port].into_iter().filter(|end| !end.up()) {
         found.push(format!("link {:?} is down", end.name));
     }
-    if let Err(drift) = advertisements::check(&link.name) {
-        found.push(drift.message().to_owned());
-    }
+    found.extend(advertisements::check(&link.name)?);
     if port.master == Some(bridge.index) {
         let present = host.bridge_vlans(port.index)?;
         let own = |found: &BridgeVlan| {

@@ -65,7 +65,7 @@ pub(super) fn take(call: &Call<'_>, config: &Config, object: &str) -> Result<(),
 /// # Errors
 /// Code 105 or 11 when our own files fail.
 pub(super) fn let_go(index: &Index, key: &AttachmentKey, object: &str) -> Result<(), Failure> {
-    if !index.holders(object).found.contains(key) {
+    if !index.may_exist(object)? {
         return Ok(());
     }
     let _lock = index.lock(object, LOCK_TIMEOUT)?;

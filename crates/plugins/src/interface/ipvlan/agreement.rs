@@ -71,7 +71,7 @@ pub(super) fn join<T>(
 pub(super) fn leave(call: &Call<'_>, key: &AttachmentKey, parent: &str) -> Result<(), Failure> {
     let index = Index::new(call.roots());
     let object = object(parent);
-    if index.read_note(&object).found.is_none() {
+    if !index.may_exist(&object)? {
         return Ok(());
     }
     let _lock = index.lock(&object, LOCK_TIMEOUT)?;

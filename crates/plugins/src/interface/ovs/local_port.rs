@@ -45,7 +45,7 @@ pub(super) fn quiet(
     let _lock = index.lock(&object, LOCK_TIMEOUT)?;
     // Held before anything is changed: releasing it undoes what follows.
     index.hold(&object, key)?;
-    if let Some(was) = advertisements::accepting_value(bridge) {
+    if let Some(was) = advertisements::accepting_value(bridge)? {
         if index.known_note(&object)?.is_none() {
             index.note(&object, &json!({ WAS: was }))?;
         }
@@ -60,7 +60,7 @@ pub(super) fn quiet(
 /// As [`quiet`].
 pub(super) fn release(index: &Index, bridge: &str, key: &AttachmentKey) -> Result<(), Failure> {
     let object = object(bridge);
-    if !index.holds(&object, key) && !index.has_note(&object)? {
+    if !index.may_exist(&object)? {
         return Ok(());
     }
     let _lock = index.lock(&object, LOCK_TIMEOUT)?;

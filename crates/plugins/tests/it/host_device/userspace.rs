@@ -130,6 +130,22 @@ fn who_has_a_device_is_known_without_a_look_at_every_record() {
     assert_eq!(held.lines().count(), 2, "{held}");
 }
 
+/// An ADD may be killed between making the folder of the device's holders and holding it.
+#[test]
+fn what_a_killed_add_left_of_a_device_goes_with_del() {
+    let node = node("hd-killed", "vfio-pci");
+    let c1 = node.container("c1");
+    run(&node, "ADD", &c1).call().ok();
+    let shared = fs::read_dir(node.roots.run.join("shared")).unwrap();
+    let mut objects = shared.map(|entry| entry.unwrap().path());
+    let of_device = objects.find(|path| path.to_string_lossy().contains("/device%20")).unwrap();
+    run(&node, "DEL", &c1).call().silent();
+    assert!(!of_device.exists());
+    fs::create_dir_all(&of_device).unwrap();
+    run(&node, "DEL", &c1).call().silent();
+    assert!(!of_device.exists());
+}
+
 /// The device may be unbound or gone by then: DEL still releases the addresses.
 #[test]
 fn del_needs_no_driver() {

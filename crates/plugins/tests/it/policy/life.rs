@@ -14,8 +14,8 @@ use super::{Pod, closed, keys, links, no_bridge_shows, shows, verdicts};
 use crate::support::Node;
 use crate::support::matrix::look;
 
-/// Where no daemon cuts them, connections end with their container: who gets its address next does not go
-/// on with them.
+/// Where no daemon cuts them, connections end with their container: who gets its address next does
+/// not go on with them.
 #[test]
 fn connections_end_with_their_container() {
     testkit::require!("root");
@@ -161,7 +161,8 @@ fn del_with_less_and_less() {
         forget();
         c1.del();
         assert_gone("no record", true);
-        // Without that and prevResult, the daemon or GC removes the verdicts; they close an address.
+        // Without that and prevResult, the daemon or GC removes the verdicts; they close an
+        // address.
         c1.add();
         let index = Index::new(&node.roots);
         assert!(index.remove(&c1.key(), "policy").unwrap());
@@ -311,8 +312,8 @@ fn two_networks_of_one_container() {
     assert_eq!(verdicts(&node), Vec::<String>::new());
 }
 
-/// Two further networks have the same addresses, on bridges of their own: of each only the own bridge
-/// counts, and what is lost is closed again.
+/// Two further networks have the same addresses, on bridges of their own: of each only the own
+/// bridge counts, and what is lost is closed again.
 #[test]
 fn further_networks_may_have_the_same_addresses() {
     testkit::require!("root");
