@@ -337,7 +337,7 @@ fn records_count_more_than_statuses() {
     rig.changed(Kind::Pods, &pod("web", "u4", NODE));
     let enforced = rig.add(&started("c3", Some(("web", "u4")), &["10.0.0.3"]));
     let notice = enforced.notice.unwrap();
-    assert!(notice.contains("shop/cache and shop/web have it"), "{notice}");
+    assert!(notice.contains("shop/cache and shop/web has it"), "{notice}");
     rig.gone(Kind::Pods, &pod("cache", "u3", "n2"));
     assert_eq!(rig.state("10.0.0.3"), "open");
     // The host's network is no pod's.
