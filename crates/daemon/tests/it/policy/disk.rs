@@ -8,8 +8,9 @@ use testkit::{Place as _, Service, wait_until};
 
 use super::{Cluster, allow, daemon};
 
-/// How long each write to the disk takes, in microseconds: longer than the test.
-const WRITE: &str = "120000000";
+/// How long each write to the disk takes, in microseconds: longer than the plugins wait, and than what
+/// the test does meanwhile. The service ends only after it.
+const WRITE: &str = "25000000";
 
 /// Where `strace` tells of each write, before it makes it slow.
 fn trace(cluster: &Cluster) -> PathBuf {
