@@ -14,8 +14,9 @@ use crate::finding::{Family, Finding, WayKind};
 use crate::path::Site;
 use crate::whose;
 
-/// A default route leads by a link that is a port. What comes in by it goes to the link above: the
-/// node's IP sees no answer (linux net/core/dev.c, `rx_handler`).
+/// A default route leads by a link that is a port. What comes in by it goes to the link above (linux
+/// net/core/dev.c, `rx_handler`). A bridge that is up gives the node what is for it: the address is the
+/// node's, whatever link has it. So that may go well, and is a warning; one that is down drops it.
 pub(super) fn ports(look: Look<'_>) -> Vec<Finding> {
     let host = &look.scene.host;
     let mut found = Vec::new();
@@ -30,10 +31,13 @@ pub(super) fn ports(look: Look<'_>) -> Vec<Finding> {
         let says = format!(
             "{name}, by which the default route leads, is a port of {master}, which takes all that comes in by it"
         );
-        let mut finding = Finding::error("uplink-enslaved", name.clone(), says)
+        let may_go_well = above.up && above.kind.as_deref() == Some("bridge");
+        let begin = if may_go_well { Finding::warning } else { Finding::error };
+        let mut finding = begin("uplink-enslaved", name.clone(), says)
             .at(format!("link {name}, master {master}"))
             .fix(format!("ip link set {name} nomaster"));
-        for family in families {
+        let broken = families.into_iter().filter(|_| !may_go_well);
+        for family in broken {
             finding = finding
                 .breaks(WayKind::Outside, Some(family))
                 .breaks(WayKind::Names, Some(family))
@@ -104,6 +108,7 @@ pub(super) fn addresses(look: Look<'_>) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::finding::Severity;
     use crate::path::samples::node;
     use crate::question::Answers;
     use crate::routes::samples::link;
@@ -128,6 +133,14 @@ mod tests {
         named(&mut scene, "up0").master = Some(40);
         let fix = "ip link set up0 nomaster".to_owned();
         assert_eq!(told(&scene, ports), [("up0".to_owned(), fix)]);
+        let severity = |scene: &Scene| {
+            let answers = Answers::default();
+            ports(Look { scene, answers: &answers, only: None, to: None })[0].severity
+        };
+        for (up, expected) in [(true, Severity::Warning), (false, Severity::Error)] {
+            named(&mut scene, "br9").up = up;
+            assert_eq!(severity(&scene), expected);
+        }
         named(&mut scene, "br9").kind = Some("vrf".to_owned());
         assert_eq!(told(&scene, ports), []);
     }

@@ -122,9 +122,7 @@ pub(super) const MORE: &[Situation] = &[
     Situation {
         number: 12,
         is: "somebody put the uplink into a bridge",
-        breaks: Act::Sh(
-            "ip link add br9 type bridge; ip link set br9 up; ip link set up0 master br9",
-        ),
+        breaks: Act::Sh("ip link add br9 type bridge; ip link set up0 master br9"),
         fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
         finds: Finds::First("uplink-enslaved", "up0"),
         fix: Fix::Mends,
