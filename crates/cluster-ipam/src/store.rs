@@ -133,14 +133,16 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// [`StoreError`].
     fn create(&self, key: &Key, value: &Value) -> Result<Revision, StoreError>;
 
-    /// Creates a record that must not exist, if another one still has this revision. A store that
-    /// was restored from a copy lacks what was written since, whatever position it reports.
+    /// Replaces a record of this revision, or creates one that must not exist if there is none,
+    /// provided that another one still has this revision. A store that was restored from a copy
+    /// lacks what was written since, whatever position it reports.
     ///
     /// # Errors
     /// [`StoreError`]; [`StoreError::Conflict`] does not say which of the two it was.
-    fn create_while(
+    fn put_while(
         &self,
         key: &Key,
+        was: Option<&Revision>,
         value: &Value,
         other: (&Key, &Revision),
     ) -> Result<Revision, StoreError>;
@@ -150,19 +152,6 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`StoreError`].
     fn update(&self, key: &Key, was: &Revision, value: &Value) -> Result<Revision, StoreError>;
-
-    /// Replaces a record of this revision, if another one still has that one: see
-    /// [`Store::create_while`].
-    ///
-    /// # Errors
-    /// [`StoreError`]; [`StoreError::Conflict`] does not say which of the two it was.
-    fn update_while(
-        &self,
-        key: &Key,
-        was: &Revision,
-        value: &Value,
-        other: (&Key, &Revision),
-    ) -> Result<Revision, StoreError>;
 
     /// Removes a record of this revision.
     ///

@@ -455,10 +455,7 @@ impl Node {
         };
         // Another thread may just have found that it is not.
         let revision = known.ok_or(StoreError::Conflict)?;
-        match was {
-            None => self.store.create_while(key, value, (&own, &revision)),
-            Some(was) => self.store.update_while(key, was, value, (&own, &revision)),
-        }
+        self.store.put_while(key, was, value, (&own, &revision))
     }
 
     fn try_claim_noted(&self, id: &BlockId, epoch: u64, whose: Whose) -> Result<Tried, Refusal> {

@@ -233,31 +233,21 @@ impl Store for Memory {
         self.change("create", Write { key: key.clone(), was: None, value, only_while: None })
     }
 
-    fn create_while(
+    fn put_while(
         &self,
         key: &Key,
+        was: Option<&Revision>,
         value: &Value,
         (other, revision): (&Key, &Revision),
     ) -> Result<Revision, StoreError> {
+        let verb = if was.is_some() { "update" } else { "create" };
         let (value, only_while) = (Some(value.clone()), Some((other.clone(), revision.clone())));
-        self.change("create", Write { key: key.clone(), was: None, value, only_while })
+        self.change(verb, Write { key: key.clone(), was: was.cloned(), value, only_while })
     }
 
     fn update(&self, key: &Key, was: &Revision, value: &Value) -> Result<Revision, StoreError> {
         let (was, value) = (Some(was.clone()), Some(value.clone()));
         self.change("update", Write { key: key.clone(), was, value, only_while: None })
-    }
-
-    fn update_while(
-        &self,
-        key: &Key,
-        was: &Revision,
-        value: &Value,
-        (other, revision): (&Key, &Revision),
-    ) -> Result<Revision, StoreError> {
-        let (was, value) = (Some(was.clone()), Some(value.clone()));
-        let only_while = Some((other.clone(), revision.clone()));
-        self.change("update", Write { key: key.clone(), was, value, only_while })
     }
 
     fn delete(&self, key: &Key, was: &Revision) -> Result<(), StoreError> {

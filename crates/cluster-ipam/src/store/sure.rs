@@ -79,33 +79,22 @@ impl<S: Store> Store for Sure<S> {
         )
     }
 
-    fn create_while(
+    fn put_while(
         &self,
         key: &Key,
+        was: Option<&Revision>,
         value: &Value,
         other: (&Key, &Revision),
     ) -> Result<Revision, StoreError> {
-        self.write(
-            key,
-            None,
-            || self.inner.create_while(key, value, other),
-            |found| same(found, value).map(|entry| entry.revision.clone()),
-        )
+        let write = || self.inner.put_while(key, was, value, other);
+        self.write(key, was, write, |found| match was {
+            None => same(found, value).map(|entry| entry.revision.clone()),
+            Some(was) => replaced(found, was, value),
+        })
     }
 
     fn update(&self, key: &Key, was: &Revision, value: &Value) -> Result<Revision, StoreError> {
         let write = || self.inner.update(key, was, value);
-        self.write(key, Some(was), write, |found| replaced(found, was, value))
-    }
-
-    fn update_while(
-        &self,
-        key: &Key,
-        was: &Revision,
-        value: &Value,
-        other: (&Key, &Revision),
-    ) -> Result<Revision, StoreError> {
-        let write = || self.inner.update_while(key, was, value, other);
         self.write(key, Some(was), write, |found| replaced(found, was, value))
     }
 
@@ -197,10 +186,10 @@ mod tests {
             let is_first = verb == "update" && std::mem::take(&mut first);
             if is_first { Fault::Unanswered } else { Fault::None }
         });
-        let two = sure.update_while(&key(), &one, &value("two"), (&other, &of_other)).unwrap();
+        let two = sure.put_while(&key(), Some(&one), &value("two"), (&other, &of_other)).unwrap();
         assert_eq!(truth.get(&key()).unwrap().unwrap().revision, two);
         truth.update(&other, &of_other, &value("two")).unwrap();
-        let late = sure.update_while(&key(), &two, &value("three"), (&other, &of_other));
+        let late = sure.put_while(&key(), Some(&two), &value("three"), (&other, &of_other));
         assert_eq!(late, Err(StoreError::Conflict));
         assert_eq!(truth.get(&key()).unwrap().unwrap().value, value("two"));
     }

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use netwright_cluster_ipam::Settings;
 use netwright_cluster_ipam::record::{self, BlockId, BlockRecord};
 use netwright_cluster_ipam::store::{Fault, Kind, Memory, Store as _};
+use netwright_cluster_ipam::{Node, Settings};
+use node_api::Refusal;
 
 use crate::support::{Hands, assign, in_blocks, node, node_with, settings};
 
@@ -67,27 +68,11 @@ fn put_back_with_a_higher_revision(starts_again: bool) {
         }
         Err(refusal) => Some(refusal),
     });
-    let refused = refused.expect("no block is taken before all have recorded theirs");
-    assert!(refused.retry && refused.msg.contains("was put back to an earlier state"), "{refused}");
-    // Each looks within ten seconds.
-    for _ in 0..4 {
-        clock.pass(Duration::from_secs(11));
-        for node in [&n1, &n2] {
-            node.tend().unwrap();
-        }
-    }
-    for (node, of) in [(&n2, "e"), (&n1, "f")] {
-        for index in 0..40 {
-            let Ok(addresses) = assign(node, &blue, &format!("{of}{index}")) else { break };
-            note(addresses, of);
-        }
-    }
+    the_rest_is_given_once([&n1, &n2], &clock, refused, |node, container| {
+        note(assign(node, &blue, container).ok()?, container);
+        Some(())
+    });
     assert_eq!(given.len(), 30, "and none is lost");
-    for node in [&n1, &n2] {
-        assert!(node.lost().is_empty());
-        let told = node.take_notices().join("");
-        assert!(told.contains("the store was put back to an earlier state"), "{told}");
-    }
 }
 
 /// Neither node has written its own record since the copy: only the store's position tells.
@@ -113,22 +98,39 @@ fn nodes_that_have_not_renewed_since_the_copy_notice_a_leap() {
             Err(refusal) => refused = Some(refusal),
         }
     }
+    the_rest_is_given_once([&n1, &n2], &clock, refused, |node, container| {
+        let addresses = assign(node, &blue, container).ok()?;
+        assert!(given.insert(addresses[0]), "{addresses:?} again");
+        Some(())
+    });
+    assert_eq!(given.len(), 30, "and none is lost");
+}
+
+/// Shows that a node was refused, and that both nodes have noticed the copy once they have looked.
+/// `give` assigns an address to a container; `None` if there is none left.
+fn the_rest_is_given_once(
+    [n1, n2]: [&Node; 2],
+    clock: &Hands,
+    refused: Option<Refusal>,
+    mut give: impl FnMut(&Node, &str) -> Option<()>,
+) {
     let refused = refused.expect("no block is taken before all have recorded theirs");
     assert!(refused.retry && refused.msg.contains("was put back to an earlier state"), "{refused}");
+    // Each looks within ten seconds.
     for _ in 0..4 {
         clock.pass(Duration::from_secs(11));
-        for node in [&n1, &n2] {
+        for node in [n1, n2] {
             node.tend().unwrap();
         }
     }
-    for (node, of) in [(&n2, "e"), (&n1, "f")] {
-        for index in 0..30 {
-            let Ok(addresses) = assign(node, &blue, &format!("{of}{index}")) else { break };
-            assert!(given.insert(addresses[0]), "{addresses:?} again");
+    for (node, of) in [(n2, "e"), (n1, "f")] {
+        for index in 0..40 {
+            if give(node, &format!("{of}{index}")).is_none() {
+                break;
+            }
         }
     }
-    assert_eq!(given.len(), 30, "and none is lost");
-    for node in [&n1, &n2] {
+    for node in [n1, n2] {
         assert!(node.lost().is_empty());
         let told = node.take_notices().join("");
         assert!(told.contains("the store was put back to an earlier state"), "{told}");

@@ -155,30 +155,21 @@ impl Store for Etcd {
         self.change(key, "0", &put)
     }
 
-    fn create_while(
+    fn put_while(
         &self,
         key: &Key,
+        was: Option<&Revision>,
         value: &Value,
         (other, revision): (&Key, &Revision),
     ) -> Result<Revision, StoreError> {
         let put = json!({"request_put": {"key": name(key), "value": bytes(&value.to_string())}});
-        self.change_if(&[is_at(key, "0"), is_at(other, &revision.0)], &put)
+        let was = was.map_or("0", |was| &was.0);
+        self.change_if(&[is_at(key, was), is_at(other, &revision.0)], &put)
     }
 
     fn update(&self, key: &Key, was: &Revision, value: &Value) -> Result<Revision, StoreError> {
         let put = json!({"request_put": {"key": name(key), "value": bytes(&value.to_string())}});
         self.change(key, &was.0, &put)
-    }
-
-    fn update_while(
-        &self,
-        key: &Key,
-        was: &Revision,
-        value: &Value,
-        (other, revision): (&Key, &Revision),
-    ) -> Result<Revision, StoreError> {
-        let put = json!({"request_put": {"key": name(key), "value": bytes(&value.to_string())}});
-        self.change_if(&[is_at(key, &was.0), is_at(other, &revision.0)], &put)
     }
 
     fn went_back(&self) -> u64 {

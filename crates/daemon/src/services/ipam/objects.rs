@@ -270,15 +270,19 @@ impl Store for Objects {
     }
 
     /// The API server changes one object at a time, so the other one is read just before.
-    fn create_while(
+    fn put_while(
         &self,
         key: &Key,
+        was: Option<&Revision>,
         value: &Value,
         (other, revision): (&Key, &Revision),
     ) -> Result<Revision, StoreError> {
-        match self.get(other)? {
-            Some(found) if found.revision == *revision => self.create(key, value),
-            _ => Err(StoreError::Conflict),
+        if self.get(other)?.is_none_or(|found| found.revision != *revision) {
+            return Err(StoreError::Conflict);
+        }
+        match was {
+            None => self.create(key, value),
+            Some(was) => self.update(key, was, value),
         }
     }
 
@@ -293,20 +297,6 @@ impl Store for Objects {
             self.heard(begun, Some(&revision.0));
         }
         Ok(revision)
-    }
-
-    /// As with a record that is created, the other one is read just before.
-    fn update_while(
-        &self,
-        key: &Key,
-        was: &Revision,
-        value: &Value,
-        (other, revision): (&Key, &Revision),
-    ) -> Result<Revision, StoreError> {
-        match self.get(other)? {
-            Some(found) if found.revision == *revision => self.update(key, was, value),
-            _ => Err(StoreError::Conflict),
-        }
     }
 
     fn went_back(&self) -> u64 {
