@@ -160,6 +160,23 @@ impl Cluster {
         command
     }
 
+    /// The service's command under `strace`, which writes these calls into [`Cluster::trace`], and
+    /// does to them what the options say.
+    fn traced(&self, calls: &str, options: &[&str]) -> Command {
+        let command = self.command();
+        let mut traced = self.node.lab.command("strace");
+        traced.args(["-D", "-f", "-qq", "--seccomp-bpf", "-e", &format!("trace={calls}")]);
+        traced.args(options).arg("-o").arg(self.trace());
+        let daemon = daemon();
+        traced.args(command.get_args().skip_while(|word| *word != daemon.as_str()));
+        traced.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        traced
+    }
+
+    fn trace(&self) -> PathBuf {
+        self.node.lab.dir().join("trace")
+    }
+
     fn log_path(&self) -> PathBuf {
         self.node.lab.dir().join("policy.log")
     }

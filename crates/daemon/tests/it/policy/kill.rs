@@ -7,10 +7,10 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::Command;
 
 use serde_json::json;
-use testkit::{Place as _, Service, feature, share, wait_until};
+use testkit::{Service, feature, share, wait_until};
 
 use super::networks::Further;
-use super::{Cluster, allow, daemon};
+use super::{Cluster, allow};
 
 /// The calls at which it is killed.
 const CHANGES: &str = "sendto,sendmsg,rename,renameat,renameat2,unlink,unlinkat,mkdir,mkdirat";
@@ -33,26 +33,13 @@ fn chosen(first: usize, all: usize) -> Vec<usize> {
 
 /// Returns the service's command under `strace`, which kills it at one of its changes.
 fn traced(cluster: &Cluster, moment: Option<usize>) -> Command {
-    let command = cluster.command();
-    let mut traced = cluster.node.lab.command("strace");
-    traced.args(["-D", "-f", "-qq", "--seccomp-bpf", "-e", &format!("trace={CHANGES}")]);
-    if let Some(moment) = moment {
-        traced.args(["-e", &format!("inject={CHANGES}:signal=KILL:when={moment}")]);
-    }
-    traced.arg("-o").arg(trace(cluster));
-    let daemon = daemon();
-    traced.args(command.get_args().skip_while(|word| *word != daemon.as_str()));
-    traced.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    traced
-}
-
-fn trace(cluster: &Cluster) -> std::path::PathBuf {
-    cluster.node.lab.dir().join("trace")
+    let Some(moment) = moment else { return cluster.traced(CHANGES, &[]) };
+    cluster.traced(CHANGES, &["-e", &format!("inject={CHANGES}:signal=KILL:when={moment}")])
 }
 
 /// Returns how many calls the loop's thread has made so far: `strace` counts for each thread.
 fn calls(cluster: &Cluster) -> usize {
-    let text = std::fs::read_to_string(trace(cluster)).unwrap_or_default();
+    let text = std::fs::read_to_string(cluster.trace()).unwrap_or_default();
     let begun = text.lines().filter(|line| line.contains('(') && !line.contains(" resumed>"));
     let of_loop = text.lines().find_map(|line| {
         line.contains("NFNL_MSG_BATCH_BEGIN").then(|| line.split_whitespace().next())
@@ -65,7 +52,7 @@ fn calls(cluster: &Cluster) -> usize {
 
 /// Starts the service so that it is killed at a moment. Returns whether it was.
 fn start(cluster: &mut Cluster, moment: Option<usize>) {
-    let _ = std::fs::remove_file(trace(cluster));
+    let _ = std::fs::remove_file(cluster.trace());
     let service = Service::start(traced(cluster, moment), &cluster.log_path());
     cluster.service = Some(service);
 }
