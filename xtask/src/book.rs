@@ -8,9 +8,8 @@
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use crate::ci::{Extent, Report};
+use crate::ci::{Extent, ONLY_FULL, Report};
 use crate::run::{Program, exists, quiet, root, target_dir};
-use crate::skips::Skip;
 
 /// The folder of the pages, and the one among them that has the order of the others.
 const PAGES: &str = "docs";
@@ -27,14 +26,9 @@ const MDBOOK: &str = "mdbook";
 
 /// With `--full` makes the book.
 pub(crate) fn check(extent: Extent) -> Result<Report, String> {
-    let skipped = |name: &str, reason: &str| {
-        println!("    SKIP {name}: {reason}");
-        let skip = Skip { name: name.to_owned(), reason: reason.to_owned() };
-        Ok(Report { passed: 1, skips: vec![skip], ..Report::default() })
-    };
     match extent {
-        Extent::EveryChange => skipped("book::made", "only with --full"),
-        Extent::Full if !exists(MDBOOK) => skipped("book::made", "no program mdbook"),
+        Extent::EveryChange => Ok(Report::skipped("book::made", ONLY_FULL)),
+        Extent::Full if !exists(MDBOOK) => Ok(Report::skipped("book::made", "no program mdbook")),
         Extent::Full => make().map(Report::check),
     }
 }

@@ -44,7 +44,17 @@ impl Report {
     pub(crate) fn check(note: String) -> Self {
         Self { passed: 1, note, ..Self::default() }
     }
+
+    /// The report of a step that is not taken; says so.
+    pub(crate) fn skipped(name: &str, reason: &str) -> Self {
+        println!("    SKIP {name}: {reason}");
+        let skip = Skip { name: name.to_owned(), reason: reason.to_owned() };
+        Self { passed: 1, skips: vec![skip], ..Self::default() }
+    }
 }
+
+/// Why a run of every change does not take a step.
+pub(crate) const ONLY_FULL: &str = "only with --full";
 
 /// One line of the table.
 struct Line {
@@ -87,9 +97,10 @@ const CLIPPY: Step = ("clippy", |extent| match extent {
     }
 });
 const DOCS: Step = ("docs", docs);
+/// The examples of the crates' documentation take two minutes of a processor to compile.
 const DOCTESTS: Step = ("doctests", |extent| {
     if extent == Extent::EveryChange {
-        return Ok(only_full("doctests::examples"));
+        return Ok(Report::skipped("doctests::examples", ONLY_FULL));
     }
     wait_for_both();
     suite::doctests(extent)
@@ -303,19 +314,11 @@ pub(crate) fn clippy() -> Result<Report, String> {
     Ok(Report::check(String::new()))
 }
 
-/// Tells that a step is part of a full run alone. The examples of the crates' documentation took two
-/// minutes of a processor to compile.
-fn only_full(name: &str) -> Report {
-    let (name, reason) = (name.to_owned(), "only with --full".to_owned());
-    println!("    SKIP {name}: {reason}");
-    Report { passed: 1, skips: vec![Skip { name, reason }], ..Report::default() }
-}
-
 /// For what clippy has checked: the same target and flags. In a run without that, checking the
 /// dependencies alone would take a minute of both processors.
 fn docs(extent: Extent) -> Result<Report, String> {
     if extent == Extent::EveryChange {
-        return Ok(only_full("docs::rustdoc"));
+        return Ok(Report::skipped("docs::rustdoc", ONLY_FULL));
     }
     let line = "nice -n 5 cargo doc --workspace --no-deps --document-private-items --locked";
     let program = Linked::prepare()?.program(line).deadline(LINT_DEADLINE);

@@ -9,12 +9,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::ci::{Extent, Report};
+use crate::ci::{Extent, ONLY_FULL, Report};
 use crate::executable::{NETWRIGHT, SHIPPED};
 use crate::musl::{Linked, Way};
 use crate::remap;
 use crate::run::{Program, exists, quiet, root, target_dir};
-use crate::skips::Skip;
 
 /// How long the package may take to be built, and to compress everything.
 const DEADLINE: Duration = Duration::from_secs(1800);
@@ -57,9 +56,7 @@ pub(crate) fn command(arguments: &[&str]) -> Result<(), String> {
 /// Makes a draft, in a full run, and compares it with its own list of hashes.
 pub(crate) fn draft(extent: Extent) -> Result<Report, String> {
     if extent == Extent::EveryChange {
-        let (name, reason) = ("release::draft".to_owned(), "only with --full".to_owned());
-        println!("    SKIP {name}: {reason}");
-        return Ok(Report { passed: 1, skips: vec![Skip { name, reason }], ..Report::default() });
+        return Ok(Report::skipped("release::draft", ONLY_FULL));
     }
     let into = make(Kind::Draft, &named("release")?)?;
     maker().arg("check").arg(into.display().to_string()).logged("release-check", quiet)?;

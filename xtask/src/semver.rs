@@ -7,13 +7,15 @@
 
 use std::time::Duration;
 
-use crate::ci::{Extent, Report};
+use crate::ci::{Extent, ONLY_FULL, Report};
 use crate::publish::PUBLISHED;
 use crate::run::{Program, exists, quiet};
-use crate::skips::Skip;
 
 /// What compares (`cargo install --locked cargo-semver-checks`).
 const CHECKER: &str = "cargo-semver-checks";
+
+/// What the list of skips calls it.
+const NAME: &str = "semver::compared";
 
 /// It documents every crate twice.
 const DEADLINE: Duration = Duration::from_secs(1800);
@@ -23,15 +25,11 @@ const BEFORE: &str = "HEAD^";
 
 /// Compares the published crates.
 pub(crate) fn check(extent: Extent) -> Result<Report, String> {
-    let skipped = |reason: &str| {
-        let name = "semver::compared".to_owned();
-        println!("    SKIP {name}: {reason}");
-        let skip = Skip { name, reason: reason.to_owned() };
-        Ok(Report { passed: 1, skips: vec![skip], ..Report::default() })
-    };
     match extent {
-        Extent::EveryChange => skipped("only with --full"),
-        Extent::Full if !exists(CHECKER) => skipped("no program cargo-semver-checks"),
+        Extent::EveryChange => Ok(Report::skipped(NAME, ONLY_FULL)),
+        Extent::Full if !exists(CHECKER) => {
+            Ok(Report::skipped(NAME, "no program cargo-semver-checks"))
+        }
         Extent::Full => compare().map(Report::check),
     }
 }

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::MARK;
+use crate::ci::ONLY_FULL;
 use crate::musl::Linked;
 use crate::run::root;
 use crate::skips;
@@ -14,10 +15,9 @@ use crate::skips;
 const BUILD: Duration = Duration::from_secs(900);
 
 /// Set to ask a test whether it would be skipped in the machine for want of `--full`
-/// (`testkit::feature::ASKED_VARIABLE`), what it then says, and how many seconds the tests of an
-/// executable may take for it.
+/// (`testkit::feature::ASKED_VARIABLE`; it then says [`ONLY_FULL`]), and how many seconds the tests
+/// of an executable may take for it.
 const ASKED: &str = "NETWRIGHT_ASKED";
-const ONLY_FULL: &str = "only with --full";
 const ASKING: &str = "120";
 
 /// Something to run: a test, or a script.
