@@ -21,7 +21,7 @@ pub const STRIKES: usize = 32;
 
 /// Returns how many equal cases a run with `--full` tries: `share`, or all if the variable is set.
 #[must_use]
-pub fn count(all: usize, share: usize) -> usize {
+pub fn count<N: Ord>(all: N, share: N) -> N {
     if env::var_os(EVERY_VARIABLE).is_some() { all } else { share.min(all) }
 }
 

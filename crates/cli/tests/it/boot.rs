@@ -6,13 +6,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use testkit::{Lab, Place, Snapshot};
+use testkit::{Lab, Place, Snapshot, feature, share};
 
 use crate::support::{Scratch, call_in};
 
-/// How many times the node boots: in every run, and with `--full`.
+/// How many times the node boots: in every run, with `--full`, and in a run that tries all.
 const BOOTS: u32 = 4;
-const ALL_BOOTS: u32 = 25;
+const BOOTS_OF_A_SHARE: u32 = 25;
+const ALL_BOOTS: u32 = 100;
 
 /// The limit of reads of the folder, for a file that never comes.
 const LOOKS: u32 = 2_000;
@@ -56,7 +57,10 @@ fn holds(container: &impl Place, number: u32) -> bool {
 #[test]
 fn containers_get_whole_networks_while_files_appear() {
     testkit::require!("root");
-    let boots = if std::env::var_os("NETWRIGHT_FULL").is_some() { ALL_BOOTS } else { BOOTS };
+    let boots = match feature::available("full") {
+        true => share::count(ALL_BOOTS, BOOTS_OF_A_SHARE),
+        false => BOOTS,
+    };
     let (mut refused, mut attached) = (0_u32, 0_u32);
     for boot in 0..boots {
         let lab = Lab::new("boot");
