@@ -152,9 +152,12 @@ fn adjust_tunnel(
     // One after the other: the kernel takes no MTU beside a tunnel's own settings (linux
     // drivers/net/vxlan/vxlan_core.c `vxlan_nl2conf`).
     set(netlink, ifindex, LinkSet { vxlan, ..LinkSet::default() })?;
-    set(netlink, ifindex, of_link.up(tunnel.up))?;
+    set(netlink, ifindex, of_link)?;
     // With an MTU below 1280 it had no IPv6, and has it anew.
-    quieten(netlink, name, ifindex)
+    quieten(netlink, name, ifindex)?;
+    // Last, as when it is created: one that could not be quietened does not come up, so the next look
+    // finds it down and tries again.
+    set(netlink, ifindex, LinkSet::default().up(tunnel.up))
 }
 
 /// Takes from a tunnel what the kernel gives every link: an IPv6 address of its own, and an ear for
