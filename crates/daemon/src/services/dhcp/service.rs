@@ -227,7 +227,7 @@ impl Service {
         self.world.late.take_up();
         let (found, damaged) = self.world.store.all();
         for (path, reason) in damaged {
-            tracing::error!(file = %path.display(), reason, "ignored a file that is not a lease");
+            tracing::error!(file = %path.display(), reason, "ignored a file that is not a lease, or cannot be read");
         }
         let now = clock::now();
         for saved in found {
