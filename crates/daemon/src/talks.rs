@@ -9,6 +9,7 @@ use cnm::http::{Incoming, Kind};
 use rustix::event::{PollFd, PollFlags};
 
 use crate::exchange::{self, Answer};
+use crate::listen::ACCEPT_RETRY_DELAY;
 
 /// How many clients are listened to at a socket. One more takes the place of the oldest.
 pub(crate) const MOST: usize = 64;
@@ -19,8 +20,6 @@ const TIMEOUT_OF_ANSWER: Duration = Duration::from_secs(10);
 /// How many bytes the answers that clients have not read may have together: four of the longest.
 /// One more is kept while it is new.
 const MOST_UNREAD: usize = 64 << 20;
-/// The pause after a connection could not be accepted.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// The clients, the oldest first.
 pub(crate) struct Talks<S> {
@@ -123,7 +122,7 @@ impl<S: Read + Write + AsFd> Talks<S> {
                 }
                 self.cannot_accept = true;
                 if self.all.is_empty() {
-                    std::thread::sleep(PAUSE);
+                    std::thread::sleep(ACCEPT_RETRY_DELAY);
                 } else {
                     self.all.remove(0);
                 }

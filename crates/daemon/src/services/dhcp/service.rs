@@ -24,7 +24,7 @@ use super::store::Saved;
 use super::token::Token;
 use crate::clock;
 use crate::health::Health;
-use crate::listen::Listener;
+use crate::listen::{ACCEPT_RETRY_DELAY, Listener};
 use crate::poll::Interest;
 use crate::services::ready::ReadyFile;
 
@@ -272,7 +272,8 @@ impl Service {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
                 Err(error) => {
-                    tracing::error!(%error, "accept a connection");
+                    tracing::error!(%error, "cannot take a connection");
+                    std::thread::sleep(ACCEPT_RETRY_DELAY);
                     return;
                 }
             };
