@@ -132,8 +132,8 @@ impl FileError {
         self.io().is_some_and(|source| source.kind() == io::ErrorKind::NotFound)
     }
 
-    /// Says whether a file that may be ours and intact could not be read. What cannot exist, behind a
-    /// loop of links or under a name that is too long, is not ours.
+    /// Says whether a file that may be ours and intact could not be read. A link that is not
+    /// followed is not ours, and behind a loop of links or a name that is too long there is nothing.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         let leads_nowhere = |source: &io::Error| {

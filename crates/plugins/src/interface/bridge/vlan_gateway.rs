@@ -19,8 +19,8 @@ use crate::shared::{advertisements, owner};
 /// address.
 ///
 /// # Errors
-/// Code 100 with the kernel's words, 105 when the note cannot be written, 108 when something foreign
-/// is in the way.
+/// Code 100 with the kernel's words, 105 when the note cannot be written, 108 when something
+/// foreign is in the way.
 pub(super) fn ensure(
     host: &mut RouteSocket,
     index: &Index,

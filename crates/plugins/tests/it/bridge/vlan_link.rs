@@ -41,7 +41,8 @@ fn vm_a_vlans_link_that_a_killed_add_left_is_finished_or_removed() {
     let config = json!({ "vlan": 100, "isGateway": true, "ipam": { "type": "fixed" } });
     let kill = || {
         node.sh("port=$(ip -o link show dev cni0.100 | sed 's/^[0-9]*: cni0.100@//; s/:.*//') && \
-                 ip link set dev $port down nomaster && ip link set dev cni0.100 down alias ''")
+                 ip link set dev $port down nomaster && ip addr flush dev cni0.100 && \
+                 ip link set dev cni0.100 down alias ''")
     };
     add(&node, &c1).config(config.clone()).call().ok();
     kill();
