@@ -70,7 +70,7 @@ pub fn quote_list<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
 /// How many letters of a text of others [`printable`] keeps.
 const LONGEST: usize = 80;
 
-/// Returns a text of others as a message repeats it that may be logged or stored: short, on one line.
+/// Returns a text of others as a message repeats it that is logged or stored: short, on one line.
 #[must_use]
 pub fn printable(text: &str) -> String {
     let mut shown: String = text

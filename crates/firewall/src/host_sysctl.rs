@@ -162,8 +162,8 @@ impl SharedSysctls for HostSysctls {
     }
 }
 
-/// Says whether the kernel rejected the request itself. When the kernel ran out of memory nothing is
-/// known.
+/// Says whether the kernel rejected the request itself. When the kernel ran out of memory nothing
+/// is known.
 fn is_a_refusal(error: &NetlinkError) -> bool {
     error.errno().is_some_and(|errno| ![Errno::NOMEM, Errno::NOBUFS].contains(&errno))
 }

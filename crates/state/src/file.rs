@@ -133,7 +133,7 @@ impl FileError {
     }
 
     /// Says whether a file that may be ours and intact could not be read. A link that is not
-    /// followed is not ours, and behind a loop of links or a name that is too long there is nothing.
+    /// followed is not ours, and behind a loop of links or a name that is too long is nothing.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         let leads_nowhere = |source: &io::Error| {

@@ -17,8 +17,9 @@ use routing::plan::{Change, ForeignRoute};
 use super::super::setup::words;
 use super::host::Links;
 
-/// Divides changes into runs, in their order: each run is made, and told to routing, before the next
-/// begins. What follows a tunnel needs its index; a route of others goes only once ours stands.
+/// Divides changes into runs, in their order: each run is made, and told to routing, before the
+/// next begins. What follows a tunnel needs its index; a route of others goes only once ours
+/// stands.
 pub(super) fn runs(changes: &[Change]) -> impl Iterator<Item = &[Change]> {
     let kind = |change: &Change| {
         let is_of_others = change.key().is_none();
@@ -170,8 +171,8 @@ fn adjust_tunnel(
     set(netlink, ifindex, of_link)?;
     // With an MTU below 1280 it had no IPv6, and has it anew.
     quieten(netlink, name, ifindex)?;
-    // Last, as when it is created: one that could not be quietened does not come up, so the next look
-    // finds it down and tries again.
+    // Last, as when it is created: one that could not be quietened does not come up, so the next
+    // look finds it down and tries again.
     set(netlink, ifindex, LinkSet::default().up(tunnel.up))
 }
 
