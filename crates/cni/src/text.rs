@@ -67,6 +67,23 @@ pub fn quote_list<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     format!("[{}]", quoted.join(" "))
 }
 
+/// How many letters of a text of others [`printable`] keeps.
+const LONGEST: usize = 80;
+
+/// Returns a text of others as a message repeats it that is logged or stored: short, on one line.
+#[must_use]
+pub fn printable(text: &str) -> String {
+    let mut shown: String = text
+        .chars()
+        .take(LONGEST)
+        .map(|letter| if letter.is_control() { '\u{fffd}' } else { letter })
+        .collect();
+    if text.chars().nth(LONGEST).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
 /// Writes text of others into a line for people. It escapes, as Rust does (`\u{1b}`), what a
 /// terminal would obey (ECMA-48: C0, DEL and C1), what ends a line, and what shows letters in
 /// another order (UAX #9). So a chosen name of a file, a container or a label cannot recolour,

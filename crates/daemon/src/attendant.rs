@@ -1,7 +1,7 @@
 //! The thread beside a service's loop: it answers at the service's status socket, and reads the
 //! configuration again when a signal asks for it (SIGHUP). It answers also while the loop hangs.
 
-use std::io::{self, Read as _, Write as _};
+use std::io::Write as _;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -12,29 +12,21 @@ use std::time::{Duration, Instant};
 
 use agent::report::Said;
 use agent::{Config, rights};
-use cnm::http::{Incoming, Kind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use signal_hook::consts::SIGHUP;
 use state::{Durability, Roots};
 
-use crate::exchange::{self, Answer};
+use crate::exchange::Answer;
 use crate::health;
 use crate::listen::Listener;
 use crate::poll::drain;
+use crate::talks::Talks;
 
 /// How often a process that follows its configuration looks at its files, and how long at least is
 /// between two looks.
 const LOOK: Duration = Duration::from_secs(2);
 const LOOK_AFTER: Duration = Duration::from_secs(1);
-/// How many clients are listened to at the status socket. One more takes the place of the oldest.
-const MOST: usize = 64;
-/// How long a client has for its question.
-const TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a client has to read the answer, which may have megabytes.
-const TIMEOUT_OF_ANSWER: Duration = Duration::from_secs(10);
-/// How many bytes the answers that clients have not read may have together: four of the longest.
-const MOST_UNREAD: usize = 64 << 20;
 
 /// Returns the folder of the status sockets.
 pub(crate) fn folder(roots: &Roots) -> PathBuf {
@@ -153,15 +145,15 @@ fn attend(
     ended: &UnixStream,
     mut duties: Duties,
 ) {
-    let mut talks: Vec<Talk> = Vec::new();
+    let mut talks: Talks<UnixStream> = Talks::new();
     let mut looked = Instant::now();
     loop {
         let mut ready =
             vec![PollFd::new(ended, PollFlags::IN), PollFd::new(hangups, PollFlags::IN)];
         ready.extend(listener.as_ref().map(|of| PollFd::new(&of.socket, PollFlags::IN)));
         let first = ready.len();
-        ready.extend(talks.iter().map(|talk| PollFd::new(&talk.stream, talk.turn.waits_for())));
-        let pause = pause(duties.changed.is_some(), talks.iter().map(|talk| talk.until).min());
+        ready.extend(talks.waits());
+        let pause = pause(duties.changed.is_some(), talks.until());
         match poll(&mut ready, pause.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => {
@@ -186,75 +178,18 @@ fn attend(
         if let (true, Some(reload)) = (wanted, &mut duties.reload) {
             reload();
         }
-        let now = Instant::now();
-        let mut goes_on = is_ready[first..].iter();
-        talks.retain_mut(|talk| {
-            let is_ready = goes_on.next().is_some_and(|ready| *ready);
-            // Who has asked is answered, however late it is.
-            !(is_ready && go_on(talk, &*duties.answer)) && now < talk.until
-        });
-        make_room(&mut talks, MOST_UNREAD);
-        if let (Some(listener), Some(true)) = (&listener, is_ready.get(2))
-            && let Ok((stream, _)) = listener.socket.accept()
-            && stream.set_nonblocking(true).is_ok()
-        {
-            if MOST <= talks.len() {
-                talks.remove(0);
-            }
-            let turn = Turn::Asks(Incoming::new(Kind::Request, 0));
-            talks.push(Talk { stream, turn, until: now + TIMEOUT });
+        talks.go_on(&is_ready[first..], &mut |asked: &str| (duties.answer)(asked));
+        if let (Some(listener), Some(true)) = (&listener, is_ready.get(2)) {
+            talks.accept(|| {
+                let (stream, _) = listener.socket.accept()?;
+                stream.set_nonblocking(true)?;
+                Ok(stream)
+            });
         }
     }
     if let Some(listener) = listener {
         listener.close();
     }
-}
-
-/// A client. None that has not asked, or does not read its answer, keeps another, or a signal,
-/// waiting.
-struct Talk {
-    stream: UnixStream,
-    turn: Turn,
-    until: Instant,
-}
-
-/// What a client does.
-enum Turn {
-    /// It asks.
-    Asks(Incoming),
-    /// It reads the answer, of which so many bytes are written.
-    Reads { answer: Vec<u8>, written: usize },
-}
-
-impl Turn {
-    fn waits_for(&self) -> PollFlags {
-        match self {
-            Turn::Asks(_) => PollFlags::IN,
-            Turn::Reads { .. } => PollFlags::OUT,
-        }
-    }
-
-    /// Returns how many bytes are kept for the client.
-    fn keeps(&self) -> usize {
-        match self {
-            Turn::Asks(_) => 0,
-            Turn::Reads { answer, .. } => answer.len(),
-        }
-    }
-}
-
-/// Sends clients away that do not read, the oldest first, until their answers have at most so many
-/// bytes.
-fn make_room(talks: &mut Vec<Talk>, most: usize) {
-    let mut kept: usize = talks.iter().map(|talk| talk.turn.keeps()).sum();
-    talks.retain(|talk| {
-        let of_it = talk.turn.keeps();
-        let stays = kept <= most || of_it == 0;
-        if !stays {
-            kept -= of_it;
-        }
-        stays
-    });
 }
 
 /// Returns how long to wait at most: until the next look at files, or until the time of a client is
@@ -266,41 +201,6 @@ fn pause(follows: bool, until: Option<Instant>) -> Option<Timespec> {
         (look, left) => look.or(left),
     };
     pause.and_then(|pause| Timespec::try_from(pause).ok())
-}
-
-/// Reads what a client says, and writes of the answer what it takes now. Reports whether the client
-/// is done with.
-fn go_on(talk: &mut Talk, answer: &dyn Fn(&str) -> Answer) -> bool {
-    if let Turn::Asks(incoming) = &mut talk.turn {
-        let mut bytes = [0; 4096];
-        let asked = match talk.stream.read(&mut bytes) {
-            Ok(0) => return true,
-            Ok(count) => incoming.feed(&bytes[..count]),
-            Err(error) => return error.kind() != io::ErrorKind::WouldBlock,
-        };
-        match asked {
-            Ok(Some(asked)) => {
-                let answer = exchange::respond(&asked, answer).into_bytes();
-                talk.turn = Turn::Reads { answer, written: 0 };
-                talk.until = Instant::now() + TIMEOUT_OF_ANSWER;
-            }
-            Ok(None) => return false,
-            Err(_) => return true,
-        }
-    }
-    if let Turn::Reads { answer, written } = &mut talk.turn {
-        while *written < answer.len() {
-            match talk.stream.write(&answer[*written..]) {
-                Ok(count) => *written += count,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-                Err(error) => {
-                    tracing::debug!(%error, "whoever asked for the status is gone");
-                    return true;
-                }
-            }
-        }
-    }
-    true
 }
 
 /// A changed configuration on its way from the thread to the service's loop.
@@ -344,6 +244,9 @@ impl Changes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exchange;
+    use crate::talks::MOST;
+    use std::io::Read as _;
 
     /// More than a socket's buffers hold.
     const LONG: usize = 1 << 20;
@@ -399,23 +302,5 @@ mod tests {
         let unread: Vec<UnixStream> = (0..MOST * 2).map(|_| ask()).collect();
         assert_answers(&path);
         drop(unread);
-    }
-
-    #[test]
-    fn who_does_not_read_goes_when_memory_is_short() {
-        let talk = |turn| {
-            let (stream, _) = UnixStream::pair().unwrap();
-            Talk { stream, turn, until: Instant::now() }
-        };
-        let reads = |length| talk(Turn::Reads { answer: vec![b'x'; length], written: 0 });
-        let asks = || talk(Turn::Asks(Incoming::new(Kind::Request, 0)));
-        let mut talks = vec![asks(), reads(5), reads(3), asks(), reads(4)];
-        let mut left = |most| {
-            make_room(&mut talks, most);
-            talks.iter().map(|talk| talk.turn.keeps()).collect::<Vec<_>>()
-        };
-        assert_eq!(left(12), [0, 5, 3, 0, 4]);
-        assert_eq!(left(11), [0, 3, 0, 4]);
-        assert_eq!(left(3), [0, 0]);
     }
 }

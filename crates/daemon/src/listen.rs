@@ -6,8 +6,13 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use thiserror::Error;
+
+/// The pause after a connection could not be accepted, for want of descriptors or memory: it stays
+/// ready, and other connections may end meanwhile.
+pub(crate) const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// The mode of the socket's folder when the daemon creates it.
 const FOLDER_MODE: u32 = 0o700;

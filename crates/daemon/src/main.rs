@@ -14,6 +14,7 @@
 //! | `health` | what a service knows of itself |
 //! | `attendant` | the thread beside a service's loop: status, and SIGHUP |
 //! | `status`, `exchange` | what all services say, and how they are asked |
+//! | `talks` | the clients of a socket at which each asks one question |
 //! | `probes`, `serve` | `/livez` and `/readyz` of all services, by TCP, and where systemd starts them |
 //!
 //! Only this file reads the arguments and the environment.
@@ -48,6 +49,7 @@ mod services;
 mod status;
 mod supervisor;
 mod systemd;
+mod talks;
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;

@@ -3,7 +3,7 @@
 //! Whoever reaches the port may ask, so nothing else is answered, no client keeps another from its
 //! answer, and the services are asked once a second at most.
 
-use std::io::{self, Read as _, Write as _};
+use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -13,21 +13,15 @@ use std::time::{Duration, Instant};
 use agent::config::Agent;
 use agent::metrics;
 use agent::report::Status;
-use cnm::http::{Incoming, Kind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::exchange::{Answer, respond};
+use crate::exchange::Answer;
 use crate::health::Health;
+use crate::talks::Talks;
 
-/// How many clients are listened to. One more takes the place of the oldest.
-const MOST: usize = 64;
-/// How long a client has for its question.
-const TIMEOUT: Duration = Duration::from_secs(2);
 /// How long what the services say is repeated.
 const FRESH: Duration = Duration::from_secs(1);
-/// The pause after a connection could not be accepted.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// Looks at all services.
 pub(crate) type Look = Arc<dyn Fn() -> Status + Send + Sync>;
@@ -112,22 +106,14 @@ impl Drop for Port {
     }
 }
 
-/// A client that has not asked yet.
-struct Talk {
-    stream: TcpStream,
-    incoming: Incoming,
-    until: Instant,
-}
-
 fn serve(listener: &TcpListener, ended: &UnixStream, look: &Look) {
-    let mut talks: Vec<Talk> = Vec::new();
+    let mut talks: Talks<TcpStream> = Talks::new();
     let mut seen: Option<(Instant, Status)> = None;
     loop {
         let mut ready =
             vec![PollFd::new(ended, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
-        ready.extend(talks.iter().map(|talk| PollFd::new(&talk.stream, PollFlags::IN)));
-        // They are in the order in which they came.
-        let left = talks.first().map(|talk| talk.until.saturating_duration_since(Instant::now()));
+        ready.extend(talks.waits());
+        let left = talks.until().map(|until| until.saturating_duration_since(Instant::now()));
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         match poll(&mut ready, left.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -139,61 +125,29 @@ fn serve(listener: &TcpListener, ended: &UnixStream, look: &Look) {
         if ready[0] {
             return;
         }
-        let now = Instant::now();
-        let mut asks = ready[2..].iter();
-        talks.retain_mut(|talk| {
-            let has_said = asks.next().is_some_and(|says| *says);
-            now < talk.until && !(has_said && hear(talk, look, &mut seen))
+        talks.go_on(&ready[2..], &mut |target: &str| {
+            let fresh = seen.take().filter(|(at, _)| at.elapsed() < FRESH);
+            let (at, status) = fresh.unwrap_or_else(|| (Instant::now(), look()));
+            let answer = answer(target, &status);
+            seen = Some((at, status));
+            answer
         });
         if ready[1] {
-            match listener.accept() {
-                Ok((stream, _)) if stream.set_nonblocking(true).is_ok() => {
-                    if MOST <= talks.len() {
-                        talks.remove(0);
-                    }
-                    let incoming = Incoming::new(Kind::Request, 0);
-                    talks.push(Talk { stream, incoming, until: now + TIMEOUT });
-                }
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
-                    tracing::warn!(%error, "cannot take a connection");
-                    std::thread::sleep(PAUSE);
-                }
-                _ => {}
-            }
+            talks.accept(|| {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(true)?;
+                Ok(stream)
+            });
         }
     }
-}
-
-/// Reads what a client says, and answers once that is a question. Reports whether the client is
-/// done with.
-fn hear(talk: &mut Talk, look: &Look, seen: &mut Option<(Instant, Status)>) -> bool {
-    let mut bytes = [0; 4096];
-    let asked = match talk.stream.read(&mut bytes) {
-        Ok(0) => return true,
-        Ok(count) => talk.incoming.feed(&bytes[..count]),
-        Err(error) => return error.kind() != io::ErrorKind::WouldBlock,
-    };
-    let asked = match asked {
-        Ok(Some(asked)) => asked,
-        Ok(None) => return false,
-        Err(_) => return true,
-    };
-    let text = respond(&asked, |target| {
-        let fresh = seen.take().filter(|(at, _)| at.elapsed() < FRESH);
-        let (at, status) = fresh.unwrap_or_else(|| (Instant::now(), look()));
-        let answer = answer(target, &status);
-        *seen = Some((at, status));
-        answer
-    });
-    // It fits into the socket's buffer: figures have some kilobytes.
-    let _ = talk.stream.write_all(text.as_bytes());
-    true
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::talks::MOST;
     use agent::report::{Report, State};
+    use std::io::{Read as _, Write as _};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     fn ask(address: SocketAddr, target: &str) -> String {

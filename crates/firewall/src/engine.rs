@@ -216,7 +216,7 @@ impl<'a> Firewall<'a> {
                     differences.push(format!("missing: {element}"));
                 }
             }
-            differences.extend(self.switches.check(shared));
+            differences.extend(self.switches.check(shared)?);
         }
         Ok(differences)
     }
@@ -302,12 +302,12 @@ impl<'a> Firewall<'a> {
                 return Ok(false);
             }
         }
-        if self
-            .shared_of(Concern::ALL)
-            .iter()
-            .any(|shared| !self.index.holders(&shared.object()).found.is_empty())
-        {
-            return Ok(false);
+        for shared in self.shared_of(Concern::ALL) {
+            let object = shared.object();
+            let held = self.index.is_held(&object);
+            if held.map_err(|source| FirewallError::State { object, source })? {
+                return Ok(false);
+            }
         }
         self.tables.delete_tables()?;
         Ok(true)

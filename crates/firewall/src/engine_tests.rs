@@ -153,13 +153,14 @@ impl SharedSysctls for FakeSysctls {
         Ok(())
     }
 
-    fn check(&mut self, _: &Shared) -> Option<String> {
-        None
+    fn check(&mut self, _: &Shared) -> Result<Option<String>, FirewallError> {
+        self.0.step()?;
+        Ok(None)
     }
 }
 
 struct Bench {
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
     index: Index,
     world: Rc<World>,
 }
@@ -168,7 +169,7 @@ impl Bench {
     fn new() -> Bench {
         let dir = tempfile::tempdir().unwrap();
         let index = Index::new(&Roots::new(dir.path().join("run"), dir.path().join("lib")));
-        Bench { _dir: dir, index, world: Rc::new(World::default()) }
+        Bench { dir, index, world: Rc::new(World::default()) }
     }
 
     fn firewall(&self) -> Firewall<'_> {
@@ -408,4 +409,33 @@ fn an_unknown_holder_counts_as_alive() {
     same_port.shared.clear();
     let error = bench.firewall().add(&key("c2"), &same_port).unwrap_err();
     assert!(matches!(error, FirewallError::Held { .. }), "{error}");
+}
+
+/// A setting that could not be read used to count as sound.
+#[test]
+fn whatever_question_of_check_fails_it_finds_nothing_sound() {
+    const ENOUGH: usize = 1000;
+    let bench = Bench::new();
+    bench.firewall().add(&key("c1"), &plan(2)).unwrap();
+    let check = |fuse| {
+        bench.world.fuse.set(Some(fuse));
+        bench.firewall().check(&key("c1"), &plan(2))
+    };
+    assert_eq!(check(ENOUGH).unwrap(), Vec::<String>::new());
+    let questions = ENOUGH - bench.world.fuse.get().unwrap();
+    for question in 0..questions {
+        assert!(check(question).is_err(), "question {question} of {questions}");
+    }
+}
+
+#[test]
+fn a_holder_that_cannot_be_read_keeps_the_tables() {
+    let bench = Bench::new();
+    bench.index.hold(&Shared::Localnet("cni0".to_owned()).object(), &key("c1")).unwrap();
+    for object in std::fs::read_dir(bench.dir.path().join("run/shared")).unwrap() {
+        for holder in std::fs::read_dir(object.unwrap().path()).unwrap() {
+            std::fs::write(holder.unwrap().path(), "garbage").unwrap();
+        }
+    }
+    assert!(!bench.firewall().prune().unwrap());
 }

@@ -37,6 +37,14 @@ pub enum FirewallError {
         /// The failure.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A setting of the host could not be read.
+    #[error("read {what}")]
+    Read {
+        /// The setting.
+        what: String,
+        /// The failure.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The host port belongs to another attachment that is alive.
     #[error(
         "host port {}{port}/{protocol} is held by {}",

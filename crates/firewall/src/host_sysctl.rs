@@ -30,7 +30,10 @@ pub(crate) trait SharedSysctls: Debug {
     fn off(&mut self, index: &Index, shared: &Shared) -> Result<(), FirewallError>;
 
     /// Describes what is not as it should be.
-    fn check(&mut self, shared: &Shared) -> Option<String>;
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked: then it is unknown.
+    fn check(&mut self, shared: &Shared) -> Result<Option<String>, FirewallError>;
 }
 
 /// The first metric of the local routes to the address that stands for ::1 ([`STAND_IN6`]). Each
@@ -127,26 +130,40 @@ impl SharedSysctls for HostSysctls {
         index.take_note(&object).map(drop).map_err(refused)
     }
 
-    fn check(&mut self, shared: &Shared) -> Option<String> {
+    fn check(&mut self, shared: &Shared) -> Result<Option<String>, FirewallError> {
         match shared {
             Shared::Localnet(ifname) => {
-                let value = route_localnet(ifname).ok()?.read().ok()?;
-                (value != "1").then(|| format!("route_localnet of {ifname:?} is {value}, not 1"))
+                let sysctl = route_localnet(ifname)?;
+                match sysctl.read() {
+                    Ok(value) if value == "1" => Ok(None),
+                    Ok(value) => {
+                        Ok(Some(format!("route_localnet of {ifname:?} is {value}, not 1")))
+                    }
+                    // Whoever created the interface says that it is gone.
+                    Err(error) if error.is_missing() => Ok(None),
+                    Err(error) => Err(unread(sysctl.to_string(), error)),
+                }
             }
             Shared::Loopback6(ifname) => {
                 // The kernel removes it with the link's other IPv6 routes when IPv6 is switched off
                 // there. A route of any link will do.
-                let route = RouteSocket::open().ok()?.route_to(STAND_IN6.into()).ok()?;
-                let there = route.is_some_and(|route| route.kind == RouteKind::Local);
-                (!there).then(|| format!("missing: {}", loopback_route_on(ifname)))
+                let found =
+                    RouteSocket::open().and_then(|mut netlink| netlink.route_to(STAND_IN6.into()));
+                match found {
+                    Ok(Some(route)) if route.kind == RouteKind::Local => Ok(None),
+                    Ok(_) => Ok(Some(format!("missing: {}", loopback_route_on(ifname)))),
+                    // Where IPv6 is off, there never was one.
+                    Err(error) if is_a_refusal(&error) => Ok(None),
+                    Err(error) => Err(unread(loopback_route_on(ifname), error)),
+                }
             }
-            _ => None,
+            _ => Ok(None),
         }
     }
 }
 
-/// Says whether the kernel rejected the change itself. When the kernel ran out of memory nothing is
-/// known.
+/// Says whether the kernel rejected the request itself. When the kernel ran out of memory nothing
+/// is known.
 fn is_a_refusal(error: &NetlinkError) -> bool {
     error.errno().is_some_and(|errno| ![Errno::NOMEM, Errno::NOBUFS].contains(&errno))
 }
@@ -174,6 +191,10 @@ fn route_localnet(ifname: &str) -> Result<Sysctl, FirewallError> {
 
 fn failed(sysctl: &Sysctl, source: SysctlError) -> FirewallError {
     FirewallError::Switch { what: sysctl.to_string(), source: Box::new(source) }
+}
+
+fn unread(what: String, source: impl std::error::Error + Send + Sync + 'static) -> FirewallError {
+    FirewallError::Read { what, source: Box::new(source) }
 }
 
 fn loopback_route_on(ifname: &str) -> String {

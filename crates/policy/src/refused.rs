@@ -5,6 +5,8 @@ use std::fmt;
 use ipnet::IpNet;
 use thiserror::Error;
 
+pub(crate) use cni::text::printable;
+
 use crate::policy::Direction;
 
 /// What is wrong with an object: which, where, the cause, and what follows.
@@ -123,22 +125,6 @@ impl fmt::Display for Effect {
             Effect::DefaultDeny => "the namespace's pods are denied what no policy allows",
         })
     }
-}
-
-/// The longest text of others that a message repeats.
-const LONGEST: usize = 80;
-
-/// Returns a text of others as a message repeats it: short, on one line.
-pub(crate) fn printable(text: &str) -> String {
-    let mut shown: String = text
-        .chars()
-        .take(LONGEST)
-        .map(|letter| if letter.is_control() { '\u{fffd}' } else { letter })
-        .collect();
-    if text.chars().nth(LONGEST).is_some() {
-        shown.push('…');
-    }
-    shown
 }
 
 impl Cause {

@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use thiserror::Error;
 
+pub(crate) use cni::text::printable;
+
 use crate::family::Family;
 use crate::mac::MacAddr;
 use crate::time::Time;
@@ -98,22 +100,6 @@ pub enum Cause {
     NothingOffered,
     #[error("flanneld's backend {backend:?} is not one of vxlan and host-gw")]
     OtherBackend { backend: String },
-}
-
-/// The longest text of others that a message repeats.
-const LONGEST: usize = 80;
-
-/// Returns a text of others as a message repeats it: short, on one line.
-pub(crate) fn printable(text: &str) -> String {
-    let mut shown: String = text
-        .chars()
-        .take(LONGEST)
-        .map(|letter| if letter.is_control() { '\u{fffd}' } else { letter })
-        .collect();
-    if text.chars().nth(LONGEST).is_some() {
-        shown.push('…');
-    }
-    shown
 }
 
 impl Cause {

@@ -132,6 +132,16 @@ impl FileError {
         self.io().is_some_and(|source| source.kind() == io::ErrorKind::NotFound)
     }
 
+    /// Says whether a file that may be ours and intact could not be read. A link that is not
+    /// followed is not ours, and behind a loop of links or a name that is too long is nothing.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        let leads_nowhere = |source: &io::Error| {
+            matches!(Errno::from_io_error(source), Some(Errno::LOOP | Errno::NAMETOOLONG))
+        };
+        matches!(self, FileError::Read { source, .. } if !leads_nowhere(source))
+    }
+
     /// Says whether the file to be made exists already.
     pub(crate) fn is_exists(&self) -> bool {
         self.io().is_some_and(|source| source.kind() == io::ErrorKind::AlreadyExists)

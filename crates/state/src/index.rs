@@ -493,7 +493,7 @@ impl Index {
         let path = self.note_path(object);
         match read_own(&path) {
             Ok(bytes) => Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok())),
-            Err(error) if is_refused(&error) => Err(error),
+            Err(error) if error.is_refused() => Err(error),
             Err(_) => Ok(None),
         }
     }
@@ -526,7 +526,7 @@ impl Index {
     pub fn has_note(&self, object: &str) -> Result<bool, FileError> {
         match read_own(&self.note_path(object)) {
             Ok(bytes) => Ok(bytes.is_some()),
-            Err(error) if is_refused(&error) => Err(error),
+            Err(error) if error.is_refused() => Err(error),
             Err(_) => Ok(true),
         }
     }
@@ -1006,19 +1006,12 @@ fn read_record(path: &Path, unread: &Unread) -> Read<Option<Record>> {
     read
 }
 
-/// Says whether a file that may be ours and intact could not be read. A link is not ours, and is
-/// not followed.
-fn is_refused(error: &FileError) -> bool {
-    let is_link = |source: &io::Error| Errno::from_io_error(source) == Some(Errno::LOOP);
-    matches!(error, FileError::Read { source, .. } if !is_link(source))
-}
-
 fn read_or_report(path: &Path, damaged: &mut Vec<Damaged>, unread: &Unread) -> Option<Vec<u8>> {
     match read_own(path) {
         Ok(bytes) => bytes,
         Err(error) => {
             let one = Damaged::of(path, &error);
-            if is_refused(&error) {
+            if error.is_refused() {
                 unread.note(&one);
             }
             damaged.push(one);

@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore};
 
-use crate::listen::Listener;
+use crate::listen::{ACCEPT_RETRY_DELAY, Listener};
 
 /// How many connections are open at once: a node that restarts starts all its pods at once. One
 /// more takes the place of the connection that has been silent longest; where all are being
@@ -22,8 +22,6 @@ const MAX_CONNECTIONS: usize = 1024;
 /// The timeout for a message to arrive and for an answer to be sent; also how long a connection may
 /// be idle.
 const TALK_TIME: Duration = Duration::from_secs(30);
-/// The pause after a connection could not be accepted.
-const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// The pause between looks at what plugins left.
 const INBOX_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -125,7 +123,6 @@ async fn accept<A: Answers>(answers: Arc<A>, listener: UnixListener) {
                 });
             }
             Err(error) => {
-                // Out of descriptors or memory: other connections may end meanwhile.
                 tracing::error!(%error, "cannot take a connection");
                 silent.end_one();
                 tokio::time::sleep(ACCEPT_RETRY_DELAY).await;

@@ -191,23 +191,28 @@ impl Service {
                 {
                     continue;
                 }
-                if let Some(damage) = known.damage() {
-                    seen.insert(known.key.clone());
-                    again |= self.look_after_damaged(&runtime, &known, &damage.to_string());
-                    continue;
+                let damage = known.damage();
+                if damage.is_none() {
+                    let Some(result) = known.result() else { continue };
+                    let links = result.interfaces.iter().filter(|link| link.sandbox.is_empty());
+                    host_links.extend(links.map(|link| link.name.clone()));
                 }
-                let Some(result) = known.result() else { continue };
-                let links = result.interfaces.iter().filter(|link| link.sandbox.is_empty());
-                host_links.extend(links.map(|link| link.name.clone()));
                 seen.insert(known.key.clone());
                 if self.turns.is_its(&known.key) {
                     let called = Instant::now();
-                    again |= self.look_after(&runtime, &known);
+                    again |= match &damage {
+                        Some(damage) => {
+                            self.look_after_damaged(&runtime, &known, &damage.to_string())
+                        }
+                        None => self.look_after(&runtime, &known),
+                    };
                     self.turns.took(&known.key, called.elapsed());
                 } else {
                     again = true;
                 }
-                self.remembered.note(known);
+                if damage.is_none() {
+                    self.remembered.note(known);
+                }
             }
         }
         self.health.needs("cache", unread);

@@ -969,12 +969,7 @@ impl Service {
         if self.settings.standby || self.looking {
             return None;
         }
-        let is_tunnel = |change: &Change| matches!(change.key(), Some(Key::Tunnel { .. }));
-        let kind = |change: &Change| {
-            let is_of_others = change.key().is_none();
-            (change.is_filter(), is_tunnel(change), is_of_others)
-        };
-        for run in changes.chunk_by(|one, other| kind(one) == kind(other)) {
+        for run in apply::runs(changes) {
             let routing = self.shared.routing();
             let (all, early): (Vec<&Change>, Vec<&Change>) =
                 run.iter().partition(|change| routing.may_follow(change));
@@ -1001,7 +996,7 @@ impl Service {
                 }
             }
             drop(routing);
-            if is_tunnel(&run[0]) {
+            if apply::is_of_tunnel(&run[0]) {
                 self.hear_of_tunnels();
             }
         }

@@ -1,6 +1,7 @@
 //! What every service needs when it starts.
 
 use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use agent::report::{Report, State};
 use agent::{Config, Loaded};
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use state::Roots;
+use state::{FileError, Roots};
 
 use super::Stop;
 use crate::attendant::{self, Attendant, Changes, Duties};
@@ -318,6 +319,23 @@ pub(crate) fn failed<E: std::error::Error + 'static>(error: E) -> Stop {
 /// Returns an error with its causes, in one line.
 pub(super) fn words(error: &dyn std::error::Error) -> String {
     cni::Error::from_chain(0, error).msg
+}
+
+/// Removes a service's folder if it is empty, and what killed writers left in it.
+///
+/// # Errors
+/// [`FileError::Remove`].
+pub(super) fn remove_own_folder(folder: &Path) -> Result<(), FileError> {
+    state::remove_abandoned(folder);
+    match state::remove_directory(folder) {
+        // A container's mount is not ours to remove.
+        Err(FileError::Remove { source, .. })
+            if matches!(source.kind(), ErrorKind::ReadOnlyFilesystem | ErrorKind::ResourceBusy) =>
+        {
+            Ok(())
+        }
+        removed => removed.map(drop),
+    }
 }
 
 /// Creates what an asynchronous service runs on: one thread, and at most so many threads that may

@@ -173,7 +173,7 @@ fn observe(
         })?;
         node::check_link(config, &link)?;
         observed.link = Some(node::link_state(&link));
-        observed.backup = backup::read(backup_path, |warning| call.warn(warning));
+        observed.backup = backup::read(backup_path, |warning| call.warn(warning))?;
     }
     observed.sysctls = node::read_sysctls(&config.sysctls, call.ifname())?;
     if observed.link.is_none() && observed.sysctls.iter().any(|sysctl| sysctl.own) {

@@ -251,7 +251,8 @@ impl<'a, K: Kind> Removal<'a, K> {
         attachment::remove_record(self.index, self.key, K::NAME)
     }
 
-    /// Does what is possible if the container's namespace lives and was not entered.
+    /// Removes everything, or, if the container's namespace lives and was not entered, what the
+    /// kind can remove without it: then claims and record stay for the next DEL or GC.
     fn run_if(&self, is_entered: bool) -> Result<(), Failure> {
         match K::ENTER {
             _ if is_entered => self.run(),

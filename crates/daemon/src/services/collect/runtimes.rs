@@ -5,7 +5,10 @@
 //! gone; a reboot removes all of them. So a folder that exists says that the container may live,
 //! whatever the runtime's database says of stopped containers.
 
+use std::io;
 use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
 
 /// Where runtimes keep their containers, by ID; `*` is any one folder.
 const PLACES: [&str; 31] = [
@@ -50,7 +53,8 @@ const PLACES: [&str; 31] = [
     "/run/docker/containerd/daemon/io.containerd.runtime.v2.task/*",
 ];
 
-/// Returns the folder that a runtime keeps for a container, if there is one.
+/// Returns the folder that a runtime keeps for a container, if there is one, or what cannot be
+/// examined, where it may be.
 pub(super) fn keeps(container_id: &str) -> Option<PathBuf> {
     keeps_below(Path::new("/"), container_id)
 }
@@ -60,8 +64,13 @@ fn keeps_below(root: &Path, container_id: &str) -> Option<PathBuf> {
     PLACES.iter().find_map(|at| match at.strip_suffix("/*") {
         None => in_folder(&place(at), container_id),
         Some(parent) => {
-            let inner = std::fs::read_dir(place(parent)).ok()?;
-            inner.flatten().find_map(|entry| {
+            let parent = place(parent);
+            let mut inner = match std::fs::read_dir(&parent) {
+                Ok(inner) => inner,
+                Err(error) => return (!is_absent(&error)).then_some(parent),
+            };
+            inner.find_map(|entry| {
+                let Ok(entry) = entry else { return Some(parent.clone()) };
                 let namespace = entry.file_name();
                 // nerdctl puts containerd's namespace before the name of its containers.
                 let of_nerdctl = namespace
@@ -77,7 +86,16 @@ fn keeps_below(root: &Path, container_id: &str) -> Option<PathBuf> {
 /// A container ID has no slash and does not name a parent folder.
 fn in_folder(folder: &Path, container_id: &str) -> Option<PathBuf> {
     let path = folder.join(container_id);
-    path.symlink_metadata().is_ok().then_some(path)
+    match path.symlink_metadata() {
+        Err(error) if is_absent(&error) => None,
+        _ => Some(path),
+    }
+}
+
+/// Reports whether nothing can be there.
+fn is_absent(error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    matches!(errno, Some(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG))
 }
 
 #[cfg(test)]
@@ -110,6 +128,16 @@ mod tests {
             assert_eq!(keeps_below(root.path(), "c1"), Some(root.path().join(folder)));
             assert_eq!(keeps_below(root.path(), "c"), None);
         }
+    }
+
+    /// As when no descriptor is free. Here the folder is a link to itself.
+    #[test]
+    fn a_folder_that_cannot_be_examined_may_have_the_container() {
+        let root = tempfile::tempdir().unwrap();
+        let storage = root.path().join("run/containers/storage");
+        std::fs::create_dir_all(root.path().join("run/containers")).unwrap();
+        std::os::unix::fs::symlink(&storage, &storage).unwrap();
+        assert_eq!(keeps_below(root.path(), "c1"), Some(storage));
     }
 
     #[test]

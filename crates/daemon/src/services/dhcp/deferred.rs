@@ -43,7 +43,13 @@ impl Late {
     pub(crate) fn take_up(&self) {
         for entry in std::fs::read_dir(&self.folder).into_iter().flatten().filter_map(Result::ok) {
             let path = entry.path();
-            let bytes = state::read_optional(&path).ok().flatten().unwrap_or_default();
+            let bytes = match state::read_optional(&path) {
+                Err(error) if error.is_refused() => {
+                    tracing::warn!(%error, "a lease is not released before the next start");
+                    continue;
+                }
+                bytes => bytes.ok().flatten().unwrap_or_default(),
+            };
             match serde_json::from_slice(&bytes) {
                 Ok(saved) => self.enqueue(path, saved),
                 Err(error) => {

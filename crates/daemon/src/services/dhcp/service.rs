@@ -24,7 +24,7 @@ use super::store::Saved;
 use super::token::Token;
 use crate::clock;
 use crate::health::Health;
-use crate::listen::Listener;
+use crate::listen::{ACCEPT_RETRY_DELAY, Listener};
 use crate::poll::Interest;
 use crate::services::ready::ReadyFile;
 
@@ -227,7 +227,7 @@ impl Service {
         self.world.late.take_up();
         let (found, damaged) = self.world.store.all();
         for (path, reason) in damaged {
-            tracing::error!(file = %path.display(), reason, "ignored a file that is not a lease");
+            tracing::error!(file = %path.display(), reason, "ignored a file that is not a lease, or cannot be read");
         }
         let now = clock::now();
         for saved in found {
@@ -272,7 +272,8 @@ impl Service {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
                 Err(error) => {
-                    tracing::error!(%error, "accept a connection");
+                    tracing::error!(%error, "cannot take a connection");
+                    std::thread::sleep(ACCEPT_RETRY_DELAY);
                     return;
                 }
             };

@@ -120,11 +120,25 @@ impl Store {
         state::remove_file(&self.path(key)).map(drop)
     }
 
-    /// Reads every lease. Skips files that are not leases and returns their names.
+    /// Reads every lease. Skips files that are not leases and returns their names, and the folder's
+    /// if it cannot be listed.
     pub(crate) fn all(&self) -> (Vec<Saved>, Vec<(PathBuf, String)>) {
-        let entries = std::fs::read_dir(&self.folder).into_iter().flatten().filter_map(Result::ok);
         let (mut found, mut damaged) = (Vec::new(), Vec::new());
-        for path in entries.map(|entry| entry.path()) {
+        let entries = match std::fs::read_dir(&self.folder) {
+            Ok(entries) => entries,
+            Err(error) => {
+                damaged.push((self.folder.clone(), error.to_string()));
+                return (found, damaged);
+            }
+        };
+        for entry in entries {
+            let path = match entry {
+                Ok(entry) => entry.path(),
+                Err(error) => {
+                    damaged.push((self.folder.clone(), error.to_string()));
+                    continue;
+                }
+            };
             if path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".")) {
                 // What a killed daemon was writing.
                 let _ = state::remove_file(&path);

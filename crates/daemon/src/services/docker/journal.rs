@@ -293,6 +293,13 @@ impl Journal {
         self.ids(POOLS).iter().filter_map(|id| self.pool(id).ok().flatten()).collect()
     }
 
+    /// Returns the pools, or an error if one of them, or their folder, cannot be read.
+    pub(super) fn all_pools(&self) -> Result<Vec<Pool>, Error> {
+        let pools: Vec<Option<Pool>> =
+            self.listed(POOLS)?.iter().map(|id| self.pool(id)).collect::<Result<_, _>>()?;
+        Ok(pools.into_iter().flatten().collect())
+    }
+
     /// Returns the IDs of pools whose record and its copy are damaged.
     pub(super) fn lost_pools(&self) -> Vec<String> {
         let mut ids = self.ids(POOLS);
@@ -336,10 +343,28 @@ impl Journal {
         }
     }
 
+    /// Lists the IDs of a folder's records; logs it if that is impossible.
     fn ids(&self, folder: &str) -> Vec<String> {
-        let entries = std::fs::read_dir(self.dir.join(folder)).into_iter().flatten().flatten();
-        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-        names.filter_map(|name| Some(name.strip_suffix(".json")?.to_owned())).collect()
+        self.listed(folder).unwrap_or_else(|error| {
+            tracing::error!(%error, "passed over a folder of records");
+            Vec::new()
+        })
+    }
+
+    fn listed(&self, folder: &str) -> Result<Vec<String>, Error> {
+        let path = self.dir.join(folder);
+        let failed = |source| failed(&state::FileError::List { path: path.clone(), source });
+        let entries = match std::fs::read_dir(&path) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed(error)),
+        };
+        let mut ids = Vec::new();
+        for entry in entries {
+            let name = entry.map_err(failed)?.file_name().into_string();
+            ids.extend(name.ok().and_then(|name| Some(name.strip_suffix(".json")?.to_owned())));
+        }
+        Ok(ids)
     }
 
     /// Lists what can be read; logs what cannot, and skips it.
@@ -474,5 +499,15 @@ mod tests {
         let types: Vec<&str> = list.plugins.iter().map(|plugin| &*plugin.plugin_type).collect();
         // Not what does something else too, and not what never got ports.
         assert_eq!(types, ["cilium-cni", "portmap", "firewall"]);
+    }
+
+    /// No pools would mean that Docker has released those of each network.
+    #[test]
+    fn pools_that_cannot_be_listed_are_unknown() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::of_another(dir.path(), &dir.path().join("copies"));
+        assert!(journal.all_pools().unwrap().is_empty());
+        std::fs::write(dir.path().join(POOLS), "").unwrap();
+        assert!(journal.all_pools().is_err() && journal.pools().is_empty());
     }
 }

@@ -92,7 +92,8 @@ impl Driver {
         if network.released || network.holds.is_some() {
             return network.released;
         }
-        let pools = self.journal.pools();
+        // A pool that cannot be read may be there.
+        let Ok(pools) = self.journal.all_pools() else { return false };
         let ours = pools_of(&network.asked).filter(|data| data.address_space == LOCAL);
         let mut ours = ours.filter_map(|data| data.pool.parse::<IpNet>().ok());
         ours.any(|subnet| !pools.iter().any(|pool| pool.subnet == subnet))

@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use super::driver::Driver;
 use super::sandbox::Engine;
 use crate::health::Health;
+use crate::listen::ACCEPT_RETRY_DELAY;
 use crate::log;
 use crate::services::setup::LONG;
 
@@ -30,9 +31,6 @@ const TALK_TIME: Duration = Duration::from_secs(10);
 /// How many connections are open at once. Docker starts as many containers at once as it is asked
 /// to. One more takes the place of the connection that has been silent longest.
 const MAX_CONNECTIONS: usize = 256;
-
-/// The pause after a connection could not be accepted.
-const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// What the server needs.
 #[derive(Debug)]
@@ -73,7 +71,6 @@ pub(super) fn accept(
                     io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
                 ) => {}
             Err(error) => {
-                // Out of descriptors or memory: other connections may end meanwhile.
                 tracing::error!(%error, "cannot take a connection");
                 std::thread::sleep(ACCEPT_RETRY_DELAY);
             }

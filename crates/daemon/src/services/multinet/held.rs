@@ -21,8 +21,9 @@ impl Held {
         state::create_directory(&folder, 0o700)?;
         state::remove_abandoned(&folder);
         let held = Held { folder, index: Mutex::default() };
-        for entry in std::fs::read_dir(&held.folder).into_iter().flatten().flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
+        let failed = |source| FileError::List { path: held.folder.clone(), source };
+        for entry in std::fs::read_dir(&held.folder).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name().to_string_lossy().into_owned();
             if let Some(attached) = held.read(&name) {
                 held.note(&attached, name);
             }

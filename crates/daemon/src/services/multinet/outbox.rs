@@ -68,8 +68,9 @@ impl Outbox {
         state::create_directory(&folder, 0o700)?;
         state::remove_abandoned(&folder);
         let mut inner = Inner::default();
-        for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
-            let text = state::read_optional(&entry.path()).ok().flatten();
+        let failed = |source| FileError::List { path: folder.clone(), source };
+        for entry in std::fs::read_dir(&folder).map_err(failed)? {
+            let text = state::read_optional(&entry.map_err(failed)?.path()).ok().flatten();
             if let Some(item) = text.and_then(|text| serde_json::from_slice::<Item>(&text).ok()) {
                 inner.waiting.insert(item.key(), item);
             }

@@ -12,7 +12,7 @@ use state::{Durability, FileError};
 
 use super::engine::Known;
 use crate::health::Health;
-use crate::services::setup::words;
+use crate::services::setup::{remove_own_folder, words};
 
 /// The version of the file.
 const VERSION: u32 = 1;
@@ -69,21 +69,7 @@ impl Disk {
     /// Removes the file, and its folder if that is empty.
     pub(super) fn remove(&self) -> Result<(), FileError> {
         state::remove_file(&self.path)?;
-        if let Some(folder) = self.path.parent() {
-            state::remove_abandoned(folder);
-            match state::remove_directory(folder) {
-                // A container's mount is not ours to remove.
-                Err(FileError::Remove { source, .. })
-                    if matches!(
-                        source.kind(),
-                        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::ResourceBusy
-                    ) => {}
-                removed => {
-                    removed?;
-                }
-            }
-        }
-        Ok(())
+        self.path.parent().map_or(Ok(()), remove_own_folder)
     }
 
     /// Writes how many there are, unless the file says so.

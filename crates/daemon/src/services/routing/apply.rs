@@ -17,6 +17,22 @@ use routing::plan::{Change, ForeignRoute};
 use super::super::setup::words;
 use super::host::Links;
 
+/// Divides changes into runs, in their order: each run is made, and told to routing, before the
+/// next begins. What follows a tunnel needs its index; a route of others goes only once ours
+/// stands.
+pub(super) fn runs(changes: &[Change]) -> impl Iterator<Item = &[Change]> {
+    let kind = |change: &Change| {
+        let is_of_others = change.key().is_none();
+        (change.is_filter(), is_of_tunnel(change), is_of_others)
+    };
+    changes.chunk_by(move |one, other| kind(one) == kind(other))
+}
+
+/// Reports whether a change is one of a tunnel.
+pub(super) fn is_of_tunnel(change: &Change) -> bool {
+    matches!(change.key(), Some(Key::Tunnel { .. }))
+}
+
 /// Makes changes of rtnetlink, in their order. Returns what the kernel said to each.
 pub(super) fn apply(
     netlink: &mut RouteSocket,
@@ -152,9 +168,12 @@ fn adjust_tunnel(
     // One after the other: the kernel takes no MTU beside a tunnel's own settings (linux
     // drivers/net/vxlan/vxlan_core.c `vxlan_nl2conf`).
     set(netlink, ifindex, LinkSet { vxlan, ..LinkSet::default() })?;
-    set(netlink, ifindex, of_link.up(tunnel.up))?;
+    set(netlink, ifindex, of_link)?;
     // With an MTU below 1280 it had no IPv6, and has it anew.
-    quieten(netlink, name, ifindex)
+    quieten(netlink, name, ifindex)?;
+    // Last, as when it is created: one that could not be quietened does not come up, so the next
+    // look finds it down and tries again.
+    set(netlink, ifindex, LinkSet::default().up(tunnel.up))
 }
 
 /// Takes from a tunnel what the kernel gives every link: an IPv6 address of its own, and an ear for
@@ -309,4 +328,23 @@ fn foreign(
         protocol: Some(RouteProtocol(route.protocol)),
         ..Route::new(prefix)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether ours stands is asked when the run of a foreign route begins.
+    #[test]
+    fn a_route_of_others_is_not_in_the_run_of_ours() {
+        let prefix: IpNet = "10.244.5.0/24".parse().unwrap();
+        let value = || Value::Route { nexthop: None, mtu: None };
+        let before = Change::Remove(Key::Unreachable { prefix }, value());
+        let ours = Change::Create(Key::Route { prefix }, value());
+        let theirs = ForeignRoute { metric: 0, protocol: 3, link: None, gateway: None };
+        let theirs = Change::RemoveForeign(prefix, theirs);
+        let changes = [before, ours, theirs.clone(), theirs];
+        let runs: Vec<usize> = runs(&changes).map(<[Change]>::len).collect();
+        assert_eq!(runs, [2, 2]);
+    }
 }

@@ -1,6 +1,5 @@
 //! The files that the service writes.
 
-use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -17,7 +16,7 @@ use routing::routing::Leaving;
 use routing::{Routing, Settings};
 use state::{Durability, FileError};
 
-use super::super::setup::words;
+use super::super::setup::{remove_own_folder, words};
 
 /// The bridge that pods are attached to.
 const BRIDGE: &str = "nw-pods";
@@ -118,21 +117,7 @@ impl Disk {
     pub(super) fn remove(&self) -> Result<(), FileError> {
         state::remove_file(&self.path)?;
         state::remove_file(&self.configuration_path())?;
-        if let Some(folder) = self.path.parent() {
-            state::remove_abandoned(folder);
-            match state::remove_directory(folder) {
-                // A container's mount is not ours to remove.
-                Err(FileError::Remove { source, .. })
-                    if matches!(
-                        source.kind(),
-                        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::ResourceBusy
-                    ) => {}
-                removed => {
-                    removed?;
-                }
-            }
-        }
-        Ok(())
+        self.path.parent().map_or(Ok(()), remove_own_folder)
     }
 }
 

@@ -37,13 +37,17 @@ pub(super) fn path(data_dir: &Path, key: &AttachmentKey) -> PathBuf {
 }
 
 /// Reads a backup; `None` if there is none. An invalid one is skipped with a warning.
-pub(super) fn read(path: &Path, warn: impl FnOnce(String)) -> Option<LinkValues> {
+///
+/// # Errors
+/// Code 105 when the kernel refuses to read it: it may have what must be restored.
+pub(super) fn read(path: &Path, warn: impl FnOnce(String)) -> Result<Option<LinkValues>, Failure> {
     let parsed = match state::read_optional(path) {
-        Ok(None) => return None,
+        Ok(None) => return Ok(None),
         Ok(Some(bytes)) => parse(&bytes),
+        Err(error) if error.is_refused() => return Err(Failure::from(error)),
         Err(error) => Err(Failure::from(error).message().to_owned()),
     };
-    parsed.map_err(|reason| warn(format!("ignored backup {path:?}: {reason}"))).ok()
+    Ok(parsed.map_err(|reason| warn(format!("ignored backup {path:?}: {reason}"))).ok())
 }
 
 /// Writes a backup.
@@ -104,6 +108,7 @@ pub(super) fn assert_round_trip(bytes: &[u8]) {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
+    use cni_plugin::codes;
     use expect_test::expect;
 
     use super::*;
@@ -151,13 +156,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a/b/c1_eth0.json");
         let silent = |warning| panic!("{warning}");
-        assert_eq!(read(&path, silent), None);
+        assert_eq!(read(&path, silent).unwrap(), None);
         write(&path, &everything()).unwrap();
-        assert_eq!(read(&path, silent), Some(everything()));
+        assert_eq!(read(&path, silent).unwrap(), Some(everything()));
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         remove(&path).unwrap();
         remove(&path).unwrap();
-        assert_eq!(read(&path, silent), None);
+        assert_eq!(read(&path, silent).unwrap(), None);
     }
 
     #[test]
@@ -167,8 +172,15 @@ mod tests {
         for garbage in ["", "{\"mtu\":", "[]", "{\"mtu\": \"x\"}", "{\"mac\": \"zz\"}"] {
             std::fs::write(&path, garbage).unwrap();
             let mut warned = false;
-            assert_eq!(read(&path, |_| warned = true), None, "{garbage}");
+            assert_eq!(read(&path, |_| warned = true).unwrap(), None, "{garbage}");
             assert!(warned, "{garbage}");
         }
+    }
+    /// It used to count as missing, and DEL removed it without restoring anything.
+    #[test]
+    fn one_that_the_kernel_does_not_read_is_not_missing() {
+        let read = |path: &str| read(Path::new(path), drop);
+        assert_eq!(read("/run/a\0b").unwrap_err().code(), codes::STATE);
+        assert_eq!(read(&format!("/run/{}", "x".repeat(300))).unwrap(), None);
     }
 }

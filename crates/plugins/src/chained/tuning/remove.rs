@@ -22,17 +22,20 @@ pub(super) fn take_down(removal: &Removal<'_, Tuning>, failures: &mut Failures) 
         return;
     };
     let path = backup_path(removal);
-    let backup = path.as_deref();
-    let backup = backup.and_then(|path| backup::read(path, |text| removal.call.warn(text)));
+    let read = |path| backup::read(path, |text| removal.call.warn(text));
+    let backup = path.as_deref().map_or(Ok(None), read);
     let recorded = removal.recorded.clone();
     let recorded =
         recorded.or_else(|| Recorded::from_claims(node::claims_of(removal.index, removal.key)));
-    let is_there = backup.is_some() || recorded.is_some();
+    let is_there = !matches!(backup, Ok(None)) || recorded.is_some();
     let Some(netns) =
         failures.note("open the container's namespace", open_netns(removal, &node, is_there))
     else {
         return;
     };
+    // Without the namespace there is no link that needs its values.
+    let backup = if netns.is_some() { backup } else { backup.or(Ok(None)) };
+    let Some(backup) = failures.note_as_it_is(backup) else { return };
     let observed = DelObserved { backup_path: path, backup, recorded, ..DelObserved::default() };
     failures.note_as_it_is(restore(removal.call, &mut node, observed, netns.as_ref()));
 }
@@ -52,7 +55,7 @@ fn open_netns(
             Ok(call.open_any_netns()?.filter(|netns| node.is_of(record, netns)))
         }
         Some(record) => {
-            let netns = attachment::recorded_netns(record, &Census::new()).ok().flatten();
+            let netns = attachment::recorded_netns(record, &Census::new())?;
             Ok(netns.filter(|netns| node.is_of(record, netns)))
         }
         None if removal.is_own_call() => Ok(call.open_netns_if_there()?),

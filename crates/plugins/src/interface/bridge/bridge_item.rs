@@ -84,13 +84,12 @@ pub(super) fn restore(
     let name = &wanted.link;
     let object = object(name);
     let mac: Option<MacAddr> = wanted.mac.as_ref().and_then(|mac| mac.parse().ok());
-    let note = read_note(index, name)?;
     let Some(link) = host.link_by_name(name)? else {
         let _lock = index.lock(&object, LOCK_TIMEOUT)?;
         if index.holders(&object).found.contains(key) && host.link_by_name(name)?.is_none() {
-            let mac = mac.or_else(|| note.mac.parse().ok()).unwrap_or_else(MacAddr::random);
+            let mut anew = read_note(index, name)?;
+            let mac = mac.or_else(|| anew.mac.parse().ok()).unwrap_or_else(MacAddr::random);
             // Its addresses are added again, and recorded then.
-            let mut anew = note;
             anew.addresses.clear();
             anew.mac = mac.to_string();
             write_note(index, &object, &anew)?;
@@ -98,6 +97,7 @@ pub(super) fn restore(
         }
         return Ok(None);
     };
+    let note = read_note(index, name)?;
     let no_stp = wanted.ours && has_unwanted_stp(host, &link)?;
     let differs = wanted.promiscuous != link.promiscuous();
     let set = LinkSet {

@@ -237,7 +237,9 @@ pub(super) fn add_gateways(
         write_note(index, &object, &note)?;
     }
     let vlan_gateway = match wanted.vlan {
-        Some(vlan) => Some(vlan_gateway::ensure(host, bridge, vlan, wanted, others, &mut note)?),
+        Some(vlan) => {
+            Some(vlan_gateway::ensure(host, index, bridge, vlan, wanted, others, &mut note)?)
+        }
         None => {
             gateway::add(host, bridge, gateways, others, &mut note.addresses)?;
             None
@@ -379,9 +381,7 @@ fn delete_unused(index: &Index, bridge: &str) -> Result<(), Failure> {
         return Ok(());
     }
     for name in &note.vlan_links {
-        if let Some(link) = host.link_by_name(name)?
-            && link.alias.as_deref().is_some_and(|alias| alias.starts_with(owner::PREFIX))
-        {
+        if let Some(link) = vlan_gateway::made(&mut host, name)? {
             host.delete_link(link.index)?;
         }
     }

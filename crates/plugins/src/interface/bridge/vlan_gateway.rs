@@ -6,10 +6,10 @@ use kernel::mac::MacAddr;
 use kernel::route::{
     BridgeVlan, BridgeVlanSide, Change, Link, LinkKind, LinkSet, NewLink, RouteSocket, VethPeer,
 };
-
+use state::Index;
 use wanted::{Gateways, Place};
 
-use super::bridge_link::BridgeNote;
+use super::bridge_link::{self, BridgeNote};
 use super::gateway::{self, OnConflict};
 use crate::engine::{Compared, Found, Picture, sound};
 use crate::shared::failure::Failure;
@@ -19,9 +19,11 @@ use crate::shared::{advertisements, owner};
 /// address.
 ///
 /// # Errors
-/// Code 100 with the kernel's words, 108 when something foreign is in the way.
+/// Code 100 with the kernel's words, 105 when the note cannot be written, 108 when something
+/// foreign is in the way.
 pub(super) fn ensure(
     host: &mut RouteSocket,
+    index: &Index,
     bridge: &Link,
     vlan: u16,
     wanted: &Gateways,
@@ -34,6 +36,10 @@ pub(super) fn ensure(
             if advertisements::accepting_value(&link.name)?.is_some() {
                 advertisements::refuse(&link.name)?;
             }
+            // It comes up last: an ADD may have been killed before that.
+            if !link.up() {
+                finish(host, &link, bridge, vlan)?;
+            }
             link
         }
         Some(_) => {
@@ -43,7 +49,7 @@ pub(super) fn ensure(
             ));
         }
         None => {
-            let port = format!("veth{}", cni::owner::sha512_hex(name, 8));
+            let port = port_name(name);
             if let Some(renamed) = other_end(host, &port)? {
                 let message = format!(
                     "link {name:?} with the gateway of VLAN {vlan} is called {:?} by now",
@@ -55,6 +61,9 @@ pub(super) fn ensure(
             }
             if !note.vlan_links.iter().any(|known| known == name) {
                 note.vlan_links.push(name.to_owned());
+                // Before the link is there: until its other end is a port of the bridge, nothing
+                // else leads to it.
+                bridge_link::write_note(index, &bridge_link::object(&bridge.name), note)?;
             }
             let new = NewLink {
                 mac: wanted.mac.as_ref().and_then(|mac| mac.parse().ok()),
@@ -73,6 +82,21 @@ pub(super) fn ensure(
     };
     gateway::add(host, &link, &wanted.addresses, others, &mut Vec::new())?;
     Ok((link.name, link.mac))
+}
+
+/// Connects a link that an ADD created, if it was killed before it had done so.
+fn finish(host: &mut RouteSocket, link: &Link, bridge: &Link, vlan: u16) -> Result<(), Failure> {
+    let port = port(host, link)?.filter(|port| port.name == port_name(&link.name));
+    let Some(port) = port else { return Ok(()) };
+    let set = LinkSet { alias: Some(mark()), ..LinkSet::default() };
+    let mut changes = vec![Change::SetLink { ifindex: link.index, set }];
+    changes.extend(connect(link, port.index, bridge, vlan));
+    Ok(host.apply(&changes)?)
+}
+
+/// Returns the name of the other end of a link with gateways.
+fn port_name(link: &str) -> String {
+    format!("veth{}", cni::owner::sha512_hex(link, 8))
 }
 
 /// Returns the changes that bring both ends up and make the other end a port of the bridge in this
@@ -128,6 +152,19 @@ pub(super) fn remove_all(host: &mut RouteSocket, ports: &[Link]) -> Result<(), F
 pub(super) fn is_ours(link: &Link) -> bool {
     let marked = link.alias.as_deref().is_some_and(|mark| mark.starts_with(owner::PREFIX));
     link.is_kind("veth") && marked
+}
+
+/// Finds the link with gateways that an ADD created under a name. If it was killed before the link
+/// had its mark, the name of the other end shows whose it is.
+///
+/// # Errors
+/// Code 100 when the kernel does not answer.
+pub(super) fn made(host: &mut RouteSocket, name: &str) -> Result<Option<Link>, Failure> {
+    let Some(link) = host.link_by_name(name)? else { return Ok(None) };
+    let is_unmarked = link.is_kind("veth") && link.alias.is_none();
+    let is_made = is_ours(&link)
+        || (is_unmarked && port(host, &link)?.is_some_and(|port| port.name == port_name(name)));
+    Ok(is_made.then_some(link))
 }
 
 /// Compares the link of a VLAN: it must reach the VLAN. If it is gone, another item says so.
