@@ -59,11 +59,11 @@ impl Driver {
                 let other = taken.iter().find(|two| one.contains(*two) || two.contains(one))?;
                 Some((one, other))
             });
-            // Docker gives no pool twice: it has forgotten the other network, or its removal got
-            // lost. For pools of our own we know who has them, and they may overlap with those of
-            // lists.
+            // An engine gives none of its pools twice: it has forgotten the other network, or its
+            // removal got lost. Another engine may have the other network, and containers on it.
+            // For pools of our own we know who has them, and they may overlap with those of lists.
             let both_in = |space| in_space(network, space) && in_space(&other, space);
-            let given_anew = overlap.is_some() && both_in(DOCKERS);
+            let given_anew = overlap.is_some() && both_in(DOCKERS) && !self.may_be_in_use(&other);
             let stale = self.is_forgotten(&other) || given_anew;
             if (named || overlap.is_some()) && stale {
                 tracing::warn!(
