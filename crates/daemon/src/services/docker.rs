@@ -107,7 +107,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
         (journal, intents),
         (runtime, port_runtime),
         flags.confdir.clone(),
-        roots.run,
+        roots,
         boot_id,
         flags.timeout,
     ));

@@ -10,7 +10,7 @@ use testkit::{Container, Lab, Place as _, require};
 use super::journals::{address, call, create_endpoint, done, of_endpoint, release};
 use super::life::needs_docker;
 use super::support::{Driver, LAN, write_network};
-use crate::system::install;
+use crate::system::{NETWRIGHT, install};
 use testkit::real::{Docker, Engine};
 use testkit::traffic::assert_pings;
 
@@ -386,6 +386,28 @@ fn a_network_with_another_engines_containers_is_not_replaced() {
         assert_eq!(create("two").trim(), "{}");
         let left = lab.sh("cd /var/lib/netwright/docker && ls networks endpoints | grep json");
         assert_eq!(left.trim(), "two.json");
+    });
+}
+
+/// A list that came to the node after Docker's network, and has its name, keeps its containers when
+/// Docker removes the network.
+#[test]
+fn a_removed_network_takes_no_container_from_a_list_of_its_name() {
+    require!("root");
+    with_driver("docker-namesake", |lab, _| {
+        own_pool("10.72.0.0/24").unwrap();
+        let options = json!({"name": "lan", "bridge": "one0"});
+        lab.sh("mv /etc/cni/net.d/lan.conflist /run/");
+        create("one", &options, "10.72.0.0/24", "10.72.0.1/24").unwrap();
+        create_endpoint("one", "e1", "10.72.0.9/24").unwrap();
+        lab.sh("mv /run/lan.conflist /etc/cni/net.d/");
+        let c1 = lab.container("c1");
+        lab.sh(&format!("{NETWRIGHT} add lan c1 --publish 8080:80"));
+        done("NetworkDriver.DeleteNetwork", &json!({"NetworkID": "one"}));
+        lab.sh(&format!("{NETWRIGHT} check lan c1"));
+        assert_pings(&c1, "10.71.0.1");
+        let left = lab.sh("ls /var/lib/netwright/docker/*/ | grep json || true");
+        assert_eq!(left.trim(), "");
     });
 }
 
