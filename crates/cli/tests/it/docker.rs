@@ -8,6 +8,7 @@ mod compose;
 mod crash;
 mod holders;
 mod journals;
+mod leases;
 pub(crate) mod life;
 mod mended;
 mod modules;

@@ -4,7 +4,7 @@
 use testkit::real::Engine;
 
 use super::life::needs_newest;
-use super::{again, compose, crash, holders, life, mended, restore, settled, speed};
+use super::{again, compose, crash, holders, leases, life, mended, restore, settled, speed};
 
 #[test]
 fn a_network_list_becomes_a_docker_network() {
@@ -104,6 +104,13 @@ fn beside_dockers_own_bridge() {
     testkit::require!("full");
     needs_newest!();
     speed::beside_bridge(Engine::Newest);
+}
+
+#[test]
+fn a_containers_lease_is_renewed() {
+    testkit::require!("full", "program:dnsmasq");
+    needs_newest!();
+    leases::renewed(Engine::Newest);
 }
 
 #[test]
