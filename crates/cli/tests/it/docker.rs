@@ -2,6 +2,7 @@
 //! runtimes share one network.
 
 mod again;
+mod attacked;
 mod bad;
 mod circle;
 mod compose;
