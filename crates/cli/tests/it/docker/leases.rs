@@ -59,7 +59,7 @@ impl Leasing {
     }
 
     /// Waits until the lease is renewed twice, which must happen from the container.
-    fn is_renewed(&self, sandbox: &str) {
+    fn assert_renewed(&self, sandbox: &str) {
         let before = self.logged("DHCPACK(br0)");
         wait_until("two renewals", || before + 2 <= self.logged("DHCPACK(br0)"));
         assert_eq!(self.logged("DHCPDISCOVER(br0)"), 1, "it was never lost");
@@ -68,7 +68,7 @@ impl Leasing {
         assert!(kept.contains(sandbox), "{kept}");
     }
 
-    fn is_given_back(&self) {
+    fn assert_given_back(&self) {
         wait_until("the lease to be given back", || {
             self.logged("DHCPRELEASE(br0)") == 1
                 && self.lab.sh("ls /var/lib/netwright/dhcp/leases").is_empty()
@@ -99,11 +99,11 @@ fn a_lease_is_renewed_where_docker_has_put_the_interface() {
         let link = joined["InterfaceName"]["SrcName"].as_str().unwrap();
         lab.sh(&format!("ip link set {link} netns c1 name eth1"));
         c1.sh(&format!("ip addr add {address} dev eth1 && ip link set eth1 up"));
-        leasing.is_renewed("/run/netns/c1");
+        leasing.assert_renewed("/run/netns/c1");
         assert_pings(&c1, "192.0.2.1");
         done("NetworkDriver.Leave", &of_endpoint("one", "e1"));
         done("NetworkDriver.DeleteEndpoint", &of_endpoint("one", "e1"));
-        leasing.is_given_back();
+        leasing.assert_given_back();
     });
 }
 
@@ -124,11 +124,11 @@ pub(super) fn renewed(engine: Engine) {
     let web = docker.start_container("web", &["--network", "leased"]);
     let sandbox = docker.inspect("web")["NetworkSettings"]["SandboxKey"].clone();
     let address = address_of(&web, "eth0", "inet").to_string();
-    leasing.is_renewed(sandbox.as_str().unwrap());
+    leasing.assert_renewed(sandbox.as_str().unwrap());
     assert_eq!(address_of(&web, "eth0", "inet").to_string(), address);
     assert_pings(&web, "192.0.2.1");
     drop(web);
     docker.remove(&["web"]);
-    leasing.is_given_back();
+    leasing.assert_given_back();
     docker.run(&["network", "rm", "leased"]);
 }
