@@ -261,8 +261,8 @@ fn engine(lab: &Lab, name: &str, body: &Value) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// An engine joins the endpoint `e1` of the network `one`, whose sandbox has this path, and puts the
-/// interface into a container.
+/// An engine joins the endpoint `e1` of the network `one`, whose sandbox has this path, and puts
+/// the interface into a container.
 fn start_container(lab: &Lab, sandbox: &str, address: &str) -> Container {
     let mut join = of_endpoint("one", "e1");
     join["SandboxKey"] = json!(sandbox);

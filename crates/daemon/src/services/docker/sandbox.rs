@@ -5,8 +5,8 @@
 //! namespace on it is no proof by itself: older engines create the namespace late, and any engine
 //! may have mounts that we do not see. So the engine that asks must be another process than the one
 //! that joined, and we look at the path as that process sees it. With `live-restore` containers
-//! outlive their engine, and some other program may have removed the path: so no process may be in a
-//! namespace with the container's interface either.
+//! outlive their engine, and some other program may have removed the path: so no process may be in
+//! a namespace with the container's interface either.
 
 use std::fmt;
 use std::os::unix::net::UnixStream;
