@@ -279,7 +279,8 @@ impl Written<'_> {
         {
             // What a plugin recorded under another path applies to this namespace too.
             let like = all.iter().find(|noted| noted.id.is_some()).cloned().unwrap_or_default();
-            all.push(Noted { path: path.to_owned(), ..like });
+            let passage = state::is_passage(path);
+            all.push(Noted { path: path.to_owned(), passage, ..like });
         }
         all
     }
@@ -311,7 +312,8 @@ fn presence_of(written: &Written<'_>, census: &Census) -> Presence {
         // machine. Then look for the interface in all namespaces. If the path leads to a namespace,
         // that may be the container's, with the interface renamed.
         let life = match (noted.id, noted.open()) {
-            (None, Ok(None)) => life_of_interface(written, census),
+            // Docker may have given the interface another name.
+            (None, Ok(None)) if !noted.passage => life_of_interface(written, census),
             (None, Ok(Some(_))) if is_elsewhere(written, census) => Life::Living,
             _ => Life::Unknown,
         };
@@ -372,7 +374,7 @@ impl Known {
     #[must_use]
     pub fn is_dockers(&self, roots: &Roots) -> bool {
         // docs/files.md, "Services of `netwrightd`".
-        Path::new(&self.netns()).starts_with(roots.run.join("docker/netns"))
+        Path::new(&self.netns()).starts_with(roots.run.join(state::PASSAGES))
     }
 
     /// Says why an attachment whose container is not gone is not to be repaired; `None` when it is

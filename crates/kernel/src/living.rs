@@ -22,6 +22,8 @@
 //!   caller (`man 2 ptrace`, "Ptrace access mode checking"). Its view of its network and its mounts
 //!   is readable by everyone. So it is known to be in a namespace that another process is in, or
 //!   the answer is unknown; a namespace that is mounted in its view may be living.
+//! - A namespace through which an interface only passes on its way to a container is not the
+//!   container's. If it is gone, the answer is unknown.
 //!
 //! An open descriptor or a socket may keep a namespace alive that no process is in and no path
 //! leads to. Nothing can run there; it counts as gone.
@@ -67,6 +69,8 @@ pub struct Noted {
     /// The PID namespace of the process that recorded it, unless that is the machine's own
     /// ([`own_pid_ns`]).
     pub pid_ns: Option<u64>,
+    /// The interface was only made in it, and the container is in another one.
+    pub passage: bool,
 }
 
 impl Noted {
@@ -207,9 +211,13 @@ impl Census {
     /// Says whether a namespace lives. If its path leads to it, nothing else is read.
     #[must_use]
     pub fn life(&self, noted: &Noted) -> Life {
-        match Self::life_at_path(noted) {
+        let life = match Self::life_at_path(noted) {
             Life::Unknown => self.life_off_path(noted),
             known => known,
+        };
+        match life {
+            Life::Gone if noted.passage => Life::Unknown,
+            life => life,
         }
     }
 
@@ -743,7 +751,8 @@ mod tests {
     #[test]
     fn where_not_everything_is_seen_nothing_is_gone() {
         let id = NetnsId { dev: 4, ino: 7 };
-        let noted = |pid_ns| Noted { path: "/none".into(), id: Some(id), cookie: None, pid_ns };
+        let noted =
+            |pid_ns| Noted { path: "/none".into(), id: Some(id), pid_ns, ..Noted::default() };
         let own = own_pid_ns();
         let of = |counted: Counted| {
             let census = Census { counted: OnceLock::from(counted) };
@@ -753,6 +762,9 @@ mod tests {
         let (gone, unknown) = (Life::Gone, Life::Unknown);
         assert_eq!(of(shown(Some(INITIAL_PID_NS), false)), (gone, gone));
         assert_eq!(of(shown(Some(INITIAL_PID_NS), true)), (unknown, unknown));
+        let counted = shown(Some(INITIAL_PID_NS), false);
+        let census = Census { counted: OnceLock::from(counted) };
+        assert_eq!(census.life(&Noted { passage: true, ..noted(None) }), unknown);
         assert_eq!(of(shown(None, false)), (unknown, unknown));
         // In a container, where only what was recorded there can be counted.
         let nested = Counted { pid_ns: Some(5), ..Counted::default() };

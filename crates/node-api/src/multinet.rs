@@ -143,6 +143,12 @@ pub struct Settings {
     pub global_namespaces: Option<Vec<String>>,
 }
 
+impl Settings {
+    fn is_default(&self) -> bool {
+        *self == Settings::default()
+    }
+}
+
 /// [`Answer::Plan`]: the networks of a sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -222,6 +228,9 @@ pub struct Attached {
     pub pod: Pod,
     /// The result of each network, in the order of ADD.
     pub results: Vec<NetworkResult>,
+    /// [`PlanRequest::settings`], which the daemon follows while the pod runs, too.
+    #[serde(skip_serializing_if = "Settings::is_default")]
+    pub settings: Settings,
 }
 
 /// The result of a network.
@@ -369,6 +378,7 @@ mod tests {
                     result: object(r#"{"cniVersion":"1.0.0"}"#),
                     ..NetworkResult::default()
                 }],
+                ..Attached::default()
             }),
         );
         requests(

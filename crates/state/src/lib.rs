@@ -18,4 +18,4 @@ pub use lock::{Holder, Lock, LockError};
 pub use name::{file_name_of, object_of};
 pub use publish::{publish, withdraw};
 pub use record::{Damaged, NetnsIdentity, Read, Record, noted_in};
-pub use roots::{Roots, boot_id};
+pub use roots::{PASSAGE, PASSAGES, Roots, boot_id, is_passage};

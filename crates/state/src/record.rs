@@ -9,6 +9,8 @@ use kernel::netns::{Netns, NetnsId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::roots::is_passage;
+
 /// The format version that is written.
 const FORMAT: u32 = 1;
 
@@ -120,7 +122,8 @@ impl Record {
         let id = self.netns_id.map(NetnsId::from);
         let is_noted = id.is_some() || !path.as_os_str().is_empty();
         let (cookie, pid_ns) = (self.netns_cookie, self.pid_ns);
-        is_noted.then_some(Noted { path, id, cookie, pid_ns })
+        let passage = is_passage(&path);
+        is_noted.then_some(Noted { path, id, cookie, pid_ns, passage })
     }
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {

@@ -1,6 +1,6 @@
 //! Where the files are, and the address of the system message bus.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -8,6 +8,23 @@ use std::sync::{Arc, OnceLock};
 
 use crate::file::FileError;
 use crate::record::Damaged;
+
+/// The folder, below [`Roots::run`], of the namespaces in which interfaces are made for containers
+/// of Docker's: Docker's driver moves them on from there (docs/files.md).
+pub const PASSAGES: &str = "docker/netns";
+
+/// How the names of these namespaces begin. Docker has a folder of the same name for its
+/// containers, and names them by digits.
+pub const PASSAGE: &str = "nwd";
+
+/// Says whether a path is that of a namespace in [`PASSAGES`], below whatever folder: its end says
+/// nothing about the container.
+#[must_use]
+pub fn is_passage(path: &Path) -> bool {
+    let name = path.file_name().and_then(OsStr::to_str);
+    name.is_some_and(|name| name.starts_with(PASSAGE))
+        && path.parent().is_some_and(|folder| folder.ends_with(PASSAGES))
+}
 
 /// The two directories that hold everything of ours, and how to reach the host's services.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,4 +138,18 @@ pub fn boot_id() -> Result<String, FileError> {
         Err(error) => return Err(failed(error)),
     };
     Ok(READ.get_or_init(|| String::from_utf8_lossy(&text[..length]).trim().to_owned()).clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_passage_is_told_from_the_namespaces_of_docker() {
+        let is = |path: &str| is_passage(Path::new(path));
+        assert!(is("/run/netwright/docker/netns/nwd0123456789ab"));
+        assert!(is("/host/run/other/docker/netns/nwd0123456789ab"));
+        assert!(!is("/var/run/docker/netns/0123456789ab") && !is("/run/netns/nwd0"));
+        assert!(!is("/run/netwright/docker/netns") && !is(""));
+    }
 }

@@ -113,6 +113,38 @@ fn pods_with_hostports_and_shaping_outlive_a_restart() {
     assert_only_left(&lab, &before, &Containerd::LEAVES);
 }
 
+/// Some program removes the path of a pod's namespace. The pod's processes live, and so does its
+/// network.
+#[test]
+fn a_pod_that_lost_only_its_path_keeps_its_network() {
+    require!(
+        "full",
+        "root",
+        "program:containerd",
+        "program:runc",
+        "program:curl",
+        "file:/usr/bin/busybox"
+    );
+    let lab = Lab::with_processes("containerd-path");
+    let outside = lab.outside();
+    let containerd = Containerd::new(&lab, install(&lab), PODS);
+    let pod = Pod::new("web").tcp(8080, 80);
+    let web = containerd.run_pod(&pod);
+    containerd.run_container(&web, &pod, SERVE);
+    let listed: Value =
+        serde_json::from_str(&lab.sh(&format!("{NETWRIGHT} list -o json"))).unwrap();
+    let rows = listed["attachments"].as_array().unwrap();
+    let row = rows.iter().find(|one| one["network"] == "pods").unwrap();
+    let netns = row["netns"].as_str().unwrap();
+    lab.sh(&format!("umount --lazy {netns} && rm {netns}"));
+    let collected = lab.sh(&format!("{NETWRIGHT} gc"));
+    assert!(collected.contains("removed 0"), "{collected}");
+    // Nor does another pod get its port.
+    let why = containerd.try_run_pod(&Pod::new("thief").tcp(8080, 80)).unwrap_err();
+    assert!(why.contains("8080"), "{why}");
+    assert_eq!(fetch(&outside, "http://198.51.100.1:8080/"), "hello from web\n");
+}
+
 #[test]
 fn a_pod_whose_network_fails_leaves_nothing() {
     require!("root", "program:containerd", "program:runc", "program:curl", "file:/usr/bin/busybox");

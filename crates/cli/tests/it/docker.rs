@@ -2,12 +2,14 @@
 //! runtimes share one network.
 
 mod again;
+mod attacked;
 mod bad;
 mod circle;
 mod compose;
 mod crash;
 mod holders;
 mod journals;
+mod leases;
 pub(crate) mod life;
 mod mended;
 mod modules;

@@ -15,6 +15,13 @@ const BLUE: &str = r#"{
         {"type": "portmap", "capabilities": {"portMappings": true}}
     ]}"#;
 
+/// A network with one address.
+const ONE: &str = r#"{
+    "cniVersion": "1.1.0", "name": "one", "plugins": [
+        {"type": "bridge", "bridge": "br-one", "ipam": {"type": "host-local",
+         "ranges": [[{"subnet": "10.8.0.0/24", "rangeStart": "10.8.0.2", "rangeEnd": "10.8.0.2"}]]}}
+    ]}"#;
+
 fn network(lab: &Lab, name: &str, document: &str) {
     lab.sh("mkdir -p /etc/cni/net.d");
     std::fs::write(lab.path(format!("/etc/cni/net.d/{name}.conflist")), document).unwrap();
@@ -64,6 +71,47 @@ fn a_container_that_lost_only_its_path_keeps_its_network() {
     drop(c2);
     call_in(&lab, &["gc", "--all"]).succeeded();
     assert_as_before(&before, &lab);
+}
+
+/// Plugins work for a container of Docker's in a namespace of Docker's driver, from which Docker
+/// moves the interface into the container: the end of that namespace is not the container's.
+#[test]
+fn a_container_of_dockers_outlives_the_namespace_of_the_driver() {
+    testkit::require!("root");
+    let lab = Lab::new("living-docker");
+    network(&lab, "blue", BLUE);
+    network(&lab, "one", ONE);
+    let mut c1 = lab.container("c1");
+    c1.pid();
+    let path = |name: &str| format!("/run/netwright/docker/netns/{name}");
+    let attached = [("blue", "nwd0", &["-p", "8080:80"][..]), ("one", "nwd1", &[])];
+    for (network, name, options) in attached {
+        let (passage, at) = (lab.container("passage"), path(name));
+        lab.sh(&format!(
+            "mkdir -p /run/netwright/docker/netns && touch {at} && mount --bind /run/netns/passage {at}"
+        ));
+        drop(passage);
+        call_in(&lab, &[&["add", network, at.as_str()][..], options].concat()).succeeded();
+        lab.sh(&format!(
+            "nsenter --net={at} ip link set eth0 netns c1 name {name} && umount {at} && rm {at}"
+        ));
+    }
+    assert_eq!(states(&lab), ["unknown", "unknown"]);
+    let done = call_in(&lab, &["gc", "-o", "json"]).succeeded().json();
+    assert_eq!((count(&done, "removed"), count(&done, "kept")), (0, 2), "{done}");
+    // Neither its host port nor its address is given to another.
+    let c2 = lab.container("c2");
+    let said = call_in(&lab, &["add", "blue", "c2", "-p", "8080:80"]).failed(1);
+    assert!(said.stderr.contains("8080"), "{said:#?}");
+    let said = call_in(&lab, &["add", "one", "c2"]);
+    assert_ne!(said.code, 0, "{said:#?}");
+    // The driver's DEL removes everything.
+    for (network, name, _) in attached {
+        call_in(&lab, &["del", network, &path(name)]).succeeded();
+    }
+    assert!(states(&lab).is_empty());
+    assert_eq!(c1.sh("ip -o link show | grep -v ' lo:' | wc -l").trim(), "0");
+    call_in(&lab, &["add", "one", "c2"]).succeeded();
 }
 
 /// Runs GC with `unshare` in namespaces of its own, in which nothing is mounted below `/run/netns`.

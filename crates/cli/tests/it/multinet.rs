@@ -346,6 +346,41 @@ fn refusals_leave_no_pod_half_attached() {
     }
 }
 
+/// Annotations ask for addresses that another pod or the node has.
+#[test]
+fn an_address_that_another_has_is_refused_to_a_pod() {
+    require!("root");
+    let cluster = Cluster::new(Lab::new("multinet-addresses"));
+    cluster.define_all();
+    cluster.lab.sh("ip addr add 192.0.2.1/24 dev up0");
+    for (name, mut plugin) in [
+        ("fixed", json!({"type": "bridge", "bridge": "fix0"})),
+        ("beside", json!({"type": "macvlan", "master": "up0"})),
+    ] {
+        plugin["capabilities"] = json!({"ips": true});
+        plugin["ipam"] = json!({"type": "static"});
+        cluster.define(name, &json!({"cniVersion": "1.0.0", "plugins": [plugin]}));
+    }
+    let _daemon = cluster.ready();
+    let ask = |pod: &str, network: &str, address: &str| {
+        let networks = json!([{"name": network, "ips": [address]}]);
+        cluster.pod(pod, pod, &networks.to_string());
+        let container = cluster.lab.container(pod);
+        (container, cluster.call("ADD", pod, pod))
+    };
+    let (_first, given) = ask("first", "fixed", "10.74.0.9/24");
+    assert!(given.status.success(), "{given:?}");
+    for (pod, network, address, words) in [
+        ("second", "fixed", "10.74.0.9/16", "10.74.0.9 is taken"),
+        ("node", "beside", "192.0.2.1/24", "192.0.2.1 is the host's own"),
+    ] {
+        let (container, refused) = ask(pod, network, address);
+        let said = String::from_utf8_lossy(&refused.stdout).into_owned();
+        assert!(!refused.status.success() && said.contains(words), "{pod}: {said}");
+        assert_eq!(links(&container), Vec::<String>::new(), "{pod}");
+    }
+}
+
 /// The node boots: all pods at once, with the daemon in the memory that `deploy/kubernetes` gives
 /// it; then everything goes while the API server is away.
 #[test]

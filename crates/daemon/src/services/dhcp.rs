@@ -42,6 +42,7 @@ use service::Service;
 use store::Store;
 
 use super::Stop;
+use super::docker::Dockers;
 use super::setup::{Process, failed, raise_descriptor_limit, stop_signals};
 use crate::command_line::Invocation;
 use crate::health::Health;
@@ -59,14 +60,16 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     let pid_file = flags.pid_file.clone();
     let _attended = process.attend("dhcp", &invocation.loaded)?;
     let health = process.health.clone();
-    let result = serve(flags, handed_over, (signals, health), &state, |socket| {
-        if let Some(path) = &pid_file {
-            let text = format!("{}\n", std::process::id());
-            state::write_atomic(path, text.as_bytes(), 0o644, Durability::Volatile)?;
-        }
-        process.tell_ready(Some(socket));
-        Ok(())
-    });
+    let dockers = Dockers::new(&process.roots()).map_err(failed)?;
+    let result =
+        serve(flags, handed_over, (signals, health), (state.as_path(), dockers), |socket| {
+            if let Some(path) = &pid_file {
+                let text = format!("{}\n", std::process::id());
+                state::write_atomic(path, text.as_bytes(), 0o644, Durability::Volatile)?;
+            }
+            process.tell_ready(Some(socket));
+            Ok(())
+        });
     process.tell_stopping();
     if let Some(path) = &pid_file {
         let _ = state::remove_file(path);
@@ -80,7 +83,7 @@ fn serve(
     flags: Flags,
     handed_over: Vec<OwnedFd>,
     (signals, health): (UnixStream, Health),
-    state: &Path,
+    (state, dockers): (&Path, Dockers),
     ready: impl FnOnce(&Path) -> Result<(), state::FileError>,
 ) -> Result<(), Stop> {
     let socket = flags.on_host(&flags.socket);
@@ -91,6 +94,7 @@ fn serve(
         store: Store::open(state).map_err(failed)?,
         late: Late::open(state).map_err(failed)?,
         census: Census::new(),
+        dockers,
         host: RouteSocket::open().map_err(failed)?,
     };
     let listener = Listener::open(handed_over, &socket).map_err(failed)?;

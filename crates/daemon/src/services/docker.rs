@@ -92,7 +92,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
             tracing::info!(plugin = said.plugin_type, command = %said.command, "{}", text.trim_end());
         });
     // Created at the start, for what later comes and goes in them.
-    for folder in ["docker/netns", "docker/ports"] {
+    for folder in [state::PASSAGES, "docker/ports"] {
         let folder = roots.run.join(folder);
         state::create_directory(&folder, 0o700).map_err(failed)?;
     }
@@ -107,7 +107,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
         (journal, intents),
         (runtime, port_runtime),
         flags.confdir.clone(),
-        roots.run,
+        roots,
         boot_id,
         flags.timeout,
     ));

@@ -185,10 +185,13 @@ impl Service {
             everything.known.sort_by_key(|known| self.turns.place(&known.key));
             for known in everything.known {
                 self.health.turns();
-                let apart = known.apart(&self.node.roots);
-                if known.presence != Presence::Alive
-                    || !matches!(apart, None | Some(Apart::Dockers))
-                {
+                let is_there = match known.apart(&self.node.roots) {
+                    None => known.presence == Presence::Alive,
+                    // The driver's record says where the container is.
+                    Some(Apart::Dockers) => known.presence != Presence::Gone,
+                    Some(_) => false,
+                };
+                if !is_there {
                     continue;
                 }
                 let damage = known.damage();

@@ -45,6 +45,7 @@ fn attached(name: &str, uid: &str) -> Attached {
             network("cluster", "eth0", "192.0.2.7/24"),
             network("ns/a", "net1", "198.51.100.7/24"),
         ],
+        ..Attached::default()
     }
 }
 

@@ -55,7 +55,7 @@ pub(super) fn add(call: &Call<'_>, config: &Config) -> Result<AddResult, Failure
     // First, so that DEL knows what to remove whenever this call ends.
     attachment::write_record(call, &index, NAME, &recorded, &netns)?;
     let attached = attach(call, config, &container, &netns, &plan, &|results| {
-        report.attached(call, &plan, results)
+        report.attached(call, config, &plan, results)
     });
     attached.map(|mut results| results.swap_remove(0)).map_err(|failed| {
         let mut failures = Failures::new();
@@ -191,12 +191,19 @@ impl Report<'_> {
     }
 
     /// Reports what was attached; the daemon may refuse it by now.
-    fn attached(&self, call: &Call<'_>, plan: &Plan, results: &[AddResult]) -> Result<(), Failure> {
+    fn attached(
+        &self,
+        call: &Call<'_>,
+        config: &Config,
+        plan: &Plan,
+        results: &[AddResult],
+    ) -> Result<(), Failure> {
         let Some(pod) = self.pod_of(plan) else { return Ok(()) };
         let places = plan.members.iter().zip(&plan.networks).zip(results);
         let results = places.map(|((member, network), result)| told(call, member, network, result));
         let results = results.collect::<Result<_, Failure>>()?;
-        let attached = Attached { sandbox: self.sandbox.clone(), pod, results };
+        let (sandbox, settings) = (self.sandbox.clone(), config.settings.clone());
+        let attached = Attached { sandbox, pod, results, settings };
         let reported = self.daemon.report(&Request::Attached(attached));
         Ok(reported?)
     }

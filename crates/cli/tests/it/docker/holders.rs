@@ -5,12 +5,12 @@ use std::sync::Barrier;
 use std::thread;
 
 use serde_json::{Value, json};
-use testkit::{Lab, Place as _, require};
+use testkit::{Container, Lab, Place as _, require};
 
 use super::journals::{address, call, create_endpoint, done, of_endpoint, release};
 use super::life::needs_docker;
 use super::support::{Driver, LAN, write_network};
-use crate::system::install;
+use crate::system::{NETWRIGHT, install};
 use testkit::real::{Docker, Engine};
 use testkit::traffic::assert_pings;
 
@@ -246,26 +246,40 @@ fn a_lists_subnet_that_docker_would_not_take_is_refused_unless_it_is_asked_for()
     });
 }
 
+/// A call of an engine, which is a process of its own.
+fn engine(lab: &Lab, name: &str, body: &Value) -> String {
+    let script = "import http.client, socket, sys\n\
+        c = http.client.HTTPConnection('driver')\n\
+        c.sock = socket.socket(socket.AF_UNIX)\n\
+        c.sock.connect(sys.argv[1])\n\
+        c.request('POST', '/' + sys.argv[2], sys.argv[3])\n\
+        print(c.getresponse().read().decode())";
+    let mut command = lab.command("python3");
+    command.args(["-c", script, super::support::SOCKET, name, &body.to_string()]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// An engine joins the endpoint `e1` of the network `one`, whose sandbox has this path, and puts
+/// the interface into a container.
+fn start_container(lab: &Lab, sandbox: &str, address: &str) -> Container {
+    let mut join = of_endpoint("one", "e1");
+    join["SandboxKey"] = json!(sandbox);
+    let joined: Value = serde_json::from_str(&engine(lab, "NetworkDriver.Join", &join)).unwrap();
+    let link = joined["InterfaceName"]["SrcName"].as_str().unwrap();
+    let container = lab.container("c1");
+    lab.sh(&format!("ip link set {link} netns c1 name eth0"));
+    container.sh(&format!("ip addr add {address} dev eth0 && ip link set eth0 up"));
+    container
+}
+
 /// A killed engine reports nothing of the containers it has lost. The next engine gets their
 /// addresses nevertheless, if the driver sees that their namespaces are gone.
 #[test]
 fn an_address_of_a_container_that_an_engine_lost_is_free_for_the_next() {
     require!("root", "program:python3");
     with_driver("docker-lost-address", |lab, _| {
-        // Each is a separate process, as engines are.
-        let engine = |name: &str, body: &Value| {
-            let script = "import http.client, socket, sys\n\
-                c = http.client.HTTPConnection('driver')\n\
-                c.sock = socket.socket(socket.AF_UNIX)\n\
-                c.sock.connect(sys.argv[1])\n\
-                c.request('POST', '/' + sys.argv[2], sys.argv[3])\n\
-                print(c.getresponse().read().decode())";
-            let mut command = lab.command("python3");
-            command.args(["-c", script, super::support::SOCKET, name, &body.to_string()]);
-            let output = command.output().unwrap();
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-            String::from_utf8(output.stdout).unwrap()
-        };
         let subnet = "10.72.0.0/24";
         let pool = own_pool(subnet).unwrap();
         create("one", &json!({"bridge": "one0"}), subnet, "10.72.0.1/24").unwrap();
@@ -274,7 +288,7 @@ fn an_address_of_a_container_that_an_engine_lost_is_free_for_the_next() {
         lab.sh("mkdir /run/sandboxes; touch /run/sandboxes/s1");
         let mut join = of_endpoint("one", "e1");
         join["SandboxKey"] = json!("/run/sandboxes/s1");
-        let said = engine("NetworkDriver.Join", &join);
+        let said = engine(lab, "NetworkDriver.Join", &join);
         assert!(said.contains("InterfaceName"), "{said}");
         // The driver does not believe a caller whose process it cannot see.
         let said = asks_for(&pool, "10.72.0.9").unwrap_err();
@@ -283,16 +297,117 @@ fn an_address_of_a_container_that_an_engine_lost_is_free_for_the_next() {
         let c1 = lab.container("c1");
         lab.sh("mount --bind /run/netns/c1 /run/sandboxes/s1");
         let wanted = json!({"PoolID": pool, "Address": "10.72.0.9"});
-        let said = engine("IpamDriver.RequestAddress", &wanted);
+        let said = engine(lab, "IpamDriver.RequestAddress", &wanted);
         assert!(said.contains("a container has it"), "{said}");
         lab.sh("umount --lazy /run/sandboxes/s1");
         drop(c1);
-        let said = engine("IpamDriver.RequestAddress", &wanted);
+        let said = engine(lab, "IpamDriver.RequestAddress", &wanted);
         assert!(said.contains("10.72.0.9/24"), "{said}");
         create_endpoint("one", "e2", "10.72.0.9/24").unwrap();
         let left = lab.sh("cd /var/lib/netwright/docker && ls endpoints");
         assert_eq!(left.trim(), "e2.json");
         done("NetworkDriver.DeleteEndpoint", &of_endpoint("one", "e2"));
+    });
+}
+
+/// With `live-restore` a container outlives its engine. If some other program has removed the path
+/// of its namespace meanwhile, its address and its published port are not given to another.
+#[test]
+fn a_container_that_lost_only_its_path_keeps_its_address_and_its_port() {
+    require!("root", "program:python3");
+    with_driver("docker-lost-path", |lab, _| {
+        let subnet = "10.72.0.0/24";
+        let pool = own_pool(subnet).unwrap();
+        create("one", &json!({"bridge": "one0"}), subnet, "10.72.0.1/24").unwrap();
+        for (id, address) in [("e1", "10.72.0.9"), ("e2", "10.72.0.10")] {
+            asks_for(&pool, address).unwrap();
+            create_endpoint("one", id, &format!("{address}/24")).unwrap();
+        }
+        lab.sh("mkdir /run/sandboxes");
+        let c1 = start_container(lab, "/run/sandboxes/s1", "10.72.0.9/24");
+        let publish = |id: &str| {
+            let mut asked = of_endpoint("one", id);
+            let port = json!({"Proto": 6, "Port": 80, "HostPort": 8080, "HostPortEnd": 8080});
+            asked["Options"] = json!({"com.docker.network.portmap": [port]});
+            engine(lab, "NetworkDriver.ProgramExternalConnectivity", &asked)
+        };
+        assert_eq!(publish("e1").trim(), "{}");
+        let wanted = json!({"PoolID": pool, "Address": "10.72.0.9"});
+        let said = engine(lab, "IpamDriver.RequestAddress", &wanted);
+        assert!(said.contains("a container has it"), "{said}");
+        let mut join = of_endpoint("one", "e2");
+        join["SandboxKey"] = json!("/run/sandboxes/s2");
+        let said = engine(lab, "NetworkDriver.Join", &join);
+        assert!(said.contains("InterfaceName"), "{said}");
+        let said = publish("e2");
+        assert!(said.contains("8080"), "{said}");
+        let left = lab.sh("cd /var/lib/netwright/docker && ls endpoints");
+        assert_eq!(left.split_whitespace().collect::<Vec<_>>(), ["e1.json", "e2.json"]);
+        assert_pings(&c1, "10.72.0.1");
+        drop(c1);
+        assert_eq!(publish("e2").trim(), "{}");
+        let left = lab.sh("cd /var/lib/netwright/docker && ls endpoints");
+        assert_eq!(left.trim(), "e2.json");
+        done("NetworkDriver.DeleteEndpoint", &of_endpoint("one", "e2"));
+    });
+}
+
+/// Two engines share the driver. Neither knows which subnets the other's IPAM has given.
+#[test]
+fn a_network_with_another_engines_containers_is_not_replaced() {
+    require!("root", "program:python3");
+    with_driver("docker-two-engines", |lab, _| {
+        let create = |id: &str| {
+            let asked = json!({
+                "NetworkID": id,
+                "Options": {"com.docker.network.generic": {"bridge": format!("{id}0")}},
+                "IPv4Data": [{
+                    "AddressSpace": "LocalDefault", "Pool": "10.72.0.0/24", "Gateway": "10.72.0.1/24",
+                }],
+                "IPv6Data": [],
+            });
+            engine(lab, "NetworkDriver.CreateNetwork", &asked)
+        };
+        assert_eq!(create("one").trim(), "{}");
+        create_endpoint("one", "e1", "10.72.0.9/24").unwrap();
+        let refused = || {
+            let said = create("two");
+            assert!(said.contains("overlaps 10.72.0.0/24 of network one"), "{said}");
+            let left = lab.sh("cd /var/lib/netwright/docker && ls networks endpoints | grep json");
+            assert_eq!(left.split_whitespace().collect::<Vec<_>>(), ["e1.json", "one.json"]);
+        };
+        // A container is starting, and then runs.
+        refused();
+        let c1 = start_container(lab, "/run/netns/c1", "10.72.0.9/24");
+        refused();
+        assert_pings(&c1, "10.72.0.1");
+        // The engine has lost the container and forgotten the network.
+        drop(c1);
+        assert_eq!(create("two").trim(), "{}");
+        let left = lab.sh("cd /var/lib/netwright/docker && ls networks endpoints | grep json");
+        assert_eq!(left.trim(), "two.json");
+    });
+}
+
+/// A list that came to the node after Docker's network, and has its name, keeps its containers when
+/// Docker removes the network.
+#[test]
+fn a_removed_network_takes_no_container_from_a_list_of_its_name() {
+    require!("root");
+    with_driver("docker-namesake", |lab, _| {
+        own_pool("10.72.0.0/24").unwrap();
+        let options = json!({"name": "lan", "bridge": "one0"});
+        lab.sh("mv /etc/cni/net.d/lan.conflist /run/");
+        create("one", &options, "10.72.0.0/24", "10.72.0.1/24").unwrap();
+        create_endpoint("one", "e1", "10.72.0.9/24").unwrap();
+        lab.sh("mv /run/lan.conflist /etc/cni/net.d/");
+        let c1 = lab.container("c1");
+        lab.sh(&format!("{NETWRIGHT} add lan c1 --publish 8080:80"));
+        done("NetworkDriver.DeleteNetwork", &json!({"NetworkID": "one"}));
+        lab.sh(&format!("{NETWRIGHT} check lan c1"));
+        assert_pings(&c1, "10.71.0.1");
+        let left = lab.sh("ls /var/lib/netwright/docker/*/ | grep json || true");
+        assert_eq!(left.trim(), "");
     });
 }
 

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use testkit::real::{Docker, Engine, Ovs};
-use testkit::traffic::{assert_pings, pings_within};
-use testkit::{Lab, Place, Snapshot, Visit};
+use testkit::traffic::{Server, assert_pings, assert_tcp, pings_within};
+use testkit::{Lab, Place, Snapshot, Visit, wait_until};
 
 use super::life::{assert_neighbours, needs_docker, published};
 use super::support::{Driver, LAN, assert_nothing_left_but, write_network};
@@ -178,6 +178,75 @@ pub(super) fn flushed(engine: Engine) {
     docker.remove(&["web", "other", "young"]);
     docker.run(&["network", "rm", "lan", "zone"]);
     // The killed service's own.
+    assert_nothing_left_but(&lab, &before, &["files: /run/netwright/agent/repair.sock is new"]);
+    drop(driver);
+}
+
+/// A route of the host covers a container's address: the repair reports it, and neither the
+/// published port nor a sysctl follows it.
+#[test]
+fn a_route_that_covers_a_containers_address_is_not_followed() {
+    testkit::require!("full");
+    needs_docker!();
+    covered(Engine::Installed);
+}
+
+pub(super) fn covered(engine: Engine) {
+    let lab = Lab::with_processes("docker-covered");
+    install(&lab);
+    write_network(&lab, "lan", LAN);
+    let driver = Driver::start(&lab);
+    let docker = Docker::of(&lab, engine, &[]);
+    let before = Snapshot::take(&lab);
+    docker.create_network(
+        "--opt conflist=lan --ipam-driver netwright --ipam-opt conflist=lan --subnet 10.71.0.0/24 lan",
+    );
+    let web = docker.start_container("web", &["--network", "lan", "--publish", "8080:80"]);
+    let other = docker.start_container("other", &["--network", "lan"]);
+    for container in ["web", "other"] {
+        age(&lab, &docker, container, "lan");
+    }
+    let repairs = Repairs::start(&lab, &[]);
+    repairs.looks(&other, "10.71.0.1");
+    lab.sh(
+        "ip link add tun0 type veth peer name tun1 && ip link set tun0 up && ip link set tun1 up",
+    );
+    // Chains come back in another order.
+    let look = || {
+        lab.sh("nft list table inet netwright | grep -v counter | sort; \
+             grep . /proc/sys/net/ipv4/conf/*/route_localnet")
+    };
+    let is = look();
+    let to = address_of(&web, "eth0", "inet");
+    for (route, words) in [
+        (format!("{to}/32 dev tun0"), format!("the host reaches {to} by \"tun0\"")),
+        (format!("blackhole {to}/32"), format!("the host drops what is for {to}")),
+    ] {
+        lab.sh(&format!("ip route add {route}"));
+        lab.sh("nft delete element inet netwright hostports4 '{ tcp . 8080 }'");
+        repairs.wait(&lab, "nft list map inet netwright hostports4 | grep -q 8080");
+        wait_until("the route to be told of", || {
+            // The log writes a text in quotation marks, and escapes those in it.
+            repairs.log().replace('\\', "").contains(&words)
+        });
+        repairs.looks(&other, "10.71.0.1");
+        assert_eq!(look(), is, "{route}: {}", repairs.log());
+        lab.sh(&format!("ip route del {route}"));
+    }
+    {
+        let _server = Server::tcp(&web, "0.0.0.0:80", "web");
+        assert_eq!(assert_tcp(&lab, "127.0.0.1:8080").server, "web");
+    }
+    lab.sh("ip link del tun0");
+
+    // Another program unmounts the namespaces that the driver keeps for DEL.
+    lab.sh("cd /run/netwright/docker/netns && umount * && rm *");
+    web.sh("ip addr flush dev eth0 scope global");
+    repairs.wait(&web, "ip route | grep -q '^default'");
+    drop(repairs);
+    drop((web, other));
+    docker.remove(&["web", "other"]);
+    docker.run(&["network", "rm", "lan"]);
     assert_nothing_left_but(&lab, &before, &["files: /run/netwright/agent/repair.sock is new"]);
     drop(driver);
 }

@@ -4,7 +4,9 @@
 use testkit::real::Engine;
 
 use super::life::needs_newest;
-use super::{again, compose, crash, holders, life, mended, restore, settled, speed};
+use super::{
+    again, attacked, compose, crash, holders, leases, life, mended, restore, settled, speed,
+};
 
 #[test]
 fn a_network_list_becomes_a_docker_network() {
@@ -104,6 +106,41 @@ fn beside_dockers_own_bridge() {
     testkit::require!("full");
     needs_newest!();
     speed::beside_bridge(Engine::Newest);
+}
+
+#[test]
+fn a_port_at_a_loopback_address_is_for_the_host_alone() {
+    testkit::require!("full");
+    needs_newest!();
+    attacked::loopback(Engine::Newest);
+}
+
+#[test]
+fn a_container_outlives_the_namespace_of_the_driver() {
+    testkit::require!("full");
+    needs_newest!();
+    attacked::unmounted(Engine::Newest);
+}
+
+#[test]
+fn a_container_gets_no_address_of_the_node_or_of_its_neighbours() {
+    testkit::require!("full");
+    needs_newest!();
+    attacked::addresses(Engine::Newest);
+}
+
+#[test]
+fn a_containers_lease_is_renewed() {
+    testkit::require!("full", "program:dnsmasq");
+    needs_newest!();
+    leases::renewed(Engine::Newest);
+}
+
+#[test]
+fn a_route_that_covers_a_containers_address_is_not_followed() {
+    testkit::require!("full");
+    needs_newest!();
+    mended::covered(Engine::Newest);
 }
 
 #[test]

@@ -15,6 +15,7 @@ use super::deferred::Late;
 use super::flags::Flags;
 use super::store::{Place, Store};
 use crate::poll::Poller;
+use crate::services::docker::Dockers;
 
 /// The wait before the first SOLICIT. RFC 8415 spreads out hosts that start together; here a
 /// container waits for it.
@@ -30,6 +31,8 @@ pub(crate) struct Context {
     pub(crate) late: Late,
     /// Which containers live, read once for all leases that are checked together.
     pub(crate) census: Census,
+    /// Where Docker has put the interfaces that were made in a namespace of its driver.
+    pub(crate) dockers: Dockers,
     /// A socket in the daemon's own namespace, which is the host's.
     pub(crate) host: RouteSocket,
 }
@@ -74,6 +77,7 @@ impl Context {
             id: Some(place.netns_id.into()),
             cookie: place.netns_cookie,
             pid_ns: place.pid_ns,
+            passage: state::is_passage(&place.netns),
         }
     }
 

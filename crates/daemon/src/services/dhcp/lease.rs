@@ -244,6 +244,9 @@ impl HeldLease {
                 }
             }
         }
+        if self.is_handed_over() {
+            self.follow(world);
+        }
         if self.check_at <= now.at {
             self.check_at = now.at + CHECK_EVERY;
             if self.is_gone(world, now) {

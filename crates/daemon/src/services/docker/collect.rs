@@ -6,10 +6,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use kernel::living::{Census, Life, Sign, own_pid_ns};
+use kernel::living::{Census, Life};
 
 use super::driver::Driver;
-use super::journal::{Endpoint, Phase, short};
+use super::journal::{Endpoint, Network, Phase, short};
+use super::sandbox::life;
 use crate::{clock, log};
 
 /// How often it looks.
@@ -84,6 +85,18 @@ impl Driver {
         *suspects = now;
     }
 
+    /// Says whether containers may be on a network, or on their way there.
+    pub(super) fn may_be_in_use(&self, network: &Network) -> bool {
+        let now_s = clock::now().at.as_millis() / 1000;
+        let census = Census::new();
+        self.endpoints_of(&network.id).iter().any(|endpoint| match endpoint.phase {
+            _ if endpoint.boot_id != self.boot_id => false,
+            Phase::Joined => life(endpoint, &census) != Life::Gone,
+            Phase::Adding | Phase::Added => now_s.saturating_sub(endpoint.since_s) < GRACE_S,
+            Phase::Left | Phase::Deleting => false,
+        })
+    }
+
     /// Says why no container has an endpoint; `None` when one may have it.
     fn is_stale(&self, endpoint: &Endpoint, now_s: u64, census: &Census) -> Option<&'static str> {
         if endpoint.boot_id != self.boot_id {
@@ -113,15 +126,4 @@ impl Driver {
             Phase::Deleting => None,
         }
     }
-}
-
-/// Says what became of the container that has an endpoint's interface, by that interface: Docker
-/// gives no other information.
-fn life(endpoint: &Endpoint, census: &Census) -> Life {
-    let mac = endpoint.layout.mac.parse().ok();
-    let addresses = endpoint.layout.addresses.iter().map(ipnet::IpNet::addr);
-    let addresses = if mac.is_some() { Vec::new() } else { addresses.collect() };
-    // An engine whose process we saw is in our PID namespace, and so are its containers.
-    let pid_ns = own_pid_ns().filter(|_| endpoint.engine.is_some());
-    census.seek(&Sign { ifname: String::new(), mac, addresses }, pid_ns)
 }

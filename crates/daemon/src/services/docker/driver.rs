@@ -13,6 +13,7 @@ use cnm::network::{Activated, AllocateNetwork, Allocated, Capabilities, GwAllocC
 use cnm::{Nothing, ipam as ipam_messages};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use state::Roots;
 
 use super::journal::{Endpoint, Journal, short};
 use super::pending_calls::{self, Intent, Intents};
@@ -32,8 +33,7 @@ pub(crate) struct Driver {
     /// chain.
     pub(super) port_runtime: Runtime<'static>,
     pub(super) conf_dir: PathBuf,
-    /// The folder of files that a reboot may delete.
-    pub(super) run: PathBuf,
+    pub(super) roots: Roots,
     pub(super) boot_id: String,
     /// The timeout of plugins, for ADD and for DEL.
     pub(super) timeout: Duration,
@@ -49,7 +49,7 @@ impl Driver {
         records: (Journal, Intents),
         runtimes: (Runtime<'static>, Runtime<'static>),
         conf_dir: PathBuf,
-        run: PathBuf,
+        roots: Roots,
         boot_id: String,
         timeout: Duration,
     ) -> Self {
@@ -61,7 +61,7 @@ impl Driver {
             runtime,
             port_runtime,
             conf_dir,
-            run,
+            roots,
             boot_id,
             timeout,
             intents,
@@ -237,8 +237,9 @@ impl Driver {
         self.ending.load(Ordering::SeqCst)
     }
 
+    /// The folder of files that a reboot may delete.
     pub(super) fn run_dir(&self) -> &Path {
-        &self.run
+        &self.roots.run
     }
 }
 

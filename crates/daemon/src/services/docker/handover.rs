@@ -22,7 +22,7 @@ pub(super) struct Holder {
 
 impl Holder {
     pub(super) fn of(run: &Path, endpoint: &Endpoint) -> Self {
-        Holder { path: run.join("docker/netns").join(&endpoint.src_name) }
+        Holder { path: run.join(state::PASSAGES).join(&endpoint.src_name) }
     }
 
     pub(super) fn path(&self) -> &Path {

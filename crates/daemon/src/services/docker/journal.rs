@@ -429,7 +429,7 @@ impl Endpoint {
             asked,
             answer: CreatedEndpoint::default(),
             result: None,
-            src_name: format!("nwd{head}"),
+            src_name: format!("{}{head}", state::PASSAGE),
             layout: Layout::default(),
             sandbox: None,
             engine: None,

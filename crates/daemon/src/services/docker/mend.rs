@@ -4,14 +4,17 @@
 //! It runs in `netwrightd repair`, beside the driver, and writes none of the driver's records. It
 //! leaves an endpoint alone until its start is complete: Docker fails when a route that it is about
 //! to make exists already. Each plugin holds the attachment's lock, as DeleteEndpoint's DEL does.
+//!
+//! `netwrightd dhcp` asks the same records where an interface is: it renews a lease there.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use cni::{Error, IfName, NetworkList, code};
+use cni::{AttachmentKey, Error, IfName, NetworkList, code};
 use cni_plugin::codes;
 use cni_runtime::{Attachment, Cache, Known, Moved, Repairs, Runtime};
 use ipnet::IpNet;
+use kernel::netns::Netns;
 use kernel::route::{IpFamily, Link, RouteFilter, RouteSocket, TABLE_MAIN};
 use plugins::chained::{sbr, tuning};
 use state::Roots;
@@ -36,6 +39,15 @@ pub(crate) struct Dockers {
     boot_id: String,
 }
 
+/// Where Docker has put an interface.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    /// The path by which Docker names the container's namespace.
+    pub(crate) sandbox: PathBuf,
+    pub(crate) netns: Netns,
+    pub(crate) link: Link,
+}
+
 impl Dockers {
     /// Creates the reader; reads no record yet.
     ///
@@ -50,6 +62,27 @@ impl Dockers {
             ports: roots.run.join("docker/ports"),
             boot_id: state::boot_id()?,
         })
+    }
+
+    /// Finds an endpoint's interface in its container; `None` while Docker has it elsewhere. `seen`
+    /// says where a path of the host is seen from here.
+    ///
+    /// # Errors
+    /// When record, namespace or kernel cannot be read.
+    pub(crate) fn find(
+        &self,
+        key: &AttachmentKey,
+        seen: impl FnOnce(&Path) -> PathBuf,
+    ) -> Result<Option<Placed>, Error> {
+        let endpoint = self.journal.endpoint(key.container_id.as_str())?;
+        let Some(endpoint) = endpoint.filter(|endpoint| endpoint.phase == Phase::Joined) else {
+            return Ok(None);
+        };
+        let Some(sandbox) = endpoint.sandbox.clone() else { return Ok(None) };
+        let Some(netns) = open_if_there(&seen(&sandbox))? else { return Ok(None) };
+        let mut inside = RouteSocket::open_in(&netns).map_err(|error| kernel_error(&error))?;
+        let found = find_ours(&mut inside, &endpoint, &alias(key))?;
+        Ok(found.map(|link| Placed { sandbox, netns, link }))
     }
 
     /// Restores what other programs changed of an endpoint. `None` when its start is not complete,

@@ -59,11 +59,11 @@ impl Driver {
                 let other = taken.iter().find(|two| one.contains(*two) || two.contains(one))?;
                 Some((one, other))
             });
-            // Docker gives no pool twice: it has forgotten the other network, or its removal got
-            // lost. For pools of our own we know who has them, and they may overlap with those of
-            // lists.
+            // An engine gives none of its pools twice: it has forgotten the other network, or its
+            // removal got lost. Another engine may have the other network, and containers on it.
+            // For pools of our own we know who has them, and they may overlap with those of lists.
             let both_in = |space| in_space(network, space) && in_space(&other, space);
-            let given_anew = overlap.is_some() && both_in(DOCKERS);
+            let given_anew = overlap.is_some() && both_in(DOCKERS) && !self.may_be_in_use(&other);
             let stale = self.is_forgotten(&other) || given_anew;
             if (named || overlap.is_some()) && stale {
                 tracing::warn!(
@@ -122,13 +122,32 @@ impl Driver {
         if network.made {
             let list = network.list()?;
             let deadline = Instant::now() + self.timeout;
-            let none: &[GcAttachment] = &[];
-            if let Err(error) = self.runtime.gc_list(&list, Some(none), Some(deadline)) {
+            let collected = self.attached_by_others(&list.name).and_then(|others| {
+                let collected = self.runtime.gc_list(&list, Some(&others), Some(deadline));
+                collected.map_err(|error| error.to_cni())
+            });
+            if let Err(error) = collected {
                 tracing::warn!(%error, network = %list.name, "a part of a network was not collected");
             }
             pool_config::forget_addresses(&list);
         }
         self.forget_network(network)
+    }
+
+    /// Lists the attachments of other runtimes to a network of this name: a list of that name may
+    /// have come to the node since Docker's network was made.
+    fn attached_by_others(&self, name: &str) -> Result<Vec<GcAttachment>, Error> {
+        let everything = self.runtime.everything_at_paths(&self.roots);
+        let everything = everything.map_err(|error| error.to_cni())?;
+        let others = everything
+            .known
+            .iter()
+            .filter(|known| known.key.network.as_str() == name && !known.is_dockers(&self.roots));
+        let attached = others.map(|known| GcAttachment {
+            container_id: known.key.container_id.to_string(),
+            ifname: known.key.ifname.to_string(),
+        });
+        Ok(attached.collect())
     }
 }
 

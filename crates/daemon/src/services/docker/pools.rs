@@ -18,6 +18,7 @@ use cnm::ipam::{
 };
 use ipam::{RangeSet, RangeSets, Store};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use kernel::living::Census;
 use kernel::route::{IpFamily, RouteFilter, RouteSocket};
 
 use super::driver::{Asker, Driver, Held, texts};
@@ -366,12 +367,13 @@ impl Driver {
             data.flat_map(|data| data.aux_addresses.values())
                 .any(|text| text.parse::<IpNet>().is_ok_and(|one| one.addr() == address))
         });
+        let census = Census::new();
         // An endpoint whose record is lost may have any address.
         reserved
             || !self.journal.lost_endpoints().is_empty()
             || self.journal.endpoints().iter().any(|endpoint| {
                 on_pool.iter().any(|network| network.id == endpoint.network)
-                    && !engine.is_some_and(|engine| engine.has_lost(endpoint))
+                    && !engine.is_some_and(|engine| engine.has_lost(endpoint, &census))
                     && endpoint.layout.addresses.iter().any(|one| one.addr() == address)
             })
     }

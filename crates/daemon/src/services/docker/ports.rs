@@ -11,6 +11,7 @@ use cni_runtime::Attachment;
 use cnm::network::{EndpointName, ExternalConnectivity};
 use cnm::options::{self, PortBinding};
 use firewall::taken::{self, Families, Taken};
+use kernel::living::Census;
 use serde_json::value::RawValue;
 
 use super::driver::Driver;
@@ -108,10 +109,11 @@ impl Driver {
         let wanted = |held: &PortMapping| {
             bindings.iter().any(|binding| candidates(binding).any(|port| port == held.host_port))
         };
+        let census = Census::new();
         for other in self.journal.endpoints() {
             if other.id == endpoint.id
                 || !other.ports.iter().any(wanted)
-                || !engine.has_lost(&other)
+                || !engine.has_lost(&other, &census)
             {
                 continue;
             }

@@ -4,12 +4,15 @@
 //! that it has not yet spoken to (libnetwork, `Controller.sandboxCleanup`). A path without a
 //! namespace on it is no proof by itself: older engines create the namespace late, and any engine
 //! may have mounts that we do not see. So the engine that asks must be another process than the one
-//! that joined, and we look at the path as that process sees it.
+//! that joined, and we look at the path as that process sees it. With `live-restore` containers
+//! outlive their engine, and some other program may have removed the path: so no process may be in
+//! a namespace with the container's interface either.
 
 use std::fmt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use kernel::living::{Census, Life, Sign, own_pid_ns};
 use rustix::net::sockopt::socket_peercred;
 
 use super::handover::open_if_there;
@@ -52,9 +55,15 @@ impl Engine {
         running.map_or(true, |found| found.is_some_and(|one| one.to_string() == written))
     }
 
-    /// Says whether an endpoint's container is certainly gone: another engine process joined it,
-    /// this one sees its sandbox's folder, and neither this one nor we see a namespace at its path.
-    pub(super) fn has_lost(self, endpoint: &Endpoint) -> bool {
+    /// Says whether an endpoint's container is certainly gone: this engine has not its sandbox, and
+    /// nobody has its interface.
+    pub(super) fn has_lost(self, endpoint: &Endpoint, census: &Census) -> bool {
+        self.misses_sandbox_of(endpoint) && life(endpoint, census) == Life::Gone
+    }
+
+    /// Says whether another engine process joined an endpoint, this one sees its sandbox's folder,
+    /// and neither this one nor we see a namespace at its path.
+    fn misses_sandbox_of(self, endpoint: &Endpoint) -> bool {
         let joined_before = endpoint.engine.as_ref().is_some_and(|one| *one != self.to_string());
         if endpoint.phase != Phase::Joined || !joined_before {
             return false;
@@ -70,6 +79,17 @@ impl Engine {
         let inside = path.strip_prefix("/").ok()?;
         Some(PathBuf::from(format!("/proc/{}/root", self.pid)).join(inside))
     }
+}
+
+/// Says what became of the container that has an endpoint's interface, by that interface: Docker
+/// gives no other information.
+pub(super) fn life(endpoint: &Endpoint, census: &Census) -> Life {
+    let mac = endpoint.layout.mac.parse().ok();
+    let addresses = endpoint.layout.addresses.iter().map(ipnet::IpNet::addr);
+    let addresses = if mac.is_some() { Vec::new() } else { addresses.collect() };
+    // An engine whose process we saw is in our PID namespace, and so are its containers.
+    let pid_ns = own_pid_ns().filter(|_| endpoint.engine.is_some());
+    census.seek(&Sign { ifname: String::new(), mac, addresses }, pid_ns)
 }
 
 impl fmt::Display for Engine {
@@ -108,7 +128,8 @@ mod tests {
             endpoint.phase = phase;
             endpoint.sandbox = Some(path.clone());
             endpoint.engine = joined_by.map(|engine| engine.to_string());
-            assert_eq!(engine.has_lost(&endpoint), gone, "{path:?} {phase:?} {joined_by:?}");
+            let missed = engine.misses_sandbox_of(&endpoint);
+            assert_eq!(missed, gone, "{path:?} {phase:?} {joined_by:?}");
         }
     }
 }

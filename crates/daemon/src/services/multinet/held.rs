@@ -115,8 +115,11 @@ mod tests {
             ifname: "eth0".into(),
             netns: String::new(),
         };
-        let attached =
-            |container| Attached { sandbox: sandbox(container), pod: pod.clone(), results: vec![] };
+        let attached = |container| Attached {
+            sandbox: sandbox(container),
+            pod: pod.clone(),
+            ..Attached::default()
+        };
         held.put(&attached("c1")).unwrap();
         held.put(&attached("c2")).unwrap();
         held.put(&attached("c1")).unwrap();

@@ -69,7 +69,11 @@ async fn look_after(service: &Arc<Service>, plugger: &Arc<Plugger>, id: &str) ->
         if attached.pod.uid != pod.uid || attached.sandbox.netns.is_empty() {
             continue;
         }
-        let request = PlanRequest { sandbox: attached.sandbox.clone(), ..PlanRequest::default() };
+        let request = PlanRequest {
+            sandbox: attached.sandbox.clone(),
+            settings: attached.settings.clone(),
+            ..PlanRequest::default()
+        };
         let wanted = match service.networks(&request, Some(&pod)).await {
             Ok(wanted) => wanted,
             Err(no_plan) => {

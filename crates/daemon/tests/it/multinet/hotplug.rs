@@ -121,6 +121,33 @@ fn an_annotation_that_changes_attaches_and_detaches() {
     assert_eq!(calls.all().len(), before);
 }
 
+/// The plugin's configuration forbids more than the daemon's: also what the annotation asks for
+/// later.
+#[test]
+fn what_the_plugins_configuration_forbids_is_refused_while_the_pod_runs() {
+    let cluster = Cluster::new("mn-settings");
+    let calls = Calls::new(&cluster);
+    cluster.define("ns", "a", BRIDGE);
+    cluster.define("other", "b", BRIDGE);
+    let uid = cluster.pod("p", Some("a"));
+    let _sandbox = cluster.lab.container("p");
+    let bin = cluster.dir.join("bin");
+    let flags = ["--cluster-network", "cluster", "--path", bin.to_str().unwrap()];
+    let _daemon = cluster.daemon_with(&flags);
+    cluster.planned("p", &uid);
+    let mut told = attached("p", &uid);
+    told.sandbox.netns = "/run/netns/p".into();
+    told.settings.namespace_isolation = Some(true);
+    assert_eq!(cluster.ask(&Request::Attached(told)).unwrap(), Answer::Ok);
+    wait_for("the status", || (interfaces(&cluster) == ["cluster", "ns/a"]).then_some(()));
+    annotate(&cluster, "a,other/b");
+    wait_for("the refusal", || {
+        let words = "may not use definitions of namespace \"other\"";
+        cluster.events("p").iter().any(|event| event.1.contains(words)).then_some(())
+    });
+    assert!(calls.all().is_empty(), "nothing is attached");
+}
+
 /// An image without `/var/run`, in which the pods' namespaces are mounted below one path, or below
 /// none.
 #[test]

@@ -71,7 +71,10 @@ pub(super) fn take_back(call: &Call<'_>, locked: &Locked<'_>) -> Result<usize, S
 fn noted(origin: &Origin) -> Noted {
     let id = NetnsId { dev: origin.dev, ino: origin.ino };
     let (cookie, pid_ns) = (origin.cookie, origin.pid_ns);
-    Noted { path: origin.path.clone(), id: Some(id), cookie, pid_ns }
+    // A reservation outlives a restart of the machine, and the container does not.
+    let passage =
+        state::is_passage(&origin.path) && state::boot_id().is_ok_and(|boot| boot == origin.boot);
+    Noted { path: origin.path.clone(), id: Some(id), cookie, pid_ns, passage }
 }
 
 /// Selects the stale reservations: `life` returns what became of a namespace, and `at_path` whether

@@ -64,6 +64,8 @@ fn every_field_reaches_its_network_and_no_other() {
     );
     assert_eq!(request.settings.cluster_network.as_deref(), Some("cluster"));
     assert_eq!(request.runtime_config, Some(object(&kubelets)));
+    let Request::Attached(attached) = &heard[1] else { panic!("{heard:?}") };
+    assert_eq!(attached.settings, request.settings);
     // DEL gets the same.
     pod(&node, "DEL", &c1).call().silent();
     assert_eq!(given(&node, "noter.DEL.net1")["runtimeConfig"], asked);

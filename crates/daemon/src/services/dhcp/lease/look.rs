@@ -19,6 +19,36 @@ use super::{HeldLease, Outcome};
 const FORWARDING: u8 = 3;
 
 impl HeldLease {
+    /// Goes to where Docker has put the interface, if it was made in a namespace of Docker's
+    /// driver.
+    pub(super) fn follow(&mut self, world: &Context) {
+        if !state::is_passage(&self.place.netns) {
+            return;
+        }
+        let found = match world.dockers.find(&self.key, |path| world.flags.on_host(path)) {
+            Ok(Some(found)) => found,
+            Ok(None) => return,
+            Err(error) => {
+                tracing::warn!(lease = %self.key, %error, "cannot follow the interface to Docker's container");
+                return;
+            }
+        };
+        let (netns, link) = (found.netns, found.link);
+        tracing::info!(lease = %self.key, netns = %found.sandbox.display(), "the interface is in Docker's container");
+        self.place.netns = found.sandbox;
+        self.place.netns_id = netns.id().into();
+        self.place.netns_cookie = netns.cookie();
+        self.place.ifindex = link.index;
+        self.unsaved = true;
+        // They are in the namespace where the interface was.
+        if let Some(side) = &mut self.v4 {
+            side.sockets = None;
+        }
+        if let Some(side) = &mut self.v6 {
+            side.socket = None;
+        }
+    }
+
     /// Says whether frames pass. A link without carrier, or behind a bridge port that does not
     /// forward yet, drops them silently.
     pub(super) fn is_ready(&mut self, world: &mut Context) -> Result<bool, Outcome> {
@@ -61,7 +91,8 @@ impl HeldLease {
         };
         let Ok(mut inside) = RouteSocket::open_in(&netns) else { return false };
         if matches!(inside.link_by_index(self.place.ifindex), Ok(None)) {
-            return true;
+            // Docker has it, and will have put it into the container.
+            return !state::is_passage(&self.place.netns);
         }
         if let Some(side) = &mut self.v6
             && let Ok(addresses) = inside.addresses(Some(self.place.ifindex))
