@@ -207,7 +207,14 @@ fn counts_among(count: u16) -> Vec<(&'static str, Counts)> {
         ),
         (
             "goes",
-            trace.count("it to go", || fabric.write_list(&others), || !has_route(&renumbered_v4)),
+            trace.count(
+                "it to go",
+                || {
+                    host.sh("ip route add 203.0.113.0/24 dev eth0");
+                    fabric.write_list(&others);
+                },
+                || !has_route(&renumbered_v4),
+            ),
         ),
     ];
     assert!(!fabric.nodes[0].service.as_ref().unwrap().log().contains("events may be missed"));
@@ -215,7 +222,8 @@ fn counts_among(count: u16) -> Vec<(&'static str, Counts)> {
 }
 
 /// What one node's change costs does not depend on how many others there are. It is no look: the
-/// service asks for the ways to new addresses, and for nothing else.
+/// service asks for the ways to new addresses, and for nothing else. Nor is a route of somebody else
+/// that leads to no node and to no pod, which comes as the node goes.
 #[test]
 fn vm_one_nodes_change_costs_the_same_among_many() {
     testkit::require!("root", "vxlan", "vm-full", "program:strace", "program:bridge");
@@ -280,6 +288,40 @@ fn vm_many_nodes_that_come_together_are_few_questions() {
         let want = if node.name() == narrow { 1350 } else { 1450 };
         assert_eq!(mtu_of(&node.name()), want, "{}", node.name());
     }
+}
+
+/// How many routes a router's table has here: many more than nodes that come together.
+const OF_ROUTER: u32 = 60_000;
+
+/// Where a table has more routes than it takes questions to ask for each way, it is not listed to
+/// its end.
+#[test]
+fn vm_a_routers_table_is_not_listed_for_nodes_that_come() {
+    testkit::require!("root", "vxlan", "full", "vm-full", "program:strace");
+    let mut fabric = Fabric::for_many("routing-size-router");
+    let few = fabric.list_of(10);
+    fabric.write_list(&few);
+    let script = fabric.nodes[0].dir.join("routes");
+    let prefix = |number: u32| std::net::Ipv4Addr::from_bits(0xac10_0000 | number << 4);
+    let lines = (0..OF_ROUTER)
+        .map(|number| format!("route add {}/28 via 192.0.2.1 proto bird\n", prefix(number)));
+    fs::write(&script, lines.collect::<String>()).unwrap();
+    let _ = Snapshot::of(&fabric.nodes[0].host);
+    fabric.nodes[0].host.sh(&format!("ip -batch {}", script.display()));
+    fabric.start();
+    let trace = Trace::of(&fabric.nodes[0]);
+    let host = &fabric.nodes[0].host;
+    let many = few + &(1000..1000 + TOGETHER).map(|n| Other::new(n).entry()).collect::<String>();
+    let [_, last] = Other::new(1000 + TOGETHER - 1).prefixes();
+    let counts = trace.count(
+        "them to come",
+        || fabric.write_list(&many),
+        || !host.sh(&format!("ip -6 route show {last} proto 78")).is_empty(),
+    );
+    // The rules, the local table, the main one in part, each address; and for IPv6 as elsewhere.
+    let questions = (1 + 2 + usize::from(TOGETHER)) + (1 + 3 + 1 + 2);
+    let changes = 8 * usize::from(TOGETHER);
+    assert_eq!(counts, Counts { changes, questions, transactions: 1 });
 }
 
 /// Counts requests by verb and resource.
