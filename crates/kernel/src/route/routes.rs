@@ -370,7 +370,7 @@ fn put_gateway(writer: &mut Writer, family: IpFamily, gateway: IpAddr) {
         return;
     }
     let mut via = u16::from(IpFamily::of(gateway).number()).to_ne_bytes().to_vec();
-    via.extend(ip_bytes(gateway));
+    via.extend_from_slice(&ip_bytes(gateway));
     writer.put(RTA_VIA, &via);
 }
 
