@@ -383,11 +383,27 @@ fn waits(pid: u32) -> BTreeMap<String, u64> {
     waits
 }
 
-/// How many minutes a quiet node is looked at, and how often its loop may wake up in each: for its
-/// look, and half way for the watchdog. What others do on the host besides may wake it up too.
+/// How many minutes a quiet node is looked at, and one whose source is silent, which is asked for every
+/// few seconds; and how often a loop may wake up in each: for its look, and half way for the watchdog.
+/// What others do on the host besides may wake it up too.
 const QUIET_MINUTES: u64 = 3;
+const SILENT_MINUTES: u64 = 2;
 const WAKE_UPS: u64 = 2;
 const BY_OTHERS: u64 = 3;
+
+/// Asserts how seldom the loop of the first node wakes up.
+fn assert_sleeps(fabric: &Fabric, what: &str, minutes: u64) {
+    let pid = fabric.nodes[0].service.as_ref().unwrap().pid();
+    let before = waits(pid);
+    std::thread::sleep(std::time::Duration::from_secs(60 * minutes));
+    let after = waits(pid);
+    let woken: BTreeMap<&str, u64> = after
+        .iter()
+        .map(|(name, count)| (name.as_str(), count - before.get(name).unwrap_or(&0)))
+        .collect();
+    eprintln!("MEASURED routing: {what}: a node's threads waited in {minutes} minutes: {woken:?}");
+    assert!(woken["netwrightd"] <= WAKE_UPS * minutes + BY_OTHERS, "{what}: {woken:?}");
+}
 
 /// While nothing changes, a node looks at the kernel and asks some others once a minute.
 #[test]
@@ -399,18 +415,32 @@ fn vm_a_quiet_node_sleeps() {
     fabric.assert_all_reach_all();
     let answers = |fabric: &Fabric| fabric.routes(0)["rows"][0]["state"] == "probed";
     wait_until("the other node to answer", || answers(&fabric));
-    let pid = fabric.nodes[0].service.as_ref().unwrap().pid();
     // What follows the start is over: the nodes are written to the disk.
     wait_until("the record of nodes", || fabric.nodes[0].dir.join("lib/routing/peers").exists());
-    let before = waits(pid);
-    std::thread::sleep(std::time::Duration::from_secs(60 * QUIET_MINUTES));
-    let after = waits(pid);
-    let woken: BTreeMap<&str, u64> = after
-        .iter()
-        .map(|(name, count)| (name.as_str(), count - before.get(name).unwrap_or(&0)))
-        .collect();
-    eprintln!(
-        "MEASURED routing: a quiet node's threads waited in {QUIET_MINUTES} minutes: {woken:?}"
-    );
-    assert!(woken["netwrightd"] <= WAKE_UPS * QUIET_MINUTES + BY_OTHERS, "{woken:?}");
+    assert_sleeps(&fabric, "nothing changes", QUIET_MINUTES);
+}
+
+/// An API server that is away, or does not answer, does not change that: whoever tries to reach it
+/// wakes up, and the loop does not.
+#[test]
+fn vm_a_node_whose_source_is_silent_sleeps() {
+    testkit::require!("root", "vxlan", "full", "vm-full");
+    let mut fabric = Fabric::new("routing-silent", &[1, 1]);
+    fabric.flags = ["--interval", "1m"].map(str::to_owned).to_vec();
+    let api = cluster(&mut fabric);
+    fabric.start();
+    wait_until("the condition", || condition(&api, "a") == is("False", "RoutingIsUp"));
+    wait_until("the record of nodes", || fabric.nodes[0].dir.join("lib/routing/peers").exists());
+    let is_degraded = |fabric: &Fabric| fabric.routes(0)["phase"].to_string().contains("degraded");
+    api.refuse();
+    wait_until("the silence to be told", || is_degraded(&fabric));
+    assert_sleeps(&fabric, "the API server is away", SILENT_MINUTES);
+    api.restore();
+    wait_until("it to answer", || fabric.routes(0)["phase"] == "ready");
+    api.hang();
+    api.cut();
+    wait_until("the silence to be told", || is_degraded(&fabric));
+    assert_sleeps(&fabric, "the API server does not answer", SILENT_MINUTES);
+    api.restore();
+    wait_until("it to answer", || fabric.routes(0)["phase"] == "ready");
 }
