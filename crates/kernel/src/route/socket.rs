@@ -332,8 +332,8 @@ impl RouteSocket {
         self.dump_routes(filter, None, Some)
     }
 
-    /// Lists routes as `take` makes something of each, or nothing: a router's table has a million,
-    /// which need not be held all at once. None if the table or link does not exist.
+    /// Lists what `take` makes of each route: a router's table has a million, which need not be held
+    /// all at once. The list is empty if the table or link does not exist.
     ///
     /// # Errors
     /// Those of [`NetlinkError`].
@@ -346,8 +346,8 @@ impl RouteSocket {
     }
 
     /// Lists routes if there are at most so many; `None` if there are more, which are not waited
-    /// for. Until the socket is closed the kernel goes on with them, so this takes it. None if the
-    /// table or link does not exist.
+    /// for. Until the socket is closed the kernel goes on with them, so this takes it. The list is
+    /// empty if the table or link does not exist.
     ///
     /// # Errors
     /// Those of [`NetlinkError`].
