@@ -40,7 +40,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use kernel::nft::Batch;
+use kernel::nft::{Batch, Element};
 
 use self::layout::Set;
 use self::ranges::{Net, Ranges};
@@ -128,7 +128,7 @@ impl ClusterFilter {
         let mut batch = Batch::new();
         layout::make_table(&mut batch);
         for set in Set::ALL {
-            add(&mut batch, set, self.entries(set));
+            add(&mut batch, set, self.elements(set));
         }
         for chain in layout::chains() {
             batch.add_chain(chain);
@@ -224,6 +224,14 @@ impl ClusterFilter {
         self.outermost(set).map(Entry::range).collect()
     }
 
+    /// Lists the same for a transaction, in their order.
+    fn elements(&self, set: Set) -> Vec<Element> {
+        if set == Set::Tunnels {
+            return self.tunnels.keys().map(|name| Entry::ifname(name).element(set)).collect();
+        }
+        self.outermost(set).map(|prefix| state::element(set, prefix)).collect()
+    }
+
     fn outermost(&self, set: Set) -> impl Iterator<Item = IpNet> {
         self.addresses.get(&set).into_iter().flat_map(Ranges::outermost)
     }
@@ -264,7 +272,7 @@ fn batch_of(net: Net<(Set, Entry)>) -> Batch {
         batch.delete_elements(&layout::table(), set.name(), elements);
     }
     for (set, entries) in by_set(net.came) {
-        add(&mut batch, set, entries);
+        add(&mut batch, set, entries.into_iter().map(|entry| entry.element(set)).collect());
     }
     batch
 }
@@ -277,9 +285,8 @@ fn by_set(all: BTreeSet<(Set, Entry)>) -> BTreeMap<Set, BTreeSet<Entry>> {
     sets
 }
 
-fn add(batch: &mut Batch, set: Set, entries: BTreeSet<Entry>) {
-    if !entries.is_empty() {
-        let elements = entries.into_iter().map(|entry| entry.element(set));
+fn add(batch: &mut Batch, set: Set, elements: Vec<Element>) {
+    if !elements.is_empty() {
         batch.add_elements(&layout::table(), set.name(), elements);
     }
 }

@@ -113,11 +113,29 @@ pub fn is_link_local_v6(address: std::net::IpAddr) -> bool {
     }
 }
 
-/// The bytes of an address as attributes contain them.
-pub(crate) fn ip_bytes(address: std::net::IpAddr) -> Vec<u8> {
+/// The bytes of an address as attributes contain them. They need no heap: thousands of messages have
+/// them.
+pub(crate) enum IpBytes {
+    V4([u8; 4]),
+    V6([u8; 16]),
+}
+
+impl std::ops::Deref for IpBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::V4(octets) => octets.as_slice(),
+            Self::V6(octets) => octets.as_slice(),
+        }
+    }
+}
+
+/// Returns the bytes of an address.
+pub(crate) fn ip_bytes(address: std::net::IpAddr) -> IpBytes {
     match address {
-        std::net::IpAddr::V4(v4) => v4.octets().to_vec(),
-        std::net::IpAddr::V6(v6) => v6.octets().to_vec(),
+        std::net::IpAddr::V4(v4) => IpBytes::V4(v4.octets()),
+        std::net::IpAddr::V6(v6) => IpBytes::V6(v6.octets()),
     }
 }
 

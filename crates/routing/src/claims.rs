@@ -63,6 +63,11 @@ impl Claims {
         self.addresses.get(&address).map(|whose| &**whose)
     }
 
+    /// Reports whether anybody has an underlay address in a prefix.
+    pub(crate) fn has_underlay_in(&self, prefix: IpNet) -> bool {
+        self.addresses.range(prefix.network()..=prefix.broadcast()).next().is_some()
+    }
+
     /// Returns what others have claimed of what a node says it has, its earlier prefixes aside.
     pub(crate) fn taken(&self, node: &Node) -> Vec<Taken> {
         let others = |whose: &Arc<str>| **whose != *node.name;

@@ -395,6 +395,12 @@ impl Cluster {
         self.claims.of_underlay(address)
     }
 
+    /// Reports whether a used peer has an underlay address in a prefix.
+    #[must_use]
+    pub fn has_underlay_in(&self, prefix: IpNet) -> bool {
+        self.claims.has_underlay_in(prefix)
+    }
+
     /// Reports whether a source has given a complete list.
     #[must_use]
     pub fn listed(&self) -> bool {

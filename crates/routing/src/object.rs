@@ -107,6 +107,21 @@ pub enum Key {
     },
 }
 
+impl Key {
+    /// Reports whether it is of this node itself, and needed whatever its peers are. Every other
+    /// object is one peer's.
+    #[must_use]
+    pub fn is_of_node(&self) -> bool {
+        match self {
+            Key::Unreachable { .. } | Key::Tunnel { .. } | Key::Address { .. } => true,
+            Key::Element { set, .. } => *set != Set::Nodes,
+            Key::Fdb { .. } | Key::Neighbour { .. } | Key::Nexthop { .. } | Key::Route { .. } => {
+                false
+            }
+        }
+    }
+}
+
 /// How an object is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Value {

@@ -18,7 +18,7 @@ pub struct HostPrefix {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "pod range {range} overlaps {}'s {}: nothing was programmed; choose another range, or set \
-     allow_overlap",
+     allow-overlap",
     host.link, host.prefix
 )]
 pub struct Overlap {

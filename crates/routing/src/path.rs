@@ -125,7 +125,7 @@ pub struct PassedOver {
 /// underlay, VXLAN over the other.
 #[must_use]
 pub fn choose(own: &Node, peer: &Node, family: Family, reach: Reachability<'_>) -> Choice {
-    let Decision { path, because, passed_over } = decide(own, peer, family, reach);
+    let Decision { path, because, passed_over } = decide(own, peer, family, reach, true);
     let told = |(path, why): (Path, Said<'_>)| PassedOver { path, why: why.to_string() };
     let passed_over: Vec<PassedOver> = passed_over.into_iter().map(told).collect();
     let because = because.map_or_else(|| all_reasons(&passed_over), |because| because.to_string());
@@ -136,7 +136,7 @@ pub fn choose(own: &Node, peer: &Node, family: Family, reach: Reachability<'_>) 
 /// than the choice.
 #[must_use]
 pub fn choose_path(own: &Node, peer: &Node, family: Family, reach: Reachability<'_>) -> Path {
-    decide(own, peer, family, reach).path
+    decide(own, peer, family, reach, false).path
 }
 
 fn all_reasons(passed_over: &[PassedOver]) -> String {
@@ -157,13 +157,15 @@ struct Decision<'a> {
     passed_over: Vec<(Path, Said<'a>)>,
 }
 
+/// `tells`: what stood against other paths is kept.
 fn decide<'a>(
     own: &'a Node,
     peer: &'a Node,
     family: Family,
     reach: Reachability<'a>,
+    tells: bool,
 ) -> Decision<'a> {
-    let mut choosing = Choosing { own, peer, passed_over: Vec::new() };
+    let mut choosing = Choosing { own, peer, tells, passed_over: Vec::new() };
     if let Some((path, because)) = choosing.native() {
         return choosing.chosen(path, because);
     }
@@ -281,6 +283,7 @@ impl fmt::Display for Said<'_> {
 struct Choosing<'a> {
     own: &'a Node,
     peer: &'a Node,
+    tells: bool,
     passed_over: Vec<(Path, Said<'a>)>,
 }
 
@@ -290,7 +293,9 @@ impl<'a> Choosing<'a> {
     }
 
     fn pass_over(&mut self, path: Path, why: Said<'a>) {
-        self.passed_over.push((path, why));
+        if self.tells {
+            self.passed_over.push((path, why));
+        }
     }
 
     /// A node that asks for native paths has them with every node of ours.

@@ -68,6 +68,8 @@ pub enum Cause {
     OverlapsItself { prefix: IpNet, other: IpNet },
     #[error("{prefix} overlaps {own}, which is this node's")]
     OverlapsOwn { prefix: IpNet, own: IpNet },
+    #[error("{prefix} has this node's address {address} in it")]
+    HasOwnAddress { prefix: IpNet, address: IpAddr },
     #[error("{prefix} overlaps {range}, a range for services")]
     OverlapsServices { prefix: IpNet, range: IpNet },
     #[error("{prefix} overlaps {theirs}, which is node {peer}'s since {since}")]

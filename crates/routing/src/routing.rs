@@ -89,9 +89,10 @@ pub enum Phase {
     Waiting(String),
     /// Peers of the disk are programmed, and no source has answered yet.
     Restoring,
-    /// The source has answered; not everything is programmed, or not everything that was is gone.
+    /// The source has answered; not everything is programmed, or not everything of this node that
+    /// was is gone.
     Syncing,
-    /// Everything is programmed.
+    /// Everything is programmed, but for what the kernel refuses of single peers: their rows say so.
     Ready,
     /// The source is silent since then. Everything stays.
     Degraded(Time),

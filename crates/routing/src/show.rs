@@ -280,6 +280,8 @@ impl Routing {
         if self.cluster.own().node.offers.native {
             warnings.extend(self.uncovered_native());
         }
+        let unremoved = self.unremoved();
+        warnings.extend(unremoved.map(|what| format!("not done yet, and tried again: {what}")));
         warnings.extend(self.cluster.block_warnings());
         warnings.extend(self.notices.values().flatten().cloned());
         warnings

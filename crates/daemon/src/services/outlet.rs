@@ -1,5 +1,6 @@
 //! From a source's thread to the loop: what was heard, and a bell that wakes the loop.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -49,6 +50,29 @@ impl<T> Outlet<T> {
     }
 }
 
+/// For how many reasons the loop is told in one silence: members of a cluster are silent each for
+/// its own.
+const MOST_REASONS: usize = 8;
+
+/// A source that does not answer. Its thread tries again and again; the loop is told once for each
+/// reason, and sleeps on.
+#[derive(Debug, Default)]
+pub(super) struct Silence {
+    told: BTreeSet<String>,
+}
+
+impl Silence {
+    /// Reports whether the loop is to be told of a reason, and takes note that it is.
+    pub(super) fn is_news(&mut self, why: &str) -> bool {
+        self.told.len() < MOST_REASONS && self.told.insert(why.to_owned())
+    }
+
+    /// Takes note that the source answers. Reports whether the loop was told that it does not.
+    pub(super) fn end(&mut self) -> bool {
+        !std::mem::take(&mut self.told).is_empty()
+    }
+}
+
 /// Creates both ends.
 pub(super) fn pair<T>() -> io::Result<(Inlet<T>, Outlet<T>)> {
     let (bell, ringer) = UnixStream::pair()?;
@@ -78,6 +102,21 @@ mod tests {
         assert_eq!(rings(), 1);
         assert_eq!(inlet.heard(), [4]);
         assert!(inlet.heard().is_empty());
+    }
+
+    #[test]
+    fn each_reason_of_a_silence_is_told_once() {
+        let mut silence = Silence::default();
+        assert!(!silence.end());
+        let told = |silence: &mut Silence, reasons: &[&str]| {
+            reasons.iter().filter(|why| silence.is_news(why)).count()
+        };
+        assert_eq!(told(&mut silence, &["a is away", "b is away", "a is away", "b is away"]), 2);
+        assert!(silence.end() && !silence.end());
+        assert_eq!(told(&mut silence, &["a is away", "a is away"]), 1);
+        // A reason may have a number in it.
+        let many: Vec<String> = (0..100).map(|number| number.to_string()).collect();
+        assert_eq!(many.iter().filter(|why| silence.is_news(why)).count(), MOST_REASONS - 1);
     }
 
     #[test]

@@ -377,6 +377,8 @@ struct Service {
     /// When all ways were looked up, and of which addresses since this look began.
     ways_found: Option<Instant>,
     looked_up: BTreeSet<IpAddr>,
+    /// The kernel has not answered a question for a way since this look began.
+    unanswered: bool,
     /// The first look is over: what differs from now on was changed by somebody else.
     settled: bool,
 }
@@ -451,6 +453,7 @@ impl Service {
             other_ways: false,
             ways_found: None,
             looked_up: BTreeSet::new(),
+            unanswered: false,
             settled: false,
         })
     }
@@ -693,9 +696,10 @@ impl Service {
         self.looking = true;
         self.heard = false;
         self.unwritten = false;
+        self.unanswered = false;
         let looked = self.look_once();
         self.looking = false;
-        let again = looked.is_err();
+        let again = looked.is_err() || self.unanswered;
         self.health.needs("kernel", looked);
         let worked = processor_time().saturating_sub(worked);
         self.pace.looked(begin, Instant::now(), worked, again);
@@ -715,7 +719,8 @@ impl Service {
     fn look_once(&mut self) -> Result<(), String> {
         let said = |error: kernel::netlink::NetlinkError| words(&error);
         let own = self.shared.routing().cluster().own().clone();
-        let mut host = Host::read(&mut self.netlink, &own).map_err(said)?;
+        let ranges: Vec<IpNet> = self.settings.ranges().collect();
+        let mut host = Host::read(&mut self.netlink, &own, &ranges).map_err(said)?;
         self.settle_lease(&host);
         let own = self.find_own(&host);
         let observed = {
@@ -726,7 +731,6 @@ impl Service {
             let elements = elements.take_while(|(key, _)| matches!(key, Key::Element { .. }));
             let elements = elements.map(|(key, value)| (key.clone(), value.clone())).collect();
             drop(routing);
-            let ranges: Vec<IpNet> = self.settings.ranges().collect();
             host.observe(&mut self.netlink, &ranges, &known, elements).map_err(said)?
         };
         let own = own.and_then(|own| match self.overlap(&host, &observed) {
@@ -920,6 +924,10 @@ impl Service {
     /// Looks up the ways to all nodes again if a route, an address or a link of this host may be
     /// another: after events of such, and after each interval, as not everything is told.
     fn look_up_again(&mut self) {
+        if self.unanswered {
+            // The next look asks.
+            return;
+        }
         let (now, interval) = (Instant::now(), self.pace.interval());
         let is_old = |found: Instant| interval <= now.duration_since(found) + TOGETHER;
         if !std::mem::take(&mut self.other_ways) && !self.ways_found.is_none_or(is_old) {
@@ -933,11 +941,20 @@ impl Service {
         self.obey(todo);
     }
 
+    /// Looks up the ways to addresses. If the kernel does not answer, what is known of the others
+    /// stays, and another look asks for all soon.
     fn look_up(&mut self, addresses: impl IntoIterator<Item = IpAddr>) -> Todo {
         let own = self.shared.routing().cluster().own().clone();
-        let ways = ways::find(&mut self.netlink, &self.links, &own, addresses);
+        let (ways, done) = ways::find(&mut self.netlink, &self.links, &own, addresses);
         self.looked_up.extend(ways.iter().map(|(address, _)| *address));
-        self.shared.routing().ways(ways)
+        let mut todo = self.shared.routing().ways(ways);
+        if done.is_err() {
+            todo.look_up.clear();
+            (self.unanswered, self.other_ways) = (true, true);
+            self.pace.look_by(Instant::now() + RETRY.0);
+        }
+        self.health.needs("ways to other nodes", done.map_err(|error| words(&error)));
+        todo
     }
 
     /// Does what routing says, until it says nothing more. Returns the first change that was made.
@@ -1239,6 +1256,14 @@ impl Service {
             own.node.all_prefixes().any(|own| own.contains(&prefix))
                 || (is_one && self.settings.is_of_space(prefix))
         };
+        // It says something of pods, or may be the way to a node.
+        let may_matter = |route: &Route| {
+            let prefix = route.destination.trunc();
+            let ranges: Vec<IpNet> = self.settings.ranges().collect();
+            host::matters(route, &ranges)
+                || own.node.underlay.iter().any(|own| prefix.contains(&own))
+                || routing.cluster().has_underlay_in(prefix)
+        };
         // The last pod of an earlier prefix may be gone.
         let may_end = !there && self.earlier.has_any();
         match object {
@@ -1252,9 +1277,14 @@ impl Service {
                     || carries(address.ifindex)
                     || own.node.underlay.iter().any(|own| own == address.address.addr())
             }
-            // Those of pods come and go all the time.
+            // Those of pods come and go all the time, and so do a router's.
             // The kernel's own follow from addresses and links, which are told too.
-            Object::Route(route) => may_end || (route.table != TABLE_LOCAL && !is_of_own(route)),
+            Object::Route(route) => {
+                may_end
+                    || (route.table != TABLE_LOCAL
+                        && !is_of_own(route)
+                        && (is_waiting || may_matter(route)))
+            }
             Object::Neighbour(_) | Object::VxlanFdb(_) | Object::Nexthop(_) => false,
             _ => true,
         }

@@ -66,6 +66,17 @@ impl Entry {
     }
 }
 
+/// Returns the element that has the addresses of a prefix, as [`Entry::element`] makes it: a node has
+/// those of thousands of others.
+pub(crate) fn element(set: Set, prefix: IpNet) -> Element {
+    let first = Value::from(prefix.network());
+    if set.has_ranges() {
+        Element::range(first, Value::from(prefix.broadcast()))
+    } else {
+        Element::new(first)
+    }
+}
+
 /// The table, or what should be it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct TableState {

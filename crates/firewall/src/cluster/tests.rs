@@ -75,6 +75,17 @@ fn check(batch: &Batch, expected: Expect) {
 }
 
 #[test]
+fn a_transaction_has_the_elements_that_a_comparison_has() {
+    for filter in [filter(), ClusterFilter::new(rules(), nodes(300))] {
+        for set in Set::ALL {
+            let entries = filter.entries(set);
+            let compared: Vec<Element> = entries.iter().map(|entry| entry.element(set)).collect();
+            assert_eq!(filter.elements(set), compared, "{}", set.name());
+        }
+    }
+}
+
+#[test]
 fn the_whole_table_is_made_in_one_transaction() {
     expect![[r#"
         add table inet netwright-routing

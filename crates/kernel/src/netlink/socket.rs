@@ -317,6 +317,29 @@ impl Socket {
         count: impl Fn(&T) -> usize,
         decode: impl Fn(&Message<'_>) -> Option<T>,
     ) -> Result<(Vec<T>, bool), NetlinkError> {
+        self.dump_until(request, limit, false, count, decode)
+    }
+
+    /// Does what [`Socket::dump_at_most`] does for so many objects, and does not wait for more of
+    /// them: the kernel stops at the latest when the socket is closed, so this takes it.
+    pub(crate) fn dump_first<T>(
+        mut self,
+        request: &Request<'_>,
+        limit: usize,
+        decode: impl Fn(&Message<'_>) -> Option<T>,
+    ) -> Result<(Vec<T>, bool), NetlinkError> {
+        self.dump_until(request, limit, true, |_| 1, decode)
+    }
+
+    /// `stops`: the rest is not received, and no other request may follow.
+    fn dump_until<T>(
+        &mut self,
+        request: &Request<'_>,
+        limit: usize,
+        stops: bool,
+        count: impl Fn(&T) -> usize,
+        decode: impl Fn(&Message<'_>) -> Option<T>,
+    ) -> Result<(Vec<T>, bool), NetlinkError> {
         let (begin, mut tries, mut delay) = (Instant::now(), 0, FIRST_DUMP_DELAY);
         loop {
             tries += 1;
@@ -344,7 +367,7 @@ impl Socket {
                     counted = counted.saturating_add(count(&one));
                     found.push(one);
                 }
-                outcome.is_some()
+                outcome.is_some() || (stops && more)
             })?;
             match outcome {
                 // The kernel's other way of reporting an interrupted dump: it cannot be continued
@@ -353,7 +376,7 @@ impl Socket {
                 Some(outcome) => outcome.into_result(request.operation)?,
                 None => {}
             }
-            if !interrupted {
+            if !interrupted || (stops && more) {
                 return Ok((found, more));
             }
             if tries >= DUMP_TRIES && begin.elapsed() >= DUMP_TIMEOUT {

@@ -370,7 +370,7 @@ fn put_gateway(writer: &mut Writer, family: IpFamily, gateway: IpAddr) {
         return;
     }
     let mut via = u16::from(IpFamily::of(gateway).number()).to_ne_bytes().to_vec();
-    via.extend(ip_bytes(gateway));
+    via.extend_from_slice(&ip_bytes(gateway));
     writer.put(RTA_VIA, &via);
 }
 
@@ -467,7 +467,20 @@ impl RouteFilter {
         }
     }
 
-    pub(crate) fn matches(&self, route: &Route) -> bool {
+    /// Reads an answer to such a request: a configured route that was asked for.
+    pub(crate) fn read(
+        &self,
+        protocol: Option<RouteProtocol>,
+        message: &Message<'_>,
+    ) -> Option<Route> {
+        if Route::is_cached(message) {
+            return None;
+        }
+        let route = Route::decode(message).filter(|route| self.matches(route))?;
+        protocol.is_none_or(|protocol| route.protocol == Some(protocol)).then_some(route)
+    }
+
+    fn matches(&self, route: &Route) -> bool {
         let oif = |wanted| {
             // The link of a nexthop object may not be reported; the kernel has selected by it.
             let unsaid = route.nexthop.is_some() && route.oif.is_none();

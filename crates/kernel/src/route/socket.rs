@@ -329,7 +329,38 @@ impl RouteSocket {
     /// # Errors
     /// Those of [`NetlinkError`].
     pub fn routes(&mut self, filter: RouteFilter) -> Result<Vec<Route>, NetlinkError> {
-        self.dump_routes(filter, None)
+        self.dump_routes(filter, None, Some)
+    }
+
+    /// Lists what `take` makes of each route: a router's table has a million, which need not be held
+    /// all at once. The list is empty if the table or link does not exist.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn routes_as<T>(
+        &mut self,
+        filter: RouteFilter,
+        take: impl Fn(Route) -> Option<T>,
+    ) -> Result<Vec<T>, NetlinkError> {
+        self.dump_routes(filter, None, take)
+    }
+
+    /// Lists routes if there are at most so many; `None` if there are more, which are not waited
+    /// for. Until the socket is closed the kernel goes on with them, so this takes it. The list is
+    /// empty if the table or link does not exist.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn routes_if_few(
+        self,
+        filter: RouteFilter,
+        most: usize,
+    ) -> Result<Option<Vec<Route>>, NetlinkError> {
+        let body = |writer: &mut Writer| filter.encode(None, writer);
+        let read = |message: &Message<'_>| filter.read(None, message);
+        let found = self.socket.dump_first(&list_routes(&body), most, read);
+        let (found, more) = nothing_if(found, &[Errno::NOENT, Errno::NODEV])?;
+        Ok((!more).then_some(found))
     }
 
     /// Lists routes of one origin, of every kind; none if the table or link does not exist. The
@@ -342,29 +373,18 @@ impl RouteSocket {
         protocol: RouteProtocol,
         filter: RouteFilter,
     ) -> Result<Vec<Route>, NetlinkError> {
-        self.dump_routes(filter, Some(protocol))
+        self.dump_routes(filter, Some(protocol), Some)
     }
 
-    fn dump_routes(
+    fn dump_routes<T>(
         &mut self,
         filter: RouteFilter,
         protocol: Option<RouteProtocol>,
-    ) -> Result<Vec<Route>, NetlinkError> {
+        take: impl Fn(Route) -> Option<T>,
+    ) -> Result<Vec<T>, NetlinkError> {
         let body = |writer: &mut Writer| filter.encode(protocol, writer);
-        let request = Request {
-            operation: &"list routes",
-            kind: routes::RTM_GETROUTE,
-            flags: 0,
-            body: &body,
-        };
-        let decode = |message: &Message<'_>| {
-            if Route::is_cached(message) {
-                return None;
-            }
-            let route = Route::decode(message).filter(|route| filter.matches(route))?;
-            protocol.is_none_or(|protocol| route.protocol == Some(protocol)).then_some(route)
-        };
-        let found = self.socket.dump(&request, decode);
+        let read = |message: &Message<'_>| filter.read(protocol, message).and_then(&take);
+        let found = self.socket.dump(&list_routes(&body), read);
         nothing_if(found, &[Errno::NOENT, Errno::NODEV])
     }
 
@@ -787,6 +807,11 @@ impl RouteSocket {
             what: "the new link",
         })
     }
+}
+
+/// Returns a request for a list of routes.
+fn list_routes(body: &dyn Fn(&mut Writer)) -> Request<'_> {
+    Request { operation: &"list routes", kind: routes::RTM_GETROUTE, flags: 0, body }
 }
 
 /// The operation's description, with both names of a veth pair: either may be the one that is

@@ -71,6 +71,35 @@ fn a_route_with_everything() {
 }
 
 #[test]
+fn a_table_is_listed_in_part_or_not_at_all() {
+    in_netns(|| {
+        let (mut socket, oif) = prepared();
+        for (family, prefixes) in [
+            (IpFamily::V4, ["198.51.100.0/26", "198.51.100.64/26", "198.51.100.128/26"]),
+            (IpFamily::V6, ["2001:db8:7::/64", "2001:db8:7:1::/64", "2001:db8:7:2::/64"]),
+        ] {
+            for destination in prefixes {
+                let route = Route { oif: Some(oif), table: 1000, ..to(destination) };
+                socket.apply_one(&Change::AddRoute(route)).unwrap();
+            }
+            let filter = RouteFilter { table: Some(1000), ..RouteFilter::all(family) };
+            let second: ipnet::IpNet = prefixes[1].parse().unwrap();
+            let take = |route: Route| (route.destination != second).then_some(route.destination);
+            let found = socket.routes_as(filter, take).unwrap();
+            let wanted: Vec<ipnet::IpNet> =
+                [prefixes[0], prefixes[2]].map(|prefix| prefix.parse().unwrap()).to_vec();
+            assert_eq!(found, wanted);
+            let if_few = |most| RouteSocket::open().unwrap().routes_if_few(filter, most).unwrap();
+            assert_eq!(if_few(3), Some(socket.routes(filter).unwrap()));
+            assert_eq!(if_few(2), None);
+            assert_eq!(if_few(0), None);
+        }
+        let nowhere = RouteFilter { table: Some(4711), ..RouteFilter::all(IpFamily::V4) };
+        assert_eq!(RouteSocket::open().unwrap().routes_if_few(nowhere, 0).unwrap(), Some(vec![]));
+    });
+}
+
+#[test]
 fn default_routes_and_lookups() {
     in_netns(|| {
         let (mut socket, oif) = prepared();

@@ -174,6 +174,10 @@ impl Cluster {
             if let Some(own) = owns.find(|own| overlap(*own, prefix)) {
                 return refused(keys.prefixes(), Cause::OverlapsOwn { prefix, own });
             }
+            // A range of pods may overlap the host's: a person has looked.
+            if let Some(address) = own.underlay.iter().find(|own| prefix.contains(own)) {
+                return refused(keys.prefixes(), Cause::HasOwnAddress { prefix, address });
+            }
         }
         for address in node.underlay.iter() {
             let key = || keys.underlay(Family::of(address));

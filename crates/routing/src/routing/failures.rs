@@ -30,6 +30,11 @@ impl Failure {
         let since = known.map_or(now, |failure| failure.since);
         Failure { error: error.to_owned(), since, wait, again: now.after(wait) }
     }
+
+    /// Reports whether it came again after the first pause.
+    fn is_lasting(&self) -> bool {
+        RETRY.0 <= self.again.since(self.since.after(self.wait))
+    }
 }
 
 impl Routing {
@@ -53,25 +58,42 @@ impl Routing {
         is_new.then(|| News::warning(whose, format!("{change}: {error}")))
     }
 
-    /// Returns what the kernel does not take, with its words, and how many more there are. It is
-    /// tried again at [`Routing::due`].
+    /// Returns what the kernel does not take, or does not remove, of this node itself, with its
+    /// words, and how many more there are. What is of a peer concerns that peer alone: its row says
+    /// so. All is tried again at [`Routing::due`].
     #[must_use]
     pub fn failing(&self) -> Option<String> {
-        // What was put right meanwhile, or is not wanted any more, is not tried again.
-        let is_left = |key: &Key| self.wanted.get(key) != self.observed.objects().get(key);
-        let mut ours = self.failures.iter().filter(|(key, _)| is_left(key));
-        let mut others = self.foreign_failures.iter().filter(|(change, _)| self.is_there(change));
-        let first = match ours.next() {
-            Some((key, failure)) => format!("{key}: {}", failure.error),
-            None => {
-                let (change, failure) = others.next()?;
-                format!("{change}: {}", failure.error)
-            }
-        };
-        match ours.count() + others.count() {
-            0 => Some(first),
-            more => Some(format!("{first} (and {more} more)")),
-        }
+        let of_node = self.left().filter(|(key, _)| key.is_of_node());
+        first_and_more(of_node.map(|(key, failure)| format!("{key}: {}", failure.error)))
+    }
+
+    /// Returns which removals have failed, but those of this node itself: of what peers had that are
+    /// gone, of what strangers put on our tunnels, of flanneld's routes. It says why the first one
+    /// has, and how many more there are.
+    pub(crate) fn unremoved(&self) -> Option<String> {
+        let ours = self
+            .left()
+            .filter(|(key, _)| !key.is_of_node() && self.wanted.get(key).is_none())
+            .map(|(key, failure)| format!("remove {key}: {}", failure.error));
+        let theirs = self
+            .foreign_failures
+            .iter()
+            .filter(|(change, _)| self.is_there(change))
+            .map(|(change, failure)| format!("{change}: {}", failure.error));
+        first_and_more(ours.chain(theirs))
+    }
+
+    /// Reports whether the kernel has refused an object of a peer for a while: then that peer alone
+    /// lacks it. At first it may be about to be there.
+    pub(super) fn is_still_refused(&self, key: &Key) -> bool {
+        !key.is_of_node() && self.failures.get(key).is_some_and(Failure::is_lasting)
+    }
+
+    /// Returns the failures of what is not as it is to be. What was put right meanwhile, or is not
+    /// wanted any more, is not tried again.
+    fn left(&self) -> impl Iterator<Item = (&Key, &Failure)> {
+        let objects = self.observed.objects();
+        self.failures.iter().filter(move |(key, _)| self.wanted.get(key) != objects.get(*key))
     }
 
     /// Returns the removals of others' routes that are tried again now, and forgets the failures of
@@ -109,6 +131,15 @@ impl Routing {
             }
             _ => false,
         }
+    }
+}
+
+/// Returns the first of some sentences, and how many more there are.
+fn first_and_more(mut sentences: impl Iterator<Item = String>) -> Option<String> {
+    let first = sentences.next()?;
+    match sentences.count() {
+        0 => Some(first),
+        more => Some(format!("{first} (and {more} more)")),
     }
 }
 

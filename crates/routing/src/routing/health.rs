@@ -61,8 +61,9 @@ impl Routing {
         if self.settings.standby {
             return Phase::Standby;
         }
-        let is_there = |(key, value): (&Key, &Value)| self.has(key, value);
-        let all = self.looked && self.unplanned.is_empty() && self.wanted.iter().all(is_there);
+        let is_done =
+            |(key, value): (&Key, &Value)| self.has(key, value) || self.is_still_refused(key);
+        let all = self.looked && self.unplanned.is_empty() && self.wanted.iter().all(is_done);
         // What is to go, and does not, is not wanted.
         if all && self.failing().is_none() { Phase::Ready } else { Phase::Syncing }
     }

@@ -63,19 +63,19 @@ impl Routing {
         todo
     }
 
-    /// Keeps the tunnel over a family in which this node has no address any more, as it is: the
-    /// next address is given to the same link. Nothing goes by it until then.
+    /// Keeps the tunnel over a family in which this node has no address, or none any more, as it
+    /// is: the next address is given to the same link. Nothing goes by it until then.
     fn keep_tunnels(&self, of_node: &mut Objects) {
         let own = self.cluster.own();
+        let Some(vxlan) = own.node.offers.vxlan else { return };
         for family in Family::ALL {
             let key = Key::Tunnel { link: own.tunnels.get(family).clone() };
-            let was_ours = self.wanted.whose(&key).is_some();
-            if let Some(there) = self.observed.objects().get(&key)
-                && was_ours
-                && own.node.offers.vxlan.is_some()
+            // One with other numbers is an earlier configuration's.
+            if let Some(Value::Tunnel(there)) = self.observed.objects().get(&key)
+                && (there.vni, there.port) == (vxlan.vni, vxlan.port)
                 && own.node.underlay.get(family).is_none()
             {
-                of_node.insert(key, there.clone());
+                of_node.insert(key, Value::Tunnel(there.clone()));
             }
         }
     }

@@ -220,6 +220,21 @@ fn what_a_node_says_and_is_not_its_own() {
     "#]].assert_eq(&text);
 }
 
+/// Where a range of pods overlaps the host's, and a person has allowed it.
+#[test]
+fn a_prefix_that_has_this_nodes_address() {
+    let mut settings = settings();
+    settings.cluster_ranges.extend([net("192.0.2.0/24"), net("2001:db8::/32")]);
+    settings.allow_overlap = true;
+    let with = |prefix: &str| Seen::whole(Node { prefixes: vec![net(prefix)], ..node("x", 7) });
+    let bad = ["192.0.2.0/30", "2001:db8::/126"].map(|prefix| refused(&settings, with(prefix)));
+    expect![[r#"
+        node x: refused: spec.podCIDRs: 192.0.2.0/30 has this node's address 192.0.2.1 in it
+        node x: refused: spec.podCIDRs: 2001:db8::/126 has this node's address 2001:db8::1 in it
+    "#]]
+    .assert_eq(&bad.concat());
+}
+
 #[test]
 fn fields_of_a_node() {
     let mut text = String::new();

@@ -35,6 +35,28 @@ fn list(cluster: &mut Cluster, nodes: &[Node], now: Time) -> Outcome {
     cluster.apply(Event::Listed(seen(nodes)), now)
 }
 
+/// Whether a route may be the way to a peer.
+#[test]
+fn a_prefix_may_have_a_peers_underlay_address() {
+    let mut cluster = cluster();
+    list(&mut cluster, &[node("b", 2), node("c", 70)], NOW);
+    for (prefix, has) in [
+        ("0.0.0.0/0", true),
+        ("192.0.2.0/26", true),
+        ("192.0.2.2/32", true),
+        ("192.0.2.3/32", false),
+        ("192.0.2.128/25", false),
+        ("198.51.100.0/24", false),
+        ("::/0", true),
+        ("2001:db8::/64", true),
+        ("2001:db8:1::/64", false),
+    ] {
+        assert_eq!(cluster.has_underlay_in(net(prefix)), has, "{prefix}");
+    }
+    cluster.apply(Event::Deleted("b".to_owned()), NOW);
+    assert!(!cluster.has_underlay_in(net("192.0.2.0/26")));
+}
+
 #[test]
 fn each_change_is_told_once() {
     let mut cluster = cluster();

@@ -20,9 +20,9 @@ fn a_range_that_the_host_uses_is_named_with_the_link() {
         texts,
         [
             "pod range 10.42.0.0/16 overlaps eth0's 10.42.0.7/23: nothing was programmed; choose \
-             another range, or set allow_overlap",
+             another range, or set allow-overlap",
             "pod range 10.42.0.0/16 overlaps wg0's 10.0.0.0/8: nothing was programmed; choose \
-             another range, or set allow_overlap",
+             another range, or set allow-overlap",
         ]
     );
 }

@@ -192,19 +192,48 @@ fn a_change_that_fails_is_tried_again_and_told_once() {
     assert_eq!(news.node.as_deref(), Some("n5"));
     assert!(news.text.starts_with("create route 10.244.5.0/24 by nexthop 0x4e"), "{}", news.text);
     assert!(news.text.ends_with(": no buffer space available"), "{}", news.text);
-    let failing = "route 10.244.5.0/24: no buffer space available";
-    assert_eq!(machine.routing.failing().as_deref(), Some(failing));
     assert_eq!(machine.routing.phase(), Phase::Syncing);
     assert_eq!(machine.routing.due(), Some(at(1)));
     assert_eq!(machine.routing.tick(NOW).changes, []);
     assert_eq!(machine.routing.tick(at(1)).changes, todo.changes);
     assert_eq!(machine.routing.failed(change, "no buffer space available", at(1)), None);
     assert_eq!(machine.routing.due(), Some(at(3)));
+    // That node alone is concerned, and its row says so.
+    assert_eq!((machine.routing.phase(), machine.routing.failing()), (Phase::Ready, None));
+    assert_eq!(failing_peers(&machine), ["n5"]);
     let todo = machine.routing.tick(at(3));
     machine.obey(todo);
-    assert_eq!((machine.routing.due(), machine.routing.failing()), (None, None));
+    assert_eq!(machine.routing.due(), None);
     assert_eq!(machine.routing.phase(), Phase::Ready);
+    assert_eq!(failing_peers(&machine), [""; 0]);
     machine.assert_right();
+}
+
+/// The peers that the kernel refuses, by the table.
+fn failing_peers(machine: &Machine) -> Vec<String> {
+    let rows = machine.routing.table().rows.into_iter();
+    rows.filter(|row| row.state.name() == "failing").map(|row| row.peer).collect()
+}
+
+#[test]
+fn what_fails_of_this_node_itself_makes_it_not_ready() {
+    let mut machine = machine();
+    for (key, told) in [
+        (Key::Unreachable { prefix: net("10.244.1.0/24") }, "unreachable route 10.244.1.0/24"),
+        (Key::Tunnel { link: "nw-vxlan4".into() }, "tunnel nw-vxlan4"),
+    ] {
+        let value = machine.kernel.objects[&key].clone();
+        let todo = machine.routing.noticed(vec![(key.clone(), None)]);
+        for seconds in [0, 1, 3] {
+            machine.routing.failed(&todo.changes[0], "operation not permitted", at(seconds));
+            let failing = format!("{told}: operation not permitted");
+            assert_eq!(machine.routing.failing(), Some(failing));
+            assert_eq!(machine.routing.phase(), Phase::Syncing);
+        }
+        assert_eq!(failing_peers(&machine), [""; 0]);
+        let _ = machine.routing.noticed(vec![(key, Some(value))]);
+        assert_eq!(machine.routing.failing(), None);
+    }
 }
 
 /// What is to go is not wanted, and all that is wanted is there.
@@ -215,14 +244,14 @@ fn a_removal_that_fails_is_told_until_it_is_not_needed() {
     let value = Value::Fdb { to: ip("203.0.113.1") };
     let todo = machine.routing.noticed(vec![(key.clone(), Some(value))]);
     machine.routing.failed(&todo.changes[0], "operation not permitted", NOW);
-    let failing = "FDB entry 02:02:02:02:02:02 of nw-vxlan4: operation not permitted";
-    assert_eq!(machine.routing.failing().as_deref(), Some(failing));
-    assert_eq!(machine.routing.phase(), Phase::Syncing);
+    let told = "not done yet, and tried again: remove FDB entry 02:02:02:02:02:02 of nw-vxlan4: \
+                operation not permitted";
+    assert_eq!(machine.routing.table().warnings, [told]);
+    assert_eq!((machine.routing.phase(), machine.routing.failing()), (Phase::Ready, None));
     assert_eq!(machine.routing.tick(at(1)).changes, todo.changes);
     // Somebody else removes it.
     assert_eq!(machine.routing.noticed(vec![(key, None)]).changes, []);
-    assert_eq!(machine.routing.failing(), None);
-    assert_eq!(machine.routing.phase(), Phase::Ready);
+    assert_eq!(machine.routing.table().warnings, [""; 0]);
 }
 
 /// flanneld's route to the pods of node 5.
@@ -246,14 +275,16 @@ fn a_route_of_flanneld_that_cannot_be_removed_is_tried_again() {
     assert_eq!(todo.changes, std::slice::from_ref(&change));
     let news = machine.routing.failed(&change, error, NOW).unwrap();
     assert_eq!(news.text, format!("{change}: {error}"));
-    assert_eq!(machine.routing.failing(), Some(news.text));
+    let told = format!("not done yet, and tried again: {change}: {error}");
+    assert_eq!(machine.routing.table().warnings, [told]);
     assert_eq!(machine.routing.tick(NOW).changes, []);
     assert_eq!(machine.routing.tick(at(1)).changes, std::slice::from_ref(&change));
     assert_eq!(machine.routing.failed(&change, error, at(1)), None);
     assert_eq!(machine.routing.due(), Some(at(3)));
     let todo = machine.routing.tick(at(3));
     machine.obey(todo);
-    assert_eq!((machine.routing.due(), machine.routing.failing()), (None, None));
+    assert_eq!(machine.routing.due(), None);
+    assert_eq!(machine.routing.table().warnings, [""; 0]);
 }
 
 /// One of the two leads to the pods all the time, also if the kernel does not take ours.
@@ -275,5 +306,6 @@ fn a_route_of_flanneld_stays_until_ours_stands() {
     machine.routing.done(ours);
     assert!(machine.routing.may_follow(theirs));
     machine.routing.done(theirs);
-    assert_eq!((machine.routing.due(), machine.routing.failing()), (None, None));
+    assert_eq!(machine.routing.due(), None);
+    assert_eq!(machine.routing.table().warnings, [""; 0]);
 }

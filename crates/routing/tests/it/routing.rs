@@ -488,11 +488,6 @@ fn a_tunnel_stays_while_its_address_is_away() {
     let mut machine = Machine::start(settings(), |_| by_gateway());
     machine.list(&[node("b", 2)]);
     machine.take_log();
-    let with_v4 = |v4: Option<&str>| {
-        let uplink = |address: &str| (Uplink { name: "eth0".into(), mtu: 1500 }, ip(address));
-        let uplinks = PerFamily { v4: v4.map(uplink), v6: Some(uplink("2001:db8::1")) };
-        Own::new(&settings(), Found { uplinks, ..found() })
-    };
     let todo = machine.routing.own(with_v4(None), at(60));
     machine.obey(todo);
     let log = machine.take_log();
@@ -516,6 +511,47 @@ fn a_tunnel_stays_while_its_address_is_away() {
     machine.take_log();
     machine.look();
     assert_eq!(machine.take_log(), "");
+    machine.assert_right();
+}
+
+/// What this node is with an IPv4 address, or without one, beside its IPv6 address.
+fn with_v4(v4: Option<&str>) -> Own {
+    let uplink = |address: &str| (Uplink { name: "eth0".into(), mtu: 1500 }, ip(address));
+    let uplinks = PerFamily { v4: v4.map(uplink), v6: Some(uplink("2001:db8::1")) };
+    Own::new(&settings(), Found { uplinks, ..found() })
+}
+
+/// A service that starts while the address is away finds the tunnel, and does not know it.
+#[test]
+fn a_tunnel_without_its_address_stays_over_a_start() {
+    let mut before = Machine::start(settings(), |_| by_gateway());
+    before.list(&[node("b", 2)]);
+    before.take_log();
+    let mut machine = Machine { routing: Routing::new(settings(), "a"), ..before };
+    let _ = machine.routing.own(with_v4(None), NOW);
+    machine.look();
+    machine.list(&[node("b", 2)]);
+    machine.assert_right();
+    let log = machine.take_log();
+    assert!(!log.contains("tunnel nw-vxlan4"), "{log}");
+    assert!(log.contains("of nw-vxlan4"), "nothing goes by it: {log}");
+    let todo = machine.routing.own(with_v4(Some("192.0.2.77")), at(70));
+    machine.obey(todo);
+    let log = machine.take_log();
+    assert!(log.contains("replace tunnel nw-vxlan4: VNI 1, port 8472, local 192.0.2.77"), "{log}");
+    assert!(!log.contains("create tunnel") && !log.contains("remove tunnel"), "{log}");
+    machine.assert_right();
+    // One of an earlier configuration goes.
+    let key = Key::Tunnel { link: "nw-vxlan4".into() };
+    let Some(Value::Tunnel(tunnel)) = machine.kernel.objects.get_mut(&key) else {
+        panic!("there is a tunnel");
+    };
+    tunnel.port = 4789;
+    machine.routing = Routing::new(settings(), "a");
+    let _ = machine.routing.own(with_v4(None), NOW);
+    machine.look();
+    machine.list(&[node("b", 2)]);
+    assert!(machine.take_log().contains("remove tunnel nw-vxlan4"));
     machine.assert_right();
 }
 

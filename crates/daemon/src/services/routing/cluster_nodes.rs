@@ -25,7 +25,7 @@ use super::super::Stop;
 use super::super::kubernetes::{
     self, ApiError, CONNECT_TIME, Change, follow, watch_config, within,
 };
-use super::super::outlet::{self, Inlet, Outlet};
+use super::super::outlet::{self, Inlet, Outlet, Silence};
 use super::super::setup::{runtime, words};
 
 /// Our name: the field manager of patches.
@@ -218,11 +218,16 @@ impl Thread {
 
     /// Finds the server. A file that is wrong may be put right.
     async fn client(&self) -> Client {
-        let mut pause = RETRY.0;
+        let (mut pause, mut silence) = (RETRY.0, Silence::default());
         loop {
             match kubernetes::client(self.kubeconfig.as_deref(), CONNECT_TIME, true).await {
                 Ok(client) => return client,
-                Err(error) => self.outlet.tell(Heard::Silent(words(&error))),
+                Err(error) => {
+                    let why = words(&error);
+                    if silence.is_news(&why) {
+                        self.outlet.tell(Heard::Silent(why));
+                    }
+                }
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(RETRY.1);
@@ -241,7 +246,7 @@ impl Thread {
         let hashes = RandomState::new();
         let mut known: BTreeMap<String, u64> = BTreeMap::new();
         let mut listing: BTreeMap<String, NodeFields> = BTreeMap::new();
-        let mut lost = false;
+        let (mut lost, mut silence) = (false, Silence::default());
         loop {
             let change = if lost {
                 match tokio::time::timeout(QUIET, changes.recv()).await {
@@ -250,6 +255,7 @@ impl Thread {
                     Err(_) => match within(nodes.get_metadata(&self.node)).await {
                         Ok(_) | Err(ApiError::Gone(_)) => {
                             lost = false;
+                            silence.end();
                             self.outlet.tell(Heard::Answers);
                             continue;
                         }
@@ -304,9 +310,17 @@ impl Thread {
                     known.remove(&node.name);
                     Heard::Deleted(node.name)
                 }
-                Change::Lost(error) => Heard::Silent(error.to_string()),
+                Change::Lost(error) => {
+                    lost = true;
+                    let why = error.to_string();
+                    if silence.is_news(&why) {
+                        self.outlet.tell(Heard::Silent(why));
+                    }
+                    continue;
+                }
             };
-            lost = matches!(heard, Heard::Silent(_));
+            lost = false;
+            silence.end();
             self.outlet.tell(heard);
         }
     }
@@ -319,12 +333,17 @@ impl Thread {
         mut own: watch::Receiver<Option<Said>>,
     ) {
         let mut pause = RETRY.0;
+        let mut told: Option<Result<(), String>> = None;
         loop {
             let (wish, said) =
                 (wishes.borrow_and_update().clone(), own.borrow_and_update().clone());
             if let Some(done) = self.write_once(nodes, &wish, said.as_ref()).await {
+                let done = done.map_err(|error| error.to_string());
                 let failed = done.is_err();
-                self.outlet.tell(Heard::Written(done.map_err(|error| error.to_string())));
+                if told.as_ref() != Some(&done) {
+                    self.outlet.tell(Heard::Written(done.clone()));
+                    told = Some(done);
+                }
                 if failed {
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(RETRY.1);

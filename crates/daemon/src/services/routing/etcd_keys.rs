@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::super::etcd::{Etcd, EtcdError, Pair, RangeAnswer, bytes, number};
+use super::super::outlet::Silence;
 
 /// While nothing is reported, the member is asked so often whether it has a leader.
 const PROBE: Duration = Duration::from_secs(10);
@@ -57,8 +58,8 @@ struct Told {
     term: u64,
     /// Since when there is no answer.
     failing: Option<Instant>,
-    /// That was told.
-    silent: bool,
+    /// What of that was told.
+    silence: Silence,
     pause: Duration,
 }
 
@@ -83,7 +84,7 @@ impl Keys<'_> {
             cluster: String::new(),
             term: 0,
             failing: None,
-            silent: false,
+            silence: Silence::default(),
             pause: PAUSE.0,
         };
         loop {
@@ -93,8 +94,10 @@ impl Keys<'_> {
                 Broken::Error(error) => {
                     let since = *told.failing.get_or_insert_with(Instant::now);
                     if TIMEOUT <= since.elapsed() {
-                        told.silent = true;
-                        tell(Heard::Silent(error.to_string()));
+                        let why = error.to_string();
+                        if told.silence.is_news(&why) {
+                            tell(Heard::Silent(why));
+                        }
                     }
                 }
             }
@@ -118,7 +121,8 @@ impl Keys<'_> {
                 let (all, revision) = self.etcd.list(&self.prefix).await?;
                 tell(Heard::Listed(all, revision));
                 (told.revision, told.cluster, told.term) = (Some(revision), String::new(), 0);
-                (told.failing, told.silent) = (None, false);
+                told.failing = None;
+                told.silence.end();
                 revision
             }
         };
@@ -152,7 +156,7 @@ impl Keys<'_> {
             }
             (told.failing, told.pause) = (None, PAUSE.0);
             if report.created {
-                if std::mem::take(&mut told.silent) {
+                if told.silence.end() {
                     tell(Heard::Answers);
                 }
                 continue;

@@ -265,23 +265,39 @@ fn has_our_protocol(route: &Route) -> bool {
 pub(super) struct Host {
     pub(super) links: Links,
     addresses: Vec<Address>,
-    /// Routes of ours, in routing's words, and the others.
+    /// Routes of ours, in routing's words, and those of others that matter here.
     ours: Vec<(Key, Value)>,
     routes: Vec<Route>,
 }
 
+/// A route of the main table.
+enum Listed {
+    Ours((Key, Value)),
+    Other(Route),
+}
+
 impl Host {
-    /// Reads links, addresses and routes. `own` is what this node is as far as it is known.
-    pub(super) fn read(netlink: &mut RouteSocket, own: &Own) -> Result<Self, NetlinkError> {
+    /// Reads links, addresses and routes. `own` is what this node is as far as it is known, and
+    /// `ranges` are those of pods.
+    pub(super) fn read(
+        netlink: &mut RouteSocket,
+        own: &Own,
+        ranges: &[IpNet],
+    ) -> Result<Self, NetlinkError> {
         let links = Links::new(netlink.links()?, own);
         let addresses = netlink.addresses(None)?;
         let (mut ours, mut routes) = (Vec::new(), Vec::new());
+        // The kernel's words take four times the room, and there are thousands of ours, and a
+        // million of a router's.
+        let take = |route: Route| match ours_of_route(&route) {
+            Some(found) => Some(Listed::Ours(found)),
+            None => matters(&route, ranges).then_some(Listed::Other(route)),
+        };
         for family in FAMILIES {
-            // The kernel's words take four times the room, and there are thousands.
-            for route in netlink.routes(RouteFilter::main(family))? {
-                match ours_of_route(&route) {
-                    Some(found) => ours.push(found),
-                    None => routes.push(route),
+            for listed in netlink.routes_as(RouteFilter::main(family), take)? {
+                match listed {
+                    Listed::Ours(found) => ours.push(found),
+                    Listed::Other(route) => routes.push(route),
                 }
             }
         }
@@ -480,6 +496,16 @@ impl Host {
         })
         .collect()
     }
+}
+
+/// Reports whether a route of others says how this host is connected, or something of pods: the
+/// default one, those of single addresses, and those that have anything in common with a range of
+/// pods.
+pub(super) fn matters(route: &Route, ranges: &[IpNet]) -> bool {
+    let to = route.destination.trunc();
+    to.prefix_len() == 0
+        || to.prefix_len() == to.max_prefix_len()
+        || ranges.iter().any(|range| range.contains(&to) || to.contains(range))
 }
 
 /// Reports whether a route of others is in the cluster's ranges, and not for pods of this node.

@@ -46,8 +46,8 @@ pub(super) fn leave(
     let unmarked = Settings { flannel: None, ..settings.clone() };
     let mut routing = Routing::new(unmarked, node);
     let own = routing.cluster().own().clone();
-    let mut host = Host::read(&mut netlink, &own).map_err(failed)?;
     let ranges: Vec<IpNet> = settings.ranges().collect();
+    let mut host = Host::read(&mut netlink, &own, &ranges).map_err(failed)?;
     let observed = host.observe(&mut netlink, &ranges, &own, Vec::new());
     let observed = observed.map_err(failed)?;
     let is_route = |key: &Key| matches!(key, Key::Route { .. });

@@ -158,7 +158,7 @@ pub(super) fn forget(
     let said = |why: String| Stop::Failed(format!("remove this node's lease: {why}"));
     let mut netlink = RouteSocket::open().map_err(failed)?;
     let own = Routing::new(settings.clone(), node).cluster().own().clone();
-    let host = Host::read(&mut netlink, &own).map_err(failed)?;
+    let host = Host::read(&mut netlink, &own, &[]).map_err(failed)?;
     let addresses = find_addresses(&config.underlay, windows, PerFamily::default(), &host);
     let address = addresses.v4.ok_or_else(|| said(no_address(Family::V4)))?;
     runtime(1)?.block_on(async {

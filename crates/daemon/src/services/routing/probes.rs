@@ -49,9 +49,11 @@ impl Probes {
 fn work(shared: &Shared, clock: Clock, asked: &mpsc::Receiver<()>) {
     let (mut turn, mut answered) = (0, false);
     loop {
-        let all: Vec<Target> = shared.routing().targets().collect();
-        let some: Vec<&Target> = all.iter().cycle().skip(turn).take(SOME.min(all.len())).collect();
-        turn = if all.is_empty() { 0 } else { (turn + some.len()) % all.len() };
+        let some = {
+            let routing = shared.routing();
+            let known = &*routing;
+            next(&mut turn, move || known.targets())
+        };
         let now = ask(shared, clock, &some);
         // While somebody answers as before, the loop need not wake up for it.
         let is_as_before = answered && now;
@@ -69,12 +71,27 @@ fn work(shared: &Shared, clock: Clock, asked: &mpsc::Receiver<()>) {
     }
 }
 
+/// Returns the next of all, at most [`SOME`] and none twice, and takes note of whose turn it is then.
+/// The others, which may be thousands, are not put together.
+fn next<I: Iterator>(turn: &mut usize, all: impl Fn() -> I) -> Vec<I::Item> {
+    let mut some: Vec<I::Item> = all().skip(*turn).take(SOME).collect();
+    if some.len() < SOME {
+        // From the first on again.
+        let more = (SOME - some.len()).min(*turn);
+        some.extend(all().take(more));
+        *turn = more;
+    } else {
+        *turn += SOME;
+    }
+    some
+}
+
 /// Asks, and tells routing. Says whether anybody has answered by a path, or there is nobody to ask.
-fn ask(shared: &Shared, clock: Clock, targets: &[&Target]) -> bool {
+fn ask(shared: &Shared, clock: Clock, targets: &[Target]) -> bool {
     if targets.is_empty() {
         return true;
     }
-    let both = |target: &&Target| [by_path(target, 0), Question::small(target.underlay)];
+    let both = |target: &Target| [by_path(target, 0), Question::small(target.underlay)];
     let questions: Vec<Question> = targets.iter().flat_map(both).collect();
     let heard = match echo::ask_all_and_hear(&questions, TIMEOUT) {
         Ok(heard) => heard,
@@ -91,4 +108,24 @@ fn ask(shared: &Shared, clock: Clock, targets: &[&Target]) -> bool {
         routing.probed(&target.peer, target.family, probe, now);
     }
     any
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_have_their_turn_one_after_the_other() {
+        for count in [0, 1, 15, 16, 17, 32, 50] {
+            let mut turn = 0;
+            let asked: Vec<usize> = (0..100).flat_map(|_| next(&mut turn, || 0..count)).collect();
+            let wanted: Vec<usize> = (0..count).cycle().take(asked.len()).collect();
+            assert_eq!(asked, wanted, "{count}");
+            assert_eq!(asked.len(), 100 * count.min(SOME));
+        }
+        // Most are gone.
+        let mut turn = 48;
+        assert_eq!(next(&mut turn, || 0..3), [0, 1, 2]);
+        assert_eq!(next(&mut turn, || 0..3), [0, 1, 2]);
+    }
 }

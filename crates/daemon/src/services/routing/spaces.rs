@@ -25,7 +25,7 @@ use super::super::Stop;
 use super::super::etcd::Etcd;
 use super::super::ipam::published;
 use super::super::kubernetes::{self, CONNECT_TIME, Change, follow, within};
-use super::super::outlet::{self, Inlet, Outlet};
+use super::super::outlet::{self, Inlet, Outlet, Silence};
 use super::super::setup::{failed, runtime, words};
 use super::Service;
 use super::etcd_keys::{self, Keys};
@@ -182,13 +182,16 @@ impl Thread {
 
     /// Finds the server. A file that is wrong may be put right.
     async fn client(&self, kubeconfig: Option<&PathBuf>) -> Client {
-        let mut pause = RETRY.0;
+        let (mut pause, mut silence) = (RETRY.0, Silence::default());
         loop {
             let path = kubeconfig.map(PathBuf::as_path);
             match kubernetes::client(path, CONNECT_TIME, true).await {
                 Ok(client) => return client,
                 Err(error) => {
-                    self.records.iter().for_each(|records| self.silent(records, words(&error)));
+                    let why = words(&error);
+                    if silence.is_news(&why) {
+                        self.records.iter().for_each(|records| self.silent(records, why.clone()));
+                    }
                 }
             }
             tokio::time::sleep(pause).await;
@@ -215,7 +218,7 @@ impl Thread {
         mut changes: tokio::sync::mpsc::Receiver<Change<Option<Entry>>>,
     ) {
         let mut listing = Vec::new();
-        let mut lost = false;
+        let (mut lost, mut silence) = (false, Silence::default());
         let answers = || self.tell(Event::Answers(reader.records.clone()));
         loop {
             let change = if lost {
@@ -226,6 +229,7 @@ impl Thread {
                         let one = ListParams::default().limit(1);
                         if within(objects.list_metadata(&one)).await.is_ok() {
                             lost = false;
+                            silence.end();
                             answers();
                         }
                         continue;
@@ -249,10 +253,14 @@ impl Thread {
                 Change::Gone(entry) => reader.gone(entry.as_ref()),
                 Change::Lost(error) => {
                     lost = true;
-                    self.silent(reader.records, error.to_string());
+                    let why = error.to_string();
+                    if silence.is_news(&why) {
+                        self.silent(reader.records, why);
+                    }
                     continue;
                 }
             };
+            silence.end();
             if std::mem::take(&mut lost) {
                 answers();
             }

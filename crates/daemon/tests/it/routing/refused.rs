@@ -19,16 +19,18 @@ fn readiness(node: &Node) -> String {
     said.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default()
 }
 
-/// A stranger's route has the place of one of ours, and forwarding of IPv4 cannot be switched on.
-/// Both are told, and both are done once they can be; that forwarding can be, no event tells.
+/// Strangers' routes have the place of this node's own and of the other node's, and forwarding of
+/// IPv4 cannot be switched on. The first and the last make the service not ready, the second is told
+/// in the other node's row. All are done once they can be; that forwarding can be, no event tells.
 #[test]
 fn what_cannot_be_done_is_told_and_tried_again() {
     testkit::require!("root");
     let mut fabric = Fabric::new("routing-refused", &[2]);
     fabric.flags = vec!["--path".to_owned(), "direct".to_owned()];
-    let strangers =
+    let for_own = "unreachable 10.244.1.0/24 metric 4294967295 proto static";
+    let for_other =
         format!("10.244.2.0/24 via {} metric 2000 proto static", fabric.nodes[1].underlay().0);
-    fabric.nodes[0].host.sh(&format!("ip route add {strangers}"));
+    fabric.nodes[0].host.sh(&format!("ip route add {for_own} && ip route add {for_other}"));
     let sysctls = fabric.nodes[0].dir.join("sysctls");
     for folder in ["net/ipv4", "net/ipv6/conf/all"] {
         fs::create_dir_all(sysctls.join(folder)).unwrap();
@@ -39,10 +41,10 @@ fn what_cannot_be_done_is_told_and_tried_again() {
     command.args(INTERVAL).env("NETWRIGHT_SYSCTL_DIR", &sysctls);
     let service = Service::start(command, &fabric.nodes[0].dir.join("log"));
     fabric.nodes[0].service = Some(service);
-    let route = "routes and tunnels: route 10.244.2.0/24: ";
+    let own = "routes and tunnels: unreachable route 10.244.1.0/24: ";
     wait_until("both to be told", || {
         let said = readiness(&fabric.nodes[0]);
-        said.starts_with("waiting: ") && said.contains(route) && said.contains("forwarding: ")
+        said.starts_with("waiting: ") && said.contains(own) && said.contains("forwarding: ")
     });
     assert!(fs::read_to_string(&of_v6).unwrap().starts_with('1'), "both are written");
     let switch = sysctls.join("net/ipv4/ip_forward");
@@ -50,10 +52,27 @@ fn what_cannot_be_done_is_told_and_tried_again() {
     wait_until("forwarding to be on", || fs::read_to_string(&switch).unwrap().starts_with('1'));
     wait_until("the route alone to be told", || {
         let said = readiness(&fabric.nodes[0]);
-        said.contains(route) && !said.contains("forwarding")
+        said.contains(own) && !said.contains("forwarding")
     });
-    fabric.nodes[0].host.sh(&format!("ip route del {strangers}"));
+    fabric.nodes[0].host.sh(&format!("ip route del {for_own}"));
     wait_until("it to be ready", || readiness(&fabric.nodes[0]) == "ok\n");
-    let routes = fabric.nodes[0].host.sh("ip route show 10.244.2.0/24");
-    assert!(routes.contains("proto 78") && !routes.contains("static"), "{routes}");
+    // That the other node is not reached concerns that one alone.
+    wait_until("the node to be ready", || fabric.routes(0)["phase"] == "ready");
+    let state = |family: &str| {
+        let table = fabric.routes(0);
+        let rows = table["rows"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["peer"] == "b" && row["family"] == family);
+        row.unwrap()["state"].clone()
+    };
+    let refused = state("ipv4");
+    assert!(refused["failing"]["error"].as_str().unwrap().contains("EEXIST"), "{refused}");
+    assert!(state("ipv6").is_string(), "the other family is programmed, or has answered");
+    fabric.nodes[0].host.sh(&format!("ip route del {for_other}"));
+    wait_until("the other node to be programmed", || state("ipv4").is_string());
+    for (show, protocol) in
+        [("type unreachable 10.244.1.0/24", "proto 79"), ("10.244.2.0/24", "proto 78")]
+    {
+        let routes = fabric.nodes[0].host.sh(&format!("ip route show {show}"));
+        assert!(routes.contains(protocol) && !routes.contains("static"), "{routes}");
+    }
 }

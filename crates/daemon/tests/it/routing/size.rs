@@ -207,7 +207,14 @@ fn counts_among(count: u16) -> Vec<(&'static str, Counts)> {
         ),
         (
             "goes",
-            trace.count("it to go", || fabric.write_list(&others), || !has_route(&renumbered_v4)),
+            trace.count(
+                "it to go",
+                || {
+                    host.sh("ip route add 203.0.113.0/24 dev eth0");
+                    fabric.write_list(&others);
+                },
+                || !has_route(&renumbered_v4),
+            ),
         ),
     ];
     assert!(!fabric.nodes[0].service.as_ref().unwrap().log().contains("events may be missed"));
@@ -215,7 +222,8 @@ fn counts_among(count: u16) -> Vec<(&'static str, Counts)> {
 }
 
 /// What one node's change costs does not depend on how many others there are. It is no look: the
-/// service asks for the ways to new addresses, and for nothing else.
+/// service asks for the ways to new addresses, and for nothing else. Nor is a route of somebody else
+/// that leads to no node and to no pod, which comes as the node goes.
 #[test]
 fn vm_one_nodes_change_costs_the_same_among_many() {
     testkit::require!("root", "vxlan", "vm-full", "program:strace", "program:bridge");
@@ -282,6 +290,40 @@ fn vm_many_nodes_that_come_together_are_few_questions() {
     }
 }
 
+/// How many routes a router's table has here: many more than nodes that come together.
+const OF_ROUTER: u32 = 60_000;
+
+/// Where a table has more routes than it takes questions to ask for each way, it is not listed to
+/// its end.
+#[test]
+fn vm_a_routers_table_is_not_listed_for_nodes_that_come() {
+    testkit::require!("root", "vxlan", "full", "vm-full", "program:strace");
+    let mut fabric = Fabric::for_many("routing-size-router");
+    let few = fabric.list_of(10);
+    fabric.write_list(&few);
+    let script = fabric.nodes[0].dir.join("routes");
+    let prefix = |number: u32| std::net::Ipv4Addr::from_bits(0xac10_0000 | number << 4);
+    let lines = (0..OF_ROUTER)
+        .map(|number| format!("route add {}/28 via 192.0.2.1 proto bird\n", prefix(number)));
+    fs::write(&script, lines.collect::<String>()).unwrap();
+    let _ = Snapshot::of(&fabric.nodes[0].host);
+    fabric.nodes[0].host.sh(&format!("ip -batch {}", script.display()));
+    fabric.start();
+    let trace = Trace::of(&fabric.nodes[0]);
+    let host = &fabric.nodes[0].host;
+    let many = few + &(1000..1000 + TOGETHER).map(|n| Other::new(n).entry()).collect::<String>();
+    let [_, last] = Other::new(1000 + TOGETHER - 1).prefixes();
+    let counts = trace.count(
+        "them to come",
+        || fabric.write_list(&many),
+        || !host.sh(&format!("ip -6 route show {last} proto 78")).is_empty(),
+    );
+    // The rules, the local table, the main one in part, each address; and for IPv6 as elsewhere.
+    let questions = (1 + 2 + usize::from(TOGETHER)) + (1 + 3 + 1 + 2);
+    let changes = 8 * usize::from(TOGETHER);
+    assert_eq!(counts, Counts { changes, questions, transactions: 1 });
+}
+
 /// Counts requests by verb and resource.
 fn requests(api: &testkit::kube::KubeApi) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
@@ -341,11 +383,27 @@ fn waits(pid: u32) -> BTreeMap<String, u64> {
     waits
 }
 
-/// How many minutes a quiet node is looked at, and how often its loop may wake up in each: for its
-/// look, and half way for the watchdog. What others do on the host besides may wake it up too.
+/// How many minutes a quiet node is looked at, and one whose source is silent, which is asked for every
+/// few seconds; and how often a loop may wake up in each: for its look, and half way for the watchdog.
+/// What others do on the host besides may wake it up too.
 const QUIET_MINUTES: u64 = 3;
+const SILENT_MINUTES: u64 = 2;
 const WAKE_UPS: u64 = 2;
 const BY_OTHERS: u64 = 3;
+
+/// Asserts how seldom the loop of the first node wakes up.
+fn assert_sleeps(fabric: &Fabric, what: &str, minutes: u64) {
+    let pid = fabric.nodes[0].service.as_ref().unwrap().pid();
+    let before = waits(pid);
+    std::thread::sleep(std::time::Duration::from_secs(60 * minutes));
+    let after = waits(pid);
+    let woken: BTreeMap<&str, u64> = after
+        .iter()
+        .map(|(name, count)| (name.as_str(), count - before.get(name).unwrap_or(&0)))
+        .collect();
+    eprintln!("MEASURED routing: {what}: a node's threads waited in {minutes} minutes: {woken:?}");
+    assert!(woken["netwrightd"] <= WAKE_UPS * minutes + BY_OTHERS, "{what}: {woken:?}");
+}
 
 /// While nothing changes, a node looks at the kernel and asks some others once a minute.
 #[test]
@@ -357,18 +415,32 @@ fn vm_a_quiet_node_sleeps() {
     fabric.assert_all_reach_all();
     let answers = |fabric: &Fabric| fabric.routes(0)["rows"][0]["state"] == "probed";
     wait_until("the other node to answer", || answers(&fabric));
-    let pid = fabric.nodes[0].service.as_ref().unwrap().pid();
     // What follows the start is over: the nodes are written to the disk.
     wait_until("the record of nodes", || fabric.nodes[0].dir.join("lib/routing/peers").exists());
-    let before = waits(pid);
-    std::thread::sleep(std::time::Duration::from_secs(60 * QUIET_MINUTES));
-    let after = waits(pid);
-    let woken: BTreeMap<&str, u64> = after
-        .iter()
-        .map(|(name, count)| (name.as_str(), count - before.get(name).unwrap_or(&0)))
-        .collect();
-    eprintln!(
-        "MEASURED routing: a quiet node's threads waited in {QUIET_MINUTES} minutes: {woken:?}"
-    );
-    assert!(woken["netwrightd"] <= WAKE_UPS * QUIET_MINUTES + BY_OTHERS, "{woken:?}");
+    assert_sleeps(&fabric, "nothing changes", QUIET_MINUTES);
+}
+
+/// An API server that is away, or does not answer, does not change that: whoever tries to reach it
+/// wakes up, and the loop does not.
+#[test]
+fn vm_a_node_whose_source_is_silent_sleeps() {
+    testkit::require!("root", "vxlan", "full", "vm-full");
+    let mut fabric = Fabric::new("routing-silent", &[1, 1]);
+    fabric.flags = ["--interval", "1m"].map(str::to_owned).to_vec();
+    let api = cluster(&mut fabric);
+    fabric.start();
+    wait_until("the condition", || condition(&api, "a") == is("False", "RoutingIsUp"));
+    wait_until("the record of nodes", || fabric.nodes[0].dir.join("lib/routing/peers").exists());
+    let is_degraded = |fabric: &Fabric| fabric.routes(0)["phase"].to_string().contains("degraded");
+    api.refuse();
+    wait_until("the silence to be told", || is_degraded(&fabric));
+    assert_sleeps(&fabric, "the API server is away", SILENT_MINUTES);
+    api.restore();
+    wait_until("it to answer", || fabric.routes(0)["phase"] == "ready");
+    api.hang();
+    api.cut();
+    wait_until("the silence to be told", || is_degraded(&fabric));
+    assert_sleeps(&fabric, "the API server does not answer", SILENT_MINUTES);
+    api.restore();
+    wait_until("it to answer", || fabric.routes(0)["phase"] == "ready");
 }

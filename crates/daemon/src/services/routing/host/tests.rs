@@ -1,4 +1,4 @@
-//! Which VXLAN links are this service's tunnels.
+//! Which VXLAN links are this service's tunnels, and which routes it keeps in mind.
 
 use routing::settings::Found;
 
@@ -68,4 +68,27 @@ fn a_tunnel_with_this_nodes_hardware_address_is_ours_whatever_became_of_its_mark
     let mac = own.node.offers.vxlan.unwrap().mac4.unwrap();
     altered.mac = Some(kernel::mac::MacAddr(mac.0));
     assert!(is_ours(&altered, 1, &own));
+}
+
+/// A router has a million routes, of which this service needs none.
+#[test]
+fn routes_that_say_nothing_of_pods_are_not_kept() {
+    let ranges: Vec<IpNet> =
+        ["10.244.0.0/16", "fd00:244::/48"].map(|range| range.parse().unwrap()).to_vec();
+    for (destination, is_kept) in [
+        ("0.0.0.0/0", true),
+        ("::/0", true),
+        ("10.244.3.0/24", true),
+        ("10.0.0.0/8", true),
+        ("fd00:244:0:3::/64", true),
+        ("fd00::/8", true),
+        ("192.0.2.7/32", true),
+        ("2001:db8::7/128", true),
+        ("198.51.100.0/24", false),
+        ("10.245.0.0/16", false),
+        ("2001:db8::/32", false),
+    ] {
+        let route = Route::new(destination.parse().unwrap());
+        assert_eq!(matters(&route, &ranges), is_kept, "{destination}");
+    }
 }
