@@ -409,17 +409,13 @@ fn an_answer_that_leaves_by_another_link_of_the_pod_is_dropped() {
     testkit::require!("root");
     let node = Node::new("podanswer");
     let c3 = routed(&node, "c3", 3);
-    node.lab.sh(
-        "ip addr add 192.0.2.200/32 dev vc3 && \
+    node.lab.sh("ip addr add 192.0.2.200/32 dev vc3 && \
          ip link add vd3 type veth peer name eth1 netns c3 && ip link set vd3 up && \
          ip addr add 10.9.5.1/24 dev vd3 && \
-         for link in all vc3 vd3; do echo 0 > /proc/sys/net/ipv4/conf/$link/rp_filter; done",
-    );
-    c3.sh(
-        "ip addr add 10.9.5.2/24 dev eth1 && ip link set eth1 up && \
+         for link in all vc3 vd3; do echo 0 > /proc/sys/net/ipv4/conf/$link/rp_filter; done");
+    c3.sh("ip addr add 10.9.5.2/24 dev eth1 && ip link set eth1 up && \
          ip route replace default via 10.9.5.1 && \
-         for link in all eth0 eth1; do echo 0 > /proc/sys/net/ipv4/conf/$link/rp_filter; done",
-    );
+         for link in all eth0 eth1; do echo 0 > /proc/sys/net/ipv4/conf/$link/rp_filter; done");
     let answers = || {
         let asked = node.lab.try_sh("ping -n -q -c 1 -W 0.4 -I 192.0.2.200 10.9.3.2");
         asked.status.success()
