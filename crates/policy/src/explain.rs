@@ -90,6 +90,22 @@ pub fn explain(
     Explanation { allowed: verdict.allowed(), causes, lines }
 }
 
+/// Says in one sentence why an end denies a connection, if it does. It is that of [`explain`], without
+/// the time that all the others take.
+#[must_use]
+pub fn cause(
+    world: &World,
+    source: IpAddr,
+    destination: IpAddr,
+    traffic: Traffic,
+    direction: Direction,
+) -> Option<String> {
+    let verdict = verdict(world, source, destination, traffic);
+    let side = verdict.side(direction);
+    let asked = Asked { world, source, destination, traffic };
+    (!side.decision.allows()).then(|| cni::text::one_line(asked.cause(direction, side)))
+}
+
 /// What follows if DNS is forgotten.
 const NO_NAMES: &str =
     "without egress to its servers (UDP and TCP port 53), the pod resolves no names";
@@ -378,10 +394,9 @@ impl<'a> Asked<'a> {
             if !subject.has_namespace(&pod.namespace, None) {
                 continue;
             }
-            let mut others = self.world.pods_of(&pod.namespace);
             if self.world.is_in(pod, subject) {
                 idle.extend(policy.notices.iter().map(|notice| format!("  {notice}.")));
-            } else if !others.any(|pod| self.world.is_in(pod, subject)) {
+            } else if !self.world.has_any(subject) {
                 idle.push(format!("  {} selects no pod: it is about {subject}.", policy.id));
             }
         }

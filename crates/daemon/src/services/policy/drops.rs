@@ -406,8 +406,7 @@ impl Explained {
         let found = self.of.entry(key).or_insert_with(|| {
             let side = verdict(world, source, destination, traffic);
             let asked = side.side(direction).asked.iter().map(cni::text::one_line).collect();
-            let explained = explain(world, source, destination, traffic);
-            (asked, explained.cause(direction).map(str::to_owned))
+            (asked, explain::cause(world, source, destination, traffic, direction))
         });
         found.clone()
     }
