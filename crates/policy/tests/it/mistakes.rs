@@ -303,8 +303,8 @@ fn each_drop_names_its_cause() {
             .find(|direction| !verdict.side(*direction).decision.allows())
             .unwrap();
         let cause = explained.cause(first).unwrap();
-        let alone = explain::cause(&world, source, destination, traffic, first);
-        assert_eq!(alone.as_deref(), Some(cause), "{what}");
+        let (asked, alone) = explain::dropped(&world, source, destination, traffic, first);
+        assert_eq!((asked, alone.as_deref()), (verdict.side(first).asked.clone(), Some(cause)));
         said.push_str(&format!("{what}:\n  {cause}\n"));
     }
     expect![[r#"
