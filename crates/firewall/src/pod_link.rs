@@ -19,7 +19,10 @@
 //! apart from that by which link (`meta sdifname`).
 //!
 //! Also to the host a pod must not send as another: it might be taken for a node, whose tunnels the
-//! host believes. There it may send from a link-local address, or from none.
+//! host believes. There it may send from a link-local address, or from none. An address counts at its
+//! own link, not at another one of the same pod: an answer that the pod's routes send out by another
+//! one is dropped, as where it is forwarded. Connection tracking cannot tell such an answer from a
+//! forged one, which an IPIP tunnel of the host would take.
 //!
 //! A pod may claim another's address, by ARP, by neighbour discovery, or as the sender of frames
 //! from its hardware address. What the host sends or forwards into a bridge goes to who claims it,

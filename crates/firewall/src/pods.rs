@@ -61,7 +61,8 @@ use crate::error::FirewallError;
 
 pub use self::closed::{
     addresses, close, close_alone, close_interface, close_links, complete, forget,
-    forget_interface, forget_links, interface_verdicts, interfaces, link_verdicts, links, verdicts,
+    forget_interface, forget_links, interface_verdicts, interfaces, is_complete, link_verdicts,
+    links, verdicts,
 };
 pub use self::table::PodsTable;
 pub use crate::difference::Difference;

@@ -89,16 +89,32 @@ impl Verdict {
 /// Judges a connection by its first packet: replies follow it.
 #[must_use]
 pub fn verdict(world: &World, source: IpAddr, destination: IpAddr, traffic: Traffic) -> Verdict {
-    let judge = |direction| judge(world, direction, source, destination, traffic);
+    both(world, (source, destination), traffic, false)
+}
+
+/// Judges a connection whose packets have left the pod that sent them. One from a pod to itself has
+/// then come by a Service, and is judged like others.
+#[must_use]
+pub fn verdict_by_service(
+    world: &World,
+    source: IpAddr,
+    destination: IpAddr,
+    traffic: Traffic,
+) -> Verdict {
+    both(world, (source, destination), traffic, true)
+}
+
+fn both(world: &World, ends: (IpAddr, IpAddr), traffic: Traffic, by_service: bool) -> Verdict {
+    let judge = |direction| judge(world, direction, ends, traffic, by_service);
     Verdict { egress: judge(Direction::Egress), ingress: judge(Direction::Ingress) }
 }
 
 fn judge(
     world: &World,
     direction: Direction,
-    source: IpAddr,
-    destination: IpAddr,
+    (source, destination): (IpAddr, IpAddr),
     traffic: Traffic,
+    by_service: bool,
 ) -> Side {
     let (subject, peer) = match direction {
         Direction::Egress => (source, destination),
@@ -119,7 +135,7 @@ fn judge(
         let pods = pods.iter().map(|pod| pod.full_name()).collect();
         return without(Decision::SeveralPods { pods });
     };
-    if pod.addresses.contains(&peer) {
+    if !by_service && pod.addresses.contains(&peer) {
         return without(Decision::Itself);
     }
     if world.namespace(&pod.namespace).is_none() {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 
-use crate::evaluate::{Decision, Side, matches, peer_matches, verdict};
+use crate::evaluate::{Decision, Side, matches, peer_matches, verdict, verdict_by_service};
 use crate::object::{Pod, is_stand_in};
 use crate::policy::{
     Action, Direction, Peer, PodSet, Policy, PolicyId, Protocol, Rule, Scope, Tier, Traffic,
@@ -73,6 +73,9 @@ pub fn explain(
             causes.push((direction, cni::text::one_line(asked.cause(direction, side))));
         }
     }
+    if verdict.egress.decision == Decision::Itself {
+        lines.push(asked.by_service());
+    }
     if lines.len() == 1 {
         lines.push("No end is a pod, so no policy is about it.".to_owned());
     }
@@ -88,6 +91,25 @@ pub fn explain(
     // Names may come from files, and whoever reads this may sit at a terminal.
     let lines = lines.into_iter().map(cni::text::one_line).collect();
     Explanation { allowed: verdict.allowed(), causes, lines }
+}
+
+/// Says of a packet that was dropped at one end which policies were asked there, and why they deny
+/// it, if they do: in one sentence, the cause that [`explain`] has, without the time that all the
+/// others take. A pod's packet to itself was on its way by a Service.
+#[must_use]
+pub fn dropped(
+    world: &World,
+    source: IpAddr,
+    destination: IpAddr,
+    traffic: Traffic,
+    direction: Direction,
+) -> (Vec<PolicyId>, Option<String>) {
+    let verdict = verdict_by_service(world, source, destination, traffic);
+    let side = verdict.side(direction);
+    let asked = Asked { world, source, destination, traffic };
+    let cause = || cni::text::one_line(asked.cause(direction, side));
+    let cause = (!side.decision.allows()).then(cause);
+    (side.asked.clone(), cause)
 }
 
 /// What follows if DNS is forgotten.
@@ -136,6 +158,21 @@ impl<'a> Asked<'a> {
         match direction {
             Direction::Egress => (self.source, self.destination),
             Direction::Ingress => (self.destination, self.source),
+        }
+    }
+
+    /// Says what holds for a pod that reaches itself by a Service.
+    fn by_service(&self) -> String {
+        let Asked { world, source, destination, traffic } = *self;
+        let verdict = verdict_by_service(world, source, destination, traffic);
+        let denied = [Direction::Egress, Direction::Ingress].into_iter().find_map(|direction| {
+            let side = verdict.side(direction);
+            (!side.decision.allows()).then(|| self.cause(direction, side))
+        });
+        let start = "By a Service, where its packets leave the pod,";
+        match denied {
+            Some(cause) => format!("{start} it is denied: {cause}."),
+            None => format!("{start} it is allowed too."),
         }
     }
 
@@ -378,10 +415,9 @@ impl<'a> Asked<'a> {
             if !subject.has_namespace(&pod.namespace, None) {
                 continue;
             }
-            let mut others = self.world.pods_of(&pod.namespace);
             if self.world.is_in(pod, subject) {
                 idle.extend(policy.notices.iter().map(|notice| format!("  {notice}.")));
-            } else if !others.any(|pod| self.world.is_in(pod, subject)) {
+            } else if !self.world.has_any(subject) {
                 idle.push(format!("  {} selects no pod: it is about {subject}.", policy.id));
             }
         }

@@ -20,7 +20,7 @@ pub mod refused;
 pub mod world;
 
 pub use compile::{Compiler, compile};
-pub use evaluate::{Verdict, verdict};
+pub use evaluate::{Verdict, verdict, verdict_by_service};
 pub use explain::{Explanation, explain};
 
 pub use family::Family;

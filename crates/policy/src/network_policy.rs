@@ -19,6 +19,12 @@ use crate::refused::{Cause, Effect, Refused};
 
 const KIND: &str = "NetworkPolicy";
 
+/// The most selectors of peers and names of ports that a direction of a policy may have, each counted
+/// once. Each is a set in the kernel of every node that has a pod of the policy, and a selector's has
+/// all pods that match it: a megabyte of selectors such as "no label x" would be ten thousand times
+/// all pods. What the API allows of a ClusterNetworkPolicy, 25 rules with 25 peers, is as many.
+const MOST_SETS: usize = 625;
+
 /// The versions that are read.
 pub const VERSIONS: &[&str] = &["networking.k8s.io/v1"];
 
@@ -185,7 +191,25 @@ fn read_rules(
             Err(fault) => faults.push((fault, Effect::RuleAllowsNothing)),
         }
     }
+    let count = sets(&rules);
+    if MOST_SETS < count {
+        let cause = Cause::TooManySets { count, most: MOST_SETS };
+        faults.push(((format!("{}.{key}", spec.path()), cause), Effect::AllowsNone(direction)));
+        return Vec::new();
+    }
     rules
+}
+
+/// Counts the sets that rules need for selectors of peers and for names of ports.
+fn sets(rules: &[Rule]) -> usize {
+    let peers = rules.iter().filter_map(|rule| rule.peers.as_ref()).flatten();
+    let peers: BTreeSet<&Peer> = peers.filter(|peer| !matches!(peer, Peer::Block(_))).collect();
+    let ports = rules.iter().filter_map(|rule| rule.ports.as_ref()).flatten();
+    let names = ports.filter_map(|port| match port {
+        Ports::Named { name, .. } => Some(name.as_str()),
+        _ => None,
+    });
+    peers.len() + names.collect::<BTreeSet<&str>>().len()
 }
 
 fn read_rule(at: &At<'_>, peers: &str, namespace: &str) -> Result<Rule, Fault> {

@@ -45,6 +45,11 @@ pub enum Cause {
     TooLong { bytes: usize, most: usize },
     #[error("it has {count} entries, and at most {most} are allowed")]
     TooMany { count: usize, most: usize },
+    #[error(
+        "it has {count} different selectors of peers and names of ports, and at most {most} are \
+         enforced"
+    )]
+    TooManySets { count: usize, most: usize },
     #[error("it cannot be read: {why}")]
     Malformed { why: String },
     #[error("{why}")]

@@ -265,6 +265,19 @@ impl World {
         alike.flatten().filter_map(|uid| self.pod(uid))
     }
 
+    /// Returns the labels that pods of a namespace have, equal ones once.
+    pub(crate) fn labels_of(&self, namespace: &str) -> impl Iterator<Item = &Labels> {
+        let alike = self.by_namespace.get(namespace).into_iter().flat_map(BTreeMap::keys);
+        alike.map(|labels| &**labels)
+    }
+
+    /// Reports whether a set has a pod.
+    pub(crate) fn has_any(&self, set: &PodSet) -> bool {
+        let is_judged = |uid: &Uid| self.pod(uid).is_some_and(|pod| !pod.host_network);
+        let mut alike = self.places(set).into_iter().flatten();
+        alike.any(|(labels, uids)| set.pods.matches(labels) && uids.iter().any(is_judged))
+    }
+
     /// Returns the pods of a node.
     pub fn pods_on(&self, node: &str) -> impl Iterator<Item = &Pod> {
         self.by_node.get(node).into_iter().flatten().filter_map(|uid| self.pod(uid))

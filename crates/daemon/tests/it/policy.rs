@@ -283,6 +283,17 @@ impl Cluster {
         told
     }
 
+    /// Returns what a line of the service's metrics says.
+    #[track_caller]
+    fn metric(&self, line: &str) -> u64 {
+        let socket = self.node.roots.run.join("agent/policy.sock");
+        let asked = "curl -s --fail http://netwrightd/metrics --unix-socket";
+        let all = self.node.sh(&format!("{asked} {}", socket.display()));
+        let mut values = all.lines().filter_map(|said| said.strip_prefix(line));
+        let value = values.next().and_then(|value| value.trim().parse().ok());
+        value.unwrap_or_else(|| panic!("no {line} in {all}"))
+    }
+
     /// Calls CHECK of the plugin `policy`.
     fn check(&self, pod: &Pod) -> Answer {
         self.policy("CHECK", pod).call()

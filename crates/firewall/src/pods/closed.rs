@@ -138,6 +138,19 @@ pub fn complete(table: &mut PodsTable) -> Result<(), FirewallError> {
     })
 }
 
+/// Says whether nothing is missing or damaged of these parts. A table that is not there lacks nothing.
+///
+/// # Errors
+/// [`FirewallError::Tables`] when the kernel does not answer.
+pub fn is_complete(table: &mut PodsTable) -> Result<bool, FirewallError> {
+    if !table.exists()? {
+        return Ok(true);
+    }
+    let mut batch = Batch::new();
+    skeleton(table, &mut batch).map_err(unread)?;
+    Ok(batch.is_empty())
+}
+
 /// Returns the chains to which an address leads; `None` where it has no verdict.
 ///
 /// # Errors

@@ -11,6 +11,7 @@ use super::encode;
 use super::layout::{self, Form};
 use super::repair::Repair;
 use crate::difference::Difference;
+use crate::rules::{Rules, at_rest};
 
 /// `linux include/uapi/linux/netfilter/nf_tables.h` NFT_SET_*.
 const NFT_SET_ANONYMOUS: u32 = 0x1;
@@ -44,7 +45,7 @@ pub(crate) struct TableState {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct ChainState {
     pub(crate) hook: Option<Hook>,
-    pub(crate) rules: Vec<Vec<Expr>>,
+    pub(crate) rules: Rules,
 }
 
 /// A set or map.
@@ -103,13 +104,8 @@ impl Span {
 }
 
 impl ChainState {
-    /// Leaves out what packets change.
     pub(crate) fn add_rule(&mut self, rule: Vec<Expr>) {
-        let at_rest = |expr: Expr| match expr {
-            Expr::Counter { .. } => Expr::Counter { packets: 0, bytes: 0 },
-            other => other,
-        };
-        self.rules.push(rule.into_iter().map(at_rest).collect());
+        self.rules.push(at_rest(rule));
     }
 }
 

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::time::Duration;
 
+use cni::AttachmentKey;
 use firewall::pod_link::{self, Place as Link};
 use kernel::nflog;
 use kernel::packet::{Filter, PacketSocket};
@@ -401,6 +402,34 @@ fn a_routed_link_passes_the_pods_own_packets_alone() {
     traffic::assert_pings(&node.lab, "192.0.2.9");
 }
 
+/// An address counts at its own link: an answer to the host that leaves the pod by another one is
+/// dropped. A rule as the plugin `sbr` makes it sends the answer back by its own.
+#[test]
+fn an_answer_that_leaves_by_another_link_of_the_pod_is_dropped() {
+    testkit::require!("root");
+    let node = Node::new("podanswer");
+    let c3 = routed(&node, "c3", 3);
+    node.lab.sh("ip addr add 192.0.2.200/32 dev vc3 && \
+         ip link add vd3 type veth peer name eth1 netns c3 && ip link set vd3 up && \
+         ip addr add 10.9.5.1/24 dev vd3 && \
+         for link in all vc3 vd3; do echo 0 > /proc/sys/net/ipv4/conf/$link/rp_filter; done");
+    c3.sh("ip addr add 10.9.5.2/24 dev eth1 && ip link set eth1 up && \
+         ip route replace default via 10.9.5.1 && \
+         for link in all eth0 eth1; do echo 0 > /proc/sys/net/ipv4/conf/$link/rp_filter; done");
+    let answers = || {
+        let asked = node.lab.try_sh("ping -n -q -c 1 -W 0.4 -I 192.0.2.200 10.9.3.2");
+        asked.status.success()
+    };
+    assert!(answers(), "by the other link");
+    let own = ["10.9.3.2", "fd00:9:3::2"].map(address);
+    node.add(&key("n", "c3"), &pod_link::plan("vc3", Link::Routed, &own));
+    let further = AttachmentKey { ifname: "eth1".parse().unwrap(), ..key("n", "c3") };
+    node.add(&further, &pod_link::plan("vd3", Link::Routed, &[address("10.9.5.2")]));
+    assert!(!answers(), "by the other link, which has another address");
+    c3.sh("ip route add default via 10.9.3.1 table 100 && ip rule add from 10.9.3.2 table 100");
+    assert!(answers(), "by its own link");
+}
+
 /// Where the links are in a VRF, a packet is forwarded as one that came in by the VRF.
 #[test]
 fn vm_a_routed_link_in_a_vrf_passes_the_pods_own_packets_alone() {
@@ -415,8 +444,10 @@ fn vm_a_routed_link_in_a_vrf_passes_the_pods_own_packets_alone() {
              ip addr replace fd00:9:{number}::1/64 dev vc{number} nodad"
         ));
     }
+    // Servers of the host get packets for its addresses in the VRF too.
     node.lab.sh(
-        "ip route add 10.99.0.0/24 dev vc4 table 10 && ip -6 route add fd00:99::/64 dev vc4 table 10",
+        "sysctl -qw net.ipv4.udp_l3mdev_accept=1 && \
+         ip route add 10.99.0.0/24 dev vc4 table 10 && ip -6 route add fd00:99::/64 dev vc4 table 10",
     );
     c4.sh("ip addr add 10.99.0.1/32 dev eth0 && ip addr add fd00:99::1/128 dev eth0 nodad");
     let way = [mac(&node.lab, "vc3"), mac(&c3, "eth0")];
@@ -426,17 +457,24 @@ fn vm_a_routed_link_in_a_vrf_passes_the_pods_own_packets_alone() {
         forged("an unknown address", way, &[IPV4], "10.9.3.2", "10.99.0.1"),
         forged("an unknown address, IPv6", way, &[IPV6], "fd00:9:3::2", "fd00:99::1"),
     ];
+    let to_host = [
+        forged("another source", way, &[IPV4], "10.9.3.77", "10.9.3.1"),
+        forged("another source, IPv6", way, &[IPV6], "fd00:9:3::77", "fd00:9:3::1"),
+    ];
     let path = Path::new(&c3, &c4, ["10.9.4.2", "fd00:9:4::2"]);
+    let home = Path::new(&c3, &node.lab, ["10.9.3.1", "fd00:9:3::1"]);
     for to in ["10.9.4.2", "fd00:9:4::2"] {
         traffic::assert_pings(&c3, to);
     }
     path.assert_all(&all, true);
+    home.assert_all(&to_host, true);
     let plans = both_routed();
     for (name, plan) in &plans {
         node.add(&key("n", name), plan);
         assert_eq!(node.check(&key("n", name), plan), Vec::<String>::new());
     }
     path.assert_all(&all, false);
+    home.assert_all(&to_host, false);
     for to in ["10.9.4.2", "fd00:9:4::2"] {
         traffic::assert_pings(&c3, to);
     }
@@ -444,6 +482,7 @@ fn vm_a_routed_link_in_a_vrf_passes_the_pods_own_packets_alone() {
     node.remove(&key("n", "c3"), &plans[0].1);
     node.add(&key("n", "c3"), &pod_link::plan("vc3", Link::Routed, &[]));
     assert_silent(&c3, ["10.9.4.2", "fd00:9:4::2"]);
+    assert_silent(&c3, ["10.9.3.1", "fd00:9:3::1"]);
 }
 
 /// What IPVS sends on is not forwarded.

@@ -183,8 +183,8 @@ impl Asked<'_> {
             }
         };
         let is_met = |requirement: &Requirement| {
-            let mut pods = places.iter().flat_map(|place| self.world.pods_of(place));
-            pods.any(|pod| requirement.is_met(&pod.labels))
+            let mut labels = places.iter().flat_map(|place| self.world.labels_of(place));
+            labels.any(|labels| requirement.is_met(labels))
         };
         let is_asked = |requirement: &&Requirement| matches!(requirement.must, Must::In(_));
         let mut asked = set.pods.requirements().iter().filter(is_asked);

@@ -660,6 +660,45 @@ fn a_policy_of_a_megabyte_is_read() {
     assert!(steps.len() < 12, "{}", steps.len());
 }
 
+/// Each selector is a set of all pods that match it, on each node with a pod of the policy.
+#[test]
+fn a_megabyte_of_selectors_is_refused() {
+    let selectors = |count: usize| -> Vec<Value> {
+        let missing = |n| json!({"key": format!("missing-{n}"), "operator": "DoesNotExist"});
+        let one = |n| json!({"podSelector": {"matchExpressions": [missing(n)]}});
+        // Those that are equal share a set.
+        (0..count).map(one).chain([one(0)]).collect()
+    };
+    let ports = |count: usize| -> Vec<Value> {
+        (0..count).map(|n| json!({"port": format!("p-{n}")})).collect()
+    };
+    let ingress = |from: Vec<Value>, ports: Vec<Value>| {
+        let block = json!({"ipBlock": {"cidr": "10.0.0.0/8"}});
+        let rules = json!([{"from": from}, {"from": [block], "ports": ports}]);
+        let select = json!({"matchLabels": {"app": "db"}});
+        network_object("shop/x", json!({"podSelector": select, "ingress": rules}))
+    };
+    let large = ingress(selectors(12_000), Vec::new());
+    assert!(large.to_string().len() > 900_000, "{}", large.to_string().len());
+    let told = |policy: Policy| closed(policy, &["shop/db"]);
+    expect![[r#"
+        NetworkPolicy shop/x: refused: spec.ingress: it has 12000 different selectors of peers and names of ports, and at most 625 are enforced; the policy allows no ingress
+    "#]]
+    .assert_eq(&told(network_policy::read(&large).unwrap()));
+    expect![[r#"
+        NetworkPolicy shop/x: refused: spec.ingress: it has 626 different selectors of peers and names of ports, and at most 625 are enforced; the policy allows no ingress
+    "#]]
+    .assert_eq(&told(network_policy::read(&ingress(selectors(600), ports(26))).unwrap()));
+    let most = network_policy::read(&ingress(selectors(600), ports(25))).unwrap();
+    assert_eq!(most.faults, []);
+    // The other direction is none of it.
+    let mut both = large;
+    both["spec"]["policyTypes"] = json!(["Ingress", "Egress"]);
+    both["spec"]["egress"] = json!([{}]);
+    let policy = network_policy::read(&both).unwrap();
+    assert_eq!((policy.ingress.unwrap().len(), policy.egress.unwrap().len()), (0, 1));
+}
+
 /// Whatever stands in place of a part of a policy, reading it ends with a policy or a sentence.
 #[test]
 fn policies_with_random_damage_are_read_or_refused() {

@@ -9,6 +9,7 @@ use netwright_policy::object::Uid;
 use netwright_policy::policy::{Peer, PodSet, Ports};
 use netwright_policy::{
     Change, Namespace, Protocol, Traffic, World, multi_policy, network_policy, verdict,
+    verdict_by_service,
 };
 use serde_json::{Value, json};
 
@@ -263,6 +264,9 @@ fn a_pod_does_not_cut_itself_off_from_itself() {
     let world = ingress(json!([]));
     let judged = verdict(&world, at("shop/db"), at("shop/db"), tcp(80));
     assert_eq!(judged.ingress.decision, Decision::Itself);
+    // Where its packets leave it, they are judged.
+    let judged = verdict_by_service(&world, at("shop/db"), at("shop/db"), tcp(80));
+    assert_eq!(judged.ingress.decision, Decision::NoneAllows);
 }
 
 #[test]

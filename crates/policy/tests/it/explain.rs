@@ -492,6 +492,18 @@ fn ends_that_no_policy_is_about() {
         shop/web (10.244.1.1) to shop/web (10.244.1.1), TCP port 80: allowed.
         Egress of shop/web: it is the pod itself, which no policy cuts off.
         Ingress of shop/web: it is the pod itself, which no policy cuts off.
+        By a Service, where its packets leave the pod, it is denied: NetworkPolicy shop/all is about egress and has no egress rules: it allows nothing.
+    "#]],
+    );
+    check(
+        [],
+        ("shop/web", "shop/web"),
+        tcp(80),
+        expect![[r#"
+        shop/web (10.244.1.1) to shop/web (10.244.1.1), TCP port 80: allowed.
+        Egress of shop/web: it is the pod itself, which no policy cuts off.
+        Ingress of shop/web: it is the pod itself, which no policy cuts off.
+        By a Service, where its packets leave the pod, it is allowed too.
     "#]],
     );
 }

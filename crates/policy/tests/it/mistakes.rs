@@ -303,6 +303,8 @@ fn each_drop_names_its_cause() {
             .find(|direction| !verdict.side(*direction).decision.allows())
             .unwrap();
         let cause = explained.cause(first).unwrap();
+        let (asked, alone) = explain::dropped(&world, source, destination, traffic, first);
+        assert_eq!((asked, alone.as_deref()), (verdict.side(first).asked.clone(), Some(cause)));
         said.push_str(&format!("{what}:\n  {cause}\n"));
     }
     expect![[r#"

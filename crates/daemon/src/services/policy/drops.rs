@@ -15,7 +15,7 @@ use kernel::nflog::{Heard, Logged, NflogSocket};
 use kernel::route::RouteSocket;
 use policy::networks::Attachment;
 use policy::program::Link;
-use policy::{Direction, Protocol, Traffic, World, explain, verdict};
+use policy::{Direction, Protocol, Traffic, World, explain};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -404,10 +404,8 @@ impl Explained {
         }
         let key = (direction, source, destination, traffic);
         let found = self.of.entry(key).or_insert_with(|| {
-            let side = verdict(world, source, destination, traffic);
-            let asked = side.side(direction).asked.iter().map(cni::text::one_line).collect();
-            let explained = explain(world, source, destination, traffic);
-            (asked, explained.cause(direction).map(str::to_owned))
+            let (asked, cause) = explain::dropped(world, source, destination, traffic, direction);
+            (asked.iter().map(cni::text::one_line).collect(), cause)
         });
         found.clone()
     }

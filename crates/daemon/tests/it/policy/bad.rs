@@ -44,6 +44,9 @@ fn network_policies() -> Vec<Value> {
     let long: Vec<Value> = (0..14_000)
         .map(|n| json!({"ipBlock": {"cidr": format!("10.{}.{}.1/24", n / 256, n % 256)}}))
         .collect();
+    let many: Vec<Value> = (0..700)
+        .map(|n| json!({"podSelector": {"matchExpressions": [{"key": format!("n-{n}"), "operator": "DoesNotExist"}]}}))
+        .collect();
     let specs = vec![
         select(json!({"matchLabels": {"a b": "c"}})),
         select(json!({"matchLabels": {"app": "a value!"}})),
@@ -79,6 +82,7 @@ fn network_policies() -> Vec<Value> {
         json!({"ingress": [{}], "tier": "Admin"}),
         // A megabyte, all of it with host bits.
         json!({"ingress": [{"from": long}]}),
+        json!({"ingress": [{"from": many}]}),
     ];
     let name = |number| format!("network-{number}");
     specs.into_iter().enumerate().map(|(number, spec)| network(&name(number), spec)).collect()

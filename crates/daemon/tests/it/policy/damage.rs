@@ -26,7 +26,7 @@ pub(super) fn words(table: &str) -> Vec<&str> {
 
 #[test]
 fn what_others_remove_comes_back() {
-    testkit::require!("root", "program:nft");
+    testkit::require!("root", "program:nft", "program:curl");
     let mut cluster = Cluster::new("policy-damage");
     cluster.api.create(&allow("db", "db", &["web"]));
     cluster.start();
@@ -55,6 +55,18 @@ fn what_others_remove_comes_back() {
     let told = log.matches("put back what another program has changed").count();
     assert_eq!(told, 5, "each is told once: {log}");
     assert_eq!(log.matches("has removed the packet filter's table").count(), 2, "{log}");
+    // And it is counted. Each pod has two addresses.
+    for (line, value) in [
+        ("netwright_policy_policies{kind=\"NetworkPolicy\"} ", 1),
+        ("netwright_policy_pods ", 3),
+        ("netwright_policy_local_pods{state=\"judged\"} ", 2),
+        ("netwright_policy_local_pods{state=\"open\"} ", 4),
+        ("netwright_policy_local_pods{state=\"closed\"} ", 0),
+        ("netwright_policy_put_back_total ", 5),
+    ] {
+        assert_eq!(cluster.metric(line), value, "{line}");
+    }
+    assert!(0 < cluster.metric("netwright_policy_drops_total{direction=\"ingress\"} "));
 }
 
 /// CHECK says what the packet filter lacks. The service hears of nothing: it is stopped.

@@ -9,7 +9,7 @@ use kernel::conntrack::{ConntrackSocket, Flow, FlowFilter};
 use kernel::nflog;
 use kernel::route::IpFamily;
 use netwright_firewall as firewall;
-use policy::{Change, Compiler, Direction, Policy, Program, Protocol, Traffic, World};
+use policy::{Change, Direction, Policy, Program, Protocol, Traffic, World, compile};
 use serde_json::{Value, json};
 use testkit::probe::Ends;
 use testkit::{Container, Place};
@@ -25,14 +25,19 @@ const DEADLINE: Duration = Duration::from_secs(20);
 
 /// The pods of the lab, `shop/pod-1` and so on, with the label `app`, and these policies.
 pub(super) fn program(policies: impl IntoIterator<Item = Policy>) -> Program {
-    program_of((1..=PODS).map(of_pod), policies)
+    compile(world(policies), NODE)
+}
+
+/// The objects of it.
+pub(super) fn world(policies: impl IntoIterator<Item = Policy>) -> World {
+    world_of((1..=PODS).map(of_pod), policies)
 }
 
 /// The same with pods that have these addresses.
-fn program_of(
+fn world_of(
     pods: impl IntoIterator<Item = [IpAddr; 2]>,
     policies: impl IntoIterator<Item = Policy>,
-) -> Program {
+) -> World {
     let mut objects: Vec<Change> =
         vec![node(NODE, json!({}), &OWN).into(), namespace("shop", json!({})).into()];
     for (number, addresses) in (1..).zip(pods) {
@@ -41,7 +46,7 @@ fn program_of(
         objects.push(pod(&format!("shop/{name}"), NODE, json!({"app": name}), &[&v4, &v6]).into());
     }
     objects.extend(policies.into_iter().map(Change::from));
-    Compiler::new(World::of(None, objects), NODE).program().clone()
+    World::of(None, objects)
 }
 
 pub(super) fn app(number: u8) -> Value {
@@ -222,8 +227,8 @@ fn a_connection_over_a_bridge_is_cut_too() {
         .enter(|| (PodsTable::open(Logging::default()).unwrap(), ConntrackSocket::open().unwrap()));
     let pods = [["10.1.0.2", "fd00:1::2"], ["10.1.0.3", "fd00:1::3"]]
         .map(|addresses| addresses.map(|text| text.parse().unwrap()));
-    let before = program_of(pods, [guarded(true), confined(true)]);
-    let after = program_of(pods, [guarded(false), confined(true)]);
+    let before = compile(world_of(pods, [guarded(true), confined(true)]), NODE);
+    let after = compile(world_of(pods, [guarded(false), confined(true)]), NODE);
     for at in pods[1] {
         for first in [0, 1] {
             table.put(&before).unwrap();

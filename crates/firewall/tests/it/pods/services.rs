@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use firewall::pods::log_prefix;
 use kernel::nflog;
 use netwright_firewall as firewall;
-use policy::{Direction, Policy};
+use policy::{Direction, Policy, Protocol, Traffic, explain};
 use serde_json::json;
 use testkit::Place as _;
 use testkit::probe::{self, Ends};
@@ -23,7 +23,7 @@ use testkit::traffic::{Server, assert_tcp};
 
 use super::clusters::support::{cluster, network};
 use super::clusters::{PODS, of_pod};
-use super::flows::{PORT, app, confined, guarded, program};
+use super::flows::{PORT, app, confined, guarded, program, world};
 use super::lab::{PodLab, SYN, Where};
 
 /// How long a packet may be on its way on a busy machine.
@@ -193,6 +193,33 @@ fn lonely() -> Policy {
     )
 }
 
+/// Pod 1 reaches itself, and nobody else.
+fn selfish() -> Policy {
+    let peer = json!([{"podSelector": app(1)}]);
+    let rules = json!({
+        "podSelector": app(1), "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{"from": peer}], "egress": [{"to": peer}],
+    });
+    network("shop/selfish", rules)
+}
+
+/// Asserts that `policy explain` says of a pod that calls itself by a Service what has become of it.
+#[track_caller]
+fn assert_explained(policies: Vec<Policy>, own: IpAddr, came: &Came) {
+    let (world, traffic) = (world(policies), Traffic::to(Protocol::Tcp, PORT));
+    let denies =
+        |direction: &Direction| explain::dropped(&world, own, own, traffic, *direction).1.is_some();
+    let met = match came {
+        Came::Dropped(direction, ..) => Some(*direction),
+        Came::To(..) => None,
+    };
+    assert_eq!([Direction::Egress, Direction::Ingress].into_iter().find(denies), met);
+    let explained = explain(&world, own, own, traffic).to_string();
+    let start = "By a Service, where its packets leave the pod, it is";
+    let verb = if met.is_some() { "denied: " } else { "allowed too." };
+    assert!(explained.contains(&format!("{start} {verb}")), "{explained}");
+}
+
 fn check(name: &str, proxy: &str) {
     let mut lab = PodLab::new(name);
     lab.lab.sh(proxy);
@@ -200,7 +227,7 @@ fn check(name: &str, proxy: &str) {
     let [node, client]: [IpAddr; 2] = ["192.0.2.1", CLIENT].map(|text| text.parse().unwrap());
     let pod = Where::Pod;
     let dropped = |direction, from| Came::Dropped(direction, from, two);
-    let cases: [(&str, Vec<Policy>, Vec<Sent>); 5] = [
+    let cases: [(&str, Vec<Policy>, Vec<Sent>); 6] = [
         (
             "no policies",
             vec![],
@@ -242,11 +269,15 @@ fn check(name: &str, proxy: &str) {
                 (pod(1), one, OF_TWO, Came::To(2, one)),
             ],
         ),
+        ("pod 1 by itself alone", vec![selfish()], vec![(pod(1), one, OF_ONE, Came::To(1, node))]),
     ];
     for (what, policies, packets) in cases {
-        lab.table.put(&program(policies)).unwrap();
+        lab.table.put(&program(policies.clone())).unwrap();
         for (from, source, to, came) in packets {
             assert_eq!(send(&mut lab, from, source, to), came, "{what}: {source} to {to}");
+            if (source, to) == (one, OF_ONE) {
+                assert_explained(policies.clone(), one, &came);
+            }
         }
     }
     // A connection, not only its first packet, and from the node too, whatever policies say.

@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use ::firewall::pods::{Logging, PodsTable};
+use ::firewall::pods::{self, Logging, PodsTable};
 use cni::{AttachmentKey, code};
 use cni_plugin::{Call, codes};
 use node_api::policy::{LOCK, Recorded};
@@ -115,6 +115,24 @@ pub(super) fn without_verdict(ends: &Ends) -> Result<Option<Vec<IpAddr>>, Failur
         return Ok(None);
     }
     Ok(Some(ends.without_verdict(&mut table)?))
+}
+
+/// Says whether the rules are there that are the same for all pods, and are no other ones. Of a table
+/// that is not there nothing is said.
+///
+/// # Errors
+/// Code 101 when the kernel does not answer.
+pub(super) fn is_complete() -> Result<bool, Failure> {
+    Ok(pods::is_complete(&mut PodsTable::open(Logging::default())?)?)
+}
+
+/// Writes those of them anew that are not so. Verdicts stay.
+///
+/// # Errors
+/// As [`close`].
+pub(super) fn complete(index: &Index) -> Result<(), Failure> {
+    let (mut table, _lock) = open(index)?;
+    Ok(pods::complete(&mut table)?)
 }
 
 /// Records a failure of a removal. Verdicts may stay, because somebody holds the lock, or because a

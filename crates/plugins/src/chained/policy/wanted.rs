@@ -117,6 +117,8 @@ impl Wants for Policy {
                         let netns = &picture.namespaces.get()?.netns;
                         inside::close(index, netns, call.ifname().as_str())?;
                     }
+                    // Where the rules are others', the verdict may be the right one.
+                    false if !table::is_complete()? => table::complete(index)?,
                     false => table::close(index, &ends(recorded.as_ref(), addresses))?,
                 }
                 if let Some(recorded) = recorded {
@@ -143,7 +145,8 @@ fn ends(recorded: Option<&Recorded>, addresses: &[IpAddr]) -> Ends {
 }
 
 /// Without a daemon an address without a verdict may be one that no policy selects. But if there is
-/// no table at all, somebody has removed it, and nothing is judged.
+/// no table at all, somebody has removed it, and nothing is judged. What the rules of policies should
+/// be nobody can say; those that are the same for all pods are compared.
 fn compare_verdicts(config: &Config, picture: &mut Picture<'_>, addresses: &[IpAddr]) -> Compared {
     let call = picture.call;
     let owner = owner(call, call.attachment());
@@ -162,6 +165,9 @@ fn compare_verdicts(config: &Config, picture: &mut Picture<'_>, addresses: &[IpA
     }
     match table::without_verdict(&ends(recorded.as_ref(), addresses))? {
         None => differs("the packet filter has no verdicts of network policy".to_owned()),
+        Some(_) if !table::is_complete()? => {
+            differs("the packet filter has other rules of network policy than it should".to_owned())
+        }
         Some(without) => {
             for address in without {
                 call.warn(format_args!(

@@ -435,6 +435,13 @@ fn what_is_missing_is_noticed_and_restored() {
             "the packet filter has no verdicts of network policy",
         ),
         ("nft flush ruleset".to_owned(), "the packet filter has no verdicts of network policy"),
+        (
+            "last=$(nft -a list chain inet netwright-policy ingress |
+             sed -n 's/.* # handle //p' | tail -1)
+             nft replace rule inet netwright-policy ingress handle $last accept"
+                .to_owned(),
+            "the packet filter has other rules of network policy than it should",
+        ),
     ] {
         node.sh(&damage);
         c1.policy("CHECK").call().fails(104, words);

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use node_api::policy::{Enforced, Owner};
 use policy::program::Link;
 use policy::{
-    Direction, Name, PerDirection, PolicyId, Program, Refused, Traffic, program, verdict,
+    Direction, Name, PerDirection, PolicyId, Program, Refused, Traffic, program, verdict_by_service,
 };
 
 use super::super::records::{Attachment, id};
@@ -145,7 +145,8 @@ impl Engine {
             is_here |= self.records.owner_of(end).is_some();
             let Some(chain) = program.verdicts.get(&(direction, end)) else { continue };
             is_here = true;
-            let judge = || verdict(self.world(), source, destination, traffic);
+            // Whatever the node tracks has left the pod.
+            let judge = || verdict_by_service(self.world(), source, destination, traffic);
             forbids |= *chain == program::unknown(direction)
                 || !judged.get_or_insert_with(judge).side(direction).decision.allows();
         }
