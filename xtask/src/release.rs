@@ -12,17 +12,11 @@ use std::time::Duration;
 use crate::ci::{Extent, ONLY_FULL, Report};
 use crate::executable::{NETWRIGHT, SHIPPED};
 use crate::musl::{Linked, Way};
-use crate::remap;
 use crate::run::{Program, exists, quiet, root, target_dir};
+use crate::{arm64, remap};
 
 /// How long the package may take to be built, and to compress everything.
 const DEADLINE: Duration = Duration::from_secs(1800);
-
-/// The other architecture, which is built by a compiler for it.
-const CROSS: &str = "aarch64-unknown-linux-musl";
-
-/// Runs what is built for it (Debian: `qemu-user-static`).
-const EMULATOR: &str = "qemu-aarch64-static";
 
 /// The compiler of releases.
 const TOOLCHAIN: &str = include_str!("../../release/toolchain.toml");
@@ -79,10 +73,10 @@ fn make(kind: Kind, into: &Path) -> Result<PathBuf, String> {
     }
     let host = linked.triple().replace("-gnu", "-musl");
     let mut builds = vec![(host.as_str(), linked, "dist")];
-    if host != CROSS {
-        match Linked::cross(CROSS) {
-            Ok(linked) => builds.push((CROSS, linked, "dist-cross")),
-            Err(why) => lacks.push(format!("there is nothing for {CROSS}: {why}")),
+    if host != arm64::TARGET {
+        match Linked::cross(arm64::TARGET) {
+            Ok(linked) => builds.push((arm64::TARGET, linked, "dist-cross")),
+            Err(why) => lacks.push(format!("there is nothing for {}: {why}", arm64::TARGET)),
         }
     }
     // Before anything is built: that takes an hour.
@@ -101,7 +95,8 @@ fn make(kind: Kind, into: &Path) -> Result<PathBuf, String> {
         if *triple == host {
             SHIPPED.iter().try_for_each(|shipped| shipped.check().map(drop))?;
         } else {
-            println!("{}", emulated(&dist.join(NETWRIGHT.name), &facts.version)?);
+            let shown = arm64::emulated(&dist.join(NETWRIGHT.name), &facts.version)?;
+            println!("{triple}: {shown}");
         }
         dists.push(format!("{triple}={}", dist.display()));
     }
@@ -120,29 +115,6 @@ fn make(kind: Kind, into: &Path) -> Result<PathBuf, String> {
         println!("draft: {lack}");
     }
     Ok(into.to_owned())
-}
-
-/// Runs the executable for the other architecture by emulation: it has to say its version, and each
-/// of its plugins what it supports. Returns what was shown.
-fn emulated(netwright: &Path, version: &str) -> Result<String, String> {
-    if !exists(EMULATOR) {
-        return Ok(format!("{CROSS}: not run ({EMULATOR} is not installed)"));
-    }
-    let path = netwright.display().to_string();
-    let said = Program::new(EMULATOR).arg(&path).arg("--version").output()?;
-    if !said.contains(version) {
-        return Err(format!("{path} --version said: {said}"));
-    }
-    let plugins = Program::new(EMULATOR).arg(&path).arg("--list").output()?;
-    for plugin in plugins.lines() {
-        // A plugin is called by its name.
-        let call = Program::new(EMULATOR).arg("-0").arg(plugin).arg(&path);
-        let said = call.variable("CNI_COMMAND", "VERSION").output()?;
-        if !said.contains("supportedVersions") {
-            return Err(format!("{plugin} of {path} said: {said}"));
-        }
-    }
-    Ok(format!("{CROSS}: {} plugins answer by emulation", plugins.lines().count()))
 }
 
 /// Returns the program that makes and compares artefacts.
@@ -268,7 +240,7 @@ fn channel_in(toolchain: &str) -> Option<&str> {
 }
 
 /// Returns the version of the workspace.
-fn version() -> Result<String, String> {
+pub(crate) fn version() -> Result<String, String> {
     let path = root().join("Cargo.toml");
     let text = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
     version_in(&text).ok_or_else(|| format!("{} names no version", path.display()))
