@@ -255,7 +255,7 @@ fn version_in(manifest: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Facts, TOOLCHAIN, channel_in, command, version, version_in};
+    use super::{Facts, TOOLCHAIN, channel_in, command, fs, root, version, version_in};
 
     fn facts() -> Facts {
         Facts {
@@ -301,6 +301,28 @@ mod tests {
         assert_eq!(version_in(manifest).as_deref(), Some("3.2.1"));
         assert!(version().unwrap().starts_with(|digit: char| digit.is_ascii_digit()));
         assert_eq!(version_in("\n[package]\nversion = \"0.1.0\"\n"), None);
+    }
+
+    /// What a stranger types has the names of this version's files.
+    #[test]
+    fn pages_name_the_files_of_this_version() {
+        let version = version().unwrap();
+        for page in ["README.md", "docs/install.md", "docs/verify.md", "docs/from-multus.md"] {
+            let text = fs::read_to_string(root().join(page)).unwrap();
+            let mut named = 0;
+            for before in ["netwright-", "netwright_", "netwright*_", "netwright:", "plugins_"] {
+                for (place, _) in text.match_indices(before) {
+                    let rest = &text[place + before.len()..];
+                    let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.');
+                    let number = rest[..end.unwrap_or(rest.len())].trim_end_matches('.');
+                    if number.matches('.').count() == 2 {
+                        assert_eq!(number, version, "{page}: {before}");
+                        named += 1;
+                    }
+                }
+            }
+            assert!(0 < named, "{page} names no file");
+        }
     }
 
     #[test]
