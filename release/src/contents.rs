@@ -16,6 +16,11 @@ const PROGRAMS: &str = "usr/bin";
 /// systemd's folder for packages.
 const SYSTEMD: &str = "usr/lib/systemd";
 
+/// Without it, `systemctl preset-all` and the first boot of an image that has the package would switch
+/// the agent on (`man 5 systemd.preset`).
+const PRESET: &str =
+    "# The agent is off until it is asked for: by `netwright setup`.\ndisable netwright.target\n";
+
 /// The image's folder of programs, which the chart names.
 const IMAGE_PROGRAMS: &str = "opt/netwright";
 
@@ -143,6 +148,7 @@ fn installed(texts: &Texts, built: &Built, zsh: &str) -> Result<Tree, ArchiveErr
     for (path, text) in texts.units_for(&format!("/{PROGRAMS}")) {
         tree.file(&format!("{SYSTEMD}/system/{path}"), FILE, text)?;
     }
+    tree.file(&format!("{SYSTEMD}/system-preset/80-netwright.preset"), FILE, PRESET.as_bytes())?;
     let generator = format!("{SYSTEMD}/system-generators/netwright-generator");
     tree.link(&generator, "../../../bin/netwrightd")?;
     for (name, page) in &texts.pages {

@@ -255,7 +255,9 @@ fn version_in(manifest: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Facts, TOOLCHAIN, channel_in, command, fs, root, version, version_in};
+    use super::{
+        Facts, Program, TOOLCHAIN, channel_in, command, exists, fs, root, sign, version, version_in,
+    };
 
     fn facts() -> Facts {
         Facts {
@@ -323,6 +325,33 @@ mod tests {
             }
             assert!(0 < named, "{page} names no file");
         }
+    }
+
+    /// What `docs/verify.md` has a stranger type.
+    #[test]
+    fn a_signed_list_is_verified_and_a_changed_one_is_not() {
+        if !exists("ssh-keygen") {
+            println!("SKIP a_signed_list_is_verified_and_a_changed_one_is_not: no ssh-keygen");
+            return;
+        }
+        let folder = std::env::temp_dir().join(format!("netwright-signed-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let key = folder.join("key").display().to_string();
+        let generate = Program::new("ssh-keygen -q -t ed25519 -C release -N").arg("");
+        generate.arg("-f").arg(&key).output().unwrap();
+        let public = fs::read_to_string(folder.join("key.pub")).unwrap();
+        fs::write(folder.join("allowed_signers"), format!("netwright {public}")).unwrap();
+        let verify = "cd \"$1\" && ssh-keygen -Y verify -f allowed_signers -I netwright \
+                      -n netwright-release -s SHA256SUMS.sig <SHA256SUMS";
+        let verify = Program::new("sh -c").arg(verify).arg("sh").arg(folder.display().to_string());
+
+        fs::write(folder.join("SHA256SUMS"), "0  a\n").unwrap();
+        sign(&key, &folder).unwrap();
+        let said = verify.output().unwrap();
+        assert!(said.starts_with("Good \"netwright-release\" signature for netwright "), "{said}");
+        fs::write(folder.join("SHA256SUMS"), "1  a\n").unwrap();
+        assert!(verify.output().is_err());
+        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
