@@ -80,7 +80,7 @@ const SETUP: Stage = &[&[("setup", |extent| setup::installed(extent).map(Report:
 const BUILD: Stage = &[
     &[("build", |_| suite::build())],
     &[
-        ("downloads", |_| downloads().map(Report::check)),
+        ("downloads", |extent| downloads(extent).map(Report::check)),
         ("format", |_| cargo("cargo fmt --all --check", "fmt")),
         ("spec", |_| spec::check().map(Report::check)),
         ("dependencies", |_| dependencies::check().map(Report::check)),
@@ -295,8 +295,8 @@ fn seconds(time: Duration) -> String {
 }
 
 /// Fetches what is not installed: other releases of what we are compared with, and a kernel.
-fn downloads() -> Result<String, String> {
-    Ok(format!("{}; {}", setup::unpacked()?, vm::fetched()?))
+fn downloads(extent: Extent) -> Result<String, String> {
+    Ok(format!("{}; {}", setup::unpacked(extent)?, vm::fetched()?))
 }
 
 fn cargo(line: &str, log: &str) -> Result<Report, String> {

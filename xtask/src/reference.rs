@@ -67,6 +67,30 @@ pub(crate) fn unpacked() -> Result<String, String> {
     ))
 }
 
+/// Makes the root of a Debian of this machine's release that has no more than it needs to boot, and
+/// what shows links and packet filters, unless that was done before. Says where it is.
+pub(crate) fn empty_debian() -> Result<String, String> {
+    if !exists("mmdebstrap") {
+        return Ok("no mmdebstrap: no empty Debian".to_owned());
+    }
+    let into = target_dir().join(DIRECTORY).join("empty-debian");
+    if !into.is_dir() {
+        let new = into.with_extension("new");
+        let _ = fs::remove_dir_all(&new);
+        let (suite, mirror) = archive("Debian")?;
+        println!("  mmdebstrap {suite}");
+        let line = "mmdebstrap --quiet --mode=root --format=directory --variant=minbase \
+                    --include=dbus,iproute2,nftables,systemd-sysv";
+        Program::new(line)
+            .arg(&suite)
+            .arg(new.display().to_string())
+            .arg(format!("deb [signed-by={KEYRING}] {mirror} {suite} main"))
+            .logged("reference-empty", quiet)?;
+        fs::rename(&new, &into).map_err(|error| format!("rename {}: {error}", new.display()))?;
+    }
+    Ok(format!("an empty Debian is in {}", into.display()))
+}
+
 /// Returns apt-get's options for folders of our own, with the lists of the security updates of this
 /// machine's release, for some architectures; none if this machine takes no such updates.
 pub(crate) fn security_updates(
@@ -88,8 +112,9 @@ fn archive(label: &str) -> Result<(String, String), String> {
         .arg("Created-By: Packages")
         .output()?;
     let prefix = format!("Debian {label} main ");
-    let mut found = targets.lines().filter_map(|line| line.strip_prefix(&prefix)?.split_once(' '));
-    let (suite, mirror) = found.next().ok_or_else(|| format!("apt knows no mirror of {label}"))?;
+    let found = targets.lines().filter_map(|line| line.strip_prefix(&prefix)?.split_once(' '));
+    // A release's own name comes before that of its updates.
+    let (suite, mirror) = found.min().ok_or_else(|| format!("apt knows no mirror of {label}"))?;
     Ok((suite.to_owned(), mirror.to_owned()))
 }
 
