@@ -1,7 +1,10 @@
 //! Which file of a release is where: in the archive, in Debian's packages, in the image.
 
+use std::collections::BTreeMap;
+
 use crate::archive::{ArchiveError, gzip_document};
 use crate::deb::Package;
+use crate::examples;
 use crate::goods::{Built, SYMBOLS, Texts};
 use crate::oci::{Image, Platform};
 use crate::rpm::{self, Script};
@@ -12,6 +15,11 @@ const PROGRAMS: &str = "usr/bin";
 
 /// systemd's folder for packages.
 const SYSTEMD: &str = "usr/lib/systemd";
+
+/// Without it, `systemctl preset-all` and the first boot of an image that has the package would switch
+/// the agent on (`man 5 systemd.preset`).
+const PRESET: &str =
+    "# The agent is off until it is asked for: by `netwright setup`.\ndisable netwright.target\n";
 
 /// The image's folder of programs, which the chart names.
 const IMAGE_PROGRAMS: &str = "opt/netwright";
@@ -50,6 +58,9 @@ pub(crate) fn archive(texts: &Texts, built: &Built) -> Result<Tree, TreeError> {
     }
     for (path, text) in &texts.units {
         tree.file(&format!("systemd/{path}"), FILE, text.clone())?;
+    }
+    for (name, text) in configurations(texts) {
+        tree.file(&format!("examples/{name}"), FILE, text.into_bytes())?;
     }
     for (path, text) in [
         ("INSTALL", INSTALL.as_bytes()),
@@ -137,6 +148,7 @@ fn installed(texts: &Texts, built: &Built, zsh: &str) -> Result<Tree, ArchiveErr
     for (path, text) in texts.units_for(&format!("/{PROGRAMS}")) {
         tree.file(&format!("{SYSTEMD}/system/{path}"), FILE, text)?;
     }
+    tree.file(&format!("{SYSTEMD}/system-preset/80-netwright.preset"), FILE, PRESET.as_bytes())?;
     let generator = format!("{SYSTEMD}/system-generators/netwright-generator");
     tree.link(&generator, "../../../bin/netwrightd")?;
     for (name, page) in &texts.pages {
@@ -155,7 +167,15 @@ fn installed(texts: &Texts, built: &Built, zsh: &str) -> Result<Tree, ArchiveErr
     tree.file(&licences, FILE, gzip_document(&built.third_party)?)?;
     tree.file(&format!("{doc}/netwrightd.toml"), FILE, texts.configuration.clone())?;
     tree.file(&format!("{doc}/README.md"), FILE, texts.readme.clone())?;
+    for (name, text) in configurations(texts) {
+        tree.file(&format!("{doc}/examples/{name}"), FILE, text.into_bytes())?;
+    }
     Ok(tree)
+}
+
+/// Returns the configurations that the README shows, by their names.
+fn configurations(texts: &Texts) -> BTreeMap<String, String> {
+    examples::shown(&String::from_utf8_lossy(&texts.readme))
 }
 
 /// The plugins where runtimes look: the scripts put links, which are no files of the package, since
@@ -360,9 +380,13 @@ mod tests {
             "complete/_netwright",
             "systemd/netwrightd@.service",
             "doc/netwright.cdx.json",
+            "examples/nodes.toml",
         ] {
             assert!(tree.get(path).is_some(), "{path}");
         }
+        let network = text(&tree, "examples/mynet.conflist");
+        let network: serde_json::Value = serde_json::from_str(&network).unwrap();
+        assert_eq!(network["name"], "mynet");
         assert_eq!(tree.get("bin/netwright").unwrap().mode, 0o755);
         assert!(text(&tree, "INSTALL").lines().count() < 10);
     }

@@ -16,6 +16,7 @@ mod compare;
 mod contents;
 mod deb;
 mod epoch;
+mod examples;
 mod goods;
 mod hash;
 mod make;
@@ -107,7 +108,7 @@ fn make(
             let _ = fs::remove_dir_all(into);
             return Err(failed(&path, &error).into());
         }
-        println!("{} {name}", hash::sha256(bytes));
+        println!("{} {:>9} {name}", hash::sha256(bytes), bytes.len());
     }
     Ok(())
 }

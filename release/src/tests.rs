@@ -3,6 +3,7 @@
 mod beside;
 mod booted;
 mod debian;
+mod empty;
 mod faults;
 mod image;
 mod rpm;

@@ -64,6 +64,12 @@ pub(crate) fn make() -> Result<String, String> {
             return Err(format!("{} is not in the book", page.display()));
         }
     }
+    let is_index = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("searchindex"))
+    };
+    if !files(&html)?.iter().any(is_index) {
+        return Err(format!("{} cannot be searched", html.display()));
+    }
     Ok(format!("{} pages, {}", pages.len(), html.join("index.html").display()))
 }
 
@@ -275,6 +281,61 @@ mod tests {
     fn the_map_of_the_code_stays_small() {
         let size = text(Path::new("ARCHITECTURE.md")).len();
         assert!(size <= 10_000, "ARCHITECTURE.md has {size} bytes");
+    }
+
+    /// What is above the first heading of the README is seen first, also in a terminal.
+    #[test]
+    fn the_first_screen_of_the_readme_says_what_it_is_and_how_to_have_it() {
+        let readme = text(Path::new("README.md"));
+        let (screen, _) = readme.split_once("\n## ").unwrap();
+        let wide: Vec<&str> = screen.lines().filter(|line| 80 < line.chars().count()).collect();
+        assert!(wide.is_empty(), "{wide:#?}");
+        assert!(screen.lines().count() <= 60);
+
+        let what = screen.split("\n\n").nth(1).unwrap().replace('\n', " ") + " ";
+        assert_eq!(what.matches(". ").count(), 2, "sentences: {what}");
+        let commands = lines(screen).filter(|(line, is_text)| !is_text && line.starts_with("# "));
+        let commands: Vec<&str> = commands.map(|(line, _)| &line[2..]).collect();
+        // Three ways to install it, one to see it work, and two from a clean clone.
+        let wanted = [
+            "apt install ",
+            "tar -xf ",
+            "netwright-",
+            "helm install ",
+            "netwright run",
+            "cargo xtask demo",
+            "cargo xtask test",
+        ];
+        assert_eq!(commands.len(), wanted.len(), "{commands:#?}");
+        for (command, begin) in commands.iter().zip(wanted) {
+            assert!(command.starts_with(begin), "{command}: {begin}");
+        }
+        let linked: Vec<String> = targets(screen).into_iter().map(|(_, target)| target).collect();
+        for page in [
+            "docs/install.md",
+            "docs/first-container.md",
+            "docs/from-go.md",
+            "docs/docker.md",
+            "docs/kubernetes.md",
+            "docs/from-multus.md",
+            "docs/routing.md",
+            "crates/cni-plugin/README.md",
+            "crates/cni-runtime/README.md",
+        ] {
+            assert!(linked.iter().any(|target| target == page), "{page}: {linked:#?}");
+        }
+    }
+
+    #[test]
+    fn a_contributor_finds_the_first_commands_at_the_top() {
+        let page = text(Path::new("CONTRIBUTING.md"));
+        let top: Vec<&str> = page.lines().take(10).collect();
+        let (top, makefile) = (top.join("\n"), text(Path::new("Makefile")));
+        for name in ["test", "only", "vm"] {
+            assert!(top.contains(&format!("`make {name}")), "{name}: {top}");
+            let target = format!("{name}:");
+            assert!(makefile.lines().any(|line| line.starts_with(&target)), "{name}");
+        }
     }
 
     #[test]

@@ -10,7 +10,8 @@ use crate::runtimes::{self, Words};
 use crate::skips::{self, Skip};
 use crate::torture::{self, Tried};
 use crate::{
-    book, dependencies, executable, fuzz, matrix, publish, release, semver, setup, spec, suite, vm,
+    arm64, book, dependencies, executable, fuzz, matrix, publish, release, semver, setup, spec,
+    suite, vm,
 };
 
 /// How much is run.
@@ -79,7 +80,7 @@ const SETUP: Stage = &[&[("setup", |extent| setup::installed(extent).map(Report:
 const BUILD: Stage = &[
     &[("build", |_| suite::build())],
     &[
-        ("downloads", |_| downloads().map(Report::check)),
+        ("downloads", |extent| downloads(extent).map(Report::check)),
         ("format", |_| cargo("cargo fmt --all --check", "fmt")),
         ("spec", |_| spec::check().map(Report::check)),
         ("dependencies", |_| dependencies::check().map(Report::check)),
@@ -109,6 +110,7 @@ const EXECUTABLE: Step = ("executable", executable::ship);
 const PUBLISH: Step = ("publish", publish::check);
 const SEMVER: Step = ("semver", semver::check);
 const RELEASE: Step = ("release", release::draft);
+const ARM64: Step = ("arm64", arm64::check);
 const BOOK: Step = ("book", book::check);
 
 /// The stages of a run, in order.
@@ -127,14 +129,17 @@ fn stages(extent: Extent) -> &'static [Stage] {
             &[
                 &[TESTS, FUZZ],
                 &[VM],
-                &[CLIPPY, DOCS, DOCTESTS, EXECUTABLE, PUBLISH, SEMVER, RELEASE, BOOK],
+                &[CLIPPY, DOCS, DOCTESTS, EXECUTABLE, PUBLISH, SEMVER, RELEASE, ARM64, BOOK],
             ],
         ],
         Extent::Full => &[
             SETUP,
             BUILD,
             &[&[TESTS]],
-            &[&[VM], &[CLIPPY, DOCS, DOCTESTS, EXECUTABLE, PUBLISH, SEMVER, RELEASE, BOOK, FUZZ]],
+            &[
+                &[VM],
+                &[CLIPPY, DOCS, DOCTESTS, EXECUTABLE, PUBLISH, SEMVER, RELEASE, ARM64, BOOK, FUZZ],
+            ],
         ],
     }
 }
@@ -290,8 +295,8 @@ fn seconds(time: Duration) -> String {
 }
 
 /// Fetches what is not installed: other releases of what we are compared with, and a kernel.
-fn downloads() -> Result<String, String> {
-    Ok(format!("{}; {}", setup::unpacked()?, vm::fetched()?))
+fn downloads(extent: Extent) -> Result<String, String> {
+    Ok(format!("{}; {}", setup::unpacked(extent)?, vm::fetched()?))
 }
 
 fn cargo(line: &str, log: &str) -> Result<Report, String> {

@@ -5,21 +5,27 @@ use std::path::{Path, PathBuf};
 
 use crate::run::{Program, quiet};
 
-/// Downloads the package, with apt-get's options, and unpacks it as `into`, which appears when it
-/// is complete.
-pub(crate) fn unpack(package: &str, options: &[String], into: &Path) -> Result<(), String> {
+/// Downloads packages, with apt-get's options, and unpacks them as `into`, which appears when it is
+/// complete.
+pub(crate) fn unpack(packages: &[&str], options: &[String], into: &Path) -> Result<(), String> {
     let new = empty(into.with_extension("new"))?;
     let download = empty(into.with_extension("download"))?;
-    println!("  apt-get download {package}");
+    let list = packages.join(" ");
+    println!("  apt-get download {list}");
     // apt-get downloads into the current directory.
     let program = Program::new("env --chdir").arg(download.display().to_string()).arg("apt-get");
-    let program = with_options(program, options);
-    program.arg("download").arg(package).logged(&format!("{}-download", name(into)), quiet)?;
+    let program = with_options(program, options).arg("download");
+    packages
+        .iter()
+        .fold(program, |program, package| program.arg(*package))
+        .logged(&format!("{}-download", name(into)), quiet)?;
     let files = packages_in(&download)?;
-    let [file] = &files[..] else {
-        return Err(format!("apt-get download {package} left {} files", files.len()));
-    };
-    extract(file, &new)?;
+    if files.len() != packages.len() {
+        return Err(format!("apt-get download {list} left {} files", files.len()));
+    }
+    for file in &files {
+        extract(file, &new)?;
+    }
     let _ = fs::remove_dir_all(&download);
     complete(&new, into)
 }

@@ -6,6 +6,7 @@
 #![expect(clippy::disallowed_methods, reason = "running programs is what this is for")]
 #![expect(clippy::print_stdout, reason = "it talks to a person or a log")]
 
+mod arm64;
 mod book;
 mod ci;
 mod deb;
@@ -53,6 +54,7 @@ cargo xtask COMMAND
   runtimes          show again what real runtimes said in the last ci's tests
   torture           show again what the last ci's tests killed, failed, corrupted and interleaved
   dist              build the static executables, each with its bill of materials: target/dist/netwright and netwrightd
+  arm64             build the executables for arm64 if they can be had, and run them by emulation
   book              make the book of docs, in target/book/html, if mdbook is installed
   release --draft   make archive, packages, image and hashes of what is here: target/release-VERSION
   release --sign KEY
@@ -89,6 +91,7 @@ fn main() -> ExitCode {
         ["dist"] => executable::SHIPPED
             .iter()
             .try_for_each(|shipped| shipped.build().map(|path| println!("{}", path.display()))),
+        ["arm64"] => arm64::check(ci::Extent::Full).map(|report| println!("{}", report.note)),
         ["book"] => book::make().map(|note| println!("{note}")),
         ["release", rest @ ..] => release::command(rest),
         ["deps"] => dependencies::check().map(|note| println!("{note}")),

@@ -65,14 +65,14 @@ const CROSS: [&str; 10] = [
 ];
 
 /// The compiler of C for arm64, and the packages of Debian with it and with headers for it.
-const CROSS_COMPILER: &str = "aarch64-linux-gnu-gcc";
+pub(crate) const CROSS_COMPILER: &str = "aarch64-linux-gnu-gcc";
 const CROSS_PACKAGES: &str = "gcc-aarch64-linux-gnu, libc6-dev-arm64-cross";
 
 /// Cargo's variable for the compiler's flags.
-const RUSTFLAGS: &str = "CARGO_ENCODED_RUSTFLAGS";
+pub(crate) const RUSTFLAGS: &str = "CARGO_ENCODED_RUSTFLAGS";
 
 /// The separator between flags in cargo's variables: a path may contain a space.
-const BETWEEN: &str = "\u{1f}";
+pub(crate) const BETWEEN: &str = "\u{1f}";
 
 /// How musl comes into an executable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

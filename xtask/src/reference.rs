@@ -34,18 +34,14 @@ pub(crate) fn unpacked() -> Result<String, String> {
     let plugins = dir.join("unstable");
     let engine = dir.join("engine");
     if !plugins.is_dir() || !engine.is_dir() {
-        let mirror = mirror().or_else(|_| {
+        let (_, mirror) = archive("Debian").or_else(|_| {
             Program::new("apt-get update --quiet").logged("reference-machine", quiet)?;
-            mirror()
+            archive("Debian")
         })?;
-        let options = private(&dir.join("apt"), &mirror)?;
-        let mut update = Program::new("apt-get update --quiet");
-        for option in &options {
-            update = update.arg(option);
-        }
-        update.logged("reference-update", quiet)?;
+        let source = format!("[signed-by={KEYRING}] {mirror} unstable main");
+        let options = updated(&dir.join("apt"), &source)?;
         if !plugins.is_dir() {
-            deb::unpack(PACKAGE, &options, &plugins)?;
+            deb::unpack(&[PACKAGE], &options, &plugins)?;
         }
         if !engine.is_dir() {
             engine::unpack(&options, &engine)?;
@@ -56,7 +52,7 @@ pub(crate) fn unpacked() -> Result<String, String> {
     for package in NETWORK_MANAGER {
         let into = dir.join("network-manager").join(package);
         if !into.is_dir() {
-            deb::unpack(package, &["--option=APT::Sandbox::User=root".to_owned()], &into)?;
+            deb::unpack(&[package], &["--option=APT::Sandbox::User=root".to_owned()], &into)?;
         }
     }
     for file in [plugins.join("usr/lib/cni/bridge"), engine.join("usr/sbin/dockerd")] {
@@ -71,26 +67,74 @@ pub(crate) fn unpacked() -> Result<String, String> {
     ))
 }
 
-/// Returns the mirror that this machine gets Debian itself from.
-fn mirror() -> Result<String, String> {
+/// Makes the root of a Debian of this machine's release that has no more than it needs to boot, and
+/// what shows links and packet filters, unless that was done before. Says where it is.
+pub(crate) fn empty_debian() -> Result<String, String> {
+    if !exists("mmdebstrap") {
+        return Ok("no mmdebstrap: no empty Debian".to_owned());
+    }
+    let into = target_dir().join(DIRECTORY).join("empty-debian");
+    if !into.is_dir() {
+        let new = into.with_extension("new");
+        let _ = fs::remove_dir_all(&new);
+        let (suite, mirror) = archive("Debian")?;
+        println!("  mmdebstrap {suite}");
+        let line = "mmdebstrap --quiet --mode=root --format=directory --variant=minbase \
+                    --include=dbus,iproute2,nftables,systemd-sysv";
+        Program::new(line)
+            .arg(&suite)
+            .arg(new.display().to_string())
+            .arg(format!("deb [signed-by={KEYRING}] {mirror} {suite} main"))
+            .logged("reference-empty", quiet)?;
+        fs::rename(&new, &into).map_err(|error| format!("rename {}: {error}", new.display()))?;
+    }
+    Ok(format!("an empty Debian is in {}", into.display()))
+}
+
+/// Returns apt-get's options for folders of our own, with the lists of the security updates of this
+/// machine's release, for some architectures; none if this machine takes no such updates.
+pub(crate) fn security_updates(
+    dir: &Path,
+    architectures: &str,
+) -> Result<Option<Vec<String>>, String> {
+    if !exists("apt-get") {
+        return Ok(None);
+    }
+    let Ok((suite, mirror)) = archive("Debian-Security") else { return Ok(None) };
+    let source = format!("[arch={architectures} signed-by={KEYRING}] {mirror} {suite} main");
+    updated(dir, &source).map(Some)
+}
+
+/// Returns the suite and the mirror of an archive of Debian's, from which this machine takes packages.
+fn archive(label: &str) -> Result<(String, String), String> {
     let targets = Program::new("apt-get indextargets --format")
-        .arg("$(ORIGIN) $(LABEL) $(COMPONENT) $(REPO_URI)")
+        .arg("$(ORIGIN) $(LABEL) $(COMPONENT) $(RELEASE) $(REPO_URI)")
         .arg("Created-By: Packages")
         .output()?;
-    let found = targets.lines().find_map(|line| line.strip_prefix("Debian Debian main "));
-    found.map(str::to_owned).ok_or_else(|| "apt knows no mirror of Debian".to_owned())
+    let prefix = format!("Debian {label} main ");
+    let found = targets.lines().filter_map(|line| line.strip_prefix(&prefix)?.split_once(' '));
+    // A release's own name comes before that of its updates.
+    let (suite, mirror) = found.min().ok_or_else(|| format!("apt knows no mirror of {label}"))?;
+    Ok((suite.to_owned(), mirror.to_owned()))
 }
 
 /// Returns apt-get's options for folders of our own, so that the machine's lists and sources do not
-/// change.
-fn private(dir: &Path, mirror: &str) -> Result<Vec<String>, String> {
+/// change, and has apt-get fetch the lists of a source there.
+fn updated(dir: &Path, source: &str) -> Result<Vec<String>, String> {
+    let options = private(dir, source)?;
+    let update = options.iter().fold(Program::new("apt-get update --quiet"), Program::arg);
+    update.logged("reference-update", quiet)?;
+    Ok(options)
+}
+
+fn private(dir: &Path, source: &str) -> Result<Vec<String>, String> {
     let make = |path: &Path| {
         fs::create_dir_all(path).map_err(|error| format!("create {}: {error}", path.display()))
     };
     make(&dir.join("lists/partial"))?;
     make(&dir.join("cache/archives/partial"))?;
-    let sources = dir.join("unstable.list");
-    let line = format!("deb [signed-by={KEYRING}] {mirror} unstable main\n");
+    let sources = dir.join("own.list");
+    let line = format!("deb {source}\n");
     fs::write(&sources, line).map_err(|error| format!("write {}: {error}", sources.display()))?;
     let at = |path: &str| dir.join(path).display().to_string();
     Ok([

@@ -12,17 +12,11 @@ use std::time::Duration;
 use crate::ci::{Extent, ONLY_FULL, Report};
 use crate::executable::{NETWRIGHT, SHIPPED};
 use crate::musl::{Linked, Way};
-use crate::remap;
 use crate::run::{Program, exists, quiet, root, target_dir};
+use crate::{arm64, remap};
 
 /// How long the package may take to be built, and to compress everything.
 const DEADLINE: Duration = Duration::from_secs(1800);
-
-/// The other architecture, which is built by a compiler for it.
-const CROSS: &str = "aarch64-unknown-linux-musl";
-
-/// Runs what is built for it (Debian: `qemu-user-static`).
-const EMULATOR: &str = "qemu-aarch64-static";
 
 /// The compiler of releases.
 const TOOLCHAIN: &str = include_str!("../../release/toolchain.toml");
@@ -79,10 +73,10 @@ fn make(kind: Kind, into: &Path) -> Result<PathBuf, String> {
     }
     let host = linked.triple().replace("-gnu", "-musl");
     let mut builds = vec![(host.as_str(), linked, "dist")];
-    if host != CROSS {
-        match Linked::cross(CROSS) {
-            Ok(linked) => builds.push((CROSS, linked, "dist-cross")),
-            Err(why) => lacks.push(format!("there is nothing for {CROSS}: {why}")),
+    if host != arm64::TARGET {
+        match Linked::cross(arm64::TARGET) {
+            Ok(linked) => builds.push((arm64::TARGET, linked, "dist-cross")),
+            Err(why) => lacks.push(format!("there is nothing for {}: {why}", arm64::TARGET)),
         }
     }
     // Before anything is built: that takes an hour.
@@ -101,7 +95,8 @@ fn make(kind: Kind, into: &Path) -> Result<PathBuf, String> {
         if *triple == host {
             SHIPPED.iter().try_for_each(|shipped| shipped.check().map(drop))?;
         } else {
-            println!("{}", emulated(&dist.join(NETWRIGHT.name), &facts.version)?);
+            let shown = arm64::emulated(&dist.join(NETWRIGHT.name), &facts.version)?;
+            println!("{triple}: {shown}");
         }
         dists.push(format!("{triple}={}", dist.display()));
     }
@@ -120,29 +115,6 @@ fn make(kind: Kind, into: &Path) -> Result<PathBuf, String> {
         println!("draft: {lack}");
     }
     Ok(into.to_owned())
-}
-
-/// Runs the executable for the other architecture by emulation: it has to say its version, and each
-/// of its plugins what it supports. Returns what was shown.
-fn emulated(netwright: &Path, version: &str) -> Result<String, String> {
-    if !exists(EMULATOR) {
-        return Ok(format!("{CROSS}: not run ({EMULATOR} is not installed)"));
-    }
-    let path = netwright.display().to_string();
-    let said = Program::new(EMULATOR).arg(&path).arg("--version").output()?;
-    if !said.contains(version) {
-        return Err(format!("{path} --version said: {said}"));
-    }
-    let plugins = Program::new(EMULATOR).arg(&path).arg("--list").output()?;
-    for plugin in plugins.lines() {
-        // A plugin is called by its name.
-        let call = Program::new(EMULATOR).arg("-0").arg(plugin).arg(&path);
-        let said = call.variable("CNI_COMMAND", "VERSION").output()?;
-        if !said.contains("supportedVersions") {
-            return Err(format!("{plugin} of {path} said: {said}"));
-        }
-    }
-    Ok(format!("{CROSS}: {} plugins answer by emulation", plugins.lines().count()))
 }
 
 /// Returns the program that makes and compares artefacts.
@@ -268,7 +240,7 @@ fn channel_in(toolchain: &str) -> Option<&str> {
 }
 
 /// Returns the version of the workspace.
-fn version() -> Result<String, String> {
+pub(crate) fn version() -> Result<String, String> {
     let path = root().join("Cargo.toml");
     let text = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
     version_in(&text).ok_or_else(|| format!("{} names no version", path.display()))
@@ -283,7 +255,9 @@ fn version_in(manifest: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Facts, TOOLCHAIN, channel_in, command, version, version_in};
+    use super::{
+        Facts, Program, TOOLCHAIN, channel_in, command, exists, fs, root, sign, version, version_in,
+    };
 
     fn facts() -> Facts {
         Facts {
@@ -329,6 +303,55 @@ mod tests {
         assert_eq!(version_in(manifest).as_deref(), Some("3.2.1"));
         assert!(version().unwrap().starts_with(|digit: char| digit.is_ascii_digit()));
         assert_eq!(version_in("\n[package]\nversion = \"0.1.0\"\n"), None);
+    }
+
+    /// What a stranger types has the names of this version's files.
+    #[test]
+    fn pages_name_the_files_of_this_version() {
+        let version = version().unwrap();
+        for page in ["README.md", "docs/install.md", "docs/verify.md", "docs/from-multus.md"] {
+            let text = fs::read_to_string(root().join(page)).unwrap();
+            let mut named = 0;
+            for before in ["netwright-", "netwright_", "netwright*_", "netwright:", "plugins_"] {
+                for (place, _) in text.match_indices(before) {
+                    let rest = &text[place + before.len()..];
+                    let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.');
+                    let number = rest[..end.unwrap_or(rest.len())].trim_end_matches('.');
+                    if number.matches('.').count() == 2 {
+                        assert_eq!(number, version, "{page}: {before}");
+                        named += 1;
+                    }
+                }
+            }
+            assert!(0 < named, "{page} names no file");
+        }
+    }
+
+    /// What `docs/verify.md` has a stranger type.
+    #[test]
+    fn a_signed_list_is_verified_and_a_changed_one_is_not() {
+        if !exists("ssh-keygen") {
+            println!("SKIP a_signed_list_is_verified_and_a_changed_one_is_not: no ssh-keygen");
+            return;
+        }
+        let folder = std::env::temp_dir().join(format!("netwright-signed-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let key = folder.join("key").display().to_string();
+        let generate = Program::new("ssh-keygen -q -t ed25519 -C release -N").arg("");
+        generate.arg("-f").arg(&key).output().unwrap();
+        let public = fs::read_to_string(folder.join("key.pub")).unwrap();
+        fs::write(folder.join("allowed_signers"), format!("netwright {public}")).unwrap();
+        let verify = "cd \"$1\" && ssh-keygen -Y verify -f allowed_signers -I netwright \
+                      -n netwright-release -s SHA256SUMS.sig <SHA256SUMS";
+        let verify = Program::new("sh -c").arg(verify).arg("sh").arg(folder.display().to_string());
+
+        fs::write(folder.join("SHA256SUMS"), "0  a\n").unwrap();
+        sign(&key, &folder).unwrap();
+        let said = verify.output().unwrap();
+        assert!(said.starts_with("Good \"netwright-release\" signature for netwright "), "{said}");
+        fs::write(folder.join("SHA256SUMS"), "1  a\n").unwrap();
+        assert!(verify.output().is_err());
+        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

@@ -25,7 +25,7 @@ const NO_SERVICE: &str =
 
 /// Installs what is missing for a run, and returns what that was.
 pub(crate) fn install(extent: Extent) -> Result<String, String> {
-    Ok(format!("{}; {}", installed(extent)?, unpacked()?))
+    Ok(format!("{}; {}", installed(extent)?, unpacked(extent)?))
 }
 
 /// Installs the packages that are missing for a run: compilers are among them.
@@ -38,8 +38,12 @@ pub(crate) fn installed(extent: Extent) -> Result<String, String> {
 }
 
 /// Unpacks what is not installed: only tests need it.
-pub(crate) fn unpacked() -> Result<String, String> {
-    Ok(format!("{}; {}", reference::unpacked()?, kubernetes::fetched()?))
+pub(crate) fn unpacked(extent: Extent) -> Result<String, String> {
+    let mut said = vec![reference::unpacked()?, kubernetes::fetched()?];
+    if extent == Extent::Full {
+        said.push(reference::empty_debian()?);
+    }
+    Ok(said.join("; "))
 }
 
 /// Installs one of the packages, for callers that need no other.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-use crate::reference::{Release, engine_root, kubernetes, network_manager};
+use crate::reference::{Release, empty_debian, engine_root, kubernetes, network_manager};
 
 /// Set in the virtual machine, where a missing kernel feature is a failure.
 pub const VM_VARIABLE: &str = "NETWRIGHT_VM";
@@ -34,6 +34,7 @@ pub const VM_MARK: &str = "vm_";
 /// | `"newest-engine"` | Debian unstable's Docker Engine is there ([`real::Engine`](crate::real::Engine)) |
 /// | `"helm"` | Helm and kubectl are there ([`chart`](crate::chart)) |
 /// | `"network-manager"` | Debian's NetworkManager is there ([`reference::network_manager`](crate::reference::network_manager)) |
+/// | `"empty-debian"` | a Debian that has no more than it needs to boot is there ([`reference::empty_debian`](crate::reference::empty_debian)) |
 /// | `"ptrace"` | programs can be traced as [`fault`](crate::fault) does it |
 /// | `"full"` | everything is run: `cargo xtask ci --full` |
 /// | `"vm-full"` | this is not the virtual machine, or everything is run: for tests that this machine's kernel can run too |
@@ -146,6 +147,9 @@ pub fn available(feature: &str) -> bool {
     }
     if feature == "network-manager" {
         return network_manager().is_some();
+    }
+    if feature == "empty-debian" {
+        return empty_debian().is_some();
     }
     if let Some(program) = feature.strip_prefix("program:") {
         return find_program(program).is_some();
@@ -270,6 +274,9 @@ pub fn skip(test: &str, features: &[&str]) -> bool {
             "no Docker Engine of Debian unstable (cargo xtask setup)".to_owned()
         }
         None if *missing == "helm" => "no Helm (cargo xtask setup)".to_owned(),
+        None if *missing == "empty-debian" => {
+            "no empty Debian (cargo xtask setup --full)".to_owned()
+        }
         None if *missing == "ptrace" => "programs cannot be traced here".to_owned(),
         None => format!("the kernel has no {missing}"),
     };

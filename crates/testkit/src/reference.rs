@@ -54,6 +54,13 @@ pub fn network_manager() -> Option<Vec<PathBuf>> {
     packages.into_iter().map(|package| Some(folder(package)).filter(|usr| usr.is_dir())).collect()
 }
 
+/// Returns the root of a Debian that has no more than it needs to boot, which `cargo xtask setup
+/// --full` makes, if it is there.
+#[must_use]
+pub fn empty_debian() -> Option<PathBuf> {
+    Some(unpacked().join("empty-debian")).filter(|root| root.is_dir())
+}
+
 /// Returns the path of Helm or kubectl, which `cargo xtask setup` fetches.
 #[must_use]
 pub fn kubernetes(program: &str) -> PathBuf {

@@ -54,7 +54,7 @@ fn fetch(dir: &Path, kernel: &Path) -> Result<(), String> {
         })
         .ok_or_else(|| format!("{META_PACKAGE} depends on no kernel"))?;
     let new = dir.join("kernel.unpacked");
-    deb::unpack(package, &[], &new)?;
+    deb::unpack(&[package], &[], &new)?;
     let version = package.trim_start_matches("linux-image-");
     Program::new("depmod --basedir")
         .arg(new.display().to_string())

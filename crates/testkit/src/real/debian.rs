@@ -1,17 +1,20 @@
-//! The machine's Debian, booted by its own systemd in `systemd-nspawn`, as a person has it.
+//! The machine's Debian, or an empty one, booted by its own systemd in `systemd-nspawn`, as a person
+//! has it.
 
 use std::fs;
+use std::path::Path;
 use std::process::Output;
 
 use crate::lab::Lab;
 use crate::place::{Place as _, Running};
+use crate::reference::empty_debian;
 use crate::service::wait_until;
 
 /// What the machine's administrator configured is left out: the units that are wanted are those
 /// that Debian's packages want by themselves. So is what the machine has of ours.
 const ROOT: &str = r"
 mkdir layer root && mount -t tmpfs tmpfs layer && mkdir layer/upper layer/work
-mount -t overlay overlay -o lowerdir=/,upperdir=layer/upper,workdir=layer/work root
+mount -t overlay overlay -o lowerdir=$lower,upperdir=layer/upper,workdir=layer/work root
 rm -rf root/etc/systemd/system/* root/etc/cni root/etc/netwright root/etc/fstab root/var/lib/cni \
     root/var/lib/netwright root/opt/cni root/etc/resolv.conf root/var/log/journal
 : >root/etc/machine-id
@@ -33,16 +36,32 @@ pub struct Debian {
 }
 
 impl Debian {
-    /// Boots it. `prepare` is a shell script that runs before, in the folder that has the system's
-    /// root as `root`.
+    /// Boots the machine's Debian. `prepare` is a shell script that runs before, in the folder that
+    /// has the system's root as `root`.
     ///
     /// # Panics
     /// When it does not boot.
     #[must_use]
     pub fn boot(name: &str, prepare: &str) -> Self {
+        Self::boot_over(Path::new("/"), name, prepare)
+    }
+
+    /// Does the same with a Debian that has no more than it needs to boot.
+    ///
+    /// A test that uses it needs `testkit::require!("empty-debian")`, too.
+    ///
+    /// # Panics
+    /// When it is not there, or does not boot.
+    #[must_use]
+    pub fn boot_empty(name: &str, prepare: &str) -> Self {
+        let root = empty_debian().expect("`cargo xtask setup --full` has made it");
+        Self::boot_over(&root, name, prepare)
+    }
+
+    fn boot_over(lower: &Path, name: &str, prepare: &str) -> Self {
         let lab = Lab::with_processes(name);
         let dir = lab.dir().display().to_string();
-        lab.sh(&format!("set -e; cd {dir}; {ROOT}{prepare}"));
+        lab.sh(&format!("set -e; cd {dir}; lower={}; {ROOT}{prepare}", lower.display()));
         let machine = lab.start("sh", &["-c", &format!("cd {dir}; {BOOT}")]);
         let leader = || {
             let said = lab.try_sh(&format!("cat /proc/$(cat {dir}/nspawn.pid)/task/*/children"));
