@@ -117,6 +117,7 @@ const DEPTHS: [&[&str]; 17] = [
         "inside-dropped",
         "port-redirected",
         "not-translated",
+        "source-wrong",
     ],
     &[
         "attachment-differs",

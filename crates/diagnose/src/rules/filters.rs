@@ -11,6 +11,7 @@ mod proved;
 mod say;
 #[cfg(test)]
 mod sound;
+mod source;
 #[cfg(test)]
 mod tests;
 
@@ -36,6 +37,7 @@ pub(super) const RULE: Rule = Rule {
         "inside-dropped",
         "port-redirected",
         "not-translated",
+        "source-wrong",
     ],
     needs: &[Part::Links, Part::Routes, Part::Nftables],
     judge,
@@ -83,6 +85,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
         }
     }
     proved::add(look, &mut found);
+    found.extend(source::judge(look));
     found
 }
 
