@@ -136,6 +136,7 @@ const DEPTHS: [&[&str]; 17] = [
         "listens-on-loopback",
         "listens-elsewhere",
         "nameserver-loopback",
+        "nameserver-missing",
         "nameserver-unreachable",
         "mtu-too-large",
         "mtu-too-small",

@@ -41,6 +41,7 @@ fn a_node_is_read_with_what_surrounds_its_containers() {
     said(add).succeeded();
     call_in(&lab, &["add", "netwright", "c2"]).succeeded();
     lab.sh("mkdir -p /etc/netns/c2; echo nameserver 127.0.0.53 >/etc/netns/c2/resolv.conf");
+    lab.sh("rm -f /etc/resolv.conf; echo nameserver 192.0.2.53 >/etc/resolv.conf");
     lab.sh(
         "ip route add blackhole 203.0.113.0/24; ip rule add pref 500 from 10.63.0.0/16 lookup 7",
     );
@@ -118,7 +119,7 @@ fn a_node_is_read_with_what_surrounds_its_containers() {
     let web = container(&scene, "c1");
     assert_eq!((web.name.as_deref(), web.alive), (Some("shop/web-7f9c"), Some(true)));
     // What its process sees; and what `ip netns exec` would show to one.
-    assert!(web.nameservers.is_some());
+    assert_eq!(web.nameservers, Some(vec![address("192.0.2.53")]));
     assert_eq!(container(&scene, "c2").nameservers, Some(vec![address("127.0.0.53")]));
     let attachment = &web.attachments[0];
     assert_eq!((attachment.network.as_str(), attachment.ifname.as_str()), ("netwright", "eth0"));
