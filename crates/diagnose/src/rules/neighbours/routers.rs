@@ -11,7 +11,7 @@ use super::{configured, differs, sites};
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
 use crate::question::{Answer, Asked, Question};
-use crate::routes::{Routed, look_up};
+use crate::routes::{Routed, hops_of, look_up};
 
 pub(super) fn asks(look: Look<'_>) -> Vec<Question> {
     let mut all: Vec<Question> = Vec::new();
@@ -54,17 +54,18 @@ fn own(look: Look<'_>) -> Vec<Own<'_>> {
             containers(look).filter(|container| is_outbound(look.scene, container, family));
         let hits: Vec<String> = outbound.map(|container| container.id.clone()).collect();
         let [sample, ..] = samples(family);
-        let Routed::By { link, route, .. } = look_up(&look.scene.host, None, sample, None, Some(0))
-        else {
-            continue;
-        };
-        // On other links nobody is asked.
-        if hits.is_empty() || link.mac.is_none() {
+        let host = &look.scene.host;
+        let Routed::By { route, .. } = look_up(host, None, sample, None, Some(0)) else { continue };
+        if hits.is_empty() {
             continue;
         }
         let is_one_of_several = 1 < route.hops.len();
-        // All of them are by this link.
-        for address in route.hops.iter().filter_map(|hop| hop.via) {
+        for (hop, link) in hops_of(host, route) {
+            // On links without hardware addresses nobody is asked, and the kernel leaves out one of
+            // several that is down.
+            let carries = link.up && link.carrier;
+            let is_asked = link.mac.is_some() && (carries || !is_one_of_several);
+            let Some(address) = hop.via.filter(|_| is_asked) else { continue };
             let asked = Asked::WhoHas { address, link: link.name.clone() };
             let question = Question { from: None, asked };
             let hits = hits.clone();
@@ -292,6 +293,30 @@ mod tests {
         assert_eq!(found.len(), 1);
         let says = "nobody answers for 192.0.2.9, one of the routers of this node on up0";
         assert_eq!((found[0].id, found[0].says.as_str()), ("hop-silent", says));
+    }
+
+    /// Each of them may be on a link of its own.
+    #[test]
+    fn each_of_several_links_is_asked() {
+        let mut scene = with_router();
+        let tunnel = scene.host.links.iter_mut().find(|link| link.name == "tun0").unwrap();
+        tunnel.mac = Some("02:00:00:00:00:30".to_owned());
+        let second = scene::NextHop { via: Some(ip("10.8.0.99")), link: Some(9) };
+        scene.host.routes[0].hops.push(second);
+        let answers = Answers::default();
+        let gone = who(None, "10.8.0.99", "tun0");
+        let asked = |scene: &Scene| {
+            let asked = asks(Look { scene, answers: &answers, only: None, to: None });
+            (asked.contains(&who(None, "192.0.2.1", "up0")), asked.contains(&gone))
+        };
+        assert_eq!(asked(&scene), (true, true));
+        let echo = Question { from: None, asked: Asked::Echo { to: ip("10.8.0.99") } };
+        let all = vec![(gone.clone(), owners(&[])), (echo, Answer::Silent { hops: Vec::new() })];
+        let fix = "look at 10.8.0.99, and at what is between it and tun0".to_owned();
+        assert_eq!(told(&scene, all), [("hop-silent", fix)]);
+        // The kernel sends nothing by a link that is down.
+        scene.host.links.iter_mut().find(|link| link.name == "tun0").unwrap().up = false;
+        assert_eq!(asked(&scene), (true, false));
     }
 
     /// A node with many containers does not ask on its links; the kernel has.
