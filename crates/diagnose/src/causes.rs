@@ -90,6 +90,7 @@ const DEPTHS: [&[&str]; 17] = [
         "queue-delays",
         "rate-too-low",
         "tc-drops",
+        "program-drops",
         "peer-not-allowed",
         "tunnel-mtu",
         "tunnel-checksums",
