@@ -155,4 +155,60 @@ pub(super) const MORE: &[Situation] = &[
         fix: Fix::Mends,
         mends: Act::Sh("ip netns exec c1 sysctl -qw net.ipv4.ip_default_ttl=64"),
     },
+    Situation {
+        number: 16,
+        is: "a rule of nft translates to an address that the node does not have",
+        breaks: Act::Sh(
+            "nft 'add table ip other; \
+             add chain ip other post { type nat hook postrouting priority 90; }; \
+             add rule ip other post ip saddr 10.88.0.0/24 snat to 198.51.100.77'",
+        ),
+        fails: Fails::Ways(&[Way::Out4, Way::Names]),
+        finds: Finds::First("source-wrong", "ip other/post rule 1"),
+        fix: Fix::Mends,
+        mends: Act::Sh("nft delete table ip other"),
+    },
+    Situation {
+        number: 17,
+        is: "the same by a rule of iptables",
+        breaks: Act::Sh(
+            "iptables-nft -t nat -I POSTROUTING -s 10.88.0.0/24 -j SNAT --to-source 198.51.100.77",
+        ),
+        fails: Fails::Ways(&[Way::Out4, Way::Names]),
+        finds: Finds::First("source-wrong", "ip nat/POSTROUTING rule 1"),
+        fix: Fix::Mends,
+        mends: Act::Sh("nft delete table ip nat"),
+    },
+    Situation {
+        number: 18,
+        is: "resolv.conf of a container names no server",
+        breaks: Act::Sh("echo search example.com >/etc/netns/c1/resolv.conf"),
+        fails: Fails::Command("grep -q ^nameserver /etc/netns/c1/resolv.conf"),
+        finds: Finds::First("nameserver-missing", "c1"),
+        fix: Fix::Hint("the runtime writes that file"),
+        mends: Act::Sh("cp /etc/netns/c2/resolv.conf /etc/netns/c1/resolv.conf"),
+    },
+    Situation {
+        number: 19,
+        is: "one of two routers, each on a link of its own, is not there",
+        breaks: Act::Sh(
+            "ip link add up1 type veth peer name eth9 netns outside; \
+             ip addr add 192.0.2.1/24 dev up1; ip link set up1 up; \
+             ip -n outside addr add 192.0.2.2/24 dev eth9; ip -n outside link set eth9 up; \
+             ip route replace default nexthop via 198.51.100.2 dev up0 nexthop via 192.0.2.99 dev up1",
+        ),
+        fails: Fails::Latent("some connections go by the other one"),
+        finds: Finds::First("hop-silent", "192.0.2.99"),
+        fix: Fix::Hint("somebody has to look at the router"),
+        mends: Act::Sh("ip route replace default via 198.51.100.2; ip link del up1"),
+    },
+    Situation {
+        number: 20,
+        is: "a port of the bridge gets no multicasts",
+        breaks: Act::Sh("bridge link set dev {p1} mcast_flood off"),
+        fails: Fails::Latent("whoever knows the hardware address reaches the container"),
+        finds: Finds::First("port-silenced", "{p1}"),
+        fix: Fix::Mends,
+        mends: Act::Sh("bridge link set dev {p1} mcast_flood on"),
+    },
 ];
