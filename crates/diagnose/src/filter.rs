@@ -206,7 +206,8 @@ impl Walk {
         }
         if let Some((place, to)) = source {
             let is_certain = others == 1 && destinations.is_empty() && !run.maybe_untracked;
-            self.source_to = to.filter(|_| is_certain).map(|to| (place, to));
+            let is_first = self.source == Holds::No;
+            self.source_to = to.filter(|_| is_certain && is_first).map(|to| (place, to));
             self.source = if is_certain { Holds::Yes } else { Holds::Maybe };
             self.translated = is_certain;
             run.packet.source_translated = is_certain.then_some(true);
