@@ -13,8 +13,8 @@ pub(super) const RULE: Rule =
 /// The kernel's names for such ends (linux include/net/dropreason-core.h): where that is, as a
 /// person looks for it, and what is dropped there.
 const ENDS: [(&str, &str, &str); 3] = [
-    (INGRESS, "ingress", "a program of BPF of traffic control drops what comes in by"),
-    (EGRESS, "egress", "a program of BPF of traffic control drops what leaves by"),
+    (INGRESS, "ingress", "a program or filter of traffic control drops what comes in by"),
+    (EGRESS, "egress", "a program or filter of traffic control drops what leaves by"),
     ("XDP", "XDP", "a program of BPF (XDP) drops what comes in by"),
 ];
 
@@ -54,7 +54,9 @@ fn of_probe(look: Look<'_>, question: &Question, answer: &Answer) -> Option<Find
     let family = Some(family_of(to));
     let finding = Finding::error("program-drops", object, format!("{does} {link} of {whose}"))
         .seen(format!("{what} to {to} ended there: {function}, {reason}"))
-        .fix(format!("find out whose it is: {tool}bpftool net show dev {link}"))
+        .fix(format!(
+            "find out whose it is: {tool}bpftool net show dev {link}; {tool}tc filter show dev {link} ingress, or egress"
+        ))
         .breaks(WayKind::Gateway, family)
         .breaks(WayKind::Outside, family)
         .breaks(WayKind::Names, family);
