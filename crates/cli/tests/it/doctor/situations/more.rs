@@ -211,4 +211,46 @@ pub(super) const MORE: &[Situation] = &[
         fix: Fix::Mends,
         mends: Act::Sh("bridge link set dev {p1} mcast_flood on"),
     },
+    Situation {
+        number: 21,
+        is: "the node's route to the server of names leads to a machine that nobody is",
+        breaks: Act::Sh("ip route add 203.0.113.0/24 via 198.51.100.99"),
+        fails: Fails::Ways(&[Way::Out4, Way::Names]),
+        finds: Finds::First("hop-silent", "198.51.100.99"),
+        fix: Fix::Mends,
+        mends: Act::Sh("ip route del 203.0.113.0/24 2>/dev/null || true"),
+    },
+    Situation {
+        number: 22,
+        is: "IPv6 is switched off on the uplink",
+        breaks: Act::Sh("sysctl -qw net.ipv6.conf.up0.disable_ipv6=1"),
+        fails: Fails::Ways(&[Way::Out6]),
+        finds: Finds::First("no-default-route", "net.ipv6.conf.up0.disable_ipv6"),
+        fix: Fix::Hint("the kernel does not restore addresses and routes"),
+        mends: Act::Sh(
+            "sysctl -qw net.ipv6.conf.up0.disable_ipv6=0; ip addr add fe80::1/64 dev up0 nodad; \
+             ip addr add 2001:db8:ffff::1/64 dev up0 nodad; \
+             ip -6 route replace default via 2001:db8:ffff::2",
+        ),
+    },
+    Situation {
+        number: 23,
+        is: "the node has lost its IPv4 address, and has a way out by IPv6",
+        breaks: Act::Sh("ip -4 addr flush dev up0"),
+        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: Finds::First("no-default-route", "IPv4"),
+        fix: Fix::Hint("what the address was is not known"),
+        mends: Act::Sh(
+            "ip addr add 198.51.100.1/24 dev up0; ip route replace default via 198.51.100.2",
+        ),
+    },
+    Situation {
+        number: 24,
+        is: "a route of the container leads to its own loopback",
+        breaks: Act::Sh("ip -n c1 route add 203.0.113.0/24 dev lo"),
+        fails: Fails::Ways(&[Way::Out4, Way::Names]),
+        finds: Finds::First("route-refuses", "c1: route 203.0.113.0/24 dev lo"),
+        fix: Fix::Mends,
+        mends: Act::Sh("ip -n c1 route del 203.0.113.0/24 2>/dev/null || true"),
+    },
 ];
