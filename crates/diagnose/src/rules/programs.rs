@@ -1,6 +1,6 @@
 //! Programs of BPF that drop packets. What they do is not read; a probe that ended at one shows it.
 
-use scene::Namespace;
+use scene::{Link, Namespace};
 
 use super::{Rule, family_of};
 use crate::Look;
@@ -11,15 +11,14 @@ pub(super) const RULE: Rule =
     Rule { judges: "programs of BPF", ids: &["program-drops"], judge, ..Rule::NONE };
 
 /// The kernel's names for such ends (linux include/net/dropreason-core.h): where that is, as a
-/// person looks for it, and what is dropped there.
-const ENDS: [(&str, &str, &str); 3] = [
-    (INGRESS, "ingress", "a program or filter of traffic control drops what comes in by"),
-    (EGRESS, "egress", "a program or filter of traffic control drops what leaves by"),
-    ("XDP", "XDP", "a program of BPF (XDP) drops what comes in by"),
+/// person looks for it, and what drops there. What is dropped as it leaves was not yet seen at that
+/// link, so nothing is said of that.
+const ENDS: [(&str, &str, &str); 2] = [
+    (INGRESS, "ingress", "a program or filter of traffic control"),
+    ("XDP", "XDP", "a program of BPF (XDP)"),
 ];
 
 const INGRESS: &str = "TC_INGRESS";
-const EGRESS: &str = "TC_EGRESS";
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let all = look.answers.all.iter();
@@ -35,10 +34,10 @@ fn of_probe(look: Look<'_>, question: &Question, answer: &Answer) -> Option<Find
         Asked::Echo { to } if !is_answered(look, question.from.as_deref()) => *to,
         _ => return None,
     };
-    let (hop, place, does) = hops.iter().find_map(|hop| {
+    let (hop, place, program) = hops.iter().find_map(|hop| {
         let (_, reason) = hop.dropped.as_ref()?;
-        let (_, place, does) = ENDS.iter().find(|(name, ..)| name == reason)?;
-        (!is_judged(look, hop, reason)).then_some((hop, *place, *does))
+        let (_, place, program) = ENDS.iter().find(|(name, ..)| name == reason)?;
+        (!is_judged(look, hop, reason)).then_some((hop, *place, *program))
     })?;
     let inside = hop.container.as_deref().and_then(|id| look.scene.container(id));
     let link = hop.link.as_deref().unwrap_or("a link");
@@ -52,10 +51,11 @@ fn of_probe(look: Look<'_>, question: &Question, answer: &Answer) -> Option<Find
     let (function, reason) = hop.dropped.as_ref()?;
     let what = if hop.back { "the answer to a probe" } else { "a probe" };
     let family = Some(family_of(to));
-    let finding = Finding::error("program-drops", object, format!("{does} {link} of {whose}"))
+    let says = format!("{program} drops what comes in by {link} of {whose}");
+    let finding = Finding::error("program-drops", object, says)
         .seen(format!("{what} to {to} ended there: {function}, {reason}"))
         .fix(format!(
-            "find out whose it is: {tool}bpftool net show dev {link}; {tool}tc filter show dev {link} ingress, or egress"
+            "find out whose it is: {tool}bpftool net show dev {link}; {tool}tc filter show dev {link} ingress"
         ))
         .breaks(WayKind::Gateway, family)
         .breaks(WayKind::Outside, family)
@@ -81,14 +81,8 @@ fn is_judged(look: Look<'_>, hop: &Hop, reason: &str) -> bool {
         None => Some(&look.scene.host),
     };
     let link = namespace.zip(hop.link.as_deref()).and_then(|(inside, name)| inside.link(name));
-    link.is_some_and(|link| {
-        let mut filters = link.losses.iter().filter(|loss| loss.filter);
-        match reason {
-            INGRESS => filters.any(|loss| !loss.leaving),
-            EGRESS => filters.any(|loss| loss.leaving),
-            _ => false,
-        }
-    })
+    let drops = |link: &Link| link.losses.iter().any(|loss| loss.filter && !loss.leaving);
+    reason == INGRESS && link.is_some_and(drops)
 }
 
 #[cfg(test)]
@@ -134,7 +128,7 @@ mod tests {
             per_mille: None,
         });
         assert_eq!(told(&scene, vec![(name(), ended("TC_INGRESS"))]), [""; 0]);
-        assert_eq!(told(&scene, vec![(name(), ended("TC_EGRESS"))]), ["veth2 egress"]);
+        assert_eq!(told(&scene, vec![(name(), ended("XDP"))]), ["veth2 XDP"]);
     }
 
     #[test]
