@@ -164,6 +164,7 @@ fn rules_of_iptables_are_read_as_what_they_do() {
          iptables-nft -t nat -A PREROUTING -p tcp -m tcp --dport 8080 -j DNAT --to-destination 10.88.0.2:80 && \
          iptables-nft -t nat -A PREROUTING -p tcp -m tcp --dport 8081 -j REDIRECT --to-ports 81 && \
          iptables-nft -t nat -A POSTROUTING -s 10.88.0.0/24 ! -d 10.88.0.0/24 -j MASQUERADE && \
+         iptables-nft -t nat -A POSTROUTING -s 10.89.0.0/24 -j SNAT --to-source 192.0.2.9 && \
          ip6tables-nft -A FORWARD -p ipv6-icmp -m icmp6 --icmpv6-type 134 -j DROP && \
          ip6tables-nft -t nat -A PREROUTING -p tcp -m tcp --dport 80 -j DNAT --to-destination [fd00:88::2]:80",
     );
@@ -179,7 +180,7 @@ fn rules_of_iptables_are_read_as_what_they_do() {
             }
         }
     }
-    assert_eq!(rules.len(), 11, "{rules:#?}");
+    assert_eq!(rules.len(), 12, "{rules:#?}");
     let of = |family: scene::filter::Family, chain: &str, at: usize| {
         let mut own =
             rules.iter().filter(|(table, own, _)| table.family == family && *own == chain);
@@ -223,6 +224,9 @@ fn rules_of_iptables_are_read_as_what_they_do() {
     ));
     assert!(matches!(of(v4, "PREROUTING", 1).last(), Some(Step::Redirect { port: Some(_) })));
     assert!(of(v4, "POSTROUTING", 0).contains(&Step::SourceNat));
+    let source = of(v4, "POSTROUTING", 1);
+    has(source, &Step::Immediate { to: 0, data: vec![192, 0, 2, 9] });
+    assert!(matches!(source.last(), Some(Step::SourceNatTo { .. })), "{source:#?}");
     let v6 = of(scene::filter::Family::Ip6, "PREROUTING", 0);
     let address = "fd00:88::2".parse::<std::net::Ipv6Addr>().unwrap().octets().to_vec();
     assert!(
