@@ -152,7 +152,7 @@ const SYMPTOMS: &[&str] =
     &["gateway-silent", "router-silent", "outside-silent", "port-silent", "container-silent"];
 
 /// Pairs: the first explains the second.
-const PAIRS: [(&str, &str); 20] = [
+const PAIRS: [(&str, &str); 21] = [
     ("link-down", "no-default-route"),
     ("link-down", "reverse-path-filter"),
     ("no-carrier", "reverse-path-filter"),
@@ -173,6 +173,7 @@ const PAIRS: [(&str, &str); 20] = [
     ("link-down", "parent-down"),
     ("no-carrier", "parent-down"),
     ("tunnel-mtu", "path-mtu"),
+    ("forward-dropped", "path-mtu"),
 ];
 
 fn depth(id: &str) -> usize {

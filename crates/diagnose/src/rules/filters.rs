@@ -5,6 +5,7 @@ mod answers;
 mod between;
 pub(super) mod denied;
 mod fix;
+pub(super) mod large;
 mod others;
 mod ports;
 mod proved;
@@ -86,6 +87,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     }
     proved::add(look, &mut found);
     found.extend(source::judge(look));
+    found.extend(large::judge(look));
     found
 }
 

@@ -12,7 +12,7 @@ use scene::filter::Hook;
 use super::super::family_of;
 use super::fix;
 use crate::Look;
-use crate::filter::{Carries, End, Layer, Packet, Place, Port, walk};
+use crate::filter::{Carries, End, Layer, Packet, Place, Port, Walked, walk};
 use crate::finding::{Finding, WayKind};
 use crate::path::{Site, carries};
 use crate::question::{Answer, Asked, Question};
@@ -59,6 +59,18 @@ fn of_probe(look: Look<'_>, question: &Question, answer: &Answer) -> Option<Find
 /// Returns the rule that surely gives a packet to an address beyond the node a source that the node
 /// does not have, and that source.
 fn given(look: Look<'_>, site: &Site<'_>, to: IpAddr, with: Carries) -> Option<(Place, IpAddr)> {
+    let [_, _, left] = through(look, site, to, with)?;
+    left.source_to.filter(|(_, source)| look.scene.host.owner_of(*source).is_none())
+}
+
+/// Takes a container's packet to an address beyond the node through the node's hooks. One that goes
+/// elsewhere is not followed.
+pub(super) fn through(
+    look: Look<'_>,
+    site: &Site<'_>,
+    to: IpAddr,
+    with: Carries,
+) -> Option<[Walked; 3]> {
     let host = &look.scene.host;
     let iif = Some(site.seen_by.name.as_str());
     let first = Packet { macs: site.macs_out(), ..Packet::first(site.address, to, with) };
@@ -67,13 +79,13 @@ fn given(look: Look<'_>, site: &Site<'_>, to: IpAddr, with: Carries) -> Option<(
     if !goes_on || entered.destination.is_some() {
         return None;
     }
-    let packet = entered.packet;
+    let packet = &entered.packet;
     let routed = look_up(host, Some(packet.source), packet.destination, iif, packet.mark);
     let Routed::By { link, .. } = routed else { return None };
     let oif = Some(link.name.as_str());
-    let sent = walk(host, Layer::Ip, Hook::Forward, &packet.between(iif, oif)).packet;
-    let left = walk(host, Layer::Ip, Hook::Postrouting, &sent.between(iif, oif));
-    left.source_to.filter(|(_, source)| host.owner_of(*source).is_none())
+    let sent = walk(host, Layer::Ip, Hook::Forward, &packet.between(iif, oif));
+    let left = walk(host, Layer::Ip, Hook::Postrouting, &sent.packet.between(iif, oif));
+    Some([entered, sent, left])
 }
 
 #[cfg(test)]

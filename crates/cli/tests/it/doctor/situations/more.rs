@@ -253,4 +253,17 @@ pub(super) const MORE: &[Situation] = &[
         fix: Fix::Mends,
         mends: Act::Sh("ip -n c1 route del 203.0.113.0/24 2>/dev/null || true"),
     },
+    Situation {
+        number: 25,
+        is: "a rule of the node drops what is larger than 1300 bytes",
+        breaks: Act::Sh(
+            "nft 'add table ip other; \
+             add chain ip other forward { type filter hook forward priority 0; }; \
+             add rule ip other forward meta length > 1300 drop'",
+        ),
+        fails: Fails::Ways(&[Way::Large]),
+        finds: Finds::First("forward-dropped", "ip other/forward rule 1"),
+        fix: Fix::Mends,
+        mends: Act::Sh("nft delete table ip other"),
+    },
 ];
