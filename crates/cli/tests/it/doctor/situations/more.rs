@@ -266,4 +266,13 @@ pub(super) const MORE: &[Situation] = &[
         fix: Fix::Mends,
         mends: Act::Sh("nft delete table ip other"),
     },
+    Situation {
+        number: 26,
+        is: "loopback of the node is down",
+        breaks: Act::Sh("ip link set lo down"),
+        fails: Fails::Ways(&[Way::PublishedHere]),
+        finds: Finds::First("loopback-down", "this node"),
+        fix: Fix::Mends,
+        mends: Act::Sh("ip link set lo up"),
+    },
 ];
