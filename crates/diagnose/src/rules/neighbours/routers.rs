@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use scene::{Container, Link, Route, RouteKind};
 
 use super::super::ways::samples;
-use super::super::{containers, family_of, is_outbound, targets};
+use super::super::{asks_links, containers, family_of, is_outbound, targets};
 use super::{configured, differs, sites};
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
@@ -60,6 +60,10 @@ fn own(look: Look<'_>) -> Vec<Own<'_>> {
         }
         let [sample, ..] = samples(family);
         add(look, &mut all, sample, &hits);
+        // Of many containers nobody is asked.
+        if !asks_links(look) {
+            continue;
+        }
         let mut others: BTreeMap<IpAddr, Vec<String>> = BTreeMap::new();
         for container in outbound() {
             let of_family = targets(look, container).into_iter();
