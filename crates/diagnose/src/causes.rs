@@ -90,6 +90,7 @@ const DEPTHS: [&[&str]; 17] = [
         "queue-delays",
         "rate-too-low",
         "tc-drops",
+        "program-drops",
         "peer-not-allowed",
         "tunnel-mtu",
         "tunnel-checksums",
@@ -117,6 +118,7 @@ const DEPTHS: [&[&str]; 17] = [
         "inside-dropped",
         "port-redirected",
         "not-translated",
+        "source-wrong",
     ],
     &[
         "attachment-differs",
@@ -135,6 +137,7 @@ const DEPTHS: [&[&str]; 17] = [
         "listens-on-loopback",
         "listens-elsewhere",
         "nameserver-loopback",
+        "nameserver-missing",
         "nameserver-unreachable",
         "mtu-too-large",
         "mtu-too-small",
@@ -149,7 +152,7 @@ const SYMPTOMS: &[&str] =
     &["gateway-silent", "router-silent", "outside-silent", "port-silent", "container-silent"];
 
 /// Pairs: the first explains the second.
-const PAIRS: [(&str, &str); 20] = [
+const PAIRS: [(&str, &str); 21] = [
     ("link-down", "no-default-route"),
     ("link-down", "reverse-path-filter"),
     ("no-carrier", "reverse-path-filter"),
@@ -170,6 +173,7 @@ const PAIRS: [(&str, &str); 20] = [
     ("link-down", "parent-down"),
     ("no-carrier", "parent-down"),
     ("tunnel-mtu", "path-mtu"),
+    ("forward-dropped", "path-mtu"),
 ];
 
 fn depth(id: &str) -> usize {

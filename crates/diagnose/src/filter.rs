@@ -20,6 +20,8 @@ mod sets;
 #[cfg(test)]
 mod tests;
 
+use std::net::IpAddr;
+
 use scene::Namespace;
 use scene::filter::{Hook, Table};
 
@@ -68,6 +70,8 @@ pub struct Walked {
     pub destination: Option<(Place, NewDestination)>,
     /// Whether its source is translated.
     pub source: Holds,
+    /// What has surely translated its source to an address that the rule names, and to which.
+    pub source_to: Option<(Place, IpAddr)>,
     /// The rule that has surely taken it from connection tracking.
     pub untracked: Option<Place>,
 }
@@ -89,7 +93,13 @@ pub fn walk_without(
     without: &[Place],
 ) -> Walked {
     let mut run = Run::new(namespace, layer, hook, packet.clone());
-    let mut walk = Walk { unknown: None, destination: None, source: Holds::No, translated: false };
+    let mut walk = Walk {
+        unknown: None,
+        destination: None,
+        source: Holds::No,
+        source_to: None,
+        translated: false,
+    };
     for item in items(namespace, layer, hook, packet) {
         if without.iter().any(|place| item.is_of(place, hook)) {
             continue;
@@ -169,6 +179,7 @@ struct Walk {
     unknown: Option<Place>,
     destination: Option<(Place, NewDestination)>,
     source: Holds,
+    source_to: Option<(Place, IpAddr)>,
     /// A chain has translated the connection: those after it are not asked.
     translated: bool,
 }
@@ -193,8 +204,10 @@ impl Walk {
         if !nat {
             return None;
         }
-        if source.is_some() {
+        if let Some((place, to)) = source {
             let is_certain = others == 1 && destinations.is_empty() && !run.maybe_untracked;
+            let is_first = self.source == Holds::No;
+            self.source_to = to.filter(|_| is_certain && is_first).map(|to| (place, to));
             self.source = if is_certain { Holds::Yes } else { Holds::Maybe };
             self.translated = is_certain;
             run.packet.source_translated = is_certain.then_some(true);
@@ -220,6 +233,7 @@ impl Walk {
             packet: run.packet,
             destination: self.destination,
             source: self.source,
+            source_to: self.source_to,
             untracked: run.untracked,
         }
     }

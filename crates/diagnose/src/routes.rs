@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use scene::{Link, Namespace, Route, RouteKind, RouteRule, RuleAction};
+use scene::{Link, Namespace, NextHop, Route, RouteKind, RouteRule, RuleAction};
 
 use crate::filter::Holds;
 
@@ -189,18 +189,27 @@ fn local(namespace: &Namespace, to: IpAddr) -> Option<&Link> {
     namespace.owner_of(to)
 }
 
-/// Several next hops are known to lead somewhere only if they use the same link.
+/// Of several next hops the first whose link carries something stands for all: some of the packets
+/// go by it.
 fn by_hops<'n>(
     namespace: &'n Namespace,
     route: &'n Route,
     rule: Option<&'n RouteRule>,
 ) -> Routed<'n> {
-    let Some(first) = route.hops.first() else { return Routed::Unknown };
-    let is_one = route.hops.iter().all(|hop| hop.link == first.link);
-    match first.link.and_then(|index| namespace.link_of(index)) {
-        Some(link) if is_one => Routed::By { link, via: first.via, route, rule },
-        _ => Routed::Unknown,
+    let hops = || hops_of(namespace, route);
+    let found = hops().find(|(_, link)| link.up && link.carrier).or_else(|| hops().next());
+    match found {
+        Some((hop, link)) => Routed::By { link, via: hop.via, route, rule },
+        None => Routed::Unknown,
     }
+}
+
+/// Returns the next hops of a route with their links.
+pub(crate) fn hops_of<'n>(
+    namespace: &'n Namespace,
+    route: &'n Route,
+) -> impl Iterator<Item = (&'n NextHop, &'n Link)> {
+    route.hops.iter().filter_map(move |hop| Some((hop, namespace.link_of(hop.link?)?)))
 }
 
 /// The table of the VRF to which a link, or the bridge above it, belongs.
@@ -326,6 +335,22 @@ mod tests {
         assert_eq!(to(&host, "198.51.100.1"), "refused by 198.51.100.0/24");
         host.routes.remove(0);
         assert_eq!(to(&host, "203.0.113.1"), "nowhere");
+    }
+
+    #[test]
+    fn of_several_next_hops_one_that_carries_stands_for_all() {
+        let mut host = host();
+        let second = NextHop { via: Some("10.9.0.1".parse().unwrap()), link: Some(4) };
+        host.routes[0].hops.push(second);
+        assert_eq!(to(&host, "198.51.100.1"), "up0 via 192.0.2.1");
+        host.links[1].carrier = false;
+        assert_eq!(to(&host, "198.51.100.1"), "tun0 via 10.9.0.1");
+        host.links[3].up = false;
+        assert_eq!(to(&host, "198.51.100.1"), "up0 via 192.0.2.1");
+        for hop in &mut host.routes[0].hops {
+            hop.link = Some(99);
+        }
+        assert_eq!(to(&host, "198.51.100.1"), "unknown");
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod links;
 mod names;
 mod neighbours;
 mod ports;
+mod programs;
 mod queues;
 mod rates;
 mod segments;
@@ -186,6 +187,7 @@ pub const RULES: &[Rule] = &[
     links::RULE,
     segments::RULE,
     queues::RULE,
+    programs::RULE,
     rates::RULE,
     tunnels::RULE,
     vrfs::RULE,

@@ -254,6 +254,11 @@ pub enum Step {
     },
     /// Translates the source, and judges.
     SourceNat,
+    /// Translates the source to one address, and judges.
+    SourceNatTo {
+        /// The register with the address.
+        address: u32,
+    },
     /// Counts packets and bytes.
     Counter {
         /// How many packets.

@@ -65,6 +65,8 @@ pub struct Link {
     pub isolated: bool,
     /// Whether it is a port of a bridge to which no broadcasts go.
     pub no_broadcasts: bool,
+    /// Whether it is a port of a bridge to which only multicasts go that somebody there asked for.
+    pub no_multicasts: bool,
     /// Whether it is a port of a bridge that learns nobody behind it, and sends there only what is
     /// for somebody whom it knows.
     pub no_unknown: bool,
@@ -117,6 +119,9 @@ pub struct Rate {
     pub bytes_per_s: u64,
     /// The size of the bucket, in bytes. A larger packet does not pass.
     pub burst: u32,
+    /// It is within another discipline, so that it may get only some of the packets.
+    #[serde(default)]
+    pub of_some: bool,
 }
 
 /// An address of a link.

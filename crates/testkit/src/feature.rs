@@ -86,6 +86,11 @@ pub const KERNEL: &[(&str, &str)] = &[
     ("sch_ingress", "tc qdisc add dev p0 ingress"),
     ("clsact", "tc qdisc add dev p0 clsact"),
     ("htb", "tc qdisc add dev p0 root handle 1: htb"),
+    ("sch_prio", "tc qdisc add dev p0 root handle 1: prio"),
+    (
+        "cls_bpf",
+        "tc qdisc add dev p0 clsact && tc filter add dev p0 ingress bpf da bytecode '1,6 0 0 0,'",
+    ),
     (
         "cls_u32",
         "tc qdisc add dev p0 ingress && tc filter add dev p0 parent ffff: protocol all u32 match u32 0 0 action ok",

@@ -51,7 +51,7 @@ echo /run/modprobe >/proc/sys/kernel/modprobe
 # Before the first test takes a snapshot: a module loaded later adds sysctls.
 /run/modprobe -qa 8021q bond br_netfilter bridge dummy geneve ifb ip6_tables ip_tables ip_vs ip_vs_rr ipvlan macvlan nf_conntrack \
     nf_conntrack_netlink nf_nat nf_tables nft_chain_nat nft_compat nft_ct nft_fib_inet nft_masq nft_nat tun veth virtio_net vrf vxlan \
-    act_mirred cls_matchall cls_u32 sch_fq_codel sch_htb sch_ingress sch_netem sch_tbf
+    act_mirred cls_bpf cls_matchall cls_u32 sch_fq_codel sch_htb sch_ingress sch_netem sch_prio sch_tbf
 ip link set lo up
 # The state in which Docker, Kubernetes and systemd leave a machine: no test may rely on what a new
 # namespace inherits from it.

@@ -27,8 +27,8 @@ pub(crate) struct Ends {
     pub(crate) doubt: Option<Place>,
     /// Its destination may be translated here.
     pub(crate) destinations: Vec<(Place, NewDestination)>,
-    /// Its source may be translated here.
-    pub(crate) source: Option<Place>,
+    /// Its source may be translated here, and to what, if that is known.
+    pub(crate) source: Option<(Place, Option<IpAddr>)>,
 }
 
 impl Ends {

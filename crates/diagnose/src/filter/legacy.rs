@@ -100,7 +100,7 @@ impl Walk<'_> {
                     self.ends.stop(place, Some(with), sure);
                 }
                 Foreign::Source => {
-                    self.ends.source.get_or_insert(place);
+                    self.ends.source.get_or_insert((place, rule.new_source()));
                 }
                 Foreign::Destination => {
                     self.ends.destinations.push((place, rule.new_destination(name)));
@@ -192,7 +192,7 @@ impl Rule {
                     rule.goes = word == "-g";
                 }
                 "--reject-with" => rule.reject_with = Some(value.to_owned()),
-                "--to-destination" => rule.to = Some(value.to_owned()),
+                "--to-destination" | "--to-source" => rule.to = Some(value.to_owned()),
                 "--notrack" => rule.notrack = true,
                 // After the target there are its settings, which do not decide whether it matches.
                 _ if rule.target.is_some() => {}
@@ -201,6 +201,13 @@ impl Rule {
             inverted = false;
         }
         rule
+    }
+
+    /// Reads `--to-source`, if that is one address: of a range none is certain.
+    fn new_source(&self) -> Option<IpAddr> {
+        let to = self.to.as_deref()?;
+        let end = to.parse::<std::net::SocketAddr>().map(|end| end.ip());
+        end.or_else(|_| to.parse()).ok()
     }
 
     /// Reads `--to-destination`: an address with a port or without.

@@ -79,7 +79,7 @@ pub(crate) fn items<'n>(
     hook: Hook,
     packet: &Packet,
 ) -> Vec<Item<'n>> {
-    let mut items = Vec::new();
+    let (mut items, mut translations) = (Vec::new(), Vec::new());
     for table in namespace.filter.tables.iter().filter(|table| !table.dormant) {
         if !sees(table.family, layer, packet) {
             continue;
@@ -91,9 +91,17 @@ pub(crate) fn items<'n>(
             }
             let nat = base.kind == "nat";
             let priority = if nat { nat_priority(hook) } else { base.priority };
-            items.push(Item::Chain { table, chain, base, nat, priority });
+            let item = Item::Chain { table, chain, base, nat, priority };
+            if nat {
+                translations.push(item);
+            } else {
+                items.push(item);
+            }
         }
     }
+    // Tables are listed by age, and of chains with one priority the kernel asks the newest first
+    // (linux net/netfilter/core.c `nf_hook_entries_grow`).
+    items.extend(translations.into_iter().rev());
     if layer == Layer::Ip {
         items.push(Item::Rewrite { priority: nat_priority(hook) });
         items.extend(legacy(namespace, hook, packet));

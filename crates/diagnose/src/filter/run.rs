@@ -161,9 +161,10 @@ impl<'n> Run<'n> {
                     };
                     return self.translate(ends, at, new, holds);
                 }
-                Step::SourceNat => {
-                    ends.source.get_or_insert(self.place(at));
-                    return Flow { on: holds == Holds::Maybe, returns: false };
+                Step::SourceNat => return self.translate_source(ends, at, None, holds),
+                Step::SourceNatTo { address } => {
+                    let to = address_of(registers.load(*address, self.address_len()));
+                    return self.translate_source(ends, at, to, holds);
                 }
                 Step::Effect { name } => self.effect(ends, at, name, holds),
                 Step::Unknown { name } => match Foreign::of(name) {
@@ -173,10 +174,7 @@ impl<'n> Run<'n> {
                         registers.forget();
                         holds = holds.and(Holds::Maybe);
                     }
-                    Foreign::Source => {
-                        ends.source.get_or_insert(self.place(at));
-                        return Flow { on: holds == Holds::Maybe, returns: false };
-                    }
+                    Foreign::Source => return self.translate_source(ends, at, None, holds),
                     Foreign::Destination => {
                         return self.translate(ends, at, NewDestination::Unknown, holds);
                     }
@@ -353,6 +351,23 @@ impl<'n> Run<'n> {
         Flow { on: holds == Holds::Maybe, returns: false }
     }
 
+    fn translate_source(
+        &self,
+        ends: &mut Ends,
+        at: At<'n>,
+        to: Option<IpAddr>,
+        holds: Holds,
+    ) -> Flow {
+        let says = to.map_or("masquerade".to_owned(), |address| format!("snat to {address}"));
+        ends.source.get_or_insert((self.place(at).saying(says), to));
+        Flow { on: holds == Holds::Maybe, returns: false }
+    }
+
+    /// How long an address is, in bytes.
+    fn address_len(&self) -> usize {
+        if self.packet.is_ipv4() { 4 } else { 16 }
+    }
+
     fn new_destination(
         &self,
         registers: &Registers,
@@ -364,8 +379,7 @@ impl<'n> Run<'n> {
             Some(Some(port)) => Some(port),
             Some(None) => return NewDestination::Unknown,
         };
-        let len = if self.packet.is_ipv4() { 4 } else { 16 };
-        match address.map(|address| address_of(registers.load(address, len))) {
+        match address.map(|address| address_of(registers.load(address, self.address_len()))) {
             None if port.is_some() => NewDestination::To(None, port),
             Some(Some(address)) => NewDestination::To(Some(address), port),
             None | Some(None) => NewDestination::Unknown,

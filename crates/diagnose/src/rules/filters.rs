@@ -5,12 +5,14 @@ mod answers;
 mod between;
 pub(super) mod denied;
 mod fix;
+pub(super) mod large;
 mod others;
 mod ports;
 mod proved;
 mod say;
 #[cfg(test)]
 mod sound;
+mod source;
 #[cfg(test)]
 mod tests;
 
@@ -36,6 +38,7 @@ pub(super) const RULE: Rule = Rule {
         "inside-dropped",
         "port-redirected",
         "not-translated",
+        "source-wrong",
     ],
     needs: &[Part::Links, Part::Routes, Part::Nftables],
     judge,
@@ -83,6 +86,8 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
         }
     }
     proved::add(look, &mut found);
+    found.extend(source::judge(look));
+    found.extend(large::judge(look));
     found
 }
 

@@ -31,7 +31,29 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
             without_address(container, inside).filter(|_| is_read)
         })
     };
-    insides(look).filter_map(of_one).collect()
+    insides(look).filter_map(of_one).chain(of_node(look)).collect()
+}
+
+/// By the node's own loopback its programs reach published ports.
+fn of_node(look: Look<'_>) -> Option<Finding> {
+    let lo = look.scene.host.link("lo").filter(|lo| !lo.up)?;
+    let is_here =
+        |port: &Port| port.host_ip.is_none_or(|at| at.is_unspecified() || at.is_loopback());
+    let publishes = |container: &&Container| {
+        container.attachments.iter().flat_map(|one| &one.ports).any(is_here)
+    };
+    let hits: Vec<String> =
+        containers(look).filter(publishes).map(|container| container.id.clone()).collect();
+    if hits.is_empty() {
+        return None;
+    }
+    let says =
+        "loopback of this node is down, so its programs do not reach published ports by 127.0.0.1";
+    let finding = Finding::error("loopback-down", "this node", says)
+        .at(format!("link {}", lo.name))
+        .fix("ip link set lo up")
+        .breaks(WayKind::PublishedHere, None);
+    Some(Finding { hits, ..finding })
 }
 
 fn listeners(look: Look<'_>) -> Vec<Finding> {
@@ -232,6 +254,17 @@ mod tests {
         let mut scene = listening("0.0.0.0:80");
         scene.containers[0].inside.as_mut().unwrap().links[0].up = false;
         assert_eq!(ids(&scene), ["loopback-down"]);
+    }
+
+    /// It matters where a port is published.
+    #[test]
+    fn loopback_of_the_node_that_is_down() {
+        let mut scene = listening("0.0.0.0:80");
+        let lo = crate::routes::samples::link(1, "lo", &["127.0.0.1/8"]);
+        scene.host.links = vec![scene::Link { up: false, ..lo }];
+        assert_eq!(ids(&scene), ["loopback-down"]);
+        scene.containers[0].attachments[0].ports[0].host_ip = Some([192, 0, 2, 2].into());
+        assert_eq!(ids(&scene), [""; 0]);
     }
 
     #[test]

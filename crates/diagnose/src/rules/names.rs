@@ -1,15 +1,15 @@
 //! Servers of names, as a container's resolv.conf has them.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use scene::filter::Hook;
-use scene::{Container, Part, Transport};
+use scene::{Container, Namespace, Part, Transport};
 
-use super::filters::denied::is_denied;
+use super::filters::denied::{Owners, is_denied};
 use super::{Rule, containers, family_of, is_outbound};
 use crate::Look;
 use crate::filter::{Layer, NewDestination, Packet, Port, walk};
-use crate::finding::{Finding, WayKind};
+use crate::finding::{Family, Finding, WayKind};
 use crate::path::{Site, carries};
 use crate::question::{Answer, Asked, Question};
 use crate::routes::{Routed, look_up};
@@ -26,7 +26,7 @@ pub(super) const RULE: Rule = Rule {
 /// Servers that are the container's own loopback.
 pub(super) const LOOPBACK: Rule = Rule {
     judges: "servers of names in containers",
-    ids: &["nameserver-loopback"],
+    ids: &["nameserver-loopback", "nameserver-missing"],
     inside: &[Part::Listeners, Part::Nftables],
     judge: loopbacks,
     ..Rule::NONE
@@ -72,10 +72,11 @@ fn asks(look: Look<'_>) -> Vec<Question> {
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
+    let owners = Owners::of(look.scene);
     for container in containers(look) {
         for (asked, answer) in look.answers.from(Some(&container.id)) {
             if let Asked::Name { server } = asked
-                && !is_denied(look, container, asked, answer)
+                && !is_denied(look, &owners, container, asked, answer)
             {
                 let finding = silent(container, *server, answer);
                 found.extend(finding.map(|finding| led(look, container, *server, finding)));
@@ -97,8 +98,7 @@ fn without_route(container: &Container) -> Option<Finding> {
     let is_reached = |server: &IpAddr| {
         server.is_loopback() || look_up(inside, None, *server, None, Some(0)) != Routed::Nowhere
     };
-    let reaches_others = inside.routes.iter().any(|route| route.to.prefix_len() == 0);
-    if all.is_empty() || !reaches_others || all.iter().any(is_reached) {
+    if all.is_empty() || !leads_out(inside) || all.iter().any(is_reached) {
         return None;
     }
     let called = container.called();
@@ -118,18 +118,44 @@ fn without_route(container: &Container) -> Option<Finding> {
     )
 }
 
-fn loopbacks(look: Look<'_>) -> Vec<Finding> {
-    containers(look).filter_map(loopback).collect()
+/// Says whether a container has a default route.
+fn leads_out(inside: &Namespace) -> bool {
+    inside.routes.iter().any(|route| route.to.prefix_len() == 0)
 }
 
-/// An address of loopback in resolv.conf is the container's own, not the node's.
-fn loopback(container: &Container) -> Option<Finding> {
-    if !servers(container).all(|server| server.is_loopback()) {
+fn loopbacks(look: Look<'_>) -> Vec<Finding> {
+    let unnamed = containers(look).filter_map(|container| missing(look, container));
+    containers(look).filter_map(loopback).chain(unnamed).collect()
+}
+
+/// A container that reaches others, and whose resolv.conf names no server. It may be meant to ask
+/// for no names.
+fn missing(look: Look<'_>, container: &Container) -> Option<Finding> {
+    let inside = container.inside.as_ref()?;
+    let is_empty = container.nameservers.as_ref().is_some_and(Vec::is_empty);
+    let families = [Family::V4, Family::V6];
+    let reaches_others = leads_out(inside)
+        && families.into_iter().any(|family| is_outbound(look.scene, container, family));
+    // Whoever finds none asks this host (`man 5 resolv.conf`).
+    if !is_empty || !reaches_others || serves(inside, Ipv4Addr::LOCALHOST.into()) {
         return None;
     }
-    let server = servers(container).next()?;
-    let inside = container.inside.as_ref()?;
-    let serves = inside.listeners.iter().any(|listener| {
+    let called = container.called();
+    let says =
+        format!("resolv.conf of {called} names no server, so its programs find no names of others");
+    Some(
+        Finding::warning("nameserver-missing", container.id.clone(), says)
+            .at(format!("resolv.conf of {called}"))
+            .seen("there is no line \"nameserver ADDRESS\", and no program answers at 127.0.0.1")
+            .hits(container.id.clone())
+            .fix(format!("give {called} a resolv.conf with a server that it reaches"))
+            .breaks(WayKind::Names, None),
+    )
+}
+
+/// Says whether a program of a container may answer at an address of its loopback.
+fn serves(inside: &Namespace, server: IpAddr) -> bool {
+    let answers = inside.listeners.iter().any(|listener| {
         listener.transport == Transport::Udp
             && listener.at.port() == PORT
             && (listener.at.ip() == server || listener.at.ip().is_unspecified())
@@ -138,7 +164,16 @@ fn loopback(container: &Container) -> Option<Finding> {
     let is_translated = inside.filter.tables.iter().any(|table| {
         table.chains.iter().any(|chain| chain.base.as_ref().is_some_and(|base| base.kind == "nat"))
     });
-    if serves || is_translated {
+    answers || is_translated
+}
+
+/// An address of loopback in resolv.conf is the container's own, not the node's.
+fn loopback(container: &Container) -> Option<Finding> {
+    if !servers(container).all(|server| server.is_loopback()) {
+        return None;
+    }
+    let server = servers(container).next()?;
+    if serves(container.inside.as_ref()?, server) {
         return None;
     }
     let says = format!(
@@ -215,7 +250,7 @@ fn silent(container: &Container, server: IpAddr, answer: &Answer) -> Option<Find
 mod tests {
     use super::*;
     use crate::question::Answers;
-    use scene::{Attachment, Namespace, Scene};
+    use scene::{Attachment, Scene};
 
     fn scene(server: &str) -> Scene {
         let attachment = Attachment {
@@ -244,6 +279,33 @@ mod tests {
         let (scene, answers) = (scene("127.0.0.53"), Answers::default());
         assert_eq!(loopbacks(look(&scene, &answers))[0].id, "nameserver-loopback");
         assert_eq!(asks(look(&scene, &answers)), []);
+    }
+
+    #[test]
+    fn a_resolv_conf_without_a_server() {
+        let mut scene = crate::path::samples::node();
+        let answers = Answers::default();
+        let told = |scene: &Scene| -> Vec<(&'static str, String)> {
+            let found = loopbacks(look(scene, &answers));
+            found.into_iter().map(|finding| (finding.id, finding.object)).collect()
+        };
+        // Nobody knows of a resolv.conf.
+        assert_eq!(told(&scene), []);
+        scene.containers[0].nameservers = Some(Vec::new());
+        assert_eq!(told(&scene), [("nameserver-missing", "c2".to_owned())]);
+        // It leads nowhere by intent.
+        scene.networks[0].outbound = false;
+        assert_eq!(told(&scene), []);
+        scene.networks[0].outbound = true;
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        inside.listeners.push(scene::Listener {
+            transport: Transport::Udp,
+            at: "127.0.0.1:53".parse().unwrap(),
+            v6only: false,
+            pid: None,
+            program: None,
+        });
+        assert_eq!(told(&scene), []);
     }
 
     #[test]

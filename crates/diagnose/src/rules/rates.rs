@@ -4,7 +4,7 @@ use scene::{Container, Link};
 
 use super::{Rule, containers, is_outbound};
 use crate::Look;
-use crate::finding::{Family, Finding, WayKind};
+use crate::finding::{Family, Finding, Severity, WayKind};
 use crate::path::{Site, uplink};
 
 pub(super) const RULE: Rule =
@@ -40,7 +40,8 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     found
 }
 
-/// A bucket through which a packet of the link's size takes more than a second, or never passes.
+/// A bucket through which a packet of the link's size takes more than a second, or never passes. One
+/// that may get only some of the packets is a warning.
 fn told(link: &Link, container: &Container, is_inside: bool) -> Option<Finding> {
     let rate = link.rate?;
     let name = &link.name;
@@ -50,22 +51,27 @@ fn told(link: &Link, container: &Container, is_inside: bool) -> Option<Finding> 
     } else {
         (name.clone(), name.clone(), String::new())
     };
+    let (sender, severity) = if rate.of_some {
+        (format!("one of the queues of {whose}"), Severity::Warning)
+    } else {
+        (whose.clone(), Severity::Error)
+    };
     // The kernel reports the bucket's size as a time in 32 bits, which a slower rate exceeds.
     let says = if rate.bytes_per_s < u64::from(link.mtu) {
         let bits = rate.bytes_per_s.saturating_mul(8);
         format!(
-            "{whose} may send {bits} bit/s, so a packet of {} bytes takes more than a second",
+            "{sender} may send {bits} bit/s, so a packet of {} bytes takes more than a second",
             link.mtu
         )
     } else if rate.burst < link.mtu {
         let (burst, mtu) = (rate.burst, link.mtu);
         format!(
-            "{whose} sends packets of up to {mtu} bytes, but its limit lets only {burst} bytes pass at once: larger packets are dropped"
+            "{sender} sends packets of up to {mtu} bytes, but its limit lets only {burst} bytes pass at once: larger packets are dropped"
         )
     } else {
         return None;
     };
-    let finding = Finding::error("rate-too-low", object, says)
+    let finding = Finding { severity, ..Finding::error("rate-too-low", object, says) }
         .at(format!("qdisc tbf of {whose}"))
         .fix(format!(
             "a larger rate or burst in the configuration of the plugin bandwidth; or, if somebody else set the limit: {tool}tc qdisc del dev {name} root"
@@ -96,9 +102,23 @@ mod tests {
         found.into_iter().map(line).collect()
     }
 
+    #[test]
+    fn a_bucket_within_another_queue_is_a_warning() {
+        let mut scene = node();
+        let link = scene.host.links.iter_mut().find(|link| link.name == "veth2").unwrap();
+        limit(link, 1_000, 3_000);
+        link.rate = link.rate.map(|rate| Rate { of_some: true, ..rate });
+        let answers = Answers::default();
+        let found = judge(Look { scene: &scene, answers: &answers, only: None, to: None });
+        let told: Vec<(Severity, &str)> =
+            found.iter().map(|one| (one.severity, one.says.as_str())).collect();
+        let says = "one of the queues of veth2 may send 8000 bit/s, so a packet of 1500 bytes takes more than a second";
+        assert_eq!(told, [(Severity::Warning, says)]);
+    }
+
     fn limit(link: &mut Link, bytes_per_s: u64, burst: u32) {
         link.mtu = 1500;
-        link.rate = Some(Rate { bytes_per_s, burst });
+        link.rate = Some(Rate { bytes_per_s, burst, of_some: false });
     }
 
     #[test]

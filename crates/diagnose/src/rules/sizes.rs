@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use scene::Container;
 
+use super::filters::large::is_of_echo_alone;
 use super::{Rule, containers, family_of, is_outbound, targets};
 use crate::Look;
 use crate::finding::{Finding, WayKind};
@@ -39,7 +40,9 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for container in containers(look) {
         for (asked, answer) in look.answers.from(Some(&container.id)) {
-            if let (Asked::Size { to, .. }, Answer::UpTo { answered, lost }) = (asked, answer) {
+            if let (Asked::Size { to, .. }, Answer::UpTo { answered, lost }) = (asked, answer)
+                && !is_of_echo_alone(look, container, *to)
+            {
                 found.push(black_hole(look, container, *to, (*answered, *lost)));
             }
         }

@@ -14,7 +14,8 @@ use scene::{Link, Namespace, Part, Route, RouteKind, RouteRule, RuleAction, Scen
 use super::{Rule, containers, is_outbound, targets};
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
-use crate::path::Site;
+use crate::path::{self, Site};
+use crate::question::{Answer, Asked};
 use crate::routes::{Routed, look_up};
 use crate::whose;
 
@@ -124,10 +125,13 @@ fn outside(look: Look<'_>, site: &Site<'_>, mark: Option<u32>) -> Vec<Finding> {
 
 fn to_and_back(look: Look<'_>, site: &Site<'_>, to: IpAddr, mark: Option<u32>) -> Vec<Finding> {
     let host = &look.scene.host;
+    let inside = Some(site.container.id.as_str());
     let via = match look_up(site.inside, Some(site.address), to, None, Some(0)) {
         Routed::By { link, via: Some(via), .. } if link.index == site.link.index => via,
+        Routed::By { link, route, rule, .. } if discards(link, route) => {
+            return vec![refused(look, site, WayKind::Outside, inside, Some(route), rule)];
+        }
         Routed::Refused { route, rule } => {
-            let inside = Some(site.container.id.as_str());
             return vec![refused(look, site, WayKind::Outside, inside, route, rule)];
         }
         _ => return Vec::new(),
@@ -138,11 +142,7 @@ fn to_and_back(look: Look<'_>, site: &Site<'_>, to: IpAddr, mark: Option<u32>) -
     }
     let iif = Some(site.seen_by.name.as_str());
     match look_up(host, Some(site.address), to, iif, mark) {
-        // What goes to such a link is gone. A node without any other network has its default route
-        // there on purpose.
-        Routed::By { link, route, rule, .. }
-            if link.kind.as_deref() == Some("dummy") && 0 < route.to.prefix_len() =>
-        {
+        Routed::By { link, route, rule, .. } if discards(link, route) => {
             vec![refused(look, site, WayKind::Outside, None, Some(route), rule)]
         }
         Routed::By { link, .. } => {
@@ -160,6 +160,13 @@ fn to_and_back(look: Look<'_>, site: &Site<'_>, to: IpAddr, mark: Option<u32>) -
         Routed::Nowhere => nowhere(look, site).into_iter().collect(),
         Routed::Local(_) | Routed::Unknown => Vec::new(),
     }
+}
+
+/// Says whether a route leads to a link from which nothing comes back. Who has no other network has
+/// its default route there on purpose.
+fn discards(link: &Link, route: &Route) -> bool {
+    let is_sink = link.name == "lo" || link.kind.as_deref() == Some("dummy");
+    is_sink && 0 < route.to.prefix_len()
 }
 
 /// Judges where the node sends what is for a container.
@@ -404,15 +411,27 @@ fn nowhere(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let has_address =
         |link: &&Link| link.addresses.iter().map(|own| own.address.addr()).any(is_meant);
     let (uplink, seen) = match outer.clone().find(has_address) {
-        Some(uplink) => (uplink, "has an address, and no route leads to other networks"),
+        Some(uplink) => (uplink, "has an address, and no route leads to other networks".to_owned()),
         // A node without IPv6 is not one that has lost it, and one with a way out by IPv6 may be
-        // meant to have no IPv4.
-        None if family == Family::V4 && !has_way_out(host) => {
-            let bare = outer.find(|link| link.up && link.carrier && link.master.is_none())?;
-            (bare, "is up, and neither it nor another link has an address of IPv4")
+        // meant to have no IPv4. A container that tried it in vain misses it.
+        None if is_missed(look, site) || (family == Family::V4 && !has_way_out(host)) => {
+            let is_ready = |link: &&Link| link.up && link.carrier && link.master.is_none();
+            let other = path::uplink(look.scene, family == Family::V4).filter(is_ready);
+            let bare = other.or_else(|| outer.find(is_ready))?;
+            // Where IPv6 works on the link itself, nobody may have given the node more of it.
+            let mut own = bare.addresses.iter().map(|own| own.address.addr());
+            if family == Family::V6 && own.any(is_of) {
+                return None;
+            }
+            (bare, format!("is up, and neither it nor another link has an address of {family}"))
         }
         None => return None,
     };
+    let switch = format!("net.ipv6.conf.{}.disable_ipv6", uplink.name);
+    let is_off = family == Family::V6 && host.number(&switch) == Some(1);
+    if is_off {
+        return Some(switched_off(site, &uplink.name, &switch));
+    }
     let says = format!(
         "this node has no default route for {family}, so its containers do not reach beyond it"
     );
@@ -431,6 +450,36 @@ fn nowhere(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
             .breaks(WayKind::Names, Some(family))
             .breaks(WayKind::Published, Some(family)),
     )
+}
+
+/// A kernel parameter switches IPv6 off where the node's way out by it would be.
+fn switched_off(site: &Site<'_>, uplink: &str, switch: &str) -> Finding {
+    let says = format!(
+        "IPv6 is switched off on {uplink}, so this node has no default route for it, and its containers do not reach beyond the node by it"
+    );
+    Finding::error("no-default-route", format!("IPv6: {switch}"), says)
+        .at(format!("{switch} is 1"))
+        .seen(format!("{uplink} is up, and a probe of {} by IPv6 was lost", site.container.called()))
+        .hits(site.container.id.clone())
+        .fix(format!(
+            "sysctl -w {switch}=0, and restart what configures {uplink}: the kernel has removed its addresses"
+        ))
+        .breaks(WayKind::Outside, Some(Family::V6))
+        .breaks(WayKind::Names, Some(Family::V6))
+        .breaks(WayKind::Published, Some(Family::V6))
+}
+
+/// Says whether a container asked for a name, or tried to connect, in vain by this IP version.
+fn is_missed(look: Look<'_>, site: &Site<'_>) -> bool {
+    look.answers.from(Some(&site.container.id)).any(|(asked, answer)| {
+        let to = match asked {
+            Asked::Name { server } => *server,
+            Asked::Connect { to } => to.ip(),
+            _ => return false,
+        };
+        to.is_ipv4() == (site.family() == Family::V4)
+            && matches!(answer, Answer::Silent { .. } | Answer::Unreachable { .. })
+    })
 }
 
 /// Says whether a namespace has a default route of either family, in any table.

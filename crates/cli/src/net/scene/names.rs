@@ -9,10 +9,11 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
 const RESOLV_CONF: &str = "etc/resolv.conf";
+const NODES_OWN: &str = "/etc/resolv.conf";
 /// How much of the file is read.
 const MOST: u64 = 64 * 1024;
 /// Where `ip netns exec NAME` finds what its program sees in place of `/etc` (`man 8 ip-netns`).
@@ -38,11 +39,13 @@ pub(super) fn servers(pid: Option<u32>, netns: &str) -> Result<Option<Vec<IpAddr
         Err(errno) => return Err(format!("{path}: {errno}")),
     };
     match read(&root, inside) {
-        Ok(text) => Ok(Some(parse(&text))),
-        // The library asks the server of this host then (`man 5 resolv.conf`).
-        Err(error) if error.kind() == io::ErrorKind::NotFound && pid.is_some() => {
-            Ok(Some(Vec::new()))
+        Ok(text) => {
+            let servers = parse(&text);
+            // A process that has the node's own file has none that somebody gave it.
+            let is_given = !servers.is_empty() || !is_nodes_own(&root, inside);
+            Ok(is_given.then_some(servers))
         }
+        // Nothing in there is meant to ask for names.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(format!("{path}/{inside}: {error}")),
     }
@@ -75,6 +78,14 @@ fn read(root: &OwnedFd, inside: &str) -> io::Result<String> {
 fn open(root: &OwnedFd, inside: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
     let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     rustix::fs::openat2(root, inside, flags | OFlags::CLOEXEC, Mode::empty(), within)
+}
+
+/// Says whether a file below a root is the node's own.
+fn is_nodes_own(root: &OwnedFd, inside: &str) -> bool {
+    let found = open(root, inside, OFlags::PATH).and_then(rustix::fs::fstat);
+    let own = rustix::fs::stat(NODES_OWN);
+    let number = |stat: Stat| (stat.st_dev, stat.st_ino);
+    found.ok().map(number).is_some_and(|found| own.ok().map(number) == Some(found))
 }
 
 fn require_file(file: &OwnedFd) -> io::Result<()> {

@@ -11,6 +11,9 @@ use scene::filter::{Compare, Connection, Header, MapTo, Meta, Rule, Set, Step, V
 
 use super::xtables;
 
+/// NF_NAT_RANGE_NETMAP (linux include/uapi/linux/netfilter/nf_nat.h): each address has its own.
+const NETMAP: u32 = 1 << 6;
+
 /// NF_QUEUE, in the low byte of a verdict (linux include/uapi/linux/netfilter.h).
 const QUEUE: i32 = 3;
 
@@ -91,6 +94,11 @@ fn step(expr: &Expr, family: Family) -> Step {
         Expr::Verdict(said) => verdict(said).map_or_else(|| unknown("VERDICT"), Step::Verdict),
         Expr::Nat { kind: NatKind::Destination, address, port, .. } => {
             Step::DestinationNat { address: address.map(place), port: port.map(place) }
+        }
+        Expr::Nat { kind: NatKind::Source, address: Some(address), flags, .. }
+            if flags & NETMAP == 0 =>
+        {
+            Step::SourceNatTo { address: place(*address) }
         }
         Expr::Nat { kind: NatKind::Source, .. } | Expr::Masquerade { .. } => Step::SourceNat,
         Expr::Redirect { port, .. } => Step::Redirect { port: port.map(place) },

@@ -129,7 +129,8 @@ pub(super) fn target(name: &str, revision: u32, info: &[u8], family: Family) -> 
         "DROP" => Some(vec![Step::Verdict(Verdict::Drop)]),
         "RETURN" => Some(vec![Step::Verdict(Verdict::Return)]),
         "NFQUEUE" | "QUEUE" => Some(vec![Step::Verdict(Verdict::Queue)]),
-        "MASQUERADE" | "SNAT" => Some(vec![Step::SourceNat]),
+        "MASQUERADE" => Some(vec![Step::SourceNat]),
+        "SNAT" => source(info, revision, family),
         "DNAT" => destination(info, revision, family),
         "REDIRECT" => redirect(info, family),
         "REJECT" => reject(info, family),
@@ -429,6 +430,20 @@ fn destination(info: Info<'_>, revision: u32, family: Family) -> Option<Vec<Step
     }
     steps.push(Step::DestinationNat { address: to_address, port: to_port });
     Some(steps)
+}
+
+/// The same structures; where they have a range of addresses, none of them is certain.
+fn source(info: Info<'_>, revision: u32, family: Family) -> Option<Vec<Step>> {
+    let ((flags, address, _), last) = match (family, revision) {
+        (Family::Ip, 0) => (old_translation(info)?, 12),
+        _ => (translation(info, family)?, 20),
+    };
+    let is_one = info.bytes(last, address.len()) == Some(address.as_slice());
+    if flags & WITH_ADDRESS == 0 || !is_one {
+        return Some(vec![Step::SourceNat]);
+    }
+    let load = Step::Immediate { to: FIRST, data: address };
+    Some(vec![load, Step::SourceNatTo { address: FIRST }])
 }
 
 fn redirect(info: Info<'_>, family: Family) -> Option<Vec<Step>> {

@@ -149,6 +149,36 @@ fn a_containers_resolv_conf_may_be_anything() {
     node.doctor(&["--no-probe"]).succeeded();
 }
 
+/// Answers each question for a hardware address with 200 that nobody has.
+const LIAR: &str = r#"
+import socket
+link = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+link.bind(("eth0", 0))
+while True:
+    frame = link.recv(2048)
+    if frame[12:14] == b"\x08\x06" and frame[20:22] == b"\x00\x01":
+        for number in range(200):
+            mac = bytes([2, 0, 0, 0, 9, number])
+            answer = frame[14:20] + b"\x00\x02" + mac + frame[38:42] + frame[22:32]
+            link.send(frame[6:12] + mac + b"\x08\x06" + answer)
+"#;
+
+/// Eight lies are told and no more, and their end is not waited for.
+#[test]
+fn a_container_that_lies_and_floods_is_told() {
+    require!("root", "program:python3", "full");
+    let node = Node::new("doctor-liar");
+    let _liar = node.c1.start("python3", &["-c", LIAR]);
+    let claimed = || of_id(&node.doctor(&[]), "address-claimed");
+    wait_until("the lies are told", || !claimed().is_empty());
+    for finding in claimed() {
+        for seen in finding["seen"].as_array().unwrap() {
+            let lies = seen.as_str().unwrap().matches("02:00:00:00:09:").count();
+            assert!((1..=8).contains(&lies), "{finding:#}");
+        }
+    }
+}
+
 /// At which of the moments at which a namespace is entered it goes, in turn.
 const MOMENTS: usize = 8;
 

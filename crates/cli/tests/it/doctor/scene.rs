@@ -41,6 +41,7 @@ fn a_node_is_read_with_what_surrounds_its_containers() {
     said(add).succeeded();
     call_in(&lab, &["add", "netwright", "c2"]).succeeded();
     lab.sh("mkdir -p /etc/netns/c2; echo nameserver 127.0.0.53 >/etc/netns/c2/resolv.conf");
+    lab.sh("rm -f /etc/resolv.conf; echo nameserver 192.0.2.53 >/etc/resolv.conf");
     lab.sh(
         "ip route add blackhole 203.0.113.0/24; ip rule add pref 500 from 10.63.0.0/16 lookup 7",
     );
@@ -118,7 +119,7 @@ fn a_node_is_read_with_what_surrounds_its_containers() {
     let web = container(&scene, "c1");
     assert_eq!((web.name.as_deref(), web.alive), (Some("shop/web-7f9c"), Some(true)));
     // What its process sees; and what `ip netns exec` would show to one.
-    assert!(web.nameservers.is_some());
+    assert_eq!(web.nameservers, Some(vec![address("192.0.2.53")]));
     assert_eq!(container(&scene, "c2").nameservers, Some(vec![address("127.0.0.53")]));
     let attachment = &web.attachments[0];
     assert_eq!((attachment.network.as_str(), attachment.ifname.as_str()), ("netwright", "eth0"));
@@ -163,6 +164,7 @@ fn rules_of_iptables_are_read_as_what_they_do() {
          iptables-nft -t nat -A PREROUTING -p tcp -m tcp --dport 8080 -j DNAT --to-destination 10.88.0.2:80 && \
          iptables-nft -t nat -A PREROUTING -p tcp -m tcp --dport 8081 -j REDIRECT --to-ports 81 && \
          iptables-nft -t nat -A POSTROUTING -s 10.88.0.0/24 ! -d 10.88.0.0/24 -j MASQUERADE && \
+         iptables-nft -t nat -A POSTROUTING -s 10.89.0.0/24 -j SNAT --to-source 192.0.2.9 && \
          ip6tables-nft -A FORWARD -p ipv6-icmp -m icmp6 --icmpv6-type 134 -j DROP && \
          ip6tables-nft -t nat -A PREROUTING -p tcp -m tcp --dport 80 -j DNAT --to-destination [fd00:88::2]:80",
     );
@@ -178,7 +180,7 @@ fn rules_of_iptables_are_read_as_what_they_do() {
             }
         }
     }
-    assert_eq!(rules.len(), 11, "{rules:#?}");
+    assert_eq!(rules.len(), 12, "{rules:#?}");
     let of = |family: scene::filter::Family, chain: &str, at: usize| {
         let mut own =
             rules.iter().filter(|(table, own, _)| table.family == family && *own == chain);
@@ -222,6 +224,9 @@ fn rules_of_iptables_are_read_as_what_they_do() {
     ));
     assert!(matches!(of(v4, "PREROUTING", 1).last(), Some(Step::Redirect { port: Some(_) })));
     assert!(of(v4, "POSTROUTING", 0).contains(&Step::SourceNat));
+    let source = of(v4, "POSTROUTING", 1);
+    has(source, &Step::Immediate { to: 0, data: vec![192, 0, 2, 9] });
+    assert!(matches!(source.last(), Some(Step::SourceNatTo { .. })), "{source:#?}");
     let v6 = of(scene::filter::Family::Ip6, "PREROUTING", 0);
     let address = "fd00:88::2".parse::<std::net::Ipv6Addr>().unwrap().octets().to_vec();
     assert!(

@@ -11,6 +11,7 @@ mod configured;
 mod filtered;
 mod inside;
 mod linked;
+mod lot;
 mod more;
 pub(super) mod node;
 mod pairs;
@@ -334,7 +335,9 @@ fn vm_queues_filters_and_tunnels() {
         "full",
         "netem",
         "clsact",
+        "cls_bpf",
         "cls_matchall",
+        "sch_prio",
         "vxlan",
         "wireguard",
         "program:python3"

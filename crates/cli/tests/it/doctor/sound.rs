@@ -119,3 +119,19 @@ fn beside_networks_that_lead_nowhere() {
     let complaints = node.complaints();
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
+
+/// Some connections go by one router, and others by the other one.
+#[test]
+fn between_two_routers() {
+    require!("root", "full");
+    let node = Node::new("doctor-routers");
+    let (done, said) = node.run(
+        "ip link add up1 type veth peer name eth9 netns outside; \
+         ip addr add 192.0.2.1/24 dev up1; ip link set up1 up; \
+         ip -n outside addr add 192.0.2.2/24 dev eth9; ip -n outside link set eth9 up; \
+         ip route replace default nexthop via 198.51.100.2 dev up0 nexthop via 192.0.2.2 dev up1",
+    );
+    assert!(done, "{said}");
+    let complaints = node.complaints();
+    assert!(complaints.is_empty(), "{complaints:#?}");
+}

@@ -1,6 +1,7 @@
 //! What network policy denies: people decided it, so it is no fault, and whoever looks for the
 //! reason is told.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 
 use scene::{Container, Scene, Transport};
@@ -23,7 +24,24 @@ pub(in crate::rules) const RULE: Rule = Rule {
 
 const FIX: &str = "if that is not meant, change the policy: netwright policy drops names it";
 
+/// Who has which address of all containers: it is looked up for each probe that was not answered.
+#[derive(Debug)]
+pub(in crate::rules) struct Owners<'s>(HashMap<IpAddr, Vec<&'s Container>>);
+
+impl<'s> Owners<'s> {
+    pub(in crate::rules) fn of(scene: &'s Scene) -> Self {
+        let mut by_address: HashMap<IpAddr, Vec<&'s Container>> = HashMap::new();
+        for container in &scene.containers {
+            for net in container.attachments.iter().flat_map(|one| &one.addresses) {
+                by_address.entry(net.addr()).or_default().push(container);
+            }
+        }
+        Owners(by_address)
+    }
+}
+
 fn judge(look: Look<'_>) -> Vec<Finding> {
+    let owners = Owners::of(look.scene);
     let mut found = Vec::new();
     for container in containers(look) {
         for (asked, answer) in look.answers.from(Some(&container.id)) {
@@ -32,7 +50,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
                 Asked::Connect { to } => (to.to_string(), ""),
                 _ => continue,
             };
-            if is_denied(look, container, asked, answer) {
+            if is_denied(look, &owners, container, asked, answer) {
                 let called = container.called();
                 let says = format!("network policy keeps {called} from {whom}{what}");
                 let object = format!("{}: {whom}", container.id);
@@ -51,6 +69,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
 /// question ended at a rule that carries out policy, or such a rule surely stops it.
 pub(in crate::rules) fn is_denied(
     look: Look<'_>,
+    owners: &Owners<'_>,
     container: &Container,
     asked: &Asked,
     answer: &Answer,
@@ -65,9 +84,9 @@ pub(in crate::rules) fn is_denied(
             let ended = hops.iter().rev().find_map(|hop| proved::dropped_at(look, hop));
             let is_policy =
                 ended.is_some_and(|(hop, place, _)| is_policy(&place, hop.back, look.scene));
-            is_policy || is_stopped(look.scene, container, to, with)
+            is_policy || is_stopped(look.scene, owners, container, to, with)
         }
-        Answer::Refused => is_stopped(look.scene, container, to, with),
+        Answer::Refused => is_stopped(look.scene, owners, container, to, with),
         _ => false,
     }
 }
@@ -80,17 +99,20 @@ fn is_policy(place: &Place, back: bool, scene: &Scene) -> bool {
 }
 
 /// Says whether policy surely stops a packet of a container, or the answer.
-fn is_stopped(scene: &Scene, container: &Container, to: IpAddr, with: Carries) -> bool {
+fn is_stopped(
+    scene: &Scene,
+    owners: &Owners<'_>,
+    container: &Container,
+    to: IpAddr,
+    with: Carries,
+) -> bool {
     let ends = |trip: &Trip<'_>| {
         caught(scene, trip).iter().any(|one| is_policy(&one.place, one.back, scene))
     };
     let family = family_of(to);
     Site::every(scene, container, family).any(|from| {
         ends(&Trip::Outside { from: &from, to, with }) || {
-            let others = scene.containers.iter().filter(|other| {
-                let mut own = other.attachments.iter().flat_map(|one| &one.addresses);
-                own.any(|net| net.addr() == to)
-            });
+            let others = owners.0.get(&to).into_iter().flatten().copied();
             let mut sites = others.flat_map(|other| Site::every(scene, other, family));
             sites.any(|other| ends(&Trip::Between { from: &from, to: &other, with }))
         }

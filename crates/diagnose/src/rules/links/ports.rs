@@ -6,6 +6,7 @@ use super::super::containers;
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
 use crate::path::Site;
+use crate::question::{Answer, Asked, Question};
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
@@ -18,6 +19,8 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
             let family = site.family();
             let (what, fix) = if site.host_end.no_broadcasts && family == Family::V4 {
                 ("no broadcasts, so nobody finds its hardware address", "bcast_flood on")
+            } else if site.host_end.no_multicasts && is_not_found(look, &site) {
+                ("no multicasts, so nobody finds its hardware address by IPv6", "mcast_flood on")
             } else if site.host_end.no_unknown && !is_known(host, &site) {
                 ("nothing: the bridge neither learns nor floods there", "learning on flood on")
             } else {
@@ -41,6 +44,15 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
         }
     }
     found
+}
+
+/// Says whether the node asked in vain who has the container's address of IPv6. The bridge sends the
+/// question there all the same if it watches who is in which group.
+fn is_not_found(look: Look<'_>, site: &Site<'_>) -> bool {
+    let asked = Asked::WhoHas { address: site.address, link: site.seen_by.name.clone() };
+    let question = Question { from: None, asked };
+    site.family() == Family::V6
+        && matches!(look.answers.to(&question), Some(Answer::Owners { macs }) if macs.is_empty())
 }
 
 /// Says whether somebody has configured that the container is behind its port.
@@ -69,6 +81,23 @@ mod tests {
 
     fn veth2(scene: &mut Scene) -> &mut Link {
         scene.host.links.iter_mut().find(|link| link.name == "veth2").unwrap()
+    }
+
+    #[test]
+    fn a_port_to_which_no_solicitations_go() {
+        let mut scene = node();
+        veth2(&mut scene).no_multicasts = true;
+        let address = crate::path::samples::ip("fd00:88::2");
+        let told = |macs: &[&str]| {
+            let macs = macs.iter().map(|mac| (*mac).to_owned()).collect();
+            let asked = Asked::WhoHas { address, link: "cni0".to_owned() };
+            let all = vec![(Question { from: None, asked }, Answer::Owners { macs })];
+            let answers = Answers { all };
+            let found = judge(Look { scene: &scene, answers: &answers, only: None, to: None });
+            found.into_iter().map(|finding| finding.fix.join("; ")).collect::<Vec<_>>()
+        };
+        assert_eq!(told(&[]), ["bridge link set dev veth2 mcast_flood on"]);
+        assert_eq!(told(&["02:00:00:00:00:02"]), [""; 0]);
     }
 
     #[test]

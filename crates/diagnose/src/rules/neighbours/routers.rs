@@ -1,24 +1,25 @@
 //! Machines to which routes lead: the node's own router, and those of routes that somebody gave a
 //! container.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use scene::{Container, Link, Route, RouteKind};
 
 use super::super::ways::samples;
-use super::super::{containers, family_of, is_outbound};
+use super::super::{asks_links, containers, family_of, is_outbound, targets};
 use super::{configured, differs, sites};
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
 use crate::question::{Answer, Asked, Question};
-use crate::routes::{Routed, look_up};
+use crate::routes::{Routed, hops_of, look_up};
 
 pub(super) fn asks(look: Look<'_>) -> Vec<Question> {
     let mut all: Vec<Question> = Vec::new();
     for own in own(look) {
-        // One alone is asked for an echo elsewhere.
-        let is_asked = own.is_one_of_several && !is_of_link_alone(own.address);
-        all.extend(is_asked.then(|| own.echo()));
+        // The only one of the default route is asked for an echo elsewhere.
+        let is_asked = own.is_one_of_several || own.route.is_some();
+        all.extend((is_asked && !is_of_link_alone(own.address)).then(|| own.echo()));
         all.push(own.question);
     }
     all.extend(given(look).into_iter().map(|given| given.question));
@@ -39,6 +40,8 @@ struct Own<'l> {
     hits: Vec<String>,
     /// Each gets some of the connections.
     is_one_of_several: bool,
+    /// The route, if it is not the default one: to a server of names, or to what the caller named.
+    route: Option<&'l Route>,
 }
 
 impl Own<'_> {
@@ -50,28 +53,56 @@ impl Own<'_> {
 fn own(look: Look<'_>) -> Vec<Own<'_>> {
     let mut all = Vec::new();
     for family in [Family::V4, Family::V6] {
-        let outbound =
-            containers(look).filter(|container| is_outbound(look.scene, container, family));
-        let hits: Vec<String> = outbound.map(|container| container.id.clone()).collect();
-        let [sample, ..] = samples(family);
-        let Routed::By { link, route, .. } = look_up(&look.scene.host, None, sample, None, Some(0))
-        else {
-            continue;
-        };
-        // On other links nobody is asked.
-        if hits.is_empty() || link.mac.is_none() {
+        let outbound = || containers(look).filter(move |one| is_outbound(look.scene, one, family));
+        let hits: Vec<String> = outbound().map(|container| container.id.clone()).collect();
+        if hits.is_empty() {
             continue;
         }
-        let is_one_of_several = 1 < route.hops.len();
-        // All of them are by this link.
-        for address in route.hops.iter().filter_map(|hop| hop.via) {
-            let asked = Asked::WhoHas { address, link: link.name.clone() };
-            let question = Question { from: None, asked };
-            let hits = hits.clone();
-            all.push(Own { question, address, link, family, hits, is_one_of_several });
+        let [sample, ..] = samples(family);
+        add(look, &mut all, sample, &hits);
+        // Of many containers nobody is asked.
+        if !asks_links(look) {
+            continue;
+        }
+        let mut others: BTreeMap<IpAddr, Vec<String>> = BTreeMap::new();
+        for container in outbound() {
+            let of_family = targets(look, container).into_iter();
+            for to in of_family.filter(|to| family_of(*to) == family) {
+                others.entry(to).or_default().push(container.id.clone());
+            }
+        }
+        for (to, hits) in others {
+            add(look, &mut all, to, &hits);
         }
     }
     all
+}
+
+/// Adds the routers to which the node sends what is for an address, each once.
+fn add<'l>(look: Look<'l>, all: &mut Vec<Own<'l>>, to: IpAddr, hits: &[String]) {
+    let host = &look.scene.host;
+    let Routed::By { route, .. } = look_up(host, None, to, None, Some(0)) else { return };
+    let is_one_of_several = 1 < route.hops.len();
+    for (hop, link) in hops_of(host, route) {
+        // On links without hardware addresses nobody is asked, and the kernel leaves out one of
+        // several that is down.
+        let carries = link.up && link.carrier;
+        let is_asked = link.mac.is_some() && (carries || !is_one_of_several);
+        let Some(address) = hop.via.filter(|_| is_asked) else { continue };
+        if all.iter().any(|own| own.address == address && own.link.index == link.index) {
+            continue;
+        }
+        let asked = Asked::WhoHas { address, link: link.name.clone() };
+        all.push(Own {
+            question: Question { from: None, asked },
+            address,
+            link,
+            family: family_of(to),
+            hits: hits.to_vec(),
+            is_one_of_several,
+            route: Some(route).filter(|route| 0 < route.to.prefix_len()),
+        });
+    }
 }
 
 fn of_node(look: Look<'_>, own: Own<'_>) -> Option<Finding> {
@@ -109,19 +140,37 @@ fn of_node(look: Look<'_>, own: Own<'_>) -> Option<Finding> {
         _ => return None,
     };
     let family = Some(own.family);
-    let kinds = [WayKind::Outside, WayKind::Names, WayKind::Published, WayKind::Nodes];
-    let finding = kinds.into_iter().fold(finding, |finding, kind| finding.breaks(kind, family));
+    let kinds: &[WayKind] = match own.route {
+        None => &[WayKind::Outside, WayKind::Names, WayKind::Published, WayKind::Nodes],
+        Some(_) => &[WayKind::Outside, WayKind::Names],
+    };
+    let finding = kinds.iter().fold(finding, |finding, kind| finding.breaks(*kind, family));
     Some(Finding { hits: own.hits, ..finding })
 }
 
 fn silent(own: &Own<'_>) -> Finding {
     let (address, link) = (own.address, &own.link.name);
     let which = if own.is_one_of_several { "one of the routers" } else { "the router" };
+    let (which, place, fix) = match own.route {
+        None => (
+            which.to_owned(),
+            format!("link {link}"),
+            format!("look at {address}, and at what is between it and {link}"),
+        ),
+        Some(route) => {
+            let (to, version) = (route.to, if address.is_ipv4() { "ip" } else { "ip -6" });
+            (
+                format!("{which} for {to}"),
+                format!("route {to} via {address} dev {link}"),
+                format!("{version} route del {to} via {address}"),
+            )
+        }
+    };
     let says = format!("nobody answers for {address}, {which} of this node on {link}");
     Finding::error("hop-silent", address.to_string(), says)
-        .at(format!("link {link}"))
+        .at(place)
         .seen("neither a request for its hardware address was answered, nor an echo request")
-        .fix(format!("look at {address}, and at what is between it and {link}"))
+        .fix(fix)
 }
 
 /// Somebody configured another hardware address for the router than it has.
@@ -292,6 +341,54 @@ mod tests {
         assert_eq!(found.len(), 1);
         let says = "nobody answers for 192.0.2.9, one of the routers of this node on up0";
         assert_eq!((found[0].id, found[0].says.as_str()), ("hop-silent", says));
+    }
+
+    /// Each of them may be on a link of its own.
+    #[test]
+    fn each_of_several_links_is_asked() {
+        let mut scene = with_router();
+        let tunnel = scene.host.links.iter_mut().find(|link| link.name == "tun0").unwrap();
+        tunnel.mac = Some("02:00:00:00:00:30".to_owned());
+        let second = scene::NextHop { via: Some(ip("10.8.0.99")), link: Some(9) };
+        scene.host.routes[0].hops.push(second);
+        let answers = Answers::default();
+        let gone = who(None, "10.8.0.99", "tun0");
+        let asked = |scene: &Scene| {
+            let asked = asks(Look { scene, answers: &answers, only: None, to: None });
+            (asked.contains(&who(None, "192.0.2.1", "up0")), asked.contains(&gone))
+        };
+        assert_eq!(asked(&scene), (true, true));
+        let echo = Question { from: None, asked: Asked::Echo { to: ip("10.8.0.99") } };
+        let all = vec![(gone.clone(), owners(&[])), (echo, Answer::Silent { hops: Vec::new() })];
+        let fix = "look at 10.8.0.99, and at what is between it and tun0".to_owned();
+        assert_eq!(told(&scene, all), [("hop-silent", fix)]);
+        // The kernel sends nothing by a link that is down.
+        scene.host.links.iter_mut().find(|link| link.name == "tun0").unwrap().up = false;
+        assert_eq!(asked(&scene), (true, false));
+    }
+
+    /// A route that somebody mistyped, to where the server of names is.
+    #[test]
+    fn the_router_of_another_route_is_asked() {
+        let mut scene = with_router();
+        scene.host.routes.push(route("198.51.100.0/24", 2, Some("192.0.2.9")));
+        let answers = Answers::default();
+        let gone = who(None, "192.0.2.9", "up0");
+        let asked = |scene: &Scene| {
+            asks(Look { scene, answers: &answers, only: None, to: None }).contains(&gone)
+        };
+        assert!(!asked(&scene));
+        scene.containers[0].nameservers = Some(vec![ip("198.51.100.53")]);
+        assert!(asked(&scene));
+        let echo = Question { from: None, asked: Asked::Echo { to: ip("192.0.2.9") } };
+        let all = vec![(gone.clone(), owners(&[])), (echo, Answer::Silent { hops: Vec::new() })];
+        let answers = Answers { all };
+        let found = judge(Look { scene: &scene, answers: &answers, only: None, to: None });
+        let says =
+            "nobody answers for 192.0.2.9, the router for 198.51.100.0/24 of this node on up0";
+        assert_eq!((found.len(), found[0].says.as_str()), (1, says));
+        assert_eq!(found[0].fix, ["ip route del 198.51.100.0/24 via 192.0.2.9"]);
+        assert_eq!(found[0].hits, ["c2"]);
     }
 
     /// A node with many containers does not ask on its links; the kernel has.

@@ -1,11 +1,18 @@
 //! Tables of the kernel that are full, or nearly: of tracked connections in each namespace, and of
 //! neighbours in all of them together.
 
+use std::collections::BTreeSet;
+
 use scene::{Container, Namespace};
 
 use super::super::{containers, family_of};
 use crate::Look;
-use crate::finding::{Family, Finding, WayKind};
+use crate::finding::{Family, Finding, Severity, WayKind};
+use crate::question::{Answer, Asked, Question};
+
+/// What the kernel calls the end of a packet for which it could make no neighbour entry (linux
+/// include/net/dropreason-core.h `SKB_DROP_REASON_NEIGH_CREATEFAIL`).
+const NO_ENTRY: &str = "NEIGH_CREATEFAIL";
 
 /// How full a table may be, in percent.
 const PERCENT: u64 = 90;
@@ -63,7 +70,7 @@ fn conntrack(namespace: &Namespace, container: Option<&Container>) -> Option<Fin
 /// in it are not resolved (linux net/core/neighbour.c `neigh_alloc`). Since Linux 5.0 entries that
 /// somebody configured are in it and do not count. Not all of them are known here: those of
 /// namespaces that belong to no container, and those that a routing program learnt. So this is a
-/// warning.
+/// warning, unless a probe ended for want of an entry.
 fn neighbours(look: Look<'_>, family: Family) -> Option<Finding> {
     let host = &look.scene.host;
     let version = match family {
@@ -79,7 +86,8 @@ fn neighbours(look: Look<'_>, family: Family) -> Option<Finding> {
     let known = insides.chain([host]).flat_map(|namespace| &namespace.neighbours);
     let configured = known.filter(|one| one.permanent && family_of(one.address) == family).count();
     let entries = entries.saturating_sub(u64::try_from(configured).unwrap_or(u64::MAX));
-    let says = match Fill::of(entries, most)? {
+    let fill = Fill::of(entries, most)?;
+    let says = match fill {
         Fill::All => format!(
             "the table of {family} neighbours seems to be full: hardware addresses of others are then no longer found"
         ),
@@ -88,13 +96,39 @@ fn neighbours(look: Look<'_>, family: Family) -> Option<Finding> {
     let object = format!("net.{version}.neigh.default.gc_thresh3");
     let key = format!("net.{version}.neigh.default");
     let (second, third) = (most.saturating_mul(2), most.saturating_mul(4));
-    Some(
-        Finding::warning("neighbour-table-full", object, says)
-            .seen(format!(
-                "{entries} entries in all namespaces, not counting those that are known to be configured; {most} are allowed"
-            ))
-            .fix(format!("sysctl -w {key}.gc_thresh3={third} {key}.gc_thresh2={second}")),
-    )
+    let finding = Finding::warning("neighbour-table-full", object, says)
+        .seen(format!(
+            "{entries} entries in all namespaces, not counting those that are known to be configured; {most} are allowed"
+        ))
+        .fix(format!("sysctl -w {key}.gc_thresh3={third} {key}.gc_thresh2={second}"));
+    let hits = if fill == Fill::All { without_entry(look, family) } else { Vec::new() };
+    if hits.is_empty() {
+        return Some(finding);
+    }
+    let finding = Finding { severity: Severity::Error, hits, ..finding }
+        .seen("the kernel dropped a probe for want of an entry");
+    let kinds = [WayKind::Gateway, WayKind::Outside, WayKind::Names, WayKind::FromNode];
+    Some(kinds.into_iter().fold(finding, |finding, kind| finding.breaks(kind, Some(family))))
+}
+
+/// Returns the containers of which a probe ended because no neighbour entry could be made.
+fn without_entry(look: Look<'_>, family: Family) -> Vec<String> {
+    let ended = |(question, answer): &(Question, Answer)| {
+        let (Answer::Silent { hops } | Answer::Unreachable { hops, .. }) = answer else {
+            return None;
+        };
+        let to = match &question.asked {
+            Asked::Echo { to } => *to,
+            Asked::Connect { to } => to.ip(),
+            Asked::Name { server } => *server,
+            _ => return None,
+        };
+        let mut ends = hops.iter().filter_map(|hop| hop.dropped.as_ref());
+        let is_it = family_of(to) == family && ends.any(|(_, reason)| reason == NO_ENTRY);
+        question.from.clone().filter(|_| is_it)
+    };
+    let all: BTreeSet<String> = look.answers.all.iter().filter_map(ended).collect();
+    all.into_iter().collect()
 }
 
 /// How full a table is, if that is worth a word.
@@ -169,5 +203,30 @@ mod tests {
         let inside = Namespace { neighbours, ..Namespace::default() };
         scene.containers = vec![Container { inside: Some(inside), ..Container::default() }];
         assert_eq!(told(&scene), [""; 0]);
+    }
+
+    #[test]
+    fn a_probe_shows_that_the_table_of_neighbours_is_full() {
+        use crate::question::Hop;
+        let mut scene = Scene::default();
+        for (name, value) in [("entries", "1024"), ("default.gc_thresh3", "1024")] {
+            scene.host.sysctls.insert(format!("net.ipv4.neigh.{name}"), value.to_owned());
+        }
+        let told = |reason: &str| {
+            let hop = Hop {
+                container: None,
+                link: Some("cni0".to_owned()),
+                dropped: Some(("ip_finish_output2".to_owned(), reason.to_owned())),
+                rule: None,
+                back: false,
+            };
+            let asked = Asked::Echo { to: "198.51.100.1".parse().unwrap() };
+            let question = Question { from: Some("c1".to_owned()), asked };
+            let answers = Answers { all: vec![(question, Answer::Silent { hops: vec![hop] })] };
+            let found = judge(Look { scene: &scene, answers: &answers, only: None, to: None });
+            found.into_iter().map(|one| (one.severity, one.hits.join(" "))).collect::<Vec<_>>()
+        };
+        assert_eq!(told("NEIGH_FAILED"), [(Severity::Warning, String::new())]);
+        assert_eq!(told(NO_ENTRY), [(Severity::Error, "c1".to_owned())]);
     }
 }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use scene::filter::Hook;
 use scene::{Container, Part, Port, Transport};
 
-use super::super::filters::denied::is_denied;
+use super::super::filters::denied::{Owners, is_denied};
 use super::super::inside::speaks;
 use super::super::{asks_links, containers, is_outbound};
 use super::samples;
@@ -139,6 +139,7 @@ fn ends(look: Look<'_>, site: &Site<'_>, port: &Port) -> Vec<(SocketAddr, WayKin
 }
 
 pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
+    let owners = Owners::of(look.scene);
     let mut found = Vec::new();
     for container in containers(look) {
         for family in FAMILIES {
@@ -153,7 +154,7 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
                 }
             }
             if is_outbound(look.scene, container, family) {
-                found.extend(beyond(look, container, family));
+                found.extend(beyond(look, &owners, container, family));
             }
         }
     }
@@ -238,13 +239,18 @@ fn takes_echo(look: Look<'_>, site: &Site<'_>, gateway: IpAddr) -> bool {
 
 /// The node reaches somebody whom the container does not reach; or neither does, and the caller
 /// asked for it.
-fn beyond(look: Look<'_>, container: &Container, family: Family) -> Vec<Finding> {
+fn beyond(
+    look: Look<'_>,
+    owners: &Owners<'_>,
+    container: &Container,
+    family: Family,
+) -> Vec<Finding> {
     let mut found = Vec::new();
     for asked in outside(look, container, family) {
         let of = |from: Option<String>| look.answers.to(&Question { from, asked: asked.clone() });
         let own = of(Some(container.id.clone()));
         let node = of(None);
-        if own.is_some_and(|own| is_denied(look, container, &asked, own)) {
+        if own.is_some_and(|own| is_denied(look, owners, container, &asked, own)) {
             continue;
         }
         let node_reaches = matches!(node, Some(Answer::Reached { .. } | Answer::Refused));

@@ -156,6 +156,46 @@ fn a_hole_in_the_container() {
 }
 
 #[test]
+fn a_route_of_a_container_to_its_loopback() {
+    let mut scene = node();
+    scene.containers[0].nameservers = Some(vec![address("198.51.100.53")]);
+    let inside = scene.containers[0].inside.as_mut().unwrap();
+    inside.routes.push(route("198.51.100.0/24", 1, None));
+    let all = found(&scene);
+    assert_eq!((all.len(), all[0].object.as_str()), (1, "c2: route 198.51.100.0/24 dev lo"));
+    let fix = "nsenter --net=/run/netns/c2 ip route del 198.51.100.0/24 dev lo";
+    assert_eq!(all[0].fix, [fix]);
+}
+
+/// Without a probe that is lost it may be meant so.
+#[test]
+fn a_container_misses_what_the_node_has_lost() {
+    let lost = |server: &str| {
+        let asked = Asked::Name { server: address(server) };
+        let question = Question { from: Some("c2".to_owned()), asked };
+        vec![(question, Answer::Silent { hops: Vec::new() })]
+    };
+    let told = |scene: &Scene, server: &str| -> Vec<String> {
+        let all = found_with(scene, lost(server)).into_iter();
+        all.map(|one| format!("{} {}", one.id, one.object)).collect()
+    };
+    let mut scene = node();
+    scene.host.routes.retain(|route| route.to.addr().is_ipv4() || route.to.prefix_len() == 64);
+    scene.host.links[1].addresses.retain(|own| own.address.addr().is_ipv4());
+    assert_eq!(found(&scene), []);
+    assert_eq!(told(&scene, "198.51.100.53"), [""; 0]);
+    assert_eq!(told(&scene, "2001:db8:9::53"), ["no-default-route IPv6"]);
+    let mut half = scene.clone();
+    let address = "fe80::2/64".parse().unwrap();
+    let of_link = scene::Address { address, duplicate: false, tentative: false };
+    half.host.links[1].addresses.push(of_link);
+    assert_eq!(told(&half, "2001:db8:9::53"), [""; 0]);
+    let switch = "net.ipv6.conf.up0.disable_ipv6";
+    scene.host.sysctls.insert(switch.to_owned(), "1".to_owned());
+    assert_eq!(told(&scene, "2001:db8:9::53"), [format!("no-default-route IPv6: {switch}")]);
+}
+
+#[test]
 fn probes_that_are_lost_are_symptoms() {
     let scene = node();
     let question =

@@ -62,6 +62,9 @@ pub(super) fn to_link(link: KernelLink, addresses: Vec<Address>) -> Link {
         no_broadcasts: link
             .port
             .is_some_and(|port| !port.broadcast_flood && !port.neighbour_suppress),
+        no_multicasts: link
+            .port
+            .is_some_and(|port| !port.multicast_flood && !port.neighbour_suppress),
         no_unknown: link.port.is_some_and(|port| !port.learning && !port.unicast_flood),
         no_arp: link.no_arp(),
         stp: link.bridge.is_some_and(|bridge| bridge.stp),

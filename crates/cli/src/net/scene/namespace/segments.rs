@@ -86,7 +86,7 @@ impl Read {
             }
             if let Some(link) = link_of(&mut self.namespace.links, index) {
                 link.losses.extend(losses);
-                link.rate = link.rate.or_else(|| rate(&discipline));
+                link.rate = tighter(link.rate, rate(&discipline));
                 link.delay_ms = link.delay_ms.max(delay_ms(&discipline));
             }
         }
@@ -149,15 +149,18 @@ fn of_discipline(found: &QdiscInfo) -> Option<Loss> {
     })
 }
 
-/// Returns the limit of all that a link sends. A bucket within another discipline may get only some
-/// of the packets.
+/// Returns the limit of what a link sends.
 fn rate(found: &QdiscInfo) -> Option<Rate> {
+    let of_some = found.qdisc.parent != TcHandle::ROOT;
     match &found.qdisc.kind {
-        QdiscKind::Tbf(tbf) if found.qdisc.parent == TcHandle::ROOT => {
-            Some(Rate { bytes_per_s: tbf.rate, burst: tbf.burst })
-        }
+        QdiscKind::Tbf(tbf) => Some(Rate { bytes_per_s: tbf.rate, burst: tbf.burst, of_some }),
         _ => None,
     }
+}
+
+/// Of several limits of a link that of all packets counts, or else the lowest.
+fn tighter(known: Option<Rate>, other: Option<Rate>) -> Option<Rate> {
+    known.into_iter().chain(other).min_by_key(|rate| (rate.of_some, rate.bytes_per_s))
 }
 
 /// Returns how long all that a link sends is held.
@@ -198,6 +201,15 @@ mod tests {
         assert_eq!(some_of(&names(2)), "d0, d1");
         assert_eq!(some_of(&names(NAMED)), "d0, d1, d2, d3, d4, d5, d6, d7");
         assert_eq!(some_of(&names(10)), "d0, d1, d2, d3, d4, d5, d6, d7 and 2 more");
+    }
+
+    #[test]
+    fn of_several_limits_one_counts() {
+        let rate = |bytes_per_s, of_some| Some(Rate { bytes_per_s, burst: 3000, of_some });
+        assert_eq!(tighter(None, rate(900, true)), rate(900, true));
+        assert_eq!(tighter(rate(900, true), rate(10, true)), rate(10, true));
+        assert_eq!(tighter(rate(10, true), rate(900, false)), rate(900, false));
+        assert_eq!(tighter(rate(900, false), None), rate(900, false));
     }
 
     #[test]

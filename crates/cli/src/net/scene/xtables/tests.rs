@@ -127,6 +127,17 @@ fn targets() {
     ];
     assert_eq!(on("DNAT", 2, &new), expected);
     assert_eq!(on("DNAT", 0, &old), expected);
+    // --to-source 10.88.0.2: both ends of the range are there.
+    new[20..24].copy_from_slice(&address);
+    old[12..16].copy_from_slice(&address);
+    let source = [
+        Step::Immediate { to: FIRST, data: address.to_vec() },
+        Step::SourceNatTo { address: FIRST },
+    ];
+    assert_eq!(on("SNAT", 2, &new), source);
+    assert_eq!(on("SNAT", 0, &old), source);
+    old[15] = 9;
+    assert_eq!(on("SNAT", 0, &old), [Step::SourceNat]);
     // A structure that is cut off says nothing.
     assert_eq!(on("DNAT", 2, &new[..20]), [unknown("DNAT")]);
 }

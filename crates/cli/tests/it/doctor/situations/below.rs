@@ -51,6 +51,31 @@ pub(super) const BELOW: &[Situation] = &[
         mends: Act::Sh("tc qdisc del dev {p1} clsact 2>/dev/null || true"),
     },
     Situation {
+        number: 54,
+        is: "a program of BPF of traffic control drops what a container sends",
+        // It has one instruction, which returns TC_ACT_SHOT.
+        breaks: Act::Sh(
+            "tc qdisc add dev {p1} clsact; \
+             tc filter add dev {p1} ingress pref 10 protocol ip bpf da bytecode '1,6 0 0 2,'",
+        ),
+        fails: Fails::Ways(ALL),
+        finds: Finds::First("program-drops", "{p1} ingress"),
+        fix: Fix::Hint("whose program it is, the agent's own tool says"),
+        mends: Act::Sh("tc qdisc del dev {p1} clsact"),
+    },
+    Situation {
+        number: 55,
+        is: "a bucket within another queue holds a packet for more than a second",
+        breaks: Act::Sh(
+            "tc qdisc add dev {p1} root handle 1: prio; \
+             tc qdisc add dev {p1} parent 1:3 tbf rate 8kbit burst 3000 latency 100ms",
+        ),
+        fails: Fails::Latent("only some packets get there"),
+        finds: Finds::First("rate-too-low", "{p1}"),
+        fix: Fix::Hint("the limit may be meant, and only too low"),
+        mends: Act::Sh("tc qdisc del dev {p1} root"),
+    },
+    Situation {
         number: 51,
         is: "a route leads into WireGuard, whose peer is allowed no addresses",
         breaks: Act::Do(wireguard),

@@ -155,4 +155,124 @@ pub(super) const MORE: &[Situation] = &[
         fix: Fix::Mends,
         mends: Act::Sh("ip netns exec c1 sysctl -qw net.ipv4.ip_default_ttl=64"),
     },
+    Situation {
+        number: 16,
+        is: "a rule of nft translates to an address that the node does not have",
+        breaks: Act::Sh(
+            "nft 'add table ip other; \
+             add chain ip other post { type nat hook postrouting priority 90; }; \
+             add rule ip other post ip saddr 10.88.0.0/24 snat to 198.51.100.77'",
+        ),
+        fails: Fails::Ways(&[Way::Out4, Way::Names]),
+        finds: Finds::First("source-wrong", "ip other/post rule 1"),
+        fix: Fix::Mends,
+        mends: Act::Sh("nft delete table ip other"),
+    },
+    Situation {
+        number: 17,
+        is: "the same by a rule of iptables",
+        breaks: Act::Sh(
+            "iptables-nft -t nat -I POSTROUTING -s 10.88.0.0/24 -j SNAT --to-source 198.51.100.77",
+        ),
+        fails: Fails::Ways(&[Way::Out4, Way::Names]),
+        finds: Finds::First("source-wrong", "ip nat/POSTROUTING rule 1"),
+        fix: Fix::Mends,
+        mends: Act::Sh("nft delete table ip nat"),
+    },
+    Situation {
+        number: 18,
+        is: "resolv.conf of a container names no server",
+        breaks: Act::Sh("echo search example.com >/etc/netns/c1/resolv.conf"),
+        fails: Fails::Command("grep -q ^nameserver /etc/netns/c1/resolv.conf"),
+        finds: Finds::First("nameserver-missing", "c1"),
+        fix: Fix::Hint("the runtime writes that file"),
+        mends: Act::Sh("cp /etc/netns/c2/resolv.conf /etc/netns/c1/resolv.conf"),
+    },
+    Situation {
+        number: 19,
+        is: "one of two routers, each on a link of its own, is not there",
+        breaks: Act::Sh(
+            "ip link add up1 type veth peer name eth9 netns outside; \
+             ip addr add 192.0.2.1/24 dev up1; ip link set up1 up; \
+             ip -n outside addr add 192.0.2.2/24 dev eth9; ip -n outside link set eth9 up; \
+             ip route replace default nexthop via 198.51.100.2 dev up0 nexthop via 192.0.2.99 dev up1",
+        ),
+        fails: Fails::Latent("some connections go by the other one"),
+        finds: Finds::First("hop-silent", "192.0.2.99"),
+        fix: Fix::Hint("somebody has to look at the router"),
+        mends: Act::Sh("ip route replace default via 198.51.100.2; ip link del up1"),
+    },
+    Situation {
+        number: 20,
+        is: "a port of the bridge gets no multicasts",
+        breaks: Act::Sh("bridge link set dev {p1} mcast_flood off"),
+        fails: Fails::Latent("whoever knows the hardware address reaches the container"),
+        finds: Finds::First("port-silenced", "{p1}"),
+        fix: Fix::Mends,
+        mends: Act::Sh("bridge link set dev {p1} mcast_flood on"),
+    },
+    Situation {
+        number: 21,
+        is: "the node's route to the server of names leads to a machine that nobody is",
+        breaks: Act::Sh("ip route add 203.0.113.0/24 via 198.51.100.99"),
+        fails: Fails::Ways(&[Way::Out4, Way::Names]),
+        finds: Finds::First("hop-silent", "198.51.100.99"),
+        fix: Fix::Mends,
+        mends: Act::Sh("ip route del 203.0.113.0/24 2>/dev/null || true"),
+    },
+    Situation {
+        number: 22,
+        is: "IPv6 is switched off on the uplink",
+        breaks: Act::Sh("sysctl -qw net.ipv6.conf.up0.disable_ipv6=1"),
+        fails: Fails::Ways(&[Way::Out6]),
+        finds: Finds::First("no-default-route", "net.ipv6.conf.up0.disable_ipv6"),
+        fix: Fix::Hint("the kernel does not restore addresses and routes"),
+        mends: Act::Sh(
+            "sysctl -qw net.ipv6.conf.up0.disable_ipv6=0; ip addr add fe80::1/64 dev up0 nodad; \
+             ip addr add 2001:db8:ffff::1/64 dev up0 nodad; \
+             ip -6 route replace default via 2001:db8:ffff::2",
+        ),
+    },
+    Situation {
+        number: 23,
+        is: "the node has lost its IPv4 address, and has a way out by IPv6",
+        breaks: Act::Sh("ip -4 addr flush dev up0"),
+        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: Finds::First("no-default-route", "IPv4"),
+        fix: Fix::Hint("what the address was is not known"),
+        mends: Act::Sh(
+            "ip addr add 198.51.100.1/24 dev up0; ip route replace default via 198.51.100.2",
+        ),
+    },
+    Situation {
+        number: 24,
+        is: "a route of the container leads to its own loopback",
+        breaks: Act::Sh("ip -n c1 route add 203.0.113.0/24 dev lo"),
+        fails: Fails::Ways(&[Way::Out4, Way::Names]),
+        finds: Finds::First("route-refuses", "c1: route 203.0.113.0/24 dev lo"),
+        fix: Fix::Mends,
+        mends: Act::Sh("ip -n c1 route del 203.0.113.0/24 2>/dev/null || true"),
+    },
+    Situation {
+        number: 25,
+        is: "a rule of the node drops what is larger than 1300 bytes",
+        breaks: Act::Sh(
+            "nft 'add table ip other; \
+             add chain ip other forward { type filter hook forward priority 0; }; \
+             add rule ip other forward meta length > 1300 drop'",
+        ),
+        fails: Fails::Ways(&[Way::Large]),
+        finds: Finds::First("forward-dropped", "ip other/forward rule 1"),
+        fix: Fix::Mends,
+        mends: Act::Sh("nft delete table ip other"),
+    },
+    Situation {
+        number: 26,
+        is: "loopback of the node is down",
+        breaks: Act::Sh("ip link set lo down"),
+        fails: Fails::Ways(&[Way::PublishedHere]),
+        finds: Finds::First("loopback-down", "this node"),
+        fix: Fix::Mends,
+        mends: Act::Sh("ip link set lo up"),
+    },
 ];

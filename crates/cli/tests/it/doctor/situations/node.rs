@@ -79,6 +79,22 @@ impl Way {
         Way::Names,
         Way::Large,
     ];
+
+    /// What somebody says to whom it does not work.
+    pub(in crate::doctor) fn words(self) -> &'static str {
+        match self {
+            Way::Out4 => "c1 does not reach the server 203.0.113.2, port 80",
+            Way::Out6 => "c1 does not reach the server 2001:db8:5::2, port 80",
+            Way::Between => "c1 does not reach c2",
+            Way::Published => "the server does not reach c1 by port 8080 of this node",
+            Way::PublishedHere => "this node does not reach c1 by its own port 8080",
+            Way::FromNode => "this node does not reach c1 at its own address",
+            Way::Inside => "c1 does not reach itself by 127.0.0.1",
+            Way::Names => "c1 finds no names",
+            Way::Large => "packets of 1400 bytes from c1 do not come to the server",
+            Way::Program => "the server does not reach the program of this node at port 8080",
+        }
+    }
 }
 
 /// The node, as a situation finds it.

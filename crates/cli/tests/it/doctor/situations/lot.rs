@@ -1,0 +1,64 @@
+//! Situations drawn by lot, as somebody meets them who knows neither the node nor the code: what does
+//! not work, and what the commands of README's section "When it does not work" say. What was done to
+//! the node is printed behind all of them, so that causes can be written down before.
+
+use testkit::{Chance, require};
+
+use super::more::MORE;
+use super::node::Node;
+use super::{Fails, Finds, Situation, act, all, fails};
+use crate::support::call_in;
+
+/// How many are drawn.
+const DRAWN: usize = 10;
+
+/// It leaves tables that cannot be removed.
+const LEGACY: u8 = 3;
+
+/// `NETWRIGHT_SEED` chooses the lot; a run prints which one it had.
+#[test]
+fn ten_that_are_drawn_are_told_in_words() {
+    require!("root", "full", "program:tc", "program:nft", "program:iptables-nft");
+    let is_drawn =
+        |one: &&Situation| !matches!(one.finds, Finds::Refusal(_)) && one.number != LEGACY;
+    let mut urn: Vec<&Situation> = all().filter(is_drawn).chain(MORE).collect();
+    let mut chance = Chance::new(250);
+    let mut node = Node::new("doctor-lot");
+    let (mut causes, mut wrong) = (Vec::new(), Vec::new());
+    for number in 1..=DRAWN {
+        let situation = urn.swap_remove(chance.below(urn.len()));
+        let mut mistakes = Vec::new();
+        act(&situation.breaks, &mut node, &mut mistakes, "breaking");
+        fails(&situation.fails, &node, &mut mistakes);
+        println!("---- {number} of {DRAWN}: {}", heard(&situation.fails));
+        let [told, of_c1] =
+            [&["doctor"][..], &["doctor", "c1"]].map(|call| call_in(&node.lab, call));
+        println!("# netwright doctor\n{}# netwright doctor c1\n{}", told.both(), of_c1.both());
+        let first = told.stdout.split_whitespace().nth(1);
+        if first != Some(situation.finds.id()) {
+            mistakes.push(format!("not {:?} first: {}", situation.finds, told.stdout));
+        }
+        causes.push(format!("{number}: {}", situation.is));
+        act(&situation.mends, &mut node, &mut mistakes, "mending");
+        if !mistakes.is_empty() {
+            wrong.push((situation.is, mistakes));
+        }
+        if !node.complaints().is_empty() {
+            node = Node::new("doctor-lot");
+        }
+    }
+    println!("---- what it was\n{}", causes.join("\n"));
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// What somebody says who asks for help.
+fn heard(fails: &Fails) -> String {
+    match fails {
+        Fails::Ways(ways) => {
+            let words: Vec<&str> = ways.iter().map(|way| way.words()).collect();
+            words.join("; ")
+        }
+        Fails::Command(command) => format!("this fails: {command}"),
+        Fails::Latent(why) => format!("something is wrong now and then: {why}"),
+    }
+}

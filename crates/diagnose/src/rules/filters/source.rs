@@ -1,0 +1,149 @@
+//! A rule that gives packets of containers a source address that the node does not have: whoever
+//! answers, answers to somebody else.
+//!
+//! Where a router leads that address to the node, all is well, so only a probe shows it: the
+//! container's was not answered, and the node's own to the same end was.
+
+use std::net::IpAddr;
+
+use scene::Transport;
+use scene::filter::Hook;
+
+use super::super::family_of;
+use super::fix;
+use crate::Look;
+use crate::filter::{Carries, End, Layer, Packet, Place, Port, Walked, walk};
+use crate::finding::{Finding, WayKind};
+use crate::path::{Site, carries};
+use crate::question::{Answer, Asked, Question};
+use crate::routes::{Routed, look_up};
+use crate::whose;
+
+pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
+    let all = look.answers.all.iter();
+    all.filter_map(|(question, answer)| of_probe(look, question, answer)).collect()
+}
+
+fn of_probe(look: Look<'_>, question: &Question, answer: &Answer) -> Option<Finding> {
+    if !matches!(answer, Answer::Silent { .. } | Answer::Unreachable { .. }) {
+        return None;
+    }
+    let container = look.scene.container(question.from.as_deref()?)?;
+    let (to, with) = match &question.asked {
+        Asked::Echo { to } => (*to, Carries::Icmp { kind: if to.is_ipv4() { 8 } else { 128 } }),
+        Asked::Connect { to } => (to.ip(), carries(Transport::Tcp, Port::Is(to.port()))),
+        _ => return None,
+    };
+    let own = Question { from: None, asked: question.asked.clone() };
+    if !matches!(look.answers.to(&own), Some(Answer::Reached { .. } | Answer::Refused)) {
+        return None;
+    }
+    let family = family_of(to);
+    let mut sites = Site::all(look.scene, container, family);
+    let (place, source) = sites.find_map(|site| given(look, &site, to, with))?;
+    let called = container.called();
+    let says = format!(
+        "{} gives packets of {called} the source address {source}, which this node does not have",
+        place.name()
+    );
+    let finding = Finding::error("source-wrong", place.name(), says)
+        .at(place.to_string())
+        .seen(format!("{to} answers this node, and did not answer {called}"))
+        .hits(container.id.clone())
+        .breaks(WayKind::Outside, Some(family))
+        .breaks(WayKind::Names, Some(family));
+    let finding = Finding { whose: whose::of_place(&place, look.scene), ..finding };
+    Some(fix::remove(&place, None).into_iter().fold(finding, Finding::fix))
+}
+
+/// Returns the rule that surely gives a packet to an address beyond the node a source that the node
+/// does not have, and that source.
+fn given(look: Look<'_>, site: &Site<'_>, to: IpAddr, with: Carries) -> Option<(Place, IpAddr)> {
+    let [_, _, left] = through(look, site, to, with)?;
+    left.source_to.filter(|(_, source)| look.scene.host.owner_of(*source).is_none())
+}
+
+/// Takes a container's packet to an address beyond the node through the node's hooks. One that goes
+/// elsewhere is not followed.
+pub(super) fn through(
+    look: Look<'_>,
+    site: &Site<'_>,
+    to: IpAddr,
+    with: Carries,
+) -> Option<[Walked; 3]> {
+    let host = &look.scene.host;
+    let iif = Some(site.seen_by.name.as_str());
+    let first = Packet { macs: site.macs_out(), ..Packet::first(site.address, to, with) };
+    let entered = walk(host, Layer::Ip, Hook::Prerouting, &first.between(iif, None));
+    let goes_on = matches!(entered.end, End::Passes | End::Unknown(_));
+    if !goes_on || entered.destination.is_some() {
+        return None;
+    }
+    let packet = &entered.packet;
+    let routed = look_up(host, Some(packet.source), packet.destination, iif, packet.mark);
+    let Routed::By { link, .. } = routed else { return None };
+    let oif = Some(link.name.as_str());
+    let sent = walk(host, Layer::Ip, Hook::Forward, &packet.between(iif, oif));
+    let left = walk(host, Layer::Ip, Hook::Postrouting, &sent.packet.between(iif, oif));
+    Some([entered, sent, left])
+}
+
+#[cfg(test)]
+mod tests {
+    use scene::Scene;
+    use scene::filter::{Family as Kin, Step, Table};
+
+    use super::*;
+    use crate::filter::samples::{nat, rule, source, table};
+    use crate::path::samples::{ip, node, with};
+    use crate::question::Answers;
+
+    /// A table that gives a container's packets another source.
+    fn other(to: &str, priority: i32) -> Table {
+        let IpAddr::V4(address) = ip(to) else { panic!("{to}") };
+        let snat = vec![
+            Step::Immediate { to: 0, data: address.octets().to_vec() },
+            Step::SourceNatTo { address: 0 },
+        ];
+        let rules = vec![rule(&[source("10.88.0.2"), snat])];
+        table(Kin::Ip, "other", vec![nat("post", Hook::Postrouting, priority, rules)])
+    }
+
+    fn translates(to: &str) -> Scene {
+        with(node(), other(to, 90))
+    }
+
+    fn told(scene: &Scene, of_node: Answer) -> Vec<(String, String)> {
+        let asked = || Asked::Echo { to: ip("192.0.2.1") };
+        let of = |from: Option<&str>| Question { from: from.map(str::to_owned), asked: asked() };
+        let silent = Answer::Silent { hops: Vec::new() };
+        let all = vec![(of(Some("c2")), silent), (of(None), of_node)];
+        let answers = Answers { all };
+        let found = judge(Look { scene, answers: &answers, only: None, to: None });
+        found.into_iter().map(|one| (one.object, one.place.unwrap_or_default())).collect()
+    }
+
+    #[test]
+    fn a_source_that_the_node_does_not_have() {
+        let reached = || Answer::Reached { after_us: 300 };
+        let place = "table ip other, chain post, rule 1: snat to 192.0.2.77".to_owned();
+        let expected = [("ip other/post rule 1".to_owned(), place)];
+        assert_eq!(told(&translates("192.0.2.77"), reached()), expected);
+        // The node has it; nobody answers anybody; ours translates to the uplink's address.
+        assert_eq!(told(&translates("192.0.2.2"), reached()), []);
+        let silent = Answer::Silent { hops: Vec::new() };
+        assert_eq!(told(&translates("192.0.2.77"), silent), []);
+        assert_eq!(told(&node(), reached()), []);
+    }
+
+    /// Ours has the usual priority.
+    #[test]
+    fn of_chains_with_one_priority_the_newest_is_asked_first() {
+        let reached = || Answer::Reached { after_us: 300 };
+        let older = with(node(), other("192.0.2.77", 100));
+        assert_eq!(told(&older, reached()), []);
+        let mut newer = node();
+        newer.host.filter.tables.push(other("192.0.2.77", 100));
+        assert_eq!(told(&newer, reached())[0].0, "ip other/post rule 1");
+    }
+}
