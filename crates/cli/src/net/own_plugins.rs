@@ -115,7 +115,7 @@ impl OwnPlugins {
 impl Drop for OwnPlugins {
     fn drop(&mut self) {
         // If this fails, the next process removes what is left.
-        let _ = std::fs::remove_dir_all(&self.dir);
+        let _ = twice(|| std::fs::remove_dir_all(&self.dir));
         remove_if_empty(self.dir.parent());
     }
 }
@@ -195,12 +195,21 @@ fn parent(roots: &Roots) -> PathBuf {
 /// Removes the parent of such folders, and our folder above it, if they are empty.
 fn remove_if_empty(parent: Option<&Path>) {
     let Some(parent) = parent else { return };
-    if std::fs::remove_dir(parent).is_ok()
+    if twice(|| std::fs::remove_dir(parent)).is_ok()
         && parent != Path::new(ELSEWHERE)
         && let Some(run) = parent.parent()
     {
-        let _ = std::fs::remove_dir(run);
+        let _ = twice(|| std::fs::remove_dir(run));
     }
+}
+
+/// Removes something, once more if the kernel refused for a reason that may pass (no memory): after
+/// the last call on a host, no next process comes.
+fn twice(remove: impl Fn() -> std::io::Result<()>) -> std::io::Result<()> {
+    remove().or_else(|error| match error.kind() {
+        ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty => Err(error),
+        _ => remove(),
+    })
 }
 
 /// Says whether a file is this executable, under whatever name.
