@@ -23,6 +23,7 @@ pub(super) const UPLINKS: Rule = Rule {
 pub(super) const RULE: Rule = Rule {
     judges: "links and addresses",
     ids: &["mtu-too-large", "mtu-too-small", "port-silenced", "address-duplicate", "mac-duplicate"],
+    asks: ports::asks,
     judge,
     ..Rule::NONE
 };

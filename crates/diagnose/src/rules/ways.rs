@@ -220,7 +220,7 @@ fn ip(family: Family) -> &'static str {
 }
 
 /// Writes a route as `ip route` does.
-fn text(route: &Route, host: &Namespace) -> String {
+pub(super) fn text(route: &Route, host: &Namespace) -> String {
     let kind = match route.kind {
         RouteKind::Blackhole => "blackhole ",
         RouteKind::Unreachable => "unreachable ",

@@ -114,7 +114,8 @@ fn decode_known(name: &str, data: &Attribute<'_>) -> Option<Expr> {
             0 => Expr::Verdict(read_verdict(&data.find(2)?)?),
             number => Expr::Immediate { register: Register::from_number(number)?, data: value(2)? },
         },
-        "nat" => Expr::Nat {
+        // The kernel tells the last register of a range also where there is none.
+        "nat" if number(4).is_none_or(|last| number(3) == Some(last)) => Expr::Nat {
             kind: if number(1)? == 0 { NatKind::Source } else { NatKind::Destination },
             family: Family::from_number(u8::try_from(number(2)?).ok()?)?,
             address: register(3),
@@ -180,6 +181,17 @@ mod tests {
         let mut writer = Writer::new();
         expr_encode::encode(&mut writer, expr);
         decode(&wire::attributes(writer.bytes()).next().unwrap())
+    }
+
+    #[test]
+    fn a_translation_to_a_range_is_kept_as_it_is() {
+        let nat = |last: u8| {
+            let number = |kind: u8, number: u8| [8, 0, kind, 0, 0, 0, 0, number];
+            let numbers = [number(1, 0), number(2, 2), number(3, 8), number(4, last)];
+            Expr::Other { name: "nat".into(), attributes: numbers.concat() }
+        };
+        assert!(matches!(round_trip(&nat(8)), Expr::Nat { kind: NatKind::Source, .. }));
+        assert_eq!(round_trip(&nat(9)), nat(9));
     }
 
     #[test]

@@ -127,6 +127,9 @@ fn other(name: &str, attributes: &[u8]) -> Step {
         "payload" if number(attributes, 5).is_some() => effect("payload"),
         "queue" => Step::Verdict(Verdict::Queue),
         "masq" => Step::SourceNat,
+        // To a range of addresses. NFTA_NAT_TYPE: 0 is the source.
+        "nat" if number(attributes, 1) == Some(0) => Step::SourceNat,
+        "nat" => Step::DestinationNat { address: None, port: None },
         // NFTA_LIMIT_FLAGS and NFTA_CONNLIMIT_FLAGS: the first bit inverts.
         "limit" => Step::Limit { over: number(attributes, 5).unwrap_or_default() & 1 == 1 },
         "connlimit" => Step::Limit { over: number(attributes, 2).unwrap_or_default() & 1 == 1 },
@@ -304,6 +307,7 @@ mod tests {
         };
         let other = |name: &str, attributes| of(&Expr::Other { name: name.into(), attributes });
         assert_eq!(other("quota", Vec::new()), unknown("quota"));
+        assert_eq!(other("nat", attribute(1, 0)), Step::SourceNat);
         assert_eq!(other("objref", attribute(1, 1)), effect("objref"));
         assert_eq!(other("objref", attribute(1, 2)), unknown("objref"));
         let two = [attribute(1, 7), attribute(2, 1)].concat();

@@ -10,7 +10,7 @@ use scene::Transport;
 use scene::filter::Hook;
 
 use super::super::family_of;
-use super::fix;
+use super::{fix, proved};
 use crate::Look;
 use crate::filter::{Carries, End, Layer, Packet, Place, Port, Walked, walk};
 use crate::finding::{Finding, WayKind};
@@ -25,7 +25,9 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
 }
 
 fn of_probe(look: Look<'_>, question: &Question, answer: &Answer) -> Option<Finding> {
-    if !matches!(answer, Answer::Silent { .. } | Answer::Unreachable { .. }) {
+    let (Answer::Silent { hops } | Answer::Unreachable { hops, .. }) = answer else { return None };
+    // A rule drops it, or the answer.
+    if hops.iter().any(|hop| proved::dropped_at(look, hop).is_some()) {
         return None;
     }
     let container = look.scene.container(question.from.as_deref()?)?;
@@ -64,7 +66,7 @@ fn given(look: Look<'_>, site: &Site<'_>, to: IpAddr, with: Carries) -> Option<(
 }
 
 /// Takes a container's packet to an address beyond the node through the node's hooks. One that goes
-/// elsewhere is not followed.
+/// elsewhere, or that is surely not forwarded, is not followed.
 pub(super) fn through(
     look: Look<'_>,
     site: &Site<'_>,
@@ -75,8 +77,8 @@ pub(super) fn through(
     let iif = Some(site.seen_by.name.as_str());
     let first = Packet { macs: site.macs_out(), ..Packet::first(site.address, to, with) };
     let entered = walk(host, Layer::Ip, Hook::Prerouting, &first.between(iif, None));
-    let goes_on = matches!(entered.end, End::Passes | End::Unknown(_));
-    if !goes_on || entered.destination.is_some() {
+    let goes_on = |walked: &Walked| matches!(walked.end, End::Passes | End::Unknown(_));
+    if !goes_on(&entered) || entered.destination.is_some() {
         return None;
     }
     let packet = &entered.packet;
@@ -84,6 +86,9 @@ pub(super) fn through(
     let Routed::By { link, .. } = routed else { return None };
     let oif = Some(link.name.as_str());
     let sent = walk(host, Layer::Ip, Hook::Forward, &packet.between(iif, oif));
+    if !goes_on(&sent) {
+        return None;
+    }
     let left = walk(host, Layer::Ip, Hook::Postrouting, &sent.packet.between(iif, oif));
     Some([entered, sent, left])
 }
@@ -94,7 +99,7 @@ mod tests {
     use scene::filter::{Family as Kin, Step, Table};
 
     use super::*;
-    use crate::filter::samples::{nat, rule, source, table};
+    use crate::filter::samples::{base, drop, nat, rule, source, table};
     use crate::path::samples::{ip, node, with};
     use crate::question::Answers;
 
@@ -134,6 +139,10 @@ mod tests {
         let silent = Answer::Silent { hops: Vec::new() };
         assert_eq!(told(&translates("192.0.2.77"), silent), []);
         assert_eq!(told(&node(), reached()), []);
+        // A rule says that it is not to go there at all.
+        let denies = base("forward", Hook::Forward, 0, vec![rule(&[source("10.88.0.2"), drop()])]);
+        let denied = with(translates("192.0.2.77"), table(Kin::Ip, "own", vec![denies]));
+        assert_eq!(told(&denied, reached()), []);
     }
 
     /// Ours has the usual priority.

@@ -2,13 +2,25 @@
 
 use scene::{Fdb, Namespace};
 
-use super::super::containers;
+use super::super::{asks_links, containers};
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
 use crate::path::Site;
 use crate::question::{Answer, Asked, Question};
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+
+const ALL: &[WayKind] = &[
+    WayKind::Gateway,
+    WayKind::Outside,
+    WayKind::Names,
+    WayKind::FromNode,
+    WayKind::Published,
+    WayKind::Between,
+];
+
+/// The node's own multicasts are sent to each port.
+const OTHERS: &[WayKind] = &[WayKind::Between];
 
 pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
     let host = &look.scene.host;
@@ -17,12 +29,16 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
         for site in FAMILIES.iter().flat_map(|family| Site::all(look.scene, container, *family)) {
             let (name, called) = (&site.host_end.name, container.called());
             let family = site.family();
-            let (what, fix) = if site.host_end.no_broadcasts && family == Family::V4 {
-                ("no broadcasts, so nobody finds its hardware address", "bcast_flood on")
-            } else if site.host_end.no_multicasts && is_not_found(look, &site) {
-                ("no multicasts, so nobody finds its hardware address by IPv6", "mcast_flood on")
+            let (what, fix, kinds) = if site.host_end.no_broadcasts && family == Family::V4 {
+                ("no broadcasts, so nobody finds its hardware address", "bcast_flood on", ALL)
+            } else if is_not_found(look, &site) {
+                (
+                    "no multicasts, so others on the bridge do not find its hardware address by IPv6",
+                    "mcast_flood on",
+                    OTHERS,
+                )
             } else if site.host_end.no_unknown && !is_known(host, &site) {
-                ("nothing: the bridge neither learns nor floods there", "learning on flood on")
+                ("nothing: the bridge neither learns nor floods there", "learning on flood on", ALL)
             } else {
                 continue;
             };
@@ -30,29 +46,45 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
             let finding = Finding::error("port-silenced", name.clone(), says)
                 .hits(container.id.clone())
                 .fix(format!("bridge link set dev {name} {fix}"));
-            let kinds = [
-                WayKind::Gateway,
-                WayKind::Outside,
-                WayKind::Names,
-                WayKind::FromNode,
-                WayKind::Published,
-                WayKind::Between,
-            ];
-            found.push(
-                kinds.into_iter().fold(finding, |finding, kind| finding.breaks(kind, Some(family))),
-            );
+            let broken =
+                kinds.iter().fold(finding, |finding, kind| finding.breaks(*kind, Some(family)));
+            found.push(broken);
         }
     }
     found
 }
 
-/// Says whether the node asked in vain who has the container's address of IPv6. The bridge sends the
-/// question there all the same if it watches who is in which group.
+/// Another container of the bridge asks who has the address of IPv6 of one whose port gets no
+/// multicasts.
+pub(super) fn asks(look: Look<'_>) -> Vec<Question> {
+    let sites =
+        containers(look).flat_map(move |container| Site::all(look.scene, container, Family::V6));
+    sites.filter_map(|site| question(look, &site)).collect()
+}
+
+/// What the node itself asks goes to such a port all the same (linux net/bridge/br_forward.c
+/// `br_flood`); and what others ask, if the bridge watches who is in which group.
+fn question(look: Look<'_>, site: &Site<'_>) -> Option<Question> {
+    let is_silenced = site.family() == Family::V6 && site.host_end.no_multicasts;
+    let bridge = site.bridge.filter(|bridge| is_silenced && !bridge.vlan_filtering)?;
+    if !asks_links(look) {
+        return None;
+    }
+    let everybody = Look { only: None, ..look };
+    let mut others = containers(everybody)
+        .filter(|other| other.id != site.container.id)
+        .flat_map(move |other| Site::all(look.scene, other, Family::V6));
+    let other = others.find(|other| {
+        other.bridge.is_some_and(|own| own.index == bridge.index)
+            && !(other.host_end.isolated && site.host_end.isolated)
+    })?;
+    let asked = Asked::WhoHas { address: site.address, link: other.attachment.ifname.clone() };
+    Some(Question { from: Some(other.container.id.clone()), asked })
+}
+
 fn is_not_found(look: Look<'_>, site: &Site<'_>) -> bool {
-    let asked = Asked::WhoHas { address: site.address, link: site.seen_by.name.clone() };
-    let question = Question { from: None, asked };
-    site.family() == Family::V6
-        && matches!(look.answers.to(&question), Some(Answer::Owners { macs }) if macs.is_empty())
+    let answer = question(look, site).and_then(|question| look.answers.to(&question));
+    matches!(answer, Some(Answer::Owners { macs }) if macs.is_empty())
 }
 
 /// Says whether somebody has configured that the container is behind its port.
@@ -87,13 +119,17 @@ mod tests {
     fn a_port_to_which_no_solicitations_go() {
         let mut scene = node();
         veth2(&mut scene).no_multicasts = true;
+        let none = Answers::default();
+        let look = Look { scene: &scene, answers: &none, only: None, to: None };
         let address = crate::path::samples::ip("fd00:88::2");
+        let asked = Asked::WhoHas { address, link: "eth0".to_owned() };
+        let question = Question { from: Some("c3".to_owned()), asked };
+        assert_eq!(asks(look), [question.clone()]);
+        assert_eq!(judge(look), []);
         let told = |macs: &[&str]| {
             let macs = macs.iter().map(|mac| (*mac).to_owned()).collect();
-            let asked = Asked::WhoHas { address, link: "cni0".to_owned() };
-            let all = vec![(Question { from: None, asked }, Answer::Owners { macs })];
-            let answers = Answers { all };
-            let found = judge(Look { scene: &scene, answers: &answers, only: None, to: None });
+            let answers = Answers { all: vec![(question.clone(), Answer::Owners { macs })] };
+            let found = judge(Look { answers: &answers, ..look });
             found.into_iter().map(|finding| finding.fix.join("; ")).collect::<Vec<_>>()
         };
         assert_eq!(told(&[]), ["bridge link set dev veth2 mcast_flood on"]);

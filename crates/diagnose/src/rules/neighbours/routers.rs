@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use scene::{Container, Link, Route, RouteKind};
 
-use super::super::ways::samples;
+use super::super::ways::{samples, text};
 use super::super::{asks_links, containers, family_of, is_outbound, targets};
 use super::{configured, differs, sites};
 use crate::Look;
@@ -84,10 +84,10 @@ fn add<'l>(look: Look<'l>, all: &mut Vec<Own<'l>>, to: IpAddr, hits: &[String]) 
     let Routed::By { route, .. } = look_up(host, None, to, None, Some(0)) else { return };
     let is_one_of_several = 1 < route.hops.len();
     for (hop, link) in hops_of(host, route) {
-        // On links without hardware addresses nobody is asked, and the kernel leaves out one of
-        // several that is down.
+        // On links without hardware addresses, or that do not ask for them, nobody is asked, and the
+        // kernel leaves out one of several that is down.
         let carries = link.up && link.carrier;
-        let is_asked = link.mac.is_some() && (carries || !is_one_of_several);
+        let is_asked = link.mac.is_some() && !link.no_arp && (carries || !is_one_of_several);
         let Some(address) = hop.via.filter(|_| is_asked) else { continue };
         if all.iter().any(|own| own.address == address && own.link.index == link.index) {
             continue;
@@ -114,11 +114,13 @@ fn of_node(look: Look<'_>, own: Own<'_>) -> Option<Finding> {
         .any(|one| one.failed && one.link == own.link.index && one.address == address);
     let is_reached = matches!(echo, Some(Answer::Reached { .. }));
     let is_silent = matches!(echo, Some(Answer::Silent { .. }));
+    // The kernel says so if it has not found the router until then.
+    let is_lost = is_silent || matches!(echo, Some(Answer::Unreachable { .. }));
     let entry = configured(&look.scene.host, own.link.index, address);
     let finding = match look.answers.to(&own.question) {
         Some(Answer::Owners { macs }) => match macs.as_slice() {
             // Whoever has an entry that somebody configured need not answer requests.
-            [] if entry.is_none() && (is_silent || (has_failed && !is_reached)) => silent(&own),
+            [] if entry.is_none() && (is_lost || (has_failed && !is_reached)) => silent(look, &own),
             [] => return None,
             [mac] => {
                 let found = entry?;
@@ -136,7 +138,7 @@ fn of_node(look: Look<'_>, own: Own<'_>) -> Option<Finding> {
             }
         },
         // It was not asked on the link, and the kernel has asked there.
-        _ if has_failed && is_silent => silent(&own),
+        _ if has_failed && is_silent => silent(look, &own),
         _ => return None,
     };
     let family = Some(own.family);
@@ -148,22 +150,22 @@ fn of_node(look: Look<'_>, own: Own<'_>) -> Option<Finding> {
     Some(Finding { hits: own.hits, ..finding })
 }
 
-fn silent(own: &Own<'_>) -> Finding {
+fn silent(look: Look<'_>, own: &Own<'_>) -> Finding {
     let (address, link) = (own.address, &own.link.name);
     let which = if own.is_one_of_several { "one of the routers" } else { "the router" };
+    let look_at = format!("look at {address}, and at what is between it and {link}");
     let (which, place, fix) = match own.route {
-        None => (
-            which.to_owned(),
-            format!("link {link}"),
-            format!("look at {address}, and at what is between it and {link}"),
-        ),
+        None => (which.to_owned(), format!("link {link}"), look_at),
+        // The command would remove the way by the others, too.
+        Some(route) if own.is_one_of_several => {
+            let to = route.to;
+            (format!("{which} for {to}"), format!("route {to} via {address} dev {link}"), look_at)
+        }
         Some(route) => {
-            let (to, version) = (route.to, if address.is_ipv4() { "ip" } else { "ip -6" });
-            (
-                format!("{which} for {to}"),
-                format!("route {to} via {address} dev {link}"),
-                format!("{version} route del {to} via {address}"),
-            )
+            let version = if address.is_ipv4() { "ip" } else { "ip -6" };
+            let text = text(route, &look.scene.host);
+            let fix = format!("{version} route del {text}");
+            (format!("{which} for {}", route.to), format!("route {text}"), fix)
         }
     };
     let says = format!("nobody answers for {address}, {which} of this node on {link}");
@@ -362,9 +364,13 @@ mod tests {
         let all = vec![(gone.clone(), owners(&[])), (echo, Answer::Silent { hops: Vec::new() })];
         let fix = "look at 10.8.0.99, and at what is between it and tun0".to_owned();
         assert_eq!(told(&scene, all), [("hop-silent", fix)]);
-        // The kernel sends nothing by a link that is down.
-        scene.host.links.iter_mut().find(|link| link.name == "tun0").unwrap().up = false;
-        assert_eq!(asked(&scene), (true, false));
+        // The kernel sends nothing by a link that is down, and on some it asks nobody.
+        let all = [(false, false, false), (true, true, false), (true, false, true)];
+        for (up, no_arp, is_asked) in all {
+            let tunnel = scene.host.links.iter_mut().find(|link| link.name == "tun0").unwrap();
+            (tunnel.up, tunnel.no_arp) = (up, no_arp);
+            assert_eq!(asked(&scene), (true, is_asked));
+        }
     }
 
     /// A route that somebody mistyped, to where the server of names is.
@@ -381,13 +387,14 @@ mod tests {
         scene.containers[0].nameservers = Some(vec![ip("198.51.100.53")]);
         assert!(asked(&scene));
         let echo = Question { from: None, asked: Asked::Echo { to: ip("192.0.2.9") } };
-        let all = vec![(gone.clone(), owners(&[])), (echo, Answer::Silent { hops: Vec::new() })];
-        let answers = Answers { all };
+        // The kernel gave up meanwhile.
+        let lost = Answer::Unreachable { error: "No route to host".to_owned(), hops: Vec::new() };
+        let answers = Answers { all: vec![(gone.clone(), owners(&[])), (echo, lost)] };
         let found = judge(Look { scene: &scene, answers: &answers, only: None, to: None });
         let says =
             "nobody answers for 192.0.2.9, the router for 198.51.100.0/24 of this node on up0";
         assert_eq!((found.len(), found[0].says.as_str()), (1, says));
-        assert_eq!(found[0].fix, ["ip route del 198.51.100.0/24 via 192.0.2.9"]);
+        assert_eq!(found[0].fix, ["ip route del 198.51.100.0/24 via 192.0.2.9 dev up0"]);
         assert_eq!(found[0].hits, ["c2"]);
     }
 

@@ -1,6 +1,6 @@
-//! Situations drawn by lot, as somebody meets them who knows neither the node nor the code: what does
-//! not work, and what the commands of README's section "When it does not work" say. What was done to
-//! the node is printed behind all of them, so that causes can be written down before.
+//! Situations drawn by lot, as somebody meets them who knows neither the node nor the code: what
+//! does not work, and what the commands of README's section "When it does not work" say. What was
+//! done to the node is printed behind all of them, so that causes can be written down before.
 
 use testkit::{Chance, require};
 
