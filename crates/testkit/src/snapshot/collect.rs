@@ -142,8 +142,8 @@ const DETECTION: Duration = Duration::from_millis(500);
 
 /// Returns the script's output once the kernel has finished everything that follows from changes of
 /// links: carriers are reported, no address is tentative, and the addresses and routes that it adds
-/// by itself exist. That may take two seconds, in which only two of the programs look, and none while
-/// duplicate address detection goes on: the kernel's table of addresses tells its end.
+/// by itself exist. That may take two seconds, in which only two of the programs look, and none
+/// while duplicate address detection goes on: the kernel's table of addresses tells its end.
 fn settled(place: &impl Place) -> String {
     let began = Instant::now();
     loop {
