@@ -63,21 +63,20 @@ type Facts = BTreeMap<Fact, String>;
 /// virtual machine. So `ip` is started once for several queries, the shell starts no other to hand
 /// it these, and the programs that show iptables rules are started only if there are any.
 ///
-/// Each part is named by a line `@@ NAME` before it.
+/// Each part is named by a line `@@ NAME` before it. Rules and neighbours are with the routes of
+/// their family: their lines tell what they are.
 const SCRIPT: &str = "
-ask() { ip $family -force -batch - <<END
-$1
-$2
-END
-}
 some() { [ -e \"$1\" ] && read -r table <\"$1\"; }
 save() { command -v $1 >/dev/null && echo \"@@ iptables $1\" && $1; }
 echo '@@ links'; ip -json -details address show
 for family in -4 -6; do
-    echo \"@@ routes $family\"; ask 'route show table all' 'rule show'
+    echo \"@@ routes $family\"; ip $family -force -batch - <<END
+route show table all
+rule show
+neigh show nud permanent
+neigh show proxy
+END
 done
-family=
-echo '@@ neighbours'; ask 'neigh show nud permanent' 'neigh show proxy'
 echo '@@ fdb'; bridge fdb show
 echo '@@ nftables'; ruleset=$(nft -json list ruleset); printf '%s\\n' \"$ruleset\"
 for family in ip ip6; do
@@ -98,11 +97,13 @@ pub(super) fn all(place: &impl Place, directories: &[&str]) -> Facts {
         match title.split_once(' ').unwrap_or((title, "")) {
             ("links", _) => links(text, &mut facts),
             ("routes", family) => {
-                let (rules, routes): (Vec<_>, Vec<_>) = text.lines().partition(is_rule);
+                let (rules, others): (Vec<_>, Vec<_>) = text.lines().partition(is_rule);
+                let (neighbours, routes): (Vec<_>, Vec<_>) =
+                    others.into_iter().partition(is_neighbour);
                 lines(&mut facts, "routes", &routes.join("\n"), family);
                 lines(&mut facts, "rules", &rules.join("\n"), family);
+                lines(&mut facts, "neighbours", &neighbours.join("\n"), "");
             }
-            ("neighbours", _) => lines(&mut facts, "neighbours", text, ""),
             ("fdb", _) => {
                 let permanent =
                     text.lines().filter(|line| line.split(' ').any(|word| word == "permanent"));
@@ -295,6 +296,12 @@ fn lines(facts: &mut Facts, section: &'static str, output: &str, prefix: &str) {
 fn is_rule(line: &&str) -> bool {
     let priority = line.split_once(":\t").map(|(priority, _)| priority);
     priority.is_some_and(|priority| priority.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Whether a line is a permanent neighbour or a proxy's, which contains the one word or the other:
+/// `192.0.2.7 dev v0 lladdr 02:00:00:00:00:07 PERMANENT`, `192.0.2.8 dev v0 proxy`. Routes do not.
+fn is_neighbour(line: &&str) -> bool {
+    line.split_whitespace().any(|word| ["PERMANENT", "proxy"].contains(&word))
 }
 
 fn links(output: &str, facts: &mut Facts) {
