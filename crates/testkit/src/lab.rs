@@ -25,8 +25,8 @@ use crate::service::wait_until;
 /// How long a killed process may take to disappear before a lab reports it.
 const KILL_DEADLINE: Duration = Duration::from_secs(5);
 
-/// The route of the address that [`Lab::outside`] gives the host, 2001:db8:ffff::1/128, as a line of
-/// the kernel's table begins (linux net/ipv6/route.c `ipv6_route_native_seq_show`).
+/// The route of the address that [`Lab::outside`] gives the host, 2001:db8:ffff::1/128, as a line
+/// of the kernel's table begins (linux net/ipv6/route.c `ipv6_route_native_seq_show`).
 const OWN_ROUTE: &str = "20010db8ffff00000000000000000001 80 ";
 
 /// A private "host": a mount and a network namespace that a test owns.

@@ -28,8 +28,8 @@ const CHANGES: &str = "sendto,sendmsg,write,pwrite64,ioctl,rename,renameat,renam
 
 /// How many of the moments every run tries, each in one of two ways, in turn.
 const MOMENTS: usize = 4;
-/// The same with `--full`, with other moments in each round ([`share`]): the test tries each in both
-/// ways, under `strace`.
+/// The same with `--full`, with other moments in each round ([`share`]): the test tries each in
+/// both ways, under `strace`.
 const MOMENTS_OF_A_SHARE: usize = share::STRIKES / 3;
 /// The same in the virtual machine, which takes ten times as long for each. There the test looks at
 /// the host once, at the end.
@@ -38,8 +38,8 @@ const MOMENTS_IN_VM: usize = 2;
 /// The words of an ADD's error when what it would make exists: that it does, and its owner.
 const CLEAR: [&str; 2] = ["already exists", "has been allocated to c1"];
 
-/// Kills ADD at moments spread over all it does. After each, DEL leaves nothing; or another ADD comes
-/// before DEL, and completes what exists or reports the conflict.
+/// Kills ADD at moments spread over all it does. After each, DEL leaves nothing; or another ADD
+/// comes before DEL, and completes what exists or reports the conflict.
 pub(crate) fn killed(subject: &Subject, family: Family) {
     let node = warm(subject, "killed", family);
     let mut scene = Scene { subject, node: &node, family, before: None };
