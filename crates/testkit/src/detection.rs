@@ -10,7 +10,7 @@ use crate::place::Place;
 const TENTATIVE: u32 = 0x40;
 
 /// How often the table is read.
-const PAUSE: Duration = Duration::from_millis(10);
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Waits until no IPv6 address of a place is under duplicate address detection, which takes a
 /// second or two, but no longer than `most`: it does not end on a link without a carrier. Starts no

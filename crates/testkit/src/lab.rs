@@ -20,9 +20,14 @@ use rustix::thread::LinkNameSpaceType;
 
 use self::init::Init;
 use crate::place::{Place, enter_namespaces, guarded};
+use crate::service::wait_until;
 
 /// How long a killed process may take to disappear before a lab reports it.
 const KILL_DEADLINE: Duration = Duration::from_secs(5);
+
+/// The route of the address that [`Lab::outside`] gives the host, 2001:db8:ffff::1/128, as a line
+/// of the kernel's table begins (linux net/ipv6/route.c `ipv6_route_native_seq_show`).
+const OWN_ROUTE: &str = "20010db8ffff00000000000000000001 80 ";
 
 /// A private "host": a mount and a network namespace that a test owns.
 ///
@@ -197,32 +202,31 @@ impl Lab {
     #[must_use]
     pub fn outside(&self) -> Container {
         let outside = self.container("outside");
+        // One start of `ip` does all of a place: above all the virtual machine is slow to start it.
+        let batch = |commands: String| format!("ip -batch - <<END\n{commands}END\n");
         // Up first, then addresses: a link that gets its carrier after its addresses is used a
         // second later. And without duplicate address detection: no other host is on that cable.
         let link = |name, end| {
             format!(
-                "ip link set {name} addrgenmode none && ip link set {name} up && ip addr add fe80::{end}/64 dev {name} nodad"
+                "link set {name} addrgenmode none\nlink set {name} up\naddr add fe80::{end}/64 dev {name} nodad\n"
             )
         };
         let addresses = |name, end| {
             format!(
-                "ip addr add 198.51.100.{end}/24 dev {name} && ip addr add 2001:db8:ffff::{end}/64 dev {name} nodad"
+                "addr add 198.51.100.{end}/24 dev {name}\naddr add 2001:db8:ffff::{end}/64 dev {name} nodad\n"
             )
         };
-        self.sh(&format!(
-            "ip link add up0 type veth peer name eth0 netns outside && {}",
-            link("up0", 1)
-        ));
-        outside.sh(&format!(
-            "ip link set lo up && {} && {}",
-            link("eth0", 2),
-            addresses("eth0", 2)
-        ));
-        self.sh(&addresses("up0", 1));
+        let pair = "link add up0 type veth peer name eth0 netns outside\n";
+        self.sh(&batch(format!("{pair}{}", link("up0", 1))));
+        outside.sh(&batch(format!("link set lo up\n{}{}", link("eth0", 2), addresses("eth0", 2))));
+        self.sh(&batch(addresses("up0", 1)));
         // The kernel adds the address's own route some time after the address.
-        self.sh("timeout 60 sh -c 'until ip -6 route show table local | grep -q 2001:db8:ffff::1; do :; done'");
-        self.sh("ip route add default via 198.51.100.2 && \
-                 ip -6 route add default via 2001:db8:ffff::2");
+        wait_until("the route of the host's address", || {
+            let routes = self.enter(|| fs::read_to_string("/proc/thread-self/net/ipv6_route"));
+            routes.is_ok_and(|routes| routes.contains(OWN_ROUTE))
+        });
+        let default = |gateway: &str| format!("route add default via {gateway}\n");
+        self.sh(&batch(default("198.51.100.2") + &default("2001:db8:ffff::2")));
         outside
     }
 

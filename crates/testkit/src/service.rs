@@ -10,8 +10,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// How long any condition may take.
 const TIMEOUT: Duration = Duration::from_secs(90);
-/// The pause between checks of a condition, at least and at most. It is as long as a check takes: one
-/// that starts programs leaves half of the processor to what it waits for.
+/// The pause between checks of a condition, at least and at most. It is twice as long as a check
+/// takes: one that starts programs leaves the processor to what it waits for.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
 
 /// A program whose standard error goes to a file. It is killed when this is dropped; if the test
@@ -118,7 +118,7 @@ pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
             return found;
         }
         assert!(Instant::now() < deadline, "{what}: not within {TIMEOUT:?}");
-        thread::sleep(begin.elapsed().clamp(PAUSE.0, PAUSE.1));
+        thread::sleep((2 * begin.elapsed()).clamp(PAUSE.0, PAUSE.1));
     }
 }
 

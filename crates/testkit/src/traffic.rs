@@ -1,11 +1,12 @@
 //! Real packets between places.
 
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, PipeWriter, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::AsFd;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::place::Place;
 
@@ -15,7 +16,7 @@ pub const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
 /// How long we wait for an answer that must not come.
 pub const SILENCE: Duration = Duration::from_millis(400);
 
-/// How often a waiting server checks whether it should stop.
+/// The pause before something that failed is tried again.
 const POLL: Duration = Duration::from_millis(20);
 
 /// The longest question and answer.
@@ -60,7 +61,9 @@ fn state(of: &impl Place) -> String {
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
-    stop: Arc<AtomicBool>,
+    /// Written to when it must stop. Closing is not enough: a program that another thread starts at
+    /// this moment has it too.
+    stop: PipeWriter,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -84,7 +87,7 @@ impl Server {
         });
         let at = listener.local_addr().and_then(|at| listener.set_nonblocking(true).map(|()| at));
         let at = at.unwrap_or_else(|error| panic!("socket on {address}: {error}"));
-        Self::serve(at, name, move |name| match listener.accept() {
+        Self::serve(at, name, listener, |listener, name| match listener.accept() {
             Ok((mut stream, peer)) => {
                 // The peer may be gone already; the next one counts.
                 let _ = stream.write_all(answer(name, peer).as_bytes());
@@ -102,7 +105,7 @@ impl Server {
             .unwrap_or_else(|error| panic!("bind {address} in {}: {error}", place.place_name()));
         let at = socket.local_addr().and_then(|at| socket.set_nonblocking(true).map(|()| at));
         let at = at.unwrap_or_else(|error| panic!("socket on {address}: {error}"));
-        Self::serve(at, name, move |name| match socket.recv_from(&mut [0; MESSAGE]) {
+        Self::serve(at, name, socket, |socket, name| match socket.recv_from(&mut [0; MESSAGE]) {
             Ok((_, peer)) => {
                 let _ = socket.send_to(answer(name, peer).as_bytes(), peer);
                 true
@@ -111,16 +114,26 @@ impl Server {
         })
     }
 
-    fn serve(
+    /// Answers whenever the socket has something; `step` says whether it could.
+    fn serve<S: AsFd + Send + 'static>(
         address: SocketAddr,
         name: &str,
-        step: impl Fn(&str) -> bool + Send + 'static,
+        socket: S,
+        step: impl Fn(&S, &str) -> bool + Send + 'static,
     ) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let (stopping, name) = (Arc::clone(&stop), name.to_owned());
+        let (stopping, stop) = io::pipe().unwrap_or_else(|error| panic!("make a pipe: {error}"));
+        let name = name.to_owned();
         let thread = thread::spawn(move || {
-            while !stopping.load(Ordering::Relaxed) {
-                if !step(&name) {
+            loop {
+                let mut ready =
+                    [PollFd::new(&socket, PollFlags::IN), PollFd::new(&stopping, PollFlags::IN)];
+                // If a signal interrupts it, nothing is ready.
+                let _ = poll(&mut ready, None);
+                let [asked, stopped] = ready.map(|one| !one.revents().is_empty());
+                if stopped {
+                    return;
+                }
+                if asked && !step(&socket, &name) {
                     thread::sleep(POLL / 10);
                 }
             }
@@ -137,7 +150,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.stop.write_all(b"!");
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -8,7 +8,7 @@ use netwright_fuzz::smoke::{random_seed, try_target};
 
 /// The number of inputs for a target, fewer if they need files. This build is not optimised;
 /// `--full` runs more, optimised.
-const INPUTS: u64 = 20_000;
+const INPUTS: u64 = 5_000;
 
 #[track_caller]
 fn survives(name: &str) {

@@ -186,9 +186,12 @@ impl<'w> Torture<'w> {
         let mut stdout = false;
         let mut watched = |moment: Moment| {
             let blow = hand(moment);
-            let is_memory = matches!(fault::name(moment.call).as_str(), "mmap" | "mremap" | "brk");
-            memory |= blow != Blow::Spare && is_memory;
-            stdout |= blow != Blow::Spare && moment.first == 1;
+            // A call has hundreds of moments, and a name is looked for in a list.
+            if blow != Blow::Spare {
+                let name = fault::name(moment.call);
+                memory |= matches!(name.as_str(), "mmap" | "mremap" | "brk");
+                stdout |= moment.first == 1;
+            }
             blow
         };
         let ended = match verb {

@@ -118,13 +118,20 @@ impl Cluster {
         let [others4, others6] = OTHERS;
         node.sh(&format!(
             "sysctl -q -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1\n\
-             ip link add up0 type veth peer name eth0 netns {name}\n\
-             ip link set up0 addrgenmode none up\n\
-             ip addr add {v4}/24 dev up0; ip addr add {v6}/64 dev up0 nodad\n\
-             ip -n {name} link set lo up; ip -n {name} link set eth0 addrgenmode none up\n\
-             ip -n {name} addr add {others4}/24 dev eth0\n\
-             ip -n {name} addr add {others6}/64 dev eth0 nodad\n\
-             ip -n {name} route add default via {v4}; ip -n {name} route add default via {v6}\n\
+             ip -batch - <<END\n\
+             link add up0 type veth peer name eth0 netns {name}\n\
+             link set up0 addrgenmode none up\n\
+             addr add {v4}/24 dev up0\n\
+             addr add {v6}/64 dev up0 nodad\n\
+             END\n\
+             ip -n {name} -batch - <<END\n\
+             link set lo up\n\
+             link set eth0 addrgenmode none up\n\
+             addr add {others4}/24 dev eth0\n\
+             addr add {others6}/64 dev eth0 nodad\n\
+             route add default via {v4}\n\
+             route add default via {v6}\n\
+             END\n\
              ip route add 10.64.0.0/10 via {others4}",
             name = others.name(),
         ));

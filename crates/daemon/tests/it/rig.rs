@@ -5,17 +5,14 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use kernel::packet::{Filter, PacketSocket};
 use kernel::route::{Change, LinkSet, RouteSocket};
 use serde_json::{Value, json};
+pub(crate) use testkit::wait_until as wait_for;
 use testkit::{Container, Place};
 
 use crate::support::{Node, Run};
-
-/// How long any wait may take: short leases are renewed after seconds.
-const TIMEOUT: Duration = Duration::from_secs(40);
 
 /// A host whose bridge `br0` has 192.0.2.1/24.
 #[derive(Debug)]
@@ -391,16 +388,6 @@ impl Drop for Daemon {
         if std::thread::panicking() {
             eprintln!("the daemon's log:\n{}", self.log());
         }
-    }
-}
-
-/// Waits until a condition holds.
-#[track_caller]
-pub(crate) fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + TIMEOUT;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "waited too long for {what}");
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

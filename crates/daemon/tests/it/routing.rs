@@ -83,42 +83,53 @@ enum Attach {
 impl Attach {
     /// The commands.
     fn script(self, host: &str, pod: &str, n: usize) -> String {
-        let pair = format!(
-            "ip -n {host} link add p0 type veth peer name eth0 netns {pod}\n\
-             ip -n {pod} link set lo up; ip -n {pod} link set eth0 addrgenmode none up"
-        );
-        match self {
-            Attach::Plugin(_) => String::new(),
-            Attach::Bridge => format!(
-                "{pair}\n\
-                 ip -n {host} link add nw-pods type bridge mcast_snooping 0\n\
-                 ip -n {host} link set nw-pods addrgenmode none up\n\
-                 ip -n {host} addr add fe80::1/64 dev nw-pods nodad\n\
-                 ip -n {host} addr add 10.244.{n}.1/24 dev nw-pods\n\
-                 ip -n {host} addr add fd00:244:{n}::1/64 dev nw-pods nodad\n\
-                 ip -n {host} link set p0 master nw-pods addrgenmode none up\n\
-                 ip -n {pod} addr add 10.244.{n}.2/24 dev eth0\n\
-                 ip -n {pod} addr add fd00:244:{n}::2/64 dev eth0 nodad\n\
-                 ip -n {pod} route add default via 10.244.{n}.1\n\
-                 ip -n {pod} route add default via fd00:244:{n}::1"
+        let pair = batch(host, &format!("link add p0 type veth peer name eth0 netns {pod}"))
+            + &batch(pod, "link set lo up\nlink set eth0 addrgenmode none up");
+        let (of_host, of_pod) = match self {
+            Attach::Plugin(_) => return String::new(),
+            Attach::Bridge => (
+                format!(
+                    "link add nw-pods type bridge mcast_snooping 0\n\
+                     link set nw-pods addrgenmode none up\n\
+                     addr add fe80::1/64 dev nw-pods nodad\n\
+                     addr add 10.244.{n}.1/24 dev nw-pods\n\
+                     addr add fd00:244:{n}::1/64 dev nw-pods nodad\n\
+                     link set p0 master nw-pods addrgenmode none up"
+                ),
+                format!(
+                    "addr add 10.244.{n}.2/24 dev eth0\n\
+                     addr add fd00:244:{n}::2/64 dev eth0 nodad\n\
+                     route add default via 10.244.{n}.1\n\
+                     route add default via fd00:244:{n}::1"
+                ),
             ),
-            Attach::Ptp => format!(
-                "{pair}\n\
-                 ip -n {host} link set p0 addrgenmode none up\n\
-                 ip -n {host} addr add fe80::1/64 dev p0 nodad\n\
-                 ip -n {host} addr add 10.244.{n}.1/32 dev p0\n\
-                 ip -n {host} addr add fd00:244:{n}::1/128 dev p0 nodad\n\
-                 ip -n {host} route add 10.244.{n}.2/32 dev p0\n\
-                 ip -n {host} route add fd00:244:{n}::2/128 dev p0\n\
-                 ip -n {pod} addr add 10.244.{n}.2/32 dev eth0\n\
-                 ip -n {pod} addr add fd00:244:{n}::2/128 dev eth0 nodad\n\
-                 ip -n {pod} route add 10.244.{n}.1/32 dev eth0\n\
-                 ip -n {pod} route add fd00:244:{n}::1/128 dev eth0\n\
-                 ip -n {pod} route add default via 10.244.{n}.1\n\
-                 ip -n {pod} route add default via fd00:244:{n}::1"
+            Attach::Ptp => (
+                format!(
+                    "link set p0 addrgenmode none up\n\
+                     addr add fe80::1/64 dev p0 nodad\n\
+                     addr add 10.244.{n}.1/32 dev p0\n\
+                     addr add fd00:244:{n}::1/128 dev p0 nodad\n\
+                     route add 10.244.{n}.2/32 dev p0\n\
+                     route add fd00:244:{n}::2/128 dev p0"
+                ),
+                format!(
+                    "addr add 10.244.{n}.2/32 dev eth0\n\
+                     addr add fd00:244:{n}::2/128 dev eth0 nodad\n\
+                     route add 10.244.{n}.1/32 dev eth0\n\
+                     route add fd00:244:{n}::1/128 dev eth0\n\
+                     route add default via 10.244.{n}.1\n\
+                     route add default via fd00:244:{n}::1"
+                ),
             ),
-        }
+        };
+        pair + &batch(host, &of_host) + &batch(pod, &of_pod)
     }
+}
+
+/// Returns a line of a script that runs commands of `ip` in a namespace with one start of it, which
+/// makes a mount namespace each time.
+fn batch(netns: &str, commands: &str) -> String {
+    format!("ip -n {netns} -batch - <<END\n{commands}\nEND\n")
 }
 
 /// One node.
@@ -157,21 +168,23 @@ impl Fabric {
                 number += 1;
                 let node = Node::new(&lab, number, segment);
                 let (host, pod) = (node.host.name(), node.pod.name());
+                let ((v4, v6), gateway) = (node.underlay(), segment * 64 + 1);
+                let of_host = format!(
+                    "link set lo up\n\
+                     link set eth0 addrgenmode none up\n\
+                     addr add fe80::{number}/64 dev eth0 nodad\n\
+                     addr add {v4}/26 dev eth0\n\
+                     addr add {v6}/64 dev eth0 nodad\n\
+                     route add default via 192.0.2.{gateway}\n\
+                     route add default via 2001:db8:{segment}::1"
+                );
                 let _ = writeln!(
                     script,
                     "ip link add n{number} type veth peer name eth0 netns {host}\n\
                      ip link set n{number} master seg{segment} up\n\
-                     ip -n {host} link set lo up; ip -n {host} link set eth0 addrgenmode none up\n\
-                     ip -n {host} addr add fe80::{number}/64 dev eth0 nodad\n\
-                     ip -n {host} addr add {v4}/26 dev eth0\n\
-                     ip -n {host} addr add {v6}/64 dev eth0 nodad\n\
-                     ip -n {host} route add default via 192.0.2.{gateway}\n\
-                     ip -n {host} route add default via 2001:db8:{segment}::1\n\
-                     {}",
+                     {}{}",
+                    batch(host, &of_host),
                     attach.script(host, pod, number),
-                    v4 = node.underlay().0,
-                    v6 = node.underlay().1,
-                    gateway = segment * 64 + 1,
                 );
                 nodes.push(node);
             }

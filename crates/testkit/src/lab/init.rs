@@ -118,6 +118,9 @@ fn spawn(keeper: i32, words: &[&str]) -> Child {
     child.unwrap_or_else(|error| panic!("nsenter (util-linux): {error}"))
 }
 
+/// The pause between looks at systemd, of three programs each: it needs the processor to start.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// What a first process prints once it is one.
 const READY: &str = "ready\n";
 
@@ -166,6 +169,6 @@ pub(super) fn wait_for_service_manager(lab: &Lab) {
             String::from_utf8_lossy(&said.stdout),
             fs::read_to_string(lab.path("/var/log/systemd.log")).unwrap_or_default()
         );
-        thread::sleep(Duration::from_millis(20));
+        thread::sleep(PAUSE);
     }
 }

@@ -1,6 +1,8 @@
 //! Debian's Docker Engine.
 
 use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread;
@@ -18,6 +20,12 @@ use crate::reference;
 
 /// How long the engine may take to answer after its start.
 const READY: Duration = Duration::from_secs(60);
+
+/// How long to wait for an answer at its socket before the client is asked.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// The pause between tries to connect to it.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// How long one docker command may take.
 const DEADLINE: &str = "120s";
@@ -129,11 +137,31 @@ impl<'lab> Docker<'lab> {
         let (program, arguments) = in_root(self.engine.root().as_deref(), &script);
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         self.daemon = Some(self.lab.start(program, &arguments));
-        while !self.try_run(&["version"]).status.success() {
+        loop {
+            self.wait_for_answer();
+            if self.try_run(&["version"]).status.success() {
+                return began.elapsed();
+            }
             assert!(began.elapsed() < READY, "dockerd does not answer:\n{}", self.log());
-            thread::sleep(Duration::from_millis(20));
         }
-        began.elapsed()
+    }
+
+    /// Waits, not for long, until it answers at its socket: a client that is started for each look
+    /// takes the processor from it.
+    fn wait_for_answer(&self) {
+        let socket = self.lab.path(format!("{}/socket", self.home()));
+        let ask = || -> io::Result<bool> {
+            let mut stream = UnixStream::connect(&socket)?;
+            stream.set_read_timeout(Some(LOOK))?;
+            stream.write_all(b"GET /_ping HTTP/1.0\r\n\r\n")?;
+            let mut status = [0; b"HTTP/1.0 200".len()];
+            stream.read_exact(&mut status)?;
+            Ok(status.ends_with(b" 200"))
+        };
+        let end = Instant::now() + LOOK;
+        while !matches!(ask(), Ok(true)) && Instant::now() < end {
+            thread::sleep(PAUSE);
+        }
     }
 
     /// Kills the engine, as a crash would; its containers continue.

@@ -1,6 +1,8 @@
 //! Debian's etcd.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -15,6 +17,9 @@ use crate::place::{Place as _, Running};
 const MEMBERS: u16 = 3;
 /// How long a member may take to start, and the cluster to have a leader.
 const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long a member may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Makes two authorities, and keys: the first authority signs those of the members and of a client,
 /// the second that of a stranger. `$host` is the members' address.
@@ -109,7 +114,11 @@ impl<'lab> Etcd<'lab> {
 
     fn client(&self, member: usize) -> String {
         let scheme = if self.is_secure { "https" } else { "http" };
-        format!("{scheme}://{}:{}", self.host, 2379 + 10 * member)
+        format!("{scheme}://{}", self.address(member))
+    }
+
+    fn address(&self, member: usize) -> String {
+        format!("{}:{}", self.host, 2379 + 10 * member)
     }
 
     fn peer(member: usize) -> String {
@@ -204,7 +213,9 @@ impl<'lab> Etcd<'lab> {
     #[must_use]
     pub fn has_quorum(&self) -> bool {
         // Any key: a leader asks the others before it answers.
-        let ask = |leader| self.ask_member(leader, "kv/range", &json!({"key": "AA=="}), "1");
+        let ask = |leader| {
+            self.ask_member(leader, "kv/range", &json!({"key": "AA=="}), Duration::from_secs(1))
+        };
         self.leader().and_then(ask).is_some_and(|answer| answer["error"].is_null())
     }
 
@@ -247,7 +258,8 @@ impl<'lab> Etcd<'lab> {
         let deadline = Instant::now() + TIMEOUT;
         loop {
             let running = (0..self.members.len()).filter(|at| self.members[*at].is_some());
-            let mut answers = running.filter_map(|member| self.ask_member(member, call, body, "5"));
+            let mut answers =
+                running.filter_map(|member| self.ask_member(member, call, body, PATIENCE));
             if let Some(answer) = answers.find(|answer| answer["error"].is_null()) {
                 return answer;
             }
@@ -257,17 +269,50 @@ impl<'lab> Etcd<'lab> {
     }
 
     fn status(&self, member: usize) -> Option<Value> {
-        self.ask_member(member, "maintenance/status", &Value::Object(Map::new()), "0.5")
+        let nothing = Value::Object(Map::new());
+        self.ask_member(member, "maintenance/status", &nothing, Duration::from_millis(500))
     }
 
-    fn ask_member(&self, member: usize, call: &str, body: &Value, seconds: &str) -> Option<Value> {
-        let mut command = self.lab.command("curl");
-        command.args(["-s", "--max-time", seconds, "-d", &body.to_string()]);
+    fn ask_member(
+        &self,
+        member: usize,
+        call: &str,
+        body: &Value,
+        patience: Duration,
+    ) -> Option<Value> {
         if self.is_secure {
-            let [certificate, key] = self.files("client");
-            command.arg("--cert").arg(certificate).arg("--key").arg(key);
-            command.arg("--cacert").arg(self.authority("ca"));
+            return self.ask_securely(member, call, body, patience);
         }
+        // Without a program: a cluster that starts is asked many times, and needs the processor.
+        let address = self.address(member);
+        let at: SocketAddr = address.parse().ok()?;
+        let connect = || TcpStream::connect_timeout(&at, patience);
+        let mut stream = self.lab.enter(connect).ok()?;
+        stream.set_read_timeout(Some(patience)).ok()?;
+        let (body, mut answer) = (body.to_string(), String::new());
+        write!(
+            stream,
+            "POST /v3/{call} HTTP/1.0\r\nHost: {address}\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .ok()?;
+        stream.read_to_string(&mut answer).ok()?;
+        serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()
+    }
+
+    fn ask_securely(
+        &self,
+        member: usize,
+        call: &str,
+        body: &Value,
+        patience: Duration,
+    ) -> Option<Value> {
+        let mut command = self.lab.command("curl");
+        let seconds = patience.as_secs_f64().to_string();
+        command.args(["-s", "--max-time", &seconds, "-d", &body.to_string()]);
+        let [certificate, key] = self.files("client");
+        command.arg("--cert").arg(certificate).arg("--key").arg(key);
+        command.arg("--cacert").arg(self.authority("ca"));
         command.arg(format!("{}/v3/{call}", self.client(member)));
         let output = command.stdin(Stdio::null()).output().ok()?;
         serde_json::from_slice(&output.stdout).ok()

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::{Fact, Snapshot, json, sysctl};
+use crate::detection::wait_for_detection;
 use crate::place::Place;
 
 /// Fields in the output of `ip -details` that change by themselves or mean nothing.
@@ -62,21 +63,20 @@ type Facts = BTreeMap<Fact, String>;
 /// virtual machine. So `ip` is started once for several queries, the shell starts no other to hand
 /// it these, and the programs that show iptables rules are started only if there are any.
 ///
-/// Each part is named by a line `@@ NAME` before it.
+/// Each part is named by a line `@@ NAME` before it. Rules and neighbours are with the routes of
+/// their family: their lines tell what they are.
 const SCRIPT: &str = "
-ask() { ip $family -force -batch - <<END
-$1
-$2
-END
-}
 some() { [ -e \"$1\" ] && read -r table <\"$1\"; }
 save() { command -v $1 >/dev/null && echo \"@@ iptables $1\" && $1; }
 echo '@@ links'; ip -json -details address show
 for family in -4 -6; do
-    echo \"@@ routes $family\"; ask 'route show table all' 'rule show'
+    echo \"@@ routes $family\"; ip $family -force -batch - <<END
+route show table all
+rule show
+neigh show nud permanent
+neigh show proxy
+END
 done
-family=
-echo '@@ neighbours'; ask 'neigh show nud permanent' 'neigh show proxy'
 echo '@@ fdb'; bridge fdb show
 echo '@@ nftables'; ruleset=$(nft -json list ruleset); printf '%s\\n' \"$ruleset\"
 for family in ip ip6; do
@@ -97,11 +97,13 @@ pub(super) fn all(place: &impl Place, directories: &[&str]) -> Facts {
         match title.split_once(' ').unwrap_or((title, "")) {
             ("links", _) => links(text, &mut facts),
             ("routes", family) => {
-                let (rules, routes): (Vec<_>, Vec<_>) = text.lines().partition(is_rule);
+                let (rules, others): (Vec<_>, Vec<_>) = text.lines().partition(is_rule);
+                let (neighbours, routes): (Vec<_>, Vec<_>) =
+                    others.into_iter().partition(is_neighbour);
                 lines(&mut facts, "routes", &routes.join("\n"), family);
                 lines(&mut facts, "rules", &rules.join("\n"), family);
+                lines(&mut facts, "neighbours", &neighbours.join("\n"), "");
             }
-            ("neighbours", _) => lines(&mut facts, "neighbours", text, ""),
             ("fdb", _) => {
                 let permanent =
                     text.lines().filter(|line| line.split(' ').any(|word| word == "permanent"));
@@ -132,16 +134,21 @@ echo '@@ routes -6'; ip -6 route show table all
 echo '@@ end'
 ";
 
-/// How long to wait between two such looks: as long as one took, within these bounds.
+/// How long to wait between two such looks: twice as long as one took, within these bounds.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(40), Duration::from_millis(300));
+
+/// How long to wait for the end of duplicate address detection without a look. A link without a
+/// carrier, which is not waited for, may have an address whose detection does not end.
+const DETECTION: Duration = Duration::from_millis(500);
 
 /// Returns the script's output once the kernel has finished everything that follows from changes of
 /// links: carriers are reported, no address is tentative, and the addresses and routes that it adds
-/// by itself exist. That may take two seconds, in which only two of the programs look.
+/// by itself exist. That may take two seconds, in which only two of the programs look, and none
+/// while duplicate address detection goes on: the kernel's table of addresses tells its end.
 fn settled(place: &impl Place) -> String {
     let began = Instant::now();
     loop {
-        let text = shown(place, SCRIPT);
+        let mut text = shown(place, SCRIPT);
         if !is_unfinished(place, &text, began) {
             return text;
         }
@@ -152,12 +159,17 @@ fn settled(place: &impl Place) -> String {
                 "addresses stay tentative, or carriers untold:\n{}",
                 place.sh("ip -6 addr show tentative; ip link show")
             );
-            thread::sleep(pause);
+            if is_detecting(&json::list(part(&text, "links\n"))) {
+                wait_for_detection(place, DETECTION);
+            } else {
+                thread::sleep(pause);
+            }
             let look = Instant::now();
-            if !is_unfinished(place, &shown(place, COMING), began) {
+            text = shown(place, COMING);
+            if !is_unfinished(place, &text, began) {
                 break;
             }
-            pause = look.elapsed().clamp(PAUSE.0, PAUSE.1);
+            pause = (2 * look.elapsed()).clamp(PAUSE.0, PAUSE.1);
         }
     }
 }
@@ -177,13 +189,14 @@ fn shown(place: &impl Place, script: &str) -> String {
     text
 }
 
+/// Returns the part of a script's output that begins with this line.
+fn part<'t>(text: &'t str, name: &str) -> &'t str {
+    text.split("@@ ").find_map(|part| part.strip_prefix(name)).unwrap_or_default()
+}
+
 /// Whether something is still to come, by the links and routes in a script's output.
 fn is_unfinished(place: &impl Place, text: &str, began: Instant) -> bool {
-    let part = |name: &str| {
-        let found = text.split("@@ ").find_map(|part| part.strip_prefix(name));
-        found.unwrap_or_default()
-    };
-    let (links, routes) = (json::list(part("links\n")), part("routes -6\n"));
+    let (links, routes) = (json::list(part(text, "links\n")), part(text, "routes -6\n"));
     let is_coming = links.iter().any(|link| {
         lacks_what_comes(link, &links, routes)
             && link["ifname"].as_str().is_some_and(|name| has_ipv6(place, name))
@@ -283,6 +296,12 @@ fn lines(facts: &mut Facts, section: &'static str, output: &str, prefix: &str) {
 fn is_rule(line: &&str) -> bool {
     let priority = line.split_once(":\t").map(|(priority, _)| priority);
     priority.is_some_and(|priority| priority.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Whether a line is a permanent neighbour or a proxy's, which contains the one word or the other:
+/// `192.0.2.7 dev v0 lladdr 02:00:00:00:00:07 PERMANENT`, `192.0.2.8 dev v0 proxy`. Routes do not.
+fn is_neighbour(line: &&str) -> bool {
+    line.split_whitespace().any(|word| ["PERMANENT", "proxy"].contains(&word))
 }
 
 fn links(output: &str, facts: &mut Facts) {
