@@ -315,7 +315,7 @@ impl<'a> Firewall<'a> {
     /// Removes our tables when they hold no element of any attachment; says whether they are gone.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// When the kernel refuses, or the holders of a shared object cannot be listed.
     pub fn prune(&mut self) -> Result<bool, FirewallError> {
         for set in Set::ALL {
             let listed = self.tables.list(*set)?;

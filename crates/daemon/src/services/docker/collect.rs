@@ -89,12 +89,14 @@ impl Driver {
     pub(super) fn may_be_in_use(&self, network: &Network) -> bool {
         let now_s = clock::now().at.as_millis() / 1000;
         let census = Census::new();
-        self.endpoints_of(&network.id).iter().any(|endpoint| match endpoint.phase {
+        let is_in_use = |endpoint: &Endpoint| match endpoint.phase {
             _ if endpoint.boot_id != self.boot_id => false,
             Phase::Joined => life(endpoint, &census) != Life::Gone,
             Phase::Adding | Phase::Added => now_s.saturating_sub(endpoint.since_s) < GRACE_S,
             Phase::Left | Phase::Deleting => false,
-        })
+        };
+        // An endpoint whose record cannot be read may be on any network.
+        self.journal.may_lack_an_endpoint() || self.endpoints_of(&network.id).iter().any(is_in_use)
     }
 
     /// Says why no container has an endpoint; `None` when one may have it.

@@ -285,6 +285,12 @@ impl Journal {
         ids
     }
 
+    /// Says whether an endpoint may be there that [`Journal::endpoints`] does not name: its record
+    /// and its copy are damaged, or the records cannot be listed.
+    pub(super) fn may_lack_an_endpoint(&self) -> bool {
+        self.listed(ENDPOINTS).map_or(true, |ids| ids.iter().any(|id| self.endpoint(id).is_err()))
+    }
+
     pub(crate) fn pool(&self, id: &str) -> Result<Option<Pool>, Error> {
         self.read(POOLS, id).or_else(|error| self.rebuilt_pool(id).map(Some).ok_or(error))
     }
@@ -501,13 +507,16 @@ mod tests {
         assert_eq!(types, ["cilium-cni", "portmap", "firewall"]);
     }
 
-    /// No pools would mean that Docker has released those of each network.
+    /// No pools would mean that Docker has released those of each network; no endpoints, that no
+    /// container has an address.
     #[test]
-    fn pools_that_cannot_be_listed_are_unknown() {
+    fn what_cannot_be_listed_is_unknown() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::of_another(dir.path(), &dir.path().join("copies"));
-        assert!(journal.all_pools().unwrap().is_empty());
-        std::fs::write(dir.path().join(POOLS), "").unwrap();
-        assert!(journal.all_pools().is_err() && journal.pools().is_empty());
+        assert!(journal.all_pools().unwrap().is_empty() && !journal.may_lack_an_endpoint());
+        for folder in [POOLS, ENDPOINTS] {
+            std::fs::write(dir.path().join(folder), "").unwrap();
+        }
+        assert!(journal.all_pools().is_err() && journal.may_lack_an_endpoint());
     }
 }

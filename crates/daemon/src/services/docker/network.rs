@@ -137,8 +137,13 @@ impl Driver {
     /// Lists the attachments of other runtimes to a network of this name: a list of that name may
     /// have come to the node since Docker's network was made.
     fn attached_by_others(&self, name: &str) -> Result<Vec<GcAttachment>, Error> {
-        let everything = self.runtime.everything_at_paths(&self.roots);
+        let roots = self.roots.for_one_call();
+        let everything = self.runtime.everything_at_paths(&roots);
         let everything = everything.map_err(|error| error.to_cni())?;
+        if let Some(unread) = roots.unread() {
+            let text = format!("read {}: {}", unread.path.display(), unread.reason);
+            return Err(Error::new(code::IO_FAILURE, text));
+        }
         let others = everything
             .known
             .iter()

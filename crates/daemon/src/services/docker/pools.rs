@@ -368,9 +368,9 @@ impl Driver {
                 .any(|text| text.parse::<IpNet>().is_ok_and(|one| one.addr() == address))
         });
         let census = Census::new();
-        // An endpoint whose record is lost may have any address.
+        // An endpoint whose record cannot be read may have any address.
         reserved
-            || !self.journal.lost_endpoints().is_empty()
+            || self.journal.may_lack_an_endpoint()
             || self.journal.endpoints().iter().any(|endpoint| {
                 on_pool.iter().any(|network| network.id == endpoint.network)
                     && !engine.is_some_and(|engine| engine.has_lost(endpoint, &census))

@@ -176,6 +176,7 @@ mod tests {
             assert!(warned, "{garbage}");
         }
     }
+
     /// It used to count as missing, and DEL removed it without restoring anything.
     #[test]
     fn one_that_the_kernel_does_not_read_is_not_missing() {

@@ -97,8 +97,11 @@ fn stale(
         })
     };
     let stale = absent.into_iter().filter(|(reservation, origin)| {
+        let noted = noted(origin);
+        // That the number of a passage is another's says nothing about the container.
+        let is_anothers = !noted.passage && is_anothers(origin);
         matches!(reservation.holder, Holder::Attachment(_) | Holder::Container(_))
-            && (is_anothers(origin) || life(&noted(origin)) == Life::Gone)
+            && (is_anothers || life(&noted) == Life::Gone)
     });
     stale.map(|(reservation, _)| reservation.clone()).collect()
 }
@@ -169,6 +172,24 @@ mod tests {
             let all = [("old", 10, old)];
             assert_eq!(who(&all, Some((10, new)), &[], life), stale, "the one that asks has it");
             assert_eq!(who(&all, Some((11, new)), &[], life), "", "somebody unknown has it");
+        }
+    }
+
+    /// The next container gets the number of the namespace through which the interface of one of
+    /// Docker's has passed.
+    #[test]
+    fn the_number_of_a_passage_says_nothing_about_the_container() {
+        let boot = state::boot_id().unwrap();
+        let of = |id: &str, cookie: u64, boot: &str| {
+            let path = format!("/run/netwright/docker/netns/{id}");
+            let (reservation, origin) = reservation(id, &path, 10);
+            (reservation, Origin { cookie: Some(cookie), boot: boot.to_owned(), ..origin })
+        };
+        let asking = of("nwd1", 2, &boot).1;
+        for (boot, count) in [(boot.as_str(), 0), ("an earlier one", 1)] {
+            let all = [of("nwd0", 1, boot)];
+            let found = stale(&all, Some(&asking), &|_| Life::Unknown, &|_| false);
+            assert_eq!(found.len(), count, "{boot}");
         }
     }
 }
