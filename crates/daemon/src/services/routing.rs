@@ -697,8 +697,11 @@ impl Service {
         self.heard = false;
         self.unwritten = false;
         self.unanswered = false;
-        let looked = self.look_once();
+        // What is heard from here on may be newer than what this look reads: it is for the next.
+        let other_ways = std::mem::take(&mut self.other_ways);
+        let looked = self.look_once(other_ways);
         self.looking = false;
+        self.other_ways |= other_ways && looked.is_err();
         let again = looked.is_err() || self.unanswered;
         self.health.needs("kernel", looked);
         let worked = processor_time().saturating_sub(worked);
@@ -716,7 +719,8 @@ impl Service {
         }
     }
 
-    fn look_once(&mut self) -> Result<(), String> {
+    /// Does so once; `other_ways` says that the ways to nodes may be others since the last look.
+    fn look_once(&mut self, other_ways: bool) -> Result<(), String> {
         let said = |error: kernel::netlink::NetlinkError| words(&error);
         let own = self.shared.routing().cluster().own().clone();
         let ranges: Vec<IpNet> = self.settings.ranges().collect();
@@ -760,7 +764,7 @@ impl Service {
             self.counts.put_back();
             tracing::warn!(%first, "put back what another program has changed");
         }
-        self.look_up_again();
+        self.look_up_again(other_ways);
         self.look_at_filter();
         self.hold_forwarding();
         self.tell_condition();
@@ -923,14 +927,14 @@ impl Service {
 
     /// Looks up the ways to all nodes again if a route, an address or a link of this host may be
     /// another: after events of such, and after each interval, as not everything is told.
-    fn look_up_again(&mut self) {
+    fn look_up_again(&mut self, other_ways: bool) {
         if self.unanswered {
             // The next look asks.
             return;
         }
         let (now, interval) = (Instant::now(), self.pace.interval());
         let is_old = |found: Instant| interval <= now.duration_since(found) + TOGETHER;
-        if !std::mem::take(&mut self.other_ways) && !self.ways_found.is_none_or(is_old) {
+        if !other_ways && !self.ways_found.is_none_or(is_old) {
             return;
         }
         self.ways_found = Some(now);

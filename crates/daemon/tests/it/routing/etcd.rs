@@ -577,7 +577,7 @@ fn vm_everything_stays_while_etcd_is_away_and_nothing_is_missed() {
     fabric.assert_all_reach_all();
     assert_eq!(fabric.nodes[0].service.take().unwrap().stop(), Some(0));
     fabric.nodes[0].host.sh("ip nexthop flush proto 78");
-    fabric.start_on(0);
+    replace(&mut fabric, 0);
     fabric.assert_all_reach_all();
     assert!(has(&fabric, 40));
 
@@ -604,6 +604,6 @@ fn vm_everything_stays_while_etcd_is_away_and_nothing_is_missed() {
 
     put(&etcd, "config", &Backend::HostGw.config(), None);
     wait_until("another configuration to be noticed", || {
-        log(&fabric, 0).contains("counts after a restart")
+        log(&fabric, 0).contains("takes effect after a restart")
     });
 }
