@@ -100,7 +100,7 @@ fn a_container_of_dockers_outlives_the_namespace_of_the_driver() {
     let done = call_in(&lab, &["gc", "-o", "json"]).succeeded().json();
     assert_eq!((count(&done, "removed"), count(&done, "kept")), (0, 2), "{done}");
     // Neither its host port nor its address is given to another.
-    let c2 = lab.container("c2");
+    let _c2 = lab.container("c2");
     let said = call_in(&lab, &["add", "blue", "c2", "-p", "8080:80"]).failed(1);
     assert!(said.stderr.contains("8080"), "{said:#?}");
     let said = call_in(&lab, &["add", "one", "c2"]);

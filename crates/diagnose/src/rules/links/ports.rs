@@ -124,7 +124,7 @@ mod tests {
         let address = crate::path::samples::ip("fd00:88::2");
         let asked = Asked::WhoHas { address, link: "eth0".to_owned() };
         let question = Question { from: Some("c3".to_owned()), asked };
-        assert_eq!(asks(look), [question.clone()]);
+        assert_eq!(asks(look), std::slice::from_ref(&question));
         assert_eq!(judge(look), []);
         let told = |macs: &[&str]| {
             let macs = macs.iter().map(|mac| (*mac).to_owned()).collect();
