@@ -232,9 +232,8 @@ impl Change {
             Self::DelAddress { ifindex, address } => {
                 address::encode_key(writer, *ifindex, *address);
             }
-            Self::AddRoute(route) | Self::AppendRoute(route) | Self::ReplaceRoute(route) => {
-                route.encode(writer);
-            }
+            Self::AddRoute(route) | Self::AppendRoute(route) => route.encode(writer),
+            Self::ReplaceRoute(route) => route.encode_replacement(writer),
             Self::DelRoute(route) => route.encode_key(writer),
             Self::AddNexthop(nexthop) | Self::ReplaceNexthop(nexthop) => nexthop.encode(writer),
             Self::DelNexthop { id } => nexthop::encode_id(*id, writer),

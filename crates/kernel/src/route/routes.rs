@@ -228,6 +228,17 @@ impl Route {
         self.encode_with(writer, scope, protocol.0, self.kind.number());
     }
 
+    /// Writes a route that takes another's place.
+    ///
+    /// Without a list of metrics, the kernel takes those of any route by the same nexthop object,
+    /// such as the one that is replaced (linux net/ipv4/fib_semantics.c `fib_find_info_nh`).
+    pub(crate) fn encode_replacement(&self, writer: &mut Writer) {
+        self.encode(writer);
+        if self.nexthop.is_some() && self.mtu.is_none() && self.advmss.is_none() {
+            writer.nest_plain(RTA_METRICS, |_| {});
+        }
+    }
+
     /// Writes what identifies a route to remove: unset fields match anything.
     pub(crate) fn encode_key(&self, writer: &mut Writer) {
         let scope = self.scope.unwrap_or(Scope::NOWHERE);

@@ -84,6 +84,23 @@ fn objects_come_change_and_go() {
 }
 
 #[test]
+fn a_route_that_is_replaced_loses_its_metrics() {
+    in_netns(|| {
+        let (mut socket, oif) = prepared();
+        let ways = [via(1, "10.244.2.0", oif), via(2, "2001:db8:2::", oif)];
+        socket.apply(&ways.map(Change::AddNexthop)).unwrap();
+        for (id, destination) in [(1, "10.244.2.0/24"), (2, "2001:db8:2::/64")] {
+            let narrow = Route { mtu: Some(1350), ..by(id, destination) };
+            socket.apply_one(&Change::AddRoute(narrow)).unwrap();
+            socket.apply_one(&Change::ReplaceRoute(by(id, destination))).unwrap();
+        }
+        let shown = sh("ip route show proto 78; ip -6 route show proto 78");
+        assert_eq!(shown.lines().count(), 2, "{shown}");
+        assert!(!shown.contains("mtu"), "{shown}");
+    });
+}
+
+#[test]
 fn a_refused_object_is_explained() {
     in_netns(|| {
         let (mut socket, oif) = prepared();
