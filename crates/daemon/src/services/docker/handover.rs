@@ -135,9 +135,8 @@ pub(super) fn hand_over(holder: &Holder, ifname: &str, src_name: &str) -> Result
         let mut inside = RouteSocket::open_in(&held).map_err(|error| kernel_error(&error))?;
         let link = inside.link_by_name(ifname).map_err(|error| kernel_error(&error))?;
         if let Some(link) = link {
-            let name = Some(src_name.to_owned());
             // Set down and renamed first: the host may have a link of the old name.
-            set(&mut inside, link.index, LinkSet { name, ..LinkSet::default() }.up(false))?;
+            rename_down(&mut inside, link.index, src_name)?;
             let netns = Some(host_ns);
             return set(&mut inside, link.index, LinkSet { netns, ..LinkSet::default() });
         }
@@ -178,8 +177,7 @@ pub(super) fn take_back(
             }
         }
     };
-    let name = Some(endpoint.src_name.clone());
-    set(&mut from, link.index, LinkSet { name, ..LinkSet::default() }.up(false))?;
+    rename_down(&mut from, link.index, &endpoint.src_name)?;
     let netns = Some(held.clone());
     set(&mut from, link.index, LinkSet { netns, ..LinkSet::default() })?;
     let mut inside = RouteSocket::open_in(&held).map_err(|error| kernel_error(&error))?;
@@ -187,6 +185,12 @@ pub(super) fn take_back(
     let Some(index) = moved else { return Ok(()) };
     let name = Some(ifname.to_owned());
     set(&mut inside, index, LinkSet { name, ..LinkSet::default() })
+}
+
+/// Sets a link down, and then gives it this name: kernels before 6.2 rename no link that is up.
+fn rename_down(socket: &mut RouteSocket, index: u32, name: &str) -> Result<(), Error> {
+    set(socket, index, LinkSet::default().up(false))?;
+    set(socket, index, LinkSet { name: Some(name.to_owned()), ..LinkSet::default() })
 }
 
 /// Finds the endpoint's link in a namespace, whatever its name. A veth is recognised by its host
