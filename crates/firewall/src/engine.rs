@@ -15,7 +15,7 @@ use crate::hostport;
 use crate::nft::NftTables;
 use crate::owner::Owner;
 use crate::plan::{Concern, Plan, Shared};
-use crate::tables::{Change, Found, FoundValue, Rewritten, Tables};
+use crate::tables::{Change, Found, FoundValue, Tables};
 
 /// How long to wait for the lock. Its holder keeps it for one transaction, which is milliseconds;
 /// only hundreds of callers at once or a stuck holder make it longer.
@@ -104,26 +104,6 @@ impl<'a> Firewall<'a> {
         done
     }
 
-    /// Writes those rules of this version anew that are other ones, as [`Firewall::check`] names them,
-    /// in one transaction. Elements stay. [`Firewall::add`] only counts rules.
-    ///
-    /// **Idempotence**: nothing is written if the rules are the right ones.
-    ///
-    /// # Errors
-    /// When the kernel refuses; nothing has changed then.
-    pub fn rewrite(&mut self, plan: &Plan) -> Result<(), FirewallError> {
-        let mut changes = Vec::new();
-        for Rewritten { again, .. } in self.tables.rewritten(plan)? {
-            if !changes.contains(&again) {
-                changes.push(again);
-            }
-        }
-        if !changes.is_empty() {
-            self.tables.commit(&changes)?;
-        }
-        Ok(())
-    }
-
     /// Says whether the last [`Firewall::add`] left host ports to another attachment of the same
     /// container. A caller that needs them adds the plan again once that attachment is gone.
     #[must_use]
@@ -210,10 +190,6 @@ impl<'a> Firewall<'a> {
                 differences
                     .push(format!("missing: table {table}, or some of its chains and rules"));
             }
-        }
-        if differences.is_empty() {
-            let rewritten = self.tables.rewritten(plan)?;
-            differences.extend(rewritten.iter().map(ToString::to_string));
         }
         for element in &plan.own {
             let Some(found) = self.tables.get(element.set, &element.key)? else {

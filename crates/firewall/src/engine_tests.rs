@@ -61,10 +61,6 @@ impl Tables for Fake {
         self.0.step().map(|()| true)
     }
 
-    fn rewritten(&mut self, _: &Plan) -> Result<Vec<Rewritten>, TablesError> {
-        self.0.step().map(|()| Vec::new())
-    }
-
     fn get(&mut self, set: Set, key: &[Field]) -> Result<Option<Found>, TablesError> {
         self.0.step()?;
         let elements = self.0.elements.borrow();
@@ -257,9 +253,6 @@ fn a_passing_failure_is_undone_by_add_itself() {
         fn is_laid_out(&mut self, table: Table) -> Result<bool, TablesError> {
             self.0.is_laid_out(table)
         }
-        fn rewritten(&mut self, plan: &Plan) -> Result<Vec<Rewritten>, TablesError> {
-            self.0.rewritten(plan)
-        }
         fn get(&mut self, set: Set, key: &[Field]) -> Result<Option<Found>, TablesError> {
             self.0.get(set, key)
         }
@@ -340,9 +333,6 @@ fn whatever_question_of_remove_fails_the_next_one_finishes() {
 
         fn is_laid_out(&mut self, table: Table) -> Result<bool, TablesError> {
             self.ask(|fake| fake.is_laid_out(table))
-        }
-        fn rewritten(&mut self, plan: &Plan) -> Result<Vec<Rewritten>, TablesError> {
-            self.ask(|fake| fake.rewritten(plan))
         }
         fn get(&mut self, set: Set, key: &[Field]) -> Result<Option<Found>, TablesError> {
             self.ask(|fake| fake.get(set, key))

@@ -18,12 +18,10 @@ use crate::element::{Kind, Maps, Set, Table};
 use crate::hostport::{self, STAND_IN6};
 use crate::masquerade::chain_name;
 use crate::pod_link;
-use crate::rules::{Rules, by_chain};
 
 /// A table's comment. It does not contain the layout's version: the kernel keeps the comment with
-/// which a table was made. The chains and the number of their rules tell ADD which layout a table has
-/// ([`uses`]), so a change of rules that leaves all numbers alone must rename a chain. CHECK compares
-/// the rules themselves ([`rules`]).
+/// which a table was made. The chains and the number of their rules tell which layout a table has
+/// ([`uses`]), so a change of rules that leaves all numbers alone must rename a chain.
 const COMMENT: &str = "Netwright. Filled by its CNI plugins: do not edit.";
 
 /// How many rules a masquerade chain has.
@@ -95,12 +93,6 @@ pub(crate) fn uses(table: Table) -> BTreeMap<String, u32> {
     uses
 }
 
-/// Returns the rules of the chains of a table in this layout: each has some.
-pub(crate) fn rules(table: Table) -> BTreeMap<String, Rules> {
-    let (_, rules) = chains_and_rules(table);
-    by_chain(rules.into_iter().map(|rule| (rule.chain, rule.exprs)))
-}
-
 fn chains_and_rules(table: Table) -> (Vec<NewChain>, Vec<NewRule>) {
     match table {
         Table::Inet => inet(&table_ref(table)),
@@ -116,25 +108,15 @@ pub(crate) fn add_masquerade(batch: &mut Batch, network: &str, prefix: IpNet) {
     let comment: String = format!("{prefix} of {network}").chars().take(127).collect();
     batch.add_chain(NewChain::regular(&table, name.as_str()).comment(comment));
     batch.flush_chain(&table, name.as_str());
-    for rule in masquerade_rules(&name, prefix) {
-        batch.add_rule(rule);
-    }
-}
-
-/// Returns the rules of such a chain.
-pub(crate) fn masquerade_rules(chain: &str, prefix: IpNet) -> [NewRule; MASQUERADE_RULES] {
-    let table = table_ref(Table::Inet);
     let (daddr, multicast) = if prefix.addr().is_ipv4() {
         (field::ip_daddr(), net("224.0.0.0/4"))
     } else {
         (field::ip6_daddr(), net("ff00::/8"))
     };
-    let rule = || NewRule::new(&table, chain);
-    [
-        rule().in_net(daddr, prefix).returns(),
-        rule().in_net(daddr, multicast).returns(),
-        rule().masquerade(),
-    ]
+    let rule = || NewRule::new(&table, name.as_str());
+    batch.add_rule(rule().in_net(daddr, prefix).returns());
+    batch.add_rule(rule().in_net(daddr, multicast).returns());
+    batch.add_rule(rule().masquerade());
 }
 
 /// Returns the types of a set's keys.

@@ -51,7 +51,6 @@ pub mod pod_link;
 pub mod pods;
 pub mod policy;
 pub mod reference;
-mod rules;
 pub mod spoof;
 pub mod tables;
 pub mod taken;

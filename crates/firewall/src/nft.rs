@@ -7,10 +7,7 @@ use crate::close::LateSocket;
 use crate::element::{Element, Field, Maps, Protocol, Set, Table, Value};
 use crate::error::FirewallError;
 use crate::layout::{self, MASQUERADE_RULES, table_ref};
-use crate::masquerade::chain_name;
-use crate::plan::Plan;
-use crate::rules::by_chain;
-use crate::tables::{Change, Found, FoundValue, Rewritten, Tables, TablesError};
+use crate::tables::{Change, Found, FoundValue, Tables, TablesError};
 
 /// The prefix of masquerade chains' names.
 const MASQUERADE: &str = "masquerade-";
@@ -59,32 +56,6 @@ impl Tables for NftTables {
             }
         }
         Ok(true)
-    }
-
-    fn rewritten(&mut self, plan: &Plan) -> Result<Vec<Rewritten>, TablesError> {
-        let mut rewritten: Vec<Rewritten> = Vec::new();
-        for table in plan.tables() {
-            let rules = self.socket.ask().rules_of_table(&table_ref(table)).map_err(refused)?;
-            let found = by_chain(rules.into_iter().map(|rule| (rule.chain, rule.exprs)));
-            for (chain, wanted) in layout::rules(table) {
-                if found.get(&chain) != Some(&wanted) {
-                    rewritten.push(Rewritten { table, chain, again: Change::Layout(table) });
-                }
-            }
-            for element in plan.own.iter().filter(|element| element.set.table() == table) {
-                let Value::Masquerade { network, prefix } = &element.value else { continue };
-                let chain = chain_name(network, *prefix);
-                let wanted = layout::masquerade_rules(&chain, *prefix).map(|rule| rule.exprs);
-                let is_same = found.get(&chain).is_some_and(|found| *found == wanted);
-                let is_known = rewritten.iter().any(|known| known.chain == chain);
-                if is_same || is_known || self.jumps_to(&chain)?.is_none() {
-                    continue;
-                }
-                let again = Change::AddMasquerade { network: network.clone(), prefix: *prefix };
-                rewritten.push(Rewritten { table, chain, again });
-            }
-        }
-        Ok(rewritten)
     }
 
     fn get(&mut self, set: Set, key: &[Field]) -> Result<Option<Found>, TablesError> {

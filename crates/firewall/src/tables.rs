@@ -6,7 +6,6 @@ use ipnet::IpNet;
 
 use crate::element::{Element, Field, Set, Table};
 use crate::masquerade::chain_name;
-use crate::plan::Plan;
 
 /// One change of our tables. A list of them is one transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,24 +64,6 @@ pub enum FoundValue {
     Foreign,
 }
 
-/// A chain of ours that has other rules than it should have.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rewritten {
-    /// Its table.
-    pub table: Table,
-    /// Its name.
-    pub chain: String,
-    /// What gives it its rules again.
-    pub again: Change,
-}
-
-impl fmt::Display for Rewritten {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Rewritten { table, chain, .. } = self;
-        write!(f, "chain {chain} of table {table} has other rules")
-    }
-}
-
 /// The kernel operations on our tables.
 ///
 /// Absent tables, sets and chains count as empty. The caller holds the firewall's lock.
@@ -93,20 +74,11 @@ pub trait Tables: fmt::Debug {
     /// When the kernel refuses.
     fn exists(&mut self, table: Table) -> Result<bool, TablesError>;
 
-    /// Says whether a table exists with the chains of this version's layout, and as many rules in
-    /// each.
+    /// Says whether a table exists with this version's layout.
     ///
     /// # Errors
     /// When the kernel refuses.
     fn is_laid_out(&mut self, table: Table) -> Result<bool, TablesError>;
-
-    /// Lists the chains whose rules are not those of this version, of the tables that a plan needs
-    /// and of the masquerade chains that it leads to. A masquerade chain that does not exist is not
-    /// among them. The cost grows with the number of rules.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    fn rewritten(&mut self, plan: &Plan) -> Result<Vec<Rewritten>, TablesError>;
 
     /// Looks one element up.
     ///

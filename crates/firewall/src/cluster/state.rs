@@ -10,7 +10,6 @@ use super::layout::{self, Set};
 use super::{ClusterFilter, batch_of};
 use crate::cluster::ranges::Net;
 use crate::difference::Difference;
-use crate::rules::{Rules, at_rest};
 
 /// An element: the bytes of its first and its last key, which are equal in a set without ranges.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -91,12 +90,18 @@ pub(crate) struct TableState {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ChainState {
     hook: Option<Hook>,
-    rules: Rules,
+    rules: Vec<Vec<Expr>>,
 }
 
 impl ChainState {
+    /// Leaves out what packets change.
     pub(crate) fn new(hook: Option<Hook>, rules: impl IntoIterator<Item = Vec<Expr>>) -> Self {
-        ChainState { hook, rules: rules.into_iter().map(at_rest).collect() }
+        let at_rest = |expr: Expr| match expr {
+            Expr::Counter { .. } => Expr::Counter { packets: 0, bytes: 0 },
+            other => other,
+        };
+        let rules = rules.into_iter().map(|rule| rule.into_iter().map(at_rest).collect());
+        ChainState { hook, rules: rules.collect() }
     }
 }
 
@@ -116,7 +121,7 @@ const NFT_SET_INTERVAL: u32 = 0x4;
 impl TableState {
     /// Says what should be there.
     pub(crate) fn of(filter: &ClusterFilter) -> Self {
-        let mut rules: BTreeMap<String, Rules> = BTreeMap::new();
+        let mut rules: BTreeMap<String, Vec<Vec<Expr>>> = BTreeMap::new();
         for rule in layout::rules(filter.rules()) {
             rules.entry(rule.chain).or_default().push(rule.exprs);
         }

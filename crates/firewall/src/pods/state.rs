@@ -11,7 +11,6 @@ use super::encode;
 use super::layout::{self, Form};
 use super::repair::Repair;
 use crate::difference::Difference;
-use crate::rules::{Rules, at_rest};
 
 /// `linux include/uapi/linux/netfilter/nf_tables.h` NFT_SET_*.
 const NFT_SET_ANONYMOUS: u32 = 0x1;
@@ -45,7 +44,7 @@ pub(crate) struct TableState {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct ChainState {
     pub(crate) hook: Option<Hook>,
-    pub(crate) rules: Rules,
+    pub(crate) rules: Vec<Vec<Expr>>,
 }
 
 /// A set or map.
@@ -104,8 +103,13 @@ impl Span {
 }
 
 impl ChainState {
+    /// Leaves out what packets change.
     pub(crate) fn add_rule(&mut self, rule: Vec<Expr>) {
-        self.rules.push(at_rest(rule));
+        let at_rest = |expr: Expr| match expr {
+            Expr::Counter { .. } => Expr::Counter { packets: 0, bytes: 0 },
+            other => other,
+        };
+        self.rules.push(rule.into_iter().map(at_rest).collect());
     }
 }
 

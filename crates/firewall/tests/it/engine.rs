@@ -64,38 +64,6 @@ fn tables_that_vanish_are_told_and_made_again() {
     assert_eq!(node.check(&key("n", "c1"), &masqueraded(2)), Vec::<String>::new());
 }
 
-/// As many rules as there should be, and other ones.
-#[test]
-fn rules_that_were_replaced_are_told_and_written_anew() {
-    testkit::require!("root");
-    let node = Node::new("replaced");
-    let mut plan = masqueraded(2);
-    plan.join(spoof::plan("vc1", &[[2, 0, 0, 0, 0, 1]]));
-    node.add(&key("n", "c1"), &plan);
-    let masquerade = masquerade::chain_name("n", "10.1.0.0/24".parse().unwrap());
-    let (inet, bridge) = ("inet netwright", "bridge netwright");
-    for (table, chain, command) in [
-        (inet, "pod_input", "replace rule {chain} handle $last accept"),
-        (inet, "hostports", "replace rule {chain} handle $last counter"),
-        (bridge, "prerouting", "replace rule {chain} handle $last accept"),
-        (inet, masquerade.as_str(), "replace rule {chain} handle $last return"),
-        (inet, masquerade.as_str(), "flush chain {chain}"),
-    ] {
-        let list = format!("nft list chain {table} {chain}");
-        let before = node.lab.sh(&list);
-        let command = command.replace("{chain}", &format!("{table} {chain}"));
-        node.lab.sh(&format!(
-            "last=$(nft -a list chain {table} {chain} | sed -n 's/.* # handle //p' | tail -1)\n\
-             nft {command}"
-        ));
-        let told = [format!("chain {chain} of table {table} has other rules")];
-        assert_eq!(node.check(&key("n", "c1"), &plan), told, "{command}");
-        node.firewall(|firewall| firewall.rewrite(&plan)).unwrap();
-        assert_eq!(node.check(&key("n", "c1"), &plan), Vec::<String>::new(), "{command}");
-        assert_eq!(node.lab.sh(&list), before, "{command}");
-    }
-}
-
 #[test]
 fn remove_all_takes_everything_of_ours_and_nothing_else() {
     testkit::require!("root");

@@ -82,24 +82,6 @@ pub fn add(
     Ok(())
 }
 
-/// Does the same for an attachment that is there, after rules that are other ones have been written
-/// anew.
-///
-/// # Errors
-/// As [`add`].
-pub fn restore(
-    index: &Index,
-    key: &AttachmentKey,
-    backend: Option<MasqueradeBackend>,
-    plan: &Plan,
-    ips: &[IpNet],
-) -> Result<(), Failure> {
-    if !plan.is_empty() {
-        with_firewall(index, |firewall| firewall.rewrite(plan))?;
-    }
-    add(index, key, backend, plan, ips)
-}
-
 /// Describes an attachment's part of the packet filter as an item, if it needs any.
 #[must_use]
 pub fn wanted(

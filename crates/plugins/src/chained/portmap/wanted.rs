@@ -99,9 +99,6 @@ impl Wants for Portmap {
         if both.plan.shared.iter().any(|one| !recorded.plan.shared.contains(one)) {
             both.write(call, index)?;
         }
-        if !plan.is_empty() {
-            with_firewall(index, |firewall| firewall.rewrite(plan))?;
-        }
         let want = Want { recorded: wanted, iptables: chains.clone() };
         put_in_place(index, call.attachment(), &want, Some(&recorded))?;
         flows::forget(call, &want.recorded.udp, When::Added);

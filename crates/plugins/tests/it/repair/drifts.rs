@@ -51,20 +51,6 @@ const PTP: &[Drift] = &[
         "IPv4 forwarding is off",
     ),
     Drift("the whole ruleset flushed", Host, "nft flush ruleset", "missing: table"),
-    Drift(
-        "a rule replaced by another",
-        Host,
-        "last=$(nft -a list chain inet netwright pod_input | sed -n 's/.* # handle //p' | tail -1)
-         nft replace rule inet netwright pod_input handle $last accept",
-        "chain pod_input of table inet netwright has other rules",
-    ),
-    Drift(
-        "the rules that masquerade flushed",
-        Host,
-        "nft flush chain inet netwright $(nft list table inet netwright |
-         sed -n 's/.*chain \\(masquerade-[^ ]*\\).*/\\1/p' | head -1)",
-        "chain masquerade-",
-    ),
     Drift("loopback down", Inside, "ip link set lo down", "loopback interface is down"),
 ];
 
