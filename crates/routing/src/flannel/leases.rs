@@ -144,13 +144,15 @@ impl Leases {
     /// several, the one with the prefixes that the node had before, else one that a person has
     /// reserved.
     ///
-    /// `held` is the lease as this node has held it last: if that is unchanged, it is this node's
-    /// although the node's address is another now.
+    /// `held` is the lease as this node has held it last, and `written` what this node has wanted
+    /// there since: if it says one of these, it is this node's although the node's address is
+    /// another now.
     #[must_use]
     pub fn own(
         &self,
         address: IpAddr,
         held: Option<&Lease>,
+        written: &[Vec<u8>],
         before: &[IpNet],
         windows: &Windows,
     ) -> Option<&Lease> {
@@ -161,7 +163,8 @@ impl Leases {
             .or_else(|| owns().find(|known| known.lease.grant.is_none()))
             .or_else(|| owns().next());
         let is_held = |known: &&Known| {
-            held.is_some_and(|held| held.value == known.lease.value)
+            let value = &known.lease.value;
+            (held.is_some_and(|held| held.value == *value) || written.contains(value))
                 && fit(&known.prefixes, windows)
         };
         let held = || self.all.get(&held?.key).filter(is_held);

@@ -66,14 +66,15 @@ fn a_nodes_lease_is_the_one_with_its_address() {
         lease("10.99.1.0-24", "192.0.2.1", Some("4")),
         lease("10.99.2.0-24", "192.0.2.1", None),
     ]);
-    let key = |before: &[IpNet]| all.own(own, None, before, &v4()).map(|lease| lease.key.clone());
+    let key =
+        |before: &[IpNet]| all.own(own, None, &[], before, &v4()).map(|lease| lease.key.clone());
     // The one that it had, else the one that a person has reserved for it.
     assert_eq!(key(&[net("10.244.3.0/24")]).unwrap(), "10.244.3.0-24");
     assert_eq!(key(&[]).unwrap(), "10.244.4.0-24");
     assert_eq!(key(&[net("10.244.2.0/24")]).unwrap(), "10.244.4.0-24");
-    assert_eq!(all.own(ip("192.0.2.3"), None, &[], &v4()), None);
+    assert_eq!(all.own(ip("192.0.2.3"), None, &[], &[], &v4()), None);
     // One family is not two.
-    assert_eq!(all.own(own, None, &[], &dual()), None);
+    assert_eq!(all.own(own, None, &[], &[], &dual()), None);
     // What is none of the cluster's any more is deleted, unless a person has reserved it.
     let outdated: Vec<&str> = all.outdated(own, &v4()).map(|lease| lease.key.as_str()).collect();
     assert_eq!(outdated, ["10.99.1.0-24"]);
@@ -87,11 +88,17 @@ fn a_node_whose_address_changes_keeps_the_lease_that_nobody_has_changed() {
     let mut all = leases(vec![held.clone()]);
     let before = [net("10.244.1.0/24")];
     let new = ip("192.0.2.7");
-    assert_eq!(all.own(new, Some(&held), &before, &v4()), Some(&held));
-    assert_eq!(all.own(new, None, &before, &v4()), None);
+    assert_eq!(all.own(new, Some(&held), &[], &before, &v4()), Some(&held));
+    assert_eq!(all.own(new, None, &[], &before, &v4()), None);
+    // What the node wrote with one address comes to be there when it has the former one again.
+    let late = Lease { modified: 10, ..lease("10.244.1.0-24", "192.0.2.7", Some("1")) };
+    all.put(late.clone());
+    let (old, written) = (ip("192.0.2.1"), [held.value.clone(), late.value.clone()]);
+    assert_eq!(all.own(old, Some(&held), &[], &before, &v4()), None);
+    assert_eq!(all.own(old, Some(&held), &written, &before, &v4()), Some(&late));
     // By now it is somebody else's.
     all.put(Lease { modified: 11, ..lease("10.244.1.0-24", "192.0.2.9", Some("2")) });
-    assert_eq!(all.own(new, Some(&held), &before, &v4()), None);
+    assert_eq!(all.own(new, Some(&held), &written, &before, &v4()), None);
     assert_eq!(all.revision(), 11);
     all.remove("10.244.1.0-24", 12);
     assert_eq!((all.revision(), all.get("10.244.1.0-24")), (12, None));

@@ -33,6 +33,9 @@ use super::turns::{Turns, WRITE};
 const GRANT: Duration = Duration::from_secs(24 * 3600);
 /// A grant is renewed after so long: etcd may be away for 23 hours, and no lease ends.
 const RENEW: Duration = Duration::from_secs(3600);
+/// Of so many values that this node's lease was to have, it is known that they are its own: as many
+/// as a node has addresses one after the other while etcd does not answer.
+const WRITTEN: usize = 4;
 
 /// What the thread has heard.
 #[derive(Debug)]
@@ -96,6 +99,9 @@ pub(super) struct EtcdLeases {
     pub(super) addresses: PerFamily<Option<IpAddr>>,
     /// This node's lease, as it was last.
     pub(super) held: Option<Lease>,
+    /// What the lease was to say, the newest last: this may come to be there after the node's address
+    /// has changed once more.
+    pub(super) written: Vec<Vec<u8>>,
     /// Prefixes to take if they are free: those of an earlier choice, and those of `subnet.env`.
     pub(super) chosen: Vec<IpNet>,
     pub(super) of_file: Vec<IpNet>,
@@ -138,6 +144,7 @@ impl EtcdLeases {
             told: config.underlay.clone(),
             addresses: PerFamily::default(),
             held: None,
+            written: Vec::new(),
             chosen: Vec::new(),
             of_file,
         })
@@ -154,7 +161,14 @@ impl EtcdLeases {
     }
 
     /// Says what this node's lease is to be.
-    pub(super) fn wish(&self, wanted: Wish) {
+    pub(super) fn wish(&mut self, wanted: Wish) {
+        let value = wanted.value.as_bytes();
+        if self.written.last().is_none_or(|last| last != value) {
+            self.written.retain(|before| before != value);
+            self.written.push(value.to_vec());
+            let old = self.written.len().saturating_sub(WRITTEN);
+            self.written.drain(..old);
+        }
         self.wish.send_if_modified(|wish| {
             let differs = wish.as_ref() != Some(&wanted);
             *wish = Some(wanted);

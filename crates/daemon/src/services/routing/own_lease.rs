@@ -213,7 +213,8 @@ impl EtcdLeases {
         }
         let Some(address) = self.addresses.v4 else { return Claim::None(no_address(Family::V4)) };
         let had = before.map_or(&[][..], |before| &before.prefixes[..]);
-        let own = self.leases.own(address, self.held.as_ref(), had, &self.windows).cloned();
+        let held = self.held.as_ref();
+        let own = self.leases.own(address, held, &self.written, had, &self.windows).cloned();
         let was = std::mem::replace(&mut self.held, own.clone());
         let key = |lease: &Option<Lease>| lease.as_ref().map(|lease| lease.key.clone());
         if key(&was) != key(&own) {
@@ -383,8 +384,8 @@ impl Service {
     }
 
     /// Says what this node's lease is to be. `there` is what it is.
-    fn wish_lease(&self, own: &Own, there: Option<&Lease>) {
-        let (Source::Etcd(source), Some(of_flannel)) = (&self.source, &self.settings.flannel)
+    fn wish_lease(&mut self, own: &Own, there: Option<&Lease>) {
+        let (Source::Etcd(source), Some(of_flannel)) = (&mut self.source, &self.settings.flannel)
         else {
             return;
         };
