@@ -57,6 +57,8 @@ fn vm_no_call_of_the_driver_asks_for_a_module() {
     let lab = Lab::with_processes("docker-modules");
     install(&lab);
     write_network(&lab, "lan", LAN);
+    // The lab has a sysfs of its own.
+    lab.sh("mount -t tracefs tracefs /sys/kernel/tracing");
     let asked = lab.enter(|| {
         let mut driver = Driver::start(&lab);
         life(&lab, "first");
