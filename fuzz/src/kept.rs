@@ -150,7 +150,8 @@ pub fn cache_entry(data: &[u8]) {
         }
         let _ = cache.attachment(&key()).map_err(|error| error.to_cni());
         // An entry that names another attachment belongs to that one, whatever its file's name is.
-        let anothers = listing.passed_over.iter().any(|one| one.reason.starts_with("its name is"));
+        let is_anothers = |reason: &str| reason.starts_with("its name does not match");
+        let anothers = listing.passed_over.iter().any(|one| is_anothers(&one.reason));
         assert_eq!(cache.forget(&key()).expect("it can be removed"), !anothers);
     });
 }
