@@ -258,6 +258,12 @@ pub(crate) fn address_of(link: &Link, ipv4: bool) -> Option<IpAddr> {
     })
 }
 
+/// Returns a request for an echo from an address (RFC 792; RFC 4443 §4.1).
+#[must_use]
+pub fn echo(to: IpAddr) -> Carries {
+    Carries::Icmp { kind: if to.is_ipv4() { 8 } else { 128 } }
+}
+
 /// Returns a connection of a client to a port.
 #[must_use]
 pub fn carries(transport: Transport, destination: Port) -> Carries {

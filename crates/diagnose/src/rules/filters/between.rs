@@ -3,31 +3,32 @@
 //! A connection, a datagram and an echo request are tried: many firewalls let only the last one
 //! pass, and then `ping` shows nothing.
 
+use std::net::IpAddr;
+
 use scene::Transport;
 
 use super::say::{self, Sort};
 use super::{Caught, caught};
 use crate::Look;
 use crate::filter::{Carries, Port};
-use crate::finding::{Family, Finding};
-use crate::path::{Site, Trip, carries};
+use crate::finding::Finding;
+use crate::path::{Site, Trip, carries, echo};
 
 /// The protocol of echo requests, as it is told.
 const ICMP: &str = "ICMP";
 
-/// What is sent, with the name of its protocol.
-fn tried(family: Family) -> [(&'static str, Carries); 3] {
-    let kind = if family == Family::V4 { 8 } else { 128 };
+/// What is sent to an address, with the name of its protocol.
+fn tried(to: IpAddr) -> [(&'static str, Carries); 3] {
     [
         ("TCP", carries(Transport::Tcp, Port::Any)),
         ("UDP", carries(Transport::Udp, Port::Any)),
-        (ICMP, Carries::Icmp { kind }),
+        (ICMP, echo(to)),
     ]
 }
 
 pub(super) fn judge(look: Look<'_>, from: &Site<'_>, to: &Site<'_>) -> Vec<Finding> {
     let mut stopped: Vec<(Caught, Vec<&'static str>)> = Vec::new();
-    for (name, with) in tried(from.family()) {
+    for (name, with) in tried(to.address) {
         for one in caught(look.scene, &Trip::Between { from, to, with }) {
             match stopped.iter_mut().find(|(known, _)| known.is_at(&one)) {
                 Some((_, names)) => names.push(name),

@@ -11,7 +11,7 @@ use super::{fix, source};
 use crate::Look;
 use crate::filter::{Carries, End, Place, Port};
 use crate::finding::{Finding, WayKind};
-use crate::path::{Site, carries};
+use crate::path::{Site, carries, echo};
 use crate::question::{Answer, Asked};
 use crate::whose;
 
@@ -51,8 +51,7 @@ pub(in crate::rules) fn is_of_echo_alone(
     container: &Container,
     to: IpAddr,
 ) -> bool {
-    let echo = Carries::Icmp { kind: if to.is_ipv4() { 8 } else { 128 } };
-    asked(look, container, to, echo).is_some() && asked(look, container, to, tcp()).is_none()
+    asked(look, container, to, echo(to)).is_some() && asked(look, container, to, tcp()).is_none()
 }
 
 /// A connection to a port that large packets go to (IANA: `https`).

@@ -14,7 +14,7 @@ use super::{fix, proved};
 use crate::Look;
 use crate::filter::{Carries, End, Layer, Packet, Place, Port, Walked, walk};
 use crate::finding::{Finding, WayKind};
-use crate::path::{Site, carries};
+use crate::path::{Site, carries, echo};
 use crate::question::{Answer, Asked, Question};
 use crate::routes::{Routed, look_up};
 use crate::whose;
@@ -32,7 +32,7 @@ fn of_probe(look: Look<'_>, question: &Question, answer: &Answer) -> Option<Find
     }
     let container = look.scene.container(question.from.as_deref()?)?;
     let (to, with) = match &question.asked {
-        Asked::Echo { to } => (*to, Carries::Icmp { kind: if to.is_ipv4() { 8 } else { 128 } }),
+        Asked::Echo { to } => (*to, echo(*to)),
         Asked::Connect { to } => (to.ip(), carries(Transport::Tcp, Port::Is(to.port()))),
         _ => return None,
     };

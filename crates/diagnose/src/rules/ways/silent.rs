@@ -11,9 +11,9 @@ use super::super::inside::speaks;
 use super::super::{asks_links, containers, is_outbound};
 use super::samples;
 use crate::Look;
-use crate::filter::{Carries, End, Layer, Packet, walk};
+use crate::filter::{End, Layer, Packet, walk};
 use crate::finding::{Family, Finding, Severity, WayKind};
-use crate::path::{Outcome, Site, Trip, address_of, follow_filters, loopback};
+use crate::path::{Outcome, Site, Trip, address_of, echo, follow_filters, loopback};
 use crate::question::{Answer, Asked, Hop, Question};
 use crate::routes::{Routed, look_up};
 
@@ -224,8 +224,7 @@ fn gateway(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
 /// firewalls drop it, and nothing else.
 fn takes_echo(look: Look<'_>, site: &Site<'_>, gateway: IpAddr) -> bool {
     let scene = look.scene;
-    let kind = if gateway.is_ipv4() { 8 } else { 128 };
-    let asked = Packet::first(site.address, gateway, Carries::Icmp { kind });
+    let asked = Packet::first(site.address, gateway, echo(gateway));
     let seen_by = site.seen_by.name.as_str();
     let passes =
         |hook: Hook, packet: &Packet| walk(&scene.host, Layer::Ip, hook, packet).end == End::Passes;
@@ -300,7 +299,7 @@ fn beyond(
 
 /// Says whether all filters surely let an echo request of a container pass, and the answer.
 fn passes_echo(look: Look<'_>, container: &Container, family: Family, to: IpAddr) -> bool {
-    let with = Carries::Icmp { kind: if to.is_ipv4() { 8 } else { 128 } };
+    let with = echo(to);
     Site::all(look.scene, container, family).any(|site| {
         let trip = Trip::Outside { from: &site, to, with };
         matches!(follow_filters(look.scene, &trip, &[]), Outcome::Passes(_))
