@@ -727,6 +727,9 @@ impl Service {
         let mut host = Host::read(&mut self.netlink, &own, &ranges).map_err(said)?;
         self.settle_lease(&host);
         let own = self.find_own(&host);
+        if let Ok(own) = &own {
+            host.links.recognise(own);
+        }
         let observed = {
             let routing = self.shared.routing();
             let known = own.as_ref().unwrap_or(routing.cluster().own()).clone();
@@ -1011,8 +1014,10 @@ impl Service {
                 };
                 if let Some(news) = routing.failed(change, &error, now) {
                     tell(&news);
-                    // Something may have changed meanwhile.
+                    // Something may have changed meanwhile. This may be amid a look: then it is for
+                    // the next.
                     self.other_ways = true;
+                    self.heard = true;
                     self.pace.hurry(Instant::now());
                 }
             }

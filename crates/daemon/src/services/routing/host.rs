@@ -50,10 +50,18 @@ impl Links {
     fn new(links: Vec<Link>, own: &Own) -> Self {
         let named = |link: &Link| (link.index, LinkName::from(link.name.as_str()));
         let names: BTreeMap<u32, LinkName> = links.iter().map(named).collect();
-        let tunnels = links.iter().filter(|link| is_tunnel(link, own));
-        let tunnels = tunnels.map(|link| (link.index, names[&link.index].clone())).collect();
         let by_index = links.into_iter().map(|link| (link.index, link)).collect();
-        Links { by_index, names, tunnels }
+        let mut links = Links { by_index, names, tunnels: BTreeMap::new() };
+        links.recognise(own);
+        links
+    }
+
+    /// Finds our tunnels, now that it is known what this node is: somebody may have taken the mark
+    /// off one while no service ran, so that its hardware address alone says whose it is.
+    pub(super) fn recognise(&mut self, own: &Own) {
+        let tunnels = self.by_index.values().filter(|link| is_tunnel(link, own));
+        let named = tunnels.map(|link| (link.index, self.names[&link.index].clone()));
+        self.tunnels = named.collect();
     }
 
     /// Returns the name of a link; an index that is gone has none.
