@@ -62,7 +62,8 @@ pub(super) struct Wish {
     pub(super) key: String,
     pub(super) value: String,
     pub(super) there: There,
-    /// Leases of this node that are none of the cluster's prefixes: each with its revision.
+    /// Leases of this node that are none of the cluster's prefixes, or that it no longer holds: each
+    /// with its revision.
     pub(super) outdated: Vec<(String, u64)>,
 }
 
@@ -102,6 +103,8 @@ pub(super) struct EtcdLeases {
     /// What the lease was to say, the newest last: this may come to be there after the node's address
     /// has changed once more.
     pub(super) written: Vec<Vec<u8>>,
+    /// Leases that this node has held and does not hold now, though they may be there.
+    pub(super) left: Vec<String>,
     /// Prefixes to take if they are free: those of an earlier choice, and those of `subnet.env`.
     pub(super) chosen: Vec<IpNet>,
     pub(super) of_file: Vec<IpNet>,
@@ -145,6 +148,7 @@ impl EtcdLeases {
             addresses: PerFamily::default(),
             held: None,
             written: Vec::new(),
+            left: Vec::new(),
             chosen: Vec::new(),
             of_file,
         })

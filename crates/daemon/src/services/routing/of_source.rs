@@ -53,9 +53,12 @@ impl OfSource {
             let before = || before.and_then(|before| *before.macs.get(family));
             flannel::lease::mac(value, family).or_else(before)
         };
+        // Hosts' names may be alike, and addresses may not. The first one stays: tunnels' hardware
+        // addresses follow from it, also where this node had no address for a moment.
+        let first = || addresses.v4.map_or_else(String::new, |address| address.to_string());
+        let uid = before.map(|before| before.uid.clone()).filter(|uid| !uid.is_empty());
         OfSource {
-            // Hosts' names may be alike, and addresses may not.
-            uid: addresses.v4.map_or_else(String::new, |address| address.to_string()),
+            uid: uid.unwrap_or_else(first),
             prefixes,
             kept: Vec::new(),
             zone: None,
@@ -99,5 +102,29 @@ impl OfSource {
             }),
             annotations: of_flannel,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(address: Option<&str>) -> PerFamily<Option<IpAddr>> {
+        PerFamily { v4: address.map(|address| address.parse().unwrap()), v6: None }
+    }
+
+    /// Tunnels' hardware addresses follow from it: a node that had no address for a moment, and is
+    /// started with another one, is the same.
+    #[test]
+    fn a_node_with_another_address_has_the_identity_of_before() {
+        let of = |address, before: Option<&OfSource>| {
+            OfSource::of_lease(Vec::new(), b"{}", &with(address), before)
+        };
+        let none = of(None, None);
+        assert_eq!(none.uid, "");
+        let first = of(Some("192.0.2.1"), Some(&none));
+        assert_eq!(first.uid, "192.0.2.1");
+        let other = of(Some("192.0.2.2"), Some(&first));
+        assert_eq!((other.uid.as_str(), other.addresses.len()), ("192.0.2.1", 1));
     }
 }

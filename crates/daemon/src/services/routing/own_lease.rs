@@ -22,7 +22,7 @@ use super::super::Stop;
 use super::super::etcd::EtcdError;
 use super::super::setup::{Process, failed, runtime};
 use super::etcd_leases::{EtcdLeases, Heard, Registry, There, Wish};
-use super::files::Disk;
+use super::files::{self, Disk};
 use super::host::Host;
 use super::of_source::OfSource;
 use super::{SIGNALS, Service, Source};
@@ -219,6 +219,7 @@ impl EtcdLeases {
         let key = |lease: &Option<Lease>| lease.as_ref().map(|lease| lease.key.clone());
         if key(&was) != key(&own) {
             self.is_new = true;
+            self.left.extend(key(&was));
             match (&was, &own) {
                 (_, Some(own)) => tracing::info!(lease = own.key, "this node's lease"),
                 (Some(was), None) => {
@@ -245,6 +246,27 @@ impl EtcdLeases {
             }
             Err(none) => Claim::None(none.to_string()),
         }
+    }
+
+    /// Returns leases that this node has made itself and no longer holds, each with its revision: it
+    /// was started with another address for a while, and leased another prefix for it. One in which
+    /// pods may live stays, and so does one that somebody else wrote or reserved.
+    fn given_up(&mut self, host: &Host) -> Vec<(String, u64)> {
+        let (leases, held) = (&self.leases, self.held.as_ref());
+        let is_held = |key: &String| held.is_some_and(|held| held.key == *key);
+        self.left.retain(|key| leases.get(key).is_some() && !is_held(key));
+        if held.is_none() || self.left.is_empty() {
+            return Vec::new();
+        }
+        let pods = host.pods(files::recorded());
+        let mine = |lease: &&Lease| {
+            let prefixes = leases.prefixes_of(&lease.key);
+            lease.grant.is_some()
+                && self.written.contains(&lease.value)
+                && !prefixes.iter().any(|prefix| pods.may_live_in(*prefix))
+        };
+        let left = self.left.iter().filter_map(|key| leases.get(key)).filter(mine);
+        left.map(|lease| (lease.key.clone(), lease.modified)).collect()
     }
 
     /// Reports whether a change of a lease may concern this node's.
@@ -343,7 +365,7 @@ impl Service {
                 if self.settings.standby {
                     self.health.needs(LEASE, Ok(()));
                 } else if let Ok(own) = self.own_of(&node, host) {
-                    self.wish_lease(&own, Some(&lease));
+                    self.wish_lease(&own, Some(&lease), host);
                 }
                 self.of_source = Ok(node);
             }
@@ -355,7 +377,7 @@ impl Service {
                 }
                 let node = OfSource::of_lease(prefixes, &[], &addresses, before.as_ref());
                 match self.own_of(&node, host) {
-                    Ok(own) => self.wish_lease(&own, None),
+                    Ok(own) => self.wish_lease(&own, None, host),
                     Err(why) if before.is_none() => self.of_source = Err(why),
                     Err(_) => {}
                 }
@@ -384,7 +406,7 @@ impl Service {
     }
 
     /// Says what this node's lease is to be. `there` is what it is.
-    fn wish_lease(&mut self, own: &Own, there: Option<&Lease>) {
+    fn wish_lease(&mut self, own: &Own, there: Option<&Lease>, host: &Host) {
         let (Source::Etcd(source), Some(of_flannel)) = (&mut self.source, &self.settings.flannel)
         else {
             return;
@@ -415,7 +437,9 @@ impl Service {
         };
         let (Some(key), Some(address)) = (key, source.addresses.v4) else { return };
         let outdated = source.leases.outdated(address, &source.windows);
-        let outdated = outdated.map(|lease| (lease.key.clone(), lease.modified)).collect();
+        let mut outdated: Vec<(String, u64)> =
+            outdated.map(|lease| (lease.key.clone(), lease.modified)).collect();
+        outdated.extend(source.given_up(host));
         source.wish(Wish { key, value, there, outdated });
     }
 }

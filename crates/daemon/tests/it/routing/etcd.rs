@@ -10,8 +10,8 @@ use testkit::real::Etcd;
 use testkit::traffic::assert_pings;
 use testkit::{Lab, Place as _, Snapshot, wait_for, wait_until};
 
-use super::Fabric;
 use super::flannel::{Backend, flannel, flanneld, macs};
+use super::{Fabric, torture};
 
 const PREFIX: &str = "/coreos.com/network";
 
@@ -283,6 +283,19 @@ fn vm_nodes_lease_their_prefixes_and_pods_reach_each_other() {
     replace(&mut fabric, 0);
     wait_until("it to be ready", || is_ready(&fabric, 0));
     assert_eq!(leases(&etcd), all);
+
+    // One that starts while its node has another address leases another prefix. When the address is
+    // back, so is the first one, and nothing is left of the other.
+    assert_eq!(fabric.nodes[0].service.take().unwrap().stop(), Some(0));
+    let (whole, of_tunnels) = (values(&etcd), tunnels(&fabric, 0));
+    fabric.nodes[0].host.sh(&torture::uplink_renumbered(&fabric.nodes[0]));
+    replace(&mut fabric, 0);
+    wait_until("another lease", || values(&etcd).len() == 4);
+    fabric.nodes[0].host.sh(&torture::uplink_is_whole(&fabric.nodes[0]));
+    wait_until("the leases of before", || values(&etcd) == whole);
+    assert_eq!(tunnels(&fabric, 0), of_tunnels);
+    fabric.assert_all_reach_all();
+    let all = leases(&etcd);
 
     // The lease ends, and is deleted: it is made again.
     etcd.ask("lease/revoke", &json!({"ID": all[&key(1)].grant}));

@@ -296,7 +296,7 @@ fn uplink_flaps(node: &Node) -> String {
 }
 
 /// The link gets another address of its segment, and with it the default route, which went.
-fn uplink_renumbered(node: &Node) -> String {
+pub(super) fn uplink_renumbered(node: &Node) -> String {
     let (from, to) = (node.underlay().0, other_address(node));
     let gateway = node.segment * 64 + 1;
     format!(
@@ -306,7 +306,7 @@ fn uplink_renumbered(node: &Node) -> String {
 }
 
 /// The link has its own address and MTU again, whatever became of them.
-fn uplink_is_whole(node: &Node) -> String {
+pub(super) fn uplink_is_whole(node: &Node) -> String {
     let (to, from) = (node.underlay().0, other_address(node));
     let gateway = node.segment * 64 + 1;
     format!(
