@@ -1,7 +1,9 @@
 //! Pings between all pods, all the time, of which none may be lost.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::{Place as _, Running, wait_until};
@@ -11,13 +13,12 @@ use super::Fabric;
 /// How many pings there are each second, of all pods together.
 const PINGS: usize = 500;
 
-/// How often it is asked whether all are answered before one counts as lost: one may be on its way.
-const LOOKS: usize = 200;
-
 /// Pings from one pod to another all the time.
 pub(super) struct Pings {
     ping: Running,
-    /// What it says when it is asked: how many it has sent, and how many were answered.
+    /// A line for each answer.
+    answers: PathBuf,
+    /// What it says when it is asked: how many it has sent.
     said: PathBuf,
 }
 
@@ -32,12 +33,15 @@ impl Pings {
             for to in fabric.nodes.iter().filter(|to| to.number != from.number) {
                 for address in to.pod_addresses() {
                     let name = format!("ping-{}-{address}", from.name());
-                    let said = fabric.lab.dir().join(name.replace(':', "_"));
+                    let answers = fabric.lab.dir().join(name.replace(':', "_"));
+                    let said = answers.with_added_extension("said");
                     let line = format!(
-                        "exec ping -n -q -i 0.{milliseconds:03} {address} >/dev/null 2>{}",
+                        "exec ping -n -i 0.{milliseconds:03} {address} >{} 2>{}",
+                        answers.display(),
                         said.display()
                     );
-                    all.push(Pings { ping: from.pod.start("sh", &["-c", &line]), said });
+                    let ping = from.pod.start("sh", &["-c", &line]);
+                    all.push(Pings { ping, answers, said });
                 }
             }
         }
@@ -57,33 +61,41 @@ impl Pings {
         caught & (1 << 2) != 0
     }
 
-    /// Returns how many it had sent and how many were answered, each time that it was asked.
-    fn counts(&self) -> Vec<(u64, u64)> {
+    /// Returns how many it had sent, each time that it was asked.
+    fn counts(&self) -> Vec<u16> {
         let said = fs::read_to_string(&self.said).unwrap();
         let (whole, _) = said.rsplit_once('\n').unwrap_or_default();
         let counts = whole.lines().filter_map(|line| {
             let (counts, _) = line.rsplit('\r').next()?.split_once(" packets, ")?;
-            let (sent, answered) = counts.split_once('/')?;
-            Some((sent.parse().ok()?, answered.parse().ok()?))
+            counts.split_once('/')?.1.parse().ok()
         });
         counts.collect()
     }
 
-    /// Asserts that every one so far was answered, and ends them. There is a moment at which none
-    /// is on its way: then as many were answered as were sent, or one is lost.
+    /// Returns the numbers of those that were answered.
+    fn answered(&self) -> BTreeSet<u16> {
+        let answers = fs::read_to_string(&self.answers).unwrap();
+        let (whole, _) = answers.rsplit_once('\n').unwrap_or_default();
+        let numbers = whole.lines().filter_map(|line| {
+            let (_, rest) = line.split_once("icmp_seq=")?;
+            rest.split_once(' ')?.0.parse().ok()
+        });
+        numbers.collect()
+    }
+
+    /// Asserts that every one so far was answered, and ends them. Those on their way are waited for.
     #[track_caller]
     pub(super) fn assert_nothing_lost(mut self) {
-        let pid = Pid::from_child(self.ping.child());
-        for _ in 0..LOOKS {
-            let told = self.counts().len();
-            kill_process(pid, Signal::QUIT).unwrap();
-            wait_until("ping to say how many were answered", || told < self.counts().len());
-            let (sent, answered) = self.counts()[told];
-            if 0 < sent && sent == answered {
-                return;
-            }
-        }
-        let name = self.said.display();
-        panic!("{name}: {:?} sent and answered", self.counts().last());
+        kill_process(Pid::from_child(self.ping.child()), Signal::QUIT).unwrap();
+        wait_until("ping to say how many it has sent", || !self.counts().is_empty());
+        let sent = self.counts()[0];
+        let lost = || -> Vec<u16> {
+            let answered = self.answered();
+            (1..=sent).filter(|number| !answered.contains(number)).collect()
+        };
+        let begin = Instant::now();
+        wait_until("all answers", || lost().is_empty() || super::SOON < begin.elapsed());
+        let lost = lost();
+        assert!(0 < sent && lost.is_empty(), "{}: lost {lost:?} of {sent}", self.said.display());
     }
 }
