@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a program may continue after it was asked to stop.
 const GRACE: &str = "--kill-after=10";
@@ -61,9 +61,12 @@ pub(crate) struct Program {
     words: Vec<String>,
     variables: Vec<(String, String)>,
     deadline: Duration,
-    silence: Option<Duration>,
+    silence: Option<(Duration, Show)>,
     appends: bool,
 }
+
+/// Chooses lines.
+type Show = fn(&str) -> bool;
 
 impl Program {
     /// A command line; words are split at spaces.
@@ -98,9 +101,9 @@ impl Program {
         self
     }
 
-    /// Ends it when it writes no line for this long ([`Failed::is_silent`]).
-    pub(crate) fn silence(mut self, silence: Duration) -> Self {
-        self.silence = Some(silence);
+    /// Ends it when it writes no line that counts for this long ([`Failed::is_silent`]).
+    pub(crate) fn silence(mut self, silence: Duration, counts: Show) -> Self {
+        self.silence = Some((silence, counts));
         self
     }
 
@@ -160,9 +163,12 @@ impl Program {
             let (sender, receiver) = mpsc::channel();
             let reading = thread::spawn(move || read_lines(reader, &sender));
             let mut lines = Vec::new();
-            let mut is_silent = false;
+            let (mut is_silent, mut heard) = (false, Instant::now());
             loop {
-                let limit = self.silence.filter(|_| !is_silent).unwrap_or(self.deadline * 2);
+                let limit = match self.silence {
+                    Some((limit, _)) if !is_silent => limit.saturating_sub(heard.elapsed()),
+                    _ => self.deadline * 2,
+                };
                 let line = match receiver.recv_timeout(limit) {
                     Ok(line) => line,
                     Err(mpsc::RecvTimeoutError::Disconnected) => break,
@@ -174,6 +180,9 @@ impl Program {
                         continue;
                     }
                 };
+                if self.silence.is_none_or(|(_, counts)| counts(&line)) {
+                    heard = Instant::now();
+                }
                 writeln!(file, "{line}")?;
                 if show(&line) {
                     println!("{line}");
@@ -287,12 +296,16 @@ mod tests {
     #[test]
     fn what_writes_nothing_is_ended_and_its_log_goes_on() {
         let log = format!("silence-{}", std::process::id());
-        let program =
-            |script: &str| Program::new("sh -c").arg(script).silence(Duration::from_secs(1));
+        let program = |script: &str| {
+            let second = Duration::from_secs(1);
+            Program::new("sh -c").arg(script).silence(second, |line| line != "noise")
+        };
         let failed = program("echo one; sleep 60; echo two").logged(&log, quiet).unwrap_err();
         assert!(failed.is_silent, "{failed:?}");
         let obeys = program("trap 'exit 0' TERM; sleep 60 & wait").logged(&log, quiet);
         assert!(obeys.unwrap_err().is_silent, "as a virtual machine ends");
+        let noisy = program("while :; do echo noise; sleep 0.1; done").logged(&log, quiet);
+        assert!(noisy.unwrap_err().is_silent, "a line that does not count is no sign of life");
         let failed = program("echo one; sleep 60; echo two").logged(&log, quiet).unwrap_err();
         assert_eq!(failed.lines, ["one"]);
         let more = program("echo three").appending(true).logged(&log, quiet).unwrap();

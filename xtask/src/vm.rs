@@ -57,7 +57,8 @@ const STAGE: &str = include_str!("vm/stage.sh");
 const DONE: &str = "@done";
 
 /// What the machine prints every few seconds, whatever its tests do, and how long it may print
-/// nothing at all: an emulated processor has been seen to spin for ever.
+/// neither that nor anything of a test: an emulated processor has been seen to spin for ever, while
+/// its kernel told of it each minute.
 const ALIVE: &str = "@alive";
 const SILENCE: Duration = Duration::from_secs(120);
 
@@ -222,7 +223,9 @@ fn boot(jobs: &[&Job], extent: Extent, again: bool, each: impl Fn(&str)) -> Resu
     let (kernel, image) = prepare(jobs, extent).map_err(Failed::message)?;
     let started = Instant::now();
     let (done, is_stuck) = (Cell::new(false), Cell::new(false));
-    let machine = qemu(&kernel.image, &image, deadline).silence(SILENCE).appending(again);
+    let machine = qemu(&kernel.image, &image, deadline)
+        .silence(SILENCE, |line| line.starts_with('@'))
+        .appending(again);
     machine.logged("vm", |line| {
         let line = line.trim_end_matches('\r');
         if done.get() || line == DONE {
@@ -284,7 +287,7 @@ fn qemu(kernel: &Path, initramfs: &Path, deadline: Duration) -> Program {
     // Page tables of five levels (`la57`) only cost a level. `init_on_alloc` would clear what the
     // kernel is about to fill: reading every sysctl took three times as long with all of these.
     let line = "nice -n -4 qemu-system-x86_64 -accel tcg,thread=multi \
-                -cpu max,-erms,-fsrm,-la57 -smp 2 -m";
+                -cpu max,-erms,-fsrm,-la57 -smp 1 -m";
     let program = Program::new(line)
         .arg(MEMORY)
         .arg("-nodefaults")
