@@ -430,7 +430,12 @@ fn vm_a_node_whose_source_is_silent_sleeps() {
     let api = cluster(&mut fabric);
     fabric.start();
     wait_until("the condition", || condition(&api, "a") == is("False", "RoutingIsUp"));
-    wait_until("the record of nodes", || fabric.nodes[0].dir.join("lib/routing/peers").exists());
+    // What follows the start is over: the other node is known, has answered, and is on the disk.
+    let answers = |fabric: &Fabric| fabric.routes(0)["rows"][0]["state"] == "probed";
+    wait_until("the other node to answer", || answers(&fabric));
+    let record = fabric.nodes[0].dir.join("lib/routing/peers");
+    let has_both = || fs::read_to_string(&record).is_ok_and(|text| text.contains("\"b\""));
+    wait_until("the record of nodes", has_both);
     let is_degraded = |fabric: &Fabric| fabric.routes(0)["phase"].to_string().contains("degraded");
     api.refuse();
     wait_until("the silence to be told", || is_degraded(&fabric));
