@@ -180,16 +180,23 @@ fn depth(id: &str) -> usize {
     DEPTHS.iter().position(|row| row.contains(&id)).unwrap_or(DEPTHS.len())
 }
 
-/// Returns how deep a finding lies. A network that is refused for a filter of others lies below the
-/// filter.
+/// Returns how deep a finding lies. A network that is refused for a filter of others, or for its
+/// parent, lies below that.
 fn depth_of(finding: &Finding) -> usize {
-    if is_refused_for_filter(finding) { depth("attachment-differs") } else { depth(finding.id) }
+    let is_below = is_refused_for_filter(finding) || is_refused_for_parent(finding);
+    if is_below { depth("attachment-differs") } else { depth(finding.id) }
 }
 
 /// The plugin `firewall` says so of filters that drop what is forwarded.
 fn is_refused_for_filter(finding: &Finding) -> bool {
     let says = |text: &String| text.contains(" drops what ") || text.contains(" rejects what ");
     finding.id == "network-refused" && (says(&finding.says) || finding.seen.iter().any(says))
+}
+
+/// The plugin `vlan` says so of a parent that is down.
+fn is_refused_for_parent(finding: &Finding) -> bool {
+    let says = |text: &String| text.contains("parent \"") && text.contains("\" is down");
+    finding.id == "network-refused" && finding.seen.iter().any(says)
 }
 
 /// Joins findings of the same object, and puts those that others explain below them.
@@ -322,6 +329,11 @@ fn explains(cause: &Finding, finding: &Finding) -> bool {
     }
     if is_refused_for_filter(finding) {
         return cause.id == "forward-dropped";
+    }
+    if is_refused_for_parent(finding) {
+        let said = format!("parent \"{}\" is down", cause.object);
+        let is_link = ["parent-down", "link-down", "no-carrier"].contains(&cause.id);
+        return is_link && finding.seen.iter().any(|text| text.contains(&said));
     }
     if finding.id == "attachment-differs" {
         return is_told_twice(cause, finding);
@@ -533,6 +545,19 @@ mod tests {
         assert_eq!(
             listed(vec![refused, other, dropped]),
             ["network-refused other: ", "forward-dropped inet firewalld/f rule 4: network-refused"]
+        );
+    }
+
+    #[test]
+    fn a_parent_explains_that_a_network_is_refused() {
+        let refused = |network: &str, parent: &str| {
+            Finding::error("network-refused", network, "ADD would fail")
+                .seen(format!("failed to create vlan: parent \"{parent}\" is down; bring it up"))
+        };
+        let down = Finding::error("parent-down", "up1", "up1 is down").hits("c1");
+        assert_eq!(
+            listed(vec![refused("lan", "up1"), refused("other", "up10"), down]),
+            ["parent-down up1: network-refused", "network-refused other: "]
         );
     }
 
