@@ -20,7 +20,7 @@ pub(super) fn write(path: &Path, scene: &Scene) -> Result<(), Failure> {
         .map_err(|error| Failure::of(cni::code::IO_FAILURE, &error))
 }
 
-/// Reads what [`write`] has written.
+/// Reads what [`write()`] has written.
 pub(super) fn read(path: &Path) -> Result<Scene, Failure> {
     let failed = |text: String| Failure::new(cni::code::DECODE_FAILURE, text);
     let metadata = std::fs::metadata(path).map_err(|error| {
