@@ -148,8 +148,14 @@ impl Linked {
     /// Returns a program of cargo that links this way, and compiles no path of this machine into
     /// what it builds.
     pub(crate) fn release(&self, line: &str) -> Result<Program, String> {
-        let flags = [self.flags.clone(), remap::flags(&remap::folders()?)].concat();
-        Ok(self.program(line).variable(RUSTFLAGS, flags.join(BETWEEN)))
+        let folders = remap::folders()?;
+        let flags = [self.flags.clone(), remap::flags(&folders)].concat();
+        let of_c = format!("CFLAGS_{}", self.triple.replace('-', "_"));
+        let program = self.program(line).variable(RUSTFLAGS, flags.join(BETWEEN));
+        Ok(program
+            .variable(&of_c, remap::c_flags(&folders))
+            // They are quoted.
+            .variable("CC_SHELL_ESCAPED_FLAGS", "1"))
     }
 
     /// Returns a program of cargo that links this way. The flags are given here and not in

@@ -56,6 +56,16 @@ pub(crate) fn flags(folders: &[Folder]) -> Vec<String> {
     folders.iter().map(flag).collect()
 }
 
+/// Returns the flags for these names for a compiler of C, as a shell would read them: crates may
+/// have C and assembler code, and lines for a debugger in it whatever cargo's profile says.
+pub(crate) fn c_flags(folders: &[Folder]) -> String {
+    let flag = |folder: &Folder| {
+        let flag = format!("-ffile-prefix-map={}={}", folder.real.display(), folder.name);
+        format!("'{}'", flag.replace('\'', r"'\''"))
+    };
+    folders.iter().map(flag).collect::<Vec<_>>().join(" ")
+}
+
 /// Returns the folders of this machine that an executable names: of the person, of the toolchain,
 /// of the checkout.
 pub(crate) fn found(executable: &[u8]) -> Vec<PathBuf> {
@@ -91,7 +101,7 @@ fn cargo_home() -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Folder, OTHERS, OURS, PathBuf, flags, folders, names, root};
+    use super::{Folder, OTHERS, OURS, PathBuf, c_flags, flags, folders, names, root};
 
     #[test]
     fn what_the_compiler_sees_has_a_name_that_is_the_same_everywhere() {
@@ -103,6 +113,13 @@ mod tests {
         assert_eq!(
             flags(&[Folder { real: PathBuf::from("/a b"), name: "/c".to_owned() }]),
             ["--remap-path-prefix=/a b=/c"]
+        );
+        assert_eq!(
+            c_flags(&[
+                Folder { real: PathBuf::from("/a b"), name: "/c".to_owned() },
+                Folder { real: PathBuf::from("/it's"), name: "/d".to_owned() },
+            ]),
+            r"'-ffile-prefix-map=/a b=/c' '-ffile-prefix-map=/it'\''s=/d'"
         );
     }
 
