@@ -270,7 +270,7 @@ pub(super) const MORE: &[Situation] = &[
         number: 26,
         is: "loopback of the node is down",
         breaks: Act::Sh("ip link set lo down"),
-        fails: Fails::Ways(&[Way::PublishedHere]),
+        fails: Fails::Command("ping -n -c 1 -W 1 127.0.0.1"),
         finds: Finds::First("loopback-down", "this node"),
         fix: Fix::Mends,
         mends: Act::Sh("ip link set lo up"),
