@@ -425,6 +425,24 @@ fn nodes_come_and_go() {
     }
 }
 
+/// Programs that write iptables' rules wait for this lock (flannel#933, kubernetes#48107).
+#[test]
+fn a_held_lock_of_iptables_is_not_waited_for() {
+    testkit::require!("root");
+    let cluster = Cluster::new("cllock");
+    let lab = &cluster.node.lab;
+    let lock = "/run/xtables.lock";
+    let _holder = lab.start("flock", &["--no-fork", lock, "sleep", "infinity"]);
+    let is_held = || !lab.try_sh(&format!("flock -n {lock} true")).status.success();
+    testkit::wait_until("the lock to be held", is_held);
+    let mut filter = filter();
+    cluster.bring(&filter);
+    assert_eq!(cluster.change(&mut filter, &comes(node("192.0.2.3"))), None);
+    assert!(cluster.observe(&filter).is_empty());
+    cluster.table(ClusterTable::remove).unwrap();
+    assert!(is_held(), "it was held all the time");
+}
+
 /// Five thousand nodes of two families, each with its prefixes as cluster ranges.
 #[test]
 fn thousands_of_nodes() {

@@ -492,6 +492,9 @@ fn network_configurations_and_subnet_files_of_flannel() {
         r#"{"Network":"10.244.0.0/16"}"#,
         r#"{"Network":"10.244.0.0/16","Backend":{}}"#,
         r#"{"Network":"10.244.0.0/16","Backend":{"Type":"ipsec"}}"#,
+        r#"{"Network":"10.244.0.0/16","Backend":{"Type":"wireguard"}}"#,
+        r#"{"Network":"10.244.0.0/16","Backend":{"Type":"ipip"}}"#,
+        r#"{"Network":"10.244.0.0/16","Backend":{"Type":"extension"}}"#,
         r#"{"Network":"10.244.0.0/16","Backend":"vxlan"}"#,
         r#"{"Network":"10.244.0.0","Backend":{"Type":"vxlan"}}"#,
         r#"{"Network":"fd00::/48","Backend":{"Type":"vxlan"}}"#,
@@ -548,6 +551,9 @@ fn network_configurations_and_subnet_files_of_flannel() {
         Backend: flanneld's backend "udp" is not one of vxlan and host-gw
         Backend.Type: it is missing
         Backend.Type: flanneld's backend "ipsec" is not one of vxlan and host-gw
+        Backend.Type: flanneld's backend "wireguard" is not one of vxlan and host-gw
+        Backend.Type: flanneld's backend "ipip" is not one of vxlan and host-gw
+        Backend.Type: flanneld's backend "extension" is not one of vxlan and host-gw
         Backend: "vxlan" is not an object
         Network: "10.244.0.0" is not a range such as 10.244.0.0/16
         Network: fd00::/48 is not an IPv4 address

@@ -129,6 +129,29 @@ fn one_familys_fault_leaves_the_other() {
         .assert_eq(&seen.faults[0].to_string());
 }
 
+/// With Nodes as the source: flanneld then writes nothing of IPv4.
+#[test]
+fn a_cluster_may_have_ipv6_alone() {
+    let text = r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00:244::/48","Backend":{"Type":"vxlan"}}"#;
+    let settings = Config::read(text).unwrap().settings("flannel.alpha.coreos.com");
+    assert_eq!(settings.cluster_ranges, [net("fd00:244::/48")]);
+    let mut fields = flannel_fields("b", 2);
+    fields.pod_cidrs.remove(0);
+    let of_v4 =
+        ["backend-data", "public-ip"].map(|name| format!("flannel.alpha.coreos.com/{name}"));
+    fields.annotations.retain(|key, _| !of_v4.contains(key));
+    let seen = kubernetes::read(&fields, &settings);
+    assert_eq!(seen.faults, []);
+    let node = seen.node.unwrap();
+    assert_eq!(node.prefixes, [net("fd00:244:0:2::/64")]);
+    assert_eq!(node.underlay.v4, None);
+    assert_eq!(node.underlay.v6, Some("2001:db8::2".parse().unwrap()));
+    let vxlan = node.offers.vxlan.unwrap();
+    assert_eq!(vxlan.mac4, None);
+    assert_eq!(vxlan.mac6, Some("02:00:00:00:06:02".parse().unwrap()));
+    assert_eq!(annotations::write(&node, &flannel(), &BTreeMap::new()), fields.annotations);
+}
+
 #[test]
 fn a_node_that_flanneld_does_not_manage_is_no_peer_of_flannel() {
     let mut fields = flannel_fields("b", 2);

@@ -402,6 +402,8 @@ fn the_mtu_is_that_of_the_narrowest_path() {
     let narrow = Node { mtu: Some(1400), ..v4_node("b", 2) };
     let jumbo: fn(std::net::IpAddr) -> Way =
         |_| Way::OnLink(Hop { link: "eth0".into(), mtu: 9000 });
+    let slow: fn(std::net::IpAddr) -> Way =
+        |_| Way::ByGateway(Hop { link: "eth1".into(), mtu: 1400 });
     let with = |pod_mtu| Settings { pod_mtu, ..settings() };
     for (expected, settings, way, nodes, why) in [
         (1430, settings(), (|_| on_link()) as fn(_) -> _, vec![], "no peer: what is offered"),
@@ -409,6 +411,7 @@ fn the_mtu_is_that_of_the_narrowest_path() {
         (1450, settings(), |_| by_gateway(), vec![v4_node("b", 2)], "a tunnel over IPv4"),
         (1430, settings(), |_| by_gateway(), vec![node("b", 2)], "one over IPv6"),
         (1350, settings(), |_| by_gateway(), vec![narrow.clone()], "the peer's side is narrower"),
+        (1350, settings(), slow, vec![v4_node("b", 2)], "the link that packets take"),
         (1400, settings(), |_| on_link(), vec![narrow.clone()], "also without a tunnel"),
         (1500, settings(), jumbo, vec![node("b", 2)], "what the peer says counts"),
         (1500, with(PodMtu::Underlay), |_| by_gateway(), vec![narrow.clone()], "the underlay's"),

@@ -277,6 +277,11 @@ fn vm_nodes_lease_their_prefixes_and_pods_reach_each_other() {
     assert_eq!(all.len(), 3, "{all:?}");
     let table = fabric.routes(0);
     assert_eq!(table["podMtu"], 1430, "{table}");
+    // The device is as flanneld makes it.
+    let device = fabric.nodes[0].host.sh("ip -d -o link show flannel.1; ip -o addr show flannel.1");
+    for part in ["vxlan id 1 ", " dstport 8472 ", " nolearning ", " inet 10.244.1.0/32 "] {
+        assert!(device.contains(part), "{part}: {device}");
+    }
 
     // A service that starts again changes nothing.
     assert_eq!(fabric.nodes[0].service.take().unwrap().stop(), Some(0));

@@ -1,6 +1,7 @@
 //! What runtimes and plugins read, and what is refused before anything is programmed.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::{Value, json};
 use testkit::traffic::{self, Server};
@@ -36,6 +37,7 @@ fn files_for_pods_are_written_last_and_put_back() {
          FLANNEL_IPV6_NETWORK=fd00:244::/32\nFLANNEL_IPV6_SUBNET=fd00:244:1::1/64\n\
          FLANNEL_MTU=1500\nFLANNEL_IPMASQ=true\n"
     );
+    assert_eq!(fs::metadata(&env).unwrap().permissions().mode() & 0o777, 0o644);
     let whole = fs::read(&conflist).unwrap();
     for spoilt in [None, Some("{}")] {
         match spoilt {

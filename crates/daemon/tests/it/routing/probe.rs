@@ -44,4 +44,13 @@ fn vm_a_probe_finds_what_is_wrong_between_nodes() {
     let (sound, said) = fabric.probe(0, &[]);
     assert!(!sound && said.contains("nothing by the tunnel"), "{said}");
     assert!(said.contains("2 of 2 paths have a fault"), "{said}");
+    // Those of another port are not.
+    fabric.flags = ["--vxlan-port", "8473"].map(str::to_owned).to_vec();
+    for node in 0..2 {
+        assert_eq!(fabric.nodes[node].service.take().unwrap().stop(), Some(0));
+        fabric.start_on(node);
+    }
+    fabric.assert_all_reach_all();
+    let (sound, said) = fabric.probe(0, &[]);
+    assert!(sound, "{said}");
 }
