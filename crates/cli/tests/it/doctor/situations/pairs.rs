@@ -72,6 +72,9 @@ fn both_of_two_faults_are_named() {
     let mut wrong: Vec<[u8; 2]> = unnamed.iter().map(|(pair, ..)| *pair).collect();
     wrong.dedup();
     eprintln!("MEASURED of {pairs} pairs of faults both were named in {}", pairs - wrong.len());
+    for (pair, is, found) in &unnamed {
+        eprintln!("of {pair:?} this was not named: {is}; found {}", found.join(" "));
+    }
     assert!(wanted + wrong.len() <= pairs, "{unnamed:#?}");
 }
 
