@@ -70,6 +70,9 @@ pub struct Link {
     /// Whether it is a port of a bridge that learns nobody behind it, and sends there only what is
     /// for somebody whom it knows.
     pub no_unknown: bool,
+    /// Whether it is a port of a bridge that takes frames only from those for whom the bridge has an
+    /// entry there.
+    pub locked: bool,
     /// Whether it neither asks nor answers for hardware addresses (IFF_NOARP).
     pub no_arp: bool,
     /// Whether it is a bridge that runs STP.

@@ -275,4 +275,23 @@ pub(super) const MORE: &[Situation] = &[
         fix: Fix::Mends,
         mends: Act::Sh("ip link set lo up"),
     },
+    Situation {
+        number: 30,
+        is: "a port of the bridge is locked, and the bridge has forgotten who is behind it",
+        breaks: Act::Sh(
+            "bridge link set dev {p1} locked on; ip link set cni0 type bridge fdb_flush",
+        ),
+        fails: Fails::Ways(&[
+            Way::Out4,
+            Way::Out6,
+            Way::Between,
+            Way::Published,
+            Way::PublishedHere,
+            Way::FromNode,
+            Way::Names,
+        ]),
+        finds: Finds::First("port-silenced", "{p1}"),
+        fix: Fix::Mends,
+        mends: Act::Sh("bridge link set dev {p1} locked off"),
+    },
 ];
