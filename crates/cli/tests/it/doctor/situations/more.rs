@@ -294,4 +294,22 @@ pub(super) const MORE: &[Situation] = &[
         fix: Fix::Mends,
         mends: Act::Sh("bridge link set dev {p1} locked off"),
     },
+    Situation {
+        number: 31,
+        is: "the node's default route names no router",
+        breaks: Act::Sh("ip route replace default dev up0"),
+        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: Finds::First("hop-silent", "default dev up0"),
+        fix: Fix::Hint("nobody but the administrator knows the router"),
+        mends: Act::Sh("ip route replace default via 198.51.100.2"),
+    },
+    Situation {
+        number: 32,
+        is: "half a default route of the container names no router",
+        breaks: Act::Sh("ip -n c1 route add 128.0.0.0/1 dev eth0"),
+        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: Finds::First("hop-silent", "c1: 128.0.0.0/1 dev eth0"),
+        fix: Fix::Hint("which router is meant is not known"),
+        mends: Act::Sh("ip -n c1 route del 128.0.0.0/1"),
+    },
 ];
