@@ -13,6 +13,7 @@ mod order;
 mod packet;
 mod place;
 mod properties;
+mod queues;
 mod run;
 #[cfg(test)]
 pub(crate) mod samples;

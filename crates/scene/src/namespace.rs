@@ -27,6 +27,8 @@ pub struct Namespace {
     pub sysctls: BTreeMap<String, String>,
     /// Packet filters.
     pub filter: Ruleset,
+    /// The queues of packets that programs read; `None`: no rule fills one, or that is not known.
+    pub queues: Option<Vec<u16>>,
     /// Sockets of programs that listen.
     pub listeners: Vec<Listener>,
     /// The table of tracked connections.

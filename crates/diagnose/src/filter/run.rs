@@ -14,6 +14,7 @@ use super::ends::{Ends, NewDestination};
 use super::foreign::Foreign;
 use super::packet::{Packet, State};
 use super::place::Place;
+use super::queues::{Queued, queued};
 use super::{Layer, properties, sets};
 
 /// How many expressions are computed for one packet at one hook. It bounds rules that jump to and
@@ -165,6 +166,9 @@ impl<'n> Run<'n> {
                 Step::SourceNatTo { address } => {
                     let to = address_of(registers.load(*address, self.address_len()));
                     return self.translate_source(ends, at, to, holds);
+                }
+                Step::Queue { first, last, bypass } => {
+                    return self.queue(ends, at, [*first, *last], *bypass, holds);
                 }
                 Step::Effect { name } => self.effect(ends, at, name, holds),
                 Step::Unknown { name } => match Foreign::of(name) {
@@ -384,6 +388,28 @@ impl<'n> Run<'n> {
             Some(Some(address)) => NewDestination::To(Some(address), port),
             None | Some(None) => NewDestination::Unknown,
         }
+    }
+
+    fn queue(
+        &self,
+        ends: &mut Ends,
+        at: At<'n>,
+        queues: [u16; 2],
+        bypass: bool,
+        holds: Holds,
+    ) -> Flow {
+        let on = holds == Holds::Maybe;
+        let says = match queues {
+            [first, last] if first == last => format!("queue to {first}"),
+            [first, last] => format!("queue to {first}-{last}"),
+        };
+        let place = self.place(at).saying(says);
+        match queued(self.namespace, queues, bypass) {
+            Queued::Judged => ends.doubt(place),
+            Queued::Passes => ends.accepts = true,
+            Queued::Dropped => ends.stop(place, None, at.sure && !on),
+        }
+        Flow { on, returns: false }
     }
 
     /// Something is changed or noted. What later rules may read of it is no longer known.

@@ -302,3 +302,38 @@ fn legacy_tables_are_read_as_text() {
         assert_eq!(forward(&with(policy, rules), &outbound()), expected, "{policy} {rules:?}");
     }
 }
+
+#[test]
+fn a_queue_needs_a_program() {
+    let with = |bypass: bool, read: Option<&[u16]>| {
+        let queue = vec![Step::Queue { first: 7, last: 8, bypass }];
+        let mut host = in_forward(vec![rule(&[queue]), rule(&[drop()])]);
+        host.queues = read.map(<[u16]>::to_vec);
+        forward(&host, &outbound())
+    };
+    let judged = "unknown: inet t/f rule 1";
+    assert_eq!(with(false, None), judged);
+    assert_eq!(with(false, Some(&[3, 8][..])), judged);
+    let dropped = "dropped: table inet t, chain f, rule 1: queue to 7-8";
+    assert_eq!(with(false, Some(&[9][..])), dropped);
+    // It ends the base chain.
+    assert_eq!(with(true, Some(&[9][..])), "passes");
+    assert_eq!(with(true, Some(&[7][..])), judged);
+
+    let legacy = |settings: &str| {
+        let table = LegacyTable {
+            ipv4: true,
+            name: "filter".to_owned(),
+            policies: vec![("FORWARD".to_owned(), "ACCEPT".to_owned())],
+            chains: Vec::new(),
+            rules: vec![format!("-A FORWARD -j NFQUEUE {settings}")],
+        };
+        let filter = Ruleset { legacy: vec![table], ..Ruleset::default() };
+        let host = Namespace { filter, queues: Some(vec![8]), ..Namespace::default() };
+        forward(&host, &outbound())
+    };
+    let dropped = "dropped: iptables (legacy), table filter, chain FORWARD, rule 1: -A FORWARD -j NFQUEUE --queue-num 7";
+    assert_eq!(legacy("--queue-num 7"), dropped);
+    assert_eq!(legacy("--queue-num 7 --queue-bypass"), "passes");
+    assert_eq!(legacy("--queue-balance 7:9"), "unknown: iptables filter/FORWARD rule 1");
+}

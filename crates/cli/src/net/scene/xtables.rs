@@ -7,7 +7,7 @@
 use kernel::nft::Family;
 use scene::filter::{Compare, Connection, Element, Header, Meta, Set, Step, Verdict};
 
-use super::steps::{effect, unknown};
+use super::steps::{self, effect, unknown};
 
 /// `linux include/uapi/linux/icmp.h`, `icmpv6.h` and `netfilter/nf_tables.h` NFT_REJECT_ICMPX_*,
 /// with nft's words.
@@ -128,7 +128,8 @@ pub(super) fn target(name: &str, revision: u32, info: &[u8], family: Family) -> 
         "ACCEPT" => Some(vec![Step::Verdict(Verdict::Accept)]),
         "DROP" => Some(vec![Step::Verdict(Verdict::Drop)]),
         "RETURN" => Some(vec![Step::Verdict(Verdict::Return)]),
-        "NFQUEUE" | "QUEUE" => Some(vec![Step::Verdict(Verdict::Queue)]),
+        "QUEUE" => Some(vec![Step::Verdict(Verdict::Queue)]),
+        "NFQUEUE" => queue(info, revision),
         "MASQUERADE" => Some(vec![Step::SourceNat]),
         "SNAT" => source(info, revision, family),
         "DNAT" => destination(info, revision, family),
@@ -456,6 +457,13 @@ fn redirect(info: Info<'_>, family: Family) -> Option<Vec<Step>> {
     }
     let load = Step::Immediate { to: FIRST, data: port.to_vec() };
     Some(vec![load, Step::Redirect { port: Some(FIRST) }])
+}
+
+/// `struct xt_NFQ_info` and its later revisions, of which each has one number more.
+fn queue(info: Info<'_>, revision: u32) -> Option<Vec<Step>> {
+    let total = if revision < 1 { 1 } else { info.u16(2)? };
+    let flags = if revision < 2 { 0 } else { info.u16(4)? };
+    Some(vec![steps::queue(info.u16(0)?, total, flags)])
 }
 
 /// `struct ipt_reject_info` and `struct ip6t_reject_info`.

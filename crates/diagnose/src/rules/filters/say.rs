@@ -174,7 +174,18 @@ fn shown(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Caught) -> S
         Some(packets) => format!("; the rule has counted {packets} packets"),
         None => String::new(),
     };
-    format!("by the rules as they are, {answer}{packet} ends there{counted}")
+    let because = because(caught);
+    format!("by the rules as they are, {answer}{packet} ends there{because}{counted}")
+}
+
+/// What the rule itself does not say.
+fn because(caught: &Caught) -> &'static str {
+    let says = &caught.place.says;
+    let is_queue = match caught.place.legacy {
+        true => says.contains("-j NFQUEUE") || says.contains("-j QUEUE"),
+        false => says.starts_with("queue"),
+    };
+    if is_queue { ": no program reads the queue" } else { "" }
 }
 
 fn counted(look: Look<'_>, caught: &Caught) -> Option<u64> {

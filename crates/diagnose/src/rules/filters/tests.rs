@@ -236,6 +236,30 @@ fn packets_that_are_not_tracked_are_not_translated() {
     assert_eq!(legacy("CT --zone 7"), [""; 0]);
 }
 
+#[test]
+fn a_queue_that_no_program_reads() {
+    let queue = |bypass: bool| {
+        let queue = vec![Step::Queue { first: 7, last: 7, bypass }];
+        let forward = base("forward", Hook::Forward, 0, vec![rule(&[queue])]);
+        let mut scene = with(node(), table(Kin::Ip, "ips", vec![forward]));
+        scene.host.queues = Some(Vec::new());
+        scene
+    };
+    let scene = queue(false);
+    let all = found(&scene);
+    assert_eq!((all[0].id, all[0].object.as_str()), ("forward-dropped", "ip ips/forward rule 1"));
+    assert!(all[0].seen[0].ends_with("ends there: no program reads the queue"), "{all:?}");
+    assert_eq!(all[0].fix, ["nft delete rule ip ips forward handle 7"]);
+    assert_eq!(ids(&queue(true)), [""; 0]);
+    let read = |queues: Option<Vec<u16>>| {
+        let mut scene = scene.clone();
+        scene.host.queues = queues;
+        ids(&scene)
+    };
+    assert_eq!(read(Some(vec![7])), [""; 0]);
+    assert_eq!(read(None), [""; 0]);
+}
+
 /// A table of ours, changed by somebody.
 #[test]
 fn a_chain_of_ours_that_drops_what_it_does_not_know() {

@@ -276,6 +276,15 @@ pub(super) const MORE: &[Situation] = &[
         mends: Act::Sh("ip link set lo up"),
     },
     Situation {
+        number: 29,
+        is: "packets wait for a program that does not run",
+        breaks: Act::Sh("iptables-nft -I FORWARD -j NFQUEUE --queue-num 7"),
+        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: Finds::First("forward-dropped", "ip filter/FORWARD rule 1"),
+        fix: Fix::Mends,
+        mends: Act::Sh("nft delete table ip filter"),
+    },
+    Situation {
         number: 30,
         is: "a port of the bridge is locked, and the bridge has forgotten who is behind it",
         breaks: Act::Sh(
