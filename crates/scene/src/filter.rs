@@ -279,6 +279,17 @@ pub enum Step {
         /// How many bytes.
         bytes: u64,
     },
+    /// Writes bytes of the packet, and goes on.
+    Write {
+        /// The header from which the offset counts.
+        base: Header,
+        /// The offset, in bytes.
+        offset: u32,
+        /// How many bytes.
+        len: u32,
+        /// From where.
+        from: u32,
+    },
     /// Lets the packet wait for a program, which judges.
     Queue {
         /// The first of the queues of which one gets it.

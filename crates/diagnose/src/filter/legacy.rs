@@ -120,6 +120,7 @@ impl Walk<'_> {
                             }
                         }
                         "MARK" | "CONNMARK" => run.packet.mark = None,
+                        "TTL" | "HL" => run.set_hops(place, rule.hops, sure && self.ends.is_open()),
                         _ => {}
                     }
                     return (true, false);
@@ -171,6 +172,8 @@ struct Rule {
     queues: [u16; 2],
     /// The packet passes if no program reads that.
     bypass: bool,
+    /// How many hops it gives the packet.
+    hops: Option<u8>,
 }
 
 impl Rule {
@@ -184,6 +187,7 @@ impl Rule {
             notrack: false,
             queues: [0, 0],
             bypass: false,
+            hops: None,
         };
         let mut inverted = false;
         let mut words = words.iter().map(String::as_str).peekable();
@@ -207,6 +211,7 @@ impl Rule {
                 "--notrack" => rule.notrack = true,
                 "--queue-num" | "--queue-balance" => rule.queues = queues(value),
                 "--queue-bypass" => rule.bypass = true,
+                "--ttl-set" | "--hl-set" => rule.hops = value.parse().ok(),
                 // After the target there are its settings, which do not decide whether it matches.
                 _ if rule.target.is_some() => {}
                 _ => rule.holds = rule.holds.and(matches(run, word, value).unless(inverted)),

@@ -337,3 +337,21 @@ fn a_queue_needs_a_program() {
     assert_eq!(legacy("--queue-num 7 --queue-bypass"), "passes");
     assert_eq!(legacy("--queue-balance 7:9"), "unknown: iptables filter/FORWARD rule 1");
 }
+
+#[test]
+fn a_rule_says_how_many_hops_are_left() {
+    let hops = |rules: Vec<scene::filter::Rule>| {
+        walk(&in_forward(rules), Layer::Ip, Hook::Forward, &outbound()).hops
+    };
+    assert!(matches!(hops(vec![rule(&[tcp_port(443), ttl(1)])]), Hops::Set(1, _)));
+    assert_eq!(hops(vec![rule(&[tcp_port(80), ttl(1)])]), Hops::Kept);
+    let maybe = || rule(&[unknown("match geoip"), ttl(64)]);
+    assert_eq!(hops(vec![rule(&[ttl(1)]), maybe()]), Hops::Unknown);
+    let accepts = rule(&[unknown("match geoip"), accept()]);
+    assert_eq!(hops(vec![accepts, rule(&[ttl(1)])]), Hops::Unknown);
+    let counts = vec![Step::Effect { name: "TTL".to_owned() }];
+    assert_eq!(hops(vec![rule(&[ttl(9)]), rule(&[counts])]), Hops::Unknown);
+    // Later rules see the rest of the header as it was.
+    let both = in_forward(vec![rule(&[ttl(1)]), rule(&[tcp_port(443), drop()])]);
+    assert_eq!(forward(&both, &outbound()), "dropped: table inet t, chain f, rule 2: drop");
+}

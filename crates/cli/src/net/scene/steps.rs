@@ -52,7 +52,10 @@ fn step(expr: &Expr, family: Family) -> Step {
             Some(base) => Step::Payload { base, offset: *offset, len: *len, to: place(*register) },
             None => unknown("payload"),
         },
-        Expr::PayloadSet { .. } => effect("payload"),
+        Expr::PayloadSet { base, offset, len, register } => match header(*base) {
+            Some(base) => Step::Write { base, offset: *offset, len: *len, from: place(*register) },
+            None => effect("payload"),
+        },
         Expr::Cmp { op, register, data } => {
             Step::Compare { op: compare(*op), from: place(*register), with: data.clone() }
         }
@@ -124,7 +127,9 @@ fn other(name: &str, attributes: &[u8]) -> Step {
             _ => unknown("objref"),
         },
         // With NFTA_PAYLOAD_SREG it writes.
-        "payload" if number(attributes, 5).is_some() => effect("payload"),
+        "payload" if number(attributes, 5).is_some() => {
+            write(attributes).unwrap_or_else(|| effect("payload"))
+        }
         // NFTA_QUEUE_NUM, _TOTAL and _FLAGS. Without the first, a register has the number.
         "queue" => match short(attributes, 1) {
             Some(first) => {
@@ -143,6 +148,20 @@ fn other(name: &str, attributes: &[u8]) -> Step {
         "last" | "dup" | "flow_offload" => effect(name),
         _ => unknown(name),
     }
+}
+
+/// Maps an expression that writes to the packet, and to a header's own checksum.
+fn write(attributes: &[u8]) -> Option<Step> {
+    let number = |kind| number(attributes, kind);
+    // NFTA_PAYLOAD_BASE, _OFFSET, _LEN and _SREG.
+    let base = match number(2)? {
+        0 => Header::Link,
+        1 => Header::Network,
+        2 => Header::Transport,
+        _ => return None,
+    };
+    let from = place(Register::from_number(number(5)?)?);
+    Some(Step::Write { base, offset: number(3)?, len: number(4)?, from })
 }
 
 /// Maps what lets packets wait in one of several queues. Of the flags, which expression and target
@@ -337,6 +356,11 @@ mod tests {
         let two = [attribute(1, 7), attribute(2, 1)].concat();
         assert_eq!(other("connlimit", two), Step::Limit { over: true });
         assert_eq!(other("payload", attribute(5, 1)), effect("payload"));
+        // ip ttl set, which writes two bytes for the header's checksum.
+        let parts = [(2, 1), (3, 8), (4, 2), (5, 1), (6, 1), (7, 10), (8, 0)];
+        let ttl = parts.map(|(kind, number)| attribute(kind, number)).concat();
+        let written = Step::Write { base: Header::Network, offset: 8, len: 2, from: 0 };
+        assert_eq!(other("payload", ttl), written);
         assert_eq!(other("payload", attribute(1, 1)), unknown("payload"));
         // Cut off, and of a length that leads nowhere.
         assert_eq!(other("limit", vec![1]), Step::Limit { over: false });

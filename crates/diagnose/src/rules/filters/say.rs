@@ -124,7 +124,11 @@ pub(super) fn id(layer: Layer, hook: Hook) -> &'static str {
 
 fn stopped(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Caught) -> Finding {
     let Caught { place, back, inside, .. } = caught;
-    let does = if caught.reject.is_some() { "refuses" } else { "drops" };
+    let does = match caught.reject {
+        Some(_) => "refuses",
+        None if caught.expires => "leaves too few hops to",
+        None => "drops",
+    };
     let what = if *back { "the answers" } else { "the packets" };
     let name = place.name();
     let finding = match inside {
@@ -185,7 +189,11 @@ fn because(caught: &Caught) -> &'static str {
         true => says.contains("-j NFQUEUE") || says.contains("-j QUEUE"),
         false => says.starts_with("queue"),
     };
-    if is_queue { ": no program reads the queue" } else { "" }
+    match (is_queue, caught.expires) {
+        (true, _) => ": no program reads the queue",
+        (_, true) => " or at the next router: it may take no more hops",
+        _ => "",
+    }
 }
 
 fn counted(look: Look<'_>, caught: &Caught) -> Option<u64> {

@@ -276,6 +276,28 @@ pub(super) const MORE: &[Situation] = &[
         mends: Act::Sh("ip link set lo up"),
     },
     Situation {
+        number: 27,
+        is: "a rule of iptables lets packets live for one hop",
+        breaks: Act::Sh("iptables-nft -t mangle -I PREROUTING -j TTL --ttl-set 1"),
+        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: Finds::First("forward-dropped", "ip mangle/PREROUTING rule 1"),
+        fix: Fix::Mends,
+        mends: Act::Sh("nft delete table ip mangle"),
+    },
+    Situation {
+        number: 28,
+        is: "a rule of nft does so as packets leave the node",
+        breaks: Act::Sh(
+            "nft 'add table ip other; \
+             add chain ip other post { type filter hook postrouting priority 0; }; \
+             add rule ip other post oifname \"up0\" ip ttl set 1'",
+        ),
+        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: Finds::First("forward-dropped", "ip other/post rule 1"),
+        fix: Fix::Mends,
+        mends: Act::Sh("nft delete table ip other"),
+    },
+    Situation {
         number: 29,
         is: "packets wait for a program that does not run",
         breaks: Act::Sh("iptables-nft -I FORWARD -j NFQUEUE --queue-num 7"),
