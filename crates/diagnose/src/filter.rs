@@ -13,6 +13,7 @@ mod order;
 mod packet;
 mod place;
 mod properties;
+mod queues;
 mod run;
 #[cfg(test)]
 pub(crate) mod samples;
@@ -27,7 +28,7 @@ use scene::filter::{Hook, Table};
 
 pub use self::bits::Holds;
 use self::ends::Ends;
-pub use self::ends::NewDestination;
+pub use self::ends::{Hops, NewDestination};
 use self::order::{Item, items};
 pub use self::packet::{Carries, Packet, Port, State};
 pub use self::place::Place;
@@ -74,6 +75,8 @@ pub struct Walked {
     pub source_to: Option<(Place, IpAddr)>,
     /// The rule that has surely taken it from connection tracking.
     pub untracked: Option<Place>,
+    /// How many hops it may take from now on.
+    pub hops: Hops,
 }
 
 /// Takes a packet through a hook of a namespace.
@@ -235,6 +238,7 @@ impl Walk {
             source: self.source,
             source_to: self.source_to,
             untracked: run.untracked,
+            hops: run.hops,
         }
     }
 }

@@ -141,6 +141,15 @@ pub enum Why<'s> {
         /// It is refused with these words; otherwise it is dropped.
         reject: Option<String>,
     },
+    /// A router, of which the node is the first: a rule has set how many hops it may take.
+    Expires {
+        /// Where the rule sees it.
+        layer: Layer,
+        /// The hook.
+        hook: Hook,
+        /// The rule.
+        place: Place,
+    },
     /// A route or a routing rule that refuses.
     Refused {
         /// The route.

@@ -15,6 +15,19 @@ pub struct Ruleset {
     pub legacy: Vec<LegacyTable>,
 }
 
+impl Ruleset {
+    /// Says whether a rule lets packets wait for a program.
+    #[must_use]
+    pub fn has_queues(&self) -> bool {
+        let rules =
+            self.tables.iter().flat_map(|table| &table.chains).flat_map(|chain| &chain.rules);
+        let is_queue = |step: &Step| matches!(step, Step::Queue { .. });
+        let mut legacy = self.legacy.iter().flat_map(|table| &table.rules);
+        rules.flat_map(|rule| &rule.steps).any(is_queue)
+            || legacy.any(|rule| rule.contains("QUEUE"))
+    }
+}
+
 /// A family of nftables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -266,6 +279,26 @@ pub enum Step {
         /// How many bytes.
         bytes: u64,
     },
+    /// Writes bytes of the packet, and goes on.
+    Write {
+        /// The header from which the offset counts.
+        base: Header,
+        /// The offset, in bytes.
+        offset: u32,
+        /// How many bytes.
+        len: u32,
+        /// From where.
+        from: u32,
+    },
+    /// Lets the packet wait for a program, which judges.
+    Queue {
+        /// The first of the queues of which one gets it.
+        first: u16,
+        /// The last one.
+        last: u16,
+        /// It passes the base chain if no program reads the queue; otherwise it is dropped then.
+        bypass: bool,
+    },
     /// Goes on for as many packets as are allowed, or for the others.
     Limit {
         /// For the others.
@@ -377,7 +410,7 @@ pub enum Verdict {
     Jump(String),
     /// Another chain is asked in place of this one.
     Goto(String),
-    /// A program judges.
+    /// A program judges, and by which queue it gets the packet is not known.
     Queue,
 }
 

@@ -27,6 +27,8 @@ pub struct Namespace {
     pub sysctls: BTreeMap<String, String>,
     /// Packet filters.
     pub filter: Ruleset,
+    /// The queues of packets that programs read; `None`: no rule fills one, or that is not known.
+    pub queues: Option<Vec<u16>>,
     /// Sockets of programs that listen.
     pub listeners: Vec<Listener>,
     /// The table of tracked connections.
@@ -70,6 +72,9 @@ pub struct Link {
     /// Whether it is a port of a bridge that learns nobody behind it, and sends there only what is
     /// for somebody whom it knows.
     pub no_unknown: bool,
+    /// Whether it is a port of a bridge that takes frames only from those for whom the bridge has an
+    /// entry there.
+    pub locked: bool,
     /// Whether it neither asks nor answers for hardware addresses (IFF_NOARP).
     pub no_arp: bool,
     /// Whether it is a bridge that runs STP.

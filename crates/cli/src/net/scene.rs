@@ -18,6 +18,7 @@ mod names;
 mod namespace;
 mod networks;
 mod processes;
+mod queues;
 mod runtime_names;
 mod services;
 mod steps;

@@ -15,6 +15,17 @@ pub enum NewDestination {
     Unknown,
 }
 
+/// What a hook makes of how many hops a packet may take: its TTL, or hop limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hops {
+    /// It leaves that as it is.
+    Kept,
+    /// A rule has surely set it.
+    Set(u8, Place),
+    /// That is not known.
+    Unknown,
+}
+
 /// What may come of a base chain.
 #[derive(Debug, Default)]
 pub(crate) struct Ends {
@@ -38,6 +49,14 @@ impl Ends {
             self.stop = Some((place, reject));
             self.stop_is_sure = sure;
         }
+    }
+
+    /// Says whether the packet has surely not left the base chain yet, unless it was stopped.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.accepts
+            && self.doubt.is_none()
+            && self.destinations.is_empty()
+            && self.source.is_none()
     }
 
     pub(crate) fn doubt(&mut self, place: Place) {

@@ -13,6 +13,7 @@ use super::foreign::Foreign;
 use super::packet::{Carries, Packet, State};
 use super::place::Place;
 use super::properties::type_of;
+use super::queues::{Queued, queued};
 use super::run::Run;
 
 /// How deep chains may call each other here.
@@ -89,7 +90,11 @@ impl Walk<'_> {
             "ACCEPT" => self.ends.accepts = true,
             "DROP" => self.ends.stop(place, None, sure),
             "RETURN" => return (false, true),
-            "QUEUE" | "NFQUEUE" => self.ends.doubt(place),
+            "QUEUE" | "NFQUEUE" => match queued(run.namespace, rule.queues, rule.bypass) {
+                Queued::Judged => self.ends.doubt(place),
+                Queued::Passes => self.ends.accepts = true,
+                Queued::Dropped => self.ends.stop(place, None, sure),
+            },
             name if self.has(name) && depth < DEPTH => {
                 let back = self.chain(run, name, sure, depth.saturating_add(1));
                 return if rule.goes { (false, back) } else { (back, false) };
@@ -115,6 +120,7 @@ impl Walk<'_> {
                             }
                         }
                         "MARK" | "CONNMARK" => run.packet.mark = None,
+                        "TTL" | "HL" => run.set_hops(place, rule.hops, sure && self.ends.is_open()),
                         _ => {}
                     }
                     return (true, false);
@@ -162,6 +168,12 @@ struct Rule {
     to: Option<String>,
     /// It takes the packet from connection tracking.
     notrack: bool,
+    /// The first and the last of the queues of which one gets the packet.
+    queues: [u16; 2],
+    /// The packet passes if no program reads that.
+    bypass: bool,
+    /// How many hops it gives the packet.
+    hops: Option<u8>,
 }
 
 impl Rule {
@@ -173,6 +185,9 @@ impl Rule {
             reject_with: None,
             to: None,
             notrack: false,
+            queues: [0, 0],
+            bypass: false,
+            hops: None,
         };
         let mut inverted = false;
         let mut words = words.iter().map(String::as_str).peekable();
@@ -194,6 +209,9 @@ impl Rule {
                 "--reject-with" => rule.reject_with = Some(value.to_owned()),
                 "--to-destination" | "--to-source" => rule.to = Some(value.to_owned()),
                 "--notrack" => rule.notrack = true,
+                "--queue-num" | "--queue-balance" => rule.queues = queues(value),
+                "--queue-bypass" => rule.bypass = true,
+                "--ttl-set" | "--hl-set" => rule.hops = value.parse().ok(),
                 // After the target there are its settings, which do not decide whether it matches.
                 _ if rule.target.is_some() => {}
                 _ => rule.holds = rule.holds.and(matches(run, word, value).unless(inverted)),
@@ -295,6 +313,15 @@ fn is_port(packet: &Packet, list: &str, source: bool) -> Holds {
         };
         holds.or(one)
     })
+}
+
+/// Reads `7` and `7:10`; what cannot be read stands for all queues.
+fn queues(value: &str) -> [u16; 2] {
+    let (first, last) = value.split_once(':').unwrap_or((value, value));
+    match (first.parse(), last.parse()) {
+        (Ok(first), Ok(last)) => [first, last],
+        _ => [0, u16::MAX],
+    }
 }
 
 /// Reads the type of a message of ICMP, `3`, and perhaps its code, `3/4`; those that are tried have

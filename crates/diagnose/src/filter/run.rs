@@ -10,10 +10,11 @@ use scene::Namespace;
 use scene::filter::{Chain, Header, Hook, MapTo, Rule, Set, Step, Table, Verdict};
 
 use super::bits::{Byte, Holds, Registers, known, within};
-use super::ends::{Ends, NewDestination};
+use super::ends::{Ends, Hops, NewDestination};
 use super::foreign::Foreign;
 use super::packet::{Packet, State};
 use super::place::Place;
+use super::queues::{Queued, queued};
 use super::{Layer, properties, sets};
 
 /// How many expressions are computed for one packet at one hook. It bounds rules that jump to and
@@ -38,6 +39,8 @@ pub(crate) struct Run<'n> {
     pub(crate) maybe_untracked: bool,
     /// Its headers may have been changed.
     pub(crate) rewritten: bool,
+    /// How many hops it may take from now on.
+    pub(crate) hops: Hops,
     steps: u32,
 }
 
@@ -78,6 +81,7 @@ impl<'n> Run<'n> {
             untracked: None,
             maybe_untracked: false,
             rewritten: false,
+            hops: Hops::Kept,
             steps: 0,
         }
     }
@@ -166,6 +170,10 @@ impl<'n> Run<'n> {
                     let to = address_of(registers.load(*address, self.address_len()));
                     return self.translate_source(ends, at, to, holds);
                 }
+                Step::Queue { first, last, bypass } => {
+                    return self.queue(ends, at, [*first, *last], *bypass, holds);
+                }
+                Step::Write { .. } => self.write(ends, at, step, &registers, holds),
                 Step::Effect { name } => self.effect(ends, at, name, holds),
                 Step::Unknown { name } => match Foreign::of(name) {
                     Foreign::Nothing => {}
@@ -386,6 +394,68 @@ impl<'n> Run<'n> {
         }
     }
 
+    fn queue(
+        &self,
+        ends: &mut Ends,
+        at: At<'n>,
+        queues: [u16; 2],
+        bypass: bool,
+        holds: Holds,
+    ) -> Flow {
+        let on = holds == Holds::Maybe;
+        let says = match queues {
+            [first, last] if first == last => format!("queue to {first}"),
+            [first, last] => format!("queue to {first}-{last}"),
+        };
+        let place = self.place(at).saying(says);
+        match queued(self.namespace, queues, bypass) {
+            Queued::Judged => ends.doubt(place),
+            Queued::Passes => ends.accepts = true,
+            Queued::Dropped => ends.stop(place, None, at.sure && !on),
+        }
+        Flow { on, returns: false }
+    }
+
+    /// Bytes of the packet are written. What later rules may read of it is no longer known, unless
+    /// it is only said how many hops it may take.
+    fn write(&mut self, ends: &Ends, at: At<'n>, step: &Step, registers: &Registers, holds: Holds) {
+        let Step::Write { base, offset, len, from } = step else { return };
+        let new = registers.load(*from, usize::try_from(*len).unwrap_or(usize::MAX));
+        let old = self.payload(*base, *offset, *len).unwrap_or_default();
+        let hops = self.hops_among(*base, *offset, *len);
+        let is_kept = |(number, (old, new)): (usize, (&Byte, &Byte))| {
+            Some(number) == hops || (old == new && old.value().is_some())
+        };
+        let is_rest_kept = old.len() == new.len() && old.iter().zip(new).enumerate().all(is_kept);
+        self.rewritten |= hops.is_none() || !is_rest_kept;
+        if let Some(number) = hops {
+            let left = new.get(number).and_then(|byte| byte.value());
+            let is_sure = holds == Holds::Yes && at.sure && ends.is_open();
+            self.set_hops(self.place(at), left, is_sure);
+        }
+    }
+
+    /// Returns which of the bytes that are written says how many hops the packet may take (RFC 791
+    /// §3.1, RFC 8200 §3).
+    fn hops_among(&self, base: Header, offset: u32, len: u32) -> Option<usize> {
+        let at: u32 = if self.packet.is_ipv4() { 8 } else { 7 };
+        let is_there = base == Header::Network && !self.packet.is_arp();
+        let number = at.checked_sub(offset).filter(|number| is_there && *number < len)?;
+        usize::try_from(number).ok()
+    }
+
+    /// Notes that a rule has said how many hops the packet may take.
+    pub(crate) fn set_hops(&mut self, place: Place, left: Option<u8>, is_sure: bool) {
+        self.hops = match left.filter(|_| is_sure) {
+            // The older iptables writes its rule as it is.
+            Some(left) if place.says.is_empty() => {
+                Hops::Set(left, place.saying(format!("hop limit {left}")))
+            }
+            Some(left) => Hops::Set(left, place),
+            None => Hops::Unknown,
+        };
+    }
+
     /// Something is changed or noted. What later rules may read of it is no longer known.
     fn effect(&mut self, ends: &Ends, at: At<'n>, name: &str, holds: Holds) {
         let name = name.to_ascii_lowercase();
@@ -404,6 +474,10 @@ impl<'n> Run<'n> {
             .any(|change| name.contains(change))
         {
             self.rewritten = true;
+            // It is counted from what it was.
+            if ["hl", "ttl"].contains(&name.as_str()) {
+                self.hops = Hops::Unknown;
+            }
         }
     }
 }

@@ -109,6 +109,15 @@ fn bytes(base: Header, offset: u32, with: &[u8]) -> Vec<Step> {
     vec![Step::Payload { base, offset, len, to: 0 }, equal(with.to_vec())]
 }
 
+/// `ip ttl set NUMBER`, with the byte beside it, as nft writes it for the header's checksum.
+pub(crate) fn ttl(hops: u8) -> Vec<Step> {
+    vec![
+        Step::Payload { base: Header::Network, offset: 8, len: 2, to: 0 },
+        Step::Bitwise { from: 0, to: 0, mask: vec![0, 0xff], xor: vec![hops, 0] },
+        Step::Write { base: Header::Network, offset: 8, len: 2, from: 0 },
+    ]
+}
+
 /// `dnat to ADDRESS:PORT`.
 pub(crate) fn dnat(address: &str, port: u16) -> Vec<Step> {
     let octets = match address.parse().unwrap() {

@@ -302,3 +302,56 @@ fn legacy_tables_are_read_as_text() {
         assert_eq!(forward(&with(policy, rules), &outbound()), expected, "{policy} {rules:?}");
     }
 }
+
+#[test]
+fn a_queue_needs_a_program() {
+    let with = |bypass: bool, read: Option<&[u16]>| {
+        let queue = vec![Step::Queue { first: 7, last: 8, bypass }];
+        let mut host = in_forward(vec![rule(&[queue]), rule(&[drop()])]);
+        host.queues = read.map(<[u16]>::to_vec);
+        forward(&host, &outbound())
+    };
+    let judged = "unknown: inet t/f rule 1";
+    assert_eq!(with(false, None), judged);
+    assert_eq!(with(false, Some(&[3, 8][..])), judged);
+    let dropped = "dropped: table inet t, chain f, rule 1: queue to 7-8";
+    assert_eq!(with(false, Some(&[9][..])), dropped);
+    // It ends the base chain.
+    assert_eq!(with(true, Some(&[9][..])), "passes");
+    assert_eq!(with(true, Some(&[7][..])), judged);
+
+    let legacy = |settings: &str| {
+        let table = LegacyTable {
+            ipv4: true,
+            name: "filter".to_owned(),
+            policies: vec![("FORWARD".to_owned(), "ACCEPT".to_owned())],
+            chains: Vec::new(),
+            rules: vec![format!("-A FORWARD -j NFQUEUE {settings}")],
+        };
+        let filter = Ruleset { legacy: vec![table], ..Ruleset::default() };
+        let host = Namespace { filter, queues: Some(vec![8]), ..Namespace::default() };
+        forward(&host, &outbound())
+    };
+    let dropped = "dropped: iptables (legacy), table filter, chain FORWARD, rule 1: -A FORWARD -j NFQUEUE --queue-num 7";
+    assert_eq!(legacy("--queue-num 7"), dropped);
+    assert_eq!(legacy("--queue-num 7 --queue-bypass"), "passes");
+    assert_eq!(legacy("--queue-balance 7:9"), "unknown: iptables filter/FORWARD rule 1");
+}
+
+#[test]
+fn a_rule_says_how_many_hops_are_left() {
+    let hops = |rules: Vec<scene::filter::Rule>| {
+        walk(&in_forward(rules), Layer::Ip, Hook::Forward, &outbound()).hops
+    };
+    assert!(matches!(hops(vec![rule(&[tcp_port(443), ttl(1)])]), Hops::Set(1, _)));
+    assert_eq!(hops(vec![rule(&[tcp_port(80), ttl(1)])]), Hops::Kept);
+    let maybe = || rule(&[unknown("match geoip"), ttl(64)]);
+    assert_eq!(hops(vec![rule(&[ttl(1)]), maybe()]), Hops::Unknown);
+    let accepts = rule(&[unknown("match geoip"), accept()]);
+    assert_eq!(hops(vec![accepts, rule(&[ttl(1)])]), Hops::Unknown);
+    let counts = vec![Step::Effect { name: "TTL".to_owned() }];
+    assert_eq!(hops(vec![rule(&[ttl(9)]), rule(&[counts])]), Hops::Unknown);
+    // Later rules see the rest of the header as it was.
+    let both = in_forward(vec![rule(&[ttl(1)]), rule(&[tcp_port(443), drop()])]);
+    assert_eq!(forward(&both, &outbound()), "dropped: table inet t, chain f, rule 2: drop");
+}

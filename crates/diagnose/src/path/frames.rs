@@ -86,7 +86,7 @@ impl<'s> Tracer<'s> {
                     return Err(Halt::Unknown);
                 }
                 self.bridge(Hook::Forward, &packet)?;
-                let left = self.forward(&entered.packet, &bridge.name, &bridge.name)?;
+                let left = self.show_forwarded(&entered.packet, &bridge.name, &bridge.name)?;
                 if left.source != Holds::No {
                     return Err(Halt::Unknown);
                 }

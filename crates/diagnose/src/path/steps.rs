@@ -7,7 +7,7 @@ use scene::{Link, Namespace, Part, Scene};
 
 use super::site::vrf_above;
 use super::{Site, Stop, Why, uplink};
-use crate::filter::{self, End, Holds, Layer, Packet, Place, Port, Walked};
+use crate::filter::{self, End, Holds, Hops, Layer, Packet, Place, Port, Walked};
 use crate::routes::{self, Routed};
 
 /// A port at which nobody listens, and which no rule translates (IANA: `tcpmux`).
@@ -23,6 +23,19 @@ pub(super) enum Halt<'s> {
     Unknown,
 }
 
+/// How many hops a rule has left to a packet.
+#[derive(Debug)]
+struct Left<'s> {
+    hops: u8,
+    layer: Layer,
+    hook: Hook,
+    place: Place,
+    /// The container in whose namespace the rule is.
+    inside: Option<&'s str>,
+    /// The packet is the answer.
+    back: bool,
+}
+
 /// Follows a packet.
 #[derive(Debug)]
 pub(super) struct Tracer<'s> {
@@ -31,6 +44,8 @@ pub(super) struct Tracer<'s> {
     pub(super) unsure: bool,
     /// It is the answer.
     pub(super) back: bool,
+    /// How many hops it may take, if a rule has surely set that.
+    left: Option<Left<'s>>,
     /// Places whose base chains are left out.
     without: &'s [Place],
     /// Routes that lead elsewhere end the way. Otherwise it goes on as if they did not.
@@ -39,7 +54,7 @@ pub(super) struct Tracer<'s> {
 
 impl<'s> Tracer<'s> {
     pub(super) fn new(scene: &'s Scene) -> Self {
-        Tracer { scene, unsure: false, back: false, without: &[], by_routes: true }
+        Tracer { scene, unsure: false, back: false, left: None, without: &[], by_routes: true }
     }
 
     /// Follows filters alone, without some of them.
@@ -73,6 +88,15 @@ impl<'s> Tracer<'s> {
             End::Lost(place) => self.untranslated(namespace, layer, hook, packet, place)?,
             _ => walked,
         };
+        let back = self.back;
+        match &walked.hops {
+            Hops::Kept => {}
+            Hops::Set(hops, place) => {
+                let (hops, place) = (*hops, place.clone());
+                self.left = Some(Left { hops, layer, hook, place, inside, back });
+            }
+            Hops::Unknown => self.left = None,
+        }
         match walked.end {
             End::Stopped(place, reject) => {
                 self.stop_in(inside, Why::Filter { layer, hook, place, reject })
@@ -264,8 +288,43 @@ impl<'s> Tracer<'s> {
         self.down(site, &packet)
     }
 
-    /// Takes a packet that the node forwards from one link to another.
+    /// Takes a packet that the node forwards from one link to another. Before it is shown to filters,
+    /// it has taken a hop (linux net/ipv4/ip_forward.c `ip_forward`).
     pub(super) fn forward(
+        &mut self,
+        packet: &Packet,
+        iif: &str,
+        oif: &str,
+    ) -> Result<Walked, Halt<'s>> {
+        self.hop()?;
+        self.show_forwarded(packet, iif, oif)
+    }
+
+    /// Ends a packet that may not take one hop more.
+    fn hop(&mut self) -> Result<(), Halt<'s>> {
+        let back = self.back;
+        let Some(left) = self.left.take_if(|left| left.back == back) else { return Ok(()) };
+        if left.hops <= 1 {
+            let Left { layer, hook, place, inside, .. } = left;
+            return self.stop_in(inside, Why::Expires { layer, hook, place });
+        }
+        self.left = Some(Left { hops: left.hops - 1, ..left });
+        Ok(())
+    }
+
+    /// Takes a packet to the router to which the node sends it, if it is not for that itself.
+    pub(super) fn to_router(&mut self, packet: &Packet) -> Result<(), Halt<'s>> {
+        if self.left.is_none() {
+            return Ok(());
+        }
+        match self.route(packet) {
+            Ok(Routed::By { via: Some(via), .. }) if via != packet.destination => self.hop(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Shows filters a packet that goes on from one link to another.
+    pub(super) fn show_forwarded(
         &mut self,
         packet: &Packet,
         iif: &str,

@@ -50,6 +50,7 @@ fn way(scene: &Scene, name: &str, family: Family) -> String {
             let inside = stop.inside.map(|id| format!("in {id}: ")).unwrap_or_default();
             let why = match stop.why {
                 Why::Filter { layer, place, .. } => format!("{layer:?} {}", place.name()),
+                Why::Expires { place, .. } => format!("expires by {}", place.name()),
                 Why::Refused { route: Some(route), .. } => format!("route {}", route.to),
                 Why::Refused { rule: Some(rule), .. } => format!("rule {}", rule.priority),
                 Why::Refused { .. } => "refused".to_owned(),

@@ -197,6 +197,9 @@ struct Caught {
     hook: Hook,
     place: Place,
     reject: Option<String>,
+    /// It lets the packet take so few hops that a router drops it, the node mostly. On a sound node a
+    /// rule gives so few to multicasts at most, which no container sends to others.
+    expires: bool,
     back: bool,
     /// The container in whose namespace it is.
     inside: Option<String>,
@@ -232,12 +235,16 @@ fn caught(scene: &Scene, trip: &Trip<'_>) -> Vec<Caught> {
         let without: Vec<Place> = all.iter().map(|one| one.place.clone()).collect();
         let Outcome::Stopped(stop) = follow_filters(scene, trip, &without) else { break };
         let Stop { why, back, inside } = *stop;
-        let Why::Filter { layer, hook, place, reject } = why else { break };
+        let (layer, hook, place, reject, expires) = match why {
+            Why::Filter { layer, hook, place, reject } => (layer, hook, place, reject, false),
+            Why::Expires { layer, hook, place } => (layer, hook, place, None, true),
+            _ => break,
+        };
         if without.contains(&place) {
             break;
         }
         let inside = inside.map(str::to_owned);
-        all.push(Caught { layer, hook, place, reject, back, inside });
+        all.push(Caught { layer, hook, place, reject, expires, back, inside });
     }
     all
 }

@@ -74,7 +74,9 @@ impl Register {
         if self.0.is_multiple_of(4) { u32::from(self.0 / 4) + 1 } else { u32::from(self.0) + 8 }
     }
 
-    pub(crate) fn from_number(number: u32) -> Option<Self> {
+    /// The place at which a register of the kernel's number begins (NFT_REG_*).
+    #[must_use]
+    pub fn from_number(number: u32) -> Option<Self> {
         let place = match number {
             1..=4 => (number - 1) * 4,
             8..=23 => number - 8,

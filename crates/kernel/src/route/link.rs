@@ -81,6 +81,7 @@ pub(crate) mod ifla {
     pub(crate) const BRPORT_BCAST_FLOOD: u16 = 30;
     pub(crate) const BRPORT_NEIGH_SUPPRESS: u16 = 32;
     pub(crate) const BRPORT_ISOLATED: u16 = 33;
+    pub(crate) const BRPORT_LOCKED: u16 = 39;
 
     pub(crate) const VLAN_ID: u16 = 1;
     pub(crate) const VLAN_PROTOCOL: u16 = 5;
@@ -226,6 +227,9 @@ pub struct BridgePort {
     pub broadcast_flood: bool,
     /// Whether the bridge answers ARP and neighbour solicitations (IFLA_BRPORT_NEIGH_SUPPRESS).
     pub neighbour_suppress: bool,
+    /// Whether frames are taken only from senders that the bridge has an entry for, at this port
+    /// (IFLA_BRPORT_LOCKED, kernel 5.18).
+    pub locked: bool,
 }
 
 /// Settings of a bridge (IFLA_BR_*).
@@ -461,6 +465,7 @@ fn bridge_port(data: &Attribute<'_>) -> BridgePort {
             ifla::BRPORT_MCAST_FLOOD => port.multicast_flood = flag(&attribute),
             ifla::BRPORT_BCAST_FLOOD => port.broadcast_flood = flag(&attribute),
             ifla::BRPORT_NEIGH_SUPPRESS => port.neighbour_suppress = flag(&attribute),
+            ifla::BRPORT_LOCKED => port.locked = flag(&attribute),
             _ => {}
         }
     }

@@ -19,6 +19,7 @@ use self::map::{neighbour, route, rule, settings_of, to_link};
 use super::filter::{self, Limits, Unread};
 use super::hooks;
 use super::legacy::Legacy;
+use super::queues;
 
 /// How many links, routes, neighbours, forwarding entries and sockets are kept, each: of the node,
 /// and of a container, whose owner may make any number.
@@ -291,6 +292,12 @@ impl Read {
         self.namespace.filter.left_out.extend(found.left_out);
         if let Some(reason) = found.unread {
             self.hole(Part::LegacyIptables, reason);
+        }
+        if self.namespace.filter.has_queues() {
+            match queues::read() {
+                Ok(read) => self.namespace.queues = Some(read),
+                Err(reason) => self.hole(Part::Unjudged, reason),
+            }
         }
     }
 

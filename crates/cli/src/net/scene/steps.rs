@@ -52,7 +52,10 @@ fn step(expr: &Expr, family: Family) -> Step {
             Some(base) => Step::Payload { base, offset: *offset, len: *len, to: place(*register) },
             None => unknown("payload"),
         },
-        Expr::PayloadSet { .. } => effect("payload"),
+        Expr::PayloadSet { base, offset, len, register } => match header(*base) {
+            Some(base) => Step::Write { base, offset: *offset, len: *len, from: place(*register) },
+            None => effect("payload"),
+        },
         Expr::Cmp { op, register, data } => {
             Step::Compare { op: compare(*op), from: place(*register), with: data.clone() }
         }
@@ -124,8 +127,17 @@ fn other(name: &str, attributes: &[u8]) -> Step {
             _ => unknown("objref"),
         },
         // With NFTA_PAYLOAD_SREG it writes.
-        "payload" if number(attributes, 5).is_some() => effect("payload"),
-        "queue" => Step::Verdict(Verdict::Queue),
+        "payload" if number(attributes, 5).is_some() => {
+            write(attributes).unwrap_or_else(|| effect("payload"))
+        }
+        // NFTA_QUEUE_NUM, _TOTAL and _FLAGS. Without the first, a register has the number.
+        "queue" => match short(attributes, 1) {
+            Some(first) => {
+                let total = short(attributes, 2).unwrap_or(1);
+                queue(first, total, short(attributes, 3).unwrap_or_default())
+            }
+            None => Step::Verdict(Verdict::Queue),
+        },
         "masq" => Step::SourceNat,
         // To a range of addresses. NFTA_NAT_TYPE: 0 is the source.
         "nat" if number(attributes, 1) == Some(0) => Step::SourceNat,
@@ -138,14 +150,45 @@ fn other(name: &str, attributes: &[u8]) -> Step {
     }
 }
 
-/// Returns a number of an expression's attributes (`struct nlattr`, in the network's byte order).
-fn number(mut attributes: &[u8], kind: u16) -> Option<u32> {
+/// Maps an expression that writes to the packet, and to a header's own checksum.
+fn write(attributes: &[u8]) -> Option<Step> {
+    let number = |kind| number(attributes, kind);
+    // NFTA_PAYLOAD_BASE, _OFFSET, _LEN and _SREG.
+    let base = match number(2)? {
+        0 => Header::Link,
+        1 => Header::Network,
+        2 => Header::Transport,
+        _ => return None,
+    };
+    let from = place(Register::from_number(number(5)?)?);
+    Some(Step::Write { base, offset: number(3)?, len: number(4)?, from })
+}
+
+/// Maps what lets packets wait in one of several queues. Of the flags, which expression and target
+/// have in common, the first passes what no program reads (NFT_QUEUE_FLAG_BYPASS, NFQ_FLAG_BYPASS).
+pub(super) fn queue(first: u16, total: u16, flags: u16) -> Step {
+    let last = first.saturating_add(total.saturating_sub(1));
+    Step::Queue { first, last, bypass: flags & 1 == 1 }
+}
+
+/// Returns a number of an expression's attributes, in the network's byte order.
+fn number(attributes: &[u8], kind: u16) -> Option<u32> {
+    attribute(attributes, kind)?.get(..4)?.try_into().ok().map(u32::from_be_bytes)
+}
+
+/// The same for a number of 16 bits.
+fn short(attributes: &[u8], kind: u16) -> Option<u16> {
+    attribute(attributes, kind)?.get(..2)?.try_into().ok().map(u16::from_be_bytes)
+}
+
+/// Returns the value of one of an expression's attributes (`struct nlattr`).
+fn attribute(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
     loop {
         let length = usize::from(u16::from_ne_bytes(attributes.get(..2)?.try_into().ok()?));
         let found = u16::from_ne_bytes(attributes.get(2..4)?.try_into().ok()?) & 0x3fff;
         let value = attributes.get(4..length)?;
         if found == kind {
-            return value.get(..4)?.try_into().ok().map(u32::from_be_bytes);
+            return Some(value);
         }
         attributes = attributes.get(length.next_multiple_of(4)..)?;
     }
@@ -313,6 +356,11 @@ mod tests {
         let two = [attribute(1, 7), attribute(2, 1)].concat();
         assert_eq!(other("connlimit", two), Step::Limit { over: true });
         assert_eq!(other("payload", attribute(5, 1)), effect("payload"));
+        // ip ttl set, which writes two bytes for the header's checksum.
+        let parts = [(2, 1), (3, 8), (4, 2), (5, 1), (6, 1), (7, 10), (8, 0)];
+        let ttl = parts.map(|(kind, number)| attribute(kind, number)).concat();
+        let written = Step::Write { base: Header::Network, offset: 8, len: 2, from: 0 };
+        assert_eq!(other("payload", ttl), written);
         assert_eq!(other("payload", attribute(1, 1)), unknown("payload"));
         // Cut off, and of a length that leads nowhere.
         assert_eq!(other("limit", vec![1]), Step::Limit { over: false });
@@ -321,6 +369,26 @@ mod tests {
             of(&Expr::MetaSet { key: MetaKey::Mark, register: Register::FIRST }),
             effect("meta mark")
         );
+    }
+
+    #[test]
+    fn queues_are_told_by_their_numbers() {
+        let attribute = |kind: u16, number: u16| {
+            let mut bytes = 6_u16.to_ne_bytes().to_vec();
+            bytes.extend(kind.to_ne_bytes());
+            bytes.extend(number.to_be_bytes());
+            bytes.extend([0; 2]);
+            bytes
+        };
+        let of = |parts: &[(u16, u16)]| {
+            let parts = parts.iter().map(|(kind, number)| attribute(*kind, *number));
+            let attributes = parts.collect::<Vec<_>>().concat();
+            of(&Expr::Other { name: "queue".into(), attributes })
+        };
+        // queue num 7; queue flags bypass,fanout to 7-10; queue to symhash mod 4.
+        assert_eq!(of(&[(1, 7), (2, 1), (3, 0)]), Step::Queue { first: 7, last: 7, bypass: false });
+        assert_eq!(of(&[(1, 7), (2, 4), (3, 3)]), Step::Queue { first: 7, last: 10, bypass: true });
+        assert_eq!(of(&[(3, 0)]), Step::Verdict(Verdict::Queue));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use kernel::nft::Family;
 use scene::filter::{Compare, Connection, Element, Header, Meta, Set, Step, Verdict};
 
-use super::steps::{effect, unknown};
+use super::steps::{self, effect, unknown};
 
 /// `linux include/uapi/linux/icmp.h`, `icmpv6.h` and `netfilter/nf_tables.h` NFT_REJECT_ICMPX_*,
 /// with nft's words.
@@ -56,7 +56,7 @@ const REJECT_V6: [&str; 9] = [
 ];
 
 /// Targets that change or note something and let the packet go on.
-const EFFECTS: [&str; 23] = [
+const EFFECTS: [&str; 21] = [
     "AUDIT",
     "CHECKSUM",
     "CLASSIFY",
@@ -64,7 +64,6 @@ const EFFECTS: [&str; 23] = [
     "CONNSECMARK",
     "CT",
     "DSCP",
-    "HL",
     "HMARK",
     "IDLETIMER",
     "LED",
@@ -79,7 +78,6 @@ const EFFECTS: [&str; 23] = [
     "TEE",
     "TOS",
     "TRACE",
-    "TTL",
 ];
 
 /// The register that translated matches use, and a second one behind an IPv6 address. Each
@@ -128,7 +126,10 @@ pub(super) fn target(name: &str, revision: u32, info: &[u8], family: Family) -> 
         "ACCEPT" => Some(vec![Step::Verdict(Verdict::Accept)]),
         "DROP" => Some(vec![Step::Verdict(Verdict::Drop)]),
         "RETURN" => Some(vec![Step::Verdict(Verdict::Return)]),
-        "NFQUEUE" | "QUEUE" => Some(vec![Step::Verdict(Verdict::Queue)]),
+        "QUEUE" => Some(vec![Step::Verdict(Verdict::Queue)]),
+        "NFQUEUE" => queue(info, revision),
+        "TTL" => Some(hops(name, info, 8)),
+        "HL" => Some(hops(name, info, 7)),
         "MASQUERADE" => Some(vec![Step::SourceNat]),
         "SNAT" => source(info, revision, family),
         "DNAT" => destination(info, revision, family),
@@ -456,6 +457,27 @@ fn redirect(info: Info<'_>, family: Family) -> Option<Vec<Step>> {
     }
     let load = Step::Immediate { to: FIRST, data: port.to_vec() };
     Some(vec![load, Step::Redirect { port: Some(FIRST) }])
+}
+
+/// `struct xt_NFQ_info` and its later revisions, of which each has one number more.
+fn queue(info: Info<'_>, revision: u32) -> Option<Vec<Step>> {
+    let total = if revision < 1 { 1 } else { info.u16(2)? };
+    let flags = if revision < 2 { 0 } else { info.u16(4)? };
+    Some(vec![steps::queue(info.u16(0)?, total, flags)])
+}
+
+/// `struct ipt_TTL_info` and `struct ip6t_HL_info`, whose byte of IP's header is at an offset. What
+/// counts from the number that was there is told by its name.
+fn hops(name: &str, info: Info<'_>, offset: u32) -> Vec<Step> {
+    /// IPT_TTL_SET and IP6T_HL_SET.
+    const SET: u8 = 0;
+    match (info.u8(0), info.u8(1)) {
+        (Some(SET), Some(left)) => vec![
+            Step::Immediate { to: FIRST, data: vec![left] },
+            Step::Write { base: Header::Network, offset, len: 1, from: FIRST },
+        ],
+        _ => vec![effect(name)],
+    }
 }
 
 /// `struct ipt_reject_info` and `struct ip6t_reject_info`.

@@ -135,3 +135,20 @@ fn between_two_routers() {
     let complaints = node.complaints();
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
+
+/// The default route has no router, and one answers for all addresses there (proxy ARP). A queue that
+/// no program reads lets packets pass, and a rule gives them 64 hops.
+#[test]
+fn behind_a_router_that_answers_for_all() {
+    require!("root", "full", "program:iptables-nft");
+    let node = Node::new("doctor-proxy-arp");
+    let (done, said) = node.run(
+        "ip netns exec outside sysctl -qw net.ipv4.conf.eth0.proxy_arp=1 \
+         net.ipv4.neigh.eth0.proxy_delay=0; ip route replace default dev up0; \
+         iptables-nft -I FORWARD -j NFQUEUE --queue-num 7 --queue-bypass; \
+         iptables-nft -t mangle -I PREROUTING -j TTL --ttl-set 64",
+    );
+    assert!(done, "{said}");
+    let complaints = node.complaints();
+    assert!(complaints.is_empty(), "{complaints:#?}");
+}

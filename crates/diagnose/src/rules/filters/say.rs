@@ -124,7 +124,11 @@ pub(super) fn id(layer: Layer, hook: Hook) -> &'static str {
 
 fn stopped(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Caught) -> Finding {
     let Caught { place, back, inside, .. } = caught;
-    let does = if caught.reject.is_some() { "refuses" } else { "drops" };
+    let does = match caught.reject {
+        Some(_) => "refuses",
+        None if caught.expires => "leaves too few hops to",
+        None => "drops",
+    };
     let what = if *back { "the answers" } else { "the packets" };
     let name = place.name();
     let finding = match inside {
@@ -174,7 +178,22 @@ fn shown(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Caught) -> S
         Some(packets) => format!("; the rule has counted {packets} packets"),
         None => String::new(),
     };
-    format!("by the rules as they are, {answer}{packet} ends there{counted}")
+    let because = because(caught);
+    format!("by the rules as they are, {answer}{packet} ends there{because}{counted}")
+}
+
+/// What the rule itself does not say.
+fn because(caught: &Caught) -> &'static str {
+    let says = &caught.place.says;
+    let is_queue = match caught.place.legacy {
+        true => says.contains("-j NFQUEUE") || says.contains("-j QUEUE"),
+        false => says.starts_with("queue"),
+    };
+    match (is_queue, caught.expires) {
+        (true, _) => ": no program reads the queue",
+        (_, true) => " or at the next router: it may take no more hops",
+        _ => "",
+    }
 }
 
 fn counted(look: Look<'_>, caught: &Caught) -> Option<u64> {

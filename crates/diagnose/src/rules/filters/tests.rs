@@ -4,7 +4,7 @@ use scene::filter::{Family as Kin, LegacyTable, Step};
 use super::*;
 use crate::filter::samples::{
     accept, base, chain, dnat, drop, dropping, established, iif_vmap, iifname, jump, nat, oifname,
-    reject, rule, table, tcp_port, unknown, verdicts,
+    reject, rule, table, tcp_port, ttl, unknown, verdicts,
 };
 use crate::path::samples::{node, with};
 use crate::question::{Answer, Answers, Asked, Hop, Question};
@@ -234,6 +234,76 @@ fn packets_that_are_not_tracked_are_not_translated() {
     let fix = "iptables-legacy -t raw -D PREROUTING -s 10.88.0.0/24 -j CT --notrack";
     assert_eq!(legacy("CT --notrack"), [fix; 2]);
     assert_eq!(legacy("CT --zone 7"), [""; 0]);
+}
+
+/// The node is the first router on the way, and the next one is another machine.
+#[test]
+fn a_rule_that_leaves_packets_too_few_hops() {
+    let at = |hook: Hook, hops: u8| {
+        let chain = base("hops", hook, -150, vec![rule(&[ttl(hops)])]);
+        with(node(), table(Kin::Ip, "own", vec![chain]))
+    };
+    check(
+        &at(Hook::Prerouting, 1),
+        &expect![[r#"
+            forward-dropped  containers of mynet do not reach beyond this node: ip own/hops rule 1 leaves too few hops to the packets
+                where  table ip own, chain hops, rule 1: hop limit 1
+                whose  unknown
+                hits   c2 c3
+                fix    nft delete rule ip own hops handle 7
+        "#]],
+    );
+    assert_eq!(ids(&at(Hook::Prerouting, 2)), ["forward-dropped"]);
+    assert_eq!(ids(&at(Hook::Prerouting, 3)), [""; 0]);
+    assert_eq!(ids(&at(Hook::Postrouting, 1)), ["forward-dropped"]);
+    // What is for this node itself may come with one, and a bridge takes none.
+    assert_eq!(ids(&at(Hook::Input, 1)), [""; 0]);
+    let mut shown = at(Hook::Prerouting, 1);
+    let switch = "net.bridge.bridge-nf-call-iptables".to_owned();
+    shown.host.sysctls.insert(switch, "1".to_owned());
+    let all = found(&shown);
+    assert!(!all.iter().any(|one| one.says.contains("reach each other")), "{all:?}");
+    let mut scene = node();
+    scene.host.filter.legacy = vec![LegacyTable {
+        ipv4: true,
+        name: "mangle".to_owned(),
+        policies: vec![("PREROUTING".to_owned(), "ACCEPT".to_owned())],
+        chains: Vec::new(),
+        rules: vec!["-A PREROUTING -i cni0 -j TTL --ttl-set 1".to_owned()],
+    }];
+    let fix = "iptables-legacy -t mangle -D PREROUTING -i cni0 -j TTL --ttl-set 1";
+    let all = found(&scene);
+    assert!(!all.is_empty() && all.iter().all(|one| one.fix == [fix]), "{all:?}");
+    // A container's own rule.
+    let mut scene = node();
+    let chain = base("hops", Hook::Output, -150, vec![rule(&[ttl(1)])]);
+    scene.containers[0].inside.as_mut().unwrap().filter.tables =
+        vec![table(Kin::Ip, "own", vec![chain])];
+    assert_eq!(ids(&scene), ["inside-dropped"]);
+}
+
+#[test]
+fn a_queue_that_no_program_reads() {
+    let queue = |bypass: bool| {
+        let queue = vec![Step::Queue { first: 7, last: 7, bypass }];
+        let forward = base("forward", Hook::Forward, 0, vec![rule(&[queue])]);
+        let mut scene = with(node(), table(Kin::Ip, "ips", vec![forward]));
+        scene.host.queues = Some(Vec::new());
+        scene
+    };
+    let scene = queue(false);
+    let all = found(&scene);
+    assert_eq!((all[0].id, all[0].object.as_str()), ("forward-dropped", "ip ips/forward rule 1"));
+    assert!(all[0].seen[0].ends_with("ends there: no program reads the queue"), "{all:?}");
+    assert_eq!(all[0].fix, ["nft delete rule ip ips forward handle 7"]);
+    assert_eq!(ids(&queue(true)), [""; 0]);
+    let read = |queues: Option<Vec<u16>>| {
+        let mut scene = scene.clone();
+        scene.host.queues = queues;
+        ids(&scene)
+    };
+    assert_eq!(read(Some(vec![7])), [""; 0]);
+    assert_eq!(read(None), [""; 0]);
 }
 
 /// A table of ours, changed by somebody.

@@ -1,10 +1,10 @@
 //! Ports of a bridge by which frames do not come to the container, although they are up.
 
-use scene::{Fdb, Namespace};
+use scene::{Fdb, Part};
 
 use super::super::{asks_links, containers};
 use crate::Look;
-use crate::finding::{Family, Finding, WayKind};
+use crate::finding::{Family, Finding, Severity, WayKind};
 use crate::path::Site;
 use crate::question::{Answer, Asked, Question};
 
@@ -16,6 +16,7 @@ const ALL: &[WayKind] = &[
     WayKind::Names,
     WayKind::FromNode,
     WayKind::Published,
+    WayKind::PublishedHere,
     WayKind::Between,
 ];
 
@@ -23,27 +24,40 @@ const ALL: &[WayKind] = &[
 const OTHERS: &[WayKind] = &[WayKind::Between];
 
 pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
-    let host = &look.scene.host;
     let mut found: Vec<Finding> = Vec::new();
     for container in containers(look) {
         for site in FAMILIES.iter().flat_map(|family| Site::all(look.scene, container, *family)) {
             let (name, called) = (&site.host_end.name, container.called());
             let family = site.family();
-            let (what, fix, kinds) = if site.host_end.no_broadcasts && family == Family::V4 {
-                ("no broadcasts, so nobody finds its hardware address", "bcast_flood on", ALL)
+            let is_locked = site.host_end.locked && !is_known(look, &site);
+            let is_error = !is_locked || is_unheard(look, &site);
+            let (what, fix, kinds) = if is_locked {
+                (
+                    "is locked: it takes nothing from the container once the bridge has forgotten it",
+                    "locked off",
+                    ALL,
+                )
+            } else if site.host_end.no_broadcasts && family == Family::V4 {
+                ("gets no broadcasts, so nobody finds its hardware address", "bcast_flood on", ALL)
             } else if is_not_found(look, &site) {
                 (
-                    "no multicasts, so others on the bridge do not find its hardware address by IPv6",
+                    "gets no multicasts, so others on the bridge do not find its hardware address by IPv6",
                     "mcast_flood on",
                     OTHERS,
                 )
-            } else if site.host_end.no_unknown && !is_known(host, &site) {
-                ("nothing: the bridge neither learns nor floods there", "learning on flood on", ALL)
+            } else if site.host_end.no_unknown && !is_known(look, &site) {
+                (
+                    "gets nothing: the bridge neither learns nor floods there",
+                    "learning on flood on",
+                    ALL,
+                )
             } else {
                 continue;
             };
-            let says = format!("bridge port {name} of {called} gets {what}");
-            let finding = Finding::error("port-silenced", name.clone(), says)
+            let says = format!("bridge port {name} of {called} {what}");
+            let finding = Finding::error("port-silenced", name.clone(), says);
+            let severity = if is_error { Severity::Error } else { Severity::Warning };
+            let finding = Finding { severity, ..finding }
                 .hits(container.id.clone())
                 .fix(format!("bridge link set dev {name} {fix}"));
             let broken =
@@ -87,15 +101,32 @@ fn is_not_found(look: Look<'_>, site: &Site<'_>) -> bool {
     matches!(answer, Some(Answer::Owners { macs }) if macs.is_empty())
 }
 
-/// Says whether somebody has configured that the container is behind its port.
-fn is_known(host: &Namespace, site: &Site<'_>) -> bool {
+/// Says whether the container has asked, and nothing was answered. Whom the bridge has learnt before,
+/// it hears at a locked port too, as long as frames come (linux net/bridge/br_input.c
+/// `br_handle_frame_finish`).
+fn is_unheard(look: Look<'_>, site: &Site<'_>) -> bool {
+    let is_answered = |answer: &Answer| match answer {
+        Answer::Reached { .. } | Answer::Refused | Answer::Named { .. } => true,
+        Answer::Owners { macs } => !macs.is_empty(),
+        _ => false,
+    };
+    let mut answers = look.answers.from(Some(&site.container.id)).peekable();
+    answers.peek().is_some() && !answers.any(|(_, answer)| is_answered(answer))
+}
+
+/// Says whether somebody has configured that the container is behind its port, as a program does
+/// that locks ports until it knows who is there (802.1X); or whether that is not known.
+fn is_known(look: Look<'_>, site: &Site<'_>) -> bool {
+    if look.scene.lacks(Part::Neighbours, None) {
+        return true;
+    }
     let is_there = |entry: &Fdb| {
         let mac = site.link.mac.as_deref();
         entry.port == site.host_end.index
             && !entry.own
             && mac.is_some_and(|mac| mac.eq_ignore_ascii_case(&entry.mac))
     };
-    host.fdb.iter().any(is_there)
+    look.scene.host.fdb.iter().any(is_there)
 }
 
 #[cfg(test)]
@@ -134,6 +165,34 @@ mod tests {
         };
         assert_eq!(told(&[]), ["bridge link set dev veth2 mcast_flood on"]);
         assert_eq!(told(&["02:00:00:00:00:02"]), [""; 0]);
+    }
+
+    #[test]
+    fn a_port_that_is_locked() {
+        let mut scene = node();
+        veth2(&mut scene).locked = true;
+        let severities = |scene: &Scene, all: Vec<(Question, Answer)>| -> Vec<Severity> {
+            let answers = Answers { all };
+            let look = Look { scene, answers: &answers, only: None, to: None };
+            judge(look).into_iter().map(|finding| finding.severity).collect()
+        };
+        assert_eq!(told(&scene), ["bridge link set dev veth2 locked off"; 2]);
+        assert_eq!(severities(&scene, Vec::new()), [Severity::Warning; 2]);
+        let asked = Asked::Echo { to: crate::path::samples::ip("10.88.0.1") };
+        let echo = Question { from: Some("c2".to_owned()), asked };
+        let answered = |answer: Answer| vec![(echo.clone(), answer)];
+        let silent = answered(Answer::Silent { hops: Vec::new() });
+        assert_eq!(severities(&scene, silent), [Severity::Error; 2]);
+        // The bridge has not forgotten it yet.
+        let reached = answered(Answer::Reached { after_us: 1 });
+        assert_eq!(severities(&scene, reached), [Severity::Warning; 2]);
+        let mac = "02:00:00:00:00:02".to_owned();
+        scene.host.fdb = vec![Fdb { port: 12, mac, vlan: None, own: false }];
+        assert_eq!(told(&scene), [""; 0]);
+        scene.host.fdb.clear();
+        let reason = "there are more than 50000 forwarding entries".to_owned();
+        scene.holes = vec![scene::Hole { part: Part::Neighbours, container: None, reason }];
+        assert_eq!(told(&scene), [""; 0]);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use scene::{Container, Link, Route, RouteKind};
+use scene::{Container, Link, Namespace, Route, RouteKind};
 
 use super::super::ways::{samples, text};
 use super::super::{asks_links, containers, family_of, is_outbound, targets};
@@ -42,6 +42,8 @@ struct Own<'l> {
     is_one_of_several: bool,
     /// The route, if it is not the default one: to a server of names, or to what the caller named.
     route: Option<&'l Route>,
+    /// No router: what the route leads to is asked for on the link itself.
+    is_direct: bool,
 }
 
 impl Own<'_> {
@@ -73,6 +75,7 @@ fn own(look: Look<'_>) -> Vec<Own<'_>> {
         }
         for (to, hits) in others {
             add(look, &mut all, to, &hits);
+            all.extend(direct(look, to, hits));
         }
     }
     all
@@ -101,8 +104,43 @@ fn add<'l>(look: Look<'l>, all: &mut Vec<Own<'l>>, to: IpAddr, hits: &[String]) 
             hits: hits.to_vec(),
             is_one_of_several,
             route: Some(route).filter(|route| 0 < route.to.prefix_len()),
+            is_direct: false,
         });
     }
+}
+
+/// Returns what the node is to ask for on a link itself, since a default route leads there without a
+/// router. On a sound node somebody answers for all addresses (proxy ARP), or the link has no hardware
+/// addresses.
+fn direct(look: Look<'_>, to: IpAddr, hits: Vec<String>) -> Option<Own<'_>> {
+    let (link, route) = without_router(&look.scene.host, None, to)?;
+    let asked = Asked::WhoHas { address: to, link: link.name.clone() };
+    Some(Own {
+        question: Question { from: None, asked },
+        address: to,
+        link,
+        family: family_of(to),
+        hits,
+        is_one_of_several: false,
+        route: Some(route),
+        is_direct: true,
+    })
+}
+
+/// Returns the link on which an address is asked for that is in none of its subnets, and the default
+/// route that says so, or half of one.
+fn without_router<'n>(
+    namespace: &'n Namespace,
+    from: Option<IpAddr>,
+    to: IpAddr,
+) -> Option<(&'n Link, &'n Route)> {
+    let routed = look_up(namespace, from, to, None, Some(0));
+    let Routed::By { link, via: None, route, .. } = routed else { return None };
+    let is_near = link.addresses.iter().any(|own| own.address.contains(&to));
+    let carries = link.up && link.carrier;
+    let is_asked = carries && link.mac.is_some() && !link.no_arp && link.name != "lo";
+    let is_default = route.to.prefix_len() <= 1 && route.hops.len() == 1;
+    (is_default && is_asked && !is_near).then_some((link, route))
 }
 
 fn of_node(look: Look<'_>, own: Own<'_>) -> Option<Finding> {
@@ -122,6 +160,8 @@ fn of_node(look: Look<'_>, own: Own<'_>) -> Option<Finding> {
             // Whoever has an entry that somebody configured need not answer requests.
             [] if entry.is_none() && (is_lost || (has_failed && !is_reached)) => silent(look, &own),
             [] => return None,
+            // Somebody passes on what is for others.
+            _ if own.is_direct => return None,
             [mac] => {
                 let found = entry?;
                 differs(found, mac).then(|| wrong(&own, found, mac))?
@@ -142,7 +182,7 @@ fn of_node(look: Look<'_>, own: Own<'_>) -> Option<Finding> {
         _ => return None,
     };
     let family = Some(own.family);
-    let kinds: &[WayKind] = match own.route {
+    let kinds: &[WayKind] = match own.route.filter(|_| !own.is_direct) {
         None => &[WayKind::Outside, WayKind::Names, WayKind::Published, WayKind::Nodes],
         Some(_) => &[WayKind::Outside, WayKind::Names],
     };
@@ -152,6 +192,15 @@ fn of_node(look: Look<'_>, own: Own<'_>) -> Option<Finding> {
 
 fn silent(look: Look<'_>, own: &Own<'_>) -> Finding {
     let (address, link) = (own.address, &own.link.name);
+    if let Some(route) = own.route.filter(|_| own.is_direct) {
+        let text = text(route, &look.scene.host);
+        let says =
+            format!("route {text} has no router, and nobody on {link} answers for {address}");
+        return Finding::error("hop-silent", text.clone(), says)
+            .at(format!("route {text}"))
+            .seen("neither a request for its hardware address was answered, nor an echo request")
+            .fix(format!("give the route its router: {}", by_router(route, link)));
+    }
     let which = if own.is_one_of_several { "one of the routers" } else { "the router" };
     let look_at = format!("look at {address}, and at what is between it and {link}");
     let (which, place, fix) = match own.route {
@@ -175,6 +224,12 @@ fn silent(look: Look<'_>, own: &Own<'_>) -> Finding {
         .fix(fix)
 }
 
+/// The command that gives a route a router.
+fn by_router(route: &Route, link: &str) -> String {
+    let version = if route.to.addr().is_ipv4() { "ip" } else { "ip -6" };
+    format!("{version} route replace {} via ROUTER dev {link}", route.to)
+}
+
 /// Somebody configured another hardware address for the router than it has.
 fn wrong(own: &Own<'_>, found: &str, mac: &str) -> Finding {
     let (address, link) = (own.address, &own.link.name);
@@ -194,6 +249,8 @@ struct Given<'l> {
     link: &'l str,
     route: &'l Route,
     via: IpAddr,
+    /// No router: it is asked for on the link itself.
+    is_direct: bool,
 }
 
 fn given(look: Look<'_>) -> Vec<Given<'_>> {
@@ -214,8 +271,19 @@ fn given(look: Look<'_>) -> Vec<Given<'_>> {
                 let asked = Asked::WhoHas { address: via, link };
                 let question = Question { from: Some(site.container.id.clone()), asked };
                 let link = site.link.name.as_str();
-                Given { question, container: site.container, link, route, via }
+                let is_direct = false;
+                Given { question, container: site.container, link, route, via, is_direct }
             }));
+        }
+        let all_targets = targets(look, site.container).into_iter();
+        for to in all_targets.filter(|to| family_of(*to) == site.family()) {
+            let found = without_router(site.inside, Some(site.address), to);
+            let found = found.filter(|&(link, _)| link.index == site.link.index);
+            let Some((link, route)) = found else { continue };
+            let asked = Asked::WhoHas { address: to, link: link.name.clone() };
+            let question = Question { from: Some(site.container.id.clone()), asked };
+            let (container, link) = (site.container, link.name.as_str());
+            all.push(Given { question, container, link, route, via: to, is_direct: true });
         }
     }
     all
@@ -229,6 +297,9 @@ fn of_container(look: Look<'_>, given: &Given<'_>) -> Option<Finding> {
     let Some(Answer::Owners { macs }) = look.answers.to(&given.question) else { return None };
     if !macs.is_empty() {
         return None;
+    }
+    if given.is_direct {
+        return of_direct(look, given);
     }
     let Given { container, link, route, via, .. } = given;
     let called = container.called();
@@ -253,6 +324,43 @@ fn of_container(look: Look<'_>, given: &Given<'_>) -> Option<Finding> {
             .fix(fix)
             .breaks(WayKind::Outside, family)
             .breaks(WayKind::Names, family),
+    )
+}
+
+/// A default route of the container leads to a link without a router. What it leads to did not answer
+/// the container either.
+fn of_direct(look: Look<'_>, given: &Given<'_>) -> Option<Finding> {
+    let Given { container, link, route, via, .. } = given;
+    let inside = container.inside.as_ref()?;
+    let is_it = |asked: &Asked| match asked {
+        Asked::Connect { to } => to.ip() == *via,
+        Asked::Name { server: to } | Asked::Echo { to } => to == via,
+        _ => false,
+    };
+    let is_lost =
+        |answer: &Answer| matches!(answer, Answer::Silent { .. } | Answer::Unreachable { .. });
+    let all = look.answers.from(Some(&container.id)).filter(|&(asked, _)| is_it(asked));
+    let lost: Vec<bool> = all.map(|(_, answer)| is_lost(answer)).collect();
+    let is_configured = configured(inside, inside.link(link)?.index, *via).is_some();
+    if is_configured || lost.is_empty() || lost.contains(&false) {
+        return None;
+    }
+    let (called, family, text) = (container.called(), Some(family_of(*via)), text(route, inside));
+    let says =
+        format!("route {text} of {called} has no router, and nobody on {link} answers for {via}");
+    Some(
+        Finding::error("hop-silent", format!("{}: {text}", container.id), says)
+            .at(format!("in {called}: route {text}"))
+            .seen(format!("no request for the hardware address of {via} was answered"))
+            .hits(container.id.clone())
+            .fix(format!(
+                "give the route its router: nsenter --net={} {}",
+                container.netns,
+                by_router(route, link)
+            ))
+            .breaks(WayKind::Outside, family)
+            .breaks(WayKind::Names, family)
+            .breaks(WayKind::Published, family),
     )
 }
 
@@ -447,5 +555,42 @@ mod tests {
             failed: false,
         }];
         assert_eq!(told(&scene, nobody), []);
+    }
+
+    /// Somebody gave the link the default route, or half of it, without a router.
+    #[test]
+    fn a_default_route_without_a_router() {
+        let server = ip("198.51.100.53");
+        let silent = || Answer::Silent { hops: Vec::new() };
+        let mut scene = with_router();
+        scene.containers[0].nameservers = Some(vec![server]);
+        scene.host.routes[0] = route("0.0.0.0/0", 2, None);
+        let asked = who(None, "198.51.100.53", "up0");
+        let echo = Question { from: None, asked: Asked::Echo { to: server } };
+        let answers = Answers::default();
+        let all = asks(Look { scene: &scene, answers: &answers, only: None, to: None });
+        assert!(all.contains(&asked) && all.contains(&echo), "{all:?}");
+        let said = |macs: &[&str], echoed: Answer| {
+            told(&scene, vec![(asked.clone(), owners(macs)), (echo.clone(), echoed)])
+        };
+        let fix = "give the route its router: ip route replace 0.0.0.0/0 via ROUTER dev up0";
+        assert_eq!(said(&[], silent()), [("hop-silent", fix.to_owned())]);
+        assert_eq!(said(&[], Answer::Reached { after_us: 1 }), []);
+        // A router that answers for all of them (proxy ARP).
+        assert_eq!(said(&["02:00:00:00:00:21"], silent()), []);
+
+        let mut scene = node();
+        scene.containers[0].nameservers = Some(vec![server]);
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        inside.routes.push(route("128.0.0.0/1", 2, None));
+        let asked = who(Some("c2"), "198.51.100.53", "eth0");
+        let name = Question { from: Some("c2".to_owned()), asked: Asked::Name { server } };
+        let said = |macs: &[&str], named: Answer| {
+            told(&scene, vec![(asked.clone(), owners(macs)), (name.clone(), named)])
+        };
+        let fix = "give the route its router: nsenter --net=/run/netns/c2 ip route replace 128.0.0.0/1 via ROUTER dev eth0";
+        assert_eq!(said(&[], silent()), [("hop-silent", fix.to_owned())]);
+        assert_eq!(said(&[], Answer::Named { after_us: 1, error: None }), []);
+        assert_eq!(said(&["02:00:00:00:00:01"], silent()), []);
     }
 }

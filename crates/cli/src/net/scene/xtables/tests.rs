@@ -143,6 +143,28 @@ fn targets() {
 }
 
 #[test]
+fn queues_and_hops() {
+    let on = |name: &str, revision, info: &[u8]| target(name, revision, info, Family::Ip);
+    let queue = |first, last, bypass| [Step::Queue { first, last, bypass }];
+    // --queue-num 7; --queue-balance 7:10 --queue-bypass
+    let info = [7_u16, 4, 1].map(u16::to_ne_bytes).concat();
+    assert_eq!(on("NFQUEUE", 0, &info[..2]), queue(7, 7, false));
+    assert_eq!(on("NFQUEUE", 1, &info[..4]), queue(7, 10, false));
+    assert_eq!(on("NFQUEUE", 3, &info), queue(7, 10, true));
+    assert_eq!(on("NFQUEUE", 3, &info[..2]), [unknown("NFQUEUE")]);
+    // --ttl-set 1; --ttl-dec 1; --hl-set 1
+    let set = |offset| {
+        [
+            Step::Immediate { to: FIRST, data: vec![1] },
+            Step::Write { base: Header::Network, offset, len: 1, from: FIRST },
+        ]
+    };
+    assert_eq!(on("TTL", 0, &[0, 1, 0, 0]), set(8));
+    assert_eq!(on("TTL", 0, &[2, 1, 0, 0]), [effect("TTL")]);
+    assert_eq!(target("HL", 0, &[0, 1, 0, 0], Family::Ip6), set(7));
+}
+
+#[test]
 fn what_is_cut_off_or_not_known_is_unknown() {
     for name in
         ["conntrack", "state", "tcp", "udp", "multiport", "addrtype", "mark", "iprange", "icmp"]
