@@ -42,7 +42,7 @@ pub(super) fn outside<'s>(
     }
     let left = tracer.forward(&entered.packet, tracer.seen_as(from.seen_by), &out.name)?;
     tracer.device(Hook::Egress, &left.packet.between(None, Some(&out.name)))?;
-    tracer.to_router(&entered.packet)?;
+    tracer.passes_router(&entered.packet)?;
     let passed = Passed { out: Some(out), source: left.source, untracked: entered.untracked };
 
     tracer.back = true;

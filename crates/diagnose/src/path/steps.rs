@@ -313,7 +313,7 @@ impl<'s> Tracer<'s> {
     }
 
     /// Takes a packet to the router to which the node sends it, if it is not for that itself.
-    pub(super) fn to_router(&mut self, packet: &Packet) -> Result<(), Halt<'s>> {
+    pub(super) fn passes_router(&mut self, packet: &Packet) -> Result<(), Halt<'s>> {
         if self.left.is_none() {
             return Ok(());
         }

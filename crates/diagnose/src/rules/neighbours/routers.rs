@@ -129,11 +129,11 @@ fn direct(look: Look<'_>, to: IpAddr, hits: Vec<String>) -> Option<Own<'_>> {
 
 /// Returns the link on which an address is asked for that is in none of its subnets, and the default
 /// route that says so, or half of one.
-fn without_router<'n>(
-    namespace: &'n Namespace,
+fn without_router(
+    namespace: &Namespace,
     from: Option<IpAddr>,
     to: IpAddr,
-) -> Option<(&'n Link, &'n Route)> {
+) -> Option<(&Link, &Route)> {
     let routed = look_up(namespace, from, to, None, Some(0));
     let Routed::By { link, via: None, route, .. } = routed else { return None };
     let is_near = link.addresses.iter().any(|own| own.address.contains(&to));
