@@ -19,7 +19,7 @@ pub struct Key {
     pub setting: fn(&mut Config) -> &mut dyn Setting,
     /// Whether a change counts without a restart of the service.
     pub live: bool,
-    /// Whether only what speaks for all services reads it, and no service does.
+    /// Whether only the process that answers for all services reads it, and no service does.
     pub for_agent: bool,
 }
 

@@ -101,7 +101,7 @@ pub struct Report {
     pub values: BTreeMap<String, String>,
     /// Changed keys that count only once it starts again.
     pub outdated: Vec<String>,
-    /// What of its rights' confinement its surroundings did not permit.
+    /// Which steps of its confinement its surroundings did not permit.
     pub unconfined: Vec<String>,
     /// What it logged last.
     #[serde(skip_serializing_if = "Option::is_none")]
