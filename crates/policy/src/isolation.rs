@@ -23,9 +23,9 @@ const PRIORITY: u16 = 2000;
 pub struct Isolation {
     /// The namespaces.
     pub namespaces: Selector,
-    /// Who else reaches their pods.
+    /// Which ends outside the namespace reach their pods.
     pub from: Vec<Exemption>,
-    /// Whom else their pods reach, such as the cluster's DNS.
+    /// Which ends outside the namespace their pods reach, such as the cluster's DNS.
     pub to: Vec<Exemption>,
 }
 

@@ -17,8 +17,8 @@ pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
 /// Selects objects by their labels: those that meet every requirement.
 ///
-/// Equal selectors are equal values, in whatever order they were written: that is why they can
-/// share a set.
+/// Equal selectors are equal values, in any order of their requirements: that is why they can share
+/// a set.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Selector {
     requirements: Vec<Requirement>,

@@ -187,7 +187,7 @@ impl fmt::Display for PolicyId {
 /// The groups of policies, in the order in which they are asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Tier {
-    /// ClusterNetworkPolicies that nobody can override.
+    /// ClusterNetworkPolicies that no NetworkPolicy can override.
     Admin,
     /// NetworkPolicies. They allow, each of them; what none allows is denied, and nothing is asked
     /// after them.
@@ -213,7 +213,7 @@ pub struct Policy {
     pub egress: Option<Vec<Rule>>,
     /// What of it was refused. What is above already says what holds instead.
     pub faults: Vec<Refused>,
-    /// What was written for people to know of: it has no effect, or another than it may seem.
+    /// What the policy's author should know: it has no effect, or another than it may seem.
     pub notices: Vec<String>,
 }
 
@@ -274,7 +274,7 @@ pub struct Rule {
     pub name: Option<String>,
     /// What it does.
     pub action: Action,
-    /// The other end; `None` is everybody.
+    /// The other end; `None` is any end.
     pub peers: Option<Vec<Peer>>,
     /// The destination's ports; `None` is all traffic, of protocols without ports too.
     pub ports: Option<Vec<Ports>>,

@@ -1,4 +1,4 @@
-//! All objects that decide who may talk to whom, and how they change.
+//! All objects that decide which connections are allowed, and how they change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -405,8 +405,8 @@ impl World {
         asked
     }
 
-    /// Says which ClusterNetworkPolicies share a tier and a priority: which of them is asked first
-    /// is not for their authors to choose.
+    /// Says which ClusterNetworkPolicies share a tier and a priority: their authors cannot choose
+    /// which of them is asked first.
     #[must_use]
     pub fn shared_priorities(&self) -> Vec<String> {
         let mut places: BTreeMap<(Tier, u16), Vec<&PolicyId>> = BTreeMap::new();

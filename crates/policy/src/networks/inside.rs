@@ -1,9 +1,10 @@
 //! Attachments whose packets do not pass the node: macvlan, ipvlan, SR-IOV and their kind. They are
 //! judged in the container's own namespace.
 //!
-//! There the interface alone tells whose packet it is: whatever comes in by it is for this pod, and
-//! whatever leaves by it is of this pod. So it leads to the chain of the pod, also with addresses that
-//! nobody has recorded, such as link-local ones and those that a router announces.
+//! There the interface alone tells whose packet it is: every packet that comes in by it is for this
+//! pod, and every packet that leaves by it is of this pod. So the interface leads to the chain of
+//! the pod, for all addresses: also for those that no record has, such as link-local ones and those
+//! that a router announces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
