@@ -6,8 +6,8 @@
 //! ```
 //!
 //! It has no prefixes: those are in `spec.podCIDRs`, which a node cannot write. `kept` has earlier
-//! ones in which pods still live; they yield to everybody's. Keys and offers that are not known are
-//! passed over: a newer node may have more to say.
+//! ones in which pods still live; they yield to the prefixes of all other nodes. Keys and offers
+//! that are not known are passed over: a newer node may have more to say.
 
 use std::net::IpAddr;
 

@@ -28,7 +28,7 @@ pub struct Pods {
 
 impl Pods {
     /// Reports whether a pod may have an address of a prefix. A record alone does not count: it may
-    /// be from before the host was started. What is not known may be.
+    /// be from before the host was started. If the records cannot be read, a pod may have one.
     #[must_use]
     pub fn may_live_in(&self, prefix: IpNet) -> bool {
         let has = |addresses: &[IpAddr]| addresses.iter().any(|address| prefix.contains(address));

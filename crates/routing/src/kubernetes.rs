@@ -25,7 +25,7 @@ pub struct NodeFields {
     pub created: Option<Time>,
     /// `spec.podCIDRs`, or `spec.podCIDR` alone.
     pub pod_cidrs: Vec<String>,
-    /// The addresses of `status.addresses`, whatever their type; names are passed over.
+    /// The addresses of `status.addresses`, of any type; names are passed over.
     pub addresses: Vec<String>,
     /// `topology.kubernetes.io/zone`, the label.
     pub zone: Option<String>,

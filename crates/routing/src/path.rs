@@ -188,7 +188,7 @@ fn decide<'a>(
             Ok(address) => return choosing.chosen(path, Said::BothOffer(address)),
         }
     }
-    // A route that is missing now comes back as it went; the tunnel need not be told.
+    // A route that is missing now may come back by itself; then the tunnel needs no change.
     if let Some((path, address)) = last_resort {
         choosing.passed_over.retain(|(passed, _)| *passed != path);
         return choosing.chosen(path, Said::BothOfferWithoutRoute(address));

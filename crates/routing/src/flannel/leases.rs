@@ -171,8 +171,8 @@ impl Leases {
         found.or_else(held).map(|known| &known.lease)
     }
 
-    /// Returns leases that have this node's address and are none of the cluster's prefixes any
-    /// more: flanneld deletes them. What a person has reserved stays.
+    /// Returns leases that have this node's address and are no longer of the cluster's prefixes:
+    /// flanneld deletes them. A lease that a person has reserved stays.
     pub fn outdated(&self, address: IpAddr, windows: &Windows) -> impl Iterator<Item = &Lease> {
         let is_outdated = move |known: &&Known| {
             known.is_of(address)
