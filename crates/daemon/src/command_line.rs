@@ -218,7 +218,7 @@ pub(crate) fn read(
     if one_dash && table.name != "dhcp" {
         warn_of_one_dash(table, &matches, &file);
     }
-    // Whoever starts a service wants it.
+    // The user who starts a service wants it, also if `enable` is false.
     if let Some(key) = keys::find(table.name, "enable") {
         let _ = (key.setting)(&mut loaded.config).read_flag("true");
     }

@@ -1,8 +1,8 @@
 //! What `netwrightd routes probe` finds out of the paths to other nodes.
 //!
-//! It asks by itself, so that the service waits for nobody. What it asks is an address that every
-//! node has on its tunnel, a flanneld's too. Where paths are native, it is that of pods' gateway: a
-//! node without pods has it not, and says so.
+//! The command itself asks the nodes, so that the service does not wait. It asks an address that
+//! every node has on its tunnel, a flanneld's too. Where paths are native, that is the address of
+//! the pods' gateway: a node without pods does not have it, and says so.
 
 use std::io;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const SMALLEST: u32 = 68;
 /// How exactly the largest packet is found, in bytes.
 const EXACTLY: u32 = 4;
 
-/// A port at which nobody listens: the first that `traceroute` uses.
+/// A port at which no process listens: the first that `traceroute` uses.
 const CLOSED: u16 = 33_434;
 
 /// A path, and what was found out about it.

@@ -41,7 +41,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     let once = invocation.more.get_flag(ONCE);
     let flags = Flags { once, ..Flags::from(&invocation.config().collect) };
     let mut signals = stop_signals().map_err(failed)?;
-    // Who looks once may be beside the service.
+    // A process that looks once may run beside the service, which has the status socket.
     let attended = match once {
         true => None,
         false => Some(process.attend("collect", &invocation.loaded)?),

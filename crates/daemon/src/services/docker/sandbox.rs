@@ -55,8 +55,8 @@ impl Engine {
         running.map_or(true, |found| found.is_some_and(|one| one.to_string() == written))
     }
 
-    /// Says whether an endpoint's container is certainly gone: this engine has not its sandbox, and
-    /// nobody has its interface.
+    /// Says whether an endpoint's container is certainly gone: this engine does not have its
+    /// sandbox, and no process is in a namespace with its interface.
     pub(super) fn has_lost(self, endpoint: &Endpoint, census: &Census) -> bool {
         self.misses_sandbox_of(endpoint) && life(endpoint, census) == Life::Gone
     }

@@ -139,8 +139,8 @@ impl Flags {
     }
 }
 
-/// Adapts what is found around the process: who only reads files needs no store, and who takes
-/// addresses over may name two.
+/// Adapts what is found around the process: an import that only reads files needs no store, and an
+/// import that takes addresses over may name two.
 pub(crate) fn surroundings(more: &ArgMatches, around: Surroundings) -> Surroundings {
     let Some(import) = more.get_one::<String>(IMPORT) else { return around };
     let reads_files = import.split(',').any(|file| file != "api") && !more.get_flag(APPLY);

@@ -26,7 +26,7 @@ const LONGEST_LOOK: Duration = Duration::from_secs(300);
 /// that look reads all blocks.
 const ORPHANS: u32 = 24;
 
-/// Renews the lease, reports who holds what, releases empty blocks, for ever.
+/// Renews the lease, reports which node holds what, releases empty blocks, for ever.
 pub(super) async fn tend(service: Arc<Service>, underlay: Vec<IpAddr>, health: Health) {
     let mut pause = POLL_INTERVAL;
     let mut away = false;

@@ -58,15 +58,15 @@ struct Cutter {
     shared: Shared,
     counts: Counts,
     health: Health,
-    /// It stays open. To close it just after the packet filter has lost something takes the kernel
-    /// a grace period, and until then the loop's next transaction waits (`firewall::close`).
+    /// It stays open. Closing it just after the packet filter has lost something takes the kernel a
+    /// grace period, and until then the loop's next transaction waits (`firewall::close`).
     conntrack: Option<ConntrackSocket>,
 }
 
 impl Cutter {
     fn run(mut self, from: &Receiver<Concern>) {
         while let Ok(mut concern) = from.recv() {
-            // What came meanwhile is one look.
+            // All that came meanwhile is judged together.
             from.try_iter().for_each(|more| concern.add(more));
             let cut = self.cut(&concern);
             match &cut {
@@ -158,7 +158,7 @@ fn filters(concern: &Concern) -> Vec<FlowFilter> {
     filters
 }
 
-/// Returns who began a connection and where it really goes, and what it is.
+/// Returns which end began a connection and where it really goes, and what it is.
 fn ends(flow: &Flow) -> Option<([IpAddr; 2], Traffic)> {
     let protocol = Protocol::of(flow.original.protocol?);
     let traffic = match protocol {

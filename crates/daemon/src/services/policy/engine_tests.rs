@@ -273,7 +273,8 @@ fn an_attachment_is_made_again_and_ends() {
     rig.list_records(&[&db]);
     rig.end(&db);
     assert_eq!(rig.state("10.0.0.1"), "judged", "its status still has it");
-    // Its record goes in a moment. Until then its address is closed if nobody else has it.
+    // Its record is still there for a moment. Until it goes, its address is closed if no other pod
+    // has it.
     rig.list_records(&[&db]);
     assert!(rig.engine.awaits_ends());
     assert_eq!(rig.state("10.0.0.1"), "closed");
@@ -285,7 +286,7 @@ fn an_attachment_is_made_again_and_ends() {
     assert_eq!(rig.state("10.0.0.1"), "open", "it is another pod's, which nobody selects");
     rig.list_records(&[&web]);
     assert!(!rig.engine.awaits_ends());
-    // One that died without DEL.
+    // The container died without DEL.
     rig.list_records(&[]);
     assert_eq!(rig.engine.attachments().count(), 0);
 }
@@ -293,7 +294,8 @@ fn an_attachment_is_made_again_and_ends() {
 #[test]
 fn pods_are_found_by_what_runtimes_call_them() {
     let mut rig = shop();
-    // By its name, where the runtime passes no UID: of two the one that stays.
+    // By its name, where the runtime passes no UID: of two pods of one name, the one that is not
+    // terminating.
     let db = started("c1", Some(("db", "")), &["10.0.0.1"]);
     rig.add(&db);
     rig.changed(Kind::Pods, &pod("db", "u1", NODE));
@@ -355,7 +357,7 @@ fn policies_that_a_list_lacks_stay_until_another_one_does() {
     rig.add(&started("c1", Some(("db", "u1")), &["10.0.0.1"]));
     rig.add(&started("c2", Some(("cache", "u2")), &["10.0.0.2"]));
     rig.told();
-    // What is said to be deleted goes.
+    // A policy that the watch reports as deleted goes.
     rig.gone(Kind::NetworkPolicies, &policy("cache", "cache"));
     assert_eq!(rig.state("10.0.0.2"), "open");
     rig.changed(Kind::NetworkPolicies, &policy("cache", "cache"));
@@ -376,7 +378,7 @@ fn policies_that_a_list_lacks_stay_until_another_one_does() {
     assert_eq!(rig.state("10.0.0.2"), "judged");
     rig.list(Kind::NetworkPolicies, &[policy("db", "db")]);
     assert_eq!((rig.state("10.0.0.1"), rig.state("10.0.0.2")), ("judged", "open"));
-    // Somebody knows that it is right.
+    // An administrator confirms that it is right.
     rig.list(Kind::NetworkPolicies, &[]);
     assert_eq!(rig.state("10.0.0.1"), "judged");
     rig.engine.accept(rig.now);
@@ -458,7 +460,7 @@ fn the_first_lists_are_not_believed_if_they_lack_what_there_was() {
     assert_eq!(rig.state("10.0.0.1"), "judged");
     assert_eq!(rig.engine.known(), before);
 
-    // Somebody knows that it is right.
+    // An administrator confirms that it is right.
     let mut rig = Rig::after(Origin::Server, before);
     lists(&mut rig, &[]);
     rig.engine.accept(rig.now);
@@ -515,9 +517,9 @@ fn connections_are_judged_at_ends_of_this_node() {
     rig.add(&started("c1", Some(("db", "u1")), &["10.0.0.1"]));
     assert!(!rig.engine.forbids(at("10.0.1.2"), at("10.0.0.1"), web));
     assert!(rig.engine.forbids(at("10.0.1.3"), at("10.0.0.1"), web));
-    // The other way nobody of this node forbids it.
+    // In the other direction no policy of this node forbids it.
     assert!(!rig.engine.forbids(at("10.0.0.1"), at("10.0.1.3"), web));
-    // A change concerns whoever it is about.
+    // A change concerns the pods that it is about.
     rig.done.concern = Concern::default();
     let mut other = with_address(pod("web", "u2", "n2"), "10.0.1.2");
     other["metadata"]["labels"] = json!({});
@@ -557,7 +559,7 @@ fn what_is_wrong_is_known_and_harms_no_other() {
     let web = Traffic::to(Protocol::Tcp, 80);
     assert!(rig.engine.forbids(at("10.0.1.2"), at("10.0.0.1"), web), "its rule allows nothing");
     assert!(!rig.engine.forbids(at("10.0.1.2"), at("10.0.0.2"), web));
-    // Nobody knows whose it is.
+    // An object without a name and namespace.
     let nameless = Object::of(Kind::Pods, &json!({})).unwrap_err();
     rig.told();
     rig.hear([Event::Unreadable(nameless)]);

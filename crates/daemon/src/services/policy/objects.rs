@@ -1,7 +1,7 @@
 //! Kubernetes' objects in files: YAML with several documents, JSON, and lists.
 //!
-//! A file is read whole or not at all. Whoever follows files keeps what a file said before it became
-//! unreadable, because nobody can tell which object a broken document was.
+//! A file is read whole or not at all. The service keeps what a file said before it became
+//! unreadable, because it is not known which object a broken document was.
 
 use std::fmt;
 use std::fs::File;
@@ -142,7 +142,7 @@ fn of_text(path: PathBuf, text: Result<String, String>) -> FileRead {
     }
 }
 
-/// Opens a file. It waits for nobody: a pipe without a writer is refused.
+/// Opens a file without waiting: a pipe without a writer is refused.
 fn open(path: &Path) -> Result<File, String> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let opened = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| match errno {

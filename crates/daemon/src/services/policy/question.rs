@@ -1,4 +1,4 @@
-//! Questions about one connection: who asks whom, and what the policies say.
+//! Questions about one connection: which end connects to which, and what the policies say.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ const MOST_LISTED: usize = 8;
 /// An end of a connection, as people name it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum End {
-    /// An address, of whomever.
+    /// An address: a pod, a node or another host may have it.
     Address(IpAddr),
     /// A pod, as `NAMESPACE/NAME`.
     Pod { namespace: String, name: String },

@@ -197,7 +197,8 @@ mod tests {
     }
 
     impl Node {
-        /// Looks once as the service does. Returns who was looked at, and how long that took.
+        /// Looks once as the service does. Returns the attachments that it looked at, and how long
+        /// that took.
         fn look(&mut self) -> (String, u64) {
             let begin = self.clock;
             self.turns.begin();
@@ -228,7 +229,7 @@ mod tests {
         };
         let told = |seen: &str| (seen.to_owned(), 12_u64);
         assert_eq!(node.look(), told("c1 d"));
-        // Whoever has not waited yet comes first.
+        // An attachment that has not waited yet comes first.
         assert_eq!(node.look(), told("c2 d"));
         assert_eq!(node.look(), told("c3 d"));
         for _ in 0..3 {

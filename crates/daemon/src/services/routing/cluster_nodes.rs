@@ -216,7 +216,8 @@ impl Thread {
         select(pin!(following), select(listening, writing)).await;
     }
 
-    /// Finds the server. A file that is wrong may be put right.
+    /// Finds the server. If the kubeconfig is wrong, it tries again: an administrator may correct
+    /// it.
     async fn client(&self) -> Client {
         let (mut pause, mut silence) = (RETRY.0, Silence::default());
         loop {
@@ -242,7 +243,8 @@ impl Thread {
         mut changes: tokio::sync::mpsc::Receiver<Change<(NodeFields, Option<Said>)>>,
         own_is: watch::Sender<Option<Said>>,
     ) {
-        // Only whether a Node is another: its text would take as much memory as all that is programmed.
+        // Hashes only show whether a Node has changed: its text would take as much memory as all
+        // that is programmed.
         let hashes = RandomState::new();
         let mut known: BTreeMap<String, u64> = BTreeMap::new();
         let mut listing: BTreeMap<String, NodeFields> = BTreeMap::new();
@@ -251,7 +253,7 @@ impl Thread {
             let change = if lost {
                 match tokio::time::timeout(QUIET, changes.recv()).await {
                     Ok(change) => change,
-                    // The watch stands again, it seems, and has nothing to say.
+                    // The watch seems to be back, and has no change to report.
                     Err(_) => match within(nodes.get_metadata(&self.node)).await {
                         Ok(_) | Err(ApiError::Gone(_)) => {
                             lost = false;

@@ -21,7 +21,7 @@ const FIREWALLD_TIME: Duration = Duration::from_secs(10);
 pub(super) struct Filter {
     table: ClusterTable,
     wanted: ClusterFilter,
-    /// What of it follows from this node: the rest are elements that routing plans.
+    /// The members that follow from this node; the others are elements that routing plans.
     of_node: Vec<Member>,
     /// The ranges of spaces: what of them is this node's changes all the time.
     spaces: Vec<IpNet>,
@@ -74,7 +74,7 @@ impl Filter {
         Ok(self.table.bring(&self.wanted)?.lines().to_vec())
     }
 
-    /// Makes the table if there is none: what is there of an earlier service may know more nodes.
+    /// Makes the table if there is none. A table of an earlier run stays: it may have more nodes.
     pub(super) fn bring_if_missing(&mut self) -> Result<Vec<String>, FirewallError> {
         if self.table.exists()? { Ok(Vec::new()) } else { self.bring() }
     }

@@ -1,9 +1,9 @@
 //! The ways to nodes' addresses, as the kernel has them.
 //!
 //! Thousands of nodes are behind few routes. So the kernel is asked for the ways to two addresses
-//! of those that it treats alike (`routing::alike`), and to each where they may differ. What the
-//! tables are meanwhile is told by events; then all ways are looked up again. If the kernel does not
-//! answer, nothing is known of the rest: what was known stays, and the loop asks again soon.
+//! of those that it treats alike (`routing::alike`), and to each where they may differ. Events
+//! report changes of the tables; then all ways are looked up again. If the kernel does not answer,
+//! the other ways stay as they were known, and the loop asks again soon.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -31,8 +31,8 @@ const ROUTES: usize = 4;
 /// The tables of a host without rules of its own.
 const TABLES: [u32; 3] = [TABLE_LOCAL, TABLE_MAIN, TABLE_DEFAULT];
 
-/// Looks up the ways to underlay addresses. Returns those that the kernel has told, and why it has
-/// not told the others.
+/// Looks up the ways to underlay addresses. Returns those that the kernel has answered, and why it
+/// has not answered the others.
 pub(super) fn find(
     netlink: &mut RouteSocket,
     links: &Links,
@@ -55,8 +55,8 @@ pub(super) fn find(
 /// Asks for the ways to the addresses of each group, one after the other.
 ///
 /// # Errors
-/// Why the kernel has not answered a question. Nothing is asked after it: each of thousands would
-/// have to be waited for as long.
+/// Why the kernel has not answered a question. No question follows it: each of thousands could take
+/// as long.
 fn ask<E>(
     groups: Vec<Vec<IpAddr>>,
     ways: &mut Vec<(IpAddr, Way)>,
@@ -147,7 +147,7 @@ fn destinations(
     Ok(Some(found))
 }
 
-/// Reports whether a rule asks one of the usual tables, whatever the destination.
+/// Reports whether a rule asks one of the usual tables, for every destination.
 fn is_plain(rule: &Rule) -> bool {
     rule.destination.is_none()
         && !rule.invert

@@ -63,7 +63,7 @@ impl Engine {
         }
     }
 
-    /// A pod is gone; `local` is what was known of it if it was of this node.
+    /// Takes that a pod is gone; `local` is what was known of it if it was of this node.
     pub(super) fn remove_further(&mut self, uid: &Uid, local: Option<Pod>) {
         self.follow(|networks, world| networks.pod(uid, None, world));
         if let Some(pod) = local {
