@@ -36,7 +36,7 @@ pub(crate) fn read(
         };
         reader.problem(Place::at(text, span.start), message, None);
     }
-    // What is read from a line that is no TOML is a guess.
+    // What is read from a line that is not TOML is a guess.
     let guessed: Vec<usize> = reader.problems.iter().map(|problem| problem.place.line).collect();
     for (name, value) in document.get_ref() {
         reader.table(name, value, &guessed);

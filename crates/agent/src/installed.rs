@@ -35,7 +35,7 @@ pub const DPKG: &str = "/var/lib/dpkg/info";
 /// The folders of rpm's database, which only rpm can read.
 const RPM: [&str; 2] = ["/usr/lib/sysimage/rpm", "/var/lib/rpm"];
 
-/// Our own packages: what they have in a folder is no trace of another one.
+/// Our own packages: their files in a folder do not point to another package.
 const OWN: [&str; 2] = ["netwright", "netwright-cni-plugins"];
 
 /// How many names a message lists.
@@ -130,7 +130,7 @@ pub fn is_recorded(roots: &Roots, dir: &Path) -> bool {
     file(roots, dir).symlink_metadata().is_ok()
 }
 
-/// Removes the record of a folder; it is no error if there is none.
+/// Removes the record of a folder; succeeds if there is none.
 ///
 /// # Errors
 /// [`FileError`].
@@ -347,7 +347,7 @@ mod tests {
             Installed { dir: self.bin(), executables: vec!["netwright".to_owned()], linked, links }
         }
 
-        /// What is said of the recorded folder.
+        /// What the message says of the recorded folder.
         fn told(&self) -> String {
             let read = all(&self.roots);
             let disturbed = read.found.iter().filter_map(Installed::disturbed);

@@ -108,7 +108,7 @@ pub fn find(table: &str, name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.table == table && key.name == name)
 }
 
-/// Reports whether a service is enabled. A name that is no service's is not.
+/// Reports whether a service is enabled. A name that belongs to no service is not.
 #[must_use]
 pub fn is_enabled(config: &Config, service: &str) -> bool {
     match service {

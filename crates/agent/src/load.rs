@@ -18,7 +18,7 @@ pub use crate::rules::Surroundings;
 /// Where the configuration is.
 pub const FILE: &str = "/etc/netwright/netwrightd.toml";
 
-/// A larger file is no configuration of ours.
+/// A larger file is not a configuration of ours.
 const MAX_SIZE: usize = 1 << 20;
 
 /// Where a value comes from.

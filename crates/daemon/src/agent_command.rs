@@ -201,7 +201,7 @@ struct Reloaded<'a> {
     #[serde(flatten)]
     change: &'a Change,
     dry_run: bool,
-    /// What did not follow, and why.
+    /// The services that have not read it, and why.
     failed: &'a [String],
 }
 
@@ -271,8 +271,8 @@ fn have_services_read(
     failed
 }
 
-/// Sends SIGHUP to processes, and waits until each has read its configuration. Returns what did not
-/// follow.
+/// Sends SIGHUP to processes, and waits until each has read its configuration. Returns a sentence
+/// for each that has not, or that has to restart.
 fn follow(
     roots: &Roots,
     file: &Path,

@@ -127,7 +127,7 @@ impl Drop for Attendant {
     }
 }
 
-/// Opens a status socket; says so if that is impossible, which is no reason not to serve.
+/// Opens a status socket. If that is impossible, it logs why, and the service runs without one.
 pub(crate) fn listen(path: &Path) -> Option<Listener> {
     match Listener::open(Vec::new(), path) {
         Ok(listener) => Some(listener),

@@ -6,7 +6,8 @@
 //! | file | what it is |
 //! |---|---|
 //! | `command_line` | the services' flags, made from the keys of the configuration (the crate `agent`) |
-//! | `config_command`, `agent_command`, `policies_command`, `routes_command`, `reference` | the commands that are no service |
+//! | `config_command`, `agent_command`, `policies_command`, `routes_command`, `reference` | the
+//! commands that are not services |
 //! | `confinement` | gives a service its rights, where no service manager does |
 //! | `own_user` | what root does for a service that runs as a user of its own |
 //! | `generator`, `systemd` | systemd starts the enabled services |
@@ -231,7 +232,7 @@ fn roots(environment: &[(OsString, OsString)]) -> state::Roots {
     })
 }
 
-/// Runs a command that is no service.
+/// Runs a command that is not a service.
 fn other_command(
     arguments: &[OsString],
     around: Surroundings,

@@ -20,7 +20,7 @@ use crate::exchange::Answer;
 use crate::health::Health;
 use crate::talks::Talks;
 
-/// How long what the services say is repeated.
+/// How long an answer of the services is repeated to further clients.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// Looks at all services.

@@ -67,10 +67,10 @@ fn probe_some(targets: &[Target]) -> io::Result<Vec<Probed>> {
 
 /// Returns a question of a size by the path of pods' packets.
 ///
-/// A node's address of IPv6 on its tunnel is the first of its prefix, and that is the anycast
-/// address of all links with the prefix, such as the bridge of its pods. What comes by the tunnel
-/// is answered by it, and from it, as the tunnel has no other; what comes without one may be
-/// answered from the address of the link to this node.
+/// The IPv6 address of a node on its tunnel is the first of its prefix. That is the anycast address
+/// of all links with the prefix, such as the bridge of its pods. The node answers a question that
+/// comes by the tunnel from that address, as the tunnel has no other. It may answer a question that
+/// comes without a tunnel from the address of the link to this node.
 pub(crate) fn by_path(target: &Target, size: u32) -> Question {
     let from_any = target.by == Path::Direct && target.family == Family::V6;
     Question { address: target.path, size, from_any }
@@ -79,8 +79,8 @@ pub(crate) fn by_path(target: &Target, size: u32) -> Question {
 /// Says what two questions have shown: one by the path of pods' packets, one to the node's own
 /// address.
 ///
-/// Where the network between the nodes routes pods' packets, the first has arrived too if the node
-/// itself says that it has no such address.
+/// Where the network between the nodes routes pods' packets, the first question has arrived also if
+/// the node itself answers that it has no such address.
 pub(crate) fn judge(target: &Target, path: Heard, underlay: Heard) -> Probe {
     let answer = |echo: Echo| match echo {
         Echo::Answered(_) => Answer::Yes,
@@ -96,9 +96,10 @@ pub(crate) fn judge(target: &Target, path: Heard, underlay: Heard) -> Probe {
     Probe { path, underlay: answer(underlay.echo), rtt_us, mtu: None, udp: None }
 }
 
-/// Finds the largest packet that arrives, up to what is said to fit.
+/// Finds the largest packet that arrives, up to the size that is to fit.
 fn measure(alive: &mut [&mut Probed]) -> io::Result<()> {
-    // What arrives, and the smallest that does not; at first what is said to fit is tried.
+    // The largest size that arrives, and the smallest that does not. The first question has the
+    // size that is to fit.
     let said = |one: &Probed| one.target.mtu.unwrap_or(SMALLEST);
     let mut between: Vec<(u32, u32)> = alive.iter().map(|one| (SMALLEST, said(one) + 1)).collect();
     let mut is_first = true;

@@ -43,7 +43,7 @@ use crate::status::{self, Processes};
 use crate::variable;
 use child::{Child, Ended};
 
-/// The variable that tells a service who supervises it: a process ID.
+/// The variable with the process ID of a service's supervisor.
 pub(crate) const VARIABLE: &str = "NETWRIGHT_SUPERVISOR";
 
 /// How long a service has to end before it is killed. Docker's driver waits for calls under way.

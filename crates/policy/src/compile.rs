@@ -73,9 +73,9 @@ pub struct Compiler {
     /// The pod sets and the named ports that have an address now.
     member_of: BTreeMap<IpAddr, BTreeSet<Arc<About>>>,
     ports_of: BTreeMap<IpAddr, BTreeSet<(Arc<About>, Protocol, u16)>>,
-    /// The pods that were said to start with an address.
+    /// The pods that start, by the address that each will have.
     starting: BTreeMap<IpAddr, Uid>,
-    /// Chains that nothing refers to any more when this change is done.
+    /// Chains that nothing refers to any longer when this change is done.
     stale: BTreeSet<Name>,
     /// What may have lost its last user in this change.
     idle_classes: BTreeSet<(Direction, Class)>,

@@ -477,7 +477,7 @@ fn texts<T: fmt::Display>(all: &[T]) -> Vec<String> {
     all.iter().map(ToString::to_string).collect()
 }
 
-/// Writes reasons one after the other; those that have parts of their own are told apart.
+/// Writes reasons one after the other, with semicolons between them if one has parts of its own.
 fn reasons(all: &[String]) -> String {
     let in_parts = |one: &String| one.contains([',', ';']);
     match all.iter().any(in_parts) && 1 < all.len() {

@@ -15,7 +15,7 @@ use crate::refused::Cause;
 /// The annotation of 2016, of Kubernetes 1.3 to 1.6.
 pub const ANNOTATION: &str = "net.beta.kubernetes.io/network-policy";
 
-/// The places behind all of a ClusterNetworkPolicy's, which end at 1000.
+/// The priority of isolation: it comes after every ClusterNetworkPolicy's, which end at 1000.
 const PRIORITY: u16 = 2000;
 
 /// Which namespaces are isolated, and what their pods may do all the same.

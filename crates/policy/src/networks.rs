@@ -92,7 +92,7 @@ pub struct Networks {
     attachments: BTreeMap<String, Attachment>,
     /// Where addresses lead in the packet filter.
     links: BTreeMap<(Direction, Link), Name>,
-    /// The program of a container may be another one, and not only by elements of sets.
+    /// The program of a container may have changed in more than elements of sets.
     moved: bool,
 }
 
@@ -427,7 +427,7 @@ impl Networks {
                 None => compiler.end(*address),
             });
         }
-        // One that says that it has such an address may have it now, or have lost it.
+        // A pod whose status has such an address may have got it now, or have lost it.
         let concerns = |known: &Known| {
             known
                 .says
@@ -447,7 +447,7 @@ impl Networks {
         self.change(network, steps, |compiler| compiler.apply(change));
     }
 
-    /// Makes a change of a network's program. Where its verdicts lead, links lead.
+    /// Changes a network's program. A link leads where the verdict of its address leads.
     fn change(
         &mut self,
         network: &str,

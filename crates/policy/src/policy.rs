@@ -189,8 +189,8 @@ impl fmt::Display for PolicyId {
 pub enum Tier {
     /// ClusterNetworkPolicies that no NetworkPolicy can override.
     Admin,
-    /// NetworkPolicies. They allow, each of them; what none allows is denied, and nothing is asked
-    /// after them.
+    /// NetworkPolicies. Each of them only allows. Traffic that none of them allows is denied, and
+    /// no policy is asked after them.
     Namespaced,
     /// What holds for pods that no NetworkPolicy selects.
     Baseline,

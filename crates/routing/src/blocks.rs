@@ -1,4 +1,5 @@
-//! Blocks of spaces: further prefixes of nodes, of which records of their own say who holds them.
+//! Blocks of spaces: further prefixes of nodes. Each block has a record that says which node holds
+//! it.
 //!
 //! A space is one of `cluster-ipam`: the addresses of a secondary network, for instance. Its nodes
 //! take blocks and give them back while nothing of the nodes themselves changes, so blocks are kept
@@ -78,7 +79,7 @@ impl fmt::Display for Records {
     }
 }
 
-/// Who holds a block, as its record says.
+/// The node that holds a block, as its record says.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Holder {
     /// The node's name.
@@ -103,7 +104,7 @@ pub enum Shown {
 pub enum Event {
     /// These are all.
     Listed(Records, Vec<(Block, Shown)>),
-    /// Some have changed: what happened at once is told at once.
+    /// Some have changed. Changes that happened together come together.
     Changed(Vec<(Block, Shown)>),
     /// They cannot be asked for.
     Silent(Records),
@@ -145,7 +146,7 @@ pub(crate) struct Blocks {
 #[derive(Debug)]
 struct Known {
     holder: Holder,
-    /// A list lacked it, with more than half of its space: it is kept until then.
+    /// A list lacked it and more than half of its space: it is kept until this time.
     until: Option<Time>,
     judged: Judged,
 }
@@ -157,7 +158,8 @@ enum Judged {
     Used,
     /// It cannot be: why.
     Refused(Box<Refused>),
-    /// The block that a kept address is of leads to its node, or the other way round.
+    /// It needs no route: the block that contains the kept address leads to the same node, or a
+    /// kept address with the same prefix is on another node.
     Covered,
 }
 

@@ -196,14 +196,14 @@ impl Peer {
 /// Why a peer is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Held {
-    /// A list lacked it, with more than half of all peers: it is kept until then.
+    /// A list lacked it and more than half of all peers: it is kept for a while.
     Brake {
         /// When it goes, unless it shows up before.
         until: Time,
     },
     /// Its record became unreadable, and the last one that could be read counts.
     LastKnown,
-    /// It comes from the disk, and no source has said anything yet.
+    /// It comes from the disk, and no source has answered yet.
     Restored,
 }
 

@@ -1,9 +1,9 @@
 //! Prefixes that this node had before, and in which pods of it may still live.
 //!
 //! A node gets other prefixes when its Node is made again, or when the list gives it others. Its
-//! pods keep their addresses until they end, so what they live in stays the node's: it says so to
-//! the others ([`Node::kept`](crate::Node)), and gives no address of it to a new pod. What another
-//! node has been given by then is that node's.
+//! pods keep their addresses until they end. So the node keeps the prefixes that these addresses
+//! are of: it publishes them ([`Node::kept`](crate::Node)), and gives no address of them to a new
+//! pod. A prefix that another node has been given by then is that node's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use crate::reader::overlap;
 /// What the host shows of its pods.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pods {
-    /// The addresses to each of which there is a route of its own, by a link that is no tunnel.
+    /// The addresses to each of which there is a route of its own, by a link that is not a tunnel.
     pub routed: Vec<IpAddr>,
     /// The addresses of bridges that have a port.
     pub bridges: Vec<IpAddr>,

@@ -117,7 +117,7 @@ fn read_ours(fields: &NodeFields, prefixes: Vec<IpNet>, text: &str) -> Result<No
         name: fields.name.clone(),
         uid: fields.uid.clone(),
         created: fields.created,
-        // A prefix that is the node's again is no earlier one.
+        // A prefix that is the node's again is no longer an earlier one.
         kept: read.kept.into_iter().filter(|kept| !prefixes.contains(kept)).collect(),
         prefixes,
         blocks: Vec::new(),

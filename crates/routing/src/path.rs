@@ -157,7 +157,7 @@ struct Decision<'a> {
     passed_over: Vec<(Path, Said<'a>)>,
 }
 
-/// `tells`: what stood against other paths is kept.
+/// With `tells`, it keeps what stood against other paths.
 fn decide<'a>(
     own: &'a Node,
     peer: &'a Node,

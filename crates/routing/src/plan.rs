@@ -299,14 +299,15 @@ impl fmt::Display for ForeignRoute {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Change {
     /// Makes an object. For links, routes and nexthops it has to fail if there is one (NLM_F_EXCL):
-    /// then that one is not ours. An address, neighbour or FDB entry that is there already is no
-    /// error: everything on our tunnels is ours.
+    /// then that one is not ours. It is not an error if an address, neighbour or FDB entry is there
+    /// already: everything on our tunnels is ours.
     Create(Key, Value),
     /// Puts an object in place of ours in one step, so that no packet is lost.
     Replace(Key, Value),
-    /// Removes an object of ours. That it is gone is no error.
+    /// Removes an object of ours. It is not an error if the object is gone.
     Remove(Key, Value),
-    /// Removes a route that flanneld made, once ours stands. That it is gone is no error.
+    /// Removes a route that flanneld made, once ours stands. It is not an error if the route is
+    /// gone.
     RemoveForeign(IpNet, ForeignRoute),
 }
 

@@ -90,8 +90,8 @@ pub enum Phase {
     Waiting(String),
     /// Peers of the disk are programmed, and no source has answered yet.
     Restoring,
-    /// The source has answered; not everything is programmed, or not everything of this node that
-    /// was is gone.
+    /// The source has answered. Not everything is programmed yet, or old objects of this node are
+    /// not removed yet.
     Syncing,
     /// Everything is programmed, but for what the kernel refuses of single peers: their rows say so.
     Ready,
@@ -176,7 +176,7 @@ pub struct Routing {
     complete: bool,
     ids: Ids,
     pub(crate) plans: BTreeMap<String, PeerPlan>,
-    /// Links of others by which nothing can be made now.
+    /// Links of other programs that are down: nothing can be made by them now.
     down: BTreeSet<LinkName>,
     pub(crate) failures: BTreeMap<Key, Failure>,
     /// Removals of others' routes that failed.

@@ -355,7 +355,7 @@ impl fmt::Debug for LinkName {
 /// What this node is, as it finds out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Own {
-    /// What it tells the others.
+    /// What it publishes to other nodes.
     pub node: Node,
     /// The link that has the underlay address of each family.
     pub uplinks: PerFamily<Option<Uplink>>,
@@ -415,7 +415,7 @@ impl Own {
         Own::new(settings, found)
     }
 
-    /// Decides what this node tells the others, and how its tunnels are called.
+    /// Decides what this node publishes to other nodes, and the names of its tunnels.
     ///
     /// A tunnel that is there keeps its name and its hardware address: peers need not hear of it.
     #[must_use]

@@ -125,7 +125,8 @@ fn nexthop(
         Path::Direct => {
             let link = reach.hop.as_ref()?.link.clone();
             let gateway = peer.underlay.get(family)?;
-            // The kernel has said so. Some clouds give addresses without a prefix.
+            // The kernel has reported that the address is on the link. Some clouds give addresses
+            // without a prefix.
             Some(Nexthop { link, gateway, onlink: true })
         }
         Path::Vxlan { underlay } => {

@@ -28,7 +28,7 @@ use crate::command_line::Invocation;
 use crate::health::Health;
 use crate::poll::{Interest, Poller};
 
-/// The flags that are no keys of the configuration.
+/// The flags that are not keys of the configuration.
 pub(crate) fn more_flags() -> Vec<Arg> {
     let once = Arg::new(ONCE).long(ONCE).action(ArgAction::SetTrue);
     vec![once.help("look once, look again when the grace time is over, and end")]

@@ -25,7 +25,7 @@ impl<T> Inlet<T> {
     /// Takes what was heard since the last call.
     pub(super) fn heard(&self) -> Vec<T> {
         crate::poll::drain(&self.bell);
-        // What is said from now on rings again; what was said before is taken here.
+        // What is passed on from now on rings again; what came before is taken here.
         self.rung.swap(false, Ordering::SeqCst);
         self.heard.try_iter().collect()
     }
@@ -90,7 +90,7 @@ mod tests {
 
     use super::*;
 
-    /// A list of 100,000 objects is not as many calls of the kernel.
+    /// A list of 100,000 objects does not cost 100,000 system calls.
     #[test]
     fn it_rings_once_until_the_loop_looks() {
         let (inlet, outlet) = pair::<u8>().unwrap();

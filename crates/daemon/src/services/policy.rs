@@ -122,7 +122,7 @@ const INSIDE: &str = "containers' packet filters";
 
 const UNINSTALL: &str = "uninstall";
 
-/// The flags that are no keys of the configuration.
+/// The flags that are not keys of the configuration.
 pub(crate) fn more_flags() -> Vec<Arg> {
     let uninstall = Arg::new(UNINSTALL).long(UNINSTALL).action(ArgAction::SetTrue);
     vec![uninstall.help(
@@ -281,7 +281,7 @@ impl Service {
         self.say_what_is_missing();
     }
 
-    /// Has what IPVS sends on judged, from its first service on.
+    /// Makes the packet filter judge what IPVS sends on, once IPVS has a service.
     fn look_for_services(&mut self) {
         if self.judges_services {
             return;
@@ -644,7 +644,7 @@ impl Service {
         if enforces && self.shared.engine().judges_inside() {
             self.bring_inside(&BTreeSet::new(), true);
         }
-        // What else the records say by now is done with the comparison.
+        // The comparison also makes the changes that follow from newer records.
         let done = match done {
             Ok(()) if enforces => self.compare(),
             other => other,

@@ -132,7 +132,7 @@ const SYSCTLS: &str = "NETWRIGHT_SYSCTL_DIR";
 const UNINSTALL: &str = "uninstall";
 const TO_FLANNEL: &str = "to-flannel";
 
-/// The flags that are no keys of the configuration.
+/// The flags that are not keys of the configuration.
 pub(crate) fn more_flags() -> Vec<Arg> {
     let uninstall = Arg::new(UNINSTALL).long(UNINSTALL).action(ArgAction::SetTrue);
     let to_flannel =
@@ -317,7 +317,7 @@ enum Source {
 }
 
 impl Source {
-    /// Returns what is readable when something was heard; `None` if that is found by a look.
+    /// Returns what becomes readable when something was heard; `None` if a look finds that.
     fn bell(&self) -> Option<&UnixStream> {
         match self {
             Source::File(_) => None,
@@ -361,16 +361,18 @@ struct Service {
     counts: Counts,
     pace: Pace,
     filter_pace: Pace,
-    /// Forwarding, or a file for pods, could not be written since the last look began, and how long
-    /// the next one waited or waits for that ([`RETRY`]).
+    /// Whether forwarding or a file for pods could not be written since the last look began, and
+    /// the pause before the next look for that reason ([`RETRY`]).
     unwritten: bool,
     wait: Option<Duration>,
     /// When the last known nodes are to be written, and when they were.
     save_at: Option<Instant>,
     saved: Option<Instant>,
-    /// The kernel is being looked at: what differs is found at the end, and changed then.
+    /// A look at the kernel is under way: at its end it finds the differences, and they are changed
+    /// then.
     looking: bool,
-    /// Something was heard that concerns us, and not looked at yet: a look may have read before it.
+    /// An event that matters was heard, and not looked at yet: the present look may have read the
+    /// kernel before it.
     heard: bool,
     /// Something of another program has changed, and the ways to nodes may be others now.
     other_ways: bool,
@@ -379,7 +381,7 @@ struct Service {
     looked_up: BTreeSet<IpAddr>,
     /// The kernel has not answered a question for a way since this look began.
     unanswered: bool,
-    /// The first look is over: another program has made what differs from now on.
+    /// The first look is over: another program causes every difference from now on.
     settled: bool,
 }
 
@@ -463,7 +465,7 @@ impl Service {
         let document = self.disk.read();
         if let Some(own) = document.own.as_ref().filter(|own| own.name == self.node) {
             self.earlier.had(own.prefixes.iter().chain(&own.kept).copied());
-            // Pods in them may be there before the source is.
+            // Pods may be in these prefixes before the source answers.
             self.prefixes = own.prefixes.iter().chain(&own.kept).copied().collect();
             self.of_source = Ok(own.clone().into());
         }
@@ -622,7 +624,7 @@ impl Service {
                     |fields| OfSource::of_fields(fields, &self.settings),
                 );
                 self.take_own(own);
-                // Also of nodes that have not said yet how they are reached.
+                // This includes nodes that have not published yet how they are reached.
                 let prefixes = nodes.iter().filter_map(|node| kubernetes::prefixes(node).ok());
                 self.prefixes = prefixes.flatten().collect();
                 let read = |fields| kubernetes::read(fields, &self.settings);
@@ -630,7 +632,7 @@ impl Service {
             }
             Heard::Changed(fields) => {
                 for prefix in kubernetes::prefixes(&fields).into_iter().flatten() {
-                    // A Node changes for ever, and its prefix does not.
+                    // A Node changes all the time, and its prefix does not.
                     if !self.prefixes.contains(&prefix) {
                         self.prefixes.push(prefix);
                     }
@@ -720,7 +722,7 @@ impl Service {
         }
     }
 
-    /// Does so once; `other_ways` says that the ways to nodes may be others since the last look.
+    /// Looks once. `other_ways` says that the ways to nodes may have changed since the last look.
     fn look_once(&mut self, other_ways: bool) -> Result<(), String> {
         let said = |error: kernel::netlink::NetlinkError| words(&error);
         let own = self.shared.routing().cluster().own().clone();
@@ -772,7 +774,7 @@ impl Service {
         self.look_at_filter();
         self.hold_forwarding();
         self.tell_condition();
-        // A node that was waiting makes its part first.
+        // A node that was waiting is not settled before it has made its own objects.
         self.settled = self.shared.routing().waits_for().is_none();
         Ok(())
     }

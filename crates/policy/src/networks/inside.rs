@@ -88,8 +88,8 @@ impl Networks {
         !said.is_empty() && said.into_iter().all(|forbids| forbids)
     }
 
-    /// Says whether programs of containers may have become other ones since the last call, and not
-    /// only by elements of sets.
+    /// Says whether programs of containers may have changed since the last call in more than
+    /// elements of sets.
     pub fn take_moved(&mut self) -> bool {
         std::mem::take(&mut self.moved)
     }

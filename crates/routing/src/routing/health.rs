@@ -1,4 +1,4 @@
-//! What can be said of this node: how far it is, whether peers answer, what fits.
+//! The state of this node: how far it is, whether peers answer, what fits.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

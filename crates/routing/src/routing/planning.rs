@@ -207,7 +207,7 @@ impl Routing {
         Some(mtu::of_path(path, way, node.mtu))
     }
 
-    /// Says of routes of others that are in the way of a peer's.
+    /// Reports routes of other programs that are in the way of a peer's.
     fn tell_conflicts(&mut self, node: &Node, plan: &PeerPlan, news: &mut Vec<News>) {
         if self.observed.foreign.is_empty() && self.conflicts.is_empty() {
             return;
@@ -255,7 +255,7 @@ impl Routing {
         changes
     }
 
-    /// Returns the changes of what the kernel has otherwise than wanted.
+    /// Returns the changes where the kernel differs from what is wanted.
     pub(super) fn repairs(&self, keys: &BTreeSet<Key>) -> Todo {
         let mut changes = self.planned(keys);
         changes.retain(|change| self.goes(change));
@@ -277,7 +277,7 @@ impl Routing {
         self.wanted.get(key).is_some() || (self.complete && !may_be_block)
     }
 
-    /// Returns the changes of what is wanted otherwise than before.
+    /// Returns the changes of objects of which something else is wanted now.
     fn planned(&self, keys: &BTreeSet<Key>) -> Vec<Change> {
         if self.waiting.is_some() || !self.looked {
             return Vec::new();

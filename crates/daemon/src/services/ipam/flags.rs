@@ -21,7 +21,7 @@ const IMPORT: &str = "import";
 const OUTPUT: &str = "output";
 const RELEASE_STICKY: &str = "release-sticky";
 
-/// The flags that are no keys of the configuration: with one of `forget`, `import` and
+/// The flags that are not keys of the configuration: with one of `forget`, `import` and
 /// `release-sticky` the process does that and ends.
 pub(crate) fn more_flags() -> Vec<Arg> {
     let flag = |name, help| Arg::new(name).long(name).help(help);

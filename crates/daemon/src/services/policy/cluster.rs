@@ -291,7 +291,8 @@ impl<K: Followed> Follower<K> {
         }
     }
 
-    /// There is no such kind, and so no object of it: waits for a while.
+    /// Reports that the kind has no objects, since the server does not have the kind, and waits for
+    /// a while.
     async fn wait_for_kind(&self, relist: &mut Receiver<()>) {
         self.tell(Event::Begin(self.kind));
         self.tell(Event::Complete(self.kind));
@@ -317,7 +318,8 @@ impl<K: Followed> Follower<K> {
         (runs, changes)
     }
 
-    /// Goes on with that, until it is to begin anew. `said` is what was taken already.
+    /// Goes on with the list and watch, until it is to begin anew. `said` are the reports that were
+    /// taken already.
     async fn follow_on(
         &self,
         runs: Running,

@@ -146,7 +146,8 @@ type Found = (Vec<String>, Option<String>);
 
 impl Drops {
     /// Listens to a group of the packet filter's log, in a thread of its own, for as long as the
-    /// process lives. If that is impossible, the service goes on without, and says so.
+    /// process lives. If that is impossible, the service goes on without it, and its status says
+    /// so.
     pub(super) fn start(group: u16, shared: Shared, health: Health, counters: Counters) -> Self {
         let drops = Drops { counters, ..Drops::default() };
         let fail = |why: String| {

@@ -65,7 +65,7 @@ pub(super) struct Todo {
     pub(super) steps: Vec<Step>,
     /// The packet filter is to be brought to the program, from any state.
     pub(super) bring: bool,
-    /// Programs of containers' namespaces may be other ones, and not only by elements of sets.
+    /// Programs of containers' namespaces may have changed in more than elements of sets.
     pub(super) inside: bool,
     /// The attachments that plugins have closed in containers' namespaces.
     pub(super) closed: BTreeSet<Id>,

@@ -242,7 +242,7 @@ fn a_pod_is_closed_until_it_is_known() {
     assert!(enforced.notice.unwrap().contains("pod shop/db is not known yet"));
     rig.hear([Event::Silent(Kind::Pods, "away".to_owned())]);
     assert_eq!(rig.state("10.0.0.1"), "closed");
-    // Its status has no address yet, and another pod of the name is no pod of it.
+    // Its status has no address yet, and another pod of the same name is not its pod.
     rig.changed(Kind::Pods, &pod("db", "u0", NODE));
     assert_eq!(rig.state("10.0.0.1"), "closed");
     rig.changed(Kind::Pods, &pod("db", "u1", NODE));
@@ -342,7 +342,7 @@ fn records_count_more_than_statuses() {
     assert!(notice.contains("shop/cache and shop/web has it"), "{notice}");
     rig.gone(Kind::Pods, &pod("cache", "u3", "n2"));
     assert_eq!(rig.state("10.0.0.3"), "open");
-    // The host's network is no pod's.
+    // A pod in the host's network has no address of its own.
     let mut host = with_address(pod("db", "u5", NODE), "192.0.2.1");
     host["spec"]["hostNetwork"] = json!(true);
     rig.changed(Kind::Pods, &host);

@@ -214,9 +214,9 @@ impl Object {
     }
 }
 
-/// Reports whether a container of a pod has CAP_NET_ADMIN: by its name, with all others, or since it is
-/// privileged (Kubernetes, core/v1 SecurityContext). Runtimes give it to no container that does not
-/// ask for it.
+/// Reports whether a container of a pod has CAP_NET_ADMIN: it asks for it by name, asks for all
+/// capabilities, or is privileged (Kubernetes, core/v1 SecurityContext). Runtimes give it to no
+/// container that does not ask for it.
 fn may_undo(pod: &Value) -> bool {
     let lists = ["containers", "initContainers", "ephemeralContainers"];
     let lists = lists.into_iter().filter_map(|list| pod["spec"][list].as_array());

@@ -72,7 +72,7 @@ impl Disk {
         self.path.parent().map_or(Ok(()), remove_own_folder)
     }
 
-    /// Writes how many there are, unless the file says so.
+    /// Writes how many there are, unless the file has these numbers already.
     pub(super) fn write(&mut self, known: Known) -> Result<(), FileError> {
         if self.written == Some(known) {
             return Ok(());

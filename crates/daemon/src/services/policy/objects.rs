@@ -29,7 +29,7 @@ const MOST_REPLAYED: usize = 100_000;
 /// The deepest nesting. An object of Kubernetes has some twenty levels.
 const DEEPEST: usize = 64;
 
-/// What is said of a document in which aliases refer to aliases.
+/// The error of a document in which aliases refer to aliases.
 const MULTIPLIED: &str = "its aliases (*name) expand to far more than is written: write it out";
 
 /// One file.
@@ -309,7 +309,7 @@ fn yaml_fault(error: &Error) -> String {
             if first.starts_with("alias ") && first.contains("exceeded") {
                 return MULTIPLIED.to_owned();
             }
-            // The place is said before it, counted from the file's beginning.
+            // The caller names the place before it, counted from the file's beginning.
             first.split(" at line ").next().unwrap_or(first).to_owned()
         }
     }

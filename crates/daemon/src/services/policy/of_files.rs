@@ -139,7 +139,7 @@ impl Maker {
         }
     }
 
-    /// Remembers an object, and says so if it is there already.
+    /// Remembers an object, and notes a fault if it is there already.
     fn see(&mut self, object: &Value, kind: &str, place: &str) {
         let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
         let name = text("/metadata/name").unwrap_or_default();

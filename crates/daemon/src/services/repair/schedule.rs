@@ -273,7 +273,7 @@ mod tests {
         for _ in 1..STRIKES {
             assert_eq!(quarrels.note(&key(), &route, now), None);
         }
-        // Many different things are no quarrel.
+        // Many different things are not a conflict.
         for number in 0..2 * STRIKES {
             let other = [("bridge".to_owned(), format!("thing {number}"))];
             assert_eq!(quarrels.note(&key(), &other, now), None);

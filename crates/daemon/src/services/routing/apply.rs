@@ -33,7 +33,7 @@ pub(super) fn is_of_tunnel(change: &Change) -> bool {
     matches!(change.key(), Some(Key::Tunnel { .. }))
 }
 
-/// Makes changes of rtnetlink, in their order. Returns what the kernel said to each.
+/// Makes changes of rtnetlink, in their order. Returns the kernel's answer to each.
 pub(super) fn apply(
     netlink: &mut RouteSocket,
     links: &mut Links,
@@ -176,13 +176,14 @@ fn adjust_tunnel(
     set(netlink, ifindex, LinkSet::default().up(tunnel.up))
 }
 
-/// Takes from a tunnel what the kernel gives every link: an IPv6 address of its own, which it gets
-/// as it comes up, and accepting router advertisements, which could only be strangers'.
+/// Takes from a tunnel what the kernel gives every link as soon as it comes up: an IPv6 address of
+/// its own, and the acceptance of router advertisements. On a tunnel these could only come from
+/// strangers.
 fn quieten(netlink: &mut RouteSocket, name: &str, ifindex: u32) -> Result<(), String> {
     let no_own =
         Message::SetLink { ifindex, set: LinkSet { no_own_ipv6: true, ..LinkSet::default() } };
     match netlink.apply_one(&no_own) {
-        // There is no IPv6 on it.
+        // The link has no IPv6.
         Err(error) if error.errno() == Some(Errno::AFNOSUPPORT) => return Ok(()),
         done => done.map_err(|error| said(&error))?,
     }

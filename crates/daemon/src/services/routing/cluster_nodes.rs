@@ -135,7 +135,7 @@ impl ClusterNodes {
 /// Removes annotations of a node, once.
 ///
 /// # Errors
-/// Why they may still be there. A Node that is gone is no error.
+/// Why they may still be there. A Node that is gone is not an error.
 pub(super) fn forget(
     kubeconfig: Option<&Path>,
     node: &str,
@@ -235,15 +235,15 @@ impl Thread {
         }
     }
 
-    /// Passes on what the watch reports, but for what changes nothing that is read here: a kubelet
-    /// changes its Node every few minutes.
+    /// Passes on what the watch reports, without changes of fields that are not read here: a
+    /// kubelet changes its Node every few minutes.
     async fn listen(
         &self,
         nodes: Api<Node>,
         mut changes: tokio::sync::mpsc::Receiver<Change<(NodeFields, Option<Said>)>>,
         own_is: watch::Sender<Option<Said>>,
     ) {
-        // Hashes only show whether a Node has changed: its text would take as much memory as all
+        // A hash only shows whether a Node has changed: its text would take as much memory as all
         // that is programmed.
         let hashes = RandomState::new();
         let mut known: BTreeMap<String, u64> = BTreeMap::new();

@@ -44,8 +44,8 @@ pub(super) struct Keys<'e> {
     /// The key that is asked for while nothing is reported. A member that answers has a leader, and
     /// its answer says how far etcd is.
     pub(super) probed: String,
-    /// The thread sets this when etcd does not have what was reported: all keys are listed again
-    /// then.
+    /// The writer of this node's lease sets it when etcd does not have what was reported: all keys
+    /// are listed again then.
     pub(super) doubted: Option<&'e Cell<bool>>,
 }
 

@@ -336,8 +336,8 @@ impl Registry {
         format!("{}{lease}", self.subnets())
     }
 
-    /// Makes a change if all comparisons hold. It is asked for once: the second time it would find
-    /// what it has done itself.
+    /// Makes a change if all comparisons hold. The request is sent once: a second one would
+    /// conflict with what the first has done.
     async fn change(&self, compare: Value, request: Value) -> Result<bool, EtcdError> {
         let body = json!({"compare": compare, "success": [request]});
         let answer: TransactionAnswer = self.etcd.ask("kv/txn", &body).await?;

@@ -69,7 +69,7 @@ impl Filter {
         self.table.change(&mut self.wanted, &change(changes)).map(drop)
     }
 
-    /// Brings the table to what it is to be. Returns what was otherwise, in lines.
+    /// Brings the table to what it is to be. Returns the differences, in lines.
     pub(super) fn bring(&mut self) -> Result<Vec<String>, FirewallError> {
         Ok(self.table.bring(&self.wanted)?.lines().to_vec())
     }

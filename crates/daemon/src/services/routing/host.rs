@@ -33,8 +33,8 @@ const NO_ROOM: [Errno; 2] = [Errno::NOMEM, Errno::NOBUFS];
 /// An address that no object of ours has: a value with it differs from every wanted one.
 const NOWHERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
-/// Flags of IPv6 addresses that are there for a while only: of temporary ones, and of those that are
-/// not to be used any more (linux include/uapi/linux/if_addr.h).
+/// Flags of IPv6 addresses that are there for a while only: of temporary and of deprecated ones
+/// (linux include/uapi/linux/if_addr.h).
 const PASSING: u32 = 0x01 | 0x20;
 
 /// The links of this host, and which of them are our tunnels.
@@ -131,8 +131,8 @@ impl Links {
         (names_of(&up), names_of(&down))
     }
 
-    /// Names an object as routing does, if it is ours; without a value, if it is none that routing
-    /// wants.
+    /// Names an object as routing does, if it is ours; without a value if routing does not want
+    /// such an object.
     pub(super) fn ours(&self, object: &Object) -> Option<(Key, Option<Value>)> {
         let found = match object {
             Object::Link(link) => self.tunnel(link),

@@ -393,8 +393,8 @@ impl Service {
         }
     }
 
-    /// Says again which leases are other nodes', if that may be otherwise now. Returns whether it
-    /// may.
+    /// Passes on again which leases are other nodes', if that may have changed. Returns whether it
+    /// may have.
     pub(super) fn relist_leases(&mut self) -> bool {
         let Source::Etcd(source) = &mut self.source else { return false };
         if !std::mem::take(&mut source.is_new) {

@@ -8,8 +8,8 @@ use super::etcd_keys::spread;
 /// thousands of nodes want a lease at once, each that gets one makes the others' lists old.
 pub(super) const WRITE: (Duration, Duration) =
     (Duration::from_millis(500), Duration::from_secs(30));
-/// The pause is the first again once nothing had to be written for so long, and for as long as the
-/// pause.
+/// After so long without a write, and at least as long as the last pause, the pause is the first
+/// one again.
 const QUIET: Duration = Duration::from_secs(2);
 /// Pauses while no member answers: short at first, since another member may answer in a moment, and
 /// long once none has answered for [`LASTING`].

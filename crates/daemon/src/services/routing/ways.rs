@@ -75,9 +75,10 @@ fn ask<E>(
     Ok(())
 }
 
-/// Returns the way to all addresses of a group; `None` if they have to be asked for one by one,
-/// since the first and the last differ: of an address to which nothing was sent since, the kernel
-/// does not list what it has learnt (linux net/ipv4/route.c `fnhe_dump_bucket`), and answers with it.
+/// Returns the way to all addresses of a group; `None` if the first and the last differ, so that
+/// each has to be asked for. They may differ, because the kernel does not list what it has learnt
+/// of an address to which nothing was sent since (linux net/ipv4/route.c `fnhe_dump_bucket`), but
+/// answers with it.
 fn common<E>(
     group: &[IpAddr],
     look_up: &mut impl FnMut(IpAddr) -> Result<Way, E>,
@@ -107,7 +108,7 @@ fn groups(
     };
     let destinations = match found {
         Err(error @ NetlinkError::TimedOut { .. }) => return Err(error),
-        // It has no rules, or its tables change all the time.
+        // The kernel has no rules, or its tables change all the time.
         Err(_) => None,
         Ok(destinations) => destinations,
     };
@@ -172,7 +173,7 @@ mod tests {
         let to = |table| Rule::to_table(IpFamily::V4, table);
         let usual = to(TABLE_MAIN);
         assert!(TABLES.into_iter().all(|table| is_plain(&to(table))));
-        // Packets of others, or with a mark, which questions have not.
+        // Such rules are about packets of other sources, or with a mark: questions have neither.
         let source = "10.0.0.0/8".parse().ok();
         assert!(is_plain(&Rule { source, ..usual.clone() }));
         assert!(is_plain(&Rule { mark: Some((1, 1)), ..usual.clone() }));
