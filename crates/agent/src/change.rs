@@ -223,7 +223,7 @@ mod tests {
         assert!(between(&old, &old).is_empty());
         let mut new = old.clone();
         new.repair.enable = false;
-        // The service is not enabled.
+        // The service stops, so this key does not matter.
         new.repair.interval = Duration::from_secs(1);
         new.docker.enable = true;
         new.collect.grace = Duration::from_secs(7);

@@ -224,7 +224,7 @@ mod tests {
         );
     }
 
-    /// One mistake is one problem, at the value, and the key stays at its default.
+    /// One mistake leads to one problem, at the value, and the key stays at its default.
     #[test]
     fn a_value_of_another_type_is_told_with_its_key_and_place() {
         for key in keys::KEYS {

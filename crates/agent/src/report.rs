@@ -124,8 +124,8 @@ impl Report {
         Report { service: service.to_owned(), ..Report::default() }
     }
 
-    /// Returns its process, if its number is one of this process's namespace too: in another one it
-    /// is another process.
+    /// Returns its process, if its number is one of this process's PID namespace. In another
+    /// namespace the same number is another process.
     #[must_use]
     pub fn process(&self) -> Option<u32> {
         let own = pid_namespace();

@@ -125,7 +125,7 @@ impl Health {
         self.0.service
     }
 
-    /// Sets what returns the service's figures. Each report asks it.
+    /// Sets what returns the service's figures. Each report calls it.
     pub(crate) fn counts(&self, figures: impl Fn() -> Vec<Figure> + Send + Sync + 'static) {
         let _ = self.0.figures.set(Figures(Box::new(figures)));
     }

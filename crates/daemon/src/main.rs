@@ -6,8 +6,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `command_line` | the services' flags, made from the keys of the configuration (the crate `agent`) |
-//! | `config_command`, `agent_command`, `policies_command`, `routes_command`, `reference` | the
-//! commands that are not services |
+//! | `config_command`, `agent_command`, `policies_command`, `routes_command`, `reference` | the commands that are not services |
 //! | `confinement` | gives a service its rights, where no service manager does |
 //! | `own_user` | what root does for a service that runs as a user of its own |
 //! | `generator`, `systemd` | systemd starts the enabled services |

@@ -39,7 +39,7 @@ struct Talk<S> {
 enum Turn {
     /// It asks.
     Asks(Incoming),
-    /// It reads the answer, of which so many bytes are written.
+    /// It reads the answer; `written` counts the bytes that its socket has taken.
     Reads { answer: Vec<u8>, written: usize },
 }
 
@@ -132,7 +132,7 @@ impl<S: Read + Write + AsFd> Talks<S> {
 }
 
 /// Closes the connections of clients that do not read, the oldest first, until the unread answers
-/// have at most so many bytes.
+/// have at most `most` bytes.
 fn make_room<S>(talks: &mut Vec<Talk<S>>, most: usize) {
     let mut kept: usize = talks.iter().map(|talk| talk.turn.keeps()).sum();
     talks.retain(|talk| {

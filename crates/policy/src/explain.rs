@@ -489,7 +489,7 @@ fn reasons(all: &[String]) -> String {
     }
 }
 
-/// Writes a list with a word before its last entry; of a long one only the beginning.
+/// Writes a list with a word before its last entry; if the list is long, only its beginning.
 fn list(all: &[String], word: &str) -> String {
     match all {
         [] => String::new(),

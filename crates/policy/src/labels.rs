@@ -95,8 +95,8 @@ impl Selector {
         &self.requirements
     }
 
-    /// Returns the labels of which an object must have one, if there are such: by these it is
-    /// found in an index.
+    /// Returns labels of which an object must have one, if the selector asks for such: an index
+    /// finds the selector by these.
     pub(crate) fn one_of(&self) -> Option<impl Iterator<Item = (&str, &str)>> {
         self.requirements.iter().find_map(|requirement| match &requirement.must {
             Must::In(values) => {

@@ -49,8 +49,8 @@ pub struct Attachment {
     pub network: Option<String>,
     /// The pod; `None` while it is not known.
     pub pod: Option<Uid>,
-    /// The interface of this node at which the packet filter sees its packets; of one that is judged
-    /// inside, that of the container.
+    /// The interface of this node at which the packet filter sees its packets. For an attachment
+    /// that is judged inside, it is the container's interface.
     pub interface: String,
     /// Its packets do not pass the node: they are judged in the container's namespace.
     pub inside: bool,
@@ -97,7 +97,7 @@ pub struct Networks {
 }
 
 impl Networks {
-    /// Creates those of a node, of which nothing is known.
+    /// Creates the further networks of a node; nothing is known of them yet.
     #[must_use]
     pub fn new(node: &str) -> Self {
         Networks { node: node.to_owned(), ..Networks::default() }

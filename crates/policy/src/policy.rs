@@ -118,7 +118,7 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// What a connection's first packet is, but for its addresses.
+/// What a connection's first packet is, without its addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Traffic {
     /// The protocol.
@@ -485,7 +485,7 @@ pub enum Ports {
     All(Protocol),
     /// These, both ends included.
     Range { protocol: Protocol, first: u16, last: u16 },
-    /// What the destination pod's containers call so; of any protocol unless one is given.
+    /// A port that the destination pod's containers name so; of any protocol unless one is given.
     Named { protocol: Option<Protocol>, name: String },
 }
 

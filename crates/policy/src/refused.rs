@@ -78,7 +78,7 @@ pub enum Cause {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Effect {
-    /// The object is passed over: it is not known which namespace or network it belongs to.
+    /// The object is ignored: it cannot be identified, or is of another version.
     PassedOver,
     /// The rule allows nothing.
     RuleAllowsNothing,

@@ -428,7 +428,7 @@ impl World {
     }
 }
 
-/// Values of which equal ones are kept once, with how many pods have them.
+/// Values, each kept once, with how many pods have it.
 #[derive(Debug, Clone)]
 struct Shared<T>(BTreeMap<Arc<T>, usize>);
 

@@ -28,7 +28,7 @@ pub const VERSION: u32 = 1;
 /// The longest annotation that is read, in bytes. What is written has less than 600.
 pub const LONGEST: usize = 4096;
 
-/// So many earlier prefixes are read, and written.
+/// How many earlier prefixes are read, and written.
 pub(crate) const MOST_KEPT: usize = 8;
 
 /// What the annotation says.

@@ -34,7 +34,7 @@ use tell::{Before, Telling};
 /// How long peers are kept that a list would remove together.
 pub const BRAKE: Duration = Duration::from_secs(600);
 
-/// So many removals by one list never need the brake.
+/// How many removals by one list never need the brake.
 pub const FEW: usize = 3;
 
 /// If one event changes more peers than this, the log has one line for all of them.
@@ -322,7 +322,7 @@ impl Cluster {
         self.remove_braked(now, |_| true)
     }
 
-    /// Takes what this node is now, but for its blocks, and judges the peers anew for which that
+    /// Takes what this node is now, without its blocks, and judges the peers anew for which that
     /// matters.
     pub fn set_own(&mut self, mut own: Own, now: Time) -> Outcome {
         let mut work = Work::default();

@@ -39,7 +39,7 @@ impl Pods {
 /// The earlier prefixes of this node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Earlier {
-    /// All that it has or had, as far as pods may live in them.
+    /// All prefixes that it has, or had and in which pods may live.
     had: BTreeSet<IpNet>,
     kept: BTreeSet<IpNet>,
     /// Those that another node has by now.

@@ -29,7 +29,7 @@ use crate::time::Time;
 /// The longest file that is read, in bytes.
 pub const LONGEST: usize = 1 << 20;
 
-/// So many nodes are read, and so many prefixes of each.
+/// How many nodes are read, and how many prefixes of each.
 const MOST_NODES: usize = 5000;
 const MOST_PREFIXES: usize = 64;
 

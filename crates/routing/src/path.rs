@@ -120,9 +120,9 @@ pub struct PassedOver {
 
 /// Chooses the path to a peer for one family of its pods' addresses.
 ///
-/// Both ends choose the same if they reach each other alike: every condition is one of both ends,
-/// or of what is between them. The order is native, learned, direct, VXLAN over the family's own
-/// underlay, VXLAN over the other.
+/// Both ends choose the same if they reach each other alike: every condition is about both ends, or
+/// about the network between them. The order is native, learned, direct, VXLAN over the family's
+/// own underlay, VXLAN over the other.
 #[must_use]
 pub fn choose(own: &Node, peer: &Node, family: Family, reach: Reachability<'_>) -> Choice {
     let Decision { path, because, passed_over } = decide(own, peer, family, reach, true);

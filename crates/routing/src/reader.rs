@@ -84,7 +84,7 @@ impl<'a> At<'a> {
         self.value.as_str().ok_or_else(|| self.not("a text"))
     }
 
-    /// Returns the entries of a list that has at most so many.
+    /// Returns the entries of a list that has at most `most`.
     pub(crate) fn list(&self, most: usize) -> Result<Vec<At<'a>>, Fault> {
         let list = self.value.as_array().ok_or_else(|| self.not("a list"))?;
         if most < list.len() {
@@ -174,7 +174,7 @@ fn join(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }
 
-/// Reads a JSON document that has at most so many bytes.
+/// Reads a JSON document that has at most `most` bytes.
 pub(crate) fn json(text: &[u8], most: usize) -> Result<Value, Cause> {
     if most < text.len() {
         return Err(Cause::TooLong { bytes: text.len(), most });

@@ -93,7 +93,8 @@ pub enum Phase {
     /// The source has answered. Not everything is programmed yet, or old objects of this node are
     /// not removed yet.
     Syncing,
-    /// Everything is programmed, but for what the kernel refuses of single peers: their rows say so.
+    /// Everything is programmed, except objects of single peers that the kernel refuses: the peers'
+    /// rows say so.
     Ready,
     /// The source is silent since then. Everything stays.
     Degraded(Time),
@@ -202,7 +203,7 @@ pub(crate) struct FamilyPlan {
 }
 
 impl Routing {
-    /// Creates the state of a node of which nothing but its name is known.
+    /// Creates the state of a node of which only the name is known.
     #[must_use]
     pub fn new(settings: Settings, name: &str) -> Self {
         let own = Own::unknown(&settings, name);

@@ -130,7 +130,7 @@ pub struct Explained {
     pub version: u32,
     /// The address.
     pub address: IpAddr,
-    /// The peer whose pods have it, if it is one's.
+    /// The peer whose pods have it, if a peer's do.
     pub peer: Option<String>,
     /// The prefix it is in.
     pub prefix: Option<IpNet>,
@@ -287,7 +287,7 @@ impl Routing {
         warnings
     }
 
-    /// Says of which peers the network between the nodes does not know the way.
+    /// Says to which peers the network between the nodes does not know the way.
     fn uncovered_native(&self) -> Option<String> {
         let is_silent = |name: &str, family: Family| {
             let probe = self.probes.get(&(name.to_owned(), family));

@@ -220,7 +220,7 @@ struct Service {
     is_new: bool,
     /// What IPVS sends on is judged.
     judges_services: bool,
-    /// Which services of IPVS are judged wrongly; the log has named them.
+    /// Why some packets of IPVS are judged wrongly; the log has said so.
     judged_wrongly: Vec<&'static str>,
     /// When services of IPVS are looked for, when files are read again, when records are listed,
     /// and when the number of policies is written.
@@ -299,7 +299,7 @@ impl Service {
         self.services_at = (!self.judges_services).then(|| Instant::now() + SERVICES);
     }
 
-    /// Logs once which services of IPVS are judged wrongly.
+    /// Logs once why some packets of IPVS are judged wrongly.
     fn look_at_services(&mut self) {
         let found = ipvs::judged_wrongly();
         for warning in found.iter().filter(|warning| !self.judged_wrongly.contains(*warning)) {

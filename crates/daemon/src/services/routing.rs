@@ -109,7 +109,7 @@ const ASKED: u64 = 4;
 const NODES: u64 = 5;
 const SPACES: u64 = 6;
 
-/// The last known nodes are written at most so often.
+/// The shortest time between two writes of the last known nodes.
 const BETWEEN_WRITES: Duration = Duration::from_secs(5);
 
 /// Looks at the kernel and at the packet filter that are due within this time of each other are made
@@ -376,7 +376,7 @@ struct Service {
     heard: bool,
     /// Something of another program has changed, and the ways to nodes may be others now.
     other_ways: bool,
-    /// When all ways were looked up, and of which addresses since this look began.
+    /// When all ways were looked up, and the addresses that were looked up since this look began.
     ways_found: Option<Instant>,
     looked_up: BTreeSet<IpAddr>,
     /// The kernel has not answered a question for a way since this look began.

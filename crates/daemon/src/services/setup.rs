@@ -339,8 +339,8 @@ pub(super) fn remove_own_folder(folder: &Path) -> Result<(), FileError> {
     }
 }
 
-/// Creates what an asynchronous service runs on: one thread, and at most so many threads that may
-/// wait for disks, plugins and servers.
+/// Creates what an asynchronous service runs on: one thread, and at most `blocking` threads that
+/// may wait for disks, plugins and servers.
 pub(super) fn runtime(blocking: usize) -> Result<tokio::runtime::Runtime, Stop> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_io().enable_time().max_blocking_threads(blocking).build().map_err(failed)

@@ -15,8 +15,8 @@ use crate::policy::{Direction, Traffic};
 use crate::program::{self, Name, OPEN, Program};
 
 impl Networks {
-    /// Returns the program of a container's namespace, by what names its attachments. Those that are
-    /// not known, or that this node judges, have no part in it.
+    /// Returns the program of a container's namespace, by the keys of its attachments. Attachments
+    /// that are not known, or that this node judges, have no part in it.
     #[must_use]
     pub fn inside<'k>(&self, keys: impl IntoIterator<Item = &'k str>) -> Program {
         let mut program = Program::empty();

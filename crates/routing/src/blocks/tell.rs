@@ -66,7 +66,8 @@ fn first_of_many(mut sentences: impl Iterator<Item = String>) -> Vec<String> {
     shown
 }
 
-/// Returns warnings about nodes, each with its sentence; of very many the first, and their number.
+/// Returns warnings about nodes, each with its sentence. If there are very many, it returns the
+/// first ones and how many more there are.
 pub(super) fn few(all: Vec<(String, String)>) -> Vec<News> {
     let more = all.len().saturating_sub(LOGGED);
     let mut news: Vec<News> = all

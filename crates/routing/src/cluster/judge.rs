@@ -142,7 +142,7 @@ impl Cluster {
             && !own.prefixes.iter().chain(&own.kept).any(|own| overlap(*own, prefix))
     }
 
-    /// Reports whether a peer is used with all that it wants, also now that this node has changed.
+    /// Reports whether a peer surely stays used as it is, now that this node has changed.
     pub(super) fn is_used_still(&self, peer: &Peer) -> bool {
         let record = peer.record.as_ref().filter(|record| record.kept.is_empty());
         peer.used.is_some() && record.is_some_and(|record| self.against_own(record).is_ok())

@@ -17,7 +17,7 @@ use crate::reader::overlap;
 use crate::settings::Settings;
 use crate::time::Time;
 
-/// A free prefix is drawn from the first ones, as flanneld does: at most so many.
+/// From how many of the first free prefixes one is drawn, as flanneld does.
 const DRAWN_FROM: usize = 100;
 
 /// Which prefixes nodes lease, for each family that has a network.
@@ -126,8 +126,8 @@ impl Leases {
         let (lease, of_flannel) = (self.get(key)?, settings.flannel.as_ref()?);
         let mut seen = lease::read(key, &lease.value, of_flannel, settings);
         if let Ok(node) = &mut seen.node {
-            // No time, but an order, and the same on every node: of two that want the same, the
-            // older has it.
+            // This is not a time, but an order, and the same on every node: of two nodes that want
+            // the same, the older has it.
             node.created = Some(Time(lease.created));
         }
         Some(seen)

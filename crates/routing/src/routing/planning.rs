@@ -63,8 +63,8 @@ impl Routing {
         todo
     }
 
-    /// Keeps the tunnel over a family in which this node has no address, or no longer one, as it
-    /// is: the next address is given to the same link. No packet goes by it until then.
+    /// Keeps the tunnel over a family in which this node has no address, or no longer has one, as
+    /// it is: the next address is given to the same link. No packet goes by it until then.
     fn keep_tunnels(&self, of_node: &mut Objects) {
         let own = self.cluster.own();
         let Some(vxlan) = own.node.offers.vxlan else { return };

@@ -37,8 +37,8 @@ use crate::services::setup::words;
 /// Pauses between attempts to find the server: at first, and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
-/// After a watch broke, the server is asked for one object when no attempt has failed for so long.
-/// An attempt that fails takes less.
+/// After a watch broke: how long no attempt may fail before the server is asked for one object. An
+/// attempt that fails takes less time.
 const QUIET: Duration = Duration::from_secs(15);
 
 /// How many changes may wait for the loop's inlet, and how many objects of lists may wait in it: a
@@ -276,7 +276,7 @@ enum End {
     Relist,
     /// The server does not have the kind.
     NoKind,
-    /// The loop no longer listens.
+    /// The service ends.
     Over,
 }
 

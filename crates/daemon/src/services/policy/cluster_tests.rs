@@ -5,7 +5,7 @@ use testkit::kube::KubeApi;
 use super::*;
 use crate::services::outlet::{self, Inlet};
 
-/// Returns of which kinds lists have begun.
+/// Returns the kinds of which lists have begun.
 fn begun(inlet: &Inlet<Heard>) -> Vec<Kind> {
     let begins = |heard: Heard| match heard {
         Heard::Event(event, _) => match *event {

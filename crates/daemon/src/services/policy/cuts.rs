@@ -136,7 +136,8 @@ impl Cutter {
     }
 }
 
-/// Returns what lists the connections of these addresses: of few, the kernel sends only theirs.
+/// Returns filters that list the connections of these addresses. For few addresses the kernel sends
+/// only their connections.
 fn filters(concern: &Concern) -> Vec<FlowFilter> {
     let mut filters = Vec::new();
     for (family, is_v4) in [(IpFamily::V4, true), (IpFamily::V6, false)] {

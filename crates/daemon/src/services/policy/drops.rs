@@ -1,9 +1,9 @@
 //! What the packet filter dropped, and why.
 //!
 //! A thread reads the packet filter's log, turns addresses into names by the world at that time,
-//! and keeps the last drops for `netwright policy`. The packet filter counts every dropped packet
-//! and logs so many in a second. So the list may have fewer packets than were dropped, and it says
-//! how many are missing.
+//! and keeps the last drops for `netwright policy`. The packet filter counts every dropped packet,
+//! but logs only a limited number in a second. So the list may have fewer packets than were
+//! dropped, and it says how many are missing.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;

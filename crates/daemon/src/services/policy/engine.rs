@@ -46,7 +46,7 @@ pub(super) enum Event {
     Changed(Object),
     /// An object was deleted.
     Gone(Key),
-    /// An object has no readable name or namespace.
+    /// An object cannot be identified, or is of another version.
     Unreadable(Refused),
     /// Everything is read anew: what could not be read before is forgotten.
     Reread,
@@ -97,7 +97,7 @@ pub(super) struct Known {
 }
 
 impl Todo {
-    /// Adds what is to be done besides, but for the steps: they are in the programs that are brought.
+    /// Adds what else is to be done, without the steps: they are in the programs that are brought.
     pub(super) fn add(&mut self, more: Todo) {
         self.inside |= more.inside || !more.steps.is_empty();
         self.closed.extend(more.closed);
@@ -474,7 +474,8 @@ impl Engine {
     pub(super) fn tick(&mut self, now: Instant) {
         for kind in self.lists.to_confirm(now) {
             match (self.lists.origin(), kind) {
-                // To list all pods again for that would cost too much, and files are read anyway.
+                // A server would have to list all pods again for that, which costs too much. Files
+                // have no server to ask.
                 (Origin::Files, _) | (Origin::Server, Kind::Pods) => {
                     for key in self.lists.let_due_go(kind, now) {
                         self.remove(key);

@@ -20,7 +20,7 @@ struct Rig {
     engine: Engine,
     filter: Program,
     now: Instant,
-    /// All that was to be done, but for what the packet filter has by now.
+    /// All that was to be done, without what the packet filter has by now.
     done: Todo,
 }
 
@@ -29,7 +29,7 @@ impl Rig {
         Rig::after(origin, Known::default())
     }
 
-    /// A run after one that knew so many policies.
+    /// A run after one that knew these numbers of policies.
     fn after(origin: Origin, before: Known) -> Self {
         Rig {
             engine: Engine::new(NODE, origin, isolation(&config::Policy::default()), before),
@@ -310,7 +310,7 @@ fn pods_are_found_by_what_runtimes_call_them() {
     assert_eq!((of(&rig, "u1"), of(&rig, "u2")), (0, 1));
     rig.gone(Kind::Pods, &pod("db", "u2", NODE));
     assert_eq!(of(&rig, "u1"), 1);
-    // A static pod, by what the kubelet calls it.
+    // A static pod, by the UID that the kubelet gives it.
     let mut mirror = pod("cache", "m1", NODE);
     mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "s1"});
     rig.add(&started("c2", Some(("cache", "s1")), &["10.0.0.2"]));

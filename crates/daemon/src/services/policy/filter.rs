@@ -24,7 +24,7 @@ use super::shared::Shared;
 /// How long a plugin may hold the lock: it makes one small transaction and writes a file.
 const LOCK_TIME: Duration = Duration::from_secs(5);
 
-/// A program with so many elements takes some time to write.
+/// How many elements a program has that takes some time to write.
 const LARGE: usize = 5_000;
 
 /// How the table differed.
@@ -257,7 +257,8 @@ impl Filter {
         let listed = self.index.list();
         let mut damaged: BTreeSet<String> =
             listed.damaged.iter().map(ToString::to_string).collect();
-        // The attachments of damaged records; `None` if any record may be damaged.
+        // The hashes of the attachments with damaged records; `None` where any record may be the
+        // damaged one.
         let own = listed.damaged.iter().filter(|one| one.may_be_of(PLUGIN));
         let mut illegible: BTreeSet<Option<String>> =
             own.map(|one| one.hash().map(str::to_owned)).collect();

@@ -48,7 +48,7 @@ pub(super) struct Wanted {
     pub(super) is_blind: bool,
 }
 
-/// Finds a namespace by what is recorded of it: neither another one nor that of this process.
+/// Finds a namespace by its record: never another one, nor that of this process.
 pub(super) fn find(noted: &Noted, census: &Census) -> Option<Netns> {
     let own = Netns::current_id().ok()?;
     census.find(noted).filter(|found| found.id() != own)

@@ -163,7 +163,7 @@ impl Object {
     /// Reads an object of a kind.
     ///
     /// # Errors
-    /// It has no readable name or namespace.
+    /// It cannot be identified: its name, its namespace or its UID is missing.
     pub(super) fn of(kind: Kind, object: &Value) -> Result<Self, Refused> {
         let meta = Meta::default();
         Ok(match kind {

@@ -17,7 +17,7 @@ use crate::services::setup::{remove_own_folder, words};
 /// The version of the file.
 const VERSION: u32 = 1;
 
-/// What could not be written is written again after so long.
+/// How long until a failed write is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default, Serialize, Deserialize)]

@@ -82,7 +82,7 @@ pub(super) fn said(object: &Value) -> Result<Said, Refused> {
     Ok(said.clone())
 }
 
-/// How many objects are ignored, by what they are called.
+/// How many objects are ignored, by their names in messages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct PassedOver(BTreeMap<String, usize>);
 

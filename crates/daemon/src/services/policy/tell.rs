@@ -65,7 +65,7 @@ pub(super) enum Telling {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct StatusWrite {
     pub(super) name: String,
-    /// The version that was seen: of another one, another condition may be true.
+    /// The version that was seen: for another one, another condition may be true.
     pub(super) version: String,
     pub(super) condition: Condition,
     /// Since when its status is so, if that stays.
@@ -74,7 +74,7 @@ pub(super) struct StatusWrite {
     pub(super) others: Vec<Value>,
 }
 
-/// The condition, but for its time.
+/// The condition, without its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Condition {
     pub(super) accepted: bool,
@@ -201,7 +201,7 @@ pub(super) struct Tell {
     node: String,
     /// What the server has of each ClusterNetworkPolicy.
     metas: BTreeMap<PolicyId, Meta>,
-    /// Objects that do not hold as they are written, by what they are called.
+    /// Objects that do not hold as they are written, by their names in messages.
     faulty: BTreeMap<String, Faulty>,
     /// Conditions that are not there yet, and when they are written.
     waiting: BTreeMap<PolicyId, (Condition, Instant)>,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use cni::{AttachmentKey, NetworkName};
 
-/// The same thing of an attachment is restored so often before it counts as a conflict.
+/// How often the same thing of an attachment is restored before it counts as a conflict.
 const STRIKES: u32 = 5;
 
 /// More different things than this are not remembered for one attachment.

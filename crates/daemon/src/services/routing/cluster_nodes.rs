@@ -34,8 +34,8 @@ const MANAGER: &str = "netwrightd-routing";
 /// The label of a node's zone (Kubernetes, "Well-Known Labels, Annotations and Taints").
 const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// After a watch broke, the server is asked for one object when no attempt has failed for so long.
-/// An attempt that fails takes less.
+/// After a watch broke: how long no attempt may fail before the server is asked for one object. An
+/// attempt that fails takes less time.
 const QUIET: Duration = Duration::from_secs(15);
 
 /// Pauses between attempts to write the annotation, or to find the server: at first, and at most.
@@ -393,7 +393,7 @@ impl Thread {
     }
 }
 
-/// Finds what is written here in a Node, but for the annotations.
+/// Finds what this service writes in a Node, without the annotations.
 fn said(node: &Node) -> Said {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     let condition = conditions.into_iter().flatten().find(|one| one.type_ == CONDITION);

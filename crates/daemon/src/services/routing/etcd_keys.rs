@@ -10,11 +10,12 @@ use serde_json::json;
 use super::super::etcd::{Etcd, EtcdError, Pair, RangeAnswer, bytes, number};
 use super::super::outlet::Silence;
 
-/// While nothing is reported, the member is asked so often whether it has a leader.
+/// How often the member is asked whether it has a leader while the watch reports nothing.
 const PROBE: Duration = Duration::from_secs(10);
-/// A watch that reports nothing for so long is deaf: etcd says every ten minutes that it goes on.
+/// How long a watch may report nothing before it counts as broken: etcd says every ten minutes that
+/// it goes on.
 const DEAF: Duration = Duration::from_secs(25 * 60);
-/// So long without an answer, and etcd counts as silent: one member may die in a moment.
+/// How long etcd may not answer before it counts as silent: one member may die in a moment.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Pauses between attempts to list and watch, at first and at most: up to half as long again, and yet
 /// less than five seconds after etcd is back.

@@ -31,7 +31,8 @@ use super::turns::{Turns, WRITE};
 
 /// How long a grant of etcd's lasts, as flanneld asks for it.
 const GRANT: Duration = Duration::from_secs(24 * 3600);
-/// A grant is renewed after so long: etcd may be away for 23 hours, and no lease ends.
+/// How long after its last renewal a grant is renewed: etcd may be away for 23 hours, and no lease
+/// ends.
 const RENEW: Duration = Duration::from_secs(3600);
 /// How many of the values that this node's lease was to have are remembered as its own: as many as
 /// the addresses that a node may have one after the other while etcd does not answer.
@@ -200,7 +201,7 @@ pub(super) struct Registry {
 
 /// What became of a wish.
 enum Done {
-    /// There is nothing to do for so long.
+    /// There is nothing to do for this time.
     Held(Duration),
     /// Its grant is gone, and so is the lease: the watch will report that, unless the event was
     /// missed.
@@ -379,8 +380,8 @@ fn is_as_it_was(key: &ByteString, modified: u64) -> Value {
     json!({"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": modified})
 }
 
-/// Returns after how long a grant is to be renewed that lasts so long. `random` is any number: not
-/// all nodes come at once.
+/// Returns after how long a grant is to be renewed of which `left` remains. `random` is any number:
+/// not all nodes come at once.
 fn renew_after(left: Duration, random: u64) -> Duration {
     let after = RENEW.min(left / 3);
     let tenth = u64::try_from(after.as_millis() / 10).unwrap_or_default();

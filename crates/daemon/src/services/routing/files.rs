@@ -21,7 +21,7 @@ use super::super::setup::{remove_own_folder, words};
 /// The bridge that pods are attached to.
 const BRIDGE: &str = "nw-pods";
 
-/// So many bridges there can be: each earlier prefix with pods may have one.
+/// How many bridges there can be: each earlier prefix with pods may have one.
 const BRIDGES: usize = 9;
 
 /// How the names of the files end that runtimes read (libcni's `ConfFiles`).

@@ -433,7 +433,7 @@ impl Host {
         }
     }
 
-    /// Lists the prefixes that this node has or had by what an earlier look has made.
+    /// Lists the prefixes that this node has or had, by the routes that an earlier look has made.
     pub(super) fn own_prefixes(&self) -> impl Iterator<Item = IpNet> {
         self.ours.iter().filter_map(|found| match found {
             (Key::Unreachable { prefix }, Value::Unreachable { protocol: PROTOCOL_OWN }) => {

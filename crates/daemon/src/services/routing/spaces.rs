@@ -34,8 +34,8 @@ use super::etcd_leases;
 /// Pauses between attempts to find the API server: at first, and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
-/// After a watch broke, the server is asked for one object when no attempt has failed for so long.
-/// An attempt that fails takes less.
+/// After a watch broke: how long no attempt may fail before the server is asked for one object. An
+/// attempt that fails takes less time.
 const QUIET: Duration = Duration::from_secs(15);
 
 /// How many changes may wait for the thread.

@@ -19,13 +19,13 @@ use routing::settings::Own;
 
 use super::host::{self, Links};
 
-/// So many addresses of a family are asked for one by one: less than it takes to list the tables of
-/// a host with containers.
+/// How many addresses of a family are asked for one by one: that takes less time than listing the
+/// tables of a host with containers.
 const FEW: usize = 64;
 
-/// A table is listed if it has at most so many routes for each address that is asked for: one for
-/// the node, and some for others. To list more, such as the million of a router, takes longer than
-/// to ask for each address.
+/// How many routes a table may have for each address that is asked for, so that it is listed: one
+/// for the node, and some for others. To list more, such as the million of a router, takes longer
+/// than to ask for each address.
 const ROUTES: usize = 4;
 
 /// The tables of a host without rules of its own.
@@ -196,8 +196,8 @@ mod tests {
         Way::ByGateway(Hop { link: link.into(), mtu: 1500 })
     }
 
-    /// Asks for these groups, of which the kernel answers so many questions; returns what is found,
-    /// and for which addresses it was asked.
+    /// Asks for these groups. The kernel answers the first `answers` questions. Returns what is
+    /// found, and for which addresses it was asked.
     fn found(groups: &[&[&str]], answers: usize) -> (Vec<(IpAddr, Way)>, bool, Vec<IpAddr>) {
         let groups = groups.iter().map(|group| group.iter().map(|text| ip(text)).collect());
         let (mut ways, mut asked) = (Vec::new(), Vec::new());

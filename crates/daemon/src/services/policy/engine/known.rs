@@ -256,8 +256,8 @@ impl Engine {
     }
 }
 
-/// What becomes of an attachment of which too little is known. In a container's namespace its node is
-/// a host like others.
+/// Says what holds for an attachment of which too little is known. For a container's namespace its
+/// node is a host like others.
 fn until_then(attachment: &Attachment) -> &'static str {
     match attachment.inside {
         Some(_) => "closed until then",

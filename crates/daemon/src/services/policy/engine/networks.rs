@@ -103,8 +103,8 @@ impl Engine {
         self.follow(|networks, world| networks.attachment(&key, attachment, world));
     }
 
-    /// Returns an attachment with its pod and its network, as far as these are known. Of one that
-    /// has ended nothing is, until its record is gone.
+    /// Returns an attachment with its pod and its network, as far as these are known. For an
+    /// attachment that has ended neither counts as known, until its record is gone.
     fn on_network(&self, attachment: &Attachment) -> networks::Attachment {
         let has_ended = self.records.has_ended(&attachment.id);
         let pod = self.pod_of(attachment).filter(|_| !has_ended);
