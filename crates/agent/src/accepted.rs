@@ -1,4 +1,4 @@
-//! The configuration that was accepted last. It goes on counting while the file is wrong or gone.
+//! The configuration that was accepted last. It stays in force while the file is wrong or gone.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,11 @@ use crate::load::{self, Loaded, Surroundings};
 use crate::problem::Problem;
 use crate::show;
 
-/// The mode of the folder: whoever may read the copy may pass through.
+/// The mode of the folder: every user that may read the copy can pass through it.
 const FOLDER_MODE: u32 = 0o711;
-/// The modes of the copy. It shows nobody what the files did not show: a configuration may name what
-/// only root should know. A service that is not root reads the copy again.
+/// The modes of the copy. No user can read in it what that user could not read in the files: a
+/// configuration may name what only root should know. A service that is not root reads the copy
+/// again.
 const MODES: (u32, u32) = (0o600, 0o644);
 
 /// Returns the path of the copy: one file, without drop-ins.
@@ -40,11 +41,11 @@ pub fn write(roots: &Roots, loaded: &Loaded) -> Result<(), FileError> {
     state::write_atomic(&path, text.as_bytes(), mode, Durability::Synced)
 }
 
-/// Reads the configuration for a reload. `counts` is the one that counts until now.
+/// Reads the configuration for a reload. `counts` is the one that is in force until now.
 ///
 /// # Errors
-/// Every problem of the file and its drop-ins. A file that is gone is one: a person who wants the
-/// defaults writes an empty file.
+/// Every problem of the file and its drop-ins. A file that is gone is a problem too: an
+/// administrator who wants the defaults writes an empty file.
 pub fn renewed(file: &Path, counts: &Loaded, around: Surroundings) -> Result<Loaded, Vec<Problem>> {
     let new = load::load(file, around)?;
     if new.files.is_empty() && !counts.sources.is_empty() {
@@ -62,7 +63,7 @@ pub fn read(roots: &Roots, around: Surroundings) -> Option<Loaded> {
     load::load(&copy, around).ok().filter(|loaded| loaded.files.contains(&copy))
 }
 
-/// A configuration that counts.
+/// A configuration that is in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
     /// The configuration.

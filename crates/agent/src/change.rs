@@ -1,4 +1,5 @@
-//! What a new configuration changes: which services start, stop, start again, or are only told.
+//! What a new configuration changes: which services start, stop or restart, and which only read it
+//! again.
 
 use std::fmt;
 
@@ -108,13 +109,13 @@ fn differing(
     keys.filter(differs).collect()
 }
 
-/// Keys of a service that another one reads too: `routing` writes into its network configuration
-/// whether pods start under network policy.
+/// Keys of a service that another service reads too: `routing` writes into its network
+/// configuration whether pods start under network policy.
 const ALSO_READ: [(&str, KeyName); 2] =
     [("routing", ("policy", "enable")), ("routing", ("policy", "socketpath"))];
 
-/// Returns the keys that a service reads: those of its own table and of the tables that are no
-/// service's, and some of another service's.
+/// Returns the keys that a service reads: those of its own table and of the tables that belong to
+/// no service, and some of another service's.
 pub fn read_by(service: &str) -> impl Iterator<Item = &'static Key> {
     let also = move |key: &Key| ALSO_READ.contains(&(service, (key.table, key.name)));
     let is_shared = |key: &Key| {
@@ -209,7 +210,7 @@ mod tests {
             between(&old, &new).to_string(),
             "starts policy\nrestarts routing: policy.enable\n"
         );
-        // The other keys of that table are none of its business.
+        // `routing` does not read the other keys of that table.
         old.policy.enable = true;
         new.policy.interval = Duration::from_secs(7);
         assert_eq!(between(&old, &new).to_string(), "tells policy: interval\n");
@@ -222,7 +223,7 @@ mod tests {
         assert!(between(&old, &old).is_empty());
         let mut new = old.clone();
         new.repair.enable = false;
-        // Nobody asks it.
+        // The service stops, so this key does not matter.
         new.repair.interval = Duration::from_secs(1);
         new.docker.enable = true;
         new.collect.grace = Duration::from_secs(7);

@@ -1,5 +1,5 @@
 //! What the Helm chart (`deploy/chart`) has of the lists here: what each service may do, and which
-//! values there are. `docker` is no part of it: it mounts namespaces that must outlive it, which a
+//! values there are. `docker` is not part of it: it mounts namespaces that must outlive it, which a
 //! container cannot.
 
 use serde_json::{Map, Value, json};

@@ -36,7 +36,7 @@ pub(crate) fn read(
         };
         reader.problem(Place::at(text, span.start), message, None);
     }
-    // What is read from a line that is no TOML is a guess.
+    // What is read from a line that is not TOML is a guess.
     let guessed: Vec<usize> = reader.problems.iter().map(|problem| problem.place.line).collect();
     for (name, value) in document.get_ref() {
         reader.table(name, value, &guessed);
@@ -224,7 +224,7 @@ mod tests {
         );
     }
 
-    /// One mistake is one problem, at the value, and the key stays at its default.
+    /// One mistake leads to one problem, at the value, and the key stays at its default.
     #[test]
     fn a_value_of_another_type_is_told_with_its_key_and_place() {
         for key in keys::KEYS {

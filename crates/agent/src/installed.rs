@@ -2,7 +2,7 @@
 //!
 //! A package with plugins of its own may empty such a folder when it is upgraded, together with the
 //! manifest that `install` keeps in it. So each folder is recorded in our state too, in a file of
-//! its own. Whoever writes or removes that file holds the folder's lock.
+//! its own. A process that writes or removes that file holds the folder's lock.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,7 +19,7 @@ const FOLDER: &str = "installed";
 const ENDING: &str = "json";
 /// The version of the format.
 const FORMAT: u32 = 1;
-/// The mode of the folder, and of those above it: whoever may read a record may pass through.
+/// The mode of the folder, and of those above it: every user can pass through and read a record.
 const FOLDER_MODE: u32 = 0o711;
 const MODE: u32 = 0o644;
 
@@ -35,7 +35,7 @@ pub const DPKG: &str = "/var/lib/dpkg/info";
 /// The folders of rpm's database, which only rpm can read.
 const RPM: [&str; 2] = ["/usr/lib/sysimage/rpm", "/var/lib/rpm"];
 
-/// Our own packages: what they have in a folder is no trace of another one.
+/// Our own packages: their files in a folder do not point to another package.
 const OWN: [&str; 2] = ["netwright", "netwright-cni-plugins"];
 
 /// How many names a message lists.
@@ -79,8 +79,8 @@ impl Installed {
         state::write_atomic(&file(roots, &self.dir), &bytes, MODE, Durability::Synced)
     }
 
-    /// Looks whether everything is as it was installed; `None` if it is. What cannot be looked at
-    /// counts as being so.
+    /// Looks whether everything is as it was installed; `None` if it is. What the process may not
+    /// look at counts as unchanged.
     #[must_use]
     pub fn disturbed(&self) -> Option<Disturbed> {
         let mut disturbed = Disturbed::of(&self.dir);
@@ -98,7 +98,7 @@ impl Installed {
 
     fn executable(&self, name: &str) -> Found {
         let path = self.dir.join(name);
-        // A link to an executable that is gone is none.
+        // A link to an executable that is gone counts as gone.
         match (path.metadata(), path.symlink_metadata()) {
             (Err(error), _) | (_, Err(error)) => of_error(&error),
             (Ok(_), Ok(found)) if found.is_symlink() == self.linked => Found::AsInstalled,
@@ -130,7 +130,7 @@ pub fn is_recorded(roots: &Roots, dir: &Path) -> bool {
     file(roots, dir).symlink_metadata().is_ok()
 }
 
-/// Removes the record of a folder; it is no error if there is none.
+/// Removes the record of a folder; succeeds if there is none.
 ///
 /// # Errors
 /// [`FileError`].
@@ -216,7 +216,8 @@ impl Disturbed {
         Disturbed { packages: packages(lists, &self.dir, &names), ..self }
     }
 
-    /// Says whether the same is gone and replaced in both, whatever is known of packages.
+    /// Says whether both name the same folder, and the same names as gone and as replaced. The
+    /// packages and the command do not matter.
     #[must_use]
     pub fn is_as(&self, other: &Self) -> bool {
         (&self.dir, &self.gone, &self.replaced) == (&other.dir, &other.gone, &other.replaced)
@@ -346,7 +347,7 @@ mod tests {
             Installed { dir: self.bin(), executables: vec!["netwright".to_owned()], linked, links }
         }
 
-        /// What is said of the recorded folder.
+        /// What the message says of the recorded folder.
         fn told(&self) -> String {
             let read = all(&self.roots);
             let disturbed = read.found.iter().filter_map(Installed::disturbed);

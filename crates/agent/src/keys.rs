@@ -19,7 +19,7 @@ pub struct Key {
     pub setting: fn(&mut Config) -> &mut dyn Setting,
     /// Whether a change counts without a restart of the service.
     pub live: bool,
-    /// Whether only what speaks for all services reads it, and no service does.
+    /// Whether only the process that answers for all services reads it, and no service does.
     pub for_agent: bool,
 }
 
@@ -108,7 +108,7 @@ pub fn find(table: &str, name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.table == table && key.name == name)
 }
 
-/// Reports whether a service is enabled. A name that is no service's is not.
+/// Reports whether a service is enabled. A name that belongs to no service is not.
 #[must_use]
 pub fn is_enabled(config: &Config, service: &str) -> bool {
     match service {

@@ -6,7 +6,7 @@
 //! | `config` | the settings as types, with their defaults |
 //! | `keys` | each key of the configuration: its name, what it means, where its value is |
 //! | `setting` | what a value may be, and how it is read and written |
-//! | `reachable` | whom isolated pods may talk to, as such a value |
+//! | `reachable` | which ends isolated pods may talk to, as such a value |
 //! | `rules` | settings that exclude or need each other |
 //! | `document` | one file: every problem in it, each with its place |
 //! | `load` | the file and its drop-ins |

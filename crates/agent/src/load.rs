@@ -18,7 +18,7 @@ pub use crate::rules::Surroundings;
 /// Where the configuration is.
 pub const FILE: &str = "/etc/netwright/netwrightd.toml";
 
-/// A larger file is no configuration of ours.
+/// A larger file is not a configuration of ours.
 const MAX_SIZE: usize = 1 << 20;
 
 /// Where a value comes from.
@@ -163,7 +163,7 @@ fn drop_ins(folder: &Path) -> Result<Vec<PathBuf>, Problem> {
     Ok(found)
 }
 
-/// Reads a file, if it is there and nobody but root could have written it.
+/// Reads a file, if it is there and only root could have written it.
 fn text(path: &Path) -> Result<Option<String>, Problem> {
     let failed = |error: String| Problem::of_file(path, error);
     let cause = |error: &dyn std::error::Error| {
@@ -171,7 +171,8 @@ fn text(path: &Path) -> Result<Option<String>, Problem> {
     };
     let bytes = match state::read_optional(path) {
         Ok(Some(bytes)) => bytes,
-        // A link whose target is missing is no missing file: somebody wanted one.
+        // A link whose target is missing is an error, unlike a missing file: an administrator made
+        // the link.
         Ok(None) if path.is_symlink() => {
             return Err(failed("is a link to a file that is not there".to_owned())
                 .hint("remove the link, or write the file that it names"));
@@ -186,7 +187,7 @@ fn text(path: &Path) -> Result<Option<String>, Problem> {
         let error = format!("has {} bytes, more than {MAX_SIZE}", bytes.len());
         return Err(failed(error).hint("it is probably another file"));
     }
-    // Whoever can write it decides what runs as root here.
+    // A user who can write the file decides what runs as root here.
     if let Some(distrust) = distrust(path).first() {
         return Err(failed(format!("is not read, because {distrust}"))
             .hint("chown root:root, and chmod go-w, what is named"));

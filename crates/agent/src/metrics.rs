@@ -2,8 +2,8 @@
 //! 0.0.4).
 //!
 //! A service reports figures as data ([`crate::report::Report::figures`]). [`FAMILIES`] says what
-//! each means; the documentation is compared with it. Whoever is asked for metrics writes those of
-//! all services as one text.
+//! each means; the documentation is compared with it. The process that is asked for metrics writes
+//! those of all services as one text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,4 +1,4 @@
-//! Whom the pods of an isolated namespace may talk to all the same.
+//! Which ends the pods of an isolated namespace may talk to all the same.
 
 use ipnet::IpNet;
 use serde_json::{Value, json};

@@ -101,7 +101,7 @@ pub struct Report {
     pub values: BTreeMap<String, String>,
     /// Changed keys that count only once it starts again.
     pub outdated: Vec<String>,
-    /// What of its rights' confinement its surroundings did not permit.
+    /// Which steps of its confinement its surroundings did not permit.
     pub unconfined: Vec<String>,
     /// What it logged last.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -124,8 +124,8 @@ impl Report {
         Report { service: service.to_owned(), ..Report::default() }
     }
 
-    /// Returns its process, if its number is one of this process's namespace too: in another one it
-    /// is another process.
+    /// Returns its process, if its number is one of this process's PID namespace. In another
+    /// namespace the same number is another process.
     #[must_use]
     pub fn process(&self) -> Option<u32> {
         let own = pid_namespace();

@@ -1,5 +1,5 @@
-//! What each service may do. Whoever starts a service gives it this and nothing more: systemd by
-//! the units that [`crate::units`] makes of it.
+//! What each service may do. The process that starts a service gives it this and nothing more:
+//! systemd does so by the units that [`crate::units`] makes of it.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ pub struct Rights {
     pub service: &'static str,
     /// Its capabilities (`man 7 capabilities`), without `CAP_`.
     pub capabilities: &'static [&'static str],
-    /// What it needs them for: whole sentences.
+    /// Why it needs them: whole sentences.
     pub reason: &'static str,
     /// The user that it runs as, if that is not root. Such a service has no capabilities.
     pub user: Option<User>,
@@ -53,8 +53,8 @@ pub enum Namespaces {
 /// The files that a service may write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Files {
-    /// Whatever root may write: the service mounts namespaces that all processes must see and that
-    /// outlive it, so it has no mount namespace of its own.
+    /// Every file that root may write. The service mounts namespaces that all processes must see
+    /// and that outlive it, so it has no mount namespace of its own.
     Everywhere {
         /// The folder of its records, below `/var/lib`.
         state: &'static str,
@@ -239,7 +239,7 @@ pub const RIGHTS: &[Rights] = &[
     },
 ];
 
-/// The rights of what answers for all services where systemd starts them.
+/// The rights of the process that answers for all services where systemd starts them.
 pub const AGENT: Rights = Rights {
     service: crate::report::AGENT,
     capabilities: &[],

@@ -429,7 +429,7 @@ impl Setting for PodMtu {
     }
 }
 
-/// Where to listen by TCP. A port alone means the loopback address, which nobody outside reaches.
+/// Where to listen by TCP. A port alone means the loopback address, which no other host reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listen(pub SocketAddr);
 

@@ -127,7 +127,7 @@ mod tests {
     use crate::document;
     use std::path::Path;
 
-    /// Whoever takes the comment signs away has the same configuration.
+    /// An administrator who removes the comment signs has the same configuration.
     #[test]
     fn the_defaults_are_the_defaults() {
         let text: String = defaults()

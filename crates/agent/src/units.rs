@@ -30,7 +30,7 @@ const BY_HAND: [(&str, &str); 6] = [
     ),
 ];
 
-/// Returns the rights of every unit: of the services, and of what answers for them all.
+/// Returns the rights of every unit: of the services, and of the process that answers for them all.
 fn every() -> Vec<Rights> {
     [RIGHTS, &[AGENT]].concat()
 }
@@ -331,7 +331,7 @@ mod tests {
                 "{} is not what the rights say; UPDATE_EXPECT=1 cargo test -p netwright-agent writes it anew",
                 path.display()
             );
-            // Nothing by hand gives more.
+            // No line that is written by hand gives more.
             for line in confinement(rights).lines().filter(|line| !line.starts_with('#')) {
                 let (name, _) = line.split_once('=').unwrap();
                 let again = template.lines().any(|line| line.starts_with(&format!("{name}=")));

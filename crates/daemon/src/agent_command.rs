@@ -28,7 +28,7 @@ const SERVICES: &str = "service";
 
 /// The exit code when a service is not ready, or does not follow.
 const NOT_READY: u8 = 1;
-/// The pause between looks while somebody waits.
+/// The pause between looks while a user waits.
 const PAUSE: Duration = Duration::from_millis(200);
 /// How long services have to read their configuration again.
 const TIME_TO_READ: Duration = Duration::from_secs(10);
@@ -134,7 +134,7 @@ fn status(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> Result<(
     let mut told = None;
     let found = loop {
         let found = look(roots, &file, around);
-        // A supervisor knows its configuration.
+        // A supervisor has read its configuration; without one, a named file has to exist.
         if found.agent.is_none() {
             is_there(matches, &file)?;
         }
@@ -159,7 +159,8 @@ fn status(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> Result<(
     }
 }
 
-/// Returns what is wrong with the enabled services that are not ready, or that do not even go on.
+/// Returns what is wrong with the enabled services that are not ready, or, with `live`, that hang
+/// or do not run.
 fn trouble(status: &Status, live: bool) -> Option<String> {
     let bears = |state| live && !matches!(state, State::Hung | State::Failed | State::Stopped);
     let mut status = status.clone();
@@ -167,7 +168,7 @@ fn trouble(status: &Status, live: bool) -> Option<String> {
     status.trouble()
 }
 
-/// Keeps the services that somebody asks for, if he names some; they count as enabled.
+/// Keeps the services that the user names, if there are any; they count as enabled.
 fn select(mut status: Status, only: &[&String]) -> Status {
     if only.is_empty() {
         return status;
@@ -200,7 +201,7 @@ struct Reloaded<'a> {
     #[serde(flatten)]
     change: &'a Change,
     dry_run: bool,
-    /// What did not follow, and why.
+    /// The services that have not read it, and why.
     failed: &'a [String],
 }
 
@@ -238,8 +239,8 @@ fn reload(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> Result<(
     Err(Stop::Said(NOT_READY))
 }
 
-/// Has each service that runs read the configuration, where no supervisor does. Returns what does
-/// not count yet.
+/// Makes each running service read the configuration, where no supervisor does. Returns what is not
+/// in force yet.
 fn have_services_read(
     roots: &Roots,
     file: &Path,
@@ -270,8 +271,8 @@ fn have_services_read(
     failed
 }
 
-/// Sends SIGHUP to processes, and waits until each has read its configuration. Returns what did not
-/// follow.
+/// Sends SIGHUP to processes, and waits until each has read its configuration. Returns a sentence
+/// for each that has not, or that has to restart.
 fn follow(
     roots: &Roots,
     file: &Path,

@@ -55,7 +55,7 @@ fn last_words(roots: &Roots, service: &str) -> PathBuf {
 pub(crate) fn leave_last_words(roots: &Roots, service: &str, error: &str) {
     let said = Said { at: health::now(), text: cni::text::one_line(error) };
     let text = serde_json::to_vec(&said).expect("our types serialise to JSON");
-    // Without it the status does not say why; the log does.
+    // If this fails, the status does not say why the service ended; the log does.
     let _ = state::create_directory(&home(roots, service), 0o700).and_then(|()| {
         let path = last_words(roots, service);
         state::write_atomic(&path, &text, 0o600, Durability::Volatile)
@@ -91,8 +91,8 @@ pub(crate) struct Attendant {
 }
 
 impl Attendant {
-    /// Starts the thread. Without a listener it answers nobody. `hung_up` says whether a SIGHUP came
-    /// before.
+    /// Starts the thread. Without a listener it answers no client. `hung_up` says whether a SIGHUP
+    /// came before.
     pub(crate) fn start(
         listener: Option<Listener>,
         duties: Duties,
@@ -127,7 +127,7 @@ impl Drop for Attendant {
     }
 }
 
-/// Opens a status socket; says so if that is impossible, which is no reason not to serve.
+/// Opens a status socket. If that is impossible, it logs why, and the service runs without one.
 pub(crate) fn listen(path: &Path) -> Option<Listener> {
     match Listener::open(Vec::new(), path) {
         Ok(listener) => Some(listener),
@@ -230,7 +230,7 @@ impl Changes {
     /// Leaves a configuration for the loop.
     pub(crate) fn put(&self, config: Config) {
         *self.0.config.lock().unwrap_or_else(PoisonError::into_inner) = Some(config);
-        // If the socket is full, nobody reads it.
+        // If the socket is full, it is readable already: the loop has not read it yet.
         let _ = (&self.0.ringer).write(&[0]);
     }
 
@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(status, 200);
     }
 
-    /// More than are listened to: each used to be waited for, for two seconds.
+    /// More clients than the thread listens to. It used to wait for each of them, for two seconds.
     #[test]
     fn clients_that_say_nothing_keep_nobody_waiting() {
         let folder = tempfile::tempdir().unwrap();
@@ -280,7 +280,8 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// Each used to be waited for, for two seconds, or for as long as it read a little at a time.
+    /// The thread used to wait for each client for two seconds, or for as long as it read a little
+    /// at a time.
     #[test]
     fn clients_that_do_not_read_keep_nobody_waiting() {
         let folder = tempfile::tempdir().unwrap();
@@ -288,7 +289,7 @@ mod tests {
         let _attendant = start(&path);
         let ask = || {
             let mut stream = UnixStream::connect(&path).unwrap();
-            // It may have been sent away already, as others came.
+            // The thread may have closed the connection already, to make room for later clients.
             let _ = stream.write_all(b"GET /long HTTP/1.1\r\nHost: a\r\n\r\n");
             stream
         };

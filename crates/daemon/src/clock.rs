@@ -24,7 +24,7 @@ fn millis(time: Timespec) -> u64 {
     seconds.saturating_mul(1000).saturating_add(nanos / 1_000_000)
 }
 
-/// Returns a number that no other caller gets.
+/// Returns a random number: no two callers get the same one.
 pub(crate) fn seed() -> u64 {
     let mut octets = [0; 8];
     // Early in a boot the kernel may have no randomness yet. Then the time serves, as nothing here

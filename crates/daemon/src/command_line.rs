@@ -39,7 +39,7 @@ const FOLLOW: &str = "follow";
 pub(crate) struct Invocation {
     /// The configuration with the flags in it.
     pub(crate) loaded: Loaded,
-    /// Flags that are no keys of the configuration.
+    /// Flags that are not keys of the configuration.
     pub(crate) more: ArgMatches,
     /// The files as they were before they were read.
     read: Identity,
@@ -80,7 +80,7 @@ pub(crate) fn without_confinement(arguments: Vec<OsString>) -> Vec<OsString> {
 const OLD_NAMES: [(&str, &str, &str); 2] =
     [("docker", "timeout", "patience"), ("ipam", "socketpath", "socket")];
 
-/// Returns the command of a service. `more` are flags that are no keys.
+/// Returns the command of a service. `more` are flags that are not keys.
 pub(crate) fn command(table: &Table, more: &[Arg]) -> Command {
     let mut defaults = Config::default();
     let examples: Vec<String> =
@@ -153,7 +153,7 @@ pub(crate) fn configuration_of(matches: &ArgMatches) -> PathBuf {
     matches.get_one::<String>(CONFIGURATION).map_or_else(|| FILE.into(), PathBuf::from)
 }
 
-/// Returns the flags of keys, for a command that is no service.
+/// Returns the flags of keys, for a command that is not a service.
 pub(crate) fn flags(keys: impl Iterator<Item = &'static Key>) -> Vec<Arg> {
     let mut defaults = Config::default();
     keys.map(|key| flag(key, &mut defaults)).collect()
@@ -218,7 +218,7 @@ pub(crate) fn read(
     if one_dash && table.name != "dhcp" {
         warn_of_one_dash(table, &matches, &file);
     }
-    // Whoever starts a service wants it.
+    // The user who starts a service wants it, also if `enable` is false.
     if let Some(key) = keys::find(table.name, "enable") {
         let _ = (key.setting)(&mut loaded.config).read_flag("true");
     }

@@ -19,10 +19,10 @@ use crate::own_user;
 use crate::services::Stop;
 use crate::services::setup::failed;
 
-/// What a service that sees no containers does not see of the host's files.
+/// The host's folders that a service without access to containers does not see.
 const HOMES: [&str; 3] = ["/home", "/root", "/run/user"];
 
-/// The settings of the kernel that plugins make in containers' namespaces.
+/// The kernel parameters that plugins set in containers' namespaces.
 const SYSCTLS: &str = "/proc/sys/net";
 
 /// The mode of folders that are made for a service: its own, and those that it shares.
@@ -104,8 +104,8 @@ pub(crate) fn apply(
     Ok(Confined { undone, socket })
 }
 
-/// Returns the folders that the service may write, and makes those that are missing: those of its
-/// rights, and those that its configuration names.
+/// Returns the folders that the service may write, and makes those that are missing: those that its
+/// rights name, and those that its configuration names.
 fn writable(rights: &Rights, config: &Config, roots: &Roots) -> Vec<PathBuf> {
     let Files::Only { runtime, state, more } = rights.files else { return Vec::new() };
     let below = |top: &str, ours: &Path, folder: &str| match folder.split_once('/') {

@@ -78,10 +78,10 @@ pub(crate) fn respond(asked: &Message, answer: impl FnOnce(&str) -> Answer) -> S
 /// Why there is no answer.
 #[derive(Debug, Error)]
 pub(crate) enum NoAnswer {
-    /// Nobody listens.
+    /// No process listens.
     #[error("nobody listens at {0}")]
     Nobody(String),
-    /// Somebody listens and does not answer in time.
+    /// A process listens and does not answer in time.
     #[error("it does not answer")]
     Silent,
     /// It cannot be asked, or its answer makes no sense.
@@ -106,7 +106,7 @@ pub(crate) fn ask(
     })?;
     let late = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => NoAnswer::Silent,
-        // It ended meanwhile.
+        // The process has ended meanwhile.
         std::io::ErrorKind::BrokenPipe
         | std::io::ErrorKind::ConnectionReset
         | std::io::ErrorKind::UnexpectedEof => NoAnswer::Nobody(path.display().to_string()),

@@ -1,6 +1,6 @@
 //! systemd's generator (`man 7 systemd.generator`): netwrightd under the name
 //! `netwright-generator`. It makes `netwright.target` want the services that the configuration
-//! enables, and tells their units the paths that it names.
+//! enables, and writes into their units the paths that the configuration names.
 
 use std::ffi::OsString;
 use std::fs;

@@ -1,5 +1,6 @@
 //! What a service knows of itself: whether it can do its work, what it logged last, and whether its
-//! loop goes on. [`crate::attendant`] tells it to whoever asks, and this file to a service manager.
+//! loop goes on. [`crate::attendant`] reports it to clients of the status socket, and this file to
+//! a service manager.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -28,7 +29,7 @@ struct Shared {
     watchdog: Duration,
     /// The wall clock, which may jump: only people read it.
     wall: fn() -> Timestamp,
-    /// Whether the service manager could not be told something last time.
+    /// Whether the last notification to the service manager failed.
     unheard: AtomicBool,
     /// What the service counts.
     figures: OnceLock<Figures>,
@@ -49,7 +50,8 @@ impl std::fmt::Debug for Figures {
 pub(crate) struct Manager {
     /// Its socket.
     pub(crate) socket: Option<OsString>,
-    /// How often it wants to hear that the service goes on; it is told twice as often.
+    /// How often the manager wants to hear that the service goes on; the service notifies it twice
+    /// as often.
     pub(crate) watchdog: Option<Duration>,
 }
 
@@ -60,7 +62,7 @@ struct Inner {
     state: (State, Timestamp),
     /// When the loop came round last.
     turned: Instant,
-    /// When the service manager heard of it.
+    /// When the service manager was last notified that the loop came round.
     told: Instant,
     /// What is needed and missing, and why.
     missing: BTreeMap<&'static str, String>,
@@ -123,16 +125,16 @@ impl Health {
         self.0.service
     }
 
-    /// Says who knows what the service counts. It is asked whenever somebody wants a report.
+    /// Sets what returns the service's figures. Each report calls it.
     pub(crate) fn counts(&self, figures: impl Fn() -> Vec<Figure> + Send + Sync + 'static) {
         let _ = self.0.figures.set(Figures(Box::new(figures)));
     }
 
-    /// Notes what of the confinement was not permitted.
+    /// Notes which steps of the confinement were not permitted.
     pub(crate) fn is_less_confined(&self, steps: Vec<String>) {
         let mut inner = self.inner();
         inner.unconfined = steps;
-        // The log has told them too, and they are no failures.
+        // The log has named these steps already, and they are not failures.
         inner.failed = None;
     }
 
@@ -211,7 +213,8 @@ impl Health {
         }
     }
 
-    /// Returns how long a loop may wait that would wait so long.
+    /// Returns how long a loop may wait: at most `wanted`, and less where the watchdog needs a turn
+    /// sooner.
     pub(crate) fn pause(&self, wanted: Duration) -> Duration {
         let limit = self.0.manager.watchdog.unwrap_or(self.0.watchdog).min(self.0.watchdog);
         wanted.min(limit / 4)
@@ -260,7 +263,8 @@ impl Health {
 
     /// Returns everything that is known.
     pub(crate) fn report(&self) -> Report {
-        // Not while this is locked: the service's loop may have locked what they are read from.
+        // Called before the lock is taken: the service's loop may hold a lock that the figures
+        // need.
         let figures = self.0.figures.get().map(|figures| (figures.0)()).unwrap_or_default();
         let mut inner = self.inner();
         let mut missing: Vec<Missing> = inner
@@ -318,7 +322,7 @@ impl Health {
         state
     }
 
-    /// Tells the service manager something.
+    /// Notifies the service manager.
     pub(crate) fn notify(&self, state: &str) {
         let sent = notify::send(self.0.manager.socket.as_deref(), state);
         let was_heard = !self.0.unheard.swap(sent.is_err(), Ordering::SeqCst);
@@ -365,7 +369,7 @@ mod tests {
     fn a_clock_that_is_set_back_changes_only_what_people_read() {
         static WALL: AtomicI64 = AtomicI64::new(1_800_000_000);
         let wall = || Timestamp::from_second(WALL.load(Ordering::SeqCst)).unwrap();
-        // Its loop has to come round four times in this time, whatever the wall clock says.
+        // The loop has to come round four times in this time; the wall clock does not matter.
         let day = Duration::from_secs(24 * 3600);
         let manager = Manager { watchdog: Some(day), ..Manager::default() };
         let health = Health::by(wall, "repair", manager, day);

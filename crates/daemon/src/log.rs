@@ -204,7 +204,7 @@ fn priority(level: Level) -> u8 {
     }
 }
 
-/// An event: what is said, and its fields with their values.
+/// An event: its message, and its fields with their values.
 #[derive(Default)]
 struct Line {
     message: String,

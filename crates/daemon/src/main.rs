@@ -6,7 +6,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `command_line` | the services' flags, made from the keys of the configuration (the crate `agent`) |
-//! | `config_command`, `agent_command`, `policies_command`, `routes_command`, `reference` | the commands that are no service |
+//! | `config_command`, `agent_command`, `policies_command`, `routes_command`, `reference` | the commands that are not services |
 //! | `confinement` | gives a service its rights, where no service manager does |
 //! | `own_user` | what root does for a service that runs as a user of its own |
 //! | `generator`, `systemd` | systemd starts the enabled services |
@@ -76,8 +76,8 @@ const USAGE: u8 = 2;
 const CONFIGURATION: u8 = 78;
 
 fn main() -> ExitCode {
-    // Does what std does, but escapes the message: a panic may quote text of others, and terminals
-    // and journals obey it.
+    // Does what std does, but escapes the message: a panic may quote text of other programs, and
+    // terminals and journals obey escape sequences in it.
     std::panic::set_hook(Box::new(|info| {
         let thread = std::thread::current();
         let name = thread.name().unwrap_or("unnamed");
@@ -134,7 +134,7 @@ fn run_service(
     environment: Vec<(OsString, OsString)>,
     around: Surroundings,
 ) -> Result<(), Stop> {
-    // A reload may be wanted as soon as the process is there.
+    // A user may ask for a reload as soon as the process is there.
     let hung_up = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGHUP, Arc::clone(&hung_up))
         .map_err(|error| Stop::Failed(format!("listen for SIGHUP: {error}")))?;
@@ -213,7 +213,7 @@ pub(crate) fn variable<'a>(environment: &'a [(OsString, OsString)], name: &str) 
 /// Returns the service manager.
 fn manager(environment: &[(OsString, OsString)]) -> Manager {
     let socket = environment.iter().find(|(key, _)| key == "NOTIFY_SOCKET");
-    // It may be meant for another process, which started this one.
+    // The variable may be meant for another process, which started this one.
     let is_ours = variable(environment, "WATCHDOG_PID")
         .is_none_or(|pid| pid == std::process::id().to_string());
     let micros = variable(environment, "WATCHDOG_USEC").and_then(|text| text.parse().ok());
@@ -231,7 +231,7 @@ fn roots(environment: &[(OsString, OsString)]) -> state::Roots {
     })
 }
 
-/// Runs a command that is no service.
+/// Runs a command that is not a service.
 fn other_command(
     arguments: &[OsString],
     around: Surroundings,

@@ -1,11 +1,12 @@
 //! What root does so that a service can run as a user of its own ([`agent::rights::Rights::user`]):
 //! it gives the service its folders, and copies of files that only root can read.
 //!
-//! Whoever starts the service does this before: systemd by `ExecStartPre=+netwrightd SERVICE
-//! --prepare`, and a service that confines itself before it becomes that user. It can be done again
-//! at any time, also over what a service left that ran as root or as another user.
+//! The process that starts the service does this before: systemd by `ExecStartPre=+netwrightd
+//! SERVICE --prepare`, and a service that confines itself before it becomes that user. It can be
+//! done again at any time, also over files of a service that ran as root or as another user.
 //!
-//! Sockets of such a service stay root's, because plugins trust no other: they are opened before.
+//! Sockets of such a service stay root's, because plugins trust no other user: root opens them
+//! before.
 
 use std::fs;
 use std::io;
@@ -150,7 +151,7 @@ pub(crate) fn readable(service: &str, key: &str, path: &Path, roots: &Roots) -> 
     if is_other && copy.exists() { copy } else { path.to_owned() }
 }
 
-/// Makes a folder of root, or lets everybody pass through it, but not look into it.
+/// Makes a folder of root, or lets every user pass through it, but not look into it.
 fn open_the_way(folder: &Path) -> io::Result<()> {
     state::create_directory(folder, WAY).map_err(io::Error::other)?;
     let mode = fs::metadata(folder)?.permissions().mode();
@@ -160,8 +161,8 @@ fn open_the_way(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes a folder, or gives one with everything in it, to a user. The folder itself comes last, so
-/// that one that was not given whole is given again.
+/// Makes a folder, or gives one with everything in it, to a user. The folder itself comes last: if
+/// that was interrupted, the next call gives all of it again.
 fn give(folder: &Path, user: User, mode: u32) -> io::Result<()> {
     if let Some(above) = folder.parent() {
         state::create_directory(above, WAY).map_err(io::Error::other)?;

@@ -1,4 +1,5 @@
-//! `netwrightd policies`: who may talk to whom, and why not, as people and scripts need it.
+//! `netwrightd policies`: which connections are allowed, and why others are not, as people and
+//! scripts need it.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -47,7 +48,7 @@ const STREAM: &str = "-";
 
 /// How long the service may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The pause between looks while somebody follows.
+/// The pause between looks while a user follows the drops.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// The exit code when the answer is another one than was expected, or files have faults.
@@ -311,7 +312,7 @@ fn drops(matches: &ArgMatches, roots: &Roots) -> Result<(), Failed> {
                 false => dropped(&page.drops),
             };
             if kernel::stdout::Stdout.write_all(text.as_bytes()).is_err() {
-                // Whoever read it is gone.
+                // The reader is gone.
                 return Ok(());
             }
             let summary = summary(&page);
@@ -323,7 +324,7 @@ fn drops(matches: &ArgMatches, roots: &Roots) -> Result<(), Failed> {
         sleep(PAUSE);
         match ask_service(matches, roots, &format!("{DROPS}{next}")) {
             Ok(found) => page = Some(found),
-            // It may be starting again.
+            // The service may be starting again.
             Err(Failed::NotJudged(why)) if !silent => {
                 crate::complain(&format!("{}; asking again\n", why.join("; ")));
                 silent = true;

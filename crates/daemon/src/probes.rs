@@ -1,7 +1,7 @@
-//! `[agent] listen`: `/livez`, `/readyz` and `/metrics` of all services, for whoever comes by TCP.
+//! `[agent] listen`: `/livez`, `/readyz` and `/metrics` of all services, by TCP.
 //!
-//! Whoever reaches the port may ask, so nothing else is answered, no client keeps another from its
-//! answer, and the services are asked once a second at most.
+//! Any client that reaches the port may ask, so nothing else is answered, no client keeps another
+//! from its answer, and the services are asked once a second at most.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -20,13 +20,13 @@ use crate::exchange::Answer;
 use crate::health::Health;
 use crate::talks::Talks;
 
-/// How long what the services say is repeated.
+/// How long an answer of the services is repeated to further clients.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// Looks at all services.
 pub(crate) type Look = Arc<dyn Fn() -> Status + Send + Sync>;
 
-/// Answers the questions about all services, at whatever socket they come.
+/// Answers the questions about all services, at any of the sockets.
 pub(crate) fn answer(target: &str, status: &Status) -> Answer {
     match target {
         "/readyz" => Answer::verdict(status.trouble()),

@@ -34,8 +34,8 @@ pub(crate) fn completions(matches: &ArgMatches, mut of: Command) -> Result<(), S
     Err(Stop::Print(String::from_utf8_lossy(&script).into_owned()))
 }
 
-/// Writes pages for the program, one for each command, and those of the configuration and the
-/// agent; says which.
+/// Writes the manual pages: one for each command, those of the configuration and of the agent.
+/// Prints the path of each.
 pub(crate) fn man(matches: &ArgMatches, mut of: Command) -> Result<(), Stop> {
     let failed = |error: &dyn std::error::Error| Stop::Failed(cni::Error::from_chain(0, error).msg);
     let Some(dir) = matches.get_one::<PathBuf>("dir") else { return Ok(()) };

@@ -1,8 +1,8 @@
 //! What `netwrightd routes probe` finds out of the paths to other nodes.
 //!
-//! It asks by itself, so that the service waits for nobody. What it asks is an address that every
-//! node has on its tunnel, a flanneld's too. Where paths are native, it is that of pods' gateway: a
-//! node without pods has it not, and says so.
+//! The command itself asks the nodes, so that the service does not wait. It asks an address that
+//! every node has on its tunnel, a flanneld's too. Where paths are native, that is the address of
+//! the pods' gateway: a node without pods does not have it, and says so.
 
 use std::io;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const SMALLEST: u32 = 68;
 /// How exactly the largest packet is found, in bytes.
 const EXACTLY: u32 = 4;
 
-/// A port at which nobody listens: the first that `traceroute` uses.
+/// A port at which no process listens: the first that `traceroute` uses.
 const CLOSED: u16 = 33_434;
 
 /// A path, and what was found out about it.
@@ -67,10 +67,10 @@ fn probe_some(targets: &[Target]) -> io::Result<Vec<Probed>> {
 
 /// Returns a question of a size by the path of pods' packets.
 ///
-/// A node's address of IPv6 on its tunnel is the first of its prefix, and that is the anycast
-/// address of all links with the prefix, such as the bridge of its pods. What comes by the tunnel
-/// is answered by it, and from it, as the tunnel has no other; what comes without one may be
-/// answered from the address of the link to this node.
+/// The IPv6 address of a node on its tunnel is the first of its prefix. That is the anycast address
+/// of all links with the prefix, such as the bridge of its pods. The node answers a question that
+/// comes by the tunnel from that address, as the tunnel has no other. It may answer a question that
+/// comes without a tunnel from the address of the link to this node.
 pub(crate) fn by_path(target: &Target, size: u32) -> Question {
     let from_any = target.by == Path::Direct && target.family == Family::V6;
     Question { address: target.path, size, from_any }
@@ -79,8 +79,8 @@ pub(crate) fn by_path(target: &Target, size: u32) -> Question {
 /// Says what two questions have shown: one by the path of pods' packets, one to the node's own
 /// address.
 ///
-/// Where the network between the nodes routes pods' packets, the first has arrived too if the node
-/// itself says that it has no such address.
+/// Where the network between the nodes routes pods' packets, the first question has arrived also if
+/// the node itself answers that it has no such address.
 pub(crate) fn judge(target: &Target, path: Heard, underlay: Heard) -> Probe {
     let answer = |echo: Echo| match echo {
         Echo::Answered(_) => Answer::Yes,
@@ -96,9 +96,10 @@ pub(crate) fn judge(target: &Target, path: Heard, underlay: Heard) -> Probe {
     Probe { path, underlay: answer(underlay.echo), rtt_us, mtu: None, udp: None }
 }
 
-/// Finds the largest packet that arrives, up to what is said to fit.
+/// Finds the largest packet that arrives, up to the size that is to fit.
 fn measure(alive: &mut [&mut Probed]) -> io::Result<()> {
-    // What arrives, and the smallest that does not; at first what is said to fit is tried.
+    // The largest size that arrives, and the smallest that does not. The first question has the
+    // size that is to fit.
     let said = |one: &Probed| one.target.mtu.unwrap_or(SMALLEST);
     let mut between: Vec<(u32, u32)> = alive.iter().map(|one| (SMALLEST, said(one) + 1)).collect();
     let mut is_first = true;

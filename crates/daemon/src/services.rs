@@ -36,7 +36,7 @@ type Run = fn(&Invocation, &Process) -> Result<(), Stop>;
 /// A service.
 pub(crate) struct Service {
     name: &'static str,
-    /// Its flags that are no keys of the configuration.
+    /// Its flags that are not keys of the configuration.
     pub(crate) more_flags: fn() -> Vec<Arg>,
     /// Adapts what is found around the process to what these flags want.
     pub(crate) surroundings: fn(&ArgMatches, Surroundings) -> Surroundings,

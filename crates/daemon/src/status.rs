@@ -24,7 +24,7 @@ const LONG_TIMEOUT: Duration = Duration::from_secs(3);
 pub(crate) fn look(roots: &Roots, file: &Path, around: Surroundings) -> Status {
     let agent = match ask_for::<Status>(roots, AGENT, LONG_TIMEOUT) {
         Ok(status @ Status { agent: Some(_), .. }) => return status,
-        // Somebody answers for all services and has started none.
+        // A process answers for all services and has started none.
         Ok(_) | Err(NoAnswer::Nobody(_)) => None,
         Err(error) => Some(Report {
             state: State::Hung,
@@ -49,7 +49,7 @@ fn unsupervised(roots: &Roots, config: &Config) -> Vec<Report> {
             .collect(),
         false => found.collect(),
     };
-    // A killed service that nobody wants any more left its socket.
+    // A killed service that is no longer enabled left its socket.
     found.into_iter().filter(|one| one.enabled || one.state != State::Stopped).collect()
 }
 

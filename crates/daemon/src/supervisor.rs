@@ -43,7 +43,7 @@ use crate::status::{self, Processes};
 use crate::variable;
 use child::{Child, Ended};
 
-/// The variable that tells a service who supervises it: a process ID.
+/// The variable with the process ID of a service's supervisor.
 pub(crate) const VARIABLE: &str = "NETWRIGHT_SUPERVISOR";
 
 /// How long a service has to end before it is killed. Docker's driver waits for calls under way.
@@ -114,7 +114,7 @@ pub(crate) fn run(
         }
     }
     supervisor.turn();
-    // Only now: whoever asked before would hear of no service.
+    // It answers only from now on: a client that asked earlier would see no service.
     let duties = Duties { answer: answers(look), reload: None, changed: None };
     let attendant =
         Attendant::start(Some(listener), duties, &AtomicBool::new(false)).map_err(failed)?;
@@ -152,7 +152,7 @@ fn listen_for_signals() -> std::io::Result<(Poller, Signals)> {
     Ok((poller, signals))
 }
 
-/// What the thread beside the loop says of the processes.
+/// What the thread beside the loop reports of the processes.
 type View = Arc<Mutex<Vec<Report>>>;
 
 /// Returns what looks at the supervisor and its services.
@@ -189,7 +189,7 @@ struct Supervisor {
     around: Surroundings,
     roots: Roots,
     children: Vec<Child>,
-    /// The configuration that counts.
+    /// The configuration that is in force.
     loaded: Loaded,
     /// The file from which the services read it.
     for_services: PathBuf,
@@ -260,8 +260,8 @@ impl Supervisor {
             known.map(|child| child.report(now)).collect();
     }
 
-    /// Takes the exit codes of processes that ended; also of those that their own parents left to
-    /// the first process of a container.
+    /// Takes the exit codes of processes that ended; also of orphans that the first process of a
+    /// container adopts.
     fn reap(&mut self) {
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
             let Some(child) = self.children.iter_mut().find(|child| child.pid() == Some(pid))
@@ -320,7 +320,7 @@ impl Supervisor {
         }
     }
 
-    /// Reads the configuration again, and starts, stops and tells services as it says.
+    /// Reads the configuration again, and starts, stops and signals services as it says.
     fn reload(&mut self) {
         let new = match accepted::renewed(&self.file, &self.loaded, self.around) {
             Ok(new) => new,
@@ -366,7 +366,7 @@ impl Supervisor {
         }
     }
 
-    /// Stores the configuration that counts, for the services and for the next start.
+    /// Stores the configuration that is in force, for the services and for the next start.
     fn accept(&mut self) {
         self.for_services = match accepted::write(&self.roots, &self.loaded) {
             Ok(()) => accepted::path(&self.roots),

@@ -1,5 +1,5 @@
-//! What systemd knows of the services, and what it is asked to do, by `systemctl`: only the commands
-//! of `netwrightd agent` come here, never a service.
+//! What systemd knows of the services, and what it has to do with them, by `systemctl`. Only the
+//! commands of `netwrightd agent` use this, never a service.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -36,13 +36,14 @@ pub(crate) fn apply(change: &Change, new: &Config) -> Vec<String> {
     call(&["daemon-reload"], "");
     for changed in &change.restart {
         if let Some((socket, _)) = units::socket(changed.service, &agent::Config::default()) {
-            // Its path may be another one.
+            // The path of its socket may be another one.
             call(&["stop"], &units::service(changed.service));
             call(&["restart"], &socket);
         }
         call(&["restart"], &units::service(changed.service));
     }
-    // Whatever the target wants by now; also a service that waited for a right configuration.
+    // Starts every unit that the target wants by now, also a service that failed because of a wrong
+    // configuration.
     call(&["start"], TARGET);
     for service in keys::services() {
         let unit = units::service(service);
@@ -53,7 +54,8 @@ pub(crate) fn apply(change: &Change, new: &Config) -> Vec<String> {
     for changed in change.tell.iter().filter(|changed| changed.service != AGENT) {
         call(&["reload"], &units::service(changed.service));
     }
-    // No service's status tells what the one for all has read.
+    // The status of no service shows which configuration the agent's own process has read: so it
+    // always reads it again.
     let word = if new.agent.listen.is_some() { "reload-or-restart" } else { "stop" };
     call(&[word], &units::service(AGENT));
     failed

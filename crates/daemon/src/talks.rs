@@ -1,5 +1,5 @@
-//! The clients of a socket at which each connection asks one question ([`crate::exchange`]). None
-//! that has not asked, or does not read its answer, keeps another waiting.
+//! The clients of a socket at which each connection asks one question ([`crate::exchange`]). A
+//! client that has not asked, or does not read its answer, keeps no other client waiting.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -17,8 +17,8 @@ pub(crate) const MOST: usize = 64;
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a client has to read the answer, which may have megabytes.
 const TIMEOUT_OF_ANSWER: Duration = Duration::from_secs(10);
-/// How many bytes the answers that clients have not read may have together: four of the longest.
-/// One more is kept while it is new.
+/// The most bytes of answers that clients have not read, of all clients together: four of the
+/// longest. A new answer beyond that is still kept; older ones go.
 const MOST_UNREAD: usize = 64 << 20;
 
 /// The clients, the oldest first.
@@ -39,7 +39,7 @@ struct Talk<S> {
 enum Turn {
     /// It asks.
     Asks(Incoming),
-    /// It reads the answer, of which so many bytes are written.
+    /// It reads the answer; `written` counts the bytes that its socket has taken.
     Reads { answer: Vec<u8>, written: usize },
 }
 
@@ -75,8 +75,8 @@ impl<S: Read + Write + AsFd> Talks<S> {
         self.all.iter().map(|talk| talk.until).min()
     }
 
-    /// Takes what clients say, and gives them of their answers what they take. `ready` says of each
-    /// client of [`Talks::waits`] whether that has come.
+    /// Reads what clients send, and writes to each as much of its answer as its socket takes.
+    /// `ready` says of each client of [`Talks::waits`] whether its event has come.
     ///
     /// One question is answered at a time, so that room is made before the next answer is.
     pub(crate) fn go_on(&mut self, ready: &[bool], answer: &mut dyn FnMut(&str) -> Answer) {
@@ -89,7 +89,7 @@ impl<S: Read + Write + AsFd> Talks<S> {
             if is_ready && asked && is_answered {
                 return true;
             }
-            // Whoever has asked is answered, however late it is.
+            // A client that has asked gets its answer, however late it is.
             let is_done = is_ready && talk.go_on(answer);
             is_answered |= asked && !matches!(talk.turn, Turn::Asks(_));
             !is_done && now < talk.until
@@ -131,8 +131,8 @@ impl<S: Read + Write + AsFd> Talks<S> {
     }
 }
 
-/// Sends clients away that do not read, the oldest first, until their answers have at most so many
-/// bytes.
+/// Closes the connections of clients that do not read, the oldest first, until the unread answers
+/// have at most `most` bytes.
 fn make_room<S>(talks: &mut Vec<Talk<S>>, most: usize) {
     let mut kept: usize = talks.iter().map(|talk| talk.turn.keeps()).sum();
     talks.retain(|talk| {

@@ -134,7 +134,7 @@ pub struct Daemon {
 
 impl Daemon {
     /// A daemon that is asked during a call. Every exchange ends some time before the call's
-    /// deadline: what cannot be finished must be undone.
+    /// deadline, so that the plugin has time to undo what it cannot finish.
     #[must_use]
     pub fn new(socket: PathBuf, deadline: Option<Instant>) -> Self {
         let end = deadline.map(|end| end.checked_sub(RESERVE).unwrap_or_else(Instant::now));

@@ -20,7 +20,8 @@ use crate::line::Message;
 
 /// The mode of the folder.
 const FOLDER_MODE: u32 = 0o700;
-/// The mode of a message. The folder may belong to the daemon's user, who is to read what root left.
+/// The mode of a message. The folder may belong to the daemon's user, which must read the messages
+/// that root left.
 const FILE_MODE: u32 = 0o644;
 /// The suffix of a file that was taken.
 const TAKEN: &str = ".taken";

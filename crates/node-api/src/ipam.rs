@@ -70,8 +70,8 @@ pub enum Answer {
     Ok,
 }
 
-/// The owner of an address: an interface of a container. The pod only says whom it belongs to;
-/// sticky addresses belong to the pod.
+/// The owner of an address: an interface of a container. The pod is for information only, but
+/// sticky addresses belong to it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Owner {

@@ -63,7 +63,7 @@ pub trait Message: Sized {
     fn to_line(&self) -> Result<Vec<u8>, LineError>;
 }
 
-/// What a message says that has nothing to add: `{}`.
+/// The content of a message that says no more than its key: `{}`.
 #[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Nothing {}
 

@@ -18,12 +18,12 @@
 //! # Order
 //!
 //! Plugin and daemon write the packet filter and list the records under the lock [`LOCK`]. ADD
-//! takes it, leads its addresses to the chains of unknown pods whatever they led to, writes its
-//! record, and releases it. Then it sends [`Request::Start`], without the lock. So when that request
-//! arrives, the addresses are closed, and the daemon must not expect the verdicts that it wrote
-//! before. The request is idempotent, and waits for no server but in the moment after the daemon's
-//! start, for its first lists: a pod that the daemon does not know yet stays closed
-//! ([`Enforced::known`]).
+//! takes it, closes its addresses (they lead to the chains of unknown pods, and no longer to any
+//! other chain), writes its record, and releases the lock. Then it sends [`Request::Start`],
+//! without the lock. So when that request arrives, the addresses are closed, and the daemon must
+//! not expect the verdicts that it wrote before. The request is idempotent. The daemon answers it
+//! without waiting for a server, except in the moment after its start, when it waits for its first
+//! lists. A pod that the daemon does not know yet stays closed ([`Enforced::known`]).
 //!
 //! [`Request::End`] comes while the record is still there. From then on the daemon does not count
 //! this record, until another [`Request::Start`] of the same owner.
@@ -63,12 +63,12 @@ pub const PLUGIN: &str = "policy";
 /// (`state::Index::lock`).
 pub const LOCK: &str = "policy";
 
-/// The interface of a container's own network. Runtimes give the first network this name, and those
-/// who attach further ones give these others.
+/// The interface of a container's own network. Runtimes give the first network this name; the
+/// programs that attach further networks give their interfaces other names.
 pub const OWN_IFNAME: &str = "eth0";
 
-/// Reports whether an interface of a container is that of a further network, about which
-/// MultiNetworkPolicies are and no others.
+/// Reports whether an interface of a container is that of a further network. MultiNetworkPolicies
+/// are about these interfaces, and no other policies are.
 #[must_use]
 pub fn is_further(ifname: &str) -> bool {
     ifname != OWN_IFNAME
@@ -129,8 +129,8 @@ pub struct Started {
     /// The host's side of its link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
-    /// On a further network: the interface of this node at which the packet filter sees its packets,
-    /// which is the bridge, or the host's side of the link if the host routes.
+    /// On a further network: the interface of this node at which the packet filter sees its
+    /// packets. That is the bridge, or the host's side of the link if the host routes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub meets: Option<String>,
     /// On a further network whose packets do not pass this node: they are judged in the container's
@@ -165,7 +165,7 @@ pub struct StatusRequest {
 pub struct Enforced {
     /// Whether the pod is known. One that is not known is closed until it is.
     pub known: bool,
-    /// Why it is not known, or what else its user should be told: one sentence.
+    /// Why it is not known, or what else its user should know: one sentence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub notice: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What a service answers when it does not do what it was asked for.
+//! The answer of a service that does not do what a plugin asked for.
 
 use cni::{Error, code};
 use serde::{Deserialize, Serialize};

@@ -74,10 +74,10 @@ pub fn connect_unix(path: &Path, deadline: Instant) -> io::Result<OwnedFd> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotConnected {
-    /// Nobody listens.
+    /// No process listens.
     #[error("nobody listens")]
     Nobody,
-    /// Somebody listens and accepts nobody: the queue of those who wait is full.
+    /// A process listens and does not accept connections: its queue is full.
     #[error("nobody is accepted")]
     Full,
     /// The kernel refused.
@@ -85,8 +85,8 @@ pub enum NotConnected {
     Failed(io::Error),
 }
 
-/// Connects to a Unix socket without waiting: a process that is stopped accepts nobody, and its
-/// queue may be full. The connection itself waits.
+/// Connects to a Unix socket without waiting. A process that is stopped accepts no connection, and
+/// its queue may be full. Reads and writes on the connection may wait.
 ///
 /// # Errors
 /// [`NotConnected`].

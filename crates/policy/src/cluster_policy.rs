@@ -53,7 +53,7 @@ pub fn read(object: &Value) -> Result<Policy, Refused> {
         Err(fault) => faults.push((fault, Effect::SelectsNone)),
     }
     if let Some(fault) = other_version(&at, VERSIONS) {
-        // Nobody can tell what its rules mean there.
+        // What its rules mean in that version is not known.
         let effect = match policy.subject {
             Some(_) => Effect::DeniesAll,
             None => Effect::SelectsNone,
@@ -99,7 +99,7 @@ fn read_spec(spec: &At<'_>, policy: &mut Policy, faults: &mut Vec<(Fault, Effect
         .map_err(|fault| selecting.push(fault))
         .ok();
     if !selecting.is_empty() && policy.subject.as_ref().is_some_and(selects_all) {
-        // Nothing of it is readable. To close all pods of the cluster would harm everybody.
+        // Nothing of it is readable. To close all pods of the cluster would harm every user.
         policy.subject = None;
     }
     let effect = match policy.subject {

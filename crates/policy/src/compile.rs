@@ -1,10 +1,10 @@
 //! From objects to the program of one node, and from each change of an object to its steps.
 //!
 //! Pods of the node that the same policies select for a direction share a class, a chain. Policies
-//! have chains, shared by classes. Selectors have sets, shared by policies. Each of them is there
-//! while somebody uses it. So a pod that comes, goes or gets other labels is an element in each set
-//! that it enters or leaves, and an element in the verdict maps if it is of this node. No rule
-//! changes.
+//! have chains, shared by classes. Selectors have sets, shared by policies. Each chain and set
+//! exists as long as something refers to it. So when a pod comes, goes or gets other labels, one
+//! element is added to or removed from each set that it enters or leaves, and from the verdict maps
+//! if the pod is on this node. No rule changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -73,9 +73,9 @@ pub struct Compiler {
     /// The pod sets and the named ports that have an address now.
     member_of: BTreeMap<IpAddr, BTreeSet<Arc<About>>>,
     ports_of: BTreeMap<IpAddr, BTreeSet<(Arc<About>, Protocol, u16)>>,
-    /// The pods that were said to start with an address.
+    /// The pods that start, by the address that each will have.
     starting: BTreeMap<IpAddr, Uid>,
-    /// Chains that nothing refers to any more when this change is done.
+    /// Chains that nothing refers to any longer when this change is done.
     stale: BTreeSet<Name>,
     /// What may have lost its last user in this change.
     idle_classes: BTreeSet<(Direction, Class)>,
@@ -178,9 +178,9 @@ impl Compiler {
         self.finish()
     }
 
-    /// Closes an address of this node until it is known that a pod has it, and nobody else: the
-    /// pod starts, and the API may not have said so yet. Whoever knows the pod's object by then may
-    /// add the address to it, and need not wait for its status.
+    /// Closes an address of this node until one pod is known to have it, and no other pod: the pod
+    /// starts, and the API may not have said so yet. A caller that knows the pod's object by then
+    /// may add the address to it, and need not wait for its status.
     pub fn start(&mut self, address: IpAddr, pod: Uid) -> Vec<Step> {
         self.starting.insert(address, pod);
         self.lead(address);

@@ -1,4 +1,4 @@
-//! Who may talk to whom: the evaluator, to which everything else is compared.
+//! Which connections are allowed: the evaluator, to which everything else is compared.
 //!
 //! It looks at labels and addresses, for one connection. It knows no sets, no chains and no order
 //! of changes.

@@ -88,14 +88,15 @@ pub fn explain(
     if *egress == Decision::NoneAllows && asked.is_dns() {
         lines.push(format!("This is DNS: {NO_NAMES}."));
     }
-    // Names may come from files, and whoever reads this may sit at a terminal.
+    // Names may come from files, and the reader may sit at a terminal, which obeys escape
+    // sequences.
     let lines = lines.into_iter().map(cni::text::one_line).collect();
     Explanation { allowed: verdict.allowed(), causes, lines }
 }
 
 /// Says of a packet that was dropped at one end which policies were asked there, and why they deny
-/// it, if they do: in one sentence, the cause that [`explain`] has, without the time that all the
-/// others take. A pod's packet to itself was on its way by a Service.
+/// it, if they do. The reason is one sentence, the cause that [`explain`] has; finding it takes
+/// less time than a whole explanation. A pod's packet to itself was on its way by a Service.
 #[must_use]
 pub fn dropped(
     world: &World,
@@ -112,7 +113,7 @@ pub fn dropped(
     (side.asked.clone(), cause)
 }
 
-/// What follows if DNS is forgotten.
+/// What happens to a pod whose policies forget DNS.
 const NO_NAMES: &str =
     "without egress to its servers (UDP and TCP port 53), the pod resolves no names";
 
@@ -407,7 +408,7 @@ impl<'a> Asked<'a> {
         list(&texts, "and")
     }
 
-    /// Says which policies of the pod's namespace were perhaps meant for it.
+    /// Says which policies of the pod's namespace their author perhaps meant for it.
     fn idle_policies(&self, pod: &Pod, lines: &mut Vec<String>) {
         let mut idle = Vec::new();
         for policy in self.world.policies().filter(|policy| policy.tier == Tier::Namespaced) {
@@ -476,7 +477,7 @@ fn texts<T: fmt::Display>(all: &[T]) -> Vec<String> {
     all.iter().map(ToString::to_string).collect()
 }
 
-/// Writes reasons one after the other; those that have parts of their own are told apart.
+/// Writes reasons one after the other, with semicolons between them if one has parts of its own.
 fn reasons(all: &[String]) -> String {
     let in_parts = |one: &String| one.contains([',', ';']);
     match all.iter().any(in_parts) && 1 < all.len() {
@@ -488,7 +489,7 @@ fn reasons(all: &[String]) -> String {
     }
 }
 
-/// Writes a list with a word before its last entry; of a long one only the beginning.
+/// Writes a list with a word before its last entry; if the list is long, only its beginning.
 fn list(all: &[String], word: &str) -> String {
     match all {
         [] => String::new(),

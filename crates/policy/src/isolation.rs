@@ -15,7 +15,7 @@ use crate::refused::Cause;
 /// The annotation of 2016, of Kubernetes 1.3 to 1.6.
 pub const ANNOTATION: &str = "net.beta.kubernetes.io/network-policy";
 
-/// The places behind all of a ClusterNetworkPolicy's, which end at 1000.
+/// The priority of isolation: it comes after every ClusterNetworkPolicy's, which end at 1000.
 const PRIORITY: u16 = 2000;
 
 /// Which namespaces are isolated, and what their pods may do all the same.
@@ -23,9 +23,9 @@ const PRIORITY: u16 = 2000;
 pub struct Isolation {
     /// The namespaces.
     pub namespaces: Selector,
-    /// Who else reaches their pods.
+    /// Which ends outside the namespace reach their pods.
     pub from: Vec<Exemption>,
-    /// Whom else their pods reach, such as the cluster's DNS.
+    /// Which ends outside the namespace their pods reach, such as the cluster's DNS.
     pub to: Vec<Exemption>,
 }
 

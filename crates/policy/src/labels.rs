@@ -17,8 +17,8 @@ pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
 /// Selects objects by their labels: those that meet every requirement.
 ///
-/// Equal selectors are equal values, in whatever order they were written: that is why they can
-/// share a set.
+/// Equal selectors are equal values, in any order of their requirements: that is why they can share
+/// a set.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Selector {
     requirements: Vec<Requirement>,
@@ -95,8 +95,8 @@ impl Selector {
         &self.requirements
     }
 
-    /// Returns the labels of which an object must have one, if there are such: by these it is
-    /// found in an index.
+    /// Returns labels of which an object must have one, if the selector asks for such: an index
+    /// finds the selector by these.
     pub(crate) fn one_of(&self) -> Option<impl Iterator<Item = (&str, &str)>> {
         self.requirements.iter().find_map(|requirement| match &requirement.must {
             Must::In(values) => {

@@ -50,7 +50,7 @@ pub fn read_document(text: &[u8]) -> Result<Policy, Refused> {
     read(&document(KIND, text)?)
 }
 
-/// Closes a policy of another version: nobody can tell what its rules mean there.
+/// Closes a policy of another version: what its rules mean in that version is not known.
 pub(crate) fn close_if_other(
     object: &At<'_>,
     names: &Names<'_>,
@@ -107,7 +107,8 @@ fn read_parts(
         Ok(None) => {}
         Err(fault) => return faults.push((fault, Effect::AllowsNothingReadable)),
     }
-    // Whoever is selected by mistake would be given more than was meant by the rules.
+    // With a fault in the selector, the policy may select pods that its author did not mean. Its
+    // rules would allow these pods more than the author meant.
     let is_whole = selecting.is_empty();
     faults.extend(selecting.into_iter().map(|fault| (fault, Effect::AllowsNothingReadable)));
     let unknown = spec.only(&["podSelector", "policyTypes", "ingress", "egress"]);

@@ -7,14 +7,15 @@
 //!
 //! Two networks may have the same addresses. So an address leads to a chain only at one interface
 //! of the node ([`Link`]): the one at which the packet filter sees the packets of the pod. That of
-//! an attachment whose pod or whose network is not known is closed, and so is one that two
+//! of the node ([`Link`]): the one at which the packet filter sees the packets of the pod. An
+//! attachment whose pod or whose network is not known is closed there. So is an address that two
 //! attachments would lead to different chains.
 //!
 //! Packets of macvlan, SR-IOV and their kind never pass the node. Such an attachment is judged in the
 //! container's own namespace, by a program of its own (`inside`).
 //!
-//! Whoever uses this says, of everything, what is so now; the steps that follow are returned. They
-//! are to be made in their order, together with those of the pods' own network.
+//! The caller says, of every object, what is so now, and gets back the steps that follow. It makes
+//! them in their order, together with those of the pods' own network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -48,8 +49,8 @@ pub struct Attachment {
     pub network: Option<String>,
     /// The pod; `None` while it is not known.
     pub pod: Option<Uid>,
-    /// The interface of this node at which the packet filter sees its packets; of one that is judged
-    /// inside, that of the container.
+    /// The interface of this node at which the packet filter sees its packets. For an attachment
+    /// that is judged inside, it is the container's interface.
     pub interface: String,
     /// Its packets do not pass the node: they are judged in the container's namespace.
     pub inside: bool,
@@ -87,16 +88,16 @@ pub struct Networks {
     policies: BTreeMap<PolicyId, MultiPolicy>,
     /// The pods that are on some further network, or may be.
     pods: BTreeMap<Uid, Known>,
-    /// The attachments of this node, by whatever names them.
+    /// The attachments of this node, each by the key that the caller gave it.
     attachments: BTreeMap<String, Attachment>,
     /// Where addresses lead in the packet filter.
     links: BTreeMap<(Direction, Link), Name>,
-    /// The program of a container may be another one, and not only by elements of sets.
+    /// The program of a container may have changed in more than elements of sets.
     moved: bool,
 }
 
 impl Networks {
-    /// Creates those of a node, of which nothing is known.
+    /// Creates the further networks of a node; nothing is known of them yet.
     #[must_use]
     pub fn new(node: &str) -> Self {
         Networks { node: node.to_owned(), ..Networks::default() }
@@ -172,7 +173,7 @@ impl Networks {
         steps
     }
 
-    /// An attachment of this node came, changed or went. `key` is what names it.
+    /// An attachment of this node came, changed or went. `key` is the caller's name for it.
     pub fn attachment(
         &mut self,
         key: &str,
@@ -214,7 +215,7 @@ impl Networks {
         steps
     }
 
-    /// Somebody has closed an address in the packet filter, whatever it led to.
+    /// The plugin has closed an address in the packet filter: it no longer leads to another chain.
     pub fn closed(&mut self, link: &Link) {
         for direction in Direction::ALL {
             self.links.insert((direction, link.clone()), program::unknown(direction));
@@ -341,7 +342,8 @@ impl Networks {
         }
     }
 
-    /// Drops the networks that nobody needs. Without an attachment, such a program has no chains.
+    /// Drops the networks that no attachment and no policy needs. Without an attachment, such a
+    /// program has no chains.
     fn forget_unneeded(&mut self) {
         let attachments = self.attachments.values().filter_map(|one| one.network.as_ref());
         let policies = self.policies.values().flat_map(|policy| &policy.networks);
@@ -367,7 +369,8 @@ impl Networks {
         }
         let is_here = !addresses.is_empty();
         for on in says.iter().filter(|on| on.network == network) {
-            // What an attachment gives to another pod, or to nobody, is not this one's.
+            // If an attachment of this node has the address, the pod's status does not count: the
+            // attachment's pod has the address or, while that is not known, no pod.
             let of_others =
                 |address: &IpAddr| self.attachments.values().any(|one| one.has(network, *address));
             addresses.extend(on.addresses.iter().filter(|address| !of_others(address)));
@@ -415,7 +418,7 @@ impl Networks {
             let pods: BTreeSet<Option<&Uid>> = has.map(|one| one.pod.as_ref()).collect();
             let wanted: Option<Uid> = match pods.iter().next() {
                 None => None,
-                // Of several pods nobody knows which has it.
+                // If several pods have the address, it is not known which of them sends.
                 Some(Some(uid)) if pods.len() == 1 => Some((*uid).clone()),
                 Some(_) => Some(Arc::from("")),
             };
@@ -424,7 +427,7 @@ impl Networks {
                 None => compiler.end(*address),
             });
         }
-        // One that says that it has such an address may have it now, or have lost it.
+        // A pod whose status has such an address may have got it now, or have lost it.
         let concerns = |known: &Known| {
             known
                 .says
@@ -444,7 +447,7 @@ impl Networks {
         self.change(network, steps, |compiler| compiler.apply(change));
     }
 
-    /// Makes a change of a network's program. Where its verdicts lead, links lead.
+    /// Changes a network's program. A link leads where the verdict of its address leads.
     fn change(
         &mut self,
         network: &str,

@@ -1,8 +1,8 @@
 //! Namespaces, pods and nodes, in the fields that matter here.
 //!
-//! The API server has checked these objects, and a policy is not to fail for a field that has
-//! nothing to do with it: what cannot be read is as if it were missing. Only without a name an
-//! object is refused.
+//! The API server has checked these objects, and a policy must not fail for a field that does not
+//! concern it. So a field that cannot be read counts as missing. Only an object without a name is
+//! refused.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
@@ -16,9 +16,9 @@ use crate::policy::Protocol;
 use crate::reader::{At, Fault};
 use crate::refused::{Cause, Effect, Refused, printable};
 
-/// Returns addresses of both families that stand for those that a pod does not have, such as a pod
-/// of a file: of 0.0.0.0/8 and 100::/64, which no packet comes from (RFC 1122 §3.2.1.3, RFC 6666
-/// §4). Explanations do not show them.
+/// Returns made-up addresses of both families for a pod that has none, such as a pod of a file.
+/// They are of 0.0.0.0/8 and 100::/64, from which no packet comes (RFC 1122 §3.2.1.3, RFC 6666 §4).
+/// Explanations do not show them.
 #[must_use]
 pub fn stand_ins(number: u32) -> [IpAddr; 2] {
     let [_, a, b, c] = number.to_be_bytes();
@@ -295,7 +295,7 @@ fn pod_addresses(object: &Value) -> Vec<IpAddr> {
     addresses
 }
 
-/// Returns the named ports of containers, and of those that begin before these and keep running.
+/// Returns the named ports of containers, and of init containers that keep running.
 fn named_ports(object: &Value) -> Vec<NamedPort> {
     let keeps_running = |container: &&Value| {
         container.get("restartPolicy").and_then(Value::as_str) == Some("Always")

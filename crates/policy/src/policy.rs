@@ -118,7 +118,7 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// What a connection's first packet is, but for its addresses.
+/// What a connection's first packet is, without its addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Traffic {
     /// The protocol.
@@ -187,10 +187,10 @@ impl fmt::Display for PolicyId {
 /// The groups of policies, in the order in which they are asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Tier {
-    /// ClusterNetworkPolicies that nobody can override.
+    /// ClusterNetworkPolicies that no NetworkPolicy can override.
     Admin,
-    /// NetworkPolicies. They allow, each of them; what none allows is denied, and nothing is asked
-    /// after them.
+    /// NetworkPolicies. Each of them only allows. Traffic that none of them allows is denied, and
+    /// no policy is asked after them.
     Namespaced,
     /// What holds for pods that no NetworkPolicy selects.
     Baseline,
@@ -213,7 +213,7 @@ pub struct Policy {
     pub egress: Option<Vec<Rule>>,
     /// What of it was refused. What is above already says what holds instead.
     pub faults: Vec<Refused>,
-    /// What was written for people to know of: it has no effect, or another than it may seem.
+    /// What the policy's author should know: it has no effect, or another than it may seem.
     pub notices: Vec<String>,
 }
 
@@ -274,7 +274,7 @@ pub struct Rule {
     pub name: Option<String>,
     /// What it does.
     pub action: Action,
-    /// The other end; `None` is everybody.
+    /// The other end; `None` is any end.
     pub peers: Option<Vec<Peer>>,
     /// The destination's ports; `None` is all traffic, of protocols without ports too.
     pub ports: Option<Vec<Ports>>,
@@ -485,7 +485,7 @@ pub enum Ports {
     All(Protocol),
     /// These, both ends included.
     Range { protocol: Protocol, first: u16, last: u16 },
-    /// What the destination pod's containers call so; of any protocol unless one is given.
+    /// A port that the destination pod's containers name so; of any protocol unless one is given.
     Named { protocol: Option<Protocol>, name: String },
 }
 

@@ -77,9 +77,9 @@ pub struct Program {
     pub verdicts: BTreeMap<(Direction, IpAddr), Name>,
     /// The chain to which an address of a further network leads, which is asked before `verdicts`.
     pub links: BTreeMap<(Direction, Link), Name>,
-    /// The chain to which an interface of a container leads, whatever the address: in the program of
-    /// a container's own namespace, which has no other verdicts ([`Program::part`]). No step changes
-    /// these.
+    /// The chain to which an interface of a container leads, for every address. Only the program of
+    /// a container's own namespace has these, and it has no other verdicts ([`Program::part`]). No
+    /// step changes these.
     pub interfaces: BTreeMap<(Direction, String), Name>,
     /// The chains.
     pub chains: BTreeMap<Name, Vec<Line>>,

@@ -46,7 +46,7 @@ impl<'a> At<'a> {
         self.get(key)?.ok_or_else(|| (join(&self.path, key), Cause::Missing))
     }
 
-    /// Returns the fault that there is a key that is not among these, if there is one.
+    /// Returns a fault if there is a key that is not among these.
     ///
     /// A key of another version, or a misspelt one, may forbid what the rest allows.
     pub(crate) fn only(&self, known: &[&str]) -> Option<Fault> {
@@ -97,7 +97,7 @@ impl<'a> At<'a> {
         self.value.as_str().ok_or_else(|| self.not("a text"))
     }
 
-    /// Returns the text of a key, if it is there and is one.
+    /// Returns the text of a key, if the key is there and its value is a text.
     pub(crate) fn loose_text(&self, key: &str) -> Option<&'a str> {
         self.value.get(key)?.as_str()
     }
@@ -117,7 +117,7 @@ impl<'a> At<'a> {
         Ok(list.iter().enumerate().map(entry).collect())
     }
 
-    /// Returns the entries of a list that has one to so many.
+    /// Returns the entries of a list that has `least` to `most`.
     pub(crate) fn short_list(&self, least: usize, most: usize) -> Result<Vec<At<'a>>, Fault> {
         let list = self.list()?;
         let count = list.len();

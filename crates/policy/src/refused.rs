@@ -74,11 +74,11 @@ pub enum Cause {
     DomainNames,
 }
 
-/// What holds instead of what was written. Nothing of it lets more through.
+/// What holds instead of what was written. It never lets more through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Effect {
-    /// The object is passed over: it cannot be told whose it is.
+    /// The object is ignored: it cannot be identified, or is of another version.
     PassedOver,
     /// The rule allows nothing.
     RuleAllowsNothing,
@@ -102,7 +102,7 @@ pub enum Effect {
     NoNetwork,
     /// The policy is for every further network of its pods.
     EveryNetwork,
-    /// Nobody from outside the node reaches the namespace's pods, but as policies allow.
+    /// Traffic from outside the node reaches the namespace's pods only as policies allow it.
     DefaultDeny,
 }
 

@@ -1,4 +1,4 @@
-//! All objects that decide who may talk to whom, and how they change.
+//! All objects that decide which connections are allowed, and how they change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -294,7 +294,8 @@ impl World {
         self.policies.values().map(|policy| &**policy)
     }
 
-    /// Returns the pods that have an address: one, unless a pod has gone and is not known to have.
+    /// Returns the pods that have an address: one, or several while a pod that has gone still
+    /// counts.
     ///
     /// A pod that is to be deleted counts only if no other one has the address: it may have left.
     #[must_use]
@@ -313,9 +314,9 @@ impl World {
         all.all(|there| there.terminating)
     }
 
-    /// Returns the pods that an address may remind people of, though it is not theirs: those in the
-    /// host's network, those that have finished, and those that are to be deleted while another pod
-    /// has the address already.
+    /// Returns the pods that a reader may take for the owner of an address, though they are not:
+    /// those in the host's network, those that have finished, and those that are to be deleted
+    /// while another pod has the address already.
     pub fn others_at(&self, address: IpAddr) -> impl Iterator<Item = &Pod> {
         let claimants = self.claimants(address);
         let is_other = move |pod: &&Pod| claimants.iter().all(|there| there.uid != pod.uid);
@@ -405,8 +406,8 @@ impl World {
         asked
     }
 
-    /// Says which ClusterNetworkPolicies share a tier and a priority: which of them is asked first
-    /// is not for their authors to choose.
+    /// Says which ClusterNetworkPolicies share a tier and a priority: their authors cannot choose
+    /// which of them is asked first.
     #[must_use]
     pub fn shared_priorities(&self) -> Vec<String> {
         let mut places: BTreeMap<(Tier, u16), Vec<&PolicyId>> = BTreeMap::new();
@@ -427,7 +428,7 @@ impl World {
     }
 }
 
-/// Values of which equal ones are kept once, with how many pods have them.
+/// Values, each kept once, with how many pods have it.
 #[derive(Debug, Clone)]
 struct Shared<T>(BTreeMap<Arc<T>, usize>);
 

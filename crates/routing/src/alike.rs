@@ -2,10 +2,10 @@
 //! each.
 //!
 //! The kernel finds the way to an address by the routes whose destination the address is in. Two
-//! addresses that are in the same destinations of all tables have the same way, whatever metrics,
-//! links and rules make of those, unless
+//! addresses that are in the same destinations of all tables have the same way, with any metrics,
+//! links and rules, unless
 //!
-//! - a rule asks for the destination: whoever lists the tables looks at the rules first;
+//! - a rule asks for the destination: a caller that lists the tables looks at the rules first;
 //! - a route has several ways, and the address decides which of them a packet takes;
 //! - the kernel has learnt something of the one address: a smaller MTU, another gateway.
 //!

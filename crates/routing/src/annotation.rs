@@ -6,8 +6,8 @@
 //! ```
 //!
 //! It has no prefixes: those are in `spec.podCIDRs`, which a node cannot write. `kept` has earlier
-//! ones in which pods still live; they yield to everybody's. Keys and offers that are not known are
-//! passed over: a newer node may have more to say.
+//! ones in which pods still live; they yield to the prefixes of all other nodes. Keys and offers
+//! that are not known are passed over: a newer node may have more to say.
 
 use std::net::IpAddr;
 
@@ -28,7 +28,7 @@ pub const VERSION: u32 = 1;
 /// The longest annotation that is read, in bytes. What is written has less than 600.
 pub const LONGEST: usize = 4096;
 
-/// So many earlier prefixes are read, and written.
+/// How many earlier prefixes are read, and written.
 pub(crate) const MOST_KEPT: usize = 8;
 
 /// What the annotation says.

@@ -1,15 +1,17 @@
-//! Blocks of spaces: further prefixes of nodes, of which records of their own say who holds them.
+//! Blocks of spaces: further prefixes of nodes. Each block has a record that says which node holds
+//! it.
 //!
 //! A space is one of `cluster-ipam`: the addresses of a secondary network, for instance. Its nodes
 //! take blocks and give them back while nothing of the nodes themselves changes, so blocks are kept
 //! apart from nodes. A record makes no peer. Its block belongs to the peer with the holder's name,
 //! or else to the one that has an address of the holder.
 //!
-//! A pod may keep its address when it is made anew on another node: then that one address is there,
-//! whoever holds its block. It is a block of one address here, with a record of its own.
+//! A pod may keep its address when it is made anew on another node. Then that node has this one
+//! address, and another node may hold the block. The address is a block of one address here, with a
+//! record of its own.
 //!
-//! What a block loses to is decided by what all records say, never by their order: a block that a
-//! list lacks yields to one that is there, a smaller one to a larger one that contains it, and of
+//! The records of all blocks decide what a block loses to, never their order. A block that a list
+//! lacks yields to one that is there. A smaller block yields to a larger one that contains it. Of
 //! equal ones the first name of a space counts. An address that a pod keeps yields to nothing.
 
 mod judge;
@@ -77,7 +79,7 @@ impl fmt::Display for Records {
     }
 }
 
-/// Who holds a block, as its record says.
+/// The node that holds a block, as its record says.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Holder {
     /// The node's name.
@@ -86,12 +88,12 @@ pub struct Holder {
     pub addresses: Vec<IpAddr>,
 }
 
-/// What a record shows of its block.
+/// What a record says of its block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Shown {
     /// A node holds it.
     By(Holder),
-    /// Nobody does, or there is no record.
+    /// No node holds it, or there is no record.
     Nobody,
     /// The record cannot be read: why. What was known of the block counts.
     Unreadable(String),
@@ -102,7 +104,7 @@ pub enum Shown {
 pub enum Event {
     /// These are all.
     Listed(Records, Vec<(Block, Shown)>),
-    /// Some have changed: what happened at once is told at once.
+    /// Some have changed. Changes that happened together come together.
     Changed(Vec<(Block, Shown)>),
     /// They cannot be asked for.
     Silent(Records),
@@ -110,10 +112,10 @@ pub enum Event {
     Answers(Records),
 }
 
-/// Who a holder is here.
+/// Which node a holder is here.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) enum Whose {
-    /// No node that the source knows.
+    /// None that the source knows.
     #[default]
     Nobody,
     /// This node.
@@ -129,14 +131,14 @@ pub(crate) struct Blocks {
     holders: BTreeMap<String, Held>,
     /// The holders that have an address.
     by_address: BTreeMap<IpAddr, BTreeSet<String>>,
-    /// The holders that are somebody, or nobody.
+    /// The holders by the node that each is, or by [`Whose::Nobody`].
     of: BTreeMap<Whose, BTreeSet<String>>,
     /// The lengths of their prefixes, each with how many have it.
     lengths: BTreeMap<u8, usize>,
     /// The records of which there was a complete list.
     listed: BTreeSet<Records>,
     silent: BTreeMap<Records, Time>,
-    /// The holders of which it was said that they are nobody.
+    /// The holders that the log already has as nodes that the source does not know.
     told: BTreeSet<String>,
 }
 
@@ -144,7 +146,7 @@ pub(crate) struct Blocks {
 #[derive(Debug)]
 struct Known {
     holder: Holder,
-    /// A list lacked it, with more than half of its space: it is kept until then.
+    /// A list lacked it and more than half of its space: it is kept until this time.
     until: Option<Time>,
     judged: Judged,
 }
@@ -156,7 +158,8 @@ enum Judged {
     Used,
     /// It cannot be: why.
     Refused(Box<Refused>),
-    /// The block that a kept address is of leads to its node, or the other way round.
+    /// It needs no route: the block that contains the kept address leads to the same node, or a
+    /// kept address with the same prefix is on another node.
     Covered,
 }
 
@@ -243,7 +246,7 @@ impl Blocks {
             holders: self.holders.keys().cloned().collect(),
             prefixes: self.all.keys().map(|block| block.prefix).collect(),
         };
-        // It was said before.
+        // The earlier run that wrote the disk has logged what this finds.
         self.judge(&touched, settings, &mut Vec::new())
     }
 
@@ -298,7 +301,7 @@ impl Blocks {
         self.holders.get(holder).into_iter().flat_map(|held| &held.addresses).copied()
     }
 
-    /// Says who a holder is. Returns who it was.
+    /// Says which node a holder is. Returns which one it was.
     pub(crate) fn set_whose(&mut self, holder: &str, whose: Whose) -> Option<Whose> {
         let held = self.holders.get_mut(holder)?;
         let was = std::mem::replace(&mut held.whose, whose.clone());
@@ -309,7 +312,7 @@ impl Blocks {
         Some(was)
     }
 
-    /// Returns the blocks of somebody that are used.
+    /// Returns the used blocks of a node, or of the holders that are no known node.
     pub(crate) fn of(&self, whose: &Whose) -> Vec<Block> {
         let is_used =
             |block: &&Block| self.all.get(*block).is_some_and(|known| known.judged == Judged::Used);
@@ -429,8 +432,8 @@ impl Blocks {
         touched.holders.insert(name);
     }
 
-    /// Puts together the addresses of a holder. One without a block stays until it was said who it
-    /// was ([`Blocks::forget_empty`]).
+    /// Puts together the addresses of a holder. A holder without a block stays until a caller has
+    /// asked which node it was ([`Blocks::forget_empty`]).
     fn gather_addresses(&mut self, name: &str) {
         let Some(held) = self.holders.get_mut(name) else { return };
         // A kept address's record is not written again when its node gets another address.
@@ -456,7 +459,7 @@ impl Blocks {
         }
     }
 
-    /// Forgets a holder that has no block any more. Returns who it was.
+    /// Forgets a holder that no longer has a block. Returns which node it was.
     pub(crate) fn forget_empty(&mut self, name: &str) -> Option<Whose> {
         if !self.holders.get(name).is_some_and(|held| held.blocks.is_empty()) {
             return None;

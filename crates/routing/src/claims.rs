@@ -1,4 +1,5 @@
-//! What admitted peers have claimed: prefixes, addresses, hardware addresses. Nobody shares any.
+//! What admitted peers have claimed: prefixes, addresses, hardware addresses. No two peers share
+//! one.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,7 +15,7 @@ use crate::node::{Node, Vxlan};
 pub(crate) struct ClaimedPrefix {
     pub(crate) prefix: IpNet,
     pub(crate) whose: Arc<str>,
-    /// It is an earlier prefix of the peer, which yields to everybody's.
+    /// It is an earlier prefix of the peer, which yields to the prefixes of all other peers.
     pub(crate) kept: bool,
 }
 
@@ -58,17 +59,18 @@ impl Claims {
         self.overlapping(IpNet::from(address)).next()
     }
 
-    /// Returns who has an underlay address.
+    /// Returns the peer that has an underlay address.
     pub(crate) fn of_underlay(&self, address: IpAddr) -> Option<&str> {
         self.addresses.get(&address).map(|whose| &**whose)
     }
 
-    /// Reports whether anybody has an underlay address in a prefix.
+    /// Reports whether a peer has an underlay address in a prefix.
     pub(crate) fn has_underlay_in(&self, prefix: IpNet) -> bool {
         self.addresses.range(prefix.network()..=prefix.broadcast()).next().is_some()
     }
 
-    /// Returns what others have claimed of what a node says it has, its earlier prefixes aside.
+    /// Returns what other peers have claimed of what a node says it has, its earlier prefixes
+    /// aside.
     pub(crate) fn taken(&self, node: &Node) -> Vec<Taken> {
         let others = |whose: &Arc<str>| **whose != *node.name;
         let mut taken = Vec::new();
@@ -87,7 +89,7 @@ impl Claims {
         taken
     }
 
-    /// Claims what a node has, its earlier prefixes aside. Nobody else has any of it.
+    /// Claims what a node has, its earlier prefixes aside. No other peer has any of it.
     pub(crate) fn claim(&mut self, node: &Node) {
         let whose: Arc<str> = node.name.as_str().into();
         for prefix in node.prefixes.iter().copied() {
@@ -102,7 +104,7 @@ impl Claims {
         }
     }
 
-    /// Claims an earlier prefix of a node. Nobody else has any of it.
+    /// Claims an earlier prefix of a node. No other peer has any of it.
     pub(crate) fn claim_kept(&mut self, name: &str, prefix: IpNet) {
         let claim = ClaimedPrefix { prefix, whose: name.into(), kept: true };
         self.prefixes.insert(prefix.network(), claim);

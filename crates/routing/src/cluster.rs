@@ -34,7 +34,7 @@ use tell::{Before, Telling};
 /// How long peers are kept that a list would remove together.
 pub const BRAKE: Duration = Duration::from_secs(600);
 
-/// So many removals by one list never need the brake.
+/// How many removals by one list never need the brake.
 pub const FEW: usize = 3;
 
 /// If one event changes more peers than this, the log has one line for all of them.
@@ -107,7 +107,7 @@ pub struct Outcome {
 /// One thing that happened, as a sentence for a person.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct News {
-    /// Somebody should act.
+    /// An administrator should act.
     pub warning: bool,
     /// The peer it is about, if it is about one.
     pub node: Option<String>,
@@ -167,7 +167,7 @@ impl Peer {
     }
 
     /// Returns what is used of it: the last record that could be read, if nothing stands against
-    /// it, without earlier prefixes that somebody else has, and with the blocks that it holds.
+    /// it, without earlier prefixes that another node has, and with the blocks that it holds.
     #[must_use]
     pub fn used(&self) -> Option<&Node> {
         self.used.as_deref()
@@ -196,14 +196,14 @@ impl Peer {
 /// Why a peer is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Held {
-    /// A list lacked it, with more than half of all peers: it is kept until then.
+    /// A list lacked it and more than half of all peers: it is kept for a while.
     Brake {
         /// When it goes, unless it shows up before.
         until: Time,
     },
     /// Its record became unreadable, and the last one that could be read counts.
     LastKnown,
-    /// It comes from the disk, and no source has said anything yet.
+    /// It comes from the disk, and no source has answered yet.
     Restored,
 }
 
@@ -223,8 +223,8 @@ impl std::fmt::Display for Held {
     }
 }
 
-/// Who is older: what a source shows goes before what is only kept, then the older before the
-/// younger, then the name decides.
+/// Which peer is older: what a source shows goes before what is only kept, then the older before
+/// the younger, then the name decides.
 type Age = (bool, Time, String);
 
 /// All peers of this node.
@@ -317,12 +317,12 @@ impl Cluster {
         self.braked().map(|(_, until)| until).chain(self.blocks.due()).min()
     }
 
-    /// Removes at once what the brake holds: a person has confirmed the list.
+    /// Removes at once what the brake holds: an administrator has confirmed the list.
     pub fn accept(&mut self, now: Time) -> Outcome {
         self.remove_braked(now, |_| true)
     }
 
-    /// Takes what this node is now, but for its blocks, and judges the peers anew for which that
+    /// Takes what this node is now, without its blocks, and judges the peers anew for which that
     /// matters.
     pub fn set_own(&mut self, mut own: Own, now: Time) -> Outcome {
         let mut work = Work::default();
@@ -429,7 +429,8 @@ impl Cluster {
         }
         let known = self.peers.get(&name);
         if known.is_some_and(|peer| peer.is_as(&node, &faults)) {
-            // Of a list nearly all are. What others gave up meanwhile, it gets with their change.
+            // Nearly all peers of a list are unchanged. What other peers gave up meanwhile, this
+            // one gets when their change is judged.
             return;
         }
         work.touch(&self.peers, &name);

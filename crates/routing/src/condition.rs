@@ -44,8 +44,8 @@ pub enum NotProgrammed {
 
 /// Decides about the condition; `None`: it stays as it is.
 ///
-/// A peer that is down, a cluster of one node, and probes that nobody lets through never make a
-/// node unavailable: without an answer from any underlay address, nothing is said.
+/// A peer that is down, a cluster of one node, and a network that drops probes never make a node
+/// unavailable: without an answer from any underlay address, the condition stays as it is.
 #[must_use]
 pub fn decide(health: &Health, now: Time) -> Option<Condition> {
     let condition = |unavailable, reason, message| Some(Condition { unavailable, reason, message });

@@ -19,7 +19,7 @@ pub const VERSION: u32 = 1;
 /// The longest document that is read, in bytes: 10,000 peers with room to spare.
 pub const LONGEST: usize = 32 << 20;
 
-/// Why a document was not read. Nothing of it counts: the source will tell.
+/// Why a document was not read. Nothing of it counts: the source will list the peers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the last known peers cannot be read: {0}")]
 pub struct Damaged(pub String);
@@ -61,7 +61,7 @@ pub fn write(cluster: &Cluster) -> String {
 ///
 /// # Errors
 /// If anything at all is wrong, nothing is taken: half a list is worse than none, and the source
-/// will tell.
+/// will list the peers.
 pub fn read(document: &[u8]) -> Result<Document, Damaged> {
     let inner: Inner<'_> = sealed::read(document, VERSION, LONGEST).map_err(Damaged)?;
     let peers = inner.peers.into_iter().map(|entry| (entry.node.into_owned(), entry.since));

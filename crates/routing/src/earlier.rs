@@ -1,9 +1,9 @@
 //! Prefixes that this node had before, and in which pods of it may still live.
 //!
 //! A node gets other prefixes when its Node is made again, or when the list gives it others. Its
-//! pods keep their addresses until they end, so what they live in stays the node's: it says so to
-//! the others ([`Node::kept`](crate::Node)), and gives no address of it to a new pod. What another
-//! node has been given by then is that node's.
+//! pods keep their addresses until they end. So the node keeps the prefixes that these addresses
+//! are of: it publishes them ([`Node::kept`](crate::Node)), and gives no address of them to a new
+//! pod. A prefix that another node has been given by then is that node's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use crate::reader::overlap;
 /// What the host shows of its pods.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pods {
-    /// The addresses to each of which there is a route of its own, by a link that is no tunnel.
+    /// The addresses to each of which there is a route of its own, by a link that is not a tunnel.
     pub routed: Vec<IpAddr>,
     /// The addresses of bridges that have a port.
     pub bridges: Vec<IpAddr>,
@@ -28,7 +28,7 @@ pub struct Pods {
 
 impl Pods {
     /// Reports whether a pod may have an address of a prefix. A record alone does not count: it may
-    /// be from before the host was started. What is not known may be.
+    /// be from before the host was started. If the records cannot be read, a pod may have one.
     #[must_use]
     pub fn may_live_in(&self, prefix: IpNet) -> bool {
         let has = |addresses: &[IpAddr]| addresses.iter().any(|address| prefix.contains(address));
@@ -39,7 +39,7 @@ impl Pods {
 /// The earlier prefixes of this node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Earlier {
-    /// All that it has or had, as far as pods may live in them.
+    /// All prefixes that it has, or had and in which pods may live.
     had: BTreeSet<IpNet>,
     kept: BTreeSet<IpNet>,
     /// Those that another node has by now.

@@ -29,7 +29,7 @@ use crate::time::Time;
 /// The longest file that is read, in bytes.
 pub const LONGEST: usize = 1 << 20;
 
-/// So many nodes are read, and so many prefixes of each.
+/// How many nodes are read, and how many prefixes of each.
 const MOST_NODES: usize = 5000;
 const MOST_PREFIXES: usize = 64;
 
@@ -73,9 +73,9 @@ pub fn read(text: &str, settings: &Settings) -> Result<Vec<Seen>, String> {
     Ok(list.seen)
 }
 
-/// Reads a list without fault node by node: the whole of a long one takes as much memory as all that
-/// is known of its nodes. `None` if it cannot be taken apart, or something is wrong with it as a
-/// whole; then reading the whole says what.
+/// Reads a list without faults node by node: to parse a long one as a whole would take as much
+/// memory as all that is known of its nodes. `None` if the list cannot be divided, or has a fault
+/// as a whole; then reading the whole says what is wrong.
 fn read_in_parts(text: &str, settings: &Settings) -> Option<Vec<Seen>> {
     // Such a string may have lines that look like the beginning of a node.
     if text.contains("\"\"\"") || text.contains("'''") {
@@ -204,7 +204,7 @@ fn read_plain(entry: plain::Entry<'_>, number: usize, settings: &Settings) -> Op
     is_right.then(|| node_of(entry.name, number, prefixes, underlay, settings))
 }
 
-/// Returns a node of which nothing more is said.
+/// Returns a node of which the list says nothing more.
 fn node_of(
     name: &str,
     number: usize,

@@ -25,7 +25,7 @@ pub struct NodeFields {
     pub created: Option<Time>,
     /// `spec.podCIDRs`, or `spec.podCIDR` alone.
     pub pod_cidrs: Vec<String>,
-    /// The addresses of `status.addresses`, whatever their type; names are passed over.
+    /// The addresses of `status.addresses`, of any type; names are passed over.
     pub addresses: Vec<String>,
     /// `topology.kubernetes.io/zone`, the label.
     pub zone: Option<String>,
@@ -117,7 +117,7 @@ fn read_ours(fields: &NodeFields, prefixes: Vec<IpNet>, text: &str) -> Result<No
         name: fields.name.clone(),
         uid: fields.uid.clone(),
         created: fields.created,
-        // A prefix that is the node's again is no earlier one.
+        // A prefix that is the node's again is no longer an earlier one.
         kept: read.kept.into_iter().filter(|kept| !prefixes.contains(kept)).collect(),
         prefixes,
         blocks: Vec::new(),

@@ -1,4 +1,4 @@
-//! What a node tells the others of itself.
+//! What a node publishes about itself.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -22,11 +22,11 @@ pub struct Node {
     /// When the source says it was created. Of two nodes that want the same, the older has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<Time>,
-    /// The addresses of its pods, as whoever decides about them says (`spec.podCIDRs`, the key of
-    /// the lease, the file).
+    /// The addresses of its pods, as the source that decides about them says: `spec.podCIDRs`, the
+    /// key of the lease, or the file.
     pub prefixes: Vec<IpNet>,
     /// Prefixes that it had before, and where pods of it still live. The node itself says so: they
-    /// yield to everybody's prefixes.
+    /// yield to the prefixes of all other nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<IpNet>,
     /// The blocks of spaces that it holds, in order. No dialect has them: their own records say so.
@@ -42,7 +42,7 @@ pub struct Node {
     /// Its zone, as `topology.kubernetes.io/zone` says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
-    /// Who wrote it.
+    /// Which program wrote it.
     pub dialect: Dialect,
 }
 
@@ -166,7 +166,7 @@ impl Vxlan {
     }
 }
 
-/// Who wrote a node's record, and so what its node can do.
+/// Which program wrote a node's record, and so what its node can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Dialect {

@@ -11,8 +11,8 @@ use ipnet::IpNet;
 use crate::mac::MacAddr;
 use crate::settings::LinkName;
 
-/// The protocol of the routes and nexthops that reach peers (`linux rtnetlink.h`, RTPROT_*: no one
-/// else's).
+/// The protocol of the routes and nexthops that reach peers (`linux rtnetlink.h`, RTPROT_*: no
+/// other program uses it).
 pub const PROTOCOL: u8 = 78;
 
 /// The protocol of the route for this node's own prefix: what a routing daemon announces to routers
@@ -108,7 +108,7 @@ pub enum Key {
 }
 
 impl Key {
-    /// Reports whether it is of this node itself, and needed whatever its peers are. Every other
+    /// Reports whether it is of this node itself, and needed with any peers or none. Every other
     /// object is one peer's.
     #[must_use]
     pub fn is_of_node(&self) -> bool {
@@ -197,7 +197,7 @@ pub struct Nexthop {
     pub link: LinkName,
     /// The gateway.
     pub gateway: IpAddr,
-    /// The gateway is on the link, whatever the link's prefixes (RTNH_F_ONLINK).
+    /// The gateway is on the link, also outside the link's prefixes (RTNH_F_ONLINK).
     pub onlink: bool,
 }
 

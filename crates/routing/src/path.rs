@@ -120,9 +120,9 @@ pub struct PassedOver {
 
 /// Chooses the path to a peer for one family of its pods' addresses.
 ///
-/// Both ends choose the same if they reach each other alike: every condition is one of both ends,
-/// or of what is between them. The order is native, learned, direct, VXLAN over the family's own
-/// underlay, VXLAN over the other.
+/// Both ends choose the same if they reach each other alike: every condition is about both ends, or
+/// about the network between them. The order is native, learned, direct, VXLAN over the family's
+/// own underlay, VXLAN over the other.
 #[must_use]
 pub fn choose(own: &Node, peer: &Node, family: Family, reach: Reachability<'_>) -> Choice {
     let Decision { path, because, passed_over } = decide(own, peer, family, reach, true);
@@ -157,7 +157,7 @@ struct Decision<'a> {
     passed_over: Vec<(Path, Said<'a>)>,
 }
 
-/// `tells`: what stood against other paths is kept.
+/// With `tells`, it keeps what stood against other paths.
 fn decide<'a>(
     own: &'a Node,
     peer: &'a Node,
@@ -188,7 +188,7 @@ fn decide<'a>(
             Ok(address) => return choosing.chosen(path, Said::BothOffer(address)),
         }
     }
-    // A route that is missing now comes back as it went; the tunnel need not be told.
+    // A route that is missing now may come back by itself; then the tunnel needs no change.
     if let Some((path, address)) = last_resort {
         choosing.passed_over.retain(|(passed, _)| *passed != path);
         return choosing.chosen(path, Said::BothOfferWithoutRoute(address));

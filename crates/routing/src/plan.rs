@@ -19,7 +19,7 @@ use crate::settings::LinkName;
 /// Objects by their keys.
 pub type Objects = BTreeMap<Key, Value>;
 
-/// All that is wanted, and who wants it: a peer, or this node itself (an empty name).
+/// All that is wanted, and what wants it: a peer, or this node itself (an empty name).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wanted {
     objects: BTreeMap<Key, (Value, Arc<str>)>,
@@ -30,7 +30,7 @@ impl Wanted {
     /// Puts the objects of one peer, or of this node, in place of those it had; returns the keys
     /// that this may change, some of them twice.
     ///
-    /// What another one wants by now stays his.
+    /// An object that another peer wants by now stays that peer's.
     pub fn replace(&mut self, whose: &str, objects: Objects) -> Vec<Key> {
         let mut keys = self.of.remove(whose).unwrap_or_default();
         for key in &keys {
@@ -57,7 +57,7 @@ impl Wanted {
         self.objects.get(key).map(|(value, _)| value)
     }
 
-    /// Returns who wants a key: a peer, or an empty name.
+    /// Returns what wants a key: a peer, or this node (an empty name).
     #[must_use]
     pub fn whose(&self, key: &Key) -> Option<&str> {
         self.objects.get(key).map(|(_, whose)| &**whose)
@@ -129,8 +129,8 @@ impl Observed {
         Some(value)
     }
 
-    /// Takes note that an object of ours is gone, and with it what the kernel takes along without a
-    /// word: the routes by a nexthop, all that is on a tunnel. Returns the keys.
+    /// Takes note that an object of ours is gone, and with it what the kernel removes without an
+    /// event: the routes by a nexthop, all that is on a tunnel. Returns the keys.
     pub fn gone(&mut self, key: &Key) -> BTreeSet<Key> {
         let mut keys = match key {
             Key::Nexthop { id } => self.routes_by(*id),
@@ -142,9 +142,9 @@ impl Observed {
         keys
     }
 
-    /// Takes note that a link went down, or lost its carrier, and forgets what the kernel takes with
-    /// it, mostly without a word: the nexthops by it, the routes by those, its permanent neighbours,
-    /// and IPv6 addresses. FDB entries and IPv4 addresses stay. Returns the keys.
+    /// Takes note that a link went down, or lost its carrier, and forgets what the kernel removes
+    /// with it, mostly without an event: the nexthops by it, the routes by those, its permanent
+    /// neighbours, and IPv6 addresses. FDB entries and IPv4 addresses stay. Returns the keys.
     pub fn link_down(&mut self, link: &str) -> BTreeSet<Key> {
         let keys = self.with_link_up(link);
         self.forget(&keys);
@@ -245,7 +245,7 @@ fn by_nexthop(key: &Key, value: &Value) -> Option<(u32, IpNet)> {
     }
 }
 
-/// A route of somebody else.
+/// A route of another program, or of an administrator.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ForeignRoute {
     /// The metric.
@@ -262,7 +262,7 @@ pub struct ForeignRoute {
 /// IS-IS, OSPF, RIP, EIGRP.
 const ROUTING_DAEMONS: [u8; 10] = [11, 12, 14, 42, 99, 186, 187, 188, 189, 192];
 
-/// RTPROT_BOOT, which flanneld's routes have, and routes of people.
+/// RTPROT_BOOT, which the routes of flanneld and of administrators have.
 const BOOT: u8 = 3;
 
 impl ForeignRoute {
@@ -299,14 +299,15 @@ impl fmt::Display for ForeignRoute {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Change {
     /// Makes an object. For links, routes and nexthops it has to fail if there is one (NLM_F_EXCL):
-    /// then that one is not ours. An address, neighbour or FDB entry that is there already is no
-    /// error: everything on our tunnels is ours.
+    /// then that one is not ours. It is not an error if an address, neighbour or FDB entry is there
+    /// already: everything on our tunnels is ours.
     Create(Key, Value),
     /// Puts an object in place of ours in one step, so that no packet is lost.
     Replace(Key, Value),
-    /// Removes an object of ours. That it is gone is no error.
+    /// Removes an object of ours. It is not an error if the object is gone.
     Remove(Key, Value),
-    /// Removes a route that flanneld made, once ours stands. That it is gone is no error.
+    /// Removes a route that flanneld made, once ours stands. It is not an error if the route is
+    /// gone.
     RemoveForeign(IpNet, ForeignRoute),
 }
 
@@ -423,7 +424,8 @@ fn complete<'a>(
             (Some(_), Some(_)) | (None, None) => {}
         }
     }
-    // Elements come and go in one transaction: who has another address now sends from that alone.
+    // Elements come and go in one transaction: a node that has another address now sends from that
+    // alone.
     if let Some(last_new) = plan.iter().rposition(Change::is_filter) {
         let (elements, others): (Vec<Change>, Vec<Change>) =
             removals.into_iter().partition(Change::is_filter);

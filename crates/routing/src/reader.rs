@@ -34,7 +34,7 @@ impl<'a> At<'a> {
         At { path: String::new(), value, any_case: false }
     }
 
-    /// Finds keys whatever their case, as Go does.
+    /// Finds keys in upper or lower case, as Go does.
     pub(crate) fn like_go(mut self) -> Self {
         self.any_case = true;
         self
@@ -84,7 +84,7 @@ impl<'a> At<'a> {
         self.value.as_str().ok_or_else(|| self.not("a text"))
     }
 
-    /// Returns the entries of a list that has at most so many.
+    /// Returns the entries of a list that has at most `most`.
     pub(crate) fn list(&self, most: usize) -> Result<Vec<At<'a>>, Fault> {
         let list = self.value.as_array().ok_or_else(|| self.not("a list"))?;
         if most < list.len() {
@@ -174,7 +174,7 @@ fn join(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }
 
-/// Reads a JSON document that has at most so many bytes.
+/// Reads a JSON document that has at most `most` bytes.
 pub(crate) fn json(text: &[u8], most: usize) -> Result<Value, Cause> {
     if most < text.len() {
         return Err(Cause::TooLong { bytes: text.len(), most });
@@ -202,7 +202,7 @@ pub(crate) fn address(text: &str) -> Result<IpAddr, Cause> {
         _ if address.is_loopback() => "a loopback address",
         _ if address.is_multicast() => "a multicast address",
         IpAddr::V4(v4) if v4 == Ipv4Addr::BROADCAST => "the broadcast address",
-        // Without its link, which is not told, it means nothing.
+        // A link-local address means nothing without its link, which is not given.
         IpAddr::V6(v6) if v6.is_unicast_link_local() => "a link-local address",
         IpAddr::V4(v4) if v4.octets()[0] == 0 => "no host's",
         _ => return Ok(address),

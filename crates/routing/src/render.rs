@@ -28,7 +28,7 @@ pub struct NetworkConfig {
 /// The network policy that pods start under.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
-    /// Where its service listens; `None` where plugins look by themselves.
+    /// Where its service listens; `None` where the plugins look in the default place.
     pub socket: Option<PathBuf>,
 }
 

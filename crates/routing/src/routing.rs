@@ -1,8 +1,9 @@
 //! The whole of it: the value that the daemon feeds with events and asks for changes.
 //!
-//! Everything that happens is told by a method, with the time; each returns what is to be done
-//! ([`Todo`]). The daemon does it in the order given and tells the result by [`Routing::done`] and
-//! [`Routing::failed`]. It wakes up at [`Routing::due`], and once a minute to [`Routing::look`].
+//! The daemon reports every event to a method, with the time; each returns what is to be done
+//! ([`Todo`]). The daemon does it in the order given and reports the result to [`Routing::done`]
+//! and [`Routing::failed`]. It wakes up at [`Routing::due`], and once a minute to
+//! [`Routing::look`].
 //!
 //! ```
 //! use netwright_routing::cluster::Event;
@@ -67,7 +68,7 @@ use failures::Failure;
 /// What is to be done, in this order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Todo {
-    /// Underlay addresses whose [`Way`] is not known: to be looked up and told by
+    /// Underlay addresses whose [`Way`] is not known: the daemon looks it up and passes it to
     /// [`Routing::ways`]. Their peers wait for it.
     pub look_up: Vec<IpAddr>,
     /// Changes of the kernel, in their order. Those of the packet filter are one transaction.
@@ -89,10 +90,11 @@ pub enum Phase {
     Waiting(String),
     /// Peers of the disk are programmed, and no source has answered yet.
     Restoring,
-    /// The source has answered; not everything is programmed, or not everything of this node that
-    /// was is gone.
+    /// The source has answered. Not everything is programmed yet, or old objects of this node are
+    /// not removed yet.
     Syncing,
-    /// Everything is programmed, but for what the kernel refuses of single peers: their rows say so.
+    /// Everything is programmed, except objects of single peers that the kernel refuses: the peers'
+    /// rows say so.
     Ready,
     /// The source is silent since then. Everything stays.
     Degraded(Time),
@@ -171,11 +173,11 @@ pub struct Routing {
     looked: bool,
     /// Peers that are not planned yet, as the ways to them are not known.
     unplanned: BTreeSet<String>,
-    /// All peers of a complete list have been planned: what nobody wants by now goes.
+    /// All peers of a complete list have been planned: objects that no peer wants by now go.
     complete: bool,
     ids: Ids,
     pub(crate) plans: BTreeMap<String, PeerPlan>,
-    /// Links of others by which nothing can be made now.
+    /// Links of other programs that are down: nothing can be made by them now.
     down: BTreeSet<LinkName>,
     pub(crate) failures: BTreeMap<Key, Failure>,
     /// Removals of others' routes that failed.
@@ -183,7 +185,7 @@ pub struct Routing {
     pub(crate) probes: BTreeMap<(String, Family), (Probe, Time)>,
     cut_off_since: Option<Time>,
     pub(crate) conflicts: BTreeMap<IpNet, ForeignRoute>,
-    /// What the daemon has to say to people, by what it is about.
+    /// What the daemon has to report to people, by what it is about.
     pub(crate) notices: BTreeMap<&'static str, Vec<String>>,
 }
 
@@ -201,7 +203,7 @@ pub(crate) struct FamilyPlan {
 }
 
 impl Routing {
-    /// Creates the state of a node of which nothing but its name is known.
+    /// Creates the state of a node of which only the name is known.
     #[must_use]
     pub fn new(settings: Settings, name: &str) -> Self {
         let own = Own::unknown(&settings, name);
@@ -268,7 +270,7 @@ impl Routing {
     }
 
     /// Takes why nothing can be programmed: a range of the cluster overlaps one of this host, for
-    /// instance. What is programmed stays. [`Routing::own`] ends it.
+    /// instance. Objects that are there stay. [`Routing::own`] ends it.
     pub fn wait(&mut self, why: &str) {
         self.waiting = Some(why.to_owned());
     }
@@ -307,7 +309,8 @@ impl Routing {
     pub fn look(&mut self, observed: Observed) -> Todo {
         let first = !self.looked;
         self.looked = true;
-        // Nobody tells when the way to an address that no peer has changes: it may be one's again.
+        // No event reports a new way to an address that no peer has, and a peer may have it again:
+        // it is looked up then.
         let cluster = &self.cluster;
         self.ways.retain(|address, _| cluster.of_underlay(*address).is_some());
         let before = std::mem::replace(&mut self.observed, observed);
@@ -319,7 +322,7 @@ impl Routing {
             }
         }
         if first {
-            // They have waited for it: their nexthops keep the numbers that they have.
+            // They have waited for the first look: their nexthops keep the numbers that they have.
             affected.extend(self.cluster.used().map(|(_, node)| node.name.clone()));
         }
         let mut todo = self.replan(&affected, Vec::new());
@@ -354,8 +357,8 @@ impl Routing {
         self.replan(&affected, Vec::new())
     }
 
-    /// Takes that a link went down, or lost its carrier. The kernel says nothing of what goes with
-    /// it. By a link of others, nothing is made until [`Routing::link_up`].
+    /// Takes that a link went down, or lost its carrier. The kernel does not report what goes with
+    /// it. By a link of another program, nothing is made until [`Routing::link_up`].
     pub fn link_down(&mut self, link: &str) -> Todo {
         if !self.is_tunnel(link) {
             self.down.insert(link.into());
@@ -423,7 +426,7 @@ impl Routing {
         let due = |(key, failure): (&Key, &Failure)| (failure.again <= now).then(|| key.clone());
         let keys: BTreeSet<Key> = self.failures.iter().filter_map(due).collect();
         let again = self.repairs(&keys).changes;
-        // What nobody wants any more, or what is there by now, has not failed.
+        // What no peer wants any longer, or what is there by now, has not failed.
         let still: BTreeSet<&Key> = again.iter().filter_map(Change::key).collect();
         for key in &keys {
             if !still.contains(key) {
@@ -437,7 +440,7 @@ impl Routing {
         todo
     }
 
-    /// Returns when [`Routing::tick`] has something to do; `None`: nothing, however long it takes.
+    /// Returns when [`Routing::tick`] has something to do; `None` while nothing is due.
     #[must_use]
     pub fn due(&self) -> Option<Time> {
         let failures = self.failures.values().chain(self.foreign_failures.values());
@@ -468,8 +471,8 @@ impl Routing {
         objects.map(|(key, value)| Change::Remove(key.clone(), value.clone())).collect()
     }
 
-    /// Takes what people are to be told of something, beside what is found here: sentences, or none
-    /// any more.
+    /// Takes what people should know of something, beside what is found here: sentences, or none
+    /// any longer.
     pub fn notice(&mut self, about: &'static str, sentences: Vec<String>) {
         self.notices.insert(about, sentences);
     }

@@ -19,7 +19,7 @@ use crate::refused::Cause;
 /// The port that flanneld's VXLAN uses, which is Linux's default.
 pub const VXLAN_PORT: u16 = 8472;
 
-/// The network identifier that flanneld's VXLAN uses unless told otherwise.
+/// The network identifier that flanneld's VXLAN uses by default.
 pub const VNI: u32 = 1;
 
 /// Where peers are learnt.
@@ -45,7 +45,7 @@ pub struct Settings {
     pub spaces: Vec<String>,
     /// The ranges that these blocks are of. They have nothing in common with the cluster's.
     pub space_ranges: Vec<IpNet>,
-    /// The ranges of services, which no prefix may touch; empty if not told.
+    /// The ranges of services, which no prefix may touch; empty if the configuration names none.
     pub service_ranges: Vec<IpNet>,
     /// Further ranges to which pods' packets keep their source.
     pub exempt: Vec<IpNet>,
@@ -61,9 +61,9 @@ pub struct Settings {
     pub pod_mtu: PodMtu,
     /// Underlay addresses need not be among their Node's: nodes are believed.
     pub any_address: bool,
-    /// Pod ranges may overlap what this host has: a person has looked.
+    /// Pod ranges may overlap what this host has: an administrator has allowed it.
     pub allow_overlap: bool,
-    /// The MTU of the underlay where a person knows better than the links, in bytes.
+    /// The MTU of the underlay as an administrator has set it, in bytes; `None` takes the links'.
     pub underlay_mtu: Option<u32>,
 }
 
@@ -143,7 +143,8 @@ impl Settings {
     }
 }
 
-/// How a source calls what a record says: messages name the key that somebody has to look at.
+/// What a source calls the keys of a record: messages name the key that an administrator has to
+/// look at.
 pub(crate) struct Keys<'a> {
     settings: &'a Settings,
     dialect: Dialect,
@@ -289,7 +290,7 @@ impl Backend {
 pub enum PodMtu {
     /// The lowest of the paths in use, so that every packet of a pod fits.
     Paths,
-    /// The underlay's: the own host tells pods what fits in a tunnel, by ICMP.
+    /// The underlay's. The pod's own host reports by ICMP what fits in a tunnel.
     Underlay,
     /// So many bytes.
     Fixed(u32),
@@ -354,7 +355,7 @@ impl fmt::Debug for LinkName {
 /// What this node is, as it finds out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Own {
-    /// What it tells the others.
+    /// What it publishes to other nodes.
     pub node: Node,
     /// The link that has the underlay address of each family.
     pub uplinks: PerFamily<Option<Uplink>>,
@@ -414,7 +415,7 @@ impl Own {
         Own::new(settings, found)
     }
 
-    /// Decides what this node tells the others, and how its tunnels are called.
+    /// Decides what this node publishes to other nodes, and the names of its tunnels.
     ///
     /// A tunnel that is there keeps its name and its hardware address: peers need not hear of it.
     #[must_use]

@@ -38,7 +38,7 @@ pub struct Table {
     pub phase: Phase,
     /// The MTU of pods, in bytes.
     pub pod_mtu: Option<u32>,
-    /// What somebody should look at.
+    /// What an administrator should look at.
     pub warnings: Vec<String>,
     /// On standby: the changes that this node would make.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -92,7 +92,7 @@ pub enum PeerState {
     Programmed,
     /// It has answered by its path.
     Probed,
-    /// The kernel does not take it.
+    /// The kernel refuses it.
     Failing {
         /// The kernel's words.
         error: String,
@@ -101,7 +101,7 @@ pub enum PeerState {
     },
     /// It is kept although the source does not show it so: why.
     Held(String),
-    /// A route of somebody else to its prefix is in the way.
+    /// A route of another program to its prefix is in the way.
     Conflict(String),
 }
 
@@ -130,7 +130,7 @@ pub struct Explained {
     pub version: u32,
     /// The address.
     pub address: IpAddr,
-    /// The peer whose pods have it, if it is one's.
+    /// The peer whose pods have it, if a peer's do.
     pub peer: Option<String>,
     /// The prefix it is in.
     pub prefix: Option<IpNet>,
@@ -287,7 +287,7 @@ impl Routing {
         warnings
     }
 
-    /// Says of which peers the network between the nodes does not know the way.
+    /// Says to which peers the network between the nodes does not know the way.
     fn uncovered_native(&self) -> Option<String> {
         let is_silent = |name: &str, family: Family| {
             let probe = self.probes.get(&(name.to_owned(), family));

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// A moment, in milliseconds since the Unix epoch.
 ///
 /// The daemon reads the wall clock once when it starts and adds what a monotonic clock counts from
-/// there, so that no waiting time changes when somebody sets the clock.
+/// there, so that setting the clock changes no waiting time.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
 )]

@@ -13,14 +13,14 @@ use crate::plan::Objects;
 use crate::reader::host_prefix;
 use crate::settings::{LinkName, Own, Settings};
 
-/// Returns what this node wants whatever its peers are.
+/// Returns what this node wants for itself, with any peers or none.
 ///
 /// `native` are the families of which a peer's path is native: packets to it follow the network's
 /// routes, so nothing may stand before these.
 #[must_use]
 pub fn of_node(settings: &Settings, own: &Own, native: PerFamily<bool>) -> Objects {
     let mut objects = Objects::new();
-    // Who translates services' addresses is to see the pod's own.
+    // A program that translates services' addresses must see the pod's own address.
     let exempt = [&settings.exempt[..], &settings.service_ranges].concat();
     let all: Vec<IpNet> = settings.ranges().collect();
     for (set, ranges) in [(Set::Cluster, &all), (Set::Exempt, &exempt)] {
@@ -125,7 +125,8 @@ fn nexthop(
         Path::Direct => {
             let link = reach.hop.as_ref()?.link.clone();
             let gateway = peer.underlay.get(family)?;
-            // The kernel has said so. Some clouds give addresses without a prefix.
+            // The kernel has reported that the address is on the link. Some clouds give addresses
+            // without a prefix.
             Some(Nexthop { link, gateway, onlink: true })
         }
         Path::Vxlan { underlay } => {

@@ -8,7 +8,7 @@ use crate::services::policy::listing::{Listing, NetworkRows, PodRow, PolicyRow, 
 use crate::services::policy::log::Counted;
 use crate::services::policy::question::{Judged, OfFamily};
 
-/// Returns what is to be known beside an answer.
+/// Returns what the user should know beside an answer.
 pub(super) fn asides(notes: &[String], faults: &[String]) -> String {
     let faults = faults.iter().map(|fault| format!("warning: {fault}\n"));
     notes.iter().map(|note| format!("note: {note}\n")).chain(faults).collect()
@@ -32,7 +32,7 @@ pub(super) fn explanation(judged: &Judged) -> String {
     text
 }
 
-/// Returns what an explanation says, whatever the addresses are.
+/// Returns what an explanation says, without its addresses.
 fn essence(of: &OfFamily) -> (bool, Vec<String>) {
     let without_addresses = |text: &String| {
         let mut text = text.clone();
@@ -126,7 +126,8 @@ fn under(under: &Under) -> String {
     }
 }
 
-/// Returns dropped packets as people read them. Those of one flow are told once, at the last one.
+/// Returns dropped packets as people read them. Packets of one flow share one line, at the place of
+/// the last one.
 pub(super) fn dropped(packets: &[DroppedPacket]) -> String {
     let same = |one: &DroppedPacket, other: &DroppedPacket| {
         (&one.direction, one.pod_address, one.peer_address, &one.protocol, one.port, &one.cause)

@@ -28,7 +28,7 @@ use crate::command_line::Invocation;
 use crate::health::Health;
 use crate::poll::{Interest, Poller};
 
-/// The flags that are no keys of the configuration.
+/// The flags that are not keys of the configuration.
 pub(crate) fn more_flags() -> Vec<Arg> {
     let once = Arg::new(ONCE).long(ONCE).action(ArgAction::SetTrue);
     vec![once.help("look once, look again when the grace time is over, and end")]
@@ -41,7 +41,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     let once = invocation.more.get_flag(ONCE);
     let flags = Flags { once, ..Flags::from(&invocation.config().collect) };
     let mut signals = stop_signals().map_err(failed)?;
-    // Who looks once may be beside the service.
+    // A process that looks once may run beside the service, which has the status socket.
     let attended = match once {
         true => None,
         false => Some(process.attend("collect", &invocation.loaded)?),

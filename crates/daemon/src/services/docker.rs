@@ -15,7 +15,7 @@
 //! | `orphans` | plugins that a killed driver left running |
 //! | `ports` | published ports |
 //! | `pools` | the IPAM driver |
-//! | `holds` | who has a pool |
+//! | `holds` | which networks have a pool |
 //! | `journal` | what is on disk, which is all the driver remembers |
 //! | `mirrored_file` | how a record is written, so that a damaged file can be restored |
 //! | `recovery` | what is known of lost records |

@@ -10,7 +10,7 @@
 //! | `objects` | records as objects of the Kubernetes API, by the crate `kube` |
 //! | `http` | waiting for both servers |
 //! | `import` | what Whereabouts has given |
-//! | `own_addresses` | by which addresses other nodes reach this one |
+//! | `own_addresses` | the addresses by which other nodes reach this one |
 //! | `published` | the records of blocks, for other services |
 //!
 //! The crate `netwright-cluster-ipam` makes all decisions and blocks: it runs on a bounded number of

@@ -34,8 +34,8 @@ const FIRST_RETRY_DELAY: Duration = Duration::from_millis(200);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(4);
 /// How many objects one page of a list has.
 const PAGE: u32 = 200;
-/// A server that is busy (429, 503, 504) is asked again within half a second by the client of who
-/// watches, unless it names a time. The pauses after that are those above, and people hear of them.
+/// How the client of a watch asks a busy server (429, 503, 504) again: within half a second, unless
+/// the server names a time. After that come the pauses above, and the log names them.
 const BUSY_DELAY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(80));
 const BUSY_TRIES: u32 = 5;
 
@@ -65,8 +65,8 @@ pub(super) async fn client(
     open(config).map_err(|error| ConnectError::Client(words(&error)))
 }
 
-/// The same for who watches. Left to itself, the client doubles its pauses up to a minute while the
-/// server is busy, says nothing, and notices as much later that it is so no longer.
+/// The same for a watch. By default the client doubles its pauses up to a minute while the server
+/// is busy, and reports nothing; so it notices the server's return a minute late.
 pub(super) async fn watching_client(
     kubeconfig: Option<&Path>,
     timeout: Duration,

@@ -60,7 +60,7 @@ const CHANGES: usize = 64;
 /// How many threads may wait for disks and plugins.
 const BLOCKING: usize = 4;
 
-/// The flags that are no keys of the configuration.
+/// The flags that are not keys of the configuration.
 pub(crate) fn more_flags() -> Vec<Arg> {
     let unlabel = Arg::new(UNLABEL).long(UNLABEL).action(ArgAction::SetTrue);
     vec![unlabel.help("remove the labels of this node that label-node has set, and end")]

@@ -25,7 +25,7 @@ impl<T> Inlet<T> {
     /// Takes what was heard since the last call.
     pub(super) fn heard(&self) -> Vec<T> {
         crate::poll::drain(&self.bell);
-        // What is said from now on rings again; what was said before is taken here.
+        // What is passed on from now on rings again; what came before is taken here.
         self.rung.swap(false, Ordering::SeqCst);
         self.heard.try_iter().collect()
     }
@@ -40,8 +40,8 @@ pub(super) struct Outlet<T> {
 }
 
 impl<T> Outlet<T> {
-    /// Says what was heard, and rings unless the loop is about to look. The loop is gone only when
-    /// the process ends.
+    /// Passes on what was heard, and rings unless the loop is about to look. The loop is gone only
+    /// when the process ends.
     pub(super) fn tell(&self, heard: T) {
         let _ = self.to.send(heard);
         if !self.rung.swap(true, Ordering::SeqCst) {
@@ -50,24 +50,25 @@ impl<T> Outlet<T> {
     }
 }
 
-/// For how many reasons the loop is told in one silence: members of a cluster are silent each for
-/// its own.
+/// How many reasons of one silence the thread passes on to the loop: members of a cluster are
+/// silent each for its own.
 const MOST_REASONS: usize = 8;
 
-/// A source that does not answer. Its thread tries again and again; the loop is told once for each
-/// reason, and sleeps on.
+/// A source that does not answer. Its thread tries again and again. It passes each reason on to the
+/// loop once, and the loop sleeps on.
 #[derive(Debug, Default)]
 pub(super) struct Silence {
     told: BTreeSet<String>,
 }
 
 impl Silence {
-    /// Reports whether the loop is to be told of a reason, and takes note that it is.
+    /// Reports whether the loop does not have a reason yet, and takes note that it has it now.
     pub(super) fn is_news(&mut self, why: &str) -> bool {
         self.told.len() < MOST_REASONS && self.told.insert(why.to_owned())
     }
 
-    /// Takes note that the source answers. Reports whether the loop was told that it does not.
+    /// Takes note that the source answers. Reports whether the loop was told that the source is
+    /// silent.
     pub(super) fn end(&mut self) -> bool {
         !std::mem::take(&mut self.told).is_empty()
     }
@@ -89,7 +90,7 @@ mod tests {
 
     use super::*;
 
-    /// A list of 100,000 objects is not as many calls of the kernel.
+    /// A list of 100,000 objects does not cost 100,000 system calls.
     #[test]
     fn it_rings_once_until_the_loop_looks() {
         let (inlet, outlet) = pair::<u8>().unwrap();

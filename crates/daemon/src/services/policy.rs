@@ -5,14 +5,14 @@
 //! | this one | start and end, and the loop |
 //! | `engine` | all decisions |
 //! | `kinds` | objects as sources say them |
-//! | `further` | what pods say of further networks |
+//! | `further` | what the annotations of pods say of further networks |
 //! | `lists` | what is kept although a list lacks it |
 //! | `records` | the attachments of this node |
 //! | `patience` | ADDs that wait for the first lists |
 //! | `tell` | what is written to the API server, and when |
 //! | `concern` | which connections a change may forbid |
 //! | `isolate` | the isolation of namespaces, as the configuration says it |
-//! | `shared` | the engine, for the loop and for whoever asks |
+//! | `shared` | the engine, for the loop and the other threads |
 //! | `server` | the asynchronous thread: the plugin's requests, and the API server |
 //! | `cluster`, `slim` | the source `kubernetes` |
 //! | `writer` | statuses and Events |
@@ -21,14 +21,15 @@
 //! | `inside` | the tables in containers' own namespaces |
 //! | `cuts` | ends connections |
 //! | `known` | how many policies there were, on the disk, and the thread that writes it |
-//! | `answers`, `drops`, `listing`, `question`, `log` | what `netwright policy` asks |
-//! | `of_files` | what it says of files, without a service |
+//! | `answers`, `drops`, `listing`, `question`, `log` | the answers to `netwright policy` |
+//! | `of_files` | its answers about files, without a service |
 //! | `counts` | what is counted, for metrics |
 //!
 //! The crate `netwright-policy` judges and compiles; the engine decides what is done with that; the
-//! loop carries it out. It takes all that was heard, tells the engine, makes one transaction, and
-//! then answers plugins. A plugin waits for two seconds, so the loop does not wait for a disk, and
-//! takes what plugins ask before other work. Nothing is removed when the service ends.
+//! loop carries it out. The loop takes all that was heard, passes it to the engine, makes one
+//! transaction, and then answers plugins. A plugin waits for two seconds. So the loop does not wait
+//! for a disk, and takes the requests of plugins before other work. Nothing is removed when the
+//! service ends.
 
 pub(crate) mod answers;
 mod cluster;
@@ -102,17 +103,18 @@ const FILTER: u64 = 3;
 const ASKED: u64 = 4;
 const FILES: u64 = 5;
 
-/// How many policies there are is written at most so often.
+/// The shortest time between two writes of the number of policies.
 const BETWEEN_WRITES: Duration = Duration::from_secs(5);
 
-/// Records of attachments that have ended, and damaged ones, are looked for again after so long; so
-/// are all of them after a start.
+/// How long it takes until records are listed again: those of attachments that have ended, damaged
+/// ones, and all of them after a start.
 const ENDED: Duration = Duration::from_secs(2);
 
-/// Whether IPVS has services is looked at so often, until it has. Nothing tells of that.
+/// How often the service looks whether IPVS has services, until it has. The kernel does not report
+/// that.
 const SERVICES: Duration = Duration::from_secs(1);
 
-/// After a change of files, more are awaited for so long.
+/// How long the service waits for more changes of files after one.
 const FILES_SETTLE: Duration = Duration::from_millis(20);
 
 /// What the service's health calls the tables in containers' namespaces.
@@ -120,7 +122,7 @@ const INSIDE: &str = "containers' packet filters";
 
 const UNINSTALL: &str = "uninstall";
 
-/// The flags that are no keys of the configuration.
+/// The flags that are not keys of the configuration.
 pub(crate) fn more_flags() -> Vec<Arg> {
     let uninstall = Arg::new(UNINSTALL).long(UNINSTALL).action(ArgAction::SetTrue);
     vec![uninstall.help(
@@ -211,14 +213,14 @@ struct Service {
     health: Health,
     pace: Pace,
     patience: Patience<(Request, Reply)>,
-    /// Why the packet filter was not brought to what it is to be when that was tried last.
+    /// Why the last attempt to bring the packet filter to the program failed.
     refused: Option<String>,
-    /// Records were not listed again since the start. A plugin that had found nobody listening may
-    /// have removed one that the start found.
+    /// Records were not listed again since the start. A plugin to which no process was listening
+    /// may have removed a record that the start found.
     is_new: bool,
     /// What IPVS sends on is judged.
     judges_services: bool,
-    /// What of IPVS is judged wrongly, as the log has told.
+    /// Why some packets of IPVS are judged wrongly; the log has said so.
     judged_wrongly: Vec<&'static str>,
     /// When services of IPVS are looked for, when files are read again, when records are listed,
     /// and when the number of policies is written.
@@ -279,7 +281,7 @@ impl Service {
         self.say_what_is_missing();
     }
 
-    /// Has what IPVS sends on judged, from its first service on.
+    /// Makes the packet filter judge what IPVS sends on, once IPVS has a service.
     fn look_for_services(&mut self) {
         if self.judges_services {
             return;
@@ -297,7 +299,7 @@ impl Service {
         self.services_at = (!self.judges_services).then(|| Instant::now() + SERVICES);
     }
 
-    /// Logs what of IPVS is judged wrongly, once.
+    /// Logs once why some packets of IPVS are judged wrongly.
     fn look_at_services(&mut self) {
         let found = ipvs::judged_wrongly();
         for warning in found.iter().filter(|warning| !self.judged_wrongly.contains(*warning)) {
@@ -316,7 +318,7 @@ impl Service {
         loop {
             self.health.turns();
             let mut ready = poller.wait(Some(self.health.pause(self.pause())))?;
-            // What plugins ask comes before what may take longer.
+            // The requests of plugins come before work that may take longer.
             ready.sort_unstable();
             for number in ready {
                 match number {
@@ -350,7 +352,7 @@ impl Service {
         }
     }
 
-    /// Returns how long nothing is due.
+    /// Returns how long it is until something is due.
     fn pause(&self) -> Duration {
         let now = Instant::now();
         let due = self.shared.engine().due();
@@ -479,7 +481,7 @@ impl Service {
             let engine = self.shared.engine();
             (engine.expected(owner), engine.enforced(owner))
         };
-        // Before anything is enforced, only the plugin knows what it has closed.
+        // Before anything is enforced, only the plugin knows which addresses it has closed.
         let Some(expected) = expected else { return Answer::Enforced(enforced) };
         let differs = self.filter.differs(&expected).and_then(|what| match what {
             None => self.filter.inside().differs(&id(owner)),
@@ -498,7 +500,7 @@ impl Service {
         }
     }
 
-    /// Does what the engine says. Tells whether the packet filter is as it is to be.
+    /// Does what the engine says. Returns whether the packet filter is as it is to be.
     fn carry_out(&mut self) -> Result<(), String> {
         let mut todo = self.shared.engine().take_todo(Instant::now());
         todo.bring |= self.filter.sees_again();
@@ -518,7 +520,7 @@ impl Service {
             return;
         }
         if !is_judged && self.filter.inside().is_empty() {
-            // What was refused before was of containers that are gone.
+            // Earlier failures were of containers that are gone.
             self.health.needs(INSIDE, Ok(()));
             return;
         }
@@ -583,14 +585,15 @@ impl Service {
                     self.counts.changed(true);
                     return Ok(());
                 }
-                // Somebody has changed the table, or a plugin has closed an address meanwhile.
+                // Another program has changed the table, or a plugin has closed an address
+                // meanwhile.
                 Err(error) => tracing::info!(error = words(&error), "the packet filter differs"),
             }
         }
         self.bring(todo)
     }
 
-    /// Brings the packet filter to what it is to be, whatever it is.
+    /// Brings the packet filter to what it is to be, from any state.
     fn bring(&mut self, todo: &mut Todo) -> Result<(), String> {
         self.look_for_services();
         let brought = self.filter.bring(&self.shared, todo).map_err(|error| words(&error));
@@ -632,7 +635,7 @@ impl Service {
 
     /// Looks at everything, and puts right what is not as it is to be.
     fn look(&mut self) {
-        // Another thread reads lists meanwhile: that is no work of the look.
+        // Another thread reads lists meanwhile: its time does not count for the look.
         let (begin, worked) = (Instant::now(), thread_time());
         self.list_records();
         self.read_files();
@@ -641,7 +644,7 @@ impl Service {
         if enforces && self.shared.engine().judges_inside() {
             self.bring_inside(&BTreeSet::new(), true);
         }
-        // What else the records say by now is done with the comparison.
+        // The comparison also makes the changes that follow from newer records.
         let done = match done {
             Ok(()) if enforces => self.compare(),
             other => other,
@@ -666,7 +669,7 @@ impl Service {
         self.health.needs("packet filter", closed.map(drop).map_err(|error| words(&error)));
     }
 
-    /// Does the same for pods that are judged in their own namespaces. Nothing tells of a change
+    /// Does the same for pods that are judged in their own namespaces. No event reports a change
     /// there.
     fn close_inside_if_missing(&mut self) {
         if self.shared.engine().program().is_some() {
@@ -695,7 +698,7 @@ impl Service {
         }
         match (heard.is_empty(), enforces) {
             (true, _) => {}
-            // What became of it is in the service's status.
+            // The service's status shows the result.
             (false, true) => drop(self.compare()),
             (false, false) => self.close_if_missing(),
         }
@@ -718,7 +721,7 @@ impl Service {
         events.into_iter().for_each(|event| engine.hear(event, now));
     }
 
-    /// Says in the service's status what it waits for.
+    /// Shows in the service's status what it waits for.
     fn say_what_is_missing(&self) {
         let (waits_for, silence) = {
             let engine = self.shared.engine();
@@ -729,14 +732,14 @@ impl Service {
         self.health.needs("API server", silence.map_or(Ok(()), Err));
     }
 
-    /// Has it written how many policies there are.
+    /// Has the keeper write how many policies there are.
     fn save(&mut self) {
         if self.save_at.take().is_none() {
             return;
         }
         let known = {
             let engine = self.shared.engine();
-            // What is not enforced may be too few.
+            // Objects that are not enforced may be incomplete, and their number too low.
             engine.program().map(|_| engine.known())
         };
         let (Some(known), Some(keeper)) = (known, &self.keeper) else { return };

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | this one | the loop |
 //! | `own_plugins` | the folders of plugins, which another package may empty |
-//! | `schedule` | how to back off from a conflict, and who is looked at when something is silent |
+//! | `schedule` | how to back off from a conflict, and the order of looks if something is silent |
 //! | `remembered` | what a runtime's damaged file said before |
 //!
 //! The kernel reports that something went away or down, here or in a container, or that the packet

@@ -8,7 +8,7 @@
 //! | `etcd_leases` | or flannel's leases in etcd |
 //! | `own_lease` | this node's lease there, and flanneld's configuration |
 //! | `turns` | when that lease is written |
-//! | `spaces` | blocks of spaces, of whatever source the nodes are |
+//! | `spaces` | blocks of spaces, with nodes of any source |
 //! | `etcd_keys` | follows keys of etcd, for both |
 //! | `of_source` | what each says of this node |
 //! | `flannel_config` | flanneld's configuration |
@@ -22,9 +22,9 @@
 //! | `counts` | what is counted, for metrics |
 //! | `leave` | `--uninstall` |
 //!
-//! The crate `netwright-routing` makes all decisions. The loop tells it what the nodes are and what
-//! the kernel has, makes the changes that it returns, and tells it the results. An event of the
-//! kernel never says what to do: it only makes the loop look again. Nothing is removed when the
+//! The crate `netwright-routing` makes all decisions. The loop passes it what the nodes are and
+//! what the kernel has, makes the changes that it returns, and passes it the results. An event of
+//! the kernel never says what to do: it only makes the loop look again. Nothing is removed when the
 //! service ends.
 
 mod answers;
@@ -109,7 +109,7 @@ const ASKED: u64 = 4;
 const NODES: u64 = 5;
 const SPACES: u64 = 6;
 
-/// The last known nodes are written at most so often.
+/// The shortest time between two writes of the last known nodes.
 const BETWEEN_WRITES: Duration = Duration::from_secs(5);
 
 /// Looks at the kernel and at the packet filter that are due within this time of each other are made
@@ -132,7 +132,7 @@ const SYSCTLS: &str = "NETWRIGHT_SYSCTL_DIR";
 const UNINSTALL: &str = "uninstall";
 const TO_FLANNEL: &str = "to-flannel";
 
-/// The flags that are no keys of the configuration.
+/// The flags that are not keys of the configuration.
 pub(crate) fn more_flags() -> Vec<Arg> {
     let uninstall = Arg::new(UNINSTALL).long(UNINSTALL).action(ArgAction::SetTrue);
     let to_flannel =
@@ -317,7 +317,7 @@ enum Source {
 }
 
 impl Source {
-    /// Returns what is readable when something was heard; `None` if that is found by a look.
+    /// Returns what becomes readable when something was heard; `None` if a look finds that.
     fn bell(&self) -> Option<&UnixStream> {
         match self {
             Source::File(_) => None,
@@ -346,7 +346,7 @@ struct Service {
     away: BTreeMap<Records, String>,
     /// This node, as its source says.
     of_source: Result<OfSource, String>,
-    /// This node's tunnels, once it is known what they are: others reach it by them.
+    /// This node's tunnels, once they are known: other nodes reach it by them.
     tunnels: PerFamily<Option<TakenOver>>,
     /// The prefixes of all nodes, as the source says.
     prefixes: Vec<IpNet>,
@@ -361,25 +361,27 @@ struct Service {
     counts: Counts,
     pace: Pace,
     filter_pace: Pace,
-    /// Forwarding, or a file for pods, could not be written since the last look began, and how long
-    /// the next one waited or waits for that ([`RETRY`]).
+    /// Whether forwarding or a file for pods could not be written since the last look began, and
+    /// the pause before the next look for that reason ([`RETRY`]).
     unwritten: bool,
     wait: Option<Duration>,
     /// When the last known nodes are to be written, and when they were.
     save_at: Option<Instant>,
     saved: Option<Instant>,
-    /// The kernel is being looked at: what differs is found at the end, and changed then.
+    /// A look at the kernel is under way: at its end it finds the differences, and they are changed
+    /// then.
     looking: bool,
-    /// Something was heard that concerns us, and not looked at yet: a look may have read before it.
+    /// An event that matters was heard, and not looked at yet: the present look may have read the
+    /// kernel before it.
     heard: bool,
-    /// Something of others has changed, and the ways to nodes may be others now.
+    /// Something of another program has changed, and the ways to nodes may be others now.
     other_ways: bool,
-    /// When all ways were looked up, and of which addresses since this look began.
+    /// When all ways were looked up, and the addresses that were looked up since this look began.
     ways_found: Option<Instant>,
     looked_up: BTreeSet<IpAddr>,
     /// The kernel has not answered a question for a way since this look began.
     unanswered: bool,
-    /// The first look is over: what differs from now on was changed by somebody else.
+    /// The first look is over: another program causes every difference from now on.
     settled: bool,
 }
 
@@ -463,7 +465,7 @@ impl Service {
         let document = self.disk.read();
         if let Some(own) = document.own.as_ref().filter(|own| own.name == self.node) {
             self.earlier.had(own.prefixes.iter().chain(&own.kept).copied());
-            // Pods in them may be there before the source is.
+            // Pods may be in these prefixes before the source answers.
             self.prefixes = own.prefixes.iter().chain(&own.kept).copied().collect();
             self.of_source = Ok(own.clone().into());
         }
@@ -516,7 +518,7 @@ impl Service {
         }
     }
 
-    /// Returns how long nothing is due.
+    /// Returns how long it is until something is due.
     fn pause(&self) -> Duration {
         let now = Instant::now();
         let due = self.shared.routing().due().map(|due| due.since(self.clock.now()));
@@ -527,7 +529,7 @@ impl Service {
 
     fn do_what_is_due(&mut self) {
         let now = Instant::now();
-        // Two looks that come one after the other are one: nobody is woken twice for them.
+        // If both looks are due soon after each other, one look does both: the loop wakes up once.
         let both = self.filter_pace.is_due(now) && self.pace.is_due(now + TOGETHER);
         if both || self.pace.is_due(now) {
             self.folders.watch();
@@ -622,7 +624,7 @@ impl Service {
                     |fields| OfSource::of_fields(fields, &self.settings),
                 );
                 self.take_own(own);
-                // Also of nodes that have not said yet how they are reached.
+                // This includes nodes that have not published yet how they are reached.
                 let prefixes = nodes.iter().filter_map(|node| kubernetes::prefixes(node).ok());
                 self.prefixes = prefixes.flatten().collect();
                 let read = |fields| kubernetes::read(fields, &self.settings);
@@ -630,7 +632,7 @@ impl Service {
             }
             Heard::Changed(fields) => {
                 for prefix in kubernetes::prefixes(&fields).into_iter().flatten() {
-                    // A Node changes for ever, and its prefix does not.
+                    // A Node changes all the time, and its prefix does not.
                     if !self.prefixes.contains(&prefix) {
                         self.prefixes.push(prefix);
                     }
@@ -684,7 +686,8 @@ impl Service {
     /// Takes what the source says of this node. If it says nothing, what is programmed stays.
     fn take_own(&mut self, own: Result<OfSource, String>) {
         if let Err(why) = &own {
-            // Before the list counts: it may lack other nodes too.
+            // This comes before the list counts: a list that lacks this node may lack other nodes
+            // too.
             self.take_found(Err(why.clone()));
         }
         self.of_source = own;
@@ -719,7 +722,7 @@ impl Service {
         }
     }
 
-    /// Does so once; `other_ways` says that the ways to nodes may be others since the last look.
+    /// Looks once. `other_ways` says that the ways to nodes may have changed since the last look.
     fn look_once(&mut self, other_ways: bool) -> Result<(), String> {
         let said = |error: kernel::netlink::NetlinkError| words(&error);
         let own = self.shared.routing().cluster().own().clone();
@@ -771,7 +774,7 @@ impl Service {
         self.look_at_filter();
         self.hold_forwarding();
         self.tell_condition();
-        // A node that was waiting makes its part first.
+        // A node that was waiting is not settled before it has made its own objects.
         self.settled = self.shared.routing().waits_for().is_none();
         Ok(())
     }
@@ -828,7 +831,7 @@ impl Service {
     /// them.
     fn find_kept(&mut self, node: &OfSource, host: &Host) -> Vec<IpNet> {
         self.earlier.had(node.prefixes.iter().chain(&node.kept).copied());
-        // A block that this node has given up is nobody's, or another's.
+        // A block that this node has given up belongs to no node, or to another one.
         self.earlier.had(host.own_prefixes().filter(|own| !self.settings.is_of_space(*own)));
         if self.earlier.differs(&node.prefixes) || self.earlier.has_any() {
             let pods = host.pods(files::recorded());
@@ -850,7 +853,7 @@ impl Service {
             return Some(known.clone());
         }
         let there = host.tunnel_before(&self.settings, family);
-        // What others know counts: somebody may have changed the link.
+        // The address that other nodes know counts: another program may have changed the link's.
         let mac = node.macs.get(family).or(there.as_ref().and_then(|there| there.mac));
         let name = there.map_or_else(
             || settings::tunnel_name(&self.settings, family).into(),
@@ -859,8 +862,9 @@ impl Service {
         Some(TakenOver { name, mac })
     }
 
-    /// Says why nothing may be programmed on this host: before there is anything, a range of pods
-    /// must not be one that the host uses. A space may have come to the others since.
+    /// Says why nothing may be programmed on this host: before anything is programmed, a range of
+    /// pods must not overlap one that the host uses. A space may be newer than the other ranges, so
+    /// it is checked by itself.
     fn overlap(&self, host: &Host, observed: &Observed) -> Option<String> {
         let objects = observed.objects();
         let is_empty = objects.keys().all(|key| matches!(key, Key::Element { .. }));
@@ -884,7 +888,7 @@ impl Service {
         found.first().map(ToString::to_string)
     }
 
-    /// Returns what this node's Node says to others: to those of ours, and to flannelds.
+    /// Returns what this node's Node publishes to other nodes: to those of ours, and to flannelds.
     fn annotations(&self, own: &Own) -> BTreeMap<String, String> {
         if self.settings.standby {
             return BTreeMap::new();
@@ -899,7 +903,7 @@ impl Service {
         annotations
     }
 
-    /// Tells routing what this node is, or why it is nothing yet.
+    /// Passes to routing what this node is, or why it is not known yet.
     fn take_found(&mut self, own: Result<Own, String>) {
         let now = self.clock.now();
         let mut routing = self.shared.routing();
@@ -929,7 +933,8 @@ impl Service {
     }
 
     /// Looks up the ways to all nodes again if a route, an address or a link of this host may be
-    /// another: after events of such, and after each interval, as not everything is told.
+    /// another: after such events, and after each interval, as the kernel does not report
+    /// everything.
     fn look_up_again(&mut self, other_ways: bool) {
         if self.unanswered {
             // The next look asks.
@@ -984,7 +989,7 @@ impl Service {
         }
     }
 
-    /// Makes changes, and tells routing of each how it went. Returns the first that was made.
+    /// Makes changes, and passes the result of each to routing. Returns the first that was made.
     fn make(&mut self, changes: &[Change]) -> Option<Change> {
         let mut first = None;
         if !changes.is_empty() {
@@ -1014,8 +1019,8 @@ impl Service {
                 };
                 if let Some(news) = routing.failed(change, &error, now) {
                     tell(&news);
-                    // Something may have changed meanwhile. This may be amid a look: then it is for
-                    // the next.
+                    // Something may have changed meanwhile. If this is amid a look, the next look
+                    // finds it.
                     self.other_ways = true;
                     self.heard = true;
                     self.pace.hurry(Instant::now());
@@ -1038,7 +1043,7 @@ impl Service {
         if !self.filter_stands {
             self.filter.note(changes);
         } else if let Err(error) = self.filter.change(changes) {
-            // Noted all the same; the next look at the table makes up for it.
+            // The table has noted the changes all the same; the next look at it makes them.
             self.filter_pace.hurry(Instant::now());
             self.health.needs("packet filter", Err(words(&error)));
         }
@@ -1079,8 +1084,8 @@ impl Service {
         self.filter_pace.looked(begin, Instant::now(), worked, again);
     }
 
-    /// Switches forwarding on for the families of this node's pods. It stays on: others may rely on
-    /// it by the time when it is not needed any more.
+    /// Switches forwarding on for the families of this node's pods. It stays on: other programs may
+    /// rely on it by the time when this service no longer needs it.
     fn hold_forwarding(&mut self) {
         let has = |family: Family| {
             let routing = self.shared.routing();
@@ -1091,7 +1096,7 @@ impl Service {
         let sysctls =
             [(Family::V4, "net/ipv4/ip_forward"), (Family::V6, "net/ipv6/conf/all/forwarding")];
         let wanted = sysctls.into_iter().filter(|(family, _)| has(*family));
-        // Both are written, whatever becomes of the first.
+        // The second is written even if the first fails.
         let written: Vec<_> = wanted
             .map(|(_, name)| Sysctl::parse(name).and_then(|sysctl| sysctl.write_if_different("1")))
             .collect();
@@ -1100,9 +1105,9 @@ impl Service {
         self.health.needs("forwarding", done.map_err(|error| words(&error)));
     }
 
-    /// Makes connection tracking forget UDP flows of prefixes whose packets go another way now: what
-    /// was translated, or answered by an error, would go on so. Without connection tracking there
-    /// are none.
+    /// Makes connection tracking forget UDP flows of prefixes whose packets go another way now: a
+    /// flow that was translated, or answered by an error, would stay so. Without connection
+    /// tracking there are no such flows.
     fn flush_flows(&self, prefixes: &[IpNet]) {
         if prefixes.is_empty() || self.settings.standby {
             return;
@@ -1122,8 +1127,8 @@ impl Service {
         }
     }
 
-    /// Says which configurations of others runtimes take before ours. Nothing is removed, and the
-    /// service is ready: another network of the node may be wanted so.
+    /// Says which configurations of other programs runtimes take before ours. The service removes
+    /// none and stays ready: an administrator may want another network of the node first.
     fn look_at_others(&mut self) {
         let found = self.published.before_ours();
         if found == self.before_ours {
@@ -1169,8 +1174,8 @@ impl Service {
         self.health.needs("record of nodes", written.map_err(|error| words(&error)));
     }
 
-    /// Takes what is told right after tunnels were made or changed, before anything is on them. What
-    /// their links were on the way is past; what they are now counts.
+    /// Takes the events that follow at once when tunnels were made or changed, before anything is
+    /// on them. Events of their links are outdated; the links are read again.
     fn hear_of_tunnels(&mut self) {
         let tunnels: Vec<u32> = self.links.tunnels().collect();
         let is_past = |event: &ObjectEvent| match event {
@@ -1196,7 +1201,7 @@ impl Service {
         self.hear_but(|_| false);
     }
 
-    /// Takes the events so far, but those that are past.
+    /// Takes the events so far, without those that are outdated.
     fn hear_but(&mut self, is_past: impl Fn(&ObjectEvent) -> bool) {
         let events = match self.listener.heard() {
             Ok(events) => events,
@@ -1228,7 +1233,7 @@ impl Service {
         }
     }
 
-    /// Says whether something is otherwise than it is known to be.
+    /// Says whether an event reports something that differs from what is known.
     fn concerns(&self, event: &ObjectEvent) -> bool {
         let routing = self.shared.routing();
         let (object, there) = match event {
@@ -1265,7 +1270,7 @@ impl Service {
             own.node.all_prefixes().any(|own| own.contains(&prefix))
                 || (is_one && self.settings.is_of_space(prefix))
         };
-        // It says something of pods, or may be the way to a node.
+        // The route says something of pods, or may be the way to a node.
         let may_matter = |route: &Route| {
             let prefix = route.destination.trunc();
             let ranges: Vec<IpNet> = self.settings.ranges().collect();
@@ -1276,7 +1281,8 @@ impl Service {
         // The last pod of an earlier prefix may be gone.
         let may_end = !there && self.earlier.has_any();
         match object {
-            // It says what a look has read: somebody has made a tunnel on it, for instance.
+            // A look has read the link so already: the event only says that a tunnel was made on
+            // it, for instance.
             Object::Link(link) if there && self.links.is_as(link) => false,
             Object::Link(link) => {
                 may_end || is_waiting || carries(link.index) || own_name(own, &link.name)
@@ -1286,8 +1292,8 @@ impl Service {
                     || carries(address.ifindex)
                     || own.node.underlay.iter().any(|own| own == address.address.addr())
             }
-            // Those of pods come and go all the time, and so do a router's.
-            // The kernel's own follow from addresses and links, which are told too.
+            // Routes of pods come and go all the time, and so do a router's. The kernel's own
+            // routes follow from addresses and links, which have events too.
             Object::Route(route) => {
                 may_end
                     || (route.table != TABLE_LOCAL

@@ -36,7 +36,7 @@ pub(crate) struct Process {
     pub(crate) health: Health,
     pub(crate) log: log::Control,
     pub(crate) reread: Reread,
-    /// Whether somebody wanted the configuration to be read again before the service could.
+    /// Whether a SIGHUP asked for the configuration to be read again before the service could.
     pub(crate) hung_up: Arc<AtomicBool>,
     /// The service's socket, if it had to be opened before the process became another user.
     pub(crate) socket: Arc<Mutex<Option<Listener>>>,
@@ -110,7 +110,7 @@ impl Process {
         more: MoreAnswers,
     ) -> Result<Attended, Stop> {
         let config = &loaded.config;
-        // What a flag says, no file changes.
+        // A file cannot change what a flag sets.
         let by_flag = |key: &Key| {
             let source = loaded.sources.get(&(key.table, key.name));
             source.is_some_and(|source| source.file.as_os_str().is_empty())
@@ -179,7 +179,8 @@ impl Process {
                 for error in &errors {
                     tracing::error!(error, "the configuration is wrong; the one before goes on");
                 }
-                // Nobody has asked for it who would see the answer.
+                // A service that follows its files reloads by itself, so no user sees the errors
+                // but in the status.
                 if follows {
                     self.health.needs(CONFIGURATION, Err(errors.join("; ")));
                 }
@@ -219,7 +220,7 @@ const CONFIGURATION: &str = "configuration";
 
 /// The configurations that a reload compares.
 struct Counts {
-    /// The one that the service started with, and what the files had that it names.
+    /// The one that the service started with, and the contents that its files had then.
     started: Config,
     files: Vec<NamedFile>,
     /// The one that was read last.
@@ -338,8 +339,8 @@ pub(super) fn remove_own_folder(folder: &Path) -> Result<(), FileError> {
     }
 }
 
-/// Creates what an asynchronous service runs on: one thread, and at most so many threads that may
-/// wait for disks, plugins and servers.
+/// Creates what an asynchronous service runs on: one thread, and at most `blocking` threads that
+/// may wait for disks, plugins and servers.
 pub(super) fn runtime(blocking: usize) -> Result<tokio::runtime::Runtime, Stop> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_io().enable_time().max_blocking_threads(blocking).build().map_err(failed)

@@ -11,7 +11,7 @@ use crate::health;
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
 /// The pause before one is killed again that did not end when it was killed.
 const KILL_AGAIN: Duration = Duration::from_secs(1);
-/// A service that ran so long before it ended starts again after the first pause.
+/// How long a service must have run before it ended, so that it starts again after the first pause.
 const LONG_RUN: Duration = Duration::from_secs(60);
 
 /// Exit codes of a service that would end in the same way again: wrong flags and a wrong

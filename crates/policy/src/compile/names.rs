@@ -1,7 +1,8 @@
 //! Names of chains and sets.
 //!
 //! A name is a hash of what it stands for, so that it is the same on each node and after each
-//! restart. It has 100 bits: nobody finds a selector whose set has the name of somebody else's.
+//! restart. It has 100 bits: no user can find a selector whose set gets the name of another user's
+//! set.
 
 use std::fmt::Display;
 

@@ -21,7 +21,7 @@ pub(super) struct Miss {
     pub(super) why: String,
 }
 
-/// The rule means this end, or this port, in the mind of whoever wrote it.
+/// The author of the rule means this end, or this port.
 const MEANT: u8 = 0;
 /// The rule is about ends or ports like this one.
 const NEAR: u8 = 1;

@@ -1,9 +1,10 @@
 //! Attachments whose packets do not pass the node: macvlan, ipvlan, SR-IOV and their kind. They are
 //! judged in the container's own namespace.
 //!
-//! There the interface alone tells whose packet it is: whatever comes in by it is for this pod, and
-//! whatever leaves by it is of this pod. So it leads to the chain of the pod, also with addresses that
-//! nobody has recorded, such as link-local ones and those that a router announces.
+//! There the interface alone tells whose packet it is: every packet that comes in by it is for this
+//! pod, and every packet that leaves by it is of this pod. So the interface leads to the chain of
+//! the pod, for all addresses: also for those that no record has, such as link-local ones and those
+//! that a router announces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,8 +15,8 @@ use crate::policy::{Direction, Traffic};
 use crate::program::{self, Name, OPEN, Program};
 
 impl Networks {
-    /// Returns the program of a container's namespace, by what names its attachments. Those that are
-    /// not known, or that this node judges, have no part in it.
+    /// Returns the program of a container's namespace, by the keys of its attachments. Attachments
+    /// that are not known, or that this node judges, have no part in it.
     #[must_use]
     pub fn inside<'k>(&self, keys: impl IntoIterator<Item = &'k str>) -> Program {
         let mut program = Program::empty();
@@ -87,8 +88,8 @@ impl Networks {
         !said.is_empty() && said.into_iter().all(|forbids| forbids)
     }
 
-    /// Says whether programs of containers may have become other ones since the last call, and not
-    /// only by elements of sets.
+    /// Says whether programs of containers may have changed since the last call in more than
+    /// elements of sets.
     pub fn take_moved(&mut self) -> bool {
         std::mem::take(&mut self.moved)
     }

@@ -55,7 +55,7 @@ impl<T: Ord + Clone> Index<T> {
         }
     }
 
-    /// Returns what may be about a pod; whoever asks has to look closer.
+    /// Returns what may be about a pod; the caller has to look closer.
     pub(crate) fn near(&self, pod: &Pod, namespace: Option<&Namespace>) -> BTreeSet<&T> {
         let mut places = vec![Place::Named(pod.namespace.to_string()), Place::Labelled(None)];
         let labels = namespace.into_iter().flat_map(|namespace| &namespace.labels);

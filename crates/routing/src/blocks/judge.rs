@@ -23,7 +23,7 @@ impl Blocks {
         let mut affected: BTreeSet<(bool, Block)> = BTreeSet::new();
         let mut refusals = Vec::new();
         for prefix in &touched.prefixes {
-            // Kept addresses come last: they go by what their block is.
+            // Kept addresses come last: what they are depends on what their block is.
             let of_prefix = self.overlapping(*prefix).map(|(block, _)| (block.kept, block.clone()));
             affected.extend(of_prefix);
         }

@@ -1,4 +1,4 @@
-//! What people are told of blocks, beside what becomes of each peer.
+//! What the log and `netwright routes` say of blocks, beside what becomes of each peer.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::{Block, Blocks, Known, Whose};
 use crate::cluster::News;
 
 impl Blocks {
-    /// Says once of each holder that it is no node which the source knows.
+    /// Says once of each holder that the source does not know a node of this name.
     pub(crate) fn tell_strangers(&mut self) -> Vec<News> {
         let strangers = self.of.get(&Whose::Nobody);
         self.told.retain(|name| strangers.is_some_and(|strangers| strangers.contains(name)));
@@ -28,7 +28,7 @@ impl Blocks {
         )
     }
 
-    /// Returns what somebody should look at, in sentences.
+    /// Returns what an administrator should look at, in sentences.
     pub(crate) fn warnings(&self, nodes_are_known: bool) -> Vec<String> {
         let mut warnings = Vec::new();
         for (records, since) in &self.silent {
@@ -66,7 +66,8 @@ fn first_of_many(mut sentences: impl Iterator<Item = String>) -> Vec<String> {
     shown
 }
 
-/// Returns warnings about nodes, each with its sentence; of very many the first, and their number.
+/// Returns warnings about nodes, each with its sentence. If there are very many, it returns the
+/// first ones and how many more there are.
 pub(super) fn few(all: Vec<(String, String)>) -> Vec<News> {
     let more = all.len().saturating_sub(LOGGED);
     let mut news: Vec<News> = all

@@ -35,12 +35,12 @@ impl Cluster {
         self.blocks.listed(&self.settings)
     }
 
-    /// Returns the prefixes of all blocks, whoever holds them.
+    /// Returns the prefixes of all blocks, of every holder.
     pub fn block_prefixes(&self) -> impl Iterator<Item = IpNet> {
         self.blocks.prefixes()
     }
 
-    /// Returns what somebody should look at in the records of spaces.
+    /// Returns what an administrator should look at in the records of spaces.
     pub(crate) fn block_warnings(&self) -> Vec<String> {
         self.blocks.warnings(self.listed)
     }
@@ -93,7 +93,7 @@ impl Cluster {
         }
     }
 
-    /// Finds who a holder is: this node or a peer, by its name, or else by its addresses.
+    /// Finds which node a holder is: this one or a peer, by its name, or else by its addresses.
     fn whose(&self, holder: &str) -> Whose {
         if holder == self.own.node.name {
             return Whose::Own;

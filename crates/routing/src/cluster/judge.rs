@@ -1,4 +1,4 @@
-//! Who is used: nothing that a peer has belongs to this node, or to an older peer.
+//! Which peers are used: nothing that a used peer has belongs to this node, or to an older peer.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -69,7 +69,7 @@ impl Cluster {
                     freed = true;
                 }
                 let younger = self.age(&whose).expect("who claims is a peer");
-                // What it gives up besides may be what others wait for.
+                // Other peers may wait for what it gives up besides.
                 let waiting = self.contested.iter().filter_map(|name| self.age(name));
                 queue.extend(waiting.filter(|waiting| younger < *waiting));
                 queue.insert(younger);
@@ -89,8 +89,8 @@ impl Cluster {
         }
     }
 
-    /// Gives a used peer those of its earlier prefixes that nobody has, but for younger peers as an
-    /// earlier prefix too. Returns whom that may change.
+    /// Gives a used peer those of its earlier prefixes that no other peer has; a younger peer that
+    /// has one as an earlier prefix too loses it. Returns the peers that this may change.
     fn judge_kept(&mut self, age: &Age, work: &mut Work) -> Vec<Age> {
         let name = &age.2;
         work.touch(&self.peers, name);
@@ -113,7 +113,7 @@ impl Cluster {
                 for claim in theirs {
                     self.claims.drop_prefix(claim.prefix);
                     evicted.extend(self.age(&claim.whose));
-                    // What is free of it besides may be what others wait for.
+                    // Other peers may wait for what else becomes free of it.
                     let waiting = self.contested.iter().filter_map(|name| self.age(name));
                     evicted.extend(waiting.filter(|waiting| age < waiting));
                 }
@@ -142,7 +142,7 @@ impl Cluster {
             && !own.prefixes.iter().chain(&own.kept).any(|own| overlap(*own, prefix))
     }
 
-    /// Reports whether a peer is used, and all that it wants, whatever this node is now.
+    /// Reports whether a peer surely stays used as it is, now that this node has changed.
     pub(super) fn is_used_still(&self, peer: &Peer) -> bool {
         let record = peer.record.as_ref().filter(|record| record.kept.is_empty());
         peer.used.is_some() && record.is_some_and(|record| self.against_own(record).is_ok())
@@ -155,7 +155,8 @@ impl Cluster {
         Some((only_kept, created.unwrap_or(peer.first_seen), name.to_owned()))
     }
 
-    /// Finds what in a record cannot be true because of what this node is, or is told.
+    /// Finds what in a record cannot be true because of what this node is, or because of its
+    /// settings.
     fn against_own(&self, node: &Node) -> Result<(), Refused> {
         let (settings, own) = (&self.settings, &self.own.node);
         let keys = settings.keys(node.dialect);
@@ -174,7 +175,7 @@ impl Cluster {
             if let Some(own) = owns.find(|own| overlap(*own, prefix)) {
                 return refused(keys.prefixes(), Cause::OverlapsOwn { prefix, own });
             }
-            // A range of pods may overlap the host's: a person has looked.
+            // A range of pods may overlap the host's: an administrator has allowed it.
             if let Some(address) = own.underlay.iter().find(|own| prefix.contains(own)) {
                 return refused(keys.prefixes(), Cause::HasOwnAddress { prefix, address });
             }

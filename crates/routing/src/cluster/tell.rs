@@ -1,4 +1,4 @@
-//! What people are told of a peer: each change once.
+//! What the log says of a peer: each change once.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::node::Node;
 use crate::refused::Refused;
 use crate::time::Time;
 
-/// What a peer was before an event, as far as people are told.
+/// What a peer was before an event, as far as the log has it.
 #[derive(PartialEq)]
 pub(super) struct Before {
     pub(super) used: Option<Arc<Node>>,
@@ -69,22 +69,22 @@ pub(super) fn tell_own(was: &[Block], is: &[Block]) -> Option<News> {
     (!parts.is_empty()).then_some(News { warning: false, node: None, text })
 }
 
-/// What people are told of an event. If it changes many peers, one line is for all that is no
-/// warning, and none of that is put into words.
+/// What the log says of an event. If it changes many peers, one line stands for everything that is
+/// not a warning, and none of that is put into words.
 pub(super) struct Telling {
     news: Vec<News>,
-    /// How many would be told of single peers, but for warnings.
+    /// How many sentences there are about single peers, without warnings.
     of_peers: usize,
 }
 
 impl Telling {
-    /// Creates one with what is told besides.
+    /// Creates one with what else the log says.
     pub(super) fn new(news: Vec<News>) -> Self {
         let of_peers = news.iter().filter(|news| is_of_peer(news)).count();
         Telling { news, of_peers }
     }
 
-    /// Returns all that is told.
+    /// Returns all that the log says.
     pub(super) fn end(mut self) -> Vec<News> {
         if MANY < self.of_peers {
             self.news.retain(|news| !is_of_peer(news));
@@ -147,7 +147,7 @@ impl Telling {
     }
 }
 
-/// Reports whether news are of a single peer, and no warning.
+/// Reports whether news are of a single peer, and not a warning.
 fn is_of_peer(news: &News) -> bool {
     !news.warning && news.node.is_some()
 }

@@ -1,7 +1,7 @@
 //! A node's entry as people and programs write it: name, prefixes and addresses, each in a line.
 //!
-//! A list has thousands. What is read here is read as TOML says; of an entry that has anything
-//! else, nothing is, and the parser of TOML reads it, or says what is wrong with it.
+//! A list has thousands of nodes. This module reads an entry as TOML does. It leaves an entry with
+//! anything else in it to TOML's parser, which reads it or says what is wrong with it.
 
 /// The line with which an entry begins.
 pub(super) const HEAD: &str = "[[node]]";

@@ -78,7 +78,7 @@ pub fn write(
         let (data, address) = match (&backing, flannel.backend, family) {
             (Some(Backing { data: Some(data), address }), _, _) => (data.clone(), *address),
             (Some(Backing { data: None, address }), _, _) => ("null".to_owned(), *address),
-            // flanneld writes IPv4's with this backend whatever the families.
+            // With this backend flanneld writes IPv4's for nodes of any families.
             (None, Backend::HostGw, Family::V4) => {
                 ("null".to_owned(), IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED))
             }

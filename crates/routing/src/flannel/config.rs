@@ -107,7 +107,7 @@ impl Config {
         if networks == PerFamily::default() {
             return Err(("Network".to_owned(), Cause::Missing));
         }
-        // Without a backend, flanneld takes this one.
+        // For a configuration without a backend, flanneld takes udp.
         let udp = || ("Backend".to_owned(), super::other_backend("udp"));
         let at = root.get("Backend")?.ok_or_else(udp)?;
         let kind = at.required("Type")?;

@@ -4,7 +4,7 @@
 //! {"version":1,"sum":"…","known":"{\"Network\": \"10.244.0.0/16\", …}"}
 //! ```
 //!
-//! The text is kept as it was. A digit that somebody or something has changed in it would be the
+//! The text is kept as it was. If a person or a fault changed one digit, it would be the
 //! configuration of another cluster, with other ranges and tunnels: so it has a sum.
 
 use super::config;
@@ -16,7 +16,7 @@ pub const VERSION: u32 = 1;
 /// The longest document that is read, in bytes: of each byte of the text, JSON makes six at most.
 const LONGEST: usize = 8 * config::LONGEST;
 
-/// Why a document was not read. Nothing of it counts: the server will tell.
+/// Why a document was not read. Nothing of it counts: the server will send the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the copy of flanneld's configuration on the disk cannot be used: {0}")]
 pub struct Damaged(pub String);
@@ -31,7 +31,8 @@ pub fn write(configuration: &str) -> String {
 ///
 /// # Errors
 /// If anything at all is wrong, nothing is taken. Before there were versions and sums, the file was
-/// the configuration itself: that is refused too, since nobody knows whether it is whole.
+/// the configuration itself: that is refused too, since it has no sum that shows whether it is
+/// whole.
 pub fn read(document: &[u8]) -> Result<String, Damaged> {
     sealed::read(document, VERSION, LONGEST).map_err(|why| {
         let text = std::str::from_utf8(document).unwrap_or_default();

@@ -17,7 +17,7 @@ use crate::reader::overlap;
 use crate::settings::Settings;
 use crate::time::Time;
 
-/// A free prefix is drawn from the first ones, as flanneld does: at most so many.
+/// From how many of the first free prefixes one is drawn, as flanneld does.
 const DRAWN_FROM: usize = 100;
 
 /// Which prefixes nodes lease, for each family that has a network.
@@ -34,8 +34,8 @@ pub struct Lease {
     pub created: u64,
     /// etcd's revision at which it was changed last.
     pub modified: u64,
-    /// The number of what etcd itself calls a lease, and here is a grant: it ends by itself, and
-    /// the record goes with it. Without one, a person has reserved the prefix: the record stays.
+    /// The number of the grant, which etcd itself calls a lease: the grant ends by itself, and the
+    /// record goes with it. A record without a grant stays: a person has reserved the prefix.
     pub grant: Option<String>,
 }
 
@@ -126,8 +126,8 @@ impl Leases {
         let (lease, of_flannel) = (self.get(key)?, settings.flannel.as_ref()?);
         let mut seen = lease::read(key, &lease.value, of_flannel, settings);
         if let Ok(node) = &mut seen.node {
-            // No time, but an order, and the same on every node: of two that want the same, the
-            // older has it.
+            // This is not a time, but an order, and the same on every node: of two nodes that want
+            // the same, the older has it.
             node.created = Some(Time(lease.created));
         }
         Some(seen)
@@ -144,9 +144,9 @@ impl Leases {
     /// several, the one with the prefixes that the node had before, else one that a person has
     /// reserved.
     ///
-    /// `held` is the lease as this node has held it last, and `written` what this node has wanted
-    /// there since: if it says one of these, it is this node's although the node's address is
-    /// another now.
+    /// `held` is the lease as this node last held it, and `written` are the values that this node
+    /// has wanted there since. A lease with one of these values is this node's, even if the node's
+    /// address is another now.
     #[must_use]
     pub fn own(
         &self,
@@ -171,8 +171,8 @@ impl Leases {
         found.or_else(held).map(|known| &known.lease)
     }
 
-    /// Returns leases that have this node's address and are none of the cluster's prefixes any
-    /// more: flanneld deletes them. What a person has reserved stays.
+    /// Returns leases that have this node's address and are no longer of the cluster's prefixes:
+    /// flanneld deletes them. A lease that a person has reserved stays.
     pub fn outdated(&self, address: IpAddr, windows: &Windows) -> impl Iterator<Item = &Lease> {
         let is_outdated = move |known: &&Known| {
             known.is_of(address)
@@ -226,7 +226,7 @@ impl Leases {
             .collect();
         taken.sort_unstable();
         let mut taken = taken.into_iter().peekable();
-        // The last address of those that begin before the end of the place that is looked at.
+        // The last address of the leases that begin before the end of the examined place.
         let mut taken_until: Option<u128> = None;
         let size = leased.size();
         let (mut at, last) = (number(leased.first), number(leased.last));

@@ -1,4 +1,4 @@
-//! `subnet.env`: what flanneld tells plugins.
+//! `subnet.env`: what flanneld writes for plugins.
 
 use ipnet::IpNet;
 

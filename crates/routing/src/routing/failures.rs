@@ -1,4 +1,4 @@
-//! Changes that the kernel did not take: they are told, and tried again.
+//! Changes that the kernel refused: the log names them, and they are tried again.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::time::Time;
 /// How long a change that failed is left alone before it is tried again, at first and at most.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// A change that the kernel did not take.
+/// A change that the kernel refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) error: String,
@@ -58,18 +58,18 @@ impl Routing {
         is_new.then(|| News::warning(whose, format!("{change}: {error}")))
     }
 
-    /// Returns what the kernel does not take, or does not remove, of this node itself, with its
-    /// words, and how many more there are. What is of a peer concerns that peer alone: its row says
-    /// so. All is tried again at [`Routing::due`].
+    /// Returns what the kernel refuses to make, or to remove, of this node itself, with the
+    /// kernel's words, and how many more there are. A failure of a peer's object concerns that peer
+    /// alone: its row says so. All is tried again at [`Routing::due`].
     #[must_use]
     pub fn failing(&self) -> Option<String> {
         let of_node = self.left().filter(|(key, _)| key.is_of_node());
         first_and_more(of_node.map(|(key, failure)| format!("{key}: {}", failure.error)))
     }
 
-    /// Returns which removals have failed, but those of this node itself: of what peers had that are
-    /// gone, of what strangers put on our tunnels, of flanneld's routes. It says why the first one
-    /// has, and how many more there are.
+    /// Returns which removals have failed, without those of this node itself: of objects of peers
+    /// that are gone, of what other programs put on our tunnels, of flanneld's routes. It says why
+    /// the first one has failed, and how many more there are.
     pub(crate) fn unremoved(&self) -> Option<String> {
         let ours = self
             .left()
@@ -89,15 +89,15 @@ impl Routing {
         !key.is_of_node() && self.failures.get(key).is_some_and(Failure::is_lasting)
     }
 
-    /// Returns the failures of what is not as it is to be. What was put right meanwhile, or is not
-    /// wanted any more, is not tried again.
+    /// Returns the failures of objects that still differ from what is wanted. What was put right
+    /// meanwhile, or is no longer wanted, is not tried again.
     fn left(&self) -> impl Iterator<Item = (&Key, &Failure)> {
         let objects = self.observed.objects();
         self.failures.iter().filter(move |(key, _)| self.wanted.get(key) != objects.get(*key))
     }
 
     /// Returns the removals of others' routes that are tried again now, and forgets the failures of
-    /// those that are not wanted any more. None goes before ours stands.
+    /// those that are no longer wanted. None goes before ours stands.
     pub(super) fn foreign_again(&mut self, now: Time) -> Vec<Change> {
         let due = self.foreign_failures.iter().filter(|(_, failure)| failure.again <= now);
         let prefixes: BTreeSet<IpNet> = due.filter_map(|(change, _)| of_foreign(change)).collect();

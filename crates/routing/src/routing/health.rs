@@ -1,4 +1,4 @@
-//! What can be said of this node: how far it is, whether peers answer, what fits.
+//! The state of this node: how far it is, whether peers answer, what fits.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -64,7 +64,8 @@ impl Routing {
         let is_done =
             |(key, value): (&Key, &Value)| self.has(key, value) || self.is_still_refused(key);
         let all = self.looked && self.unplanned.is_empty() && self.wanted.iter().all(is_done);
-        // What is to go, and does not, is not wanted.
+        // Objects that are to be removed are not among the wanted ones: `failing` finds removals
+        // that failed.
         if all && self.failing().is_none() { Phase::Ready } else { Phase::Syncing }
     }
 

@@ -16,7 +16,7 @@ use crate::plan::{self, Change, ForeignRoute, Objects};
 use crate::settings::Own;
 use crate::wanted::{self, Reach};
 
-/// The way to an address for which nobody has asked.
+/// The way to an address that has not been looked up.
 static UNKNOWN: Way = Way::Unknown;
 
 impl Routing {
@@ -36,7 +36,7 @@ impl Routing {
         }
         let mut keys = Vec::new();
         if self.ways.len() > 4 * self.cluster.peers().count() + 64 {
-            // Most are of peers that are gone.
+            // Most of these addresses are of peers that are gone.
             let cluster = &self.cluster;
             self.ways.retain(|address, _| cluster.of_underlay(*address).is_some());
         }
@@ -63,8 +63,8 @@ impl Routing {
         todo
     }
 
-    /// Keeps the tunnel over a family in which this node has no address, or none any more, as it
-    /// is: the next address is given to the same link. Nothing goes by it until then.
+    /// Keeps the tunnel over a family in which this node has no address, or no longer has one, as
+    /// it is: the next address is given to the same link. No packet goes by it until then.
     fn keep_tunnels(&self, of_node: &mut Objects) {
         let own = self.cluster.own();
         let Some(vxlan) = own.node.offers.vxlan else { return };
@@ -84,7 +84,7 @@ impl Routing {
         let unknown: Vec<IpAddr> =
             node.underlay.iter().filter(|address| !self.ways.contains_key(address)).collect();
         if !unknown.is_empty() {
-            // What there is of it stays until then.
+            // What was made for it before stays until then.
             todo.look_up.extend(unknown);
             if !self.plans.contains_key(&node.name) {
                 self.unplanned.insert(node.name.clone());
@@ -157,7 +157,8 @@ impl Routing {
         }
     }
 
-    /// Chooses the path to a peer. Why it is this one is not kept: whoever asks has it chosen again.
+    /// Chooses the path to a peer. The reasons are not kept: a caller that shows them has it chosen
+    /// again.
     pub(crate) fn choose(&self, node: &Node, family: Family, prefixes: &[IpNet]) -> Choice {
         let reachability = self.reachability(node, prefixes);
         path::choose(&self.cluster.own().node, node, family, reachability)
@@ -206,7 +207,7 @@ impl Routing {
         Some(mtu::of_path(path, way, node.mtu))
     }
 
-    /// Says of routes of others that are in the way of a peer's.
+    /// Reports routes of other programs that are in the way of a peer's.
     fn tell_conflicts(&mut self, node: &Node, plan: &PeerPlan, news: &mut Vec<News>) {
         if self.observed.foreign.is_empty() && self.conflicts.is_empty() {
             return;
@@ -254,16 +255,17 @@ impl Routing {
         changes
     }
 
-    /// Returns the changes of what the kernel has otherwise than wanted.
+    /// Returns the changes where the kernel differs from what is wanted.
     pub(super) fn repairs(&self, keys: &BTreeSet<Key>) -> Todo {
         let mut changes = self.planned(keys);
         changes.retain(|change| self.goes(change));
         Todo { changes, ..Todo::default() }
     }
 
-    /// Reports whether a change is no removal, or one that can be made. Before all peers of a
-    /// complete list are planned, nothing goes: what nobody wants may be one's of these. Nor does a
-    /// route of a block before the records of spaces were read.
+    /// Reports whether a change is not a removal, or is a removal that can be made. Before all
+    /// peers of a complete list are planned, nothing is removed: an object that no planned peer
+    /// wants may belong to a peer that is not planned yet. Before the records of spaces were read,
+    /// no route of a block is removed.
     fn goes(&self, change: &Change) -> bool {
         let Change::Remove(key, _) = change else { return true };
         let may_be_block = match key {
@@ -275,7 +277,7 @@ impl Routing {
         self.wanted.get(key).is_some() || (self.complete && !may_be_block)
     }
 
-    /// Returns the changes of what is wanted otherwise than before.
+    /// Returns the changes of objects of which something else is wanted now.
     fn planned(&self, keys: &BTreeSet<Key>) -> Vec<Change> {
         if self.waiting.is_some() || !self.looked {
             return Vec::new();

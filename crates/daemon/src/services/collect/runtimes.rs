@@ -3,7 +3,7 @@
 //!
 //! A runtime makes such a folder before its container starts and removes it when the container is
 //! gone; a reboot removes all of them. So a folder that exists says that the container may live,
-//! whatever the runtime's database says of stopped containers.
+//! even if the runtime's database calls it stopped.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -98,7 +98,7 @@ pub(super) fn plan(asked: &CreateNetwork, shelf: Shelf<'_>) -> Result<Network, E
     if let Some(refusal) = judge::list(&list, &judge::is_own_name).first() {
         return Err(refusal.to_error(&list.name));
     }
-    // What is judged in the container's namespace stays behind when Docker moves the link there.
+    // The folders of network lists and of plugins.
     judge::refuse_unfiltered(&list, OWN_IFNAME)
         .map_err(|error| error.context(format!("network list {:?}", list.name)))?;
     network.conflist = String::from_utf8(list.source)
@@ -159,7 +159,7 @@ impl Pools {
     fn read(asked: &CreateNetwork) -> Result<Self, Error> {
         let mut pools = Pools::default();
         for data in asked.ipv4.iter().chain(&asked.ipv6) {
-            // Docker's IPAM "null": Docker takes whatever the driver says.
+            // Docker's IPAM "null": Docker accepts any address that the driver returns.
             if let Some(pool) = pool_of(data)? {
                 pools.subnets.push(pool);
             }
@@ -306,7 +306,7 @@ fn check_keys(plugin_type: &str, given: &serde_json::Map<String, Value>) -> Resu
     }
 }
 
-/// Adds where addresses come from: Docker's pools, or what the user said.
+/// Adds where addresses come from: Docker's pools, or what the user gave as options.
 fn add_ipam(
     plugin: &mut serde_json::Map<String, Value>,
     plugin_type: &str,

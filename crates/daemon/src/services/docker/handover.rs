@@ -193,8 +193,8 @@ fn rename_down(socket: &mut RouteSocket, index: u32, name: &str) -> Result<(), E
     set(socket, index, LinkSet { name: Some(name.to_owned()), ..LinkSet::default() })
 }
 
-/// Finds the endpoint's link in a namespace, whatever its name. A veth is recognised by its host
-/// end, which no container can give to another link; any other link by our alias, or else by its
+/// Finds the endpoint's link in a namespace under any name. A veth is recognised by its host end,
+/// which no container can give to another link; any other link by our alias, or else by its
 /// hardware address, which Docker does not change.
 pub(super) fn find_ours(
     inside: &mut RouteSocket,

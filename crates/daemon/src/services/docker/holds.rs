@@ -1,5 +1,5 @@
-//! Who has a pool: one hold for each answer to `RequestPool`, named in the PoolID that the engine
-//! sends back.
+//! Which networks have a pool: one hold for each answer to `RequestPool`, named in the PoolID that
+//! the engine sends back.
 //!
 //! libnetwork requests a pool before it calls CreateNetwork, and releases it when the network is
 //! not created after all. Neither call names the network. If we counted networks, a failed creation
@@ -302,7 +302,7 @@ mod tests {
         assert!(pool.may_have(SHARED) && !pool.may_have("1"));
         assert_eq!(pool.id_of(SHARED), "10.73.0.0-24");
         let gateway = "10.73.0.1".parse().unwrap();
-        // What it gave is not given back by who came later.
+        // An address that a driver without holds gave is not released by a later network.
         pool.holds.insert("1".to_owned(), Hold::default());
         assert!(!pool.take_back(gateway, "1") && pool.taken.contains_key(&gateway));
         assert!(pool.take_back(gateway, SHARED) && pool.taken.is_empty());

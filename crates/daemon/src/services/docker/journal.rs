@@ -163,7 +163,7 @@ pub(crate) struct Pool {
     /// The holds to which each address is handed out.
     #[serde(default)]
     pub(crate) held_by: BTreeMap<IpAddr, BTreeSet<String>>,
-    /// Who has the pool, by name.
+    /// The holds of the pool, by name.
     #[serde(default = "shared_hold")]
     pub(crate) holds: BTreeMap<String, Hold>,
     /// The record was lost and rebuilt: there may be more holds than it says.

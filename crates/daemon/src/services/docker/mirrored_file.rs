@@ -53,8 +53,8 @@ impl fmt::Display for Damage {
 }
 
 impl Place {
-    /// Reads a record: the file on the disk decides whether there is one, the copy what it is. A
-    /// reader may not hold the record, so nothing is restored here.
+    /// Reads a record: the file on the disk decides whether there is a record, and the copy what it
+    /// says. A reader may not hold the record, so nothing is restored here.
     ///
     /// # Errors
     /// When both are damaged.

@@ -61,7 +61,8 @@ impl Driver {
             });
             // An engine gives none of its pools twice: it has forgotten the other network, or its
             // removal got lost. Another engine may have the other network, and containers on it.
-            // For pools of our own we know who has them, and they may overlap with those of lists.
+            // For pools of our own the holds say which network has them, and they may overlap with
+            // those of lists.
             let both_in = |space| in_space(network, space) && in_space(&other, space);
             let given_anew = overlap.is_some() && both_in(DOCKERS) && !self.may_be_in_use(&other);
             let stale = self.is_forgotten(&other) || given_anew;

@@ -201,7 +201,7 @@ mod tests {
         drop(intents.note(Method::Leave, b"{}"));
         assert_eq!(names(dir.path()), [left.as_str()], "it may be asked for yet");
 
-        // A minute later and a moment, as far as the names say.
+        // A little more than a minute later, by the time in the note's name.
         let noted_ms: u64 = left.split('-').nth(1).unwrap().parse().unwrap();
         let old = left.replace(&noted_ms.to_string(), &(noted_ms - LIFETIME_MS - 1).to_string());
         std::fs::rename(dir.path().join(left), dir.path().join(old)).unwrap();

@@ -2,11 +2,11 @@
 //!
 //! An engine that was killed forgets its sandboxes when it starts again, and does not tell a driver
 //! that it has not yet spoken to (libnetwork, `Controller.sandboxCleanup`). A path without a
-//! namespace on it is no proof by itself: older engines create the namespace late, and any engine
-//! may have mounts that we do not see. So the engine that asks must be another process than the one
-//! that joined, and we look at the path as that process sees it. With `live-restore` containers
-//! outlive their engine, and some other program may have removed the path: so no process may be in
-//! a namespace with the container's interface either.
+//! namespace on it proves nothing by itself: older engines create the namespace late, and any
+//! engine may have mounts that we do not see. So the engine that asks must be another process than
+//! the one that joined, and we look at the path as that process sees it. With `live-restore`
+//! containers outlive their engine, and some other program may have removed the path: so no process
+//! may be in a namespace with the container's interface either.
 
 use std::fmt;
 use std::os::unix::net::UnixStream;
@@ -55,8 +55,8 @@ impl Engine {
         running.map_or(true, |found| found.is_some_and(|one| one.to_string() == written))
     }
 
-    /// Says whether an endpoint's container is certainly gone: this engine has not its sandbox, and
-    /// nobody has its interface.
+    /// Says whether an endpoint's container is certainly gone: this engine does not have its
+    /// sandbox, and no process is in a namespace with its interface.
     pub(super) fn has_lost(self, endpoint: &Endpoint, census: &Census) -> bool {
         self.misses_sandbox_of(endpoint) && life(endpoint, census) == Life::Gone
     }

@@ -36,7 +36,7 @@ const MAX_CONNECTIONS: usize = 256;
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) driver: Arc<Driver>,
-    /// The longest time that Docker waits for an answer, whatever happens here.
+    /// The longest time that Docker waits for an answer, even if the work hangs.
     pub(super) answer_time: Duration,
     pub(super) open: AtomicUsize,
     /// Connections whose request has not come, in the order of their arrival.
@@ -82,7 +82,7 @@ impl Server {
     fn begin(self: &Arc<Self>, stream: UnixStream) {
         let server = Arc::clone(self);
         let many = MAX_CONNECTIONS <= server.open.fetch_add(1, Ordering::SeqCst);
-        // Its thread ends at once, and frees the place.
+        // The thread of that connection ends at once, and frees its place.
         let many = many && !self.end_silent();
         let (stream, number) = (Arc::new(stream), self.count.fetch_add(1, Ordering::SeqCst));
         self.silent().insert(number, Arc::clone(&stream));

@@ -21,7 +21,7 @@ const IMPORT: &str = "import";
 const OUTPUT: &str = "output";
 const RELEASE_STICKY: &str = "release-sticky";
 
-/// The flags that are no keys of the configuration: with one of `forget`, `import` and
+/// The flags that are not keys of the configuration: with one of `forget`, `import` and
 /// `release-sticky` the process does that and ends.
 pub(crate) fn more_flags() -> Vec<Arg> {
     let flag = |name, help| Arg::new(name).long(name).help(help);
@@ -139,8 +139,8 @@ impl Flags {
     }
 }
 
-/// Adapts what is found around the process: who only reads files needs no store, and who takes
-/// addresses over may name two.
+/// Adapts what is found around the process: an import that only reads files needs no store, and an
+/// import that takes addresses over may name two.
 pub(crate) fn surroundings(more: &ArgMatches, around: Surroundings) -> Surroundings {
     let Some(import) = more.get_one::<String>(IMPORT) else { return around };
     let reads_files = import.split(',').any(|file| file != "api") && !more.get_flag(APPLY);

@@ -1,4 +1,4 @@
-//! By which addresses other nodes reach this one: for whoever routes its blocks.
+//! The addresses by which other nodes reach this one: a service that routes its blocks needs them.
 //!
 //! The service may not ask the kernel for links and routes. A datagram socket says which source
 //! address it would have towards a destination, and nothing is sent.
@@ -14,9 +14,9 @@ const NOWHERE: [IpAddr; 2] = [
 /// The port does not matter (RFC 863: discard).
 const PORT: u16 = 9;
 
-/// Returns the addresses that were told, or those from which packets by the default routes come.
-/// While a family has no such route, its address `before` counts: others may reach the node without
-/// that route.
+/// Returns the configured addresses, or those from which packets by the default routes come. While
+/// a family has no such route, its address `before` counts: others may reach the node without that
+/// route.
 pub(super) fn find(told: &[IpAddr], before: &[IpAddr]) -> Vec<IpAddr> {
     if !told.is_empty() {
         return told.to_vec();

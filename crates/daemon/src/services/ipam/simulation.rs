@@ -56,8 +56,8 @@ fn many_nodes_on_etcd_whose_leader_dies_give_no_address_twice_and_leak_none() {
             let first = etcd::Etcd::new(&endpoints, &EtcdFiles::default(), handle.clone()).unwrap();
             let store = || Arc::new(Sure::new(first.another(), ATTEMPTS)) as Arc<dyn Store>;
             let world = World::new(plan, |_| store());
-            // A leader dies and comes back; a member is cut off; then the next leader is, and
-            // no other member decides meanwhile.
+            // A leader dies and comes back. A member is cut off, and then the next leader;
+            // meanwhile no other member decides.
             let (victim, frozen) = (AtomicUsize::new(0), AtomicUsize::new(0));
             world.run(&|progress| {
                 let mut etcd = etcd.lock().unwrap();

@@ -22,11 +22,11 @@ const OWN_ADDRESSES: Duration = Duration::from_secs(60);
 /// The longest pause between looks at other nodes.
 const LONGEST_LOOK: Duration = Duration::from_secs(300);
 
-/// One in so many looks at other nodes also looks for blocks of nodes that are not known at all;
-/// that look reads all blocks.
+/// How often, counted in looks at other nodes, the service also looks for blocks of unknown nodes:
+/// such a look reads all blocks.
 const ORPHANS: u32 = 24;
 
-/// Renews the lease, reports who holds what, releases empty blocks, for ever.
+/// Renews the lease, reports which node holds what, releases empty blocks, for ever.
 pub(super) async fn tend(service: Arc<Service>, underlay: Vec<IpAddr>, health: Health) {
     let mut pause = POLL_INTERVAL;
     let mut away = false;

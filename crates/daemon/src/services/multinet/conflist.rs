@@ -2,8 +2,8 @@
 //!
 //! The daemon writes it once it can answer pods, in one step, and never removes it: a runtime that
 //! finds none takes the next file, and pods would get other networks. For the same reason the
-//! daemon restores it as long as it runs, whatever removes or changes it. If the daemon can no
-//! longer answer pods, STATUS reports that.
+//! daemon restores the file as long as it runs, when another program removes or changes it. If the
+//! daemon can no longer answer pods, STATUS reports that.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -64,7 +64,8 @@ pub(super) async fn run(service: Arc<Service>, path: std::path::PathBuf) {
     }
 }
 
-/// Says whether the file is as it is to be, whatever was written last.
+/// Says whether the file has the wanted content. It reads the file: another program may have
+/// changed it.
 fn is_there(path: &Path, wanted: &[u8]) -> bool {
     state::read_optional(path).is_ok_and(|found| found.as_deref() == Some(wanted))
 }

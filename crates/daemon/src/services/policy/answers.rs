@@ -1,4 +1,4 @@
-//! What `netwright policy` asks, by HTTP at the service's status socket.
+//! The answers to `netwright policy`, by HTTP at the service's status socket.
 
 use firewall::pods::ipvs;
 
@@ -23,7 +23,7 @@ pub(super) fn answer(shared: &Shared, kept: &Drops, target: &str) -> Option<Answ
         return Some(policies(shared));
     }
     if target == ACCEPT {
-        // What it would confirm is not known.
+        // While files have faults, it is not known what the user would confirm.
         if let Some(why) = shared.engine().remarks().to_correct() {
             return Some(Answer::text(409, &format!("nothing is accepted: {why}")));
         }

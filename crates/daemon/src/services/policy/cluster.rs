@@ -1,8 +1,8 @@
 //! The source `kubernetes`: six kinds of objects of a cluster, each listed and watched.
 //!
 //! Every node needs the addresses and labels of all pods that its policies may name, so it watches
-//! the pods of the whole cluster. Those that have finished are left out by the server. A list comes
-//! in pages; of each object only what matters is kept while its page is read (`slim`).
+//! the pods of the whole cluster. The server leaves out those that have finished. A list comes in
+//! pages; of each object only what matters is kept while its page is read (`slim`).
 //!
 //! A cluster may lack the definition of ClusterNetworkPolicy, or of MultiNetworkPolicy: then there are
 //! none, and it is looked for again after each interval. The older version of MultiNetworkPolicy is
@@ -37,8 +37,8 @@ use crate::services::setup::words;
 /// Pauses between attempts to find the server: at first, and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
-/// After a watch broke, the server is asked for one object when no attempt has failed for so long.
-/// An attempt that fails takes less.
+/// After a watch broke: how long no attempt may fail before the server is asked for one object. An
+/// attempt that fails takes less time.
 const QUIET: Duration = Duration::from_secs(15);
 
 /// How many changes may wait for the loop's inlet, and how many objects of lists may wait in it: a
@@ -49,7 +49,7 @@ const MOST_LISTED: usize = 1000;
 /// How many objects a page of pods has: 2 MB.
 const PAGE_OF_PODS: u32 = 500;
 
-/// Pods that have finished are in nobody's way.
+/// Pods that have finished have no addresses of their own, so they are not needed.
 const NOT_FINISHED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
 /// How the API server is found.
@@ -109,7 +109,7 @@ impl Cluster {
             match order {
                 Order::Tell(telling) => writer.write(telling),
                 Order::Relist(kind) => {
-                    // If one is waiting, it is about to be done.
+                    // If a request to list waits already, that one serves.
                     let _ = relist.get(&kind).map(|to| to.try_send(()));
                 }
             }
@@ -117,7 +117,8 @@ impl Cluster {
         join_all(following).await;
     }
 
-    /// Finds the server. A file that is wrong may be put right.
+    /// Finds the server. If the kubeconfig is wrong, it tries again: an administrator may correct
+    /// it.
     async fn client(&self) -> Client {
         let mut pause = RETRY.0;
         loop {
@@ -202,8 +203,8 @@ where
 type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 type Reported = Change<Result<Object, Refused>>;
 
-/// Follows one of two versions of a kind, until that is to begin anew. A start waits for what the
-/// server says, so both are asked for at once.
+/// Follows one of two versions of a kind, until it is to begin anew. A start has to wait for the
+/// server's answer, so it asks for both at once.
 async fn follow_either<N: Followed, O: Followed>(
     newer: &Follower<N>,
     older: &Follower<O>,
@@ -236,7 +237,7 @@ async fn follow_either<N: Followed, O: Followed>(
     }
 }
 
-/// Runs a watch until its server has said something; returns what was reported by then.
+/// Runs a watch until its server has answered; returns what the watch has reported by then.
 async fn answer(runs: &mut Running, changes: &mut Receiver<Reported>) -> Vec<Reported> {
     let mut said = Vec::new();
     loop {
@@ -275,7 +276,7 @@ enum End {
     Relist,
     /// The server does not have the kind.
     NoKind,
-    /// Nobody follows any more.
+    /// The service ends.
     Over,
 }
 
@@ -290,7 +291,8 @@ impl<K: Followed> Follower<K> {
         }
     }
 
-    /// There is no such kind, and so no object of it: waits for a while.
+    /// Reports that the kind has no objects, since the server does not have the kind, and waits for
+    /// a while.
     async fn wait_for_kind(&self, relist: &mut Receiver<()>) {
         self.tell(Event::Begin(self.kind));
         self.tell(Event::Complete(self.kind));
@@ -316,7 +318,8 @@ impl<K: Followed> Follower<K> {
         (runs, changes)
     }
 
-    /// Goes on with that, until it is to begin anew. `said` is what was taken already.
+    /// Goes on with the list and watch, until it is to begin anew. `said` are the reports that were
+    /// taken already.
     async fn follow_on(
         &self,
         runs: Running,
@@ -355,7 +358,7 @@ impl<K: Followed> Follower<K> {
             let change = match change {
                 Ok(Some(change)) => change,
                 Ok(None) => return End::Over,
-                // The watch stands again, it seems, and has nothing to say.
+                // The watch seems to be back, and has no change to report.
                 Err(_) => {
                     let one = ListParams::default().limit(1);
                     if within(self.api.list_metadata(&one)).await.is_ok() {

@@ -5,7 +5,7 @@ use testkit::kube::KubeApi;
 use super::*;
 use crate::services::outlet::{self, Inlet};
 
-/// Returns of which kinds lists have begun.
+/// Returns the kinds of which lists have begun.
 fn begun(inlet: &Inlet<Heard>) -> Vec<Kind> {
     let begins = |heard: Heard| match heard {
         Heard::Event(event, _) => match *event {
@@ -35,7 +35,7 @@ async fn the_newer_one_of_two_versions_is_followed_if_it_is_served() {
         if !is_newer_served {
             api.withdraw("networkpolicies");
         }
-        // It is to begin anew when what was said first is passed on.
+        // The test asks it to begin anew after it has passed on the first report.
         again.send(()).await.unwrap();
         let end = follow_either(&newer, &older, &mut relist).await;
         assert!(matches!(end, End::Relist));

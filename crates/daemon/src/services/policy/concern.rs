@@ -9,9 +9,9 @@ use policy::{Name, Program, Step};
 /// The addresses whose connections are to be judged again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Concern {
-    /// Of pods of this node: all their connections.
+    /// Addresses of pods of this node: all their connections.
     pub(super) local: BTreeSet<IpAddr>,
-    /// Of others: their connections with pods of this node.
+    /// Addresses of other pods: their connections with pods of this node.
     pub(super) others: BTreeSet<IpAddr>,
 }
 
@@ -57,7 +57,7 @@ impl Concern {
                 Step::PutChain { name, new: false, .. } => {
                     chains.insert(name);
                 }
-                // Who is judged no more may do what he likes.
+                // A pod that policies no longer judge may make any connection.
                 _ => {}
             }
         }

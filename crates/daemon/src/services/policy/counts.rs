@@ -35,7 +35,7 @@ impl Counts {
         self.0.put_back.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// So many connections were ended.
+    /// Counts connections that were ended.
     pub(super) fn cut(&self, count: usize) {
         self.0.cuts.fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
     }

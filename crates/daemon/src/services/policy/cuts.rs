@@ -58,15 +58,15 @@ struct Cutter {
     shared: Shared,
     counts: Counts,
     health: Health,
-    /// It stays open. To close it just after the packet filter has lost something takes the kernel
-    /// a grace period, and until then the loop's next transaction waits (`firewall::close`).
+    /// It stays open. Closing it just after the packet filter has lost something takes the kernel a
+    /// grace period, and until then the loop's next transaction waits (`firewall::close`).
     conntrack: Option<ConntrackSocket>,
 }
 
 impl Cutter {
     fn run(mut self, from: &Receiver<Concern>) {
         while let Ok(mut concern) = from.recv() {
-            // What came meanwhile is one look.
+            // All that came meanwhile is judged together.
             from.try_iter().for_each(|more| concern.add(more));
             let cut = self.cut(&concern);
             match &cut {
@@ -136,7 +136,8 @@ impl Cutter {
     }
 }
 
-/// Returns what lists the connections of these addresses: of few, the kernel sends only theirs.
+/// Returns filters that list the connections of these addresses. For few addresses the kernel sends
+/// only their connections.
 fn filters(concern: &Concern) -> Vec<FlowFilter> {
     let mut filters = Vec::new();
     for (family, is_v4) in [(IpFamily::V4, true), (IpFamily::V6, false)] {
@@ -158,7 +159,7 @@ fn filters(concern: &Concern) -> Vec<FlowFilter> {
     filters
 }
 
-/// Returns who began a connection and where it really goes, and what it is.
+/// Returns which end began a connection and where it really goes, and what it is.
 fn ends(flow: &Flow) -> Option<([IpAddr; 2], Traffic)> {
     let protocol = Protocol::of(flow.original.protocol?);
     let traffic = match protocol {

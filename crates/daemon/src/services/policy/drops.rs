@@ -1,9 +1,9 @@
 //! What the packet filter dropped, and why.
 //!
 //! A thread reads the packet filter's log, turns addresses into names by the world at that time,
-//! and keeps the last ones for whoever asks. The packet filter counts every dropped packet and logs
-//! so many in a second: what is listed may be less than what was dropped, and how much less is
-//! known.
+//! and keeps the last drops for `netwright policy`. The packet filter counts every dropped packet,
+//! but logs only a limited number in a second. So the list may have fewer packets than were
+//! dropped, and it says how many are missing.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -32,7 +32,7 @@ const MOST_KEPT: usize = 4096;
 /// How many explanations are kept, for packets that are sent again.
 const MOST_EXPLAINED: usize = 1024;
 
-/// What the service's health says of it.
+/// The name of the log in the service's status.
 pub(super) const NEED: &str = "the packet filter's log";
 
 /// TCP's flags (RFC 9293 §3.1).
@@ -74,7 +74,7 @@ pub(crate) struct Page {
     pub(crate) drops: Vec<DroppedPacket>,
     /// The number to ask for next.
     pub(crate) next: u64,
-    /// How many were asked for and are not kept any more.
+    /// How many were asked for and are no longer kept.
     pub(crate) gone: u64,
     /// All that were dropped since the table was made, if it can be read.
     pub(crate) counted: Option<Counted>,
@@ -84,7 +84,7 @@ pub(crate) struct Page {
     pub(crate) listed: u64,
     /// Those of them that were logged and could not be read in time.
     pub(crate) overrun: u64,
-    /// Why nobody listens to the log.
+    /// Why the service does not listen to the log.
     pub(crate) fault: Option<String>,
     /// What was dropped in containers' own network namespaces, of which nothing is listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -112,7 +112,7 @@ pub(super) fn in_containers(shared: &Shared) -> Vec<DroppedInside> {
     read.collect()
 }
 
-/// The drops, for the thread that hears of them and for whoever asks.
+/// The drops, for the thread that reads the log and for the thread that answers questions.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Drops {
     kept: Arc<Mutex<Kept>>,
@@ -130,7 +130,7 @@ struct Kept {
     explained: Explained,
 }
 
-/// What was found out of flows, while the world is as it was.
+/// What was found about flows; it holds while the world is unchanged.
 #[derive(Debug, Default)]
 struct Explained {
     network: Option<String>,
@@ -146,7 +146,8 @@ type Found = (Vec<String>, Option<String>);
 
 impl Drops {
     /// Listens to a group of the packet filter's log, in a thread of its own, for as long as the
-    /// process lives. If that is impossible, the service goes on without, and says so.
+    /// process lives. If that is impossible, the service goes on without it, and its status says
+    /// so.
     pub(super) fn start(group: u16, shared: Shared, health: Health, counters: Counters) -> Self {
         let drops = Drops { counters, ..Drops::default() };
         let fail = |why: String| {
@@ -228,7 +229,8 @@ impl Drops {
     /// Returns the drops after a number. `counted` are the packet filter's counters.
     pub(crate) fn after(&self, number: u64, counted: Option<Counted>) -> Page {
         let mut kept = self.kept();
-        // Who asks for more than there are asked another process before.
+        // A client that asks for a later number than there is got it from an earlier process of the
+        // service.
         let number = if kept.listed < number { 0 } else { number };
         let first = kept.ring.front().map_or(kept.listed, |packet| packet.number - 1);
         let drops = kept.ring.iter().filter(|packet| number < packet.number).cloned().collect();
@@ -271,8 +273,8 @@ fn listen(mut socket: NflogSocket, shared: &Shared, drops: &Drops) -> String {
         let lost = Heard { lost: heard.lost, overrun: heard.overrun, ..Heard::default() };
         drops.take(lost, now, shared.engine().world(), |_| false);
         let one = |logged: Logged| Heard { packets: vec![logged], ..Heard::default() };
-        // To find out why a packet was dropped may take a while, so the engine is taken anew for
-        // each.
+        // Finding out why a packet was dropped may take a while, so the engine is taken anew for
+        // each packet.
         let mut own = Vec::new();
         for (logged, link) in heard.packets.into_iter().zip(seen) {
             let engine = shared.engine();
@@ -316,7 +318,7 @@ fn seen_at(shared: &Shared, heard: &Heard) -> Vec<Option<Link>> {
     heard.packets.iter().map(seen).collect()
 }
 
-/// Returns where a packet was dropped; `None` if it is none of ours.
+/// Returns where a packet was dropped; `None` if another program's rule logged it.
 fn direction_of(logged: &Logged) -> Option<Direction> {
     match logged.prefix.trim_end() {
         "nwt-in" => Some(Direction::Ingress),
@@ -382,7 +384,7 @@ fn read(
 }
 
 impl Explained {
-    /// From now on it is about a network.
+    /// Takes the network that the following questions are about.
     fn on(&mut self, network: Option<&str>) {
         if self.network.as_deref() != network {
             self.network = network.map(str::to_owned);
@@ -524,7 +526,7 @@ mod tests {
         assert_eq!(drops.after(0, None).drops.len(), 3);
         assert_eq!(drops.after(2, None).drops[0].number, 3);
         assert_eq!(drops.after(3, None).drops, []);
-        // Another process had more.
+        // An earlier process of the service had more.
         assert_eq!(drops.after(70, None).drops.len(), 3);
         take(MOST_KEPT);
         let page = drops.after(1, None);

@@ -1,10 +1,11 @@
-//! The decisions: what sources, records and plugins say goes in, what is to be done comes out.
+//! The decisions: the engine takes what sources, records and plugins say, and returns what is to be
+//! done.
 //!
 //! Until every kind was listed once, the engine gathers objects, and nothing of the packet filter is
 //! changed. Then it compiles this node's program, and turns each change into steps.
 //!
-//! An address of a record is closed until its pod is known, and belongs to that pod from then on,
-//! whatever the pod's status says.
+//! An address of a record is closed until its pod is known. From then on it belongs to that pod;
+//! the pod's status does not matter.
 
 mod inside;
 mod known;
@@ -29,7 +30,7 @@ use super::records::{Id, Records};
 use super::said::Remarks;
 use super::tell::{Tell, Telling};
 
-/// So many objects that cannot be read are remembered.
+/// The most objects that cannot be read and are remembered.
 const MOST_UNREADABLE: usize = 100;
 
 /// What a source says.
@@ -45,11 +46,11 @@ pub(super) enum Event {
     Changed(Object),
     /// An object was deleted.
     Gone(Key),
-    /// Nobody can tell whose an object is.
+    /// An object cannot be identified, or is of another version.
     Unreadable(Refused),
     /// Everything is read anew: what could not be read before is forgotten.
     Reread,
-    /// What is to be known of files besides.
+    /// What people should know of files besides their objects.
     Remarks(Remarks),
     /// The source does not answer about a kind.
     Silent(Kind, String),
@@ -62,11 +63,11 @@ pub(super) enum Event {
 pub(super) struct Todo {
     /// The steps of one transaction.
     pub(super) steps: Vec<Step>,
-    /// The packet filter is to be brought to the program, whatever it is now.
+    /// The packet filter is to be brought to the program, from any state.
     pub(super) bring: bool,
-    /// Programs of containers' namespaces may be other ones, and not only by elements of sets.
+    /// Programs of containers' namespaces may have changed in more than elements of sets.
     pub(super) inside: bool,
-    /// The attachments that plugins have closed in containers' namespaces, whatever was there.
+    /// The attachments that plugins have closed in containers' namespaces.
     pub(super) closed: BTreeSet<Id>,
     /// The connections that are to be judged again, after that.
     pub(super) concern: Concern,
@@ -76,11 +77,11 @@ pub(super) struct Todo {
     pub(super) tell: Vec<Telling>,
     /// How many policies there are has changed.
     pub(super) save: bool,
-    /// What people are to know.
+    /// What the log is to say.
     pub(super) news: Vec<News>,
 }
 
-/// Something that people are to know.
+/// Something that the log is to say.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct News {
     pub(super) warning: bool,
@@ -96,7 +97,7 @@ pub(super) struct Known {
 }
 
 impl Todo {
-    /// Adds what is to be done besides, but for the steps: they are in the programs that are brought.
+    /// Adds what else is to be done, without the steps: they are in the programs that are brought.
     pub(super) fn add(&mut self, more: Todo) {
         self.inside |= more.inside || !more.steps.is_empty();
         self.closed.extend(more.closed);
@@ -158,7 +159,7 @@ pub(super) struct Engine {
     before: Known,
     /// The first lists lack most of those policies: when they are asked for again.
     doubt: Option<Instant>,
-    /// Of these another list is awaited for that reason.
+    /// The kinds of which another list is awaited for that reason.
     confirming: BTreeSet<Kind>,
     /// The lists are believed.
     believed: bool,
@@ -237,7 +238,7 @@ impl Engine {
                 if self.unreadable.len() < MOST_UNREADABLE {
                     let text = refused.to_string();
                     let is_new = self.unreadable.insert(text.clone(), refused).is_none();
-                    // Files are read again and again, and have told it.
+                    // Files are read again and again, and their reader has logged it.
                     if is_new && self.lists.origin() == Origin::Server {
                         self.news(true, text);
                     }
@@ -265,7 +266,7 @@ impl Engine {
         self.todo.news.push(News { warning, text });
     }
 
-    /// Returns what names all objects of a kind that a source has said.
+    /// Returns the names of all objects of a kind that a source has reported.
     fn keys(&self, kind: Kind) -> Box<dyn Iterator<Item = Key> + '_> {
         let world = self.world();
         match kind {
@@ -322,7 +323,7 @@ impl Engine {
         self.tell.forget(&key);
         match &key {
             Key::Pod(uid) => {
-                // Who has a record is closed from now on, until another pod has it.
+                // An address that a record has is closed from now on, until another pod has it.
                 let uid = uid.clone();
                 let addresses = self.addresses_of(&uid);
                 let local = self.local.remove(&uid);
@@ -429,7 +430,7 @@ impl Engine {
         true
     }
 
-    /// Believes what the lists say: somebody has confirmed it.
+    /// Believes what the lists say: an administrator has confirmed it.
     pub(super) fn accept(&mut self, now: Instant) {
         self.believed = true;
         for kind in Kind::ALL {
@@ -473,7 +474,8 @@ impl Engine {
     pub(super) fn tick(&mut self, now: Instant) {
         for kind in self.lists.to_confirm(now) {
             match (self.lists.origin(), kind) {
-                // Nobody lists all pods again for that.
+                // A server would have to list all pods again for that, which costs too much. Files
+                // have no server to ask.
                 (Origin::Files, _) | (Origin::Server, Kind::Pods) => {
                     for key in self.lists.let_due_go(kind, now) {
                         self.remove(key);

@@ -1,4 +1,4 @@
-//! Further networks: which are judged, and by whom.
+//! Further networks: which are judged, and where.
 
 use super::*;
 
@@ -34,7 +34,8 @@ fn multi(name: &str, app: &str, networks: &str) -> Value {
 fn further_networks_have_policies_of_their_own() {
     let mut rig = shop();
     rig.changed(Kind::MultiNetworkPolicies, &multi("db", "db", "storage"));
-    // The pods' own network has the policy `db` too. Who says nothing of the network is closed.
+    // The pods' own network has the policy `db` too. A pod that says nothing of the network is
+    // closed.
     rig.changed(Kind::Pods, &pod("db", "u1", NODE));
     let db = further("c1", ("db", "u1"), "br1", "10.0.0.1");
     let enforced = rig.add(&db);
@@ -52,7 +53,7 @@ fn further_networks_have_policies_of_their_own() {
     assert_eq!(rig.state_at("br1", "10.0.0.1"), "open");
     rig.changed(Kind::MultiNetworkPolicies, &multi("db", "db", "a,,b"));
     assert_eq!(rig.state_at("br1", "10.0.0.1"), "judged", "it was meant for some network");
-    // Who is a peer, by the status of pods of other nodes.
+    // The status of pods of other nodes says which of them are peers.
     let web = has(pod("web", "u3", "n2"), "shop/storage", "10.0.0.9");
     rig.changed(Kind::Pods, &web);
     let tcp = Traffic::to(Protocol::Tcp, 80);
@@ -80,8 +81,8 @@ fn connections_on_further_networks_are_judged() {
     let at = |text: &str| text.parse().unwrap();
     let forbids = |rig: &Rig, source: &str| rig.engine.forbids(at(source), at("10.0.0.1"), tcp);
     assert!(!forbids(&rig, "10.0.0.2") && forbids(&rig, "10.0.0.3"));
-    // A pod of its own network has the address too, and lets everybody in: nobody knows which of
-    // the two a connection is.
+    // A pod of the pods' own network has the address too, and lets every peer in: it is not known
+    // which of the two a connection is to.
     rig.changed(Kind::Pods, &pod("web", "u4", NODE));
     rig.add(&started("c4", Some(("web", "u4")), &["10.0.0.1"]));
     assert!(!forbids(&rig, "10.0.0.3"));
@@ -165,7 +166,7 @@ fn who_may_undo_policies_is_told() {
         }
         events.extend(todo.tell);
     }
-    // By this node, and once.
+    // This node sends it, and once.
     let [Telling::Event(event)] = events.as_slice() else { panic!("{events:?}") };
     assert_eq!(event.body["reason"], "PolicyCanBeUndone");
     assert_eq!(event.body["involvedObject"]["kind"], "Pod");

@@ -20,7 +20,7 @@ struct Rig {
     engine: Engine,
     filter: Program,
     now: Instant,
-    /// All that was to be done, but for what the packet filter has by now.
+    /// All that was to be done, without what the packet filter has by now.
     done: Todo,
 }
 
@@ -29,7 +29,7 @@ impl Rig {
         Rig::after(origin, Known::default())
     }
 
-    /// A run after one that knew so many policies.
+    /// A run after one that knew these numbers of policies.
     fn after(origin: Origin, before: Known) -> Self {
         Rig {
             engine: Engine::new(NODE, origin, isolation(&config::Policy::default()), before),
@@ -242,7 +242,7 @@ fn a_pod_is_closed_until_it_is_known() {
     assert!(enforced.notice.unwrap().contains("pod shop/db is not known yet"));
     rig.hear([Event::Silent(Kind::Pods, "away".to_owned())]);
     assert_eq!(rig.state("10.0.0.1"), "closed");
-    // Its status has no address yet, and another pod of the name is no pod of it.
+    // Its status has no address yet, and another pod of the same name is not its pod.
     rig.changed(Kind::Pods, &pod("db", "u0", NODE));
     assert_eq!(rig.state("10.0.0.1"), "closed");
     rig.changed(Kind::Pods, &pod("db", "u1", NODE));
@@ -273,7 +273,8 @@ fn an_attachment_is_made_again_and_ends() {
     rig.list_records(&[&db]);
     rig.end(&db);
     assert_eq!(rig.state("10.0.0.1"), "judged", "its status still has it");
-    // Its record goes in a moment. Until then its address is closed if nobody else has it.
+    // Its record is still there for a moment. Until it goes, its address is closed if no other pod
+    // has it.
     rig.list_records(&[&db]);
     assert!(rig.engine.awaits_ends());
     assert_eq!(rig.state("10.0.0.1"), "closed");
@@ -285,7 +286,7 @@ fn an_attachment_is_made_again_and_ends() {
     assert_eq!(rig.state("10.0.0.1"), "open", "it is another pod's, which nobody selects");
     rig.list_records(&[&web]);
     assert!(!rig.engine.awaits_ends());
-    // One that died without DEL.
+    // The container died without DEL.
     rig.list_records(&[]);
     assert_eq!(rig.engine.attachments().count(), 0);
 }
@@ -293,7 +294,8 @@ fn an_attachment_is_made_again_and_ends() {
 #[test]
 fn pods_are_found_by_what_runtimes_call_them() {
     let mut rig = shop();
-    // By its name, where the runtime passes no UID: of two the one that stays.
+    // By its name, where the runtime passes no UID: of two pods of one name, the one that is not
+    // terminating.
     let db = started("c1", Some(("db", "")), &["10.0.0.1"]);
     rig.add(&db);
     rig.changed(Kind::Pods, &pod("db", "u1", NODE));
@@ -308,7 +310,7 @@ fn pods_are_found_by_what_runtimes_call_them() {
     assert_eq!((of(&rig, "u1"), of(&rig, "u2")), (0, 1));
     rig.gone(Kind::Pods, &pod("db", "u2", NODE));
     assert_eq!(of(&rig, "u1"), 1);
-    // A static pod, by what the kubelet calls it.
+    // A static pod, by the UID that the kubelet gives it.
     let mut mirror = pod("cache", "m1", NODE);
     mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "s1"});
     rig.add(&started("c2", Some(("cache", "s1")), &["10.0.0.2"]));
@@ -340,7 +342,7 @@ fn records_count_more_than_statuses() {
     assert!(notice.contains("shop/cache and shop/web has it"), "{notice}");
     rig.gone(Kind::Pods, &pod("cache", "u3", "n2"));
     assert_eq!(rig.state("10.0.0.3"), "open");
-    // The host's network is no pod's.
+    // A pod in the host's network has no address of its own.
     let mut host = with_address(pod("db", "u5", NODE), "192.0.2.1");
     host["spec"]["hostNetwork"] = json!(true);
     rig.changed(Kind::Pods, &host);
@@ -355,7 +357,7 @@ fn policies_that_a_list_lacks_stay_until_another_one_does() {
     rig.add(&started("c1", Some(("db", "u1")), &["10.0.0.1"]));
     rig.add(&started("c2", Some(("cache", "u2")), &["10.0.0.2"]));
     rig.told();
-    // What is said to be deleted goes.
+    // A policy that the watch reports as deleted goes.
     rig.gone(Kind::NetworkPolicies, &policy("cache", "cache"));
     assert_eq!(rig.state("10.0.0.2"), "open");
     rig.changed(Kind::NetworkPolicies, &policy("cache", "cache"));
@@ -376,7 +378,7 @@ fn policies_that_a_list_lacks_stay_until_another_one_does() {
     assert_eq!(rig.state("10.0.0.2"), "judged");
     rig.list(Kind::NetworkPolicies, &[policy("db", "db")]);
     assert_eq!((rig.state("10.0.0.1"), rig.state("10.0.0.2")), ("judged", "open"));
-    // Somebody knows that it is right.
+    // An administrator confirms that it is right.
     rig.list(Kind::NetworkPolicies, &[]);
     assert_eq!(rig.state("10.0.0.1"), "judged");
     rig.engine.accept(rig.now);
@@ -458,7 +460,7 @@ fn the_first_lists_are_not_believed_if_they_lack_what_there_was() {
     assert_eq!(rig.state("10.0.0.1"), "judged");
     assert_eq!(rig.engine.known(), before);
 
-    // Somebody knows that it is right.
+    // An administrator confirms that it is right.
     let mut rig = Rig::after(Origin::Server, before);
     lists(&mut rig, &[]);
     rig.engine.accept(rig.now);
@@ -515,9 +517,9 @@ fn connections_are_judged_at_ends_of_this_node() {
     rig.add(&started("c1", Some(("db", "u1")), &["10.0.0.1"]));
     assert!(!rig.engine.forbids(at("10.0.1.2"), at("10.0.0.1"), web));
     assert!(rig.engine.forbids(at("10.0.1.3"), at("10.0.0.1"), web));
-    // The other way nobody of this node forbids it.
+    // In the other direction no policy of this node forbids it.
     assert!(!rig.engine.forbids(at("10.0.0.1"), at("10.0.1.3"), web));
-    // A change concerns whoever it is about.
+    // A change concerns the pods that it is about.
     rig.done.concern = Concern::default();
     let mut other = with_address(pod("web", "u2", "n2"), "10.0.1.2");
     other["metadata"]["labels"] = json!({});
@@ -557,7 +559,7 @@ fn what_is_wrong_is_known_and_harms_no_other() {
     let web = Traffic::to(Protocol::Tcp, 80);
     assert!(rig.engine.forbids(at("10.0.1.2"), at("10.0.0.1"), web), "its rule allows nothing");
     assert!(!rig.engine.forbids(at("10.0.1.2"), at("10.0.0.2"), web));
-    // Nobody knows whose it is.
+    // An object without a name and namespace.
     let nameless = Object::of(Kind::Pods, &json!({})).unwrap_err();
     rig.told();
     rig.hear([Event::Unreadable(nameless)]);

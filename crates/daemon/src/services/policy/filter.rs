@@ -24,15 +24,15 @@ use super::shared::Shared;
 /// How long a plugin may hold the lock: it makes one small transaction and writes a file.
 const LOCK_TIME: Duration = Duration::from_secs(5);
 
-/// A program with so many elements takes some time to be written.
+/// How many elements a program has that takes some time to write.
 const LARGE: usize = 5_000;
 
-/// What the table had otherwise.
+/// How the table differed.
 #[derive(Debug, Default)]
 pub(super) struct Brought {
     /// One line for each difference.
     pub(super) lines: Vec<String>,
-    /// Nothing was to be changed: whatever was otherwise, somebody else has changed.
+    /// The service itself had nothing to change: another program has made every difference.
     pub(super) is_as_it_was: bool,
 }
 
@@ -44,13 +44,13 @@ pub(super) struct Filter {
     /// The tables in containers' namespaces.
     inside: Inside,
     index: Index,
-    /// The records that could not be read, as the log has told.
+    /// The records that could not be read; the log has named them.
     damaged: BTreeSet<String>,
     /// Records of the plugin are among them.
     is_damaged: bool,
-    /// Nobody knows whose addresses some of these have.
+    /// Which addresses some of these have is not known.
     is_blind: bool,
-    /// That was so, and is no longer: addresses may be closed that are to be open.
+    /// `is_blind` was set, and is no longer: addresses may be closed that are to be open.
     sees_again: bool,
 }
 
@@ -72,12 +72,12 @@ impl Filter {
         })
     }
 
-    /// Returns what is readable when somebody else has taken something from the table.
+    /// Returns what becomes readable when another program has taken something from the table.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.listener.descriptor()
     }
 
-    /// Returns what others have done.
+    /// Returns what other programs have done.
     pub(super) fn heard(&mut self) -> Result<BTreeSet<TableEvent>, NetlinkError> {
         self.listener.heard()
     }
@@ -108,7 +108,7 @@ impl Filter {
     }
 
     /// Lists the records, and brings the table to the program that follows from them. Adds what
-    /// else is to be done for them. While nobody knows the addresses of a record, an address that
+    /// else is to be done for them. While the addresses of a record are not known, an address that
     /// has a verdict and no known owner is closed.
     pub(super) fn bring(
         &mut self,
@@ -145,9 +145,9 @@ impl Filter {
         self.inside.apply(steps)
     }
 
-    /// Lists the records, and brings containers' namespaces to what follows from them; `all` those
-    /// too that should be so. `closed` are attachments that a plugin has closed since. Returns how
-    /// many were changed by somebody else.
+    /// Lists the records, and brings containers' namespaces to what follows from them; with `all`,
+    /// also those that should be right already. `closed` are attachments that a plugin has closed
+    /// since. Returns how many another program had changed.
     pub(super) fn bring_inside(
         &mut self,
         shared: &Shared,
@@ -251,13 +251,14 @@ impl Filter {
         Ok(None)
     }
 
-    /// Reads all records of the plugin. What cannot be read is told once, and counts as it was when
-    /// it could be read.
+    /// Reads all records of the plugin. A record that cannot be read is logged once, and counts as
+    /// it was when it could be read.
     pub(super) fn records(&mut self, shared: &Shared) -> Vec<Attachment> {
         let listed = self.index.list();
         let mut damaged: BTreeSet<String> =
             listed.damaged.iter().map(ToString::to_string).collect();
-        // Whose they are; `None` if all records may be among them.
+        // The hashes of the attachments with damaged records; `None` where any record may be the
+        // damaged one.
         let own = listed.damaged.iter().filter(|one| one.may_be_of(PLUGIN));
         let mut illegible: BTreeSet<Option<String>> =
             own.map(|one| one.hash().map(str::to_owned)).collect();
@@ -303,8 +304,8 @@ impl Filter {
         std::mem::take(&mut self.sees_again)
     }
 
-    /// Removes the table, and those in containers' namespaces. One that cannot be removed keeps
-    /// none of the others.
+    /// Removes the table, and those in containers' namespaces. If one cannot be removed, the others
+    /// are removed all the same.
     pub(super) fn remove(&mut self) -> Result<(), FirewallError> {
         let _lock = self.lock()?;
         let (census, mut removed) = (Census::new(), self.table.remove());

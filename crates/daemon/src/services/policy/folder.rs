@@ -24,7 +24,7 @@ pub(super) struct Files {
     folders: Folders,
     /// What was in each file when it could be read last.
     last: BTreeMap<PathBuf, Content>,
-    /// What the log has of them.
+    /// What the log has said of them.
     told: BTreeSet<String>,
 }
 
@@ -34,7 +34,7 @@ struct Content {
     objects: Vec<Object>,
     /// The objects that cannot be read, with their places.
     refused: Vec<Refused>,
-    /// What of others is refused, with their places.
+    /// What is refused of other objects, with their places.
     faults: Vec<String>,
     /// Policies of other programs.
     foreign: PassedOver,
@@ -50,7 +50,7 @@ impl Content {
         for (object, place) in objects.iter().zip(places) {
             let read = match said(object) {
                 Ok(Said::Read(kind)) => Object::of(kind, object),
-                // A pod is known by its record, whatever makes it.
+                // A pod is known by its record; the workload that makes it does not matter.
                 Ok(Said::Workload(_)) => {
                     let kind = object.get("kind").and_then(Value::as_str);
                     content.others.add(kind.unwrap_or_default());
@@ -84,7 +84,7 @@ impl Content {
 impl Files {
     /// Watches folders, and the folders of files.
     pub(super) fn new(paths: &[PathBuf]) -> io::Result<Self> {
-        // Of what does not exist yet it is not known whether it is a folder.
+        // A path that does not exist yet may become a file or a folder.
         let both = paths.iter().flat_map(|path| [Some(path.as_path()), path.parent()]);
         let folders = Folders::watching(both.flatten())?;
         let (last, told) = (BTreeMap::new(), BTreeSet::new());
@@ -101,15 +101,15 @@ impl Files {
         self.folders.heard();
     }
 
-    /// Reads everything, and logs what it has not logged before. Returns what the files say, if that
-    /// is known of all of them, and what is to be known of them besides.
+    /// Reads everything, and logs what it has not logged before. Returns what the files say, if
+    /// every file was read at least once, and what people should know of them besides.
     pub(super) fn look(&mut self) -> (Vec<Event>, Remarks) {
         self.folders.watch();
         let mut wrong = Vec::new();
         let is_whole = match objects::read(&self.paths) {
             Ok(read) => self.take(read, &mut wrong),
             Err(why) => {
-                // A folder that is gone is no folder without policies.
+                // A folder that is gone is not a folder without policies.
                 wrong.push(why);
                 false
             }
@@ -149,7 +149,7 @@ impl Files {
         self.told = wrong.iter().chain(faults).chain(foreign).chain(others).cloned().collect();
     }
 
-    /// Takes what was read. Returns whether it is known of each file what is in it.
+    /// Takes what was read. Returns whether the content of every file is known.
     fn take(&mut self, read: Vec<FileRead>, wrong: &mut Vec<String>) -> bool {
         let mut now = BTreeMap::new();
         let mut is_whole = true;

@@ -1,6 +1,6 @@
 //! What pods say of further networks: the annotations of the Network Plumbing Working Group's
-//! standard. Whoever attaches the networks writes the status when they are attached; what is asked
-//! for is there before.
+//! standard. The program that attaches the networks writes the status once they are attached; the
+//! annotation that asks for them is there before.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -35,8 +35,8 @@ struct Element {
 }
 
 impl Further {
-    /// Reads the annotations of a pod. What cannot be read says nothing: a pod of this node stays
-    /// closed on a network that nobody names.
+    /// Reads the annotations of a pod. An annotation that cannot be read says nothing: then a pod
+    /// of this node stays closed on a network that no annotation names.
     pub(super) fn read(object: &Value) -> Self {
         let metadata = &object["metadata"];
         let namespace = metadata["namespace"].as_str().unwrap_or_default();

@@ -2,8 +2,8 @@
 //!
 //! A namespace is found by what the plugin's record says of it: path, identity and cookie. It is
 //! opened for each change and closed again, since an open socket would keep it alive after its
-//! container. What stands in it may be the container's work: it is compared and brought to what is
-//! to be there, and nothing follows from it.
+//! container. The container may have changed the table in it: the service compares the table and
+//! puts it right, and draws no conclusions from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -41,13 +41,14 @@ struct Held {
 pub(super) struct Wanted {
     /// All containers, each with what its namespace is to have.
     pub(super) programs: Vec<(Container, Program)>,
-    /// Also those that should be as they are to be.
+    /// Also those that should be right already.
     pub(super) all: bool,
-    /// Nobody knows which attachments a damaged record was of: what is in a namespace stays closed.
+    /// Which attachments a damaged record was of is not known: interfaces that are closed stay
+    /// closed.
     pub(super) is_blind: bool,
 }
 
-/// Finds a namespace by what is recorded of it: neither another one nor that of this process.
+/// Finds a namespace by its record: never another one, nor that of this process.
 pub(super) fn find(noted: &Noted, census: &Census) -> Option<Netns> {
     let own = Netns::current_id().ok()?;
     census.find(noted).filter(|found| found.id() != own)
@@ -64,8 +65,8 @@ impl Inside {
         self.failed.get(id)
     }
 
-    /// Reports whether the kernel has refused something in a namespace. One that is gone is none of
-    /// these.
+    /// Reports whether the kernel has refused something in a namespace. A namespace that is gone
+    /// does not count.
     pub(super) fn is_refused(&self) -> bool {
         self.is_refused
     }
@@ -88,7 +89,7 @@ impl Inside {
             }
             let made = with_table(&held.container.noted, &census, |table| table.apply(&own));
             let follows = own.iter().all(|step| held.program.apply(step).is_ok());
-            // Somebody has changed the table, or the namespace is gone.
+            // Another program has changed the table, or the namespace is gone.
             if !follows || !matches!(made, Ok(Some(()))) {
                 stale.push(site.clone());
             }
@@ -99,7 +100,7 @@ impl Inside {
     }
 
     /// Brings namespaces to what they are to have. `closed` are attachments that a plugin has
-    /// closed since. Returns how many were changed by somebody else.
+    /// closed since. Returns how many another program had changed.
     pub(super) fn bring(&mut self, wanted: Wanted, closed: &BTreeSet<Id>) -> usize {
         let Wanted { programs, all, is_blind } = wanted;
         let census = Census::new();
@@ -154,9 +155,9 @@ impl Inside {
     }
 }
 
-/// Lists the addresses of a container's judged interfaces that nobody has recorded, such as
-/// link-local ones, each with one of its interface that is recorded: connections are judged as if
-/// they were of that one.
+/// Lists the addresses of a container's judged interfaces that no record has, such as link-local
+/// ones. Each comes with a recorded address of its interface: connections are judged as if they had
+/// that one.
 pub(super) fn stand_ins(
     netns: &Netns,
     container: &Container,
@@ -200,7 +201,8 @@ pub(super) fn close_what_is_open(containers: &[Container]) -> Result<usize, Fire
     failed.map_or(Ok(count), Err)
 }
 
-/// Does it in the table of one container. What cannot be read there is the container's work.
+/// Does it in the table of one container. The container may have damaged a table that cannot be
+/// read.
 fn close_open(table: &mut PodsTable, container: &Container) -> Result<bool, FirewallError> {
     let names = container.interfaces.iter().map(|(name, _)| name);
     let closed = pods::complete(table).and_then(|()| {

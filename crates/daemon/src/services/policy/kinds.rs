@@ -66,7 +66,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What names an object.
+/// The name of an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Key {
     Namespace(String),
@@ -76,7 +76,7 @@ pub(crate) enum Key {
 }
 
 impl Key {
-    /// Returns the kind of what it names; `None` for what is no object of its own.
+    /// Returns the kind of the object; `None` for what is not an object of its own.
     pub(super) fn kind(&self) -> Option<Kind> {
         Some(match self {
             Key::Namespace(_) => Kind::Namespaces,
@@ -115,7 +115,7 @@ impl fmt::Display for Key {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Object {
     pub(super) what: What,
-    /// What is to be known of it to write its status, or an Event about it.
+    /// What is needed to write its status, or an Event about it.
     pub(super) meta: Meta,
 }
 
@@ -128,7 +128,7 @@ pub(super) enum What {
     MultiPolicy(Box<MultiPolicy>),
 }
 
-/// What is to be known of an object to write about it, and of pods besides. Of nodes nothing is.
+/// What is needed to write about an object, and more about pods. Nodes need nothing.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Meta {
     pub(super) uid: String,
@@ -163,7 +163,7 @@ impl Object {
     /// Reads an object of a kind.
     ///
     /// # Errors
-    /// It cannot be told whose it is.
+    /// It cannot be identified: its name, its namespace or its UID is missing.
     pub(super) fn of(kind: Kind, object: &Value) -> Result<Self, Refused> {
         let meta = Meta::default();
         Ok(match kind {
@@ -202,7 +202,7 @@ impl Object {
         }
     }
 
-    /// Returns what names it.
+    /// Returns its name.
     pub(super) fn key(&self) -> Key {
         match &self.what {
             What::Namespace(namespace) => Key::Namespace(namespace.name.clone()),
@@ -214,9 +214,9 @@ impl Object {
     }
 }
 
-/// Reports whether a container of a pod has CAP_NET_ADMIN: by its name, with all others, or since it is
-/// privileged (Kubernetes, core/v1 SecurityContext). Runtimes give it to no container that does not
-/// ask for it.
+/// Reports whether a container of a pod has CAP_NET_ADMIN: it asks for it by name, asks for all
+/// capabilities, or is privileged (Kubernetes, core/v1 SecurityContext). Runtimes give it to no
+/// container that does not ask for it.
 fn may_undo(pod: &Value) -> bool {
     let lists = ["containers", "initContainers", "ephemeralContainers"];
     let lists = lists.into_iter().filter_map(|list| pod["spec"][list].as_array());

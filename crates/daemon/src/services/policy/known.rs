@@ -17,7 +17,7 @@ use crate::services::setup::{remove_own_folder, words};
 /// The version of the file.
 const VERSION: u32 = 1;
 
-/// What could not be written is written again after so long.
+/// How long until a failed write is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -72,7 +72,7 @@ impl Disk {
         self.path.parent().map_or(Ok(()), remove_own_folder)
     }
 
-    /// Writes how many there are, unless the file says so.
+    /// Writes how many there are, unless the file has these numbers already.
     pub(super) fn write(&mut self, known: Known) -> Result<(), FileError> {
         if self.written == Some(known) {
             return Ok(());

@@ -21,7 +21,8 @@ pub(crate) struct Listing {
     pub(crate) version: u32,
     /// The node; none if all pods of files are listed.
     pub(crate) node: Option<String>,
-    /// What is waited for before the policies are enforced, and what else concerns all of them.
+    /// What the service waits for before it enforces the policies, and what else concerns all of
+    /// them.
     pub(crate) warnings: Vec<String>,
     pub(crate) policies: Vec<PolicyRow>,
     pub(crate) pods: Vec<PodRow>,
@@ -74,9 +75,9 @@ pub(crate) struct PodRow {
 pub(crate) enum Under {
     /// No policy is about it.
     Open,
-    /// These are, and whatever none of them denies is allowed.
+    /// These are, and all traffic that none of them denies is allowed.
     Limited(Vec<String>),
-    /// These are, and whatever none of them allows is denied.
+    /// These are, and all traffic that none of them allows is denied.
     Isolated(Vec<String>),
     /// Only its node reaches it, for this reason.
     Closed(String),
@@ -123,7 +124,8 @@ pub(crate) fn list(
     }
 }
 
-/// Returns what the pods of a node, or all pods, are under, and counts whom policies select.
+/// Returns what the pods of a node, or all pods, are under, and counts the pods that policies
+/// select.
 fn pod_rows<'w>(
     world: &'w World,
     node: Option<&str>,

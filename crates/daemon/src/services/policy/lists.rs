@@ -1,15 +1,15 @@
 //! What sources have listed, and what is kept although a list lacks it.
 //!
-//! A watch that says that an object was deleted is believed. A list that lacks objects may come from
-//! a server that has lost them, and without its policies a cluster is open:
+//! A watch that says that an object was deleted is believed. A list that lacks objects may come
+//! from a server that has lost them, and without policies the pods of a cluster are open:
 //!
 //! - A policy that a list lacks stays until a second list lacks it too: [`CONFIRM`] later, or
 //!   [`BRAKE`] where more than half of the policies are missing, and more than a [`FEW`].
-//! - Of other kinds, more than half of which are missing, they stay for [`BRAKE`]. Without pods and
-//!   namespaces everything of this node would be closed.
+//! - Objects of other kinds stay for [`BRAKE`] where more than half of the kind are missing.
+//!   Without pods and namespaces everything of this node would be closed.
 //!
-//! Files are this host's own. What they lack goes after [`SETTLE`]: whoever replaces a folder does
-//! it file by file.
+//! Files are this host's own. Objects that they lack go after [`SETTLE`]: a program that replaces a
+//! folder does it file by file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -22,10 +22,10 @@ pub(super) const CONFIRM: Duration = Duration::from_secs(60);
 /// How long objects stay that a list lacks together with more than half of their kind.
 pub(super) const BRAKE: Duration = Duration::from_secs(600);
 
-/// So many of a kind are few.
+/// How many objects of a kind count as few.
 pub(super) const FEW: usize = 3;
 
-/// How long objects stay that no file has any more.
+/// How long objects stay that no file has any longer.
 pub(super) const SETTLE: Duration = Duration::from_secs(2);
 
 /// Where objects come from.
@@ -35,7 +35,7 @@ pub(super) enum Origin {
     Files,
 }
 
-/// Returns how long so many objects of so many are kept; `None` if they go at once.
+/// Returns how long `lost` of `known` objects are kept; `None` if they go at once.
 pub(super) fn patience(origin: Origin, kind: Kind, lost: usize, known: usize) -> Option<Duration> {
     let most = FEW < lost && known < lost.saturating_mul(2);
     match (origin, kind.is_policy()) {
@@ -134,7 +134,7 @@ impl Lists {
         self.kinds.get(&kind).is_some_and(|list| list.seen.is_some())
     }
 
-    /// The source has an object: it is not kept any more, but there. Returns whether it was kept.
+    /// The source has an object: it is there, and no longer only kept. Returns whether it was kept.
     pub(super) fn see(&mut self, kind: Kind, key: &Key) -> bool {
         let list = self.of(kind);
         if let Some(seen) = &mut list.seen {
@@ -248,7 +248,7 @@ mod tests {
         (0..count).map(|number| Key::Namespace(number.to_string())).collect()
     }
 
-    /// Lists the first of so many objects.
+    /// Lists the first `first` of `of` objects.
     fn list(lists: &mut Lists, kind: Kind, (first, of): (usize, usize), now: Instant) -> Judged {
         let all = keys(of);
         lists.begin(kind, 0 < of);

@@ -35,8 +35,8 @@ impl Counted {
     }
 }
 
-/// Reads the packet filter's counters, for whoever asks; copies share one socket. To open one for each
-/// question would be no harm but for closing it: that may wait for the kernel (`firewall::close`).
+/// Reads the packet filter's counters; copies share one socket. One socket for each question would
+/// do no harm but when it is closed: that may wait for the kernel (`firewall::close`).
 #[derive(Debug, Clone, Default)]
 pub(super) struct Counters(Arc<Mutex<Option<PodsTable>>>);
 
@@ -59,7 +59,7 @@ impl Counters {
             Some(table) => table,
             None => PodsTable::open(Logging::default()).ok()?,
         };
-        // After an error, whoever asks next opens another.
+        // After an error, the next question opens another table.
         let read = read(&mut table).ok()?;
         *kept = Some(table);
         Some(read)

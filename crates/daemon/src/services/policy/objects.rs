@@ -1,7 +1,7 @@
 //! Kubernetes' objects in files: YAML with several documents, JSON, and lists.
 //!
-//! A file is read whole or not at all. Whoever follows files keeps what a file said before it became
-//! unreadable, because nobody can tell which object a broken document was.
+//! A file is read whole or not at all. The service keeps what a file said before it became
+//! unreadable, because it is not known which object a broken document was.
 
 use std::fmt;
 use std::fs::File;
@@ -29,7 +29,7 @@ const MOST_REPLAYED: usize = 100_000;
 /// The deepest nesting. An object of Kubernetes has some twenty levels.
 const DEEPEST: usize = 64;
 
-/// What is said of a document in which aliases refer to aliases.
+/// The error of a document in which aliases refer to aliases.
 const MULTIPLIED: &str = "its aliases (*name) expand to far more than is written: write it out";
 
 /// One file.
@@ -142,7 +142,7 @@ fn of_text(path: PathBuf, text: Result<String, String>) -> FileRead {
     }
 }
 
-/// Opens a file. It waits for nobody: a pipe without a writer is refused.
+/// Opens a file without waiting: a pipe without a writer is refused.
 fn open(path: &Path) -> Result<File, String> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let opened = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| match errno {
@@ -309,7 +309,7 @@ fn yaml_fault(error: &Error) -> String {
             if first.starts_with("alias ") && first.contains("exceeded") {
                 return MULTIPLIED.to_owned();
             }
-            // The place is said before it, counted from the file's beginning.
+            // The caller names the place before it, counted from the file's beginning.
             first.split(" at line ").next().unwrap_or(first).to_owned()
         }
     }

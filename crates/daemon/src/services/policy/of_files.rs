@@ -1,7 +1,7 @@
-//! The world that files describe, for whoever asks without a cluster.
+//! The world that files describe, for a user who asks without a cluster.
 //!
 //! Files of a repository have no addresses, and seldom pods: a workload counts as one pod of its
-//! template, and addresses that stand for those to come are made up.
+//! template, and made-up addresses stand for those that the pods will have.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +32,7 @@ pub(crate) struct OfFiles {
 /// Makes the world of files.
 ///
 /// # Errors
-/// Something cannot be read, so nobody can tell what would hold: sentences.
+/// Something cannot be read, so it is not known what would hold: sentences.
 pub(crate) fn world(
     files: Vec<FileRead>,
     isolation: Option<Isolation>,
@@ -139,7 +139,7 @@ impl Maker {
         }
     }
 
-    /// Remembers an object, and says so if it is there already.
+    /// Remembers an object, and notes a fault if it is there already.
     fn see(&mut self, object: &Value, kind: &str, place: &str) {
         let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
         let name = text("/metadata/name").unwrap_or_default();
@@ -246,7 +246,7 @@ mod tests {
     use super::*;
     use expect_test::{Expect, expect};
 
-    /// Shows what a file says: its pods, its policies, and what is told of it.
+    /// Shows what a file says: its pods, its policies, and the notes about it.
     fn check(text: &str, expected: Expect) {
         let read = read_stream("a.yaml", text.as_bytes());
         let shown: String = match world(vec![read], None) {

@@ -1,9 +1,9 @@
 //! ADDs that wait for the first lists.
 //!
 //! Just after a start the lists of a cluster are a moment away. Until then a pod that starts is
-//! closed: its first packets would be lost, and who sends again does so a second later. So its ADD
-//! is answered when policies are enforced, or when the moment is over. A server that does not answer
-//! ends the wait at once.
+//! closed: its first packets would be lost, and the pod would send them again a second later. So
+//! its ADD is answered when policies are enforced, or when the moment is over. A server that does
+//! not answer ends the wait at once.
 
 use std::time::{Duration, Instant};
 

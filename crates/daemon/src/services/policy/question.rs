@@ -1,4 +1,4 @@
-//! Questions about one connection: who asks whom, and what the policies say.
+//! Questions about one connection: which end connects to which, and what the policies say.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ const MOST_LISTED: usize = 8;
 /// An end of a connection, as people name it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum End {
-    /// An address, of whomever.
+    /// An address: a pod, a node or another host may have it.
     Address(IpAddr),
     /// A pod, as `NAMESPACE/NAME`.
     Pod { namespace: String, name: String },
@@ -27,7 +27,7 @@ impl End {
     /// Reads an end.
     ///
     /// # Errors
-    /// It is none of the three: a sentence.
+    /// The text is none of the three: a sentence.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
         End::divided_by('/', text)
     }
@@ -75,7 +75,7 @@ impl fmt::Display for End {
 /// Reads `PORT`, `PORT/PROTOCOL`, `icmp`, `icmpv6`, or a protocol's number as `protocol/47`.
 ///
 /// # Errors
-/// It is none of these: a sentence.
+/// The text is none of these: a sentence.
 pub(crate) fn traffic(text: &str) -> Result<Traffic, String> {
     let lower = text.to_ascii_lowercase();
     match lower.as_str() {
@@ -154,7 +154,7 @@ impl Question {
     /// Reads what is asked for after `/explain/`. The protocol may be a name too.
     ///
     /// # Errors
-    /// It is no question: a sentence.
+    /// The text is not a question: a sentence.
     pub(crate) fn of_target(target: &str) -> Result<Self, String> {
         let parts: Vec<&str> = target.split('/').collect();
         let (first, network) = parts.split_at(parts.len().min(4));

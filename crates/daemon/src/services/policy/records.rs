@@ -150,7 +150,8 @@ impl Touched {
 #[derive(Debug, Default)]
 pub(super) struct Records {
     all: BTreeMap<Id, Attachment>,
-    /// Who has an address of the pods' own network: of several, who was told last.
+    /// The attachments that claim an address of the pods' own network. The last one has it: the one
+    /// that started, or was listed, last.
     owners: BTreeMap<IpAddr, Vec<Id>>,
     /// Attachments that ended and whose records may still be there.
     ended: BTreeSet<Id>,
@@ -226,7 +227,7 @@ impl Records {
     fn insert(&mut self, attachment: Attachment, touched: &mut Touched) {
         for address in attachment.own() {
             let owners = self.owners.entry(*address).or_default();
-            // One that has ended has its addresses only if nobody else has.
+            // An attachment that has ended has its addresses only if no other one has them.
             if self.ended.contains(&attachment.id) {
                 owners.insert(0, attachment.id.clone());
             } else {
@@ -310,7 +311,7 @@ mod tests {
         records.start(one.clone());
         records.end(&id);
         assert!(records.has_ended(&id) && !records.awaits_ends());
-        // The record is removed in a moment. Until then somebody else may get the address.
+        // The record is removed in a moment. Until then another attachment may get the address.
         records.list(vec![one.clone()]);
         assert!(records.awaits_ends());
         assert_eq!(owner(&records, "10.0.0.1").as_deref(), Some("one"));

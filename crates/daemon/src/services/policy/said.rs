@@ -1,5 +1,5 @@
-//! What objects of files say that they are: one answer for the service, and for whoever asks about
-//! files without one.
+//! What objects of files say that they are: the same answer for the service and for a user who asks
+//! about files without one.
 
 use std::collections::BTreeMap;
 
@@ -82,7 +82,7 @@ pub(super) fn said(object: &Value) -> Result<Said, Refused> {
     Ok(said.clone())
 }
 
-/// How many objects are ignored, by what they are called.
+/// How many objects are ignored, by their names in messages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct PassedOver(BTreeMap<String, usize>);
 
@@ -102,14 +102,14 @@ impl PassedOver {
     }
 }
 
-/// What is to be known of files besides their objects, in sentences. The log has them.
+/// What people should know of files besides their objects, in sentences. The log has them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Remarks {
     /// What cannot be read, and objects that are there twice.
     pub(super) wrong: Vec<String>,
     /// What of objects is refused.
     pub(super) faults: Vec<String>,
-    /// Policies of other programs, which nobody enforces here.
+    /// Policies for other programs, which this service does not enforce.
     pub(super) foreign: Vec<String>,
 }
 

@@ -49,7 +49,7 @@ impl std::fmt::Debug for Reply {
 }
 
 impl Reply {
-    /// Answers. Whoever asked may be gone.
+    /// Answers. The plugin that asked may be gone.
     pub(super) fn send(self, answer: Answer) {
         let _ = self.0.send(answer);
     }
@@ -98,7 +98,7 @@ impl Server {
         Ok(Server { orders })
     }
 
-    /// Says what is to be done. Without an API server nobody hears it.
+    /// Passes an order to the thread. Without an API server the thread ignores it.
     pub(super) fn order(&self, order: Order) {
         let _ = self.orders.send(order);
     }
@@ -111,7 +111,7 @@ struct Desk {
     waiting: AtomicU64,
 }
 
-/// So many requests may wait for the loop: a node that restarts starts all its pods at once.
+/// How many requests may wait for the loop: a node that restarts starts all its pods at once.
 const MOST_WAITING: u64 = 4096;
 
 impl Answers for Desk {

@@ -1,4 +1,4 @@
-//! The engine, for the loop and for whoever asks.
+//! The engine, for the loop and the other threads.
 
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
@@ -15,9 +15,9 @@ pub(super) struct Shared(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     engine: Mutex<Engine>,
-    /// Who has it is the next one to have the engine.
+    /// The thread that holds this lock gets the engine next.
     next: Mutex<()>,
-    /// Somebody has confirmed what lists lack.
+    /// An administrator has confirmed what lists lack.
     accepted: AtomicBool,
     bell: UnixStream,
     ringer: UnixStream,
@@ -38,27 +38,27 @@ impl Shared {
         Shared::new(Engine::knowing(world)).unwrap()
     }
 
-    /// Waits for the engine. Whoever takes it again and again, for one packet or one connection
-    /// after the other, gets it after those who wait meanwhile: the loop and the plugins that wait
-    /// for it.
+    /// Waits for the engine. A thread that takes it again and again, for one packet or one
+    /// connection after the other, gets it after the threads that wait meanwhile: the loop, and the
+    /// plugins that wait for the loop, come first.
     pub(super) fn engine(&self) -> MutexGuard<'_, Engine> {
         let _next = self.0.next.lock().unwrap_or_else(PoisonError::into_inner);
         self.0.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns what is readable when somebody wants something done.
+    /// Returns what becomes readable when another thread wants something done.
     pub(super) fn bell(&self) -> &UnixStream {
         &self.0.bell
     }
 
-    /// Drops what is kept since a list lacked it: somebody has confirmed that.
+    /// Drops what is kept since a list lacked it: an administrator has confirmed that.
     pub(super) fn accept(&self) {
         self.0.accepted.store(true, Ordering::SeqCst);
         // If the socket is full, the loop is about to look.
         let _ = (&self.0.ringer).write(&[0]);
     }
 
-    /// Says whether somebody has confirmed it since the last call.
+    /// Says whether an administrator has confirmed it since the last call.
     pub(super) fn take_accepted(&self) -> bool {
         crate::poll::drain(&self.0.bell);
         self.0.accepted.swap(false, Ordering::SeqCst)
@@ -81,7 +81,7 @@ mod tests {
                 let _engine = shared.engine();
                 turns.fetch_add(1, Ordering::SeqCst);
             });
-            // It is the next one, and waits.
+            // The other thread is next, and waits.
             while shared.0.next.try_lock().is_ok() {
                 std::thread::yield_now();
             }

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use super::further::ANNOTATIONS;
 use super::kinds::STATIC;
 
-/// What of a value is kept.
+/// Which parts of a value are kept.
 #[derive(Debug, Clone, Copy)]
 enum Want {
     All,
@@ -157,7 +157,7 @@ impl<'de> Visitor<'de> for Want {
         Ok(Value::Array(kept))
     }
 
-    // What is of another type than it is to be is as if it were missing.
+    // A value of a wrong type counts as missing.
 
     fn visit_unit<E: de::Error>(self) -> Result<Value, E> {
         Ok(Value::Null)

@@ -4,10 +4,10 @@
 //!
 //! The API leaves the types of conditions to implementations (network-policy-api v0.2.0,
 //! ClusterNetworkPolicyStatus). Ours has our domain in its name, so that no other implementation
-//! writes it too. It follows from the policy, so it is the same from every node, and whoever sees
-//! another one writes it. Nodes take turns: the first by a hash is the only one that writes, as long
-//! as it is alive. A write names the version of the object that was seen, so the server refuses all
-//! but one of several.
+//! writes it too. It follows from the policy, so it is the same from every node, and a node that
+//! sees another one writes it. Nodes take turns: the first by a hash is the only one that writes,
+//! as long as it is alive. A write names the version of the object that was seen, so the server
+//! refuses all but one of several.
 //!
 //! A pod of this node that may undo what is judged in its own namespace gets an Event too.
 //!
@@ -30,23 +30,23 @@ pub(super) const COMPONENT: &str = "netwrightd-policy";
 /// The type of the condition.
 pub(super) const CONDITION: &str = "policy.netwright.io/Accepted";
 
-/// Each turn is so long: a write, and its way through watches.
+/// How long each turn is: a write, and its way through watches.
 const TURN: Duration = Duration::from_secs(2);
 
-/// So many turns there are. Nodes whose turn would be later take the time after them, at random.
+/// How many turns there are. Nodes whose turn would be later take the time after them, at random.
 const TURNS: u32 = 30;
 const AFTER_TURNS: Duration = Duration::from_secs(240);
 
-/// After a write without effect the next one comes so much later.
+/// How much later the next write comes after one without effect.
 const AGAIN: Duration = Duration::from_secs(120);
 
 /// A server keeps Events for an hour.
 const EVENTS_LAST: Duration = Duration::from_secs(3600);
 
-/// So many nodes send an Event.
+/// How many nodes send an Event.
 const SENDERS: usize = 3;
 
-/// So many policies of one priority are named.
+/// How many policies of one priority are named.
 const MOST_NAMES: usize = 5;
 
 /// The longest message of a condition (`meta/v1` Condition), and of an Event (core/v1, 1024 bytes).
@@ -65,7 +65,7 @@ pub(super) enum Telling {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct StatusWrite {
     pub(super) name: String,
-    /// The version that was seen: of another one, another condition may be true.
+    /// The version that was seen: for another one, another condition may be true.
     pub(super) version: String,
     pub(super) condition: Condition,
     /// Since when its status is so, if that stays.
@@ -74,7 +74,7 @@ pub(super) struct StatusWrite {
     pub(super) others: Vec<Value>,
 }
 
-/// The condition, but for its time.
+/// The condition, without its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Condition {
     pub(super) accepted: bool,
@@ -169,7 +169,7 @@ pub(super) struct Faulty {
 
 /// An object does not hold as it is written.
 const NOT_AS_WRITTEN: &str = "NotAsWritten";
-/// A pod, which only its own node tells of.
+/// A pod, about which only its own node sends Events.
 const POD: &str = "Pod";
 /// A pod may undo what policies say of it.
 const MAY_UNDO: &str = "PolicyCanBeUndone";
@@ -201,11 +201,11 @@ pub(super) struct Tell {
     node: String,
     /// What the server has of each ClusterNetworkPolicy.
     metas: BTreeMap<PolicyId, Meta>,
-    /// Objects that do not hold as they are written, by what they are called.
+    /// Objects that do not hold as they are written, by their names in messages.
     faulty: BTreeMap<String, Faulty>,
     /// Conditions that are not there yet, and when they are written.
     waiting: BTreeMap<PolicyId, (Condition, Instant)>,
-    /// Events that were sent, or are others' to send.
+    /// Events that this node sent, or that other nodes send.
     sent: BTreeMap<String, Instant>,
     /// A ClusterNetworkPolicy has changed since the last look.
     changed: bool,
@@ -293,7 +293,7 @@ impl Tell {
         }
     }
 
-    /// It is one no longer.
+    /// Takes note that it no longer may.
     pub(super) fn may_not_undo(&mut self, uid: &str) {
         self.faulty.remove(&Key::Pod(uid.into()).to_string());
     }
@@ -385,10 +385,10 @@ impl Tell {
         due
     }
 
-    /// Returns after which time it is this node's turn to write something, if nobody else has.
+    /// Returns after which time it is this node's turn to write something, if no other node has.
     fn turn(&self, what: &str, nodes: u32) -> Duration {
         let hash = number(&format!("{}\0{what}", self.node));
-        // As if all nodes stood in a row, in the order of their hashes.
+        // All nodes stand in a row, as it were, in the order of their hashes.
         let place = u128::from(hash) * u128::from(nodes.max(1));
         let within = u64::try_from((place & u128::from(u64::MAX)) >> 33).unwrap_or_default();
         let part = |of: Duration| {
@@ -400,7 +400,7 @@ impl Tell {
         }
     }
 
-    /// Reports whether this node sends an Event. Of a pod only its own node knows.
+    /// Reports whether this node sends an Event. Only a pod's own node sends one about it.
     fn sends(&self, faulty: &Faulty, event: &str, world: &World) -> bool {
         if faulty.kind == POD {
             return true;

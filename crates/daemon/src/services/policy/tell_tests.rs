@@ -28,7 +28,7 @@ fn world(nodes: usize, objects: impl IntoIterator<Item = Change>) -> World {
     World::of(None, (0..nodes).map(node).chain(objects))
 }
 
-/// What one node writes by some time of what these objects need.
+/// What one node has written by some time about these objects.
 fn written(node: &str, nodes: usize, all: &[(Kind, Value)], time: Duration) -> Vec<Telling> {
     let start = Instant::now();
     let mut tell = Tell::new(node);
@@ -102,7 +102,7 @@ fn nodes_take_turns() {
         })
         .collect();
     turns.sort_unstable();
-    // Within the time that a write takes to be heard of, hardly anybody else begins.
+    // Within the time until watches report a write, hardly any other node begins to write.
     let soon = turns.iter().filter(|turn| **turn < turns[0] + Duration::from_millis(500)).count();
     assert!((1..=4).contains(&soon), "{soon} nodes at once: {turns:?}");
     assert!(turns[0] < TURN * 8, "nobody for {:?}", turns[0]);
@@ -129,7 +129,7 @@ fn few_nodes_send_an_event() {
         event.body["message"],
         "spec.ingress[0].ports[0].port: 0 is not in 1..65535; the rule allows nothing"
     );
-    // Nobody sends it twice, and everybody after the server has forgotten it.
+    // No node sends it twice, and every node sends it again after the server has forgotten it.
     let (_, policy, meta) = read(Kind::NetworkPolicies, &all[0].1);
     let world = world(1, [Change::from(policy.clone())]);
     let (mut tell, now) = (Tell::new("n0"), Instant::now());

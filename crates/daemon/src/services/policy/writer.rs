@@ -18,7 +18,7 @@ use crate::services::outlet::Outlet;
 /// How much is written at once.
 const AT_ONCE: usize = 4;
 
-/// Whoever writes.
+/// Writes to the API server.
 #[derive(Clone)]
 pub(super) struct Writer {
     client: Client,
@@ -41,8 +41,8 @@ impl Writer {
                 Telling::Event(event) => writer.event(event).await,
             };
             match written {
-                // Somebody else was quicker, or the object is another one by now: what is there is
-                // heard, and looked at again.
+                // Another node was quicker, or the object is another one by now: the watch reports
+                // what is there, and the engine looks again.
                 Ok(()) | Err(ApiError::Gone(_)) => writer.outlet.tell(Heard::Written(Ok(()))),
                 Err(error) => writer.outlet.tell(Heard::Written(Err(error.to_string()))),
             }
@@ -54,7 +54,7 @@ impl Writer {
         let since = write.since.as_deref().unwrap_or(&now);
         let mut conditions = write.others.clone();
         conditions.push(write.condition.value(since));
-        // The version makes the server refuse what was decided of another one.
+        // The version makes the server refuse a condition that was decided for another one.
         let patch = json!({
             "metadata": {"resourceVersion": write.version}, "status": {"conditions": conditions},
         });

@@ -1,8 +1,8 @@
 //! The folders of plugins that `netwright install` filled ([`agent::installed`]): another package
 //! may empty one when it is upgraded, or put its own plugins there.
 //!
-//! The service says so, and puts ours back where the key `keep-plugins` has the folder. The
-//! executable `netwright` does that: it knows how.
+//! The service logs it, and puts ours back where the key `keep-plugins` has the folder. It calls
+//! the executable `netwright` for that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read as _};
@@ -37,7 +37,7 @@ pub(super) struct OwnPlugins {
     /// Folders that were there at some look. In a container, the node's record names folders that
     /// the container does not have.
     seen: BTreeSet<PathBuf>,
-    /// What has been told.
+    /// What has been logged.
     told: Vec<Disturbed>,
     /// When putting back failed.
     failed: Option<Instant>,
@@ -95,7 +95,7 @@ impl OwnPlugins {
         if self.netwright.exists() { self.netwright.clone() } else { Flags::beside() }
     }
 
-    /// Returns what is not as it was installed, and tells what is new of it.
+    /// Returns what is not as it was installed, and logs what is new of it.
     fn disturbed(&mut self) -> Vec<Disturbed> {
         let mut recorded = installed::all(&self.roots).found;
         let there = recorded.iter().map(|one| &one.dir).filter(|dir| dir.is_dir());
@@ -208,7 +208,8 @@ mod tests {
         assert!(gone.contains("/bin: bridge is gone; "), "{gone}");
         assert!(gone.ends_with("`netwright install --put-back` puts ours back"), "{gone}");
         assert_eq!(plugins.look(now).unwrap(), Err(gone));
-        // Another's plugin serves containers, too: it is told, and nothing is missing.
+        // The plugin of another package serves containers too: the log names it, and nothing is
+        // missing.
         fs::write(machine.bin().join("bridge"), "theirs").unwrap();
         assert_eq!(plugins.look(now).unwrap(), Ok(()));
         assert_eq!(plugins.told[0].replaced, ["bridge"]);

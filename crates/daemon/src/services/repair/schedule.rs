@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use cni::{AttachmentKey, NetworkName};
 
-/// The same thing of an attachment is restored so often before it counts as a conflict.
+/// How often the same thing of an attachment is restored before it counts as a conflict.
 const STRIKES: u32 = 5;
 
 /// More different things than this are not remembered for one attachment.
@@ -197,7 +197,8 @@ mod tests {
     }
 
     impl Node {
-        /// Looks once as the service does. Returns who was looked at, and how long that took.
+        /// Looks once as the service does. Returns the attachments that it looked at, and how long
+        /// that took.
         fn look(&mut self) -> (String, u64) {
             let begin = self.clock;
             self.turns.begin();
@@ -228,7 +229,7 @@ mod tests {
         };
         let told = |seen: &str| (seen.to_owned(), 12_u64);
         assert_eq!(node.look(), told("c1 d"));
-        // Whoever has not waited yet comes first.
+        // An attachment that has not waited yet comes first.
         assert_eq!(node.look(), told("c2 d"));
         assert_eq!(node.look(), told("c3 d"));
         for _ in 0..3 {
@@ -272,7 +273,7 @@ mod tests {
         for _ in 1..STRIKES {
             assert_eq!(quarrels.note(&key(), &route, now), None);
         }
-        // Many different things are no quarrel.
+        // Many different things are not a conflict.
         for number in 0..2 * STRIKES {
             let other = [("bridge".to_owned(), format!("thing {number}"))];
             assert_eq!(quarrels.note(&key(), &other, now), None);

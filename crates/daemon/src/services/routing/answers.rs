@@ -17,15 +17,15 @@ pub(crate) const TARGETS: &str = "/targets";
 pub(crate) const EXPLAIN: &str = "/explain/";
 pub(crate) const ACCEPT: &str = "POST /accept";
 
-/// The state of routing, for the loop and for whoever asks. It is held for decisions only, never
-/// while something waits.
+/// The state of routing, for the loop and for the threads that answer and probe. A thread holds it
+/// for decisions only, never while it waits.
 #[derive(Debug, Clone)]
 pub(super) struct Shared(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     routing: Mutex<Routing>,
-    /// Somebody has confirmed that nodes are gone.
+    /// An administrator has confirmed that nodes are gone.
     accepted: AtomicBool,
     bell: UnixStream,
     ringer: UnixStream,
@@ -44,7 +44,7 @@ impl Shared {
         self.0.routing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns what is readable when somebody wants something done.
+    /// Returns what becomes readable when another thread wants something done.
     pub(super) fn bell(&self) -> &UnixStream {
         &self.0.bell
     }
@@ -55,7 +55,7 @@ impl Shared {
         let _ = (&self.0.ringer).write(&[0]);
     }
 
-    /// Says whether somebody has confirmed that nodes are gone, since the last call.
+    /// Says whether an administrator has confirmed that nodes are gone, since the last call.
     pub(super) fn take_accepted(&self) -> bool {
         crate::poll::drain(&self.0.bell);
         self.0.accepted.swap(false, Ordering::SeqCst)

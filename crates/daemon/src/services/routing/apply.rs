@@ -17,9 +17,9 @@ use routing::plan::{Change, ForeignRoute};
 use super::super::setup::words;
 use super::host::Links;
 
-/// Divides changes into runs, in their order: each run is made, and told to routing, before the
-/// next begins. What follows a tunnel needs its index; a route of others goes only once ours
-/// stands.
+/// Divides changes into runs, in their order: the loop makes each run, and passes the results to
+/// routing, before the next begins. What follows a tunnel needs its index; a route of others goes
+/// only once ours stands.
 pub(super) fn runs(changes: &[Change]) -> impl Iterator<Item = &[Change]> {
     let kind = |change: &Change| {
         let is_of_others = change.key().is_none();
@@ -33,7 +33,7 @@ pub(super) fn is_of_tunnel(change: &Change) -> bool {
     matches!(change.key(), Some(Key::Tunnel { .. }))
 }
 
-/// Makes changes of rtnetlink, in their order. Returns what the kernel said to each.
+/// Makes changes of rtnetlink, in their order. Returns the kernel's answer to each.
 pub(super) fn apply(
     netlink: &mut RouteSocket,
     links: &mut Links,
@@ -64,7 +64,7 @@ pub(super) fn apply(
                         batch.send(netlink, changes);
                     }
                 }
-                // What it is on is gone, and it with that.
+                // The link or nexthop that it used is gone, and so is it.
                 Err(_) if matches!(change, Change::Remove(..)) => {}
                 Err(why) => batch.results[number] = Err(why),
             },
@@ -135,7 +135,7 @@ fn create_tunnel(
         mac: Some(MacAddr(tunnel.mac.0)),
         mtu: Some(tunnel.mtu),
         alias: Some(ALIAS.to_owned()),
-        // Whatever kills the service until the alias is there, the next one knows it by this.
+        // If the service is killed before the alias is there, the next run knows the link by this.
         group: Some(GROUP_UNFINISHED),
         ..NewLink::new(name, LinkKind::Vxlan(options))
     };
@@ -169,20 +169,21 @@ fn adjust_tunnel(
     // drivers/net/vxlan/vxlan_core.c `vxlan_nl2conf`).
     set(netlink, ifindex, LinkSet { vxlan, ..LinkSet::default() })?;
     set(netlink, ifindex, of_link)?;
-    // With an MTU below 1280 it had no IPv6, and has it anew.
+    // With an MTU below 1280 the link had no IPv6; now the kernel gives it IPv6 anew.
     quieten(netlink, name, ifindex)?;
     // Last, as when it is created: one that could not be quietened does not come up, so the next
     // look finds it down and tries again.
     set(netlink, ifindex, LinkSet::default().up(tunnel.up))
 }
 
-/// Takes from a tunnel what the kernel gives every link: an IPv6 address of its own, and an ear for
-/// routers' advertisements, which would be strangers'. A link that comes up does so at once.
+/// Takes from a tunnel what the kernel gives every link as soon as it comes up: an IPv6 address of
+/// its own, and the acceptance of router advertisements. On a tunnel these could only come from
+/// strangers.
 fn quieten(netlink: &mut RouteSocket, name: &str, ifindex: u32) -> Result<(), String> {
     let no_own =
         Message::SetLink { ifindex, set: LinkSet { no_own_ipv6: true, ..LinkSet::default() } };
     match netlink.apply_one(&no_own) {
-        // There is no IPv6 on it.
+        // The link has no IPv6.
         Err(error) if error.errno() == Some(Errno::AFNOSUPPORT) => return Ok(()),
         done => done.map_err(|error| said(&error))?,
     }
@@ -224,8 +225,8 @@ pub(super) fn unmark_tunnels(netlink: &mut RouteSocket, links: &Links) -> Vec<St
     all.filter_map(Result::err).collect()
 }
 
-/// Returns what gives a tunnel an alias, or takes it away. A group that somebody else has given it
-/// stays.
+/// Returns what gives a tunnel an alias, or takes it away. A group that another program has given
+/// it stays.
 fn with_alias(link: &Link, alias: &str) -> LinkSet {
     let group = (link.group == GROUP_UNFINISHED).then_some(0);
     LinkSet { alias: Some(alias.to_owned()), group, ..LinkSet::default() }
@@ -243,7 +244,7 @@ fn message(change: &Change, links: &Links) -> Result<Message, String> {
         Change::Create(key, value) | Change::Replace(key, value) => {
             match of_object(key, value, &index)? {
                 Made::Address(ifindex, address) => {
-                    // It is this node's alone: nobody else answers for it.
+                    // The address is this node's alone: no other host answers for it.
                     let options = AddressOptions { nodad: true, ..AddressOptions::default() };
                     Message::AddAddress { ifindex, address, options }
                 }

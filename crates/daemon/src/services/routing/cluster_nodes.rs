@@ -34,8 +34,8 @@ const MANAGER: &str = "netwrightd-routing";
 /// The label of a node's zone (Kubernetes, "Well-Known Labels, Annotations and Taints").
 const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// After a watch broke, the server is asked for one object when no attempt has failed for so long.
-/// An attempt that fails takes less.
+/// After a watch broke: how long no attempt may fail before the server is asked for one object. An
+/// attempt that fails takes less time.
 const QUIET: Duration = Duration::from_secs(15);
 
 /// Pauses between attempts to write the annotation, or to find the server: at first, and at most.
@@ -135,7 +135,7 @@ impl ClusterNodes {
 /// Removes annotations of a node, once.
 ///
 /// # Errors
-/// Why they may still be there. A Node that is gone is no error.
+/// Why they may still be there. A Node that is gone is not an error.
 pub(super) fn forget(
     kubeconfig: Option<&Path>,
     node: &str,
@@ -216,7 +216,8 @@ impl Thread {
         select(pin!(following), select(listening, writing)).await;
     }
 
-    /// Finds the server. A file that is wrong may be put right.
+    /// Finds the server. If the kubeconfig is wrong, it tries again: an administrator may correct
+    /// it.
     async fn client(&self) -> Client {
         let (mut pause, mut silence) = (RETRY.0, Silence::default());
         loop {
@@ -234,15 +235,16 @@ impl Thread {
         }
     }
 
-    /// Passes on what the watch reports, but for what changes nothing that is read here: a kubelet
-    /// changes its Node every few minutes.
+    /// Passes on what the watch reports, without changes of fields that are not read here: a
+    /// kubelet changes its Node every few minutes.
     async fn listen(
         &self,
         nodes: Api<Node>,
         mut changes: tokio::sync::mpsc::Receiver<Change<(NodeFields, Option<Said>)>>,
         own_is: watch::Sender<Option<Said>>,
     ) {
-        // Only whether a Node is another: its text would take as much memory as all that is programmed.
+        // A hash only shows whether a Node has changed: its text would take as much memory as all
+        // that is programmed.
         let hashes = RandomState::new();
         let mut known: BTreeMap<String, u64> = BTreeMap::new();
         let mut listing: BTreeMap<String, NodeFields> = BTreeMap::new();
@@ -251,7 +253,7 @@ impl Thread {
             let change = if lost {
                 match tokio::time::timeout(QUIET, changes.recv()).await {
                     Ok(change) => change,
-                    // The watch stands again, it seems, and has nothing to say.
+                    // The watch seems to be back, and has no change to report.
                     Err(_) => match within(nodes.get_metadata(&self.node)).await {
                         Ok(_) | Err(ApiError::Gone(_)) => {
                             lost = false;
@@ -391,7 +393,7 @@ impl Thread {
     }
 }
 
-/// Finds what is written here in a Node, but for the annotations.
+/// Finds what this service writes in a Node, without the annotations.
 fn said(node: &Node) -> Said {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     let condition = conditions.into_iter().flatten().find(|one| one.type_ == CONDITION);

@@ -35,7 +35,7 @@ impl Counts {
         self.0.put_back.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Everything was looked at, which took so long.
+    /// Counts a look at everything, and how long it took.
     pub(super) fn looked(&self, took: Duration) {
         self.0.looks.fetch_add(1, Ordering::Relaxed);
         let millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);

@@ -10,11 +10,12 @@ use serde_json::json;
 use super::super::etcd::{Etcd, EtcdError, Pair, RangeAnswer, bytes, number};
 use super::super::outlet::Silence;
 
-/// While nothing is reported, the member is asked so often whether it has a leader.
+/// How often the member is asked whether it has a leader while the watch reports nothing.
 const PROBE: Duration = Duration::from_secs(10);
-/// A watch that reports nothing for so long is deaf: etcd says every ten minutes that it goes on.
+/// How long a watch may report nothing before it counts as broken: etcd says every ten minutes that
+/// it goes on.
 const DEAF: Duration = Duration::from_secs(25 * 60);
-/// So long without an answer, and etcd counts as silent: one member may die in a moment.
+/// How long etcd may not answer before it counts as silent: one member may die in a moment.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Pauses between attempts to list and watch, at first and at most: up to half as long again, and yet
 /// less than five seconds after etcd is back.
@@ -41,24 +42,25 @@ pub(super) enum Heard {
 pub(super) struct Keys<'e> {
     pub(super) etcd: &'e Etcd,
     pub(super) prefix: String,
-    /// The key that is asked for while nothing is reported. Whoever answers has a leader, and says how
-    /// far etcd is.
+    /// The key that is asked for while nothing is reported. A member that answers has a leader, and
+    /// its answer says how far etcd is.
     pub(super) probed: String,
-    /// Set by whoever finds that etcd does not have what was told: all keys are listed again then.
+    /// The writer of this node's lease sets it when etcd does not have what was reported: all keys
+    /// are listed again then.
     pub(super) doubted: Option<&'e Cell<bool>>,
 }
 
-/// What was told, and how far.
+/// What was passed on, and how far.
 #[derive(Debug)]
 struct Told {
-    /// The revision up to which everything was told; `None` before the first list.
+    /// The revision up to which everything was passed on; `None` before the first list.
     revision: Option<u64>,
     /// The cluster that this was, and how many leaders it had had.
     cluster: String,
     term: u64,
     /// Since when there is no answer.
     failing: Option<Instant>,
-    /// What of that was told.
+    /// Which reasons of that silence were passed on.
     silence: Silence,
     pause: Duration,
 }
@@ -127,7 +129,7 @@ impl Keys<'_> {
             }
         };
         let place = self.etcd.preferred();
-        // A member that has no leader watches too, and hears of nothing.
+        // A member that has no leader accepts a watch too, and then reports nothing.
         self.probe(place, told, tell).await?;
         let from = revision.saturating_add(1);
         let mut watch = self.etcd.watch(place, &self.prefix, from).await?;
@@ -194,8 +196,8 @@ impl Keys<'_> {
         } else if told.cluster != header.cluster_id {
             return Err(Broken::Missed);
         }
-        // It was put back to an earlier state, or made anew by the same members, which give it the
-        // same number.
+        // etcd was put back to an earlier state, or made anew by the same members, which give it
+        // the same number.
         if told.revision.is_some_and(|told| revision < told) || term < told.term {
             return Err(Broken::Missed);
         }

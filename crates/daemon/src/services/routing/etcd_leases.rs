@@ -31,10 +31,11 @@ use super::turns::{Turns, WRITE};
 
 /// How long a grant of etcd's lasts, as flanneld asks for it.
 const GRANT: Duration = Duration::from_secs(24 * 3600);
-/// A grant is renewed after so long: etcd may be away for 23 hours, and no lease ends.
+/// How long after its last renewal a grant is renewed: etcd may be away for 23 hours, and no lease
+/// ends.
 const RENEW: Duration = Duration::from_secs(3600);
-/// Of so many values that this node's lease was to have, it is known that they are its own: as many
-/// as a node has addresses one after the other while etcd does not answer.
+/// How many of the values that this node's lease was to have are remembered as its own: as many as
+/// the addresses that a node may have one after the other while etcd does not answer.
 const WRITTEN: usize = 4;
 
 /// What the thread has heard.
@@ -62,8 +63,8 @@ pub(super) struct Wish {
     pub(super) key: String,
     pub(super) value: String,
     pub(super) there: There,
-    /// Leases of this node that are none of the cluster's prefixes, or that it no longer holds: each
-    /// with its revision.
+    /// Leases of this node that are no longer of the cluster's prefixes, or that it no longer
+    /// holds: each with its revision.
     pub(super) outdated: Vec<(String, u64)>,
 }
 
@@ -91,7 +92,7 @@ pub(super) struct EtcdLeases {
     pub(super) leases: Leases,
     /// There was a list.
     pub(super) listed: bool,
-    /// Which of the leases are other nodes' is to be said again.
+    /// The list of other nodes' leases is to be passed on again.
     pub(super) is_new: bool,
     pub(super) windows: Windows,
     /// The configured addresses of this node.
@@ -100,8 +101,8 @@ pub(super) struct EtcdLeases {
     pub(super) addresses: PerFamily<Option<IpAddr>>,
     /// This node's lease, as it was last.
     pub(super) held: Option<Lease>,
-    /// What the lease was to say, the newest last: this may come to be there after the node's address
-    /// has changed once more.
+    /// What the lease was to say, the newest last. An earlier value may still reach etcd after the
+    /// node's address has changed once more.
     pub(super) written: Vec<Vec<u8>>,
     /// Leases that this node has held and does not hold now, though they may be there.
     pub(super) left: Vec<String>,
@@ -200,13 +201,14 @@ pub(super) struct Registry {
 
 /// What became of a wish.
 enum Done {
-    /// There is nothing to do for so long.
+    /// There is nothing to do for this time.
     Held(Duration),
-    /// Its grant is gone, and so is the lease: that will be heard, unless it was missed.
+    /// Its grant is gone, and so is the lease: the watch will report that, unless the event was
+    /// missed.
     Gone,
-    /// It was written, and will be heard.
+    /// It was written, and the watch will report it.
     Written,
-    /// Something else is there by now, and will be heard, unless it was missed.
+    /// etcd has something else there by now. The watch will report it, unless the event was missed.
     Conflict,
 }
 
@@ -289,13 +291,14 @@ impl Registry {
     async fn create(&self, wish: &Wish, listed: u64) -> Result<Done, EtcdError> {
         let (subnets, key) = (self.subnets(), self.key(&wish.key));
         let v4 = wish.key.split('&').next().unwrap_or_default();
-        // Also with another IPv6 prefix, or with none.
+        // This covers leases with another IPv6 prefix, or with none.
         let mut compare = vec![range(
             &self.key(v4),
             &json!({"target": "CREATE", "result": "EQUAL", "create_revision": "0"}),
         )];
         if v4 != wish.key {
-            // No key says alone whose an IPv6 prefix is: nobody may have taken any since the list.
+            // No key alone says which lease has an IPv6 prefix: so no node may have taken a prefix
+            // since the list.
             let next = listed.saturating_add(1).to_string();
             compare.push(range(
                 &subnets,
@@ -334,8 +337,8 @@ impl Registry {
         format!("{}{lease}", self.subnets())
     }
 
-    /// Makes a change if all comparisons hold. It is asked for once: the second time it would find
-    /// what it has done itself.
+    /// Makes a change if all comparisons hold. The request is sent once: a second one would
+    /// conflict with what the first has done.
     async fn change(&self, compare: Value, request: Value) -> Result<bool, EtcdError> {
         let body = json!({"compare": compare, "success": [request]});
         let answer: TransactionAnswer = self.etcd.ask("kv/txn", &body).await?;
@@ -377,8 +380,8 @@ fn is_as_it_was(key: &ByteString, modified: u64) -> Value {
     json!({"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": modified})
 }
 
-/// Returns after how long a grant is to be renewed that lasts so long. `random` is any number: not
-/// all nodes come at once.
+/// Returns after how long a grant is to be renewed of which `left` remains. `random` is any number:
+/// not all nodes come at once.
 fn renew_after(left: Duration, random: u64) -> Duration {
     let after = RENEW.min(left / 3);
     let tenth = u64::try_from(after.as_millis() / 10).unwrap_or_default();
@@ -389,11 +392,11 @@ struct Thread {
     registry: Registry,
     configuration: String,
     outlet: Outlet<Heard>,
-    /// What was told of leases may be wrong.
+    /// The leases that the loop knows may be wrong.
     doubted: Cell<bool>,
-    /// Nobody has answered the last attempt to write.
+    /// No member has answered the last attempt to write.
     away: Cell<bool>,
-    /// Rung when somebody answers after that: nothing waits any more.
+    /// Rung when a member answers after that: the writer need not wait any longer.
     back: Notify,
 }
 
@@ -457,7 +460,8 @@ impl Thread {
                     if !self.away.get() {
                         turns.answers();
                     }
-                    // If the same wish conflicts twice, nothing was heard of what it conflicts with.
+                    // If the same wish conflicts twice, the watch has not reported what it
+                    // conflicts with.
                     let before = conflicted.take();
                     conflicted = matches!(done, Ok(Done::Conflict)).then_some(wish);
                     if conflicted.is_some() && conflicted == before {
@@ -471,7 +475,7 @@ impl Thread {
                         }
                         Ok(Done::Written | Done::Conflict) => {
                             turns.written(now, crate::clock::seed());
-                            // It will be heard.
+                            // The watch will report it.
                             WRITE.1
                         }
                         Err(EtcdError::Refused(_)) => turns.written(now, crate::clock::seed()),
@@ -518,8 +522,8 @@ mod tests {
         }
     }
 
-    /// A lease is created only if nobody has any of its prefixes, and changed, renewed and removed
-    /// only as it is known.
+    /// A node creates a lease only if no other node has any of its prefixes. It changes, renews and
+    /// removes a lease only as it knows it.
     #[test]
     fn nothing_of_others_is_written_over() {
         testkit::require!("root", "program:etcd", "program:curl");
@@ -547,8 +551,8 @@ mod tests {
         let empty = revision().await;
         let first = "10.244.1.0-24&fd00::-64";
         assert!(create(first, empty).await);
-        // The same IPv4 prefix, whatever comes after it; and the same IPv6 prefix, of which no list
-        // has told yet.
+        // The same IPv4 prefix with any IPv6 prefix after it; and the same IPv6 prefix, which no
+        // list has had yet.
         assert!(!create("10.244.1.0-24&fd00:0:0:1::-64", revision().await).await);
         assert!(!create("10.244.1.0-24", revision().await).await);
         assert!(!create("10.244.2.0-24&fd00::-64", empty).await);

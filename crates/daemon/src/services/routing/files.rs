@@ -21,7 +21,7 @@ use super::super::setup::{remove_own_folder, words};
 /// The bridge that pods are attached to.
 const BRIDGE: &str = "nw-pods";
 
-/// So many bridges there can be: each earlier prefix with pods may have one.
+/// How many bridges there can be: each earlier prefix with pods may have one.
 const BRIDGES: usize = 9;
 
 /// How the names of the files end that runtimes read (libcni's `ConfFiles`).
@@ -60,7 +60,7 @@ impl Disk {
         Disk { path: folder.join("peers") }
     }
 
-    /// Reads what was written last. What is damaged counts as nothing: the source will tell.
+    /// Reads what was written last. A damaged file counts as none: the source will list the nodes.
     pub(super) fn read(&self) -> Document {
         let text = match state::read_optional(&self.path) {
             Ok(Some(text)) => text,
@@ -132,7 +132,7 @@ pub(super) struct Published {
     policy: Option<Policy>,
     /// The bridge, by its place among [`Published::bridges`].
     bridge: usize,
-    /// What was written last: what is otherwise was changed by somebody else.
+    /// What the service wrote last: another program has changed what differs from it.
     written: Vec<(PathBuf, Vec<u8>)>,
 }
 
@@ -167,9 +167,9 @@ impl Published {
         self.bridge = place;
     }
 
-    /// Writes the files once everything of this node is programmed, and again when they are to be
-    /// otherwise, or somebody else has changed them. The configuration comes last: a pod may start
-    /// as soon as it is there.
+    /// Writes the files once everything of this node is programmed, and again when their content is
+    /// to be another, or when another program has changed them. The configuration comes last: a pod
+    /// may start as soon as it is there.
     pub(super) fn write(
         &mut self,
         routing: &Routing,
@@ -207,7 +207,7 @@ impl Published {
         Ok(())
     }
 
-    /// Returns a sentence for each configuration of somebody else that runtimes take before ours:
+    /// Returns a sentence for each configuration of another program that runtimes take before ours:
     /// containerd and CRI-O take the first by name.
     pub(super) fn before_ours(&self) -> Vec<String> {
         let Some(path) = &self.conflist else { return Vec::new() };
@@ -273,7 +273,7 @@ impl Published {
     pub(super) fn remove(&self, leaving: Leaving) -> Result<Vec<PathBuf>, FileError> {
         let mut removed = Vec::new();
         let subnet_env = self.subnet_env.as_ref().filter(|_| leaving == Leaving::Clean);
-        // The other way round: no pod is to start any more.
+        // In the reverse order: from now on no pod is to start.
         for path in self.conflist.iter().chain(subnet_env) {
             if state::withdraw(path)? {
                 removed.push(path.clone());

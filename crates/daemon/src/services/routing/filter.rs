@@ -21,7 +21,7 @@ const FIREWALLD_TIME: Duration = Duration::from_secs(10);
 pub(super) struct Filter {
     table: ClusterTable,
     wanted: ClusterFilter,
-    /// What of it follows from this node: the rest are elements that routing plans.
+    /// The members that follow from this node; the others are elements that routing plans.
     of_node: Vec<Member>,
     /// The ranges of spaces: what of them is this node's changes all the time.
     spaces: Vec<IpNet>,
@@ -69,12 +69,12 @@ impl Filter {
         self.table.change(&mut self.wanted, &change(changes)).map(drop)
     }
 
-    /// Brings the table to what it is to be. Returns what was otherwise, in lines.
+    /// Brings the table to what it is to be. Returns the differences, in lines.
     pub(super) fn bring(&mut self) -> Result<Vec<String>, FirewallError> {
         Ok(self.table.bring(&self.wanted)?.lines().to_vec())
     }
 
-    /// Makes the table if there is none: what is there of an earlier service may know more nodes.
+    /// Makes the table if there is none. A table of an earlier run stays: it may have more nodes.
     pub(super) fn bring_if_missing(&mut self) -> Result<Vec<String>, FirewallError> {
         if self.table.exists()? { Ok(Vec::new()) } else { self.bring() }
     }

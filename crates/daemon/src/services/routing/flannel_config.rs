@@ -1,5 +1,5 @@
-//! flanneld's configuration: a file of this node, or else the ConfigMap that flanneld's pods have it
-//! from. A node has the file only if somebody has put it there.
+//! flanneld's configuration: a file of this node, or else the ConfigMap that flanneld's pods have
+//! it from. A node has the file only if an administrator has put it there.
 //!
 //! What was read from the API server is kept on the disk: a node that starts while the server is away
 //! is to know its cluster.

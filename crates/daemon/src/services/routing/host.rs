@@ -30,11 +30,11 @@ const ATTACHMENT: &str = "netwright:";
 /// What the kernel says when it lacks memory for an answer, which says nothing of the way.
 const NO_ROOM: [Errno; 2] = [Errno::NOMEM, Errno::NOBUFS];
 
-/// No link of ours has it: what differs from everything that is wanted.
+/// An address that no object of ours has: a value with it differs from every wanted one.
 const NOWHERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
-/// Flags of IPv6 addresses that are there for a while only: of temporary ones, and of those that are
-/// not to be used any more (linux include/uapi/linux/if_addr.h).
+/// Flags of IPv6 addresses that are there for a while only: of temporary and of deprecated ones
+/// (linux include/uapi/linux/if_addr.h).
 const PASSING: u32 = 0x01 | 0x20;
 
 /// The links of this host, and which of them are our tunnels.
@@ -56,8 +56,9 @@ impl Links {
         links
     }
 
-    /// Finds our tunnels, now that it is known what this node is: somebody may have taken the mark
-    /// off one while no service ran, so that its hardware address alone says whose it is.
+    /// Finds our tunnels, now that it is known what this node is. Another program may have taken
+    /// the mark off one while no service ran: then its hardware address alone shows that it is
+    /// ours.
     pub(super) fn recognise(&mut self, own: &Own) {
         let tunnels = self.by_index.values().filter(|link| is_tunnel(link, own));
         let named = tunnels.map(|link| (link.index, self.names[&link.index].clone()));
@@ -130,8 +131,8 @@ impl Links {
         (names_of(&up), names_of(&down))
     }
 
-    /// Names an object as routing does, if it is ours; without a value, if it is none that routing
-    /// wants.
+    /// Names an object as routing does, if it is ours; without a value if routing does not want
+    /// such an object.
     pub(super) fn ours(&self, object: &Object) -> Option<(Key, Option<Value>)> {
         let found = match object {
             Object::Link(link) => self.tunnel(link),
@@ -217,7 +218,7 @@ fn is_ours(link: &Link, vni: u32, own: &Own) -> bool {
     let mut macs = own.node.offers.vxlan.iter().flat_map(routing::node::Vxlan::macs);
     let has_mac = macs.any(|mac| link.mac.is_some_and(|of_link| of_link.0 == mac.0));
     let has_vni = own.node.offers.vxlan.is_some_and(|vxlan| vxlan.vni == vni);
-    // flanneld's has no mark, and others may have changed its hardware address.
+    // flanneld's tunnel has no mark, and another program may have changed its hardware address.
     let is_flannels = link.name.starts_with("flannel") && has_vni;
     // An earlier version made its tunnel without the group, and may have been killed before it gave
     // it the alias. The hardware address shows that only once this node is known.
@@ -236,7 +237,7 @@ fn is_marked(link: &Link) -> bool {
     link.alias.as_deref() == Some(ALIAS) || link.group == GROUP_UNFINISHED
 }
 
-/// Reports whether a link has the alias, and not the group any more.
+/// Reports whether a link has the alias, and no longer the group.
 fn is_finished(link: &Link) -> bool {
     link.alias.as_deref() == Some(ALIAS) && link.group != GROUP_UNFINISHED
 }
@@ -263,7 +264,7 @@ fn ours_of_route(route: &Route) -> Option<(Key, Value)> {
     }
 }
 
-/// Reports whether a route is ours, whatever its metric.
+/// Reports whether a route is ours, with any metric.
 fn has_our_protocol(route: &Route) -> bool {
     matches!(route.protocol, Some(RouteProtocol(PROTOCOL | PROTOCOL_OWN)))
 }
@@ -324,8 +325,8 @@ impl Host {
         Some(Uplink { name: link.name.as_str().into(), mtu: link.mtu })
     }
 
-    /// Returns the addresses of the link with the default route, by which others reach this host if
-    /// nobody has said so: flanneld takes them too.
+    /// Returns the addresses of the link with the default route. Others reach this host by them
+    /// unless the configuration names addresses: flanneld takes them too.
     pub(super) fn default_addresses(&self) -> PerFamily<Option<IpAddr>> {
         let links = PerFamily::with(|family| self.default_link(family));
         PerFamily::with(|family| {
@@ -354,8 +355,8 @@ impl Host {
         route.oif.or_else(|| route.next_hops.first()?.oif)
     }
 
-    /// Returns the tunnel over a family that is there already: of an earlier run, whatever its name
-    /// was, or flanneld's where this node takes its place.
+    /// Returns the tunnel over a family that is there already: that of an earlier run, under either
+    /// of its names, or flanneld's where this node takes its place.
     pub(super) fn tunnel_before(&self, settings: &Settings, family: Family) -> Option<TakenOver> {
         let names = settings::tunnel_names(settings, family);
         let flannels = settings.flannel.as_ref().map(|_| &names[1]);
@@ -369,7 +370,8 @@ impl Host {
             is_of_cluster && (is_ours || flannels == Some(&link.name))
         };
         let link = self.links.by_index.values().find(is_it)?;
-        // Ours follows from the node, and somebody may have changed the link's.
+        // The address of our tunnel follows from the node, and another program may have changed the
+        // link's.
         let mac = link.mac.filter(|_| !is_marked(link)).map(|mac| MacAddr(mac.0));
         Some(TakenOver { name: link.name.as_str().into(), mac })
     }
@@ -431,7 +433,7 @@ impl Host {
         }
     }
 
-    /// Lists the prefixes that this node has or had by what an earlier look has made.
+    /// Lists the prefixes that this node has or had, by the routes that an earlier look has made.
     pub(super) fn own_prefixes(&self) -> impl Iterator<Item = IpNet> {
         self.ours.iter().filter_map(|found| match found {
             (Key::Unreachable { prefix }, Value::Unreachable { protocol: PROTOCOL_OWN }) => {
@@ -506,9 +508,8 @@ impl Host {
     }
 }
 
-/// Reports whether a route of others says how this host is connected, or something of pods: the
-/// default one, those of single addresses, and those that have anything in common with a range of
-/// pods.
+/// Reports whether a route of another program says how this host is connected, or something of
+/// pods: the default one, those of single addresses, and those that overlap with a range of pods.
 pub(super) fn matters(route: &Route, ranges: &[IpNet]) -> bool {
     let to = route.destination.trunc();
     to.prefix_len() == 0
@@ -549,7 +550,7 @@ pub(super) fn way(
     let Some(link) = link.filter(|_| route.kind == RouteKind::Unicast) else {
         return Ok(Way::Missing);
     };
-    // This node may be told that less fits than its link says.
+    // An administrator may have set a smaller MTU than the link's.
     let uplinks = own.uplinks.iter().filter_map(|(_, uplink)| uplink.as_ref());
     let told = uplinks.filter(|uplink| *uplink.name == *link.name).map(|uplink| uplink.mtu).min();
     let mtu = route.mtu.unwrap_or(link.mtu).min(told.unwrap_or(u32::MAX));

@@ -61,14 +61,14 @@ pub(super) fn leave(
     }
     let mut errors = Vec::new();
     let mut said = String::new();
-    // No pod is to start any more.
+    // From now on no pod is to start.
     match published.remove(leaving) {
         Ok(paths) => {
             paths.iter().for_each(|path| said.push_str(&format!("removed {}\n", path.display())));
         }
         Err(error) => errors.push(words(&error)),
     }
-    // No other node is to send packets here any more.
+    // From now on no other node is to send packets here.
     if let Err(Stop::Failed(why)) = forget() {
         errors.push(why);
     }

@@ -48,7 +48,7 @@ impl Nodes {
 /// Finds this node in the list.
 ///
 /// # Errors
-/// Why this node is none of the list, in a sentence.
+/// Why this node is not in the list, in a sentence.
 pub(super) fn own(seen: &[Seen], name: &str, path: &Path) -> Result<Node, String> {
     match seen.iter().find(|seen| seen.name == name) {
         Some(Seen { node: Ok(node), .. }) => Ok(node.clone()),

@@ -8,14 +8,14 @@ use routing::kubernetes::{self, NodeFields, POD_CIDRS};
 use routing::node::Node;
 use routing::{Family, MacAddr, PerFamily, Settings, annotation, flannel};
 
-/// What is said of this node.
+/// What the source says of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct OfSource {
     pub(super) uid: String,
     pub(super) prefixes: Vec<IpNet>,
     pub(super) kept: Vec<IpNet>,
     pub(super) zone: Option<String>,
-    /// What the network carries to it, in bytes, where a person has said so.
+    /// What the network carries to it, in bytes, where an administrator has set it.
     pub(super) mtu: Option<u32>,
     /// Its addresses; of each family, the first that a link has counts.
     pub(super) addresses: Vec<IpAddr>,
@@ -41,8 +41,8 @@ impl From<Node> for OfSource {
 }
 
 impl OfSource {
-    /// Returns what leases in etcd say of this node: the prefixes of its own, and in its value the
-    /// hardware addresses. `before` is what was said until then.
+    /// Returns what leases in etcd say of this node: the prefixes of its own lease, and in its
+    /// value the hardware addresses. `before` is what they said until then.
     pub(super) fn of_lease(
         prefixes: Vec<IpNet>,
         value: &[u8],
@@ -53,8 +53,9 @@ impl OfSource {
             let before = || before.and_then(|before| *before.macs.get(family));
             flannel::lease::mac(value, family).or_else(before)
         };
-        // Hosts' names may be alike, and addresses may not. The first one stays: tunnels' hardware
-        // addresses follow from it, also where this node had no address for a moment.
+        // Two hosts may have the same name, but not the same address. The first address stays the
+        // identity, because tunnels' hardware addresses follow from it: also when this node had no
+        // address for a moment.
         let first = || addresses.v4.map_or_else(String::new, |address| address.to_string());
         let uid = before.map(|before| before.uid.clone()).filter(|uid| !uid.is_empty());
         OfSource {

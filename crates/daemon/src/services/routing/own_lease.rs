@@ -56,7 +56,7 @@ impl Configuration {
         Ok(Configuration { text, read, windows })
     }
 
-    /// Reads it from etcd, or if that is away, from the disk.
+    /// Reads it from etcd, or if etcd does not answer, from the disk.
     fn find(
         asked: Result<Option<String>, EtcdError>,
         key: &str,
@@ -77,8 +77,8 @@ impl Configuration {
         }
     }
 
-    /// Reads it once. What is wrong with it is no matter if the disk has the last one: who removes
-    /// the service needs what it has run with.
+    /// Reads it once. If it is wrong or missing, the last one on the disk serves: an administrator
+    /// who removes the service needs the configuration that it has run with.
     pub(super) fn read_once(config: &config::Routing, disk: &Disk) -> Result<Self, Stop> {
         runtime(1)?.block_on(async {
             let registry = Registry::open(config)?;
@@ -127,7 +127,8 @@ impl Configuration {
             if told.as_ref() != Some(&why) {
                 tracing::warn!(why, "waiting for flanneld's configuration");
                 if told.is_none() {
-                    // Whoever has started the service does not wait as long.
+                    // The process that started the service does not wait for long: so it is
+                    // notified now.
                     process.tell_ready(None);
                 }
                 told = Some(why);
@@ -174,8 +175,8 @@ fn no_address(family: Family) -> String {
     )
 }
 
-/// Finds the addresses by which others reach this node, of the families that the cluster has: those
-/// that were told, else those of the link with the default route. While that has none, the earlier
+/// Finds the addresses by which others reach this node, of the families that the cluster has: the
+/// configured ones, else those of the link with the default route. While that has none, the earlier
 /// ones count.
 fn find_addresses(
     told: &[IpAddr],
@@ -248,9 +249,10 @@ impl EtcdLeases {
         }
     }
 
-    /// Returns leases that this node has made itself and no longer holds, each with its revision: it
-    /// was started with another address for a while, and leased another prefix for it. One in which
-    /// pods may live stays, and so does one that somebody else wrote or reserved.
+    /// Returns leases that this node has made itself and no longer holds, each with its revision:
+    /// it was started with another address for a while, and leased another prefix for it. A lease
+    /// in which pods may live stays, and so does one that another node wrote or an administrator
+    /// reserved.
     fn given_up(&mut self, host: &Host) -> Vec<(String, u64)> {
         let (leases, held) = (&self.leases, self.held.as_ref());
         let is_held = |key: &String| held.is_some_and(|held| held.key == *key);
@@ -284,7 +286,7 @@ impl Service {
     /// Takes what was heard of leases. Returns whether this node is to be looked at again.
     pub(super) fn take_heard_of_leases(&mut self, heard: Heard) -> bool {
         let Source::Etcd(source) = &mut self.source else { return false };
-        // What is this node's and what is not is said anew then.
+        // Whether it is to be decided again which lease is this node's.
         let mut is_own = false;
         let event = match heard {
             Heard::Listed(all, revision) => {
@@ -391,8 +393,8 @@ impl Service {
         }
     }
 
-    /// Says again which leases are other nodes', if that may be otherwise now. Returns whether it
-    /// may.
+    /// Passes on again which leases are other nodes', if that may have changed. Returns whether it
+    /// may have.
     pub(super) fn relist_leases(&mut self) -> bool {
         let Source::Etcd(source) = &mut self.source else { return false };
         if !std::mem::take(&mut source.is_new) {
@@ -415,7 +417,7 @@ impl Service {
             leased.is_some() && own.node.underlay.get(family).is_none()
         };
         if source.windows.iter().any(lacks) {
-            // A link is away: the lease stays as it is.
+            // The link with that address is gone for now: the lease stays as it is.
             return;
         }
         let value = flannel::lease::value(&own.node, of_flannel);

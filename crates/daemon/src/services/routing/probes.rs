@@ -1,7 +1,7 @@
 //! Asks nodes whether they answer: by the path that pods' packets take, and by their own addresses.
 //!
-//! A thread of its own asks, so that the loop waits for nobody. Some nodes are enough: what is to be
-//! found out is whether this node is cut off.
+//! A thread of its own asks, so that the loop does not wait for answers. Some nodes are enough: the
+//! probes are to show whether this node is cut off.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
@@ -20,8 +20,9 @@ const SOME: usize = 16;
 /// How long an answer may take.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The pauses between questions: while nobody has answered and that matters, and else. Where paths
-/// are native it does not: the network between the nodes may drop the questions and nothing else.
+/// The pauses between questions: while no node has answered and that matters, and otherwise. Where
+/// paths are native it does not matter: the network between the nodes may drop the questions and
+/// nothing else.
 const SOON: Duration = Duration::from_secs(5);
 const LATER: Duration = Duration::from_secs(60);
 
@@ -30,7 +31,8 @@ const LATER: Duration = Duration::from_secs(60);
 pub(super) struct Probes(mpsc::SyncSender<()>);
 
 impl Probes {
-    /// Starts the thread. It rings when others have answered, and each time when nobody has.
+    /// Starts the thread. It rings when nodes answer after a silence, and each time when no node
+    /// has answered.
     pub(super) fn start(shared: Shared, clock: Clock) -> std::io::Result<Self> {
         let (ask, asked) = mpsc::sync_channel(1);
         std::thread::Builder::new()
@@ -41,7 +43,7 @@ impl Probes {
 
     /// Something has changed.
     pub(super) fn ask(&self) {
-        // If one question waits already, it is this one.
+        // If a request waits already, that one serves.
         let _ = self.0.try_send(());
     }
 }
@@ -55,13 +57,13 @@ fn work(shared: &Shared, clock: Clock, asked: &mpsc::Receiver<()>) {
             next(&mut turn, move || known.targets())
         };
         let now = ask(shared, clock, &some);
-        // While somebody answers as before, the loop need not wake up for it.
+        // While nodes answer as before, the loop need not wake up for it.
         let is_as_before = answered && now;
         answered = now && !some.is_empty();
         if !is_as_before {
             shared.ring();
         }
-        // What follows a change is looked at together.
+        // Changes that follow each other share one round of questions.
         let may_wait = now || some.iter().all(|target| target.by == Path::Native);
         match asked.recv_timeout(if may_wait { LATER } else { SOON }) {
             Ok(()) => std::thread::sleep(TIMEOUT / 10),
@@ -71,7 +73,7 @@ fn work(shared: &Shared, clock: Clock, asked: &mpsc::Receiver<()>) {
     }
 }
 
-/// Returns the next of all, at most [`SOME`] and none twice, and takes note of whose turn it is then.
+/// Returns the next of all, at most [`SOME`] and none twice, and notes where the next round begins.
 /// The others, which may be thousands, are not put together.
 fn next<I: Iterator>(turn: &mut usize, all: impl Fn() -> I) -> Vec<I::Item> {
     let mut some: Vec<I::Item> = all().skip(*turn).take(SOME).collect();
@@ -86,7 +88,8 @@ fn next<I: Iterator>(turn: &mut usize, all: impl Fn() -> I) -> Vec<I::Item> {
     some
 }
 
-/// Asks, and tells routing. Says whether anybody has answered by a path, or there is nobody to ask.
+/// Asks, and passes the answers to routing. Says whether a node has answered by a path, or there is
+/// no node to ask.
 fn ask(shared: &Shared, clock: Clock, targets: &[Target]) -> bool {
     if targets.is_empty() {
         return true;

@@ -1,8 +1,8 @@
-//! Blocks of spaces of `cluster-ipam`, and addresses that pods keep: who has which, as the service
-//! `ipam` of each node writes it.
+//! Blocks of spaces of `cluster-ipam`, and addresses that pods keep: which node has which, as the
+//! service `ipam` of each node writes it.
 //!
-//! A thread of its own follows the records, in etcd or in the API server. They make no node: the crate
-//! `routing` finds out whose a block is.
+//! A thread of its own follows the records, in etcd or in the API server. The records make no node:
+//! the crate `routing` finds out which node a block belongs to.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -34,8 +34,8 @@ use super::etcd_leases;
 /// Pauses between attempts to find the API server: at first, and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
-/// After a watch broke, the server is asked for one object when no attempt has failed for so long.
-/// An attempt that fails takes less.
+/// After a watch broke: how long no attempt may fail before the server is asked for one object. An
+/// attempt that fails takes less time.
 const QUIET: Duration = Duration::from_secs(15);
 
 /// How many changes may wait for the thread.
@@ -98,7 +98,7 @@ impl Spaces {
 }
 
 impl Service {
-    /// Learns who holds which block now.
+    /// Learns which node holds which block now.
     pub(super) fn learn_blocks(&mut self) {
         let heard = self.spaces.as_ref().map(Spaces::heard).unwrap_or_default();
         let was_listed = self.shared.routing().cluster().blocks_listed();
@@ -120,7 +120,8 @@ impl Service {
         let away = away.map(|(records, why)| format!("{records}: {why}"));
         self.health.needs("records of spaces", away.map_or(Ok(()), Err));
         if !was_listed && self.shared.routing().cluster().blocks_listed() {
-            // What an earlier run has made of blocks that are others' goes now.
+            // Objects that an earlier run made for blocks, and that no record wants any longer, go
+            // now.
             self.look();
         }
     }
@@ -180,7 +181,8 @@ impl Thread {
         keys.follow(tell).await;
     }
 
-    /// Finds the server. A file that is wrong may be put right.
+    /// Finds the server. If the kubeconfig is wrong, it tries again: an administrator may correct
+    /// it.
     async fn client(&self, kubeconfig: Option<&PathBuf>) -> Client {
         let (mut pause, mut silence) = (RETRY.0, Silence::default());
         loop {
@@ -224,7 +226,7 @@ impl Thread {
             let change = if lost {
                 match tokio::time::timeout(QUIET, changes.recv()).await {
                     Ok(change) => change,
-                    // The watch stands again, it seems, and has nothing to say.
+                    // The watch seems to be back, and has no change to report.
                     Err(_) => {
                         let one = ListParams::default().limit(1);
                         if within(objects.list_metadata(&one)).await.is_ok() {
@@ -269,7 +271,8 @@ impl Thread {
     }
 }
 
-/// Reads records. Of one that is gone, or cannot be read any more, it knows what it was of.
+/// Reads records. It remembers the block of each, for a record that is gone or can no longer be
+/// read.
 struct Reader<'r> {
     records: &'r Records,
     kind: Kind,
@@ -344,7 +347,8 @@ impl<'r> Reader<'r> {
         }
     }
 
-    /// Finds which block a record is of by its name, which tells nothing of kept addresses.
+    /// Finds the block of a record by the record's name. The names of kept addresses' records do
+    /// not have it.
     fn named(&self, key: &Key) -> Option<Block> {
         let (space, block) = key.name.rsplit_once('/')?;
         let (address, length) = block.rsplit_once('-')?;
@@ -363,8 +367,8 @@ fn read_block(block: Block, entry: &Entry) -> Option<(Block, Shown)> {
     is_of_block.then_some((block, shown))
 }
 
-/// Reads the record of an address that a pod keeps. Between two lives of the pod it is nobody's: who
-/// holds the block answers for it.
+/// Reads the record of an address that a pod keeps. While the pod does not run, no node has the
+/// address: the node that holds the block answers for it.
 fn read_kept(space: &str, entry: &Entry) -> Option<(Block, Shown)> {
     let record: StickyRecord = record::read(&entry.value)?;
     if record.space != space {
@@ -390,7 +394,7 @@ mod tests {
         Entry { key: Key::new(kind, name), revision: Revision("7".to_owned()), value }
     }
 
-    /// Says who has what, in lines.
+    /// Says which node has what, in lines.
     fn lines(event: Event) -> Vec<String> {
         let (Event::Listed(_, all) | Event::Changed(all)) = event else { panic!("{event:?}") };
         let line = |(block, shown): (Block, Shown)| match shown {
@@ -431,7 +435,7 @@ mod tests {
         for name in ["tea", "other/10.60.0.64-26", "storage/10.60.0.64-99"] {
             assert_eq!(change(name, record("10.60.0.64/26", "a")), [""; 0], "{name}");
         }
-        // etcd says of what is gone its key alone.
+        // Of a key that is gone, etcd reports the name alone.
         let gone = |name: &str| lines(reader.gone(Some(&entry(Kind::Block, name, Value::Null))));
         assert_eq!(gone(name), ["10.60.0.64/26 nobody"]);
         assert_eq!(gone(name), [""; 0]);
@@ -461,7 +465,7 @@ mod tests {
         assert_eq!(lines(gone), ["10.60.0.71 nobody"]);
         // Of one that never was readable there is nothing to say.
         assert_eq!(change(Value::Null), [""; 0]);
-        // Somebody has put a record of another space where this one's are.
+        // Another program has put a record of another space where this one's are.
         let other = json!({"space": "other", "address": "10.60.0.72", "node": "b", "holder": {"container": "c3"}});
         let all = [entry(Kind::Sticky, "storage/other", other)];
         assert_eq!(lines(reader.list(&all)), [""; 0]);

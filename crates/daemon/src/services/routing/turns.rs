@@ -8,22 +8,23 @@ use super::etcd_keys::spread;
 /// thousands of nodes want a lease at once, each that gets one makes the others' lists old.
 pub(super) const WRITE: (Duration, Duration) =
     (Duration::from_millis(500), Duration::from_secs(30));
-/// The pause is the first again once nothing had to be written for so long, and for as long as the
-/// pause.
+/// After so long without a write, and at least as long as the last pause, the pause is the first
+/// one again.
 const QUIET: Duration = Duration::from_secs(2);
 /// Pauses while no member answers: short at first, since another member may answer in a moment, and
-/// long once nobody has for [`LASTING`].
+/// long once none has answered for [`LASTING`].
 const AWAY: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(30));
 const LASTING: Duration = Duration::from_secs(30);
 
-/// When something may be written. Two nodes with one address would write in turn for ever, each as
-/// soon as it may: they do it less and less often. What others do now and then is put right at once.
+/// When this node may write its lease. Two nodes with one address would write in turn for ever,
+/// each as soon as it may: so they write less and less often. What another node overwrites now and
+/// then is put right at once.
 #[derive(Debug)]
 pub(super) struct Turns {
     pause: Duration,
     /// Not before then, after what was written.
     again: Option<Instant>,
-    /// Since when nobody answers, and when to try again.
+    /// Since when no member answers, and when to try again.
     away: Option<(Instant, Instant)>,
 }
 
@@ -53,7 +54,7 @@ impl Turns {
         pause
     }
 
-    /// Takes note that nobody has answered. Returns the pause after it. `random` is any number.
+    /// Takes note that no member has answered. Returns the pause after it. `random` is any number.
     pub(super) fn away(&mut self, now: Instant, random: u64) -> Duration {
         let since = self.away.map_or(now, |(since, _)| since);
         let lasts = LASTING <= now.saturating_duration_since(since);
@@ -62,7 +63,7 @@ impl Turns {
         pause
     }
 
-    /// Takes note that somebody answers.
+    /// Takes note that a member answers.
     pub(super) fn answers(&mut self) {
         self.away = None;
     }
@@ -82,7 +83,8 @@ mod tests {
             now += turns.rest(now) + Duration::from_millis(10);
         }
         assert_eq!(pauses, [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000]);
-        // The other one is gone. What somebody does every few seconds is put right at once.
+        // The other node is gone. What another program overwrites every few seconds is put right at
+        // once.
         now += Duration::from_secs(31);
         for _ in 0..5 {
             assert_eq!(turns.written(now, 0), WRITE.0);

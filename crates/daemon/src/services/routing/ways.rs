@@ -1,9 +1,9 @@
 //! The ways to nodes' addresses, as the kernel has them.
 //!
 //! Thousands of nodes are behind few routes. So the kernel is asked for the ways to two addresses
-//! of those that it treats alike (`routing::alike`), and to each where they may differ. What the
-//! tables are meanwhile is told by events; then all ways are looked up again. If the kernel does not
-//! answer, nothing is known of the rest: what was known stays, and the loop asks again soon.
+//! of those that it treats alike (`routing::alike`), and to each where they may differ. Events
+//! report changes of the tables; then all ways are looked up again. If the kernel does not answer,
+//! the other ways stay as they were known, and the loop asks again soon.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -19,20 +19,20 @@ use routing::settings::Own;
 
 use super::host::{self, Links};
 
-/// So many addresses of a family are asked for one by one: less than it takes to list the tables of
-/// a host with containers.
+/// How many addresses of a family are asked for one by one: that takes less time than listing the
+/// tables of a host with containers.
 const FEW: usize = 64;
 
-/// A table is listed if it has at most so many routes for each address that is asked for: one for
-/// the node, and some for others. To list more, such as the million of a router, takes longer than
-/// to ask for each address.
+/// How many routes a table may have for each address that is asked for, so that it is listed: one
+/// for the node, and some for others. To list more, such as the million of a router, takes longer
+/// than to ask for each address.
 const ROUTES: usize = 4;
 
 /// The tables of a host without rules of its own.
 const TABLES: [u32; 3] = [TABLE_LOCAL, TABLE_MAIN, TABLE_DEFAULT];
 
-/// Looks up the ways to underlay addresses. Returns those that the kernel has told, and why it has
-/// not told the others.
+/// Looks up the ways to underlay addresses. Returns those that the kernel has answered, and why it
+/// has not answered the others.
 pub(super) fn find(
     netlink: &mut RouteSocket,
     links: &Links,
@@ -55,8 +55,8 @@ pub(super) fn find(
 /// Asks for the ways to the addresses of each group, one after the other.
 ///
 /// # Errors
-/// Why the kernel has not answered a question. Nothing is asked after it: each of thousands would
-/// have to be waited for as long.
+/// Why the kernel has not answered a question. No question follows it: each of thousands could take
+/// as long.
 fn ask<E>(
     groups: Vec<Vec<IpAddr>>,
     ways: &mut Vec<(IpAddr, Way)>,
@@ -75,9 +75,10 @@ fn ask<E>(
     Ok(())
 }
 
-/// Returns the way to all addresses of a group; `None` if they have to be asked for one by one,
-/// since the first and the last differ: of an address to which nothing was sent since, the kernel
-/// does not list what it has learnt (linux net/ipv4/route.c `fnhe_dump_bucket`), and answers with it.
+/// Returns the way to all addresses of a group; `None` if the first and the last differ, so that
+/// each has to be asked for. They may differ, because the kernel does not list what it has learnt
+/// of an address to which nothing was sent since (linux net/ipv4/route.c `fnhe_dump_bucket`), but
+/// answers with it.
 fn common<E>(
     group: &[IpAddr],
     look_up: &mut impl FnMut(IpAddr) -> Result<Way, E>,
@@ -107,7 +108,7 @@ fn groups(
     };
     let destinations = match found {
         Err(error @ NetlinkError::TimedOut { .. }) => return Err(error),
-        // It has no rules, or its tables change all the time.
+        // The kernel has no rules, or its tables change all the time.
         Err(_) => None,
         Ok(destinations) => destinations,
     };
@@ -147,7 +148,7 @@ fn destinations(
     Ok(Some(found))
 }
 
-/// Reports whether a rule asks one of the usual tables, whatever the destination.
+/// Reports whether a rule asks one of the usual tables, for every destination.
 fn is_plain(rule: &Rule) -> bool {
     rule.destination.is_none()
         && !rule.invert
@@ -172,7 +173,7 @@ mod tests {
         let to = |table| Rule::to_table(IpFamily::V4, table);
         let usual = to(TABLE_MAIN);
         assert!(TABLES.into_iter().all(|table| is_plain(&to(table))));
-        // Packets of others, or with a mark, which questions have not.
+        // Such rules are about packets of other sources, or with a mark: questions have neither.
         let source = "10.0.0.0/8".parse().ok();
         assert!(is_plain(&Rule { source, ..usual.clone() }));
         assert!(is_plain(&Rule { mark: Some((1, 1)), ..usual.clone() }));
@@ -195,8 +196,8 @@ mod tests {
         Way::ByGateway(Hop { link: link.into(), mtu: 1500 })
     }
 
-    /// Asks for these groups, of which the kernel answers so many questions; returns what is found,
-    /// and for which addresses it was asked.
+    /// Asks for these groups. The kernel answers the first `answers` questions. Returns what is
+    /// found, and for which addresses it was asked.
     fn found(groups: &[&[&str]], answers: usize) -> (Vec<(IpAddr, Way)>, bool, Vec<IpAddr>) {
         let groups = groups.iter().map(|group| group.iter().map(|text| ip(text)).collect());
         let (mut ways, mut asked) = (Vec::new(), Vec::new());

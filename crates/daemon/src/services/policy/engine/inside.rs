@@ -31,8 +31,8 @@ pub(in super::super) struct Container {
 }
 
 impl Engine {
-    /// Returns the containers in whose namespaces something is judged. Attachments that have ended are
-    /// their plugin's to remove.
+    /// Returns the containers in whose namespaces something is judged. The table of an attachment
+    /// that has ended is for the plugin to remove.
     pub(in super::super) fn containers(&self) -> Vec<Container> {
         let mut all: BTreeMap<Site, Container> = BTreeMap::new();
         for attachment in self.records.all().filter(|one| !self.records.has_ended(&one.id)) {
@@ -97,7 +97,7 @@ impl Engine {
         self.why_closed_further(attachment, *address, on, &attachment.id.2)
     }
 
-    /// Tells in an Event that a container may undo what is judged in its namespace.
+    /// Sends an Event that a container may undo what is judged in its namespace.
     pub(super) fn tell_who_may_undo(&mut self, attachment: &Attachment) {
         let Some(local) = self.pod_of(attachment).and_then(|uid| self.local.get(&uid)) else {
             return;

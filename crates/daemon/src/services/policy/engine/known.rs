@@ -13,7 +13,7 @@ use super::super::said::Remarks;
 use super::{Engine, Known};
 
 impl Engine {
-    /// Says what is waited for before policies are enforced; nothing if they are.
+    /// Says what the engine waits for before policies are enforced; nothing if they are.
     pub(in super::super) fn waits_for(&self) -> Vec<String> {
         if self.program().is_some() {
             return Vec::new();
@@ -61,7 +61,7 @@ impl Engine {
         all
     }
 
-    /// Returns what is to be known of files besides their objects.
+    /// Returns what people should know of files besides their objects.
     pub(in super::super) fn remarks(&self) -> &Remarks {
         &self.remarks
     }
@@ -71,7 +71,7 @@ impl Engine {
         self.lists.held().map(ToString::to_string).collect()
     }
 
-    /// Returns sentences that people are to know, besides faults.
+    /// Returns sentences that people should know, besides faults.
     pub(in super::super) fn notices(&self) -> Vec<String> {
         let mut notices = Vec::new();
         if let (Some((kind, why)), true) = (self.lists.silence(), self.program().is_some()) {
@@ -116,8 +116,8 @@ impl Engine {
         known
     }
 
-    /// Reports whether policies forbid a connection that is there, by its ends as they are, at an
-    /// end that is of this node.
+    /// Reports whether policies forbid an existing connection, by its ends as they are, at an end
+    /// that is of this node.
     pub(in super::super) fn forbids(
         &self,
         source: IpAddr,
@@ -127,7 +127,8 @@ impl Engine {
         let Some(program) = self.program() else { return false };
         let further = self.networks.forbid(source, destination, traffic);
         let own = self.forbids_on_own(program, (source, destination), traffic);
-        // Of several networks that have these addresses, nobody knows which one it is.
+        // If several networks have these addresses, it is not known which one the connection is on:
+        // so it is forbidden only if all of them forbid it.
         own.into_iter().chain(further).reduce(|one, other| one && other).unwrap_or_default()
     }
 
@@ -145,7 +146,7 @@ impl Engine {
             is_here |= self.records.owner_of(end).is_some();
             let Some(chain) = program.verdicts.get(&(direction, end)) else { continue };
             is_here = true;
-            // Whatever the node tracks has left the pod.
+            // Every connection that the node tracks has left the pod.
             let judge = || verdict_by_service(self.world(), source, destination, traffic);
             forbids |= *chain == program::unknown(direction)
                 || !judged.get_or_insert_with(judge).side(direction).decision.allows();
@@ -255,8 +256,8 @@ impl Engine {
     }
 }
 
-/// What becomes of an attachment of which too little is known. In a container's namespace its node is
-/// a host like others.
+/// Says what holds for an attachment of which too little is known. For a container's namespace its
+/// node is a host like others.
 fn until_then(attachment: &Attachment) -> &'static str {
     match attachment.inside {
         Some(_) => "closed until then",

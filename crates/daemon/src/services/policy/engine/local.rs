@@ -68,8 +68,8 @@ impl Engine {
         }
     }
 
-    /// Takes an attachment that starts. Its addresses are closed in the packet filter by now,
-    /// whatever they led to before.
+    /// Takes an attachment that starts. The plugin has closed its addresses in the packet filter:
+    /// they no longer lead where they led before.
     pub(in super::super) fn start(&mut self, started: Started) {
         if let Some(interface) = &started.meets {
             for address in &started.addresses {
@@ -85,7 +85,7 @@ impl Engine {
         for address in own {
             if let Phase::Standing(compiler) = &mut self.phase {
                 let steps = compiler.start(*address, nobody());
-                // That the packet filter has already.
+                // The packet filter has that already.
                 let is_done = |step: &Step| matches!(step, Step::Verdict { address: of, .. } if of == address);
                 self.todo.steps.extend(steps.into_iter().filter(|step| !is_done(step)));
             }
@@ -136,8 +136,8 @@ impl Engine {
         self.local.values().find(is_static).map(|local| local.pod.uid.clone())
     }
 
-    /// Returns the pod that is to have an address of a record; one that no pod is if that is not
-    /// known.
+    /// Returns the pod that is to have an address of a record; while that is not known, a UID that
+    /// no pod has.
     pub(super) fn wanted(&self, address: IpAddr) -> Uid {
         let owner = self.records.owner_of(address);
         let owner = owner.filter(|attachment| !self.records.has_ended(&attachment.id));
@@ -157,7 +157,8 @@ impl Engine {
         let Some(local) = self.local.get(uid) else { return };
         let mut pod = local.pod.clone();
         if !pod.host_network {
-            // What a record gives to another pod, or to nobody, is not this one's.
+            // If a record has the address, the pod's status does not count: the record's pod has it
+            // or, while that is not known, no pod.
             pod.addresses.retain(|address| {
                 self.records.owner_of(*address).is_none() || self.wanted(*address) == *uid
             });

@@ -63,7 +63,7 @@ impl Engine {
         }
     }
 
-    /// A pod is gone; `local` is what was known of it if it was of this node.
+    /// Takes that a pod is gone; `local` is what was known of it if it was of this node.
     pub(super) fn remove_further(&mut self, uid: &Uid, local: Option<Pod>) {
         self.follow(|networks, world| networks.pod(uid, None, world));
         if let Some(pod) = local {
@@ -103,8 +103,8 @@ impl Engine {
         self.follow(|networks, world| networks.attachment(&key, attachment, world));
     }
 
-    /// Returns an attachment with its pod and its network, as far as these are known. Of one that
-    /// has ended nothing is, until its record is gone.
+    /// Returns an attachment with its pod and its network, as far as these are known. For an
+    /// attachment that has ended neither counts as known, until its record is gone.
     fn on_network(&self, attachment: &Attachment) -> networks::Attachment {
         let has_ended = self.records.has_ended(&attachment.id);
         let pod = self.pod_of(attachment).filter(|_| !has_ended);

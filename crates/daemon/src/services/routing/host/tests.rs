@@ -34,8 +34,8 @@ fn link(name: &str, alias: Option<&str>, group: u32) -> Link {
     link
 }
 
-/// The service may be killed after each message: the link is its own after the first one, whatever
-/// it is called and before anything is known of the node.
+/// The service may be killed after each message: the link is its own after the first one, under any
+/// name and before anything is known of the node.
 #[test]
 fn a_tunnel_is_ours_from_its_first_message_on() {
     let own = own(&settings(), None);
