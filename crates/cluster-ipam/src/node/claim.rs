@@ -324,7 +324,7 @@ impl Node {
                 None => {
                     let mut record =
                         SpaceRecord { space: space.to_owned(), ..SpaceRecord::default() };
-                    record.parts.push(self.as_it_was_cut(&record, usual.clone())?);
+                    record.add(self.as_it_was_cut(&record, usual.clone())?);
                     let written = self.store.create(&key, &record::write(&record));
                     (record, written)
                 }
@@ -338,7 +338,7 @@ impl Node {
                     if record.covers(&subnet) {
                         (record, Ok(entry.revision))
                     } else {
-                        record.parts.push(self.as_it_was_cut(&record, usual.clone())?);
+                        record.add(self.as_it_was_cut(&record, usual.clone())?);
                         let value = record::write(&record);
                         let written = self.store.update(&key, &entry.revision, &value);
                         (record, written)
