@@ -507,8 +507,14 @@ impl Node {
             ..Block::new(self.clock.now())
         };
         if let Err(error) = self.write_block(id, &block) {
-            // The store's record is ours: `sweep` finds it once there is room.
-            let _ = self.files.remove_block(id);
+            // None of its addresses was assigned, and the next ADD would take another block. If the
+            // record stays, `sweep` finds it once there is room.
+            if self.files.remove_block(id).is_ok()
+                && block.kept.is_empty()
+                && let Some(revision) = &block.revision
+            {
+                let _ = self.store.delete(&id.key(), revision);
+            }
             return Err(unwritten(&error));
         }
         let again = {
