@@ -26,6 +26,9 @@ const FEW_BLOCKS: u128 = 500;
 /// between two checks. Other nodes look for wants every two seconds (`upkeep`).
 const LOOKS: u32 = 6;
 const LOOK_POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// How often a node that finds no empty block checks again: the records of other nodes' blocks are
+/// a second old, and a block of its own may be on its way back.
+const LOOKS_AGAIN: u32 = 2;
 /// How often blocks are listed again because other nodes were faster.
 const LISTS: u32 = 50;
 /// How often to retry writing a space's record because other nodes were faster.
@@ -67,7 +70,7 @@ impl Node {
         space: &str,
         wanted: Option<IpAddr>,
     ) -> Result<(), Refusal> {
-        let lot = (space.to_owned(), range.subnet());
+        let lot = (space.to_owned(), range.clone());
         {
             let mut table = self.lock();
             let cut = table.spaces.get(space).and_then(|cut| cut.block_of(range.first()));
@@ -146,7 +149,7 @@ impl Node {
                 return Ok(());
             }
         }
-        let mut looks = 0;
+        let (mut looks, mut announced) = (0, false);
         for _ in 0..LISTS {
             let taken = self.taken(space)?;
             let at = range.next(first + self.draw_below(count)).unwrap_or(first);
@@ -168,14 +171,19 @@ impl Node {
                 return self.sweep().map_err(|error| away(&error));
             }
             let empty = self.empty_elsewhere(range, &taken);
-            if empty == 0 || LOOKS <= looks {
+            let most = if empty == 0 { LOOKS_AGAIN } else { LOOKS };
+            if most <= looks {
                 return Err(full(network, range, &taken, empty));
             }
-            if looks == 0 {
+            if 0 < empty && !std::mem::replace(&mut announced, true) {
                 self.want(space, range.subnet()).map_err(|error| away(&error))?;
             }
             looks += 1;
             self.clock.pause(LOOK_POLL_INTERVAL);
+            // A container of this node may have left one.
+            if self.lock().has_room(space, range, self.clock.now()) {
+                return Ok(());
+            }
         }
         let text = format!("other nodes took every block of {} that was free", range.subnet());
         Err(Refusal::for_now(text))
