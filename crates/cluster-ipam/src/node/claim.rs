@@ -499,7 +499,10 @@ impl Node {
             Ok(revision) => revision,
             // It may be an earlier claim of ours whose answer was lost: `sweep` finds it.
             Err(StoreError::Conflict) => return Ok(Tried::Theirs),
-            Err(error) => return Err(away(&error)),
+            Err(error) => {
+                self.lock().unsure |= matches!(error, StoreError::Away(_));
+                return Err(away(&error));
+            }
         };
         self.look_back();
         if self.settling().is_some() {

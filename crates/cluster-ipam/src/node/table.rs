@@ -132,6 +132,8 @@ pub(super) struct Table {
     pub(super) spaces: BTreeMap<String, SpaceRecord>,
     pub(super) claims: BTreeMap<(String, Range), Claims>,
     pub(super) claiming: BTreeSet<BlockId>,
+    /// Whether a claim was not answered: the block may be ours.
+    pub(super) unsure: bool,
     pub(super) notices: Vec<String>,
     /// The owners that were detached before our blocks were compared.
     pub(super) released: BTreeSet<String>,

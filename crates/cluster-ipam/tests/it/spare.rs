@@ -198,6 +198,25 @@ fn an_address_that_was_freed_a_moment_ago_goes_to_the_node_that_asks() {
     assign(&n2, &blue, "c").unwrap();
 }
 
+/// The store did what the first node asked for, and the answer was lost.
+#[test]
+fn a_block_whose_claim_was_not_answered_goes_to_the_node_that_needs_it() {
+    let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
+    let view = store.view();
+    let n1 = node(dir.path(), &view, &clock, "n1");
+    let n2 = node(dir.path(), &store, &clock, "n2");
+    let blue = in_blocks(&["10.0.0.0/29"]);
+    n1.renew().unwrap();
+    view.misbehave(|verb, key| {
+        let is_claim = verb == "create" && key.kind == Kind::Block;
+        if is_claim { Fault::Unanswered } else { Fault::None }
+    });
+    assert!(assign(&n1, &blue, "a").unwrap_err().retry);
+    view.behave();
+    clock.meanwhile(move || n1.tend().unwrap());
+    assign(&n2, &blue, "b").unwrap();
+}
+
 /// Networks with ranges of their own in one subnet: the second waits for no block of the first, and
 /// is not refused because that one is full.
 #[test]
@@ -213,7 +232,9 @@ fn a_full_range_is_in_the_way_of_no_other_range_of_its_subnet() {
     clock.meanwhile(move || {
         let free = in_blocks(&["10.0.0.8-10.0.0.15/27"]);
         let (node, (sender, answer)) = (Arc::clone(&other), std::sync::mpsc::channel());
-        std::thread::spawn(move || sender.send(assign(&node, &free, "free")));
+        std::thread::spawn(move || {
+            let _ = sender.send(assign(&node, &free, "free"));
+        });
         answer.recv_timeout(Duration::from_secs(60)).expect("an answer").unwrap();
         count.fetch_add(1, Ordering::SeqCst);
     });
