@@ -408,13 +408,14 @@ fn cut(taken: &Taken) -> Vec<SpaceRecord> {
     }
     let record = |(space, (fine, subnets)): (&str, (Vec<IpNet>, BTreeSet<IpNet>))| {
         let single = |subnet: IpNet| Part { subnet, block: subnet.max_prefix_len() };
-        let mut parts: Vec<Part> = IpNet::aggregate(&fine).into_iter().map(single).collect();
+        let parts = IpNet::aggregate(&fine).into_iter().map(single).collect();
+        let mut record = SpaceRecord { space: space.to_owned(), parts, wanted: Vec::new() };
         for subnet in subnets {
-            if !parts.iter().any(|part| part.subnet.contains(&subnet)) {
-                parts.push(Part { subnet, block: usual_block(&subnet) });
+            if !record.covers(&subnet) {
+                record.add(Part { subnet, block: usual_block(&subnet) });
             }
         }
-        SpaceRecord { space: space.to_owned(), parts, wanted: Vec::new() }
+        record
     };
     spaces.into_iter().map(record).collect()
 }

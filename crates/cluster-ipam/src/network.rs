@@ -275,7 +275,7 @@ impl Network {
 }
 
 /// A range that makes sense.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Range {
     subnet: IpNet,
     first: u128,

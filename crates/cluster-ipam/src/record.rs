@@ -66,6 +66,15 @@ impl SpaceRecord {
         self.parts.iter().map(|part| part.subnet).find(|subnet| subnet.contains(&address))
     }
 
+    /// Adds a part. Its blocks are at most as large as the parts that its subnet contains: the
+    /// addresses of those are in blocks of their own, which no other block may contain.
+    pub fn add(&mut self, part: Part) {
+        let inner = self.parts.iter().map(|there| there.subnet);
+        let inner = inner.filter(|there| part.subnet.contains(there));
+        let block = inner.map(|there| there.prefix_len()).fold(part.block, u8::max);
+        self.parts.push(Part { block, ..part });
+    }
+
     /// Says whether parts contain every address of a subnet.
     #[must_use]
     pub fn covers(&self, subnet: &IpNet) -> bool {

@@ -96,7 +96,7 @@ fn write_space(store: &dyn Store, wanted: &SpaceRecord) -> Result<SpaceRecord, S
                 let before = record.parts.len();
                 for part in &wanted.parts {
                     if !record.covers(&part.subnet) {
-                        record.parts.push(part.clone());
+                        record.add(part.clone());
                     }
                 }
                 if record.parts.len() == before {

@@ -135,6 +135,20 @@ fn large_ranges_are_cut_fine_only_where_addresses_are_taken() {
     );
 }
 
+/// No block of the wider pool contains an address that a block of its own has.
+#[test]
+fn a_pool_around_another_is_cut_as_fine_as_that_one() {
+    let plan = planned(&[
+        pool("10.0.0.16-28", "10.0.0.16/28", &json!({"1": held("a")})),
+        reservation("10.0.0.17", "a"),
+        pool("10.0.0.0-20", "10.0.0.0/20", &json!({"200": held("b")})),
+        reservation("10.0.0.200", "b"),
+        pod("a", "n1", &json!({})),
+        pod("b", "n2", &json!({})),
+    ]);
+    assert_eq!(parts(&plan), ["default 10.0.0.17/32:32 10.0.0.192/26:32 10.0.0.0/20:32"]);
+}
+
 #[test]
 fn names_say_the_network_and_the_node_of_a_slice() {
     for (name, range, space) in [

@@ -26,6 +26,9 @@ const FEW_BLOCKS: u128 = 500;
 /// between two checks. Other nodes look for wants every two seconds (`upkeep`).
 const LOOKS: u32 = 6;
 const LOOK_POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// How often a node that finds no empty block checks again: the records of other nodes' blocks are
+/// a second old, and a block of its own may be on its way back.
+const LOOKS_AGAIN: u32 = 2;
 /// How often blocks are listed again because other nodes were faster.
 const LISTS: u32 = 50;
 /// How often to retry writing a space's record because other nodes were faster.
@@ -67,7 +70,7 @@ impl Node {
         space: &str,
         wanted: Option<IpAddr>,
     ) -> Result<(), Refusal> {
-        let lot = (space.to_owned(), range.subnet());
+        let lot = (space.to_owned(), range.clone());
         {
             let mut table = self.lock();
             let cut = table.spaces.get(space).and_then(|cut| cut.block_of(range.first()));
@@ -146,7 +149,7 @@ impl Node {
                 return Ok(());
             }
         }
-        let mut looks = 0;
+        let (mut looks, mut announced) = (0, false);
         for _ in 0..LISTS {
             let taken = self.taken(space)?;
             let at = range.next(first + self.draw_below(count)).unwrap_or(first);
@@ -168,14 +171,19 @@ impl Node {
                 return self.sweep().map_err(|error| away(&error));
             }
             let empty = self.empty_elsewhere(range, &taken);
-            if empty == 0 || LOOKS <= looks {
+            let most = if empty == 0 { LOOKS_AGAIN } else { LOOKS };
+            if most <= looks {
                 return Err(full(network, range, &taken, empty));
             }
-            if looks == 0 {
+            if 0 < empty && !std::mem::replace(&mut announced, true) {
                 self.want(space, range.subnet()).map_err(|error| away(&error))?;
             }
             looks += 1;
             self.clock.pause(LOOK_POLL_INTERVAL);
+            // A container of this node may have left one.
+            if self.lock().has_room(space, range, self.clock.now()) {
+                return Ok(());
+            }
         }
         let text = format!("other nodes took every block of {} that was free", range.subnet());
         Err(Refusal::for_now(text))
@@ -324,7 +332,7 @@ impl Node {
                 None => {
                     let mut record =
                         SpaceRecord { space: space.to_owned(), ..SpaceRecord::default() };
-                    record.parts.push(self.as_it_was_cut(&record, usual.clone())?);
+                    record.add(self.as_it_was_cut(&record, usual.clone())?);
                     let written = self.store.create(&key, &record::write(&record));
                     (record, written)
                 }
@@ -338,7 +346,7 @@ impl Node {
                     if record.covers(&subnet) {
                         (record, Ok(entry.revision))
                     } else {
-                        record.parts.push(self.as_it_was_cut(&record, usual.clone())?);
+                        record.add(self.as_it_was_cut(&record, usual.clone())?);
                         let value = record::write(&record);
                         let written = self.store.update(&key, &entry.revision, &value);
                         (record, written)
@@ -491,7 +499,10 @@ impl Node {
             Ok(revision) => revision,
             // It may be an earlier claim of ours whose answer was lost: `sweep` finds it.
             Err(StoreError::Conflict) => return Ok(Tried::Theirs),
-            Err(error) => return Err(away(&error)),
+            Err(error) => {
+                self.lock().unsure |= matches!(error, StoreError::Away(_));
+                return Err(away(&error));
+            }
         };
         self.look_back();
         if self.settling().is_some() {
@@ -507,8 +518,14 @@ impl Node {
             ..Block::new(self.clock.now())
         };
         if let Err(error) = self.write_block(id, &block) {
-            // The store's record is ours: `sweep` finds it once there is room.
-            let _ = self.files.remove_block(id);
+            // None of its addresses was assigned, and the next ADD would take another block. If the
+            // record stays, `sweep` finds it once there is room.
+            if self.files.remove_block(id).is_ok()
+                && block.kept.is_empty()
+                && let Some(revision) = &block.revision
+            {
+                let _ = self.store.delete(&id.key(), revision);
+            }
             return Err(unwritten(&error));
         }
         let again = {

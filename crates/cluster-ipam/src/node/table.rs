@@ -100,7 +100,7 @@ pub(super) enum Lack {
     Taken(String),
 }
 
-/// Running claims of blocks of one subnet.
+/// Running claims of blocks of one range.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     pub(super) running: u128,
@@ -130,8 +130,10 @@ pub(super) struct Table {
     owners: BTreeMap<String, BTreeSet<(String, IpAddr)>>,
     pub(super) busy: BTreeSet<String>,
     pub(super) spaces: BTreeMap<String, SpaceRecord>,
-    pub(super) claims: BTreeMap<(String, IpNet), Claims>,
+    pub(super) claims: BTreeMap<(String, Range), Claims>,
     pub(super) claiming: BTreeSet<BlockId>,
+    /// Whether a claim was not answered: the block may be ours.
+    pub(super) unsure: bool,
     pub(super) notices: Vec<String>,
     /// The owners that were detached before our blocks were compared.
     pub(super) released: BTreeSet<String>,

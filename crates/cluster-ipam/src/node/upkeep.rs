@@ -47,6 +47,11 @@ impl Node {
         self.watch_own()?;
         self.settle()?;
         self.publish()?;
+        let unsure = std::mem::take(&mut self.lock().unsure);
+        if unsure && let Err(error) = self.sweep() {
+            self.lock().unsure = true;
+            return Err(error);
+        }
         if std::mem::take(&mut self.lock().freed) {
             self.sweep_sticky()?;
         }

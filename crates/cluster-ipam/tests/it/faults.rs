@@ -109,6 +109,22 @@ fn files_that_are_garbled_give_no_address_twice() {
     }
 }
 
+/// Each ADD takes a block, and cannot record it.
+#[test]
+fn a_node_that_cannot_write_keeps_no_blocks_from_the_others() {
+    let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
+    let blue = in_blocks(&["10.0.0.0/27"]);
+    let n1 = node(dir.path(), &store, &clock, "n1");
+    fs::remove_dir(dir.path().join("n1/blocks")).unwrap();
+    for index in 0..10 {
+        assert_eq!(assign(&n1, &blue, &format!("c{index}")).unwrap_err().code, 105);
+    }
+    let n2 = node(dir.path(), &store, &clock, "n2");
+    for index in 0..30 {
+        assign(&n2, &blue, &format!("d{index}")).unwrap();
+    }
+}
+
 #[test]
 fn a_disk_that_is_lost_is_learnt_from_the_store() {
     let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());

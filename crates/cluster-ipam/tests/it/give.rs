@@ -146,6 +146,23 @@ fn overlapping_subnets_share_a_space_and_cut_it_alike() {
     assert_eq!(ask(&nodes[1], &alone, "d2", &["10.0.0.2"]).unwrap()[0], address);
 }
 
+/// The wider range's block around the small one would contain addresses that the other node gives.
+#[test]
+fn a_wider_range_that_is_used_later_gives_no_address_twice() {
+    let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
+    let nodes = ["n1", "n2"].map(|name| node(dir.path(), &store, &clock, name));
+    let (small, mut wide) = (network(&["10.0.0.0/29"]), network(&["10.0.0.0/27"]));
+    (wide.network, wide.block_v4) = ("wide".into(), Some(28));
+    let mut given = BTreeSet::new();
+    for index in 0..6 {
+        given.extend(assign(&nodes[0], &small, &format!("small-{index}")).unwrap());
+    }
+    while let Ok(address) = assign(&nodes[1], &wide, &format!("wide-{}", given.len())) {
+        assert!(given.insert(address[0]), "{address:?} is assigned twice");
+    }
+    assert_eq!(given.len(), 30, "{given:?}");
+}
+
 #[test]
 fn gc_frees_what_is_not_valid_in_its_network_only() {
     let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());

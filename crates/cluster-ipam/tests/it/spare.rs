@@ -181,6 +181,67 @@ fn empty_blocks_go_within_five_seconds_to_the_node_that_finds_the_space_full() {
     assert_eq!(blocks(&store, "n1"), 0);
 }
 
+/// The record of the other node's block still says that a container has the address.
+#[test]
+fn an_address_that_was_freed_a_moment_ago_goes_to_the_node_that_asks() {
+    let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
+    let [n1, n2] = ["n1", "n2"].map(|name| Arc::new(node(dir.path(), &store, &clock, name)));
+    let blue = network(&["192.0.2.0/30"]);
+    for container in ["a", "b"] {
+        assign(&n1, &blue, container).unwrap();
+    }
+    n2.tend().unwrap();
+    n1.tend().unwrap();
+    assert_eq!(assign(&n2, &blue, "c").unwrap_err().code, 102);
+    n1.release(&owner("a")).unwrap();
+    clock.meanwhile(move || n1.tend().unwrap());
+    assign(&n2, &blue, "c").unwrap();
+}
+
+/// The store did what the first node asked for, and the answer was lost.
+#[test]
+fn a_block_whose_claim_was_not_answered_goes_to_the_node_that_needs_it() {
+    let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
+    let view = store.view();
+    let n1 = node(dir.path(), &view, &clock, "n1");
+    let n2 = node(dir.path(), &store, &clock, "n2");
+    let blue = in_blocks(&["10.0.0.0/29"]);
+    n1.renew().unwrap();
+    view.misbehave(|verb, key| {
+        let is_claim = verb == "create" && key.kind == Kind::Block;
+        if is_claim { Fault::Unanswered } else { Fault::None }
+    });
+    assert!(assign(&n1, &blue, "a").unwrap_err().retry);
+    view.behave();
+    clock.meanwhile(move || n1.tend().unwrap());
+    assign(&n2, &blue, "b").unwrap();
+}
+
+/// Networks with ranges of their own in one subnet: the second waits for no block of the first, and
+/// is not refused because that one is full.
+#[test]
+fn a_full_range_is_in_the_way_of_no_other_range_of_its_subnet() {
+    let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
+    let n1 = Arc::new(node(dir.path(), &store, &clock, "n1"));
+    let full = in_blocks(&["10.0.0.0-10.0.0.7/27"]);
+    for index in 0..7 {
+        assign(&n1, &full, &format!("full-{index}")).unwrap();
+    }
+    let (other, given) = (Arc::clone(&n1), Arc::new(AtomicU64::new(0)));
+    let count = Arc::clone(&given);
+    clock.meanwhile(move || {
+        let free = in_blocks(&["10.0.0.8-10.0.0.15/27"]);
+        let (node, (sender, answer)) = (Arc::clone(&other), std::sync::mpsc::channel());
+        std::thread::spawn(move || {
+            let _ = sender.send(assign(&node, &free, "free"));
+        });
+        answer.recv_timeout(Duration::from_secs(60)).expect("an answer").unwrap();
+        count.fetch_add(1, Ordering::SeqCst);
+    });
+    assert_eq!(assign(&n1, &full, "more").unwrap_err().code, 102);
+    assert!(0 < given.load(Ordering::SeqCst));
+}
+
 /// A daemon of an earlier version does not know requests for blocks: it loses nothing, and after a
 /// while the requesting node's error says how many of the others' blocks look empty.
 #[test]

@@ -296,6 +296,12 @@ impl Link {
         self.flags & iff::LOWER_UP != 0
     }
 
+    /// Returns the VLAN in which the ports of this bridge begin, untagged; 0 if in none.
+    #[must_use]
+    pub fn default_vlan(&self) -> u16 {
+        self.bridge.as_ref().and_then(|bridge| bridge.default_pvid).unwrap_or(1)
+    }
+
     /// Whether it was set promiscuous (IFF_PROMISC); see also [`promiscuity`](Self::promiscuity).
     #[must_use]
     pub fn promiscuous(&self) -> bool {

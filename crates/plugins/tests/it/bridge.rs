@@ -350,6 +350,25 @@ fn vm_vlan_access_trunk_and_gateway() {
     before.assert_same(&Snapshot::take(&node.lab));
 }
 
+/// A bridge that existed before: its ports begin in VLAN 10.
+#[test]
+fn vm_a_port_leaves_the_default_vlan_whichever_it_is() {
+    testkit::require!("root", "bridge-vlan-filtering");
+    let node = node_with("bridge-pvid", ONE_V4);
+    let made = "ip link add cni0 type bridge vlan_filtering 1 vlan_default_pvid 10";
+    node.sh(&format!("{made} && ip link set cni0 up"));
+    let [c1, c2, c3] = ["c1", "c2", "c3"].map(|name| node.container(name));
+    let result = add(&node, &c1).config(json!({ "vlan": 20 })).call().ok();
+    let text = node.sh(&format!("bridge -j vlan show dev {}", host_ifname(&result)));
+    let value: Value = serde_json::from_str(&text).unwrap();
+    let vlans = value[0]["vlans"].as_array().unwrap();
+    assert!(vlans.len() == 1 && vlans[0]["vlan"] == 20, "{text}");
+    // Who is in that VLAN by name is on one segment with those that are in it by default.
+    add(&node, &c2).config(json!({ "ipam": { "type": "fixed" } })).call().ok();
+    let named = json!({ "vlan": 10, "ipam": { "type": "fixed" } });
+    add(&node, &c3).config(named).call().fails(108, "is taken on \"cni0\"");
+}
+
 #[test]
 fn vlan_validation() {
     let node = Node::new("bridge-vlanbad");

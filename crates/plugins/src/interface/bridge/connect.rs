@@ -120,7 +120,7 @@ pub(super) fn attach(attaching: &mut Attaching<'_, Bridge>) -> Result<AddResult,
     let early = call.ipam().as_ref().is_some_and(engine::talks_over_the_link);
     if early {
         guard_port(attaching, &netns, mac, &pair.host_ifname)?;
-        port::bring_up(host, &port, pair.host_index)?;
+        port::bring_up(host, &port, &bridge, pair.host_index)?;
     }
     let plan = plan(call, config, attaching.addresses()?)?;
     let ips: Vec<IpNet> = plan.ips.iter().map(|ip| ip.address).collect();
@@ -147,7 +147,7 @@ pub(super) fn attach(attaching: &mut Attaching<'_, Bridge>) -> Result<AddResult,
     rules::add(index, key, config.masquerade, &recorded.filter, &recorded.ips)?;
     configure(inside, &netns, call, config, &plan, pair.container_index)?;
     if !early {
-        port::bring_up(host, &port, pair.host_index)?;
+        port::bring_up(host, &port, &bridge, pair.host_index)?;
     }
     if config.gateway {
         forwarding::hold(index, key, &plan.ips, config.forwarding)?;
@@ -205,7 +205,7 @@ impl Reach {
         bridge: &Link,
     ) -> Result<Self, Failure> {
         // Without a VLAN of its own it is in the bridge's default VLAN.
-        let vlan = config.vlans.native.filter(|id| *id != 1);
+        let vlan = config.vlans.native.filter(|id| *id != bridge.default_vlan());
         let segment = Segment::of_link(bridge, vlan);
         let own = match vlan {
             None => Some(bridge.clone()),

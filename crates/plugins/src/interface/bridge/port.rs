@@ -13,25 +13,30 @@ const FORWARDING: u8 = 3;
 ///
 /// # Errors
 /// Code 100 with the kernel's words.
-pub(super) fn bring_up(host: &mut RouteSocket, port: &Port, ifindex: u32) -> Result<(), Failure> {
+pub(super) fn bring_up(
+    host: &mut RouteSocket,
+    port: &Port,
+    bridge: &Link,
+    ifindex: u32,
+) -> Result<(), Failure> {
     let set = LinkSet {
         up: Some(true),
         hairpin: port.hairpin.then_some(true),
         isolated: port.isolated.then_some(true),
         ..LinkSet::default()
     };
-    let mut changes = plan_vlans(ifindex, port.vlans.as_ref());
+    let mut changes = plan_vlans(ifindex, bridge, port.vlans.as_ref());
     changes.push(Change::SetLink { ifindex, set });
     Ok(host.apply(&changes)?)
 }
 
-/// Plans the VLANs of a new port, which starts in VLAN 1, untagged.
-fn plan_vlans(ifindex: u32, vlans: Option<&PortVlans>) -> Vec<Change> {
-    let side = BridgeVlanSide::Port;
+/// Plans the VLANs of a new port, which starts in the bridge's default VLAN, untagged.
+fn plan_vlans(ifindex: u32, bridge: &Link, vlans: Option<&PortVlans>) -> Vec<Change> {
+    let (side, default) = (BridgeVlanSide::Port, bridge.default_vlan());
     let mut changes = Vec::new();
     let Some(vlans) = vlans else { return changes };
-    if !vlans.keep_default && vlans.native != Some(1) {
-        changes.push(Change::DelBridgeVlan { ifindex, side, vlan: BridgeVlan::tagged(1) });
+    if !vlans.keep_default && default != 0 && vlans.native != Some(default) {
+        changes.push(Change::DelBridgeVlan { ifindex, side, vlan: BridgeVlan::tagged(default) });
     }
     for id in &vlans.tagged {
         changes.push(Change::AddBridgeVlan { ifindex, side, vlan: BridgeVlan::tagged(*id) });
@@ -140,14 +145,14 @@ pub(super) fn restore(picture: &mut Picture<'_>, wanted: &Port) -> Result<Option
         let up = |up| LinkSet { up: Some(up), ..LinkSet::default() };
         changes.push(Change::SetLink { ifindex, set: up(false) });
         changes.push(Change::SetLink { ifindex, set });
-        changes.extend(plan_vlans(ifindex, wanted.vlans.as_ref()));
+        changes.extend(plan_vlans(ifindex, &bridge, wanted.vlans.as_ref()));
         changes.push(Change::SetLink { ifindex, set: up(true) });
     } else {
         if set != LinkSet::default() {
             changes.push(Change::SetLink { ifindex, set });
         }
         if vlan_difference(host, wanted.vlans.as_ref(), &port)?.is_some() {
-            changes.extend(plan_vlans(ifindex, wanted.vlans.as_ref()));
+            changes.extend(plan_vlans(ifindex, &bridge, wanted.vlans.as_ref()));
             parts.push("its VLANs".to_owned());
         }
     }

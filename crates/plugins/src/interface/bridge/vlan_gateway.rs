@@ -106,8 +106,10 @@ fn connect(link: &Link, port: u32, bridge: &Link, vlan: u16) -> Vec<Change> {
     let enslave = LinkSet { master: Some(Some(bridge.index)), ..up.clone() };
     let side = BridgeVlanSide::Port;
     let mut changes = vec![Change::SetLink { ifindex: port, set: enslave }];
-    if vlan != 1 {
-        changes.push(Change::DelBridgeVlan { ifindex: port, side, vlan: BridgeVlan::tagged(1) });
+    let default = bridge.default_vlan();
+    if default != 0 && vlan != default {
+        let vlan = BridgeVlan::tagged(default);
+        changes.push(Change::DelBridgeVlan { ifindex: port, side, vlan });
     }
     changes.push(Change::AddBridgeVlan { ifindex: port, side, vlan: BridgeVlan::access(vlan) });
     changes.push(Change::SetLink { ifindex: link.index, set: up });

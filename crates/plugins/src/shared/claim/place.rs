@@ -272,7 +272,8 @@ fn next(
     let filters = bridge.bridge.as_ref().is_some_and(|bridge| bridge.vlan_filtering);
     let vlans = if filters { socket.bridge_vlans(other.index)? } else { vec![] };
     // As with our own ports: the bridge's own VLAN does not count.
-    let own = vlans.iter().find(|vlan| vlan.pvid).filter(|vlan| vlan.first != 1);
+    let default = bridge.default_vlan();
+    let own = vlans.iter().find(|vlan| vlan.pvid).filter(|vlan| vlan.first != default);
     let vlan = own.map(|vlan| vlan.first.to_string());
     Ok(Some(Step { link: bridge, in_container, vlan }))
 }
