@@ -2,9 +2,9 @@
 //!
 //! A release has them by Rust's own target for musl. Where that target cannot be had, a full run
 //! builds them for GNU systems, with a compiler and a C library of Debian: they show that our code
-//! compiles and runs there, and are not released. The compiler is the one that Debian 12 has for its
-//! browsers, and its standard library is there for every architecture. It is unpacked below cargo's
-//! target directory and not installed, since `/usr/bin/rustc` is somebody else's to choose.
+//! compiles and runs there, and are not released. The compiler is the one that Debian 12 has for
+//! its browsers, and its standard library is there for every architecture. It is unpacked below
+//! cargo's target directory and not installed, since the administrator chooses `/usr/bin/rustc`.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;

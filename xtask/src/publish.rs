@@ -1,6 +1,6 @@
 //! The crates that are published, and that they can be.
 //!
-//! Whoever writes a plugin or a runtime needs six of them; `ovsdb` and `dhcp` are of use by
+//! The author of a plugin or a runtime needs six of them; `ovsdb` and `dhcp` are of use by
 //! themselves. All others say `publish = false`.
 
 use std::time::Duration;

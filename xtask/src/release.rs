@@ -141,7 +141,7 @@ fn verify(released: &Path) -> Result<(), String> {
     let folder = |path: &Path| path.display().to_string();
     maker().arg("check").arg(folder(&released)).logged("release", |_| true)?;
     let own = make(Kind::Draft, &named("verify")?)?;
-    // A signature is made by one who has the key.
+    // A maintainer who has the key makes the signature.
     let signature = released.join("SHA256SUMS.sig");
     if signature.exists() {
         let copy = own.join("SHA256SUMS.sig");

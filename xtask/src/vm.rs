@@ -56,9 +56,9 @@ const STAGE: &str = include_str!("vm/stage.sh");
 /// Says that everything was run.
 const DONE: &str = "@done";
 
-/// What the machine prints every few seconds, whatever its tests do, and how long it may print
-/// neither that nor anything of a test: an emulated processor has been seen to spin for ever, while
-/// its kernel told of it each minute.
+/// What the machine prints every few seconds during all tests, and how long it may print neither
+/// that nor anything of a test. An emulated processor has been seen to spin for ever, while its
+/// kernel reported that each minute.
 const ALIVE: &str = "@alive";
 const SILENCE: Duration = Duration::from_secs(120);
 

@@ -173,8 +173,8 @@ impl Shell {
         self.lost
     }
 
-    /// Says whether something was not written to standard output, whatever the reason: no process
-    /// has read it.
+    /// Says whether something was not written to standard output, for any reason: no process has
+    /// read it.
     pub(crate) fn unread(&self) -> bool {
         self.output.is_none()
     }

@@ -43,7 +43,7 @@ pub(crate) fn start() -> Outcome {
     Ok(())
 }
 
-/// Makes it forget who has the network's addresses.
+/// Makes it forget the holders of the network's addresses.
 pub(crate) fn forget() -> Outcome {
     let asked = json!({ "version": 1, "collect": { "network": NETWORK, "valid": [] } });
     let mut stream = UnixStream::connect(SOCKET).or_broken("reach the daemon")?;

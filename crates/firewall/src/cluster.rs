@@ -73,7 +73,7 @@ pub struct Vxlan {
 pub enum Member {
     /// A prefix of this node's pods: what they send out of the cluster is masqueraded.
     Own(IpNet),
-    /// A range of the cluster's pods, of whatever node.
+    /// A range of the cluster's pods, of any node.
     Cluster(IpNet),
     /// Another range that sees pods' own addresses: one that the administrator lists, or a range of
     /// service addresses.
@@ -120,9 +120,9 @@ impl ClusterFilter {
         &self.rules
     }
 
-    /// Returns the transaction that brings the table to this filter, whatever part of it exists and
-    /// however it was changed. Packets meet the old table or the new one, and translated flows stay
-    /// as they are.
+    /// Returns the transaction that brings the table to this filter, even if parts of it are
+    /// missing or were changed. Packets meet the old table or the new one, and translated flows
+    /// stay as they are.
     #[must_use]
     pub fn batch(&self) -> Batch {
         let mut batch = Batch::new();

@@ -155,7 +155,7 @@ fn has_drop_policy(chain: &ChainInfo) -> bool {
     chain.hook.as_ref().is_some_and(|hook| hook.policy == Some(Policy::Drop))
 }
 
-/// Says whether a rule drops or rejects whatever reaches it.
+/// Says whether a rule drops or rejects everything that reaches it.
 fn is_final_drop(rule: &RuleInfo) -> bool {
     let mut drops = false;
     for expr in &rule.exprs {

@@ -59,7 +59,7 @@ pub(crate) fn table_ref(table: Table) -> TableRef {
     TableRef::new(family, table.name())
 }
 
-/// Brings a table to this layout, whatever part of it exists. The contents of sets stay.
+/// Brings a table to this layout, even if parts of it exist. The contents of sets stay.
 pub(crate) fn lay_out(batch: &mut Batch, table: Table) {
     let own = table_ref(table);
     batch.add_table(&own, Some(COMMENT));
@@ -280,7 +280,7 @@ fn hostport_snat_rules(table: &TableRef) -> Vec<NewRule> {
             .in_net(field::ip_saddr(), net("127.0.0.0/8"))
             .in_set(&out4, Set::LocalSnat4.name())
             .masquerade(),
-        // Whatever the destination: nothing outside this host can answer this address.
+        // For every destination: nothing outside this host can answer this address.
         rule().in_net(field::ip6_saddr(), hostport::host_net(STAND_IN6)).masquerade(),
         rule().is(field::fib_saddr_type(), Value::LOCAL).returns(),
         // br_netfilter passes these on in one go and names no input interface.

@@ -146,7 +146,7 @@ impl Shared {
         }
     }
 
-    /// Returns the elements that exist while anyone holds the object.
+    /// Returns the elements that exist while an attachment holds the object.
     #[must_use]
     pub fn elements(&self) -> Vec<Element> {
         let one = |set, name: &str| Element::new(set, vec![ifname(name)]);

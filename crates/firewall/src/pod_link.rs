@@ -1,19 +1,19 @@
 //! What passes the link of a pod under network policy has an address of the pod.
 //!
 //! Network policy judges packets by the pods' addresses ([`crate::pods`]). So a pod must not send
-//! from another address, which might be another pod's or nobody's, and must not be reached at one
-//! that is not known.
+//! from another address, which might belong to another pod or to none, and must not be reached at
+//! an address that is not known.
 //!
 //! | link | table | rules |
 //! |---|---|---|
 //! | routed (`ptp`) | `inet netwright` | of what is forwarded, and of what IPVS sends on, the source or the destination is the pod's; of what is for the host, the source |
 //! | port of a bridge | `bridge netwright` | the same for frames, which carry nothing but IP and ARP; of what the host sends, the destination |
 //!
-//! Frames need more. `br_netfilter` shows the hooks of IP no packet in a frame with a tag, and a tag
-//! of VLAN 0 means nothing to who receives it. Link-local and group addresses are in no pod's
-//! verdict, and would lead past it. So between ports only neighbour discovery passes with such
-//! addresses (RFC 4861), and what DHCP needs before there is an address (RFC 2131 §4.1). A pod's
-//! router advertisements and redirects go no further.
+//! Frames need more. `br_netfilter` shows the hooks of IP no packet in a frame with a tag, and the
+//! receiver ignores a tag of VLAN 0. Link-local and group addresses are in no pod's verdict, and
+//! would lead past it. So between ports only neighbour discovery passes with such addresses (RFC
+//! 4861), and what DHCP needs before there is an address (RFC 2131 §4.1). A pod's router
+//! advertisements and redirects go no further.
 //!
 //! A routed link may be in a VRF. What is forwarded has come in by the VRF then, and the kernel says
 //! apart from that by which link (`meta sdifname`).

@@ -1,7 +1,7 @@
 //! Network policy in the kernel: the table `inet netwright-policy`.
 //!
-//! What stands in it is said by a [`policy::Program`]; this module decides nothing about who may
-//! talk to whom. It adds what is the same for each program:
+//! A [`policy::Program`] says what it contains; this module decides nothing about which pods may
+//! talk to each other. It adds the parts that are the same for each program:
 //!
 //! | part | purpose |
 //! |---|---|
@@ -81,7 +81,7 @@ pub struct Logging {
 }
 
 impl Logging {
-    /// The usual group: nobody else is known to use it.
+    /// The usual group: no other program is known to use it.
     pub const GROUP: u16 = 0x4e57;
     /// The usual rate.
     pub const RATE: u32 = 100;

@@ -27,20 +27,20 @@
 //!
 //! # What is known without reading it
 //!
-//! An index beside the folder ([`Store::with_index`]) tells who holds what, and which address is
-//! free, so a call costs the same however many addresses are held. The folder stays the truth; the
-//! head of `store/known.rs` describes how an outdated index is detected. Without an index every
-//! call reads the whole folder.
+//! An index beside the folder ([`Store::with_index`]) tells which owner holds which address, and
+//! which address is free. So a call costs the same, however many addresses are held. The folder
+//! stays the truth; the head of `store/known.rs` describes how an outdated index is detected.
+//! Without an index every call reads the whole folder.
 //!
 //! # Beside the content
 //!
 //! Each file also gets an extended attribute, which the reference ignores: the address, the owner
 //! again, and the network namespace that it was reserved for. If the attribute exists, it counts
 //! and not the content. A file that is truncated, overwritten or has another file's content still
-//! belongs to its owner, and one under another address's name cannot be released by anyone. When a
-//! pool is exhausted, as after a power failure without any DEL, its user can find out which
-//! namespaces are gone ([`Locked::origins`], [`Locked::remove`]). The reference's reservations have
-//! no attribute, and are never taken back in this way.
+//! belongs to its owner, and no owner can release one under another address's name. When a pool is
+//! exhausted, as after a power failure without any DEL, its user can find out which namespaces are
+//! gone ([`Locked::origins`], [`Locked::remove`]). The reference's reservations have no attribute,
+//! and are never taken back in this way.
 //!
 //! # What other programs leave
 //!

@@ -26,8 +26,8 @@
 //!   `sched_setattr`, which could ask for real time unseen (EPERM). `open` cannot make a nameless
 //!   file with a set-user-ID bit either.
 //! * With [`Mounts::Own`], `/home`, `/root` and `/run/user` are read-only unless they are hidden or
-//!   writable. `/dev` has neither `shm`, `mqueue`, `hugepages` nor `log`, and a process without
-//!   CAP_DAC_OVERRIDE can make no terminal where `/dev/pts/ptmx` permits nobody to.
+//!   writable. `/dev` has neither `shm`, `mqueue`, `hugepages` nor `log`, and where `/dev/pts/ptmx`
+//!   has no permissions, a process without CAP_DAC_OVERRIDE can make no terminal.
 //! * `RestrictNamespaces=` works on aarch64, too.
 //!
 //! # What is weaker than systemd 252
@@ -152,8 +152,8 @@ pub enum Mounts<'a> {
     /// Those of the process that started it. What it mounts, others see, and it outlives the
     /// process.
     Shared,
-    /// Its own view of them, in which it can write to few places. What others mount and unmount
-    /// later, it sees, too; what it mounts, nobody else sees.
+    /// Its own view of them, in which it can write to few places. It also sees what other processes
+    /// mount and unmount later; they do not see what it mounts.
     Own(OwnMounts<'a>),
 }
 

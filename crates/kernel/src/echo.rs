@@ -35,7 +35,8 @@ const MARK: &[u8; 8] = b"netwrigt";
 /// The longest packet (RFC 791 §3.1).
 const LONGEST: usize = 65_535;
 
-/// How many packets are read between two looks at the time: somebody may send faster than we read.
+/// How many packets are read between two looks at the clock: another host may send faster than we
+/// read.
 const AT_A_TIME: usize = 256;
 
 /// How far the identifiers of two calls of a process are from each other: processes that are
@@ -74,7 +75,7 @@ impl Question {
 pub enum Echo {
     /// The address has answered, after this time.
     Answered(Duration),
-    /// Nobody has answered.
+    /// No host has answered.
     Silent,
     /// This host does not let the question through.
     Filtered,
@@ -143,12 +144,12 @@ pub fn ask_all_as(
 pub struct Heard {
     /// What became of it.
     pub echo: Echo,
-    /// Who has said that it cannot be delivered: a router on the way, or the last host, which has
-    /// no such address. Only a socket that needs a privilege hears that.
+    /// The host that reported that it cannot deliver the question: a router on the way, or the last
+    /// host, which does not have the address. Only a privileged socket receives such reports.
     pub undelivered_by: Option<IpAddr>,
 }
 
-/// Does what [`ask_all`] does, and says besides who cannot deliver a question.
+/// Does what [`ask_all`] does, and also returns which host cannot deliver a question.
 ///
 /// # Errors
 /// The kernel's, when there is no socket to ask with.
@@ -176,7 +177,8 @@ fn hear_all(identifier: u16, questions: &[Question], timeout: Duration) -> io::R
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 found[number].echo = Echo::Filtered;
             }
-            // No way to it, its neighbour is silent, or it does not fit: nobody answers.
+            // No route leads to it, its neighbour is silent, or the packet is too long: no host
+            // answers.
             Err(_) => {}
         }
     }
@@ -226,8 +228,9 @@ fn hear_all(identifier: u16, questions: &[Question], timeout: Duration) -> io::R
     Ok(found)
 }
 
-/// Sends a datagram to a port of each address at which nobody listens, and waits until every host
-/// has said so (RFC 1122 §4.1.3.1), or the time is over. Says of each address whether its host has.
+/// Sends a datagram to a port of each address at which no process listens. Waits until every host
+/// has reported that (RFC 1122 §4.1.3.1), or the time is over. Returns for each address whether its
+/// host has.
 ///
 /// Without a checksum, which only IPv4 permits (RFC 768), an address of IPv6 is not asked.
 ///
@@ -290,7 +293,8 @@ fn leave_checksum_out(socket: &UdpSocket) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Has a socket's packets arrive whole or not at all, whatever has been learnt of the way.
+/// Makes a socket's packets arrive whole or not at all, even if the kernel has learnt a smaller MTU
+/// of the path.
 fn send_whole(socket: &OwnedFd, of_v4: bool) -> io::Result<()> {
     match of_v4 {
         true => sockopt::set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::PROBE)?,
@@ -545,7 +549,7 @@ mod tests {
                 assert_eq!(short, None, "{address}: {length} bytes");
             }
             assert_eq!(answer_to(&packet, address, of_v4, own), None);
-            // A question of somebody else, an answer, another message.
+            // A question of another program, an answer, another message.
             let mark = packet.len() - 1;
             for (place, byte) in [(mark, 0), (begin + 8 + header, 0), (begin, 11)] {
                 let mut other = packet.clone();

@@ -153,9 +153,9 @@ fn bind_as(transport: Transport, at: SocketAddr, reuse: Reuse) -> Result<(), Err
     rustix::net::bind(&fd, &at)
 }
 
-/// Finds out who has a port; `None` when the kernel's tables name no one. Reads the caller's
-/// ancestors first, then programs whose name is among the likely ones, and only then all others:
-/// every descriptor of every process.
+/// Finds the process that has a port; `None` when the kernel's tables name none. Reads the caller's
+/// ancestors first, then the programs with one of the likely names, and only then all others: every
+/// descriptor of every process.
 #[must_use]
 pub fn holder(transport: Transport, at: SocketAddr, likely: &[&str]) -> Option<Holder> {
     let socket = sockets(transport, at).into_iter().min_by_key(|socket| !socket.listens)?;

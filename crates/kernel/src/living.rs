@@ -15,13 +15,13 @@
 //!   namespace, or the one in which the namespace was recorded (a container that plays a node), it
 //!   shows the first process, and nothing is mounted over a process in it. Then processes of every
 //!   mount namespace are counted, and their mounts with them. Elsewhere the answer is unknown.
-//! - A container in a PID namespace of its own plays a node only if no one else uses its network.
-//!   If Unix sockets in that network are held by no process that `/proc` shows, someone else does:
-//!   then the container is a helper on a real node, whose containers live outside.
+//! - A container in a PID namespace of its own plays a node only if no process outside it uses its
+//!   network. If a Unix socket in that network is held by no process that `/proc` shows, a process
+//!   outside does: then the container is a helper on a real node, whose containers live outside.
 //! - A process may refuse to show its namespaces, for example one with more capabilities than the
-//!   caller (`man 2 ptrace`, "Ptrace access mode checking"). Its view of its network and its mounts
-//!   is readable by everyone. So it is known to be in a namespace that another process is in, or
-//!   the answer is unknown; a namespace that is mounted in its view may be living.
+//!   caller (`man 2 ptrace`, "Ptrace access mode checking"). Every process can read its view of its
+//!   network and its mounts. So it is known to be in a namespace that another process is in, or the
+//!   answer is unknown; a namespace that is mounted in its view may be living.
 //! - A namespace through which an interface only passes on its way to a container is not the
 //!   container's. If it is gone, the answer is unknown.
 //!
@@ -735,7 +735,7 @@ mod tests {
         inside.join().unwrap();
     }
 
-    /// Who has the number by now may leave before he is looked at again.
+    /// The process that has the number by now may end before the next look at it.
     #[test]
     fn who_has_the_number_of_the_one_that_is_sought_is_asked_at_once() {
         let own = Netns::open(Path::new("/proc/self/ns/net")).unwrap();

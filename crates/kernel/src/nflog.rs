@@ -1,8 +1,9 @@
 //! Packets that rules of the packet filter log to a group (nflog).
 //!
 //! A rule with `log group` ([`NewRule::log_to_group`](crate::nft::NewRule::log_to_group)) passes
-//! the beginning of a packet, with a prefix, to the one socket that is bound to the group. Nobody
-//! waits for the listener: what does not fit into the socket's queue is lost, and counted.
+//! the beginning of a packet, with a prefix, to the one socket that is bound to the group. The
+//! kernel does not wait for the listener: what does not fit into the socket's queue is lost, and
+//! counted.
 //!
 //! ```no_run
 //! use kernel::nflog::{NflogSocket, Settings};
@@ -141,7 +142,7 @@ pub struct NflogSocket {
 /// As [`NflogSocket`].
 ///
 /// # Errors
-/// Those of [`NetlinkError`]: nobody knows.
+/// Those of [`NetlinkError`]: then it is not known.
 pub fn is_there() -> Result<bool, NetlinkError> {
     knows(SUBSYSTEM)
 }

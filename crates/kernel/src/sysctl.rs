@@ -1,7 +1,7 @@
 //! Kernel parameters of a network namespace (`/proc/sys`).
 //!
-//! A [`Sysctl`] is a checked path: it cannot leave `/proc/sys`, whatever an annotation or a
-//! configuration says. Values are read and written in the calling thread's namespace; use
+//! A [`Sysctl`] is a checked path: no annotation or configuration can make it leave `/proc/sys`.
+//! Values are read and written in the calling thread's namespace; use
 //! [`within`](crate::netns::within) for another.
 //!
 //! ```no_run

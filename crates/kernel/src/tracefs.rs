@@ -1,11 +1,12 @@
 //! What becomes of packets, as the kernel's tracepoints tell it (linux
 //! Documentation/trace/events.rst), without BPF and without code of ours in the kernel.
 //!
-//! A [`Trace`] is an instance of tracing of our own, so nobody's tracing is disturbed. It tells of
-//! packets of the lengths that are asked for, in all network namespaces: each time a link sends one
-//! (`net:net_dev_queue`) or receives one (`net:netif_receive_skb`), and when one is dropped
-//! (`skb:kfree_skb`), where and why. The kernel keeps the same address for a packet on its way from
-//! namespace to namespace, and gives it to another packet at once when the first is gone.
+//! A [`Trace`] is a tracing instance of our own, so it does not disturb the tracing of other
+//! programs. It reports packets of the requested lengths, in all network namespaces: each time a
+//! link sends one (`net:net_dev_queue`) or receives one (`net:netif_receive_skb`), and where and
+//! why the kernel drops one (`skb:kfree_skb`). The kernel keeps the same address for a packet on
+//! its way from namespace to namespace, and gives it to another packet at once when the first is
+//! gone.
 //!
 //! The name of a reason is the kernel's own: the numbers differ from version to version, and the
 //! event's format says what they mean.
@@ -51,9 +52,9 @@ const MOST_EVENTS: usize = 50_000;
 /// The longest line that is looked at.
 const LONGEST_LINE: u64 = 4096;
 
-/// How events are written and kept; somebody may have changed it for all new instances. What was
-/// first stays when there is too much. A kernel that does not know one of these does not have it
-/// either.
+/// How events are written and kept; an administrator may have changed it for all new instances.
+/// When the buffer is full, the first events stay. A kernel that does not know one of these does
+/// not have it either.
 const OPTIONS: [&str; 10] = [
     "nooverwrite",
     "context-info",
@@ -161,15 +162,15 @@ pub struct Trace {
     instances: OwnedFd,
     dir: OwnedFd,
     name: String,
-    /// While it is open, nobody can remove the instance. `None` once it is about to be removed.
+    /// While it is open, no program can remove the instance. `None` once we are about to remove it.
     marker: Option<File>,
 }
 
 impl Trace {
     /// Begins to trace packets of these lengths, and all drops of IP packets.
     ///
-    /// Where nothing is mounted at `/sys/kernel/tracing`, a mount of our own is used that nobody
-    /// else sees. What is hidden there stays hidden.
+    /// Where nothing is mounted at `/sys/kernel/tracing`, a mount of our own is used, which other
+    /// processes do not see. What is hidden there stays hidden.
     ///
     /// # Errors
     /// [`TracefsError`]; then nothing is left.
@@ -312,7 +313,7 @@ fn started(pid: u64) -> Option<u64> {
     rest.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
-/// Reads events, and leaves out the drops that concern nobody.
+/// Reads events, and leaves out the drops that do not matter.
 fn events_of(mut lines: impl io::BufRead) -> io::Result<Vec<Event>> {
     let (mut events, mut line) = (Vec::new(), Vec::new());
     let (mut packets, mut threads) = (BTreeSet::new(), BTreeSet::new());

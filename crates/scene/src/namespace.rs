@@ -67,13 +67,14 @@ pub struct Link {
     pub isolated: bool,
     /// Whether it is a port of a bridge to which no broadcasts go.
     pub no_broadcasts: bool,
-    /// Whether it is a port of a bridge to which only multicasts go that somebody there asked for.
+    /// Whether it is a port of a bridge that passes only the multicasts that a host behind it asked
+    /// for.
     pub no_multicasts: bool,
-    /// Whether it is a port of a bridge that learns nobody behind it, and sends there only what is
-    /// for somebody whom it knows.
+    /// Whether it is a port behind which the bridge learns no hosts, and to which it sends only
+    /// frames for hosts that it knows.
     pub no_unknown: bool,
-    /// Whether it is a port of a bridge that takes frames only from those for whom the bridge has an
-    /// entry there.
+    /// Whether it is a port from which the bridge takes only frames of senders that it has an entry
+    /// for there.
     pub locked: bool,
     /// Whether it neither asks nor answers for hardware addresses (IFF_NOARP).
     pub no_arp: bool,
@@ -81,8 +82,8 @@ pub struct Link {
     pub stp: bool,
     /// Whether it is a bridge that distinguishes VLANs.
     pub vlan_filtering: bool,
-    /// Whether it is a bridge that shows its frames of IPv4 to IP's filters, whatever the node's
-    /// kernel parameter says.
+    /// Whether it is a bridge that shows its frames of IPv4 to IP's filters, independently of the
+    /// node's kernel parameter.
     pub shows_ipv4: bool,
     /// The same for IPv6.
     pub shows_ipv6: bool,
@@ -110,7 +111,7 @@ pub struct Link {
     /// Whether a tunnel leaves the checksums of the packets in it to the links below; `None`: it is
     /// none, or that could not be read.
     pub tx_checksums: Option<bool>,
-    /// The VXLAN tunnel takes its destinations from whoever uses it: a switch, or a program.
+    /// The VXLAN tunnel takes its destinations from its user: a switch, or a program.
     pub external: bool,
     /// Its addresses.
     pub addresses: Vec<Address>,

@@ -568,8 +568,8 @@ impl Index {
         objects
     }
 
-    /// Claims for an attachment what only one can have; returns who has it otherwise. A free claim
-    /// takes one system call.
+    /// Claims for an attachment what only one can have; if others have it, returns these. A free
+    /// claim takes one system call.
     ///
     /// # Errors
     /// [`FileError`]; the owner is then unknown.

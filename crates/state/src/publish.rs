@@ -32,8 +32,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// content or the new.
 ///
 /// The content is written to `.NAME.new.tmp` in the same folder, and renamed. The writer holds a
-/// lock on that file (`man 2 flock`), so that two writers take turns, whatever PID namespaces they
-/// are in. A killed writer leaves at most that file, and the next writer takes it over.
+/// lock on that file (`man 2 flock`), so that two writers take turns, even in different PID
+/// namespaces. A killed writer leaves at most that file, and the next writer takes it over.
 ///
 /// # Errors
 /// [`FileError`]; the file is then unchanged, except that after a failed flush of the *directory*

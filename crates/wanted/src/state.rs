@@ -238,7 +238,7 @@ pub struct Address {
     pub link: String,
     /// The address with the length of its prefix.
     pub address: IpNet,
-    /// It is a gateway of containers: whatever its prefix, it counts.
+    /// It is a gateway of containers: it counts with any prefix length.
     pub gateway: bool,
     /// IPv6: usable at once, without duplicate address detection.
     pub nodad: bool,
@@ -293,14 +293,14 @@ impl Route {
     }
 }
 
-/// Which route counts as the wanted one, besides an equal one. It always has the destination, in
-/// whatever table: plugins later in the chain move routes to tables of their own.
+/// Which route counts as the wanted one, besides an equal one. It always has the destination, and
+/// may be in any table: plugins later in the chain move routes to tables of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SatisfiedBy {
     /// One by the same link.
     Link,
-    /// One through the same next hop, by whatever link.
+    /// One through the same next hop, by any link.
     Gateway,
     /// Any: a later plugin may have replaced it.
     Any,

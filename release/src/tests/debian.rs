@@ -219,7 +219,7 @@ fn plugins_change_hands_and_no_call_fails() {
     assert_eq!(debian.sh(SNAPSHOT), before);
 }
 
-/// A diversion of somebody else is not taken away; the administrator decides.
+/// The package does not remove another package's diversion; the administrator decides.
 #[test]
 fn somebody_elses_diversion_fails_the_installation_and_stays() {
     testkit::require!("root", "program:dpkg-divert", "program:strip");

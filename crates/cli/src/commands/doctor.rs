@@ -225,7 +225,7 @@ mod tests {
     use diagnose::{Explained, Finding};
     use scene::Container;
 
-    /// What nobody can judge is there on many sound nodes.
+    /// Many sound nodes have things that `doctor` cannot judge.
     #[test]
     fn a_note_is_no_reason_to_fail() {
         let finding = Finding::unknown("filter-unknown", "this node", "it has filters");

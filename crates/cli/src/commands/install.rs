@@ -182,7 +182,7 @@ impl Goods {
         Ok(Goods { links, own, executable: Arc::new(executable), daemon })
     }
 
-    /// Returns which plugins a folder has already, whoever made them.
+    /// Returns which plugins a folder has already, made by any program.
     pub(super) fn present(&self, dir: &Path) -> Vec<&'static str> {
         let is_there = |name: &&&str| dir.join(name).symlink_metadata().is_ok();
         self.links.iter().filter(is_there).copied().collect()

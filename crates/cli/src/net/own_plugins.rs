@@ -73,8 +73,8 @@ impl OwnPlugins {
         Ok(own)
     }
 
-    /// Creates an empty folder. It gets its name once it is locked: a folder of that name without a
-    /// lock is a dead process's, whoever has the process ID by now.
+    /// Creates an empty folder. It gets its name once it is locked. A folder of that name without a
+    /// lock belongs to a process that has ended, even if another process has its ID now.
     fn locked_in(parent: &Path) -> Result<Self, Refused> {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let failed = |error: &state::FileError| {
@@ -212,7 +212,7 @@ fn twice(remove: impl Fn() -> std::io::Result<()>) -> std::io::Result<()> {
     })
 }
 
-/// Says whether a file is this executable, under whatever name.
+/// Says whether a file is this executable, under any name.
 pub(crate) fn is_own(executable: &Path) -> bool {
     let own = identity(&by_process());
     own.is_some() && identity(executable) == own

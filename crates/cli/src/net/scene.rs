@@ -290,7 +290,7 @@ impl Picture {
         }
     }
 
-    /// Adds the node's programs, and to each socket who has it.
+    /// Adds the node's programs, and to each socket the process that has it.
     fn programs(&mut self, processes: &Processes, inodes: &[(Of, Vec<u32>)]) {
         let Ok(own) = Netns::current_id() else {
             self.hole(Part::Processes, None, "/proc is not mounted");

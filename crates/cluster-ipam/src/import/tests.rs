@@ -263,8 +263,8 @@ fn open(dir: &std::path::Path, store: &Memory, name: &str) -> Node {
     Node::open(&dir.join(name), Arc::new(store.clone()), Arc::new(Still), settings).unwrap()
 }
 
-/// The whole path: addresses of living pods are given to no one, their DEL frees them on their
-/// node, and then anyone can get them.
+/// The whole path: no pod gets the address of a living pod, the DEL of that pod frees it on its
+/// node, and then any pod can get it.
 #[test]
 fn nodes_keep_what_was_taken_over_until_its_pod_goes() {
     let dir = tempfile::tempdir().unwrap();

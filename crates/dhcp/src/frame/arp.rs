@@ -15,9 +15,9 @@ const LENGTH: usize = 28;
 /// The kind of an ARP packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArpOperation {
-    /// Who has the target address?
+    /// Asks which host has the target address.
     Request,
-    /// The sender has.
+    /// Says that the sender has it.
     Reply,
 }
 

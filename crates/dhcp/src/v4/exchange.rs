@@ -6,7 +6,7 @@ use super::Timing;
 use crate::Timestamp;
 use crate::random::Random;
 
-/// No wait is shorter, whatever the configuration says.
+/// No wait is shorter, under any configuration.
 const MIN_WAIT: Duration = Duration::from_millis(10);
 
 /// The last wait for which doubling matters: 2¹⁶ times the first one exceeds any reasonable bound.

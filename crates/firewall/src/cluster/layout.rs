@@ -89,9 +89,8 @@ pub(crate) fn table() -> TableRef {
     TableRef::new(Family::Inet, "netwright-routing")
 }
 
-/// Makes the table anew, without elements. Whatever is there under its name goes in the same
-/// transaction: chains at other hooks and sets of other types cannot be brought to what they should
-/// be.
+/// Makes the table anew, without elements. The same transaction removes a table of that name:
+/// chains at other hooks and sets of other types cannot be changed into the right ones.
 pub(crate) fn make_table(batch: &mut Batch) {
     let table = table();
     batch.add_table(&table, None);
@@ -134,7 +133,7 @@ pub(crate) fn rules(wanted: &Rules) -> Vec<NewRule> {
     rules.push(rule(STRANGERS).is(field::fib_daddr_type(), UNICAST).returns());
     rules.push(rule(STRANGERS).counter().drop());
 
-    // What comes out of a tunnel is clamped too: whoever sent it may not have done so.
+    // What comes out of a tunnel is clamped too: its sender may not have clamped it.
     for way in [field::oifname(), field::iifname()] {
         rules.push(rule("forward").in_set(&[way], tunnels).clamp_segment_size());
     }

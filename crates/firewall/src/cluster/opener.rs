@@ -117,8 +117,8 @@ impl Opener<'_> {
         Ok(missing)
     }
 
-    /// Removes what [`Opener::open`] made: its rules, whatever their ranges, and these ranges from
-    /// the zone.
+    /// Removes what [`Opener::open`] made: all its rules, of any ranges, and these ranges from the
+    /// zone.
     ///
     /// **Idempotence**: what is gone already, or software that does not run, is success.
     ///
@@ -131,7 +131,7 @@ impl Opener<'_> {
         rules.and(sources)
     }
 
-    /// Finds the ways that are needed here, and who has none.
+    /// Finds the ways that are needed here, and the blockers for which there is none.
     fn ways(&self, ranges: &[IpNet]) -> Result<(Vec<Way>, Vec<Blocker>), OpenError> {
         let blockers = forward::blockers(self.index)?;
         // Asking over a bus takes time: only if the answer matters.

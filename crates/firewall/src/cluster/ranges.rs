@@ -6,8 +6,8 @@ use ipnet::IpNet;
 
 /// Prefixes, each with how often it was added.
 ///
-/// Two prefixes are disjoint, or one contains the other. So the outermost ones are a set without
-/// overlaps of the same addresses, in the words of whoever added them.
+/// Two prefixes are disjoint, or one contains the other. So the outermost ones are a set of the
+/// same addresses without overlaps, and each is a prefix that the caller has added.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Ranges {
     counts: BTreeMap<IpNet, u32>,
@@ -163,8 +163,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes and goes, in any order: the steps lead to the outermost prefixes of what
-        /// is there, those do not overlap, and they hold the same addresses.
+        /// For all additions and removals, in any order: the steps lead to the outermost of the
+        /// prefixes that are there. Those do not overlap, and they hold the same addresses.
         #[test]
         fn steps_lead_to_the_outermost(acts in prop::collection::vec((prefixes(), any::<bool>()), 0..60)) {
             let (mut ranges, mut model) = (Ranges::default(), Vec::new());

@@ -217,7 +217,7 @@ fn what_is_forwarded_has_no_overlaps() {
     assert_eq!(texts, ["10.244.0.0/16", "fd00:244::/48"]);
 }
 
-/// The difference after somebody has changed the table.
+/// The difference after another program has changed the table.
 fn after(change: impl FnOnce(&mut TableState)) -> Difference {
     let filter = filter();
     let mut found = TableState::of(&filter);

@@ -62,7 +62,7 @@ pub(crate) fn judges(chain: Option<&Name>) -> bool {
     chain.is_some_and(|chain| chain != program::OPEN)
 }
 
-/// Returns the transaction that makes the whole table anew, whatever was there.
+/// Returns the transaction that replaces the whole table.
 pub(crate) fn whole(program: &Program, form: Form) -> Batch {
     let table = layout::table();
     let mut batch = Batch::new();

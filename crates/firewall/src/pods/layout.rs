@@ -63,7 +63,7 @@ const SNAPLEN: u32 = 128;
 const NEIGHBOURS: (u8, u8) = (135, 136);
 
 /// The hop limit of what no router has passed on, in neighbour discovery (RFC 4861 §7.1). A message
-/// with a smaller one is for nobody's neighbours: what it carries would pass all policies.
+/// with a smaller one does not come from a neighbour: what it carries would pass all policies.
 const OWN_LINK: u8 = 255;
 
 /// Names the table.
@@ -297,15 +297,15 @@ fn base_rules(hook: Base, direction: Direction) -> Vec<NewRule> {
     rules
 }
 
-/// Lets pass what the node sends by itself. A process is known by its socket, whatever its address:
-/// that of a VRF is not found to be the node's. What the kernel sends has no such socket, but an
-/// address of the node.
+/// Lets pass what the node itself sends. A process is recognised by its socket and not by its
+/// address: the kernel does not report an address of a VRF as the node's. What the kernel sends has
+/// no such socket, but an address of the node.
 fn own_rules(rule: impl Fn() -> NewRule) -> [NewRule; 2] {
     [rule().from_process().accept(), rule().is(field::fib_saddr_type(), Value::LOCAL).accept()]
 }
 
 /// Denies what IPVS sends on with a source that could be any pod's. The kernel forwards no such
-/// packets, and nobody can answer them. To its own link and to groups the kernel sends some itself
+/// packets, and no host can answer them. The kernel itself sends some to its own link and to groups
 /// (RFC 3810 §5.2.13).
 fn nameless_rules(rule: impl Fn() -> NewRule) -> [NewRule; 2] {
     let unspecified = IpAddr::V6(Ipv6Addr::UNSPECIFIED);

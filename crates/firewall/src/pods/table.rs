@@ -16,7 +16,7 @@ use crate::tables::TablesError;
 
 /// The table `inet netwright-policy` of one network namespace.
 ///
-/// There is no lock here: whoever writes holds the lock of the index `policy`.
+/// There is no lock here: a caller that writes holds the lock `policy` of the index.
 #[derive(Debug)]
 pub struct PodsTable {
     socket: LateSocket,
@@ -49,8 +49,8 @@ impl PodsTable {
     }
 
     /// Opens a socket in a container's namespace, whose table has other maps and hooks: those for
-    /// what the container itself sends and receives. Nothing is logged there: whoever listens keeps the
-    /// namespace alive, and so does an open socket of the table.
+    /// what the container itself sends and receives. Nothing is logged there: a listener would keep
+    /// the namespace alive, as an open socket of the table does.
     ///
     /// # Errors
     /// [`FirewallError::Open`].
@@ -98,10 +98,10 @@ impl PodsTable {
         found.map(|table| table.is_some()).map_err(unread)
     }
 
-    /// Writes the whole table, whatever was there, in one transaction. Counters begin at 0.
+    /// Replaces the whole table in one transaction. Counters begin at 0.
     ///
-    /// For tests, and where there is no table. A packet that is on its way in this moment may meet
-    /// neither the old table nor the new one; [`bring`](Self::bring) changes only what differs.
+    /// For tests, and where there is no table. A packet that passes at this moment may meet neither
+    /// the old table nor the new one; [`bring`](Self::bring) changes only what differs.
     ///
     /// # Errors
     /// [`FirewallError::Tables`] when the kernel refuses; nothing has changed then.
@@ -156,8 +156,8 @@ impl PodsTable {
         let difference = self.observe(program)?;
         let done = self.commit(difference.first()).and_then(|()| self.commit(difference.repair()));
         match done {
-            // Somebody changed the table between our look and our change, or holds on to what is
-            // foreign in a way that we do not know.
+            // Another program changed the table between our look and our change, or something that
+            // we do not know refers to a foreign object.
             Err(error) if error.errno().is_some() => self.put(program)?,
             other => other.map_err(failed)?,
         }

@@ -70,8 +70,8 @@ impl Known {
 
     /// Creates a table from what was read in the folder, under its lock.
     ///
-    /// Files without a holder are removed: their address was never reported to anyone, and no one
-    /// is writing them while we hold the lock.
+    /// Files without a holder are removed: no caller has got their address, and no process is
+    /// writing them while we hold the lock.
     pub(crate) fn build(folder: &Folder, scan: Scan, path: Option<&Path>) -> Known {
         let Scan { reservations, strays, is_whole, .. } = scan;
         let mut entries = Vec::with_capacity(reservations.len());

@@ -184,8 +184,8 @@ fn other_namespaces(calls: &mut Calls, allowed: Namespaces) -> Result<(), Backen
     Ok(())
 }
 
-/// System calls by number, each with alternatives of which one must match, or with none if it matches
-/// whatever its arguments are.
+/// System calls by number, each with alternatives of which one must match, or with none if it
+/// matches with any arguments.
 #[derive(Default)]
 struct Calls(BTreeMap<i64, Vec<SeccompRule>>);
 

@@ -1,4 +1,4 @@
-//! That something changes, whatever it is.
+//! Reports that something has changed, but not what.
 
 use std::os::fd::{AsFd, BorrowedFd};
 

@@ -29,8 +29,8 @@ const NDM_IFINDEX: u32 = 16 + 4;
 /// How many links and sockets the kernel's filter distinguishes: a jump reaches 255 instructions.
 const FILTERED: usize = 64;
 
-/// How much may be queued for us: the kernel reports each forwarding entry of a tunnel to whoever made
-/// it too, and thousands of nodes have two each. Best effort.
+/// How much may be queued for us: the kernel reports each forwarding entry of a tunnel also to the
+/// process that made it, and thousands of nodes have two each. Best effort.
 const RECEIVE_BUFFER: usize = 32 << 20;
 
 /// An object that changed.
@@ -220,7 +220,8 @@ pub(crate) fn of_object(message: &Message<'_>) -> Option<ObjectEvent> {
     Some(if removed { ObjectEvent::Removed(object) } else { ObjectEvent::Changed(object) })
 }
 
-/// The program that leaves out what nobody wants to hear. A datagram to a listener has one message.
+/// The program that leaves out the messages that the listener does not want. A datagram to a
+/// listener has one message.
 fn program(ports: &BTreeSet<u32>, links: Option<&BTreeSet<u32>>) -> Vec<Instruction> {
     // Values are stored in the byte order of the machine, and loaded as if in that of the network.
     let loaded = |value: u32| u32::from_be_bytes(value.to_ne_bytes());

@@ -31,10 +31,10 @@ pub enum TableEvent {
     Lost,
 }
 
-/// A socket that hears when somebody takes something from the tables of one name, of whatever
-/// family, in one namespace.
+/// A socket that hears when another program removes something from the tables of one name, in all
+/// families of one namespace.
 ///
-/// What is added to them it does not hear.
+/// It does not hear of additions.
 ///
 /// ```no_run
 /// use kernel::events::{TableEvent, TableListener};

@@ -256,8 +256,8 @@ impl NftSocket {
         nothing_if(self.socket.get(&request, SetInfo::decode), &[Errno::NOENT])
     }
 
-    /// Looks an element up, at the same cost whatever the size of the set; `None` if it or its set
-    /// does not exist.
+    /// Looks an element up, at the same cost for a set of any size; `None` if it or its set does
+    /// not exist.
     ///
     /// # Errors
     /// Those of [`NetlinkError`].

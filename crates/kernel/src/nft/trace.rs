@@ -57,8 +57,8 @@ const TRACE: u16 = SUBSYSTEM << 8 | 17;
 const MARK: MetaKey = MetaKey::Other(12);
 /// Before all priorities that have names: before packets are put together, translated or dropped.
 const FIRST: i32 = -450;
-/// Behind where an answer gets its sender's address back (NF_IP_PRI_NAT_DST), for those whose port
-/// was translated to one that nobody knows.
+/// Just after the kernel gives an answer its sender's address back (NF_IP_PRI_NAT_DST): an answer
+/// whose port was translated cannot be recognised before.
 const TRANSLATED: i32 = -99;
 
 /// NFTA_TRACE_*.
@@ -79,7 +79,8 @@ mod attribute {
 const QUEUE: usize = 4 << 20;
 /// A message has at most headers, names and numbers.
 const MESSAGE: usize = 16 * 1024;
-/// The most messages that one call returns, so that somebody else's trace does not keep the caller.
+/// The most messages that one call returns, so that another program's trace does not detain the
+/// caller.
 const MOST: usize = 20_000;
 
 /// RFC 792, RFC 4443 §4: the types of an echo request and of its reply.
@@ -103,13 +104,13 @@ pub enum Protocol {
 pub struct Flow {
     /// The protocol.
     pub protocol: Protocol,
-    /// Who begins.
+    /// The address that begins.
     pub source: IpAddr,
-    /// The port of who begins, or the identifier of its echo requests.
+    /// Its port, or the identifier of its echo requests.
     pub source_port: u16,
-    /// Who answers.
+    /// The address that answers.
     pub destination: IpAddr,
-    /// The port of who answers; 0 for an echo.
+    /// Its port; 0 for an echo.
     pub destination_port: u16,
 }
 
@@ -183,8 +184,8 @@ impl FlowTrace {
         })
     }
 
-    /// Returns what was done to packets since the last call, without waiting. Somebody else's trace
-    /// is in it too, our own tables are not. What does not fit the queue is lost.
+    /// Returns what was done to packets since the last call, without waiting. It includes the
+    /// traces of other programs, but not our own tables. What does not fit the queue is lost.
     ///
     /// # Errors
     /// [`NetlinkError::Transfer`].

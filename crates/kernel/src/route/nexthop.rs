@@ -55,7 +55,8 @@ pub enum NexthopWay {
         address: IpAddr,
         /// The link (NHA_OIF). It must be up.
         oif: u32,
-        /// The gateway is assumed to be on the link, whatever the link's prefixes (RTNH_F_ONLINK).
+        /// The gateway is assumed to be on the link, even outside the link's prefixes
+        /// (RTNH_F_ONLINK).
         onlink: bool,
     },
     /// To the hosts of a link.
@@ -159,7 +160,7 @@ impl NexthopFilter {
     }
 
     pub(crate) fn matches(&self, nexthop: &NexthopObject) -> bool {
-        // The kernel lists groups whatever their links.
+        // The kernel lists groups with any links.
         let leaves_by = |oif| match nexthop.way {
             NexthopWay::Gateway { oif: found, .. } | NexthopWay::Link { oif: found, .. } => {
                 found == oif

@@ -36,7 +36,7 @@ const MAX_IN_FLIGHT: usize = 128;
 
 /// A blocking rtnetlink socket.
 ///
-/// It keeps the namespace it was opened in, whatever happens to the thread: open it inside, use it
+/// It keeps the namespace it was opened in, even if the thread leaves it: open it inside, use it
 /// anywhere.
 ///
 /// # Privileges

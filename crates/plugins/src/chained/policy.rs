@@ -92,8 +92,8 @@ impl Kind for Policy {
         Config::of(call)
     }
 
-    /// Reports whether pods would be judged now. A missing daemon is borne for a while, since ADD
-    /// closes what nobody judges yet.
+    /// Reports whether pods would be judged now. A missing daemon is tolerated for a while, since
+    /// ADD closes the addresses that no daemon has judged yet.
     fn status(call: &Call<'_>) -> Result<(), Failure> {
         let config = Config::of(call)?;
         ::firewall::usable().map_err(unavailable)?;
@@ -223,9 +223,9 @@ impl Kind for Policy {
     }
 }
 
-/// Plugins of ours whose interfaces are refused as a container's own one, whatever their
-/// configuration: packets of these do not pass the node's packet filter. Others are judged when they
-/// are there (`link::find`).
+/// Plugins of ours whose interfaces are always refused as a container's own one: packets of these
+/// do not pass the node's packet filter. Interfaces of other plugins are judged when they exist
+/// (`link::find`).
 const NOT_FILTERED: [&str; 7] = ["dummy", "host-device", "ipvlan", "macvlan", "ovs", "tap", "vlan"];
 
 /// The one of them that cannot be judged in the container either.
@@ -274,8 +274,8 @@ pub fn only_further(refused: &str) -> String {
     )
 }
 
-/// Removes the table of verdicts if nobody needs it: no attachment is recorded, and no daemon
-/// listens at its usual place.
+/// Removes the table of verdicts if neither an attachment nor a daemon needs it: no attachment is
+/// recorded, and no daemon listens at its usual place.
 ///
 /// # Errors
 /// Code 101 when the kernel refuses, 105 or 11 when our own files fail.
@@ -418,7 +418,7 @@ fn remove_what_changed(
 }
 
 /// Sets the host's side of the link down, and says whether the addresses carry nothing now. The
-/// plugin that made the link deletes it afterwards, whatever its state.
+/// plugin that made the link deletes it afterwards, in any state.
 fn traffic_off(removal: &Removal<'_, Policy>) -> Result<bool, Failure> {
     let mut host = RouteSocket::open()?;
     let found = match &removal.recorded {

@@ -385,7 +385,7 @@ impl<'c> Picture<'c> {
         let link = self.side(item.place).link(link)?;
         let mark = link.and_then(|link| link.alias).filter(|mark| *mark != own);
         let other = mark.as_deref().and_then(|mark| mark.strip_prefix(owner::PREFIX));
-        // A link that attachments share is nobody's own.
+        // A link that attachments share belongs to none of them.
         Ok(other
             .filter(|mark| owner::is_of_attachment(&format!("{}{mark}", owner::PREFIX)))
             .map(|other| format!("the link has the mark of {other}: it is left alone")))

@@ -31,7 +31,7 @@ pub(super) fn unanswered(error: &AskError) -> Failure {
     })
 }
 
-/// Reports whether nobody listens.
+/// Reports whether no daemon listens.
 pub(super) fn is_absent(error: &AskError) -> bool {
     matches!(error, AskError::Exchange(error) if error.is_absent())
 }

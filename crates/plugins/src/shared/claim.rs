@@ -7,10 +7,10 @@
 //! bridge that is created again has another one, so a repair claims the addresses anew
 //! ([`restore`], [`settle`]).
 //!
-//! One symbolic link below `/run/netwright/claims` ([`state::Index::claim`]) records who has an
-//! address in a place, so ADD pays for one call, however many attachments there are. A claim counts
-//! as long as the attachment's records say that its namespace may live: an ADD that was killed, or
-//! a container that went without a DEL, does not block anyone.
+//! One symbolic link below `/run/netwright/claims` ([`state::Index::claim`]) names the attachment
+//! that has an address in a place. So ADD makes one system call, however many attachments there
+//! are. A claim counts as long as the attachment's records say that its namespace may live: an ADD
+//! that was killed, or a container that went without a DEL, does not block other attachments.
 
 mod place;
 
@@ -378,9 +378,9 @@ pub fn refuse_addresses_of(
     Ok(())
 }
 
-/// Refuses addresses that the host has on a container's segment by a link beside the container's,
-/// whatever that link's name: a macvlan of its own on the parent, a VLAN device, the other end of a
-/// bridge's port. Links that belong to a VRF are not looked at.
+/// Refuses addresses that the host has on a container's segment by a link of any name beside the
+/// container's: a macvlan of its own on the parent, a VLAN device, the other end of a bridge's
+/// port. Links that belong to a VRF are not looked at.
 ///
 /// # Errors
 /// As [`refuse_addresses_of`].
@@ -527,9 +527,9 @@ pub fn check_own(
     Ok(())
 }
 
-/// Refuses gateway addresses that the host would take from someone else by having them on a link of
-/// `routed`: from the container itself, from another living attachment in one of the places, or
-/// from a router that the host reaches by another link.
+/// Refuses a gateway address that already belongs to another: to the container itself, to another
+/// living attachment in one of the places, or to a router that the host reaches by another link.
+/// The host would have the address too, on a link of `routed`.
 ///
 /// # Errors
 /// Code 108 naming the address, unless the configuration allows it; code 100 when the kernel does

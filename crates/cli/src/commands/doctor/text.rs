@@ -396,7 +396,7 @@ mod tests {
         );
     }
 
-    /// Nothing is wrong, and nobody knows what a program of BPF does.
+    /// Nothing is wrong, and we cannot know what a BPF program does.
     #[test]
     fn what_nobody_judges_is_shown_on_demand() {
         let note = Finding::unknown("filter-unknown", "this node", "this node has filters")

@@ -87,9 +87,9 @@ impl Watch {
         }
     }
 
-    /// Rests after a look, and waits until something has changed and it is quiet again. What changes
-    /// meanwhile is queued, and is one change. Says whether to look: a signal ends the waiting, and
-    /// then nobody wants to know.
+    /// Rests after a look, then waits until something has changed and no further change comes.
+    /// Changes during the rest are queued and count as one. Says whether to look again: not if a
+    /// signal has ended the wait.
     pub(super) fn wait(&mut self) -> Result<bool, Failure> {
         let pause = self.since.elapsed().saturating_mul(RESTS).max(LEAST);
         if self.is_stopped_within(pause) {
@@ -172,7 +172,7 @@ fn unheard(error: &NetlinkError) -> Failure {
     Failure::of(codes::KERNEL, error).context("listen for changes")
 }
 
-/// Says whether a file is there only while somebody works.
+/// Says whether a file exists only while a program writes.
 fn is_passing(name: &str) -> bool {
     name.starts_with('.') || name == "lock" || name.ends_with(".lock")
 }

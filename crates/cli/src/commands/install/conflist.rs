@@ -67,7 +67,7 @@ impl Conflist {
                 _ => None,
             })
             .collect();
-        // Runtimes of Kubernetes take the first name, whatever its ending is.
+        // Runtimes of Kubernetes take the first name, with any ending.
         others.sort_by_key(|(path, _)| *path);
         let Some((other, list)) = others.first() else {
             return Err(refused(format!(

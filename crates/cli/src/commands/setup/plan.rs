@@ -121,7 +121,7 @@ pub(super) enum Content {
     Link(PathBuf),
 }
 
-/// What is to be done with a file that somebody else wrote or changed.
+/// What is to be done with a file that another program or an administrator wrote or changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// It is replaced, and kept unless it was ours.
@@ -823,7 +823,7 @@ mod tests {
             plan.steps.iter().find(|step| matches!(step, Step::TakeOver { .. }))
         );
         assert_eq!(again.record, plan.record);
-        // Whoever does not want our daemon keeps theirs.
+        // An administrator who does not want our daemon keeps theirs.
         facts.configuration = Some(Config::default());
         let kept = planned(&facts, &paths).unwrap();
         assert!(!kept.steps.iter().any(|step| matches!(step, Step::TakeOver { .. })));

@@ -23,7 +23,7 @@ const SERVER_FAILURE: u8 = 2;
 const NO_SUCH_NAME: u8 = 3;
 const REFUSED: u8 = 5;
 
-/// Asks for a name that nobody has (RFC 6761 §6.4).
+/// Asks for a name that no host has (RFC 6761 §6.4).
 pub(super) fn ask(server: IpAddr, timeout: Duration) -> Answer {
     let began = Instant::now();
     match exchange(server, timeout / TRIES) {
@@ -40,7 +40,7 @@ pub(super) fn ask(server: IpAddr, timeout: Duration) -> Answer {
     }
 }
 
-/// Returns the answer's code; `None` if nobody answers.
+/// Returns the answer's code; `None` if the server does not answer.
 fn exchange(server: IpAddr, timeout: Duration) -> io::Result<Option<u8>> {
     let any: IpAddr = match server {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

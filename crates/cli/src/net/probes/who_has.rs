@@ -1,4 +1,5 @@
-//! Asks all on a link who has an address: by ARP (RFC 826) or neighbour solicitation (RFC 4861).
+//! Asks all hosts on a link which of them has an address: by ARP (RFC 826) or neighbour
+//! solicitation (RFC 4861).
 //!
 //! The kernel's table of neighbours is not asked: of several answers it keeps one.
 
@@ -89,7 +90,7 @@ fn exchange(address: IpAddr, name: &str) -> Result<BTreeSet<MacAddr>, String> {
     Ok(found)
 }
 
-/// Gathers answers until nobody answers any more.
+/// Gathers answers until no more come.
 fn listen(
     socket: &PacketSocket,
     address: IpAddr,

@@ -202,8 +202,8 @@ impl Subject {
         }
     }
 
-    /// Says whether its records are gone by now: then it was detached while it was looked at, and
-    /// what was found of it is nothing that anybody should hear of.
+    /// Says whether its records are gone by now. Then a DEL detached it while we looked at it, and
+    /// what we found is not reported.
     pub(super) fn is_detached(&self) -> bool {
         let is_gone = |known: &Known| known.file().is_some_and(|file| !file.exists());
         !self.known.is_empty() && self.known.iter().all(is_gone)
@@ -225,7 +225,7 @@ impl Subject {
 /// Asks the plugins of an attachment.
 ///
 /// # Errors
-/// Why they were not asked; `None` when nobody needs to hear of it.
+/// Why they were not asked; `None` when the user need not know the reason.
 fn differences(known: &Known, session: &Session) -> Result<Vec<Drift>, Option<String>> {
     match known.apart(&session.roots) {
         None => {}
@@ -240,7 +240,8 @@ fn differences(known: &Known, session: &Session) -> Result<Vec<Drift>, Option<St
         Some(apart) => return Err(Some(why(apart).to_owned())),
     }
     let repairs = match survey::look(known, session) {
-        // Its network sets "disableCheck", or its version has no CHECK: somebody has chosen that.
+        // Its network sets "disableCheck", or its version has no CHECK: an administrator has chosen
+        // that.
         Ok(repairs) if repairs.skipped => return Err(None),
         Ok(repairs) => repairs,
         Err(error) => return Err(Some(cni::text::one_line(&error))),

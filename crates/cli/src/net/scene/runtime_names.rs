@@ -47,7 +47,8 @@ struct Podmans {
 }
 
 impl RuntimeNames {
-    /// Reads the files of this machine. What is not there or has another form names nobody.
+    /// Reads the files of this machine. A file that is missing or has another form names no
+    /// container.
     pub(super) fn read() -> Self {
         let mut names = Self::default();
         for (name, pid) in dockers(Path::new(DOCKERS))

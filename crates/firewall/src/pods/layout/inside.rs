@@ -1,7 +1,7 @@
 //! The table in a container's own namespace, for networks whose packets do not pass the node.
 //!
-//! There the interface leads to the chain of the pod, whatever the addresses. What a container
-//! forwards from or to such a network is judged as if the pod itself sent or received it.
+//! There the interface leads to the chain of the pod, for all addresses. What a container forwards
+//! from or to such a network is judged as if the pod itself sent or received it.
 
 use kernel::nft::field::{self, Field, ct_state_bits};
 use kernel::nft::{HookPoint, KeyType, NewChain, NewRule, NewSet};
@@ -104,8 +104,8 @@ fn base_rules(chain: &str, direction: Direction) -> Vec<NewRule> {
     rules
 }
 
-/// What a host hears on its link. It is no router: nobody asks it for its advertisements, and
-/// redirects are about connections (`ct state related`).
+/// What a host receives on its link. It is not a router: no other host asks it for advertisements,
+/// and redirects belong to connections (`ct state related`).
 fn incoming(rule: impl Fn() -> NewRule) -> Vec<NewRule> {
     let query = icmpv6(rule(), (LISTENER_QUERY, LISTENER_QUERY), ONE_HOP);
     vec![

@@ -43,8 +43,8 @@ impl Daemon {
         Daemon { socket, deadline: call.context().deadline }
     }
 
-    /// Has the attachment's addresses judged. Whatever comes of it is said: until a daemon knows
-    /// better they stay closed, which is success.
+    /// Asks the daemon to judge the attachment's addresses. Every other outcome is logged and
+    /// counts as success: the addresses stay closed until a daemon judges them.
     pub(super) fn start(&self, call: &Call<'_>, started: &Started) {
         let why = match self.ask_patiently(&Request::Start(started.clone())) {
             Ok(Answer::Enforced(Enforced { known: true, notice })) => {
@@ -77,7 +77,7 @@ impl Daemon {
     /// Asks whether the packet filter has what an attachment needs; `None` if no daemon answers.
     ///
     /// # Errors
-    /// Code 110 when the answer makes no sense, or somebody else's daemon answers.
+    /// Code 110 when the answer makes no sense, or another user's daemon answers.
     pub(super) fn judged(&self, owner: &Owner) -> Result<Option<Judged>, Failure> {
         match self.ask(&Request::Verdicts(owner.clone())) {
             Ok(Answer::Enforced(_)) => Ok(Some(Judged::Sound)),

@@ -233,8 +233,8 @@ fn release_object(index: &Index, key: &AttachmentKey, object: &str) -> Result<()
     Ok(index.take_note(object).map(drop)?)
 }
 
-/// Restores a bridge. What is on now was switched on by us, or by somebody who relied on what we had
-/// switched on.
+/// Restores a bridge. We switched on what is on now, or another program did that relied on our
+/// setting.
 fn restore(index: &Index, object: &str) -> Result<(), Failure> {
     let Some(note) = read_note(index, object)? else { return Ok(()) };
     let mut host = RouteSocket::open()?;
@@ -261,8 +261,8 @@ fn set(host: &mut RouteSocket, ifindex: u32, bridge: BridgeOptions) -> Result<()
     Ok(host.apply_one(&Change::SetLink { ifindex, set })?)
 }
 
-/// Switches the sysctl on, and holds it for the attachment. If it was on before any of ours needed
-/// it, it is left to whoever switched it on.
+/// Switches the sysctl on, and holds it for the attachment. If it was on before an attachment of
+/// ours needed it, it is left to the program that switched it on.
 fn hold_tagged(index: &Index, key: &AttachmentKey) -> Result<(), Failure> {
     let object = tagged();
     let _lock = index.lock(&object, LOCK_TIMEOUT)?;

@@ -18,7 +18,7 @@ use crate::shared::attachment::{recorded_in, recorded_netns};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 
-/// Closes an interface of the container, whatever verdict it has.
+/// Closes an interface of the container, even if it has a verdict.
 ///
 /// # Errors
 /// Code 101 when the kernel refuses, 11 when the lock cannot be taken in time.

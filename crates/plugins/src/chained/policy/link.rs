@@ -105,7 +105,8 @@ pub(super) fn find(
         let mut host = result.interfaces.iter().filter(|listed| listed.sandbox.is_empty());
         host.any(|listed| listed.name == peer.name)
     };
-    // A device that was lent to the container may have its other end here, which is somebody else's.
+    // The other end of a device that was lent to the container may be here, and belong to another
+    // program.
     if !is_listed(&peer) && is_further {
         return in_the_container();
     }
@@ -191,7 +192,7 @@ pub(super) fn addresses(result: &AddResult, ifname: &str) -> Vec<IpAddr> {
     sorted(result.container_ips(ifname).map(|ip| ip.address.addr()).collect())
 }
 
-/// Lists the addresses of a result, whatever interface they are on.
+/// Lists the addresses of a result, on all interfaces.
 pub(super) fn all_addresses(result: &AddResult) -> Vec<IpAddr> {
     sorted(result.ips.iter().map(|ip| ip.address.addr()).collect())
 }
@@ -202,8 +203,8 @@ fn sorted(mut addresses: Vec<IpAddr>) -> Vec<IpAddr> {
     addresses
 }
 
-/// Finds the link that ADD recorded; a later link may have its name, or its ifindex. Somebody may
-/// have renamed it: then its mark shows that it is the same.
+/// Finds the link that ADD recorded; a later link may have its name, or its ifindex. If another
+/// program has renamed it, its mark shows that it is the same.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.

@@ -18,7 +18,7 @@ use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use crate::shared::shared_object::LOCK_TIMEOUT;
 
-/// Closes addresses, whatever verdict they have.
+/// Closes addresses, even those that have a verdict.
 ///
 /// # Errors
 /// Code 101 when the kernel refuses, 11 when the lock cannot be taken in time.
@@ -135,9 +135,9 @@ pub(super) fn complete(index: &Index) -> Result<(), Failure> {
     Ok(pods::complete(&mut table)?)
 }
 
-/// Records a failure of a removal. Verdicts may stay, because somebody holds the lock, or because a
-/// damaged record may have the address too. The next ADD with that address closes it first. They go
-/// when the records are listed next.
+/// Records a failure of a removal. Verdicts may stay because another process holds the lock, or
+/// because a damaged record may have the address too. The next ADD with that address closes it
+/// first. The verdicts are removed when the records are listed next.
 pub(super) fn note(call: &Call<'_>, done: Result<Forgotten, Failure>, failures: &mut Failures) {
     let stays = match done {
         Ok(Forgotten::Gone(_)) => return,

@@ -144,9 +144,9 @@ fn ends(recorded: Option<&Recorded>, addresses: &[IpAddr]) -> Ends {
     Ends::of(&Started { addresses: addresses.to_vec(), meets, ..Started::default() })
 }
 
-/// Without a daemon an address without a verdict may be one that no policy selects. But if there is
-/// no table at all, somebody has removed it, and nothing is judged. What the rules of policies should
-/// be nobody can say; those that are the same for all pods are compared.
+/// Without a daemon, an address without a verdict may be one that no policy selects. But if there
+/// is no table at all, another program has removed it, and nothing is judged. Only a daemon knows
+/// what the rules of policies should be; the rules that are the same for all pods are compared.
 fn compare_verdicts(config: &Config, picture: &mut Picture<'_>, addresses: &[IpAddr]) -> Compared {
     let call = picture.call;
     let owner = owner(call, call.attachment());

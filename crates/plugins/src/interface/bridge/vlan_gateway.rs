@@ -127,7 +127,7 @@ fn other_end(host: &mut RouteSocket, port: &str) -> Result<Option<Link>, Failure
     }
 }
 
-/// Finds the link with gateways behind a port, whatever its name is by now.
+/// Finds the link with gateways behind a port, even if it was renamed.
 fn behind(host: &mut RouteSocket, port: &Link) -> Result<Option<Link>, Failure> {
     let is_here = port.is_kind("veth") && port.link_netnsid.is_none();
     let Some(index) = port.peer_index.filter(|_| is_here) else { return Ok(None) };

@@ -40,13 +40,13 @@ const UNSPECIFIED: [&str; 2] = ["", "NOT_SPECIFIED"];
 pub(super) struct Sent<'p> {
     /// From where.
     pub(super) from: Place<'p>,
-    /// What [`kernel::tracefs::Trace::mark`] was told just before, in the thread that sent it.
+    /// The text that the thread that sent it gave [`kernel::tracefs::Trace::mark`] just before.
     pub(super) mark: &'p str,
     /// To whom.
     pub(super) to: IpAddr,
     /// Its length, in bytes, from its IP header on.
     pub(super) length: u32,
-    /// How long its answer will be; `None`: nobody knows.
+    /// How long its answer will be; `None`: that is not known.
     pub(super) answer: Option<u32>,
 }
 
@@ -213,8 +213,8 @@ impl<'s> Follower<'s, '_> {
         Some(way)
     }
 
-    /// Returns where a packet is that is told of next; `None` if that cannot be the same packet, or
-    /// happens in a namespace that we do not know.
+    /// Returns where the packet of the next event is; `None` if it cannot be the same packet, or is
+    /// in a namespace that we do not know.
     fn next(
         self,
         way: &Way<'s>,

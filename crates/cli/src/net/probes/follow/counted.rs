@@ -1,13 +1,14 @@
 //! Where a packet went, by counting, where the kernel tells nothing else.
 //!
-//! In each namespace on the way a tap ([`kernel::tap`]) counts the probes' packets at each link, and
-//! those of their answers, but nobody else's: so busy traffic does not matter. Where they are last
-//! seen, they ended. The entry of the tracked connection says whether a packet has passed all
-//! filters of the node although translation has made it another one, and whether it was answered.
+//! In each namespace on the way a tap ([`kernel::tap`]) counts the packets of the probes and of
+//! their answers at each link, and no others: so busy traffic does not matter. The link that sees a
+//! packet last is where it ended. The entry of the tracked connection says whether a packet has
+//! passed all filters of the node, even if address translation has changed it, and whether it was
+//! answered.
 //!
-//! Why they ended there, counters of the kernel and of rules may tell ([`counters`]), and entries of
-//! neighbours that do not answer. Counters are everybody's: they count only if they stood still just
-//! before the probes were sent.
+//! The reason may be in counters of the kernel and of rules ([`counters`]), and in entries of
+//! neighbours that do not answer. All traffic moves these counters: one is used only if it stood
+//! still just before the probes were sent.
 
 mod counters;
 
@@ -101,7 +102,7 @@ struct Frame {
 /// What is known of a tracked connection of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Connection {
-    /// Nobody could look, or did.
+    /// We could not look, or did not.
     Unknown,
     /// There is none: its first packet has not passed all filters, or is not tracked.
     None,
