@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// How the files with licences, copyrights and notices begin in the sources of crates.
+/// The beginnings of the names of files with licences, copyrights and notices in the sources of
+/// crates.
 const NAMES: [&str; 5] = ["license", "licence", "copying", "copyright", "notice"];
 
 /// The texts of what the linker adds, by the names in the bill of materials.

@@ -33,13 +33,13 @@ const EMULATOR: &str = "qemu-aarch64-static";
 /// How long the unoptimised executables may take to be built.
 const DEADLINE: Duration = Duration::from_secs(2700);
 
-/// The step's name among those that are not taken.
+/// The step's name in the list of skipped steps.
 const NAME: &str = "arm64::emulated";
 
 /// Attaches a container by the plugin `ptp`, has a packet answered, and detaches it: all of it in
 /// namespaces that end with the script. The kernel does not start programs for arm64, so scripts
-/// stand for the plugins, and the emulated `ptp` starts one of them. The emulator passes on what is
-/// said to the kernel about links, and nothing about packet filters, so `ptp` gets no masquerade.
+/// stand for the plugins, and the emulated `ptp` starts one of them. The emulator passes on netlink
+/// messages about links, but not about packet filters, so `ptp` gets no masquerade.
 const ATTACH: &str = r#"
 set -e
 mount -t tmpfs tmpfs /run

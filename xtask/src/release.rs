@@ -1,9 +1,9 @@
 //! `cargo xtask release`: everything that is released of a version, in `target/release-VERSION`.
 //!
 //! The executables are built here; the artefacts are made of them by the package
-//! `netwright-release`, which needs crates of others for that. A release is made from a clean tag, by
-//! Rust's own target for musl, for both architectures, and signed. A draft need be none of these:
-//! what it lacks is printed.
+//! `netwright-release`, which needs other projects' crates for that. A release is made from a clean
+//! tag, by Rust's own target for musl, for both architectures, and signed. A draft needs none of
+//! these: what it lacks is printed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -150,7 +150,7 @@ fn verify(released: &Path) -> Result<(), String> {
     let compare = maker().arg("compare").arg(folder(&released)).arg(folder(&own));
     let compared = compare.logged("release", quiet);
     if compared.is_err() && exists("diffoscope") {
-        // It fails where something differs; then the end of what it says has been printed.
+        // It fails if something differs; then the end of its output has been printed.
         let program = Program::new("diffoscope --text -").arg(folder(&released));
         let program = program.arg(folder(&own)).deadline(DEADLINE);
         if let Err(failed) = program.logged("diffoscope", quiet) {

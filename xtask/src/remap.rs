@@ -1,9 +1,9 @@
-//! What paths of the machine that builds are called in what is built.
+//! The names in built files for paths of the machine that builds.
 //!
-//! A panic's place, and what a debugger reads, are paths of sources: in the registry's folder below
-//! the builder's home, in the checkout, in the toolchain. We give the compiler a name for each
-//! ([`flags`]), the same on every machine, so that builds are equal and do not show where they were
-//! made. [`found`] checks that none is left.
+//! The place of a panic, and debug symbols, contain paths of sources: in the registry's folder
+//! below the builder's home, in the checkout, in the toolchain. We give the compiler a name for
+//! each ([`flags`]), the same on every machine, so that builds are equal and do not show where they
+//! were made. [`found`] checks that none is left.
 
 use std::env;
 use std::fs;

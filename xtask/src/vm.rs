@@ -34,8 +34,8 @@ const EVERY_DEADLINE: Duration = Duration::from_secs(6 * 3600);
 const ON_DEBIAN: &str =
     "--package netwright-kernel --package netwright-firewall --package netwright-plugins";
 
-/// Tests that do not run there without its mark: they compare two programs on one kernel, whichever
-/// that is, and take minutes.
+/// Tests that do not run there without its mark: they compare two programs on one kernel, of any
+/// version, and take minutes.
 const SLOW: &str = "differential::";
 
 /// Which of them one run includes: one of this many, and others in each round ([`suite::round`]).

@@ -1,6 +1,6 @@
 //! The contents of the records in a [store](crate::store).
 //!
-//! Unknown keys are ignored. A record that cannot be read belongs to no one: it is reported, and
+//! Unknown keys are ignored. A record that cannot be read belongs to no node: it is reported, and
 //! never used or replaced.
 
 use std::collections::BTreeMap;
@@ -117,7 +117,7 @@ pub struct BlockRecord {
     /// node that lost its disk. What the node has on its disk counts.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub held: BTreeMap<IpAddr, Holder>,
-    /// The addresses of pods that keep them ([`StickyRecord`]): assigned to no one else.
+    /// The addresses of pods that keep them ([`StickyRecord`]): no other pod gets them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub kept: BTreeMap<IpAddr, String>,
 }

@@ -339,7 +339,7 @@ impl<'a> Call<'a> {
     }
 
     /// Reports whether the removal is the undo of a failed ADD, of this call or an earlier one: no
-    /// one has relied on the result.
+    /// program has relied on the result.
     #[must_use]
     pub fn is_undo(&self) -> bool {
         self.command == Command::Add || (self.command == Command::Del && self.config.undo)

@@ -1,7 +1,7 @@
 //! The daemon that the suite provides to a plugin with cluster-wide addresses: it hands out
 //! addresses of the requested ranges, the lowest first.
 //!
-//! It speaks the same lines as `netwrightd ipam`, as far as the suite's cases need them.
+//! It speaks the same protocol as `netwrightd ipam`, as far as the suite's cases need it.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

@@ -35,7 +35,7 @@ const HOSTPORTS_PRIORITY: i32 = -90;
 const SRCNAT: i32 = 100;
 /// Before all that translate sources.
 const BEFORE_SRCNAT: i32 = 90;
-/// Behind source translation on the way in, which has the same priority as on the way out.
+/// After source translation on the way in, which has the same priority as on the way out.
 pub(crate) const BEHIND_SRCNAT: i32 = 110;
 /// Before connection tracking (`raw`).
 pub(crate) const RAW: i32 = -300;
@@ -174,7 +174,7 @@ fn inet(table: &TableRef) -> (Vec<NewChain>, Vec<NewRule>) {
     rules.push(localnet().in_net(field::ip_saddr(), net("127.0.0.0/8")).drop());
     rules.push(localnet().in_net(field::ip_daddr(), net("127.0.0.0/8")).drop());
 
-    // Packets from ::1 to a port carry another address meanwhile, which no one else may use.
+    // Packets from ::1 to a port carry another address meanwhile, which no other packet may have.
     let stand_in = hostport::host_net(STAND_IN6);
     for address in [field::ip6_saddr(), field::ip6_daddr()] {
         rules.push(rule("raw").in_net(address, stand_in).drop());

@@ -19,7 +19,7 @@ pub struct Plan {
     /// Elements that carry the attachment's hash.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub own: Vec<Element>,
-    /// Objects that exist as long as any attachment wants them.
+    /// Objects that exist as long as an attachment wants them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shared: Vec<Shared>,
 }

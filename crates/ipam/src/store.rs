@@ -45,7 +45,7 @@
 //! # What other programs leave
 //!
 //! An empty file with an address as its name ([`Holder::Unwritten`]) is the leftover of a crash:
-//! while we hold the lock no one is writing one, and its creator never learned that it has the
+//! while we hold the lock no process is writing one, and its creator never learned that it has the
 //! address. The next [`Locked::allocate`] removes it. A damaged file is a reservation with an
 //! unknown owner ([`Holder::Unknown`]): its address is not assigned, no DEL removes it, and
 //! [`Locked::collect`] may. A file that the kernel refused to read ([`Holder::Unread`]) has an
@@ -219,7 +219,7 @@ impl Store {
         }
     }
 
-    /// Returns who holds an address, without the lock; `None` if it is not held.
+    /// Returns the holder of an address, without the lock; `None` if it is not held.
     ///
     /// # Errors
     /// [`StoreError::Folder`] when the folder exists but cannot be opened.

@@ -39,8 +39,8 @@ const LONGEST: usize = 65_535;
 /// read.
 const AT_A_TIME: usize = 256;
 
-/// How far the identifiers of two calls of a process are from each other: processes that are
-/// started one after the other have numbers that follow each other.
+/// The distance between the identifiers of two calls of a process: processes that are started one
+/// after the other have consecutive process IDs.
 const STEP: u16 = 9973;
 
 /// A question to an address.
@@ -48,8 +48,8 @@ const STEP: u16 = 9973;
 pub struct Question {
     /// Who is asked.
     pub address: IpAddr,
-    /// How many bytes the packet has, with its IP header. It is not cut on the way: what does not
-    /// fit does not arrive. A size that is too small for a question means the smallest.
+    /// How many bytes the packet has, with its IP header. No router fragments it: a packet that
+    /// does not fit does not arrive. A size that is too small for a question means the smallest.
     pub size: u32,
     /// The answer may come from another address of the host, as that to an anycast address does (RFC
     /// 4443 §2.2). On a host that forwards, the first address of each IPv6 prefix of a link is one
@@ -125,7 +125,7 @@ pub fn ask_all(questions: &[Question], timeout: Duration) -> io::Result<Vec<Echo
 }
 
 /// Does what [`ask_all`] does, with another identifier than this process's other questions, so that
-/// nothing on the way takes them for parts of the same exchange. A socket that needs no privilege
+/// no host on the way takes them for parts of the same exchange. A socket that needs no privilege
 /// has an identifier that the kernel chooses.
 ///
 /// # Errors
@@ -449,8 +449,8 @@ fn answer_to(
     Some(u16::from_be_bytes([sequence[0], sequence[1]]))
 }
 
-/// Returns the number of the question that a packet says cannot be delivered, and whom it was to:
-/// such a message quotes it.
+/// Returns the number and the destination of the question that cannot be delivered, as the packet
+/// says: such a message quotes the question.
 fn undelivered(
     packet: &[u8],
     of_v4: bool,

@@ -255,8 +255,8 @@ impl Census {
         paths.iter().filter_map(|path| Netns::open(path).ok()).find(|found| noted.is(found))
     }
 
-    /// Says whether a container lives of which only its interface was recorded, by searching every
-    /// namespace of the machine but the caller's own: living if one has it, gone if none has.
+    /// Says whether a container lives if only its interface was recorded. Searches every namespace
+    /// of the machine except the caller's own: living if one has the interface, gone if none has.
     /// `pid_ns` is as in [`Noted::pid_ns`]. With neither a hardware address nor addresses the
     /// answer is unknown.
     #[must_use]
@@ -270,7 +270,7 @@ impl Census {
         let mut life = Life::Gone;
         for (id, paths) in counted.living.iter().filter(|(id, _)| **id != own) {
             let mut opened = paths.iter().filter_map(|path| Netns::open(path).ok());
-            // If its processes ended meanwhile, no one is in it.
+            // If its processes ended meanwhile, no process is in it.
             let Some(netns) = opened.find(|found| found.id() == *id) else { continue };
             match sign.is_in(&netns) {
                 Ok(false) => {}
@@ -439,7 +439,7 @@ impl Counted {
         }
     }
 
-    /// Examines what a thread that refused shows to everyone.
+    /// Examines what a thread that refused shows to every process.
     fn look_from_outside(&mut self, thread: &Path) -> io::Result<()> {
         self.refused.insert(fs::metadata(thread.join(SIGHT))?.ino());
         let dev = fs::metadata("/proc/self/ns/net")?.dev();
@@ -458,9 +458,9 @@ impl Counted {
     }
 }
 
-/// Says whether a process that `proc` does not show uses the caller's network: a Unix socket there
-/// is held by no process that it shows. A socket in transit from one process to another has no
-/// holder either, and counts as a hidden user.
+/// Says whether a process that `proc` does not show uses the caller's network: no process that it
+/// shows holds a Unix socket there. A socket in transit from one process to another has no holder
+/// either, and counts as a hidden user.
 fn has_hidden_company(proc: &Path) -> bool {
     let Some(mut sockets) = unix_sockets(proc) else { return true };
     let Ok(processes) = fs::read_dir(proc) else { return true };

@@ -51,7 +51,7 @@ struct Raw {
     args: RawArgs,
 }
 
-/// What a runtime asks of every plugin of the list (CNI conventions, "dynamic plugin specific
+/// What a runtime passes to every plugin of the list (CNI conventions, "dynamic plugin specific
 /// fields").
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]

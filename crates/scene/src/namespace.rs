@@ -19,7 +19,7 @@ pub struct Namespace {
     pub routes: Vec<Route>,
     /// Routing rules, in the order in which the kernel asks them.
     pub rules: Vec<RouteRule>,
-    /// Neighbours that a person or a program has configured, and those that failed.
+    /// Neighbours that an administrator or a program has configured, and those that failed.
     pub neighbours: Vec<Neighbour>,
     /// Forwarding entries of bridges that are not learnt.
     pub fdb: Vec<Fdb>,
@@ -65,7 +65,7 @@ pub struct Link {
     pub port_state: Option<u8>,
     /// Whether it is an isolated port of a bridge.
     pub isolated: bool,
-    /// Whether it is a port of a bridge to which no broadcasts go.
+    /// Whether it is a port to which the bridge sends no broadcasts.
     pub no_broadcasts: bool,
     /// Whether it is a port of a bridge that passes only the multicasts that a host behind it asked
     /// for.
@@ -125,7 +125,7 @@ pub struct Rate {
     pub bytes_per_s: u64,
     /// The size of the bucket, in bytes. A larger packet does not pass.
     pub burst: u32,
-    /// It is within another discipline, so that it may get only some of the packets.
+    /// It is inside another discipline, so it may get only some of the packets.
     #[serde(default)]
     pub of_some: bool,
 }

@@ -1,4 +1,4 @@
-//! Records which attachment owns what on this node.
+//! Records what each attachment owns on this node.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -259,7 +259,7 @@ impl Index {
     }
 
     /// Prevents others from removing or repairing an attachment at the same time, waiting at most
-    /// `deadline` for them. `None` if it has no record, so that no one could repair it.
+    /// `deadline` for them. `None` if it has no record, so that no process could repair it.
     ///
     /// # Errors
     /// [`LockError::Busy`] names the holder.

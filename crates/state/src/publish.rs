@@ -74,7 +74,7 @@ fn temporary_of(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{name}.new.tmp"))
 }
 
-/// Takes the temporary file for this process alone, whichever process made it.
+/// Takes the temporary file for this process alone, even if another process made it.
 ///
 /// It is opened for reading only: an executable that any process has open for writing cannot be
 /// executed (`man 2 execve` ETXTBSY).

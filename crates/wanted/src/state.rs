@@ -151,7 +151,7 @@ pub enum State {
     OvsPort {
         /// The port's name.
         port: String,
-        /// The port is a link of this host by that name; the switch has created it otherwise.
+        /// The port is a link of this host with that name; otherwise the switch has created it.
         is_link: bool,
         /// The bridge.
         bridge: String,
@@ -454,7 +454,7 @@ pub struct SourceTable {
     pub table: u32,
     /// The next hop of the default route, if there is to be one.
     pub gateway: Option<IpAddr>,
-    /// No other next hop counts: else the default route that the link had may have another.
+    /// No other next hop counts; otherwise the default route that the link had may use another one.
     pub replaces: bool,
     /// The routes into the address's subnet, and to the link's own prefix, that the link had: those
     /// without a next hop first, since the others need them.

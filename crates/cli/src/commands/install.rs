@@ -165,7 +165,7 @@ pub(super) struct Goods {
 }
 
 impl Goods {
-    /// Takes the executable that runs, and the one beside it.
+    /// Takes this process's executable, and the one beside it.
     pub(super) fn of_this_process(args: &Install) -> Result<Self, Failure> {
         let own = plugins::all().iter().map(|plugin| plugin.name());
         let also = plugins::aliases().map(|(name, _)| name).filter(|name| args.also.contains(name));
@@ -282,8 +282,8 @@ pub(super) fn put(
     Ok(all)
 }
 
-/// Records installations in our state. Returns what could not be recorded: an installation does its
-/// work without, as in a container that sees the host's plugins and not its state.
+/// Records installations in our state. Returns what could not be recorded: an installation works
+/// without a record, as in a container that sees the host's plugins and not its state.
 pub(super) fn record(all: &[Done], goods: &Goods, roots: &Roots) -> Vec<String> {
     let executables = [Some(EXECUTABLE), goods.daemon.as_ref().map(|_| DAEMON)];
     let executables: Vec<String> = executables.into_iter().flatten().map(str::to_owned).collect();
@@ -309,7 +309,7 @@ fn forget(roots: &Roots, folder: &Folder) -> Result<(), Failure> {
     installed::forget(roots, folder.dir()).map_err(|error| Failure::of(code::IO_FAILURE, &error))
 }
 
-/// What an installation changes in one folder. Everything that can be refused was refused.
+/// What an installation changes in one folder. All checks that may refuse it have passed.
 #[derive(Debug)]
 pub(super) struct Planned {
     dir: PathBuf,

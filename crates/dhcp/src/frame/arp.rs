@@ -37,7 +37,7 @@ pub struct ArpPacket {
 }
 
 impl ArpPacket {
-    /// "Does anyone have this address?", without claiming it (RFC 5227 §2.1.1).
+    /// Asks whether another host has this address, without claiming it (RFC 5227 §2.1.1).
     pub fn probe(mac: MacAddr, address: Ipv4Addr) -> Self {
         ArpPacket {
             operation: ArpOperation::Request,

@@ -129,7 +129,7 @@ pub(crate) fn rules(wanted: &Rules) -> Vec<NewRule> {
     let known = |address, set: Set| rule(STRANGERS).in_set(&[address], set.name()).returns();
     rules.push(known(field::ip_saddr(), Set::Nodes4));
     rules.push(known(field::ip6_saddr(), Set::Nodes6));
-    // To another host; what is broadcast is for this one too.
+    // For another host; a broadcast is for this host too.
     rules.push(rule(STRANGERS).is(field::fib_daddr_type(), UNICAST).returns());
     rules.push(rule(STRANGERS).counter().drop());
 
@@ -169,8 +169,8 @@ pub(crate) fn rules(wanted: &Rules) -> Vec<NewRule> {
 /// A route to another host (RTN_UNICAST).
 const UNICAST: Value = Value::AddrType(1);
 
-/// Picks the packets of a tunnel by their port and their VNI: others may use the same port, which
-/// is the kernel's own default. RFC 7348 §5: the VNI is 4 bytes behind the UDP header.
+/// Picks the packets of a tunnel by their port and their VNI: other tunnels may use the same port,
+/// which is the kernel's own default. RFC 7348 §5: the VNI is 4 bytes behind the UDP header.
 fn of_tunnel(rule: NewRule, vxlan: Vxlan) -> NewRule {
     let register = Register::FIRST;
     let [_, vni @ ..] = vxlan.vni.to_be_bytes();

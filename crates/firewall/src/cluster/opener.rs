@@ -17,7 +17,8 @@ use crate::reference;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Who drops forwarded packets could not be found out, or the kernel refused.
+    /// It could not be found out which packet filters drop forwarded packets, or the kernel
+    /// refused.
     #[error(transparent)]
     Kernel(#[from] FirewallError),
     /// iptables failed.
@@ -73,8 +74,8 @@ enum Way {
 }
 
 impl Opener<'_> {
-    /// Accepts what is forwarded from and to the ranges wherever it would be dropped. Returns who
-    /// drops it all the same, because only the administrator can change that.
+    /// Accepts what is forwarded from and to the ranges wherever it would be dropped. Returns the
+    /// packet filters that drop it all the same, because only the administrator can change them.
     ///
     /// **Idempotence**: rules and sources that are there stay. Rules for other ranges, which an
     /// earlier call made, go.
@@ -184,7 +185,7 @@ mod tests {
             ways(&[Blocker::Firewalld, own.clone()], true, &ranges),
             (vec![Way::Zone], vec![own])
         );
-        // Its rules are there, and nothing answers: only the administrator knows what they let
+        // Its rules exist, but it does not answer: only the administrator knows what they let
         // through.
         assert_eq!(ways(&[Blocker::Firewalld], false, &ranges).1, [Blocker::Firewalld]);
     }

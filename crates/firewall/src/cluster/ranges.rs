@@ -41,7 +41,7 @@ impl Ranges {
         Step { came: vec![prefix], gone }
     }
 
-    /// Removes a prefix once; one that is not there stays away.
+    /// Removes a prefix once; a prefix that is not there is ignored.
     pub(crate) fn remove(&mut self, prefix: IpNet) -> Step {
         let prefix = prefix.trunc();
         let Some(count) = self.counts.get_mut(&prefix) else { return Step::default() };
@@ -56,7 +56,7 @@ impl Ranges {
         let inside = self.counts.range(prefix..).map(|(inside, _)| *inside);
         let mut came: Vec<IpNet> = Vec::new();
         for inside in inside.take_while(|inside| prefix.contains(inside)) {
-            // In this order what contains it comes before it.
+            // In this order a prefix comes after those that contain it.
             if !came.last().is_some_and(|last| last.contains(&inside)) {
                 came.push(inside);
             }

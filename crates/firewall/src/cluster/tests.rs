@@ -169,7 +169,7 @@ fn a_node_comes_and_goes_by_its_elements() {
             delete nodes6 { 2001:db8::3 }
         "#]],
     );
-    // Moved from one to another: nothing happens in between.
+    // It moves from one node to another: nothing changes in between.
     let moves = Change { add: vec![node("192.0.2.3")], remove: vec![node("192.0.2.3")] };
     assert!(filter.change(&moves).is_empty());
 }

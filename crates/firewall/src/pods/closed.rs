@@ -1,4 +1,4 @@
-//! Single addresses, without a program: for those who do not know the cluster.
+//! Single addresses, without a program: for callers that do not know the cluster.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -19,8 +19,8 @@ use crate::error::FirewallError;
 const TRIES: usize = 5;
 
 /// Leads addresses to the chains of pods about which not enough is known, even if they led
-/// elsewhere before: nothing but their node reaches them then. Makes what is needed for that if it
-/// is missing or damaged, and leaves everything else as it is, how packets are logged too.
+/// elsewhere before: nothing but their node reaches them then. Makes what that needs if it is
+/// missing or damaged, and leaves everything else as it is, including how packets are logged.
 ///
 /// For the plugin where no daemon answers, and for the daemon before it knows the cluster.
 ///
@@ -120,8 +120,8 @@ pub fn interfaces(table: &mut PodsTable) -> Result<BTreeSet<String>, FirewallErr
     Ok(all)
 }
 
-/// Makes what is missing or damaged of the parts that are the same for each program, if there is a
-/// table.
+/// Restores what is missing or damaged of the parts that are the same for each program, if there is
+/// a table.
 ///
 /// For the daemon when IPVS gets services ([`PodsTable::look_for_services`]) before it knows the
 /// cluster.
@@ -317,8 +317,8 @@ fn moving(
     Ok(batch)
 }
 
-/// Adds what is missing of the parts that are the same for each program, and of the chains of pods
-/// about which not enough is known, and writes those anew that have other rules.
+/// Adds what is missing of two parts: the objects that are the same for each program, and the
+/// chains of pods about which not enough is known. Rewrites chains that have other rules.
 fn skeleton(table: &mut PodsTable, batch: &mut Batch) -> Result<(), NetlinkError> {
     let own = layout::table();
     let form = table.form();

@@ -128,7 +128,7 @@ fn unseen() -> Result<Calls, BackendError> {
     Ok(calls)
 }
 
-/// What no service may do with calls that it may make.
+/// Refuses arguments that no service may use in calls that it may make.
 fn dangerous(namespaces: Namespaces) -> Result<Calls, BackendError> {
     let mut calls = Calls::default();
     other_namespaces(&mut calls, namespaces)?;
@@ -168,7 +168,7 @@ fn other_namespaces(calls: &mut Calls, allowed: Namespaces) -> Result<(), Backen
     };
     for flag in NAMESPACES.into_iter().chain(network) {
         calls.when("unshare", vec![has(0, flag)?])?;
-        // Among clone's flags this bit is one of the signal that the new process ends with.
+        // Among clone's flags this bit belongs to the signal that the new process ends with.
         if flag != libc::CLONE_NEWTIME {
             calls.when("clone", vec![has(0, flag)?])?;
         }

@@ -17,7 +17,7 @@ use rustix::thread::UnshareFlags;
 use super::{Devices, OwnMounts, Step, Undone};
 use crate::living::unescaped;
 
-/// The file systems by which programs speak to the kernel. They are no place to keep anything, and
+/// The file systems by which programs speak to the kernel. Nothing can be kept in them, and they
 /// stay as they are, as with `ProtectSystem=strict`.
 const KERNEL: [&str; 3] = ["/dev", "/proc", "/sys"];
 /// `ProtectControlGroups=`
@@ -64,7 +64,7 @@ pub(super) fn enter(own: &OwnMounts<'_>, undone: &mut Vec<Undone>) {
     }
 }
 
-/// Gives the process a copy of all mounts, which follows what others do to theirs.
+/// Gives the process a copy of all mounts, which follows what other processes do to theirs.
 fn separate() -> Result<(), Errno> {
     // SAFETY: no table of descriptors is unshared (UnshareFlags::FILES), only mounts, for the only
     // thread.

@@ -1,4 +1,4 @@
-//! What is taken from one table of the packet filter, and by whom.
+//! What other programs remove from one table of the packet filter.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -3,10 +3,11 @@
 //!
 //! A [`FlowTrace`] has tables of its own in one namespace. Their only rules mark the packets of the
 //! given [`Flow`]s and of their answers, before any other rule sees them; from then on the kernel
-//! tells what each rule does to these packets, but to no other. The mark is in the kernel's
-//! description of the packet, not in the packet, and ends where it leaves the namespace.
+//! reports what each rule does to these packets, and to no others. The mark is in the kernel's
+//! description of the packet, not in the packet, and ends when the packet leaves the namespace.
 //!
-//! The tables belong to the socket: they are gone with it, also when the process is killed.
+//! The tables belong to the socket: the kernel removes them with it, also when the process is
+//! killed.
 //!
 //! ```no_run
 //! use kernel::nft::trace::{Flow, FlowTrace, Protocol};
@@ -130,7 +131,7 @@ pub struct Judged {
     /// The index of the link it was to leave by.
     pub ifindex_out: Option<u32>,
     /// The packet, as it was when its way through the base chain began; `None` if the kernel did
-    /// not tell.
+    /// not report it.
     pub packet: Option<Packet>,
     /// The identifier of an echo request or reply.
     pub identifier: Option<u16>,
@@ -150,11 +151,12 @@ pub struct FlowTrace {
     _owner: NftSocket,
     name: String,
     buffer: Vec<u8>,
-    /// What the kernel tells once for each way through a base chain, by the number of that way.
+    /// What the kernel reports once for each pass of a packet through a base chain, by the number
+    /// of that pass.
     heads: BTreeMap<u32, Head>,
 }
 
-/// What only the first message about a packet tells.
+/// What only the first message about a packet contains.
 #[derive(Debug, Clone, Copy, Default)]
 struct Head {
     ifindex_in: Option<u32>,
@@ -241,7 +243,7 @@ impl Judged {
 impl Flow {
     /// Says whether a packet is one of this flow on its way there (`Some(false)`) or back
     /// (`Some(true)`); `identifier` is that of an echo request or reply. Translation may have
-    /// changed one end of the packet, but not of an echo: of that, ask about each flow that
+    /// changed one end of the packet, except for an echo: for an echo, ask about each flow that
     /// translation may make of it.
     #[must_use]
     pub fn way_of(&self, packet: &Packet, identifier: Option<u16>) -> Option<bool> {
@@ -312,7 +314,7 @@ fn marking(name: &str, families: &[Family], flows: &[Flow]) -> Batch {
         let table = TableRef::new(*family, name);
         batch.add_own_table(&table);
         let chains: &[(&str, HookPoint, i32)] = match family {
-            // What the host sends by a bridge is marked before it gets there.
+            // What the host sends by a bridge is marked before it reaches the bridge.
             Family::Bridge => &[("prerouting", HookPoint::Prerouting, FIRST)],
             _ => &[
                 ("prerouting", HookPoint::Prerouting, FIRST),
@@ -370,7 +372,7 @@ fn header_is(rule: NewRule, offset: u32, data: Vec<u8>) -> NewRule {
         .expr(Expr::Cmp { op: CmpOp::Eq, register, data })
 }
 
-/// Reads a message, and remembers what only the first about a packet tells.
+/// Reads a message, and remembers what only the first message about a packet contains.
 fn decode(message: &Message<'_>, heads: &mut BTreeMap<u32, Head>) -> Option<Judged> {
     if message.kind != TRACE {
         return None;

@@ -4,9 +4,9 @@
 //! object moves all of them at once, and adding a route costs the kernel the same however many
 //! there are.
 //!
-//! What the kernel does by itself: when a link goes down or away, the objects that leave by it are
-//! removed, and with them the routes that refer to them. IPv4 routes go without a message, and so
-//! do the objects when the link goes down (linux net/ipv4/nexthop.c `nexthop_flush_dev`).
+//! When a link goes down or away, the kernel removes the objects that leave by it, and with them
+//! the routes that refer to them. It sends no message about IPv4 routes, nor about the objects when
+//! the link goes down (linux net/ipv4/nexthop.c `nexthop_flush_dev`).
 //!
 //! Kernel: 5.3.
 

@@ -478,7 +478,7 @@ impl RouteFilter {
         }
     }
 
-    /// Reads an answer to such a request: a configured route that was asked for.
+    /// Reads an answer to such a request: a configured route that matches.
     pub(crate) fn read(
         &self,
         protocol: Option<RouteProtocol>,
@@ -503,7 +503,7 @@ impl RouteFilter {
     }
 }
 
-/// Writes a request for what the kernel has learnt of single addresses, and for no route.
+/// Writes a request for what the kernel has learnt about single addresses, without routes.
 pub(crate) fn encode_learnt(writer: &mut Writer, family: IpFamily) {
     let mut header = [0; RTMSG];
     header[0] = family.number();

@@ -40,7 +40,7 @@ use super::shared_object::LOCK_TIMEOUT;
 /// The key that allows sharing an address on purpose.
 const KEY: &str = "allowAddressConflict";
 
-/// Reports whether the configuration allows addresses that others have.
+/// Reports whether the configuration allows addresses that others already have.
 ///
 /// # Errors
 /// Code 6 or 7 when it cannot be read.
@@ -62,7 +62,8 @@ pub fn objects(places: &[Place], ips: &[IpNet]) -> Vec<String> {
 }
 
 /// Claims the addresses for the attachment in each place. Its record, with the namespace and
-/// [`objects`], is already written: others decide by it whether the attachment lives.
+/// [`objects`], is already written: other attachments' ADDs decide by it whether the attachment
+/// lives.
 ///
 /// # Errors
 /// Code 108 naming the address and its holder, unless the configuration allows that; 105 and 11 for
@@ -469,7 +470,7 @@ impl Routed {
     }
 }
 
-/// What the kernel answers of a route that drops what it leads to ([`RouteSocket::route_to`]). It
+/// The kernel's answer about a route that drops packets ([`RouteSocket::route_to`]). Such a route
 /// counts as none.
 const DROPS: &[Errno] = &[Errno::INVAL, Errno::ACCES];
 
@@ -569,7 +570,7 @@ fn both(address: IpAddr) -> Failure {
         .with_details("the host has the gateway's address: leave it out of the container's pool")
 }
 
-/// Returns who claims a gateway's address in a place.
+/// Returns the conflict if another living attachment claims a gateway's address in a place.
 fn claimed(
     call: &Call<'_>,
     index: &Index,

@@ -47,7 +47,7 @@ pub struct SysctlSetting {
 /// How to configure an interface in a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// IPv6 addresses are usable at once; no one else can hold them.
+    /// IPv6 addresses are usable at once; no other host can hold them.
     pub skip_dad: bool,
 }
 

@@ -30,7 +30,7 @@ enum Undo {
     Plugins(Vec<Done>),
     /// The file is new, or its old content is at the second path.
     Written(PathBuf, Option<PathBuf>),
-    /// The removed file, and whether another's was put in its place.
+    /// The removed file, and whether the earlier file of another program was restored in its place.
     Removed(PathBuf, bool),
     TakenOver(String, Before),
     Enabled,

@@ -1,4 +1,4 @@
-//! Asks a server of names whether it answers (RFC 1035).
+//! Asks a name server whether it answers (RFC 1035).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -60,8 +60,7 @@ fn exchange(server: IpAddr, timeout: Duration) -> io::Result<Option<u8>> {
     Ok(None)
 }
 
-/// Waits for the answer of this number. Others that come instead of it, or before it, do not end
-/// the waiting.
+/// Waits for the answer with this number. Other answers do not end the wait.
 fn answer(socket: &UdpSocket, number: u16, timeout: Duration) -> io::Result<Option<u8>> {
     let end = Instant::now() + timeout;
     let mut message = [0; LONGEST];

@@ -1,5 +1,5 @@
-//! Reads which flows of UDP to published ports the kernel tracks: a client that goes on sending
-//! keeps the translation with which it began.
+//! Reads the UDP flows to published ports that the kernel tracks: while a client goes on sending,
+//! its flow keeps the translation with which it began.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

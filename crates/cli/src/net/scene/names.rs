@@ -1,4 +1,4 @@
-//! Reads the servers of names that the programs of a container ask.
+//! Reads the name servers that the programs of a container ask.
 //!
 //! The file belongs to the container: it may be a link that leads out of it, a FIFO, or of any
 //! size.

@@ -1,6 +1,6 @@
 //! Names that Docker and podman have for containers, by their files.
 //!
-//! Both keep a file with a container's name, and know a process of it; that process is in the
+//! Both keep a file with a container's name and one of its processes; that process is in the
 //! container's namespace.
 
 use std::collections::BTreeMap;

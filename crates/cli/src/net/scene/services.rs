@@ -15,7 +15,7 @@ use state::Roots;
 
 /// How long a service may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long the process may take that answers for all of them.
+/// How long the agent, which answers for all services, may take.
 const LONG_PATIENCE: Duration = Duration::from_secs(3);
 /// How much of an answer is read.
 const LONGEST: u64 = 16 << 20;

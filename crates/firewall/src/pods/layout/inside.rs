@@ -17,13 +17,14 @@ use crate::layout::net;
 const EGRESS_FORWARD: &str = "egress-forward";
 const INGRESS_FORWARD: &str = "ingress-forward";
 
-/// ICMPv6 types between a host and its routers: it asks, and they tell (RFC 4861 §4.1, §4.2).
+/// ICMPv6 types between a host and its routers: solicitations and advertisements (RFC 4861 §4.1,
+/// §4.2).
 const ROUTER_SOLICITATION: u8 = 133;
 const ROUTER_ADVERTISEMENT: u8 = 134;
 
-/// ICMPv6 types by which listeners to multicast tell routers and switches of their groups, and by
-/// which these ask (RFC 2710 §3, RFC 3810 §5). Behind a switch that listens to them, neighbours are
-/// not found without. They go no further than the link.
+/// ICMPv6 types by which hosts report their multicast groups to routers and switches, and by which
+/// these ask (RFC 2710 §3, RFC 3810 §5). Behind a switch that listens to them, hosts do not find
+/// their neighbours without them. They go no further than the link.
 const LISTENER_QUERY: u8 = 130;
 const LISTENERS: (u8, u8) = (131, 132);
 const LISTENERS_V2: u8 = 143;
@@ -61,8 +62,8 @@ pub(super) fn rules() -> Vec<NewRule> {
         rules.extend(base_rules(chain, direction));
     }
     rules.push(known_returns());
-    // The end here is the container's: what it sends was not begun by it if it may not be reached
-    // by everybody, and what it receives was if it may not reach everybody.
+    // This end is the container's. If a policy restricts who may reach it, it may not have begun
+    // what it sends. If a policy restricts whom it may reach, it may have begun what it receives.
     for (known, at) in [
         (Direction::Ingress, interface(Direction::Egress)),
         (Direction::Egress, interface(Direction::Ingress)),
@@ -73,11 +74,11 @@ pub(super) fn rules() -> Vec<NewRule> {
     rules
 }
 
-/// Replies pass, and what a host on a link sends and hears to be one. Its own packets to itself are
-/// at the loopback interface, which leads nowhere.
+/// Replies pass, and so do the messages that every host on a link must send and receive. The
+/// container's packets to itself use the loopback interface, which leads to no chain.
 ///
-/// Of an interface in a VRF the kernel says the VRF as where a packet came in, and apart from that
-/// the interface (`meta sdifname`, which the hook output does not have).
+/// If the interface is in a VRF, the kernel reports the VRF as the interface that a packet came in
+/// by, and the interface itself separately (`meta sdifname`, which the hook output does not have).
 fn base_rules(chain: &str, direction: Direction) -> Vec<NewRule> {
     let rule = || NewRule::new(&table(), chain);
     let known = ct_state_bits::ESTABLISHED | ct_state_bits::RELATED;

@@ -126,7 +126,7 @@ pub(super) enum Step {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) steps: Vec<Step>,
-    /// All of them run, whichever step failed: restoring what was not changed has no effect.
+    /// All of them run after a failure of any step: restoring what was not changed has no effect.
     pub(super) undo: Vec<Step>,
 }
 

@@ -135,7 +135,8 @@ fn behind(host: &mut RouteSocket, port: &Link) -> Result<Option<Link>, Failure> 
     Ok(link.filter(|link| link.alias.as_deref() == Some(mark().as_str())))
 }
 
-/// Removes the links with gateways behind these ports of a bridge, which others may have renamed.
+/// Removes the links with gateways behind these ports of a bridge, which other programs may have
+/// renamed.
 ///
 /// # Errors
 /// Code 100 with the kernel's words.

@@ -238,7 +238,7 @@ fn refuse_held(journal: &Journal, address: IpAddr) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Creates the endpoint; returns its interface, whichever side decided each value.
+/// Creates the endpoint; returns its interface, with the values that either side decided.
 fn create(
     config: &Config,
     network: &Network,

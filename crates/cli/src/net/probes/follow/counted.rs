@@ -1,4 +1,4 @@
-//! Where a packet went, by counting, where the kernel tells nothing else.
+//! Where a packet went, by counting, if the kernel offers no other means.
 //!
 //! In each namespace on the way a tap ([`kernel::tap`]) counts the packets of the probes and of
 //! their answers at each link, and no others: so busy traffic does not matter. The link that sees a
@@ -31,7 +31,7 @@ use super::sockets::Packet;
 use super::{Place, Probe, chain};
 use counters::{Counters, Rule};
 
-/// In place of the kernel's function, which is not known.
+/// Stands for the kernel's function, which is not known here.
 pub(super) const FUNCTION: &str = "counters";
 /// The kernel's names of reasons.
 const BY_FILTER: &str = "NETFILTER_DROP";
@@ -41,7 +41,8 @@ const UNKNOWN: &str = "NOT_SPECIFIED";
 /// How long counters are watched before anything is sent.
 const QUIET: Duration = Duration::from_millis(50);
 
-/// Of how many probes the tracked connection is looked for: the kernel walks all of them.
+/// For how many probes we look for the tracked connection: the kernel walks all connections each
+/// time.
 const MOST_TRACKED: usize = 16;
 /// linux include/uapi/linux/netfilter/nf_conntrack_common.h IPS_SEEN_REPLY.
 const ANSWERED: u32 = 1 << 1;
@@ -283,7 +284,7 @@ impl<'s> Counted<'s> {
         let beyond = match last {
             // Not even a link of the sender has sent it.
             None => Some((way.from, false)),
-            // The answer came to a port that is known to the node alone.
+            // The answer came to a port that only the node knows.
             Some(last) if connection == Connection::Answered && !last.back => Some((None, true)),
             Some(_) => None,
         };
@@ -339,7 +340,7 @@ impl<'s> Counted<'s> {
             return !last.copied && last.link.is_some_and(is_short);
         }
         if last.back {
-            // What a server of names answered is for the first try to judge.
+            // The first try judges what a name server answered.
             return !(way.asks_names && place == way.from);
         }
         let is_there = |flow: &Flow| last.told.namespace.owner_of(flow.destination).is_some();
@@ -354,8 +355,8 @@ impl<'s> Counted<'s> {
         }
     }
 
-    /// Forgets counters that do not account for all packets that ended in their namespace: then
-    /// some of these ended for another reason, and it is not known which.
+    /// Forgets counters that do not account for all packets that ended in their namespace: some of
+    /// these ended for another reason, and we do not know which.
     fn forget_others(&mut self, ends: &[Place<'_>]) {
         for told in &mut self.places {
             let ended = ends.iter().filter(|end| **end == told.place).count();
