@@ -104,7 +104,7 @@ fn make(
     for (name, bytes) in &artefacts {
         let path = into.join(name);
         if let Err(error) = fs::write(&path, bytes) {
-            // Half a release could be taken for one.
+            // Half a release could be taken for a whole one.
             let _ = fs::remove_dir_all(into);
             return Err(failed(&path, &error).into());
         }

@@ -128,7 +128,7 @@ impl Linked {
         self.way
     }
 
-    /// Says the same to a person, and what to do for the ordinary way.
+    /// Says the same in words for people, and what to do for the ordinary way.
     pub(crate) fn about(&self) -> String {
         match self.way {
             Way::Target => format!("for {}", self.triple),

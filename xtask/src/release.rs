@@ -24,7 +24,7 @@ const TOOLCHAIN: &str = include_str!("../../release/toolchain.toml");
 /// What a signature is for, in the words of `man 1 ssh-keygen`: it is not valid for anything else.
 const NAMESPACE: &str = "netwright-release";
 
-/// Whether what is made is for others.
+/// Whether what is made is published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Release,
@@ -327,7 +327,7 @@ mod tests {
         }
     }
 
-    /// What `docs/verify.md` has a stranger type.
+    /// The commands that `docs/verify.md` gives.
     #[test]
     fn a_signed_list_is_verified_and_a_changed_one_is_not() {
         if !exists("ssh-keygen") {

@@ -64,7 +64,7 @@ pub(crate) trait Report: Serialize {
     fn text(&self) -> String;
 }
 
-/// A longer answer is none.
+/// A longer answer does not count as an answer.
 const ANSWER: usize = 64;
 
 /// How long something may take before a message mentions it.
@@ -95,7 +95,7 @@ impl Shell {
         Ok(text)
     }
 
-    /// Says whether a person can be asked.
+    /// Says whether a user can be asked.
     pub(crate) fn can_ask(&self) -> bool {
         self.answers && self.terminal
     }

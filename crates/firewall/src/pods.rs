@@ -35,7 +35,7 @@
 //! # let (mut compiler, change): (policy::Compiler, policy::Change) = todo!();
 //!
 //! let mut table = PodsTable::open(Logging::default())?;
-//! // At the start, and whenever somebody may have changed the table: what differs is repaired.
+//! // At the start, and whenever another program may have changed it: differences are repaired.
 //! let found = table.bring(compiler.program())?;
 //! # let _ = found;
 //! // And then each change is as many elements as sets that an address enters or leaves.
@@ -93,7 +93,7 @@ impl Default for Logging {
     }
 }
 
-/// What is said of a kernel that cannot log.
+/// The warning about a kernel that cannot log.
 pub const NO_LOG: &str = "this kernel cannot log packets to a group (CONFIG_NETFILTER_NETLINK_LOG, \
     CONFIG_NFT_LOG): what policies drop is counted, and cannot be listed";
 

@@ -46,7 +46,7 @@ const STEP: u16 = 9973;
 /// A question to an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Question {
-    /// Who is asked.
+    /// The address that is asked.
     pub address: IpAddr,
     /// How many bytes the packet has, with its IP header. No router fragments it: a packet that
     /// does not fit does not arrive. A size that is too small for a question means the smallest.

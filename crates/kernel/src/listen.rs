@@ -254,7 +254,7 @@ fn process(inode: u64, likely: &[&str]) -> Option<Process> {
     let name = |pid: u32| {
         fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned()
     };
-    // The first process started everybody.
+    // The first process is an ancestor of every process.
     let ancestor = ancestors().into_iter().filter(|pid| *pid != 1).find(has);
     if let Some(pid) = ancestor {
         return Some(Process { pid, name: name(pid), is_ancestor: true });

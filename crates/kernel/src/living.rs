@@ -318,7 +318,7 @@ impl Counted {
         }
         let placed = counted.are_the_refused_placed();
         counted.hidden |= !placed;
-        // The machine's own shows everybody.
+        // The machine's own PID namespace shows every process.
         counted.hidden |= counted.pid_ns != Some(INITIAL_PID_NS) && has_hidden_company(proc);
         counted
     }

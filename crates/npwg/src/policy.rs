@@ -33,7 +33,7 @@ pub struct Policy {
     /// If not empty, the only namespaces whose definitions pods may use: tenants write no
     /// definitions there.
     pub definition_namespaces: Vec<String>,
-    /// Who may request what.
+    /// What pods may request.
     pub rules: Vec<Rule>,
 }
 

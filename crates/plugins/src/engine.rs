@@ -146,7 +146,7 @@ pub(crate) trait Wants: Kind {
     /// link, for example.
     type Observed: Default;
 
-    /// What a call without `prevResult` is told.
+    /// The answer to a call without `prevResult`.
     const NO_PREVIOUS: &'static str = "Required prevResult missing";
 
     /// Reports whether a configuration asks for nothing: then nothing is compared, and a call needs

@@ -69,7 +69,7 @@ impl Refusal {
     }
 }
 
-/// Judges every plugin of a list, and the chain. `is_asked` tells by its type whether a plugin is
+/// Judges every plugin of a list, and the chain. `is_asked` says, by its type, whether a plugin is
 /// ours here.
 #[must_use]
 pub fn list(list: &NetworkList, is_asked: &dyn Fn(&str) -> bool) -> Vec<Refusal> {

@@ -78,7 +78,7 @@ pub struct Port {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Drift {
-    /// The plugin that tells it.
+    /// The plugin that reports it.
     pub plugin: String,
     /// The error's code.
     pub code: u32,
@@ -142,7 +142,7 @@ pub enum ItemKind {
     Forwarding,
     /// Translation and filters of our own.
     Filter,
-    /// Filters of others that must let packets pass.
+    /// Filters of other programs that must let packets pass.
     Foreign,
     /// Published ports.
     HostPorts,

@@ -94,7 +94,7 @@ pub struct Link {
     /// The VLANs of a port of a bridge that distinguishes them; of such a bridge: those in which the
     /// node itself takes part.
     pub vlans: Vec<PortVlan>,
-    /// Whom a macvlan may talk to.
+    /// Which siblings a macvlan may talk to.
     pub macvlan: Option<MacvlanMode>,
     /// What an ipvlan does.
     pub ipvlan: Option<Ipvlan>,

@@ -87,7 +87,7 @@ pub struct Service {
     pub enabled: bool,
     /// Whether it runs and is ready; `None` if that cannot be seen.
     pub ready: Option<bool>,
-    /// What it said last of what it lacks.
+    /// What it lacks, as it last said.
     pub lacks: Option<String>,
 }
 

@@ -165,7 +165,7 @@ pub const ROUTE_OF_OTHERS: &str = "remove or narrow that route (`ip route`, `ip 
 pub enum Restored {
     /// Repair restores it under the running container.
     ByRepair,
-    /// A person does this.
+    /// An administrator does this.
     ByHand(&'static str),
 }
 

@@ -269,7 +269,7 @@ pub struct Route {
     pub mtu: Option<u32>,
     /// The TCP segment size announced, in bytes.
     pub advmss: Option<u32>,
-    /// The next hop is on the link, whatever the link's prefixes.
+    /// The next hop is on the link, even outside the link's prefixes.
     pub onlink: bool,
 }
 
@@ -478,7 +478,7 @@ pub struct SourceRoute {
     pub protocol: Option<u8>,
     /// The metric.
     pub priority: Option<u32>,
-    /// The next hop is on the link, whatever the link's prefixes.
+    /// The next hop is on the link, even outside the link's prefixes.
     pub onlink: bool,
 }
 

@@ -231,7 +231,7 @@ mod tests {
         let finding = Finding::unknown("filter-unknown", "this node", "it has filters");
         let noted = Diagnosis { notes: vec![finding.clone()], ..Diagnosis::default() };
         assert_eq!(exit_code(&noted, true), 0);
-        // Who watches hears of it all the same.
+        // `--watch` reports it all the same.
         assert_ne!(watch::told(&noted), watch::told(&Diagnosis::default()));
         let causes = vec![Explained { finding, explains: Vec::new() }];
         let unknown = Diagnosis { causes, ..Diagnosis::default() };

@@ -157,7 +157,7 @@ pub(crate) fn install(
 #[derive(Debug)]
 pub(super) struct Goods {
     pub(super) links: Vec<&'static str>,
-    /// Where the executable is that runs.
+    /// The path of the executable that runs.
     pub(super) own: PathBuf,
     pub(super) executable: Arc<Vec<u8>>,
     /// The daemon's executable, if it is beside the one that runs.
@@ -315,7 +315,7 @@ pub(super) struct Planned {
     dir: PathBuf,
     old: Option<Manifest>,
     manifest: Manifest,
-    /// Names under which files of others are.
+    /// Names that files of other projects have.
     foreign: Vec<String>,
     /// Plugins that an older version had and this one does not.
     obsolete: Vec<String>,

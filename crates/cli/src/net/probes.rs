@@ -22,7 +22,7 @@ use kernel::route::RouteSocket;
 use rustix::net::sockopt;
 use scene::Scene;
 
-/// How long an answer is waited for.
+/// How long to wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long to wait for the answer to each size, after a small packet was answered.

@@ -163,7 +163,7 @@ impl Picture {
         }
     }
 
-    /// Reads who is attached to what.
+    /// Reads the attachments.
     fn subjects(&mut self, session: &Session, names: &RuntimeNames) -> Vec<Subject> {
         let Everything { known, notices, .. } = match attachments::all(session) {
             Ok(everything) => everything,

@@ -528,7 +528,7 @@ impl Node {
             };
             let written = match found {
                 None if returning => return self.forget(id),
-                // It was taken from us, and no one has it now.
+                // Our block was taken from us, and no node has it now.
                 None => self.store.create(&id.key(), &record::write(&record)),
                 Some(entry) => match record::read::<BlockRecord>(&entry.value) {
                     Some(theirs) if theirs.node == self.settings.node => {

@@ -21,7 +21,7 @@ const MIN_RENEWAL_WAIT: Duration = Duration::from_secs(4);
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Exchange {
     pub(super) xid: u32,
-    /// When it was first sent: a lease counts from then, whichever copy the server answered.
+    /// When it was first sent: a lease counts from then, even if the server answered a later copy.
     pub(super) first: Timestamp,
     pub(super) sent: u32,
     pub(super) next: Timestamp,

@@ -323,7 +323,7 @@ impl Changed {
         all.entry(at.keys(direction)).or_default().push(Element::new(at.key()));
     }
 
-    /// What goes comes first.
+    /// Removals come first.
     pub(crate) fn write(self, batch: &mut Batch) {
         let table = layout::table();
         for (set, elements) in self.gone {

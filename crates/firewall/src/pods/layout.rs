@@ -29,7 +29,7 @@ pub(crate) struct Form {
 /// Where the table is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Site {
-    /// On the node, at what that forwards.
+    /// On the node, for what it forwards.
     Node {
         /// Whether packets that IPVS sends on are judged too: they are not forwarded.
         services: bool,

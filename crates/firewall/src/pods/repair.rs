@@ -215,7 +215,7 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// What refers goes before what is referred to.
+    /// Each object is removed after those that refer to it.
     fn repair(&self, chains: &BTreeSet<String>, changed: BTreeMap<String, Changed>) -> Batch {
         let table = layout::table();
         let mut batch = Batch::new();

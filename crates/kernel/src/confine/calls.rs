@@ -155,7 +155,7 @@ fn dangerous(namespaces: Namespaces) -> Result<Calls, BackendError> {
             }
         }
     }
-    // What a ring is asked to do, no filter sees.
+    // No filter sees the calls that a ring makes.
     calls.always("io_uring_setup");
     Ok(calls)
 }

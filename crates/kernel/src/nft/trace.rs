@@ -296,7 +296,7 @@ impl Protocol {
     }
 }
 
-/// Opens a socket that hears of traces.
+/// Opens a socket that receives traces.
 fn listen() -> Result<Socket, NetlinkError> {
     let failed = |step| move |source| NetlinkError::Open { step, source };
     let mut socket = Socket::new(NETLINK_NETFILTER).map_err(failed("socket"))?;

@@ -71,7 +71,7 @@ impl Found {
         Found { text, by_hand: None, without_link: false }
     }
 
-    /// What a person restores.
+    /// What an administrator restores.
     pub(crate) fn by_hand(text: String, remedy: &str) -> Self {
         Found { text, by_hand: Some(remedy.to_owned()), without_link: false }
     }

@@ -238,7 +238,7 @@ pub(super) fn put_back(copy: &Path, path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes a unit of others what it was.
+/// Enables and starts another package's unit again, if it was so before.
 pub(super) fn give_back(unit: &str, was: Before) -> Result<(), Failure> {
     if was.enabled {
         call(&["--quiet", "enable", unit])?;

@@ -906,7 +906,7 @@ mod tests {
         assert_eq!(made.count(), 3);
     }
 
-    /// An upgrade replaces what setup wrote, and nothing that a person changed since.
+    /// An upgrade replaces what setup wrote, and nothing that an administrator changed since.
     #[test]
     fn an_upgrade_replaces_its_own_files_only() {
         let facts = machine();
@@ -967,7 +967,7 @@ mod tests {
         );
     }
 
-    /// Units that a person copied, and programs of others, are kept and given back.
+    /// Units that an administrator copied, and programs of other packages, are kept and given back.
     #[test]
     fn what_is_replaced_is_kept() {
         let mut facts = machine();

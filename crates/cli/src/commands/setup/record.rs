@@ -213,7 +213,8 @@ fn beside(path: &Path, what: &str) -> PathBuf {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Here {
     Absent,
-    /// A file or a link, and whether a person seems to have copied it from our `deploy` folder.
+    /// A file or a link, and whether an administrator seems to have copied it from our `deploy`
+    /// folder.
     There {
         content: Digest,
         by_hand: bool,

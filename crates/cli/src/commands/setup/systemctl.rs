@@ -1,4 +1,4 @@
-//! systemd, asked and told by `systemctl`.
+//! Asks and controls systemd through `systemctl`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -9,7 +9,7 @@ use kernel::netlink::NetlinkError;
 use kernel::route::IpFamily;
 use scene::{Flow, Scene, Transport};
 
-/// How many are kept: one tells as much as all.
+/// How many are kept: one shows as much as all.
 const MOST: usize = 1_000;
 
 /// UDP in IP's header.

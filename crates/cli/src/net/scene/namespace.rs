@@ -301,7 +301,7 @@ impl Read {
         }
     }
 
-    /// Tells of filters that a scene does not hold.
+    /// Reports filters that a scene does not hold.
     fn other_filters(&mut self) {
         match hooks::others() {
             Ok(found) => {

@@ -67,7 +67,7 @@ fn addresses(state: &State) -> Vec<IpNet> {
         State::Verdicts { addresses } => addresses.iter().copied().map(IpNet::from).collect(),
         State::Rule(rule) => vec![IpNet::from(rule.from)],
         State::SourceTables(tables) => tables.tables.iter().map(|own| own.address).collect(),
-        // Which of both it is tells the state alone.
+        // Only the state shows which of both it is.
         State::Forwarding { ipv4: true, .. } => vec![any("0.0.0.0/0")],
         State::Forwarding { ipv4: false, .. } => vec![any("::/0")],
         _ => Vec::new(),

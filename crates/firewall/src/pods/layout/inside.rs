@@ -62,8 +62,9 @@ pub(super) fn rules() -> Vec<NewRule> {
         rules.extend(base_rules(chain, direction));
     }
     rules.push(known_returns());
-    // This end is the container's. If a policy restricts who may reach it, it may not have begun
-    // what it sends. If a policy restricts whom it may reach, it may have begun what it receives.
+    // This end is the container's. If a policy restricts which peers may reach it, it may not have
+    // begun what it sends. If a policy restricts which peers it may reach, it may have begun what
+    // it receives.
     for (known, at) in [
         (Direction::Ingress, interface(Direction::Egress)),
         (Direction::Egress, interface(Direction::Ingress)),
@@ -95,7 +96,7 @@ fn base_rules(chain: &str, direction: Direction) -> Vec<NewRule> {
     rules.extend(match chain {
         INGRESS => incoming(rule),
         EGRESS => outgoing(rule),
-        // What is of the link is not forwarded.
+        // Packets of the link itself are not forwarded.
         _ => Vec::new(),
     });
     rules.push(rule().vmap(&[interface(direction)], interface_map(direction)));

@@ -75,7 +75,7 @@ pub(super) fn find(
     };
     let mut in_the_container = || -> Result<Side, Failure> {
         match link.master.map(|master| inside.link_by_index(master)).transpose()?.flatten() {
-            // What it passes on no hook of IP sees at it.
+            // No hook of IP sees what a port passes to such a master.
             Some(master) if !master.is_kind("vrf") => {
                 Err(refused(format!("it is a port of {:?} in the container", master.name)))
             }

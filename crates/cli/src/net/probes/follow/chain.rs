@@ -122,7 +122,7 @@ fn ether_type(to: IpAddr) -> u16 {
     if to.is_ipv4() { IPV4 } else { IPV6 }
 }
 
-/// Returns the packet that an event tells of.
+/// Returns the packet that an event names.
 fn packet_of(event: &Event) -> Option<u64> {
     match &event.what {
         What::Queued { packet, .. } | What::Received { packet, .. } => Some(*packet),
