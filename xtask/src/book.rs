@@ -275,8 +275,8 @@ mod tests {
         assert!(300 < links, "{links}");
     }
 
-    /// Nobody reads a map that has everything: details belong to the crates' READMEs and to the
-    /// decisions.
+    /// No reader finds anything in a map that has everything: details belong to the crates' READMEs
+    /// and to the decisions.
     #[test]
     fn the_map_of_the_code_stays_small() {
         let size = text(Path::new("ARCHITECTURE.md")).len();

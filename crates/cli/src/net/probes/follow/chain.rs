@@ -42,7 +42,7 @@ pub(super) struct Sent<'p> {
     pub(super) from: Place<'p>,
     /// The text that the thread that sent it gave [`kernel::tracefs::Trace::mark`] just before.
     pub(super) mark: &'p str,
-    /// To whom.
+    /// The address to which it is sent.
     pub(super) to: IpAddr,
     /// Its length, in bytes, from its IP header on.
     pub(super) length: u32,
