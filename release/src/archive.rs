@@ -17,7 +17,8 @@ const NAME: usize = 100;
 /// gzip's number for "unknown" (RFC 1952, section 2.3.1, OS): the compressing system says nothing.
 const NO_SYSTEM: u8 = 255;
 
-/// How hard gzip tries with archives: as hard as it can, but tests have no time for that.
+/// How hard gzip compresses archives: as hard as it can, except in tests, which have no time for
+/// that.
 const EFFORT: Compression = Compression::new(if cfg!(test) { 1 } else { 9 });
 
 /// How much one entry or stream that is read may hold: an executable has some 20 MB.
@@ -120,8 +121,8 @@ pub(crate) fn gzip(bytes: &[u8]) -> Result<Vec<u8>, ArchiveError> {
     compress(bytes, EFFORT)
 }
 
-/// Compresses a document of a package as hard as gzip can: that is what Debian's policy asks for
-/// (sections 12.1 and 12.7).
+/// Compresses a document of a package as hard as gzip can, as Debian's policy requires (sections
+/// 12.1 and 12.7).
 pub(crate) fn gzip_document(bytes: &[u8]) -> Result<Vec<u8>, ArchiveError> {
     compress(bytes, Compression::best())
 }
@@ -160,7 +161,7 @@ pub(crate) fn untar(bytes: &[u8]) -> Result<Tree, ArchiveError> {
             }
             _ => return Err(ArchiveError::Kind { path }),
         };
-        // The top folder, and folders that an entry before them has brought.
+        // The top folder, and folders that an earlier entry has added.
         let is_known = tree.get(&path).is_some_and(|known| known.content == Content::Folder);
         if !(content == Content::Folder && (path.is_empty() || is_known)) {
             tree.add(&path, Entry { mode, content })?;

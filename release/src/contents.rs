@@ -24,7 +24,7 @@ const PRESET: &str =
 /// The image's folder of programs, which the chart names.
 const IMAGE_PROGRAMS: &str = "opt/netwright";
 
-/// The package's own revision: packages of one version may differ in what is not upstream's.
+/// The package's own revision: packages of one version may differ in files that are not upstream's.
 const REVISION: &str = "1";
 
 /// How to install what is in the archive.
@@ -75,7 +75,7 @@ pub(crate) fn archive(texts: &Texts, built: &Built) -> Result<Tree, TreeError> {
     Ok(tree)
 }
 
-/// Returns what debuggers read of the executables, if it was parted from them.
+/// Returns the executables' debug symbols, if they were separated from them.
 pub(crate) fn symbols(built: &Built) -> Result<Tree, TreeError> {
     let mut tree = Tree::default();
     for program in &built.programs {
@@ -114,7 +114,7 @@ pub(crate) fn debian(texts: &Texts, built: &Built) -> Result<[Package; 2], Archi
     Ok([netwright(texts, built)?, plugins(texts, built)?])
 }
 
-/// What both packages of the executables say of themselves.
+/// The description in both packages of the executables.
 const SUMMARY: &str = "container networking: command line, agent and CNI plugins";
 const DESCRIPTION: &str = "\
 Netwright connects containers to networks. This package has the command line
@@ -178,8 +178,8 @@ fn configurations(texts: &Texts) -> BTreeMap<String, String> {
     examples::shown(&String::from_utf8_lossy(&texts.readme))
 }
 
-/// The plugins where runtimes look: the scripts put links, which are no files of the package, since
-/// other packages have files of the same names.
+/// The plugins where runtimes look: the package's scripts make links there. The package does not
+/// own these, since other packages have files of the same names.
 fn plugins(texts: &Texts, built: &Built) -> Result<Package, ArchiveError> {
     let mut tree = Tree::default();
     let (fields, scripts) = debians(texts, "netwright-cni-plugins", &mut tree)?;
@@ -254,7 +254,7 @@ fn rpms_scripts(texts: &Texts, name: &str) -> Vec<(Script, String)> {
 type Debians = (Vec<(&'static str, String)>, Vec<(&'static str, String)>);
 
 /// Adds to a tree what each of Debian's packages has: copyright, changelog, and the reasons for
-/// what its checker would say. Returns the fields, and the scripts of `deploy/packages/debian`.
+/// what lintian would report. Returns the fields, and the scripts of `deploy/packages/debian`.
 fn debians(texts: &Texts, name: &str, tree: &mut Tree) -> Result<Debians, ArchiveError> {
     let doc = format!("usr/share/doc/{name}");
     let ours = |path: &str| texts.packaging.get(&format!("debian/{path}"));

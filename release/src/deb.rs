@@ -72,7 +72,7 @@ impl Package {
         Ok(archive)
     }
 
-    /// Returns what dpkg is told: the description, hashes, settings, scripts.
+    /// Returns what dpkg reads: the description, hashes, settings, scripts.
     fn control(&self) -> Result<Tree, TreeError> {
         let mut tree = Tree::default();
         tree.file("control", FILE, self.description_of_itself().into_bytes())?;

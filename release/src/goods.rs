@@ -12,7 +12,7 @@ use crate::third_party;
 /// The executables.
 pub(crate) const PROGRAMS: [&str; 2] = ["netwright", "netwrightd"];
 
-/// The end of the name of the file with what debuggers read, which the executable names.
+/// The ending of the name of the file with debug symbols, which the executable names.
 pub(crate) const SYMBOLS: &str = "debug";
 
 /// The folder of the executables that the units in `deploy/systemd` name.
@@ -69,7 +69,7 @@ pub(crate) struct Program {
     pub(crate) bytes: Vec<u8>,
     /// In CycloneDX's JSON.
     pub(crate) bill: Vec<u8>,
-    /// What debuggers read, if it was parted from the executable.
+    /// The debug symbols, if they were separated from the executable.
     pub(crate) symbols: Option<Vec<u8>>,
 }
 

@@ -3,9 +3,9 @@
 //!
 //! A release is a tree of entries as data ([`tree`]): a path, a mode, and bytes or a link. Writers
 //! are pure functions of such trees and of one time, that of the commit: [`archive`], [`deb`],
-//! [`rpm`], [`oci`]. [`goods`] reads the checkout and what was built, [`contents`] says which file is
-//! where, [`mod@make`] makes all artefacts. Nothing here asks the clock, the network, or who runs it,
-//! so the same goods are the same bytes everywhere.
+//! [`rpm`], [`oci`]. [`goods`] reads the checkout and what was built, [`contents`] says which file
+//! is where, [`mod@make`] makes all artefacts. Nothing here depends on the clock, the network, or
+//! the user who runs it, so the same inputs give the same bytes everywhere.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may panic"))]
 #![expect(clippy::print_stdout, reason = "it talks to a person or a log")]
@@ -104,7 +104,7 @@ fn make(
     for (name, bytes) in &artefacts {
         let path = into.join(name);
         if let Err(error) = fs::write(&path, bytes) {
-            // Half a release could be taken for one.
+            // Half a release could be taken for a whole one.
             let _ = fs::remove_dir_all(into);
             return Err(failed(&path, &error).into());
         }

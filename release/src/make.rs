@@ -92,8 +92,8 @@ pub(crate) fn artefacts(
     Ok(all)
 }
 
-/// Returns what is new. A version that the CHANGELOG does not have yet is what is unreleased there:
-/// a draft. Whether a release may be one is decided where its tag is looked at.
+/// Returns what is new. A version that the CHANGELOG does not have yet gets the section
+/// *Unreleased*: it is a draft. The caller that checks the tag decides whether a draft is allowed.
 fn notes(texts: &Texts) -> Result<String, MakeError> {
     let changelog = String::from_utf8_lossy(&texts.changelog);
     let own = section(&changelog, &texts.version);

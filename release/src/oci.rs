@@ -36,7 +36,7 @@ pub(crate) struct Image {
     pub(crate) licence: &'static str,
     pub(crate) title: &'static str,
     pub(crate) description: &'static str,
-    /// What a container runs that is told nothing else.
+    /// The command that a container runs by default.
     pub(crate) command: Vec<&'static str>,
     pub(crate) platforms: Vec<Platform>,
 }

@@ -2,8 +2,8 @@
 //! itself, and of the release's time
 //! (<https://rpm-software-management.github.io/rpm/manual/format_v4.html>).
 //!
-//! A package is a lead that nobody reads, a header of hashes, a header of everything else, and an
-//! archive of `cpio`. A header is an index of tagged values, and the values.
+//! A package is a lead that no program reads, a header of hashes, a header of everything else, and
+//! an archive of `cpio`. A header is an index of tagged values, and the values.
 
 use std::collections::BTreeMap;
 
@@ -211,7 +211,7 @@ impl Package {
         Ok(package)
     }
 
-    /// Returns what the package owns: files, links, and folders that are nobody else's.
+    /// Returns what the package owns: files, links, and folders that no other package owns.
     fn files(&self) -> impl Iterator<Item = (&str, &Entry)> {
         self.tree
             .entries()
@@ -353,7 +353,7 @@ fn digest(entry: &Entry) -> String {
     }
 }
 
-/// A folder is nobody's configuration, whatever is in it.
+/// A folder is never a configuration file, with any content.
 fn flags(path: &str, entry: &Entry) -> u32 {
     let is_folder = matches!(entry.content, Content::Folder);
     match path {

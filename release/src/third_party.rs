@@ -1,4 +1,5 @@
-//! The licences of what is linked into the executables, as whoever passes them on must show them.
+//! The licences of what is linked into the executables: a distributor of the executables must show
+//! them.
 //!
 //! The crates are those of the bill of materials; the texts are in their sources. Equal texts are
 //! written once.
@@ -11,7 +12,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// How the files with licences, copyrights and notices begin in the sources of crates.
+/// The beginnings of the names of files with licences, copyrights and notices in the sources of
+/// crates.
 const NAMES: [&str; 5] = ["license", "licence", "copying", "copyright", "notice"];
 
 /// The texts of what the linker adds, by the names in the bill of materials.
@@ -25,7 +27,7 @@ const LINKED: [(&str, &str); 4] = [
 /// Crates whose packages have no licence's text; the licence's name is all that they say.
 const WITHOUT_TEXT: &str = "The package has no text of its licence.";
 
-/// The texts, each with who has it.
+/// The texts, each with the crates that have it.
 #[derive(Debug, Default)]
 pub(crate) struct Licences {
     /// Crates as `name version`, with their licence.

@@ -2,9 +2,9 @@
 //!
 //! A release has them by Rust's own target for musl. Where that target cannot be had, a full run
 //! builds them for GNU systems, with a compiler and a C library of Debian: they show that our code
-//! compiles and runs there, and are not released. The compiler is the one that Debian 12 has for its
-//! browsers, and its standard library is there for every architecture. It is unpacked below cargo's
-//! target directory and not installed, since `/usr/bin/rustc` is somebody else's to choose.
+//! compiles and runs there, and are not released. The compiler is the one that Debian 12 has for
+//! its browsers, and its standard library is there for every architecture. It is unpacked below
+//! cargo's target directory and not installed, since the administrator chooses `/usr/bin/rustc`.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -33,13 +33,13 @@ const EMULATOR: &str = "qemu-aarch64-static";
 /// How long the unoptimised executables may take to be built.
 const DEADLINE: Duration = Duration::from_secs(2700);
 
-/// The step's name among those that are not taken.
+/// The step's name in the list of skipped steps.
 const NAME: &str = "arm64::emulated";
 
 /// Attaches a container by the plugin `ptp`, has a packet answered, and detaches it: all of it in
 /// namespaces that end with the script. The kernel does not start programs for arm64, so scripts
-/// stand for the plugins, and the emulated `ptp` starts one of them. The emulator passes on what is
-/// said to the kernel about links, and nothing about packet filters, so `ptp` gets no masquerade.
+/// stand for the plugins, and the emulated `ptp` starts one of them. The emulator passes on netlink
+/// messages about links, but not about packet filters, so `ptp` gets no masquerade.
 const ATTACH: &str = r#"
 set -e
 mount -t tmpfs tmpfs /run

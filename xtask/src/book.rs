@@ -246,7 +246,7 @@ mod tests {
         let named = targets(&text(summary)).into_iter();
         let mut named: Vec<PathBuf> =
             named.map(|(_, target)| resolved(summary, &target).unwrap().0).collect();
-        // Whoever begins, begins here.
+        // A new reader begins here.
         assert_eq!(named[0], Path::new("docs/install.md"));
         named.sort();
         assert_eq!(named, pages().unwrap());
@@ -275,8 +275,8 @@ mod tests {
         assert!(300 < links, "{links}");
     }
 
-    /// A map that has everything is read by nobody: details belong to the crates' READMEs and to
-    /// the decisions.
+    /// No reader finds anything in a map that has everything: details belong to the crates' READMEs
+    /// and to the decisions.
     #[test]
     fn the_map_of_the_code_stays_small() {
         let size = text(Path::new("ARCHITECTURE.md")).len();

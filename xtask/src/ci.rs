@@ -46,7 +46,7 @@ impl Report {
         Self { passed: 1, note, ..Self::default() }
     }
 
-    /// The report of a step that is not taken; says so.
+    /// The report of a skipped step; prints that it is skipped.
     pub(crate) fn skipped(name: &str, reason: &str) -> Self {
         println!("    SKIP {name}: {reason}");
         let skip = Skip { name: name.to_owned(), reason: reason.to_owned() };
@@ -54,7 +54,7 @@ impl Report {
     }
 }
 
-/// Why a run of every change does not take a step.
+/// Why a run without `--full` skips a step.
 pub(crate) const ONLY_FULL: &str = "only with --full";
 
 /// One line of the table.
@@ -116,11 +116,12 @@ const BOOK: Step = ("book", book::check);
 /// The stages of a run, in order.
 ///
 /// In every run the tests and the virtual machine are side by side: the tests wait for half of their
-/// time and tolerate being slow. The machine uses one and a half processors, and goes first ([`vm`]).
-/// Clippy has compiled the tests. What shall begin once both have waits for that ([`begun`]).
+/// time and tolerate being slow. The machine uses one and a half processors, and goes first
+/// ([`vm`]). Clippy has compiled the tests. Steps that must begin after both wait for that
+/// ([`begun`]).
 ///
 /// A full run has an hour of tests that leave no processor idle. An emulated machine beside them
-/// gets so little that it seems to be dead, so it comes after them.
+/// would get so little processor time that it seems dead, so it runs after them.
 fn stages(extent: Extent) -> &'static [Stage] {
     match extent {
         Extent::EveryChange => &[

@@ -30,9 +30,8 @@ pub(crate) struct Shipped {
 pub(crate) const NETWRIGHT: Shipped =
     Shipped { package: "netwright", name: "netwright", most_bytes: 10_500_000 };
 
-/// The daemon, started once; a third of it is TLS and the Kubernetes API's types. It had 12.4 MB once
-/// it had a command line and a configuration like other programs, and 16.6 MB with routes and network
-/// policy.
+/// The daemon, started once; a third of it is TLS and the Kubernetes API's types. It had 12.4 MB
+/// when it got a command line and a configuration, and 16.6 MB with routes and network policy.
 pub(crate) const NETWRIGHTD: Shipped =
     Shipped { package: "netwright-daemon", name: "netwrightd", most_bytes: 17_500_000 };
 

@@ -1,8 +1,8 @@
 //! Links everything that ships, and everything that tests it, statically with musl.
 //!
-//! A plugin is a process that lives for a millisecond. glibc's start-up asks the processor some
-//! thirty questions, and in a virtual machine each of them traps: that is half of a call's cost.
-//! musl asks none. There are two ways to it ([`Way`]):
+//! A plugin is a process that lives for a millisecond. At its start glibc queries the processor's
+//! features some thirty times, and in a virtual machine each query traps: that is half of a call's
+//! cost. musl makes no such query. There are two ways to it ([`Way`]):
 //!
 //! - The ordinary one is the target `…-unknown-linux-musl`. Its standard library is a download:
 //!   `rustup target add` has it. Where it is installed, it is used.
@@ -29,7 +29,7 @@ const QUICKER: &str = include_str!("musl_quicker.c");
 
 /// Without position independence: that saves relocations at every start, and plugins start often.
 /// Segments share pages, so there are fewer to fault in. Hashes of a few dozen bytes do not justify
-/// asking the processor for its features: three questions that trap in a virtual machine.
+/// querying the processor's features: three queries, each of which traps in a virtual machine.
 const STATIC: [&str; 8] = [
     "-C",
     "target-feature=+crt-static",
@@ -45,12 +45,12 @@ const STATIC: [&str; 8] = [
 /// all crates.
 const NO_LINES: &str = "profile.dev.package.\"*\".debug=false";
 
-/// The compiler that also lints: what `cargo clippy` has check the crates of the workspace. It can
+/// The compiler that also lints: `cargo clippy` runs it on the crates of the workspace. It can
 /// compile them too.
 const LINTER: &str = "clippy-driver";
 
-/// The flags for an architecture that is not this machine's: what is said above of [`STATIC`], in
-/// the words of Rust's linker, which is called without a compiler.
+/// The flags for an architecture that is not this machine's: as in [`STATIC`], but as options of
+/// Rust's linker, which is called without a compiler.
 const CROSS: [&str; 10] = [
     "-C",
     "target-feature=+crt-static",
@@ -128,7 +128,7 @@ impl Linked {
         self.way
     }
 
-    /// Says the same to a person, and what to do for the ordinary way.
+    /// Says the same in words for people, and what to do for the ordinary way.
     pub(crate) fn about(&self) -> String {
         match self.way {
             Way::Target => format!("for {}", self.triple),
@@ -179,9 +179,9 @@ impl Linked {
     }
 
     /// Returns a program of cargo that builds tests this way. Clippy compiles them, so that linting
-    /// takes no second look at all crates: its warnings are in the output, also when nothing is
-    /// compiled again ([`crate::suite::lints`]). It optimises nothing, so what ships is not built
-    /// so.
+    /// needs no second pass over all crates: its warnings are in the output, also when nothing is
+    /// compiled again ([`crate::suite::lints`]). It does not optimise, so what ships is not built
+    /// this way.
     pub(crate) fn tests(&self, line: &str) -> Program {
         let program = self.program(line);
         if exists(LINTER) { program.variable("RUSTC_WORKSPACE_WRAPPER", LINTER) } else { program }

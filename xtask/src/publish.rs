@@ -1,6 +1,6 @@
 //! The crates that are published, and that they can be.
 //!
-//! Whoever writes a plugin or a runtime needs six of them; `ovsdb` and `dhcp` are of use by
+//! The author of a plugin or a runtime needs six of them; `ovsdb` and `dhcp` are of use by
 //! themselves. All others say `publish = false`.
 
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(crate) const PUBLISHED: [&str; 8] =
 const DEADLINE: Duration = Duration::from_secs(1200);
 
 /// Packs the published crates as `cargo publish` would upload them. With `--full` cargo also
-/// compiles each of them from its package, and asks the registry what it would.
+/// compiles each of them from its package, and asks the registry as a real publication does.
 pub(crate) fn check(extent: Extent) -> Result<Report, String> {
     let (verb, what) = match extent {
         Extent::EveryChange => ("package --no-verify", "packed"),

@@ -1,9 +1,9 @@
 //! `cargo xtask release`: everything that is released of a version, in `target/release-VERSION`.
 //!
 //! The executables are built here; the artefacts are made of them by the package
-//! `netwright-release`, which needs crates of others for that. A release is made from a clean tag, by
-//! Rust's own target for musl, for both architectures, and signed. A draft need be none of these:
-//! what it lacks is printed.
+//! `netwright-release`, which needs other projects' crates for that. A release is made from a clean
+//! tag, by Rust's own target for musl, for both architectures, and signed. A draft needs none of
+//! these: what it lacks is printed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ const TOOLCHAIN: &str = include_str!("../../release/toolchain.toml");
 /// What a signature is for, in the words of `man 1 ssh-keygen`: it is not valid for anything else.
 const NAMESPACE: &str = "netwright-release";
 
-/// Whether what is made is for others.
+/// Whether what is made is published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Release,
@@ -141,7 +141,7 @@ fn verify(released: &Path) -> Result<(), String> {
     let folder = |path: &Path| path.display().to_string();
     maker().arg("check").arg(folder(&released)).logged("release", |_| true)?;
     let own = make(Kind::Draft, &named("verify")?)?;
-    // A signature is made by one who has the key.
+    // A maintainer who has the key makes the signature.
     let signature = released.join("SHA256SUMS.sig");
     if signature.exists() {
         let copy = own.join("SHA256SUMS.sig");
@@ -150,7 +150,7 @@ fn verify(released: &Path) -> Result<(), String> {
     let compare = maker().arg("compare").arg(folder(&released)).arg(folder(&own));
     let compared = compare.logged("release", quiet);
     if compared.is_err() && exists("diffoscope") {
-        // It fails where something differs; then the end of what it says has been printed.
+        // It fails if something differs; then the end of its output has been printed.
         let program = Program::new("diffoscope --text -").arg(folder(&released));
         let program = program.arg(folder(&own)).deadline(DEADLINE);
         if let Err(failed) = program.logged("diffoscope", quiet) {
@@ -327,7 +327,7 @@ mod tests {
         }
     }
 
-    /// What `docs/verify.md` has a stranger type.
+    /// The commands that `docs/verify.md` gives.
     #[test]
     fn a_signed_list_is_verified_and_a_changed_one_is_not() {
         if !exists("ssh-keygen") {

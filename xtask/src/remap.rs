@@ -1,9 +1,9 @@
-//! What paths of the machine that builds are called in what is built.
+//! The names in built files for paths of the machine that builds.
 //!
-//! A panic's place, and what a debugger reads, are paths of sources: in the registry's folder below
-//! the home of whoever builds, in the checkout, in the toolchain. The compiler is told a name for
-//! each ([`flags`]), the same on every machine, so that builds are equal and say nothing of where
-//! they were made. [`found`] checks that none is left.
+//! The place of a panic, and debug symbols, contain paths of sources: in the registry's folder
+//! below the builder's home, in the checkout, in the toolchain. We give the compiler a name for
+//! each ([`flags`]), the same on every machine, so that builds are equal and do not show where they
+//! were made. [`found`] checks that none is left.
 
 use std::env;
 use std::fs;
@@ -56,8 +56,8 @@ pub(crate) fn flags(folders: &[Folder]) -> Vec<String> {
     folders.iter().map(flag).collect()
 }
 
-/// Returns the flags for these names for a compiler of C, as a shell would read them: crates may
-/// have C and assembler code, and lines for a debugger in it whatever cargo's profile says.
+/// Returns the flags for these names for a compiler of C, as a shell would read them. Crates may
+/// have C and assembler code, with lines for a debugger even if cargo's profile has none.
 pub(crate) fn c_flags(folders: &[Folder]) -> String {
     let flag = |folder: &Folder| {
         let flag = format!("-ffile-prefix-map={}={}", folder.real.display(), folder.name);

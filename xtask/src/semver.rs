@@ -1,9 +1,9 @@
-//! Whether the published crates keep what others build on, as `cargo-semver-checks` sees it, with
-//! `--full` and where it is installed.
+//! Whether the published crates stay compatible for their users, as `cargo-semver-checks` judges
+//! it, with `--full` and where it is installed.
 //!
-//! They are compared with the last release: what is not compatible with it fails the run, unless the
-//! version says so. Before the first release nobody builds on them: the differences to the commit
-//! before are shown, and fail nothing.
+//! They are compared with the last release: an incompatible change fails the run, unless the
+//! version announces it. Before the first release no user builds on them: the differences to the
+//! commit before are shown, and do not fail the run.
 
 use std::time::Duration;
 

@@ -83,8 +83,8 @@ fn apt(line: &str, log: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// While it lives, installed packages start no services: someone who only wants to run tests gets
-/// neither a firewall nor a switch on the host.
+/// While it lives, installed packages start no services: a developer who only wants to run tests
+/// gets neither a firewall nor a switch on the host.
 struct NoServices<'p> {
     path: &'p Path,
     ours: bool,

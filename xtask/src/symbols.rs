@@ -1,18 +1,18 @@
-//! Parts what debuggers read from an executable that ships.
+//! Separates the debug symbols from an executable that ships.
 //!
-//! The tool comes with the compiler, so that it is the same one wherever a release is made. The lines
-//! are those of our own crates: those of others would name folders of this machine, where C code is
-//! among them.
+//! The tool comes with the compiler, so that it is the same one wherever a release is made. Line
+//! numbers are only those of our own crates: those of other crates would name folders of this
+//! machine if they have C code.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::run::{Program, exists, host_triple, quiet};
 
-/// The end of the name of the file with what debuggers read, which is beside the executable.
+/// The ending of the name of the file with debug symbols, which is beside the executable.
 pub(crate) const ENDING: &str = "debug";
 
-/// Has cargo leave symbols and lines in what it builds.
+/// Makes cargo leave symbols and lines in what it builds.
 pub(crate) const KEPT: &str = "--config profile.release.strip=\"none\" \
                                --config profile.release.debug=\"line-tables-only\" \
                                --config profile.release.package.\"*\".debug=false";
@@ -36,7 +36,7 @@ pub(crate) fn part(built: &Path, to: &Path) -> Result<(), String> {
         fs::rename(&new, into).map_err(|error| format!("rename to {}: {error}", into.display()))
     };
     objcopy(&["--only-keep-debug"], &symbols)?;
-    // The executable says the name of the other file, and its sum.
+    // The executable contains the name of the other file, and its checksum.
     let link = format!("--add-gnu-debuglink={}", symbols.display());
     objcopy(&["--strip-all", &link], to)
 }
@@ -46,7 +46,7 @@ fn tool(sysroot: &Path) -> Result<PathBuf, String> {
     let tool = sysroot.join("lib/rustlib").join(host_triple()?).join("bin/rust-objcopy");
     match tool.is_file() {
         true => Ok(tool),
-        // Distributions have it apart from the compiler.
+        // Distributions ship it separately from the compiler.
         false if exists("objcopy") => Ok(PathBuf::from("objcopy")),
         false => Err(format!("the toolchain has no {}, and there is no objcopy", tool.display())),
     }

@@ -34,8 +34,8 @@ const EVERY_DEADLINE: Duration = Duration::from_secs(6 * 3600);
 const ON_DEBIAN: &str =
     "--package netwright-kernel --package netwright-firewall --package netwright-plugins";
 
-/// Tests that do not run there without its mark: they compare two programs on one kernel, whichever
-/// that is, and take minutes.
+/// Tests that do not run there without its mark: they compare two programs on one kernel, of any
+/// version, and take minutes.
 const SLOW: &str = "differential::";
 
 /// Which of them one run includes: one of this many, and others in each round ([`suite::round`]).
@@ -56,9 +56,9 @@ const STAGE: &str = include_str!("vm/stage.sh");
 /// Says that everything was run.
 const DONE: &str = "@done";
 
-/// What the machine prints every few seconds, whatever its tests do, and how long it may print
-/// neither that nor anything of a test: an emulated processor has been seen to spin for ever, while
-/// its kernel told of it each minute.
+/// What the machine prints every few seconds during all tests, and how long it may print neither
+/// that nor anything of a test. An emulated processor has been seen to spin for ever, while its
+/// kernel reported that each minute.
 const ALIVE: &str = "@alive";
 const SILENCE: Duration = Duration::from_secs(120);
 

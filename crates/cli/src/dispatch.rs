@@ -1,9 +1,8 @@
 //! Decides what this process is to be.
 //!
 //! The base name of `argv[0]` decides first, so that `/opt/cni/bin/bridge` can be a link to this
-//! executable; then the first argument (`netwright bridge`). One command has a plugin's name,
-//! `policy`: as the first argument it is the plugin's only where a runtime calls. No other has; a
-//! test checks that.
+//! executable; then the first argument (`netwright bridge`). Only one command has a plugin's name,
+//! `policy`; a test checks that. As the first argument it means the plugin only if a runtime calls.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -22,8 +21,7 @@ const COMMAND_AND_PLUGIN: &str = "policy";
 pub(crate) enum Role {
     /// A plugin.
     Plugin(&'static dyn Plugin),
-    /// The reference's DHCP daemon: `dhcp daemon …`; the number says how many arguments are its
-    /// name.
+    /// The reference's DHCP daemon, `dhcp daemon …`; the number of arguments that make up its name.
     DhcpDaemon(usize),
     /// Called by a runtime, but not by a plugin's name.
     NotAPlugin,

@@ -28,7 +28,7 @@ pub(crate) fn start(value: Option<&OsStr>) {
     }
 }
 
-/// Standard error, escaped so that a terminal obeys nothing that others wrote.
+/// Standard error, escaped so that a terminal obeys nothing that other programs wrote.
 struct Shown;
 
 impl io::Write for Shown {

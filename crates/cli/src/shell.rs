@@ -64,14 +64,14 @@ pub(crate) trait Report: Serialize {
     fn text(&self) -> String;
 }
 
-/// A longer answer is none.
+/// A longer answer does not count as an answer.
 const ANSWER: usize = 64;
 
 /// How long something may take before a message mentions it.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How many letters such a message has at most: with the seconds it fits into a terminal of 40
-/// columns. A line that is folded could not be written over.
+/// The most letters of such a message: with the seconds it fits into a terminal of 40 columns. We
+/// could not write over a line that the terminal has folded.
 const MENTIONED: usize = 30;
 
 impl Shell {
@@ -95,7 +95,7 @@ impl Shell {
         Ok(text)
     }
 
-    /// Says whether a person can be asked.
+    /// Says whether a user can be asked.
     pub(crate) fn can_ask(&self) -> bool {
         self.answers && self.terminal
     }
@@ -173,8 +173,8 @@ impl Shell {
         self.lost
     }
 
-    /// Says whether something was not written to standard output, whatever the reason: no process
-    /// has read it.
+    /// Says whether something was not written to standard output, for any reason: no process has
+    /// read it.
     pub(crate) fn unread(&self) -> bool {
         self.output.is_none()
     }
@@ -323,7 +323,7 @@ mod tests {
     use super::*;
     use std::io;
 
-    /// A place to write that can be looked at afterwards, or that has no reader.
+    /// A writer whose text the test reads afterwards, or that has no reader.
     #[derive(Clone, Default)]
     struct Seen {
         text: Arc<Mutex<Vec<u8>>>,

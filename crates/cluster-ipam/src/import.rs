@@ -5,7 +5,7 @@
 //! ippools,overlappingrangeipreservations,pods`), [`plan`] decides what becomes of it, and
 //! [`apply()`] writes it. Each address of a living pod becomes a block of its own, owned by the
 //! pod's node and held by the same container and interface. DEL there frees it, and until then no
-//! one else gets it. The space around it is cut into blocks as usual.
+//! other container gets it. The space around it is cut into blocks as usual.
 //!
 //! An address without a reservation may belong to a network that shares its pool with no other
 //! (`enable_overlapping_ranges: false`), or its reservation may have been lost. It is imported in

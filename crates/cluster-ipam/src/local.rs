@@ -1,4 +1,4 @@
-//! What a node keeps on its disk: which blocks it owns, and who has which address.
+//! What a node keeps on its disk: the blocks that it owns, and the owner of each address.
 //!
 //! | path, below a folder that is passed in | contents |
 //! |---|---|

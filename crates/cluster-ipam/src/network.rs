@@ -4,8 +4,8 @@
 //! Addresses of both families are 128-bit numbers here.
 //!
 //! Addresses are unique within a *space*. That is either all ranges with the same
-//! [`NetworkSpec::space`], whichever network they belong to ([`NetworkSpec::overlapping`]), or one
-//! range's subnet in it alone.
+//! [`NetworkSpec::space`], of any network ([`NetworkSpec::overlapping`]), or only one range's
+//! subnet in it.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -17,10 +17,10 @@
 //!    containers have in blocks it has lost, and requests them again if the block belongs to no
 //!    node.
 //! 6. A block that is being returned is recorded on the disk before the store is asked to delete
-//!    its record, and is not used again whatever the answer.
+//!    its record, and is not used again after any answer.
 //!
-//! What the node has on its disk decides. The records show who holds what only for people, and for
-//! a node that lost its disk.
+//! What the node has on its disk decides. The records name the holders of addresses only for
+//! administrators, and for a node that lost its disk.
 //!
 //! Nothing here reads a clock or the environment: [`Clock`] and [`Settings`] are passed in.
 //! Messages for the operator are kept for [`Node::take_notices`].

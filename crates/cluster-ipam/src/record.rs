@@ -1,6 +1,6 @@
 //! The contents of the records in a [store](crate::store).
 //!
-//! Unknown keys are ignored. A record that cannot be read belongs to no one: it is reported, and
+//! Unknown keys are ignored. A record that cannot be read belongs to no node: it is reported, and
 //! never used or replaced.
 
 use std::collections::BTreeMap;
@@ -16,8 +16,8 @@ use crate::network::bounds;
 use crate::store::{Key, Kind};
 
 /// How a space is cut into blocks. Parts are only ever added. The first part that contains an
-/// address gives the prefix length of its block, so all nodes cut alike, whatever their
-/// configurations say and however subnets overlap.
+/// address gives the prefix length of its block. So all nodes cut alike, even if their
+/// configurations differ and subnets overlap.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SpaceRecord {
@@ -118,15 +118,15 @@ pub struct BlockRecord {
     pub node: String,
     /// The node's [`NodeRecord::epoch`] when it took the block.
     pub epoch: u64,
-    /// The addresses by which other nodes reach the node, where it knows them: for whoever routes the
-    /// block. An older daemon ignores them, and drops them when it writes the record.
+    /// The addresses by which other nodes reach the node, where it knows them: for the program that
+    /// routes the block. An older daemon ignores them, and drops them when it writes the record.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
-    /// Who has which address, as far as the node has reported: for people, and for a node that lost
-    /// its disk. What the node has on its disk counts.
+    /// The holder of each address, as far as the node has reported: for administrators, and for a
+    /// node that lost its disk. What the node has on its disk counts.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub held: BTreeMap<IpAddr, Holder>,
-    /// The addresses of pods that keep them ([`StickyRecord`]): assigned to no one else.
+    /// The addresses of pods that keep them ([`StickyRecord`]): no other pod gets them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub kept: BTreeMap<IpAddr, String>,
 }
@@ -199,7 +199,7 @@ pub struct StickyRecord {
     pub addresses: Vec<IpAddr>,
     /// That node's epoch.
     pub epoch: u64,
-    /// Who has it now; no one between two lives of the pod.
+    /// Its holder now; none between two lives of the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder: Option<Holder>,
 }

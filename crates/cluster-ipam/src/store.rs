@@ -135,7 +135,7 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// Replaces a record of this revision, or creates one that must not exist if there is none,
     /// provided that another one still has this revision. A store that was restored from a copy
-    /// lacks what was written since, whatever position it reports.
+    /// lacks what was written since, with any position that it reports.
     ///
     /// # Errors
     /// [`StoreError`]; [`StoreError::Conflict`] does not say which of the two it was.

@@ -1,6 +1,6 @@
 //! Checks whether a user other than root can replace an executable.
 //!
-//! A plugin runs as root. Anyone who can write its file, or a folder on the path to it, gains root
+//! A plugin runs as root. A user who can write its file, or a folder on the path to it, gains root
 //! at the next ADD.
 
 use std::fmt;
@@ -8,8 +8,8 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// While a node has this file, which may be empty, Netwright runs no plugin that anyone but root can
-/// change.
+/// While a node has this file, which may be empty, Netwright runs no plugin that a user other than
+/// root can change.
 pub const REQUIRE_TRUSTED_PLUGINS: &str = "/etc/netwright/require-trusted-plugins";
 
 /// Writable by the group, or by all users.

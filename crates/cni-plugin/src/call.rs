@@ -27,8 +27,8 @@ pub struct Call<'a> {
     pub(crate) version: Version,
     pub(crate) network: NetworkName,
     pub(crate) attachment: Option<AttachmentKey>,
-    /// The interface's name in the container, which differs from the attachment's if someone has
-    /// moved it.
+    /// The interface's name in the container, which differs from the attachment's if another
+    /// program has moved the interface.
     pub(crate) ifname: Option<IfName>,
     /// The container's namespace, if the guard has opened it.
     pub(crate) netns: Option<Netns>,
@@ -90,9 +90,9 @@ impl<'a> Call<'a> {
         &self.attachment().container_id
     }
 
-    /// Returns the interface's name in the container: the attachment's, unless someone has moved
-    /// the interface ([`cni::ATTACHED_AS`]). Use it for the namespace and for `prevResult`; records
-    /// go by the attachment.
+    /// Returns the interface's name in the container: the attachment's, unless another program has
+    /// moved the interface ([`cni::ATTACHED_AS`]). Use it for the namespace and for `prevResult`;
+    /// records go by the attachment.
     ///
     /// # Panics
     /// As [`Call::attachment`].
@@ -339,7 +339,7 @@ impl<'a> Call<'a> {
     }
 
     /// Reports whether the removal is the undo of a failed ADD, of this call or an earlier one: no
-    /// one has relied on the result.
+    /// program has relied on the result.
     #[must_use]
     pub fn is_undo(&self) -> bool {
         self.command == Command::Add || (self.command == Command::Del && self.config.undo)

@@ -44,7 +44,8 @@ pub trait Plugin: Debug + Send + Sync {
     /// Connects the container, or changes a connection that the previous plugins created.
     ///
     /// # Errors
-    /// Anything that keeps the attachment from being complete. ADD has then undone whatever it did.
+    /// Anything that keeps the attachment from being complete. ADD has then undone everything that
+    /// it did.
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error>;
 
     /// Removes everything that ADD created. What is already gone is success; one failing step does
@@ -60,10 +61,10 @@ pub trait Plugin: Debug + Send + Sync {
     /// Names what is missing or different.
     fn check(&self, call: &Call<'_>) -> Result<(), Error>;
 
-    /// Restores what ADD created and someone changed, as far as that is possible under a running
-    /// container, and returns a line for each restored thing. It runs before [`Plugin::check`] in a
-    /// CHECK that asks for it ([`cni::REPAIR`]), and that check judges the outcome. A plugin that
-    /// cannot restore anything needs no such method.
+    /// Restores what ADD created and another program changed, as far as that is possible under a
+    /// running container, and returns a line for each restored thing. It runs before
+    /// [`Plugin::check`] in a CHECK that asks for it ([`cni::REPAIR`]), and that check judges the
+    /// outcome. A plugin that cannot restore anything needs no such method.
     ///
     /// It is idempotent, changes nothing that is as ADD left it, takes nothing from another owner,
     /// and never gives a container an address that is not reserved for it. It restores nothing for

@@ -73,8 +73,8 @@ pub fn respond(
     }
 }
 
-/// Adds what to do about the system's answer, if that is the cause: someone who reads the runtime's
-/// log sees nothing else.
+/// Adds what to do about the system's answer, if that is the cause: an administrator who reads the
+/// runtime's log sees nothing else.
 fn with_remedy(error: Error) -> Error {
     let told = format!("{}; {}", error.msg, error.details);
     match kernel::remedy::of(&told) {

@@ -192,8 +192,8 @@ impl CachedAttachment {
         result.map(|raw| AddResult::parse(raw.get().as_bytes(), Version::V0_1_0)).transpose()
     }
 
-    /// Says whether the ADD that recorded it is still running, in whatever process: that ADD holds
-    /// a lock on the file. Other runtimes record an attachment only once it is made.
+    /// Says whether the ADD that recorded it is still running, in any process: that ADD holds a
+    /// lock on the file. Other runtimes record an attachment only once it is made.
     #[must_use]
     pub fn is_under_way(&self) -> bool {
         self.result.is_none() && file::is_locked(&self.path)

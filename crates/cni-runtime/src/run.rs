@@ -135,7 +135,6 @@ impl Runtime<'_> {
     /// Calls a plugin, in the list's version or, when it does not support that one, in the nearest.
     /// The plugin is asked for its versions only after it has refused the list's, so that the usual
     /// call costs one execution.
-    /// costs one execution.
     pub(crate) fn call(
         &self,
         plugin: &PluginConfig,

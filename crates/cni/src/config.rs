@@ -80,7 +80,7 @@ pub struct Injection<'a> {
     pub valid_attachments: Option<&'a [crate::GcAttachment]>,
     /// [`crate::REPAIR`]: CHECK restores what it can before it checks.
     pub repair: bool,
-    /// [`crate::LOOK`]: CHECK tells each difference by itself.
+    /// [`crate::LOOK`]: CHECK returns each difference separately.
     pub look: bool,
     /// [`crate::ATTACHED_AS`]: CHECK gets the interface's present place, and this is the name that
     /// ADD gave it.
@@ -219,7 +219,7 @@ pub struct CommonConfig {
     /// CHECK: restore what can be restored first ([`crate::REPAIR`]).
     #[serde(rename = "netwright/repair")]
     pub repair: bool,
-    /// CHECK: tell each difference by itself ([`crate::LOOK`]).
+    /// CHECK: return each difference separately ([`crate::LOOK`]).
     #[serde(rename = "netwright/look")]
     pub look: bool,
     /// CHECK: the name that ADD gave the interface, if it has another now ([`crate::ATTACHED_AS`]).

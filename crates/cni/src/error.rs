@@ -51,7 +51,7 @@ pub struct Error {
     /// Longer text; empty when there is none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub details: String,
-    /// What differs, each by itself: of a CHECK that was asked for it ([`crate::LOOK`]).
+    /// The differences, one by one, if CHECK was asked for them ([`crate::LOOK`]).
     #[serde(rename = "netwright/differences", skip_serializing_if = "<[Differs]>::is_empty")]
     pub differences: Box<[Differs]>,
 }

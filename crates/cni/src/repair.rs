@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 /// not know it only checks, so that any chain can be repaired as far as its plugins can.
 pub const REPAIR: &str = "netwright/repair";
 
-/// The key that asks CHECK to tell each difference by itself, as data, in the error object
-/// ([`crate::Error::differences`]). A plugin that does not know it tells them in words alone.
+/// The key that asks CHECK to return each difference separately, as data, in the error object
+/// ([`crate::Error::differences`]). A plugin that does not know the key reports them only in words.
 pub const LOOK: &str = "netwright/look";
 
 /// One difference between what ADD made and what is there.
@@ -17,11 +17,11 @@ pub const LOOK: &str = "netwright/look";
 pub struct Differs {
     /// What differs, in one clause.
     pub what: String,
-    /// What a person does about it; empty if repair restores it.
+    /// What an administrator does about it; empty if repair restores it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub remedy: String,
     /// What was wanted: an item of crate `wanted`, as it is written there. `None` if the difference
-    /// is no item's.
+    /// belongs to no item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item: Option<serde_json::Value>,
 }

@@ -67,10 +67,11 @@ pub fn quote_list<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     format!("[{}]", quoted.join(" "))
 }
 
-/// How many letters of a text of others [`printable`] keeps.
+/// How many letters [`printable`] keeps of a text that other programs or users wrote.
 const LONGEST: usize = 80;
 
-/// Returns a text of others as a message repeats it that is logged or stored: short, on one line.
+/// Returns a text that other programs or users wrote in a form for logs and records: short, on one
+/// line.
 #[must_use]
 pub fn printable(text: &str) -> String {
     let mut shown: String = text
@@ -84,10 +85,10 @@ pub fn printable(text: &str) -> String {
     shown
 }
 
-/// Writes text of others into a line for people. It escapes, as Rust does (`\u{1b}`), what a
-/// terminal would obey (ECMA-48: C0, DEL and C1), what ends a line, and what shows letters in
-/// another order (UAX #9). So a chosen name of a file, a container or a label cannot recolour,
-/// rename or rewrite the reader's terminal, nor add lines that are not ours.
+/// Writes text that other programs or users wrote into a line for people. It escapes, as Rust does
+/// (`\u{1b}`), what a terminal would obey (ECMA-48: C0, DEL and C1), what ends a line, and what
+/// shows letters in another order (UAX #9). So a chosen name of a file, a container or a label
+/// cannot recolour, rename or rewrite the reader's terminal, nor add lines that are not ours.
 #[must_use]
 pub fn one_line(text: impl fmt::Display) -> String {
     escape(&text.to_string(), |_| false)

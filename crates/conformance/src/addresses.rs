@@ -1,7 +1,7 @@
 //! The daemon that the suite provides to a plugin with cluster-wide addresses: it hands out
 //! addresses of the requested ranges, the lowest first.
 //!
-//! It speaks the same lines as `netwrightd ipam`, as far as the suite's cases need them.
+//! It speaks the same protocol as `netwrightd ipam`, as far as the suite's cases need it.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -43,7 +43,7 @@ pub(crate) fn start() -> Outcome {
     Ok(())
 }
 
-/// Makes it forget who has the network's addresses.
+/// Makes it forget the holders of the network's addresses.
 pub(crate) fn forget() -> Outcome {
     let asked = json!({ "version": 1, "collect": { "network": NETWORK, "valid": [] } });
     let mut stream = UnixStream::connect(SOCKET).or_broken("reach the daemon")?;

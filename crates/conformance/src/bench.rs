@@ -31,7 +31,7 @@ pub(crate) const IFNAME: &str = "eth0";
 pub(crate) const MARK: (&str, &str) = ("CONFORMANCE_MARK", "passed on");
 
 /// The default timeout of a call. IPv6's duplicate address detection takes seconds where a plugin
-/// waits for it, and a machine that does much else takes some more.
+/// waits for it, and a busy machine takes some more.
 pub(crate) const CALL_DEADLINE: Duration = Duration::from_secs(30);
 
 /// How much a plugin may print.

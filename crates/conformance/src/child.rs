@@ -22,8 +22,8 @@ pub(crate) struct Reply {
 /// Runs the case that standard input names and writes its result to standard output.
 ///
 /// Only for the process that [`Launcher`](crate::Launcher) starts, which must not have started
-/// threads. The process becomes a private machine and does not return. It ends with the suite, in
-/// whatever way that ends, and all processes of its plugin end with it.
+/// threads. The process becomes a private machine and does not return. It ends with the suite, even
+/// if that is killed, and all processes of its plugin end with it.
 pub fn serve_case(stdin: &mut dyn Read, stdout: &mut dyn Write) -> ExitCode {
     // If the kernel refuses that, the timeouts of calls end it.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));

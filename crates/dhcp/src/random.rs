@@ -5,7 +5,7 @@ use std::time::Duration;
 /// A generator (SplitMix64) seeded by the caller: the same seed gives the same schedule.
 ///
 /// Its numbers are not secrets. A transaction identifier only distinguishes replies; any host that
-/// sees the request can answer it whatever the generator.
+/// sees the request can answer it, with every generator.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 

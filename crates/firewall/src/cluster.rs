@@ -5,7 +5,7 @@
 //! | chain | purpose |
 //! |---|---|
 //! | `postrouting` | what pods send out of the cluster takes the node's address |
-//! | `forward` | TCP announces segments that fit the tunnels |
+//! | `forward` | the segment sizes that TCP announces are cut to fit the tunnels |
 //! | `prerouting`, `strangers` | tunnels' packets from addresses that no node has are dropped |
 //!
 //! Rules are fixed by [`Rules`]; everything that comes and goes is an element of a set. A
@@ -53,7 +53,7 @@ pub use crate::difference::Difference;
 /// What decides the rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
-    /// Whether what pods send out of the cluster takes the node's address.
+    /// Whether what pods send out of the cluster gets the node's address.
     pub masquerade: bool,
     /// The tunnels whose packets only nodes may send.
     pub vxlan: BTreeSet<Vxlan>,
@@ -73,7 +73,7 @@ pub struct Vxlan {
 pub enum Member {
     /// A prefix of this node's pods: what they send out of the cluster is masqueraded.
     Own(IpNet),
-    /// A range of the cluster's pods, of whatever node.
+    /// A range of the cluster's pods, of any node.
     Cluster(IpNet),
     /// Another range that sees pods' own addresses: one that the administrator lists, or a range of
     /// service addresses.
@@ -84,8 +84,8 @@ pub enum Member {
     Tunnel(String),
 }
 
-/// What comes and what goes. Members count: one that was added twice, for example as the address of
-/// a node and of its successor, stays until it was removed twice.
+/// The members to add and to remove. Members are counted: one that was added twice, for example as
+/// the address of a node and of its successor, stays until it is removed twice.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Change {
     /// What comes.
@@ -114,15 +114,15 @@ impl ClusterFilter {
         filter
     }
 
-    /// Returns what decides the rules. A filter with others is a new one.
+    /// Returns what determines the rules. A filter with other rules is a new filter.
     #[must_use]
     pub fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// Returns the transaction that brings the table to this filter, whatever part of it exists and
-    /// however it was changed. Packets meet the old table or the new one, and translated flows stay
-    /// as they are.
+    /// Returns the transaction that brings the table to this filter, even if parts of it are
+    /// missing or were changed. Packets meet the old table or the new one, and translated flows
+    /// stay as they are.
     #[must_use]
     pub fn batch(&self) -> Batch {
         let mut batch = Batch::new();
@@ -144,7 +144,8 @@ impl ClusterFilter {
     #[must_use]
     pub fn change(&mut self, change: &Change) -> Batch {
         let mut net = Net::new();
-        // In this order nothing goes and comes again when it moves from one node to another.
+        // In this order a member that moves from one node to another is not removed and added
+        // again.
         for member in &change.add {
             self.add(member, Some(&mut net));
         }
@@ -154,8 +155,8 @@ impl ClusterFilter {
         batch_of(net)
     }
 
-    /// Takes note of a change, and makes no transaction: [`ClusterTable::bring`] finds what it
-    /// makes different.
+    /// Takes note of a change, and makes no transaction: [`ClusterTable::bring`] finds the
+    /// difference.
     pub fn note(&mut self, change: &Change) {
         for member in &change.add {
             self.add(member, None);
@@ -264,7 +265,7 @@ fn take(set: Set, step: ranges::Step, net: Option<&mut Net<(Set, Entry)>>) {
     }
 }
 
-/// What goes comes first: new ranges may overlap old ones.
+/// Removals come first: new ranges may overlap old ones.
 fn batch_of(net: Net<(Set, Entry)>) -> Batch {
     let mut batch = Batch::new();
     for (set, entries) in by_set(net.gone) {

@@ -13,12 +13,12 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Nothing is to be done if there are no lines, and only then.
+    /// There is nothing to do if and only if there are no lines.
     pub(crate) fn new(lines: Vec<String>, batch: Batch) -> Self {
         Difference { lines, first: Batch::new(), batch }
     }
 
-    /// Lets a transaction come before the one that repairs.
+    /// Adds a transaction before the one that repairs.
     pub(crate) fn after(self, first: Batch) -> Self {
         Difference { first, ..self }
     }

@@ -276,7 +276,7 @@ impl<'a> Firewall<'a> {
     /// # Errors
     /// When the kernel refuses; the table is then unchanged.
     pub fn renew(index: &Index) -> Result<bool, FirewallError> {
-        // Nearly always there is nothing to do, and then no lock is taken.
+        // Nearly always there is nothing to do, and then it takes no lock.
         if older(&mut NftTables::open()?)?.is_empty() {
             return Ok(false);
         }
@@ -553,7 +553,7 @@ impl<'a> Firewall<'a> {
                 }
             }
         }
-        // If it is unknown whether a chain is still used, the element that leads to it stays, so
+        // If it is not known whether a chain is still used, the element that leads to it stays, so
         // that the next removal asks again.
         let is_known = |found: &Found| match &found.value {
             FoundValue::Jump(chain) => !unknown.contains(chain),

@@ -56,7 +56,7 @@ pub enum FirewallError {
         protocol: Protocol,
         /// The port.
         port: u16,
-        /// The address at which the holder has it; `None` for all.
+        /// The address at which the holder has it; `None`: all addresses.
         address: Option<IpAddr>,
         /// The holder, if there is a record of it.
         holder: Option<Box<AttachmentKey>>,

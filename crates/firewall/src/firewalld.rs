@@ -62,7 +62,7 @@ pub enum FirewalldError {
     /// This build has no message bus.
     #[error("this build cannot speak to firewalld")]
     NotBuilt,
-    /// No process listens on the bus, or none there is firewalld.
+    /// No process listens on the bus, or firewalld is not on it.
     #[error("firewalld is not running")]
     Absent,
     /// The bus could not be used.

@@ -1,11 +1,11 @@
-//! Finds out who drops forwarded packets.
+//! Finds out which packet filters drop forwarded packets.
 //!
 //! In netfilter a packet passes only if no chain drops it: an accept in our table cannot overrule a
-//! drop in another table. So without a foreign drop we need no rule. With one, the accept has to go
-//! where the dropping rules are: into `DOCKER-USER` where Docker has made it, else the `FORWARD`
-//! chain of iptables ([`crate::iptables::filter`]), or into a zone if it is firewalld
-//! ([`crate::firewalld`]). Tables that an administrator wrote have no place for foreign rules;
-//! there we can only report the drop.
+//! drop in another table. So if no other program drops forwarded packets, we need no rule. If one
+//! does, our accept must be where its dropping rules are: into `DOCKER-USER` where Docker has made
+//! it, else the `FORWARD` chain of iptables ([`crate::iptables::filter`]), or into a zone if it is
+//! firewalld ([`crate::firewalld`]). Tables that an administrator wrote have no place for foreign
+//! rules; there we can only report the drop.
 
 use std::fmt;
 
@@ -108,7 +108,7 @@ pub fn blockers(index: &Index) -> Result<Vec<Blocker>, FirewallError> {
     }
     if legacy_uses("filter") {
         for family in IpVersion::ALL {
-            // Not installed: then no one has written rules with it, and we could not add any.
+            // Not installed: then no program has written rules with it, and we could not add any.
             if let Ok(observed) = Tool::legacy(*family).observe("filter")
                 && drops_forward(&observed)
             {
@@ -155,7 +155,7 @@ fn has_drop_policy(chain: &ChainInfo) -> bool {
     chain.hook.as_ref().is_some_and(|hook| hook.policy == Some(Policy::Drop))
 }
 
-/// Says whether a rule drops or rejects whatever reaches it.
+/// Says whether a rule drops or rejects everything that reaches it.
 fn is_final_drop(rule: &RuleInfo) -> bool {
     let mut drops = false;
     for expr in &rule.exprs {

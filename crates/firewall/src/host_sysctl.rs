@@ -139,7 +139,7 @@ impl SharedSysctls for HostSysctls {
                     Ok(value) => {
                         Ok(Some(format!("route_localnet of {ifname:?} is {value}, not 1")))
                     }
-                    // Whoever created the interface says that it is gone.
+                    // The plugin that created the interface reports that it is gone.
                     Err(error) if error.is_missing() => Ok(None),
                     Err(error) => Err(unread(sysctl.to_string(), error)),
                 }

@@ -181,7 +181,7 @@ pub fn reservation(protocol: Protocol, port: u16, family: IpAddr) -> Shared {
 }
 
 /// Returns what to hold for a plan whose ports iptables forwards. Its elements are not made, but
-/// other attachments must see its ports whichever backend they use.
+/// other attachments must see its ports with any backend.
 #[must_use]
 pub fn held_by_iptables(plan: &Plan) -> Plan {
     let mut held = Plan::default();

@@ -7,8 +7,8 @@
 //!
 //! Every change has the same steps: `iptables -S` once, decide ([`Observed`], [`Restore`]),
 //! `iptables-restore --noflush` once. A transaction of `iptables-restore` is all or nothing. It
-//! takes two processes per family and verb, whatever the number of rules; the reference starts one
-//! or two per rule.
+//! takes two processes per family and verb, for any number of rules; the reference starts one or
+//! two per rule.
 
 mod exec;
 pub mod filter;

@@ -35,7 +35,7 @@ const HOSTPORTS_PRIORITY: i32 = -90;
 const SRCNAT: i32 = 100;
 /// Before all that translate sources.
 const BEFORE_SRCNAT: i32 = 90;
-/// Behind source translation on the way in, which has the same priority as on the way out.
+/// After source translation on the way in, which has the same priority as on the way out.
 pub(crate) const BEHIND_SRCNAT: i32 = 110;
 /// Before connection tracking (`raw`).
 pub(crate) const RAW: i32 = -300;
@@ -59,7 +59,7 @@ pub(crate) fn table_ref(table: Table) -> TableRef {
     TableRef::new(family, table.name())
 }
 
-/// Brings a table to this layout, whatever part of it exists. The contents of sets stay.
+/// Brings a table to this layout, even if parts of it exist. The contents of sets stay.
 pub(crate) fn lay_out(batch: &mut Batch, table: Table) {
     let own = table_ref(table);
     batch.add_table(&own, Some(COMMENT));
@@ -174,7 +174,7 @@ fn inet(table: &TableRef) -> (Vec<NewChain>, Vec<NewRule>) {
     rules.push(localnet().in_net(field::ip_saddr(), net("127.0.0.0/8")).drop());
     rules.push(localnet().in_net(field::ip_daddr(), net("127.0.0.0/8")).drop());
 
-    // Packets from ::1 to a port carry another address meanwhile, which no one else may use.
+    // Packets from ::1 to a port carry another address meanwhile, which no other packet may have.
     let stand_in = hostport::host_net(STAND_IN6);
     for address in [field::ip6_saddr(), field::ip6_daddr()] {
         rules.push(rule("raw").in_net(address, stand_in).drop());
@@ -280,7 +280,7 @@ fn hostport_snat_rules(table: &TableRef) -> Vec<NewRule> {
             .in_net(field::ip_saddr(), net("127.0.0.0/8"))
             .in_set(&out4, Set::LocalSnat4.name())
             .masquerade(),
-        // Whatever the destination: nothing outside this host can answer this address.
+        // For every destination: nothing outside this host can answer this address.
         rule().in_net(field::ip6_saddr(), hostport::host_net(STAND_IN6)).masquerade(),
         rule().is(field::fib_saddr_type(), Value::LOCAL).returns(),
         // br_netfilter passes these on in one go and names no input interface.

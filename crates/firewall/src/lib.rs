@@ -18,13 +18,13 @@
 //! tables and their priorities.
 //!
 //! [`cluster`] is the packet filter of a node whose pods other nodes reach: a table of its own that
-//! no attachment owns. [`pods`] is network policy: what the crate `policy` says about who may talk to
-//! whom, in a table of its own too.
+//! no attachment owns. [`pods`] is network policy: what the crate `policy` decides about which pods
+//! may talk to each other, in a table of its own too.
 //!
 //! The other modules deal with other software: [`iptables`] writes the reference plugins' rules
 //! where a configuration asks for them, [`mod@reference`] removes what the reference plugins left,
-//! [`forward`] finds out who drops forwarded packets, [`firewalld`] makes firewalld let them
-//! through, [`taken`] finds ports that programs of the host listen on.
+//! [`forward`] finds out which packet filters drop forwarded packets, [`firewalld`] makes firewalld
+//! let them through, [`taken`] finds ports that programs of the host listen on.
 //!
 //! Nothing of an attachment is made without an owner. This crate knows nothing of how plugins are called. It
 //! starts no program but those of iptables, and those only when it must.

@@ -13,8 +13,8 @@ const HASH: usize = 32;
 /// The owner of an element: an attachment, or the shared object it belongs to.
 ///
 /// Written into comments as the attachment's hash and its network's name, cut to fit. The hash
-/// decides; the name is for people who read the tables and tells GC which network the element
-/// belongs to.
+/// decides. The name is for people who read the tables, and for GC, which learns from it the
+/// network that the element belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Owner {
     /// An attachment.

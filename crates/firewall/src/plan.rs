@@ -19,7 +19,7 @@ pub struct Plan {
     /// Elements that carry the attachment's hash.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub own: Vec<Element>,
-    /// Objects that exist as long as any attachment wants them.
+    /// Objects that exist as long as an attachment wants them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shared: Vec<Shared>,
 }
@@ -146,7 +146,7 @@ impl Shared {
         }
     }
 
-    /// Returns the elements that exist while anyone holds the object.
+    /// Returns the elements that exist while an attachment holds the object.
     #[must_use]
     pub fn elements(&self) -> Vec<Element> {
         let one = |set, name: &str| Element::new(set, vec![ifname(name)]);

@@ -1,35 +1,36 @@
 //! What passes the link of a pod under network policy has an address of the pod.
 //!
 //! Network policy judges packets by the pods' addresses ([`crate::pods`]). So a pod must not send
-//! from another address, which might be another pod's or nobody's, and must not be reached at one
-//! that is not known.
+//! from another address, which might belong to another pod or to none, and must not be reached at
+//! an address that is not known.
 //!
 //! | link | table | rules |
 //! |---|---|---|
-//! | routed (`ptp`) | `inet netwright` | of what is forwarded, and of what IPVS sends on, the source or the destination is the pod's; of what is for the host, the source |
-//! | port of a bridge | `bridge netwright` | the same for frames, which carry nothing but IP and ARP; of what the host sends, the destination |
+//! | routed (`ptp`) | `inet netwright` | a packet that is forwarded, or that IPVS sends on, has the pod's address as source or destination; a packet for the host has it as source |
+//! | port of a bridge | `bridge netwright` | the same for frames, which carry only IP and ARP; what the host sends has the pod's address as destination |
 //!
-//! Frames need more. `br_netfilter` shows the hooks of IP no packet in a frame with a tag, and a tag
-//! of VLAN 0 means nothing to who receives it. Link-local and group addresses are in no pod's
-//! verdict, and would lead past it. So between ports only neighbour discovery passes with such
-//! addresses (RFC 4861), and what DHCP needs before there is an address (RFC 2131 §4.1). A pod's
+//! Frames need more. `br_netfilter` shows the hooks of IP no packet in a frame with a tag, and the
+//! receiver ignores a tag of VLAN 0. No pod's verdict covers link-local and group addresses:
+//! packets with these would bypass it. So with such addresses only neighbour discovery (RFC 4861)
+//! passes between ports, and what DHCP needs before there is an address (RFC 2131 §4.1). A pod's
 //! router advertisements and redirects go no further.
 //!
-//! A routed link may be in a VRF. What is forwarded has come in by the VRF then, and the kernel says
-//! apart from that by which link (`meta sdifname`).
+//! A routed link may be in a VRF. For the kernel a forwarded packet then came in by the VRF; it
+//! reports the link separately (`meta sdifname`).
 //!
-//! Also to the host a pod must not send as another: it might be taken for a node, whose tunnels the
-//! host believes. There it may send from a link-local address, or from none. An address counts at its
-//! own link, not at another one of the same pod: an answer that the pod's routes send out by another
-//! one is dropped, as where it is forwarded. Connection tracking cannot tell such an answer from a
-//! forged one, which an IPIP tunnel of the host would take.
+//! A pod must not forge its address to the host either: the host might take it for a node, whose
+//! tunnels the host trusts. To the host it may send from a link-local address, or from none. An
+//! address is valid only at its own link, not at another link of the same pod: an answer that the
+//! pod's routes send out by another link is dropped, both to the host and when it is forwarded.
+//! Connection tracking cannot distinguish such an answer from a forged one, which an IPIP tunnel of
+//! the host would accept.
 //!
 //! A pod may claim another's address, by ARP, by neighbour discovery, or as the sender of frames
-//! from its hardware address. What the host sends or forwards into a bridge goes to who claims it,
-//! so a port passes nothing of it that is for another address.
+//! from its hardware address. What the host sends or forwards into a bridge goes to the pod that
+//! claims the address, so a port passes none of it that is for another address.
 //!
-//! A link without addresses is closed: a port passes nothing, and by a link that the host routes
-//! nothing is forwarded and nothing comes in.
+//! A link without addresses is closed: a port passes nothing, and from a routed link nothing is
+//! forwarded and nothing reaches the host.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -75,8 +76,8 @@ const DHCP_CLIENT: u16 = 68;
 
 /// The chain of `inet netwright` that sees what IPVS sends on.
 pub(crate) const SOURCES: &str = "pod_sources";
-/// The chain that sees what is for the host, before the answers to what it had translated get
-/// another source.
+/// The chain that sees what is for the host, before answers to translated packets get another
+/// source.
 pub(crate) const INPUT: &str = "pod_input";
 const FROM_POD: &str = "from_pod";
 const TO_POD: &str = "to_pod";
@@ -99,12 +100,13 @@ pub fn plan(host_ifname: &str, place: Place, addresses: &[IpAddr]) -> Plan {
     plan
 }
 
-/// Returns the rules of `inet netwright`. Those of what is forwarded come first in its chain
+/// Returns the rules of `inet netwright`. The rules for forwarded packets come first in its chain
 /// `forward`.
 ///
-/// What IPVS sends on is not forwarded, and only at the hook postrouting is seen by which link it
-/// came in. A chain of translations sees the first packet of each flow there, so this costs the
-/// others nothing. It comes before those that translate, as only the first of them is asked.
+/// What IPVS sends on is not forwarded, and only the hook postrouting shows the link that it came
+/// in by. A chain of type nat sees only the first packet of each flow there, so the other packets
+/// cost nothing. This chain comes before those that translate, because the kernel stops at the
+/// first one that translates.
 pub(crate) fn inet_rules(table: &TableRef) -> Vec<NewRule> {
     let (iif, vrf, oif) = (field::iifname(), field::sdifname(), field::oifname());
     let (source, source6) = (field::ip_saddr(), field::ip6_saddr());
@@ -128,8 +130,8 @@ pub(crate) fn inet_rules(table: &TableRef) -> Vec<NewRule> {
     drops.chain([iif, vrf].into_iter().flat_map(|link| input_rules(table, link))).collect()
 }
 
-/// Returns those of what comes in for the host by a link. All that the host receives meets them, so
-/// each family's packets look up the link by the rule of their family alone.
+/// Returns the rules for what comes in for the host by a link. Everything that the host receives
+/// meets them, so a packet looks up the link only in the rule of its own family.
 fn input_rules(table: &TableRef, link: field::Field) -> [NewRule; 2] {
     let rule = || NewRule::new(table, INPUT);
     let (source, source6) = (field::ip_saddr(), field::ip6_saddr());
@@ -160,7 +162,7 @@ pub(crate) fn bridge_rules(table: &TableRef) -> Vec<NewRule> {
     let unless = |chain, link, address, known: Set| {
         drop(rule(chain).not_in_set(&[link, address], known.name()))
     };
-    // To groups, and on the link, the host may send to every pod.
+    // The host may send to groups and to link-local addresses of every pod.
     let from_host = |groups: [&str; 2], address, known: Set| {
         let to_port = rule("output").in_set(&[oif], Set::PodPorts.name());
         let to_one = groups.into_iter().fold(to_port, |rule, of| rule.not_in_net(address, net(of)));
@@ -205,8 +207,8 @@ pub(crate) fn bridge_rules(table: &TableRef) -> Vec<NewRule> {
     ]
 }
 
-/// Continues if a frame carries neither IP nor ARP. The type is read from the frame: `meta protocol`
-/// is that behind a tag which the kernel has taken off.
+/// Continues if a frame carries neither IP nor ARP. The type is read from the frame:
+/// `meta protocol` is the type behind a tag that the kernel has removed.
 fn is_no_ip(rule: NewRule) -> NewRule {
     let register = Register::FIRST;
     let load = Expr::Payload { base: PayloadBase::Link, offset: 12, len: 2, register };

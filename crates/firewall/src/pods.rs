@@ -1,7 +1,7 @@
 //! Network policy in the kernel: the table `inet netwright-policy`.
 //!
-//! What stands in it is said by a [`policy::Program`]; this module decides nothing about who may
-//! talk to whom. It adds what is the same for each program:
+//! A [`policy::Program`] says what it contains; this module decides nothing about which pods may
+//! talk to each other. It adds the parts that are the same for each program:
 //!
 //! | part | purpose |
 //! |---|---|
@@ -9,25 +9,25 @@
 //! | chain `ingress`, hook forward, priority 6 | replies pass; packets go where `in4`, `in6` lead their destination |
 //! | chains `egress-services`, `ingress-services`, hook output | the same for what IPVS sends on ([`ipvs`]); only where it has services |
 //! | maps `net-in4`, `net-in6`, `net-out4`, `net-out6` | the same for addresses of further networks, at one interface each; asked first |
-//! | chain `open` | lets everything pass, where such an address leads that no policy is about |
-//! | sets `has-in4`, `has-in6`, `has-out4`, `has-out6`, and `has-net-…` | the keys of these maps that policies are about: not every kernel can look up a map for a key alone |
-//! | chains `revived`, `cut` | a connection that was cut does not come to life again |
+//! | chain `open` | lets everything pass; addresses of further networks that no policy selects lead to it |
+//! | sets `has-in4`, `has-in6`, `has-out4`, `has-out6`, and `has-net-…` | the keys of these maps that policies select: not every kernel can look up only the key of a map |
+//! | chains `revived`, `cut` | a connection that was cut does not start again |
 //! | chains `deny-in`, `deny-out` | logs, counts, and drops |
 //!
 //! An accept of `egress` does not end `ingress`. An address that is in no map is not judged. What
-//! the node itself sends and receives is not forwarded, and meets nothing of this; at the hook output
-//! it is let through.
+//! the node itself sends and receives is not forwarded, and meets none of these chains; the chains
+//! at the hook output let it through.
 //!
-//! Packets of macvlan, SR-IOV and their kind do not pass the node. They are judged by a table of the
-//! same name in the container's own namespace ([`PodsTable::open_inside`]): the hooks are output,
-//! input and forward, and maps `at-in` and `at-out` lead the container's interface to the chain of its
+//! Packets of macvlan, SR-IOV and the like do not pass the node. A table of the same name in the
+//! container's own namespace judges them ([`PodsTable::open_inside`]): the hooks are output, input
+//! and forward, and maps `at-in` and `at-out` lead the container's interface to the chain of its
 //! pod. Everything else is the same. Where a container has no such network there is no such table.
 //!
-//! A packet that is denied is logged to a group of nflog ([`kernel::nflog`]) with the prefix of
-//! [`log_prefix`], as many of them as [`Logging`] says. All of them are counted
-//! ([`PodsTable::dropped`]). If the kernel cannot log, the rules that log are left out
-//! ([`NO_LOG`]). A TCP packet in the middle of a connection that is denied is answered
-//! with a reset, so that a connection that was cut ends at once at both ends.
+//! Denied packets are logged to a group of nflog ([`kernel::nflog`]) with the prefix of
+//! [`log_prefix`], up to the rate of [`Logging`]. All of them are counted ([`PodsTable::dropped`]).
+//! If the kernel cannot log, the rules that log are left out ([`NO_LOG`]). A denied TCP packet in
+//! the middle of a connection is answered with a reset, so that a connection that was cut ends at
+//! once at both ends.
 //!
 //! ```no_run
 //! use netwright_firewall as firewall;
@@ -35,7 +35,7 @@
 //! # let (mut compiler, change): (policy::Compiler, policy::Change) = todo!();
 //!
 //! let mut table = PodsTable::open(Logging::default())?;
-//! // At the start, and whenever somebody may have changed the table: what differs is repaired.
+//! // At the start, and whenever another program may have changed it: differences are repaired.
 //! let found = table.bring(compiler.program())?;
 //! # let _ = found;
 //! // And then each change is as many elements as sets that an address enters or leaves.
@@ -81,7 +81,7 @@ pub struct Logging {
 }
 
 impl Logging {
-    /// The usual group: nobody else is known to use it.
+    /// The usual group: no other program is known to use it.
     pub const GROUP: u16 = 0x4e57;
     /// The usual rate.
     pub const RATE: u32 = 100;
@@ -93,11 +93,12 @@ impl Default for Logging {
     }
 }
 
-/// What is said of a kernel that cannot log.
+/// The warning about a kernel that cannot log.
 pub const NO_LOG: &str = "this kernel cannot log packets to a group (CONFIG_NETFILTER_NETLINK_LOG, \
     CONFIG_NFT_LOG): what policies drop is counted, and cannot be listed";
 
-/// Says whether the kernel can log to a group ([`NO_LOG`]). The table does without if it cannot.
+/// Says whether the kernel can log to a group ([`NO_LOG`]). The table is made without logging if it
+/// cannot.
 ///
 /// **Privileges**: `CAP_NET_ADMIN` in the caller's network namespace.
 ///
@@ -123,13 +124,13 @@ pub struct Dropped {
     pub incoming: u64,
     /// Out of pods.
     pub outgoing: u64,
-    /// Of connections that had been cut, in either direction: they were reset. They are in neither
-    /// of the others.
+    /// Packets of connections that had been cut, in either direction: they were reset. The other
+    /// two counts do not include them.
     pub revived: u64,
 }
 
-/// Returns the transactions of steps ([`PodsTable::apply`]), for those who count what they cost. Each
-/// may be empty.
+/// Returns the transactions of steps ([`PodsTable::apply`]), for callers that count what they cost.
+/// Each may be empty.
 #[must_use]
 pub fn transactions(steps: &[Step]) -> [Batch; 2] {
     encode::steps(steps)

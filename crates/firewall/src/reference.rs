@@ -179,9 +179,9 @@ pub(crate) fn remove_range_accepts() -> Result<(), FirewallError> {
     Ok(())
 }
 
-/// Removes the rules of a flanneld, in all their forms. It leaves those of iptables behind when it
-/// ends; while they are there, nodes do not see pods' own addresses. A flanneld that runs makes them
-/// again.
+/// Removes the rules of a flanneld, in all their forms. When flanneld ends, it leaves its iptables
+/// rules behind; while they exist, nodes do not see pods' own addresses. A flanneld that runs makes
+/// them again.
 ///
 /// # Errors
 /// When the kernel or legacy iptables refuses. Each of them removes all or nothing.

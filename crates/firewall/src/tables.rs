@@ -68,7 +68,7 @@ pub enum FoundValue {
 ///
 /// Absent tables, sets and chains count as empty. The caller holds the firewall's lock.
 pub trait Tables: fmt::Debug {
-    /// Says whether a table exists, in whatever layout.
+    /// Says whether a table exists, in any layout.
     ///
     /// # Errors
     /// When the kernel refuses.

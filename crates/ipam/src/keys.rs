@@ -1,7 +1,7 @@
 //! The keys of `ipam` by which a configuration names the pools of `host-local`.
 //!
 //! The plugin itself also reads keys that say nothing of pools, and refuses those that it does not
-//! know: this is for programs that look at networks of others' making.
+//! know: this is for programs that look at networks that other programs or administrators made.
 
 use std::net::IpAddr;
 use std::path::PathBuf;

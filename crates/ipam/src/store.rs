@@ -27,25 +27,25 @@
 //!
 //! # What is known without reading it
 //!
-//! An index beside the folder ([`Store::with_index`]) tells who holds what, and which address is
-//! free, so a call costs the same however many addresses are held. The folder stays the truth; the
-//! head of `store/known.rs` describes how an outdated index is detected. Without an index every
-//! call reads the whole folder.
+//! An index beside the folder ([`Store::with_index`]) tells which owner holds which address, and
+//! which address is free. So a call costs the same, however many addresses are held. The folder
+//! stays the truth; the head of `store/known.rs` describes how an outdated index is detected.
+//! Without an index every call reads the whole folder.
 //!
 //! # Beside the content
 //!
 //! Each file also gets an extended attribute, which the reference ignores: the address, the owner
 //! again, and the network namespace that it was reserved for. If the attribute exists, it counts
 //! and not the content. A file that is truncated, overwritten or has another file's content still
-//! belongs to its owner, and one under another address's name cannot be released by anyone. When a
-//! pool is exhausted, as after a power failure without any DEL, its user can find out which
-//! namespaces are gone ([`Locked::origins`], [`Locked::remove`]). The reference's reservations have
-//! no attribute, and are never taken back in this way.
+//! belongs to its owner, and no owner can release one under another address's name. When a pool is
+//! exhausted, as after a power failure without any DEL, its user can find out which namespaces are
+//! gone ([`Locked::origins`], [`Locked::remove`]). The reference's reservations have no attribute,
+//! and are never taken back in this way.
 //!
 //! # What other programs leave
 //!
 //! An empty file with an address as its name ([`Holder::Unwritten`]) is the leftover of a crash:
-//! while we hold the lock no one is writing one, and its creator never learned that it has the
+//! while we hold the lock no process is writing one, and its creator never learned that it has the
 //! address. The next [`Locked::allocate`] removes it. A damaged file is a reservation with an
 //! unknown owner ([`Holder::Unknown`]): its address is not assigned, no DEL removes it, and
 //! [`Locked::collect`] may. A file that the kernel refused to read ([`Holder::Unread`]) has an
@@ -219,7 +219,7 @@ impl Store {
         }
     }
 
-    /// Returns who holds an address, without the lock; `None` if it is not held.
+    /// Returns the holder of an address, without the lock; `None` if it is not held.
     ///
     /// # Errors
     /// [`StoreError::Folder`] when the folder exists but cannot be opened.

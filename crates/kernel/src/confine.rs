@@ -26,8 +26,8 @@
 //!   `sched_setattr`, which could ask for real time unseen (EPERM). `open` cannot make a nameless
 //!   file with a set-user-ID bit either.
 //! * With [`Mounts::Own`], `/home`, `/root` and `/run/user` are read-only unless they are hidden or
-//!   writable. `/dev` has neither `shm`, `mqueue`, `hugepages` nor `log`, and a process without
-//!   CAP_DAC_OVERRIDE can make no terminal where `/dev/pts/ptmx` permits nobody to.
+//!   writable. `/dev` has neither `shm`, `mqueue`, `hugepages` nor `log`, and where `/dev/pts/ptmx`
+//!   has no permissions, a process without CAP_DAC_OVERRIDE can make no terminal.
 //! * `RestrictNamespaces=` works on aarch64, too.
 //!
 //! # What is weaker than systemd 252
@@ -149,11 +149,11 @@ pub enum Namespaces {
 /// The mounts that a process sees.
 #[derive(Debug, Clone, Copy)]
 pub enum Mounts<'a> {
-    /// Those of the process that started it. What it mounts, others see, and it outlives the
-    /// process.
+    /// Those of the process that started it. Other processes see what it mounts, and its mounts
+    /// outlive it.
     Shared,
-    /// Its own view of them, in which it can write to few places. What others mount and unmount
-    /// later, it sees, too; what it mounts, nobody else sees.
+    /// Its own view of them, in which it can write to few places. It also sees what other processes
+    /// mount and unmount later; they do not see what it mounts.
     Own(OwnMounts<'a>),
 }
 
@@ -188,7 +188,8 @@ pub enum Devices<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Step {
-    /// Limiting the number of open files. It is then as near as the process was permitted.
+    /// Limiting the number of open files. The limit is then as near as the process was permitted to
+    /// set it.
     OpenFiles(u64),
     /// Moving to mounts of its own: no part of [`Mounts::Own`] has been done.
     OwnMounts,
@@ -293,9 +294,9 @@ pub enum ConfineError {
     },
 }
 
-/// Confines the process, and returns the steps that it was not permitted to do. The other steps have
-/// been done then. So have, always, the filters of system calls, the capabilities but for the bounding
-/// set, and the flag that keeps the process from new privileges.
+/// Confines the process, and returns the steps that it was not permitted to do. The other steps
+/// have been done then. It always sets the filters of system calls, the capabilities (except the
+/// bounding set), and the flag that keeps the process from new privileges.
 ///
 /// Its working directory is `/` if it has mounts of its own.
 ///

@@ -56,9 +56,9 @@ const CTA_FILTER_F_CTA_IP_DST: u32 = 1 << 1;
 const CTA_FILTER_F_CTA_PROTO_NUM: u32 = 1 << 3;
 const CTA_FILTER_F_CTA_PROTO_DST_PORT: u32 = 1 << 5;
 
-/// A blocking socket for connection tracking. It keeps the namespace it was opened in. To close it
-/// just after a transaction of nf_tables has deleted something takes a moment, as with that one's
-/// own socket: see [`crate::linger::leave_open`].
+/// A blocking socket for connection tracking. It keeps the namespace it was opened in. Closing it
+/// just after an nf_tables transaction has deleted something takes a moment, as closing an
+/// nf_tables socket does: see [`crate::linger::leave_open`].
 ///
 /// # Privileges
 /// CAP_NET_ADMIN in the user namespace that owns the network namespace.
@@ -251,7 +251,8 @@ impl ConntrackSocket {
         self.delete_flows_if(filter, |_| true)
     }
 
-    /// Deletes those of the flows that `goes` says, as [`ConntrackSocket::delete_flows`] does.
+    /// Deletes those of the flows for which `goes` returns true, as
+    /// [`ConntrackSocket::delete_flows`] does.
     ///
     /// # Errors
     /// As [`ConntrackSocket::delete_flows`].

@@ -35,20 +35,21 @@ const MARK: &[u8; 8] = b"netwrigt";
 /// The longest packet (RFC 791 §3.1).
 const LONGEST: usize = 65_535;
 
-/// How many packets are read between two looks at the time: somebody may send faster than we read.
+/// How many packets are read between two looks at the clock: another host may send faster than we
+/// read.
 const AT_A_TIME: usize = 256;
 
-/// How far the identifiers of two calls of a process are from each other: processes that are
-/// started one after the other have numbers that follow each other.
+/// The distance between the identifiers of two calls of a process: processes that are started one
+/// after the other have consecutive process IDs.
 const STEP: u16 = 9973;
 
 /// A question to an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Question {
-    /// Who is asked.
+    /// The address that is asked.
     pub address: IpAddr,
-    /// How many bytes the packet has, with its IP header. It is not cut on the way: what does not
-    /// fit does not arrive. A size that is too small for a question means the smallest.
+    /// How many bytes the packet has, with its IP header. No router fragments it: a packet that
+    /// does not fit does not arrive. A size that is too small for a question means the smallest.
     pub size: u32,
     /// The answer may come from another address of the host, as that to an anycast address does (RFC
     /// 4443 §2.2). On a host that forwards, the first address of each IPv6 prefix of a link is one
@@ -74,7 +75,7 @@ impl Question {
 pub enum Echo {
     /// The address has answered, after this time.
     Answered(Duration),
-    /// Nobody has answered.
+    /// No host has answered.
     Silent,
     /// This host does not let the question through.
     Filtered,
@@ -124,7 +125,7 @@ pub fn ask_all(questions: &[Question], timeout: Duration) -> io::Result<Vec<Echo
 }
 
 /// Does what [`ask_all`] does, with another identifier than this process's other questions, so that
-/// nothing on the way takes them for parts of the same exchange. A socket that needs no privilege
+/// no host on the way takes them for parts of the same exchange. A socket that needs no privilege
 /// has an identifier that the kernel chooses.
 ///
 /// # Errors
@@ -143,12 +144,12 @@ pub fn ask_all_as(
 pub struct Heard {
     /// What became of it.
     pub echo: Echo,
-    /// Who has said that it cannot be delivered: a router on the way, or the last host, which has
-    /// no such address. Only a socket that needs a privilege hears that.
+    /// The host that reported that it cannot deliver the question: a router on the way, or the last
+    /// host, which does not have the address. Only a privileged socket receives such reports.
     pub undelivered_by: Option<IpAddr>,
 }
 
-/// Does what [`ask_all`] does, and says besides who cannot deliver a question.
+/// Does what [`ask_all`] does, and also returns which host cannot deliver a question.
 ///
 /// # Errors
 /// The kernel's, when there is no socket to ask with.
@@ -176,7 +177,8 @@ fn hear_all(identifier: u16, questions: &[Question], timeout: Duration) -> io::R
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 found[number].echo = Echo::Filtered;
             }
-            // No way to it, its neighbour is silent, or it does not fit: nobody answers.
+            // No route leads to it, its neighbour is silent, or the packet is too long: no host
+            // answers.
             Err(_) => {}
         }
     }
@@ -226,8 +228,9 @@ fn hear_all(identifier: u16, questions: &[Question], timeout: Duration) -> io::R
     Ok(found)
 }
 
-/// Sends a datagram to a port of each address at which nobody listens, and waits until every host
-/// has said so (RFC 1122 §4.1.3.1), or the time is over. Says of each address whether its host has.
+/// Sends a datagram to a port of each address at which no process listens. Waits until every host
+/// has reported that (RFC 1122 §4.1.3.1), or the time is over. Returns for each address whether its
+/// host has.
 ///
 /// Without a checksum, which only IPv4 permits (RFC 768), an address of IPv6 is not asked.
 ///
@@ -290,7 +293,8 @@ fn leave_checksum_out(socket: &UdpSocket) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Has a socket's packets arrive whole or not at all, whatever has been learnt of the way.
+/// Makes a socket's packets arrive whole or not at all, even if the kernel has learnt a smaller MTU
+/// of the path.
 fn send_whole(socket: &OwnedFd, of_v4: bool) -> io::Result<()> {
     match of_v4 {
         true => sockopt::set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::PROBE)?,
@@ -445,8 +449,8 @@ fn answer_to(
     Some(u16::from_be_bytes([sequence[0], sequence[1]]))
 }
 
-/// Returns the number of the question that a packet says cannot be delivered, and whom it was to:
-/// such a message quotes it.
+/// Returns the number and the destination of the question that cannot be delivered, as the packet
+/// says: such a message quotes the question.
 fn undelivered(
     packet: &[u8],
     of_v4: bool,
@@ -545,7 +549,7 @@ mod tests {
                 assert_eq!(short, None, "{address}: {length} bytes");
             }
             assert_eq!(answer_to(&packet, address, of_v4, own), None);
-            // A question of somebody else, an answer, another message.
+            // A question of another program, an answer, another message.
             let mark = packet.len() - 1;
             for (place, byte) in [(mark, 0), (begin + 8 + header, 0), (begin, 11)] {
                 let mut other = packet.clone();

@@ -76,9 +76,9 @@ pub fn fill_in_checksums(netns: &Netns, name: &str) -> Result<(), EthtoolError> 
 }
 
 /// Leaves the checksums of frames that leave by a link to the link, or to the links below it
-/// (`tx-checksum-ip-generic` and its kin in `man 8 ethtool`), or has the kernel fill them in. Of a
-/// tunnel these are the checksums of the inner packets: some networks deliver them wrong when they
-/// are left to hardware. Without it a tunnel does not segment either, and carries about a third.
+/// (`tx-checksum-ip-generic` and its kin in `man 8 ethtool`), or has the kernel fill them in. For a
+/// tunnel these are the checksums of the inner packets: on some networks hardware computes them
+/// wrong. Without offloading a tunnel does not segment either, and carries about a third.
 ///
 /// Idempotent. On a link that cannot compute checksums, leaving them to it does nothing. A link that
 /// is created again starts with the kernel's choice.

@@ -13,9 +13,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A [`Listener`] hears that something changed, in all namespaces; an [`ObjectListener`] hears which
-//! object, in one; a [`TableListener`] hears of one table of the packet filter; a [`ChangeListener`]
-//! hears that anything changed, also what was added.
+//! A [`Listener`] hears that something changed, in all namespaces. An [`ObjectListener`] hears
+//! which object changed, in one namespace. A [`TableListener`] hears of one table of the packet
+//! filter. A [`ChangeListener`] hears of every change, additions too.
 
 mod changes;
 mod objects;
@@ -105,7 +105,7 @@ pub enum Event {
 /// and in every namespace that has an ID here (those of containers with a link from here). The
 /// other is for the packet filter of this namespace.
 ///
-/// It keeps no namespace alive but its own.
+/// It keeps only its own namespace alive.
 #[derive(Debug)]
 pub struct Listener {
     route: Socket,
@@ -182,7 +182,7 @@ fn drain<E: Clone>(
     drain_from(socket, buffer, lost, |_, message| read(message), tell)
 }
 
-/// Does the same, where it matters by which socket a change was made.
+/// Does the same, and passes on the socket through which a change was made.
 fn drain_from<E: Clone>(
     socket: &Socket,
     buffer: &mut Vec<u8>,

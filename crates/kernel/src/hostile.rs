@@ -1,5 +1,5 @@
-//! Feeds readers arbitrary bytes: none may panic, whatever the kernel, or a program that poses as
-//! it, sends.
+//! Feeds readers arbitrary bytes: none may panic at anything that the kernel, or a program that
+//! poses as it, sends.
 
 use crate::nft::{ChainInfo, RuleInfo, SetInfo, TableInfo, decode_elements};
 use crate::route::{

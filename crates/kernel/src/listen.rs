@@ -153,9 +153,9 @@ fn bind_as(transport: Transport, at: SocketAddr, reuse: Reuse) -> Result<(), Err
     rustix::net::bind(&fd, &at)
 }
 
-/// Finds out who has a port; `None` when the kernel's tables name no one. Reads the caller's
-/// ancestors first, then programs whose name is among the likely ones, and only then all others:
-/// every descriptor of every process.
+/// Finds the process that has a port; `None` when the kernel's tables name none. Reads the caller's
+/// ancestors first, then the programs with one of the likely names, and only then all others: every
+/// descriptor of every process.
 #[must_use]
 pub fn holder(transport: Transport, at: SocketAddr, likely: &[&str]) -> Option<Holder> {
     let socket = sockets(transport, at).into_iter().min_by_key(|socket| !socket.listens)?;
@@ -254,7 +254,7 @@ fn process(inode: u64, likely: &[&str]) -> Option<Process> {
     let name = |pid: u32| {
         fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned()
     };
-    // The first process started everybody.
+    // The first process is an ancestor of every process.
     let ancestor = ancestors().into_iter().filter(|pid| *pid != 1).find(has);
     if let Some(pid) = ancestor {
         return Some(Process { pid, name: name(pid), is_ancestor: true });

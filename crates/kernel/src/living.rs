@@ -15,13 +15,13 @@
 //!   namespace, or the one in which the namespace was recorded (a container that plays a node), it
 //!   shows the first process, and nothing is mounted over a process in it. Then processes of every
 //!   mount namespace are counted, and their mounts with them. Elsewhere the answer is unknown.
-//! - A container in a PID namespace of its own plays a node only if no one else uses its network.
-//!   If Unix sockets in that network are held by no process that `/proc` shows, someone else does:
-//!   then the container is a helper on a real node, whose containers live outside.
+//! - A container in a PID namespace of its own plays a node only if no process outside it uses its
+//!   network. If a Unix socket in that network is held by no process that `/proc` shows, a process
+//!   outside does: then the container is a helper on a real node, whose containers live outside.
 //! - A process may refuse to show its namespaces, for example one with more capabilities than the
-//!   caller (`man 2 ptrace`, "Ptrace access mode checking"). Its view of its network and its mounts
-//!   is readable by everyone. So it is known to be in a namespace that another process is in, or
-//!   the answer is unknown; a namespace that is mounted in its view may be living.
+//!   caller (`man 2 ptrace`, "Ptrace access mode checking"). Every process can read its view of its
+//!   network and its mounts. So it is known to be in a namespace that another process is in, or the
+//!   answer is unknown; a namespace that is mounted in its view may be living.
 //! - A namespace through which an interface only passes on its way to a container is not the
 //!   container's. If it is gone, the answer is unknown.
 //!
@@ -255,8 +255,8 @@ impl Census {
         paths.iter().filter_map(|path| Netns::open(path).ok()).find(|found| noted.is(found))
     }
 
-    /// Says whether a container lives of which only its interface was recorded, by searching every
-    /// namespace of the machine but the caller's own: living if one has it, gone if none has.
+    /// Says whether a container lives if only its interface was recorded. Searches every namespace
+    /// of the machine except the caller's own: living if one has the interface, gone if none has.
     /// `pid_ns` is as in [`Noted::pid_ns`]. With neither a hardware address nor addresses the
     /// answer is unknown.
     #[must_use]
@@ -270,7 +270,7 @@ impl Census {
         let mut life = Life::Gone;
         for (id, paths) in counted.living.iter().filter(|(id, _)| **id != own) {
             let mut opened = paths.iter().filter_map(|path| Netns::open(path).ok());
-            // If its processes ended meanwhile, no one is in it.
+            // If its processes ended meanwhile, no process is in it.
             let Some(netns) = opened.find(|found| found.id() == *id) else { continue };
             match sign.is_in(&netns) {
                 Ok(false) => {}
@@ -318,7 +318,7 @@ impl Counted {
         }
         let placed = counted.are_the_refused_placed();
         counted.hidden |= !placed;
-        // The machine's own shows everybody.
+        // The machine's own PID namespace shows every process.
         counted.hidden |= counted.pid_ns != Some(INITIAL_PID_NS) && has_hidden_company(proc);
         counted
     }
@@ -439,7 +439,7 @@ impl Counted {
         }
     }
 
-    /// Examines what a thread that refused shows to everyone.
+    /// Examines what a thread that refused shows to every process.
     fn look_from_outside(&mut self, thread: &Path) -> io::Result<()> {
         self.refused.insert(fs::metadata(thread.join(SIGHT))?.ino());
         let dev = fs::metadata("/proc/self/ns/net")?.dev();
@@ -458,9 +458,9 @@ impl Counted {
     }
 }
 
-/// Says whether a process that `proc` does not show uses the caller's network: a Unix socket there
-/// is held by no process that it shows. A socket in transit from one process to another has no
-/// holder either, and counts as a hidden user.
+/// Says whether a process that `proc` does not show uses the caller's network: no process that it
+/// shows holds a Unix socket there. A socket in transit from one process to another has no holder
+/// either, and counts as a hidden user.
 fn has_hidden_company(proc: &Path) -> bool {
     let Some(mut sockets) = unix_sockets(proc) else { return true };
     let Ok(processes) = fs::read_dir(proc) else { return true };
@@ -735,7 +735,7 @@ mod tests {
         inside.join().unwrap();
     }
 
-    /// Who has the number by now may leave before he is looked at again.
+    /// The process that has the number by now may end before the next look at it.
     #[test]
     fn who_has_the_number_of_the_one_that_is_sought_is_asked_at_once() {
         let own = Netns::open(Path::new("/proc/self/ns/net")).unwrap();

@@ -1,8 +1,8 @@
 //! Network namespaces: open, identify, enter, create, remove.
 //!
 //! A [`Netns`] is an open descriptor, so the namespace stays alive (and means the same namespace)
-//! as long as the value exists, whatever happens to the path. Almost nothing needs to run *inside*
-//! a namespace: a netlink socket keeps the namespace it was created in
+//! as long as the value exists, even if the path is removed or leads elsewhere. Almost nothing
+//! needs to run *inside* a namespace: a netlink socket keeps the namespace it was created in
 //! ([`RouteSocket::open_in`](crate::route::RouteSocket::open_in)). Only sysctls and other kinds of
 //! sockets need [`within`].
 //!

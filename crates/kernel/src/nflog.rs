@@ -1,8 +1,9 @@
 //! Packets that rules of the packet filter log to a group (nflog).
 //!
 //! A rule with `log group` ([`NewRule::log_to_group`](crate::nft::NewRule::log_to_group)) passes
-//! the beginning of a packet, with a prefix, to the one socket that is bound to the group. Nobody
-//! waits for the listener: what does not fit into the socket's queue is lost, and counted.
+//! the beginning of a packet, with a prefix, to the one socket that is bound to the group. The
+//! kernel does not wait for the listener: what does not fit into the socket's queue is lost, and
+//! counted.
 //!
 //! ```no_run
 //! use kernel::nflog::{NflogSocket, Settings};
@@ -61,7 +62,7 @@ const NFULA_SEQ: u16 = 12;
 
 /// The largest message: the kernel's own bound of its buffer (NFULNL_NLBUFSIZ_MAX).
 const MESSAGE: usize = 128 * 1024;
-/// The most packets that one call returns, so that a flood does not keep the caller.
+/// The most packets that one call returns, so that a flood does not detain the caller.
 const MOST_AT_ONCE: usize = 4096;
 
 /// How packets are passed.
@@ -102,7 +103,7 @@ pub struct Logged {
 }
 
 impl Logged {
-    /// Reads its headers; `None` if it is no IP packet or too little of it is there.
+    /// Reads its headers; `None` if it is not an IP packet or too little of it is there.
     #[must_use]
     pub fn packet(&self) -> Option<Packet> {
         Packet::read(&self.payload)
@@ -141,16 +142,16 @@ pub struct NflogSocket {
 /// As [`NflogSocket`].
 ///
 /// # Errors
-/// Those of [`NetlinkError`]: nobody knows.
+/// Those of [`NetlinkError`]: then it is not known.
 pub fn is_there() -> Result<bool, NetlinkError> {
     knows(SUBSYSTEM)
 }
 
 /// Says whether the kernel knows messages of a part of netfilter's netlink.
 ///
-/// It refuses the first message of nflog, which only it sends, in one way if it has nflog, and in
-/// another if it does not (linux net/netfilter/nfnetlink.c `nfnetlink_rcv_msg`, nfnetlink_log.c
-/// `nfulnl_recv_unsupp`).
+/// It refuses nflog's first message, which only the kernel sends, with one error if it has nflog,
+/// and with another if it does not (linux net/netfilter/nfnetlink.c `nfnetlink_rcv_msg`,
+/// nfnetlink_log.c `nfulnl_recv_unsupp`).
 fn knows(subsystem: u16) -> Result<bool, NetlinkError> {
     let mut socket = Socket::open(NETLINK_NETFILTER)?;
     let body = |writer: &mut Writer| writer.raw(&nfgenmsg(0, 0));

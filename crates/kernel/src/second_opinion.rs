@@ -1,6 +1,6 @@
 //! Our bytes, decoded by rust-netlink's codecs (STYLE, section 6, rule 5).
 //!
-//! They must know every attribute, and encoding what they decoded must give our bytes again.
+//! The codecs must know every attribute, and must encode what they decoded to our bytes again.
 
 use netlink_packet_core::NetlinkMessage;
 use netlink_packet_netfilter::NetfilterMessage;

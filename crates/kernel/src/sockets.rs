@@ -1,4 +1,4 @@
-//! Lists the sockets of a network namespace on which programs wait for others: TCP sockets that
+//! Lists the sockets of a network namespace on which programs wait for peers: TCP sockets that
 //! listen, and UDP sockets that are bound and not connected.
 //!
 //! The kernel's socket monitor (`man 7 sock_diag`) selects them, so that a host with many

@@ -1,9 +1,9 @@
-//! Standard output as the process was given it.
+//! Standard output as the process got it.
 //!
 //! A process may be started with standard output closed (`>&-` in a shell). std then opens
 //! `/dev/null` in its place before `main` runs, so that no other file gets its number
 //! (library/std/src/sys/pal/unix/mod.rs, `sanitize_standard_fds`). Then every write seems to
-//! succeed. An answer that no one can have received must not count as delivered, so this module
+//! succeed. An answer that no process can have received must not count as delivered. So this module
 //! checks before std does that, and [`Stdout`] reports it.
 
 use std::io::{self, Write};

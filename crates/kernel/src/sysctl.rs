@@ -1,7 +1,7 @@
 //! Kernel parameters of a network namespace (`/proc/sys`).
 //!
-//! A [`Sysctl`] is a checked path: it cannot leave `/proc/sys`, whatever an annotation or a
-//! configuration says. Values are read and written in the calling thread's namespace; use
+//! A [`Sysctl`] is a checked path: no annotation or configuration can make it leave `/proc/sys`.
+//! Values are read and written in the calling thread's namespace; use
 //! [`within`](crate::netns::within) for another.
 //!
 //! ```no_run
@@ -36,8 +36,9 @@ const ROOM: usize = 512;
 const NO_V6: &str = "there is no IPv6 here: it is switched off on this kernel (ipv6.disable=1), or the interface is gone or its \
                      MTU is below 1280";
 
-/// Has this process find parameters below another folder than `/proc/sys`, from now on: in a
-/// container that is read-only, and the host's may be mounted elsewhere. Only the first call counts.
+/// Makes this process use another folder than `/proc/sys` for parameters from now on: in a
+/// container `/proc/sys` is read-only, and the host's may be mounted elsewhere. Only the first call
+/// counts.
 pub fn use_folder(path: PathBuf) {
     let _ = OTHER_ROOT.set(path);
 }

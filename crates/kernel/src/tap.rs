@@ -1,10 +1,10 @@
 //! Sees the packets of certain flows, and no others, at all links of a network namespace.
 //!
-//! A [`Tap`] is a packet socket (`man 7 packet`) with a program that the kernel runs on each packet:
-//! only those of the given flows are copied to it, with the link and the direction. Nothing is
-//! marked or changed, other traffic is not seen, and it needs neither tracing nor the packet
-//! filter. A link that sends is told when the packet has left its queue, and one that receives
-//! before any filter of that link.
+//! A [`Tap`] is a packet socket (`man 7 packet`) with a program that the kernel runs on each
+//! packet: the kernel copies only those of the given flows to it, with the link and the direction.
+//! It marks and changes nothing, does not see other traffic, and needs neither tracing nor the
+//! packet filter. It sees a packet that a link sends once the packet has left the link's queue, and
+//! one that a link receives before any filter of that link.
 //!
 //! ```no_run
 //! use kernel::nft::trace::{Flow, Protocol};
@@ -38,7 +38,7 @@ use crate::nflog::Packet;
 use crate::nft::trace::{self, Flow, Protocol};
 use crate::packet::LinkAddress;
 
-/// `linux include/uapi/linux/if_ether.h` ETH_P_ALL: what links send is told too.
+/// `linux include/uapi/linux/if_ether.h` ETH_P_ALL: the socket also gets what links send.
 const ETH_P_ALL: u16 = 0x0003;
 /// `linux include/uapi/linux/if_packet.h` PACKET_OTHERHOST and PACKET_OUTGOING.
 const FOR_ANOTHER: u8 = 3;
@@ -105,9 +105,8 @@ impl Tap {
         Ok(Tap { socket })
     }
 
-    /// Returns the packets that were seen since the last call, in their order, without waiting.
-    /// Another flow's with the same port is among them; what does not fit the socket's queue is
-    /// lost.
+    /// Returns the packets since the last call, in their order, without waiting. They include
+    /// packets of other flows with the same port. What does not fit the socket's queue is lost.
     ///
     /// # Errors
     /// The kernel's.
@@ -205,7 +204,7 @@ fn program(flows: &[Flow]) -> Vec<Instruction> {
     program
 }
 
-/// Compares two bytes of the header above IP with numbers. What is none of them goes on.
+/// Compares two bytes of the header above IP with numbers. If they equal none, the program goes on.
 fn compare(offset: u32, numbers: &[u32]) -> Vec<Instruction> {
     let Some((last, others)) = numbers.split_last() else { return Vec::new() };
     let mut all = vec![step(bpf::LOAD_HALF_INDEXED, offset)];

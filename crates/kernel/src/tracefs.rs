@@ -1,11 +1,12 @@
-//! What becomes of packets, as the kernel's tracepoints tell it (linux
+//! What happens to packets, as the kernel's tracepoints report it (linux
 //! Documentation/trace/events.rst), without BPF and without code of ours in the kernel.
 //!
-//! A [`Trace`] is an instance of tracing of our own, so nobody's tracing is disturbed. It tells of
-//! packets of the lengths that are asked for, in all network namespaces: each time a link sends one
-//! (`net:net_dev_queue`) or receives one (`net:netif_receive_skb`), and when one is dropped
-//! (`skb:kfree_skb`), where and why. The kernel keeps the same address for a packet on its way from
-//! namespace to namespace, and gives it to another packet at once when the first is gone.
+//! A [`Trace`] is a tracing instance of our own, so it does not disturb the tracing of other
+//! programs. It reports packets of the requested lengths, in all network namespaces: each time a
+//! link sends one (`net:net_dev_queue`) or receives one (`net:netif_receive_skb`), and where and
+//! why the kernel drops one (`skb:kfree_skb`). The kernel keeps the same address for a packet on
+//! its way from namespace to namespace, and gives it to another packet at once when the first is
+//! gone.
 //!
 //! The name of a reason is the kernel's own: the numbers differ from version to version, and the
 //! event's format says what they mean.
@@ -51,9 +52,9 @@ const MOST_EVENTS: usize = 50_000;
 /// The longest line that is looked at.
 const LONGEST_LINE: u64 = 4096;
 
-/// How events are written and kept; somebody may have changed it for all new instances. What was
-/// first stays when there is too much. A kernel that does not know one of these does not have it
-/// either.
+/// How events are written and kept; an administrator may have changed it for all new instances.
+/// When the buffer is full, the first events stay. A kernel that does not know one of these does
+/// not have it either.
 const OPTIONS: [&str; 10] = [
     "nooverwrite",
     "context-info",
@@ -73,7 +74,7 @@ const DROPPED: &str = "skb/kfree_skb";
 /// Only drops of IPv4 and IPv6 (RFC 9542) count; the numbers are EtherTypes.
 const IP_ONLY: &str = "protocol==2048||protocol==34525";
 
-/// A line begins with the name of the process, which takes so many bytes and may hold any.
+/// A line begins with the name of the process, which takes this many bytes, of any values.
 const NAME: usize = 16;
 
 /// Tracing failed.
@@ -103,7 +104,7 @@ pub enum TracefsError {
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// When, in microseconds of a clock of the kernel's.
+    /// The time, in microseconds of a clock of the kernel.
     pub at_us: u64,
     /// The thread that ran on the processor, by the number that it has outside of all PID
     /// namespaces.
@@ -142,7 +143,7 @@ pub enum What {
         packet: u64,
         /// Its EtherType.
         protocol: u16,
-        /// The kernel's function; empty if the kernel does not tell its name (before Linux 5.19).
+        /// The kernel's function; empty if the kernel does not name it (before Linux 5.19).
         function: String,
         /// The kernel's name of the reason; empty if it gives none (before Linux 5.17).
         reason: String,
@@ -151,8 +152,8 @@ pub enum What {
     Marked(String),
 }
 
-/// An instance of tracing. It ends with the value; what a killed process leaves is removed by the
-/// next one that makes an instance.
+/// A tracing instance. It ends with the value. If a process is killed, the next process that makes
+/// an instance removes what it left.
 ///
 /// # Privileges
 /// CAP_SYS_ADMIN and CAP_DAC_OVERRIDE outside of all user namespaces.
@@ -161,15 +162,15 @@ pub struct Trace {
     instances: OwnedFd,
     dir: OwnedFd,
     name: String,
-    /// While it is open, nobody can remove the instance. `None` once it is about to be removed.
+    /// While it is open, no program can remove the instance. `None` once we are about to remove it.
     marker: Option<File>,
 }
 
 impl Trace {
     /// Begins to trace packets of these lengths, and all drops of IP packets.
     ///
-    /// Where nothing is mounted at `/sys/kernel/tracing`, a mount of our own is used that nobody
-    /// else sees. What is hidden there stays hidden.
+    /// Where nothing is mounted at `/sys/kernel/tracing`, a mount of our own is used, which other
+    /// processes do not see. What is hidden there stays hidden.
     ///
     /// # Errors
     /// [`TracefsError`]; then nothing is left.
@@ -219,17 +220,15 @@ impl Trace {
         written.map_err(|source| TracefsError::Set { file: name.to_owned(), source })
     }
 
-    /// Has the trace say at this place that the calling thread is here: the event's thread is the
-    /// caller's. Best effort.
+    /// Adds an event of the calling thread to the trace at this place. Best effort.
     pub fn mark(&self, text: &str) {
         if let Some(mut marker) = self.marker.as_ref() {
             let _ = marker.write_all(text.as_bytes());
         }
     }
 
-    /// Returns what has happened, in its order. Of drops only those count that concern a packet of
-    /// which something else was told before, or that happened in a thread which called
-    /// [`Trace::mark`].
+    /// Returns what has happened, in its order. A drop counts only if an earlier event names the
+    /// same packet, or if it happened in a thread that called [`Trace::mark`].
     ///
     /// # Errors
     /// [`TracefsError::Read`].
@@ -283,7 +282,7 @@ fn own_name() -> io::Result<String> {
 }
 
 /// Removes what killed processes have left. An instance of a process that we do not see, in another
-/// PID namespace, stays: it is in use, and the kernel says so.
+/// PID namespace, stays: it is in use, so the kernel refuses to remove it.
 fn remove_left(instances: &OwnedFd) {
     let Ok(entries) = Dir::read_from(instances) else { return };
     for entry in entries.flatten() {
@@ -312,7 +311,7 @@ fn started(pid: u64) -> Option<u64> {
     rest.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
-/// Reads events, and leaves out the drops that concern nobody.
+/// Reads events, and leaves out the drops that do not matter.
 fn events_of(mut lines: impl io::BufRead) -> io::Result<Vec<Event>> {
     let (mut events, mut line) = (Vec::new(), Vec::new());
     let (mut packets, mut threads) = (BTreeSet::new(), BTreeSet::new());

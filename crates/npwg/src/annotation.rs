@@ -50,8 +50,8 @@ pub const STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 /// The same under the name that older readers look for.
 pub const LEGACY_STATUS: &str = "k8s.v1.cni.cncf.io/networks-status";
 
-/// The most networks of a pod: more than anyone attaches, and few enough that a plan fits into a
-/// message.
+/// The most networks of a pod: more than pods have in practice, and few enough that a plan fits
+/// into a message.
 pub const MAX_NETWORKS: usize = 256;
 
 /// The prefix of the names of unnamed interfaces; the network's position follows (NPWG, Multus).

@@ -33,7 +33,7 @@ pub struct Policy {
     /// If not empty, the only namespaces whose definitions pods may use: tenants write no
     /// definitions there.
     pub definition_namespaces: Vec<String>,
-    /// Who may request what.
+    /// What pods may request.
     pub rules: Vec<Rule>,
 }
 
@@ -385,7 +385,7 @@ impl<'p> Granted<'p> {
         };
         let grants = |rule: &Rule| rule.addresses.iter().any(|range| range.contains(&address));
         self.need(self.any(grants), || Asked::Address(address))?;
-        // The interface lets the pod reach all of this subnet, whatever its default route is.
+        // The interface lets the pod reach all of this subnet, with any default route.
         let Some(subnet) = selection::subnet(text) else { return Ok(()) };
         let grants = |rule: &Rule| {
             rule.addresses.iter().chain(&rule.subnets).any(|range| range.contains(&subnet))

@@ -202,7 +202,7 @@ fn broken(error: rustls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-/// Accepts a server whose certificate one of the authorities has signed, whatever its name.
+/// Accepts a server of any name whose certificate one of the authorities has signed.
 #[derive(Debug)]
 struct Chain {
     roots: RootCertStore,

@@ -51,7 +51,7 @@ struct Raw {
     args: RawArgs,
 }
 
-/// What a runtime asks of every plugin of the list (CNI conventions, "dynamic plugin specific
+/// What a runtime passes to every plugin of the list (CNI conventions, "dynamic plugin specific
 /// fields").
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -185,7 +185,7 @@ impl<'c> Links<'c> {
             if plugins.is_empty() {
                 return Err(no_plugins());
             }
-            // Nobody names an interface who only asks whether the configuration is sound.
+            // A runtime that only asks whether the configuration is sound names no interface.
             let ifname = Some(call.env().ifname.as_str()).filter(|ifname| !ifname.is_empty());
             let types = plugins.iter().map(|one| &one.plugin_type);
             if let Some(refused) = policy::behind(ifname, types) {

@@ -142,11 +142,11 @@ pub(crate) trait Kind: Debug + Send + Sync + Sized + 'static {
 
 /// What an attachment of a kind wants: CHECK compares it, repair restores it.
 pub(crate) trait Wants: Kind {
-    /// What the host has that decides what is wanted, besides the record: whose a shared link is,
-    /// for example.
+    /// What the host has that decides what is wanted, besides the record: the creator of a shared
+    /// link, for example.
     type Observed: Default;
 
-    /// What a call without `prevResult` is told.
+    /// The answer to a call without `prevResult`.
     const NO_PREVIOUS: &'static str = "Required prevResult missing";
 
     /// Reports whether a configuration asks for nothing: then nothing is compared, and a call needs
@@ -212,8 +212,8 @@ pub(crate) trait Wants: Kind {
         Ok(())
     }
 
-    /// Finds what differs and is not an item: what only this kind compares, and repair leaves to a
-    /// person.
+    /// Finds what differs and is not an item: what only this kind compares, and repair leaves to an
+    /// administrator.
     ///
     /// # Errors
     /// Code 100 when the kernel does not answer.
@@ -242,8 +242,8 @@ pub(crate) struct Attached<'a, K: Kind> {
     pub(crate) recorded: Option<&'a K::Recorded>,
 }
 
-/// Says what a plugin wants first that changes an interface which another one created: it is there,
-/// and is still the one that ADD saw.
+/// Says what a plugin wants first if it changes an interface that another plugin created: the
+/// interface exists, and is still the one that ADD saw.
 pub(crate) fn wanted_of_another(ifname: &str) -> Wanted {
     let link = || ifname.to_owned();
     let mut wanted = Wanted::new();

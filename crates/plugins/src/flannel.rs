@@ -6,9 +6,10 @@
 //! - What it delegates it records in flannel's own place and format (`record`) and nowhere else. So
 //!   a node can change to this plugin and back while pods run.
 //! - ADD delegates exactly what flannel's plugin would. If it fails, the record is as before.
-//! - DEL delegates what ADD recorded, whatever the files say by now. Without a legible record it
-//!   asks a delegate of ours by the present configuration, which needs the attachment's key only.
-//!   Another project's delegate is not asked when nothing is recorded, as with flannel's plugin.
+//! - DEL delegates what ADD recorded, even if the files say something else by now. Without a
+//!   legible record it asks a delegate of ours by the present configuration, which needs the
+//!   attachment's key only. Another project's delegate is not asked when nothing is recorded, as
+//!   with flannel's plugin.
 //! - CHECK, repair and GC ask the delegate as it was recorded; GC then removes the records of
 //!   containers that are gone. STATUS asks the delegate that ADD would call, and fails while
 //!   flanneld has not written its file. Flannel's plugin has none of these.

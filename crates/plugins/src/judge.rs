@@ -29,7 +29,8 @@ pub fn holds_others(plugin_type: &str) -> bool {
     inner.is_some_and(|inner| !matches!(inner, Inner::Delegate { .. }))
 }
 
-/// Returns the type of the plugin whose configuration a plugin completes, if it is such a one.
+/// Returns the type of the plugin whose configuration a plugin completes; `None` if it completes
+/// none.
 #[must_use]
 pub fn delegate(plugin: &PluginConfig) -> Option<String> {
     let Inner::Delegate { key, default_type } = crate::info(&plugin.plugin_type)?.inner? else {
@@ -68,7 +69,7 @@ impl Refusal {
     }
 }
 
-/// Judges every plugin of a list, and the chain. `is_asked` tells by its type whether a plugin is
+/// Judges every plugin of a list, and the chain. `is_asked` says, by its type, whether a plugin is
 /// ours here.
 #[must_use]
 pub fn list(list: &NetworkList, is_asked: &dyn Fn(&str) -> bool) -> Vec<Refusal> {
@@ -123,9 +124,9 @@ fn link(list: &NetworkList, position: usize) -> Option<Refusal> {
     Some(Refusal { plugin_type: name.clone(), is_ipam: false, is_hosts: false, error })
 }
 
-/// Looks at the plugin `policy` at this place of a list, or within the plugin there: returns the
-/// plugin before it whose interface it refuses under this name, or under any. A chain judges by itself
-/// what it holds.
+/// Looks at the plugin `policy` at this place of a list, or within the plugin there. Returns the
+/// plugin before it whose interface it refuses under this name, or under any name. A chain itself
+/// judges its plugins.
 #[must_use]
 pub fn behind(list: &NetworkList, position: usize, ifname: Option<&str>) -> Option<String> {
     let own = types(&list.plugins[position..=position]);
@@ -329,8 +330,8 @@ mod tests {
         assert_eq!(refuse_unfiltered(&chain, "eth0"), Ok(()));
     }
 
-    /// Network policy judges what a plugin makes, or refuses it, or the plugin leaves the interface
-    /// to others.
+    /// Network policy judges the interface that a plugin makes, or refuses it, or the plugin makes
+    /// no interface.
     #[test]
     fn network_policy_knows_every_interface() {
         let judged = ["bridge", "ptp"];

@@ -7,8 +7,8 @@
 //! De-facto Standard" v1.3, §4). Every other network has an interface of its own.
 //!
 //! - ADD attaches to the networks in order; if one fails, ADD detaches from those before it.
-//! - DEL detaches from the networks that ADD attached to, whatever the files contain by now, the
-//!   last first; a failure does not stop the others. GC does the same for attachments that are
+//! - DEL detaches from the networks that ADD attached to, the last first, even if the files have
+//!   changed since; a failure does not stop the others. GC does the same for attachments that are
 //!   gone. It does not run the networks' own GC: others may be attached to them too.
 //! - CHECK and STATUS ask every network.
 //! - One network has the default route: the chosen one, else the first that gives one.

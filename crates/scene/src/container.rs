@@ -18,7 +18,7 @@ pub struct Container {
     pub name: Option<String>,
     /// The path of its network namespace.
     pub netns: String,
-    /// Whether that namespace is there; `None` if this cannot be seen.
+    /// Whether that namespace exists; `None` if we cannot see that.
     pub alive: Option<bool>,
     /// The namespace; `None` if it could not be read.
     pub inside: Option<Namespace>,
@@ -52,9 +52,9 @@ pub struct Attachment {
     pub labels: BTreeMap<String, String>,
     /// When ADD completed, in seconds since 1970.
     pub since_s: Option<u64>,
-    /// How it differs from what ADD made, as CHECK tells it; empty if it is sound.
+    /// How it differs from what ADD made, as CHECK reports it; empty if it is sound.
     pub drifts: Vec<Drift>,
-    /// Its ADD did not complete and does not go on, and what it made may be left.
+    /// Its ADD did not complete and is no longer running, and what it made may be left.
     pub unfinished: Option<Unfinished>,
     /// Why it was not compared; `None` if it was.
     pub not_checked: Option<String>,
@@ -78,7 +78,7 @@ pub struct Port {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Drift {
-    /// The plugin that tells it.
+    /// The plugin that reports it.
     pub plugin: String,
     /// The error's code.
     pub code: u32,
@@ -86,7 +86,7 @@ pub struct Drift {
     pub what: String,
     /// More of it.
     pub details: String,
-    /// Each thing that differs; empty if the plugin tells that in words alone.
+    /// Each thing that differs; empty if the plugin reports that only in words.
     #[serde(default)]
     pub items: Vec<Item>,
 }
@@ -120,7 +120,7 @@ pub enum ItemKind {
     Mac,
     /// An MTU.
     Mtu,
-    /// A value of a link with which packets arrive all the same: its queue, its owner's mark.
+    /// A value of a link that does not stop packets: its queue, its owner's mark.
     Setting,
     /// Kernel parameters.
     Sysctls,
@@ -142,7 +142,7 @@ pub enum ItemKind {
     Forwarding,
     /// Translation and filters of our own.
     Filter,
-    /// Filters of others that must let packets pass.
+    /// Filters of other programs that must let packets pass.
     Foreign,
     /// Published ports.
     HostPorts,
@@ -169,7 +169,7 @@ pub struct Unfinished {
 }
 
 impl Container {
-    /// Returns how a person calls it: its name, or its ID.
+    /// Returns what people call it: its name, or its ID.
     #[must_use]
     pub fn called(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.id)

@@ -250,7 +250,7 @@ pub enum Step {
     Verdict(Verdict),
     /// Refuses.
     Reject {
-        /// With what, in nft's words: `icmpx admin-prohibited`, `tcp reset`.
+        /// The answer, in nft's words: `icmpx admin-prohibited`, `tcp reset`.
         with: String,
     },
     /// Translates the destination, and judges.
@@ -296,7 +296,8 @@ pub enum Step {
         first: u16,
         /// The last one.
         last: u16,
-        /// It passes the base chain if no program reads the queue; otherwise it is dropped then.
+        /// If no program reads the queue, the packet passes the base chain; without this it is
+        /// dropped.
         bypass: bool,
     },
     /// Goes on for as many packets as are allowed, or for the others.
@@ -410,7 +411,7 @@ pub enum Verdict {
     Jump(String),
     /// Another chain is asked in place of this one.
     Goto(String),
-    /// A program judges, and by which queue it gets the packet is not known.
+    /// A program judges, but it is not known by which queue it gets the packet.
     Queue,
 }
 
@@ -422,7 +423,7 @@ pub struct Set {
     pub name: String,
     /// Its elements, as far as they were read.
     pub elements: Vec<Element>,
-    /// Not all of its elements were read: what is not found may be in it.
+    /// Not all of its elements were read: a value that is not found may be in it.
     #[serde(default)]
     pub truncated: bool,
 }

@@ -117,8 +117,8 @@ pub enum Part {
     LegacyIptables,
     /// Filters of traffic control, VLANs of ports, and which filters of other kinds there are.
     OtherFilters,
-    /// Filters that are there, and of which a scene does not say what they do: ebtables, arptables,
-    /// programs of BPF.
+    /// Filters that exist, but whose rules a scene does not contain: ebtables, arptables, BPF
+    /// programs.
     Unjudged,
     /// Connection tracking.
     Conntrack,

@@ -19,7 +19,7 @@ pub struct Namespace {
     pub routes: Vec<Route>,
     /// Routing rules, in the order in which the kernel asks them.
     pub rules: Vec<RouteRule>,
-    /// Neighbours that a person or a program has configured, and those that failed.
+    /// Neighbours that an administrator or a program has configured, and those that failed.
     pub neighbours: Vec<Neighbour>,
     /// Forwarding entries of bridges that are not learnt.
     pub fdb: Vec<Fdb>,
@@ -65,15 +65,16 @@ pub struct Link {
     pub port_state: Option<u8>,
     /// Whether it is an isolated port of a bridge.
     pub isolated: bool,
-    /// Whether it is a port of a bridge to which no broadcasts go.
+    /// Whether it is a port to which the bridge sends no broadcasts.
     pub no_broadcasts: bool,
-    /// Whether it is a port of a bridge to which only multicasts go that somebody there asked for.
+    /// Whether it is a port of a bridge that passes only the multicasts that a host behind it asked
+    /// for.
     pub no_multicasts: bool,
-    /// Whether it is a port of a bridge that learns nobody behind it, and sends there only what is
-    /// for somebody whom it knows.
+    /// Whether it is a port behind which the bridge learns no hosts, and to which it sends only
+    /// frames for hosts that it knows.
     pub no_unknown: bool,
-    /// Whether it is a port of a bridge that takes frames only from those for whom the bridge has an
-    /// entry there.
+    /// Whether it is a port from which the bridge takes only frames of senders that it has an entry
+    /// for there.
     pub locked: bool,
     /// Whether it neither asks nor answers for hardware addresses (IFF_NOARP).
     pub no_arp: bool,
@@ -81,8 +82,8 @@ pub struct Link {
     pub stp: bool,
     /// Whether it is a bridge that distinguishes VLANs.
     pub vlan_filtering: bool,
-    /// Whether it is a bridge that shows its frames of IPv4 to IP's filters, whatever the node's
-    /// kernel parameter says.
+    /// Whether it is a bridge that shows its frames of IPv4 to IP's filters, independently of the
+    /// node's kernel parameter.
     pub shows_ipv4: bool,
     /// The same for IPv6.
     pub shows_ipv6: bool,
@@ -93,7 +94,7 @@ pub struct Link {
     /// The VLANs of a port of a bridge that distinguishes them; of such a bridge: those in which the
     /// node itself takes part.
     pub vlans: Vec<PortVlan>,
-    /// Whom a macvlan may talk to.
+    /// Which siblings a macvlan may talk to.
     pub macvlan: Option<MacvlanMode>,
     /// What an ipvlan does.
     pub ipvlan: Option<Ipvlan>,
@@ -110,7 +111,7 @@ pub struct Link {
     /// Whether a tunnel leaves the checksums of the packets in it to the links below; `None`: it is
     /// none, or that could not be read.
     pub tx_checksums: Option<bool>,
-    /// The VXLAN tunnel takes its destinations from whoever uses it: a switch, or a program.
+    /// The VXLAN tunnel takes its destinations from its user: a switch, or a program.
     pub external: bool,
     /// Its addresses.
     pub addresses: Vec<Address>,
@@ -124,7 +125,7 @@ pub struct Rate {
     pub bytes_per_s: u64,
     /// The size of the bucket, in bytes. A larger packet does not pass.
     pub burst: u32,
-    /// It is within another discipline, so that it may get only some of the packets.
+    /// It is inside another discipline, so it may get only some of the packets.
     #[serde(default)]
     pub of_some: bool,
 }

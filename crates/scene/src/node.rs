@@ -27,7 +27,7 @@ pub struct Network {
     pub outbound: bool,
     /// The default routes that its configuration asks for: of IPv4, of IPv6, or of both.
     pub default_routes: Vec<IpNet>,
-    /// Why a container could not be attached now; `None` if it could, or if that is not known.
+    /// Why a container could not be attached now; `None` if it could be, or if that is not known.
     pub refusal: Option<String>,
     /// What does not stop ADD, but will be missing.
     pub warnings: Vec<String>,
@@ -73,7 +73,7 @@ pub struct Folder {
     pub path: String,
     /// What it holds, in words.
     pub holds: String,
-    /// Why nothing can be written to it; `None` if that is not known to be so.
+    /// Why no process can write to it; `None` if no reason is known.
     pub trouble: Option<String>,
 }
 
@@ -87,7 +87,7 @@ pub struct Service {
     pub enabled: bool,
     /// Whether it runs and is ready; `None` if that cannot be seen.
     pub ready: Option<bool>,
-    /// What it said last of what it lacks.
+    /// What it lacks, as it last said.
     pub lacks: Option<String>,
 }
 

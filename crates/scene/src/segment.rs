@@ -1,11 +1,11 @@
-//! What links of the kinds that share a parent, distinguish VLANs, tunnel or lose packets have.
+//! The settings of links that share a parent, distinguish VLANs, tunnel, or lose packets.
 
 use std::net::SocketAddr;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-/// Whom a macvlan may talk to.
+/// Which of its siblings a macvlan may talk to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MacvlanMode {
@@ -81,8 +81,8 @@ pub struct Loss {
     pub preference: u16,
     /// The EtherType of the frames that it looks at; `None`: every one.
     pub protocol: Option<u16>,
-    /// How many of a thousand packets are lost, at least 1; `None`: those that a filter of further
-    /// conditions takes, or that one before it leaves to it.
+    /// How many of a thousand packets are lost, at least 1; `None`: only the packets that match a
+    /// filter's further conditions, or that an earlier filter leaves to it.
     pub per_mille: Option<u16>,
 }
 

@@ -220,8 +220,8 @@ pub(crate) fn write_atomic_through(
 /// Renames a finished file to its final name.
 pub(crate) fn rename(temporary: &Path, path: &Path) -> Result<(), FileError> {
     let renamed = match fs::rename(temporary, path) {
-        // An empty folder in the file's place holds no information, so it is removed, whatever made
-        // it.
+        // An empty folder in the file's place holds no information, so it is removed, even if
+        // another program made it.
         Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
             fs::remove_dir(path).and_then(|()| fs::rename(temporary, path))
         }
@@ -451,7 +451,7 @@ pub fn remove_file(path: &Path) -> Result<bool, FileError> {
     match fs::remove_file(path) {
         Ok(()) => Ok(true),
         Err(error) if is_absent(&error) => Ok(false),
-        // An empty folder holds no information here either, whatever made it.
+        // An empty folder holds no information here either, even if another program made it.
         Err(error) if error.kind() == io::ErrorKind::IsADirectory => match fs::remove_dir(path) {
             Ok(()) => Ok(true),
             Err(source) => Err(FileError::Remove { path: path.to_owned(), source }),
@@ -482,8 +482,7 @@ pub fn remove_directory(path: &Path) -> Result<bool, FileError> {
     }
 }
 
-/// Creates a directory and those above it, all with `mode`; succeeds if it exists, whatever its
-/// mode.
+/// Creates a directory and those above it, all with `mode`; succeeds if it exists, with any mode.
 ///
 /// # Errors
 /// [`FileError::CreateDirectory`].

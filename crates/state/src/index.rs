@@ -1,4 +1,4 @@
-//! Records which attachment owns what on this node.
+//! Records what each attachment owns on this node.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -259,7 +259,7 @@ impl Index {
     }
 
     /// Prevents others from removing or repairing an attachment at the same time, waiting at most
-    /// `deadline` for them. `None` if it has no record, so that no one could repair it.
+    /// `deadline` for them. `None` if it has no record, so that no process could repair it.
     ///
     /// # Errors
     /// [`LockError::Busy`] names the holder.
@@ -568,8 +568,8 @@ impl Index {
         objects
     }
 
-    /// Claims for an attachment what only one can have; returns who has it otherwise. A free claim
-    /// takes one system call.
+    /// Claims for an attachment what only one can have; if others have it, returns these. A free
+    /// claim takes one system call.
     ///
     /// # Errors
     /// [`FileError`]; the owner is then unknown.

@@ -255,8 +255,7 @@ pub(crate) fn remove_unless_held(path: &Path) {
     }
 }
 
-/// Finds the holder of a lock in the kernel's own list, so that every holder is named, whatever
-/// program it runs.
+/// Finds the holder of a lock in the kernel's own list, so that a process of any program is named.
 fn holder_of(file: &File) -> Option<Holder> {
     let metadata = file.metadata().ok()?;
     let (major, minor) = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));

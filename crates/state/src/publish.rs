@@ -32,8 +32,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// content or the new.
 ///
 /// The content is written to `.NAME.new.tmp` in the same folder, and renamed. The writer holds a
-/// lock on that file (`man 2 flock`), so that two writers take turns, whatever PID namespaces they
-/// are in. A killed writer leaves at most that file, and the next writer takes it over.
+/// lock on that file (`man 2 flock`), so that two writers take turns, even in different PID
+/// namespaces. A killed writer leaves at most that file, and the next writer takes it over.
 ///
 /// # Errors
 /// [`FileError`]; the file is then unchanged, except that after a failed flush of the *directory*
@@ -74,7 +74,7 @@ fn temporary_of(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{name}.new.tmp"))
 }
 
-/// Takes the temporary file for this process alone, whichever process made it.
+/// Takes the temporary file for this process alone, even if another process made it.
 ///
 /// It is opened for reading only: an executable that any process has open for writing cannot be
 /// executed (`man 2 execve` ETXTBSY).

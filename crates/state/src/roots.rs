@@ -17,8 +17,8 @@ pub const PASSAGES: &str = "docker/netns";
 /// containers, and names them by digits.
 pub const PASSAGE: &str = "nwd";
 
-/// Says whether a path is that of a namespace in [`PASSAGES`], below whatever folder: its end says
-/// nothing about the container.
+/// Says whether a path is that of a namespace in [`PASSAGES`], below any folder: the end of such a
+/// namespace says nothing about the container.
 #[must_use]
 pub fn is_passage(path: &Path) -> bool {
     let name = path.file_name().and_then(OsStr::to_str);
@@ -59,7 +59,8 @@ impl Unread {
     }
 }
 
-/// Two values are equal if they lead to the same folders, whatever could not be read there.
+/// Two values are equal if they lead to the same folders; what could not be read there does not
+/// matter.
 impl PartialEq for Unread {
     fn eq(&self, _: &Unread) -> bool {
         true

@@ -152,10 +152,10 @@ impl fmt::Display for Because {
     }
 }
 
-/// What a person does about a link that repair cannot create again.
+/// What an administrator does about a link that repair cannot create again.
 pub const ATTACH_ANEW: &str = "detach the container, and attach it anew";
 
-/// What a person does about a route of others that covers one of ours.
+/// What an administrator does about another program's route that covers one of ours.
 pub const ROUTE_OF_OTHERS: &str = "remove or narrow that route (`ip route`, `ip -6 route`), or \
                                    give the network another subnet: repair leaves the routes of \
                                    others alone";
@@ -165,7 +165,7 @@ pub const ROUTE_OF_OTHERS: &str = "remove or narrow that route (`ip route`, `ip 
 pub enum Restored {
     /// Repair restores it under the running container.
     ByRepair,
-    /// A person does this.
+    /// An administrator does this.
     ByHand(&'static str),
 }
 

@@ -151,7 +151,7 @@ pub enum State {
     OvsPort {
         /// The port's name.
         port: String,
-        /// The port is a link of this host by that name; the switch has created it otherwise.
+        /// The port is a link of this host with that name; otherwise the switch has created it.
         is_link: bool,
         /// The bridge.
         bridge: String,
@@ -238,7 +238,7 @@ pub struct Address {
     pub link: String,
     /// The address with the length of its prefix.
     pub address: IpNet,
-    /// It is a gateway of containers: whatever its prefix, it counts.
+    /// It is a gateway of containers: it counts with any prefix length.
     pub gateway: bool,
     /// IPv6: usable at once, without duplicate address detection.
     pub nodad: bool,
@@ -269,7 +269,7 @@ pub struct Route {
     pub mtu: Option<u32>,
     /// The TCP segment size announced, in bytes.
     pub advmss: Option<u32>,
-    /// The next hop is on the link, whatever the link's prefixes.
+    /// The next hop is on the link, even outside the link's prefixes.
     pub onlink: bool,
 }
 
@@ -293,14 +293,14 @@ impl Route {
     }
 }
 
-/// Which route counts as the wanted one, besides an equal one. It always has the destination, in
-/// whatever table: plugins later in the chain move routes to tables of their own.
+/// Which route counts as the wanted one, besides an equal one. It always has the destination, and
+/// may be in any table: plugins later in the chain move routes to tables of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SatisfiedBy {
     /// One by the same link.
     Link,
-    /// One through the same next hop, by whatever link.
+    /// One through the same next hop, by any link.
     Gateway,
     /// Any: a later plugin may have replaced it.
     Any,
@@ -454,7 +454,7 @@ pub struct SourceTable {
     pub table: u32,
     /// The next hop of the default route, if there is to be one.
     pub gateway: Option<IpAddr>,
-    /// No other next hop counts: else the default route that the link had may have another.
+    /// No other next hop counts; otherwise the default route that the link had may use another one.
     pub replaces: bool,
     /// The routes into the address's subnet, and to the link's own prefix, that the link had: those
     /// without a next hop first, since the others need them.
@@ -478,7 +478,7 @@ pub struct SourceRoute {
     pub protocol: Option<u8>,
     /// The metric.
     pub priority: Option<u32>,
-    /// The next hop is on the link, whatever the link's prefixes.
+    /// The next hop is on the link, even outside the link's prefixes.
     pub onlink: bool,
 }
 

@@ -1,5 +1,5 @@
 //! With `--full`: our package beside Debian's real Go plugins, on a Debian that systemd has booted,
-//! with twenty containers of podman. Either side detaches what the other attached.
+//! with twenty containers of podman. Each package's plugins detach what the other's attached.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -137,7 +137,7 @@ fn twenty_containers_change_hands_between_debians_plugins_and_ours() {
     assert!(ours());
     containers.answer(20);
 
-    // Theirs serve again, and detach what either side attached.
+    // Debian's plugins serve again, and detach what both packages' plugins attached.
     debian.sh("apt-get remove --yes netwright-cni-plugins 2>&1");
     assert!(!ours());
     containers.answer(20);

@@ -1,5 +1,5 @@
-//! With `--full`: what a stranger types on a Debian that systemd has booted, from nothing to a
-//! container that is reached, over an upgrade, and back; while other containers come and go.
+//! With `--full`: what a new user types on a Debian that systemd has booted: from nothing to a
+//! container that answers, an upgrade, and back. Meanwhile other containers come and go.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -73,8 +73,8 @@ const GET: &str = "curl --silent --show-error --retry 50 --retry-connrefused --r
 /// The network of [`Load`], as a plugin and as a runtime is given it.
 const NETWORK: &str = r#""type":"bridge","bridge":"load0","isGateway":true,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.99.0.0/16"}]]}"#;
 
-/// Attaches containers and detaches them, as a runtime does, until it is told to stop. Whose plugins
-/// are there may change between the two calls.
+/// Attaches containers and detaches them, as a runtime does, until the test stops it. Between the
+/// two calls another package's plugins may take the place.
 const CALLS: &str = r"
 number=0
 until [ -e /run/stop ]; do
@@ -144,8 +144,8 @@ impl<'d> Load<'d> {
         assert_eq!(failed, 0, "{}", self.debian.sh("cat /run/failed /run/errors"));
     }
 
-    /// Detaches what our plugins attached and others have detached. In a PID namespace of its own the
-    /// command cannot know that their namespaces are gone.
+    /// Detaches what our plugins attached and the Go plugins have detached. In a PID namespace of
+    /// its own the command cannot know that these namespaces are gone.
     fn forget(&self) {
         self.debian.sh("cp /root/load.conflist /etc/cni/net.d/ && netwright gc load --all && \
              rm /etc/cni/net.d/load.conflist");

@@ -19,7 +19,7 @@ mount -t overlay overlay -o lowerdir=/,upperdir=layer/upper,workdir=layer/work r
 mount -t proc proc root/proc && mount --rbind /dev root/dev && mount -t tmpfs tmpfs root/run
 ";
 
-/// Calls a plugin until it is told to stop, and counts.
+/// Calls a plugin until the test stops it, and counts the calls.
 const CALLS: &str = "
 until [ -e /run/stop ]; do
     CNI_COMMAND=VERSION $1 </dev/null >/dev/null 2>>/run/errors || echo failed >>/run/failed
@@ -79,7 +79,7 @@ impl Debian {
         format!("/run/packages/{name}")
     }
 
-    /// Has dpkg do something; what it says is returned.
+    /// Runs dpkg, and returns what it prints.
     #[track_caller]
     pub(super) fn dpkg(&self, what: &str) -> String {
         self.sh(&format!("LC_ALL=C dpkg --force-unsafe-io --no-triggers {what}"))
@@ -134,8 +134,8 @@ pub(super) fn goods(version: &str, programs: &[&str]) -> (Texts, Built) {
     (texts, built)
 }
 
-/// Returns an executable that says a version, as Go's are executables. A script would be opened a
-/// second time, by its interpreter, and be another file by then.
+/// Returns an executable that prints a version: a binary, as the Go plugins are. An interpreter
+/// would open a script a second time, when it may be another file.
 fn says(version: &str) -> Vec<u8> {
     let dir = tempfile::tempdir().unwrap();
     let (source, program) = (dir.path().join("says.c"), dir.path().join("says"));
@@ -219,7 +219,7 @@ fn plugins_change_hands_and_no_call_fails() {
     assert_eq!(debian.sh(SNAPSHOT), before);
 }
 
-/// A diversion of somebody else is not taken away; the administrator decides.
+/// The package does not remove another package's diversion; the administrator decides.
 #[test]
 fn somebody_elses_diversion_fails_the_installation_and_stays() {
     testkit::require!("root", "program:dpkg-divert", "program:strip");
@@ -240,8 +240,8 @@ fn somebody_elses_diversion_fails_the_installation_and_stays() {
     assert!(debian.sh(BRIDGE).starts_with("/usr/bin/netwright\n"));
 }
 
-/// A person may have both: a setup from an archive, whose executables are in `/usr/local/bin`, and
-/// the package.
+/// An administrator may have both: a setup from an archive, whose executables are in
+/// `/usr/local/bin`, and the package.
 #[test]
 fn a_purge_leaves_the_setup_of_other_executables_alone() {
     testkit::require!("root", "program:dpkg-divert");

@@ -1,5 +1,5 @@
-//! What can stop the scripts of Debian's packages: dpkg goes on once the cause is gone, no call
-//! fails meanwhile, and nothing is left.
+//! Faults that stop the scripts of Debian's packages: dpkg goes on once the cause is gone, no
+//! plugin call fails meanwhile, and nothing is left.
 
 use super::debian::{BRIDGE, Debian, SNAPSHOT, go, ours};
 
@@ -123,8 +123,8 @@ fn a_command_that_is_killed_within_a_script_is_finished_by_dpkg() {
     assert_eq!(debian.sh(SNAPSHOT), before);
 }
 
-/// With each number of files that still have room, the installation either is done or has changed
-/// nothing that runtimes call. A removal for which there is no room leaves ours.
+/// However many files still have room, the installation either completes or changes nothing that
+/// runtimes call. A removal without enough room leaves our plugins.
 #[test]
 fn a_disk_that_is_full_at_any_step_leaves_plugins_that_serve() {
     testkit::require!("full", "root", "program:dpkg-divert", "program:strip");

@@ -23,9 +23,9 @@ const BRIDGE: &str = "readlink -f /usr/libexec/cni/bridge
 CNI_COMMAND=VERSION /usr/libexec/cni/bridge </dev/null
 tail -c 5 /usr/libexec/cni/bridge";
 
-/// A package that has Go's plugins' names, as Fedora's has. They are a program that succeeds, and end
-/// with their version. A script's interpreter would open the path once more, behind which ours may be
-/// by then.
+/// A package that has Go's plugins' names, as Fedora's has. They are a program that succeeds,
+/// followed by their version. A script's interpreter would open the path again, where our plugin
+/// may be by then.
 fn go(version: &str) -> Package {
     let mut tree = Tree::default();
     for name in ["bridge", "host-local", "portmap"] {
@@ -97,7 +97,8 @@ fn plugins_change_hands_by_scripts_and_triggers() {
     assert_eq!(debian.count("failed"), 0, "{}", debian.sh("cat /run/errors"));
     eprintln!("MEASURED calls while packages of rpm changed hands: {}", debian.count("called"));
     assert_eq!(debian.sh(SNAPSHOT), before);
-    // Theirs goes first, beneath ours: the trigger puts back what went with it.
+    // Their package is removed first, beneath ours: the trigger restores our links that were
+    // removed with it.
     rpm(&format!("--install {}", ours("0.1.0")));
     rpm("--erase containernetworking-plugins");
     assert!(debian.sh(BRIDGE).starts_with("/usr/bin/netwright\n"));

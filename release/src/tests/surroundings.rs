@@ -73,7 +73,7 @@ fn a_downgrade_over_newer_state_is_refused_and_plugins_serve() {
     let said = debian.dpkg(&format!("--install {older} || true"));
     assert!(said.contains(refusal), "{said}");
     assert!(debian.sh(BRIDGE).starts_with("/usr/bin/netwright\n"), "ours serve: {said}");
-    // Nor is anything given back that it does not know of.
+    // Nor does it restore anything that it does not know.
     let said = debian.dpkg("--remove netwright-cni-plugins || true");
     assert!(said.contains(refusal), "{said}");
     assert!(debian.sh(BRIDGE).starts_with("/usr/bin/netwright\n"), "{said}");
@@ -97,8 +97,8 @@ E
 }
 "#;
 
-/// A container that our plugins attached keeps its network, and its state, over a purge. Who comes
-/// back detaches it.
+/// A container that our plugins attached keeps its network, and its state, over a purge. Once our
+/// plugins are installed again, they detach it.
 #[test]
 fn what_is_attached_outlives_a_purge() {
     testkit::require!("full", "root", "program:dpkg-divert", "program:strip");

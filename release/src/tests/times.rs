@@ -1,5 +1,5 @@
-//! With `--full`: how long a stranger waits, on a Debian that has a runtime and an image and none of
-//! ours, until a container answers: by packages, by the archive, by our image.
+//! With `--full`: how long a new user waits until a container answers, on a Debian that has a
+//! runtime and an image and nothing of ours: with packages, with the archive, with our image.
 
 use std::fmt::Write as _;
 use std::time::Instant;

@@ -6,7 +6,7 @@ use super::booted::bring;
 
 const DROP_IN: &str = "/etc/systemd/system/netwrightd@repair.service.d";
 
-/// Programs that kill the script that calls them, once they have done what they are called for.
+/// Programs that do their work and then kill the script that called them.
 const KILLERS: &str = r#"
 mkdir -p /usr/local/sbin && cd /usr/local/sbin
 printf '#!/bin/sh\n/usr/bin/systemctl "$@"\n[ "$1" != restart ] || kill -9 $PPID\n' >systemctl

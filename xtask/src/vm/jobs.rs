@@ -14,7 +14,7 @@ use crate::skips;
 /// Building all tests on a small machine.
 const BUILD: Duration = Duration::from_secs(900);
 
-/// Set to ask a test whether it would be skipped in the machine for want of `--full`
+/// Set to ask a test whether the machine would skip it without `--full`
 /// (`testkit::feature::ASKED_VARIABLE`; it then says [`ONLY_FULL`]), and how many seconds the tests
 /// of an executable may take for it.
 const ASKED: &str = "NETWRIGHT_ASKED";
@@ -95,9 +95,9 @@ pub(super) fn find(packages: &str, filters: &[&str]) -> Result<Vec<Job>, String>
     Ok(jobs)
 }
 
-/// Separates tests into those that are due and those that would only say in the machine that they
-/// run with `--full`: starting them there takes as long as a few of the others. Their executables
-/// are asked here. A test that does not answer is due.
+/// Separates tests into those that are due and those that the machine would skip because they need
+/// `--full`: starting one there takes as long as a few other tests. We ask their executables here.
+/// A test that does not answer is due.
 pub(super) fn due(jobs: &[Job]) -> Result<(Vec<&Job>, Vec<&Job>), String> {
     let mut asked: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     for job in jobs {

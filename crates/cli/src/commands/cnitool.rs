@@ -22,7 +22,7 @@ const USAGE: &str = "usage: cnitool add|check|del|gc|status [-i IFNAME] NET NETN
 /// How long one operation may take. The original waits for ever.
 const TIMEOUT_S: u64 = 300;
 
-/// Runs one command; whatever fails exits with 1, as the original does.
+/// Runs one command; every failure exits with 1, as the original does.
 pub(crate) fn main(arguments: &[OsString], world: &World, shell: &mut Shell) -> ExitCode {
     match run(arguments, world, shell) {
         Ok(code) => code,

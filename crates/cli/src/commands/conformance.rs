@@ -21,7 +21,7 @@ use crate::world::World;
 /// Where plugins find programs (nft, iptables, ip) when our caller has no PATH.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// So few cases are done before a user wonders about the time.
+/// How few cases are done before a user wonders about the time.
 const FEW: usize = 200;
 
 /// The largest configuration that is read, in bytes.
@@ -164,7 +164,7 @@ fn plan(args: &Conformance, world: &World, dir: &Path) -> Result<Suite, SuiteErr
     })
 }
 
-/// Returns what a person types to run this executable: its name, where the shell finds it by that.
+/// Returns what a user types to run this executable: its name, if the shell finds it by that.
 fn own_name(path: &str) -> String {
     const NAME: &str = "netwright";
     let Ok(own) = fs::read_link("/proc/self/exe") else { return NAME.to_owned() };

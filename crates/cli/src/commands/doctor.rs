@@ -21,8 +21,8 @@ use crate::world::World;
 use text::Told;
 use watch::Watch;
 
-/// The file with findings that the administrator does not want to hear of: `ID` or `ID=OBJECT`, one
-/// per line.
+/// The file with findings that the administrator does not want to see: `ID` or `ID=OBJECT`, one per
+/// line.
 const IGNORED: &str = "/etc/netwright/doctor.ignore";
 
 pub(crate) fn main(args: &Doctor, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
@@ -51,8 +51,8 @@ pub(crate) fn main(args: &Doctor, common: &Common, world: &World, shell: &mut Sh
     Ok(ExitCode::from(exit_code(&seen.diagnosis, args.strict)))
 }
 
-/// Looks again at each change, and tells it when something else is found than before. A signal
-/// ends it, and so does a reader who is gone.
+/// Looks again at each change, and prints what it finds if that differs from before. A signal ends
+/// it, and so does a reader that is gone.
 fn watch_all(
     session: &Session,
     args: &Doctor,
@@ -162,7 +162,7 @@ fn target(text: &str) -> Result<SocketAddr, Failure> {
     Ok(SocketAddr::new(*address, port))
 }
 
-/// Returns what is not to be told: of the options and of [`IGNORED`].
+/// Returns the findings not to report: those of the options and of [`IGNORED`].
 fn ignored(args: &Doctor) -> Result<Vec<Ignore>, Failure> {
     let file = state::read_optional(IGNORED.as_ref())
         .map_err(|error| Failure::of(cni::code::IO_FAILURE, &error))?
@@ -225,13 +225,13 @@ mod tests {
     use diagnose::{Explained, Finding};
     use scene::Container;
 
-    /// What nobody can judge is there on many sound nodes.
+    /// Many sound nodes have things that `doctor` cannot judge.
     #[test]
     fn a_note_is_no_reason_to_fail() {
         let finding = Finding::unknown("filter-unknown", "this node", "it has filters");
         let noted = Diagnosis { notes: vec![finding.clone()], ..Diagnosis::default() };
         assert_eq!(exit_code(&noted, true), 0);
-        // Who watches hears of it all the same.
+        // `--watch` reports it all the same.
         assert_ne!(watch::told(&noted), watch::told(&Diagnosis::default()));
         let causes = vec![Explained { finding, explains: Vec::new() }];
         let unknown = Diagnosis { causes, ..Diagnosis::default() };

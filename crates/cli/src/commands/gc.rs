@@ -1,8 +1,8 @@
 //! `gc`: removes what deleted containers left behind.
 //!
 //! Without `--valid` the command removes only attachments that are known and whose namespace is
-//! known to be gone, one by one. Then it does not ask plugins to collect: they would take the
-//! attachments of other runtimes on this machine, whose caches we do not see, for garbage.
+//! known to be gone, one by one. Then it does not ask plugins to collect: they would remove the
+//! attachments of other runtimes on this machine, whose caches we do not see.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -114,8 +114,8 @@ pub(crate) fn main(args: &Gc, common: &Common, world: &World, shell: &mut Shell)
     let report = if !args.valid.is_empty() {
         keep_only(args, &known, &session, world)?
     } else if args.all {
-        // Without a record of ours, and not by our runtime, it may belong to another runtime, and
-        // its plugins may not be ours either.
+        // Without a record of ours, and not made by our runtime, it may belong to another runtime,
+        // and its plugins may not be ours either.
         let is_ours = |known: &Known| {
             let cached = known.cached.as_ref().filter(|cached| !cached.is_under_way());
             !known.records.is_empty() || cached.is_some_and(|cached| cached.boot_id.is_some())

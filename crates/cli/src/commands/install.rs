@@ -157,7 +157,7 @@ pub(crate) fn install(
 #[derive(Debug)]
 pub(super) struct Goods {
     pub(super) links: Vec<&'static str>,
-    /// Where the executable is that runs.
+    /// The path of the executable that runs.
     pub(super) own: PathBuf,
     pub(super) executable: Arc<Vec<u8>>,
     /// The daemon's executable, if it is beside the one that runs.
@@ -165,7 +165,7 @@ pub(super) struct Goods {
 }
 
 impl Goods {
-    /// Takes the executable that runs, and the one beside it.
+    /// Takes this process's executable, and the one beside it.
     pub(super) fn of_this_process(args: &Install) -> Result<Self, Failure> {
         let own = plugins::all().iter().map(|plugin| plugin.name());
         let also = plugins::aliases().map(|(name, _)| name).filter(|name| args.also.contains(name));
@@ -182,7 +182,7 @@ impl Goods {
         Ok(Goods { links, own, executable: Arc::new(executable), daemon })
     }
 
-    /// Returns which plugins a folder has already, whoever made them.
+    /// Returns which plugins a folder has already, made by any program.
     pub(super) fn present(&self, dir: &Path) -> Vec<&'static str> {
         let is_there = |name: &&&str| dir.join(name).symlink_metadata().is_ok();
         self.links.iter().filter(is_there).copied().collect()
@@ -282,8 +282,8 @@ pub(super) fn put(
     Ok(all)
 }
 
-/// Records installations in our state. Returns what could not be recorded: an installation does its
-/// work without, as in a container that sees the host's plugins and not its state.
+/// Records installations in our state. Returns what could not be recorded: an installation works
+/// without a record, as in a container that sees the host's plugins and not its state.
 pub(super) fn record(all: &[Done], goods: &Goods, roots: &Roots) -> Vec<String> {
     let executables = [Some(EXECUTABLE), goods.daemon.as_ref().map(|_| DAEMON)];
     let executables: Vec<String> = executables.into_iter().flatten().map(str::to_owned).collect();
@@ -309,13 +309,13 @@ fn forget(roots: &Roots, folder: &Folder) -> Result<(), Failure> {
     installed::forget(roots, folder.dir()).map_err(|error| Failure::of(code::IO_FAILURE, &error))
 }
 
-/// What an installation changes in one folder. Everything that can be refused was refused.
+/// What an installation changes in one folder. All checks that may refuse it have passed.
 #[derive(Debug)]
 pub(super) struct Planned {
     dir: PathBuf,
     old: Option<Manifest>,
     manifest: Manifest,
-    /// Names under which files of others are.
+    /// Names that files of other projects have.
     foreign: Vec<String>,
     /// Plugins that an older version had and this one does not.
     obsolete: Vec<String>,

@@ -1,6 +1,6 @@
 //! `lint`: mistakes in network configurations, found before a container does.
 //!
-//! Errors would make an attachment fail; warnings are allowed and probably not meant.
+//! An error would make an attachment fail; a warning is allowed, but probably a mistake.
 
 mod chain;
 mod keys;
@@ -178,7 +178,7 @@ fn lint_folder(dir: &Path, world: &Surroundings<'_>, report: &mut Findings) -> R
                 Some("runtimes use the first file in the order of names".to_owned()),
             ),
             FileOutcome::DroppedIn { .. } => {
-                // The list of which it is a part does not matter to it.
+                // The list around it does not matter to it.
                 let around = keys::Around {
                     session: world.session,
                     network: "network",

@@ -1,4 +1,4 @@
-//! `list`: shows who is attached to what.
+//! `list`: shows the attachments.
 
 use std::process::ExitCode;
 

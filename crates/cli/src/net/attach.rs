@@ -1,4 +1,4 @@
-//! Translates what a container asks of a network into what plugins understand.
+//! Translates what the user asks of a network into what plugins understand.
 
 use std::collections::BTreeSet;
 
@@ -127,7 +127,8 @@ pub(crate) fn from_environment(
     }
 }
 
-/// Refuses a capability that no plugin of any of the networks takes: it would silently be left out.
+/// Refuses a capability that no plugin of any network takes: the runtime would silently leave it
+/// out.
 pub(crate) fn refuse_untaken(lists: &[&NetworkList], asked: &Attach) -> Result<(), Failure> {
     let untaken = asked
         .capabilities
@@ -153,7 +154,7 @@ pub(crate) fn refuse_untaken(lists: &[&NetworkList], asked: &Attach) -> Result<(
     )))
 }
 
-/// Refuses a list in which one of our plugins stands where it cannot be.
+/// Refuses a list in which one of our plugins has a place that it cannot have.
 pub(crate) fn refuse_out_of_place(list: &NetworkList) -> Result<(), Failure> {
     match judge::out_of_place(list) {
         Some(refusal) => Err(refusal.to_error(&list.name).into()),

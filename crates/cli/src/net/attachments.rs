@@ -1,4 +1,4 @@
-//! Lists who is attached to what: the cache of results and our own records, merged.
+//! Lists the attachments: the cache of results and our own records, merged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,8 +22,8 @@ pub(crate) fn all(session: &Session) -> Result<Everything, Failure> {
     session.runtime.everything(&session.roots).map_err(|error| Failure::from(error.to_cni()))
 }
 
-/// Reads them without a search for containers whose path no longer leads to them: for callers that
-/// need the path.
+/// Reads them, but does not search for containers whose path no longer leads to them: for callers
+/// that need the path.
 pub(crate) fn at_paths(session: &Session) -> Result<Everything, Failure> {
     let everything = session.runtime.everything_at_paths(&session.roots);
     everything.map_err(|error| Failure::from(error.to_cni()))

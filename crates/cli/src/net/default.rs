@@ -4,8 +4,8 @@ use cni::NetworkList;
 
 pub(crate) const NAME: &str = "netwright";
 
-/// Its configuration. Its IPv4 range is one that few choose; its IPv6 prefix is a unique local one
-/// (RFC 4193), with a global ID drawn at random once.
+/// Its configuration. Its IPv4 range is one that few administrators choose; its IPv6 prefix is a
+/// unique local one (RFC 4193), with a global ID drawn at random once.
 pub(crate) const DOCUMENT: &str = include_str!("netwright.conflist");
 
 /// Returns the network.

@@ -16,12 +16,12 @@ use crate::failure::Failure;
 pub(crate) struct Judgement {
     /// Why it would not.
     pub(crate) failure: Option<cni::Error>,
-    /// There is a failure that may be only this caller's, who lacks rights.
+    /// There is a failure, but perhaps only because this caller lacks rights.
     pub(crate) unknown: bool,
 }
 
-/// Asks every plugin of a network. It distinguishes a missing plugin from one that is not ready.
-/// What an unprivileged caller is refused says nothing about the network.
+/// Asks every plugin of a network. Distinguishes a missing plugin from one that is not ready. A
+/// refusal to an unprivileged caller says nothing about the network.
 pub(crate) fn of(session: &Session, list: &NetworkList, refused: Option<&cni::Error>) -> Judgement {
     let failure = match session.runtime.validate_list(list, session.deadline()) {
         _ if refused.is_some() => refused.cloned(),

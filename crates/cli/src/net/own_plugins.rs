@@ -20,10 +20,10 @@ use crate::failure::Failure;
 /// How often the folder is created again after another process removed its parent.
 const TRIES: usize = 16;
 
-/// What the name of a folder begins with that is not locked yet.
+/// The beginning of the name of a folder that is not locked yet.
 const NEW: &str = "new.";
 
-/// Where such folders are created when our file system is full. Everybody may write to its parent.
+/// Where such folders are created when our file system is full. Every user may write to its parent.
 const ELSEWHERE: &str = "/dev/shm/netwright-plugins";
 
 const HINT: &str = "NETWRIGHT_RUN_DIR can name another folder";
@@ -32,8 +32,8 @@ const HINT: &str = "NETWRIGHT_RUN_DIR can name another folder";
 #[derive(Debug)]
 pub(crate) struct OwnPlugins {
     dir: PathBuf,
-    /// Locked as long as the process lives: a process ID may be another process's by now, or one of
-    /// another PID namespace.
+    /// Locked as long as the process lives: its process ID may later belong to another process, or
+    /// to one of another PID namespace.
     _lock: Option<File>,
 }
 
@@ -45,8 +45,8 @@ struct Refused {
 }
 
 impl OwnPlugins {
-    /// Creates the folder; in memory if our file system is full, since DEL and GC are what makes
-    /// room.
+    /// Creates the folder; in memory if our file system is full, since DEL and GC, which make room,
+    /// need it.
     pub(crate) fn create(roots: &Roots) -> Result<Self, Failure> {
         collect(roots, false);
         Self::create_in(&parent(roots)).or_else(|refused| match elsewhere() {
@@ -73,8 +73,8 @@ impl OwnPlugins {
         Ok(own)
     }
 
-    /// Creates an empty folder. It gets its name once it is locked: a folder of that name without a
-    /// lock is a dead process's, whoever has the process ID by now.
+    /// Creates an empty folder. It gets its name once it is locked. A folder of that name without a
+    /// lock belongs to a process that has ended, even if another process has its ID now.
     fn locked_in(parent: &Path) -> Result<Self, Refused> {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let failed = |error: &state::FileError| {
@@ -154,7 +154,7 @@ fn collect_in(parent: &Path, dry_run: bool) -> Vec<PathBuf> {
     stale
 }
 
-/// Returns the parent in memory, if we can use it: everybody may create one of its name.
+/// Returns the parent in memory, if we can use it: every user may create a folder of that name.
 fn elsewhere() -> Option<&'static Path> {
     let parent = Path::new(ELSEWHERE);
     state::create_directory(parent, 0o700).ok()?;
@@ -212,7 +212,7 @@ fn twice(remove: impl Fn() -> std::io::Result<()>) -> std::io::Result<()> {
     })
 }
 
-/// Says whether a file is this executable, under whatever name.
+/// Says whether a file is this executable, under any name.
 pub(crate) fn is_own(executable: &Path) -> bool {
     let own = identity(&by_process());
     own.is_some() && identity(executable) == own

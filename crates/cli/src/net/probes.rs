@@ -1,8 +1,9 @@
 //! Sends the probes for which the rules of `diagnose` ask.
 //!
-//! Each is a socket of our own in the sender's namespace: no flow of others is touched, and no packet
-//! of others is marked. A TCP probe connects and resets, and sends no byte. Nothing is waited for
-//! longer than [`TIMEOUT`]. What is not answered is sent once more, and followed ([`follow`]).
+//! Each probe has a socket of our own in the sender's namespace: we touch no flow of other
+//! programs, and mark none of their packets. A TCP probe connects and resets, and sends no byte. No
+//! wait is longer than [`TIMEOUT`]. A probe that is not answered is sent once more, and followed
+//! ([`follow`]).
 
 mod follow;
 mod names;
@@ -21,10 +22,10 @@ use kernel::route::RouteSocket;
 use rustix::net::sockopt;
 use scene::Scene;
 
-/// How long an answer is waited for.
+/// How long to wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long each size is waited for, after a small packet was answered.
+/// How long to wait for the answer to each size, after a small packet was answered.
 const SIZE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How many sizes are tried between one that was answered and one that was lost.
@@ -141,8 +142,8 @@ fn connect(to: SocketAddr) -> Answer {
     }
 }
 
-/// Finds the size up to which packets are answered. A router that says what fits makes no black hole:
-/// the kernel then knows the path's MTU.
+/// Finds the size up to which packets are answered. A router that reports which size fits is no
+/// black hole: the kernel then knows the path's MTU.
 fn size(to: IpAddr, up_to: u32) -> Answer {
     let always = if to.is_ipv4() { ALWAYS_V4 } else { ALWAYS_V6 };
     let answers = |size: u32, timeout: Duration| {

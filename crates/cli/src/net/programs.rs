@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// How often to look whether a program has ended.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// How long a program that has ended may leave its output open, in a process that it started.
+/// How long a program that has ended may leave its output open in a child process.
 const REST: Duration = Duration::from_secs(1);
 
 /// Runs a program without input, and returns what it printed. After the timeout it is killed, and

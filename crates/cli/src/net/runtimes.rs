@@ -74,7 +74,7 @@ pub(crate) struct Runtime {
 #[derive(Debug, Default)]
 pub(crate) struct Runtimes {
     pub(crate) found: Vec<Runtime>,
-    /// Files that cannot be read: it is not known where their runtimes look.
+    /// Files that cannot be read: we do not know where their runtimes look.
     pub(crate) unknown: Vec<String>,
 }
 
@@ -151,7 +151,7 @@ impl Runtimes {
         let mut chosen: Vec<PathBuf> = Vec::new();
         let mut choices: Vec<Vec<&PathBuf>> =
             self.found.iter().map(|runtime| runtime.effective(has)).collect();
-        // A runtime without a choice decides for the others.
+        // A runtime that takes plugins from only one folder decides for the others.
         choices.sort_by_key(Vec::len);
         for choices in choices {
             if choices.iter().any(|dir| chosen.contains(dir)) {
@@ -209,8 +209,8 @@ impl Runtimes {
         (used, notes)
     }
 
-    /// Reports that no runtime looks for networks in a folder. In a container it is the container's
-    /// own, which its user may take for the host's.
+    /// Reports that no runtime looks for networks in a folder. In a container the folder is the
+    /// container's own, and the user may take it for the host's.
     pub(crate) fn unread(&self, networks: &Path) -> Option<String> {
         let reads = |runtime: &Runtime| runtime.conf_dir == networks;
         if !self.unknown.is_empty() || self.found.iter().any(reads) {
@@ -456,8 +456,8 @@ mod tests {
         assert_eq!(root.find(&[]).folders(&|dir| root.has(dir)), [Path::new(USUAL)]);
     }
 
-    /// Later files win, and what they say nothing of stays; a containerd section is replaced as a
-    /// whole.
+    /// Later files win, and settings that they do not name stay; a containerd section is replaced
+    /// as a whole.
     #[test]
     fn drop_ins_and_imports_are_read_in_their_order() {
         let root = Root::new(&[
@@ -507,7 +507,7 @@ mod tests {
         assert_eq!(all.found[1].conf_dir, Path::new("/q"));
         let from = all.found[1].from.as_deref();
         assert_eq!(from, Some(Path::new("/etc/containers/containers.conf.d/b.conf")));
-        // podman's variable names one file in place of all; without CNI it is none of ours.
+        // podman's variable names one file in place of all; podman without CNI does not concern us.
         let all = root.find(&[("CONTAINERS_CONF", "/own.conf")]);
         assert!(all.found.iter().all(|one| one.name != "podman"));
     }

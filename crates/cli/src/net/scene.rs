@@ -2,8 +2,8 @@
 //!
 //! It is one pass, by netlink and files; nothing is changed. Each namespace is entered once, by a
 //! thread that leaves it as soon as it is read. What cannot be read is a [`Hole`], never an error
-//! and never an absence. What others can make large is read up to a limit, and it is said what was
-//! left out.
+//! and never an absence. What containers and other programs can make large is read up to a limit,
+//! and a hole says what was left out.
 //!
 //! Kernel parameters of a link have the link's name in theirs as it is:
 //! `net.ipv4.conf.eth0.10.rp_filter` is that of link `eth0.10`.
@@ -50,12 +50,12 @@ use runtime_names::RuntimeNames;
 
 /// How many threads read namespaces at once.
 const READERS: usize = 4;
-/// Of so many skipped files the reasons are told.
+/// For how many skipped files the reasons are reported.
 const NOTICES: usize = 8;
 
 /// Reads the node. With `only`, a container by any name that it has, only its namespace and a few
 /// on the same networks are read, and only its plugins are asked; a name that means nothing changes
-/// nothing. `progress` is told what is done now.
+/// nothing. `progress` gets the name of each step as it begins.
 pub(crate) fn read(
     session: &Session,
     world: &World,
@@ -85,7 +85,7 @@ pub(crate) fn read(
     let processes = Processes::read();
     let first = processes.first_of_each();
     for (mut subject, reading) in subjects.into_iter().zip(readings) {
-        // What differed, or could not be read, was on its way out.
+        // A DEL was removing what differed or could not be read.
         if subject.is_detached() {
             continue;
         }
@@ -102,7 +102,7 @@ pub(crate) fn read(
                 }
             }
             Some(Err(reason)) => picture.hole(Part::Namespace, Some(&id), reason),
-            // Of an ADD that failed there may be no namespace that could be seen.
+            // After an ADD that failed, its namespace may be gone.
             None if subject.container.alive.is_none() && !subject.is_unfinished() => {
                 let reason = "it cannot be seen from here whether it exists";
                 picture.hole(Part::Namespace, Some(&id), reason);
@@ -163,7 +163,7 @@ impl Picture {
         }
     }
 
-    /// Reads who is attached to what.
+    /// Reads the attachments.
     fn subjects(&mut self, session: &Session, names: &RuntimeNames) -> Vec<Subject> {
         let Everything { known, notices, .. } = match attachments::all(session) {
             Ok(everything) => everything,
@@ -172,7 +172,7 @@ impl Picture {
                 return Vec::new();
             }
         };
-        // A damaged file of an attachment that its records tell of is told with that.
+        // A damaged file of an attachment that records name is reported with the attachment.
         let is_told = |notice: &String| {
             known
                 .iter()
@@ -220,7 +220,7 @@ impl Picture {
             if !subject.is_read {
                 continue;
             }
-            // A reader that panicked has left its readings out.
+            // A reader that panicked has left out its readings.
             let failed = reading.get_or_insert_with(|| Err("it was not read".to_owned()));
             // Another path may still lead to it.
             if failed.is_err()
@@ -290,7 +290,7 @@ impl Picture {
         }
     }
 
-    /// Adds the node's programs, and to each socket who has it.
+    /// Adds the node's programs, and to each socket the process that has it.
     fn programs(&mut self, processes: &Processes, inodes: &[(Of, Vec<u32>)]) {
         let Ok(own) = Netns::current_id() else {
             self.hole(Part::Processes, None, "/proc is not mounted");
@@ -330,8 +330,8 @@ impl Picture {
     }
 }
 
-/// Says whether a text tells of a right that this process lacks. To a process that has them all the
-/// same words tell what is wrong: a plugin that may not be executed, a folder that is immutable.
+/// Says whether a text reports a right that this process lacks. If the process has all rights, the
+/// same words report a fault: a plugin that may not be executed, a folder that is immutable.
 fn is_refused(text: &str) -> bool {
     let text = text.to_lowercase();
     let tells = text.contains("operation not permitted") || text.contains("permission denied");

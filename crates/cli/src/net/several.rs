@@ -1,4 +1,4 @@
-//! The networks of one container: all are decided before the first is changed, and either all are
+//! The networks of one container: everything is decided before the first change, and either all are
 //! attached or none.
 
 use std::path::Path;

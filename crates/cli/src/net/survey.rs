@@ -1,4 +1,4 @@
-//! Asks all plugins of an attachment what differs from what ADD made, and has them put it back.
+//! Asks all plugins of an attachment what differs from what ADD made, and makes them restore it.
 
 use cni::NetworkList;
 use cni_runtime::{Attachment, Known, Repairs};

@@ -1,5 +1,5 @@
 //! Refuses ports that programs of this host have, and ports at addresses that the host does not
-//! have. Here we are the runtime, so this happens before anything is made.
+//! have. Here we are the runtime, so we refuse before we make anything.
 
 use cni::{Error, NetworkList};
 use cni_plugin::codes;

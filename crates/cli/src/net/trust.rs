@@ -9,8 +9,8 @@ use cni_runtime::Runtime;
 pub(crate) const HINT: &str = "anyone who can change a plugin's file or folder gains root at the next ADD: chown it to root, chmod go-w; with /etc/netwright/require-trusted-plugins \
                                such plugins are not run";
 
-/// Names the files of a network's plugins, and of the plugins that these call, that others can
-/// change, one line each.
+/// Names, one line each, the files of a network's plugins and of the plugins that these call, if
+/// users other than root can change them.
 pub(crate) fn warnings(list: &NetworkList, runtime: &Runtime<'_>) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let mut lines = Vec::new();

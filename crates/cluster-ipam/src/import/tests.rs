@@ -224,8 +224,8 @@ fn what_cannot_be_taken_over_is_told() {
     // Old releases did not record the interface; the pod's status does.
     let all = blocks(&plan);
     assert!(all.contains(&"default 10.1.0.5 n1 c-b/data0".to_owned()), "{all:?}");
-    // A living pod's address goes to no one else, however little is known of it, and whether or not
-    // its pool lists it.
+    // No other pod gets the address of a living pod, however little is known of that pod, and
+    // whether or not its pool lists the address.
     for one in [
         "10.1.0.2 n1 /net1",
         "10.1.0.3 n1 c-a/",
@@ -277,8 +277,8 @@ fn open(dir: &std::path::Path, store: &Memory, name: &str) -> Node {
     Node::open(&dir.join(name), Arc::new(store.clone()), Arc::new(Still), settings).unwrap()
 }
 
-/// The whole path: addresses of living pods are given to no one, their DEL frees them on their
-/// node, and then anyone can get them.
+/// The whole path: no pod gets the address of a living pod, the DEL of that pod frees it on its
+/// node, and then any pod can get it.
 #[test]
 fn nodes_keep_what_was_taken_over_until_its_pod_goes() {
     let dir = tempfile::tempdir().unwrap();

@@ -213,7 +213,7 @@ impl Node {
                 found.and_then(|entry| record::read::<SpaceRecord>(&entry.value))
             }
         };
-        // No one has requested the range yet: all of it is free.
+        // No node has requested the range yet: all of it is free.
         let Some(record) = record.filter(|record| record.covers(&range.subnet())) else {
             return Ok(());
         };
@@ -479,7 +479,7 @@ impl Node {
         let mut written = self.write_claim(&id.key(), None, &record::write(&record), epoch);
         if written == Err(StoreError::Conflict) && whose == Whose::FreeNow {
             let found = self.store.get(&id.key()).map_err(|error| away(&error))?;
-            // Perhaps not the block was in the way: this node's record may not be what it wrote.
+            // The cause may not be the block: this node's record may not be what it wrote.
             self.look_at_own()?;
             self.refuse_while_settling()?;
             if self.lock().epoch != epoch {

@@ -37,8 +37,8 @@ enum Standing {
     Claim { was: Revision, record: NodeRecord },
 }
 
-/// How long a lease must be seen unchanged before it has certainly expired, whatever the speed of
-/// two clocks.
+/// How long a lease must be seen unchanged before it has certainly expired, even if two clocks run
+/// at different speeds.
 pub(crate) fn surely_over(lease: Duration) -> Duration {
     lease + lease / 4 + Duration::from_millis(500).min(lease / 4)
 }
@@ -528,7 +528,7 @@ impl Node {
             };
             let written = match found {
                 None if returning => return self.forget(id),
-                // It was taken from us, and no one has it now.
+                // Our block was taken from us, and no node has it now.
                 None => self.store.create(&id.key(), &record::write(&record)),
                 Some(entry) => match record::read::<BlockRecord>(&entry.value) {
                     Some(theirs) if theirs.node == self.settings.node => {
@@ -565,7 +565,7 @@ impl Node {
         Err(StoreError::Away(format!("the record {} keeps changing", id.key())))
     }
 
-    /// Learns from a record who has the addresses whose files are garbled.
+    /// Learns from a record the holders of addresses with garbled files.
     fn learn(&self, id: &BlockId, record: &BlockRecord) {
         let mut table = self.lock();
         let garbled: Vec<HeldName> = table

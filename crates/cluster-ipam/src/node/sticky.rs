@@ -1,10 +1,10 @@
-//! Addresses that a pod keeps while it is recreated under its name, on whichever node.
+//! Addresses that a pod keeps while it is recreated under its name, on any node.
 //!
-//! A record says which address the pod keeps, on which node it is, and who has it; the writer that
-//! succeeds by compare-and-swap has the address. The address stays in the block it came from: the
-//! block's record names the keeper, and its node does not assign the address by itself. A block
-//! with such addresses is not returned. If its node is gone, the block then belongs to no node, but
-//! its record stays.
+//! A record names the address that the pod keeps, its node and its holder; the writer that succeeds
+//! by compare-and-swap has the address. The address stays in the block it came from: the block's
+//! record names the keeper, and its node does not assign the address by itself. A block with such
+//! addresses is not returned. If its node is gone, the block then belongs to no node, but its
+//! record stays.
 //!
 //! A pod's address is taken over once no container has it: its container was detached, or its
 //! node was given up. Detaching never waits for the store: what the node has on its disk counts,
@@ -173,8 +173,8 @@ impl Node {
         Ok(node.is_none_or(|node| node.fenced))
     }
 
-    /// Whether the block of an address names its keeper; if not, the address may have gone to
-    /// anyone.
+    /// Whether the block of an address names its keeper; if not, any container may have got the
+    /// address.
     fn is_kept(&self, space: &str, address: IpAddr, key: &Key) -> Result<bool, Refusal> {
         let ours = {
             let table = self.lock();

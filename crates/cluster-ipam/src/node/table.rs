@@ -1,5 +1,5 @@
-//! The node's knowledge, in memory: its blocks, and who has which address. It decides and does no
-//! I/O.
+//! The node's knowledge, in memory: its blocks, and the holder of each address. It decides and does
+//! no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -258,8 +258,8 @@ impl Table {
 
     /// Returns the block of this node that contains an address.
     pub(super) fn block_of(&self, space: &str, address: IpAddr) -> Option<BlockId> {
-        // Blocks of a space do not overlap: it is the last one that begins before the address,
-        // whatever its length.
+        // Blocks of a space do not overlap: it is the last one, of any length, that begins before
+        // the address.
         let most = IpNet::from(address);
         let upto = BlockId { space: space.to_owned(), block: most };
         let before = self.blocks.range(..=upto).next_back().map(|(id, _)| id);
@@ -360,7 +360,7 @@ impl Table {
         Ok(address)
     }
 
-    /// Records who has an address.
+    /// Records the holder of an address.
     pub(super) fn insert(&mut self, name: &HeldName, held: Held) {
         let of = self.held.entry(name.space.clone()).or_default();
         let before = of.insert(name.address, (name.hash.clone(), held));
@@ -420,7 +420,7 @@ impl Table {
         }
     }
 
-    /// Returns who has what in a block.
+    /// Returns the addresses of a block that are held, each with its holder.
     pub(super) fn held_in(
         &self,
         id: &BlockId,
@@ -518,7 +518,8 @@ impl Table {
             .collect()
     }
 
-    /// Returns who has an address of a network. Owners with a garbled file may be of another.
+    /// Returns the owners of a network's addresses. Owners with a garbled file may belong to
+    /// another network.
     pub(super) fn owners_of(&self, network: &str) -> BTreeSet<String> {
         let all = self.held.values().flat_map(BTreeMap::values);
         all.filter(|(_, held)| held.network == network && held.written)

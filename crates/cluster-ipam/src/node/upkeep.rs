@@ -29,8 +29,8 @@ impl Node {
                 .is_none_or(|until| until.saturating_sub(now) <= self.settings.lease / 3 * 2)
     }
 
-    /// Renews the lease if it is due, reports to the store who holds what, and returns blocks that
-    /// have been empty for long.
+    /// Renews the lease if it is due, reports the holders of addresses to the store, and returns
+    /// blocks that have been empty for long.
     ///
     /// # Errors
     /// [`StoreError`]; the rest is done next time.
@@ -103,7 +103,7 @@ impl Node {
                 block.revision = Some(revision);
                 Ok(())
             }
-            // It belongs to another node: that was found out meanwhile.
+            // It is no longer ours, as `write_ours` has found.
             Ok(None) => {
                 drop(table);
                 let found = self.store.get(&id.key())?;

@@ -119,7 +119,7 @@ mod tests {
         assert_eq!((moments.went_back(), moments.newest()), (1, Some(moment("a", 3))));
         moments.heard(late, moment("a", 4));
         assert_eq!(moments.went_back(), 1);
-        // Another store, whatever its position.
+        // Another store, at any position.
         moments.heard(moments.begin(), moment("b", 9));
         assert_eq!(moments.went_back(), 2);
     }

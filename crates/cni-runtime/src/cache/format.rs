@@ -132,7 +132,7 @@ pub(super) fn write(
     serde_json::to_vec(&writing).expect("text, maps of text and JSON texts serialise")
 }
 
-/// Reads a file's content, of whatever kind.
+/// Reads a file's content, of any kind.
 pub(super) fn read(document: &[u8]) -> Content {
     if document.is_empty() {
         return Content::Garbage("the file is empty".to_owned());

@@ -41,7 +41,7 @@ impl Runtime<'_> {
     /// find.
     ///
     /// The specification has a runtime stop at the first failure. This is for callers that show the
-    /// answer to a person.
+    /// answer to an administrator.
     ///
     /// # Errors
     /// As [`Runtime::check_list`].

@@ -1,4 +1,4 @@
-//! DEL: runs every plugin, whatever the others answer.
+//! DEL: runs every plugin, even if others fail.
 
 use std::time::Instant;
 

@@ -20,7 +20,7 @@ pub struct GcReport {
     pub kept: Vec<AttachmentKey>,
     /// The plugins on which the verb GC succeeded.
     pub collected: Vec<String>,
-    /// Files of the cache that hold no attachment, of whatever network.
+    /// Files of the cache that hold no attachment, of all networks.
     pub passed_over: Vec<PassedOver>,
     /// Problems that did not stop GC.
     pub notices: Vec<String>,

@@ -79,8 +79,8 @@ impl Runtime<'_> {
     }
 
     /// Does what [`Runtime::repair_list`] does, for an interface that is no longer where ADD made
-    /// it: `CNI_NETNS`, `CNI_IFNAME` and `prevResult` tell each plugin where it is, and
-    /// [`cni::ATTACHED_AS`] whose it is.
+    /// it: `CNI_NETNS`, `CNI_IFNAME` and `prevResult` tell each plugin where the interface is, and
+    /// [`cni::ATTACHED_AS`] which attachment it belongs to.
     ///
     /// # Errors
     /// As [`Runtime::repair_list`].
@@ -95,7 +95,7 @@ impl Runtime<'_> {
     }
 
     /// Asks every plugin of a list what differs from what ADD left, and changes nothing: what
-    /// [`Runtime::repair_list`] would find. Our own plugins tell each difference by itself
+    /// [`Runtime::repair_list`] would find. Our own plugins return each difference separately
     /// ([`cni::LOOK`]).
     ///
     /// # Errors
@@ -156,7 +156,7 @@ impl Runtime<'_> {
         let mut left: Vec<_> =
             list.plugins.iter().filter_map(|plugin| Some((plugin, ask(plugin)?))).collect();
         if repair {
-            // A later plugin may have restored what an earlier one misses.
+            // A later plugin may have restored what an earlier one reported as missing.
             left =
                 left.into_iter().filter_map(|(plugin, _)| Some((plugin, ask(plugin)?))).collect();
         }

@@ -41,7 +41,7 @@ impl<'de, 'log> Lenient<'de, 'log> {
         serde_json::Deserializer::from_str(self.raw.get())
     }
 
-    /// Descends into a part. The depth limit ends the recursion here, whatever text the caller
+    /// Descends into a part. The depth limit ends the recursion here, in any text that the caller
     /// kept.
     fn part(self, raw: &'de RawValue) -> Result<Self, JsonError> {
         if MAX_DEPTH <= self.depth {

@@ -42,7 +42,7 @@ pub(super) fn parse(document: &[u8], assumed: Version) -> Result<AddResult, Erro
     parse_as(document, version_of(document)?.unwrap_or(assumed))
 }
 
-/// Reads a result in a version's shape, whatever version it names.
+/// Reads a result in a version's shape, even if it names another version.
 pub(super) fn parse_as(document: &[u8], version: Version) -> Result<AddResult, Error> {
     match version.family() {
         ResultFamily::V0_2 => json::from_slice::<OldResult>(document).map(AddResult::from),

@@ -227,8 +227,8 @@ fn many_at_once(bench: &Bench) -> Outcome {
     at_once(asks.collect())?;
     let changes = bench.machine()?.without_frames().since(&before.without_frames());
     let own: Vec<_> = changes.iter().filter(|line| line.starts_with("+ link ")).collect();
-    // What all attachments shared may stay; what each of them had may not: eight of a kind show
-    // that.
+    // What all attachments shared may stay, but not what each of them had: eight leftovers of one
+    // kind show that.
     let limit = usize::from(CROWD);
     expect(own.len() < limit, "nothing of the attachments is left", || changes.join("\n"))
 }

@@ -15,9 +15,9 @@ const LENGTH: usize = 28;
 /// The kind of an ARP packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArpOperation {
-    /// Who has the target address?
+    /// Asks which host has the target address.
     Request,
-    /// The sender has.
+    /// Says that the sender has it.
     Reply,
 }
 
@@ -37,7 +37,7 @@ pub struct ArpPacket {
 }
 
 impl ArpPacket {
-    /// "Does anyone have this address?", without claiming it (RFC 5227 §2.1.1).
+    /// Asks whether another host has this address, without claiming it (RFC 5227 §2.1.1).
     pub fn probe(mac: MacAddr, address: Ipv4Addr) -> Self {
         ArpPacket {
             operation: ArpOperation::Request,

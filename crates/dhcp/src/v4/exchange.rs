@@ -6,7 +6,7 @@ use super::Timing;
 use crate::Timestamp;
 use crate::random::Random;
 
-/// No wait is shorter, whatever the configuration says.
+/// No wait is shorter, under any configuration.
 const MIN_WAIT: Duration = Duration::from_millis(10);
 
 /// The last wait for which doubling matters: 2¹⁶ times the first one exceeds any reasonable bound.
@@ -21,7 +21,7 @@ const MIN_RENEWAL_WAIT: Duration = Duration::from_secs(4);
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Exchange {
     pub(super) xid: u32,
-    /// When it was first sent: a lease counts from then, whichever copy the server answered.
+    /// When it was first sent: a lease counts from then, even if the server answered a later copy.
     pub(super) first: Timestamp,
     pub(super) sent: u32,
     pub(super) next: Timestamp,

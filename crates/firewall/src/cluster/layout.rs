@@ -89,9 +89,8 @@ pub(crate) fn table() -> TableRef {
     TableRef::new(Family::Inet, "netwright-routing")
 }
 
-/// Makes the table anew, without elements. Whatever is there under its name goes in the same
-/// transaction: chains at other hooks and sets of other types cannot be brought to what they should
-/// be.
+/// Makes the table anew, without elements. The same transaction removes a table of that name:
+/// chains at other hooks and sets of other types cannot be changed into the right ones.
 pub(crate) fn make_table(batch: &mut Batch) {
     let table = table();
     batch.add_table(&table, None);
@@ -130,11 +129,11 @@ pub(crate) fn rules(wanted: &Rules) -> Vec<NewRule> {
     let known = |address, set: Set| rule(STRANGERS).in_set(&[address], set.name()).returns();
     rules.push(known(field::ip_saddr(), Set::Nodes4));
     rules.push(known(field::ip6_saddr(), Set::Nodes6));
-    // To another host; what is broadcast is for this one too.
+    // For another host; a broadcast is for this host too.
     rules.push(rule(STRANGERS).is(field::fib_daddr_type(), UNICAST).returns());
     rules.push(rule(STRANGERS).counter().drop());
 
-    // What comes out of a tunnel is clamped too: whoever sent it may not have done so.
+    // What comes out of a tunnel is clamped too: its sender may not have clamped it.
     for way in [field::oifname(), field::iifname()] {
         rules.push(rule("forward").in_set(&[way], tunnels).clamp_segment_size());
     }
@@ -170,8 +169,8 @@ pub(crate) fn rules(wanted: &Rules) -> Vec<NewRule> {
 /// A route to another host (RTN_UNICAST).
 const UNICAST: Value = Value::AddrType(1);
 
-/// Picks the packets of a tunnel by their port and their VNI: others may use the same port, which
-/// is the kernel's own default. RFC 7348 §5: the VNI is 4 bytes behind the UDP header.
+/// Picks the packets of a tunnel by their port and their VNI: other tunnels may use the same port,
+/// which is the kernel's own default. RFC 7348 §5: the VNI is 4 bytes behind the UDP header.
 fn of_tunnel(rule: NewRule, vxlan: Vxlan) -> NewRule {
     let register = Register::FIRST;
     let [_, vni @ ..] = vxlan.vni.to_be_bytes();

@@ -17,7 +17,8 @@ use crate::reference;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Who drops forwarded packets could not be found out, or the kernel refused.
+    /// It could not be found out which packet filters drop forwarded packets, or the kernel
+    /// refused.
     #[error(transparent)]
     Kernel(#[from] FirewallError),
     /// iptables failed.
@@ -73,8 +74,8 @@ enum Way {
 }
 
 impl Opener<'_> {
-    /// Accepts what is forwarded from and to the ranges wherever it would be dropped. Returns who
-    /// drops it all the same, because only the administrator can change that.
+    /// Accepts what is forwarded from and to the ranges wherever it would be dropped. Returns the
+    /// packet filters that drop it all the same, because only the administrator can change them.
     ///
     /// **Idempotence**: rules and sources that are there stay. Rules for other ranges, which an
     /// earlier call made, go.
@@ -117,8 +118,8 @@ impl Opener<'_> {
         Ok(missing)
     }
 
-    /// Removes what [`Opener::open`] made: its rules, whatever their ranges, and these ranges from
-    /// the zone.
+    /// Removes what [`Opener::open`] made: all its rules, of any ranges, and these ranges from the
+    /// zone.
     ///
     /// **Idempotence**: what is gone already, or software that does not run, is success.
     ///
@@ -131,7 +132,7 @@ impl Opener<'_> {
         rules.and(sources)
     }
 
-    /// Finds the ways that are needed here, and who has none.
+    /// Finds the ways that are needed here, and the blockers for which there is none.
     fn ways(&self, ranges: &[IpNet]) -> Result<(Vec<Way>, Vec<Blocker>), OpenError> {
         let blockers = forward::blockers(self.index)?;
         // Asking over a bus takes time: only if the answer matters.
@@ -184,7 +185,7 @@ mod tests {
             ways(&[Blocker::Firewalld, own.clone()], true, &ranges),
             (vec![Way::Zone], vec![own])
         );
-        // Its rules are there, and nothing answers: only the administrator knows what they let
+        // Its rules exist, but it does not answer: only the administrator knows what they let
         // through.
         assert_eq!(ways(&[Blocker::Firewalld], false, &ranges).1, [Blocker::Firewalld]);
     }

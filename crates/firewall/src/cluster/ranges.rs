@@ -6,8 +6,8 @@ use ipnet::IpNet;
 
 /// Prefixes, each with how often it was added.
 ///
-/// Two prefixes are disjoint, or one contains the other. So the outermost ones are a set without
-/// overlaps of the same addresses, in the words of whoever added them.
+/// Two prefixes are disjoint, or one contains the other. So the outermost ones are a set of the
+/// same addresses without overlaps, and each is a prefix that the caller has added.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Ranges {
     counts: BTreeMap<IpNet, u32>,
@@ -41,7 +41,7 @@ impl Ranges {
         Step { came: vec![prefix], gone }
     }
 
-    /// Removes a prefix once; one that is not there stays away.
+    /// Removes a prefix once; a prefix that is not there is ignored.
     pub(crate) fn remove(&mut self, prefix: IpNet) -> Step {
         let prefix = prefix.trunc();
         let Some(count) = self.counts.get_mut(&prefix) else { return Step::default() };
@@ -56,7 +56,7 @@ impl Ranges {
         let inside = self.counts.range(prefix..).map(|(inside, _)| *inside);
         let mut came: Vec<IpNet> = Vec::new();
         for inside in inside.take_while(|inside| prefix.contains(inside)) {
-            // In this order what contains it comes before it.
+            // In this order a prefix comes after those that contain it.
             if !came.last().is_some_and(|last| last.contains(&inside)) {
                 came.push(inside);
             }
@@ -163,8 +163,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes and goes, in any order: the steps lead to the outermost prefixes of what
-        /// is there, those do not overlap, and they hold the same addresses.
+        /// For all additions and removals, in any order: the steps lead to the outermost of the
+        /// prefixes that are there. Those do not overlap, and they hold the same addresses.
         #[test]
         fn steps_lead_to_the_outermost(acts in prop::collection::vec((prefixes(), any::<bool>()), 0..60)) {
             let (mut ranges, mut model) = (Ranges::default(), Vec::new());

@@ -59,7 +59,7 @@ impl ClusterTable {
     pub fn bring(&mut self, filter: &ClusterFilter) -> Result<Difference, FirewallError> {
         let difference = self.observe(filter)?;
         match self.commit(difference.repair()) {
-            // Somebody changed the table between our look and our change.
+            // Another program changed the table between our look and our change.
             Err(error) if is_another_table(&error) => self.commit(&filter.batch()),
             other => other,
         }
@@ -68,8 +68,8 @@ impl ClusterTable {
     }
 
     /// Makes a change in a filter and in the kernel, whose table must be what the filter was. If
-    /// somebody else has changed it meanwhile, it is brought to the filter. Returns what was
-    /// different then.
+    /// another program has changed the table meanwhile, it is brought to the filter. Returns what
+    /// was different then.
     ///
     /// # Errors
     /// [`FirewallError::Tables`] when the kernel refuses. The filter has the change, the kernel has

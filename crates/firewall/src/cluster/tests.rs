@@ -169,7 +169,7 @@ fn a_node_comes_and_goes_by_its_elements() {
             delete nodes6 { 2001:db8::3 }
         "#]],
     );
-    // Moved from one to another: nothing happens in between.
+    // It moves from one node to another: nothing changes in between.
     let moves = Change { add: vec![node("192.0.2.3")], remove: vec![node("192.0.2.3")] };
     assert!(filter.change(&moves).is_empty());
 }
@@ -217,7 +217,7 @@ fn what_is_forwarded_has_no_overlaps() {
     assert_eq!(texts, ["10.244.0.0/16", "fd00:244::/48"]);
 }
 
-/// The difference after somebody has changed the table.
+/// The difference after another program has changed the table.
 fn after(change: impl FnOnce(&mut TableState)) -> Difference {
     let filter = filter();
     let mut found = TableState::of(&filter);

@@ -25,8 +25,9 @@ const BUS_PATH: &str = "/org/freedesktop/DBus";
 
 /// Has one conversation: one question for each pair of zone and source.
 ///
-/// It runs on a thread, so that waiting ends whatever the other side does, and in whatever step. A
-/// thread that is given up is left alone: it ends when the other side does, or with the process.
+/// It runs on a thread, so that the caller's wait ends in every step, even if the other side is
+/// silent. A thread that is given up is left alone: it ends when the other side ends, or with the
+/// process.
 pub(super) fn ask(
     address: Option<String>,
     timeout: Duration,

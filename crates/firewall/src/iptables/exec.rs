@@ -23,7 +23,7 @@ const FOLDERS: [&str; 3] = ["", "/usr/sbin/", "/sbin/"];
 pub struct Tool {
     /// The family.
     pub family: Family,
-    /// Whether to use `iptables-legacy`, or whatever the host calls `iptables`.
+    /// Whether to use `iptables-legacy` instead of the program that the host calls `iptables`.
     pub legacy: bool,
 }
 

@@ -195,7 +195,7 @@ fn plan_ranges(wanted: &[String], observed: &Observed, restore: &mut Restore) {
     }
 }
 
-/// Returns where rules go that are to be met first.
+/// Returns the chain for rules that packets must meet first.
 fn place(observed: &Observed) -> &'static str {
     if observed.has_chain(DOCKER_USER) { DOCKER_USER } else { FORWARD }
 }
@@ -328,7 +328,7 @@ mod tests {
         "#]]
         .assert_eq(&plan(there, &wanted));
         assert_eq!(range_rules(&ranges(&["0.0.0.0/0"]), Family::V4), Vec::<String>::new());
-        // No attachment's: those that remove an attachment's rules leave them alone.
+        // They belong to no attachment: removing an attachment's rules leaves them alone.
         assert_eq!(owner(&wanted[0]), Some(Owner::Foreign));
     }
 

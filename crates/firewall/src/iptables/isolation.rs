@@ -78,7 +78,7 @@ impl Isolation {
         }
     }
 
-    /// Says whether a rule is for this bridge, whatever its comment says.
+    /// Says whether a rule is for this bridge, with any comment.
     fn is_of_bridge(&self, rule: &str) -> bool {
         let bridge = &self.bridge;
         let starts = [

@@ -1,4 +1,4 @@
-//! Single addresses, without a program: for those who do not know the cluster.
+//! Single addresses, without a program: for callers that do not know the cluster.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,12 +15,12 @@ use super::table::{failed, unread};
 use super::{PodsTable, encode};
 use crate::error::FirewallError;
 
-/// How often addresses are looked up again when somebody else changed them in between.
+/// How often addresses are looked up again when another program changed them in between.
 const TRIES: usize = 5;
 
-/// Leads addresses to the chains of pods about which not enough is known, whatever they led to:
-/// nothing but their node reaches them. Makes what is needed for that if it is missing or damaged,
-/// and leaves everything else as it is, how packets are logged too.
+/// Leads addresses to the chains of pods about which not enough is known, even if they led
+/// elsewhere before: nothing but their node reaches them then. Makes what that needs if it is
+/// missing or damaged, and leaves everything else as it is, including how packets are logged.
 ///
 /// For the plugin where no daemon answers, and for the daemon before it knows the cluster.
 ///
@@ -74,8 +74,8 @@ pub fn forget_interface(table: &mut PodsTable, interface: &str) -> Result<(), Fi
     move_all(table, &inside(interface), |_| None)
 }
 
-/// Makes the table of a container anew, whatever was there, in one transaction: only these interfaces
-/// lead to a chain, and are closed.
+/// Replaces the table of a container in one transaction: only these interfaces lead to a chain, and
+/// are closed.
 ///
 /// # Errors
 /// [`FirewallError::Tables`] when the kernel refuses; nothing has changed then.
@@ -120,8 +120,8 @@ pub fn interfaces(table: &mut PodsTable) -> Result<BTreeSet<String>, FirewallErr
     Ok(all)
 }
 
-/// Makes what is missing or damaged of the parts that are the same for each program, if there is a
-/// table.
+/// Restores what is missing or damaged of the parts that are the same for each program, if there is
+/// a table.
 ///
 /// For the daemon when IPVS gets services ([`PodsTable::look_for_services`]) before it knows the
 /// cluster.
@@ -262,7 +262,7 @@ fn verdict(
     let found = table.ask().get_element(&layout::table(), &at.map(direction), &at.key())?;
     Ok(found.and_then(|element| match element.data {
         Some(ElementData::Verdict(Verdict::Goto(chain))) => Some(chain),
-        // Somebody else's: it is there, and leads to no chain of ours.
+        // Another program's: it is there, and leads to no chain of ours.
         Some(ElementData::Verdict(other)) => Some(other.to_string()),
         _ => None,
     }))
@@ -276,7 +276,8 @@ fn move_all(
     commit(table, |table| moving(table, all, &to))
 }
 
-/// Commits a transaction from what is there, anew if somebody else has changed that meanwhile.
+/// Commits a transaction made from what is there, and makes it again if another program has changed
+/// that meanwhile.
 fn commit(
     table: &mut PodsTable,
     make: impl Fn(&mut PodsTable) -> Result<Batch, NetlinkError>,
@@ -316,8 +317,8 @@ fn moving(
     Ok(batch)
 }
 
-/// Adds what is missing of the parts that are the same for each program, and of the chains of pods
-/// about which not enough is known, and writes those anew that have other rules.
+/// Adds what is missing of two parts: the objects that are the same for each program, and the
+/// chains of pods about which not enough is known. Rewrites chains that have other rules.
 fn skeleton(table: &mut PodsTable, batch: &mut Batch) -> Result<(), NetlinkError> {
     let own = layout::table();
     let form = table.form();
@@ -364,8 +365,8 @@ fn skeleton(table: &mut PodsTable, batch: &mut Batch) -> Result<(), NetlinkError
     Ok(())
 }
 
-/// Says whether a chain differs only in how it logs, or in that it does not: whoever wrote it was told
-/// so, or knows that the kernel cannot.
+/// Says whether a chain differs only in how it logs, or in that it does not: the program that wrote
+/// it has other settings, or knows that the kernel cannot log.
 fn logs_otherwise(chain: &str, there: &ChainState, wanted: &ChainState) -> bool {
     let is_deny = Direction::ALL.into_iter().any(|direction| layout::deny(direction) == chain);
     let decides = |rule: &[Expr]| {

@@ -35,7 +35,7 @@ impl At {
         }
     }
 
-    /// The set of the keys of that map which policies are about.
+    /// The set of the keys of that map that policies select.
     pub(crate) fn keys(&self, direction: Direction) -> String {
         match self {
             At::Address(address) => layout::keys(direction, Family::of(*address)),
@@ -57,12 +57,12 @@ impl At {
     }
 }
 
-/// Whether a policy is about what leads to a chain.
+/// Whether a policy selects what leads to a chain.
 pub(crate) fn judges(chain: Option<&Name>) -> bool {
     chain.is_some_and(|chain| chain != program::OPEN)
 }
 
-/// Returns the transaction that makes the whole table anew, whatever was there.
+/// Returns the transaction that replaces the whole table.
 pub(crate) fn whole(program: &Program, form: Form) -> Batch {
     let table = layout::table();
     let mut batch = Batch::new();
@@ -106,15 +106,16 @@ pub(crate) fn leading(program: &Program) -> impl Iterator<Item = ((Direction, At
     verdicts.chain(links).chain(interfaces)
 }
 
-/// Returns the transactions of steps, in their order: what comes and is not referred to yet, and
-/// everything else. Elements of a set are in one message where nothing else happens to the set in
-/// between.
+/// Returns the transactions of steps, in their order: first the new objects to which nothing refers
+/// yet, then everything else. Elements of a set are in one message if nothing else happens to the
+/// set in between.
 ///
-/// A packet that is on its way through the rules when a transaction comes meets the old rules, but
+/// A packet that is passing the rules when a transaction is committed meets the old rules, but
 /// looks up elements that are new (linux net/netfilter/nf_tables_core.c `nft_do_chain` reads the
 /// generation once, nft_lookup.c at each look-up). So a verdict that leads to a chain of the same
-/// transaction leads it to a chain without rules. And the intervals of a new set are found only some
-/// time after the rules that refer to it. Both are there for all packets if they came before.
+/// transaction leads the packet to a chain without rules. And lookups find the intervals of a new
+/// set only some time after the rules that refer to it. If both were committed before, all packets
+/// find them.
 pub(crate) fn steps(steps: &[Step]) -> [Batch; 2] {
     let mut coming = Coming::default();
     let mut encoder = Encoder::default();
@@ -150,7 +151,7 @@ pub(crate) fn undo(first: &Batch) -> Batch {
 #[derive(Default)]
 struct Coming<'s> {
     batch: Batch,
-    /// What is not there before the second transaction, or goes in it.
+    /// The objects that the second transaction creates or removes.
     later: BTreeSet<&'s str>,
 }
 
@@ -204,7 +205,7 @@ fn add_chain(batch: &mut Batch, name: &str, lines: &[Line]) {
 struct Encoder<'s> {
     batch: Batch,
     /// The elements that a set gets or loses, as long as nothing else happens to the set: whether
-    /// they come, and in which operation.
+    /// they are added, and in which operation.
     open: BTreeMap<&'s str, (bool, usize)>,
     /// The verdicts since the last other step.
     moves: Moves,
@@ -313,7 +314,7 @@ impl Changed {
         }
     }
 
-    /// Does the same for the keys of the map which policies are about.
+    /// Does the same for the keys of the map that policies select.
     pub(crate) fn know(&mut self, direction: Direction, at: &At, before: bool, now: bool) {
         if before == now {
             return;
@@ -322,7 +323,7 @@ impl Changed {
         all.entry(at.keys(direction)).or_default().push(Element::new(at.key()));
     }
 
-    /// What goes comes first.
+    /// Removals come first.
     pub(crate) fn write(self, batch: &mut Batch) {
         let table = layout::table();
         for (set, elements) in self.gone {
@@ -361,7 +362,7 @@ pub(crate) fn new_set(name: &str, set: &Set) -> NewSet {
     }
 }
 
-/// A set's name says its family, as it may be empty.
+/// The family is in the set's name, because the set may be empty.
 fn family(name: &str, set: &Set) -> Family {
     let first = || match set {
         Set::Addresses(all) => all.first().copied(),

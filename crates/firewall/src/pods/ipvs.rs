@@ -19,21 +19,21 @@ const HEADING: usize = 3;
 /// The heading has some 200 bytes.
 const ENOUGH: u64 = 4096;
 
-/// Who makes services makes them alike, so the first thousands show how they are.
+/// A program that makes services makes them alike, so the first thousands show how it makes them.
 const PLENTY: u64 = 256 << 10;
 
 /// Whether what IPVS sends on belongs to connections that are tracked.
 const CONNTRACK: &str = "net/ipv4/vs/conntrack";
 
-/// How IPVS sends a packet on that keeps its destination (ip_vs_ctl.c `ip_vs_fwd_name`).
+/// The forwarding methods of IPVS that keep a packet's destination (ip_vs_ctl.c `ip_vs_fwd_name`).
 const KEEPS_DESTINATION: [&str; 2] = ["Route", "Tunnel"];
 
-/// What is said where IPVS keeps a packet's destination.
+/// The warning where IPVS keeps a packet's destination.
 const UNTRANSLATED: &str = "IPVS sends packets of some services on by direct routing or in a tunnel: \
     network policies see no pod's address there, so on this node they judge neither egress by such \
     a service nor ingress of the pod; let IPVS masquerade, as kube-proxy does";
 
-/// What is said where IPVS keeps packets out of connection tracking.
+/// The warning where IPVS keeps packets out of connection tracking.
 const UNTRACKED: &str = "connections by services of IPVS are not tracked \
     (net.ipv4.vs.conntrack is 0): their replies are not known as such, and network policies may \
     drop them; set it to 1, as kube-proxy does";
@@ -46,7 +46,8 @@ pub fn has_services() -> bool {
     read.is_ok() && services(head.as_slice()).next().is_some()
 }
 
-/// Says what of IPVS network policies judge wrongly in the network namespace of the calling thread.
+/// Says which packets of IPVS network policies judge wrongly in the network namespace of the
+/// calling thread.
 #[must_use]
 pub fn judged_wrongly() -> Vec<&'static str> {
     let Ok(file) = File::open(LIST) else { return Vec::new() };

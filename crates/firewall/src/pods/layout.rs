@@ -1,4 +1,4 @@
-//! What of `inet netwright-policy` is the same for each program: maps, chains, rules.
+//! The parts of `inet netwright-policy` that are the same for each program: maps, chains, rules.
 //!
 //! `docs/firewall.md` explains them; the snapshot in the tests shows them. The table in a
 //! container's namespace (`inside`) has other maps and hooks, and the same chains otherwise.
@@ -29,21 +29,21 @@ pub(crate) struct Form {
 /// Where the table is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Site {
-    /// On the node, at what that forwards.
+    /// On the node, for what it forwards.
     Node {
         /// Whether packets that IPVS sends on are judged too: they are not forwarded.
         services: bool,
     },
-    /// In a container's own namespace, at what that sends and receives.
+    /// In a container's own namespace, for what the container sends and receives.
     Container,
 }
 
 /// The table's comment.
 pub(crate) const COMMENT: &str = "Netwright. Filled by netwrightd policy: do not edit.";
 
-/// Behind the usual filters (`filter`, 0), which may drop and cannot accept for us.
+/// After the usual filters (`filter`, 0), which may drop, but cannot accept for us.
 const EGRESS_PRIORITY: i32 = 5;
-/// Behind it: an accept of one chain does not end the other.
+/// After it: an accept of one chain does not end the other.
 const INGRESS_PRIORITY: i32 = 6;
 
 const EGRESS: &str = "egress";
@@ -58,12 +58,12 @@ pub(crate) const CUT: &str = "cut";
 const SNAPLEN: u32 = 128;
 
 /// ICMPv6 types by which neighbours find each other: solicitations and advertisements (RFC 4861
-/// §4.3, §4.4). Those of routers, and redirects, come from no pod, and the node's own are not
+/// §4.3, §4.4). No pod may send those of routers, or redirects, and the node's own are not
 /// forwarded.
 const NEIGHBOURS: (u8, u8) = (135, 136);
 
 /// The hop limit of what no router has passed on, in neighbour discovery (RFC 4861 §7.1). A message
-/// with a smaller one is for nobody's neighbours: what it carries would pass all policies.
+/// with a smaller one does not come from a neighbour: what it carries would pass all policies.
 const OWN_LINK: u8 = 255;
 
 /// Names the table.
@@ -76,18 +76,18 @@ pub(crate) fn map(direction: Direction, family: Family) -> String {
     format!("{}{}", way(direction), family.digit())
 }
 
-/// The set of the keys of that map: Linux 6.1 refuses to look up a map for a key alone (6.18 does
+/// The set of the keys of that map: Linux 6.1 refuses to look up only the key of a map (6.18 does
 /// not).
 pub(crate) fn keys(direction: Direction, family: Family) -> String {
     format!("has-{}", map(direction, family))
 }
 
-/// The same for addresses of further networks, which count at one interface.
+/// The same for addresses of further networks, which are valid at one interface.
 pub(crate) fn link_map(direction: Direction, family: Family) -> String {
     format!("net-{}", map(direction, family))
 }
 
-/// The set of the keys of that map which policies are about.
+/// The set of the keys of that map that policies select.
 pub(crate) fn link_keys(direction: Direction, family: Family) -> String {
     format!("has-{}", link_map(direction, family))
 }
@@ -97,7 +97,7 @@ pub(crate) fn interface_map(direction: Direction) -> String {
     format!("at-{}", way(direction))
 }
 
-/// The set of the keys of that map which policies are about.
+/// The set of the keys of that map that policies select.
 pub(crate) fn interface_keys(direction: Direction) -> String {
     format!("has-{}", interface_map(direction))
 }
@@ -196,8 +196,8 @@ fn base(name: &str, point: HookPoint, priority: i32) -> NewChain {
 
 /// Lists the rules of these chains, chain by chain.
 ///
-/// What most packets meet comes first, and each rule that the first packet of a connection passes
-/// costs it.
+/// The rules that most packets meet come first: each rule that the first packet of a connection
+/// passes costs time.
 pub(crate) fn rules(form: Form) -> Vec<NewRule> {
     let mut rules: Vec<NewRule> = match form.site {
         Site::Node { services } => node_rules(services),
@@ -232,8 +232,8 @@ fn node_rules(services: bool) -> Vec<NewRule> {
 enum Base {
     /// What this node forwards.
     Forward,
-    /// What IPVS sends on, to the address of the pod. It came to this node's input, and leaves like
-    /// what a process of this node sends.
+    /// What IPVS sends on, to the address of the pod. It reached this node's hook input, and leaves
+    /// like what a process of this node sends.
     Services,
 }
 
@@ -297,15 +297,15 @@ fn base_rules(hook: Base, direction: Direction) -> Vec<NewRule> {
     rules
 }
 
-/// Lets pass what the node sends by itself. A process is known by its socket, whatever its address:
-/// that of a VRF is not found to be the node's. What the kernel sends has no such socket, but an
-/// address of the node.
+/// Lets pass what the node itself sends. A process is recognised by its socket and not by its
+/// address: the kernel does not report an address of a VRF as the node's. What the kernel sends has
+/// no such socket, but an address of the node.
 fn own_rules(rule: impl Fn() -> NewRule) -> [NewRule; 2] {
     [rule().from_process().accept(), rule().is(field::fib_saddr_type(), Value::LOCAL).accept()]
 }
 
 /// Denies what IPVS sends on with a source that could be any pod's. The kernel forwards no such
-/// packets, and nobody can answer them. To its own link and to groups the kernel sends some itself
+/// packets, and no host can answer them. The kernel itself sends some to its own link and to groups
 /// (RFC 3810 §5.2.13).
 fn nameless_rules(rule: impl Fn() -> NewRule) -> [NewRule; 2] {
     let unspecified = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
@@ -349,11 +349,12 @@ fn in_the_middle(rule: NewRule) -> NewRule {
 
 /// A packet in the middle of a TCP connection that connection tracking has just begun to track.
 ///
-/// It takes the packet's sender for the one who opened the connection. After a flow was deleted
-/// because a change forbids it, that may be the other end: then its packet would be accepted, and
-/// what is forbidden would be an answer to it. So an end that may not be reached by everybody, and
-/// one that may not reach everybody, is not believed. Packets of state invalid are left alone: they
-/// begin nothing, and a reset for one of them would end a connection that is alive.
+/// Connection tracking takes the packet's sender for the end that opened the connection. After a
+/// flow was deleted because a change forbids it, the sender may be the other end: then its packet
+/// would be accepted, and forbidden packets would pass as answers to it. So such a packet is not
+/// trusted if a policy restricts which peers may reach one end, or which peers an end may reach.
+/// Packets of state invalid are left alone: they begin no connection, and a reset for one of them
+/// would end a living connection.
 fn revived_rules() -> Vec<NewRule> {
     let rule = |chain: &str| NewRule::new(&table(), chain);
     let mut rules = vec![known_returns()];

@@ -1,4 +1,5 @@
-//! What is different between the table and what it should be, in words and as what repairs it.
+//! The difference between the table and what it should be: in words, and as the transactions that
+//! repair it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,7 +12,7 @@ use super::layout::{self, Form};
 use super::state::{SetState, TableState};
 use crate::difference::Difference;
 
-/// Chains within rules have such names, and go with their rules.
+/// Chains within rules have such names, and are removed with their rules.
 const ANONYMOUS_CHAIN: &str = "__chain";
 
 /// How many elements a line names: after a flush there are thousands.
@@ -48,13 +49,13 @@ impl<'a> Repair<'a> {
         Difference::new(self.lines, batch).after(first)
     }
 
-    /// Names the differences, and returns what repairs them.
+    /// Names the differences, and returns the transactions that repair them.
     fn batches(&mut self) -> [Batch; 2] {
         if !self.found.exists {
             self.tell(format!("missing: table {}", layout::table()));
             return [Batch::new(), encode::whole(self.program, self.form)];
         }
-        // What cannot be changed is made anew, and with it everything.
+        // If something cannot be changed, the whole table is made anew.
         let anew = self.unchangeable();
         let chains = self.chains();
         let sets = self.sets();
@@ -91,7 +92,7 @@ impl<'a> Repair<'a> {
         before < self.lines.len()
     }
 
-    /// Names what is different in chains, and returns those to write anew that are there.
+    /// Names what is different in chains, and returns the existing ones to rewrite.
     fn chains(&mut self) -> BTreeSet<String> {
         let table = layout::table();
         let (wanted, found) = (self.wanted, self.found);
@@ -112,7 +113,7 @@ impl<'a> Repair<'a> {
         again
     }
 
-    /// Names what is different in sets, and returns how to change those that are there.
+    /// Names what is different in sets, and returns how to change the existing ones.
     fn sets(&mut self) -> BTreeMap<String, Changed> {
         let table = layout::table();
         let (wanted, found) = (self.wanted, self.found);
@@ -171,8 +172,8 @@ impl<'a> Repair<'a> {
         changed
     }
 
-    /// Makes the sets and chains that are missing. As long as no verdict leads to them, no packet
-    /// meets them.
+    /// Makes the missing sets and chains. As long as no verdict leads to them, no packet meets
+    /// them.
     fn first(&self) -> Batch {
         let table = layout::table();
         let found = self.found;
@@ -214,7 +215,7 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// What refers goes before what is referred to.
+    /// Each object is removed after those that refer to it.
     fn repair(&self, chains: &BTreeSet<String>, changed: BTreeMap<String, Changed>) -> Batch {
         let table = layout::table();
         let mut batch = Batch::new();

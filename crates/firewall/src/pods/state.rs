@@ -145,7 +145,7 @@ impl SetKind {
         if self.flags & NFT_SET_MAP == 0 { "set" } else { "map" }
     }
 
-    /// Whether it belongs to a rule, and goes with it.
+    /// Whether it belongs to a rule, and is removed with it.
     pub(crate) fn is_anonymous(&self) -> bool {
         self.flags & NFT_SET_ANONYMOUS != 0
     }

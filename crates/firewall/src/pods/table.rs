@@ -16,7 +16,7 @@ use crate::tables::TablesError;
 
 /// The table `inet netwright-policy` of one network namespace.
 ///
-/// There is no lock here: whoever writes holds the lock of the index `policy`.
+/// There is no lock here: a caller that writes holds the lock `policy` of the index.
 #[derive(Debug)]
 pub struct PodsTable {
     socket: LateSocket,
@@ -49,8 +49,8 @@ impl PodsTable {
     }
 
     /// Opens a socket in a container's namespace, whose table has other maps and hooks: those for
-    /// what the container itself sends and receives. Nothing is logged there: whoever listens keeps the
-    /// namespace alive, and so does an open socket of the table.
+    /// what the container itself sends and receives. Nothing is logged there: a listener would keep
+    /// the namespace alive, as an open socket of the table does.
     ///
     /// # Errors
     /// [`FirewallError::Open`].
@@ -59,9 +59,9 @@ impl PodsTable {
         LateSocket::open_in(netns).map(|socket| PodsTable { socket, form }).map_err(unopened)
     }
 
-    /// Looks whether IPVS has services in the network namespace of the calling thread, which must be
-    /// the table's. From the first time that it has, the chains for what IPVS sends on belong to the
-    /// table: [`put`](Self::put), [`bring`](Self::bring), [`close`](super::close) and
+    /// Looks whether IPVS has services in the network namespace of the calling thread, which must
+    /// be the table's. Once it has had some, the chains for what IPVS sends on belong to the table:
+    /// [`put`](Self::put), [`bring`](Self::bring), [`close`](super::close) and
     /// [`complete`](super::complete) make them. They stay for good, so that no packet passes while
     /// services are made anew. Reports whether it has had some: never of a container's table.
     pub fn look_for_services(&mut self) -> bool {
@@ -98,10 +98,10 @@ impl PodsTable {
         found.map(|table| table.is_some()).map_err(unread)
     }
 
-    /// Writes the whole table, whatever was there, in one transaction. Counters begin at 0.
+    /// Replaces the whole table in one transaction. Counters begin at 0.
     ///
-    /// For tests, and where there is no table. A packet that is on its way in this moment may meet
-    /// neither the old table nor the new one; [`bring`](Self::bring) changes only what differs.
+    /// For tests, and where there is no table. A packet that passes at this moment may meet neither
+    /// the old table nor the new one; [`bring`](Self::bring) changes only what differs.
     ///
     /// # Errors
     /// [`FirewallError::Tables`] when the kernel refuses; nothing has changed then.
@@ -113,13 +113,15 @@ impl PodsTable {
     /// Makes steps. These may be the steps of several changes, one after the other. Nothing is sent
     /// if there are none.
     ///
-    /// They are one transaction; before that comes another if there are chains or sets to make, which
-    /// no packet meets before the second ([`transactions`](super::transactions)).
+    /// They are one transaction. If there are chains or sets to make, another transaction makes
+    /// those before; no packet meets them before the second
+    /// ([`transactions`](super::transactions)).
     ///
     /// # Errors
-    /// [`FirewallError::Tables`] when the kernel refuses: what comes is there already, or what goes or
-    /// changes is missing. Nothing has changed then; [`bring`](Self::bring) makes up for it. Whether
-    /// an address led to where the steps say, and a chain had the rules that it had, is not asked.
+    /// [`FirewallError::Tables`] when the kernel refuses: an object to add exists, or an object to
+    /// remove or change is missing. Nothing has changed then; [`bring`](Self::bring) makes up for
+    /// it. This does not check whether an address led where the steps assume, or whether a chain
+    /// had its rules.
     pub fn apply(&mut self, steps: &[Step]) -> Result<(), FirewallError> {
         let [first, second] = encode::steps(steps);
         self.commit(&first).map_err(failed)?;
@@ -137,7 +139,7 @@ impl PodsTable {
     /// [`FirewallError::Tables`] when the kernel does not answer.
     pub fn observe(&mut self, program: &Program) -> Result<Difference, FirewallError> {
         let found = self.read().map_err(unread)?;
-        // Where there is nothing, nothing is compared, and a large program takes its time.
+        // Without a table nothing is compared: reading a large program takes time.
         let wanted = match found.exists {
             true => TableState::of(program, self.form),
             false => TableState::default(),
@@ -156,8 +158,8 @@ impl PodsTable {
         let difference = self.observe(program)?;
         let done = self.commit(difference.first()).and_then(|()| self.commit(difference.repair()));
         match done {
-            // Somebody changed the table between our look and our change, or holds on to what is
-            // foreign in a way that we do not know.
+            // Another program changed the table between our look and our change, or something that
+            // we do not know refers to a foreign object.
             Err(error) if error.errno().is_some() => self.put(program)?,
             other => other.map_err(failed)?,
         }
@@ -244,9 +246,9 @@ impl PodsTable {
     }
 }
 
-/// Commits a transaction, without its rules that log if it is one of these that the kernel refuses as
-/// something that it does not have: what is dropped shall be dropped all the same. Returns whether
-/// they are in it.
+/// Commits a transaction. If the kernel refuses the rules that log because it cannot log, commits
+/// it without them: packets must be dropped all the same. Returns whether the rules that log are in
+/// it.
 fn commit(
     batch: &Batch,
     mut send: impl FnMut(&Batch) -> Result<(), NftError>,
@@ -296,9 +298,9 @@ mod tests {
     use super::*;
     use crate::pods;
 
-    /// The transaction as a kernel refuses it that cannot log: each of its rules that log is one of a
-    /// chain that is not there, and the error is the same (linux net/netfilter/nf_log.c
-    /// `nf_logger_find_get`).
+    /// Changes a transaction so that every kernel refuses it as a kernel that cannot log does: each
+    /// rule that logs is in a chain that does not exist, which gives the same error (linux
+    /// net/netfilter/nf_log.c `nf_logger_find_get`).
     fn as_if_unable(batch: &Batch) -> Batch {
         let mut other = Batch::new();
         for operation in batch.operations() {
@@ -325,7 +327,7 @@ mod tests {
             assert!(table.logs() && !logs);
             table.form.logging = None;
             assert!(table.observe(&program).unwrap().is_empty());
-            // What the plugin finds it leaves as it is, and what it needs is there.
+            // The plugin leaves what it finds as it is, and what it needs exists.
             let address = "192.0.2.7".parse().unwrap();
             let mut plugin = PodsTable::open(Logging::default()).unwrap();
             pods::close(&mut plugin, &[address]).unwrap();

@@ -161,7 +161,7 @@ impl Folder {
         fs::read_dir(path).map_err(|error| folder_error("list folder", path, error))
     }
 
-    /// Returns who holds an address; `None` if it is not held, which takes one system call.
+    /// Returns the holder of an address; `None` if it is not held, which takes one system call.
     pub(crate) fn holder_of(&self, address: IpAddr) -> Option<Holder> {
         match self.holder_in(Path::new(&address.to_string())) {
             Ok(holder) => Some(holder),

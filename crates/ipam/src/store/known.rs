@@ -13,9 +13,9 @@
 //! holds. So there are three cases. If the seal holds, the table is exact. If the time differs, or
 //! there is no table, the folder is read once and a new table is created.
 //!
-//! Overwriting a file in place does not break the seal. Only people do that, and before anything is
-//! done, the file that the table names for a holder is read again. If it differs, a new table is
-//! created.
+//! Overwriting a file in place does not break the seal. Only people do that. So before a call does
+//! anything, it reads the file again that the table names for a holder. If the file differs, a new
+//! table is created.
 //!
 //! The table does not cover sub-folders, or files whose name is not an address ([`Known::strays`]):
 //! while there are any, a release reads the folder.
@@ -70,8 +70,8 @@ impl Known {
 
     /// Creates a table from what was read in the folder, under its lock.
     ///
-    /// Files without a holder are removed: their address was never reported to anyone, and no one
-    /// is writing them while we hold the lock.
+    /// Files without a holder are removed: no caller has got their address, and no process is
+    /// writing them while we hold the lock.
     pub(crate) fn build(folder: &Folder, scan: Scan, path: Option<&Path>) -> Known {
         let Scan { reservations, strays, is_whole, .. } = scan;
         let mut entries = Vec::with_capacity(reservations.len());

@@ -235,8 +235,7 @@ impl<'s> Locked<'s> {
         }
     }
 
-    /// Releases everything that an attachment holds, whichever ranges it is in, and returns the
-    /// addresses.
+    /// Releases everything that an attachment holds, in all ranges, and returns the addresses.
     ///
     /// Reservations of its container in the old format are released only if the attachment is not
     /// found. Releasing what is not held is success.

@@ -68,7 +68,7 @@ impl Mark {
         text
     }
 
-    /// Reads an attribute; `None` for anything else that someone has put there.
+    /// Reads an attribute; `None` for anything else that another program has put there.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Mark> {
         let mut lines = bytes.splitn(6, |byte| *byte == b'\n');
         let mut line = || std::str::from_utf8(lines.next()?).ok();

@@ -1,4 +1,5 @@
-//! Who holds what, and what is taken, in one small file of which each call reads only a few places.
+//! The holders of addresses, and which addresses are taken, in one small file of which each call
+//! reads only a few places.
 //!
 //! | part | size | content |
 //! |---|---|---|

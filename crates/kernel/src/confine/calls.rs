@@ -128,7 +128,7 @@ fn unseen() -> Result<Calls, BackendError> {
     Ok(calls)
 }
 
-/// What no service may do with calls that it may make.
+/// Refuses arguments that no service may use in calls that it may make.
 fn dangerous(namespaces: Namespaces) -> Result<Calls, BackendError> {
     let mut calls = Calls::default();
     other_namespaces(&mut calls, namespaces)?;
@@ -155,7 +155,7 @@ fn dangerous(namespaces: Namespaces) -> Result<Calls, BackendError> {
             }
         }
     }
-    // What a ring is asked to do, no filter sees.
+    // No filter sees the calls that a ring makes.
     calls.always("io_uring_setup");
     Ok(calls)
 }
@@ -168,7 +168,7 @@ fn other_namespaces(calls: &mut Calls, allowed: Namespaces) -> Result<(), Backen
     };
     for flag in NAMESPACES.into_iter().chain(network) {
         calls.when("unshare", vec![has(0, flag)?])?;
-        // Among clone's flags this bit is one of the signal that the new process ends with.
+        // Among clone's flags this bit belongs to the signal that the new process ends with.
         if flag != libc::CLONE_NEWTIME {
             calls.when("clone", vec![has(0, flag)?])?;
         }
@@ -184,8 +184,8 @@ fn other_namespaces(calls: &mut Calls, allowed: Namespaces) -> Result<(), Backen
     Ok(())
 }
 
-/// System calls by number, each with alternatives of which one must match, or with none if it matches
-/// whatever its arguments are.
+/// System calls by number, each with alternatives of which one must match, or with none if it
+/// matches with any arguments.
 #[derive(Default)]
 struct Calls(BTreeMap<i64, Vec<SeccompRule>>);
 

@@ -17,7 +17,7 @@ use rustix::thread::UnshareFlags;
 use super::{Devices, OwnMounts, Step, Undone};
 use crate::living::unescaped;
 
-/// The file systems by which programs speak to the kernel. They are no place to keep anything, and
+/// The file systems by which programs speak to the kernel. Nothing can be kept in them, and they
 /// stay as they are, as with `ProtectSystem=strict`.
 const KERNEL: [&str; 3] = ["/dev", "/proc", "/sys"];
 /// `ProtectControlGroups=`
@@ -41,16 +41,16 @@ const LINKS: [(&str, &str); 4] = [
 ];
 /// A `/dev` has only names and folders of its own.
 const DEV_OPTIONS: &CStr = c"mode=0755,size=64k,nr_inodes=64";
-/// A hidden folder has nothing, and nobody without CAP_DAC_OVERRIDE can even look.
+/// A hidden folder is empty, and a process without CAP_DAC_OVERRIDE cannot even list it.
 const HIDDEN_OPTIONS: &CStr = c"mode=0000,size=4k,nr_inodes=1";
-/// Everybody may write temporary files, but a service's must not take all memory.
+/// Every user may write temporary files, but a service's must not take all memory.
 const TEMPORARY_OPTIONS: &CStr = c"mode=1777,size=10%";
 
 /// Moves the process to mounts of its own, and restricts them. A step that fails does not keep others
 /// from being done.
 pub(super) fn enter(own: &OwnMounts<'_>, undone: &mut Vec<Undone>) {
     if let Err(errno) = separate() {
-        // Any further mount would be everybody's.
+        // All processes would see any further mount.
         undone.push(Undone::new(Step::OwnMounts, errno));
         return;
     }
@@ -64,7 +64,7 @@ pub(super) fn enter(own: &OwnMounts<'_>, undone: &mut Vec<Undone>) {
     }
 }
 
-/// Gives the process a copy of all mounts, which follows what others do to theirs.
+/// Gives the process a copy of all mounts, which follows what other processes do to theirs.
 fn separate() -> Result<(), Errno> {
     // SAFETY: no table of descriptors is unshared (UnshareFlags::FILES), only mounts, for the only
     // thread.
@@ -130,7 +130,7 @@ fn make_read_only(writable: &[&Path], undone: &mut Vec<Undone>) {
         }
         return;
     }
-    // The kernel has no such call (before Linux 5.12), or somebody forbids it.
+    // The kernel has no such call (before Linux 5.12), or a system call filter forbids it.
     for Mount { place, flags } in others {
         let flags = flags | MountFlags::BIND | MountFlags::RDONLY;
         if let Err(errno) = rustix::mount::mount_remount(&place, flags, c"")

@@ -1,4 +1,4 @@
-//! That something changes, whatever it is.
+//! Reports that something has changed, but not what.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -13,7 +13,7 @@ use crate::nft::NFGENMSG;
 use crate::wire::Message;
 
 /// `linux include/uapi/linux/netfilter/nf_tables.h` NFT_MSG_NEWGEN: the end of a change whose parts
-/// were told before.
+/// were reported before.
 const NEWGEN: u16 = 15;
 
 /// Two sockets that hear when anything changes: links, addresses, routes, rules, queueing
@@ -37,7 +37,7 @@ pub struct ChangeListener {
 
 impl ChangeListener {
     /// Starts to listen in the calling thread's namespace. Tables of the packet filter whose names
-    /// begin with `ignored` do not count: a caller that makes some would hear itself.
+    /// begin with `ignored` do not count: a caller that makes such tables would hear itself.
     ///
     /// **Privileges**: `CAP_NET_ADMIN` for the packet filter; `CAP_NET_BROADCAST` for other
     /// namespaces, without which only changes of this one are heard.
@@ -48,7 +48,7 @@ impl ChangeListener {
         let route = open(NETLINK_ROUTE, &ROUTE_GROUPS, RECEIVE_BUFFER)?;
         let filter = open(NETLINK_NETFILTER, &[NFT_GROUP], RECEIVE_BUFFER)?;
         for socket in [&route, &filter] {
-            // Without the right for it, this namespace is heard.
+            // Without the right for it, only this namespace is heard.
             let _ = socket.set_listen_all_namespaces(true);
         }
         let buffer = Vec::with_capacity(MESSAGE);

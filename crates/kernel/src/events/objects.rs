@@ -29,8 +29,8 @@ const NDM_IFINDEX: u32 = 16 + 4;
 /// How many links and sockets the kernel's filter distinguishes: a jump reaches 255 instructions.
 const FILTERED: usize = 64;
 
-/// How much may be queued for us: the kernel reports each forwarding entry of a tunnel to whoever made
-/// it too, and thousands of nodes have two each. Best effort.
+/// How much may be queued for us: the kernel reports each forwarding entry of a tunnel also to the
+/// process that made it, and thousands of nodes have two each. Best effort.
 const RECEIVE_BUFFER: usize = 32 << 20;
 
 /// An object that changed.
@@ -71,11 +71,11 @@ pub enum ObjectEvent {
 /// An event says what an object was when it was sent. Events may come late and be lost, so a
 /// listener reads the state before it changes anything.
 ///
-/// **What the kernel does not tell:** when a link goes down, its IPv4 routes, its nexthop objects
+/// **What the kernel does not report:** when a link goes down, its IPv4 routes, its nexthop objects
 /// and the routes that refer to them vanish without a message; the only one is the link's
 /// ([`Object::Link`], [`Link::up`] false). IPv4 routes also vanish silently with a nexthop object
-/// or a link that is removed, and with the address that they have as their source. Take a link that
-/// is down or gone for the removal of everything that leaves by it.
+/// or a link that is removed, and with the address that they have as their source. Treat a link
+/// that is down or gone as the removal of everything that leaves by it.
 ///
 /// ```no_run
 /// use kernel::events::{Object, ObjectEvent, ObjectListener};
@@ -115,8 +115,8 @@ impl ObjectListener {
         Self::with_queue(RECEIVE_BUFFER)
     }
 
-    /// The same, with so many bytes that may be queued: what comes beyond that is lost, and told as
-    /// [`ObjectEvent::Lost`].
+    /// The same, with this many bytes that may be queued: events beyond that are lost, and reported
+    /// as [`ObjectEvent::Lost`].
     ///
     /// # Errors
     /// [`NetlinkError::Open`].
@@ -131,8 +131,8 @@ impl ObjectListener {
     }
 
     /// Leaves out, from now on, changes that were made through a socket: addresses, routes,
-    /// neighbours, nexthop objects. The kernel does not say who changed a link or a forwarding
-    /// entry of a tunnel. Idempotent; 64 sockets at most.
+    /// neighbours, nexthop objects. The kernel does not say which socket changed a link or a
+    /// forwarding entry of a tunnel. Idempotent; 64 sockets at most.
     ///
     /// # Errors
     /// [`NetlinkError::Open`].
@@ -142,9 +142,9 @@ impl ObjectListener {
         self.attach()
     }
 
-    /// Leaves out, from now on, neighbours and forwarding entries but those of these links, instead
-    /// of those of an earlier call: what is known about the neighbours of other links changes all
-    /// the time. With more than 64 links nothing is left out.
+    /// From now on reports neighbours and forwarding entries only of these links, instead of those
+    /// of an earlier call: what is known about the neighbours of other links changes all the time.
+    /// With more than 64 links nothing is left out.
     ///
     /// # Errors
     /// [`NetlinkError::Open`].
@@ -220,7 +220,8 @@ pub(crate) fn of_object(message: &Message<'_>) -> Option<ObjectEvent> {
     Some(if removed { ObjectEvent::Removed(object) } else { ObjectEvent::Changed(object) })
 }
 
-/// The program that leaves out what nobody wants to hear. A datagram to a listener has one message.
+/// The program that leaves out the messages that the listener does not want. A datagram to a
+/// listener has one message.
 fn program(ports: &BTreeSet<u32>, links: Option<&BTreeSet<u32>>) -> Vec<Instruction> {
     // Values are stored in the byte order of the machine, and loaded as if in that of the network.
     let loaded = |value: u32| u32::from_be_bytes(value.to_ne_bytes());

@@ -1,4 +1,4 @@
-//! What is taken from one table of the packet filter, and by whom.
+//! What other programs remove from one table of the packet filter.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -31,10 +31,10 @@ pub enum TableEvent {
     Lost,
 }
 
-/// A socket that hears when somebody takes something from the tables of one name, of whatever
-/// family, in one namespace.
+/// A socket that hears when another program removes something from the tables of one name, in all
+/// families of one namespace.
 ///
-/// What is added to them it does not hear.
+/// It does not hear of additions.
 ///
 /// ```no_run
 /// use kernel::events::{TableEvent, TableListener};

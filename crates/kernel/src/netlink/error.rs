@@ -52,7 +52,7 @@ pub enum NetlinkError {
         /// The length of the wait.
         waited_s: u64,
     },
-    /// The tables kept changing while they were read.
+    /// The tables kept changing while we read them.
     #[error("{operation}: the dump was interrupted {tries} times")]
     Interrupted {
         /// The request, with its object.

@@ -63,7 +63,7 @@ pub(crate) struct Socket {
     send_buffer: usize,
     receive_buffer: usize,
     overrun: bool,
-    /// How many objects a dump returns at most, and whether there were more of one.
+    /// How many objects a dump returns at most, and whether a dump had more.
     most: usize,
     cut: bool,
 }
@@ -155,7 +155,7 @@ impl Socket {
         std::mem::take(&mut self.overrun)
     }
 
-    /// From now on dumps return so many objects at most.
+    /// From now on dumps return at most this many objects.
     pub(crate) fn set_most(&mut self, most: usize) {
         self.most = most;
     }
@@ -166,7 +166,7 @@ impl Socket {
     }
 
     /// Returns the number by which the kernel names the socket (`nl_pid`, `man 7 netlink`), also in
-    /// its messages to others about what the socket changed.
+    /// its messages to listeners about what the socket changed.
     pub(crate) fn port(&self) -> io::Result<u32> {
         let mut address = SocketAddr::new(0, 0);
         self.inner.get_address(&mut address)?;
@@ -308,8 +308,8 @@ impl Socket {
         Ok(found)
     }
 
-    /// Does what [`Socket::dump`] does, but keeps no more objects once those that it has kept count
-    /// `limit`, each as many as `count` says. Returns also whether there were more.
+    /// Does what [`Socket::dump`] does, but stops keeping objects once the sum of their `count`
+    /// reaches `limit`. Also returns whether there were more.
     pub(crate) fn dump_at_most<T>(
         &mut self,
         request: &Request<'_>,
@@ -320,8 +320,8 @@ impl Socket {
         self.dump_until(request, limit, false, count, decode)
     }
 
-    /// Does what [`Socket::dump_at_most`] does for so many objects, and does not wait for more of
-    /// them: the kernel stops at the latest when the socket is closed, so this takes it.
+    /// Does what [`Socket::dump_at_most`] does for this many objects, and does not wait for the
+    /// rest: the kernel stops at the latest when the socket is closed, so this takes the socket.
     pub(crate) fn dump_first<T>(
         mut self,
         request: &Request<'_>,

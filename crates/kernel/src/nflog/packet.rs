@@ -52,7 +52,7 @@ pub struct Packet {
 
 impl Packet {
     /// Reads a packet from its IP header on. The rest may be cut anywhere behind the addresses.
-    /// `None` if it is no IP packet or too little of it is there.
+    /// `None` if it is not an IP packet or too little of it is there.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Self> {
         match bytes.first()? >> 4 {

@@ -188,8 +188,8 @@ pub enum Expr {
         /// Goes on for the others instead.
         over: bool,
     },
-    /// Writes to the kernel's log, or passes the packet to who listens to a group of nflog
-    /// ([`crate::nflog`]).
+    /// Writes to the kernel's log, or passes the packet to the program that listens to a group of
+    /// nflog ([`crate::nflog`]).
     Log {
         /// The prefix of the line, or of what the listener gets.
         prefix: Option<String>,

@@ -114,7 +114,7 @@ fn decode_known(name: &str, data: &Attribute<'_>) -> Option<Expr> {
             0 => Expr::Verdict(read_verdict(&data.find(2)?)?),
             number => Expr::Immediate { register: Register::from_number(number)?, data: value(2)? },
         },
-        // The kernel tells the last register of a range also where there is none.
+        // The kernel names the last register of a range even if there is no range.
         "nat" if number(4).is_none_or(|last| number(3) == Some(last)) => Expr::Nat {
             kind: if number(1)? == 0 { NatKind::Source } else { NatKind::Destination },
             family: Family::from_number(u8::try_from(number(2)?).ok()?)?,

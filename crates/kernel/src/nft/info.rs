@@ -61,8 +61,8 @@ pub struct SetInfo {
     pub key: Option<Vec<KeyType>>,
     /// How long its keys are, in bytes.
     pub key_len: u32,
-    /// How long each component of its keys is, in bytes and without padding, as who created it
-    /// said. Empty if its keys have one component, and for most sets without ranges.
+    /// How long each component of its keys is, in bytes and without padding, as the program that
+    /// created it said. Empty if its keys have one component, and for most sets without ranges.
     pub fields: Vec<u32>,
     /// What it maps to, if it is a map (and of known types).
     pub data: Option<MapData>,

@@ -282,8 +282,8 @@ pub enum RejectKind {
     Icmp,
     /// TCP reset.
     TcpReset,
-    /// ICMP or ICMPv6, whichever fits; the code means the same in both: 0 no route, 1 port, 2 host,
-    /// 3 prohibited.
+    /// ICMP or ICMPv6, as the packet requires; the code means the same in both: 0 no route, 1 port,
+    /// 2 host, 3 prohibited.
     Icmpx,
 }
 

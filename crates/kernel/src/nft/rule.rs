@@ -206,9 +206,9 @@ impl NewRule {
             .expr(which.store(register))
     }
 
-    /// `meta skuid >= 0`: continues if a process of this host sent the packet, by a socket that it has
-    /// open. Packets that pass this host have no socket, and those that the kernel makes by itself
-    /// have none of a process.
+    /// `meta skuid >= 0`: continues if a process of this host sent the packet, by a socket that it
+    /// has open. Packets that this host forwards have no socket, and those that the kernel itself
+    /// makes have no socket of a process.
     #[must_use]
     pub fn from_process(self) -> Self {
         let register = Register::FIRST;
@@ -276,7 +276,7 @@ impl NewRule {
             .expr(Expr::CtSet { key: CtKey::Mark, register })
     }
 
-    /// `limit rate RATE/second burst BURST packets`: continues for so many packets, and ends the
+    /// `limit rate RATE/second burst BURST packets`: continues for this many packets, and ends the
     /// rule for the others.
     #[must_use]
     pub fn limit(self, per_second: u32, burst: u32) -> Self {
@@ -290,7 +290,7 @@ impl NewRule {
     }
 
     /// `log prefix "PREFIX" group GROUP snaplen LENGTH`: passes the first bytes of the packet to
-    /// who listens to the group ([`crate::nflog`]).
+    /// the program that listens to the group ([`crate::nflog`]).
     #[must_use]
     pub fn log_to_group(self, prefix: impl Into<String>, group: u16, snaplen: u32) -> Self {
         let group = LogGroup { number: group, snaplen: Some(snaplen) };

@@ -256,8 +256,8 @@ impl NftSocket {
         nothing_if(self.socket.get(&request, SetInfo::decode), &[Errno::NOENT])
     }
 
-    /// Looks an element up, at the same cost whatever the size of the set; `None` if it or its set
-    /// does not exist.
+    /// Looks an element up, at the same cost for a set of any size; `None` if it or its set does
+    /// not exist.
     ///
     /// # Errors
     /// Those of [`NetlinkError`].
@@ -292,7 +292,7 @@ impl NftSocket {
     }
 
     /// Lists the elements of a set or map, but not many more than `limit`: a message has a thousand
-    /// and more. For sets of others, which may have any number.
+    /// and more. For sets of other programs, which may have any number.
     ///
     /// # Errors
     /// Those of [`NetlinkError`].
@@ -419,7 +419,7 @@ impl NftSocket {
     }
 
     /// Lists the functions at a hook if the kernel can; `None` if it cannot. A kernel that cannot
-    /// looks for a module at each call, which starts a process: remember its answer.
+    /// list them looks for a module at each call, which starts a process: remember its answer.
     ///
     /// # Errors
     /// Those of [`NetlinkError`].

@@ -3,10 +3,11 @@
 //!
 //! A [`FlowTrace`] has tables of its own in one namespace. Their only rules mark the packets of the
 //! given [`Flow`]s and of their answers, before any other rule sees them; from then on the kernel
-//! tells what each rule does to these packets, but to no other. The mark is in the kernel's
-//! description of the packet, not in the packet, and ends where it leaves the namespace.
+//! reports what each rule does to these packets, and to no others. The mark is in the kernel's
+//! description of the packet, not in the packet, and ends when the packet leaves the namespace.
 //!
-//! The tables belong to the socket: they are gone with it, also when the process is killed.
+//! The tables belong to the socket: the kernel removes them with it, also when the process is
+//! killed.
 //!
 //! ```no_run
 //! use kernel::nft::trace::{Flow, FlowTrace, Protocol};
@@ -57,8 +58,8 @@ const TRACE: u16 = SUBSYSTEM << 8 | 17;
 const MARK: MetaKey = MetaKey::Other(12);
 /// Before all priorities that have names: before packets are put together, translated or dropped.
 const FIRST: i32 = -450;
-/// Behind where an answer gets its sender's address back (NF_IP_PRI_NAT_DST), for those whose port
-/// was translated to one that nobody knows.
+/// Just after the kernel gives an answer its sender's address back (NF_IP_PRI_NAT_DST): an answer
+/// whose port was translated cannot be recognised before.
 const TRANSLATED: i32 = -99;
 
 /// NFTA_TRACE_*.
@@ -79,7 +80,8 @@ mod attribute {
 const QUEUE: usize = 4 << 20;
 /// A message has at most headers, names and numbers.
 const MESSAGE: usize = 16 * 1024;
-/// The most messages that one call returns, so that somebody else's trace does not keep the caller.
+/// The most messages that one call returns, so that another program's trace does not detain the
+/// caller.
 const MOST: usize = 20_000;
 
 /// RFC 792, RFC 4443 §4: the types of an echo request and of its reply.
@@ -103,13 +105,13 @@ pub enum Protocol {
 pub struct Flow {
     /// The protocol.
     pub protocol: Protocol,
-    /// Who begins.
+    /// The address that begins.
     pub source: IpAddr,
-    /// The port of who begins, or the identifier of its echo requests.
+    /// Its port, or the identifier of its echo requests.
     pub source_port: u16,
-    /// Who answers.
+    /// The address that answers.
     pub destination: IpAddr,
-    /// The port of who answers; 0 for an echo.
+    /// Its port; 0 for an echo.
     pub destination_port: u16,
 }
 
@@ -129,7 +131,7 @@ pub struct Judged {
     /// The index of the link it was to leave by.
     pub ifindex_out: Option<u32>,
     /// The packet, as it was when its way through the base chain began; `None` if the kernel did
-    /// not tell.
+    /// not report it.
     pub packet: Option<Packet>,
     /// The identifier of an echo request or reply.
     pub identifier: Option<u16>,
@@ -149,11 +151,12 @@ pub struct FlowTrace {
     _owner: NftSocket,
     name: String,
     buffer: Vec<u8>,
-    /// What the kernel tells once for each way through a base chain, by the number of that way.
+    /// What the kernel reports once for each pass of a packet through a base chain, by the number
+    /// of that pass.
     heads: BTreeMap<u32, Head>,
 }
 
-/// What only the first message about a packet tells.
+/// What only the first message about a packet contains.
 #[derive(Debug, Clone, Copy, Default)]
 struct Head {
     ifindex_in: Option<u32>,
@@ -183,8 +186,8 @@ impl FlowTrace {
         })
     }
 
-    /// Returns what was done to packets since the last call, without waiting. Somebody else's trace
-    /// is in it too, our own tables are not. What does not fit the queue is lost.
+    /// Returns what was done to packets since the last call, without waiting. It includes the
+    /// traces of other programs, but not our own tables. What does not fit the queue is lost.
     ///
     /// # Errors
     /// [`NetlinkError::Transfer`].
@@ -240,7 +243,7 @@ impl Judged {
 impl Flow {
     /// Says whether a packet is one of this flow on its way there (`Some(false)`) or back
     /// (`Some(true)`); `identifier` is that of an echo request or reply. Translation may have
-    /// changed one end of the packet, but not of an echo: of that, ask about each flow that
+    /// changed one end of the packet, except for an echo: for an echo, ask about each flow that
     /// translation may make of it.
     #[must_use]
     pub fn way_of(&self, packet: &Packet, identifier: Option<u16>) -> Option<bool> {
@@ -293,7 +296,7 @@ impl Protocol {
     }
 }
 
-/// Opens a socket that hears of traces.
+/// Opens a socket that receives traces.
 fn listen() -> Result<Socket, NetlinkError> {
     let failed = |step| move |source| NetlinkError::Open { step, source };
     let mut socket = Socket::new(NETLINK_NETFILTER).map_err(failed("socket"))?;
@@ -311,7 +314,7 @@ fn marking(name: &str, families: &[Family], flows: &[Flow]) -> Batch {
         let table = TableRef::new(*family, name);
         batch.add_own_table(&table);
         let chains: &[(&str, HookPoint, i32)] = match family {
-            // What the host sends by a bridge is marked before it gets there.
+            // What the host sends by a bridge is marked before it reaches the bridge.
             Family::Bridge => &[("prerouting", HookPoint::Prerouting, FIRST)],
             _ => &[
                 ("prerouting", HookPoint::Prerouting, FIRST),
@@ -369,7 +372,7 @@ fn header_is(rule: NewRule, offset: u32, data: Vec<u8>) -> NewRule {
         .expr(Expr::Cmp { op: CmpOp::Eq, register, data })
 }
 
-/// Reads a message, and remembers what only the first about a packet tells.
+/// Reads a message, and remembers what only the first message about a packet contains.
 fn decode(message: &Message<'_>, heads: &mut BTreeMap<u32, Head>) -> Option<Judged> {
     if message.kind != TRACE {
         return None;

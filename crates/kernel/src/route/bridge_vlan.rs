@@ -25,7 +25,7 @@ pub struct BridgeVlan {
     pub first: u16,
     /// The last VLAN ID; the same as the first for a single one.
     pub last: u16,
-    /// Incoming untagged frames belong to it. Not for a range.
+    /// Incoming untagged frames belong to it. Never set for a range.
     pub pvid: bool,
     /// Its frames leave untagged.
     pub untagged: bool,

@@ -84,8 +84,8 @@ pub enum Change {
     /// follow at once, and no packet is lost. Fails with EINVAL if routes that refer to it could
     /// not use the new one.
     ReplaceNexthop(NexthopObject),
-    /// Removes a nexthop object, and every route that refers to it; the IPv4 routes go without a
-    /// message to listeners. Fails with ENOENT if it does not exist.
+    /// Removes a nexthop object, and every route that refers to it; the kernel sends listeners no
+    /// message about the IPv4 routes. Fails with ENOENT if it does not exist.
     DelNexthop {
         /// Its number.
         id: u32,

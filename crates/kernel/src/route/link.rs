@@ -248,7 +248,7 @@ pub struct BridgeInfo {
     /// Whether source addresses are learnt from frames to link-local groups (see
     /// [`BridgeOptions::link_local_learning`](super::BridgeOptions::link_local_learning)).
     pub link_local_learning: bool,
-    /// Whether IPv4 packets within its frames are shown to the hooks of IPv4, whatever the sysctl says
+    /// Whether IPv4 packets within its frames pass the hooks of IPv4, independently of the sysctl
     /// (see [`BridgeOptions::shows_ipv4`](super::BridgeOptions::shows_ipv4)).
     pub shows_ipv4: bool,
     /// The same for IPv6.

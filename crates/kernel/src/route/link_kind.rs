@@ -62,9 +62,9 @@ pub struct BridgeOptions {
     /// filter sees (bit BR_BOOLOPT_NO_LL_LEARN of IFLA_BR_MULTI_BOOLOPT, inverted). Kernel: 5.0;
     /// older ones ignore it.
     pub link_local_learning: Option<bool>,
-    /// Shows IPv4 packets within its frames to the hooks of IPv4 (IFLA_BR_NF_CALL_IPTABLES), whatever
-    /// `net.bridge.bridge-nf-call-iptables` says. Kernel: CONFIG_BRIDGE_NETFILTER, and the module
-    /// `br_netfilter`.
+    /// Shows IPv4 packets within its frames to the hooks of IPv4 (IFLA_BR_NF_CALL_IPTABLES),
+    /// independently of `net.bridge.bridge-nf-call-iptables`. Kernel: CONFIG_BRIDGE_NETFILTER, and
+    /// the module `br_netfilter`.
     pub shows_ipv4: Option<bool>,
     /// The same for IPv6 (IFLA_BR_NF_CALL_IP6TABLES).
     pub shows_ipv6: Option<bool>,

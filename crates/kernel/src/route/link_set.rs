@@ -62,7 +62,8 @@ pub struct LinkSet {
     pub learning: Option<bool>,
     /// As port of a bridge: unknown unicast is sent here.
     pub unicast_flood: Option<bool>,
-    /// As port of a bridge that is up and has no STP: it forwards frames, whatever was set before.
+    /// As port of a bridge that is up and has no STP: it forwards frames, even if another state was
+    /// set before.
     pub forwarding: bool,
     /// Settings of a bridge itself.
     pub bridge: BridgeOptions,

@@ -1,5 +1,6 @@
-//! A link's kernel parameters (`net.ipv4.conf.LINK` and `net.ipv6.conf.LINK`), as the description of
-//! the link has them, and whether a program of BPF sees its packets. To read them as files takes three system calls for each.
+//! A link's kernel parameters (`net.ipv4.conf.LINK` and `net.ipv6.conf.LINK`), as the kernel's
+//! description of the link has them, and whether a BPF program sees its packets. Reading them as
+//! files takes three system calls for each.
 
 use super::link::{IFINFOMSG, ifla};
 use super::{AF_INET, AF_INET6};
@@ -33,7 +34,7 @@ pub struct LinkSettings {
     pub ipv4: Option<Ipv4Settings>,
     /// Those of IPv6; `None` if the link or the kernel does not speak it.
     pub ipv6: Option<Ipv6Settings>,
-    /// A program of BPF sees its packets first (XDP).
+    /// A BPF program sees its packets first (XDP).
     pub xdp: bool,
 }
 
@@ -69,7 +70,7 @@ pub struct Ipv6Settings {
     pub disable_ipv6: u32,
     /// Whether solicitations of configured addresses are answered.
     pub proxy_ndp: u32,
-    /// Whether what comes in by it is sent on although the host does not forward (Linux 6.17).
+    /// Whether the host forwards what comes in by it even if it forwards nothing else (Linux 6.17).
     pub force_forwarding: u32,
 }
 

@@ -66,7 +66,7 @@ impl NeighbourState {
     /// It does not answer (NUD_FAILED).
     pub const FAILED: Self = Self(0x20);
 
-    /// Whether the entry was configured and stays, whatever else is said of it.
+    /// Whether the entry was configured and stays; other bits of the state do not matter.
     #[must_use]
     pub fn is_permanent(self) -> bool {
         self.0 & NUD_PERMANENT != 0

@@ -4,9 +4,9 @@
 //! object moves all of them at once, and adding a route costs the kernel the same however many
 //! there are.
 //!
-//! What the kernel does by itself: when a link goes down or away, the objects that leave by it are
-//! removed, and with them the routes that refer to them. IPv4 routes go without a message, and so
-//! do the objects when the link goes down (linux net/ipv4/nexthop.c `nexthop_flush_dev`).
+//! When a link goes down or away, the kernel removes the objects that leave by it, and with them
+//! the routes that refer to them. It sends no message about IPv4 routes, nor about the objects when
+//! the link goes down (linux net/ipv4/nexthop.c `nexthop_flush_dev`).
 //!
 //! Kernel: 5.3.
 
@@ -55,7 +55,8 @@ pub enum NexthopWay {
         address: IpAddr,
         /// The link (NHA_OIF). It must be up.
         oif: u32,
-        /// The gateway is assumed to be on the link, whatever the link's prefixes (RTNH_F_ONLINK).
+        /// The gateway is assumed to be on the link, even outside the link's prefixes
+        /// (RTNH_F_ONLINK).
         onlink: bool,
     },
     /// To the hosts of a link.
@@ -159,7 +160,7 @@ impl NexthopFilter {
     }
 
     pub(crate) fn matches(&self, nexthop: &NexthopObject) -> bool {
-        // The kernel lists groups whatever their links.
+        // The kernel lists groups with any links.
         let leaves_by = |oif| match nexthop.way {
             NexthopWay::Gateway { oif: found, .. } | NexthopWay::Link { oif: found, .. } => {
                 found == oif

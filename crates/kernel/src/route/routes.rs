@@ -41,7 +41,7 @@ const RTM_F_CLONED: u32 = 0x200;
 pub const TABLE_MAIN: u32 = 254;
 /// The table of the host's own addresses (RT_TABLE_LOCAL).
 pub const TABLE_LOCAL: u32 = 255;
-/// The table that is asked last, and is empty unless somebody uses it (RT_TABLE_DEFAULT).
+/// The table that is asked last, and is empty unless an administrator uses it (RT_TABLE_DEFAULT).
 pub const TABLE_DEFAULT: u32 = 253;
 
 /// A route. Build it with [`Route::new`] and set what differs.
@@ -69,7 +69,7 @@ pub struct Route {
     pub mtu: Option<u32>,
     /// TCP segment size announced, in bytes (RTAX_ADVMSS).
     pub advmss: Option<u32>,
-    /// The gateway is assumed to be on the link, whatever the link's prefixes (RTNH_F_ONLINK).
+    /// The gateway is assumed to be on the link, even outside the link's prefixes (RTNH_F_ONLINK).
     pub onlink: bool,
     /// Preferred source address (RTA_PREFSRC).
     pub source: Option<IpAddr>,
@@ -478,7 +478,7 @@ impl RouteFilter {
         }
     }
 
-    /// Reads an answer to such a request: a configured route that was asked for.
+    /// Reads an answer to such a request: a configured route that matches.
     pub(crate) fn read(
         &self,
         protocol: Option<RouteProtocol>,
@@ -503,7 +503,7 @@ impl RouteFilter {
     }
 }
 
-/// Writes a request for what the kernel has learnt of single addresses, and for no route.
+/// Writes a request for what the kernel has learnt about single addresses, without routes.
 pub(crate) fn encode_learnt(writer: &mut Writer, family: IpFamily) {
     let mut header = [0; RTMSG];
     header[0] = family.number();

@@ -36,7 +36,7 @@ const MAX_IN_FLIGHT: usize = 128;
 
 /// A blocking rtnetlink socket.
 ///
-/// It keeps the namespace it was opened in, whatever happens to the thread: open it inside, use it
+/// It keeps the namespace it was opened in, even if the thread leaves it: open it inside, use it
 /// anywhere.
 ///
 /// # Privileges
@@ -69,8 +69,8 @@ impl RouteSocket {
         Socket::open_in(netns, NETLINK_ROUTE).map(|socket| Self { socket })
     }
 
-    /// From now on every list has so many entries at most: for a namespace of others, who may make
-    /// any number. [`RouteSocket::take_cut`] says whether there were more.
+    /// From now on every list has at most this many entries: for a container's namespace, whose
+    /// user may make any number. [`RouteSocket::take_cut`] says whether there were more.
     pub fn set_most(&mut self, most: usize) {
         self.socket.set_most(most);
     }
@@ -345,9 +345,9 @@ impl RouteSocket {
         self.dump_routes(filter, None, take)
     }
 
-    /// Lists routes if there are at most so many; `None` if there are more, which are not waited
-    /// for. Until the socket is closed the kernel goes on with them, so this takes it. The list is
-    /// empty if the table or link does not exist.
+    /// Lists routes if there are at most this many; `None` if there are more, and then does not
+    /// wait for the rest. The kernel goes on sending until the socket is closed, so this takes the
+    /// socket. The list is empty if the table or link does not exist.
     ///
     /// # Errors
     /// Those of [`NetlinkError`].
@@ -388,8 +388,8 @@ impl RouteSocket {
         nothing_if(found, &[Errno::NOENT, Errno::NODEV])
     }
 
-    /// Lists the addresses of which the kernel has learnt something of their own: a router on the
-    /// way has named a smaller MTU, or another gateway. What it has learnt is in the answer of
+    /// Lists the addresses about which the kernel has learnt something: a router on the way has
+    /// named a smaller MTU, or another gateway. What it has learnt is in the answer of
     /// [`RouteSocket::route_to`]. Kernel: 5.3; older ones list nothing.
     ///
     /// # Errors
@@ -722,8 +722,8 @@ impl RouteSocket {
     }
 
     /// Sends up to [`MAX_IN_FLIGHT`] changes and collects the failures. The kernel works through a
-    /// datagram in order and answers what it refuses in any case, so that only the last message
-    /// must be acknowledged (linux net/netlink/af_netlink.c `netlink_rcv_skb`).
+    /// datagram in order and always answers a message that it refuses, so that only the last
+    /// message must be acknowledged (linux net/netlink/af_netlink.c `netlink_rcv_skb`).
     fn apply_chunk_each(&mut self, changes: &[Change]) -> Result<Vec<ApplyError>, NetlinkError> {
         let Some(first_change) = changes.first() else { return Ok(Vec::new()) };
         let mut writer = Writer::new();

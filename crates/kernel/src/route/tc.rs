@@ -150,8 +150,8 @@ pub struct QdiscInfo {
     pub qdisc: Qdisc,
     /// Its counters.
     pub stats: QdiscStats,
-    /// Which part of the packets it loses on purpose, of 2^32: netem's `loss`, 1 for a model of
-    /// losses of netem's, and all of `blackhole` and of a queue in which nothing may wait.
+    /// The share of the packets that it loses on purpose, of 2^32: netem's `loss`; 1 for one of
+    /// netem's loss models; all for `blackhole` and for a queue in which nothing may wait.
     pub loss: u32,
     /// How long it holds each packet on purpose: netem's `delay`.
     pub delay: Duration,

@@ -91,8 +91,8 @@ pub struct VxlanOptions {
     /// The link that carries its packets (IFLA_VXLAN_LINK). The tunnel's largest MTU follows from
     /// it. The tunnel is removed with it.
     pub underlay: Option<u32>,
-    /// Whether forwarding entries are learnt from packets, of whoever can send one to the port
-    /// (IFLA_VXLAN_LEARNING).
+    /// Whether the tunnel learns forwarding entries from packets: from every host that can send one
+    /// to the port (IFLA_VXLAN_LEARNING).
     pub learning: bool,
     /// Over IPv4: packets carry a UDP checksum (IFLA_VXLAN_UDP_CSUM).
     pub checksum: bool,

@@ -1,6 +1,6 @@
 use super::*;
 
-/// As a kernel 6.18 wrote them; the first packet is a probe which a rule drops, the third lies to.
+/// As kernel 6.18 wrote them; the first packet is a probe that a rule drops.
 const RECORDED: &str = "\
 # tracer: nop
 #
@@ -36,7 +36,7 @@ fn what_the_kernel_wrote_is_read() {
         event(63_484_859_945, false, queued),
         event(63_484_859_948, true, received),
         event(63_484_861_476, true, dropped),
-        // The last line is of a packet that nothing else tells of.
+        // The last line is of a packet that no other line names.
     ];
     assert_eq!(read(RECORDED.as_bytes()), expected);
 }

@@ -83,7 +83,7 @@ impl Kind for Bandwidth {
     type Recorded = Recorded;
     type Kept = ();
 
-    /// Warns of what a person may not expect, too.
+    /// Also warns of what an administrator may not expect.
     fn config(call: &Call<'_>) -> Result<Limits, Failure> {
         let limits = config::read(call)?;
         config::warn(call, &limits);

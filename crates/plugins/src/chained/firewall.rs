@@ -133,8 +133,8 @@ impl Kind for FirewallPlugin {
         let previous = removal.prev_result().map(|result| addresses(&result)).unwrap_or_default();
         let mut all: Vec<IpAddr> = recorded.map(|made| made.addresses.clone()).unwrap_or_default();
         all.extend(previous.iter().filter(|at| !all.contains(at)).collect::<Vec<_>>());
-        // The reference's rules, whichever plugin created them, including ours: with today's
-        // iptables they are nftables rules.
+        // The reference's rules, created by any plugin, including ours: with today's iptables they
+        // are nftables rules.
         failures.note("rules in the reference's chains", reference::remove_forward(&all));
         failures.note("rules in others' chains", reference::remove_accepts(key));
         if let Some(made) = recorded.filter(|recorded| !recorded.isolation.is_empty()) {

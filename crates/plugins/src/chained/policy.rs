@@ -1,16 +1,16 @@
 //! `policy`: brings a container under network policy before its first packet.
 //!
 //! `netwrightd policy` knows the policies and writes the verdicts of addresses into the packet
-//! filter. This plugin closes the container's addresses, records whose they are, and has the daemon
-//! give them the verdicts of their pod. Without a daemon they stay closed: nothing but the node
-//! reaches the container until a daemon reads the record.
+//! filter. This plugin closes the container's addresses, records their owner, and asks the daemon
+//! to give them the verdicts of their pod. Without a daemon they stay closed: only the node reaches
+//! the container until a daemon reads the record.
 //!
 //! | step of ADD | what holds if it ends here |
 //! |---|---|
 //! | look, refuse | what the earlier plugins made; nothing has changed |
 //! | record | the same; a daemon that finds the record takes the container over |
 //! | close the link: it passes no address ([`firewall::pod_link`]) | closed |
-//! | have the bridge show its packets to the filter (`frames`) | closed |
+//! | make the bridge show its packets to the filter (`frames`) | closed |
 //! | close the addresses ([`firewall::pods`]) | closed |
 //! | let the link pass its own addresses | closed |
 //! | tell the daemon | the verdicts of the pod, or closed |
@@ -18,15 +18,15 @@
 //! DEL sets the host's side of the link down first, so the address carries nothing when it loses its
 //! verdicts. It needs no daemon.
 //!
-//! Of a further network whose packets do not pass the node, the link is closed in the container's own
-//! namespace (`inside`), in place of everything between record and daemon. DEL sets the container's
-//! link down, and removes what is there if the namespace lives.
+//! If the packets of a further network do not pass the node, ADD closes the link in the container's
+//! own namespace (`inside`), instead of all steps between record and daemon. DEL sets the
+//! container's link down, and removes the table there if the namespace lives.
 //!
 //! | module | what |
 //! |---|---|
 //! | `config` | the configuration, checked |
 //! | `link` | the host's side of the container's link: what packets pass |
-//! | `ends` | addresses, and on further networks the interface at which they count |
+//! | `ends` | addresses, and on further networks the interface at which they are valid |
 //! | `inside` | the table in the container's own namespace |
 //! | `frames` | bridges that show their packets to the filter: shared objects |
 //! | `table` | verdicts, written under the lock that the daemon takes too |
@@ -92,8 +92,8 @@ impl Kind for Policy {
         Config::of(call)
     }
 
-    /// Reports whether pods would be judged now. A missing daemon is borne for a while, since ADD
-    /// closes what nobody judges yet.
+    /// Reports whether pods would be judged now. A missing daemon is tolerated for a while, since
+    /// ADD closes the addresses that no daemon has judged yet.
     fn status(call: &Call<'_>) -> Result<(), Failure> {
         let config = Config::of(call)?;
         ::firewall::usable().map_err(unavailable)?;
@@ -135,7 +135,7 @@ impl Kind for Policy {
         };
         match enforced {
             Err(cause) if is_first => return Err(undo.run(cause)),
-            // What an earlier ADD closed or opened is not taken from the container.
+            // The container keeps what an earlier ADD closed or opened.
             enforced => enforced?,
         }
         if let Some(earlier) = earlier {
@@ -148,12 +148,13 @@ impl Kind for Policy {
         Ok(result)
     }
 
-    /// What cannot be set down keeps its verdicts. A record that is lost leaves verdicts behind
-    /// unless the call has `prevResult`: the daemon removes them when it lists the records, and so
-    /// does GC.
+    /// If the link cannot be set down, its addresses keep their verdicts. A lost record leaves
+    /// verdicts behind unless the call has `prevResult`: the daemon, or GC, removes them when it
+    /// lists the records.
     fn take_down(removal: &Removal<'_, Self>, failures: &mut Failures) {
         let (index, key, recorded) = (removal.index, removal.key, removal.recorded.as_ref());
-        // GC comes with a key that has no record only if it holds something, or has a link alone.
+        // GC calls this with a key without a record only if the key holds something, or only its
+        // link is left.
         if recorded.is_none() && removal.is_own_call() && index.made_nothing(key, NAME) {
             return;
         }
@@ -184,7 +185,7 @@ impl Kind for Policy {
             let told = recorded.is_some() && daemon.end(removal.call, &owner);
             if !told {
                 let forgotten = table::forget(index, key, &ends);
-                // Without a record, they may be addresses of a container that is none of ours.
+                // Without a record, they may be addresses of a container that is not ours.
                 if recorded.is_some()
                     && let Ok(Forgotten::Gone(gone)) = &forgotten
                     && let Err(error) = gone.end_flows()
@@ -203,9 +204,9 @@ impl Kind for Policy {
         failures.note("frames", released);
     }
 
-    /// Those that hold something, and those of which nothing but the link is left: it is set down
-    /// before its verdicts go (`collect`). Of an ADD that has not come to this plugin yet, the one that
-    /// made the link has a record.
+    /// Lists the attachments that hold something, and those of which only the link is left: the
+    /// link is set down before its verdicts are removed (`collect`). If an ADD has not reached this
+    /// plugin yet, the plugin that made the link has a record.
     fn unrecorded(call: &Call<'_>, index: &Index, failures: &mut Failures) -> Vec<AttachmentKey> {
         let mut found = failures.note("list links", pair::marked(call)).unwrap_or_default();
         found.retain(|key| is_stale(call, key) && index.of_attachment(key).found.is_empty());
@@ -223,20 +224,20 @@ impl Kind for Policy {
     }
 }
 
-/// Plugins of ours whose interfaces are refused as a container's own one, whatever their
-/// configuration: packets of these do not pass the node's packet filter. Others are judged when they
-/// are there (`link::find`).
+/// Plugins of ours whose interfaces are always refused as a container's own one: packets of these
+/// do not pass the node's packet filter. Interfaces of other plugins are judged when they exist
+/// (`link::find`).
 const NOT_FILTERED: [&str; 7] = ["dummy", "host-device", "ipvlan", "macvlan", "ovs", "tap", "vlan"];
 
-/// The one of them that cannot be judged in the container either.
+/// Those of them that cannot be judged in the container either.
 const NEVER: &[&str] = &["tap"];
 
 /// What to do where [`behind`] finds something.
 pub const INSTEAD: &str = "attach by ptp or bridge where network policy is to hold";
 
 /// Returns the plugin before [`PLUGIN`] in a list whose interface it refuses, so that the list can
-/// be refused before anything is made. Without the name of the interface, only what is refused under
-/// any name.
+/// be refused before anything is made. Without the interface's name, returns only a plugin that is
+/// refused under any name.
 #[must_use]
 pub fn behind<T: AsRef<str>>(
     ifname: Option<&str>,
@@ -264,8 +265,8 @@ pub fn why_not(refused: &str) -> String {
     )
 }
 
-/// Says of a list that it is refused for a container's own interface, given the plugin that [`behind`]
-/// finds in it then.
+/// Says that a list is refused for a container's own interface, given the plugin that [`behind`]
+/// then finds in it.
 #[must_use]
 pub fn only_further(refused: &str) -> String {
     format!(
@@ -274,8 +275,8 @@ pub fn only_further(refused: &str) -> String {
     )
 }
 
-/// Removes the table of verdicts if nobody needs it: no attachment is recorded, and no daemon
-/// listens at its usual place.
+/// Removes the table of verdicts if neither an attachment nor a daemon needs it: no attachment is
+/// recorded, and no daemon listens at its usual place.
 ///
 /// # Errors
 /// Code 101 when the kernel refuses, 105 or 11 when our own files fail.
@@ -418,7 +419,7 @@ fn remove_what_changed(
 }
 
 /// Sets the host's side of the link down, and says whether the addresses carry nothing now. The
-/// plugin that made the link deletes it afterwards, whatever its state.
+/// plugin that made the link deletes it afterwards, in any state.
 fn traffic_off(removal: &Removal<'_, Policy>) -> Result<bool, Failure> {
     let mut host = RouteSocket::open()?;
     let found = match &removal.recorded {

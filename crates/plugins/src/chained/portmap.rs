@@ -120,8 +120,8 @@ impl Kind for Portmap {
         let made_nothing = || index.made_nothing(key, NAME).then_some(&nothing);
         let plan = recorded.as_ref().map(|recorded| &recorded.plan).or_else(made_nothing);
         failures.note("nftables", remove_own(index, key, plan, CONCERNS));
-        // The reference's chains, whichever plugin created them: with today's iptables they are
-        // nftables chains.
+        // The reference's chains, created by any plugin: with today's iptables they are nftables
+        // chains.
         let left = reference::remove_hostports(key, &addresses);
         failures.note("rules of the reference plugin", left);
         if let Some(recorded) = recorded {

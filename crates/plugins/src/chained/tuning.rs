@@ -124,8 +124,8 @@ impl Kind for Tuning {
         remove::take_down(removal, failures);
     }
 
-    /// Lists whoever claims a sysctl. ADD writes its record before it claims anything, so a claim
-    /// without a record is that of an attachment whose record is lost.
+    /// Lists the attachments that claim a sysctl. ADD writes its record before it claims anything,
+    /// so a claim without a record is that of an attachment whose record is lost.
     fn unrecorded(_: &Call<'_>, index: &Index, _: &mut Failures) -> Vec<AttachmentKey> {
         node::claims(index).into_iter().map(|(key, _)| key).collect()
     }

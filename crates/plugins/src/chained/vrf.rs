@@ -54,7 +54,7 @@ pub(crate) struct Vrf;
 pub(crate) struct Recorded {
     /// The VRF.
     vrf: String,
-    /// Its table and its hardware address, in case someone removes it.
+    /// Its table and its hardware address, in case another program removes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     table: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -38,8 +38,8 @@ pub(super) fn add<'a>(ipam: Delegate<'a>, undo: &mut Undo<'a>) -> Result<AddResu
     Ok(result)
 }
 
-/// Removes every global address from the attachment's interface, whatever name the container gave
-/// it. The interface stays up. Another interface with the attachment's name keeps its addresses.
+/// Removes every global address from the attachment's interface, even if the container renamed it.
+/// The interface stays up. Another interface with the attachment's name keeps its addresses.
 pub(super) fn take_from_link(call: &Call<'_>, netns: &Netns) -> Result<(), Failure> {
     let mut inside = RouteSocket::open_in(netns)?;
     for link in own_links(call, &mut inside)? {

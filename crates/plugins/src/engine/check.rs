@@ -176,8 +176,9 @@ impl Limits {
     }
 
     /// Reports whether an item may be restored. A container never gets an address that is not
-    /// reserved for it or that another has where it is reachable, nor routes without an address. It
-    /// never comes to a switch where another has its address, or before its packets are filtered.
+    /// reserved for it or that another has where it is reachable, nor routes without an address.
+    /// Its link never becomes a port of a switch on which another container has its address, nor of
+    /// a bridge before its packets are filtered.
     fn allow(&self, item: &Item, picture: &mut Picture<'_>) -> bool {
         match &item.state {
             State::Port(port) => {
@@ -245,7 +246,7 @@ impl Observation {
         !self.unknown.contains(&number)
     }
 
-    /// Reports whether an item differs and is left to a person.
+    /// Reports whether an item differs and is left to an administrator.
     fn is_by_hand(&self, number: usize) -> bool {
         self.found.iter().any(|one| one.item == Some(number) && !one.by_repair)
     }
@@ -334,7 +335,7 @@ impl<'c, K: Wants> Observer<'c, K> {
         Ok(Observation { wanted, found, unknown, failed, is_recorded: recorded.is_some() })
     }
 
-    /// Has the record list the claims that a sound attachment has now, and releases the others: a
+    /// Updates the record to the claims that a sound attachment has now, and releases the others: a
     /// shared link that was created again is another place.
     fn settle(&self, observed: &Observation) -> Result<(), Failure> {
         let is_sound = observed.found.is_empty() && observed.failed.is_none();

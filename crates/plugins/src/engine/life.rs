@@ -172,8 +172,8 @@ fn add<K: Kind>(call: &Call<'_>) -> Result<AddResult, Failure> {
 pub(crate) enum Enter {
     /// None: everything is on the host, or the kind opens it itself.
     Never,
-    /// Whichever DEL's path leads to, if it can be entered. A removal uses it only if it does not
-    /// find the host's side, and only after [`Call::is_another`].
+    /// The one that DEL's path leads to, if it can be entered. A removal uses it only if it does
+    /// not find the host's side, and only after [`Call::is_another`].
     IfNeeded,
     /// The container's, by the path of the call or of the record. If it lives and cannot be entered,
     /// what is on the host is taken down all the same.
@@ -192,7 +192,7 @@ pub(crate) struct Removal<'a, K: Kind> {
     pub(crate) index: &'a Index,
     /// What the kind keeps during this verb.
     pub(crate) kept: &'a K::Kept,
-    /// Whose attachment it is. GC's call is another's.
+    /// The attachment's owner. GC's call concerns no single attachment.
     pub(crate) key: &'a AttachmentKey,
     /// The record, if there is one.
     pub(crate) record: Option<Record>,
@@ -223,7 +223,7 @@ impl<'a, K: Kind> Removal<'a, K> {
     }
 
     /// Reports whether the call is the attachment's own: its configuration, its path and its
-    /// `prevResult` tell of it. GC's call tells of none.
+    /// `prevResult` are those of the attachment. GC's call has none of these for it.
     pub(crate) fn is_own_call(&self) -> bool {
         self.call.command() != Command::Gc
     }

@@ -20,13 +20,13 @@ use crate::shared::{claim, owner};
 /// One difference between what is wanted and what is there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Difference {
-    /// The position of the item; `None` if it is none's.
+    /// The position of the item; `None` if the difference belongs to no item.
     pub(super) item: Option<usize>,
     /// Repair restores the item.
     pub(super) by_repair: bool,
     /// What differs, in one clause.
     pub(super) text: String,
-    /// What a person can do; empty when repair does it.
+    /// What an administrator can do; empty when repair does it.
     pub(super) remedy: String,
     /// Only repair cares: nothing is amiss for the container yet.
     pub(super) quiet: bool,
@@ -38,7 +38,8 @@ impl Difference {
         Difference { text, ..Difference::default() }
     }
 
-    /// Takes what CHECK says of a difference that is no item's; any other error stays one.
+    /// Turns CHECK's error about something that is not an item into a difference; any other error
+    /// stays an error.
     ///
     /// # Errors
     /// The error, unless its code is 104.
@@ -58,7 +59,7 @@ impl Difference {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Found {
     text: String,
-    /// What a person does about it, if repair does not.
+    /// What an administrator does about it, if repair does not.
     by_hand: Option<String>,
     /// The link that the item is about is missing: nothing else of it is compared.
     without_link: bool,
@@ -70,7 +71,7 @@ impl Found {
         Found { text, by_hand: None, without_link: false }
     }
 
-    /// What a person restores.
+    /// What an administrator restores.
     pub(crate) fn by_hand(text: String, remedy: &str) -> Self {
         Found { text, by_hand: Some(remedy.to_owned()), without_link: false }
     }
@@ -80,7 +81,7 @@ impl Found {
         Found { without_link: true, ..self }
     }
 
-    /// Takes what CHECK says of a difference; its details are what a person does.
+    /// Turns CHECK's error into a difference; its details say what an administrator does.
     ///
     /// # Errors
     /// The error, unless its code is 104.
@@ -110,8 +111,8 @@ struct Seen {
     policy: Option<Policy>,
 }
 
-/// Both namespaces, opened when one of them is first needed: what a chained plugin wants may be in
-/// the packet filter alone.
+/// Both namespaces, opened when one of them is first needed: what a chained plugin wants may be
+/// only in the packet filter.
 #[derive(Debug)]
 pub(crate) struct Sides<'c> {
     call: &'c Call<'c>,
@@ -280,7 +281,7 @@ impl<'c> Picture<'c> {
         self.side(place).addresses(ifindex)
     }
 
-    /// Takes a link that was found by something else than its name.
+    /// Takes a link that was not found by its name.
     pub(crate) fn know(&mut self, place: Place, link: &Link) {
         self.side(place).seen.links.insert(link.name.clone(), Some(link.clone()));
     }
@@ -297,8 +298,8 @@ impl<'c> Picture<'c> {
         }
     }
 
-    /// Compares every item. What needs a link that is missing or is another's is left out: the
-    /// difference of the link says it all. What cannot be compared does not keep the rest from it:
+    /// Compares every item. Items that need a link that is missing or another's are left out: the
+    /// difference of the link says enough. An item that cannot be compared does not stop the rest:
     /// its position and the error are returned beside the differences.
     pub(super) fn differences<K: Wants>(
         &mut self,
@@ -374,7 +375,8 @@ impl<'c> Picture<'c> {
         (all, failed)
     }
 
-    /// Returns what a person can do about an item that differs, if repair may not restore it.
+    /// Returns what an administrator can do about an item that differs, if repair may not restore
+    /// it.
     fn by_hand(&mut self, item: &Item) -> Result<Option<String>, Failure> {
         if let State::Claim { object } = &item.state {
             let taken = claim::check(self.call, self.index, std::slice::from_ref(object));
@@ -385,7 +387,7 @@ impl<'c> Picture<'c> {
         let link = self.side(item.place).link(link)?;
         let mark = link.and_then(|link| link.alias).filter(|mark| *mark != own);
         let other = mark.as_deref().and_then(|mark| mark.strip_prefix(owner::PREFIX));
-        // A link that attachments share is nobody's own.
+        // A link that attachments share belongs to none of them.
         Ok(other
             .filter(|mark| owner::is_of_attachment(&format!("{}{mark}", owner::PREFIX)))
             .map(|other| format!("the link has the mark of {other}: it is left alone")))

@@ -58,7 +58,7 @@ impl Stale {
     }
 
     /// Does the same as [`Stale::collect`] under another lock. `begin` takes it, and waits for
-    /// others for the time it is given.
+    /// other calls at most for the time that it is given.
     ///
     /// # Errors
     /// As [`Stale::collect`].

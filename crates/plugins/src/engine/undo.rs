@@ -39,7 +39,7 @@ impl<'a> Undo<'a> {
         self.last = Some((what.to_string(), Box::new(step)));
     }
 
-    /// Undoes everything, last first, and returns `cause` with whatever could not be undone.
+    /// Undoes everything, last first, and returns `cause` with what could not be undone.
     #[must_use]
     pub(crate) fn run(self, mut cause: Failure) -> Failure {
         let mut is_undone = true;

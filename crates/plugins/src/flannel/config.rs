@@ -179,7 +179,7 @@ mod tests {
         expected.assert_eq(&sorted(&made).to_string());
     }
 
-    /// Sorts the keys of every object, whatever the features of serde_json.
+    /// Sorts the keys of every object, with any features of serde_json.
     fn sorted(value: &Value) -> Value {
         match value {
             Value::Object(keys) => {

@@ -3,7 +3,7 @@
 //! The first attachment that needs the bridge creates it, and the last removes it if we created it.
 //! One message creates the pair: the container's end appears in its namespace with its final name
 //! and address. The host's end is named after the attachment and carries its owner in its alias, so
-//! DEL finds it whatever else is lost.
+//! DEL finds it even if everything else is lost.
 //!
 //! | module | what |
 //! |---|---|

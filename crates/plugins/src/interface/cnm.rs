@@ -65,7 +65,7 @@ impl Kind for Cnm {
     type Raw = config::Raw;
     type Config = Config;
     type Recorded = IgnoredAny;
-    /// Which driver does not answer is found out once a verb.
+    /// Each verb finds out only once which driver does not answer.
     type Kept = OnceCell<Timeouts>;
 
     fn config(call: &Call<'_>) -> Result<Config, Failure> {

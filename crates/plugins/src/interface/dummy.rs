@@ -1,5 +1,5 @@
-//! `dummy`: a link that leads nowhere, for addresses under which a container answers, whichever
-//! interface the packets come in by.
+//! `dummy`: a link that leads nowhere, for addresses under which a container answers packets that
+//! come in by any interface.
 
 use cni::code;
 use cni_plugin::{Call, Info, Role, codes};

@@ -1,10 +1,10 @@
 //! `loopback`: brings the container's `lo` up.
 //!
-//! It has no keys. The interface is always `lo`, whatever `CNI_IFNAME` says. ADD fails if `lo` has
-//! an address that is not a loopback address, before it changes anything. DEL sets `lo` down and
-//! does nothing else; it needs neither the namespace nor `prevResult`. There is no state on the
-//! host, so GC has nothing to do: runtimes attach `lo` with a list that is in no configuration
-//! folder, so no GC could remove a record of it.
+//! It has no keys. The interface is always `lo`, even if `CNI_IFNAME` names another. ADD fails if
+//! `lo` has an address that is not a loopback address, before it changes anything. DEL sets `lo`
+//! down and does nothing else; it needs neither the namespace nor `prevResult`. There is no state
+//! on the host, so GC has nothing to do: runtimes attach `lo` with a list that is in no
+//! configuration folder, so no GC could remove a record of it.
 
 use std::net::IpAddr;
 

@@ -118,8 +118,8 @@ impl SingleLink for Macvlan {
             Failure::from(error).context("failed to create macvlan").with_details(hint)
         })?;
         if let Some(mac) = config.mac.filter(|mac| link.mac != Some(*mac)) {
-            // In mode passthru the kernel uses the parent's address whatever was requested. If an
-            // address is set afterwards, the parent has it too until the link is deleted.
+            // In mode passthru the kernel uses the parent's address and ignores the requested one.
+            // If an address is set afterwards, the parent has it too until the link is deleted.
             let set = LinkSet { mac: Some(mac), ..LinkSet::default() };
             let change = Change::SetLink { ifindex: link.index, set };
             namespaces.inside.apply_one(&change)?;

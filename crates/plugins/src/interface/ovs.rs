@@ -2,7 +2,7 @@
 //!
 //! A veth pair whose host end is the port, or a port that Open vSwitch creates itself and that
 //! moves into the container. Everything that ADD needs from the switch is one transaction. The rows
-//! carry their owner in `external_ids`, so DEL finds them whatever else is lost.
+//! carry their owner in `external_ids`, so DEL finds them even if everything else is lost.
 //!
 //! | module | what |
 //! |---|---|

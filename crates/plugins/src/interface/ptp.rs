@@ -1,6 +1,6 @@
 //! `ptp`: a veth pair between the container and the host, which routes everything.
 //!
-//! Whatever a container sends goes to the host, even packets to neighbours in its subnet: its only
+//! All that a container sends goes to the host, even packets to neighbours in its subnet: its only
 //! link-scope route leads to the gateway, whose address is on the host's end. The host has a route
 //! to each container.
 //!

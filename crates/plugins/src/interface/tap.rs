@@ -1,8 +1,8 @@
 //! `tap`: an Ethernet link whose other end is a program, most often a virtual machine.
 //!
-//! `/dev/net/tun` creates it in the container's namespace under its final name, whatever keys are
-//! given. The plugin runs `ip` only for `selinuxContext`, since a tap has the label of the process
-//! that creates it. Frames carry offloading hints (`vnet_hdr`) until the program that opens the tap
+//! `/dev/net/tun` creates it in the container's namespace under its final name, with any keys. The
+//! plugin runs `ip` only for `selinuxContext`, since a tap has the label of the process that
+//! creates it. Frames carry offloading hints (`vnet_hdr`) until the program that opens the tap
 //! decides otherwise.
 
 mod selinux;

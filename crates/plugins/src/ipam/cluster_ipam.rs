@@ -8,8 +8,8 @@
 //!
 //! - ADD requests an address of each range, and releases them if the answer is unusable.
 //! - DEL needs only the key, and no running daemon: an undelivered message is left beside the
-//!   socket. So a container can always be removed, whatever is wrong with the configuration or the
-//!   cluster.
+//!   socket. So a container can always be removed, even if the configuration or the cluster is
+//!   broken.
 //! - GC tells a running daemon which attachments are valid; an absent daemon checks that itself
 //!   when it starts.
 //! - CHECK compares the attachment with what the daemon knows of it; addresses that no attachment

@@ -4,8 +4,8 @@
 //!
 //! - An address that `args.cni.ips` or `runtimeConfig.ips` picks from `addresses` keeps its
 //!   gateway; the reference loses it.
-//! - `GATEWAY` of `CNI_ARGS` also applies to addresses that have no other gateway, whichever source
-//!   named them; the reference considers only those of `CNI_ARGS`.
+//! - `GATEWAY` of `CNI_ARGS` also applies to addresses from any source that have no other gateway;
+//!   the reference considers only those of `CNI_ARGS`.
 //! - An address that is named twice is given once. The reference returns it twice, and the
 //!   interface plugin then fails.
 //! - CHECK finds an address that is missing from `prevResult`; the reference considers only those

@@ -1,5 +1,5 @@
-//! What is common to a container's networks, whichever plugin lists them: they are recorded before
-//! they are created, and removed as they were created.
+//! What is common to a container's networks, listed by any plugin: they are recorded before they
+//! are created, and removed as they were created.
 //!
 //! Each is an attachment of its own, recorded as a runtime records it ([`cni_runtime::Cache`], in a
 //! folder for each container below `lib/<plugin>`). The plugin's record lists which attachments

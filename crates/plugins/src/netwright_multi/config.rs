@@ -60,7 +60,7 @@ pub(crate) struct Raw {
     /// Whether requests that no plugin of a network can serve are ignored, as with Multus.
     pass_over_unserved: bool,
     /// Whether pods that ask for no network start with the default network while there is no
-    /// daemon. `netwrightd multinet` sets it where it would say nothing else of such pods.
+    /// daemon. `netwrightd multinet` sets it if its answer for such pods would be the same.
     plain_pods_without_daemon: bool,
     /// ADD: also attach the running pod to this ([`node_api::multinet::ATTACH`]).
     #[serde(rename = "netwright/attach")]

@@ -17,7 +17,7 @@ use crate::shared::failure::Failure;
 /// Returns the error to report when there is no usable answer: it goes away when the daemon is
 /// back.
 pub(super) fn unanswered(error: &AskError) -> Failure {
-    // Another daemon than one of root or of our user stays that.
+    // A daemon of another user than root or ours does not become ours by waiting.
     let is_stranger = matches!(error, AskError::Exchange(ExchangeError::Stranger { .. }));
     let code = if is_stranger { codes::DAEMON } else { code::TRY_AGAIN_LATER };
     let failure = Failure::from_chain(code, error)
@@ -31,7 +31,7 @@ pub(super) fn unanswered(error: &AskError) -> Failure {
     })
 }
 
-/// Reports whether nobody listens.
+/// Reports whether no daemon listens.
 pub(super) fn is_absent(error: &AskError) -> bool {
     matches!(error, AskError::Exchange(error) if error.is_absent())
 }
@@ -53,7 +53,7 @@ impl Daemon {
         self.exchange(request, START_TIMEOUT, ANSWER_TIMEOUT)
     }
 
-    /// Sends a request, and waits for a daemon that is missing since a moment ago.
+    /// Sends a request, and waits for a daemon that has been missing only for a moment.
     ///
     /// # Errors
     /// [`AskError`].

@@ -124,7 +124,7 @@ pub(super) fn del(call: &Call<'_>, config: &Config, ifname: &str) -> Result<(), 
     failures.into_result()
 }
 
-/// Returns the pod's record, whatever name its runtime gives the network.
+/// Returns the pod's record, under any name that its runtime gives the network.
 fn recorded(call: &Call<'_>, index: &Index) -> Option<Record> {
     let ours = |record: &Record| {
         record.plugin == NAME && record.attachment.ifname == call.attachment().ifname

@@ -2,9 +2,9 @@
 //! not become the host's router (CVE-2020-10749). The sysctl `accept_ra` takes effect while the
 //! host does not forward IPv6, and with the value 2 always.
 //!
-//! A bridge port is such a link too. The kernel delivers frames to 01:80:c2:00:00:00 to :0f to the
-//! port itself and not to its bridge (linux net/bridge/br_input.c `br_handle_frame`), whatever they
-//! contain.
+//! A bridge port is such a link too. The kernel delivers frames to 01:80:c2:00:00:00 to :0f, with
+//! any content, to the port itself and not to its bridge (linux net/bridge/br_input.c
+//! `br_handle_frame`).
 //!
 //! A kernel without IPv6 does not have this sysctl, and accepts no advertisements.
 
@@ -40,7 +40,7 @@ pub fn refuse(ifname: &str) -> Result<(), Failure> {
     }
 }
 
-/// Restores a link's sysctl, unless someone else has changed it since.
+/// Restores a link's sysctl, unless another program has changed it since.
 ///
 /// # Errors
 /// Code 100 when the kernel refuses. A link that is gone is success.

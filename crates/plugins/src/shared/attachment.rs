@@ -160,7 +160,7 @@ pub fn recorded_netns(record: &Record, census: &Census) -> Result<Option<Netns>,
 }
 
 /// Opens the namespace that a record names, wherever `census` finds it. Used for plugins whose
-/// state is only in the container, with addresses that would otherwise be given to others. GC has
+/// state is only in the container, with addresses that other containers would otherwise get. GC has
 /// already checked for namespaces that are gone ([`cni::GONE`]).
 ///
 /// # Errors

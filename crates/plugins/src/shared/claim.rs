@@ -7,10 +7,10 @@
 //! bridge that is created again has another one, so a repair claims the addresses anew
 //! ([`restore`], [`settle`]).
 //!
-//! One symbolic link below `/run/netwright/claims` ([`state::Index::claim`]) records who has an
-//! address in a place, so ADD pays for one call, however many attachments there are. A claim counts
-//! as long as the attachment's records say that its namespace may live: an ADD that was killed, or
-//! a container that went without a DEL, does not block anyone.
+//! One symbolic link below `/run/netwright/claims` ([`state::Index::claim`]) names the attachment
+//! that has an address in a place. So ADD makes one system call, however many attachments there
+//! are. A claim counts as long as the attachment's records say that its namespace may live: an ADD
+//! that was killed, or a container that went without a DEL, does not block other attachments.
 
 mod place;
 
@@ -40,7 +40,7 @@ use super::shared_object::LOCK_TIMEOUT;
 /// The key that allows sharing an address on purpose.
 const KEY: &str = "allowAddressConflict";
 
-/// Reports whether the configuration allows addresses that others have.
+/// Reports whether the configuration allows addresses that others already have.
 ///
 /// # Errors
 /// Code 6 or 7 when it cannot be read.
@@ -62,7 +62,8 @@ pub fn objects(places: &[Place], ips: &[IpNet]) -> Vec<String> {
 }
 
 /// Claims the addresses for the attachment in each place. Its record, with the namespace and
-/// [`objects`], is already written: others decide by it whether the attachment lives.
+/// [`objects`], is already written: other attachments' ADDs decide by it whether the attachment
+/// lives.
 ///
 /// # Errors
 /// Code 108 naming the address and its holder, unless the configuration allows that; 105 and 11 for
@@ -378,9 +379,9 @@ pub fn refuse_addresses_of(
     Ok(())
 }
 
-/// Refuses addresses that the host has on a container's segment by a link beside the container's,
-/// whatever that link's name: a macvlan of its own on the parent, a VLAN device, the other end of a
-/// bridge's port. Links that belong to a VRF are not looked at.
+/// Refuses addresses that the host has on a container's segment by a link of any name beside the
+/// container's: a macvlan of its own on the parent, a VLAN device, the other end of a bridge's
+/// port. Links that belong to a VRF are not looked at.
 ///
 /// # Errors
 /// As [`refuse_addresses_of`].
@@ -469,7 +470,7 @@ impl Routed {
     }
 }
 
-/// What the kernel answers of a route that drops what it leads to ([`RouteSocket::route_to`]). It
+/// The kernel's answer about a route that drops packets ([`RouteSocket::route_to`]). Such a route
 /// counts as none.
 const DROPS: &[Errno] = &[Errno::INVAL, Errno::ACCES];
 
@@ -527,9 +528,9 @@ pub fn check_own(
     Ok(())
 }
 
-/// Refuses gateway addresses that the host would take from someone else by having them on a link of
-/// `routed`: from the container itself, from another living attachment in one of the places, or
-/// from a router that the host reaches by another link.
+/// Refuses a gateway address that already belongs to another: to the container itself, to another
+/// living attachment in one of the places, or to a router that the host reaches by another link.
+/// The host would have the address too, on a link of `routed`.
 ///
 /// # Errors
 /// Code 108 naming the address, unless the configuration allows it; code 100 when the kernel does
@@ -569,7 +570,7 @@ fn both(address: IpAddr) -> Failure {
         .with_details("the host has the gateway's address: leave it out of the container's pool")
 }
 
-/// Returns who claims a gateway's address in a place.
+/// Returns the conflict if another living attachment claims a gateway's address in a place.
 fn claimed(
     call: &Call<'_>,
     index: &Index,

@@ -1,5 +1,5 @@
-//! The keys that every configuration may have, whatever the plugin (CNI 1.1.0 §1 "Plugin
-//! configuration objects" and "Deriving execution configuration").
+//! The keys that the configuration of every plugin may have (CNI 1.1.0 §1 "Plugin configuration
+//! objects" and "Deriving execution configuration").
 //!
 //! A plugin's own type has only the keys that the plugin reads. These are known besides.
 

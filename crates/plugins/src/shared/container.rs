@@ -47,7 +47,7 @@ pub struct SysctlSetting {
 /// How to configure an interface in a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// IPv6 addresses are usable at once; no one else can hold them.
+    /// IPv6 addresses are usable at once; no other host can hold them.
     pub skip_dad: bool,
 }
 
@@ -416,8 +416,7 @@ pub fn check_ipam_result(result: &AddResult) -> Result<(), Failure> {
 /// Lists how an interface differs from what ADD reported (CHECK): addresses and routes that are
 /// missing, one clause each.
 ///
-/// A route counts in whatever table it is: plugins later in the chain move routes to tables of
-/// their own.
+/// A route counts in any table: plugins later in the chain move routes to tables of their own.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.

@@ -143,7 +143,7 @@ own_words! {
 }
 
 impl From<ApplyError> for Failure {
-    /// Only the kernel's answer is told: the caller knows which changes it asked for.
+    /// Only the kernel's answer is reported: the caller knows which changes it asked for.
     fn from(error: ApplyError) -> Self {
         error.source.into()
     }

@@ -1,6 +1,6 @@
 //! The host's forwarding, for containers whose packets go through the host: held while a container
 //! of the family is attached. It stays on after the last one leaves. Docker, libvirt or a VPN may
-//! have found it on and rely on it, and nothing shows that they do. A network with
+//! have found it on and rely on it, and we cannot see whether they do. A network with
 //! `restoreForwarding` asks for it to be switched off.
 
 use cni::{AttachmentKey, IpConfig};

@@ -42,7 +42,7 @@ const PREFIX_ROUTE_V6: u32 = 256;
 pub enum MissingIpv6 {
     /// All of it: IPv6 is switched off.
     Switched,
-    /// A link-local address; once the kernel creates one again, it stays the link's own affair.
+    /// A link-local address; once the kernel creates one again, the link keeps it by itself.
     LinkLocal,
     /// A link-local address that the kernel was about to create a moment ago.
     LinkLocalYet,
@@ -246,8 +246,8 @@ impl LinkTable {
 }
 
 /// Finds the route that covers the route by which an address is reached, in the table that this one
-/// is in: the main one, or that of the link's VRF. Rules of the host that lead elsewhere are the
-/// host's own affair.
+/// is in: the main one, or that of the link's VRF. Rules of the host that lead elsewhere do not
+/// count.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.

@@ -1,4 +1,4 @@
-//! Which link in a container belongs to an attachment, whatever the container has done to it.
+//! Which link in a container belongs to an attachment, even if the container has changed it.
 //!
 //! A container may rename its link, remove the mark (alias), and give both to a link that it
 //! created. It cannot change the link's ifindex, nor which link of which namespace is behind it.
@@ -50,7 +50,7 @@ impl Identity {
         *self == Identity::of(link)
     }
 
-    /// Finds the link, under whatever name.
+    /// Finds the link, under any name.
     ///
     /// # Errors
     /// Code 100 when the kernel does not answer.

@@ -2,7 +2,7 @@
 //!
 //! One message creates it: the container's end appears in its namespace with its final name and
 //! address. The host's end is named after the attachment and carries its owner in its alias, so DEL
-//! finds it whatever else is lost.
+//! finds it even if everything else is lost.
 
 use std::time::{Duration, Instant};
 
@@ -184,7 +184,7 @@ fn host_end(
     Ok(None)
 }
 
-/// Finds the container's end of an attachment's pair, whatever the container calls it.
+/// Finds the container's end of an attachment's pair, even if the container has renamed it.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.

@@ -43,7 +43,7 @@ pub enum AtTheEnd {
 pub enum Leaving {
     /// Its container has lived, or that is unknown.
     Ended,
-    /// Its ADD failed: no one has relied on it.
+    /// Its ADD failed: no other program has relied on it.
     Undone,
 }
 

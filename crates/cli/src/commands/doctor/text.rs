@@ -10,7 +10,7 @@ use serde::ser::{SerializeStruct as _, Serializer};
 
 use crate::shell::Report;
 
-/// How many of the containers that a finding hits are named.
+/// How many of the affected containers of a finding are named.
 const NAMED: usize = 5;
 
 /// What was found.
@@ -20,7 +20,7 @@ pub(super) struct Told<'t> {
     pub(super) scene: &'t Scene,
     /// The ID of the container that was asked for.
     pub(super) only: Option<&'t str>,
-    /// Everything is told, also what a deeper cause explains.
+    /// Everything is shown, also what a deeper cause explains.
     pub(super) verbose: bool,
     pub(super) took: Duration,
     /// Only ASCII is written.
@@ -128,7 +128,8 @@ impl Told<'_> {
         }
     }
 
-    /// Says whether a note is shown: who asks for a container wants to know what concerns it.
+    /// Says whether a note is shown: a user who asks for a container wants to know what concerns
+    /// it.
     fn tells(&self, note: &Finding) -> bool {
         let is_of = |id: &str| note.hits.iter().any(|hit| hit == id);
         self.verbose || self.only.is_some_and(is_of)
@@ -396,7 +397,7 @@ mod tests {
         );
     }
 
-    /// Nothing is wrong, and nobody knows what a program of BPF does.
+    /// Nothing is wrong, and we cannot know what a BPF program does.
     #[test]
     fn what_nobody_judges_is_shown_on_demand() {
         let note = Finding::unknown("filter-unknown", "this node", "this node has filters")

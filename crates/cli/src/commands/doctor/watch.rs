@@ -20,16 +20,16 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use crate::failure::Failure;
 use crate::net::session::Session;
 
-/// The tables with which probes are followed: their names begin so.
+/// The beginning of the names of the tables with which probes are followed.
 const OWN_TABLES: &str = "netwright-doctor-";
 
-/// Changes come in bursts: a look waits until nothing changed for so long, but no longer than this
-/// in all, where something changes all the time.
+/// Changes come in bursts: a look waits until nothing has changed for `QUIET`. Where something
+/// changes all the time, it waits no longer than `MOST`.
 const QUIET: Duration = Duration::from_millis(300);
 const MOST: Duration = Duration::from_secs(3);
 
-/// Where something changes all the time, looks take a sixth of the time at most: after each it rests
-/// for so many times as long as the look took, and at least for so long.
+/// Where something changes all the time, looks take at most a sixth of the time: after each look it
+/// rests `RESTS` times as long as the look took, and at least `LEAST`.
 const RESTS: u32 = 5;
 const LEAST: Duration = Duration::from_secs(1);
 
@@ -40,7 +40,7 @@ pub(super) struct Watch {
     inotify: OwnedFd,
     folders: Vec<PathBuf>,
     stop: UnixStream,
-    /// When the look began whose end is waited for.
+    /// When the present look began.
     since: Instant,
 }
 
@@ -53,7 +53,7 @@ enum Came {
 }
 
 impl Watch {
-    /// Begins to listen. `ignored` is the file of findings that are not told.
+    /// Begins to listen. `ignored` is the file of findings that are not reported.
     pub(super) fn begin(session: &Session, ignored: &Path) -> Result<Self, Failure> {
         let failed = |what: &'static str| {
             move |error: std::io::Error| Failure::new(cni::code::IO_FAILURE, what).because(error)
@@ -87,9 +87,9 @@ impl Watch {
         }
     }
 
-    /// Rests after a look, and waits until something has changed and it is quiet again. What changes
-    /// meanwhile is queued, and is one change. Says whether to look: a signal ends the waiting, and
-    /// then nobody wants to know.
+    /// Rests after a look, then waits until something has changed and no further change comes.
+    /// Changes during the rest are queued and count as one. Says whether to look again: not if a
+    /// signal has ended the wait.
     pub(super) fn wait(&mut self) -> Result<bool, Failure> {
         let pause = self.since.elapsed().saturating_mul(RESTS).max(LEAST);
         if self.is_stopped_within(pause) {
@@ -116,7 +116,7 @@ impl Watch {
         Ok(true)
     }
 
-    /// Waits so long for a signal alone, and says whether one came.
+    /// Waits this long for a signal only, and says whether one came.
     fn is_stopped_within(&self, pause: Duration) -> bool {
         let latest = Instant::now() + pause;
         loop {
@@ -143,7 +143,7 @@ impl Watch {
             PollFd::new(&filter, PollFlags::IN),
             PollFd::new(&self.inotify, PollFlags::IN),
         ];
-        // A signal that interrupts it has written to its socket; otherwise it is waited again.
+        // A signal that interrupts it has written to its socket; otherwise the caller waits again.
         let _ = poll(&mut sources, timeout.as_ref());
         let is_stopped = !sources[0].revents().is_empty();
         if is_stopped {
@@ -154,8 +154,8 @@ impl Watch {
         Ok(if heard || written { Came::Change } else { Came::Nothing })
     }
 
-    /// Takes note of what happened in folders. What a program writes beside a file, to rename it
-    /// then, does not count, nor do locks.
+    /// Says whether something has changed in the folders. A temporary file that a program renames
+    /// later does not count, nor do locks.
     fn written(&self) -> bool {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut reader = inotify::Reader::new(&self.inotify, &mut buffer);
@@ -172,13 +172,13 @@ fn unheard(error: &NetlinkError) -> Failure {
     Failure::of(codes::KERNEL, error).context("listen for changes")
 }
 
-/// Says whether a file is there only while somebody works.
+/// Says whether a file exists only while a program writes.
 fn is_passing(name: &str) -> bool {
     name.starts_with('.') || name == "lock" || name.ends_with(".lock")
 }
 
-/// Returns a socket that becomes readable when a signal asks to end. A second one ends the process
-/// at once, also while it looks.
+/// Returns a socket that becomes readable when a signal asks us to end. A second signal ends the
+/// process at once, even during a look.
 fn signals() -> std::io::Result<UnixStream> {
     let (signals, notices) = UnixStream::pair()?;
     let asked = Arc::new(AtomicBool::new(false));
@@ -191,14 +191,14 @@ fn signals() -> std::io::Result<UnixStream> {
     Ok(signals)
 }
 
-/// What is compared of two looks: times and evidence differ each time.
+/// Returns what two looks are compared by: times and evidence differ each time.
 pub(super) fn told(diagnosis: &Diagnosis) -> Vec<String> {
     let line = |finding: &Finding| format!("{} {} {:?}", finding.id, finding.object, finding.hits);
     let mut told = Vec::new();
     for cause in &diagnosis.causes {
         told.extend(std::iter::once(&cause.finding).chain(&cause.explains).map(line));
     }
-    // A policy that denies something now is told, too.
+    // A policy that has begun to deny something is a change, too.
     told.extend(diagnosis.notes.iter().map(|note| format!("note: {}", line(note))));
     told
 }

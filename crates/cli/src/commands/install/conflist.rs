@@ -1,5 +1,5 @@
-//! The configuration that `netwrightd multinet` wrote, when it is to go: without it, runtimes use the
-//! next one of its folder.
+//! Removes the configuration that `netwrightd multinet` wrote: without it, runtimes use the next
+//! one of its folder.
 
 use std::path::{Path, PathBuf};
 
@@ -32,9 +32,9 @@ struct Ipam {
 pub(super) struct Conflist(PathBuf);
 
 impl Conflist {
-    /// Checks that pods get the right network without it: the next file's is the one that is
-    /// wanted, by default the one that they have with it, and does not need plugins that only we
-    /// have. Returns `None` if there is no file.
+    /// Checks that pods get the right network without it. The next file must hold the wanted
+    /// network, by default the one that pods have now, and must not need plugins that only we have.
+    /// Returns `None` if there is no file.
     pub(super) fn check(
         path: &Path,
         next: Option<&str>,
@@ -67,7 +67,7 @@ impl Conflist {
                 _ => None,
             })
             .collect();
-        // Runtimes of Kubernetes take the first name, whatever its ending is.
+        // Runtimes of Kubernetes take the first name, with any ending.
         others.sort_by_key(|(path, _)| *path);
         let Some((other, list)) = others.first() else {
             return Err(refused(format!(

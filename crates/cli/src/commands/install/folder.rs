@@ -54,7 +54,7 @@ impl Folder {
         };
         state::create_directory(dir, 0o755).map_err(|error| refused(&error))?;
         let kept = manifest::folder_of(dir);
-        // Root may write everywhere except on a read-only file system: only an attempt tells.
+        // Root may write everywhere except on a read-only file system: only an attempt shows that.
         let probe = dir.join(".netwright-probe");
         state::write_atomic(&probe, b"", 0o600, Durability::Volatile)
             .and_then(|()| state::remove_file(&probe))
@@ -354,8 +354,7 @@ mod tests {
         fs::set_permissions(&from, fs::Permissions::from_mode(0o4751)).unwrap();
         let then = std::time::UNIX_EPOCH + Duration::new(1_000_000_007, 5);
         fs::File::open(&from).unwrap().set_times(fs::FileTimes::new().set_modified(then)).unwrap();
-        // A file system without attributes, or a user who may not have them, is none of this test's
-        // business.
+        // This test ignores a file system without attributes, and a user who may not set them.
         let labelled = lsetxattr(&from, "user.label", b"x\0y", XattrFlags::empty()).is_ok();
         copy(&from, &to).unwrap();
         let (was, is) = (from.metadata().unwrap(), to.metadata().unwrap());

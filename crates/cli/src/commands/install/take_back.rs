@@ -66,7 +66,7 @@ pub(crate) fn uninstall(
     let (dir, mut installed) = match installation(args, world) {
         Ok(found) => found,
         Err(failure) => {
-            // A user who runs plugins without an installation gets this warning nowhere else.
+            // A user who runs plugins without an installation does not see this warning elsewhere.
             let index = Index::new(&world.roots());
             forwarding::left_on(&index).into_iter().for_each(|line| shell.warn(line));
             return Err(failure);
@@ -130,8 +130,9 @@ pub(crate) fn uninstall(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Gives back the plugins, as when a package is removed. What containers have that are gone is
-/// removed, while our plugins are still there; the packet filter's tables go with the last container.
+/// Restores the earlier plugins, as when a package is removed. What ended containers have left is
+/// removed first, while our plugins are still there; the last container's DEL removes the packet
+/// filter's tables.
 fn give_back_only(
     dir: &Path,
     installed: Option<&Manifest>,
@@ -156,8 +157,8 @@ fn give_back_only(
     Ok(report)
 }
 
-/// Gives new containers the plugins that they would have without us; ours keep the other names, for
-/// the end of containers that are attached. What comes later knows that it is done.
+/// Gives new containers the plugins that they would have without us. Our plugins keep the other
+/// names, for the DEL of attached containers. The manifest records that this is done.
 fn give_back_replaced(
     dir: &Path,
     installed: &mut Manifest,
@@ -238,9 +239,9 @@ fn remove(
     Ok(())
 }
 
-/// Finds the installation that is meant, and its manifest. There may be none if the command waits,
-/// since what it has waited for may be done, if a package manager gives back what it may never have
-/// put, or if another package has emptied the folder.
+/// Finds the requested installation and its manifest. There may be none in three cases: the command
+/// has waited, and the removal is done; a package manager removes plugins that it may never have
+/// installed; another package has emptied the folder.
 fn installation(args: &Uninstall, world: &World) -> Result<(PathBuf, Option<Manifest>), Failure> {
     let dir = match &args.bin_dir {
         Some(dir) => world.absolute(dir),
@@ -338,8 +339,8 @@ pub(in crate::commands) fn detach(
     Ok(())
 }
 
-/// Detaches what containers had that are gone, or everything if it is forced. Returns a list of what
-/// is still attached.
+/// Detaches what containers that are gone had, or everything if it is forced. Returns a list of
+/// what is still attached.
 fn detach_gone(
     force: bool,
     session: &Session,

@@ -175,9 +175,9 @@ fn lint_delegate(
     })
 }
 
-/// Reports capabilities whose arguments nothing reads: neither the plugin nor its IPAM plugin, which
-/// gets the same `runtimeConfig`. A plugin that calls others passes on all of them, and plugins that
-/// are not ours may read any.
+/// Reports capabilities whose arguments neither the plugin nor its IPAM plugin reads, which gets
+/// the same `runtimeConfig`. A plugin that calls others passes on all of them, and plugins that are
+/// not ours may read any.
 fn tell_unread_capabilities(
     plugin_type: &str,
     ipam_type: &str,

@@ -1,4 +1,4 @@
-//! Tries to reach the outside, and tells our problems from the machine's.
+//! Tries to reach the outside, and distinguishes our problems from the machine's.
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::Path;

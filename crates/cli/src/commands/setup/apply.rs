@@ -30,7 +30,7 @@ enum Undo {
     Plugins(Vec<Done>),
     /// The file is new, or its old content is at the second path.
     Written(PathBuf, Option<PathBuf>),
-    /// The removed file, and whether another's was put in its place.
+    /// The removed file, and whether the earlier file of another program was restored in its place.
     Removed(PathBuf, bool),
     TakenOver(String, Before),
     Enabled,
@@ -238,7 +238,7 @@ pub(super) fn put_back(copy: &Path, path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes a unit of others what it was.
+/// Enables and starts another package's unit again, if it was so before.
 pub(super) fn give_back(unit: &str, was: Before) -> Result<(), Failure> {
     if was.enabled {
         call(&["--quiet", "enable", unit])?;

@@ -95,7 +95,7 @@ pub(super) fn facts(
         (OTHERS[0], OTHERS[0]),
         (units::TARGET, units::TARGET),
     ] {
-        // systemd's package has its own on every machine.
+        // systemd's package has this unit on every machine.
         let counts = |known: &&Unit| {
             known.is_loaded && (unit != NETWORKD || known.is.enabled || known.is.active)
         };
@@ -137,7 +137,8 @@ pub(super) fn packaged(goods: &Goods) -> Option<PathBuf> {
     all.then(|| programs.to_owned())
 }
 
-/// Returns what the command line says about plugins, and what it says nothing of as before.
+/// Returns the options about plugins: those of the command line, and for the rest those of the last
+/// time.
 pub(super) fn options(args: &Setup, record: Option<&Record>) -> Install {
     let mut install = args.install.clone();
     let Some(Record { options, .. }) = record else { return install };
@@ -152,7 +153,7 @@ pub(super) fn options(args: &Setup, record: Option<&Record>) -> Install {
     install
 }
 
-/// Looks at the files that are wanted, and at those that were written.
+/// Looks at the files that are to be written, and at those that were written before.
 pub(super) fn paths(wanted: &Wanted, record: Option<&Record>) -> Result<Paths, Failure> {
     let mut paths = Paths::default();
     let recorded = record.iter().flat_map(|record| &record.files).map(|written| &written.path);

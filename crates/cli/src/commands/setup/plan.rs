@@ -24,7 +24,7 @@ const GENERATORS: &str = "/etc/systemd/system-generators";
 /// The name under which systemd calls `netwrightd` as a generator.
 pub(super) const GENERATOR: &str = "netwright-generator";
 
-/// Units of other projects that containers' networks have to do with.
+/// Units of other projects that matter to containers' networks.
 pub(super) const NETWORK_MANAGER: &str = "NetworkManager.service";
 pub(super) const FIREWALLD: &str = "firewalld.service";
 pub(super) const NETWORKD: &str = "systemd-networkd.service";
@@ -103,8 +103,8 @@ impl Paths {
         self.here.get(path).unwrap_or(&Here::Absent)
     }
 
-    /// Says whether another's file is still in its place, although the record says that it is kept:
-    /// `setup` was interrupted.
+    /// Says whether another program's file is still in its place, although the record says that we
+    /// keep it: then `setup` was interrupted.
     pub(super) fn is_others(&self, written: &Written) -> bool {
         let (here, kept) = (self.at(&written.path), self.at(&record::kept(&written.path)));
         written.kept
@@ -121,7 +121,7 @@ pub(super) enum Content {
     Link(PathBuf),
 }
 
-/// What is to be done with a file that somebody else wrote or changed.
+/// What is to be done with a file that another program or an administrator wrote or changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// It is replaced, and kept unless it was ours.
@@ -131,7 +131,7 @@ enum Kind {
     Unit,
     /// It stays.
     Configuration,
-    /// It stays, even if it is ours and unchanged: a person goes on from it.
+    /// It stays, even if it is ours and unchanged: an administrator continues from it.
     First,
 }
 
@@ -179,12 +179,13 @@ pub(super) enum Step {
     },
     WriteFile {
         path: PathBuf,
-        /// Whether the file of another that is there is kept beside it.
+        /// Whether the present file of another program is kept beside it.
         keeps: bool,
         #[serde(skip)]
         content: Content,
     },
-    /// A file of an earlier version, in whose place another's is put back if one is kept.
+    /// A file of an earlier version; if the file of another program that it replaced is kept, that
+    /// is restored.
     RemoveFile {
         path: PathBuf,
         restores: bool,
@@ -493,7 +494,7 @@ pub(super) fn plan(
             if NETWORKDS.iter().any(|(of, _)| path == Path::new(of)))
     };
     if plan.steps.iter().any(is_networkds) && unit(NETWORKD).is.active {
-        // Starting it again is the administrator's to decide: it configures the machine's links.
+        // The administrator decides whether to restart it: it configures the machine's links.
         plan.notes.push(
             "systemd-networkd reads its files when it starts: systemctl restart systemd-networkd"
                 .to_owned(),
@@ -751,7 +752,7 @@ mod tests {
         let first = planned(&facts, &paths).unwrap();
         let (facts, paths) = done(&facts, &paths, &first);
         assert_eq!(planned(&facts, &paths).unwrap().steps, []);
-        // What an earlier setup had written itself makes room.
+        // Files that an earlier setup wrote are not in the way.
         let mut before = machine();
         before.plugins = facts.plugins.clone();
         let fresh = fresh(&wants(&before));
@@ -823,7 +824,7 @@ mod tests {
             plan.steps.iter().find(|step| matches!(step, Step::TakeOver { .. }))
         );
         assert_eq!(again.record, plan.record);
-        // Whoever does not want our daemon keeps theirs.
+        // An administrator who does not want our daemon keeps theirs.
         facts.configuration = Some(Config::default());
         let kept = planned(&facts, &paths).unwrap();
         assert!(!kept.steps.iter().any(|step| matches!(step, Step::TakeOver { .. })));
@@ -854,7 +855,7 @@ mod tests {
         let (steps, notes) = of_networkd(loaded(NETWORKD, true, false));
         assert_eq!((&steps[..], notes.len()), (&files.map(str::to_owned)[..], 0));
         assert_eq!(of_networkd(loaded(NETWORKD, false, false)).0, Vec::<String>::new());
-        // Its files are no units: nothing of ours starts again because of them.
+        // Its files are not units: they restart nothing of ours.
         let facts = machine();
         let paths = fresh(&wants(&facts));
         let first = planned(&facts, &paths).unwrap();
@@ -905,7 +906,7 @@ mod tests {
         assert_eq!(made.count(), 3);
     }
 
-    /// An upgrade replaces what setup wrote, and nothing that a person changed since.
+    /// An upgrade replaces what setup wrote, and nothing that an administrator changed since.
     #[test]
     fn an_upgrade_replaces_its_own_files_only() {
         let facts = machine();
@@ -966,7 +967,7 @@ mod tests {
         );
     }
 
-    /// Units that a person copied, and programs of others, are kept and given back.
+    /// Units that an administrator copied, and programs of other packages, are kept and given back.
     #[test]
     fn what_is_replaced_is_kept() {
         let mut facts = machine();
@@ -994,7 +995,8 @@ mod tests {
         );
         assert!(plan.steps.iter().any(|step| matches!(step, Step::Restart { .. })));
         assert_eq!(plan.record.target, Before { enabled: true, active: true });
-        // Interrupted between the two: the record is there, and the file is still theirs.
+        // Interrupted between the two: the record exists, and the file still belongs to the other
+        // program.
         let theirs = paths.here.clone();
         let (facts, mut paths) = done(&facts, &paths, &plan);
         paths.here.extend(theirs);

@@ -66,7 +66,7 @@ pub(super) struct Written {
     /// What an earlier `setup` wrote there, while it is being replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) older: Option<Digest>,
-    /// Whether the file of another that was there is kept beside it.
+    /// Whether the file of another program that was there is kept beside it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) kept: bool,
 }
@@ -91,8 +91,8 @@ pub(super) enum Digest {
 }
 
 impl Digest {
-    /// Of a large file, an executable, it takes samples: two builds differ in their sizes and in
-    /// many places, and the whole would take seconds where nothing is optimised.
+    /// It takes samples of a large file, such as an executable: two builds differ in their sizes
+    /// and in many places, and the whole file would take seconds in an unoptimised build.
     pub(super) fn of(bytes: &[u8]) -> Self {
         if bytes.len() <= WHOLE {
             return Digest::Sha512(owner::sha512_hex(bytes, DIGITS));
@@ -174,8 +174,8 @@ impl Record {
             .map_err(|error| Failure::of(code::IO_FAILURE, &error))
     }
 
-    /// Returns the record while a `setup` is under way that may be interrupted: with all that there
-    /// is of an earlier one.
+    /// Returns the record for the time of a `setup`, which may be interrupted: it includes
+    /// everything that an earlier one recorded.
     pub(super) fn over(&self, old: Option<&Record>) -> Record {
         let mut both = self.clone();
         for was in old.iter().flat_map(|old| &old.files) {
@@ -193,8 +193,8 @@ impl Record {
     }
 }
 
-/// Returns where the file of another is kept while ours is in its place: beside it, so that one
-/// rename puts it back.
+/// Returns where another program's file is kept while ours is in its place: beside it, so that one
+/// rename restores it.
 pub(super) fn kept(path: &Path) -> PathBuf {
     beside(path, "kept")
 }
@@ -213,7 +213,8 @@ fn beside(path: &Path, what: &str) -> PathBuf {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Here {
     Absent,
-    /// A file or a link, and whether a person seems to have copied it from our `deploy` folder.
+    /// A file or a link, and whether an administrator seems to have copied it from our `deploy`
+    /// folder.
     There {
         content: Digest,
         by_hand: bool,

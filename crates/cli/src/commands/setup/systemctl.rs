@@ -1,4 +1,4 @@
-//! systemd, asked and told by `systemctl`.
+//! Asks and controls systemd through `systemctl`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ use super::record::Before;
 use crate::failure::Failure;
 use crate::net::programs;
 
-/// There where systemd is the first process (`man 3 sd_booted`).
+/// Exists where systemd is the first process (`man 3 sd_booted`).
 const BOOTED: &str = "/run/systemd/system";
 
 /// How long a call may take: a service may take 90 s to start (`man 5 systemd-system.conf`

@@ -95,7 +95,8 @@ pub(super) fn plan(
             continue;
         }
         let here = paths.at(path);
-        // Setup was interrupted before it was replaced: at most the copy beside it goes.
+        // `setup` was interrupted before it replaced the file: at most the copy beside it is
+        // removed.
         let is_others = paths.is_others(written);
         if is_others && *paths.at(&record::kept(path)) == Here::Absent {
             continue;
@@ -164,7 +165,7 @@ pub(super) fn apply(
     let mut errors: Vec<Failure> = Vec::new();
     let mut removed = Removed::default();
     for step in &plan.steps {
-        // Our state has the record, which must not go before everything else.
+        // Our state has the record, which must be removed last.
         if !errors.is_empty() && matches!(step, Back::RemovePlugins { .. } | Back::RemoveState) {
             break;
         }
@@ -208,7 +209,7 @@ fn one(
         }
         Back::ReloadNetworkManager => call(&["reload", NETWORK_MANAGER]).map(drop),
         Back::RemovePlugins { folders } => {
-            // If a container came meanwhile, its plugins stay.
+            // If a container was attached meanwhile, its plugins stay.
             let session = open(true)?;
             install::detach(false, &session, removed)?;
             folders

@@ -1,12 +1,12 @@
 //! Sends probes that were not answered once more, and follows them and their answers.
 //!
-//! There are three means, and each may be missing: tracepoints ([`kernel::tracefs`]) tell from
-//! namespace to namespace where a packet was dropped, and the packet filter's trace
-//! ([`kernel::nft::trace`]) by which rule. Where there are no tracepoints, packets are counted
-//! instead ([`counted`]). With fewer of them the answers say less.
+//! There are three means, and each may be missing. Tracepoints ([`kernel::tracefs`]) show in which
+//! namespace and where a packet was dropped, and the packet filter's trace ([`kernel::nft::trace`])
+//! shows the rule. Where there are no tracepoints, packets are counted instead ([`counted`]). With
+//! fewer means the answers say less.
 //!
-//! Everything that is made for it is ours alone: sockets with ports of their own, an instance of
-//! tracing, and tables that mark the packets of these sockets and their answers. Each probe has a
+//! All objects that we make for this are ours alone: sockets with ports of their own, a tracing
+//! instance, and tables that mark the packets of these sockets and their answers. Each probe has a
 //! length of its own, as far as its kind permits.
 
 mod chain;
@@ -39,12 +39,12 @@ use sockets::Packet;
 /// A network namespace: a container's, by its ID, or the node's.
 type Place<'s> = Option<&'s str>;
 
-/// How long a packet, and its answer, may be on the way; the first try had more time. What happens
-/// on this node takes a fraction of a millisecond.
+/// How long a packet and its answer may take; the first try had more time. On this node they take a
+/// fraction of a millisecond.
 const TIMEOUT: Duration = Duration::from_millis(400);
 
-/// How long after one probe the next is sent: not all can have lengths of their own, and most are
-/// answered until then.
+/// The time between two probes: not all can have lengths of their own, and most are answered within
+/// it.
 const BETWEEN: Duration = Duration::from_millis(3);
 
 /// How many probes are followed, and how many of them to the same end: the others fail for the same
@@ -52,13 +52,13 @@ const BETWEEN: Duration = Duration::from_millis(3);
 const MOST: usize = 48;
 const MOST_OF_ONE: usize = 3;
 
-/// Echo requests have these lengths and others between them; none is that of another with the
-/// headers that links add. The first depends on the process, so that two at once differ. Every link
-/// carries the longest.
+/// Echo requests have these lengths and others between them. No length equals another one plus the
+/// headers that links add. The first depends on the process, so that two processes at once differ.
+/// Every link carries the longest.
 const SHORTEST: u32 = 200;
 const SHORTEST_OF: u32 = 100;
 const STEP: u32 = 5;
-/// How much longer links see them: by nothing, the tag of a VLAN, the header of Ethernet, or both.
+/// How many bytes links add: none, the tag of a VLAN, the header of Ethernet, or both.
 const HEADERS: [u32; 4] = [0, 4, 14, 18];
 
 /// The headers of IP, and of a TCP packet that begins a connection as Linux sends it (linux
@@ -68,7 +68,7 @@ const IPV6: u32 = 40;
 const SYN: u32 = 40;
 const UDP: u32 = 8;
 
-/// The number of a question to a server of names: its answer is not read.
+/// The number of a question to a name server: we do not read its answer.
 const QUESTION: u16 = 1;
 
 /// A probe that is to be sent once more.
@@ -173,8 +173,8 @@ fn prepare_all<'s>(scene: &'s Scene, all: &[(Question, Answer)]) -> Vec<Probe<'s
     probes
 }
 
-/// Makes what sends a probe. Of some kinds none is followed; and where the sender has no way,
-/// nothing is sent.
+/// Makes the socket that sends a probe. Some kinds are not followed, and a sender without a route
+/// sends nothing.
 fn prepare<'s>(
     scene: &'s Scene,
     question: &Question,
@@ -303,7 +303,7 @@ impl Probe<'_> {
             Packet::Connect(socket) => sockets::connect(socket, self.to),
             Packet::Name(socket) => {
                 let _ = socket.send(&names::question(QUESTION));
-                // Its answer, if there is one, is for the first try to judge.
+                // The first try judges its answer, if there is one.
                 let _ = socket.set_read_timeout(Some(TIMEOUT));
                 let _ = socket.recv(&mut [0; 1]);
                 None
@@ -320,7 +320,7 @@ impl Probe<'_> {
         }
     }
 
-    /// Says whether its packets pass a namespace: the node's, perhaps, and those of both ends.
+    /// Says whether its packets may pass a namespace: the node's, or that of either end.
     fn may_be_seen_at(&self, place: Place<'_>) -> bool {
         place.is_none_or(|id| self.from == Some(id) || self.owners.contains(id))
     }

@@ -1,4 +1,4 @@
-//! Asks a server of names whether it answers (RFC 1035).
+//! Asks a name server whether it answers (RFC 1035).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -23,7 +23,7 @@ const SERVER_FAILURE: u8 = 2;
 const NO_SUCH_NAME: u8 = 3;
 const REFUSED: u8 = 5;
 
-/// Asks for a name that nobody has (RFC 6761 §6.4).
+/// Asks for a name that no host has (RFC 6761 §6.4).
 pub(super) fn ask(server: IpAddr, timeout: Duration) -> Answer {
     let began = Instant::now();
     match exchange(server, timeout / TRIES) {
@@ -40,7 +40,7 @@ pub(super) fn ask(server: IpAddr, timeout: Duration) -> Answer {
     }
 }
 
-/// Returns the answer's code; `None` if nobody answers.
+/// Returns the answer's code; `None` if the server does not answer.
 fn exchange(server: IpAddr, timeout: Duration) -> io::Result<Option<u8>> {
     let any: IpAddr = match server {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -60,8 +60,7 @@ fn exchange(server: IpAddr, timeout: Duration) -> io::Result<Option<u8>> {
     Ok(None)
 }
 
-/// Waits for the answer of this number. Others that come instead of it, or before it, do not end
-/// the waiting.
+/// Waits for the answer with this number. Other answers do not end the wait.
 fn answer(socket: &UdpSocket, number: u16, timeout: Duration) -> io::Result<Option<u8>> {
     let end = Instant::now() + timeout;
     let mut message = [0; LONGEST];

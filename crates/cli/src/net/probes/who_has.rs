@@ -1,4 +1,5 @@
-//! Asks all on a link who has an address: by ARP (RFC 826) or neighbour solicitation (RFC 4861).
+//! Asks all hosts on a link which of them has an address: by ARP (RFC 826) or neighbour
+//! solicitation (RFC 4861).
 //!
 //! The kernel's table of neighbours is not asked: of several answers it keeps one.
 
@@ -14,14 +15,14 @@ use kernel::packet::{Filter, MAX_FRAME, PacketSocket};
 use kernel::route::RouteSocket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// How often it is asked, and how long an answer is waited for each time.
+/// How often to ask, and how long to wait for answers each time.
 const TRIES: u32 = 2;
 const WAIT: Duration = Duration::from_millis(500);
 
 /// How long others may take that answer too.
 const OTHERS: Duration = Duration::from_millis(100);
 
-/// How many hardware addresses are told: a container may answer with any number.
+/// How many hardware addresses are reported: a container may answer with any number of them.
 const MOST: usize = 8;
 
 /// The header of Ethernet, and what a packet socket puts before it.
@@ -89,7 +90,7 @@ fn exchange(address: IpAddr, name: &str) -> Result<BTreeSet<MacAddr>, String> {
     Ok(found)
 }
 
-/// Gathers answers until nobody answers any more.
+/// Gathers answers until no more come.
 fn listen(
     socket: &PacketSocket,
     address: IpAddr,
@@ -114,8 +115,8 @@ fn listen(
     Ok(())
 }
 
-/// The address of ours with which the kernel would ask for a packet of ours: one in the other's
-/// subnet, or another one. Without one it is asked as by a host that looks for an address (RFC 5227
+/// Our address that the kernel would ask from for a packet of ours: one in the target's subnet, or
+/// else another one. Without an address we ask as a host does that looks for a free one (RFC 5227
 /// §2.1.1).
 fn source_v4(own: &[IpNet], target: Ipv4Addr) -> Ipv4Addr {
     let of = |net: &IpNet| match net.addr() {
@@ -126,8 +127,8 @@ fn source_v4(own: &[IpNet], target: Ipv4Addr) -> Ipv4Addr {
     near.chain(own).find_map(of).unwrap_or(Ipv4Addr::UNSPECIFIED)
 }
 
-/// The same; an address of the link alone comes last, unless the target is one too: an answer
-/// to another address would leave the link.
+/// The same; a link-local address comes last, unless the target is one too: an answer to another
+/// address would leave the link.
 fn source_v6(own: &[IpNet], target: Ipv6Addr) -> Option<Ipv6Addr> {
     let of = |net: &IpNet| match net.addr() {
         IpAddr::V6(address) => Some(address),
@@ -194,7 +195,7 @@ fn checksum(source: &[u8; 16], to: &[u8; 16], message: &[u8]) -> u16 {
     !u16::try_from(sum).unwrap_or(u16::MAX)
 }
 
-/// Returns who says in a frame that it has an address.
+/// Returns the hardware address that a frame announces for an address.
 fn owner(frame: &[u8], address: IpAddr) -> Option<MacAddr> {
     let packet = frame.get(ETHERNET..)?;
     let mac = |bytes: &[u8]| <[u8; 6]>::try_from(bytes).ok().map(MacAddr);

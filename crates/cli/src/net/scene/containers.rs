@@ -26,7 +26,7 @@ pub(super) struct Subject {
     pub(super) container: Container,
     /// In the order of the container's attachments.
     known: Vec<Known>,
-    /// The attachments that are parts of others are not asked for themselves.
+    /// The attachments that are parts of others: their plugins are not asked separately.
     parts: BTreeSet<AttachmentKey>,
     /// Whether its namespace is read.
     pub(super) is_read: bool,
@@ -202,20 +202,20 @@ impl Subject {
         }
     }
 
-    /// Says whether its records are gone by now: then it was detached while it was looked at, and
-    /// what was found of it is nothing that anybody should hear of.
+    /// Says whether its records are gone by now. Then a DEL detached it while we looked at it, and
+    /// what we found is not reported.
     pub(super) fn is_detached(&self) -> bool {
         let is_gone = |known: &Known| known.file().is_some_and(|file| !file.exists());
         !self.known.is_empty() && self.known.iter().all(is_gone)
     }
 
-    /// Says whether no ADD of it has completed, and none goes on.
+    /// Says whether no ADD of it has completed, and none is running.
     pub(super) fn is_unfinished(&self) -> bool {
         let mut attachments = self.container.attachments.iter();
         !self.known.is_empty() && attachments.all(|one| one.unfinished.is_some())
     }
 
-    /// Finds its namespace by what plugins recorded of it, when its path does not lead there.
+    /// Finds its namespace by what plugins recorded about it, when its path does not lead there.
     pub(super) fn elsewhere(&self, census: &Census) -> Option<Netns> {
         let records = self.known.iter().flat_map(|known| &known.records);
         state::noted_in(records).iter().find_map(|noted| census.find(noted))
@@ -225,11 +225,11 @@ impl Subject {
 /// Asks the plugins of an attachment.
 ///
 /// # Errors
-/// Why they were not asked; `None` when nobody needs to hear of it.
+/// Why they were not asked; `None` when the user need not know the reason.
 fn differences(known: &Known, session: &Session) -> Result<Vec<Drift>, Option<String>> {
     match known.apart(&session.roots) {
         None => {}
-        // An ADD that goes on.
+        // An ADD that is still running.
         Some(Apart::Unfinished)
             if known.cached.as_ref().is_some_and(CachedAttachment::is_under_way) =>
         {
@@ -240,7 +240,8 @@ fn differences(known: &Known, session: &Session) -> Result<Vec<Drift>, Option<St
         Some(apart) => return Err(Some(why(apart).to_owned())),
     }
     let repairs = match survey::look(known, session) {
-        // Its network sets "disableCheck", or its version has no CHECK: somebody has chosen that.
+        // Its network sets "disableCheck", or its version has no CHECK: an administrator has chosen
+        // that.
         Ok(repairs) if repairs.skipped => return Err(None),
         Ok(repairs) => repairs,
         Err(error) => return Err(Some(cni::text::one_line(&error))),
@@ -308,7 +309,7 @@ fn attachment(known: &Known, docker: Option<&Endpoint>) -> Attachment {
     found
 }
 
-/// Returns an ADD that has not completed and does not go on.
+/// Returns an ADD that has not completed and is no longer running.
 fn unfinished(known: &Known) -> Option<Unfinished> {
     let cached = known.cached.as_ref()?;
     let ended = cached.result.is_none() && !cached.is_under_way();

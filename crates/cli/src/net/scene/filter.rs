@@ -25,7 +25,7 @@ pub(super) struct Limits {
 /// The node's own: more than the largest clusters' kube-proxy writes.
 pub(super) const NODE: Limits = Limits { rules: 60_000, elements: 120_000, of_one_set: 60_000 };
 
-/// A container's: its owner may write any number.
+/// A container's: its user may write any number of rules.
 pub(super) const CONTAINER: Limits = Limits { rules: 2_000, elements: 4_000, of_one_set: 2_000 };
 
 /// NFT_TABLE_F_DORMANT.
@@ -122,7 +122,7 @@ impl Reader<'_> {
         Ok(Set {
             name: info.name.clone(),
             elements: found.elements.into_iter().map(|one| element(one, &parts)).collect(),
-            // What is mapped to by all other keys is not among the elements.
+            // The value for all other keys is not among the elements.
             truncated: found.more || found.for_others,
         })
     }
@@ -144,7 +144,7 @@ fn by_chain(rules: &[RuleInfo], sets: &mut Vec<Set>) -> BTreeMap<String, Vec<sce
     found
 }
 
-/// Returns the chain; once for each link that it sees the packets of, if it is a chain of several.
+/// Returns the chain; if it sees the packets of several links, once for each.
 fn of_devices(info: &ChainInfo, rules: Vec<scene::filter::Rule>) -> Vec<Chain> {
     let chain = |device: Option<&String>, rules| Chain {
         name: info.name.clone(),

@@ -1,5 +1,5 @@
-//! Reads which flows of UDP to published ports the kernel tracks: a client that goes on sending
-//! keeps the translation with which it began.
+//! Reads the UDP flows to published ports that the kernel tracks: while a client goes on sending,
+//! its flow keeps the translation with which it began.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use kernel::netlink::NetlinkError;
 use kernel::route::IpFamily;
 use scene::{Flow, Scene, Transport};
 
-/// How many are kept: one tells as much as all.
+/// How many are kept: one shows as much as all.
 const MOST: usize = 1_000;
 
 /// UDP in IP's header.

@@ -8,7 +8,8 @@ use scene::Folder;
 
 use crate::net::session::Session;
 
-/// Reads those of a runtime of ours and of our plugins. Those of address pools are read with them.
+/// Reads the folders of our runtime and of our plugins. Those of address pools are read with the
+/// pools.
 pub(super) fn read(session: &Session) -> Vec<Folder> {
     let folders = [
         (session.runtime.cache().results_dir(), "what is attached"),
@@ -23,7 +24,7 @@ pub(super) fn read(session: &Session) -> Vec<Folder> {
 }
 
 /// Says why root could not write to a folder, or make it: its file system is read-only or full, or
-/// it is immutable. What only this caller may not do does not count.
+/// it is immutable. A right that only this caller lacks does not count.
 pub(super) fn trouble(folder: &Path) -> Option<&'static str> {
     let there = folder.ancestors().find(|path| path.symlink_metadata().is_ok())?;
     if !there.is_dir() {

@@ -1,14 +1,14 @@
-//! Finds packet filters of kinds that a scene does not hold: what they do is not judged, and that
-//! is said.
+//! Finds packet filters of kinds that a scene does not hold, to report that we do not judge what
+//! they do.
 
 use kernel::netlink::NetlinkError;
 use kernel::nft::{Family, HookInfo, HookPoint, NftSocket};
 
-/// What the kernel's functions begin with that belong to such filters, and what people call them.
+/// The beginnings of the names of such filters' kernel functions, and their usual names.
 static OTHERS: [(&str, &str); 3] =
     [("ebt", "ebtables"), ("arpt", "arptables"), ("nf_hook_run_bpf", "a program of BPF")];
 
-/// Where each of them would be that matters to containers.
+/// The hooks at which such a filter would matter to containers.
 const POINTS: [(Family, HookPoint); 5] = [
     (Family::Inet, HookPoint::Forward),
     (Family::Inet, HookPoint::Input),
@@ -18,7 +18,7 @@ const POINTS: [(Family, HookPoint); 5] = [
 ];
 
 /// Lists them in the calling thread's namespace, one line each. A kernel that does not list what is
-/// at its hooks (before 5.14) tells of none.
+/// at its hooks (before 5.14) shows none.
 ///
 /// # Errors
 /// When the kernel does not answer.

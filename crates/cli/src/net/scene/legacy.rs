@@ -122,7 +122,7 @@ fn parse(text: &str, ipv4: bool) -> Vec<LegacyTable> {
     tables
 }
 
-/// Keeps so many rules. Returns what it leaves out.
+/// Keeps at most `left` rules. Returns what it leaves out.
 fn cut(tables: &mut [LegacyTable], mut left: usize) -> Vec<String> {
     let mut left_out = Vec::new();
     for table in tables {

@@ -1,4 +1,4 @@
-//! Reads the servers of names that the programs of a container ask.
+//! Reads the name servers that the programs of a container ask.
 //!
 //! The file belongs to the container: it may be a link that leads out of it, a FIFO, or of any
 //! size.
@@ -21,8 +21,9 @@ const OF_NAMED: &str = "/etc/netns";
 /// Where `ip netns` keeps its names.
 const NAMED: [&str; 2] = ["/run/netns", "/var/run/netns"];
 
-/// Reads the servers that a process asks. Without a process: those that one would ask that is run
-/// in a namespace of `ip netns`, if they are its own. `None`: nobody there asks.
+/// Reads the name servers that a process asks. Without a process, reads those that `ip netns exec`
+/// would give a process in the namespace, if the namespace has servers of its own. `None`: no
+/// process there asks a server.
 ///
 /// # Errors
 /// Why the file cannot be read.
@@ -41,7 +42,7 @@ pub(super) fn servers(pid: Option<u32>, netns: &str) -> Result<Option<Vec<IpAddr
     match read(&root, inside) {
         Ok(text) => {
             let servers = parse(&text);
-            // A process that has the node's own file has none that somebody gave it.
+            // A process that sees the node's own file was given no servers of its own.
             let is_given = !servers.is_empty() || !is_nodes_own(&root, inside);
             Ok(is_given.then_some(servers))
         }

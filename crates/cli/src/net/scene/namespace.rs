@@ -21,15 +21,15 @@ use super::hooks;
 use super::legacy::Legacy;
 use super::queues;
 
-/// How many links, routes, neighbours, forwarding entries and sockets are kept, each: of the node,
-/// and of a container, whose owner may make any number.
+/// How many links, routes, neighbours, forwarding entries and sockets each are kept: of the node,
+/// and of a container, whose user may make any number.
 const OF_THE_NODE: usize = 50_000;
 const OF_ONE_CONTAINER: usize = 2_000;
-/// For so many ports of bridges the forwarding entries are read: the time that the kernel takes
-/// grows with the square of their number.
+/// For how many bridge ports the forwarding entries are read: the kernel's time grows with the
+/// square of their number.
 const PORTS: usize = 2_000;
 
-/// Kernel parameters that are read of the node besides those of its links.
+/// The node's kernel parameters that are read besides those of its links.
 const OF_NODE: &[&str] = &[
     "net.bridge.bridge-nf-call-arptables",
     "net.bridge.bridge-nf-call-ip6tables",
@@ -73,8 +73,8 @@ const OF_CONTAINER: &[&str] = &[
     "net.netfilter.nf_conntrack_max",
 ];
 
-/// How many neighbours there are, which is no kernel parameter but compared with one: the name for
-/// it in a scene, and the kernel's table of all namespaces.
+/// The number of neighbours, which is not a kernel parameter but is compared with one: its name in
+/// a scene, and the kernel's table of all namespaces.
 const NEIGHBOURS: [(&str, &str); 2] = [
     ("net.ipv4.neigh.entries", "/proc/net/stat/arp_cache"),
     ("net.ipv6.neigh.entries", "/proc/net/stat/ndisc_cache"),
@@ -146,7 +146,7 @@ impl Read {
         })
     }
 
-    /// Says so if the socket has just left out what is too much.
+    /// Notes a hole if the socket has just left something out because it was too much.
     fn note_cut(&mut self, part: Part, what: &str, socket: &mut RouteSocket) {
         if socket.take_cut() {
             let kept = self.kept;
@@ -256,8 +256,8 @@ impl Read {
                 Ok(value) => {
                     self.namespace.sysctls.insert((*name).to_owned(), value);
                 }
-                // Without IPv6, bridges or connection tracking it is not there, and in a namespace
-                // that is not the machine's own neither are others.
+                // The parameter does not exist without IPv6, bridges or connection tracking; others
+                // do not exist outside the machine's own namespace.
                 Err(error) if error.is_missing() => {}
                 Err(error) => refused = Some(told(&error)),
             }
@@ -301,7 +301,7 @@ impl Read {
         }
     }
 
-    /// Tells of filters that a scene does not hold.
+    /// Reports filters that a scene does not hold.
     fn other_filters(&mut self) {
         match hooks::others() {
             Ok(found) => {
@@ -336,7 +336,7 @@ impl Read {
     }
 }
 
-/// Takes a refusal of a kernel without IPv6 for nothing of it.
+/// Takes the refusal of a kernel without IPv6 as an empty answer.
 fn optional<T>(
     found: Result<Vec<T>, NetlinkError>,
     family: IpFamily,

@@ -35,7 +35,7 @@ pub(super) struct Found {
     pub(super) unasked: Vec<String>,
 }
 
-/// Reads them. The embedded network counts only if it is used. `asks`: the plugins are asked, too.
+/// Reads them. The embedded network counts only if it is used. With `asks`, asks the plugins too.
 pub(super) fn read(
     session: &Session,
     folder: &ConfigFolder,
@@ -81,7 +81,7 @@ pub(super) fn read(
     found
 }
 
-/// Lists the files that define the network too, and that no runtime takes.
+/// Lists the other files that define the network, which no runtime takes.
 fn shadowed(folder: &ConfigFolder, name: &str) -> Vec<String> {
     let line = |one: &cni_runtime::Considered| match &one.outcome {
         Outcome::Shadowed { network, by } if network == name => Some(format!(
@@ -185,8 +185,8 @@ fn default_routes(ipam: &Ipam, is_default_gateway: bool) -> Vec<IpNet> {
     defaults.into_iter().collect()
 }
 
-/// Says whether containers get a default route from their IPAM plugin. Of a plugin that asks others
-/// it is not known, so they may.
+/// Says whether containers get a default route from their IPAM plugin. A plugin that asks others
+/// may give one.
 fn has_default_route(ipam: &Ipam) -> bool {
     let is_default = |route: &IpamRoute| {
         let net = route.dst.parse::<IpNet>();
@@ -259,7 +259,7 @@ fn plugin(session: &Session, plugin_type: String) -> Plugin {
     plugin
 }
 
-/// Returns the executable's path: not that of a folder which is gone when this process has ended.
+/// Returns the executable's path, and not one in a folder that is removed when this process ends.
 fn shown(path: &Path, ours: bool) -> String {
     let leads = std::fs::canonicalize(path).ok().filter(|_| ours);
     leads.as_deref().unwrap_or(path).display().to_string()

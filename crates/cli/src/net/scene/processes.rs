@@ -1,5 +1,5 @@
-//! Reads which processes there are: programs that change the node's network, who has a socket, and
-//! one process of each namespace.
+//! Reads the processes: the programs that change the node's network, the process that has each
+//! socket, and one process of each namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,7 +9,7 @@ use scene::Program;
 
 /// How many processes are looked at.
 const PROCESSES: usize = 200_000;
-/// How many descriptors are looked at to find whose a socket is.
+/// How many descriptors are looked at to find the process that has a socket.
 const DESCRIPTORS: usize = 400_000;
 
 /// Programs that change a node's network, by their processes' names: the kernel keeps 15 letters.
@@ -57,7 +57,7 @@ pub(super) struct Processes {
     pub(super) unread: Option<String>,
 }
 
-/// Who has sockets.
+/// The processes that have the sockets.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
     /// The process and its name, by a socket's inode.

@@ -1,4 +1,4 @@
-//! Reads which queues of packets programs read (nfnetlink_queue).
+//! Reads which packet queues have a program that reads them (nfnetlink_queue).
 
 use std::fs;
 use std::io::ErrorKind;
@@ -7,8 +7,8 @@ use std::path::Path;
 /// What the kernel shows of the packet filter of the calling thread's namespace.
 const FOLDER: &str = "/proc/thread-self/net/netfilter";
 
-/// Returns the numbers of the queues in the calling thread's namespace that a program reads. A kernel
-/// that has not loaded what fills queues shows none, and drops what should wait in one.
+/// Returns the numbers of the queues in the calling thread's namespace that a program reads. A
+/// kernel that has not loaded the module for queues shows none, and drops the packets for them.
 ///
 /// # Errors
 /// Why that is not known.

@@ -1,6 +1,6 @@
 //! Names that Docker and podman have for containers, by their files.
 //!
-//! Both keep a file with a container's name, and know a process of it; that process is in the
+//! Both keep a file with a container's name and one of its processes; that process is in the
 //! container's namespace.
 
 use std::collections::BTreeMap;
@@ -47,7 +47,8 @@ struct Podmans {
 }
 
 impl RuntimeNames {
-    /// Reads the files of this machine. What is not there or has another form names nobody.
+    /// Reads the files of this machine. A file that is missing or has another form names no
+    /// container.
     pub(super) fn read() -> Self {
         let mut names = Self::default();
         for (name, pid) in dockers(Path::new(DOCKERS))

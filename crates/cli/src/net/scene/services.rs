@@ -15,7 +15,7 @@ use state::Roots;
 
 /// How long a service may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long the process may take that answers for all of them.
+/// How long the agent, which answers for all services, may take.
 const LONG_PATIENCE: Duration = Duration::from_secs(3);
 /// How much of an answer is read.
 const LONGEST: u64 = 16 << 20;
@@ -50,7 +50,7 @@ fn read_with(roots: &Roots, file: &Path) -> Result<Vec<Service>, String> {
             .collect();
         asked.into_iter().filter_map(|thread| thread.join().ok()).collect()
     });
-    // A killed service that nobody wants any more left its socket.
+    // A service that was killed and is no longer enabled has left its socket.
     Ok(found.into_iter().filter(|one| one.enabled || one.ready == Some(true)).collect())
 }
 
@@ -60,7 +60,7 @@ fn of(roots: &Roots, name: &str, enabled: bool) -> Service {
         Err(NoAnswer::Nobody) => Service {
             name: name.to_owned(),
             enabled,
-            // systemd starts it when somebody connects.
+            // systemd starts it when a program connects.
             ready: if waits_for_a_connection(roots, name) { None } else { Some(false) },
             lacks: Some(last_words(roots, name).unwrap_or_else(|| "it does not run".to_owned())),
         },
@@ -117,11 +117,11 @@ fn last_words(roots: &Roots, name: &str) -> Option<String> {
 /// Why there is no answer.
 #[derive(Debug)]
 enum NoAnswer {
-    /// Nobody listens.
+    /// No process listens.
     Nobody,
     /// This caller may not ask.
     Refused(String),
-    /// Somebody listens and does not answer, or makes no sense.
+    /// A process listens, but does not answer, or its answer makes no sense.
     Failed(String),
 }
 
@@ -193,7 +193,7 @@ mod tests {
         let service =
             Service { name: name.to_owned(), enabled: false, ready: Some(true), lacks: None };
         assert_eq!(found, [service]);
-        // Its socket is left, and nobody wants it.
+        // Its socket is left, and it is not enabled.
         assert_eq!(read_with(&roots, &file), Ok(Vec::new()));
         std::fs::write(&file, "nonsense = [").unwrap();
         assert!(read_with(&roots, &file).unwrap_err().contains("netwrightd.toml"));

@@ -1,7 +1,7 @@
 //! Expressions of nftables as steps of a scene.
 //!
-//! What an expression does that has no step of its own is told by its name: whether it goes on in
-//! any case ([`Step::Effect`]), or may end the rule or change a register ([`Step::Unknown`]).
+//! An expression without a step of its own is classified by its name: the rule always goes on after
+//! it ([`Step::Effect`]), or it may end the rule or change a register ([`Step::Unknown`]).
 
 use kernel::nft::{
     CmpOp, CtKey, Expr, Family, FibResult, LookupTo, MetaKey, NatKind, PayloadBase, Register,
@@ -17,7 +17,7 @@ const NETMAP: u32 = 1 << 6;
 /// NF_QUEUE, in the low byte of a verdict (linux include/uapi/linux/netfilter.h).
 const QUEUE: i32 = 3;
 
-/// Maps a rule. Some matches of iptables name several values, for which sets are made up that only
+/// Maps a rule. Some matches of iptables name several values: for these we make up sets that only
 /// this rule looks up.
 pub(super) fn rule(rule: &RuleInfo) -> (Rule, Vec<Set>) {
     let (steps, sets) = steps(&rule.exprs, rule.table.family, rule.handle);
@@ -120,8 +120,8 @@ fn step(expr: &Expr, family: Family) -> Step {
 /// Maps an expression that the kernel crate does not decode.
 fn other(name: &str, attributes: &[u8]) -> Step {
     match name {
-        // NFTA_OBJREF_IMM_TYPE: counters, helpers, timeouts and marks of security modules go on;
-        // quotas and limits may not.
+        // NFTA_OBJREF_IMM_TYPE: the rule goes on after counters, helpers, timeouts and marks of
+        // security modules; quotas and limits may end it.
         "objref" => match number(attributes, 1) {
             Some(1 | 3 | 7 | 8) => effect("objref"),
             _ => unknown("objref"),
@@ -164,8 +164,8 @@ fn write(attributes: &[u8]) -> Option<Step> {
     Some(Step::Write { base, offset: number(3)?, len: number(4)?, from })
 }
 
-/// Maps what lets packets wait in one of several queues. Of the flags, which expression and target
-/// have in common, the first passes what no program reads (NFT_QUEUE_FLAG_BYPASS, NFQ_FLAG_BYPASS).
+/// Maps what puts packets into one of several queues. Expression and target have the same flags;
+/// the first lets packets pass that no program reads (NFT_QUEUE_FLAG_BYPASS, NFQ_FLAG_BYPASS).
 pub(super) fn queue(first: u16, total: u16, flags: u16) -> Step {
     let last = first.saturating_add(total.saturating_sub(1));
     Step::Queue { first, last, bypass: flags & 1 == 1 }

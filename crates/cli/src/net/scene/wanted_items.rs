@@ -1,11 +1,11 @@
-//! What differs from what a plugin wants, as a scene has it.
+//! Maps the differences from what a plugin wants to the items of a scene.
 
 use cni::Differs;
 use ipnet::IpNet;
 use scene::{Item, ItemKind};
 use wanted::{Item as Wanted, Place, State};
 
-/// Maps one difference. What is not known here is of no kind, and may break anything.
+/// Maps one difference. A state that is not known here has no kind, and may break anything.
 pub(super) fn item(differs: &Differs) -> Item {
     let what = differs.what.clone();
     let wanted = differs.item.clone().and_then(|item| serde_json::from_value::<Wanted>(item).ok());
@@ -53,7 +53,7 @@ fn kind(state: &State) -> ItemKind {
     }
 }
 
-/// Returns the addresses that a state is about: they tell the IP version.
+/// Returns the addresses that a state is about: they show the IP version.
 fn addresses(state: &State) -> Vec<IpNet> {
     match state {
         State::Address(address) => vec![address.address],
@@ -67,7 +67,7 @@ fn addresses(state: &State) -> Vec<IpNet> {
         State::Verdicts { addresses } => addresses.iter().copied().map(IpNet::from).collect(),
         State::Rule(rule) => vec![IpNet::from(rule.from)],
         State::SourceTables(tables) => tables.tables.iter().map(|own| own.address).collect(),
-        // Which of both it is tells the state alone.
+        // Only the state shows which of both it is.
         State::Forwarding { ipv4: true, .. } => vec![any("0.0.0.0/0")],
         State::Forwarding { ipv4: false, .. } => vec![any("::/0")],
         _ => Vec::new(),

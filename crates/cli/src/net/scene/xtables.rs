@@ -1,8 +1,8 @@
 //! Matches and targets of iptables, in rules that `iptables-nft` made, as steps of a scene.
 //!
 //! The kernel keeps their settings as the C structures of `linux include/uapi/linux/netfilter`
-//! (`xt_*.h`), in the machine's byte order. Those that most rule sets are made of are translated to
-//! what nft would write; the others are told by name.
+//! (`xt_*.h`), in the machine's byte order. The usual ones are translated to what nft would write;
+//! of the others only the name is kept.
 
 use kernel::nft::Family;
 use scene::filter::{Compare, Connection, Element, Header, Meta, Set, Step, Verdict};
@@ -181,8 +181,8 @@ fn conntrack(info: Info<'_>, revision: u32) -> Option<Vec<Step>> {
     }
 }
 
-/// Compares the connection's state, whose first four bits are nft's. Whether it was translated is a
-/// state in iptables, and a part of its status in the kernel.
+/// Compares the connection's state, whose first four bits are nft's. For iptables "translated" is a
+/// state; for the kernel it is a part of the connection's status.
 fn state(mask: u32, inverted: bool) -> Option<Vec<Step>> {
     /// INVALID, ESTABLISHED, RELATED, NEW.
     const SAME: u32 = 0xf;
@@ -466,8 +466,8 @@ fn queue(info: Info<'_>, revision: u32) -> Option<Vec<Step>> {
     Some(vec![steps::queue(info.u16(0)?, total, flags)])
 }
 
-/// `struct ipt_TTL_info` and `struct ip6t_HL_info`, whose byte of IP's header is at an offset. What
-/// counts from the number that was there is told by its name.
+/// `struct ipt_TTL_info` and `struct ip6t_HL_info`, whose byte of IP's header is at an offset. An
+/// operation that adds to or subtracts from the present number is kept by name only.
 fn hops(name: &str, info: Info<'_>, offset: u32) -> Vec<Step> {
     /// IPT_TTL_SET and IP6T_HL_SET.
     const SET: u8 = 0;

@@ -1,7 +1,7 @@
 //! The table in a container's own namespace, for networks whose packets do not pass the node.
 //!
-//! There the interface leads to the chain of the pod, whatever the addresses. What a container
-//! forwards from or to such a network is judged as if the pod itself sent or received it.
+//! There the interface leads to the chain of the pod, for all addresses. What a container forwards
+//! from or to such a network is judged as if the pod itself sent or received it.
 
 use kernel::nft::field::{self, Field, ct_state_bits};
 use kernel::nft::{HookPoint, KeyType, NewChain, NewRule, NewSet};
@@ -17,13 +17,14 @@ use crate::layout::net;
 const EGRESS_FORWARD: &str = "egress-forward";
 const INGRESS_FORWARD: &str = "ingress-forward";
 
-/// ICMPv6 types between a host and its routers: it asks, and they tell (RFC 4861 §4.1, §4.2).
+/// ICMPv6 types between a host and its routers: solicitations and advertisements (RFC 4861 §4.1,
+/// §4.2).
 const ROUTER_SOLICITATION: u8 = 133;
 const ROUTER_ADVERTISEMENT: u8 = 134;
 
-/// ICMPv6 types by which listeners to multicast tell routers and switches of their groups, and by
-/// which these ask (RFC 2710 §3, RFC 3810 §5). Behind a switch that listens to them, neighbours are
-/// not found without. They go no further than the link.
+/// ICMPv6 types by which hosts report their multicast groups to routers and switches, and by which
+/// these ask (RFC 2710 §3, RFC 3810 §5). Behind a switch that listens to them, hosts do not find
+/// their neighbours without them. They go no further than the link.
 const LISTENER_QUERY: u8 = 130;
 const LISTENERS: (u8, u8) = (131, 132);
 const LISTENERS_V2: u8 = 143;
@@ -61,8 +62,9 @@ pub(super) fn rules() -> Vec<NewRule> {
         rules.extend(base_rules(chain, direction));
     }
     rules.push(known_returns());
-    // The end here is the container's: what it sends was not begun by it if it may not be reached
-    // by everybody, and what it receives was if it may not reach everybody.
+    // This end is the container's. If a policy restricts which peers may reach it, it may not have
+    // begun what it sends. If a policy restricts which peers it may reach, it may have begun what
+    // it receives.
     for (known, at) in [
         (Direction::Ingress, interface(Direction::Egress)),
         (Direction::Egress, interface(Direction::Ingress)),
@@ -73,11 +75,11 @@ pub(super) fn rules() -> Vec<NewRule> {
     rules
 }
 
-/// Replies pass, and what a host on a link sends and hears to be one. Its own packets to itself are
-/// at the loopback interface, which leads nowhere.
+/// Replies pass, and so do the messages that every host on a link must send and receive. The
+/// container's packets to itself use the loopback interface, which leads to no chain.
 ///
-/// Of an interface in a VRF the kernel says the VRF as where a packet came in, and apart from that
-/// the interface (`meta sdifname`, which the hook output does not have).
+/// If the interface is in a VRF, the kernel reports the VRF as the interface that a packet came in
+/// by, and the interface itself separately (`meta sdifname`, which the hook output does not have).
 fn base_rules(chain: &str, direction: Direction) -> Vec<NewRule> {
     let rule = || NewRule::new(&table(), chain);
     let known = ct_state_bits::ESTABLISHED | ct_state_bits::RELATED;
@@ -94,7 +96,7 @@ fn base_rules(chain: &str, direction: Direction) -> Vec<NewRule> {
     rules.extend(match chain {
         INGRESS => incoming(rule),
         EGRESS => outgoing(rule),
-        // What is of the link is not forwarded.
+        // Packets of the link itself are not forwarded.
         _ => Vec::new(),
     });
     rules.push(rule().vmap(&[interface(direction)], interface_map(direction)));
@@ -104,8 +106,8 @@ fn base_rules(chain: &str, direction: Direction) -> Vec<NewRule> {
     rules
 }
 
-/// What a host hears on its link. It is no router: nobody asks it for its advertisements, and
-/// redirects are about connections (`ct state related`).
+/// What a host receives on its link. It is not a router: no other host asks it for advertisements,
+/// and redirects belong to connections (`ct state related`).
 fn incoming(rule: impl Fn() -> NewRule) -> Vec<NewRule> {
     let query = icmpv6(rule(), (LISTENER_QUERY, LISTENER_QUERY), ONE_HOP);
     vec![

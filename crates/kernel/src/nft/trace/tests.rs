@@ -65,7 +65,7 @@ fn what_the_kernel_sent_is_read() {
     let to = |last: u8| format!("10.99.0.2:37893 to 198.51.100.{last}:9, protocol 17");
     let expected = [
         format!("inet tr p Some(2) Some(Continue) {}", to(1)),
-        // The kernel tells of the packet once.
+        // The kernel reports the packet once.
         format!("inet tr p None Some(Continue) {}", to(1)),
         format!("inet tr p None Some(Accept) {}", to(1)),
         format!("inet foreign forward Some(2) Some(Drop) {}", to(1)),

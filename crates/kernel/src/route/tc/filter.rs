@@ -73,8 +73,8 @@ pub struct FilterInfo {
     /// The link it sends packets to, if that is its first action; 0 if that link is gone, and the
     /// packets with it.
     pub redirects_to: Option<u32>,
-    /// Whether a program of BPF decides, or it is of a kind that this code does not know: then it
-    /// may drop anything.
+    /// Whether a BPF program decides, or it is of a kind that this code does not know: then it may
+    /// drop anything.
     pub opaque: bool,
 }
 

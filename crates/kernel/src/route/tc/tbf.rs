@@ -18,8 +18,8 @@ const LINKLAYER_ETHERNET: u8 = 1;
 const PSCHED: &str = "/proc/net/psched";
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// A token bucket: it lets `rate` through, and after idleness `burst` more, but that no faster than
-/// `peak`.
+/// A token bucket: it lets `rate` through. After an idle time it lets `burst` more through, but no
+/// faster than `peak`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tbf {
     /// Rate in bytes a second.

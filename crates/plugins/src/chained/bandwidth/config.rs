@@ -51,7 +51,7 @@ struct Subnets {
 /// The limit that is tried if none is configured.
 pub(super) const EXAMPLE: Limit = Limit { rate_bits_per_s: 8_000_000, burst_bytes: None };
 
-/// Warns of what a person may not expect.
+/// Warns of what an administrator may not expect.
 pub(super) fn warn(call: &Call<'_>, limits: &Limits) {
     let subnets: Subnets = call.read_config().unwrap_or_default();
     for (key, given) in

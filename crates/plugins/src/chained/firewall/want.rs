@@ -17,7 +17,7 @@ use super::recorded::{Accepted, Recorded};
 use crate::shared::drift;
 use crate::shared::failure::Failure;
 
-/// Lists the addresses of a result, whatever interface they are on, as the reference does.
+/// Lists the addresses of a result, on all interfaces, as the reference does.
 pub(super) fn addresses(result: &AddResult) -> Vec<IpAddr> {
     result.ips.iter().map(|ip| ip.address.addr()).collect()
 }

@@ -11,12 +11,12 @@ use node_api::{AskError, ExchangeError};
 
 use crate::shared::failure::Failure;
 
-/// How long a call waits for an answer. The daemon waits for no server to give one, and what it
-/// does not answer stays closed.
+/// How long a call waits for an answer. The daemon needs no server to answer, and an address
+/// without an answer stays closed.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long ADD waits for a daemon that was there a moment ago: one that was killed is back sooner.
-/// Longer would hold up the pods of a node whose daemon is gone, and they are closed anyway.
+/// How long ADD waits for a daemon that was there a moment ago: a killed daemon is back sooner. A
+/// longer wait would delay the pods of a node whose daemon is gone, and they are closed anyway.
 const START_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How often ADD asks at most: a daemon may be killed again while it is asked.
@@ -29,7 +29,7 @@ pub(super) struct Daemon {
     deadline: Option<Instant>,
 }
 
-/// What the daemon says of an attachment's verdicts.
+/// What the daemon says about an attachment's verdicts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Judged {
     /// They are in the packet filter.
@@ -43,8 +43,8 @@ impl Daemon {
         Daemon { socket, deadline: call.context().deadline }
     }
 
-    /// Has the attachment's addresses judged. Whatever comes of it is said: until a daemon knows
-    /// better they stay closed, which is success.
+    /// Asks the daemon to judge the attachment's addresses. Every other outcome is logged and
+    /// counts as success: the addresses stay closed until a daemon judges them.
     pub(super) fn start(&self, call: &Call<'_>, started: &Started) {
         let why = match self.ask_patiently(&Request::Start(started.clone())) {
             Ok(Answer::Enforced(Enforced { known: true, notice })) => {
@@ -64,12 +64,12 @@ impl Daemon {
         call.warn(format_args!("{who} until its policies are known: {why}"));
     }
 
-    /// Tells that an attachment goes; `false` if no daemon has heard it.
+    /// Tells the daemon that an attachment is being removed; `false` if no daemon has received it.
     pub(super) fn end(&self, call: &Call<'_>, owner: &Owner) -> bool {
         self.tell(call, &Request::End(owner.clone()))
     }
 
-    /// Tells that records have gone; `false` if no daemon has heard it.
+    /// Tells the daemon that records were removed; `false` if no daemon has received it.
     pub(super) fn collect(&self, call: &Call<'_>, network: &str) -> bool {
         self.tell(call, &Request::Collect(Collect { network: network.to_owned() }))
     }
@@ -77,7 +77,7 @@ impl Daemon {
     /// Asks whether the packet filter has what an attachment needs; `None` if no daemon answers.
     ///
     /// # Errors
-    /// Code 110 when the answer makes no sense, or somebody else's daemon answers.
+    /// Code 110 when the answer makes no sense, or another user's daemon answers.
     pub(super) fn judged(&self, owner: &Owner) -> Result<Option<Judged>, Failure> {
         match self.ask(&Request::Verdicts(owner.clone())) {
             Ok(Answer::Enforced(_)) => Ok(Some(Judged::Sound)),
@@ -123,7 +123,7 @@ impl Daemon {
         false
     }
 
-    /// Asks a daemon that may be missing for a moment. To ask it twice does no harm.
+    /// Asks a daemon that may be missing for a moment. Asking it twice does no harm.
     fn ask_patiently(&self, request: &Request) -> Result<Answer, Failure> {
         let until = Instant::now() + START_TIMEOUT;
         let mut left = Duration::ZERO;
@@ -145,7 +145,7 @@ impl Daemon {
         self.ask_for(request, Duration::ZERO)
     }
 
-    /// Asks, and waits so long for a daemon that is absent.
+    /// Asks, and waits up to `start` for a daemon that is absent.
     fn ask_for(&self, request: &Request, start: Duration) -> Result<Answer, Failure> {
         let end = Instant::now() + ANSWER_TIMEOUT;
         let end = self.deadline.map_or(end, |deadline| deadline.min(end));

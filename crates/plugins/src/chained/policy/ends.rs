@@ -1,5 +1,5 @@
-//! What of an attachment leads to verdicts: its addresses, and those of a further network at one
-//! interface of this node.
+//! The keys of an attachment that lead to verdicts: its addresses, and for a further network its
+//! addresses at one interface of this node.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -37,8 +37,8 @@ impl Ends {
         ends
     }
 
-    /// Returns those that an attachment without a record may have, by its result. Of a further
-    /// network they are at one of the links of the node that the result lists.
+    /// Returns those that an attachment without a record may have, by its result. For a further
+    /// network they are at one of the node's links that the result lists.
     pub(super) fn unrecorded(key: &AttachmentKey, result: &AddResult) -> Self {
         let addresses = link::all_addresses(result);
         if !is_further(key.ifname.as_str()) {
@@ -98,9 +98,10 @@ impl Ends {
         pods::forget_links(table, &Vec::from_iter(self.links.iter().cloned()))
     }
 
-    /// Has connection tracking forget the flows of those of containers' own networks. Packets of a
-    /// flow that it knows meet no verdict, and who gets such an address next must not go on with
-    /// them. Those of a further network may be flows of another network, with the same addresses.
+    /// Deletes the tracked flows of addresses on containers' own networks. Packets of a tracked
+    /// flow meet no verdict, and the next container with such an address must not continue the
+    /// flow. Flows with addresses of a further network stay: they may belong to another network
+    /// with the same addresses.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -114,13 +115,13 @@ impl Ends {
             conntrack.delete_flows(&FlowFilter { source: Some(*address), ..all })?;
             conntrack.delete_flows(&FlowFilter { reply_source: Some(*address), ..all })?;
         }
-        // The verdicts are just gone, and to close it now would wait until the kernel is done with
-        // them.
+        // The verdicts were just removed, and closing it now would wait until the kernel has
+        // destroyed them.
         drop(linger::leave_open(conntrack));
         Ok(())
     }
 
-    /// Returns the addresses of which a direction has no verdict.
+    /// Returns the addresses that have no verdict in a direction.
     ///
     /// # Errors
     /// The kernel does not answer.

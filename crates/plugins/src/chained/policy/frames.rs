@@ -1,9 +1,9 @@
 //! Bridges that show the packets within their frames to the packet filter of IP.
 //!
 //! Frames between two ports of a bridge meet no filter of IP unless `br_netfilter` shows them. Its
-//! sysctl `net.bridge.bridge-nf-call-iptables` concerns every bridge of the host. A bridge has a
-//! switch of its own for the same, and only that is switched on here: other bridges stay as they
-//! are. Attachments share it: the last one restores it.
+//! sysctl `net.bridge.bridge-nf-call-iptables` concerns every bridge of the host. Each bridge also
+//! has a setting of its own for this, and we switch only that on: other bridges stay as they are.
+//! Attachments share the setting, and the last one restores it.
 //!
 //! Frames with a tag are shown only if `net.bridge.bridge-nf-filter-vlan-tagged` is on. A bridge
 //! that distinguishes VLANs sends such frames by its trunks, so there that sysctl is switched on too.
@@ -138,7 +138,7 @@ pub(super) fn difference(bridge: &Bridge, need: Need) -> Result<Vec<String>, Fai
     Ok(found)
 }
 
-/// Has a bridge show what is needed, and holds that for the attachment.
+/// Makes a bridge show what is needed, and holds that for the attachment.
 ///
 /// # Errors
 /// Code 100 when the kernel refuses, 104 when the bridge is gone, 105 or 11 when our own files fail.
@@ -179,7 +179,7 @@ pub(super) fn release(
     release_objects(index, key, [object(bridge), tagged()])
 }
 
-/// Releases one bridge, and not what concerns all of them.
+/// Releases one bridge, but not the sysctl for all bridges.
 ///
 /// # Errors
 /// As [`hold`].
@@ -191,7 +191,7 @@ pub(super) fn release_bridge(
     release_object(index, key, &object(bridge))
 }
 
-/// Releases all that an attachment holds, where it is not recorded which bridge that is.
+/// Releases all that an attachment holds, if its record does not name the bridge.
 ///
 /// # Errors
 /// As [`hold`].
@@ -233,8 +233,8 @@ fn release_object(index: &Index, key: &AttachmentKey, object: &str) -> Result<()
     Ok(index.take_note(object).map(drop)?)
 }
 
-/// Restores a bridge. What is on now was switched on by us, or by somebody who relied on what we had
-/// switched on.
+/// Restores a bridge. We switched on what is on now, or another program did that relied on our
+/// setting.
 fn restore(index: &Index, object: &str) -> Result<(), Failure> {
     let Some(note) = read_note(index, object)? else { return Ok(()) };
     let mut host = RouteSocket::open()?;
@@ -261,8 +261,8 @@ fn set(host: &mut RouteSocket, ifindex: u32, bridge: BridgeOptions) -> Result<()
     Ok(host.apply_one(&Change::SetLink { ifindex, set })?)
 }
 
-/// Switches the sysctl on, and holds it for the attachment. If it was on before any of ours needed
-/// it, it is left to whoever switched it on.
+/// Switches the sysctl on, and holds it for the attachment. If it was on before an attachment of
+/// ours needed it, it is left to the program that switched it on.
 fn hold_tagged(index: &Index, key: &AttachmentKey) -> Result<(), Failure> {
     let object = tagged();
     let _lock = index.lock(&object, LOCK_TIMEOUT)?;

@@ -18,7 +18,7 @@ use crate::shared::attachment::{recorded_in, recorded_netns};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 
-/// Closes an interface of the container, whatever verdict it has.
+/// Closes an interface of the container, even if it has a verdict.
 ///
 /// # Errors
 /// Code 101 when the kernel refuses, 11 when the lock cannot be taken in time.
@@ -42,8 +42,8 @@ pub(super) fn forget(index: &Index, netns: &Netns, ifname: &str) -> Result<(), F
     match forgotten.and_then(|()| pods::interfaces(&mut inside)) {
         Ok(others) if !others.is_empty() => Ok(()),
         Ok(_) => Ok(inside.remove()?),
-        // What cannot be read any more is the container's work. Others that are judged there are closed
-        // until the daemon makes it anew.
+        // The container itself has made the table unreadable. The other interfaces that are judged
+        // there are closed until the daemon makes the table anew.
         Err(FirewallError::Tables(_)) => match judged_besides(index, netns, ifname) {
             others if others.is_empty() => Ok(inside.remove()?),
             others => Ok(pods::close_alone(&mut inside, &others)?),
@@ -65,8 +65,8 @@ fn judged_besides(index: &Index, netns: &Netns, ifname: &str) -> Vec<String> {
     names.filter(|name| name != ifname).collect()
 }
 
-/// Says what is missing of an interface's verdicts: there is no table, or a direction leads nowhere.
-/// Where no policy is about it, it leads to a chain that lets all pass.
+/// Says what is missing of an interface's verdicts: there is no table, or a direction leads
+/// nowhere. An interface that no policy selects leads to a chain that lets everything pass.
 ///
 /// # Errors
 /// Code 101 when the kernel does not answer.
@@ -81,8 +81,8 @@ pub(super) fn difference(netns: &Netns, ifname: &str) -> Result<Option<String>, 
     Ok((!is_whole).then(|| format!("the container's {ifname} has no verdict of network policy")))
 }
 
-/// Takes down what stands in the container's namespace, if that lives: the link first, so that it
-/// carries nothing when it loses its verdicts. `tell` has the daemon leave it alone.
+/// Removes what is in the container's namespace, if that lives: the link is set down first, so that
+/// it carries nothing when it loses its verdicts. `tell` makes the daemon ignore it.
 pub(super) fn take_down(
     removal: &Removal<'_, Policy>,
     tell: impl FnOnce(),
@@ -104,7 +104,7 @@ pub(super) fn take_down(
     }
 }
 
-/// Does the same for an attachment without a record, if there is something of it.
+/// Does the same for an attachment without a record, if something of it is left.
 pub(super) fn take_down_unrecorded(removal: &Removal<'_, Policy>, failures: &mut Failures) {
     let (index, ifname) = (removal.index, removal.key.ifname.as_str());
     let Ok(Some(netns)) = removal.call.open_netns_if_there() else { return };

@@ -15,7 +15,8 @@ use crate::shared::owner;
 pub(crate) enum Side {
     /// By this node, which filters them.
     Host(HostSide),
-    /// In the container's own namespace: they do not pass this node, or nothing here shows them.
+    /// In the container's own namespace: they do not pass this node's filters, or no hook here sees
+    /// them.
     Inside,
 }
 
@@ -74,7 +75,7 @@ pub(super) fn find(
     };
     let mut in_the_container = || -> Result<Side, Failure> {
         match link.master.map(|master| inside.link_by_index(master)).transpose()?.flatten() {
-            // What it passes on no hook of IP sees at it.
+            // No hook of IP sees what a port passes to such a master.
             Some(master) if !master.is_kind("vrf") => {
                 Err(refused(format!("it is a port of {:?} in the container", master.name)))
             }
@@ -105,7 +106,8 @@ pub(super) fn find(
         let mut host = result.interfaces.iter().filter(|listed| listed.sandbox.is_empty());
         host.any(|listed| listed.name == peer.name)
     };
-    // A device that was lent to the container may have its other end here, which is somebody else's.
+    // The other end of a device that was lent to the container may be here, and belong to another
+    // program.
     if !is_listed(&peer) && is_further {
         return in_the_container();
     }
@@ -115,7 +117,8 @@ pub(super) fn find(
     }
     let master = peer.master.map(|master| host.link_by_index(master)).transpose()?.flatten();
     let bridge = match master {
-        // There the filter sees a packet at the link, or at the domain or the VLAN's interface.
+        // There the filter sees a packet at the link, at the routing domain, or at the VLAN's
+        // interface.
         Some(master) if is_further && is_seen_elsewhere(&master) => {
             let kind = master.kind.as_deref().unwrap_or_default();
             let text = format!(
@@ -139,14 +142,15 @@ pub(super) fn find(
     Ok(Side::Host(HostSide { name: peer.name, index: peer.index, bridge }))
 }
 
-/// Says why a link without a side at this node cannot be judged in its container either, if that is so.
+/// Refuses a link without a side on this node that cannot be judged in its container either, and
+/// says why.
 fn can_be_judged(link: &Link) -> Result<(), String> {
     if link.tun.is_some() {
         let why = "it is a tap, by which its machine's packets come in and do not go out";
         return Err(why.to_owned());
     }
-    // They are received in the parent's namespace, and handed to the container's sockets behind the
-    // hook (linux drivers/net/ipvlan/ipvlan_l3s.c `ipvlan_nf_input`).
+    // The kernel receives its packets in the parent's namespace, and hands them to the container's
+    // sockets after the hook (linux drivers/net/ipvlan/ipvlan_l3s.c `ipvlan_nf_input`).
     if link.ipvlan_mode == Some(IpvlanMode::L3s) {
         let why = "packets of an ipvlan in mode l3s are received in its parent's namespace: it can be \
                    judged in mode l2 or l3";
@@ -155,8 +159,8 @@ fn can_be_judged(link: &Link) -> Result<(), String> {
     Ok(())
 }
 
-/// Says whether packets of a port are seen at other interfaces too: a routing domain, and a bridge
-/// that tells VLANs apart.
+/// Says whether the filter sees packets of a port at other interfaces too: with a routing domain,
+/// and with a bridge that distinguishes VLANs.
 fn is_seen_elsewhere(master: &Link) -> bool {
     let tells_vlans = master.bridge.as_ref().is_some_and(|info| info.vlan_filtering);
     tells_vlans || master.is_kind("vrf")
@@ -191,7 +195,7 @@ pub(super) fn addresses(result: &AddResult, ifname: &str) -> Vec<IpAddr> {
     sorted(result.container_ips(ifname).map(|ip| ip.address.addr()).collect())
 }
 
-/// Lists the addresses of a result, whatever interface they are on.
+/// Lists the addresses of a result, on all interfaces.
 pub(super) fn all_addresses(result: &AddResult) -> Vec<IpAddr> {
     sorted(result.ips.iter().map(|ip| ip.address.addr()).collect())
 }
@@ -202,8 +206,8 @@ fn sorted(mut addresses: Vec<IpAddr>) -> Vec<IpAddr> {
     addresses
 }
 
-/// Finds the link that ADD recorded; a later link may have its name, or its ifindex. Somebody may
-/// have renamed it: then its mark shows that it is the same.
+/// Finds the link that ADD recorded; a later link may have its name, or its ifindex. If another
+/// program has renamed it, its mark shows that it is the same.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
@@ -218,7 +222,7 @@ pub(super) fn recorded(
     Ok(found.filter(|link| name == Some(link.name.as_str()) || is_marked(link, key)))
 }
 
-/// Finds the link that has the mark of an attachment of which nothing else is known.
+/// Finds the link with the mark of an attachment about which nothing else is known.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.

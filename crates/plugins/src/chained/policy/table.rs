@@ -1,6 +1,6 @@
 //! Verdicts of addresses, where no daemon writes them.
 //!
-//! The daemon and all plugins write them under one lock, under which records are listed too. So
+//! The daemon and all plugins write them under one lock, and list records under the same lock. So
 //! neither removes what the other has just written for a record that it has not seen.
 
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use crate::shared::shared_object::LOCK_TIMEOUT;
 
-/// Closes addresses, whatever verdict they have.
+/// Closes addresses, even those that have a verdict.
 ///
 /// # Errors
 /// Code 101 when the kernel refuses, 11 when the lock cannot be taken in time.
@@ -38,7 +38,7 @@ pub(super) enum Forgotten {
 }
 
 impl Forgotten {
-    /// Takes it for a failure that verdicts stay.
+    /// Turns it into a failure if verdicts stay.
     ///
     /// # Errors
     /// Code 105.
@@ -50,7 +50,7 @@ impl Forgotten {
     }
 }
 
-/// Removes the verdicts of an attachment's addresses, but of those that another attachment has.
+/// Removes the verdicts of an attachment's addresses, except those that another attachment has.
 ///
 /// # Errors
 /// As [`close`].
@@ -117,8 +117,8 @@ pub(super) fn without_verdict(ends: &Ends) -> Result<Option<Vec<IpAddr>>, Failur
     Ok(Some(ends.without_verdict(&mut table)?))
 }
 
-/// Says whether the rules are there that are the same for all pods, and are no other ones. Of a table
-/// that is not there nothing is said.
+/// Says whether the rules that are the same for all pods exist unchanged. A missing table counts as
+/// complete.
 ///
 /// # Errors
 /// Code 101 when the kernel does not answer.
@@ -126,7 +126,7 @@ pub(super) fn is_complete() -> Result<bool, Failure> {
     Ok(pods::is_complete(&mut PodsTable::open(Logging::default())?)?)
 }
 
-/// Writes those of them anew that are not so. Verdicts stay.
+/// Rewrites those of them that are missing or changed. Verdicts stay.
 ///
 /// # Errors
 /// As [`close`].
@@ -135,9 +135,9 @@ pub(super) fn complete(index: &Index) -> Result<(), Failure> {
     Ok(pods::complete(&mut table)?)
 }
 
-/// Records a failure of a removal. Verdicts may stay, because somebody holds the lock, or because a
-/// damaged record may have the address too. The next ADD with that address closes it first. They go
-/// when the records are listed next.
+/// Records a failure of a removal. Verdicts may stay because another process holds the lock, or
+/// because a damaged record may have the address too. The next ADD with that address closes it
+/// first. The verdicts are removed when the records are listed next.
 pub(super) fn note(call: &Call<'_>, done: Result<Forgotten, Failure>, failures: &mut Failures) {
     let stays = match done {
         Ok(Forgotten::Gone(_)) => return,
@@ -159,14 +159,15 @@ pub(super) fn lock(index: &Index) -> Result<Lock, Failure> {
     Ok(index.lock(LOCK, LOCK_TIMEOUT)?)
 }
 
-/// Opens the table and takes the lock, which is to be released first: to close the table may take
-/// the kernel a moment (`firewall::close`), for which the daemon would wait.
+/// Opens the table and takes the lock. The lock must be released first: closing the table may take
+/// the kernel a moment (`firewall::close`), and the daemon would wait for it.
 fn open(index: &Index) -> Result<(PodsTable, Lock), Failure> {
     let table = PodsTable::open(Logging::default())?;
     Ok((table, lock(index)?))
 }
 
-/// Lists the addresses of all attachments, but of the one that goes. The caller has the lock.
+/// Lists the addresses of all attachments except the one that is being removed. The caller has the
+/// lock.
 fn recorded(index: &Index, without: Option<&AttachmentKey>) -> Result<Ends, Failure> {
     let records = index.list();
     let hash = without.map(AttachmentKey::hash);

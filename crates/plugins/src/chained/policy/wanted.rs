@@ -19,7 +19,7 @@ use crate::shared::{attachment, drift, rules};
 
 impl Wants for Policy {
     const NO_PREVIOUS: &'static str = super::NO_PREVIOUS;
-    /// Where its packets are judged: the host's side of the link may by now be the port of another
+    /// Where its packets are judged: by now the host's side of the link may be a port of another
     /// bridge, or of none.
     type Observed = Option<Side>;
 
@@ -117,7 +117,7 @@ impl Wants for Policy {
                         let netns = &picture.namespaces.get()?.netns;
                         inside::close(index, netns, call.ifname().as_str())?;
                     }
-                    // Where the rules are others', the verdict may be the right one.
+                    // If the rules were changed, the verdict may still be right.
                     false if !table::is_complete()? => table::complete(index)?,
                     false => table::close(index, &ends(recorded.as_ref(), addresses))?,
                 }
@@ -137,16 +137,16 @@ fn unrecorded(attached: &Attached<'_, Policy>, side: &Side) -> Recorded {
     at(side, Started { addresses, ..Started::default() }, attached.ifname)
 }
 
-/// Returns what leads to the verdicts of these addresses. Of an attachment without a record nothing
-/// but its addresses is known here.
+/// Returns what leads to the verdicts of these addresses. Without a record only the attachment's
+/// addresses are known here.
 fn ends(recorded: Option<&Recorded>, addresses: &[IpAddr]) -> Ends {
     let meets = recorded.and_then(|recorded| recorded.started.meets.clone());
     Ends::of(&Started { addresses: addresses.to_vec(), meets, ..Started::default() })
 }
 
-/// Without a daemon an address without a verdict may be one that no policy selects. But if there is
-/// no table at all, somebody has removed it, and nothing is judged. What the rules of policies should
-/// be nobody can say; those that are the same for all pods are compared.
+/// Without a daemon, an address without a verdict may be one that no policy selects. But if there
+/// is no table at all, another program has removed it, and nothing is judged. Only a daemon knows
+/// what the rules of policies should be; the rules that are the same for all pods are compared.
 fn compare_verdicts(config: &Config, picture: &mut Picture<'_>, addresses: &[IpAddr]) -> Compared {
     let call = picture.call;
     let owner = owner(call, call.attachment());

@@ -123,8 +123,8 @@ fn covered(recorded: &Recorded, addresses: &[IpNet]) -> Result<Vec<Failure>, Fai
     for to in addresses.iter().map(IpNet::addr) {
         let Some(ifname) = recorded.way_to(to) else { continue };
         let Some(link) = host.link_by_name(&ifname)? else { continue };
-        // Only the plugin that created our route knows which one it is. Here only a dropping route
-        // must be told from it.
+        // Only the plugin that created our route knows which one it is. Here we only need to
+        // distinguish it from a route that drops.
         let covered = host_side::covering(&mut host, &link, to, &IpNet::from(to))?;
         found.extend(covered.map(|covered| covered.drift(&ifname)));
     }

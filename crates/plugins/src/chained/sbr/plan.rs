@@ -55,7 +55,7 @@ fn earlier_table(address: IpAddr, policy: &Policy, recorded: &[Source]) -> Optio
     })
 }
 
-/// Returns whether rules of others use the table of an address.
+/// Returns whether other programs' rules use the table of an address.
 pub(super) fn is_taken(source: &Source, policy: &Policy) -> bool {
     let mut others = policy.rules.iter().filter(|rule| !is_of_address(rule, source.address));
     others.any(|rule| table_of(rule) == Some(source.table))
@@ -182,7 +182,7 @@ fn fill_tables(wanted: &SourceTables, oif: u32, policy: &Policy) -> Vec<Step> {
         let recorded = own.routes.iter().map(|route| own_route(route, own.table, oif));
         let is_found = |lost: &Route| found.iter().any(|route| is_same_way(route, lost));
         let lost: Vec<Route> = recorded.filter(|route| !is_found(route)).collect();
-        // The default route needs the way to its gateway.
+        // The default route needs the route to its gateway.
         let routes = lost.into_iter().chain(found);
         steps.extend(routes.filter(|route| !is_there(route, policy)).map(put));
     }

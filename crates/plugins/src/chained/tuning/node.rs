@@ -86,8 +86,7 @@ impl<'a> Node<'a> {
         Ok(self.netlink()?.link_by_name(ifname.as_str())?)
     }
 
-    /// Finds the link that was recorded: by its ifindex, whatever name the container has given
-    /// it.
+    /// Finds the link that was recorded: by its ifindex, since the container may have renamed it.
     pub(super) fn recorded_link(&mut self, ifindex: Option<u32>) -> Result<Option<Link>, Failure> {
         match ifindex {
             Some(ifindex) => Ok(self.netlink()?.link_by_index(ifindex)?),

@@ -126,12 +126,12 @@ pub(super) enum Step {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) steps: Vec<Step>,
-    /// All of them run, whichever step failed: restoring what was not changed has no effect.
+    /// All of them run after a failure of any step: restoring what was not changed has no effect.
     pub(super) undo: Vec<Step>,
 }
 
-/// Plans ADD. Records come before changes, so DEL can restore whatever a crash leaves. The link
-/// comes before sysctls, because setting its MTU resets the one of IPv6.
+/// Plans ADD. Records come before changes, so DEL can restore everything that a crash leaves. The
+/// link comes before sysctls, because setting its MTU resets the one of IPv6.
 pub(super) fn add(config: &Config, backup_path: PathBuf, observed: &AddObserved) -> Plan {
     let mut plan = Plan { steps: Vec::new(), undo: Vec::new() };
     let forget = observed.stale.iter().flat_map(Recorded::claimed);
@@ -233,8 +233,8 @@ fn originals(wanted: &LinkValues, link: LinkState, observed: &AddObserved) -> Li
         Some(recorded) if recorded.ifindex == Some(link.ifindex) => backup.or(&now),
         // Our record says that the backup is of a link that is gone.
         Some(Recorded { ifindex: Some(_), .. }) => now,
-        // A backup of the reference's, perhaps of a container that had the same ID. It is trusted
-        // for values that are already as wanted, because then someone has set them.
+        // The reference made this backup, perhaps for an earlier container with the same ID. It is
+        // trusted for values that are already as wanted: another program has set them then.
         _ => backup.only_keys_of(&wanted.where_same(&link.values)).or(&now),
     }
 }
@@ -297,7 +297,7 @@ pub(super) trait Apply {
 /// Applies all steps of a plan; if one fails, restores everything.
 ///
 /// # Errors
-/// The failure, with whatever could not be restored in its details.
+/// The failure; its details list what could not be restored.
 pub(super) fn run(plan: &Plan, target: &mut dyn Apply) -> Result<(), Failure> {
     plan.steps.iter().try_for_each(|step| target.apply(step)).map_err(|cause| {
         run_all(&plan.undo, target).into_iter().fold(cause, |cause, (step, error)| {

@@ -93,7 +93,7 @@ pub(super) fn look(
     }
     let table = match vrf.as_ref().and_then(|vrf| vrf.vrf_table).or(config.table) {
         Some(table) => table,
-        // A VRF that someone removed is created again with its old table.
+        // A VRF that another program removed is created again with its old table.
         None => node::free_table(&mut socket, earlier.table)?,
     };
     let mac = match &vrf {
@@ -194,7 +194,8 @@ impl Plan {
         had.wait_for_addresses(socket, *table)?;
         let wanted: Vec<Route> = had.routes.iter().map(|route| moved(route, *table)).collect();
         had.give_routes(socket, &wanted)?;
-        // The kernel creates a route to the subnet of each address, even if someone had removed it.
+        // The kernel creates a route to the subnet of each address, even if another program had
+        // removed it.
         for route in node::routes_of(socket, had.link.index)? {
             let by_kernel = route.protocol == Some(RouteProtocol::KERNEL) && route.table == *table;
             if by_kernel && !wanted.iter().any(|wanted| is_same_way(wanted, &route)) {

@@ -10,7 +10,7 @@ use crate::shared::netns_lock;
 
 /// Takes the interface out of its VRF, if both exist, and removes the VRF with its last interface
 /// if we created it. A VRF without our mark is removed only if we have no record of it: otherwise
-/// the missing mark shows that someone else created it.
+/// the missing mark shows that another program created it.
 pub(super) fn take_down(removal: &Removal<'_, Vrf>) -> Result<(), Failure> {
     let Some(netns) = &removal.netns else { return Ok(()) };
     let (ifname, recorded) = (&removal.key.ifname, removal.recorded.as_ref());

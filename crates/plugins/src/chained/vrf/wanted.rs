@@ -82,7 +82,7 @@ impl Wants for Vrf {
         let ips: Vec<_> = attached.result.container_ips(ifname).collect();
         let socket = &mut picture.namespaces.get()?.inside;
         let mut found = container::differences(socket, link.index, ifname, &ips, routes)?;
-        // What ADD moved, and not what someone added after us: CNI 1.1.0 §2 "CHECK".
+        // What ADD moved, and not what another plugin or program added later: CNI 1.1.0 §2 "CHECK".
         let moved = |to: &IpNet| {
             routes.iter().any(|route| route.dst.trunc() == *to)
                 || ips.iter().any(|ip| ip.address.trunc() == *to)

@@ -70,8 +70,8 @@ pub(super) fn compare(picture: &mut Picture<'_>, wanted: &Bridge) -> Compared {
 }
 
 /// Restores the bridge for an attachment that holds it: creates it again with its old address, up,
-/// in its modes. A bridge that someone else created is only set up; the rest is left to its owner.
-/// Returns what was set.
+/// in its modes. A bridge that another program created is only set up; the rest is left to its
+/// owner. Returns what was set.
 ///
 /// # Errors
 /// As [`super::bridge_link::ensure`].
@@ -155,8 +155,8 @@ fn record_original(
 }
 
 /// Reports whether a bridge of ours has STP on for no purpose: a new port then carries nothing for
-/// half a minute. If someone has added a port that leads out, STP may prevent loops, and is left
-/// on.
+/// half a minute. If an administrator has added a port that leads out, STP may prevent loops, and
+/// is left on.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.

@@ -1,7 +1,7 @@
 //! The bridge itself: an object that attachments share. The first one creates it and the last one
 //! removes it.
 //!
-//! If someone else created the bridge, every change of it is recorded first, and the last
+//! If another program created the bridge, every change of it is recorded first, and the last
 //! attachment undoes it.
 
 use std::collections::BTreeMap;
@@ -33,8 +33,8 @@ pub(super) struct BridgeNote {
     /// ours.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) mac: String,
-    /// The hardware addresses of bridges that we created earlier under this name and that someone
-    /// renamed.
+    /// The hardware addresses of bridges that we created earlier under this name and that another
+    /// program renamed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     earlier: Vec<String>,
     /// Addresses we added.
@@ -53,8 +53,8 @@ pub(super) struct BridgeNote {
     /// ([`learns_past_filters`]).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) learnt_past_filters: bool,
-    /// The ifindex of a bridge that someone else created; it stays when the bridge is renamed. One
-    /// of ours is known by its mark.
+    /// The ifindex of a bridge that another program created; it stays when the bridge is renamed.
+    /// One of ours is known by its mark.
     #[serde(skip_serializing_if = "Option::is_none")]
     index: Option<u32>,
     /// What we changed on foreign bridges that had this name before and were renamed.
@@ -115,7 +115,7 @@ fn require_bridge(link: &Link, name: &str) -> Result<(), Failure> {
 }
 
 /// Creates the bridge if necessary and holds it for the attachment. `pin_mac` fixes the hardware
-/// address of a bridge that someone else created, for the first attachment that holds it.
+/// address of a bridge that another program created, for the first attachment that holds it.
 ///
 /// # Errors
 /// Code 100 with the kernel's words, 108 when something foreign is in the way, 11 when the lock
@@ -363,11 +363,11 @@ pub(super) fn collect(index: &Index) -> Result<(), Failure> {
 }
 
 /// Removes, under its lock, what was created for a bridge that no attachment holds: for the bridge
-/// of that name, and for those that had the name until someone renamed them.
+/// of that name, and for those that had the name until another program renamed them.
 ///
 /// While an attachment of ours has a port on one of them, bridges and note stay as they are. Its
-/// hold is missing if a DEL had no time to wait for its ADD, or if someone removed the file. The
-/// attachment's own DEL finds the note.
+/// hold is missing if a DEL had no time to wait for its ADD, or if another program removed the
+/// file. The attachment's own DEL finds the note.
 fn delete_unused(index: &Index, bridge: &str) -> Result<(), Failure> {
     let object = object(bridge);
     let note = read_note(index, bridge)?;
@@ -442,13 +442,13 @@ fn delete_or_restore(
         let set = LinkSet { bridge, ..LinkSet::default() };
         host.apply_one(&Change::SetLink { ifindex: link.index, set })?;
     }
-    // The sysctl is that of the link, whatever its present name.
+    // The sysctl belongs to the link, which may have another name by now.
     let took = note.took_advertisements.get(bridge);
     took.map_or(Ok(()), |was| advertisements::restore(&link.name, was))
 }
 
-/// Finds bridges that we created under a name that someone has changed since: they have our mark
-/// and a recorded hardware address.
+/// Finds bridges that we created and that another program has renamed since: they have our mark and
+/// a recorded hardware address.
 fn renamed(host: &mut RouteSocket, bridge: &str, note: &BridgeNote) -> Result<Vec<Link>, Failure> {
     let macs: Vec<&String> =
         note.earlier.iter().chain([&note.mac]).filter(|mac| !mac.is_empty()).collect();

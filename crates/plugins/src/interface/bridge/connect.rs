@@ -136,6 +136,11 @@ pub(super) fn attach(attaching: &mut Attaching<'_, Bridge>) -> Result<AddResult,
     };
     // Until here marks identify everything; filter elements are found faster by the record.
     attaching.record(&recorded, &netns)?;
+    // The claim comes before the gateways, because only the claim keeps an address of another
+    // container out: the kernel refuses nothing on a bridge. A gateway's address stays on the
+    // bridge until its last attachment leaves, so an ADD that is refused must not have added one.
+    // Of two ADDs at the same time, each with the other's address as its gateway, the claims refuse
+    // at least one: each looks for claims of its gateway after it has made its own.
     claim::take(call, index, &places, &recorded.ips)?;
     let gateways = Gateways { addresses: plan.gateways.clone(), ..config.wanted_gateways()? };
     let others = OnConflict::of(config);

@@ -170,7 +170,7 @@ pub(super) fn compare(picture: &mut Picture<'_>, wanted: &Gateways) -> Compared 
         return differs(format!("link {name:?} with the gateway is gone"));
     };
     let present = picture.addresses(Place::Host, link.index)?;
-    // An address counts whatever its prefix.
+    // An address counts with any prefix length.
     let is_present = |gateway: &IpAddr| present.iter().any(|one| one.address.addr() == *gateway);
     let gateways = wanted.addresses.iter().map(IpNet::addr);
     let missing: Vec<IpAddr> = gateways.filter(|gateway| !is_present(gateway)).collect();

@@ -129,7 +129,7 @@ fn other_end(host: &mut RouteSocket, port: &str) -> Result<Option<Link>, Failure
     }
 }
 
-/// Finds the link with gateways behind a port, whatever its name is by now.
+/// Finds the link with gateways behind a port, even if it was renamed.
 fn behind(host: &mut RouteSocket, port: &Link) -> Result<Option<Link>, Failure> {
     let is_here = port.is_kind("veth") && port.link_netnsid.is_none();
     let Some(index) = port.peer_index.filter(|_| is_here) else { return Ok(None) };
@@ -137,7 +137,8 @@ fn behind(host: &mut RouteSocket, port: &Link) -> Result<Option<Link>, Failure> 
     Ok(link.filter(|link| link.alias.as_deref() == Some(mark().as_str())))
 }
 
-/// Removes the links with gateways behind these ports of a bridge, which others may have renamed.
+/// Removes the links with gateways behind these ports of a bridge, which other programs may have
+/// renamed.
 ///
 /// # Errors
 /// Code 100 with the kernel's words.

@@ -31,8 +31,8 @@ use crate::shared::identity::Identity;
 use crate::shared::namespaces::Namespaces;
 use crate::shared::{attachment, pair};
 
-/// How the container's interface is configured: the driver, or whatever assigned the addresses,
-/// keeps them unique.
+/// How the container's interface is configured: the driver, or the IPAM that assigned the
+/// addresses, keeps them unique.
 pub(super) const OPTIONS: Options = Options { skip_dad: true };
 
 /// Runs ADD.
@@ -238,7 +238,7 @@ fn refuse_held(journal: &Journal, address: IpAddr) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Creates the endpoint; returns its interface, whichever side decided each value.
+/// Creates the endpoint; returns its interface, with the values that either side decided.
 fn create(
     config: &Config,
     network: &Network,

@@ -1,7 +1,8 @@
 //! A driver: where it listens, and the calls to it.
 //!
-//! Every call is a connection of its own, and ends by its deadline, whatever the driver does. A
-//! driver that did not answer once gets little time from then on: the undo must finish too.
+//! Every call is a connection of its own, and ends by its deadline even if the driver does not
+//! answer. A driver that once did not answer gets little time from then on: the undo must finish
+//! too.
 
 use std::cell::Cell;
 use std::fmt;

@@ -137,7 +137,7 @@ pub(super) fn take(
     namespaces.inside.link_by_name(ifname)?.ok_or_else(gone)
 }
 
-/// Finds an attachment's link in its container by its mark, whatever its present name.
+/// Finds an attachment's link in its container by its mark, under any name.
 ///
 /// # Errors
 /// Code 100.

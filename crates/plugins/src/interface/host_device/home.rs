@@ -132,7 +132,7 @@ impl Recorded {
         self.contradicts(link) || self.inside.is_some_and(|inside| !inside.is(link))
     }
 
-    /// Reports whether a link in the container is the device, under whatever name. A virtual one is
+    /// Reports whether a link in the container is the device, under any name. A virtual one is
     /// identified by what the container cannot change, if that was recorded.
     fn is_inside(&self, link: &Link) -> bool {
         match self.inside {
@@ -141,7 +141,7 @@ impl Recorded {
         }
     }
 
-    /// Reports whether a link is the device, under whatever name: by our mark, or by its hardware.
+    /// Reports whether a link is the device, under any name: by our mark, or by its hardware.
     fn is(&self, link: &Link) -> bool {
         let same = |was: &Option<String>, is: Option<String>| was.is_some() && *was == is;
         !self.contradicts(link)

@@ -197,7 +197,8 @@ fn observe(
     Ok(Observed { port, name, bridge, mirrors })
 }
 
-/// Has the port join the mirrors; missing mirrors are created. `record` writes what DEL must know.
+/// Makes the port join the mirrors; missing mirrors are created. `record` writes what DEL must
+/// know.
 fn join(
     call: &Call<'_>,
     role: Role,
@@ -261,7 +262,7 @@ fn refuse_circles(config: &Config, seen: &Observed) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Has the port leave the mirrors; those that we created and that no port uses are removed.
+/// Makes the port leave the mirrors; those that we created and that no port uses are removed.
 fn leave(
     call: &Call<'_>,
     key: &AttachmentKey,
@@ -337,7 +338,7 @@ fn take_out(
     Err(busy())
 }
 
-/// What a call without the result of `ovs` is told.
+/// The answer to a call without the result of `ovs`.
 const NO_PREVIOUS: &str = "Required prevResult missing";
 
 /// Says what CHECK compares and repair restores: mirrors have the port in their columns.

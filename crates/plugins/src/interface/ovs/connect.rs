@@ -206,7 +206,7 @@ fn plan(
     (wanted, interface)
 }
 
-/// Removes ports from whatever bridge they are on, with their rows.
+/// Removes ports from the bridges that they are on, with their rows.
 pub(super) fn remove_ports(transaction: &mut Transaction, ports: &[(Uuid, Option<String>)]) {
     if ports.is_empty() {
         return;

@@ -29,7 +29,8 @@ const SWITCH_LOCK: &str = "ovs_vswitchd";
 /// other for the switch.
 const ASKING_LOCK: &str = "netwright_asks";
 
-/// How long others may test first. Each takes a moment; a stopped process must not stop the rest.
+/// How long other calls may test first. Each takes a moment; a stopped process must not stop the
+/// rest.
 const TURN: Duration = Duration::from_secs(1);
 
 /// Tables and columns that this plugin writes and reads. Older databases lack some.

@@ -17,7 +17,7 @@ use crate::engine::{Compared, Found, Picture, sound};
 use crate::shared::failure::Failure;
 use crate::shared::identity;
 
-/// What a person does about a bridge that this plugin does not create.
+/// What an administrator does about a bridge that this plugin does not create.
 const NO_BRIDGE: &str =
     "the bridge must be created again (ovs-vsctl add-br): this plugin did not create it";
 

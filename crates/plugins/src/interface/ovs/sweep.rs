@@ -22,7 +22,7 @@ use super::rows::{self, ids};
 /// boot, without the link that is their interface, or, if the switch creates that link, without the
 /// container's namespace.
 ///
-/// DEL and GC remove whatever else such an attachment has left.
+/// DEL and GC remove everything else that such an attachment has left.
 ///
 /// # Errors
 /// Code 112 when the database does not answer, 100 when the kernel does not.

@@ -34,8 +34,8 @@ pub(super) struct RawTrunk {
 }
 
 impl Vlans {
-    /// Reads the keys `vlan`, `trunk` and `vlanMode`. Without `vlanMode`, a trunk is a trunk
-    /// whatever `vlan` says, as with the reference.
+    /// Reads the keys `vlan`, `trunk` and `vlanMode`. Without `vlanMode`, a trunk is a trunk for
+    /// every value of `vlan`, as with the reference.
     ///
     /// # Errors
     /// Code 7, naming the key.

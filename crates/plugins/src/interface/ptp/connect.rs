@@ -65,6 +65,11 @@ pub(super) fn attach(attaching: &mut Attaching<'_, Ptp>) -> Result<AddResult, Fa
         pair::wait_for_carrier(host, pair.host_index)?;
     }
     configure_host(host, &pair, &result.ips)?;
+    // The claim comes last. The kernel refuses a second route to an address, and `configure_host`
+    // then names the link and the attachment that have it: an address of another `ptp` never gets
+    // here, not even where the configuration allows the conflict. The claim is for the attachments
+    // that the kernel does not compare: those of a `bridge` with a gateway, which has one route for
+    // all its containers.
     claim::take(call, index, &places, &recorded.ips)?;
     forwarding::hold(index, key, &result.ips, config.forwarding)?;
     Ok(report(call, result, &pair, mac))

@@ -1,6 +1,6 @@
 //! The file of defaults: keys that a definition does not have.
 //!
-//! Anyone who writes definitions can name any file of the node. So the file must be an
+//! A user who writes definitions can name any file of the node. So the file must be an
 //! administrator's file of a sane size, at that path itself; and error messages do not contain its
 //! content.
 

@@ -1,10 +1,10 @@
-//! Where a packet went, and where its answer went, by what tracepoints have told.
+//! Where a packet and its answer went, as the tracepoints show it.
 //!
-//! The kernel tells of a packet by its address in memory, which is that of another packet as soon
-//! as the first is gone. So the chain begins at the sender's device, in the thread that sent; it
-//! goes on only to a link that the one before leads to; and only the first drop after that counts,
-//! if it comes at once. What leaves the node, or the namespaces that we know, is not followed any
-//! further.
+//! The kernel names a packet by its address in memory, and gives the address to another packet as
+//! soon as the first is gone. So the chain begins at the sender's device, in the thread that sent.
+//! It goes on only to a link that the link before leads to. Only the first drop after that counts,
+//! if it comes at once. A packet that leaves the node, or the namespaces that we know, is not
+//! followed any further.
 
 use std::collections::BTreeMap;
 use std::iter;
@@ -25,8 +25,8 @@ const IPV6: u16 = 0x86dd;
 const ETHERNET: u32 = 14;
 const TAG: u32 = 4;
 
-/// A packet is dropped where it is, at once, or it waits for a neighbour. What is dropped later is
-/// another packet with the same address.
+/// The kernel drops a packet at once where it is, or the packet waits for a neighbour. What is
+/// dropped later is another packet with the same address.
 const AT_ONCE_US: u64 = 100_000;
 const WAITED: &str = "NEIGH";
 
@@ -40,13 +40,13 @@ const UNSPECIFIED: [&str; 2] = ["", "NOT_SPECIFIED"];
 pub(super) struct Sent<'p> {
     /// From where.
     pub(super) from: Place<'p>,
-    /// What [`kernel::tracefs::Trace::mark`] was told just before, in the thread that sent it.
+    /// The text that the thread that sent it gave [`kernel::tracefs::Trace::mark`] just before.
     pub(super) mark: &'p str,
-    /// To whom.
+    /// The address to which it is sent.
     pub(super) to: IpAddr,
     /// Its length, in bytes, from its IP header on.
     pub(super) length: u32,
-    /// How long its answer will be; `None`: nobody knows.
+    /// How long its answer will be; `None`: that is not known.
     pub(super) answer: Option<u32>,
 }
 
@@ -122,7 +122,7 @@ fn ether_type(to: IpAddr) -> u16 {
     if to.is_ipv4() { IPV4 } else { IPV6 }
 }
 
-/// Returns the packet that an event tells of.
+/// Returns the packet that an event names.
 fn packet_of(event: &Event) -> Option<u64> {
     match &event.what {
         What::Queued { packet, .. } | What::Received { packet, .. } => Some(*packet),
@@ -203,8 +203,8 @@ impl<'s> Follower<'s, '_> {
                 }
                 _ => continue,
             };
-            // Otherwise the address is another packet's by now, or it has left for where we do not
-            // see.
+            // Otherwise another packet has the address by now, or the packet has left the
+            // namespaces that we see.
             let Some(received) = received else { break };
             let Some((place, seen)) = self.next(&way, link, received) else { break };
             way.pass(place, link, self.back);
@@ -213,8 +213,8 @@ impl<'s> Follower<'s, '_> {
         Some(way)
     }
 
-    /// Returns where a packet is that is told of next; `None` if that cannot be the same packet, or
-    /// happens in a namespace that we do not know.
+    /// Returns where the packet of the next event is; `None` if it cannot be the same packet, or is
+    /// in a namespace that we do not know.
     fn next(
         self,
         way: &Way<'s>,
@@ -275,12 +275,12 @@ impl<'s> Follower<'s, '_> {
     }
 
     /// Follows the answer to a packet that has reached an end. If several packets may be the
-    /// answer, also before another probe was sent, none is taken for it.
+    /// answer, even before another probe was sent, we take none of them.
     fn answer(self, way: &Way<'s>, begin: usize) -> Option<Way<'s>> {
         let question = packet_of(self.events.get(begin)?)?;
         let inside = namespace(self.scene, way.place)?;
         let begins = |event: &Event| match &event.what {
-            // It is made where the question arrived, by the kernel or for a program that listens.
+            // The kernel, or a program that listens, sends it where the question arrived.
             What::Queued { link, length, .. } => {
                 way.received
                     && event.interrupted
@@ -330,7 +330,7 @@ impl<'s> Way<'s> {
         }
     }
 
-    /// Says whether the packet is what was dropped so long after it was seen.
+    /// Says whether a drop that came so long after the packet was seen is a drop of that packet.
     fn ends(&self, reason: &str, after_us: u64) -> bool {
         let is_hardware = |link: &Link| link.kind.is_none() && link.name != "lo";
         let is_sent_out = !self.received && self.link.is_some_and(is_hardware);

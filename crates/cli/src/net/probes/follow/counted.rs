@@ -1,13 +1,14 @@
-//! Where a packet went, by counting, where the kernel tells nothing else.
+//! Where a packet went, by counting, if the kernel offers no other means.
 //!
-//! In each namespace on the way a tap ([`kernel::tap`]) counts the probes' packets at each link, and
-//! those of their answers, but nobody else's: so busy traffic does not matter. Where they are last
-//! seen, they ended. The entry of the tracked connection says whether a packet has passed all
-//! filters of the node although translation has made it another one, and whether it was answered.
+//! In each namespace on the way a tap ([`kernel::tap`]) counts the packets of the probes and of
+//! their answers at each link, and no others: so busy traffic does not matter. The link that sees a
+//! packet last is where it ended. The entry of the tracked connection says whether a packet has
+//! passed all filters of the node, even if address translation has changed it, and whether it was
+//! answered.
 //!
-//! Why they ended there, counters of the kernel and of rules may tell ([`counters`]), and entries of
-//! neighbours that do not answer. Counters are everybody's: they count only if they stood still just
-//! before the probes were sent.
+//! The reason may be in counters of the kernel and of rules ([`counters`]), and in entries of
+//! neighbours that do not answer. All traffic moves these counters: one is used only if it stood
+//! still just before the probes were sent.
 
 mod counters;
 
@@ -30,7 +31,7 @@ use super::sockets::Packet;
 use super::{Place, Probe, chain};
 use counters::{Counters, Rule};
 
-/// In place of the kernel's function, which is not known.
+/// Stands for the kernel's function, which is not known here.
 pub(super) const FUNCTION: &str = "counters";
 /// The kernel's names of reasons.
 const BY_FILTER: &str = "NETFILTER_DROP";
@@ -40,7 +41,8 @@ const UNKNOWN: &str = "NOT_SPECIFIED";
 /// How long counters are watched before anything is sent.
 const QUIET: Duration = Duration::from_millis(50);
 
-/// Of how many probes the tracked connection is looked for: the kernel walks all of them.
+/// For how many probes we look for the tracked connection: the kernel walks all connections each
+/// time.
 const MOST_TRACKED: usize = 16;
 /// linux include/uapi/linux/netfilter/nf_conntrack_common.h IPS_SEEN_REPLY.
 const ANSWERED: u32 = 1 << 1;
@@ -101,7 +103,7 @@ struct Frame {
 /// What is known of a tracked connection of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Connection {
-    /// Nobody could look, or did.
+    /// We could not look, or did not.
     Unknown,
     /// There is none: its first packet has not passed all filters, or is not tracked.
     None,
@@ -282,7 +284,7 @@ impl<'s> Counted<'s> {
         let beyond = match last {
             // Not even a link of the sender has sent it.
             None => Some((way.from, false)),
-            // The answer came to a port that is known to the node alone.
+            // The answer came to a port that only the node knows.
             Some(last) if connection == Connection::Answered && !last.back => Some((None, true)),
             Some(_) => None,
         };
@@ -338,7 +340,7 @@ impl<'s> Counted<'s> {
             return !last.copied && last.link.is_some_and(is_short);
         }
         if last.back {
-            // What a server of names answered is for the first try to judge.
+            // The first try judges what a name server answered.
             return !(way.asks_names && place == way.from);
         }
         let is_there = |flow: &Flow| last.told.namespace.owner_of(flow.destination).is_some();
@@ -353,8 +355,8 @@ impl<'s> Counted<'s> {
         }
     }
 
-    /// Forgets counters that do not account for all packets that ended in their namespace: then
-    /// some of these ended for another reason, and it is not known which.
+    /// Forgets counters that do not account for all packets that ended in their namespace: some of
+    /// these ended for another reason, and we do not know which.
     fn forget_others(&mut self, ends: &[Place<'_>]) {
         for told in &mut self.places {
             let ended = ends.iter().filter(|end| **end == told.place).count();

@@ -1,4 +1,5 @@
-//! Which packets of a probe a namespace may see: translation changes their ends on the way.
+//! Which packets of a probe a namespace may see: address translation changes their source or
+//! destination on the way.
 
 use std::net::IpAddr;
 
@@ -6,7 +7,7 @@ use kernel::nft::Family;
 use kernel::nft::trace::{Flow, Protocol};
 use scene::{Container, Link, Namespace, Port, Scene, Transport};
 
-/// How many addresses of the node are taken for those to which it may translate a source.
+/// How many addresses of the node count as possible translations of a source.
 const MOST_ADDRESSES: usize = 8;
 
 /// Returns the ID of the container that has an address.

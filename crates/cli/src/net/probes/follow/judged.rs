@@ -1,4 +1,4 @@
-//! Which rule judged a packet, by what the packet filter has told.
+//! Which rule judged a packet, by the packet filter's trace.
 
 use diagnose::Hop;
 use kernel::nft::trace::{Flow, Judged};
@@ -12,7 +12,7 @@ const REASON: &str = "NETFILTER_DROP";
 /// Reasons that say nothing else: a kernel may give none.
 const OF_FILTERS: [&str; 3] = [REASON, "NOT_SPECIFIED", ""];
 
-/// What the packet filter of a namespace has told.
+/// The trace of a namespace's packet filter.
 #[derive(Debug)]
 pub(super) struct Heard<'s> {
     /// The namespace.
@@ -21,8 +21,8 @@ pub(super) struct Heard<'s> {
     pub(super) judged: Vec<Judged>,
 }
 
-/// Adds to a packet's hops which rule dropped it, or its answer. Where tracepoints have told
-/// nothing, it adds the namespaces that it passed.
+/// Adds to a packet's hops the rule that dropped it, or its answer. Without tracepoints, also adds
+/// the namespaces that the packet passed.
 pub(super) fn add(
     hops: &mut Vec<Hop>,
     scene: &Scene,
@@ -61,7 +61,7 @@ pub(super) fn add(
     }
 }
 
-/// Tells by which rule a packet was dropped: at the hop that is known, or else at this one.
+/// Records the rule that dropped a packet: at the hop that is known, or else at this one.
 fn drop_at(hops: &mut Vec<Hop>, hop: Hop, end: &Judged) {
     let table = end.table.to_string();
     let rule = Some((table, end.chain.clone(), end.rule.unwrap_or_default()));

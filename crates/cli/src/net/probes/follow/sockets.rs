@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use super::super::micros;
 use super::TIMEOUT;
 
-/// How far the identifiers of followed echo requests are from the process's others.
+/// The distance of the identifiers of followed echo requests from the process's others.
 const FIRST_IDENTIFIER: u16 = 0x4000;
 
 /// How it is sent.
@@ -27,8 +27,8 @@ pub(super) enum Packet {
     Name(UdpSocket),
 }
 
-/// Makes the socket that sends, in the calling thread's namespace, so that its port is known
-/// before.
+/// Makes the socket that sends, in the calling thread's namespace, so that its port is known before
+/// it sends.
 pub(super) fn packet(asked: &Asked, to: SocketAddr, order: u16) -> Option<(Packet, Flow)> {
     let any: IpAddr = match to {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -69,8 +69,8 @@ fn tcp_socket(any: IpAddr) -> Result<(OwnedFd, u16), Errno> {
     Ok((socket, at.port()))
 }
 
-/// Returns an identifier of echo requests that no other probe has, nor the requests of
-/// [`kernel::echo`] that were sent before: a translation on the way would remember those.
+/// Returns an identifier of echo requests that neither another probe nor an earlier request of
+/// [`kernel::echo`] has: connection tracking on the way would remember those.
 fn identifier(order: u16) -> u16 {
     let [_, _, high, low] = std::process::id().to_be_bytes();
     u16::from_be_bytes([high, low]).wrapping_add(FIRST_IDENTIFIER).wrapping_add(order)

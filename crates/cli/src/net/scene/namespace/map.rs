@@ -12,7 +12,7 @@ use scene::{
     RouteKind, RouteRule, RuleAction,
 };
 
-/// Puts a link's kernel parameters beside the others, a link's name as it is: its dots are not
+/// Adds a link's kernel parameters to the others. The link's name stays as it is: its dots are not
 /// replaced.
 pub(super) fn settings_of(
     link: &KernelLink,

@@ -1,4 +1,5 @@
-//! What links have that share a parent, distinguish VLANs, tunnel or lose packets on purpose.
+//! Reads the settings of links that share a parent, distinguish VLANs, tunnel, or lose packets on
+//! purpose.
 
 use kernel::ethtool::tx_checksums;
 use kernel::netns::Netns;
@@ -8,11 +9,12 @@ use scene::{Link, Loss, Part, Peer, PortVlan, Rate};
 
 use super::{Read, told};
 
-/// Of so many links the filters of traffic control are read, and of so many tunnels the settings.
+/// For how many links the filters of traffic control are read, and for how many tunnels the
+/// settings.
 const FILTERED: usize = 2_000;
 const TUNNELS: usize = 64;
 
-/// How many links are named whose filters are not known.
+/// How many of the links whose filters are not known are named.
 const NAMED: usize = 8;
 
 /// The number of a link that is gone, to which a filter sends packets.
@@ -28,7 +30,8 @@ impl Read {
             let holes = self.holes.len();
             let found = self.or_hole(Part::OtherFilters, socket.vlans_of_ports());
             self.note_cut(Part::OtherFilters, "ports with VLANs", socket);
-            // Ports that are left out would seem to have none. Without any nothing is concluded.
+            // Ports that are left out would seem to have no VLANs. Without any VLANs nothing is
+            // concluded.
             let is_whole = self.holes.len() == holes;
             for (port, vlans) in found.into_iter().filter(|_| is_whole) {
                 if let Some(link) = link_of(&mut self.namespace.links, port) {
@@ -158,7 +161,7 @@ fn rate(found: &QdiscInfo) -> Option<Rate> {
     }
 }
 
-/// Of several limits of a link that of all packets counts, or else the lowest.
+/// Of several limits of a link, the one for all packets counts, or else the lowest.
 fn tighter(known: Option<Rate>, other: Option<Rate>) -> Option<Rate> {
     known.into_iter().chain(other).min_by_key(|rate| (rate.of_some, rate.bytes_per_s))
 }
@@ -177,7 +180,8 @@ fn per_mille(part: u32) -> Option<u16> {
     (part != 0).then(|| u16::try_from(rounded).unwrap_or(1000).max(1))
 }
 
-/// What the filters of a hook drop, or send to a link that is gone. They are asked in this order.
+/// What the filters of a hook drop, or send to a link that is gone. The kernel asks the filters in
+/// this order.
 fn of_filters(filters: &[FilterInfo], leaving: bool) -> Vec<Loss> {
     let loss = |(place, filter): (usize, &FilterInfo)| Loss {
         kind: filter.kind.clone(),

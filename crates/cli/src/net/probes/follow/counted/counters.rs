@@ -25,7 +25,7 @@ const REASONS: [(&str, &str); 7] = [
     ("Ip6InAddrErrors", "IP_INADDRERRORS"),
 ];
 
-/// How many tables, and of how many rules, are read for the counters in them.
+/// How many tables are read for the counters in them, and how many rules a table may have.
 const MOST_TABLES: usize = 8;
 const MOST_RULES: usize = 2_000;
 
