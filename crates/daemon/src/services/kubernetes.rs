@@ -17,6 +17,7 @@ use kube::{Client, Config};
 use thiserror::Error;
 use tokio::sync::mpsc::Sender;
 use tower::retry::RetryLayer;
+use tower::timeout::TimeoutLayer;
 use tower::{BoxError, ServiceBuilder};
 
 use super::setup::words;
@@ -28,6 +29,12 @@ const AGENT: &str = concat!("netwrightd/", env!("CARGO_PKG_VERSION"));
 pub(super) const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// The timeout of a request, unless its caller has less time.
 const ANSWER_TIME: Duration = Duration::from_secs(15);
+/// How long the head of an answer may take, that of a watch too: a server that accepts connections
+/// and is frozen answers nothing.
+const HEAD_TIME: Duration = Duration::from_secs(30);
+/// How long a connection may be silent. Each watch asks the server to end it after 290 s, so a
+/// connection that is silent for longer has a frozen server at its end.
+const LONGEST_SILENCE: Duration = Duration::from_secs(330);
 /// Pauses between attempts to list and watch: the daemon notices the server's return within
 /// seconds, and ten thousand nodes make two thousand attempts a second.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(200);
@@ -94,6 +101,7 @@ async fn configuration(
         None => Config::incluster().map_err(|error| ConnectError::InCluster(words(&error)))?,
     };
     config.connect_timeout = Some(timeout);
+    config.read_timeout = Some(LONGEST_SILENCE);
     config.disable_compression = true;
     if let (Ok(name), Ok(value)) = ("user-agent".parse(), AGENT.parse()) {
         config.headers.push((name, value));
@@ -146,6 +154,7 @@ fn open_with(mut config: Config, retry: Option<RetryPolicy>) -> Result<Client, k
         .option_layer(retry.map(RetryLayer::new))
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
+        .layer(TimeoutLayer::new(HEAD_TIME))
         .map_err(BoxError::from)
         .service(http);
     Ok(Client::new(service, config.default_namespace))
