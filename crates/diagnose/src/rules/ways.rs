@@ -186,14 +186,20 @@ fn answered(look: Look<'_>, site: &Site<'_>, routed: Routed<'_>, kind: WayKind) 
     }
 }
 
-/// Says whether the node has a route to a container by the link that leads there. If it has none,
-/// either it is not meant to have one, or CHECK tells that it is gone.
+/// Says whether the node has a route to a container by the link that leads there, or had one: it has
+/// an address of the container's subnet there, and another route may have replaced its own. If
+/// neither is so, it is not meant to have a route, or CHECK tells that the route is gone.
 fn knows(host: &Namespace, site: &Site<'_>) -> bool {
-    host.routes.iter().any(|route| {
-        route.to.contains(&site.address)
-            && 0 < route.to.prefix_len()
-            && route.hops.iter().any(|hop| hop.link == Some(site.seen_by.index))
-    })
+    let is_gateway = site.seen_by.addresses.iter().any(|own| {
+        let is_alone = own.address.prefix_len() == own.address.max_prefix_len();
+        !is_alone && own.address.contains(&site.address)
+    });
+    is_gateway
+        || host.routes.iter().any(|route| {
+            route.to.contains(&site.address)
+                && 0 < route.to.prefix_len()
+                && route.hops.iter().any(|hop| hop.link == Some(site.seen_by.index))
+        })
 }
 
 /// The ways that break if packets to a container go elsewhere.

@@ -84,6 +84,16 @@ fn a_vpn_covers_the_pool() {
     assert_eq!(found[0].object, "10.88.0.0/25 dev tun0");
 }
 
+/// Another fault hides the bridge's own route, and not what the VPN does.
+#[test]
+fn a_vpn_covers_the_pool_whose_own_route_is_gone() {
+    let mut scene = with_route(node(), route("10.88.0.0/25", 9, None));
+    let own = "10.88.0.0/24".parse().unwrap();
+    scene.host.routes.retain(|route| route.to != own);
+    let ids: Vec<&str> = found(&scene).iter().map(|one| one.id).collect();
+    assert_eq!(ids, ["route-covers-pool"]);
+}
+
 #[test]
 fn a_rule_sends_the_pool_into_a_black_hole() {
     let mut scene = node();
