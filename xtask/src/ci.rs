@@ -116,9 +116,8 @@ const BOOK: Step = ("book", book::check);
 /// The stages of a run, in order.
 ///
 /// In every run the tests and the virtual machine are side by side: the tests wait for half of their
-/// time and tolerate being slow. The machine uses one and a half processors, and goes first
-/// ([`vm`]). Clippy has compiled the tests. Steps that must begin after both wait for that
-/// ([`begun`]).
+/// time and tolerate being slow. The machine uses one processor, and goes first ([`vm`]). Clippy
+/// has compiled the tests. Steps that must begin after both wait for that ([`begun`]).
 ///
 /// A full run has an hour of tests that leave no processor idle. An emulated machine beside them
 /// would get so little processor time that it seems dead, so it runs after them.

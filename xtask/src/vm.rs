@@ -62,8 +62,8 @@ const DONE: &str = "@done";
 const ALIVE: &str = "@alive";
 const SILENCE: Duration = Duration::from_secs(120);
 
-/// What its kernel says when the other processor is alive, and ends the machine
-/// (`softlockup_panic`).
+/// What its kernel says when a task keeps the processor while interrupts arrive. Then it ends the
+/// machine (`softlockup_panic`).
 const STUCK: &str = "Kernel panic - not syncing: softlockup";
 
 /// How often the machine is booted if it falls silent, or a processor of it is stuck.
@@ -278,6 +278,9 @@ fn prepare(jobs: &[&Job], extent: Extent) -> Result<(kernel::Kernel, PathBuf), S
 }
 
 fn qemu(kernel: &Path, initramfs: &Path, deadline: Duration) -> Program {
+    // One processor: with two the emulator sometimes runs old code for ever after the kernel has
+    // patched its own, and beside other work each test took two to three times as long.
+    //
     // With a higher priority than the tests beside it: if an emulated machine loses a processor for
     // a moment, it loses more than that moment. Without root, nice reports that it cannot, and
     // continues.
