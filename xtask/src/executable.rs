@@ -25,10 +25,10 @@ pub(crate) struct Shipped {
     most_bytes: u64,
 }
 
-/// The command line and every plugin, started for each call. It has 10.1 MB since `doctor` reads a
+/// The command line and every plugin, started for each call. It has 10.9 MB since `doctor` reads a
 /// node and judges it.
 pub(crate) const NETWRIGHT: Shipped =
-    Shipped { package: "netwright", name: "netwright", most_bytes: 10_500_000 };
+    Shipped { package: "netwright", name: "netwright", most_bytes: 11_000_000 };
 
 /// The daemon, started once; a third of it is TLS and the Kubernetes API's types. It had 12.4 MB
 /// when it got a command line and a configuration, and 16.6 MB with routes and network policy.
