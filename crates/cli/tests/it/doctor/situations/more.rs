@@ -312,15 +312,7 @@ pub(super) const MORE: &[Situation] = &[
         breaks: Act::Sh(
             "bridge link set dev {p1} locked on; ip link set cni0 type bridge fdb_flush",
         ),
-        fails: Fails::Ways(&[
-            Way::Out4,
-            Way::Out6,
-            Way::Between,
-            Way::Published,
-            Way::PublishedHere,
-            Way::FromNode,
-            Way::Names,
-        ]),
+        fails: Fails::Ways(Way::BY_ITS_LINK),
         finds: Finds::First("port-silenced", "{p1}"),
         fix: Fix::Mends,
         mends: Act::Sh("bridge link set dev {p1} locked off"),

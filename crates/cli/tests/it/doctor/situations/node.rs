@@ -80,6 +80,17 @@ impl Way {
         Way::Large,
     ];
 
+    /// The ways on which small packets pass the link of c1.
+    pub(super) const BY_ITS_LINK: &[Way] = &[
+        Way::Out4,
+        Way::Out6,
+        Way::Between,
+        Way::Published,
+        Way::PublishedHere,
+        Way::FromNode,
+        Way::Names,
+    ];
+
     /// What somebody says to whom it does not work.
     pub(in crate::doctor) fn words(self) -> &'static str {
         match self {
