@@ -254,20 +254,19 @@ impl EtcdLeases {
     /// in which pods may live stays, and so does one that another node wrote or an administrator
     /// reserved.
     fn given_up(&mut self, host: &Host) -> Vec<(String, u64)> {
-        let (leases, held) = (&self.leases, self.held.as_ref());
-        let is_held = |key: &String| held.is_some_and(|held| held.key == *key);
-        self.left.retain(|key| leases.get(key).is_some() && !is_held(key));
+        let (leases, held, written) = (&self.leases, self.held.as_ref(), &self.written);
+        let is_held = |key: &str| held.is_some_and(|held| held.key == key);
+        let is_ours = |lease: &Lease| lease.grant.is_some() && written.contains(&lease.value);
+        self.left.retain(|key| !is_held(key) && leases.get(key).is_some_and(is_ours));
         if held.is_none() || self.left.is_empty() {
             return Vec::new();
         }
         let pods = host.pods(files::recorded());
-        let mine = |lease: &&Lease| {
+        let is_empty = |lease: &&Lease| {
             let prefixes = leases.prefixes_of(&lease.key);
-            lease.grant.is_some()
-                && self.written.contains(&lease.value)
-                && !prefixes.iter().any(|prefix| pods.may_live_in(*prefix))
+            !prefixes.iter().any(|prefix| pods.may_live_in(*prefix))
         };
-        let left = self.left.iter().filter_map(|key| leases.get(key)).filter(mine);
+        let left = self.left.iter().filter_map(|key| leases.get(key)).filter(is_empty);
         left.map(|lease| (lease.key.clone(), lease.modified)).collect()
     }
 
