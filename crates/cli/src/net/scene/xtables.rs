@@ -126,7 +126,8 @@ pub(super) fn target(name: &str, revision: u32, info: &[u8], family: Family) -> 
         "ACCEPT" => Some(vec![Step::Verdict(Verdict::Accept)]),
         "DROP" => Some(vec![Step::Verdict(Verdict::Drop)]),
         "RETURN" => Some(vec![Step::Verdict(Verdict::Return)]),
-        "QUEUE" => Some(vec![Step::Verdict(Verdict::Queue)]),
+        // It is the first queue, and has no settings.
+        "QUEUE" => Some(vec![Step::Queue { first: 0, last: 0, bypass: false }]),
         "NFQUEUE" => queue(info, revision),
         "TTL" => Some(hops(name, info, 8)),
         "HL" => Some(hops(name, info, 7)),

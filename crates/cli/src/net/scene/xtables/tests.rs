@@ -152,6 +152,7 @@ fn queues_and_hops() {
     assert_eq!(on("NFQUEUE", 1, &info[..4]), queue(7, 10, false));
     assert_eq!(on("NFQUEUE", 3, &info), queue(7, 10, true));
     assert_eq!(on("NFQUEUE", 3, &info[..2]), [unknown("NFQUEUE")]);
+    assert_eq!(on("QUEUE", 0, &[]), queue(0, 0, false));
     // --ttl-set 1; --ttl-dec 1; --hl-set 1
     let set = |offset| {
         [
