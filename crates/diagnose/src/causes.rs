@@ -136,6 +136,7 @@ const DEPTHS: [&[&str]; 17] = [
         "nothing-listens",
         "listens-on-loopback",
         "listens-elsewhere",
+        "program-hangs",
         "nameserver-loopback",
         "nameserver-missing",
         "nameserver-unreachable",

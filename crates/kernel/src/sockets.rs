@@ -44,6 +44,9 @@ pub struct Waiting {
     pub v6only: bool,
     /// Its inode, by which a process's descriptors name it; 0 if no process has it.
     pub inode: u32,
+    /// How many connections wait to be accepted, and how many may before the kernel drops further
+    /// ones (`listen(2)`, backlog). `None` for UDP, and from `/proc`.
+    pub unaccepted: Option<(u32, u32)>,
 }
 
 /// The sockets that were found.
@@ -128,11 +131,15 @@ fn decode(message: &Message<'_>, is_tcp: bool) -> Option<Waiting> {
     };
     let mut attributes = message.attributes(ANSWER);
     let v6only = attributes.find(|attribute| attribute.kind == SKV6ONLY).and_then(|one| one.u8());
+    // Of a socket that listens, these are not lengths in bytes (linux net/ipv4/tcp_diag.c
+    // `tcp_diag_get_info`).
+    let queued = (wire::u32_at(body, 56)?, wire::u32_at(body, 60)?);
     let waiting = Waiting {
         at: SocketAddr::new(address, port),
         is_tcp,
         v6only: v6only == Some(1),
         inode: wire::u32_at(body, 68)?,
+        unaccepted: is_tcp.then_some(queued),
     };
     // A UDP socket that is not bound has no port.
     (port != 0).then_some(waiting)
@@ -164,7 +171,8 @@ fn of_line(line: &str, state: &str, is_tcp: bool, family: u8) -> Option<Waiting>
     };
     let port = u16::from_str_radix(port, 16).ok().filter(|port| *port != 0)?;
     let at = SocketAddr::new(address, port);
-    Some(Waiting { at, is_tcp, v6only: false, inode: fields.get(9)?.parse().ok()? })
+    let inode = fields.get(9)?.parse().ok()?;
+    Some(Waiting { at, is_tcp, v6only: false, inode, unaccepted: None })
 }
 
 #[cfg(test)]
@@ -194,14 +202,19 @@ mod tests {
         let mut body = [0; ANSWER];
         body[0] = AF_INET6;
         body[4..6].copy_from_slice(&80_u16.to_be_bytes());
+        body[56..60].copy_from_slice(&2_u32.to_ne_bytes());
+        body[60..64].copy_from_slice(&128_u32.to_ne_bytes());
         body[68..72].copy_from_slice(&7_u32.to_ne_bytes());
         let mut writer = Writer::new();
         writer.raw(&body);
         writer.put_u8(SKV6ONLY, 1);
         let message = Message { kind: SOCK_DIAG_BY_FAMILY, flags: 0, seq: 0, body: writer.bytes() };
         let at = "[::]:80".parse().unwrap();
-        let expected = Waiting { at, is_tcp: true, v6only: true, inode: 7 };
-        assert_eq!(decode(&message, true), Some(expected));
+        let unaccepted = Some((2, 128));
+        let expected = Waiting { at, is_tcp: true, v6only: true, inode: 7, unaccepted };
+        assert_eq!(decode(&message, true), Some(expected.clone()));
+        let expected = Waiting { is_tcp: false, unaccepted: None, ..expected };
+        assert_eq!(decode(&message, false), Some(expected));
     }
 
     proptest::proptest! {

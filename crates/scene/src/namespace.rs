@@ -29,6 +29,8 @@ pub struct Namespace {
     pub filter: Ruleset,
     /// The queues of packets that programs read; `None`: no rule fills one, or that is not known.
     pub queues: Option<Vec<u16>>,
+    /// Those of them in which packets wait while the program judges none.
+    pub stuck_queues: Vec<u16>,
     /// Sockets of programs that listen.
     pub listeners: Vec<Listener>,
     /// The table of tracked connections.
@@ -312,6 +314,13 @@ pub struct Listener {
     pub pid: Option<u32>,
     /// The process's name.
     pub program: Option<String>,
+    /// How many connections wait for the program to accept them, if so many do that the kernel
+    /// drops further ones.
+    #[serde(default)]
+    pub full: Option<u32>,
+    /// Each process that has it, as far as they were found, is stopped (SIGSTOP).
+    #[serde(default)]
+    pub stopped: bool,
 }
 
 /// A tracked flow of UDP to a port of the node that is published.

@@ -321,9 +321,10 @@ impl Picture {
                 }
             };
             for (listener, inode) in listeners.iter_mut().zip(inodes) {
-                if let Some((pid, program)) = owners.found.get(inode) {
-                    listener.pid = Some(*pid);
-                    listener.program = Some(program.clone());
+                if let Some(owner) = owners.found.get(inode) {
+                    listener.pid = Some(owner.pid);
+                    listener.program = Some(owner.name.clone());
+                    listener.stopped = owner.stopped;
                 }
             }
         }

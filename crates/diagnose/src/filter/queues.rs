@@ -9,18 +9,24 @@ pub(super) enum Queued {
     Judged,
     /// No program reads the queue: the packet passes the base chain.
     Passes,
-    /// No program reads the queue: the packet is dropped.
+    /// No program reads the queue, or the one that does judges nothing: the packet is dropped, or
+    /// waits.
     Dropped,
 }
 
 /// Says what comes of a packet for one of some queues (linux net/netfilter/nf_queue.c `nf_queue`). On
-/// a sound node a program reads each of them, or the rule says what to do without one.
+/// a sound node a program reads each of them and judges, or the rule says what to do without one.
 pub(super) fn queued(namespace: &Namespace, [first, last]: [u16; 2], bypass: bool) -> Queued {
-    let is_one = |queue: &u16| (first..=last).contains(queue);
-    match &namespace.queues {
-        Some(read) if read.iter().any(is_one) => Queued::Judged,
-        Some(_) if bypass => Queued::Passes,
-        Some(_) => Queued::Dropped,
-        None => Queued::Judged,
+    let is_one = |queue: &&u16| (first..=last).contains(*queue);
+    let Some(read) = &namespace.queues else { return Queued::Judged };
+    let readers = read.iter().filter(is_one).count();
+    let stuck = namespace.stuck_queues.iter().filter(is_one).count();
+    // Each of several gets some of the packets.
+    let is_each_read = usize::from(last.saturating_sub(first)) < readers;
+    match (readers, bypass) {
+        (0, true) => Queued::Passes,
+        (0, false) => Queued::Dropped,
+        _ if stuck == readers && (is_each_read || !bypass) => Queued::Dropped,
+        _ => Queued::Judged,
     }
 }

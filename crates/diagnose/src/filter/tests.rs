@@ -319,6 +319,19 @@ fn a_queue_needs_a_program() {
     // It ends the base chain.
     assert_eq!(with(true, Some(&[9][..])), "passes");
     assert_eq!(with(true, Some(&[7][..])), judged);
+    // Its program judges nothing.
+    let stuck = |bypass: bool, read: &[u16], stuck: &[u16]| {
+        let queue = vec![Step::Queue { first: 7, last: 8, bypass }];
+        let mut host = in_forward(vec![rule(&[queue])]);
+        (host.queues, host.stuck_queues) = (Some(read.to_vec()), stuck.to_vec());
+        forward(&host, &outbound())
+    };
+    assert_eq!(stuck(false, &[7], &[7]), dropped);
+    assert_eq!(stuck(true, &[7, 8], &[7, 8]), dropped);
+    // Some packets pass.
+    assert_eq!(stuck(true, &[7], &[7]), judged);
+    assert_eq!(stuck(false, &[7, 8], &[7]), judged);
+    assert_eq!(stuck(false, &[7, 9], &[9]), judged);
 
     let legacy = |settings: &str| {
         let table = LegacyTable {

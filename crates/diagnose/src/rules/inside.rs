@@ -6,7 +6,8 @@ use scene::{Attachment, Container, Listener, Namespace, Part, Port};
 
 use super::{Rule, containers, family_of};
 use crate::Look;
-use crate::finding::{Family, Finding, WayKind};
+use crate::finding::{Family, Finding, Severity, WayKind};
+use crate::question::{Answer, Asked};
 
 pub(super) const RULE: Rule =
     Rule { judges: "loopback of containers", ids: &["loopback-down"], judge, ..Rule::NONE };
@@ -14,7 +15,7 @@ pub(super) const RULE: Rule =
 /// Programs that listen in containers.
 pub(super) const LISTENERS: Rule = Rule {
     judges: "programs that listen",
-    ids: &["nothing-listens", "listens-on-loopback", "listens-elsewhere"],
+    ids: &["nothing-listens", "listens-on-loopback", "listens-elsewhere", "program-hangs"],
     inside: &[Part::Listeners],
     judge: listeners,
     ..Rule::NONE
@@ -60,8 +61,17 @@ fn listeners(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for (container, inside) in insides(look) {
         for attachment in &container.attachments {
-            let ports = attachment.ports.iter();
-            found.extend(ports.filter_map(|port| listens(container, inside, attachment, port)));
+            let is_of_v4 = attachment.addresses.iter().any(|net| net.addr().is_ipv4());
+            for port in &attachment.ports {
+                let mut families = vec![family_at(port)];
+                // One that serves IPv6 alone does not answer packets of IPv4 (IPV6_V6ONLY).
+                families.extend((families[0].is_none() && is_of_v4).then_some(Some(Family::V4)));
+                let mut faults = families
+                    .into_iter()
+                    .filter_map(|family| listens(container, inside, attachment, port, family));
+                let fault = faults.next();
+                found.extend(fault.or_else(|| hangs(look, container, inside, attachment, port)));
+            }
         }
     }
     found
@@ -111,30 +121,41 @@ pub(super) fn speaks(listener: &Listener, family: Option<Family>) -> bool {
     }
 }
 
+/// A port of one address of the node leads to the container's address of the same version.
+fn family_at(port: &Port) -> Option<Family> {
+    port.host_ip.filter(|address| !address.is_unspecified()).map(family_of)
+}
+
+/// Returns the sockets at a port that take packets of an IP version; `None`: of any.
+fn at_port<'i>(inside: &'i Namespace, port: &Port, family: Option<Family>) -> Vec<&'i Listener> {
+    let is_there = |listener: &&Listener| {
+        listener.transport == port.transport
+            && listener.at.port() == port.container
+            && speaks(listener, family)
+    };
+    inside.listeners.iter().filter(is_there).collect()
+}
+
+/// Says whether a published port leads to a socket. To which address of the container it leads, only
+/// its result of ADD tells.
+fn is_led_to(listener: &Listener, attachment: &Attachment) -> bool {
+    let (address, own) = (listener.at.ip(), &attachment.addresses);
+    let is_own = own.is_empty() || own.iter().any(|net| net.addr() == address);
+    !address.is_loopback() && (address.is_unspecified() || is_own)
+}
+
 fn listens(
     container: &Container,
     inside: &Namespace,
     attachment: &Attachment,
     port: &Port,
+    family: Option<Family>,
 ) -> Option<Finding> {
-    // A port of one address of the node leads to the container's address of the same version.
-    let family = port.host_ip.filter(|address| !address.is_unspecified()).map(family_of);
-    let at_port = |listener: &&Listener| {
-        listener.transport == port.transport
-            && listener.at.port() == port.container
-            && speaks(listener, family)
-    };
-    let listeners: Vec<&Listener> = inside.listeners.iter().filter(at_port).collect();
-    // To which address of the container the port leads, only its result of ADD tells.
-    let is_led_to = |address: IpAddr| {
-        let own = &attachment.addresses;
-        address.is_unspecified() || own.is_empty() || own.iter().any(|net| net.addr() == address)
-    };
-    let others = listeners.iter().filter(|listener| !listener.at.ip().is_loopback());
-    let elsewhere = others.clone().next().copied();
-    if others.map(|listener| listener.at.ip()).any(is_led_to) {
+    let listeners = at_port(inside, port, family);
+    if listeners.iter().any(|listener| is_led_to(listener, attachment)) {
         return None;
     }
+    let elsewhere = listeners.iter().find(|listener| !listener.at.ip().is_loopback()).copied();
     let what = format!("{}/{}", port.container, port.transport.as_str());
     let object = format!("{}:{what}", container.id);
     let finding = match elsewhere.or(listeners.first().copied()) {
@@ -173,24 +194,91 @@ fn listens(
             );
             Finding::error("nothing-listens", object, says)
                 .fix(format!("start the program, or publish the port on which it listens: nsenter --net={} ss -ln", container.netns))
-                .breaks(WayKind::Inside, None)
+                .breaks(WayKind::Inside, family)
         }
     };
-    Some(
-        finding
-            .at(format!("port {what} of {}, published as {}", container.called(), port.host))
-            .hits(container.id.clone())
-            .breaks(WayKind::Published, None)
-            .breaks(WayKind::PublishedHere, None)
-            .breaks(WayKind::FromNode, None),
-    )
+    Some(not_served(finding, container, port, family))
+}
+
+/// The port is published, and nobody behind it answers.
+fn not_served(
+    finding: Finding,
+    container: &Container,
+    port: &Port,
+    family: Option<Family>,
+) -> Finding {
+    let what = format!("{}/{}", port.container, port.transport.as_str());
+    finding
+        .at(format!("port {what} of {}, published as {}", container.called(), port.host))
+        .hits(container.id.clone())
+        .breaks(WayKind::Published, family)
+        .breaks(WayKind::PublishedHere, family)
+        .breaks(WayKind::FromNode, family)
+}
+
+/// A program that is stopped, or that accepts no connections. The kernel takes some for it until its
+/// queue is full, so a probe may be answered all the same.
+fn hangs(
+    look: Look<'_>,
+    container: &Container,
+    inside: &Namespace,
+    attachment: &Attachment,
+    port: &Port,
+) -> Option<Finding> {
+    let mut listeners = at_port(inside, port, family_at(port));
+    listeners.retain(|listener| is_led_to(listener, attachment));
+    let first = *listeners.first()?;
+    // Of several each gets some of the connections.
+    let full: Option<u32> = listeners.iter().map(|listener| listener.full).sum();
+    let program = first.program.as_deref().unwrap_or("the program");
+    let what = format!("{}/{}", port.container, port.transport.as_str());
+    let whose = format!("{program} at the published port {what} of {}", container.called());
+    let (severity, says, seen, fix) = if listeners.iter().all(|listener| listener.stopped) {
+        let pid = first.pid.map_or("PROCESS".to_owned(), |pid| pid.to_string());
+        (
+            Severity::Error,
+            format!("{whose} is stopped, so nobody is served"),
+            format!("process {pid} is in state T (SIGSTOP, or a debugger)"),
+            format!("let it go on, unless somebody debugs it: kill -CONT {pid}"),
+        )
+    } else {
+        // A queue may be full for a moment.
+        let severity = match (full, is_accepted(look, attachment, port)) {
+            (None, _) | (Some(_), Some(true)) => return None,
+            (Some(_), Some(false)) => Severity::Error,
+            (Some(_), None) => Severity::Warning,
+        };
+        (
+            severity,
+            format!("{whose} accepts no connections, and the kernel drops further ones"),
+            format!("{} connections wait, and no more may", full.unwrap_or_default()),
+            "look at what the program waits for, or start it again".to_owned(),
+        )
+    };
+    let finding = Finding::error("program-hangs", format!("{}:{what}", container.id), says)
+        .seen(seen)
+        .fix(fix)
+        .breaks(WayKind::Inside, None);
+    let finding = Finding { severity, ..finding };
+    Some(not_served(finding, container, port, family_at(port)))
+}
+
+/// Says whether a connection of the node to a container's port was taken; `None`: none was tried.
+fn is_accepted(look: Look<'_>, attachment: &Attachment, port: &Port) -> Option<bool> {
+    let is_own = |address: IpAddr| attachment.addresses.iter().any(|net| net.addr() == address);
+    let tried = look.answers.from(None).filter_map(|(asked, answer)| match asked {
+        Asked::Connect { to } if to.port() == port.container && is_own(to.ip()) => Some(answer),
+        _ => None,
+    });
+    let taken: Vec<bool> = tried.map(|answer| matches!(answer, Answer::Reached { .. })).collect();
+    (!taken.is_empty()).then(|| taken.contains(&true))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::question::Answers;
-    use scene::{Attachment, Scene, Transport};
+    use crate::question::{Answers, Question};
+    use scene::{Scene, Transport};
 
     fn ids(scene: &Scene) -> Vec<&'static str> {
         let answers = Answers::default();
@@ -207,6 +295,8 @@ mod tests {
             v6only: false,
             pid: None,
             program: Some("nginx".to_owned()),
+            full: None,
+            stopped: false,
         };
         let lo = crate::routes::samples::link(1, "lo", &["127.0.0.1/8"]);
         let inside =
@@ -247,6 +337,47 @@ mod tests {
         assert_eq!(at("2001:db8::2", "0.0.0.0:80"), ["nothing-listens"]);
         assert_eq!(at("192.0.2.2", "[::]:80"), [""; 0]);
         assert_eq!(at("::", "0.0.0.0:80"), [""; 0]);
+    }
+
+    /// Packets of IPv4 are refused.
+    #[test]
+    fn a_program_may_serve_ipv6_alone() {
+        let mut scene = listening("[::]:80");
+        let attachment = &mut scene.containers[0].attachments[0];
+        attachment.addresses.push("fd00:88::2/64".parse().unwrap());
+        scene.containers[0].inside.as_mut().unwrap().listeners[0].v6only = true;
+        assert_eq!(ids(&scene), [""; 0]);
+        let attachment = &mut scene.containers[0].attachments[0];
+        attachment.addresses.push("10.88.0.2/24".parse().unwrap());
+        assert_eq!(ids(&scene), ["nothing-listens"]);
+        scene.containers[0].inside.as_mut().unwrap().listeners[0].v6only = false;
+        assert_eq!(ids(&scene), [""; 0]);
+    }
+
+    #[test]
+    fn a_program_that_accepts_nothing() {
+        let with = |full: Option<u32>, stopped: bool, answer: Option<Answer>| {
+            let mut scene = listening("[::]:80");
+            let address = "10.88.0.2/24".parse().unwrap();
+            scene.containers[0].attachments[0].addresses.push(address);
+            let listener = &mut scene.containers[0].inside.as_mut().unwrap().listeners[0];
+            (listener.full, listener.stopped) = (full, stopped);
+            let to = "10.88.0.2:80".parse().unwrap();
+            let question = Question { from: None, asked: Asked::Connect { to } };
+            let all = answer.map(|answer| (question, answer)).into_iter().collect();
+            let answers = Answers { all };
+            let found = listeners(Look { scene: &scene, answers: &answers, only: None, to: None });
+            found.into_iter().map(|one| (one.severity, one.id)).collect::<Vec<_>>()
+        };
+        let reached = || Some(Answer::Reached { after_us: 1 });
+        let silent = || Some(Answer::Silent { hops: Vec::new() });
+        assert_eq!(with(None, false, silent()), []);
+        // It is full for a moment.
+        assert_eq!(with(Some(9), false, reached()), []);
+        assert_eq!(with(Some(9), false, silent()), [(Severity::Error, "program-hangs")]);
+        assert_eq!(with(Some(9), false, None), [(Severity::Warning, "program-hangs")]);
+        // The kernel takes connections for it.
+        assert_eq!(with(None, true, reached()), [(Severity::Error, "program-hangs")]);
     }
 
     #[test]

@@ -304,6 +304,8 @@ mod tests {
             v6only: false,
             pid: None,
             program: None,
+            full: None,
+            stopped: false,
         });
         assert_eq!(told(&scene), []);
     }

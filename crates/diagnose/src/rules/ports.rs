@@ -196,6 +196,8 @@ mod tests {
             v6only: false,
             pid: Some(812),
             program: Some(program.to_owned()),
+            full: None,
+            stopped: false,
         }
     }
 

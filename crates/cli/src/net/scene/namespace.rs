@@ -295,7 +295,10 @@ impl Read {
         }
         if self.namespace.filter.has_queues() {
             match queues::read() {
-                Ok(read) => self.namespace.queues = Some(read),
+                Ok(found) => {
+                    self.namespace.queues = Some(found.read);
+                    self.namespace.stuck_queues = found.stuck;
+                }
                 Err(reason) => self.hole(Part::Unjudged, reason),
             }
         }
@@ -331,6 +334,9 @@ impl Read {
                 v6only: socket.v6only,
                 pid: None,
                 program: None,
+                // linux include/net/sock.h `sk_acceptq_is_full`.
+                full: socket.unaccepted.and_then(|(now, most)| (most < now).then_some(now)),
+                stopped: false,
             });
         }
     }

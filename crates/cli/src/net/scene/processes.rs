@@ -60,10 +60,19 @@ pub(super) struct Processes {
 /// The processes that have the sockets.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
-    /// The process and its name, by a socket's inode.
-    pub(super) found: BTreeMap<u32, (u32, String)>,
+    /// The process, by a socket's inode.
+    pub(super) found: BTreeMap<u32, Owner>,
     /// Why not all were found.
     pub(super) unread: Option<String>,
+}
+
+/// A process that has a socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Owner {
+    pub(super) pid: u32,
+    pub(super) name: String,
+    /// It is stopped, and so is each other one that was found to have the socket.
+    pub(super) stopped: bool,
 }
 
 impl Processes {
@@ -115,7 +124,7 @@ impl Processes {
     }
 
     /// Finds out which processes of these namespaces have these sockets. Of several the first
-    /// counts.
+    /// counts; if it is stopped, the others are looked for, too.
     pub(super) fn owners(&self, mut sockets: BTreeSet<u32>, of: &BTreeSet<u64>) -> Owners {
         let mut owners = Owners::default();
         let mut left = DESCRIPTORS;
@@ -133,14 +142,23 @@ impl Processes {
                 break;
             }
             let folder = format!("/proc/{}/fd", process.pid);
+            let mut stopped = None;
             for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
                 if left == 0 {
                     break;
                 }
                 left -= 1;
                 let Some(inode) = socket(&entry.path()) else { continue };
-                if sockets.remove(&inode) {
-                    owners.found.insert(inode, (process.pid, process.name.clone()));
+                if !sockets.contains(&inode) {
+                    continue;
+                }
+                let Process { pid, name, .. } = process;
+                let is_stopped = *stopped.get_or_insert_with(|| is_stopped(*pid));
+                let owner = Owner { pid: *pid, name: name.clone(), stopped: true };
+                let owner = owners.found.entry(inode).or_insert(owner);
+                if !is_stopped {
+                    owner.stopped = false;
+                    sockets.remove(&inode);
                 }
             }
         }
@@ -152,6 +170,19 @@ impl Processes {
 fn socket(descriptor: &Path) -> Option<u32> {
     let leads = fs::read_link(descriptor).ok()?;
     leads.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+}
+
+/// Says whether a process is stopped, by a signal or by a debugger.
+fn is_stopped(pid: u32) -> bool {
+    let bytes = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    says_stopped(&String::from_utf8_lossy(&bytes))
+}
+
+/// Reads the state, behind the name in parentheses, which may contain some itself (`man 5
+/// proc_pid_stat`).
+fn says_stopped(stat: &str) -> bool {
+    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
+    matches!(state, Some('T' | 't'))
 }
 
 /// Reads a process; `None` if it has ended.
@@ -205,8 +236,17 @@ mod tests {
         let netns = own.netns.unwrap();
         let processes = Processes { all: vec![own.clone()], unread: None };
         let owners = processes.owners(BTreeSet::from([inode, 0]), &BTreeSet::from([netns]));
-        assert_eq!(owners.found, BTreeMap::from([(inode, (own.pid, own.name))]));
+        let owner = Owner { pid: own.pid, name: own.name, stopped: false };
+        assert_eq!(owners.found, BTreeMap::from([(inode, owner)]));
         let owners = processes.owners(BTreeSet::from([inode]), &BTreeSet::new());
         assert_eq!(owners.found, BTreeMap::new());
+    }
+
+    #[test]
+    fn a_process_is_stopped_or_not() {
+        assert!(says_stopped("812 (nginx) T 1 812 812 0 -1 4194304"));
+        assert!(says_stopped("812 (a) R (b) t 1 812"));
+        assert!(!says_stopped("812 (T) S 1 812 812 0"));
+        assert!(!says_stopped(""));
     }
 }

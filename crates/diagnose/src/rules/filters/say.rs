@@ -178,18 +178,26 @@ fn shown(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Caught) -> S
         Some(packets) => format!("; the rule has counted {packets} packets"),
         None => String::new(),
     };
-    let because = because(caught);
+    let because = because(look, caught);
     format!("by the rules as they are, {answer}{packet} ends there{because}{counted}")
 }
 
 /// What the rule itself does not say.
-fn because(caught: &Caught) -> &'static str {
+fn because(look: Look<'_>, caught: &Caught) -> &'static str {
     let says = &caught.place.says;
     let is_queue = match caught.place.legacy {
         true => says.contains("-j NFQUEUE") || says.contains("-j QUEUE"),
         false => says.starts_with("queue"),
     };
+    let inside = match &caught.inside {
+        Some(id) => look.scene.container(id).and_then(|container| container.inside.as_ref()),
+        None => Some(&look.scene.host),
+    };
+    let is_stuck = inside.is_some_and(|inside| !inside.stuck_queues.is_empty());
     match (is_queue, caught.expires) {
+        (true, _) if is_stuck => {
+            ": no program reads the queue, or the one that does lets packets wait and judges none"
+        }
         (true, _) => ": no program reads the queue",
         (_, true) => " or at the next router: it may take no more hops",
         _ => "",

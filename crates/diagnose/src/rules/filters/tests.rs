@@ -304,6 +304,10 @@ fn a_queue_that_no_program_reads() {
     };
     assert_eq!(read(Some(vec![7])), [""; 0]);
     assert_eq!(read(None), [""; 0]);
+    let mut scene = queue(true);
+    (scene.host.queues, scene.host.stuck_queues) = (Some(vec![7]), vec![7]);
+    let all = found(&scene);
+    assert!(all[0].seen[0].ends_with("lets packets wait and judges none"), "{all:?}");
 }
 
 /// A table of ours, changed by somebody.
