@@ -153,7 +153,7 @@ const SYMPTOMS: &[&str] =
     &["gateway-silent", "router-silent", "outside-silent", "port-silent", "container-silent"];
 
 /// Pairs: the first explains the second.
-const PAIRS: [(&str, &str); 21] = [
+const PAIRS: [(&str, &str); 22] = [
     ("link-down", "no-default-route"),
     ("link-down", "reverse-path-filter"),
     ("no-carrier", "reverse-path-filter"),
@@ -171,6 +171,7 @@ const PAIRS: [(&str, &str); 21] = [
     ("no-carrier", "hop-silent"),
     ("uplink-enslaved", "hop-silent"),
     ("neighbour-wrong", "hop-silent"),
+    ("address-claimed", "hop-silent"),
     ("link-down", "parent-down"),
     ("no-carrier", "parent-down"),
     ("tunnel-mtu", "path-mtu"),

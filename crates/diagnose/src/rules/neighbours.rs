@@ -5,12 +5,12 @@ mod routers;
 
 use std::net::IpAddr;
 
-use scene::{Container, Namespace};
+use scene::{Container, Link, Namespace};
 
-use super::{Rule, asks_links, containers};
+use super::{Rule, asks_links, containers, is_outbound};
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
-use crate::path::Site;
+use crate::path::{Site, address_of, uplink};
 use crate::question::{Answer, Asked, Question};
 
 pub(super) const RULE: Rule = Rule {
@@ -50,7 +50,8 @@ fn asks(look: Look<'_>) -> Vec<Question> {
     }
     let sites = sites(look);
     let of_sites = sites.iter().flat_map(questions).map(|(question, _, _)| question);
-    of_sites.chain(routers::asks(look)).collect()
+    let of_uplink = own(look).map(|own| own.question);
+    of_sites.chain(of_uplink).chain(routers::asks(look)).collect()
 }
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
@@ -64,8 +65,50 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
         found.extend(in_bridge(look, &site));
         found.extend(in_container(&site, &everybody));
     }
+    found.extend(own(look).and_then(|own| contested(look, own)));
     found.extend(routers::judge(look));
     found
+}
+
+/// The node's own address on its way out. The kernel looks whether another machine has it for IPv6
+/// alone.
+struct OwnAddress<'s> {
+    question: Question,
+    address: IpAddr,
+    link: &'s str,
+    hits: Vec<String>,
+}
+
+fn own(look: Look<'_>) -> Option<OwnAddress<'_>> {
+    let outbound = containers(look).filter(|one| is_outbound(look.scene, one, Family::V4));
+    let hits: Vec<String> = outbound.map(|container| container.id.clone()).collect();
+    let carries = |link: &&Link| link.up && link.carrier && link.mac.is_some() && !link.no_arp;
+    let link = uplink(look.scene, true).filter(carries)?;
+    let address = address_of(link, true)?;
+    let asked = Asked::WhoHas { address, link: link.name.clone() };
+    let question = Question { from: None, asked };
+    (!hits.is_empty()).then_some(OwnAddress { question, address, link: &link.name, hits })
+}
+
+/// Another machine answers for the node's address. Another link of the node on the same cable may.
+fn contested(look: Look<'_>, own: OwnAddress<'_>) -> Option<Finding> {
+    let OwnAddress { question, address, link, hits } = own;
+    let Some(Answer::Owners { macs }) = look.answers.to(&question) else { return None };
+    let other = macs.iter().find(|found| !is_of_node(&look.scene.host, found))?;
+    let says = format!("{other} answers for {address}, which is this node's address on {link}");
+    let finding = Finding::error("address-claimed", address.to_string(), says)
+        .at(format!("link {link}"))
+        .seen(format!("{} answered for {address}", macs.join(" and ")))
+        .fix(format!("find who has {other} behind {link}, and give one of the two another address"))
+        .breaks(WayKind::Outside, Some(Family::V4))
+        .breaks(WayKind::Names, Some(Family::V4))
+        .breaks(WayKind::Published, Some(Family::V4));
+    Some(Finding { hits, ..finding })
+}
+
+/// Says whether a link of the node has a hardware address.
+fn is_of_node(host: &Namespace, mac: &str) -> bool {
+    host.links.iter().any(|link| link.mac.as_deref().is_some_and(|own| !differs(own, mac)))
 }
 
 fn differs(one: &str, other: &str) -> bool {
@@ -174,13 +217,14 @@ fn in_container(site: &Site<'_>, everybody: &[Site<'_>]) -> Vec<Finding> {
     wrong.collect()
 }
 
-/// The bridge has an entry that leads what is for the container to another port.
+/// The bridge has an entry that leads what is for the container to another port, or keeps what is for
+/// it there: `bridge fdb add` makes such entries unless it is told otherwise.
 fn in_bridge(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let bridge = site.bridge?;
     let host = &look.scene.host;
     let own = site.link.mac.as_deref()?;
     let entry = host.fdb.iter().find(|entry| {
-        !entry.own
+        !(entry.own && is_of_node(host, &entry.mac))
             && !differs(&entry.mac, own)
             && entry.port != site.host_end.index
             && (entry.vlan.is_none() || !bridge.vlan_filtering)
@@ -278,14 +322,42 @@ mod tests {
         let mac = "02:00:00:00:00:02".to_owned();
         scene.host.fdb = vec![Fdb { port: 12, mac: mac.clone(), vlan: None, own: false }];
         assert!(found(&scene).is_empty());
-        scene.host.fdb = vec![Fdb { port: 13, mac, vlan: None, own: false }];
-        assert_eq!(
-            found(&scene),
-            [(
-                "bridge cni0 sends frames for c2 (02:00:00:00:00:02) to port veth3 instead of veth2".to_owned(),
-                "bridge fdb del 02:00:00:00:00:02 dev veth3 master".to_owned()
-            )]
-        );
+        for own in [false, true] {
+            scene.host.fdb = vec![Fdb { port: 13, mac: mac.clone(), vlan: None, own }];
+            assert_eq!(
+                found(&scene),
+                [(
+                    "bridge cni0 sends frames for c2 (02:00:00:00:00:02) to port veth3 instead of veth2".to_owned(),
+                    "bridge fdb del 02:00:00:00:00:02 dev veth3 master".to_owned()
+                )]
+            );
+        }
+        // It is the port's own.
+        scene.host.links.iter_mut().find(|link| link.name == "veth3").unwrap().mac = Some(mac);
+        assert!(found(&scene).is_empty());
+    }
+
+    /// The node's own address is another machine's, too.
+    #[test]
+    fn somebody_else_answers_for_the_node() {
+        let mut scene = node();
+        let uplink = scene.host.links.iter_mut().find(|link| link.name == "up0").unwrap();
+        uplink.mac = Some("02:00:00:00:00:20".to_owned());
+        let answers = Answers::default();
+        let look = Look { scene: &scene, answers: &answers, only: None, to: None };
+        let asked = Asked::WhoHas { address: ip("192.0.2.2"), link: "up0".to_owned() };
+        let question = Question { from: None, asked };
+        assert!(asks(look).contains(&question));
+        let told = |macs: &[&str]| {
+            let macs = macs.iter().map(|mac| (*mac).to_owned()).collect();
+            let said = found_with(&scene, vec![(question.clone(), Answer::Owners { macs })]);
+            said.into_iter().map(|(says, _)| says).collect::<Vec<String>>()
+        };
+        let says = "02:00:00:00:00:99 answers for 192.0.2.2, which is this node's address on up0";
+        assert_eq!(told(&["02:00:00:00:00:99"]), [says]);
+        // A second link on the same cable.
+        assert_eq!(told(&["02:00:00:00:00:01"]), [""; 0]);
+        assert_eq!(told(&[]), [""; 0]);
     }
 
     #[test]

@@ -79,10 +79,13 @@ fn exchange(address: IpAddr, name: &str) -> Result<BTreeSet<MacAddr>, String> {
         }
     };
     let socket = PacketSocket::open(link.index, &filter).map_err(|error| told(&error))?;
+    // On a sound network nobody answers for our own address.
+    let is_own = own.iter().any(|net| net.addr() == address);
+    let (tries, wait) = if is_own { (1, OTHERS) } else { (TRIES, WAIT) };
     let mut found = BTreeSet::new();
-    for _ in 0..TRIES {
+    for _ in 0..tries {
         socket.send(&question).map_err(|error| told(&error))?;
-        listen(&socket, address, &mut found)?;
+        listen(&socket, address, wait, &mut found)?;
         if !found.is_empty() {
             break;
         }
@@ -94,10 +97,11 @@ fn exchange(address: IpAddr, name: &str) -> Result<BTreeSet<MacAddr>, String> {
 fn listen(
     socket: &PacketSocket,
     address: IpAddr,
+    wait: Duration,
     found: &mut BTreeSet<MacAddr>,
 ) -> Result<(), String> {
     let mut buffer = vec![0; BUFFER];
-    let mut end = Instant::now() + WAIT;
+    let mut end = Instant::now() + wait;
     while found.len() < MOST {
         let left = end.saturating_duration_since(Instant::now());
         let timeout = Timespec::try_from(left).ok();
@@ -116,15 +120,17 @@ fn listen(
 }
 
 /// Our address that the kernel would ask from for a packet of ours: one in the target's subnet, or
-/// else another one. Without an address we ask as a host does that looks for a free one (RFC 5227
-/// §2.1.1).
+/// else another one. Without an address, and for our own, we ask as a host does that looks for a free
+/// one (RFC 5227 §2.1.1): nobody else who has ours would answer it.
 fn source_v4(own: &[IpNet], target: Ipv4Addr) -> Ipv4Addr {
     let of = |net: &IpNet| match net.addr() {
         IpAddr::V4(address) => Some(address),
         IpAddr::V6(_) => None,
     };
     let near = own.iter().filter(|net| net.contains(&IpAddr::V4(target)));
-    near.chain(own).find_map(of).unwrap_or(Ipv4Addr::UNSPECIFIED)
+    let is_own = own.iter().any(|net| net.addr() == IpAddr::V4(target));
+    let source = near.chain(own).find_map(of).filter(|_| !is_own);
+    source.unwrap_or(Ipv4Addr::UNSPECIFIED)
 }
 
 /// The same; a link-local address comes last, unless the target is one too: an answer to another
@@ -275,6 +281,7 @@ mod tests {
         let far: Ipv4Addr = "198.51.100.1".parse().unwrap();
         assert_eq!(source_v4(&own, far), "192.0.2.2".parse::<Ipv4Addr>().unwrap());
         assert_eq!(source_v4(&own[2..], far), Ipv4Addr::UNSPECIFIED);
+        assert_eq!(source_v4(&own, Ipv4Addr::new(10, 88, 0, 2)), Ipv4Addr::UNSPECIFIED);
         let near: Ipv6Addr = "fd00:88::1".parse().unwrap();
         assert_eq!(source_v6(&own, near), Some("fd00:88::2".parse().unwrap()));
         assert_eq!(source_v6(&own[..4], near), Some("2001:db8::2".parse().unwrap()));

@@ -11,8 +11,12 @@ use super::super::{asks_links, containers, family_of, is_outbound, targets};
 use super::{configured, differs, sites};
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
+use crate::path::Site;
 use crate::question::{Answer, Asked, Question};
 use crate::routes::{Routed, hops_of, look_up};
+
+/// linux include/uapi/linux/rtnetlink.h `RT_TABLE_MAIN`.
+const MAIN: u32 = 254;
 
 pub(super) fn asks(look: Look<'_>) -> Vec<Question> {
     let mut all: Vec<Question> = Vec::new();
@@ -22,13 +26,18 @@ pub(super) fn asks(look: Look<'_>) -> Vec<Question> {
         all.extend((is_asked && !is_of_link_alone(own.address)).then(|| own.echo()));
         all.push(own.question);
     }
-    all.extend(given(look).into_iter().map(|given| given.question));
+    for given in given(look) {
+        all.extend(given.is_direct.then(|| given.echo()));
+        all.push(given.question);
+    }
     all
 }
 
 pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
     let own = own(look).into_iter().filter_map(|own| of_node(look, own));
-    own.chain(given(look).iter().filter_map(|given| of_container(look, given))).collect()
+    let given = given(look);
+    let of_containers = given.iter().filter_map(|given| of_container(look, given));
+    own.chain(of_containers).chain(not_forwarded(look)).collect()
 }
 
 /// The router of the node, by which containers reach others.
@@ -40,7 +49,8 @@ struct Own<'l> {
     hits: Vec<String>,
     /// Each gets some of the connections.
     is_one_of_several: bool,
-    /// The route, if it is not the default one: to a server of names, or to what the caller named.
+    /// The route, if it is not the default one: to a server of names, or to what the caller named, or
+    /// in a table that a routing rule asks.
     route: Option<&'l Route>,
     /// No router: what the route leads to is asked for on the link itself.
     is_direct: bool,
@@ -61,10 +71,19 @@ fn own(look: Look<'_>) -> Vec<Own<'_>> {
             continue;
         }
         let [sample, ..] = samples(family);
-        add(look, &mut all, sample, &hits);
+        let host = &look.scene.host;
+        add(host, &mut all, look_up(host, None, sample, None, Some(0)), sample, &hits);
         // Of many containers nobody is asked.
         if !asks_links(look) {
             continue;
+        }
+        // A routing rule may lead what containers send elsewhere.
+        if host.rules.iter().any(|rule| rule.from.is_some() || rule.iif.is_some()) {
+            for site in outbound().flat_map(|one| Site::all(look.scene, one, family)) {
+                let iif = Some(site.seen_by.name.as_str());
+                let routed = look_up(host, Some(site.address), sample, iif, Some(0));
+                add(host, &mut all, routed, sample, std::slice::from_ref(&site.container.id));
+            }
         }
         let mut others: BTreeMap<IpAddr, Vec<String>> = BTreeMap::new();
         for container in outbound() {
@@ -74,7 +93,7 @@ fn own(look: Look<'_>) -> Vec<Own<'_>> {
             }
         }
         for (to, hits) in others {
-            add(look, &mut all, to, &hits);
+            add(host, &mut all, look_up(host, None, to, None, Some(0)), to, &hits);
             all.extend(direct(look, to, hits));
         }
     }
@@ -82,9 +101,14 @@ fn own(look: Look<'_>) -> Vec<Own<'_>> {
 }
 
 /// Adds the routers to which the node sends what is for an address, each once.
-fn add<'l>(look: Look<'l>, all: &mut Vec<Own<'l>>, to: IpAddr, hits: &[String]) {
-    let host = &look.scene.host;
-    let Routed::By { route, .. } = look_up(host, None, to, None, Some(0)) else { return };
+fn add<'l>(
+    host: &'l Namespace,
+    all: &mut Vec<Own<'l>>,
+    routed: Routed<'l>,
+    to: IpAddr,
+    hits: &[String],
+) {
+    let Routed::By { route, .. } = routed else { return };
     let is_one_of_several = 1 < route.hops.len();
     for (hop, link) in hops_of(host, route) {
         // On links without hardware addresses, or that do not ask for them, nobody is asked, and the
@@ -92,7 +116,11 @@ fn add<'l>(look: Look<'l>, all: &mut Vec<Own<'l>>, to: IpAddr, hits: &[String]) 
         let carries = link.up && link.carrier;
         let is_asked = link.mac.is_some() && !link.no_arp && (carries || !is_one_of_several);
         let Some(address) = hop.via.filter(|_| is_asked) else { continue };
-        if all.iter().any(|own| own.address == address && own.link.index == link.index) {
+        let is_known = |own: &&mut Own<'_>| own.address == address && own.link.index == link.index;
+        if let Some(known) = all.iter_mut().find(is_known) {
+            let more = hits.iter().filter(|hit| !known.hits.contains(hit)).cloned();
+            let more: Vec<String> = more.collect();
+            known.hits.extend(more);
             continue;
         }
         let asked = Asked::WhoHas { address, link: link.name.clone() };
@@ -103,14 +131,13 @@ fn add<'l>(look: Look<'l>, all: &mut Vec<Own<'l>>, to: IpAddr, hits: &[String]) 
             family: family_of(to),
             hits: hits.to_vec(),
             is_one_of_several,
-            route: Some(route).filter(|route| 0 < route.to.prefix_len()),
+            route: Some(route).filter(|route| 0 < route.to.prefix_len() || route.table != MAIN),
             is_direct: false,
         });
     }
 }
 
-/// Returns what the node is to ask for on a link itself, since a default route leads there without a
-/// router. On a sound node somebody answers for all addresses (proxy ARP), or the link has no hardware
+/// Returns what the node is to ask for on a link itself, since a route leads there without a router. On a sound node somebody answers for all addresses (proxy ARP), or the link has no hardware
 /// addresses.
 fn direct(look: Look<'_>, to: IpAddr, hits: Vec<String>) -> Option<Own<'_>> {
     let (link, route) = without_router(&look.scene.host, None, to)?;
@@ -127,8 +154,8 @@ fn direct(look: Look<'_>, to: IpAddr, hits: Vec<String>) -> Option<Own<'_>> {
     })
 }
 
-/// Returns the link on which an address is asked for that is in none of its subnets, and the default
-/// route that says so, or half of one.
+/// Returns the link on which an address is asked for that is in none of its subnets, and the route
+/// that says so: the default one, or any other.
 fn without_router(
     namespace: &Namespace,
     from: Option<IpAddr>,
@@ -139,8 +166,7 @@ fn without_router(
     let is_near = link.addresses.iter().any(|own| own.address.contains(&to));
     let carries = link.up && link.carrier;
     let is_asked = carries && link.mac.is_some() && !link.no_arp && link.name != "lo";
-    let is_default = route.to.prefix_len() <= 1 && route.hops.len() == 1;
-    (is_default && is_asked && !is_near).then_some((link, route))
+    (route.hops.len() == 1 && is_asked && !is_near).then_some((link, route))
 }
 
 fn of_node(look: Look<'_>, own: Own<'_>) -> Option<Finding> {
@@ -182,7 +208,8 @@ fn of_node(look: Look<'_>, own: Own<'_>) -> Option<Finding> {
         _ => return None,
     };
     let family = Some(own.family);
-    let kinds: &[WayKind] = match own.route.filter(|_| !own.is_direct) {
+    let is_of_some = |route: &&Route| !own.is_direct && 0 < route.to.prefix_len();
+    let kinds: &[WayKind] = match own.route.filter(is_of_some) {
         None => &[WayKind::Outside, WayKind::Names, WayKind::Published, WayKind::Nodes],
         Some(_) => &[WayKind::Outside, WayKind::Names],
     };
@@ -253,6 +280,12 @@ struct Given<'l> {
     is_direct: bool,
 }
 
+impl Given<'_> {
+    fn echo(&self) -> Question {
+        Question { from: Some(self.container.id.clone()), asked: Asked::Echo { to: self.via } }
+    }
+}
+
 fn given(look: Look<'_>) -> Vec<Given<'_>> {
     let mut all: Vec<Given<'_>> = Vec::new();
     for site in sites(look) {
@@ -275,18 +308,78 @@ fn given(look: Look<'_>) -> Vec<Given<'_>> {
                 Given { question, container: site.container, link, route, via, is_direct }
             }));
         }
-        let all_targets = targets(look, site.container).into_iter();
-        for to in all_targets.filter(|to| family_of(*to) == site.family()) {
-            let found = without_router(site.inside, Some(site.address), to);
-            let found = found.filter(|&(link, _)| link.index == site.link.index);
-            let Some((link, route)) = found else { continue };
-            let asked = Asked::WhoHas { address: to, link: link.name.clone() };
-            let question = Question { from: Some(site.container.id.clone()), asked };
-            let (container, link) = (site.container, link.name.as_str());
-            all.push(Given { question, container, link, route, via: to, is_direct: true });
+    }
+    let families = [Family::V4, Family::V6].into_iter();
+    let every = families.flat_map(move |family| {
+        containers(look).flat_map(move |container| Site::every(look.scene, container, family))
+    });
+    all.extend(every.flat_map(|site| given_directly(look, &site)));
+    all
+}
+
+/// A link on a parent (macvlan) has such routes, too.
+fn given_directly<'l>(look: Look<'l>, site: &Site<'l>) -> Vec<Given<'l>> {
+    let of_family = |to: &IpAddr| family_of(*to) == site.family();
+    let (container, index) = (site.container, site.link.index);
+    let direct = targets(look, container).into_iter().filter(of_family).filter_map(|to| {
+        let found = without_router(site.inside, Some(site.address), to);
+        let (link, route) = found.filter(|&(link, _)| link.index == index)?;
+        let asked = Asked::WhoHas { address: to, link: link.name.clone() };
+        let question = Question { from: Some(container.id.clone()), asked };
+        let link = link.name.as_str();
+        Some(Given { question, container, link, route, via: to, is_direct: true })
+    });
+    direct.collect()
+}
+
+/// Routes of a container to another one of its bridge that sends nothing on.
+fn not_forwarded(look: Look<'_>) -> Vec<Finding> {
+    let everybody = sites(Look { only: None, ..look });
+    let mut found = Vec::new();
+    for site in sites(look) {
+        let Some(bridge) = site.bridge else { continue };
+        let key = match site.family() {
+            Family::V4 => "net.ipv4.ip_forward",
+            Family::V6 => "net.ipv6.conf.all.forwarding",
+        };
+        for route in site.inside.routes.iter().filter(|one| one.kind == RouteKind::Unicast) {
+            let [hop] = route.hops.as_slice() else { continue };
+            let is_foreign = |via: &IpAddr| {
+                hop.link == Some(site.link.index)
+                    && family_of(*via) == site.family()
+                    && !site.attachment.gateways.contains(via)
+            };
+            let Some(via) = hop.via.filter(is_foreign) else { continue };
+            let is_mute = |other: &&Site<'_>| {
+                other.bridge.is_some_and(|own| own.index == bridge.index)
+                    && other.container.id != site.container.id
+                    && other.inside.number(key) == Some(0)
+                    && other.link.addresses.iter().any(|own| own.address.addr() == via)
+            };
+            if let Some(other) = everybody.iter().find(is_mute) {
+                found.push(to_mute(&site, route, via, other.container, key));
+            }
         }
     }
-    all
+    found
+}
+
+fn to_mute(site: &Site<'_>, route: &Route, via: IpAddr, other: &Container, key: &str) -> Finding {
+    let (called, third) = (site.container.called(), other.called());
+    let (netns, text) = (&site.container.netns, text(route, site.inside));
+    let version = if via.is_ipv4() { "ip" } else { "ip -6" };
+    let says = format!(
+        "route {text} of {called} leads to {third}, which sends on nothing that is for others"
+    );
+    let family = Some(site.family());
+    Finding::error("hop-silent", format!("{}: {text}", site.container.id), says)
+        .at(format!("in {called}: route {text}"))
+        .seen(format!("{via} is {third}, and {key} is 0 there"))
+        .hits(site.container.id.clone())
+        .fix(format!("nsenter --net={netns} {version} route del {text}"))
+        .breaks(WayKind::Outside, family)
+        .breaks(WayKind::Names, family)
+        .breaks(WayKind::Published, family)
 }
 
 fn is_of_link_alone(address: IpAddr) -> bool {
@@ -327,7 +420,7 @@ fn of_container(look: Look<'_>, given: &Given<'_>) -> Option<Finding> {
     )
 }
 
-/// A default route of the container leads to a link without a router. What it leads to did not answer
+/// A route of the container leads to a link without a router. What it leads to did not answer
 /// the container either.
 fn of_direct(look: Look<'_>, given: &Given<'_>) -> Option<Finding> {
     let Given { container, link, route, via, .. } = given;
@@ -524,6 +617,45 @@ mod tests {
         assert_eq!(told(&scene, silent)[0].0, "hop-silent");
     }
 
+    /// What comes from containers is led elsewhere than what comes from the node.
+    #[test]
+    fn the_router_that_a_routing_rule_picks_is_asked() {
+        use crate::routes::samples::rule;
+        use scene::{RouteRule, RuleAction};
+        let mut scene = with_router();
+        let table = |priority, table| rule(priority, RuleAction::Table(table));
+        let from = Some("10.88.0.0/24".parse().unwrap());
+        scene.host.rules =
+            vec![table(0, 255), RouteRule { from, ..table(100, 7) }, table(32766, 254)];
+        scene.host.routes.push(Route { table: 7, ..route("0.0.0.0/0", 2, Some("192.0.2.9")) });
+        let gone = who(None, "192.0.2.9", "up0");
+        let echo = Question { from: None, asked: Asked::Echo { to: ip("192.0.2.9") } };
+        let none = Answers::default();
+        let asked = asks(Look { scene: &scene, answers: &none, only: None, to: None });
+        assert!(asked.contains(&gone) && asked.contains(&echo), "{asked:?}");
+        let silent = Answer::Silent { hops: Vec::new() };
+        let answers = Answers { all: vec![(gone, owners(&[])), (echo, silent)] };
+        let found = judge(Look { scene: &scene, answers: &answers, only: None, to: None });
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].hits, ["c2", "c3"]);
+        assert_eq!(found[0].fix, ["ip route del default via 192.0.2.9 dev up0 table 7"]);
+    }
+
+    #[test]
+    fn a_containers_route_by_another_one_that_does_not_forward() {
+        let mut scene = node();
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        inside.routes.push(route("198.51.100.0/24", 2, Some("10.88.0.3")));
+        let mut forwards = |value: &str| {
+            let sysctls = &mut scene.containers[1].inside.as_mut().unwrap().sysctls;
+            sysctls.insert("net.ipv4.ip_forward".to_owned(), value.to_owned());
+            told(&scene, Vec::new())
+        };
+        assert_eq!(forwards("1"), []);
+        let fix = "nsenter --net=/run/netns/c2 ip route del 198.51.100.0/24 via 10.88.0.3 dev eth0";
+        assert_eq!(forwards("0"), [("hop-silent", fix.to_owned())]);
+    }
+
     #[test]
     fn a_containers_route_to_nobody() {
         let mut scene = node();
@@ -592,5 +724,41 @@ mod tests {
         assert_eq!(said(&[], silent()), [("hop-silent", fix.to_owned())]);
         assert_eq!(said(&[], Answer::Named { after_us: 1, error: None }), []);
         assert_eq!(said(&["02:00:00:00:00:01"], silent()), []);
+    }
+
+    #[test]
+    fn another_route_without_a_router() {
+        let mut scene = with_router();
+        scene.containers[0].nameservers = Some(vec![ip("198.51.100.53")]);
+        scene.host.routes.push(route("198.51.100.0/24", 2, None));
+        let asked = who(None, "198.51.100.53", "up0");
+        let echo = Question { from: None, asked: Asked::Echo { to: ip("198.51.100.53") } };
+        let silent = Answer::Silent { hops: Vec::new() };
+        let fix = "give the route its router: ip route replace 198.51.100.0/24 via ROUTER dev up0";
+        let all = vec![(asked, owners(&[])), (echo, silent)];
+        assert_eq!(told(&scene, all), [("hop-silent", fix.to_owned())]);
+    }
+
+    /// It asks for no names there, so it sends an echo request.
+    #[test]
+    fn a_macvlan_without_a_router() {
+        use crate::path::samples::on_parent;
+        use scene::{Link, MacvlanMode};
+        let mode = |link: &mut Link| link.macvlan = Some(MacvlanMode::Bridge);
+        let mut scene = on_parent("macvlan", mode);
+        scene.containers[0].nameservers = Some(vec![ip("198.51.100.53")]);
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        inside.routes[0] = route("0.0.0.0/0", 2, None);
+        let asked = who(Some("c2"), "198.51.100.53", "eth0");
+        let to = ip("198.51.100.53");
+        let echo = Question { from: Some("c2".to_owned()), asked: Asked::Echo { to } };
+        let none = Answers::default();
+        let all = asks(Look { scene: &scene, answers: &none, only: None, to: None });
+        assert!(all.contains(&asked) && all.contains(&echo), "{all:?}");
+        let said = |echoed: Answer| {
+            told(&scene, vec![(asked.clone(), owners(&[])), (echo.clone(), echoed)])
+        };
+        assert_eq!(said(Answer::Reached { after_us: 1 }), []);
+        assert_eq!(said(Answer::Silent { hops: Vec::new() })[0].0, "hop-silent");
     }
 }
