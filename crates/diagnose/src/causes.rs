@@ -119,6 +119,7 @@ const DEPTHS: [&[&str]; 17] = [
         "port-redirected",
         "not-translated",
         "source-wrong",
+        "proxy-missing",
     ],
     &[
         "attachment-differs",

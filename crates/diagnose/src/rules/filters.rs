@@ -9,6 +9,7 @@ pub(super) mod large;
 mod others;
 mod ports;
 mod proved;
+mod proxies;
 mod say;
 #[cfg(test)]
 mod sound;
@@ -39,6 +40,7 @@ pub(super) const RULE: Rule = Rule {
         "port-redirected",
         "not-translated",
         "source-wrong",
+        "proxy-missing",
     ],
     needs: &[Part::Links, Part::Routes, Part::Nftables],
     judge,
@@ -124,6 +126,7 @@ fn one(look: Look<'_>, site: &Site<'_>, beyond: &[IpAddr], found: &mut Vec<Findi
         found.extend(say::all(look, site, &Sort::Outside, agreed(scene, &trips)));
         let one = beyond.first().map(|to| Trip::Outside { from: site, to: *to, with: tcp(443) });
         found.extend(one.and_then(|trip| not_translated(look, site, &trip)));
+        found.extend(proxies::judge(look, site, beyond));
         for (to, with) in named(look, site) {
             let sort = Sort::To(to, with);
             let caught = agreed(scene, &[Trip::Outside { from: site, to, with }]);

@@ -1,0 +1,159 @@
+//! Rules that lead what containers send beyond the node to a program of the node, or of the container
+//! itself: a proxy. Where none listens, the kernel refuses the connections.
+
+use std::net::IpAddr;
+
+use scene::filter::Hook;
+use scene::{Container, Listener, Part, Transport};
+
+use super::fix;
+use crate::Look;
+use crate::filter::{Layer, NewDestination, Packet, Port, walk};
+use crate::finding::{Finding, WayKind};
+use crate::path::{Site, carries};
+use crate::whose;
+
+/// The ports for which there are proxies: of HTTP and HTTPS.
+const PORTS: [u16; 2] = [80, 443];
+
+pub(super) fn judge(look: Look<'_>, site: &Site<'_>, beyond: &[IpAddr]) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for port in PORTS {
+        for inside in [None, Some(site.container)] {
+            found.extend(missing(look, site, beyond, port, inside));
+        }
+    }
+    found
+}
+
+/// A rule of the node, or of the container, leads all connections to a port elsewhere.
+fn missing(
+    look: Look<'_>,
+    site: &Site<'_>,
+    beyond: &[IpAddr],
+    port: u16,
+    inside: Option<&Container>,
+) -> Option<Finding> {
+    let is_hidden = look.scene.lacks(Part::Listeners, inside.map(|one| one.id.as_str()));
+    if is_hidden || (inside.is_none() && !site.is_the_nodes()) {
+        return None;
+    }
+    let (namespace, hook) = match inside {
+        None => (&look.scene.host, Hook::Prerouting),
+        Some(_) => (site.inside, Hook::Output),
+    };
+    let with = carries(Transport::Tcp, Port::Is(port));
+    let mut led = beyond.iter().map(|to| {
+        let packet = Packet { macs: site.macs_out(), ..Packet::first(site.address, *to, with) };
+        let packet = match inside {
+            None => packet.between(Some(&site.seen_by.name), None),
+            Some(_) => packet.between(None, Some(&site.link.name)),
+        };
+        walk(namespace, Layer::Ip, hook, &packet).destination
+    });
+    let (place, new) = led.next()??;
+    if !led.all(|other| other.is_some_and(|(other, _)| other == place)) {
+        return None;
+    }
+    let at = match new {
+        NewDestination::Here(at) => at.unwrap_or(port),
+        NewDestination::To(Some(address), at) if namespace.owner_of(address).is_some() => {
+            at.unwrap_or(port)
+        }
+        _ => return None,
+    };
+    // What comes in by a link is not for loopback.
+    let serves = |one: &Listener| {
+        one.transport == Transport::Tcp
+            && one.at.port() == at
+            && (inside.is_some() || !one.at.ip().is_loopback())
+    };
+    if namespace.listeners.iter().any(serves) {
+        return None;
+    }
+    let (name, called) = (place.name(), site.container.called());
+    let (object, sender, of_whom, netns) = match inside {
+        None => {
+            let sender = format!("containers of {}", site.attachment.network);
+            (name.clone(), sender, "this node", None)
+        }
+        Some(own) => {
+            let object = format!("{}: {name}", own.id);
+            (object, called.to_owned(), called, Some(own.netns.as_str()))
+        }
+    };
+    let says = format!(
+        "{name} leads connections of {sender} to port {port} of others to port {at} of {of_whom}, where no program listens"
+    );
+    let finding = Finding::error("proxy-missing", object, says)
+        .at(place.to_string())
+        .seen(format!("no program of {of_whom} listens on port {at}/tcp"))
+        .hits(site.container.id.clone())
+        .breaks(WayKind::Outside, Some(site.family()));
+    let whose = match inside {
+        None => whose::of_place(&place, look.scene),
+        Some(own) => Some(format!("{}, or who set it up", own.called())),
+    };
+    let finding = Finding { whose, ..finding };
+    let finding = fix::remove(&place, netns).into_iter().fold(finding, Finding::fix);
+    Some(finding.fix(format!("or start the program that is to listen on port {at}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::filter::samples::{iifname, nat, rule, table, tcp_port};
+    use crate::path::samples::{node, with};
+    use crate::question::Answers;
+    use scene::Scene;
+    use scene::filter::{Family as Kin, Step};
+
+    fn told(scene: &Scene) -> Vec<String> {
+        let answers = Answers::default();
+        let found = super::super::judge(Look { scene, answers: &answers, only: None, to: None });
+        let mut told: Vec<String> =
+            found.into_iter().map(|one| format!("{} {}", one.id, one.object)).collect();
+        told.dedup();
+        told
+    }
+
+    fn listen(listeners: &mut Vec<Listener>, at: &str) {
+        listeners.push(Listener {
+            transport: Transport::Tcp,
+            at: at.parse().unwrap(),
+            v6only: false,
+            pid: None,
+            program: None,
+            full: None,
+            stopped: false,
+        });
+    }
+
+    fn redirect(hook: Hook, parts: &[Vec<Step>]) -> scene::filter::Table {
+        let parts = [parts, &[vec![Step::Redirect { port: None }]]].concat();
+        table(Kin::Ip, "proxy", vec![nat("lead", hook, -100, vec![rule(&parts)])])
+    }
+
+    #[test]
+    fn a_proxy_of_the_node_that_does_not_run() {
+        let own = redirect(Hook::Prerouting, &[iifname("cni0"), tcp_port(80)]);
+        let mut scene = with(node(), own);
+        let object = "proxy-missing ip proxy/lead rule 1";
+        assert_eq!(told(&scene), [object]);
+        listen(&mut scene.host.listeners, "127.0.0.1:80");
+        assert_eq!(told(&scene), [object]);
+        listen(&mut scene.host.listeners, "0.0.0.0:80");
+        assert_eq!(told(&scene), [""; 0]);
+    }
+
+    #[test]
+    fn a_proxy_within_a_container() {
+        let mut scene = node();
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        inside.filter.tables = vec![redirect(Hook::Output, &[tcp_port(443)])];
+        assert_eq!(told(&scene), ["proxy-missing c2: ip proxy/lead rule 1"]);
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        listen(&mut inside.listeners, "127.0.0.1:443");
+        assert_eq!(told(&scene), [""; 0]);
+    }
+}
