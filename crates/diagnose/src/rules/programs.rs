@@ -1,24 +1,28 @@
 //! Programs of BPF that drop packets. What they do is not read; a probe that ended at one shows it.
 
+use std::net::IpAddr;
+
 use scene::{Link, Namespace};
 
 use super::{Rule, family_of};
 use crate::Look;
 use crate::finding::{Finding, WayKind};
 use crate::question::{Answer, Asked, Hop, Question};
+use crate::routes::{Routed, look_up};
 
 pub(super) const RULE: Rule =
     Rule { judges: "programs of BPF", ids: &["program-drops"], judge, ..Rule::NONE };
 
 /// The kernel's names for such ends (linux include/net/dropreason-core.h): where that is, as a
-/// person looks for it, and what drops there. What is dropped as it leaves was not yet seen at that
-/// link, so nothing is said of that.
-const ENDS: [(&str, &str, &str); 2] = [
-    (INGRESS, "ingress", "a program or filter of traffic control"),
+/// person looks for it, and what drops there.
+const ENDS: [(&str, &str, &str); 3] = [
+    ("TC_INGRESS", INGRESS, "a program or filter of traffic control"),
+    ("TC_EGRESS", EGRESS, "a program or filter of traffic control"),
     ("XDP", "XDP", "a program of BPF (XDP)"),
 ];
 
-const INGRESS: &str = "TC_INGRESS";
+const INGRESS: &str = "ingress";
+const EGRESS: &str = "egress";
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let all = look.answers.all.iter();
@@ -34,13 +38,16 @@ fn of_probe(look: Look<'_>, question: &Question, answer: &Answer) -> Option<Find
         Asked::Echo { to } if !is_answered(look, question.from.as_deref()) => *to,
         _ => return None,
     };
-    let (hop, place, program) = hops.iter().find_map(|hop| {
+    let (hop, link, place, program) = hops.iter().find_map(|hop| {
         let (_, reason) = hop.dropped.as_ref()?;
         let (_, place, program) = ENDS.iter().find(|(name, ..)| name == reason)?;
-        (!is_judged(look, hop, reason)).then_some((hop, *place, *program))
+        let link = match *place {
+            EGRESS => leaves_by(look, hop, to)?,
+            _ => hop.link.as_deref().unwrap_or("a link"),
+        };
+        (!is_judged(look, hop, link, place)).then_some((hop, link, *place, *program))
     })?;
     let inside = hop.container.as_deref().and_then(|id| look.scene.container(id));
-    let link = hop.link.as_deref().unwrap_or("a link");
     let (object, whose, tool) = match inside {
         None => (format!("{link} {place}"), "this node", String::new()),
         Some(inside) => {
@@ -51,11 +58,15 @@ fn of_probe(look: Look<'_>, question: &Question, answer: &Answer) -> Option<Find
     let (function, reason) = hop.dropped.as_ref()?;
     let what = if hop.back { "the answer to a probe" } else { "a probe" };
     let family = Some(family_of(to));
-    let says = format!("{program} drops what comes in by {link} of {whose}");
+    let (does, side) = match place {
+        EGRESS => ("leaves", EGRESS),
+        _ => ("comes in", INGRESS),
+    };
+    let says = format!("{program} drops what {does} by {link} of {whose}");
     let finding = Finding::error("program-drops", object, says)
         .seen(format!("{what} to {to} ended there: {function}, {reason}"))
         .fix(format!(
-            "find out whose it is: {tool}bpftool net show dev {link}; {tool}tc filter show dev {link} ingress"
+            "find out whose it is: {tool}bpftool net show dev {link}; {tool}tc filter show dev {link} {side}"
         ))
         .breaks(WayKind::Gateway, family)
         .breaks(WayKind::Outside, family)
@@ -74,15 +85,31 @@ fn is_answered(look: Look<'_>, from: Option<&str>) -> bool {
     look.answers.from(from).any(|(_, answer)| is_answer(answer))
 }
 
-/// Says whether a filter of traffic control is there that is known to drop.
-fn is_judged(look: Look<'_>, hop: &Hop, reason: &str) -> bool {
-    let namespace: Option<&Namespace> = match &hop.container {
-        Some(id) => look.scene.container(id).and_then(|container| container.inside.as_ref()),
+fn namespace_of<'l>(look: Look<'l>, hop: &Hop) -> Option<&'l Namespace> {
+    match &hop.container {
+        Some(id) => look.scene.container(id)?.inside.as_ref(),
         None => Some(&look.scene.host),
-    };
-    let link = namespace.zip(hop.link.as_deref()).and_then(|(inside, name)| inside.link(name));
-    let drops = |link: &Link| link.losses.iter().any(|loss| loss.filter && !loss.leaving);
-    reason == INGRESS && link.is_some_and(drops)
+    }
+}
+
+/// Returns the link by which a packet was to leave: what is dropped there was not yet seen at that
+/// link. Of answers it is not known.
+fn leaves_by<'l>(look: Look<'l>, hop: &Hop, to: IpAddr) -> Option<&'l str> {
+    let here = hop.link.as_deref();
+    match look_up(namespace_of(look, hop)?, None, to, here, Some(0)) {
+        Routed::By { link, .. } if !hop.back && here != Some(link.name.as_str()) => {
+            Some(link.name.as_str())
+        }
+        _ => None,
+    }
+}
+
+/// Says whether a filter of traffic control is there that is known to drop.
+fn is_judged(look: Look<'_>, hop: &Hop, link: &str, place: &str) -> bool {
+    let link = namespace_of(look, hop).and_then(|namespace| namespace.link(link));
+    let leaves = place == EGRESS;
+    let drops = |link: &Link| link.losses.iter().any(|loss| loss.filter && loss.leaving == leaves);
+    (leaves || place == INGRESS) && link.is_some_and(drops)
 }
 
 #[cfg(test)]
@@ -129,6 +156,25 @@ mod tests {
         });
         assert_eq!(told(&scene, vec![(name(), ended("TC_INGRESS"))]), [""; 0]);
         assert_eq!(told(&scene, vec![(name(), ended("XDP"))]), ["veth2 XDP"]);
+    }
+
+    #[test]
+    fn a_program_that_drops_what_leaves() {
+        let at = |container: Option<&str>, link: Option<&str>| {
+            let hop = Hop {
+                container: container.map(str::to_owned),
+                link: link.map(str::to_owned),
+                dropped: Some(("__dev_queue_xmit".to_owned(), "TC_EGRESS".to_owned())),
+                rule: None,
+                back: false,
+            };
+            let name = Asked::Name { server: ip("198.51.100.53") };
+            told(&node(), vec![(name, Answer::Silent { hops: vec![hop] })])
+        };
+        // The container's own link has not sent it.
+        assert_eq!(at(Some("c2"), None), ["c2: eth0 egress"]);
+        assert_eq!(at(None, Some("cni0")), ["up0 egress"]);
+        assert_eq!(at(None, Some("up0")), [""; 0]);
     }
 
     #[test]
