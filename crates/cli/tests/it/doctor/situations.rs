@@ -15,6 +15,7 @@ mod lot;
 mod more;
 pub(super) mod node;
 mod pairs;
+mod programs;
 mod routed;
 
 use std::collections::BTreeSet;
@@ -325,6 +326,13 @@ fn networks_that_are_in_each_others_way() {
 fn others_of_the_same_classes() {
     require!("root", "full", "program:tc", "program:nft", "program:iptables-nft");
     try_each("doctor-more", more::MORE);
+}
+
+/// What a program does not take is lost, whoever lets it through.
+#[test]
+fn programs_that_take_nothing() {
+    require!("root", "full", "program:python3", "program:iptables-nft");
+    try_each("doctor-programs", programs::PROGRAMS);
 }
 
 /// Those that kernels without modules do not have.

@@ -8,6 +8,7 @@ mod kube;
 mod many;
 mod ours;
 
+use testkit::traffic::Server;
 use testkit::{Lab, Place, Running, require, wait_until};
 
 use super::situations::node::Node;
@@ -114,6 +115,25 @@ fn beside_networks_that_lead_nowhere() {
     let (done, said) = node.run(
         "netwright add alone c3 --container-id c3; ip link add idle0 type bridge; \
          ip addr add 10.93.0.1/24 dev idle0; ip link set idle0 up",
+    );
+    assert!(done, "{said}");
+    let complaints = node.complaints();
+    assert!(complaints.is_empty(), "{complaints:#?}");
+}
+
+/// A program reads the queue that a rule fills, and lets all packets pass. Another one listens where a
+/// rule leads connections. A routing rule picks a router that is there.
+#[test]
+fn beside_a_queue_a_proxy_and_a_routing_rule() {
+    require!("root", "full", "program:python3", "program:iptables-nft");
+    let mut node = Node::new("doctor-queue");
+    node.read_queue("accept");
+    let _proxy = Server::tcp(&node.lab, "[::]:9443", "proxy");
+    let (done, said) = node.run(
+        "iptables-nft -I FORWARD -j NFQUEUE --queue-num 7; \
+         iptables-nft -t nat -I PREROUTING -i cni0 -p tcp --dport 443 -j REDIRECT --to-ports 9443; \
+         ip route add default via 198.51.100.2 table 100; \
+         ip rule add pref 100 from 10.88.0.0/24 lookup 100",
     );
     assert!(done, "{said}");
     let complaints = node.complaints();

@@ -64,6 +64,18 @@ pub(super) const BELOW: &[Situation] = &[
         mends: Act::Sh("tc qdisc del dev {p1} clsact"),
     },
     Situation {
+        number: 56,
+        is: "such a program drops what leaves the container's own interface",
+        breaks: Act::Sh(
+            "ip netns exec c1 tc qdisc add dev eth0 clsact; \
+             ip netns exec c1 tc filter add dev eth0 egress pref 10 protocol ip bpf da bytecode '1,6 0 0 2,'",
+        ),
+        fails: Fails::Ways(ALL),
+        finds: Finds::First("program-drops", "c1: eth0 egress"),
+        fix: Fix::Hint("whose program it is, the agent's own tool says"),
+        mends: Act::Sh("ip netns exec c1 tc qdisc del dev eth0 clsact"),
+    },
+    Situation {
         number: 55,
         is: "a bucket within another queue holds a packet for more than a second",
         breaks: Act::Sh(

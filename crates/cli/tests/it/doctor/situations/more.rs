@@ -335,4 +335,77 @@ pub(super) const MORE: &[Situation] = &[
         fix: Fix::Hint("which router is meant is not known"),
         mends: Act::Sh("ip -n c1 route del 128.0.0.0/1"),
     },
+    Situation {
+        number: 33,
+        is: "a route of the node names no router, and the server is not on that link",
+        breaks: Act::Sh("ip route add 203.0.113.0/24 dev up0"),
+        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: Finds::First("hop-silent", "203.0.113.0/24 dev up0"),
+        fix: Fix::Hint("which router is meant is not known"),
+        mends: Act::Sh("ip route del 203.0.113.0/24"),
+    },
+    Situation {
+        number: 34,
+        is: "a routing rule leads what containers send to a router that nobody is",
+        breaks: Act::Sh(
+            "ip link add up1 type veth peer name eth9 netns outside; \
+             ip addr add 192.0.2.1/24 dev up1; ip link set up1 up; \
+             ip -n outside addr add 192.0.2.2/24 dev eth9; ip -n outside link set eth9 up; \
+             ip route add default via 192.0.2.99 dev up1 table 100; \
+             ip rule add pref 100 from 10.88.0.0/24 lookup 100",
+        ),
+        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: Finds::First("hop-silent", "192.0.2.99"),
+        fix: Fix::Mends,
+        mends: Act::Sh("ip rule del pref 100; ip link del up1"),
+    },
+    Situation {
+        number: 35,
+        is: "a route of the container leads by another one that does not forward",
+        breaks: Act::Sh(
+            "ip netns exec c2 sysctl -qw net.ipv4.ip_forward=0; \
+             ip -n c1 route add 203.0.113.0/24 via {a2}",
+        ),
+        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: Finds::First("hop-silent", "c1: 203.0.113.0/24 via {a2}"),
+        fix: Fix::Mends,
+        mends: Act::Sh("ip -n c1 route del 203.0.113.0/24 2>/dev/null || true"),
+    },
+    Situation {
+        number: 36,
+        is: "an entry of the bridge leads what is for the container to another port",
+        breaks: Act::Sh(
+            "bridge fdb replace $(ip netns exec c1 cat /sys/class/net/eth0/address) \
+             dev {p2} master permanent",
+        ),
+        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::FromNode, Way::Names]),
+        finds: Finds::First("neighbour-wrong", "{p2}"),
+        fix: Fix::Mends,
+        mends: Act::Sh(
+            "bridge fdb del $(ip netns exec c1 cat /sys/class/net/eth0/address) \
+             dev {p2} master 2>/dev/null || true",
+        ),
+    },
+    Situation {
+        number: 37,
+        is: "another machine has the node's address",
+        breaks: Act::Sh("ip -n outside addr add 198.51.100.1/32 dev eth0"),
+        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: Finds::First("address-claimed", "198.51.100.1"),
+        fix: Fix::Hint("somebody has to find the other machine"),
+        mends: Act::Sh("ip -n outside addr del 198.51.100.1/32 dev eth0"),
+    },
+    Situation {
+        number: 38,
+        is: "a rule leads connections to a proxy that does not run",
+        breaks: Act::Sh(
+            "nft 'add table ip proxy; \
+             add chain ip proxy pre { type nat hook prerouting priority -100; }; \
+             add rule ip proxy pre iifname \"cni0\" tcp dport 80 redirect to :3128'",
+        ),
+        fails: Fails::Ways(&[Way::Out4]),
+        finds: Finds::First("proxy-missing", "ip proxy/pre rule 1"),
+        fix: Fix::Mends,
+        mends: Act::Sh("nft delete table ip proxy"),
+    },
 ];

@@ -10,7 +10,7 @@
 //!
 //! `c3` and `c4` are namespaces that are not attached.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use testkit::traffic::{SILENCE, Server, try_tcp};
-use testkit::{Container, Lab, Place};
+use testkit::{Container, Lab, Place, Running, wait_until};
 
 use crate::support::{EXECUTABLE, Said, call_in};
 use crate::system::address_of;
@@ -30,6 +30,33 @@ const MYNET: &str = r#"{"cniVersion": "1.0.0", "name": "mynet", "plugins": [
      "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.88.0.0/24"}], [{"subnet": "fd00:88::/64"}]]}},
     {"type": "portmap", "capabilities": {"portMappings": true}},
     {"type": "firewall"}]}"#;
+
+/// Reads queue 7 of the packet filter (`linux include/uapi/linux/netfilter/nfnetlink_queue.h`), and
+/// accepts all packets, or judges none.
+const QUEUE: &str = r#"
+import signal, socket, struct, sys
+
+queue = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)
+queue.bind((0, 0))
+
+def send(kind, flags, data):
+    body = struct.pack("!BBH", 0, 0, 7) + data
+    queue.send(struct.pack("IHHII", 16 + len(body), kind, flags, 1, 0) + body)
+
+def configure(data):
+    send(0x302, 5, data)
+    error = struct.unpack_from("i", queue.recv(4096), 16)[0]
+    assert error == 0, error
+
+# NFQNL_CFG_CMD_BIND, and NFQNL_COPY_META.
+configure(struct.pack("HHBBH", 8, 1, 1, 0, 0))
+configure(struct.pack("HHIB3x", 9, 2, 0, 1))
+while sys.argv[1] == "accept":
+    # The first attribute is NFQA_PACKET_HDR, which begins with the packet's number.
+    packet = queue.recv(65536)[24:28]
+    send(0x301, 1, struct.pack("HH", 12, 2) + struct.pack("!I", 1) + packet)
+signal.pause()
+"#;
 
 const NAMES: &str = "nameserver 203.0.113.2\nnameserver 2001:db8:5::2\n";
 
@@ -118,6 +145,10 @@ pub(in crate::doctor) struct Node {
     web: Option<Server>,
     /// A program of the node.
     program: Option<Server>,
+    /// A socket of c1 on which nobody accepts connections.
+    idle: Option<TcpListener>,
+    /// Processes of the node or of c1.
+    others: Vec<Running>,
     addresses: [IpAddr; 2],
     /// The node's ends of the links of c1 and c2.
     ports: [String; 2],
@@ -171,6 +202,8 @@ impl Node {
             c1,
             web,
             program: None,
+            idle: None,
+            others: Vec::new(),
             addresses,
             ports,
             _names: names,
@@ -179,10 +212,11 @@ impl Node {
         }
     }
 
-    /// Puts in what only this node knows: `{a1}` is the address of c1, `{p1}` and `{p2}` are the
-    /// node's ends of the links of c1 and c2.
+    /// Puts in what only this node knows: `{a1}` and `{a2}` are the addresses of c1 and c2, `{p1}` and
+    /// `{p2}` are the node's ends of their links.
     pub(in crate::doctor) fn filled(&self, text: &str) -> String {
         text.replace("{a1}", &self.addresses[0].to_string())
+            .replace("{a2}", &self.addresses[1].to_string())
             .replace("{p1}", &self.ports[0])
             .replace("{p2}", &self.ports[1])
     }
@@ -220,6 +254,45 @@ impl Node {
     pub(in crate::doctor) fn listen(&mut self, listens: bool) {
         drop(self.program.take());
         self.program = listens.then(|| Server::tcp(&self.lab, "0.0.0.0:8080", "program"));
+    }
+
+    /// Lets the program of c1 accept no connection, of which two may wait, or serve as before.
+    pub(in crate::doctor) fn hang(&mut self, hangs: bool) {
+        self.serve(None);
+        self.idle = None;
+        let backlog = if hangs { 1 } else { 4096 };
+        self.c1.sh(&format!("sysctl -qw net.core.somaxconn={backlog}"));
+        if hangs {
+            self.idle = Some(self.c1.enter(|| TcpListener::bind("[::]:80")).unwrap());
+        } else {
+            self.serve(Some("[::]:80"));
+        }
+    }
+
+    /// Lets a process of c1 listen that is stopped then.
+    pub(in crate::doctor) fn stop_program(&mut self) {
+        self.serve(None);
+        let serve = ["-m", "http.server", "80", "--bind", "::"];
+        let mut program = self.c1.start("python3", &serve);
+        let listens = "grep -q ':0050 0*:0000 0A ' /proc/net/tcp6";
+        wait_until("the program", || self.c1.try_sh(listens).status.success());
+        self.lab.sh(&format!("kill -STOP {}", program.child().id()));
+        self.others.push(program);
+    }
+
+    /// Lets a program of the node read a queue of the packet filter, and `accept` the packets, or
+    /// `hold` them.
+    pub(in crate::doctor) fn read_queue(&mut self, what: &str) {
+        let script = self.lab.dir().join("queue.py");
+        std::fs::write(&script, QUEUE).unwrap();
+        self.others.push(self.lab.start("python3", &[script.to_str().unwrap(), what]));
+        let is_read = "grep -q '^ *7 ' /proc/net/netfilter/nfnetlink_queue";
+        wait_until("the queue", || self.lab.try_sh(is_read).status.success());
+    }
+
+    /// Ends what [`Self::stop_program`] and [`Self::read_queue`] have started.
+    pub(in crate::doctor) fn end_others(&mut self) {
+        self.others.clear();
     }
 
     pub(in crate::doctor) fn doctor(&self, more: &[&str]) -> Said {
