@@ -3,8 +3,8 @@
 
 use crate::nft::{ChainInfo, RuleInfo, SetInfo, TableInfo, decode_elements};
 use crate::route::{
-    Address, BridgeVlan, Fdb, FilterInfo, Link, Neighbour, NexthopObject, QdiscInfo, Route, Rule,
-    TickRate, VxlanFdb,
+    Address, BridgeVlan, ClassInfo, Fdb, FilterInfo, Link, Neighbour, NexthopObject, QdiscInfo,
+    Route, Rule, TickRate, VxlanFdb,
 };
 use crate::wire::{Message, messages};
 
@@ -28,6 +28,7 @@ pub fn read(body: &[u8]) {
         let _ = NexthopObject::decode(&message);
         let _ = BridgeVlan::decode(&message);
         let _ = QdiscInfo::decode(&message, TickRate::default());
+        let _ = ClassInfo::decode(&message);
         let _ = FilterInfo::decode(&message);
         let _ = crate::wireguard::decode(&message);
         let _ = TableInfo::decode(&message);

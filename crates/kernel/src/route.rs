@@ -68,8 +68,8 @@ pub use routes::{
 pub use rule::{Rule, RuleAction};
 pub use socket::RouteSocket;
 pub use tc::{
-    FilterInfo, FqCodel, Peak, Qdisc, QdiscInfo, QdiscKind, QdiscStats, Redirect, Tbf, TcHandle,
-    TickRate,
+    ClassInfo, FilterInfo, FqCodel, Peak, Qdisc, QdiscInfo, QdiscKind, QdiscStats, Redirect, Tbf,
+    TcHandle, TickRate,
 };
 pub use vxlan::{VxlanFdb, VxlanInfo, VxlanOptions, VxlanSet};
 

@@ -7,10 +7,10 @@ use super::bridge_vlan::{self, BridgeVlan};
 use super::link::{Link, RTM_DELLINK, RTM_GETLINK, ifla};
 use super::link_kind::header;
 use super::{
-    AF_INET, AF_UNSPEC, Address, ApplyError, Change, Fdb, FilterInfo, IpFamily, LinkKind,
-    LinkSettings, Neighbour, NewLink, NexthopFilter, NexthopObject, QdiscInfo, Route, RouteFilter,
-    RouteProtocol, Rule, Scope, TcHandle, TickRate, VxlanFdb, address, neighbour, nexthop, routes,
-    rule, tc,
+    AF_INET, AF_UNSPEC, Address, ApplyError, Change, ClassInfo, Fdb, FilterInfo, IpFamily,
+    LinkKind, LinkSettings, Neighbour, NewLink, NexthopFilter, NexthopObject, QdiscInfo, Route,
+    RouteFilter, RouteProtocol, Rule, Scope, TcHandle, TickRate, VxlanFdb, address, neighbour,
+    nexthop, routes, rule, tc,
 };
 use crate::netlink::{Errno, NetlinkError, Outcome, Request, Socket, nothing_if};
 use crate::netns::Netns;
@@ -653,6 +653,22 @@ impl RouteSocket {
         // without a number.
         let found = nothing_if(found, &[Errno::NOENT, Errno::INVAL, Errno::NODEV])?;
         Ok(found.filter(|found| found.qdisc.handle != TcHandle::UNSPECIFIED))
+    }
+
+    /// Lists the classes of the htb disciplines of a link; none if the link does not exist.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn classes(&mut self, ifindex: u32) -> Result<Vec<ClassInfo>, NetlinkError> {
+        let body = |writer: &mut Writer| {
+            let any = TcHandle::UNSPECIFIED;
+            writer.raw(&tc::header(ifindex, any, any, 0));
+        };
+        let operation = format_args!("list the classes of link {ifindex}");
+        let request =
+            Request { operation: &operation, kind: tc::RTM_GETTCLASS, flags: 0, body: &body };
+        let found = self.socket.dump(&request, ClassInfo::decode);
+        nothing_if(found, &[Errno::OPNOTSUPP, Errno::INVAL, Errno::NODEV])
     }
 
     /// Lists the filters at a parent of a link; none if the parent or link does not exist.

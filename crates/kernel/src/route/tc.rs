@@ -3,7 +3,7 @@
 //! Only what shaping a container needs: a token bucket ([`Tbf`]), fair queueing inside it
 //! ([`FqCodel`]), the hook for incoming traffic ([`QdiscKind::Ingress`]) and a filter that sends
 //! everything to another link ([`Redirect`]). Of other disciplines only the name is read, and what
-//! they lose ([`QdiscInfo::loss`]); of other filters, whether they drop ([`FilterInfo::drops`]).
+//! they lose ([`QdiscInfo::loss`]), and of htb its classes ([`ClassInfo`]); of other filters, whether they drop ([`FilterInfo::drops`]).
 //!
 //! ```no_run
 //! use kernel::route::{Change, Qdisc, QdiscKind, RouteSocket, Tbf, TcHandle};
@@ -20,15 +20,18 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod class;
 mod filter;
 mod tbf;
 
 use std::fmt;
 use std::time::Duration;
 
+pub use class::ClassInfo;
 pub use filter::{FilterInfo, Redirect};
 pub use tbf::{Peak, Tbf, TickRate};
 
+pub(crate) use class::RTM_GETTCLASS;
 pub(crate) use filter::{RTM_DELTFILTER, RTM_GETTFILTER, RTM_NEWTFILTER, encode_dump};
 
 use crate::wire::{self, Attribute, Message, Writer};
@@ -155,6 +158,8 @@ pub struct QdiscInfo {
     pub loss: u32,
     /// How long it holds each packet on purpose: netem's `delay`.
     pub delay: Duration,
+    /// The class of what no filter picks: htb's `default`. It may not exist.
+    pub default_class: Option<TcHandle>,
 }
 
 /// Counters of a queueing discipline.
@@ -247,6 +252,8 @@ impl QdiscInfo {
         }
         let kind = kind?;
         let (loss, delay) = (loss_of(&kind, options), delay_of(&kind, options));
+        let handle = TcHandle(wire::u32_at(message.body, 8)?);
+        let default_class = class::default_of(&kind, options, handle);
         let kind = match (kind.as_str(), options) {
             ("tbf", Some(options)) => QdiscKind::Tbf(Tbf::decode(&options, ticks)?),
             ("fq_codel", Some(options)) => QdiscKind::FqCodel(FqCodel::decode(&options)),
@@ -256,11 +263,11 @@ impl QdiscInfo {
         };
         let qdisc = Qdisc {
             ifindex: wire::u32_at(message.body, 4)?,
-            handle: TcHandle(wire::u32_at(message.body, 8)?),
+            handle,
             parent: TcHandle(wire::u32_at(message.body, 12)?),
             kind,
         };
-        Some(Self { qdisc, stats, loss, delay })
+        Some(Self { qdisc, stats, loss, delay, default_class })
     }
 }
 
@@ -360,6 +367,16 @@ mod tests {
         assert_eq!(read("netem", &options).delay, Duration::from_secs(3));
         assert_eq!(read("other", &options).delay, Duration::ZERO);
         assert_eq!(read("netem", &[]).delay, Duration::ZERO);
+    }
+
+    #[test]
+    fn htb_has_a_class_for_what_no_filter_picks() {
+        // `struct nlattr`: 24 bytes, and its type; then the version, and before the class one more.
+        let mut options = [24_u16, 2].map(u16::to_ne_bytes).concat();
+        options.extend([3_u32, 10, 0x30, 0, 0].map(u32::to_ne_bytes).concat());
+        assert_eq!(read("htb", &options).default_class, Some(TcHandle::new(1, 0x30)));
+        assert_eq!(read("other", &options).default_class, None);
+        assert_eq!(read("htb", &[]).default_class, None);
     }
 
     #[test]

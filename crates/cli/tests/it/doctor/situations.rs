@@ -346,6 +346,7 @@ fn vm_queues_filters_and_tunnels() {
         "cls_bpf",
         "cls_matchall",
         "sch_prio",
+        "htb",
         "vxlan",
         "wireguard",
         "program:python3"

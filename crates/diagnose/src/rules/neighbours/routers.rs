@@ -137,7 +137,8 @@ fn add<'l>(
     }
 }
 
-/// Returns what the node is to ask for on a link itself, since a route leads there without a router. On a sound node somebody answers for all addresses (proxy ARP), or the link has no hardware
+/// Returns what the node is to ask for on a link itself, since a route leads there without a router.
+/// On a sound node somebody answers for all addresses (proxy ARP), or the link has no hardware
 /// addresses.
 fn direct(look: Look<'_>, to: IpAddr, hits: Vec<String>) -> Option<Own<'_>> {
     let (link, route) = without_router(&look.scene.host, None, to)?;
@@ -420,8 +421,8 @@ fn of_container(look: Look<'_>, given: &Given<'_>) -> Option<Finding> {
     )
 }
 
-/// A route of the container leads to a link without a router. What it leads to did not answer
-/// the container either.
+/// A route of the container leads to a link without a router. What it leads to did not answer the
+/// container either.
 fn of_direct(look: Look<'_>, given: &Given<'_>) -> Option<Finding> {
     let Given { container, link, route, via, .. } = given;
     let inside = container.inside.as_ref()?;

@@ -3,16 +3,21 @@
 
 use kernel::ethtool::tx_checksums;
 use kernel::netns::Netns;
-use kernel::route::{BridgeVlan, FilterInfo, QdiscInfo, QdiscKind, RouteSocket, TcHandle};
+use kernel::route::{
+    BridgeVlan, ClassInfo, FilterInfo, QdiscInfo, QdiscKind, RouteSocket, TcHandle,
+};
 use kernel::wireguard;
 use scene::{Link, Loss, Part, Peer, PortVlan, Rate};
 
 use super::{Read, told};
 
-/// For how many links the filters of traffic control are read, and for how many tunnels the
-/// settings.
+/// For how many links the filters of traffic control are read, and the classes, and for how many
+/// tunnels the settings.
 const FILTERED: usize = 2_000;
 const TUNNELS: usize = 64;
+
+/// How deep classes may lie below each other (TC_HTB_MAXDEPTH).
+const DEEP: usize = 8;
 
 /// How many of the links whose filters are not known are named.
 const NAMED: usize = 8;
@@ -57,7 +62,7 @@ impl Read {
     fn losses(&mut self, socket: &mut RouteSocket) {
         let found = self.or_hole(Part::OtherFilters, socket.qdiscs());
         self.note_cut(Part::OtherFilters, "queueing disciplines", socket);
-        let mut read = 0;
+        let (mut read, mut classed) = (0, 0);
         let (mut unread, mut opaque) = (Vec::new(), Vec::new());
         for discipline in found {
             let index = discipline.qdisc.ifindex;
@@ -87,9 +92,16 @@ impl Read {
                     opaque.extend(filters.iter().any(|one| one.opaque).then_some(place));
                 }
             }
+            let mut limit = rate(&discipline);
+            if discipline.qdisc.kind.name() == "htb" && classed < FILTERED {
+                classed += 1;
+                let classes = self.or_hole(Part::OtherFilters, socket.classes(index));
+                self.note_cut(Part::OtherFilters, "classes", socket);
+                limit = rate_of_classes(&discipline, &classes);
+            }
             if let Some(link) = link_of(&mut self.namespace.links, index) {
                 link.losses.extend(losses);
-                link.rate = tighter(link.rate, rate(&discipline));
+                link.rate = tighter(link.rate, limit);
                 link.delay_ms = link.delay_ms.max(delay_ms(&discipline));
             }
         }
@@ -159,6 +171,31 @@ fn rate(found: &QdiscInfo) -> Option<Rate> {
         QdiscKind::Tbf(tbf) => Some(Rate { bytes_per_s: tbf.rate, burst: tbf.burst, of_some }),
         _ => None,
     }
+}
+
+/// Returns the limit of what goes by the classes of a discipline. One for what no filter picks is for
+/// all packets if there is no other; others get only what a filter gives them.
+fn rate_of_classes(found: &QdiscInfo, all: &[ClassInfo]) -> Option<Rate> {
+    let major = |handle: TcHandle| handle.0 >> 16;
+    let is_own = |one: &&ClassInfo| major(one.handle) == major(found.qdisc.handle);
+    let own: Vec<&ClassInfo> = all.iter().filter(is_own).collect();
+    let is_leaf = |one: &&ClassInfo| own.iter().all(|other| other.parent != one.handle);
+    let leaves: Vec<&ClassInfo> = own.iter().copied().filter(is_leaf).collect();
+    let is_only = leaves.len() == 1 && found.qdisc.parent == TcHandle::ROOT;
+    let rates = leaves.iter().map(|leaf| Rate {
+        bytes_per_s: fastest(leaf, &own),
+        // A larger packet passes all the same, and others wait for longer after it.
+        burst: u32::MAX,
+        of_some: !(is_only && found.default_class == Some(leaf.handle)),
+    });
+    rates.min_by_key(|rate| (rate.of_some, rate.bytes_per_s))
+}
+
+/// Returns how much a class may send at best: its own rate, or what it may borrow from those above.
+fn fastest(leaf: &ClassInfo, all: &[&ClassInfo]) -> u64 {
+    let above = |one: &&ClassInfo| all.iter().copied().find(|other| other.handle == one.parent);
+    let way = std::iter::successors(Some(leaf), above).take(DEEP);
+    way.map(|one| one.ceil).min().unwrap_or(u64::MAX).max(leaf.rate)
 }
 
 /// Of several limits of a link, the one for all packets counts, or else the lowest.

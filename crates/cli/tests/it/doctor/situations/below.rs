@@ -88,6 +88,18 @@ pub(super) const BELOW: &[Situation] = &[
         mends: Act::Sh("tc qdisc del dev {p1} root"),
     },
     Situation {
+        number: 57,
+        is: "the only class of a queue may send a packet in one second and a half",
+        breaks: Act::Sh(
+            "tc qdisc add dev {p1} root handle 1: htb default 10; \
+             tc class add dev {p1} parent 1: classid 1:10 htb rate 8kbit",
+        ),
+        fails: Fails::Latent("each large packet takes a second and a half"),
+        finds: Finds::First("rate-too-low", "{p1}"),
+        fix: Fix::Hint("the limit may be meant, and only too low"),
+        mends: Act::Sh("tc qdisc del dev {p1} root"),
+    },
+    Situation {
         number: 51,
         is: "a route leads into WireGuard, whose peer is allowed no addresses",
         breaks: Act::Do(wireguard),
