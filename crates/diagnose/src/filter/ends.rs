@@ -22,6 +22,8 @@ pub enum Hops {
     Kept,
     /// A rule has surely set it.
     Set(u8, Place),
+    /// Rules have surely taken so many from it; the last of them.
+    Fewer(u8, Place),
     /// That is not known.
     Unknown,
 }

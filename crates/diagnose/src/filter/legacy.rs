@@ -120,7 +120,13 @@ impl Walk<'_> {
                             }
                         }
                         "MARK" | "CONNMARK" => run.packet.mark = None,
-                        "TTL" | "HL" => run.set_hops(place, rule.hops, sure && self.ends.is_open()),
+                        "TTL" | "HL" => {
+                            let is_sure = sure && self.ends.is_open();
+                            match rule.fewer {
+                                Some(by) => run.lower_hops(place, Some(by), is_sure),
+                                None => run.set_hops(place, rule.hops, is_sure),
+                            }
+                        }
                         _ => {}
                     }
                     return (true, false);
@@ -174,6 +180,8 @@ struct Rule {
     bypass: bool,
     /// How many hops it gives the packet.
     hops: Option<u8>,
+    /// How many hops it takes from those of the packet.
+    fewer: Option<u8>,
 }
 
 impl Rule {
@@ -188,6 +196,7 @@ impl Rule {
             queues: [0, 0],
             bypass: false,
             hops: None,
+            fewer: None,
         };
         let mut inverted = false;
         let mut words = words.iter().map(String::as_str).peekable();
@@ -212,6 +221,7 @@ impl Rule {
                 "--queue-num" | "--queue-balance" => rule.queues = queues(value),
                 "--queue-bypass" => rule.bypass = true,
                 "--ttl-set" | "--hl-set" => rule.hops = value.parse().ok(),
+                "--ttl-dec" | "--hl-dec" => rule.fewer = value.parse().ok(),
                 // After the target there are its settings, which do not decide whether it matches.
                 _ if rule.target.is_some() => {}
                 _ => rule.holds = rule.holds.and(matches(run, word, value).unless(inverted)),

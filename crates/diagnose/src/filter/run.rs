@@ -456,6 +456,24 @@ impl<'n> Run<'n> {
         };
     }
 
+    /// Notes that a rule takes some of the hops that the packet may take.
+    pub(crate) fn lower_hops(&mut self, place: Place, by: Option<u8>, is_sure: bool) {
+        let Some(by) = by.filter(|_| is_sure) else {
+            self.hops = Hops::Unknown;
+            return;
+        };
+        let place = match place.says.is_empty() {
+            true => place.saying(format!("hop limit -{by}")),
+            false => place,
+        };
+        self.hops = match std::mem::replace(&mut self.hops, Hops::Unknown) {
+            Hops::Kept => Hops::Fewer(by, place),
+            Hops::Fewer(before, _) => Hops::Fewer(by.saturating_add(before), place),
+            Hops::Set(left, _) => Hops::Set(left.saturating_sub(by), place),
+            Hops::Unknown => Hops::Unknown,
+        };
+    }
+
     /// Something is changed or noted. What later rules may read of it is no longer known.
     fn effect(&mut self, ends: &Ends, at: At<'n>, name: &str, holds: Holds) {
         let name = name.to_ascii_lowercase();
@@ -469,6 +487,9 @@ impl<'n> Run<'n> {
             self.maybe_untracked = true;
         } else if name.contains("mark") {
             self.packet.mark = None;
+        } else if let Some(("hl" | "ttl", by)) = name.split_once(" -") {
+            let is_sure = holds == Holds::Yes && at.sure && ends.is_open();
+            self.lower_hops(self.place(at), by.parse().ok(), is_sure);
         } else if ["payload", "exthdr", "tcpoption", "hl", "ttl", "dscp", "tos"]
             .iter()
             .any(|change| name.contains(change))

@@ -364,6 +364,10 @@ fn a_rule_says_how_many_hops_are_left() {
     assert_eq!(hops(vec![accepts, rule(&[ttl(1)])]), Hops::Unknown);
     let counts = vec![Step::Effect { name: "TTL".to_owned() }];
     assert_eq!(hops(vec![rule(&[ttl(9)]), rule(&[counts])]), Hops::Unknown);
+    let less = || rule(&[vec![Step::Effect { name: "TTL -3".to_owned() }]]);
+    assert!(matches!(hops(vec![less(), less()]), Hops::Fewer(6, _)));
+    assert!(matches!(hops(vec![rule(&[ttl(9)]), less()]), Hops::Set(6, _)));
+    assert_eq!(hops(vec![maybe(), less()]), Hops::Unknown);
     // Later rules see the rest of the header as it was.
     let both = in_forward(vec![rule(&[ttl(1)]), rule(&[tcp_port(443), drop()])]);
     assert_eq!(forward(&both, &outbound()), "dropped: table inet t, chain f, rule 2: drop");

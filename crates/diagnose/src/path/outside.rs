@@ -17,6 +17,7 @@ pub(super) fn outside<'s>(
     if from.joint != Joint::Pair {
         return apart::beyond(tracer, from, to, with);
     }
+    tracer.begins = hops(from);
     let sent = Packet { macs: from.macs_out(), ..Packet::first(from.address, to, with) };
     let via = tracer.route_inside(from, to)?;
     let scene = tracer.scene;
@@ -79,6 +80,15 @@ pub(super) fn outside<'s>(
     let answer = tracer.down(from, &answer)?;
     tracer.into(from, &answer)?;
     Ok(passed)
+}
+
+/// How many hops a container's packets may take, as its kernel begins.
+fn hops(from: &Site<'_>) -> Option<u8> {
+    let name = match from.address {
+        IpAddr::V4(_) => "net.ipv4.ip_default_ttl".to_owned(),
+        IpAddr::V6(_) => format!("net.ipv6.conf.{}.hop_limit", from.link.name),
+    };
+    u8::try_from(from.inside.number(&name)?).ok()
 }
 
 /// Takes a packet to a program of the node, and its answer to the container.

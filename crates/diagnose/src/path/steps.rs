@@ -46,6 +46,8 @@ pub(super) struct Tracer<'s> {
     pub(super) back: bool,
     /// How many hops it may take, if a rule has surely set that.
     left: Option<Left<'s>>,
+    /// How many hops the first packet may take, if no rule changes that and it is known.
+    pub(super) begins: Option<u8>,
     /// Places whose base chains are left out.
     without: &'s [Place],
     /// Routes that lead elsewhere end the way. Otherwise it goes on as if they did not.
@@ -54,7 +56,15 @@ pub(super) struct Tracer<'s> {
 
 impl<'s> Tracer<'s> {
     pub(super) fn new(scene: &'s Scene) -> Self {
-        Tracer { scene, unsure: false, back: false, left: None, without: &[], by_routes: true }
+        Tracer {
+            scene,
+            unsure: false,
+            back: false,
+            left: None,
+            begins: None,
+            without: &[],
+            by_routes: true,
+        }
     }
 
     /// Follows filters alone, without some of them.
@@ -95,7 +105,16 @@ impl<'s> Tracer<'s> {
                 let (hops, place) = (*hops, place.clone());
                 self.left = Some(Left { hops, layer, hook, place, inside, back });
             }
-            Hops::Unknown => self.left = None,
+            Hops::Fewer(by, place) => {
+                let known = self.left.as_ref().filter(|left| left.back == back);
+                let before = known.map(|left| left.hops).or(self.begins.filter(|_| !back));
+                let place = place.clone();
+                self.left = before.map(|hops| {
+                    let hops = hops.saturating_sub(*by);
+                    Left { hops, layer, hook, place, inside, back }
+                });
+            }
+            Hops::Unknown => (self.left, self.begins) = (None, None),
         }
         match walked.end {
             End::Stopped(place, reject) => {
@@ -303,6 +322,9 @@ impl<'s> Tracer<'s> {
     /// Ends a packet that may not take one hop more.
     fn hop(&mut self) -> Result<(), Halt<'s>> {
         let back = self.back;
+        if !back {
+            self.begins = self.begins.map(|hops| hops.saturating_sub(1));
+        }
         let Some(left) = self.left.take_if(|left| left.back == back) else { return Ok(()) };
         if left.hops <= 1 {
             let Left { layer, hook, place, inside, .. } = left;

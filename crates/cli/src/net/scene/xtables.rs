@@ -468,15 +468,19 @@ fn queue(info: Info<'_>, revision: u32) -> Option<Vec<Step>> {
 }
 
 /// `struct ipt_TTL_info` and `struct ip6t_HL_info`, whose byte of IP's header is at an offset. An
-/// operation that adds to or subtracts from the present number is kept by name only.
+/// operation that subtracts from the present number has that in its name; of one that adds to it only
+/// the name is kept.
 fn hops(name: &str, info: Info<'_>, offset: u32) -> Vec<Step> {
     /// IPT_TTL_SET and IP6T_HL_SET.
     const SET: u8 = 0;
+    /// IPT_TTL_DEC and IP6T_HL_DEC.
+    const DEC: u8 = 2;
     match (info.u8(0), info.u8(1)) {
         (Some(SET), Some(left)) => vec![
             Step::Immediate { to: FIRST, data: vec![left] },
             Step::Write { base: Header::Network, offset, len: 1, from: FIRST },
         ],
+        (Some(DEC), Some(by)) => vec![effect(&format!("{name} -{by}"))],
         _ => vec![effect(name)],
     }
 }

@@ -274,6 +274,19 @@ fn a_rule_that_leaves_packets_too_few_hops() {
     let fix = "iptables-legacy -t mangle -D PREROUTING -i cni0 -j TTL --ttl-set 1";
     let all = found(&scene);
     assert!(!all.is_empty() && all.iter().all(|one| one.fix == [fix]), "{all:?}");
+    // Its kernel begins with 64.
+    let mut less = |by: u8| {
+        for container in &mut scene.containers {
+            let sysctls = &mut container.inside.as_mut().unwrap().sysctls;
+            sysctls.insert("net.ipv4.ip_default_ttl".to_owned(), "64".to_owned());
+        }
+        let rule = format!("-A PREROUTING -i cni0 -j TTL --ttl-dec {by}");
+        scene.host.filter.legacy[0].rules = vec![rule];
+        ids(&scene)
+    };
+    assert_eq!(less(63), ["forward-dropped"]);
+    assert_eq!(less(62), ["forward-dropped"]);
+    assert_eq!(less(61), [""; 0]);
     // A container's own rule.
     let mut scene = node();
     let chain = base("hops", Hook::Output, -150, vec![rule(&[ttl(1)])]);

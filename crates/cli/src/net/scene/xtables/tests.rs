@@ -153,7 +153,7 @@ fn queues_and_hops() {
     assert_eq!(on("NFQUEUE", 3, &info), queue(7, 10, true));
     assert_eq!(on("NFQUEUE", 3, &info[..2]), [unknown("NFQUEUE")]);
     assert_eq!(on("QUEUE", 0, &[]), queue(0, 0, false));
-    // --ttl-set 1; --ttl-dec 1; --hl-set 1
+    // --ttl-set 1; --ttl-dec 1; --ttl-inc 1; --hl-set 1
     let set = |offset| {
         [
             Step::Immediate { to: FIRST, data: vec![1] },
@@ -161,7 +161,8 @@ fn queues_and_hops() {
         ]
     };
     assert_eq!(on("TTL", 0, &[0, 1, 0, 0]), set(8));
-    assert_eq!(on("TTL", 0, &[2, 1, 0, 0]), [effect("TTL")]);
+    assert_eq!(on("TTL", 0, &[2, 1, 0, 0]), [effect("TTL -1")]);
+    assert_eq!(on("TTL", 0, &[1, 1, 0, 0]), [effect("TTL")]);
     assert_eq!(target("HL", 0, &[0, 1, 0, 0], Family::Ip6), set(7));
 }
 

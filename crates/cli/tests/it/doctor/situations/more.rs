@@ -408,4 +408,13 @@ pub(super) const MORE: &[Situation] = &[
         fix: Fix::Mends,
         mends: Act::Sh("nft delete table ip proxy"),
     },
+    Situation {
+        number: 39,
+        is: "a rule of iptables takes all hops but one",
+        breaks: Act::Sh("iptables-nft -t mangle -I PREROUTING -i cni0 -j TTL --ttl-dec 63"),
+        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: Finds::First("forward-dropped", "ip mangle/PREROUTING rule 1"),
+        fix: Fix::Mends,
+        mends: Act::Sh("nft delete table ip mangle"),
+    },
 ];
