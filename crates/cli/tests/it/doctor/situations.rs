@@ -234,6 +234,17 @@ impl Finds {
         let is_there = has(value) || value.as_array().is_some_and(|all| all.iter().any(has));
         finding["id"] == self.id() && is_there
     }
+
+    /// Says whether a finding has it in its evidence: of several differences a plugin tells one first,
+    /// and the others behind it.
+    fn is_further_difference(&self, finding: &Value, node: &Node) -> bool {
+        match *self {
+            Finds::First(id @ "attachment-differs", part) => {
+                Finds::Shown(id, part).is_what_was_found(finding, node)
+            }
+            _ => false,
+        }
+    }
 }
 
 /// The findings in one line each.

@@ -80,7 +80,10 @@ fn both_of_two_faults_are_named() {
 
 /// Says whether a fault is among the causes, or among what they explain.
 fn is_named(situation: &Situation, found: &[Value], node: &Node) -> bool {
-    let is = |finding: &Value| situation.finds.is_what_was_found(finding, node);
+    let is = |finding: &Value| {
+        let finds = &situation.finds;
+        finds.is_what_was_found(finding, node) || finds.is_further_difference(finding, node)
+    };
     found.iter().any(|cause| {
         is(cause) || cause["explains"].as_array().is_some_and(|explained| explained.iter().any(is))
     })
