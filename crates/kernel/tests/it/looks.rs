@@ -34,6 +34,8 @@ fn sockets_that_wait_are_listed_and_connections_are_not() {
         );
         assert!(!found.more);
         assert!(found.sockets.iter().all(|one| one.inode != 0), "{found:?}");
+        let is_counted = found.sockets.iter().all(|one| one.unaccepted.is_some() == one.is_tcp);
+        assert!(is_counted, "{found:?}");
         let some = sockets::waiting(1).unwrap();
         assert_eq!((some.sockets.len(), some.more), (1, true));
     });
@@ -107,6 +109,32 @@ fn vm_what_loses_packets_is_told() {
             found(TcHandle::EGRESS_FILTERS),
             [(6, 3, false, true), (7, 0x86dd, true, false)]
         );
+    });
+}
+
+#[test]
+fn vm_classes_say_what_they_may_send() {
+    in_netns(|| {
+        sh("ip link add d0 type veth peer name d1");
+        if try_sh("tc qdisc add dev d0 root handle 1: htb default 20").0 != Some(0) {
+            assert!(std::env::var_os("NETWRIGHT_VM").is_none(), "it should have htb");
+            return skip("looks::vm_classes_say_what_they_may_send", "the kernel has no htb");
+        }
+        sh("tc class add dev d0 parent 1: classid 1:1 htb rate 80kbit; \
+            tc class add dev d0 parent 1:1 classid 1:20 htb rate 8kbit ceil 16kbit");
+        let mut socket = RouteSocket::open().unwrap();
+        let index = socket.link_by_name("d0").unwrap().unwrap().index;
+        let all = socket.qdiscs().unwrap();
+        let root = all.iter().find(|found| found.qdisc.ifindex == index).unwrap();
+        assert_eq!(root.default_class, Some(TcHandle::new(1, 0x20)));
+        let mut classes: Vec<_> = (socket.classes(index).unwrap().iter())
+            .map(|one| (one.handle, one.parent, one.rate, one.ceil))
+            .collect();
+        classes.sort();
+        let (above, below) = (TcHandle::new(1, 1), TcHandle::new(1, 0x20));
+        let expected = [(above, TcHandle::ROOT, 10_000, 10_000), (below, above, 1_000, 2_000)];
+        assert_eq!(classes, expected);
+        assert_eq!(socket.classes(9_999).unwrap(), []);
     });
 }
 
