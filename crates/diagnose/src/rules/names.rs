@@ -198,7 +198,7 @@ fn led(look: Look<'_>, container: &Container, server: IpAddr, finding: Finding) 
         let packet = packet.between(Some(&site.seen_by.name), None);
         walk(&look.scene.host, Layer::Ip, Hook::Prerouting, &packet).destination
     });
-    let Some((place, to)) = led else { return finding };
+    let Some((place, to)) = led else { return owned(look, container, server, finding) };
     let to = match to {
         NewDestination::To(address, port) => {
             SocketAddr::new(address.unwrap_or(server), port.unwrap_or(PORT)).to_string()
@@ -209,6 +209,20 @@ fn led(look: Look<'_>, container: &Container, server: IpAddr, finding: Finding) 
     let whose = whose::of_place(&place, look.scene);
     let finding = finding.seen(format!("{} sends the question to {to}", place.name()));
     Finding { place: Some(place.to_string()), whose, ..finding }
+}
+
+/// Adds that the container or the node has the server's address itself, so that questions go nowhere
+/// else.
+fn owned(look: Look<'_>, container: &Container, server: IpAddr, finding: Finding) -> Finding {
+    let within = container.inside.as_ref().and_then(|inside| inside.owner_of(server));
+    let within = within.map(|link| (container.called(), link));
+    let here = || look.scene.host.owner_of(server).map(|link| ("this node", link));
+    match within.or_else(here) {
+        Some((whose, link)) => {
+            finding.seen(format!("{whose} has the address {server} itself, on {}", link.name))
+        }
+        None => finding,
+    }
 }
 
 fn silent(container: &Container, server: IpAddr, answer: &Answer) -> Option<Finding> {
@@ -321,6 +335,23 @@ mod tests {
         let good = Answer::Named { after_us: 900, error: None };
         let good = Answers { all: vec![(asked[0].clone(), good)] };
         assert_eq!(judge(look(&scene, &good)), []);
+    }
+
+    /// Questions do not leave the node.
+    #[test]
+    fn the_node_may_have_the_servers_address() {
+        let told = |server: &str| {
+            let scene = crate::path::samples::node();
+            let asked = Asked::Name { server: server.parse().unwrap() };
+            let question = Question { from: Some("c2".to_owned()), asked };
+            let answers = Answers { all: vec![(question, Answer::Refused)] };
+            judge(look(&scene, &answers))[0].seen.get(1).cloned()
+        };
+        assert_eq!(told("198.51.100.53"), None);
+        let words = "this node has the address 192.0.2.2 itself, on up0";
+        assert_eq!(told("192.0.2.2").as_deref(), Some(words));
+        let words = "c2 has the address 10.88.0.2 itself, on eth0";
+        assert_eq!(told("10.88.0.2").as_deref(), Some(words));
     }
 
     /// Whoever looks at the server finds nothing there.
