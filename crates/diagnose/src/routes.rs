@@ -9,8 +9,8 @@ use crate::filter::Holds;
 
 /// linux include/uapi/linux/rtnetlink.h `RT_TABLE_*`.
 const TABLE_DEFAULT: u32 = 253;
-const TABLE_MAIN: u32 = 254;
-const TABLE_LOCAL: u32 = 255;
+pub(crate) const TABLE_MAIN: u32 = 254;
+pub(crate) const TABLE_LOCAL: u32 = 255;
 
 /// The priority of the rule by which the kernel asks the tables of VRFs (`l3mdev`).
 const VRF_PRIORITY: u32 = 1000;

@@ -16,7 +16,7 @@ use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
 use crate::path::{self, Site};
 use crate::question::{Answer, Asked};
-use crate::routes::{Routed, look_up};
+use crate::routes::{Routed, TABLE_LOCAL, look_up};
 use crate::whose;
 
 /// Routes and routing rules.
@@ -57,6 +57,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
             for site in Site::all(scene, container, family) {
                 let from_node = look_up(&scene.host, None, site.address, None, mark);
                 found.extend(answered(look, &site, from_node, WayKind::FromNode));
+                found.extend(kept(look, &site));
                 if is_outbound(scene, container, family) {
                     found.extend(outside(look, &site, mark));
                 }
@@ -200,6 +201,16 @@ fn knows(host: &Namespace, site: &Site<'_>) -> bool {
                 && 0 < route.to.prefix_len()
                 && route.hops.iter().any(|hop| hop.link == Some(site.seen_by.index))
         })
+}
+
+/// Somebody has put a route into the table `local`, which is asked before all others: the node keeps
+/// what is for a container.
+fn kept(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
+    let host = &look.scene.host;
+    let keeps = |route: &&Route| route.table == TABLE_LOCAL && route.to.contains(&site.address);
+    let route = host.routes.iter().find(keeps)?;
+    let link = host.link_of(route.hops.first()?.link?)?;
+    Some(covered(look, site, link, route))
 }
 
 /// The ways that break if packets to a container go elsewhere.

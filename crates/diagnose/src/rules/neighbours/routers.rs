@@ -13,10 +13,7 @@ use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
 use crate::path::Site;
 use crate::question::{Answer, Asked, Question};
-use crate::routes::{Routed, hops_of, look_up};
-
-/// linux include/uapi/linux/rtnetlink.h `RT_TABLE_MAIN`.
-const MAIN: u32 = 254;
+use crate::routes::{Routed, TABLE_MAIN, hops_of, look_up};
 
 pub(super) fn asks(look: Look<'_>) -> Vec<Question> {
     let mut all: Vec<Question> = Vec::new();
@@ -131,7 +128,8 @@ fn add<'l>(
             family: family_of(to),
             hits: hits.to_vec(),
             is_one_of_several,
-            route: Some(route).filter(|route| 0 < route.to.prefix_len() || route.table != MAIN),
+            route: Some(route)
+                .filter(|route| 0 < route.to.prefix_len() || route.table != TABLE_MAIN),
             is_direct: false,
         });
     }

@@ -27,6 +27,18 @@ fn a_sound_node_has_no_findings() {
 }
 
 #[test]
+fn the_node_keeps_what_is_for_containers() {
+    let local = |to: &str| Route { table: 255, kind: RouteKind::Other, ..route(to, 1, None) };
+    let all = found(&with_route(node(), local("10.88.0.0/25")));
+    let object = "10.88.0.0/25 dev lo";
+    assert_eq!((all.len(), all[0].id, all[0].object.as_str()), (1, "route-covers-pool", object));
+    assert_eq!(all[0].fix[0], "ip route del 10.88.0.0/25 table 255");
+    assert_eq!(all[0].hits, ["c2", "c3"]);
+    // Addresses that the node serves for others.
+    assert_eq!(found(&with_route(node(), local("192.0.2.64/26"))), []);
+}
+
+#[test]
 fn the_default_route_is_gone() {
     let mut scene = node();
     scene.host.routes.remove(0);

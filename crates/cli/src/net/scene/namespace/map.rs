@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use kernel::route::{
     IpFamily, IpvlanMode as KernelIpvlan, IpvlanReach as KernelReach, Link as KernelLink,
     LinkSettings, MacvlanMode as KernelMacvlan, NeighbourState, Route as KernelRoute,
-    RouteKind as KernelKind, Rule as KernelRule, RuleAction as KernelAction, TABLE_LOCAL,
+    RouteKind as KernelKind, RouteProtocol, Rule as KernelRule, RuleAction as KernelAction,
+    TABLE_LOCAL,
 };
 use scene::{
     Address, Ipvlan, IpvlanMode, IpvlanReach, Link, MacvlanMode, Neighbour, NextHop, Route,
@@ -118,7 +119,7 @@ fn ipvlan((mode, reach): (KernelIpvlan, KernelReach)) -> Ipvlan {
 /// Maps a route; `None` for those that the kernel makes for addresses.
 pub(super) fn route(route: KernelRoute) -> Option<Route> {
     let kind = match route.kind {
-        _ if route.table == TABLE_LOCAL => return None,
+        _ if route.table == TABLE_LOCAL && !is_of_somebody(&route) => return None,
         KernelKind::Broadcast | KernelKind::Multicast | KernelKind::Anycast => return None,
         KernelKind::Unicast => RouteKind::Unicast,
         KernelKind::Blackhole => RouteKind::Blackhole,
@@ -142,6 +143,14 @@ pub(super) fn route(route: KernelRoute) -> Option<Route> {
         mtu: route.mtu,
         protocol: route.protocol.map(|protocol| protocol.0),
     })
+}
+
+/// Says whether somebody has put a route into the table `local`. Older kernels do not say of those of
+/// IPv6 that they are the kernel's own.
+fn is_of_somebody(route: &KernelRoute) -> bool {
+    route.kind == KernelKind::Local
+        && route.destination.addr().is_ipv4()
+        && route.protocol.is_some_and(|protocol| protocol != RouteProtocol::KERNEL)
 }
 
 /// Maps a rule. What it does is not known if it has conditions that a scene does not have, or asks

@@ -410,6 +410,15 @@ pub(super) const MORE: &[Situation] = &[
     },
     Situation {
         number: 39,
+        is: "a route of the table local keeps what is for containers",
+        breaks: Act::Sh("ip route add local 10.88.0.0/25 dev lo"),
+        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::FromNode, Way::Names]),
+        finds: Finds::First("route-covers-pool", "10.88.0.0/25 dev lo"),
+        fix: Fix::Mends,
+        mends: Act::Sh("ip route del local 10.88.0.0/25 dev lo 2>/dev/null || true"),
+    },
+    Situation {
+        number: 40,
         is: "a rule of iptables takes all hops but one",
         breaks: Act::Sh("iptables-nft -t mangle -I PREROUTING -i cni0 -j TTL --ttl-dec 63"),
         fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),

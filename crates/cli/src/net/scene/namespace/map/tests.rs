@@ -1,4 +1,4 @@
-use kernel::route::{NextHop as KernelHop, RouteProtocol, TABLE_MAIN};
+use kernel::route::{NextHop as KernelHop, TABLE_MAIN};
 
 use super::*;
 
@@ -32,6 +32,15 @@ fn routes_keep_where_they_lead() {
     assert_eq!((hole.kind, hole.hops.len()), (RouteKind::Blackhole, 0));
     // What the kernel makes for addresses says nothing more than they do.
     assert_eq!(route(KernelRoute { table: TABLE_LOCAL, ..to("192.0.2.1/32") }), None);
+    let of = |protocol| KernelRoute {
+        table: TABLE_LOCAL,
+        kind: KernelKind::Local,
+        protocol: Some(protocol),
+        ..to("192.0.2.0/25")
+    };
+    assert_eq!(route(of(RouteProtocol::KERNEL)), None);
+    let somebodys = route(of(RouteProtocol::BOOT)).unwrap();
+    assert_eq!((somebodys.table, somebodys.kind), (TABLE_LOCAL, RouteKind::Other));
     let group = KernelRoute { kind: KernelKind::Multicast, table: 7, ..to("ff00::/8") };
     assert_eq!(route(group), None);
 }
