@@ -218,19 +218,33 @@ impl Facts {
             let is = self.compiler.trim_end();
             lacks.push(format!("{is} is here; releases are by RUSTUP_TOOLCHAIN={channel}"));
         }
-        let title = format!("## {}", self.version);
-        let has_section = self.changelog.lines().any(|line| {
-            line.strip_prefix(&title).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
-        });
-        let version = format!("version: {}", self.version);
-        if !self.chart.lines().any(|line| line == version) {
-            lacks.push(format!("Chart.yaml of the chart has no line \"{version}\""));
+        // The second one is the image's tag.
+        for key in ["version", "appVersion"] {
+            let version = format!("{key}: {}", self.version);
+            if !self.chart.lines().any(|line| line == version) {
+                lacks.push(format!("Chart.yaml of the chart has no line \"{version}\""));
+            }
         }
-        if !has_section {
-            lacks.push(format!("CHANGELOG.md has no section \"{title}\""));
+        let title = format!("## {}", self.version);
+        match section_in(&self.changelog, &self.version) {
+            None => lacks.push(format!("CHANGELOG.md has no section \"{title}\"")),
+            Some(text) if text.trim().is_empty() => {
+                lacks.push(format!("the section \"{title}\" of CHANGELOG.md is empty"));
+            }
+            Some(_) => {}
         }
         lacks
     }
+}
+
+/// Returns what a CHANGELOG says below the title of a version, behind which a day may be.
+fn section_in<'c>(changelog: &'c str, version: &str) -> Option<&'c str> {
+    let mut sections = changelog.split("\n## ").skip(1);
+    sections.find_map(|section| {
+        let (title, text) = section.split_once('\n').unwrap_or((section, ""));
+        let rest = title.strip_prefix(version)?;
+        (rest.is_empty() || rest.starts_with(' ')).then_some(text)
+    })
 }
 
 /// Returns the version that a toolchain file names.
@@ -267,8 +281,9 @@ mod tests {
             uncommitted: String::new(),
             tags: "v0.2.0".to_owned(),
             compiler: format!("rustc {} (abc 2026-04-14)\n", channel_in(TOOLCHAIN).unwrap()),
-            changelog: "# Changelog\n\n## Unreleased\n\n## 0.2.0 (2026-12-01)\n".to_owned(),
-            chart: "name: netwright\nversion: 0.2.0\n".to_owned(),
+            changelog: "# Changelog\n\n## Unreleased\n\n## 0.2.0 (2026-12-01)\n\n- All.\n"
+                .to_owned(),
+            chart: "name: netwright\nversion: 0.2.0\nappVersion: 0.2.0\n".to_owned(),
         }
     }
 
@@ -284,8 +299,11 @@ mod tests {
         assert!(compiler.lacks()[0].starts_with("rustc 1.0.0 (abc) is here; releases are by "));
         let other = Facts { tags: "v0.1.0".to_owned(), ..facts() };
         assert_eq!(other.lacks(), ["the commit has not the tag v0.2.0; it has v0.1.0"]);
-        let chart = Facts { chart: "version: 0.1.0\n".to_owned(), ..facts() };
-        assert_eq!(chart.lacks(), ["Chart.yaml of the chart has no line \"version: 0.2.0\""]);
+        let chart = Facts { chart: "version: 0.2.0\nappVersion: 0.1.0\n".to_owned(), ..facts() };
+        assert_eq!(chart.lacks(), ["Chart.yaml of the chart has no line \"appVersion: 0.2.0\""]);
+        let empty = "# Changelog\n\n## 0.2.0 (2026-12-01)\n\n## 0.1.0\n\n- All.\n".to_owned();
+        let empty = Facts { changelog: empty, ..facts() };
+        assert_eq!(empty.lacks(), ["the section \"## 0.2.0\" of CHANGELOG.md is empty"]);
         let none = Facts { tags: String::new(), changelog: "## 0.2.01\n".to_owned(), ..facts() };
         assert_eq!(
             none.lacks(),
@@ -312,7 +330,9 @@ mod tests {
         for page in ["README.md", "docs/install.md", "docs/verify.md", "docs/from-multus.md"] {
             let text = fs::read_to_string(root().join(page)).unwrap();
             let mut named = 0;
-            for before in ["netwright-", "netwright_", "netwright*_", "netwright:", "plugins_"] {
+            for before in
+                ["netwright-", "netwright_", "netwright*_", "netwright:", "plugins_", ".oci.tar:"]
+            {
                 for (place, _) in text.match_indices(before) {
                     let rest = &text[place + before.len()..];
                     let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.');
