@@ -18,6 +18,13 @@ use crate::{arm64, remap};
 /// How long the package may take to be built, and to compress everything.
 const DEADLINE: Duration = Duration::from_secs(1800);
 
+/// How long signing may take: a key with a passphrase would wait for a person.
+const SIGNER_DEADLINE: Duration = Duration::from_secs(60);
+
+/// The list of hashes, and its signature.
+const SUMS: &str = "SHA256SUMS";
+const SIGNATURE: &str = "SHA256SUMS.sig";
+
 /// The compiler of releases.
 const TOOLCHAIN: &str = include_str!("../../release/toolchain.toml");
 
@@ -38,8 +45,11 @@ pub(crate) fn command(arguments: &[&str]) -> Result<(), String> {
             if !Path::new(key).is_file() {
                 return Err(format!("the signer's key {key} is not here"));
             }
+            try_signer(key)?;
             let into = make(Kind::Release, &named("release")?)?;
-            sign(key, &into)
+            sign(key, &into)?;
+            println!("signed: {}", into.join(SIGNATURE).display());
+            Ok(())
         }
         ["--draft"] => make(Kind::Draft, &named("release")?).map(drop),
         ["--verify", released] => verify(Path::new(released)),
@@ -123,15 +133,29 @@ fn maker() -> Program {
         .deadline(DEADLINE)
 }
 
+/// Signs a text that is no list of hashes, to know before anything is built that the key can sign.
+fn try_signer(key: &str) -> Result<(), String> {
+    if !exists("ssh-keygen") {
+        return Err("ssh-keygen is not installed (Debian: openssh-client)".to_owned());
+    }
+    let folder = target_dir().join("signer");
+    let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
+    // ssh-keygen would ask before it replaces a signature.
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).map_err(failed)?;
+    fs::write(folder.join(SUMS), "no release\n").map_err(failed)?;
+    sign(key, &folder)
+}
+
 /// Signs the list of hashes.
 fn sign(key: &str, into: &Path) -> Result<(), String> {
     Program::new("ssh-keygen -Y sign -n")
         .arg(NAMESPACE)
         .arg("-f")
         .arg(key)
-        .arg(into.join("SHA256SUMS").display().to_string())
+        .arg(into.join(SUMS).display().to_string())
+        .deadline(SIGNER_DEADLINE)
         .logged("sign", quiet)?;
-    println!("signed: {}", into.join("SHA256SUMS.sig").display());
     Ok(())
 }
 
@@ -142,9 +166,9 @@ fn verify(released: &Path) -> Result<(), String> {
     maker().arg("check").arg(folder(&released)).logged("release", |_| true)?;
     let own = make(Kind::Draft, &named("verify")?)?;
     // A maintainer who has the key makes the signature.
-    let signature = released.join("SHA256SUMS.sig");
+    let signature = released.join(SIGNATURE);
     if signature.exists() {
-        let copy = own.join("SHA256SUMS.sig");
+        let copy = own.join(SIGNATURE);
         fs::copy(&signature, &copy).map_err(|error| format!("{}: {error}", copy.display()))?;
     }
     let compare = maker().arg("compare").arg(folder(&released)).arg(folder(&own));
@@ -194,7 +218,14 @@ impl Facts {
             version: version()?,
             revision: git("rev-parse HEAD")?,
             epoch: git("log -1 --format=%ct")?,
-            uncommitted: git("status --porcelain")?,
+            // A person's settings of git may hide files that would be packed with the others.
+            uncommitted: format!(
+                "{}\n{}",
+                git("status --porcelain")?,
+                git("ls-files --others deploy docs")?
+            )
+            .trim_matches('\n')
+            .to_owned(),
             tags: git("tag --points-at HEAD")?,
             compiler: Program::new("rustc --version").output()?,
             changelog: read("CHANGELOG.md")?,
@@ -378,6 +409,9 @@ mod tests {
     fn a_missing_signer_is_told_before_anything_is_built() {
         let told = command(&["--sign", "/nonexistent/key"]).unwrap_err();
         assert_eq!(told, "the signer's key /nonexistent/key is not here");
+        // A file that is no key.
+        let manifest = root().join("Cargo.toml").display().to_string();
+        assert!(command(&["--sign", &manifest]).unwrap_err().contains("ssh-keygen"));
         assert!(command(&[]).unwrap_err().starts_with("release --sign KEY"));
     }
 }
