@@ -217,7 +217,7 @@ impl Facts {
         Ok(Self {
             version: version()?,
             revision: git("rev-parse HEAD")?,
-            epoch: git("log -1 --format=%ct")?,
+            epoch: git("log -1 --no-show-signature --format=%ct")?,
             // A person's settings of git may hide files that would be packed with the others.
             uncommitted: format!(
                 "{}\n{}",
