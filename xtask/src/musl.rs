@@ -154,6 +154,8 @@ impl Linked {
         let program = self.program(line).variable(RUSTFLAGS, flags.join(BETWEEN));
         Ok(program
             .variable(&of_c, remap::c_flags(&folders))
+            // The person's own flags would count beside these.
+            .variable("CFLAGS", "")
             // They are quoted.
             .variable("CC_SHELL_ESCAPED_FLAGS", "1"))
     }
