@@ -550,7 +550,7 @@ impl Plan {
                         code::INVALID_CONFIG,
                         format!("{} is there, and it is not Netwright's", path.display()),
                     )
-                    .hint("move it away, if nobody needs it"));
+                    .hint("move it away, if it is not needed"));
                 }
                 (Kind::Unit | Kind::Configuration, _) => Decision::Stays,
             },
@@ -1027,7 +1027,7 @@ mod tests {
         };
         expect![[r#"
             error: /etc/systemd/system/netwrightd@.service is there, and it is not Netwright's
-            hint: move it away, if nobody needs it
+            hint: move it away, if it is not needed
         "#]]
         .assert_eq(&with(&|paths| unit(&foreign, paths)));
         expect![[r#"
