@@ -534,7 +534,7 @@ impl Plan {
             Here::Other => {
                 return Err(Failure::new(
                     code::INVALID_CONFIG,
-                    format!("{} is no file, and setup would write one", path.display()),
+                    format!("{} is not a file, and setup would write one", path.display()),
                 )
                 .hint("move it away"));
             }
@@ -1031,7 +1031,7 @@ mod tests {
         "#]]
         .assert_eq(&with(&|paths| unit(&foreign, paths)));
         expect![[r#"
-            error: /etc/systemd/system/netwrightd@.service is no file, and setup would write one
+            error: /etc/systemd/system/netwrightd@.service is not a file, and setup would write one
             hint: move it away
         "#]]
         .assert_eq(&with(&|paths| unit(&Here::Other, paths)));
