@@ -118,7 +118,7 @@ impl Picture<'_> {
         if kinds.is_empty() || kinds.iter().any(|kind| link.is_kind(kind)) {
             return sound();
         }
-        differs(format!("interface {name:?} is no {} link any more", kinds.join(" or ")))
+        differs(format!("interface {name:?} is no longer of kind {}", kinds.join(" or ")))
     }
 
     fn compare_recorded(&mut self, place: Place, name: &str) -> Compared {

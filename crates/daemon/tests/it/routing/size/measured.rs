@@ -256,7 +256,7 @@ fn vm_a_full_list() {
 }
 
 /// As many Nodes, from an API server. The server is the test kit's, which is not optimised: what it
-/// takes to give the list to somebody who does nothing with it is printed too.
+/// takes to give the list to a client that does nothing with it is printed too.
 #[test]
 fn vm_a_large_cluster() {
     testkit::require!("root", "vxlan", "full", "vm-full", "program:nft", "program:bridge");
