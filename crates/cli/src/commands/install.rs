@@ -380,7 +380,7 @@ impl Planned {
         let (config, mut notes) = plan_config(args, session, old.as_ref())?;
         let mut replaced = old.as_ref().map(|old| old.replaced.clone()).unwrap_or_default();
         replaced.extend(foreign.iter().cloned());
-        replaced.sort();
+        replaced.sort_unstable();
         replaced.dedup();
         let written = config.as_ref().map(|path| Config::of(path, default::DOCUMENT));
         let manifest = Manifest {
