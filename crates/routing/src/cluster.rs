@@ -516,17 +516,18 @@ impl Cluster {
         }
         let mut telling = Telling::new(std::mem::take(&mut work.news));
         for (name, before) in work.befores {
-            let after = Before::of(self.peers.get(&name));
+            let peer = self.peers.get_mut(&name);
+            let after = Before::of(peer.as_deref());
             if before == after {
                 continue;
             }
-            if before.used != after.used {
-                work.affected.insert(name.clone());
-            }
-            if let Some(peer) = self.peers.get_mut(&name) {
+            telling.tell(&name, &before, &after, peer.is_some());
+            if let Some(peer) = peer {
                 peer.since = now;
             }
-            telling.tell(&name, &before, &after, self.peers.contains_key(&name));
+            if before.used != after.used {
+                work.affected.insert(name);
+            }
         }
         let Work { affected, is_own_changed, .. } = work;
         Outcome { affected, is_own_changed, news: telling.end() }
