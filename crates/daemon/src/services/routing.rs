@@ -5,6 +5,7 @@
 //! | this one | start and end, and the loop |
 //! | `nodes` | where nodes are learnt: a file |
 //! | `cluster_nodes` | or the Nodes of a Kubernetes cluster |
+//! | `node_object` | such a Node, as the API server gives it |
 //! | `etcd_leases` | or flannel's leases in etcd |
 //! | `own_lease` | this node's lease there, and flanneld's configuration |
 //! | `turns` | when that lease is written |
@@ -38,6 +39,7 @@ mod filter;
 mod flannel_config;
 mod host;
 mod leave;
+mod node_object;
 mod nodes;
 mod of_source;
 mod own_lease;
@@ -71,14 +73,13 @@ use routing::render;
 use routing::routing::Leaving;
 use routing::settings::{Backend, Found, Own, Paths, TakenOver, Tunnels};
 use routing::{
-    Family, PerFamily, Routing, Settings, Time, Todo, annotation, flannel, kubernetes, overlap,
-    settings,
+    Family, PerFamily, Routing, Settings, Time, Todo, annotation, flannel, overlap, settings,
 };
 
 pub(crate) use self::answers::{ACCEPT, EXPLAIN, ROUTES, TARGETS};
 
 use self::answers::Shared;
-use self::cluster_nodes::{ClusterNodes, Heard};
+use self::cluster_nodes::{ClusterNodes, Heard, Told};
 use self::counts::Counts;
 use self::etcd_leases::EtcdLeases;
 use self::files::{Disk, Published};
@@ -618,29 +619,28 @@ impl Service {
         let before = self.of_source.clone();
         let event = match heard {
             Heard::Listed(nodes) => {
-                let own = nodes.iter().find(|node| node.name == self.node);
+                let own = nodes.iter().find_map(|node| node.own.as_deref());
                 let own = own.map_or_else(
                     || Err(self.no_node()),
                     |fields| OfSource::of_fields(fields, &self.settings),
                 );
                 self.take_own(own);
-                // This includes nodes that have not published yet how they are reached.
-                let prefixes = nodes.iter().filter_map(|node| kubernetes::prefixes(node).ok());
-                self.prefixes = prefixes.flatten().collect();
-                let read = |fields| kubernetes::read(fields, &self.settings);
-                Event::Listed(nodes.iter().map(read).collect())
+                let prefixes = nodes.iter().flat_map(|node| &node.prefixes);
+                self.prefixes = prefixes.copied().collect();
+                Event::Listed(nodes.into_iter().map(|node| node.seen).collect())
             }
-            Heard::Changed(fields) => {
-                for prefix in kubernetes::prefixes(&fields).into_iter().flatten() {
+            Heard::Changed(node) => {
+                let Told { prefixes, seen, own } = *node;
+                for prefix in prefixes {
                     // A Node changes all the time, and its prefix does not.
                     if !self.prefixes.contains(&prefix) {
                         self.prefixes.push(prefix);
                     }
                 }
-                if fields.name == self.node {
+                if let Some(fields) = own {
                     self.take_own(OfSource::of_fields(&fields, &self.settings));
                 }
-                Event::Changed(kubernetes::read(&fields, &self.settings))
+                Event::Changed(seen)
             }
             Heard::Deleted(name) => {
                 if name == self.node {
