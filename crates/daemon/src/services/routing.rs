@@ -371,8 +371,8 @@ struct Service {
     /// When the last known nodes are to be written, and when they were.
     save_at: Option<Instant>,
     saved: Option<Instant>,
-    /// A look at the kernel is under way: at its end it finds the differences, and they are changed
-    /// then.
+    /// A look at the kernel is under way: at its end it finds the differences and the addresses whose
+    /// ways are not known. They are changed and looked up then, by the links that it has read.
     looking: bool,
     /// An event that matters was heard, and not looked at yet: the present look may have read the
     /// kernel before it.
@@ -382,6 +382,8 @@ struct Service {
     /// When all ways were looked up, and the addresses that were looked up since this look began.
     ways_found: Option<Instant>,
     looked_up: BTreeSet<IpAddr>,
+    /// The addresses that the end of the present look looks up.
+    unknown: Vec<IpAddr>,
     /// The kernel has not answered a question for a way since this look began.
     unanswered: bool,
     /// The first look is over: another program causes every difference from now on.
@@ -458,6 +460,7 @@ impl Service {
             other_ways: false,
             ways_found: None,
             looked_up: BTreeSet::new(),
+            unknown: Vec::new(),
             unanswered: false,
             settled: false,
         })
@@ -759,12 +762,13 @@ impl Service {
         let _ = self.listener.only_neighbours_of(host.links.tunnels());
         self.links = host.into_links();
         let is_other = self.relist_leases() || is_other;
-        let todo = {
+        let mut todo = {
             let mut routing = self.shared.routing();
             let (up, down) = self.links.up_and_down();
             routing.links(&up, &down);
             routing.look(observed)
         };
+        todo.look_up.append(&mut self.unknown);
         self.looking = false;
         self.looked_up.clear();
         let put_back = self.obey(todo);
@@ -983,6 +987,9 @@ impl Service {
                 let now = Instant::now();
                 let earliest = self.saved.map_or(now, |saved| saved + BETWEEN_WRITES);
                 self.save_at = Some(earliest.max(now));
+            }
+            if self.looking {
+                self.unknown.append(&mut todo.look_up);
             }
             if todo.look_up.is_empty() {
                 return first;
