@@ -320,11 +320,10 @@ impl Routing {
         // it is looked up then.
         let cluster = &self.cluster;
         self.ways.retain(|address, _| cluster.of_underlay(*address).is_some());
-        let before = std::mem::replace(&mut self.observed, observed);
+        let before = std::mem::replace(&mut self.observed, observed).foreign;
         let mut affected = BTreeSet::new();
-        let prefixes = before.foreign.keys().chain(self.observed.foreign.keys());
-        for prefix in prefixes {
-            if before.foreign.get(prefix) != self.observed.foreign.get(prefix) {
+        for prefix in before.keys().chain(self.observed.foreign.keys()) {
+            if before.get(prefix) != self.observed.foreign.get(prefix) {
                 affected.extend(self.whose_prefix(*prefix));
             }
         }
