@@ -47,7 +47,7 @@ impl Picture<'_> {
                 forwarding::hold_family(index, key, *ipv4, forwarding::at_the_end(*restore))
             }
             State::Filter { plan, iptables, addresses } => {
-                rules::add(index, key, backend(*iptables), plan, addresses)
+                rules::restore(index, key, backend(*iptables), plan, addresses)
             }
             State::Claim { object } => claim::restore(call, index, self.plugin, object),
             State::NoNeighbour { link, address, mac } => {

@@ -746,6 +746,29 @@ fn check() {
     }
 }
 
+/// CHECK compares rules, and does not only count them; a repair puts them back.
+#[test]
+fn a_rule_that_was_replaced_is_put_back() {
+    testkit::require!("root");
+    let host = Host::new("pmreplaced");
+    let (c1, prev) = host.container("c1", 2);
+    let mappings = json!([mapping(8080, "tcp")]);
+    let check = |repair: bool| {
+        let keys = if repair { json!({ "netwright/repair": true }) } else { json!({}) };
+        host.run("CHECK", &c1, &prev, &mappings).config(keys).call()
+    };
+    host.run("ADD", &c1, &prev, &mappings).call().ok();
+    check(false).silent();
+    let rule = "add rule inet netwright hostports accept\n".repeat(4);
+    host.node.sh(&format!("nft -f - <<'END'\nflush chain inet netwright hostports\n{rule}END"));
+    let told = "chain hostports of table inet netwright has other rules";
+    check(false).fails(104, told);
+    assert!(check(true).succeeded());
+    check(false).silent();
+    let _servers = servers(&c1, "c1");
+    assert_eq!(traffic::assert_tcp(&host.outside, "198.51.100.1:8080").server, "c1");
+}
+
 /// nerdctl#4253: the error names the holder of a port, which keeps it.
 #[test]
 fn a_held_port_is_refused() {

@@ -99,6 +99,7 @@ impl Wants for Portmap {
         if both.plan.shared.iter().any(|one| !recorded.plan.shared.contains(one)) {
             both.write(call, index)?;
         }
+        with_firewall(index, |firewall| firewall.mend(plan))?;
         let want = Want { recorded: wanted, iptables: chains.clone() };
         put_in_place(index, call.attachment(), &want, Some(&recorded))?;
         flows::forget(call, &want.recorded, When::Added);
