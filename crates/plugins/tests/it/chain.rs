@@ -255,8 +255,9 @@ fn vm_a_storm_asks_for_no_module() {
     let node = Node::new("storm");
     let run = |verb: &str, to: &Container, port: u16| {
         let ports = json!([{ "hostPort": port, "containerPort": 80, "protocol": "tcp" }]);
+        let ipam = families::ipam(&node, Family::V4);
         let plugins = json!([
-            { "type": "bridge", "isDefaultGateway": true, "ipMasq": true, "ipam": families::ipam(&node, Family::V4) },
+            { "type": "bridge", "isDefaultGateway": true, "ipMasq": true, "ipam": ipam },
             { "type": "portmap", "capabilities": { "portMappings": true } },
             { "type": "firewall" },
             { "type": "tuning", "mtu": 1400 },

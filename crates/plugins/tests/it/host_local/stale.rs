@@ -60,8 +60,9 @@ fn another_namespace_with_the_number_of_one_that_is_gone_keeps_no_address() {
     assert_eq!(result["ips"][0]["address"], "10.2.0.2/30");
 }
 
-/// A boot ends containers without a DEL: namespaces, links, rules and what is below `/run` are gone,
-/// and the disk has what it had. The next container gets address and host port, whatever its ID.
+/// A boot ends containers without a DEL: namespaces, links, rules and what is below `/run` are
+/// gone, and the disk has what it had. The next container gets address and host port, whatever its
+/// ID.
 #[test]
 fn what_a_boot_ended_is_in_nobodys_way() {
     testkit::require!("root");
