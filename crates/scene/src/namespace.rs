@@ -15,7 +15,7 @@ use crate::segment::{Ipvlan, Loss, MacvlanMode, Peer, PortVlan};
 pub struct Namespace {
     /// Links, by index.
     pub links: Vec<Link>,
-    /// Routes of all tables, but of `local` only those of IPv4 that somebody made.
+    /// Routes of all tables, but of `local` only those of IPv4 that are not the kernel's own.
     pub routes: Vec<Route>,
     /// Routing rules, in the order in which the kernel asks them.
     pub rules: Vec<RouteRule>,

@@ -200,7 +200,7 @@ fn listens(
     Some(not_served(finding, container, port, family))
 }
 
-/// The port is published, and nobody behind it answers.
+/// The port is published, and no program behind it answers.
 fn not_served(
     finding: Finding,
     container: &Container,
@@ -237,9 +237,9 @@ fn hangs(
         let pid = first.pid.map_or("PROCESS".to_owned(), |pid| pid.to_string());
         (
             Severity::Error,
-            format!("{whose} is stopped, so nobody is served"),
+            format!("{whose} is stopped, and serves no client"),
             format!("process {pid} is in state T (SIGSTOP, or a debugger)"),
-            format!("let it go on, unless somebody debugs it: kill -CONT {pid}"),
+            format!("let it go on, unless it is being debugged: kill -CONT {pid}"),
         )
     } else {
         // A queue may be full for a moment.

@@ -79,7 +79,7 @@ fn exchange(address: IpAddr, name: &str) -> Result<BTreeSet<MacAddr>, String> {
         }
     };
     let socket = PacketSocket::open(link.index, &filter).map_err(|error| told(&error))?;
-    // On a sound network nobody answers for our own address.
+    // On a sound network no machine answers for our own address.
     let is_own = own.iter().any(|net| net.addr() == address);
     let (tries, wait) = if is_own { (1, OTHERS) } else { (TRIES, WAIT) };
     let mut found = BTreeSet::new();
@@ -121,7 +121,7 @@ fn listen(
 
 /// Our address that the kernel would ask from for a packet of ours: one in the target's subnet, or
 /// else another one. Without an address, and for our own, we ask as a host does that looks for a free
-/// one (RFC 5227 §2.1.1): nobody else who has ours would answer it.
+/// one (RFC 5227 §2.1.1): another machine that has ours would answer nothing else.
 fn source_v4(own: &[IpNet], target: Ipv4Addr) -> Ipv4Addr {
     let of = |net: &IpNet| match net.addr() {
         IpAddr::V4(address) => Some(address),

@@ -10,8 +10,8 @@ use std::time::Duration;
 /// What the kernel shows of the packet filter of the calling thread's namespace.
 const FOLDER: &str = "/proc/thread-self/net/netfilter";
 
-/// How often a queue in which packets wait is looked at once more, and the time between. Whoever
-/// judges no packet meanwhile is not busy.
+/// How often a queue in which packets wait is looked at once more, and the time between. A program
+/// that judges no packet meanwhile is not busy.
 const LOOKS: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(50);
 

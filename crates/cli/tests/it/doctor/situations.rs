@@ -339,7 +339,7 @@ fn others_of_the_same_classes() {
     try_each("doctor-more", more::MORE);
 }
 
-/// What a program does not take is lost, whoever lets it through.
+/// What a program does not take is lost, although all else lets it pass.
 #[test]
 fn programs_that_take_nothing() {
     require!("root", "full", "program:python3", "program:iptables-nft");

@@ -119,7 +119,7 @@ fn ipvlan((mode, reach): (KernelIpvlan, KernelReach)) -> Ipvlan {
 /// Maps a route; `None` for those that the kernel makes for addresses.
 pub(super) fn route(route: KernelRoute) -> Option<Route> {
     let kind = match route.kind {
-        _ if route.table == TABLE_LOCAL && !is_of_somebody(&route) => return None,
+        _ if route.table == TABLE_LOCAL && !is_made(&route) => return None,
         KernelKind::Broadcast | KernelKind::Multicast | KernelKind::Anycast => return None,
         KernelKind::Unicast => RouteKind::Unicast,
         KernelKind::Blackhole => RouteKind::Blackhole,
@@ -145,9 +145,9 @@ pub(super) fn route(route: KernelRoute) -> Option<Route> {
     })
 }
 
-/// Says whether somebody has put a route into the table `local`. Older kernels do not say of those of
-/// IPv6 that they are the kernel's own.
-fn is_of_somebody(route: &KernelRoute) -> bool {
+/// Says whether a person or a program has put a route into the table `local`. Older kernels do not say
+/// of those of IPv6 that they are the kernel's own.
+fn is_made(route: &KernelRoute) -> bool {
     route.kind == KernelKind::Local
         && route.destination.addr().is_ipv4()
         && route.protocol.is_some_and(|protocol| protocol != RouteProtocol::KERNEL)

@@ -13,7 +13,7 @@ pub(super) const PROGRAMS: &[Situation] = &[
         breaks: Act::Do(|node| node.hang(true)),
         fails: Fails::Ways(SERVED),
         finds: Finds::First("program-hangs", "c1:80/tcp"),
-        fix: Fix::Hint("nobody but its owner knows the program"),
+        fix: Fix::Hint("only its owner knows the program"),
         mends: Act::Do(|node| node.hang(false)),
     },
     Situation {
@@ -22,7 +22,7 @@ pub(super) const PROGRAMS: &[Situation] = &[
         breaks: Act::Do(Node::stop_program),
         fails: Fails::Ways(SERVED),
         finds: Finds::First("program-hangs", "c1:80/tcp"),
-        fix: Fix::Hint("somebody may debug it"),
+        fix: Fix::Hint("it may be debugged"),
         mends: Act::Do(|node| {
             node.end_others();
             node.serve(Some("[::]:80"));

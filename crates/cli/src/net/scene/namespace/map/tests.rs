@@ -39,8 +39,8 @@ fn routes_keep_where_they_lead() {
         ..to("192.0.2.0/25")
     };
     assert_eq!(route(of(RouteProtocol::KERNEL)), None);
-    let somebodys = route(of(RouteProtocol::BOOT)).unwrap();
-    assert_eq!((somebodys.table, somebodys.kind), (TABLE_LOCAL, RouteKind::Other));
+    let made = route(of(RouteProtocol::BOOT)).unwrap();
+    assert_eq!((made.table, made.kind), (TABLE_LOCAL, RouteKind::Other));
     let group = KernelRoute { kind: KernelKind::Multicast, table: 7, ..to("ff00::/8") };
     assert_eq!(route(group), None);
 }
