@@ -262,11 +262,16 @@ fn a_pod_is_closed_until_it_is_known() {
     assert_eq!(rig.state("10.0.0.1"), "closed");
     rig.changed(Kind::Pods, &pod("db", "u1", NODE));
     assert_eq!((rig.state("10.0.0.1"), rig.state("fd00::1")), ("judged", "judged"));
-    // A pod that no policy selects.
+    // A pod that no policy selects, as far as is known.
     rig.changed(Kind::Pods, &pod("web", "u2", NODE));
     let web = started("c2", Some(("web", "u2")), &["10.0.0.2"]);
     assert_eq!(rig.add(&web), Enforced { known: true, notice: None });
     assert_eq!(rig.state("10.0.0.2"), "open");
+    rig.hear([Event::Silent(Kind::NetworkPolicies, "away".to_owned())]);
+    let Enforced { known, notice } = rig.engine.enforced(&web.owner);
+    assert!(known && notice.unwrap().starts_with("networkpolicies: away; newer ones"));
+    rig.hear([Event::Answers(Kind::NetworkPolicies)]);
+    assert_eq!(rig.engine.enforced(&web.owner), Enforced { known: true, notice: None });
     // The API forgets a pod whose record is there.
     rig.gone(Kind::Pods, &pod("db", "u1", NODE));
     assert_eq!(rig.state("10.0.0.1"), "closed");

@@ -188,7 +188,13 @@ impl Engine {
         let is_closed_inside = attachment.inside.is_some() && self.is_closed_inside(attachment);
         let notice = match (own, further) {
             _ if is_closed_inside => self.why_closed_inside(attachment),
-            (None, None) => return Enforced { known: true, notice: None },
+            (None, None) => {
+                let silence = self.lists.silence_about_policies();
+                let notice = silence.map(|(kind, why)| {
+                    format!("{kind}: {why}; newer ones than were known last are not enforced yet")
+                });
+                return Enforced { known: true, notice };
+            }
             (Some(address), _) => self.why_closed(attachment, *address),
             (None, Some(link)) => self.why_closed_link(attachment, &link),
         };
