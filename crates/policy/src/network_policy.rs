@@ -301,8 +301,8 @@ fn read_block(at: &At<'_>, loose: &mut Vec<String>) -> Result<Block, Fault> {
     Ok(Block { cidr, except })
 }
 
-/// Reads a prefix without the bits after its length. API servers accept such bits with a warning, all
-/// implementations ignore them, and the API's own suite writes blocks such as `10.244.1.5/4`
+/// Reads a prefix without the bits after its length. API servers accept such bits with a warning,
+/// other implementations ignore them, and the API's own suite writes blocks such as `10.244.1.5/4`
 /// (Kubernetes, `test/e2e/network/netpol/network_policy.go` "should enforce except clause").
 fn read_network(at: &At<'_>, loose: &mut Vec<String>) -> Result<IpNet, Fault> {
     let prefix = at.loose_prefix()?;

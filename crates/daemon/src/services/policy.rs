@@ -667,8 +667,8 @@ impl Service {
         self.say_what_is_closed(closed);
     }
 
-    /// Does the same where another program has just damaged the table. A new version of the service,
-    /// which may have other rules, hears of no damage when it starts, and closes nothing.
+    /// Does the same where another program has just damaged the table. A new version of the
+    /// service, which may have other rules, hears of no damage when it starts, and closes nothing.
     fn close_if_damaged(&mut self) {
         let closed = self.filter.close_if_damaged(&self.shared);
         self.say_what_is_closed(closed);

@@ -100,9 +100,9 @@ fn explain(shared: &Shared, question: &str) -> Answer {
     }
 }
 
-/// Takes an address of this host for one that the API server has of this node, if the other end is a
-/// pod of this node: the two always reach each other. The API server does not know the address of a
-/// bridge, or of a cache of names on the node. Returns what people should know of that.
+/// Takes an address of this host for one that the API server has of this node, if the other end is
+/// a pod of this node: the two always reach each other. The API server does not know the address of
+/// a bridge, or of a cache of names on the node. Returns what people should know of that.
 fn as_this_node(
     question: &mut Question,
     engine: &Engine,

@@ -202,8 +202,8 @@ impl Filter {
         self.close_all(shared)
     }
 
-    /// Does the same if the table lacks something that is the same for each program. Whoever took that
-    /// may have emptied chains of policies too, and what was in these is not known.
+    /// Does the same if the table lacks something that is the same for each program. Whoever took
+    /// that may have emptied chains of policies too, and what was in these is not known.
     pub(super) fn close_if_damaged(&mut self, shared: &Shared) -> Result<usize, FirewallError> {
         if self.table.exists()? && pods::is_complete(&mut self.table)? {
             return Ok(0);

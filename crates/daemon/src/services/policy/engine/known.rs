@@ -99,8 +99,8 @@ impl Engine {
         notices
     }
 
-    /// Returns the node on which the API server has the pod of an attachment of this node, if it has
-    /// another name than this one.
+    /// Returns the node on which the API server has the pod of an attachment of this node, if that
+    /// has another name than this one.
     fn elsewhere(&self, attachment: &Attachment) -> Option<&str> {
         let uid: Uid = attachment.pod.as_ref()?.uid.as_str().into();
         let node = self.world().pod(&uid)?.node.as_deref()?;
@@ -113,9 +113,9 @@ impl Engine {
         let named = |one: &Attachment| Some((one.name(), self.elsewhere(one)?));
         let (name, node) = self.records.all().find_map(named)?;
         Some(format!(
-            "{name} was attached on this node, which is called {} here, and the API server has it on \
-             node {node}: pods of this node are closed until `node` of [policy], or NODE_NAME, is the \
-             name that the cluster has for this node",
+            "{name} was attached on this node, which is called {} here, and the API server has it \
+             on node {node}: pods of this node are closed until `node` of [policy], or NODE_NAME, \
+             is the name that the cluster has for this node",
             self.node
         ))
     }
@@ -254,8 +254,8 @@ impl Engine {
         }
         if let Some(node) = self.elsewhere(attachment) {
             return format!(
-                "{name} is not known yet, and {closed}: the API server has it on node {node}, and this \
-                 node is called {} here (`node` of [policy], or NODE_NAME)",
+                "{name} is not known yet, and {closed}: the API server has it on node {node}, and \
+                 this node is called {} here (`node` of [policy], or NODE_NAME)",
                 self.node
             );
         }
