@@ -23,7 +23,7 @@ use tokio::sync::watch;
 
 use super::super::Stop;
 use super::super::kubernetes::{
-    self, ApiError, CONNECT_TIME, Change, follow, watch_config, within,
+    self, ApiError, CONNECT_TIME, Change, Credentials, follow, watch_config, within,
 };
 use super::super::outlet::{self, Inlet, Outlet, Silence};
 use super::super::setup::{runtime, words};
@@ -194,32 +194,42 @@ struct Thread {
 }
 
 impl Thread {
+    /// Follows the Nodes. It connects anew when that may help: the server does not answer, and the
+    /// kubeconfig or its certificates are others by now.
     async fn run(self, wishes: watch::Receiver<Wish>) {
-        let nodes: Api<Node> = Api::all(self.client().await);
-        let (own_is, own) = watch::channel(None::<Said>);
-        let (to, changes) = tokio::sync::mpsc::channel(WAITING);
-        let settings = self.settings.clone();
-        let name = self.node.clone();
-        let read = move |node: Node| {
-            let own = node.metadata.name.as_ref() == Some(&name);
-            let mut said = own.then(|| said(&node));
-            let fields = fields(node, &settings);
-            if let Some(said) = &mut said {
-                said.annotations.clone_from(&fields.annotations);
+        let mut silence = Silence::default();
+        loop {
+            let credentials = Credentials::read(self.kubeconfig.as_deref());
+            let nodes: Api<Node> = Api::all(self.client(&mut silence).await);
+            let (own_is, own) = watch::channel(None::<Said>);
+            let (to, changes) = tokio::sync::mpsc::channel(WAITING);
+            let settings = self.settings.clone();
+            let name = self.node.clone();
+            let read = move |node: Node| {
+                let own = node.metadata.name.as_ref() == Some(&name);
+                let mut said = own.then(|| said(&node));
+                let fields = fields(node, &settings);
+                if let Some(said) = &mut said {
+                    said.annotations.clone_from(&fields.annotations);
+                }
+                (fields, said)
+            };
+            let following = follow(watcher(nodes.clone(), watch_config()), read, to);
+            let listening = self.listen(nodes.clone(), changes, own_is, &mut silence, &credentials);
+            let writing = self.write(&nodes, wishes.clone(), own);
+            let (following, listening) = (pin!(following), pin!(listening));
+            if let Either::Left(_) = select(pin!(writing), select(following, listening)).await {
+                // The loop is gone.
+                return;
             }
-            (fields, said)
-        };
-        let following = follow(watcher(nodes.clone(), watch_config()), read, to);
-        let listening = self.listen(nodes.clone(), changes, own_is);
-        let writing = self.write(&nodes, wishes, own);
-        let (listening, writing) = (pin!(listening), pin!(writing));
-        select(pin!(following), select(listening, writing)).await;
+            tracing::info!("the kubeconfig or its certificates have changed: connecting anew");
+        }
     }
 
     /// Finds the server. If the kubeconfig is wrong, it tries again: an administrator may correct
     /// it.
-    async fn client(&self) -> Client {
-        let (mut pause, mut silence) = (RETRY.0, Silence::default());
+    async fn client(&self, silence: &mut Silence) -> Client {
+        let mut pause = RETRY.0;
         loop {
             match kubernetes::client(self.kubeconfig.as_deref(), CONNECT_TIME, true).await {
                 Ok(client) => return client,
@@ -236,19 +246,22 @@ impl Thread {
     }
 
     /// Passes on what the watch reports, without changes of fields that are not read here: a
-    /// kubelet changes its Node every few minutes.
+    /// kubelet changes its Node every few minutes. Ends when the server does not answer and the
+    /// credentials are others by now.
     async fn listen(
         &self,
         nodes: Api<Node>,
         mut changes: tokio::sync::mpsc::Receiver<Change<(NodeFields, Option<Said>)>>,
         own_is: watch::Sender<Option<Said>>,
+        silence: &mut Silence,
+        credentials: &Credentials,
     ) {
         // A hash only shows whether a Node has changed: its text would take as much memory as all
         // that is programmed.
         let hashes = RandomState::new();
         let mut known: BTreeMap<String, u64> = BTreeMap::new();
         let mut listing: BTreeMap<String, NodeFields> = BTreeMap::new();
-        let (mut lost, mut silence) = (false, Silence::default());
+        let mut lost = false;
         loop {
             let change = if lost {
                 match tokio::time::timeout(QUIET, changes.recv()).await {
@@ -317,6 +330,9 @@ impl Thread {
                     let why = error.to_string();
                     if silence.is_news(&why) {
                         self.outlet.tell(Heard::Silent(why));
+                    }
+                    if credentials.are_others() {
+                        return;
                     }
                     continue;
                 }
@@ -416,12 +432,15 @@ fn fields(node: Node, settings: &Settings) -> NodeFields {
     let mut annotations = meta.annotations.unwrap_or_default();
     annotations.retain(|key, _| is_ours(key, settings));
     let created = meta.creation_timestamp.map(|time| time.0.as_second());
+    let mut addresses = status.addresses.unwrap_or_default();
+    // A cloud's controller may list a node's address in the internet first.
+    addresses.sort_by_key(|of| of.type_ != "InternalIP");
     NodeFields {
         name: meta.name.unwrap_or_default(),
         uid: meta.uid.unwrap_or_default(),
         created: created.and_then(|seconds| u64::try_from(seconds).ok()).map(Time::from_seconds),
         pod_cidrs,
-        addresses: status.addresses.unwrap_or_default().into_iter().map(|of| of.address).collect(),
+        addresses: addresses.into_iter().map(|of| of.address).collect(),
         zone: meta.labels.unwrap_or_default().remove(ZONE),
         annotations,
     }

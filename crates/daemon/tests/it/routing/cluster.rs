@@ -168,3 +168,25 @@ fn a_node_waits_for_its_prefix() {
     // There is no other node, and that is no fault.
     wait_until("the condition", || condition(&api, "a") == is("False", "RoutingIsUp"));
 }
+
+/// What the service was started with no longer serves, as when a certificate or a token ends: it takes
+/// what the kubeconfig says by then, without a restart.
+#[test]
+fn a_kubeconfig_that_changes_is_read_again() {
+    testkit::require!("root");
+    let mut fabric = Fabric::new("routing-kubeconfig", &[1]);
+    fabric.flags = vec!["--path".to_owned(), "direct".to_owned()];
+    let api = cluster(&mut fabric);
+    fabric.start_on(0);
+    wait_until("it to be ready", || fabric.routes(0)["phase"] == "ready");
+    api.require_token("another");
+    api.end_watches();
+    wait_until("the silence to be told", || {
+        fabric.routes(0)["phase"].to_string().contains("degraded")
+    });
+    let _ = api.kubeconfig(fabric.lab.dir());
+    wait_until("it to be ready again", || fabric.routes(0)["phase"] == "ready");
+    // What it says of its Node goes by the new one too.
+    api.change("nodes", "", "a", &json!({"metadata": {"annotations": {KEY: Value::Null}}}));
+    wait_until("the annotation", || annotation(&api, "a") != Value::Null);
+}
