@@ -254,6 +254,8 @@ pub struct FlannelSettings {
     pub backend: Backend,
     /// flannelds reach nodes of their own segment without the tunnel (`DirectRouting`).
     pub direct_routing: bool,
+    /// What the network between the nodes carries, in bytes, where that is less than the links do.
+    pub mtu: Option<u32>,
 }
 
 /// The backends of flanneld whose peers this node reaches.

@@ -790,11 +790,14 @@ impl Service {
 
     /// Finds out what this node is, if its source says this; without what is kept.
     fn own_of(&mut self, node: &OfSource, host: &Host) -> Result<Own, String> {
+        // A configuration of flanneld's is for all nodes.
+        let of_flannel = self.settings.flannel.as_ref().and_then(|of_flannel| of_flannel.mtu);
+        let told = node.mtu.or(of_flannel).unwrap_or(u32::MAX);
         let uplinks = PerFamily::with(|family| {
             let mut addresses = node.addresses.iter().filter(|of| Family::of(**of) == family);
             let (mut uplink, address) =
                 addresses.find_map(|address| Some((host.uplink(*address)?, *address)))?;
-            uplink.mtu = uplink.mtu.min(node.mtu.unwrap_or(u32::MAX));
+            uplink.mtu = uplink.mtu.min(told);
             Some((uplink, address))
         });
         if uplinks.iter().all(|(_, uplink)| uplink.is_none()) {

@@ -504,6 +504,8 @@ fn network_configurations_and_subnet_files_of_flannel() {
         r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","VNI":0}}"#,
         r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","Port":66000}}"#,
         r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","DirectRouting":1}}"#,
+        r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","GBP":true}}"#,
+        r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","MTU":50}}"#,
         r#"{"Network":"10.244.0.0/16","SubnetMin":"x","Backend":{"Type":"vxlan"}}"#,
         r#"{"Network":"10.244.0.0/16","SubnetMax":"fd00::","Backend":{"Type":"vxlan"}}"#,
         r#"{"Network":"10.244.0.0/16","SubnetLen":300,"Backend":{"Type":"vxlan"}}"#,
@@ -563,6 +565,8 @@ fn network_configurations_and_subnet_files_of_flannel() {
         Backend.VNI: 0 is not in 1..16777215
         Backend.Port: 66000 is not in 0..65535
         Backend.DirectRouting: 1 is not true or false
+        Backend.GBP: VXLAN's group policy is not supported
+        Backend.MTU: 50 is not in 576..65535
         SubnetMin: "x" is not an address
         SubnetMax: fd00:: is not an IPv4 address
         SubnetLen: 300 is not in 0..128

@@ -223,6 +223,14 @@ fn net_conf_is_read_with_flannelds_defaults() {
     );
     assert_eq!(config.settings("example.com/x").flannel.unwrap().prefix, "example.com/x-");
 
+    // What the network between the nodes carries, tunnels' headers included; no key of host-gw.
+    for (kind, mtu) in [("vxlan", Some(1400)), ("host-gw", None)] {
+        let text =
+            format!(r#"{{"Network":"10.0.0.0/8","Backend":{{"Type":"{kind}","MTU":1400}}}}"#);
+        let settings = Config::read(&text).unwrap().settings("flannel.alpha.coreos.com");
+        assert_eq!(settings.flannel.unwrap().mtu, mtu, "{kind}");
+    }
+
     // Small networks are split into four.
     for (network, length) in [("10.0.0.0/22", 24), ("10.0.0.0/23", 25), ("10.0.0.0/28", 30)] {
         let text = format!(r#"{{"Network":"{network}","Backend":{{"Type":"vxlan"}}}}"#);

@@ -445,3 +445,24 @@ fn fields(node: Node, settings: &Settings) -> NodeFields {
         annotations,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the controllers of some clouds list them.
+    #[test]
+    fn an_address_inside_the_cluster_comes_before_one_in_the_internet() {
+        let node = serde_json::from_value(json!({
+            "metadata": {"name": "a"},
+            "status": {"addresses": [
+                {"type": "Hostname", "address": "a"},
+                {"type": "ExternalIP", "address": "198.51.100.7"},
+                {"type": "InternalIP", "address": "192.0.2.7"},
+                {"type": "InternalIP", "address": "2001:db8::7"},
+            ]},
+        }));
+        let read = fields(node.unwrap(), &Settings::new(Vec::new()));
+        assert_eq!(read.addresses, ["192.0.2.7", "2001:db8::7", "a", "198.51.100.7"]);
+    }
+}
