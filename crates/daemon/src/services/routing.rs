@@ -782,6 +782,11 @@ impl Service {
     /// Finds out what this node is: what the source says, on the links that have its addresses.
     fn find_own(&mut self, host: &Host) -> Result<Own, String> {
         let node = self.of_source.clone()?;
+        let unused = node.unused.iter().map(|prefix| {
+            let family = Family::of_prefix(*prefix);
+            format!("this node's prefix {prefix} is not used: the cluster has no range of {family}")
+        });
+        self.shared.routing().notice("families", unused.collect());
         let mut own = self.own_of(&node, host)?;
         own.node.kept = self.find_kept(&node, host);
         own.node.blocks.clone_from(&self.shared.routing().cluster().own().node.blocks);
@@ -790,6 +795,7 @@ impl Service {
 
     /// Finds out what this node is, if its source says this; without what is kept.
     fn own_of(&mut self, node: &OfSource, host: &Host) -> Result<Own, String> {
+        let is_of_host = node.unlisted.iter().find(|address| host.uplink(**address).is_some());
         // A configuration of flanneld's is for all nodes.
         let of_flannel = self.settings.flannel.as_ref().and_then(|of_flannel| of_flannel.mtu);
         let told = node.mtu.or(of_flannel).unwrap_or(u32::MAX);
@@ -807,8 +813,18 @@ impl Service {
                 addresses.join(" or ")
             ));
         }
-        if let Some(overlap) = self.settings.overlap_with_services(&node.prefixes) {
-            return Err(overlap);
+        if let (Some(of_flannel), Some(address)) = (&self.settings.flannel, is_of_host) {
+            let key = flannel::annotations::overwrite_key(of_flannel, Family::of(*address));
+            return Err(format!(
+                "flannelds reach this node by {address}, which is none of the addresses in its Node's \
+                 status: set the annotation {key} to it first"
+            ));
+        }
+        let is_wrong = self.settings.outside_ranges(&node.prefixes);
+        let is_wrong =
+            is_wrong.or_else(|| self.settings.overlap_with_services(&node.prefixes));
+        if let Some(is_wrong) = is_wrong {
+            return Err(is_wrong);
         }
         let found = Found {
             name: self.node.clone(),

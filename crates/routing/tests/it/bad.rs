@@ -220,6 +220,15 @@ fn what_a_node_says_and_is_not_its_own() {
     "#]].assert_eq(&text);
 }
 
+/// What others would refuse of this node, it says itself.
+#[test]
+fn this_nodes_own_prefix_outside_the_ranges() {
+    let said = |prefix: &str| settings().outside_ranges(&[net("10.244.1.0/24"), net(prefix)]);
+    assert_eq!(said("fd00:244:0:1::/64"), None);
+    expect!["this node's prefix 10.99.1.0/24 is outside the cluster's IPv4 ranges (10.244.0.0/16): other nodes refuse it"]
+        .assert_eq(&said("10.99.1.0/24").unwrap());
+}
+
 /// Where a range of pods overlaps the host's, and a person has allowed it.
 #[test]
 fn a_prefix_that_has_this_nodes_address() {

@@ -152,6 +152,21 @@ fn a_cluster_may_have_ipv6_alone() {
     assert_eq!(annotations::write(&node, &flannel(), &BTreeMap::new()), fields.annotations);
 }
 
+/// Nodes have prefixes of both families, and flanneld takes the one that its configuration names.
+#[test]
+fn nodes_may_have_a_family_that_flanneld_does_not() {
+    let text = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
+    let settings = Config::read(text).unwrap().settings("flannel.alpha.coreos.com");
+    let mut fields = flannel_fields("b", 2);
+    fields.annotations.retain(|key, _| !key.contains("v6"));
+    let seen = kubernetes::read(&fields, &settings);
+    assert_eq!(seen.faults, []);
+    assert_eq!(seen.node.unwrap().prefixes, [net("10.244.2.0/24")]);
+    // Of one that has no other, the message names it.
+    fields.pod_cidrs.remove(0);
+    assert_eq!(kubernetes::used_prefixes(&fields, &settings), Ok(vec![net("fd00:244:0:2::/64")]));
+}
+
 #[test]
 fn a_node_that_flanneld_does_not_manage_is_no_peer_of_flannel() {
     let mut fields = flannel_fields("b", 2);

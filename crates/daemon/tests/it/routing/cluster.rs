@@ -161,6 +161,11 @@ fn a_node_waits_for_its_prefix() {
     let spec = std::mem::take(&mut bare["spec"]);
     api.create(&bare);
     wait_until("it to lack its prefix", || phase(&fabric).contains("has no spec.podCIDRs"));
+    // The cluster's controller and this service were told different ranges.
+    api.change("nodes", "", "a", &json!({"spec": {"podCIDRs": ["10.99.1.0/24"]}}));
+    wait_until("it to refuse its prefix", || {
+        phase(&fabric).contains("10.99.1.0/24 is outside the cluster's IPv4 ranges")
+    });
     before.assert_same(&Snapshot::of(&fabric.nodes[0].host));
     api.change("nodes", "", "a", &json!({"spec": spec}));
     wait_until("it to be ready", || fabric.routes(0)["phase"] == "ready");
@@ -189,4 +194,23 @@ fn a_kubeconfig_that_changes_is_read_again() {
     // What it says of its Node goes by the new one too.
     api.change("nodes", "", "a", &json!({"metadata": {"annotations": {KEY: Value::Null}}}));
     wait_until("the annotation", || annotation(&api, "a") != Value::Null);
+}
+
+/// Nodes have prefixes of both families, and the cluster's pods addresses of one.
+#[test]
+fn nodes_may_have_a_family_of_which_the_cluster_has_no_range() {
+    testkit::require!("root");
+    let mut fabric = Fabric::new("routing-one-family", &[2]);
+    fabric.flags = vec!["--path".to_owned(), "direct".to_owned()];
+    let _api = cluster(&mut fabric);
+    fabric.cluster = ["--cluster", "10.244.0.0/16"].map(str::to_owned).to_vec();
+    fabric.start();
+    let routes = |fabric: &Fabric| fabric.nodes[0].host.sh("ip route show proto 78");
+    wait_until("the other node", || routes(&fabric).contains("10.244.2.0/24"));
+    wait_until("this node to be ready", || fabric.routes(0)["phase"] == "ready");
+    let table = fabric.routes(0);
+    assert_eq!(table["prefixes"], json!(["10.244.1.0/24"]), "{table}");
+    assert!(!table["rows"].to_string().contains("refused"), "{table}");
+    let said = "this node's prefix fd00:244:1::/64 is not used: the cluster has no range of IPv6";
+    assert!(table["warnings"].to_string().contains(said), "{table}");
 }
