@@ -61,7 +61,6 @@ use ipnet::IpNet;
 use kernel::conntrack::{ConntrackSocket, FlowFilter};
 use kernel::events::{Object, ObjectEvent, ObjectListener};
 use kernel::route::{IpFamily, Route, RouteSocket, TABLE_LOCAL};
-use kernel::sysctl::Sysctl;
 use routing::blocks::Records;
 use routing::cluster::{Event, News, Seen};
 use routing::earlier::Earlier;
@@ -83,7 +82,7 @@ use self::counts::Counts;
 use self::etcd_leases::EtcdLeases;
 use self::files::{Disk, Published};
 use self::filter::Filter;
-use self::host::{Host, Links};
+use self::host::{Host, IP_FORWARD, IPV6_FORWARDING, Links};
 use self::nodes::Nodes;
 use self::of_source::OfSource;
 use self::own_lease::Configuration;
@@ -1112,16 +1111,16 @@ impl Service {
                 && routing.waits_for().is_none()
                 && routing.cluster().own().node.prefixes_of(family).next().is_some()
         };
-        let sysctls =
-            [(Family::V4, "net/ipv4/ip_forward"), (Family::V6, "net/ipv6/conf/all/forwarding")];
-        let wanted = sysctls.into_iter().filter(|(family, _)| has(*family));
         // The second is written even if the first fails.
-        let written: Vec<_> = wanted
-            .map(|(_, name)| Sysctl::parse(name).and_then(|sysctl| sysctl.write_if_different("1")))
-            .collect();
-        let done = written.into_iter().try_for_each(|written| written.map(drop));
+        let of_v4 = if has(Family::V4) { host::forward(IP_FORWARD) } else { Ok(()) };
+        let of_v6 = match has(Family::V6) {
+            true => host::keep_routers(&mut self.netlink, &self.links)
+                .and_then(|()| host::forward(IPV6_FORWARDING)),
+            false => Ok(()),
+        };
+        let done = of_v4.and(of_v6);
         self.unwritten |= done.is_err();
-        self.health.needs("forwarding", done.map_err(|error| words(&error)));
+        self.health.needs("forwarding", done);
     }
 
     /// Makes connection tracking forget UDP flows of prefixes whose packets go another way now: a

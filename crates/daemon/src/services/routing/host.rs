@@ -11,6 +11,7 @@ use kernel::route::{
     Route, RouteFilter, RouteKind, RouteProtocol, RouteSocket, Scope, TABLE_MAIN, VxlanFdb,
     is_link_local_v6,
 };
+use kernel::sysctl::Sysctl;
 use routing::earlier::Pods;
 use routing::object::{
     self, ALIAS, GROUP_UNFINISHED, Key, METRIC, METRIC_WORST, NEXTHOP_FIRST, NEXTHOPS, PROTOCOL,
@@ -21,6 +22,8 @@ use routing::path::{Hop, Way};
 use routing::plan::{ForeignRoute, Observed};
 use routing::settings::{self, LinkName, Own, TakenOver, Uplink};
 use routing::{Family, MacAddr, PerFamily, Settings};
+
+use super::super::setup::words;
 
 const FAMILIES: [IpFamily; 2] = [IpFamily::V4, IpFamily::V6];
 
@@ -36,6 +39,10 @@ const NOWHERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 /// Flags of IPv6 addresses that are there for a while only: of temporary and of deprecated ones
 /// (linux include/uapi/linux/if_addr.h).
 const PASSING: u32 = 0x01 | 0x20;
+
+/// The kernel parameters that switch forwarding on.
+pub(super) const IP_FORWARD: &str = "net/ipv4/ip_forward";
+pub(super) const IPV6_FORWARDING: &str = "net/ipv6/conf/all/forwarding";
 
 /// The links of this host, and which of them are our tunnels.
 #[derive(Debug, Default)]
@@ -525,6 +532,43 @@ pub(super) fn is_foreign(route: &Route, ranges: &[IpNet], own: &Own) -> bool {
         && !has_our_protocol(route)
         && ranges.iter().any(|range| range.contains(&prefix))
         && !owns.any(|own| own.contains(&prefix))
+}
+
+/// Switches forwarding on.
+pub(super) fn forward(parameter: &str) -> Result<(), String> {
+    let written = Sysctl::parse(parameter).and_then(|sysctl| sysctl.write_if_different("1"));
+    written.map(drop).map_err(|error| words(&error))
+}
+
+/// Lets the kernel listen to routers as before, once it forwards IPv6: the default routes that it has
+/// learnt go then, and it learns no other, by links whose `accept_ra` is 1 (linux net/ipv6/addrconf.c
+/// `addrconf_fixup_forwarding`, `ipv6_accept_ra`). Where another program listens, it is 0, and stays.
+pub(super) fn keep_routers(netlink: &mut RouteSocket, links: &Links) -> Result<(), String> {
+    let forwarding = Sysctl::parse(IPV6_FORWARDING).and_then(|sysctl| sysctl.read());
+    if forwarding.is_ok_and(|forwarding| forwarding != "0") {
+        return Ok(());
+    }
+    let announced = |route: Route| {
+        let is_default = route.destination.prefix_len() == 0
+            && route.kind == RouteKind::Unicast
+            && route.protocol == Some(RouteProtocol::RA);
+        let link = route.oif.or_else(|| route.next_hops.first()?.oif);
+        link.filter(|_| is_default)
+    };
+    let filter = RouteFilter::main(IpFamily::V6);
+    let by = netlink.routes_as(filter, announced).map_err(|error| words(&error))?;
+    for link in by.into_iter().collect::<BTreeSet<u32>>() {
+        let name = links.name_of(link);
+        let kept = Sysctl::of_link("net/ipv6/conf", &name, "accept_ra").and_then(|accept_ra| {
+            if accept_ra.read()? == "1" {
+                accept_ra.write("2")?;
+                tracing::info!(link = %name, "accept_ra is 2 now: a router has announced itself");
+            }
+            Ok(())
+        });
+        kept.map_err(|error| words(&error))?;
+    }
+    Ok(())
 }
 
 /// Looks up the way to an underlay address.
