@@ -316,7 +316,8 @@ mod tests {
     #[test]
     fn credentials_are_others_once_a_file_says_something_else() {
         let folder = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        let write =
+            |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
         let config = |server: &str| {
             let config = serde_json::json!({
                 "apiVersion": "v1", "kind": "Config", "current-context": "test",

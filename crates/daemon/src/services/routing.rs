@@ -820,8 +820,7 @@ impl Service {
             ));
         }
         let is_wrong = self.settings.outside_ranges(&node.prefixes);
-        let is_wrong =
-            is_wrong.or_else(|| self.settings.overlap_with_services(&node.prefixes));
+        let is_wrong = is_wrong.or_else(|| self.settings.overlap_with_services(&node.prefixes));
         if let Some(is_wrong) = is_wrong {
             return Err(is_wrong);
         }
@@ -1145,10 +1144,12 @@ impl Service {
         }
     }
 
-    /// Says which configurations of other programs runtimes take before ours. The service removes
-    /// none and stays ready: an administrator may want another network of the node first.
+    /// Says which configurations of other programs runtimes take before ours, and what pods of ours
+    /// would lack. The service removes none and stays ready: an administrator may want another
+    /// network of the node first.
     fn look_at_others(&mut self) {
-        let found = self.published.before_ours();
+        let mut found = self.published.before_ours();
+        found.extend(self.unfiltered_frames());
         if found == self.before_ours {
             return;
         }
@@ -1157,6 +1158,26 @@ impl Service {
         }
         self.shared.routing().notice("network configuration", found.clone());
         self.before_ours = found;
+    }
+
+    /// Says that the packet filter does not see frames between pods of a bridge: an answer to a pod
+    /// that has asked a service then keeps the address of the pod that gives it.
+    fn unfiltered_frames(&self) -> Option<String> {
+        let has_services = matches!(self.source, Source::Kubernetes(_));
+        if !has_services || !self.published.has_bridge() {
+            return None;
+        }
+        let routing = self.shared.routing();
+        let has =
+            |family: Family| routing.cluster().own().node.prefixes_of(family).next().is_some();
+        let families = Family::ALL.into_iter().filter(|family| has(*family));
+        let parameter = families.map(host::shows_frames).find(|name| !host::is_one(name))?;
+        let shown = parameter.replace('/', ".");
+        Some(format!(
+            "{shown} is not 1: where kube-proxy translates addresses, a pod gets no answer of a \
+             service whose pod is on this node too; load the module br_netfilter and set it, or \
+             set attach to \"ptp\""
+        ))
     }
 
     /// Writes what runtimes and plugins read, once everything of this node is programmed.

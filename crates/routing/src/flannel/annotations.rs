@@ -100,21 +100,13 @@ pub fn overwrite_key(flannel: &FlannelSettings, family: Family) -> String {
 
 /// Returns the address that an administrator has set for a node.
 #[must_use]
-pub fn overwrite(
-    fields: &NodeFields,
-    flannel: &FlannelSettings,
-    family: Family,
-) -> Option<IpAddr> {
+pub fn overwrite(fields: &NodeFields, flannel: &FlannelSettings, family: Family) -> Option<IpAddr> {
     cni::text::parse_ip(fields.annotations.get(&overwrite_key(flannel, family))?)
 }
 
 /// Returns the address by which flannelds reach a node.
 #[must_use]
-pub fn public_ip(
-    fields: &NodeFields,
-    flannel: &FlannelSettings,
-    family: Family,
-) -> Option<IpAddr> {
+pub fn public_ip(fields: &NodeFields, flannel: &FlannelSettings, family: Family) -> Option<IpAddr> {
     let key = format!("{}{}", flannel.prefix, of_family(family).public_ip);
     address_of(fields.annotations.get(&key)?, family).ok()
 }

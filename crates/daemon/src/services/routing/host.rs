@@ -534,6 +534,21 @@ pub(super) fn is_foreign(route: &Route, ranges: &[IpNet], own: &Own) -> bool {
         && !owns.any(|own| own.contains(&prefix))
 }
 
+/// Returns the kernel parameter that shows frames between ports of a bridge to the packet filter; the
+/// module `br_netfilter` has it.
+pub(super) fn shows_frames(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "net/bridge/bridge-nf-call-iptables",
+        Family::V6 => "net/bridge/bridge-nf-call-ip6tables",
+    }
+}
+
+/// Reports whether a kernel parameter is there, and 1.
+pub(super) fn is_one(parameter: &str) -> bool {
+    let value = Sysctl::parse(parameter).and_then(|sysctl| sysctl.read());
+    value.is_ok_and(|value| value == "1")
+}
+
 /// Switches forwarding on.
 pub(super) fn forward(parameter: &str) -> Result<(), String> {
     let written = Sysctl::parse(parameter).and_then(|sysctl| sysctl.write_if_different("1"));
@@ -544,8 +559,7 @@ pub(super) fn forward(parameter: &str) -> Result<(), String> {
 /// learnt go then, and it learns no other, by links whose `accept_ra` is 1 (linux net/ipv6/addrconf.c
 /// `addrconf_fixup_forwarding`, `ipv6_accept_ra`). Where another program listens, it is 0, and stays.
 pub(super) fn keep_routers(netlink: &mut RouteSocket, links: &Links) -> Result<(), String> {
-    let forwarding = Sysctl::parse(IPV6_FORWARDING).and_then(|sysctl| sysctl.read());
-    if forwarding.is_ok_and(|forwarding| forwarding != "0") {
+    if is_one(IPV6_FORWARDING) {
         return Ok(());
     }
     let announced = |route: Route| {

@@ -110,10 +110,9 @@ impl OfSource {
         let is_listed = |address: &IpAddr| listed.contains(address);
         // A node that has published how ours reach it is no longer as flanneld left it.
         let is_flannels = !fields.annotations.contains_key(annotation::KEY);
-        let unlisted = published.iter().copied().filter(|address| {
-            is_flannels && !is_listed(address) && !overwritten.contains(address)
-        });
-        let unlisted = unlisted.collect();
+        let is_unlisted =
+            |address: &IpAddr| is_flannels && !is_listed(address) && !overwritten.contains(address);
+        let unlisted = published.iter().copied().filter(is_unlisted).collect();
         // Those that flannelds use stay in use.
         let first = overwritten.into_iter().chain(published.into_iter().filter(is_listed));
         let mut addresses = Vec::new();

@@ -205,12 +205,7 @@ impl Thread {
     }
 
     /// Follows records until the server does not answer and the credentials are others by now.
-    async fn follow_objects(
-        &self,
-        client: &Client,
-        records: &Records,
-        credentials: &Credentials,
-    ) {
+    async fn follow_objects(&self, client: &Client, records: &Records, credentials: &Credentials) {
         let reader = Reader::new(records);
         let kind = reader.kind;
         let (objects, config) = published::of_space(client.clone(), kind, &records.space);

@@ -65,12 +65,11 @@ fn a_router_that_has_announced_itself_is_listened_to() {
     testkit::require!("root");
     let mut fabric = Fabric::new("routing-router", &[1]);
     fabric.flags = vec!["--path".to_owned(), "direct".to_owned()];
-    fabric.nodes[0].host.sh(
-        "set -e; sysctl -qw net.ipv6.conf.all.forwarding=0
+    let script = "set -e; sysctl -qw net.ipv6.conf.all.forwarding=0
          ip link add other type veth peer name its-peer
          sysctl -qw net.ipv6.conf.eth0.accept_ra=1 net.ipv6.conf.other.accept_ra=1
-         ip -6 route replace default via 2001:db8:0::1 dev eth0 proto ra",
-    );
+         ip -6 route replace default via 2001:db8:0::1 dev eth0 proto ra";
+    fabric.nodes[0].host.sh(script);
     fabric.start();
     wait_until("forwarding", || {
         let forwarding = fabric.nodes[0].host.sh("sysctl -n net.ipv6.conf.all.forwarding");
