@@ -151,9 +151,9 @@ pub fn prefixes(fields: &NodeFields) -> Result<Vec<IpNet>, Refused> {
     Ok(prefixes)
 }
 
-/// Reads the prefixes of a Node that this cluster's pods get addresses of. Nodes may have prefixes of
-/// a family of which neither flanneld's configuration nor ours has a range: those do not count, unless
-/// the Node has no other.
+/// Reads the prefixes of a Node that this cluster's pods get addresses of. Nodes may have prefixes
+/// of a family of which neither flanneld's configuration nor ours has a range: those do not count,
+/// unless the Node has no other.
 ///
 /// # Errors
 /// What is wrong with them.

@@ -120,7 +120,8 @@ impl Settings {
         found.map(|cause| format!("this node's prefix {cause}: give it another one"))
     }
 
-    /// Says which of this node's prefixes is in none of the cluster's ranges: other nodes refuse it.
+    /// Says which of this node's prefixes is in none of the cluster's ranges: other nodes refuse
+    /// it.
     #[must_use]
     pub fn outside_ranges(&self, prefixes: &[IpNet]) -> Option<String> {
         let is_in = |prefix: &IpNet| self.cluster_ranges.iter().any(|range| range.contains(prefix));

@@ -111,8 +111,8 @@ async fn configuration(
 }
 
 /// What a client was made of: a kubeconfig, and the certificates that it names. A client reads them
-/// once, and administrators and kubelets renew them. The token's file, and a pod's own certificate of
-/// the server, it reads again by itself.
+/// once, and administrators and kubelets renew them. The token's file, and a pod's own certificate
+/// of the server, it reads again by itself.
 #[derive(Debug)]
 pub(super) struct Credentials {
     kubeconfig: Option<PathBuf>,
@@ -132,8 +132,8 @@ impl Credentials {
     }
 }
 
-/// Returns a number that differs if a kubeconfig says something else, or a certificate that it names
-/// does.
+/// Returns a number that differs if a kubeconfig says something else, or a certificate that it
+/// names does.
 fn hash(kubeconfig: Option<&Path>) -> u64 {
     let mut hasher = DefaultHasher::new();
     let Some(path) = kubeconfig else { return hasher.finish() };

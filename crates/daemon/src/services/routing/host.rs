@@ -534,8 +534,8 @@ pub(super) fn is_foreign(route: &Route, ranges: &[IpNet], own: &Own) -> bool {
         && !owns.any(|own| own.contains(&prefix))
 }
 
-/// Returns the kernel parameter that shows frames between ports of a bridge to the packet filter; the
-/// module `br_netfilter` has it.
+/// Returns the kernel parameter that shows frames between ports of a bridge to the packet filter;
+/// the module `br_netfilter` has it.
 pub(super) fn shows_frames(family: Family) -> &'static str {
     match family {
         Family::V4 => "net/bridge/bridge-nf-call-iptables",
@@ -555,9 +555,10 @@ pub(super) fn forward(parameter: &str) -> Result<(), String> {
     written.map(drop).map_err(|error| words(&error))
 }
 
-/// Lets the kernel listen to routers as before, once it forwards IPv6: the default routes that it has
-/// learnt go then, and it learns no other, by links whose `accept_ra` is 1 (linux net/ipv6/addrconf.c
-/// `addrconf_fixup_forwarding`, `ipv6_accept_ra`). Where another program listens, it is 0, and stays.
+/// Lets the kernel listen to routers as before, once it forwards IPv6: the default routes that it
+/// has learnt go then, and it learns no other, by links whose `accept_ra` is 1 (linux
+/// net/ipv6/addrconf.c `addrconf_fixup_forwarding`, `ipv6_accept_ra`). Where another program
+/// listens, it is 0, and stays.
 pub(super) fn keep_routers(netlink: &mut RouteSocket, links: &Links) -> Result<(), String> {
     if is_one(IPV6_FORWARDING) {
         return Ok(());

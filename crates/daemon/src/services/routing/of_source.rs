@@ -18,8 +18,8 @@ pub(super) struct OfSource {
     pub(super) zone: Option<String>,
     /// What the network carries to it, in bytes, where an administrator has set it.
     pub(super) mtu: Option<u32>,
-    /// Its prefixes of families of which the cluster has no range. With flanneld's configuration that
-    /// is as usual.
+    /// Its prefixes of families of which the cluster has no range. With flanneld's configuration
+    /// that is as usual.
     pub(super) unused: Vec<IpNet>,
     /// Its addresses; of each family, the first that a link has counts.
     pub(super) addresses: Vec<IpAddr>,

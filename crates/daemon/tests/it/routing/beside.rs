@@ -1,5 +1,5 @@
-//! Beside others: another program that routes to pods, as kindnet has a route to each node's prefix, and
-//! routers that announce themselves.
+//! Beside others: another program that routes to pods, as kindnet has a route to each node's
+//! prefix, and routers that announce themselves.
 
 use std::process::Stdio;
 
@@ -58,8 +58,8 @@ fn routes_of_kindnet_give_way_without_a_lost_packet() {
     fabric.assert_all_reach_all();
 }
 
-/// A node that forwards IPv6 listens to routers by the links by which the kernel has heard one, and by
-/// no others.
+/// A node that forwards IPv6 listens to routers by the links by which the kernel has heard one, and
+/// by no others.
 #[test]
 fn a_router_that_has_announced_itself_is_listened_to() {
     testkit::require!("root");

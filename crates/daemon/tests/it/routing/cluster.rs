@@ -174,8 +174,8 @@ fn a_node_waits_for_its_prefix() {
     wait_until("the condition", || condition(&api, "a") == is("False", "RoutingIsUp"));
 }
 
-/// What the service was started with no longer serves, as when a certificate or a token ends: it takes
-/// what the kubeconfig says by then, without a restart.
+/// What the service was started with no longer serves, as when a certificate or a token ends: it
+/// takes what the kubeconfig says by then, without a restart.
 #[test]
 fn a_kubeconfig_that_changes_is_read_again() {
     testkit::require!("root");
