@@ -219,6 +219,24 @@ fn is_tunnel(link: &Link, own: &Own) -> bool {
     link.vxlan.as_ref().is_some_and(|info| is_ours(link, info.options.vni, own))
 }
 
+/// Returns the link by which packets from an address leave, of those that have it. By the loopback
+/// and by a dummy nothing leaves, and hosts that speak a routing protocol have their address there:
+/// then it is the default route's link.
+fn carrier<'a>(
+    with_it: impl Iterator<Item = &'a Link>,
+    default: impl FnOnce() -> Option<&'a Link>,
+) -> Option<&'a Link> {
+    let mut first = None;
+    for link in with_it {
+        if !link.loopback() && link.kind.as_deref() != Some("dummy") {
+            return Some(link);
+        }
+        first = first.or(Some(link));
+    }
+    let first = first?;
+    Some(default().unwrap_or(first))
+}
+
 /// Reports whether a VXLAN link with a number is ours.
 fn is_ours(link: &Link, vni: u32, own: &Own) -> bool {
     let is_named = own.tunnels.iter().any(|(_, name)| **name == *link.name);
@@ -325,10 +343,12 @@ impl Host {
         self.links
     }
 
-    /// Returns the link that has an address.
+    /// Returns the link by which packets from an address of this host leave.
     pub(super) fn uplink(&self, address: IpAddr) -> Option<Uplink> {
-        let mut found = self.addresses.iter().filter(|of| of.address.addr() == address);
-        let link = found.find_map(|of| self.links.by_index.get(&of.ifindex))?;
+        let with_it = self.addresses.iter().filter(|of| of.address.addr() == address);
+        let with_it = with_it.filter_map(|of| self.links.by_index.get(&of.ifindex));
+        let default = || self.links.by_index.get(&self.default_link(Family::of(address))?);
+        let link = carrier(with_it, default)?;
         Some(Uplink { name: link.name.as_str().into(), mtu: link.mtu })
     }
 
