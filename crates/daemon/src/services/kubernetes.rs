@@ -135,16 +135,21 @@ impl Credentials {
 /// Returns a number that differs if a kubeconfig says something else, or a certificate that it
 /// names does.
 fn hash(kubeconfig: Option<&Path>) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    let Some(path) = kubeconfig else { return hasher.finish() };
-    std::fs::read(path).ok().hash(&mut hasher);
+    let Some(path) = kubeconfig else { return 0 };
     // One that cannot be read names no files.
-    let Ok(config) = Kubeconfig::read_from(path) else { return hasher.finish() };
+    let Ok(config) = Kubeconfig::read_from(path) else { return hash_of([path]) };
     let of_servers = config.clusters.into_iter().filter_map(|named| named.cluster);
     let of_users = config.auth_infos.into_iter().filter_map(|named| named.auth_info);
     let of_servers = of_servers.filter_map(|server| server.certificate_authority);
     let of_users = of_users.flat_map(|user| [user.client_certificate, user.client_key]);
-    for file in of_servers.chain(of_users.flatten()) {
+    let named = of_servers.chain(of_users.flatten()).map(PathBuf::from);
+    hash_of([path.to_owned()].into_iter().chain(named))
+}
+
+/// Returns a number that differs if one of these files has other contents.
+pub(super) fn hash_of(files: impl IntoIterator<Item = impl AsRef<Path>>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for file in files {
         std::fs::read(file).ok().hash(&mut hasher);
     }
     hasher.finish()
