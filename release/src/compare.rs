@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::archive::{gunzip, untar};
 use crate::tree::{Entry, Tree};
-use crate::{deb, oci};
+use crate::{deb, oci, rpm};
 
 /// The list of hashes, which differs whenever anything does.
 pub(crate) const SUMS: &str = "SHA256SUMS";
@@ -61,6 +61,9 @@ fn parts(name: &str, bytes: &[u8]) -> Option<BTreeMap<String, Tree>> {
     if name.ends_with(".deb") {
         let deb::Contents { control, data } = deb::read(bytes).ok()?;
         return Some(BTreeMap::from([part("control", control), part("data", data)]));
+    }
+    if name.ends_with(".rpm") {
+        return Some(BTreeMap::from([part("", rpm::read(bytes)?)]));
     }
     if name.ends_with(IMAGE) {
         let mut parts = BTreeMap::new();
@@ -148,7 +151,8 @@ mod tests {
         assert_eq!(
             said,
             [
-                "netwright-0.1.0-1.x86_64.rpm".to_owned(),
+                "netwright-0.1.0-1.x86_64.rpm: header".to_owned(),
+                "netwright-0.1.0-1.x86_64.rpm: usr/bin/netwright".to_owned(),
                 format!("{archive}.tar.gz: {archive}/bin/netwright"),
                 "netwright-0.1.0.oci.tar: amd64, layer 2: opt/netwright/netwright".to_owned(),
                 "netwright_0.1.0-1_amd64.deb: control: md5sums".to_owned(),

@@ -12,6 +12,9 @@ use crate::hash;
 /// The name of the release notes.
 const NOTES: &str = "NOTES.md";
 
+/// Where the files of a tag are.
+const FILES: &str = "https://github.com/netwright/netwright/blob";
+
 /// An artefact cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MakeError {
@@ -98,12 +101,26 @@ fn notes(texts: &Texts) -> Result<String, MakeError> {
     let changelog = String::from_utf8_lossy(&texts.changelog);
     let own = section(&changelog, &texts.version);
     let text = own.or_else(|_| section(&changelog, "Unreleased")).map_err(MakeError::Notes)?;
+    let text = linked(text, &texts.version);
     Ok(format!("# Netwright {} ({})\n\n{text}\n", texts.version, texts.epoch.day()))
+}
+
+/// Makes links to files of the checkout lead to those of the version's tag: notes are read elsewhere.
+fn linked(text: &str, version: &str) -> String {
+    let here = format!("]({FILES}/v{version}/");
+    let mut parts = text.split("](");
+    let mut linked = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let is_whole = part.starts_with("https://");
+        linked.push_str(if is_whole { "](" } else { here.as_str() });
+        linked.push_str(part);
+    }
+    linked
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{SUMS, artefacts};
+    use super::{SUMS, artefacts, linked};
     use crate::goods::Architecture::{Aarch64, X86_64};
     use crate::goods::tests::{built, texts};
     use crate::hash;
@@ -147,5 +164,14 @@ mod tests {
         assert_eq!(hash::check(&sums, &is), []);
         let notes = String::from_utf8(all["NOTES.md"].clone()).unwrap();
         assert!(notes.starts_with("# Netwright 0.1.0 (2026-11-26)\n\n"), "{notes}");
+    }
+
+    #[test]
+    fn links_of_the_notes_lead_to_the_tag() {
+        assert_eq!(
+            linked("- A ([a](docs/a.md#b)), [c](https://example.com).", "0.2.0"),
+            "- A ([a](https://github.com/netwright/netwright/blob/v0.2.0/docs/a.md#b)), \
+             [c](https://example.com)."
+        );
     }
 }

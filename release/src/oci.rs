@@ -410,5 +410,12 @@ mod tests {
             assert_eq!(said["Layers"].as_array().unwrap().len(), 2);
             assert_eq!(said["Labels"]["org.opencontainers.image.version"], "0.1.0");
         }
+        // The bills are images too: without the version skopeo would not know which one is meant.
+        let copied = dir.path().join("copied");
+        let into = format!("dir:{}", copied.display());
+        said("skopeo", &["--insecure-policy", "copy", "--all", &archive, &into]);
+        let index = std::fs::read(copied.join("manifest.json")).unwrap();
+        let index: Value = serde_json::from_slice(&index).unwrap();
+        assert_eq!(index["manifests"].as_array().unwrap().len(), 2);
     }
 }

@@ -5,12 +5,15 @@
 //! A package is a lead that no program reads, a header of hashes, a header of everything else, and
 //! an archive of `cpio`. A header is an index of tagged values, and the values.
 
+mod read;
+
 use std::collections::BTreeMap;
 
 use crate::archive::{ArchiveError, gzip};
 use crate::epoch::Epoch;
 use crate::hash::{md5_bytes, sha256};
 use crate::tree::{Content, Entry, Tree};
+pub(crate) use read::read;
 
 /// The first bytes of a package, and its kind and signature (`lead.md`).
 const LEAD: [u8; 10] = [0xed, 0xab, 0xee, 0xdb, 3, 0, 0, 0, 0, 1];
@@ -435,7 +438,7 @@ fn member(archive: &mut Vec<u8>, name: &str, about: [u32; 4], content: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Package, Script};
+    use super::{Package, Script, read};
     use crate::tests::said;
     use crate::tree::{FILE, PROGRAM, Tree};
 
@@ -472,6 +475,23 @@ mod tests {
         let written = package().write(epoch).unwrap();
         assert_eq!(written, package().write(epoch).unwrap());
         assert_eq!(package().file_name(), "netwright-0.1.0-1.x86_64.rpm");
+    }
+
+    #[test]
+    fn it_is_read_back_and_damage_is_nothing() {
+        let written = package().write("1795687200".parse().unwrap()).unwrap();
+        let found = read(&written).unwrap();
+        for (path, entry) in package().tree.entries() {
+            assert_eq!(found.get(path), Some(entry), "{path}");
+        }
+        let header = found.get("header").unwrap().bytes();
+        assert_eq!(found.entries().count(), package().tree.entries().count() + 1);
+        let says = |text: &[u8]| header.windows(text.len()).any(|part| part == text);
+        assert!(says(b"container networking\0") && says(b"echo installed\n"));
+        assert_eq!(read(b"nothing of the kind"), None);
+        for end in [0, 100, 200, written.len() / 2, written.len() - 9] {
+            assert_eq!(read(&written[..end]), None, "{end}");
+        }
     }
 
     #[test]

@@ -18,6 +18,13 @@ use crate::{arm64, remap};
 /// How long the package may take to be built, and to compress everything.
 const DEADLINE: Duration = Duration::from_secs(1800);
 
+/// How long signing may take: a key with a passphrase would wait for a person.
+const SIGNER_DEADLINE: Duration = Duration::from_secs(60);
+
+/// The list of hashes, and its signature.
+const SUMS: &str = "SHA256SUMS";
+const SIGNATURE: &str = "SHA256SUMS.sig";
+
 /// The compiler of releases.
 const TOOLCHAIN: &str = include_str!("../../release/toolchain.toml");
 
@@ -38,8 +45,11 @@ pub(crate) fn command(arguments: &[&str]) -> Result<(), String> {
             if !Path::new(key).is_file() {
                 return Err(format!("the signer's key {key} is not here"));
             }
+            try_signer(key)?;
             let into = make(Kind::Release, &named("release")?)?;
-            sign(key, &into)
+            sign(key, &into)?;
+            println!("signed: {}", into.join(SIGNATURE).display());
+            Ok(())
         }
         ["--draft"] => make(Kind::Draft, &named("release")?).map(drop),
         ["--verify", released] => verify(Path::new(released)),
@@ -123,15 +133,29 @@ fn maker() -> Program {
         .deadline(DEADLINE)
 }
 
+/// Signs a text that is no list of hashes, to know before anything is built that the key can sign.
+fn try_signer(key: &str) -> Result<(), String> {
+    if !exists("ssh-keygen") {
+        return Err("ssh-keygen is not installed (Debian: openssh-client)".to_owned());
+    }
+    let folder = target_dir().join("signer");
+    let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
+    // ssh-keygen would ask before it replaces a signature.
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).map_err(failed)?;
+    fs::write(folder.join(SUMS), "no release\n").map_err(failed)?;
+    sign(key, &folder)
+}
+
 /// Signs the list of hashes.
 fn sign(key: &str, into: &Path) -> Result<(), String> {
     Program::new("ssh-keygen -Y sign -n")
         .arg(NAMESPACE)
         .arg("-f")
         .arg(key)
-        .arg(into.join("SHA256SUMS").display().to_string())
+        .arg(into.join(SUMS).display().to_string())
+        .deadline(SIGNER_DEADLINE)
         .logged("sign", quiet)?;
-    println!("signed: {}", into.join("SHA256SUMS.sig").display());
     Ok(())
 }
 
@@ -142,9 +166,9 @@ fn verify(released: &Path) -> Result<(), String> {
     maker().arg("check").arg(folder(&released)).logged("release", |_| true)?;
     let own = make(Kind::Draft, &named("verify")?)?;
     // A maintainer who has the key makes the signature.
-    let signature = released.join("SHA256SUMS.sig");
+    let signature = released.join(SIGNATURE);
     if signature.exists() {
-        let copy = own.join("SHA256SUMS.sig");
+        let copy = own.join(SIGNATURE);
         fs::copy(&signature, &copy).map_err(|error| format!("{}: {error}", copy.display()))?;
     }
     let compare = maker().arg("compare").arg(folder(&released)).arg(folder(&own));
@@ -193,8 +217,15 @@ impl Facts {
         Ok(Self {
             version: version()?,
             revision: git("rev-parse HEAD")?,
-            epoch: git("log -1 --format=%ct")?,
-            uncommitted: git("status --porcelain")?,
+            epoch: git("log -1 --no-show-signature --format=%ct")?,
+            // A person's settings of git may hide files that would be packed with the others.
+            uncommitted: format!(
+                "{}\n{}",
+                git("status --porcelain")?,
+                git("ls-files --others deploy docs")?
+            )
+            .trim_matches('\n')
+            .to_owned(),
             tags: git("tag --points-at HEAD")?,
             compiler: Program::new("rustc --version").output()?,
             changelog: read("CHANGELOG.md")?,
@@ -218,19 +249,33 @@ impl Facts {
             let is = self.compiler.trim_end();
             lacks.push(format!("{is} is here; releases are by RUSTUP_TOOLCHAIN={channel}"));
         }
-        let title = format!("## {}", self.version);
-        let has_section = self.changelog.lines().any(|line| {
-            line.strip_prefix(&title).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
-        });
-        let version = format!("version: {}", self.version);
-        if !self.chart.lines().any(|line| line == version) {
-            lacks.push(format!("Chart.yaml of the chart has no line \"{version}\""));
+        // The second one is the image's tag.
+        for key in ["version", "appVersion"] {
+            let version = format!("{key}: {}", self.version);
+            if !self.chart.lines().any(|line| line == version) {
+                lacks.push(format!("Chart.yaml of the chart has no line \"{version}\""));
+            }
         }
-        if !has_section {
-            lacks.push(format!("CHANGELOG.md has no section \"{title}\""));
+        let title = format!("## {}", self.version);
+        match section_in(&self.changelog, &self.version) {
+            None => lacks.push(format!("CHANGELOG.md has no section \"{title}\"")),
+            Some(text) if text.trim().is_empty() => {
+                lacks.push(format!("the section \"{title}\" of CHANGELOG.md is empty"));
+            }
+            Some(_) => {}
         }
         lacks
     }
+}
+
+/// Returns what a CHANGELOG says below the title of a version, behind which a day may be.
+fn section_in<'c>(changelog: &'c str, version: &str) -> Option<&'c str> {
+    let mut sections = changelog.split("\n## ").skip(1);
+    sections.find_map(|section| {
+        let (title, text) = section.split_once('\n').unwrap_or((section, ""));
+        let rest = title.strip_prefix(version)?;
+        (rest.is_empty() || rest.starts_with(' ')).then_some(text)
+    })
 }
 
 /// Returns the version that a toolchain file names.
@@ -267,8 +312,9 @@ mod tests {
             uncommitted: String::new(),
             tags: "v0.2.0".to_owned(),
             compiler: format!("rustc {} (abc 2026-04-14)\n", channel_in(TOOLCHAIN).unwrap()),
-            changelog: "# Changelog\n\n## Unreleased\n\n## 0.2.0 (2026-12-01)\n".to_owned(),
-            chart: "name: netwright\nversion: 0.2.0\n".to_owned(),
+            changelog: "# Changelog\n\n## Unreleased\n\n## 0.2.0 (2026-12-01)\n\n- All.\n"
+                .to_owned(),
+            chart: "name: netwright\nversion: 0.2.0\nappVersion: 0.2.0\n".to_owned(),
         }
     }
 
@@ -284,8 +330,11 @@ mod tests {
         assert!(compiler.lacks()[0].starts_with("rustc 1.0.0 (abc) is here; releases are by "));
         let other = Facts { tags: "v0.1.0".to_owned(), ..facts() };
         assert_eq!(other.lacks(), ["the commit has not the tag v0.2.0; it has v0.1.0"]);
-        let chart = Facts { chart: "version: 0.1.0\n".to_owned(), ..facts() };
-        assert_eq!(chart.lacks(), ["Chart.yaml of the chart has no line \"version: 0.2.0\""]);
+        let chart = Facts { chart: "version: 0.2.0\nappVersion: 0.1.0\n".to_owned(), ..facts() };
+        assert_eq!(chart.lacks(), ["Chart.yaml of the chart has no line \"appVersion: 0.2.0\""]);
+        let empty = "# Changelog\n\n## 0.2.0 (2026-12-01)\n\n## 0.1.0\n\n- All.\n".to_owned();
+        let empty = Facts { changelog: empty, ..facts() };
+        assert_eq!(empty.lacks(), ["the section \"## 0.2.0\" of CHANGELOG.md is empty"]);
         let none = Facts { tags: String::new(), changelog: "## 0.2.01\n".to_owned(), ..facts() };
         assert_eq!(
             none.lacks(),
@@ -312,7 +361,9 @@ mod tests {
         for page in ["README.md", "docs/install.md", "docs/verify.md", "docs/from-multus.md"] {
             let text = fs::read_to_string(root().join(page)).unwrap();
             let mut named = 0;
-            for before in ["netwright-", "netwright_", "netwright*_", "netwright:", "plugins_"] {
+            for before in
+                ["netwright-", "netwright_", "netwright*_", "netwright:", "plugins_", ".oci.tar:"]
+            {
                 for (place, _) in text.match_indices(before) {
                     let rest = &text[place + before.len()..];
                     let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.');
@@ -358,6 +409,9 @@ mod tests {
     fn a_missing_signer_is_told_before_anything_is_built() {
         let told = command(&["--sign", "/nonexistent/key"]).unwrap_err();
         assert_eq!(told, "the signer's key /nonexistent/key is not here");
+        // A file that is no key.
+        let manifest = root().join("Cargo.toml").display().to_string();
+        assert!(command(&["--sign", &manifest]).unwrap_err().contains("ssh-keygen"));
         assert!(command(&[]).unwrap_err().starts_with("release --sign KEY"));
     }
 }

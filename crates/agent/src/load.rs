@@ -159,7 +159,7 @@ fn drop_ins(folder: &Path) -> Result<Vec<PathBuf>, Problem> {
             found.push(path);
         }
     }
-    found.sort();
+    found.sort_unstable();
     Ok(found)
 }
 
@@ -193,14 +193,14 @@ fn text(path: &Path) -> Result<Option<String>, Problem> {
             .hint("chown root:root, and chmod go-w, what is named"));
     }
     match String::from_utf8(bytes) {
-        Ok(text) if text.contains('\0') => Err(failed("is no text: it has a NUL".to_owned())
+        Ok(text) if text.contains('\0') => Err(failed("is not text: it has a NUL".to_owned())
             .hint("write TOML: netwrightd config default prints an example")),
         Ok(text) => Ok(Some(text)),
         Err(error) => {
             let valid = error.utf8_error().valid_up_to();
             let before = String::from_utf8_lossy(&error.as_bytes()[..valid]).into_owned();
             let place = Place::at(&before, before.len());
-            Err(failed("is no UTF-8 from here on".to_owned())
+            Err(failed("is not UTF-8 from here on".to_owned())
                 .at(&before, place)
                 .hint("write it as UTF-8"))
         }
@@ -284,7 +284,7 @@ mod tests {
     fn files_that_are_none() {
         let (folder, file) = folder();
         write(&file, [0xffu8, 0xfe, 0]);
-        assert!(first(&file).contains("is no UTF-8 from here on"), "{}", first(&file));
+        assert!(first(&file).contains("is not UTF-8 from here on"), "{}", first(&file));
         write(&file, "[log]\n\0");
         assert!(first(&file).contains("is no text"), "{}", first(&file));
         write(&file, vec![b'#'; 10 << 20]);

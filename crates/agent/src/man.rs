@@ -36,7 +36,7 @@ fn configuration() -> String {
         "Each service of the agent has a table, and a key of its table is also a flag of the \
          service, which counts before the files. A key that does not exist is an error, and so is \
          a value of another type. The files, their folders and what links lead to must belong to \
-         root, and nobody else may write them.",
+         root, and only root may write them.",
     );
     page.paragraph(
         "Durations are written as 10s, 1m30s, 500ms. Paths are absolute. An empty string takes a \

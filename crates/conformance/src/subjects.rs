@@ -33,8 +33,8 @@ pub(crate) fn plugins_in(dir: &Path) -> Result<(Vec<String>, Vec<PathBuf>), Suit
         }
         plugins.push(name);
     }
-    plugins.sort();
-    behind.sort();
+    plugins.sort_unstable();
+    behind.sort_unstable();
     behind.dedup();
     Ok((plugins, behind))
 }

@@ -263,7 +263,7 @@ fn have_services_read(
                 "{service} is enabled and does not run: netwrightd starts the enabled services, and so does its unit"
             )),
             (false, true) => failed.push(format!(
-                "{service} runs and is not enabled: whoever started it must stop it"
+                "{service} runs and is not enabled: what started it must stop it"
             )),
             _ => {}
         }

@@ -79,7 +79,7 @@ pub(crate) fn respond(asked: &Message, answer: impl FnOnce(&str) -> Answer) -> S
 #[derive(Debug, Error)]
 pub(crate) enum NoAnswer {
     /// No process listens.
-    #[error("nobody listens at {0}")]
+    #[error("no program listens at {0}")]
     Nobody(String),
     /// A process listens and does not answer in time.
     #[error("it does not answer")]

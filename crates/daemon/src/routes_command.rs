@@ -171,7 +171,7 @@ fn ask_service(matches: &ArgMatches, question: &str) -> Result<Vec<u8>, Stop> {
         Ok((200, body)) => Ok(body),
         Ok((_, body)) => Err(Stop::Failed(cni::text::one_line(String::from_utf8_lossy(&body)))),
         Err(NoAnswer::Nobody(_)) => Err(Stop::Failed(format!(
-            "the service routing does not run here: nobody listens at {}; hint: netwrightd agent status routing",
+            "the service routing does not run here: no program listens at {}; hint: netwrightd agent status routing",
             path.display()
         ))),
         Err(error) => {
@@ -246,7 +246,7 @@ fn line(row: &Row) -> [String; 6] {
         PeerState::Probed => "answers".to_owned(),
         PeerState::Failing { error, since } => format!("failing since {since}: {error}"),
         PeerState::Held(why) => format!("held: {why}"),
-        PeerState::Conflict(route) => format!("a route of somebody else is in the way: {route}"),
+        PeerState::Conflict(route) => format!("another program's route is in the way: {route}"),
     };
     if row.path == routing::Path::None && !row.because.is_empty() {
         let _ = write!(state, ": {}", row.because);

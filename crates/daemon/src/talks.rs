@@ -172,7 +172,7 @@ impl<S: Read + Write> Talk<S> {
                     Ok(count) => *written += count,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
                     Err(error) => {
-                        tracing::debug!(%error, "whoever asked is gone");
+                        tracing::debug!(%error, "the client is gone");
                         return true;
                     }
                 }

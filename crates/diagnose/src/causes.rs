@@ -1,7 +1,7 @@
 //! The graph of causes: which finding explains which others.
 //!
 //! A person wants to hear of the uplink that is down, and not of every container that reaches
-//! nobody because of it. A finding explains another one if it lies deeper, hits the same
+//! no other machine because of it. A finding explains another one if it lies deeper, hits the same
 //! containers, and either the pair is known to belong together, or the other one is a symptom of a
 //! way that the first one breaks.
 
@@ -207,7 +207,7 @@ pub(crate) fn sort(findings: Vec<Finding>, scene: &Scene) -> Diagnosis {
     // Causes are deeper, so they are there before what they explain.
     findings.into_iter().for_each(|finding| sorted.put(finding));
     let causes = sorted.causes;
-    // What nobody judges may be the cause of what nothing else explains.
+    // What cannot be judged may be the cause of what nothing else explains.
     let is_open = causes.iter().any(|cause| is_open(&cause.finding));
     let is_note = |cause: &Explained| match cause.finding.id {
         UNJUDGED => !is_open,
@@ -460,7 +460,7 @@ mod tests {
         assert_eq!(listed(vec![silent("c1"), six]), ["link-down up0: ", "outside-silent c1: "]);
     }
 
-    /// What is explained explains, too, whoever is hit by it.
+    /// What is explained explains, too, whatever it hits.
     #[test]
     fn a_cause_explains_what_its_consequences_explain() {
         let pool = Finding::error("subnet-taken", "mynet", "taken").hits("c1");

@@ -63,14 +63,14 @@ pub enum Answer {
     },
     /// The other end refused: it is there, and nothing listens.
     Refused,
-    /// Somebody on the way refused it.
+    /// A machine on the way refused it.
     Unreachable {
         /// The kernel's error.
         error: String,
         /// Where it ended, as far as could be followed.
         hops: Vec<Hop>,
     },
-    /// Nobody answered.
+    /// No answer came.
     Silent {
         /// Where it ended, as far as could be followed.
         hops: Vec<Hop>,

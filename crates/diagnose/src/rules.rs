@@ -274,7 +274,7 @@ mod tests {
             let half = scene(vec![hole(part, Some("c1"))]);
             let other = (vec!["all c2", "node", "not-judged c1"], vec!["c2"]);
             assert_eq!(told(&needs_routes, &half, None), as_text(other));
-            // Nobody asked for the container that could not be read.
+            // The container that could not be read was not asked for.
             let only = (vec!["all c2", "node"], vec!["c2"]);
             assert_eq!(told(&needs_routes, &half, Some("c2")), as_text(only));
         }

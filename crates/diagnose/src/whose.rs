@@ -214,14 +214,14 @@ pub(crate) fn owner_of(place: &Place, scene: &Scene) -> Option<(Owner, String)> 
 }
 
 /// Calico's chain that keeps what is for an address of the cluster's Services, and for no Service,
-/// from going in circles: nobody decided that (projectcalico/calico: felix/rules/static.go,
+/// from going in circles: no person decided that (projectcalico/calico: felix/rules/static.go,
 /// `ChainCIDRBlock`).
 const FOR_SERVICES: [&str; 2] = ["cali-cidr-block", "filter-cali-cidr-block"];
 
 /// Says whether a packet is dropped because people decided who may talk to whom: that is no fault.
 /// `back`: it is an answer. Policies let the answers to what they let through pass, so a rule of
 /// another program that drops one carries out no policy. No chain of ours drops what none of its
-/// rules judges: somebody else told it to.
+/// rules judges: another program told it to.
 pub(crate) fn is_policy(place: &Place, back: bool, scene: &Scene) -> bool {
     match owner_of(place, scene) {
         Some((Owner::Ours, _)) => place.rule.is_some(),

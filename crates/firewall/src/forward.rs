@@ -116,7 +116,7 @@ pub fn blockers(index: &Index) -> Result<Vec<Blocker>, FirewallError> {
             }
         }
     }
-    found.sort();
+    found.sort_unstable();
     Ok(found)
 }
 

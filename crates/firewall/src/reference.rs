@@ -400,7 +400,7 @@ impl Findings {
                 rule.targets().filter(|target| target.starts_with(prefix)).map(str::to_owned),
             );
         }
-        chains.sort();
+        chains.sort_unstable();
         chains.dedup();
         Ok(chains)
     }

@@ -442,7 +442,7 @@ impl RangeSets {
             .map(|range| range.gateway)
             .filter(|gateway| set.range_of(*gateway).is_some())
             .collect();
-        gateways.sort();
+        gateways.sort_unstable();
         gateways.dedup();
         set.size() - gateways.len().try_into().unwrap_or(0)
     }

@@ -84,7 +84,7 @@ pub fn waiting(limit: usize) -> Result<Found, NetlinkError> {
             }
         }
     }
-    found.sockets.sort();
+    found.sockets.sort_unstable();
     Ok(found)
 }
 

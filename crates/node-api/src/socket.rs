@@ -75,10 +75,10 @@ pub fn connect_unix(path: &Path, deadline: Instant) -> io::Result<OwnedFd> {
 #[non_exhaustive]
 pub enum NotConnected {
     /// No process listens.
-    #[error("nobody listens")]
+    #[error("no program listens")]
     Nobody,
     /// A process listens and does not accept connections: its queue is full.
-    #[error("nobody is accepted")]
+    #[error("it accepts no connection")]
     Full,
     /// The kernel refused.
     #[error("{0}")]

@@ -19,7 +19,7 @@ pub(crate) fn plain(text: &str) -> String {
     let what = match what {
         _ if what.contains("EOF while parsing") => "it ends before it is complete".to_owned(),
         _ if what.contains("expected ident") || what.contains("expected value") => {
-            "there is no value of JSON".to_owned()
+            "there is no JSON value".to_owned()
         }
         _ => [
             ("invalid type: ", "found "),

@@ -19,10 +19,12 @@
 //! | `undo` | what a failed ADD undoes |
 //! | `stale` | attachments that GC removes |
 //! | `check` | CHECK and repair |
+//! | `any_kind` | a kind without its type: what CHECK, repair, DEL and GC ask it |
 //! | `picture`, `compare`, `restore` | what the kernel has; an item beside it; an item restored |
 //! | `sample` | an attachment, for tests of what it wants |
 
 mod addresses;
+mod any_kind;
 mod check;
 mod compare;
 mod life;

@@ -251,8 +251,8 @@ impl<'a> Asked<'a> {
         let policies = self.policies(side);
         match &side.decision {
             Decision::UnknownNamespace { namespace } => format!(
-                "namespace {namespace} is not known, so nobody can tell which policies select the \
-                 pod: it is closed"
+                "namespace {namespace} is not known, so it cannot be said which policies select \
+                 the pod: it is closed"
             ),
             Decision::SeveralPods { pods } => format!(
                 "{} have this address: it is closed until only one of them is left",
@@ -464,7 +464,7 @@ fn describe(rule: &Rule, direction: Direction) -> String {
     };
     let whom = match &rule.peers {
         Some(peers) => list(&texts(peers), "or"),
-        None => "everybody".to_owned(),
+        None => "all peers".to_owned(),
     };
     let way = match direction {
         Direction::Ingress => "from",

@@ -9,6 +9,8 @@
 //! ones in which pods still live; they yield to the prefixes of all other nodes. Keys and offers
 //! that are not known are passed over: a newer node may have more to say.
 
+mod plain;
+
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -98,6 +100,11 @@ pub fn write(node: &Node) -> String {
 /// What is wrong with it, after the path of the key in it (`offers.vxlan.mac4`; empty for the
 /// whole).
 pub fn read(text: &str) -> Result<Annotation, (String, Cause)> {
+    plain::read(text).map_or_else(|| read_any(text), Ok)
+}
+
+/// Reads one of any form.
+fn read_any(text: &str) -> Result<Annotation, Fault> {
     let value = reader::json(text.as_bytes(), LONGEST).map_err(|cause| (String::new(), cause))?;
     let root = At::root(&value);
     let version = root.required("version")?;

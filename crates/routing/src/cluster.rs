@@ -15,7 +15,7 @@ mod blocks;
 mod judge;
 mod tell;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -295,7 +295,7 @@ impl Cluster {
             Event::Changed(seen) => self.take(seen, now, &mut work),
             Event::Deleted(name) => self.remove(&name, &mut work),
             Event::Listed(seen) => {
-                let names: BTreeSet<&str> = seen.iter().map(|seen| seen.name.as_str()).collect();
+                let names: HashSet<&str> = seen.iter().map(|seen| seen.name.as_str()).collect();
                 self.lack(&names, now, &mut work);
                 for seen in seen {
                     self.take(seen, now, &mut work);
@@ -450,7 +450,7 @@ impl Cluster {
     }
 
     /// Removes, or holds, what a complete list lacks.
-    fn lack(&mut self, names: &BTreeSet<&str>, now: Time, work: &mut Work) {
+    fn lack(&mut self, names: &HashSet<&str>, now: Time, work: &mut Work) {
         let all = self.peers.len();
         let missing: Vec<String> =
             self.peers.keys().filter(|name| !names.contains(name.as_str())).cloned().collect();
@@ -516,17 +516,18 @@ impl Cluster {
         }
         let mut telling = Telling::new(std::mem::take(&mut work.news));
         for (name, before) in work.befores {
-            let after = Before::of(self.peers.get(&name));
+            let peer = self.peers.get_mut(&name);
+            let after = Before::of(peer.as_deref());
             if before == after {
                 continue;
             }
-            if before.used != after.used {
-                work.affected.insert(name.clone());
-            }
-            if let Some(peer) = self.peers.get_mut(&name) {
+            telling.tell(&name, &before, &after, peer.is_some());
+            if let Some(peer) = peer {
                 peer.since = now;
             }
-            telling.tell(&name, &before, &after, self.peers.contains_key(&name));
+            if before.used != after.used {
+                work.affected.insert(name);
+            }
         }
         let Work { affected, is_own_changed, .. } = work;
         Outcome { affected, is_own_changed, news: telling.end() }

@@ -33,6 +33,14 @@ impl Family {
         Family::of(prefix.addr())
     }
 
+    /// Returns its name.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Family::V4 => "IPv4",
+            Family::V6 => "IPv6",
+        }
+    }
+
     /// Returns the other one.
     #[must_use]
     pub fn other(self) -> Self {
@@ -45,10 +53,7 @@ impl Family {
 
 impl fmt::Display for Family {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Family::V4 => "IPv4",
-            Family::V6 => "IPv6",
-        })
+        f.write_str(self.name())
     }
 }
 

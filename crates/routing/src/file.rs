@@ -12,7 +12,7 @@
 
 mod plain;
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 use ipnet::IpNet;
 
@@ -116,7 +116,7 @@ struct List {
     count: usize,
     seen: Vec<Seen>,
     /// Where each name is.
-    places: BTreeMap<String, usize>,
+    places: HashMap<String, usize>,
 }
 
 impl List {

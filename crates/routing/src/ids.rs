@@ -58,7 +58,7 @@ pub(crate) fn is_ours(id: u32) -> bool {
 }
 
 fn hash(peer: &str, family: Family) -> u32 {
-    let digest = Sha256::digest(format!("{family} {peer}"));
+    let digest = Sha256::digest([family.name(), " ", peer].concat());
     let mut number = [0; 4];
     number.copy_from_slice(&digest[..4]);
     u32::from_be_bytes(number) % NEXTHOPS

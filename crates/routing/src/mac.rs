@@ -24,7 +24,7 @@ impl MacAddr {
     /// peers need not hear of it. It is unicast and locally administered (IEEE 802 §8.4).
     #[must_use]
     pub fn of_tunnel(uid: &str, underlay: Family) -> Self {
-        let digest = Sha256::digest(format!("netwright routing {underlay} {uid}"));
+        let digest = Sha256::digest(["netwright routing ", underlay.name(), " ", uid].concat());
         let mut octets = [0; 6];
         octets.copy_from_slice(&digest[..6]);
         octets[0] = octets[0] & 0xfe | 0x02;

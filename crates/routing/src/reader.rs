@@ -15,10 +15,10 @@ pub(crate) type Fault = (String, Cause);
 
 /// The shortest and longest MTU that a link of the underlay can have, in bytes: IPv4's least (RFC
 /// 791 §3.1), and what 16 bits count.
-const MTU: (u64, u64) = (576, 65_535);
+pub(crate) const MTU: (u64, u64) = (576, 65_535);
 
 /// The largest network identifier: 24 bits, and 0 is kept for none (RFC 7348 §5).
-const VNI: (u64, u64) = (1, (1 << 24) - 1);
+pub(crate) const VNI: (u64, u64) = (1, (1 << 24) - 1);
 
 /// A value in a document, with the path of its key.
 #[derive(Debug, Clone)]

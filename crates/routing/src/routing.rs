@@ -261,9 +261,12 @@ impl Routing {
             None
         };
         let mut outcome = self.cluster.set_own(own, now);
-        outcome.affected.extend(self.cluster.used().map(|(_, node)| node.name.clone()));
-        // Those that went while nothing could be programmed.
-        outcome.affected.extend(self.plans.keys().cloned());
+        // The first look plans for all peers.
+        if self.looked {
+            outcome.affected.extend(self.cluster.used().map(|(_, node)| node.name.clone()));
+            // Those that went while nothing could be programmed.
+            outcome.affected.extend(self.plans.keys().cloned());
+        }
         let mut todo = self.follow(outcome);
         todo.document_changed = true;
         todo
@@ -289,10 +292,14 @@ impl Routing {
 
     /// Takes the ways to underlay addresses, when they were looked up, or have changed.
     pub fn ways(&mut self, ways: impl IntoIterator<Item = (IpAddr, Way)>) -> Todo {
-        let mut affected = BTreeSet::new();
+        let mut affected: BTreeSet<String> = BTreeSet::new();
         for (address, way) in ways {
             if self.ways.get(&address) != Some(&way) {
-                affected.extend(self.cluster.of_underlay(address).map(str::to_owned));
+                if let Some(name) = self.cluster.of_underlay(address)
+                    && !affected.contains(name)
+                {
+                    affected.insert(name.to_owned());
+                }
                 self.ways.insert(address, way);
             }
         }
@@ -313,11 +320,10 @@ impl Routing {
         // it is looked up then.
         let cluster = &self.cluster;
         self.ways.retain(|address, _| cluster.of_underlay(*address).is_some());
-        let before = std::mem::replace(&mut self.observed, observed);
+        let before = std::mem::replace(&mut self.observed, observed).foreign;
         let mut affected = BTreeSet::new();
-        let prefixes = before.foreign.keys().chain(self.observed.foreign.keys());
-        for prefix in prefixes {
-            if before.foreign.get(prefix) != self.observed.foreign.get(prefix) {
+        for prefix in before.keys().chain(self.observed.foreign.keys()) {
+            if before.get(prefix) != self.observed.foreign.get(prefix) {
                 affected.extend(self.whose_prefix(*prefix));
             }
         }

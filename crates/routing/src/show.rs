@@ -220,7 +220,7 @@ impl Routing {
                 say(format!("the kernel does not take it since {since}: {error}"));
             }
             PeerState::Conflict(route) => say(format!(
-                "a route of somebody else is in the way, and packets follow it: {route}"
+                "another program's route is in the way, and packets follow it: {route}"
             )),
             PeerState::Wanted => say("the kernel does not have it yet".to_owned()),
             PeerState::Probed => say("it has answered by this path".to_owned()),

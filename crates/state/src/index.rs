@@ -450,7 +450,7 @@ impl Index {
                 None => all.damaged.push(Damaged::new(entry, "not a name of ours")),
             }
         }
-        all.found.sort();
+        all.found.sort_unstable();
         all.found.dedup();
         all
     }
@@ -564,7 +564,7 @@ impl Index {
             .filter(of_this_boot)
             .filter_map(|path| object_of(path.file_name()?.to_str()?))
             .collect();
-        objects.sort();
+        objects.sort_unstable();
         objects
     }
 

@@ -7,7 +7,7 @@ pub struct Chance(u64);
 impl Chance {
     /// Begins with `NETWRIGHT_SEED`, which a failing run prints, or with the test's own number.
     #[must_use]
-    #[expect(clippy::print_stderr, reason = "whoever repeats a run needs the number")]
+    #[expect(clippy::print_stderr, reason = "the person who repeats a run needs the number")]
     pub fn new(own: u64) -> Self {
         let asked = std::env::var("NETWRIGHT_SEED").ok().and_then(|seed| seed.parse().ok());
         let seed: u64 = asked.unwrap_or(own);

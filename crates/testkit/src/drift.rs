@@ -1,5 +1,5 @@
-//! Ways in which other programs change what ADD made: whoever names drifts, or restores what they
-//! changed, is tried with the same ones.
+//! Ways in which other programs change what ADD made: a test that names drifts, or restores what
+//! they changed, is tried with the same ones.
 
 use self::At::{Container as Inside, Host};
 

@@ -113,7 +113,7 @@ impl Page {
         })
     }
 
-    /// A comment for a fence that does not follow would do nothing, and nobody would notice.
+    /// A comment for a fence that does not follow would do nothing, and no test would notice.
     fn unheard(&mut self, line: usize, comments: &[&str]) {
         const WORDS: [&str; 5] = ["file: ", "given: ", "not run", "full ", "before every block"];
         let lost = comments.iter().filter(|one| WORDS.iter().any(|word| one.starts_with(word)));

@@ -19,7 +19,7 @@ use crate::place::Place;
 
 /// `linux include/uapi/linux/if_ether.h` ETH_P_IP, ETH_P_IPV6.
 const ETHERTYPES: [u16; 2] = [0x0800, 0x86dd];
-/// Room for thousands of packets that nobody has read yet.
+/// Room for thousands of packets that are not read yet.
 const QUEUE: usize = 16 << 20;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -254,7 +254,7 @@ fn ports(from: u16, to: u16) -> Vec<u8> {
 
 fn icmp(kind: u8, id: u16) -> Vec<u8> {
     let [high, low] = id.to_be_bytes();
-    // A neighbour's message has an address behind that; nobody here reads it.
+    // A neighbour's message has an address behind that; nothing here reads it.
     let mut bytes = vec![kind, 0, 0, 0, high, low, 0, 1];
     bytes.extend([0; 16]);
     bytes

@@ -260,6 +260,13 @@ fn a_purge_leaves_the_setup_of_other_executables_alone() {
     debian.sh(&format!("test -d /etc/netwright && test -e {record}"));
     debian.dpkg(&format!("--install {package}"));
     make("/usr/bin");
+    // Plugins in another folder, as the chart installs them.
+    let folder = "/var/lib/netwright/installed";
+    debian.sh(&format!("mkdir {folder} && echo '  \"dir\": \"/opt/cni/bin\",' >{folder}/a.json"));
+    let said = debian.dpkg("--purge netwright");
+    assert!(said.contains("kept for plugins in /opt/cni/bin: /etc/netwright"), "{said}");
+    debian.sh(&format!("test -d /etc/netwright && rm -r {folder}"));
+    debian.dpkg(&format!("--install {package}"));
     debian.dpkg("--purge netwright");
     debian.sh("test ! -e /etc/netwright && test ! -e /var/lib/netwright");
 }

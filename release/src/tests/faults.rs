@@ -186,6 +186,7 @@ fn a_folder_that_cannot_be_written_stops_the_installation_until_it_can() {
     let said = debian.dpkg(&format!("--install {both} || true"));
     assert!(said.contains("/usr/lib/cni cannot be written"), "{said}");
     assert!(debian.sh(BRIDGE).ends_with("go 8\n"), "nothing was switched");
+    assert!(!debian.sh("dpkg-divert --list").contains("netwright"), "and nothing is diverted");
     // A disk that becomes full on the way.
     debian.sh("umount /usr/lib/cni && cp -a /usr/lib/cni /run/cni && \
          mount -t tmpfs -o nr_inodes=12 tmpfs /usr/lib/cni && cp -a /run/cni/. /usr/lib/cni/");

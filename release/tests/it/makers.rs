@@ -1,4 +1,4 @@
-//! Whoever makes a release, wherever and however, makes the same bytes.
+//! Every maker of a release, at every place and in every way, makes the same bytes.
 
 use std::fs;
 use std::path::{Path, PathBuf};

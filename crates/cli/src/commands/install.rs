@@ -212,8 +212,12 @@ pub(super) fn dirs(
 }
 
 /// Updates the packet filter's tables to this version's layout, if an older one made some here. If
-/// that fails the next container's ADD does it, so a failure is only reported.
+/// that fails the next container's ADD does it, so a failure is only reported. Where our state is
+/// missing, the tables may belong to another root folder: in a chroot they are the host's.
 pub(super) fn renew_tables(session: &Session) -> Option<String> {
+    if !session.roots.run.exists() {
+        return None;
+    }
     let index = state::Index::new(&session.roots);
     match firewall::Firewall::renew(&index) {
         Ok(true) => {
@@ -376,7 +380,7 @@ impl Planned {
         let (config, mut notes) = plan_config(args, session, old.as_ref())?;
         let mut replaced = old.as_ref().map(|old| old.replaced.clone()).unwrap_or_default();
         replaced.extend(foreign.iter().cloned());
-        replaced.sort();
+        replaced.sort_unstable();
         replaced.dedup();
         let written = config.as_ref().map(|path| Config::of(path, default::DOCUMENT));
         let manifest = Manifest {

@@ -92,7 +92,7 @@ impl<S: Serialize + std::fmt::Display> Report for Told<'_, S> {
 
 pub(crate) fn main(args: &Setup, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
     if !args.yes && !args.dry_run && (shell.format == Format::Json || !shell.can_ask()) {
-        return Err(Failure::usage("setup asks before it changes anything, and nobody can answer")
+        return Err(Failure::usage("setup asks before it changes anything, and cannot ask here")
             .hint("give --yes, or --dry-run to see what it would do"));
     }
     if !kernel::remedy::is_root() {

@@ -1,7 +1,5 @@
 //! Translates what the user asks of a network into what plugins understand.
 
-use std::collections::BTreeSet;
-
 use cni::json::Object;
 use cni::{Args, ContainerId, IfName, NetworkList, code};
 use cni_runtime::Attachment;
@@ -137,9 +135,10 @@ pub(crate) fn refuse_untaken(lists: &[&NetworkList], asked: &Attach) -> Result<(
     let Some((name, _)) = untaken else { return Ok(()) };
     let names: Vec<String> = lists.iter().map(|list| format!("{:?}", list.name)).collect();
     let plugins = lists.iter().flat_map(|list| &list.plugins);
-    let taken: BTreeSet<&str> =
+    let mut taken: Vec<&str> =
         plugins.flat_map(|plugin| plugin.capabilities.iter().map(String::as_str)).collect();
-    let taken: Vec<&str> = taken.into_iter().collect();
+    taken.sort_unstable();
+    taken.dedup();
     let what = match taken.is_empty() {
         true => "its plugins take no capability".to_owned(),
         false => format!("its plugins take {}", taken.join(", ")),

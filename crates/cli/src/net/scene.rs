@@ -147,7 +147,7 @@ impl Picture {
     }
 
     fn end(mut self) -> Scene {
-        self.scene.holes.sort();
+        self.scene.holes.sort_unstable();
         self.scene.holes.dedup();
         self.scene
     }

@@ -625,6 +625,26 @@ fn a_network_of_an_older_version_is_brought_up_to_date() {
     assert!(std::fs::read_to_string(&file).unwrap().ends_with(' '));
 }
 
+/// In a chroot, tables of nftables are the host's, where another version may run.
+#[test]
+fn tables_are_renewed_only_where_our_state_is() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-install-tables");
+    lab.sh("nft add table inet netwright");
+    let install = || {
+        let args = ["install", "--no-config", "--bin-dir", "/opt/cni/bin"];
+        crate::support::call_in(&lab, &args).succeeded()
+    };
+    let tables = || lab.sh("nft list ruleset");
+    let before = tables();
+    let told = |said: &Said| said.stderr.contains("have this version's rules now");
+    assert!(!told(&install()));
+    assert_eq!(tables(), before);
+    lab.sh("mkdir /run/netwright");
+    assert!(told(&install()));
+    assert_ne!(tables(), before);
+}
+
 /// `uninstall` names what is not as before, and how to restore it.
 #[test]
 fn forwarding_that_stays_on_is_told() {

@@ -49,7 +49,7 @@ const fn entry(page: &'static str, machine: Machine) -> Entry {
 
 const README: Entry = entry("README.md", Machine::Plain);
 const AGENT: Entry = entry("docs/agent.md", Machine::Plain);
-const BY_HAND: Entry = entry("docs/conformance-by-hand.md", Machine::Plain);
+const BY_HAND: Entry = entry("docs/evidence/conformance-by-hand.md", Machine::Plain);
 const CONFIGURATION: Entry = entry("docs/configuration.md", Machine::Plain);
 const CONFORMANCE: Entry = entry("docs/conformance.md", Machine::Plain);
 const DHCP: Entry = entry("docs/dhcp.md", Machine::Systemd);

@@ -235,7 +235,7 @@ fn status_says_why_an_add_would_fail() {
     assert!(refusal.retry, "{refusal}");
 }
 
-/// For whoever routes blocks: their records say by which addresses their node is reached.
+/// For a program that routes blocks: their records say by which addresses their node is reached.
 #[test]
 fn a_blocks_record_has_its_nodes_addresses() {
     let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());

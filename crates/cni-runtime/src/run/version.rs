@@ -161,7 +161,7 @@ impl Runtime<'_> {
                 Err(failure) => problems.push(ValidateProblem::Plugin(failure)),
             }
         }
-        capabilities.sort();
+        capabilities.sort_unstable();
         capabilities.dedup();
         if problems.is_empty() { Ok(capabilities) } else { Err(ValidateError { problems }) }
     }

@@ -23,6 +23,30 @@ pub(super) struct Lenient<'de, 'log> {
 }
 
 type Pairs<'de> = Vec<(String, &'de RawValue)>;
+type Fields<'de> = Vec<(&'static str, &'de RawValue)>;
+
+/// A step from a value to a part of it.
+#[derive(Clone, Copy)]
+enum Step<'s> {
+    Key(&'s str),
+    Index(usize),
+}
+
+impl fmt::Display for Step<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::Key(key) => f.write_str(key),
+            Step::Index(index) => write!(f, "[{index}]"),
+        }
+    }
+}
+
+impl Step<'_> {
+    /// Adds the step to the path of an error in the part.
+    fn before(self, error: JsonError, raw: &RawValue) -> JsonError {
+        error.within(&self.to_string(), raw)
+    }
+}
 
 impl<'de, 'log> Lenient<'de, 'log> {
     pub(super) fn new(raw: &'de RawValue, unknown: Option<&'log Log<'de>>) -> Self {
@@ -48,6 +72,38 @@ impl<'de, 'log> Lenient<'de, 'log> {
             return Err(de::Error::custom(format_args!("nested deeper than {MAX_DEPTH} levels")));
         }
         Ok(Lenient { raw, depth: self.depth + 1, ..self })
+    }
+
+    /// Reads a part. It is compiled for every type that is a part, so it does little itself.
+    fn read<S: DeserializeSeed<'de>>(
+        self,
+        step: Step<'_>,
+        raw: &'de RawValue,
+        seed: S,
+    ) -> Result<S::Value, JsonError> {
+        let part = self.enter(step, raw)?;
+        let value = seed.deserialize(part);
+        self.leave();
+        value.map_err(|error| step.before(error, raw))
+    }
+
+    /// Descends into a part, also on the path of unknown keys.
+    fn enter(self, step: Step<'_>, raw: &'de RawValue) -> Result<Self, JsonError> {
+        let part = self.part(raw).map_err(|error| step.before(error, raw))?;
+        if let Some(log) = self.unknown {
+            log.enter(match step {
+                Step::Key(key) => format!(".{key}"),
+                Step::Index(_) => step.to_string(),
+            });
+        }
+        Ok(part)
+    }
+
+    /// Goes back from a part.
+    fn leave(self) {
+        if let Some(log) = self.unknown {
+            log.leave();
+        }
     }
 
     /// Splits an object into its entries; `null` has none.
@@ -82,8 +138,8 @@ impl<'de, 'log> Lenient<'de, 'log> {
 
     /// Keeps the entries that name a field, under the field's own spelling: the last with exactly
     /// that spelling, or else the last of any case.
-    fn fields(self, known: &'static [&'static str]) -> Result<Pairs<'de>, JsonError> {
-        let mut kept: Pairs<'de> = Vec::new();
+    fn fields(self, known: &'static [&'static str]) -> Result<Fields<'de>, JsonError> {
+        let mut kept: Fields<'de> = Vec::new();
         let mut settled: Vec<&str> = Vec::new();
         for (key, value) in self.pairs()? {
             let exact = known.iter().find(|field| **field == key);
@@ -103,7 +159,7 @@ impl<'de, 'log> Lenient<'de, 'log> {
                 continue;
             }
             kept.retain(|(name, _)| name != field);
-            kept.push(((*field).to_owned(), value));
+            kept.push((*field, value));
         }
         Ok(kept)
     }
@@ -238,13 +294,14 @@ impl<'de> de::Deserializer<'de> for Lenient<'de, '_> {
     }
 }
 
-struct Entries<'de, 'log> {
-    rest: std::vec::IntoIter<(String, &'de RawValue)>,
-    value: Option<(String, &'de RawValue)>,
+/// The entries of an object; the keys are those of fields, or as written.
+struct Entries<'de, 'log, Key> {
+    rest: std::vec::IntoIter<(Key, &'de RawValue)>,
+    value: Option<(Key, &'de RawValue)>,
     of: Lenient<'de, 'log>,
 }
 
-impl<'de> MapAccess<'de> for Entries<'de, '_> {
+impl<'de, Key: AsRef<str>> MapAccess<'de> for Entries<'de, '_, Key> {
     type Error = JsonError;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(
@@ -252,19 +309,14 @@ impl<'de> MapAccess<'de> for Entries<'de, '_> {
         seed: K,
     ) -> Result<Option<K::Value>, JsonError> {
         let Some((key, value)) = self.rest.next() else { return Ok(None) };
-        let read = seed.deserialize(key.as_str().into_deserializer());
+        let read = seed.deserialize(key.as_ref().into_deserializer());
         self.value = Some((key, value));
         read.map(Some)
     }
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, JsonError> {
         let (key, raw) = self.value.take().expect("serde asks for a value only after its key");
-        let read = || seed.deserialize(self.of.part(raw)?);
-        let value = match self.of.unknown {
-            Some(log) => log.descend(format!(".{key}"), read),
-            None => read(),
-        };
-        value.map_err(|error: JsonError| error.within(&key, raw))
+        self.of.read(Step::Key(key.as_ref()), raw, seed)
     }
 }
 
@@ -284,11 +336,6 @@ impl<'de> SeqAccess<'de> for Elements<'de, '_> {
         let Some(raw) = self.rest.next() else { return Ok(None) };
         let index = self.index;
         self.index += 1;
-        let read = || seed.deserialize(self.of.part(raw)?);
-        let value = match self.of.unknown {
-            Some(log) => log.descend(format!("[{index}]"), read),
-            None => read(),
-        };
-        value.map(Some).map_err(|error: JsonError| error.within(&format!("[{index}]"), raw))
+        self.of.read(Step::Index(index), raw, seed).map(Some)
     }
 }

@@ -99,13 +99,16 @@ pub fn unknown_keys_besides<'de, T: Deserialize<'de>>(
     document: &'de str,
     besides: &[&'static str],
 ) -> Result<Vec<UnknownKey>, JsonError> {
-    let mut found = unknown_keys::<T>(document)?;
+    Ok(without(unknown_keys::<T>(document)?, besides))
+}
+
+fn without(mut found: Vec<UnknownKey>, besides: &[&'static str]) -> Vec<UnknownKey> {
     let is_besides = |key: &str| besides.iter().any(|known| known.eq_ignore_ascii_case(key));
     found.retain(|one| !one.parent.is_empty() || !is_besides(&one.key));
     for one in found.iter_mut().filter(|one| one.parent.is_empty()) {
         one.known.extend(besides);
     }
-    Ok(found)
+    found
 }
 
 /// The state of a search for unknown keys.
@@ -116,16 +119,18 @@ pub(super) struct Log<'de> {
 }
 
 impl<'de> Log<'de> {
-    /// Runs `read` with one more step on the path.
-    pub(super) fn descend<T>(&self, mut step: String, read: impl FnOnce() -> T) -> T {
+    /// Puts one more step on the path.
+    pub(super) fn enter(&self, mut step: String) {
         if MAX_STEP < step.len() {
             step.truncate(step.floor_char_boundary(MAX_STEP));
             step.push('…');
         }
         self.path.borrow_mut().push(step);
-        let value = read();
+    }
+
+    /// Takes the last step from the path.
+    pub(super) fn leave(&self) {
         self.path.borrow_mut().pop();
-        value
     }
 
     pub(super) fn report(&self, key: &str, value: &RawValue, known: &'static [&'static str]) {

@@ -214,7 +214,7 @@ fn many_at_once(bench: &Bench) -> Outcome {
     let asks = targets.iter().map(|target| bench.about("ADD", target).detached());
     let results: Vec<Value> = at_once(asks.collect())?;
     let mut addresses: Vec<String> = results.iter().flat_map(shape::addresses).collect();
-    addresses.sort();
+    addresses.sort_unstable();
     let all = addresses.len();
     addresses.dedup();
     if matches!(bench.kind(), Kind::Ipam) || bench.profile.makes_link {

@@ -43,7 +43,7 @@ fn unique(bench: &Bench) -> Outcome {
         all.extend(shape::addresses(&bench.attach(number)?.result));
     }
     let count = all.len();
-    all.sort();
+    all.sort_unstable();
     all.dedup();
     expect(all.len() == count, "three containers share no address", || all.join(", "))
 }

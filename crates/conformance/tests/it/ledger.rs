@@ -65,11 +65,11 @@ fn list(file: &str) -> Vec<(String, String)> {
     pairs.map(|(what, why)| (what.trim().to_owned(), why.trim().to_owned())).collect()
 }
 
-/// The suite's word alone is not enough: `docs/conformance-by-hand.md` has each of the reference's
-/// failures below its reason, with the commands and their output, and no others.
+/// The suite's word alone is not enough: `docs/evidence/conformance-by-hand.md` has each of the
+/// reference's failures below its reason, with the commands and their output, and no others.
 #[test]
 fn each_of_the_references_failures_was_looked_at_by_hand() {
-    let path = docs().join("conformance-by-hand.md");
+    let path = docs().join("evidence/conformance-by-hand.md");
     let page = std::fs::read_to_string(&path).unwrap();
     let mut known = list("go.txt");
     let mut looked_at = Vec::new();
@@ -132,11 +132,11 @@ fn the_counts_are_those_of_the_lists() {
     }
 }
 
-/// `docs/conformance-report.md` is made from the lists that the other tests compare the three
-/// subjects with.
+/// `docs/evidence/conformance-report.md` is made from the lists that the other tests compare the
+/// three subjects with.
 #[test]
 fn the_report_has_three_subjects_beside_each_other() {
-    let path = docs().join("conformance-report.md");
+    let path = docs().join("evidence/conformance-report.md");
     let [ours, go, broken] = ["ours.txt", "go.txt", "broken.txt"].map(list);
     let mut page = "# Three subjects beside each other\n\n\
         Made from the lists that tests compare the subjects with (`crates/conformance/tests/*.txt`): our plugins; the\n\
@@ -153,7 +153,7 @@ fn the_report_has_three_subjects_beside_each_other() {
     }
     page += "\n## How much was tested and passed\n\n\
         For each plugin, on a machine whose kernel has what it needs. Our `dummy`, `ipvlan`, `vlan` and `vrf` are tested in the\n\
-        virtual machine, where nothing is skipped. They pass everything except what [conformance.md](conformance.md) says of `vrf`.\n\n";
+        virtual machine, where nothing is skipped. They pass everything except what [conformance.md](../conformance.md) says of `vrf`.\n\n";
     page += &table_of_counts();
     for (title, list) in [("Ours", &ours), ("The reference's", &go)] {
         page += &format!("\n## {title}: why\n\n");

@@ -185,7 +185,7 @@ fn with_address(name: &str, address: std::net::IpAddr) -> String {
 pub(super) fn summary(page: &Page) -> String {
     let mut text = String::new();
     if let Some(fault) = &page.fault {
-        let _ = writeln!(text, "warning: nothing is listed any more: {fault}");
+        let _ = writeln!(text, "warning: drops can no longer be listed: {fault}");
     }
     match page.since_start {
         Some(counted) => {
@@ -441,7 +441,7 @@ mod tests {
             7 listed; the packet filter's counters cannot be read
             7 dropped since the service began to listen (7 into pods, 0 out of pods), 7 listed
             24 dropped since the service began to listen (20 into pods, 4 out of pods), 7 listed; 15 were more than are logged in a second; 2 more were of connections that had been cut, and were answered with a reset; 2 were logged and not read in time; 3 older ones are not kept
-            warning: nothing is listed any more: no such log
+            warning: drops can no longer be listed: no such log
             7 listed; the packet filter's counters cannot be read
             7 listed; the packet filter's counters cannot be read
             pod shop/db: 3 into it and 2 out of it were dropped in its own network namespace, 1 reset, none listed

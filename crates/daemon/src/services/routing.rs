@@ -5,6 +5,7 @@
 //! | this one | start and end, and the loop |
 //! | `nodes` | where nodes are learnt: a file |
 //! | `cluster_nodes` | or the Nodes of a Kubernetes cluster |
+//! | `node_object` | such a Node, as the API server gives it |
 //! | `etcd_leases` | or flannel's leases in etcd |
 //! | `own_lease` | this node's lease there, and flanneld's configuration |
 //! | `turns` | when that lease is written |
@@ -38,6 +39,7 @@ mod filter;
 mod flannel_config;
 mod host;
 mod leave;
+mod node_object;
 mod nodes;
 mod of_source;
 mod own_lease;
@@ -70,14 +72,13 @@ use routing::render;
 use routing::routing::Leaving;
 use routing::settings::{Backend, Found, Own, Paths, TakenOver, Tunnels};
 use routing::{
-    Family, PerFamily, Routing, Settings, Time, Todo, annotation, flannel, kubernetes, overlap,
-    settings,
+    Family, PerFamily, Routing, Settings, Time, Todo, annotation, flannel, overlap, settings,
 };
 
 pub(crate) use self::answers::{ACCEPT, EXPLAIN, ROUTES, TARGETS};
 
 use self::answers::Shared;
-use self::cluster_nodes::{ClusterNodes, Heard};
+use self::cluster_nodes::{ClusterNodes, Heard, Told};
 use self::counts::Counts;
 use self::etcd_leases::EtcdLeases;
 use self::files::{Disk, Published};
@@ -148,6 +149,8 @@ pub(crate) fn more_flags() -> Vec<Arg> {
 
 /// Runs the service until a signal ends it.
 pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop> {
+    // Each look at thousands of nodes needs megabytes for a moment.
+    kernel::malloc::return_large_blocks();
     if let Some(folder) = std::env::var_os(SYSCTLS) {
         kernel::sysctl::use_folder(folder.into());
     }
@@ -367,8 +370,8 @@ struct Service {
     /// When the last known nodes are to be written, and when they were.
     save_at: Option<Instant>,
     saved: Option<Instant>,
-    /// A look at the kernel is under way: at its end it finds the differences, and they are changed
-    /// then.
+    /// A look at the kernel is under way: at its end it finds the differences and the addresses whose
+    /// ways are not known. They are changed and looked up then, by the links that it has read.
     looking: bool,
     /// An event that matters was heard, and not looked at yet: the present look may have read the
     /// kernel before it.
@@ -378,6 +381,8 @@ struct Service {
     /// When all ways were looked up, and the addresses that were looked up since this look began.
     ways_found: Option<Instant>,
     looked_up: BTreeSet<IpAddr>,
+    /// The addresses that the end of the present look looks up.
+    unknown: Vec<IpAddr>,
     /// The kernel has not answered a question for a way since this look began.
     unanswered: bool,
     /// The first look is over: another program causes every difference from now on.
@@ -454,6 +459,7 @@ impl Service {
             other_ways: false,
             ways_found: None,
             looked_up: BTreeSet::new(),
+            unknown: Vec::new(),
             unanswered: false,
             settled: false,
         })
@@ -617,29 +623,28 @@ impl Service {
         let before = self.of_source.clone();
         let event = match heard {
             Heard::Listed(nodes) => {
-                let own = nodes.iter().find(|node| node.name == self.node);
+                let own = nodes.iter().find_map(|node| node.own.as_deref());
                 let own = own.map_or_else(
                     || Err(self.no_node()),
                     |fields| OfSource::of_fields(fields, &self.settings),
                 );
                 self.take_own(own);
-                // This includes nodes that have not published yet how they are reached.
-                let prefixes = nodes.iter().filter_map(|node| kubernetes::prefixes(node).ok());
-                self.prefixes = prefixes.flatten().collect();
-                let read = |fields| kubernetes::read(fields, &self.settings);
-                Event::Listed(nodes.iter().map(read).collect())
+                let prefixes = nodes.iter().flat_map(|node| &node.prefixes);
+                self.prefixes = prefixes.copied().collect();
+                Event::Listed(nodes.into_iter().map(|node| node.seen).collect())
             }
-            Heard::Changed(fields) => {
-                for prefix in kubernetes::prefixes(&fields).into_iter().flatten() {
+            Heard::Changed(node) => {
+                let Told { prefixes, seen, own } = *node;
+                for prefix in prefixes {
                     // A Node changes all the time, and its prefix does not.
                     if !self.prefixes.contains(&prefix) {
                         self.prefixes.push(prefix);
                     }
                 }
-                if fields.name == self.node {
+                if let Some(fields) = own {
                     self.take_own(OfSource::of_fields(&fields, &self.settings));
                 }
-                Event::Changed(kubernetes::read(&fields, &self.settings))
+                Event::Changed(seen)
             }
             Heard::Deleted(name) => {
                 if name == self.node {
@@ -756,12 +761,13 @@ impl Service {
         let _ = self.listener.only_neighbours_of(host.links.tunnels());
         self.links = host.into_links();
         let is_other = self.relist_leases() || is_other;
-        let todo = {
+        let mut todo = {
             let mut routing = self.shared.routing();
             let (up, down) = self.links.up_and_down();
             routing.links(&up, &down);
             routing.look(observed)
         };
+        todo.look_up.append(&mut self.unknown);
         self.looking = false;
         self.looked_up.clear();
         let put_back = self.obey(todo);
@@ -998,6 +1004,9 @@ impl Service {
                 let now = Instant::now();
                 let earliest = self.saved.map_or(now, |saved| saved + BETWEEN_WRITES);
                 self.save_at = Some(earliest.max(now));
+            }
+            if self.looking {
+                self.unknown.append(&mut todo.look_up);
             }
             if todo.look_up.is_empty() {
                 return first;

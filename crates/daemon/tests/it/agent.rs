@@ -109,7 +109,7 @@ fn a_service_on_its_own_says_its_status_and_reads_its_configuration_again() {
     assert!(node.told()["agent"].is_null());
     let report = || node::of(&node.told(), "collect");
     assert_eq!(report()["pid"], child.id());
-    // Somebody else answers for all services.
+    // Another agent answers for all services.
     let mut server = node.command(&["agent", "serve"]);
     let server = testkit::Service::start(
         {
@@ -153,7 +153,7 @@ fn a_service_on_its_own_says_its_status_and_reads_its_configuration_again() {
     assert!(!Path::new(&node.path("/run/netwright/agent/agent.sock")).exists());
 }
 
-/// As in a container: nobody sends a signal, and the kubelet replaces all files at once.
+/// As in a container: no signal is sent, and the kubelet replaces all files at once.
 #[test]
 fn a_service_follows_its_configuration() {
     testkit::require!("root");
@@ -218,7 +218,7 @@ fn a_service_follows_its_configuration() {
 }
 
 /// The mount of a container shows a folder that another package removed, also when the package has
-/// made it anew. Nobody but whoever starts the container can change that.
+/// made it anew. Only the program that starts the container can change that.
 #[test]
 fn a_service_ends_when_its_folder_of_plugins_was_removed() {
     testkit::require!("root");

@@ -272,6 +272,17 @@ fn every_combination_is_sound() {
             .collect();
         let once: BTreeSet<&str> = used.iter().copied().collect();
         assert!(once.len() == used.len() && once.is_subset(&accounts), "{values:?}: {used:?}");
+        // An account whose pod has a token may do something.
+        let bound: BTreeSet<&str> = of_kind(&all, "ClusterRoleBinding")
+            .flat_map(|one| list(&one["subjects"]))
+            .map(|subject| text(&subject["name"]))
+            .collect();
+        for daemon in of_kind(&all, "DaemonSet") {
+            let pod = &daemon["spec"]["template"]["spec"];
+            let has_token = list(&pod["volumes"]).any(|volume| volume["name"] == "token");
+            let account = text(&pod["serviceAccountName"]);
+            assert!(!has_token || bound.contains(account), "{values:?}: {account}");
+        }
         // The configuration is one, and its services are those that have containers.
         let configuration = of_kind(&all, "ConfigMap").next().unwrap();
         let file = lab.dir().join("netwrightd.toml");

@@ -188,7 +188,7 @@ fn files_are_judged_from_standard_input_and_as_json() {
                       namespace shop: this is UDP",
         }])
     );
-    // Nobody puts a made-up address before people.
+    // No made-up address is shown to people.
     assert!(!String::from_utf8(output.stdout).unwrap().contains("0.0.0."));
 }
 
@@ -219,7 +219,7 @@ fn what_may_not_be_read_is_named() {
     }
 }
 
-/// Answers each question with the next of these bodies; after the last, nobody listens.
+/// Answers each question with the next of these bodies; after the last, nothing listens.
 fn serve(path: &Path, answers: Vec<Value>) -> std::thread::JoinHandle<Vec<String>> {
     let listener = UnixListener::bind(path).unwrap();
     let path = path.to_owned();
@@ -285,7 +285,7 @@ fn drops_are_followed_from_where_they_were() {
     );
     // The service is gone, and it goes on asking.
     let gone = told.next().unwrap();
-    assert!(gone.contains("nobody listens at") && gone.ends_with("; asking again"), "{gone}");
+    assert!(gone.contains("no program listens at") && gone.ends_with("; asking again"), "{gone}");
     child.kill().unwrap();
     let said: Vec<String> =
         BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap).collect();

@@ -391,7 +391,7 @@ fn pods_reach_each_other_as_policies_say() {
     );
 }
 
-/// DEL found nobody listening, and removes its record when the service has just read it.
+/// DEL found no service listening, and removes its record when the service has just read it.
 #[test]
 fn a_record_that_goes_while_the_service_starts_leaves_nothing_behind() {
     testkit::require!("root", "program:nft");

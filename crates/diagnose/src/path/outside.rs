@@ -32,7 +32,7 @@ pub(super) fn outside<'s>(
     let mut entered = tracer.enter(from.seen_by, &packet)?;
     let is_service = entered.destination.is_some();
     if is_service {
-        // Whoever serves it answers, and the answer gets the service's address.
+        // The machine that serves it answers, and the answer gets the service's address.
         entered.packet.answers_as = Some(to);
     }
     let out = tracer.route_out(&entered.packet)?;

@@ -137,7 +137,7 @@ impl<'s> Site<'s> {
     }
 
     /// Returns the gateway that another machine is, if the container has a route by it. An ipvlan that
-    /// routes asks nobody for the gateway.
+    /// routes asks no machine for the gateway.
     pub(crate) fn router(&self, scene: &Scene) -> Option<IpAddr> {
         if matches!(self.joint, Joint::Ipvlan(ipvlan) if ipvlan.mode != IpvlanMode::L2) {
             return None;

@@ -10,7 +10,7 @@ use super::{Site, Stop, Why, uplink};
 use crate::filter::{self, End, Holds, Hops, Layer, Packet, Place, Port, Walked};
 use crate::routes::{self, Routed};
 
-/// A port at which nobody listens, and which no rule translates (IANA: `tcpmux`).
+/// A port at which no program listens, and which no rule translates (IANA: `tcpmux`).
 const RARE_PORT: u16 = 1;
 
 /// How many chains that translate are left out for it.

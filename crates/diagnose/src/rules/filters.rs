@@ -1,4 +1,4 @@
-//! Packet filters that stop a container's packets, whoever made them.
+//! Packet filters that stop a container's packets, whichever program made them.
 
 #[cfg(test)]
 mod answers;

@@ -1,4 +1,4 @@
-//! Flows that the kernel tracks, and that lead to nobody.
+//! Flows that the kernel tracks, and that lead to no container.
 //!
 //! Only the first packet of a flow is translated by rules; the others follow it. A client of UDP
 //! that goes on sending from one port never begins again.
@@ -15,7 +15,7 @@ use crate::finding::{Finding, WayKind};
 pub(super) const RULE: Rule = Rule {
     judges: "flows to published ports",
     ids: &["flow-stale"],
-    // Without them an address seems to be nobody's, and a port one at which nobody listens.
+    // Without them an address seems to have no owner, and a port no listener.
     needs: &[Part::Links, Part::Listeners, Part::Conntrack],
     judge,
     ..Rule::NONE
@@ -50,7 +50,7 @@ fn is_to(scene: &Scene, flow: &Flow, port: &Port) -> bool {
         && (scene.host.owner_of(at).is_some() || at.is_loopback())
 }
 
-/// Says whether packets of a flow surely go neither to the container nor to anybody else.
+/// Says whether packets of a flow surely go neither to the container nor to another machine.
 fn leads_to_nobody(scene: &Scene, flow: &Flow, attachment: &Attachment) -> bool {
     let end = flow.leads_to.ip();
     let mut own = attachment.addresses.iter().map(ipnet::IpNet::addr);
@@ -83,9 +83,9 @@ fn told(container: &Container, port: &Port, stale: &[&Flow]) -> Option<Finding> 
     let called = container.called();
     let (host, end) = (port.host, first.leads_to.ip());
     let whose = if end == first.to.ip() {
-        "this node, where nobody listens".to_owned()
+        "this node, where no program listens".to_owned()
     } else {
-        format!("{end}, which nobody has")
+        format!("{end}, which no machine has")
     };
     let says = format!("UDP packets to published port {host} of {called} still go to {whose}");
     let ends: BTreeSet<(IpAddr, IpAddr)> =
@@ -142,13 +142,13 @@ mod tests {
             flow("192.0.2.2:5060", "10.88.0.3:60"),
             flow("192.0.2.77:5060", "192.0.2.77:5060"),
             flow("192.0.2.2:53", "10.88.0.99:53"),
-            // Somebody else's translation.
+            // Another program's translation.
             flow("192.0.2.2:5060", "172.17.0.2:60"),
         ];
         assert_eq!(told(&scene), [""; 0]);
         scene.flows = vec![flow("192.0.2.2:5060", "10.88.0.99:60")];
         let says =
-            "UDP packets to published port 5060 of c2 still go to 10.88.0.99, which nobody has";
+            "UDP packets to published port 5060 of c2 still go to 10.88.0.99, which no machine has";
         assert_eq!(told(&scene), [says]);
         // One line for each address and each end.
         scene.flows.push(scene.flows[0]);
@@ -160,8 +160,7 @@ mod tests {
         };
         assert_eq!(fixes(&scene), [line("10.88.0.98"), line("10.88.0.99")]);
         scene.flows = vec![flow("[2001:db8::2]:5060", "[2001:db8::2]:5060")];
-        let says =
-            "UDP packets to published port 5060 of c2 still go to this node, where nobody listens";
+        let says = "UDP packets to published port 5060 of c2 still go to this node, where no program listens";
         assert_eq!(told(&scene), [says]);
         scene.containers[0].attachments[0].ports[0].transport = Transport::Tcp;
         assert_eq!(told(&scene), [""; 0]);

@@ -19,7 +19,7 @@ pub(super) const RULE: Rule = Rule {
     ..Rule::NONE
 };
 
-/// The finding of filters that nobody judges. Many sound nodes have some.
+/// The finding of filters that cannot be judged. Many sound nodes have some.
 pub(crate) const UNJUDGED: &str = "filter-unknown";
 
 /// Says that a rule has not judged, since parts of the node could not be read.

@@ -377,7 +377,7 @@ mod tests {
         assert_eq!(ids(&scene), ["no-carrier"]);
     }
 
-    /// Nobody misses what it was for.
+    /// No container misses what it was for.
     #[test]
     fn a_link_that_is_down_on_a_node_without_its_ip_version() {
         let mut scene = crate::path::samples::node();
@@ -422,7 +422,7 @@ mod tests {
     fn ipv6_needs_an_uplink_of_that_size_too() {
         let mut scene = crate::path::samples::node();
         scene.host.links[1].mtu = 1000;
-        // Somebody gave it the addresses again, or the kernel has not removed them.
+        // It was given the addresses again, or the kernel has not removed them.
         assert!(!ids(&scene).contains(&"mtu-too-small"));
         scene.host.routes.retain(|route| route.to.addr().is_ipv4());
         assert!(ids(&scene).contains(&"mtu-too-small"));

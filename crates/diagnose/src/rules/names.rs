@@ -136,7 +136,7 @@ fn missing(look: Look<'_>, container: &Container) -> Option<Finding> {
     let families = [Family::V4, Family::V6];
     let reaches_others = leads_out(inside)
         && families.into_iter().any(|family| is_outbound(look.scene, container, family));
-    // Whoever finds none asks this host (`man 5 resolv.conf`).
+    // A program that finds none asks this host (`man 5 resolv.conf`).
     if !is_empty || !reaches_others || serves(inside, Ipv4Addr::LOCALHOST.into()) {
         return None;
     }
@@ -189,7 +189,8 @@ fn loopback(container: &Container) -> Option<Finding> {
     )
 }
 
-/// Adds the rule of the node that surely leads the questions to somebody else, who is silent then.
+/// Adds the rule of the node that surely leads the questions to another machine, which is silent
+/// then.
 fn led(look: Look<'_>, container: &Container, server: IpAddr, finding: Finding) -> Finding {
     let with = carries(Transport::Udp, Port::Is(PORT));
     let mut sites = Site::all(look.scene, container, family_of(server));
@@ -289,7 +290,7 @@ mod tests {
             let found = loopbacks(look(scene, &answers));
             found.into_iter().map(|finding| (finding.id, finding.object)).collect()
         };
-        // Nobody knows of a resolv.conf.
+        // No resolv.conf is known.
         assert_eq!(told(&scene), []);
         scene.containers[0].nameservers = Some(Vec::new());
         assert_eq!(told(&scene), [("nameserver-missing", "c2".to_owned())]);
@@ -321,7 +322,7 @@ mod tests {
         assert_eq!(judge(look(&scene, &good)), []);
     }
 
-    /// Whoever looks at the server finds nothing there.
+    /// A person who looks at the server finds nothing there.
     #[test]
     fn a_rule_that_sends_questions_elsewhere_is_named() {
         use crate::filter::samples::{dnat, nat, rule, table, udp_port};

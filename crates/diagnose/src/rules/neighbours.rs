@@ -1,5 +1,5 @@
-//! Hardware addresses: entries that somebody configured and that are wrong, and addresses for which
-//! somebody else answers.
+//! Hardware addresses: configured entries that are wrong, and addresses for which another machine
+//! answers.
 
 mod routers;
 
@@ -72,7 +72,7 @@ fn differs(one: &str, other: &str) -> bool {
     !one.eq_ignore_ascii_case(other)
 }
 
-/// Somebody else than the owner answers for an address.
+/// Another machine than the owner answers for an address.
 fn claimed(
     look: Look<'_>,
     site: &Site<'_>,
@@ -105,7 +105,7 @@ fn all_ways(finding: Finding, family: Family) -> Finding {
     kinds.into_iter().fold(finding, |finding, kind| finding.breaks(kind, Some(family)))
 }
 
-/// Returns the hardware address that somebody configured for an address on a link.
+/// Returns the hardware address that is configured for an address on a link.
 fn configured(namespace: &Namespace, link: u32, address: IpAddr) -> Option<&str> {
     let mut entries = namespace.neighbours.iter();
     let entry = entries.find(|one| one.permanent && one.link == link && one.address == address)?;

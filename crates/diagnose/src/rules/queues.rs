@@ -21,7 +21,8 @@ pub(super) const RULE: Rule = Rule {
 /// From so many of a thousand packets on, nothing works that takes more than a few of them.
 const TOO_MANY: u16 = 50;
 
-/// Whoever waits for an answer gives up after some seconds, and each packet of a connection waits.
+/// A program that waits for an answer gives up after some seconds, and each packet of a connection
+/// waits.
 const LONG_MS: u32 = 1000;
 
 /// EtherTypes (`linux include/uapi/linux/if_ether.h`).
@@ -250,7 +251,7 @@ mod tests {
         assert_eq!(silently(&ends), ["Error queue-loses veth2 qdisc netem: c2"]);
         let uplink = with("up0", loss("netem", Some(10)));
         assert_eq!(silently(&uplink), ["Warning queue-loses up0 qdisc netem: c2 c3"]);
-        // Nobody's packets go by it.
+        // No container's packets go by it.
         assert_eq!(silently(&with("tun0", loss("netem", Some(1000)))), [""; 0]);
     }
 
@@ -273,7 +274,7 @@ mod tests {
             scene.host.links.iter_mut().find(|link| link.name == name).unwrap().delay_ms = delay_ms;
             silently(&scene)
         };
-        // As somebody tries how programs bear a long line.
+        // As a person tries how programs bear a long line.
         assert_eq!(delays("up0", 300), [""; 0]);
         assert_eq!(delays("up0", 3000), ["Error queue-delays up0: c2 c3"]);
         assert_eq!(delays("veth2", 3000), ["Error queue-delays veth2: c2"]);

@@ -74,7 +74,7 @@ fn told(link: &Link, container: &Container, is_inside: bool) -> Option<Finding> 
     let finding = Finding { severity, ..Finding::error("rate-too-low", object, says) }
         .at(format!("qdisc tbf of {whose}"))
         .fix(format!(
-            "a larger rate or burst in the configuration of the plugin bandwidth; or, if somebody else set the limit: {tool}tc qdisc del dev {name} root"
+            "a larger rate or burst in the configuration of the plugin bandwidth; or, if another program set the limit: {tool}tc qdisc del dev {name} root"
         ));
     let kinds = [
         WayKind::Outside,

@@ -72,7 +72,7 @@ fn who_has(site: &Site<'_>, address: IpAddr) -> Question {
 }
 
 /// Says whether a router is there; `None` if that is not known: many answer no echo request, or
-/// refuse it. Whoever is not there does not say his hardware address either.
+/// refuse it. A machine that is not there does not say its hardware address either.
 fn answers(look: Look<'_>, site: &Site<'_>, router: IpAddr) -> Option<bool> {
     let echo = look.answers.to(&question(site, router));
     if matches!(echo, Some(Answer::Reached { .. } | Answer::Refused)) {
@@ -281,7 +281,7 @@ fn apart(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     Some(broken(finding, site, &OUT))
 }
 
-/// Nobody answers for the router.
+/// No machine answers for the router.
 fn silent(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let router = site.router(look.scene)?;
     if answers(look, site, router)? {
@@ -295,14 +295,14 @@ fn silent(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let says = format!("the gateway {router}, another machine, does not answer {called}");
     let finding = Finding::error("router-silent", format!("{called}: {router}"), says)
         .seen(format!(
-            "nobody has {router} on {ifname}: no request for its hardware address is answered"
+            "no machine has {router} on {ifname}: no request for its hardware address is answered"
         ))
         .fix(format!("look at {router}, and at the switch behind {}", by.name));
     Some(broken(finding, site, &OUT))
 }
 
-/// What Open vSwitch does with a container's packets is neither sound nor broken here. Whoever
-/// answers shows that they pass.
+/// What Open vSwitch does with a container's packets is neither sound nor broken here. An answer
+/// shows that they pass.
 fn decided(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let called = site.container.called();
     let asked = questions(look, site);

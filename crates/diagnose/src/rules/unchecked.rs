@@ -1,5 +1,5 @@
-//! What a container has lost that nobody compares: its network sets `disableCheck`, its version has
-//! no CHECK, or another project's plugin does not look. Only what surely breaks it is judged.
+//! What a container has lost that nothing compares: its network sets `disableCheck`, its version
+//! has no CHECK, or another project's plugin does not look. Only what surely breaks it is judged.
 
 use std::net::IpAddr;
 

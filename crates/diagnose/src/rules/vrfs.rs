@@ -44,7 +44,7 @@ fn without_route(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let host = &look.scene.host;
     let (vrf, family) = (site.vrf.filter(|_| site.joint == Joint::Pair)?, site.family());
     let table = vrf.vrf_table?;
-    // Somebody who gave it routes by gateways, and no default route, did so on purpose.
+    // An administrator who gave it routes by gateways and no default route did so on purpose.
     let has_gateways = host.routes.iter().any(|route| {
         route.table == table
             && family_of(route.to.addr()) == family

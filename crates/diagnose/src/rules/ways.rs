@@ -400,7 +400,7 @@ fn nowhere(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let host = &look.scene.host;
     let family = site.family();
     let is_of = |address: IpAddr| address.is_ipv4() == (family == Family::V4);
-    // Somebody who gave it routes by gateways, and no default route, did so on purpose.
+    // An administrator who gave it routes by gateways and no default route did so on purpose.
     let by_gateway =
         |route: &Route| is_of(route.to.addr()) && route.hops.iter().any(|hop| hop.via.is_some());
     if host.routes.iter().any(by_gateway) {
@@ -424,7 +424,7 @@ fn nowhere(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
             let is_ready = |link: &&Link| link.up && link.carrier && link.master.is_none();
             let other = path::uplink(look.scene, family == Family::V4).filter(is_ready);
             let bare = other.or_else(|| outer.find(is_ready))?;
-            // Where IPv6 works on the link itself, nobody may have given the node more of it.
+            // Where IPv6 works on the link itself, the node may have been given no more of it.
             let mut own = bare.addresses.iter().map(|own| own.address.addr());
             if family == Family::V6 && own.any(is_of) {
                 return None;

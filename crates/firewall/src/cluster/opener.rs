@@ -163,7 +163,7 @@ fn ways(blockers: &[Blocker], firewalld: bool, ranges: &[IpNet]) -> (Vec<Way>, V
             other => closed.push(other.clone()),
         }
     }
-    ways.sort();
+    ways.sort_unstable();
     ways.dedup();
     (ways, closed)
 }

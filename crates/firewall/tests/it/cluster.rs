@@ -381,7 +381,7 @@ fn generation(cluster: &Cluster) -> u32 {
     cluster.node.lab.enter(|| kernel::nft::NftSocket::open().unwrap().generation().unwrap())
 }
 
-/// A node that comes or goes changes its own elements, also in a table that somebody has flushed
+/// A node that comes or goes changes its own elements, also in a table that was flushed
 /// or changed.
 #[test]
 fn nodes_come_and_go() {

@@ -152,7 +152,7 @@ impl<'p, T: Place + Sync> Path<'p, T> {
             if &buffer[..length] == LAST {
                 return seen;
             }
-            // Others are what the host got of frames to everybody.
+            // Others are what the host got of broadcast frames.
             seen |= &buffer[..length] == forged.name.as_bytes();
         }
     }
@@ -201,7 +201,7 @@ fn a_port_passes_the_pods_own_packets_alone() {
     testkit::require!("root");
     let node = Node::new("podport");
     let (c1, c2) = (&node.c1, &node.c2);
-    // An address that nobody gave it.
+    // An address that it was not given.
     c2.sh("ip addr add 10.1.0.99/24 dev eth0 && ip addr add fd00:1::99/64 dev eth0 nodad");
     let linklocal = |place: &Container| {
         let text = place.sh("ip -br -6 addr show dev eth0 scope link");

@@ -1,4 +1,4 @@
-//! Network policy on the kernel: packets against verdicts, and the table against what somebody does
+//! Network policy on the kernel: packets against verdicts, and the table against what others do
 //! to it.
 
 mod agree;

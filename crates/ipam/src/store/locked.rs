@@ -396,7 +396,7 @@ impl Occupancy for View<'_> {
         let keys = [known::key_of_owner(owner), known::key_of_container(&owner.container_id)];
         let held = self.or_doubt(self.known.held(self.folder, &keys));
         let mut held: Vec<IpAddr> = held.into_iter().filter_map(|one| one.address).collect();
-        held.sort();
+        held.sort_unstable();
         held
     }
 

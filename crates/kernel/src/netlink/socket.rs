@@ -340,6 +340,30 @@ impl Socket {
         count: impl Fn(&T) -> usize,
         decode: impl Fn(&Message<'_>) -> Option<T>,
     ) -> Result<(Vec<T>, bool), NetlinkError> {
+        let mut found = Vec::new();
+        let mut keep = |message: Option<&Message<'_>>| {
+            let Some(message) = message else {
+                found.clear();
+                return 0;
+            };
+            let Some(one) = decode(message) else { return 0 };
+            let counted = count(&one);
+            found.push(one);
+            counted
+        };
+        let more = self.dump_each(request, limit, stops, &mut keep)?;
+        Ok((found, more))
+    }
+
+    /// Does what [`Socket::dump_until`] does, whatever the type of the objects: `keep` keeps the one
+    /// of a message and counts it, and forgets all without a message.
+    fn dump_each(
+        &mut self,
+        request: &Request<'_>,
+        limit: usize,
+        stops: bool,
+        keep: &mut dyn FnMut(Option<&Message<'_>>) -> usize,
+    ) -> Result<bool, NetlinkError> {
         let (begin, mut tries, mut delay) = (Instant::now(), 0, FIRST_DUMP_DELAY);
         loop {
             tries += 1;
@@ -352,7 +376,7 @@ impl Socket {
                 request.body,
             );
             self.send(&writer, 1, request.operation)?;
-            let mut found = Vec::new();
+            keep(None);
             let (mut counted, mut more) = (0_usize, false);
             let mut interrupted = false;
             let mut outcome = None;
@@ -361,11 +385,8 @@ impl Socket {
                 outcome = end;
                 if outcome.is_none() && limit <= counted {
                     more = true;
-                } else if outcome.is_none()
-                    && let Some(one) = decode(message)
-                {
-                    counted = counted.saturating_add(count(&one));
-                    found.push(one);
+                } else if outcome.is_none() {
+                    counted = counted.saturating_add(keep(Some(message)));
                 }
                 outcome.is_some() || (stops && more)
             })?;
@@ -377,7 +398,7 @@ impl Socket {
                 None => {}
             }
             if !interrupted || (stops && more) {
-                return Ok((found, more));
+                return Ok(more);
             }
             if tries >= DUMP_TRIES && begin.elapsed() >= DUMP_TIMEOUT {
                 let operation = request.operation.to_string();
@@ -452,7 +473,7 @@ impl Socket {
         &self,
         first: u32,
         sent: &[u8],
-        each: &mut impl FnMut(&Message<'_>, Option<Outcome>) -> bool,
+        each: &mut dyn FnMut(&Message<'_>, Option<Outcome>) -> bool,
     ) -> bool {
         for message in wire::messages(&self.received) {
             // Replies to an earlier request that we gave up, and duplicate acknowledgements.

@@ -309,7 +309,7 @@ pub(crate) fn join_ranges(listed: Vec<Listed>) -> Vec<Element> {
             Listed::CatchAll => {}
         }
     }
-    ends.sort_by(|one, other| one.bytes().cmp(other.bytes()));
+    ends.sort_unstable_by(|one, other| one.bytes().cmp(other.bytes()));
     if ends.is_empty() {
         return elements;
     }

@@ -163,7 +163,7 @@ fn ended_by(body: fn()) -> i32 {
 fn call(number: c_long, arguments: [usize; 6]) -> i32 {
     let [a, b, c, d, e, f] = arguments;
     // SAFETY: the tests pass pointers to what is alive, or no valid pointers, and descriptors that
-    // nobody owns. What maps memory maps new memory, which nobody uses.
+    // have no owner. What maps memory maps new memory, which nothing uses.
     let done = unsafe { libc::syscall(number, a, b, c, d, e, f) };
     if done < 0 { std::io::Error::last_os_error().raw_os_error().unwrap() } else { 0 }
 }
@@ -439,7 +439,7 @@ fn memory() {
     assert_eq!((map(read | write), map(read | execute)), (0, 0));
     assert_eq!((map(read | write | execute), map(write | execute)), (libc::EPERM, libc::EPERM));
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: it maps new memory, which nobody uses.
+    // SAFETY: it maps new memory, which nothing uses.
     let page = unsafe { libc::mmap(std::ptr::null_mut(), SIZE, read | write, flags, -1, 0) };
     assert_ne!(page, libc::MAP_FAILED);
     let page = page.expose_provenance();
@@ -753,7 +753,7 @@ fn no_family() {
     }
 }
 
-/// A user that nobody is.
+/// A user that does not exist.
 const ANOTHER: User = User { uid: 65_521, gid: 65_522 };
 
 #[test]

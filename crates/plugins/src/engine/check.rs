@@ -10,11 +10,12 @@ use cni_plugin::{Call, Delegate, Outcome, codes};
 use state::Index;
 use wanted::{Item, Place, State, Wanted};
 
-use super::{Attached, Difference, Kind, Picture, Wants};
+use super::any_kind::{About, AnyKind, Configured};
+use super::{Difference, Picture};
 use crate::shared::attachment::REPAIR_TIMEOUT;
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
-use crate::shared::{attachment, claim, container};
+use crate::shared::{claim, container};
 
 /// How often one item is restored in one repair: restoring another may undo it once.
 const TRIES: u8 = 2;
@@ -23,45 +24,47 @@ const TRIES: u8 = 2;
 ///
 /// # Errors
 /// Code 104 with all differences; code 100 when the kernel does not answer.
-pub(super) fn check<K: Wants>(call: &Call<'_>) -> Result<(), Failure> {
-    let config = K::config(call)?;
-    if K::is_nothing(&config) {
+pub(super) fn check(kind: &dyn AnyKind, call: &Call<'_>) -> Result<(), Failure> {
+    let own = kind.configured(call)?;
+    if own.is_nothing() {
         return Ok(());
     }
-    if let Some(ipam) = ipam::<K>(call) {
+    let about = kind.about();
+    if let Some(ipam) = ipam(about, call) {
         ipam.check()?;
     }
     let index = Index::new(call.roots());
-    Observer::<K>::begin(call, &index, config)?.observe()?.report(call.common().look)
+    Observer::begin(about, call, &index, own)?.observe()?.report(call.common().look)
 }
 
 /// Returns the IPAM plugin that assigned the addresses.
-fn ipam<'c, K: Kind>(call: &'c Call<'_>) -> Option<Delegate<'c>> {
-    if K::CHAINED { None } else { call.ipam() }
+fn ipam<'c>(about: About, call: &'c Call<'_>) -> Option<Delegate<'c>> {
+    if about.is_chained { None } else { call.ipam() }
 }
 
 /// Runs the CHECK that repairs.
-pub(super) fn repair<K: Wants>(call: &Call<'_>) -> Outcome {
+pub(super) fn repair(kind: &dyn AnyKind, call: &Call<'_>) -> Outcome {
     let outcome = |repaired: Result<Vec<String>, Failure>, checked: Result<(), Failure>| Outcome {
         repaired: repaired.map_err(Into::into),
         checked: checked.map_err(Into::into),
     };
-    if K::CHAINED && check::<K>(call).is_ok() {
+    let about = kind.about();
+    if about.is_chained && check(kind, call).is_ok() {
         return outcome(Ok(Vec::new()), Ok(()));
     }
     let index = Index::new(call.roots());
     let lock = index.lock_attachment(call.attachment(), REPAIR_TIMEOUT);
     let _lock = match lock {
-        Ok(Some(lock)) if index.get(call.attachment(), K::NAME).found.is_some() => lock,
+        Ok(Some(lock)) if index.get(call.attachment(), about.name).found.is_some() => lock,
         // It is being removed, or another plugin judges its own work.
-        Ok(_) => return outcome(Ok(Vec::new()), check::<K>(call)),
-        Err(error) => return outcome(Err(error.into()), check::<K>(call)),
+        Ok(_) => return outcome(Ok(Vec::new()), check(kind, call)),
+        Err(error) => return outcome(Err(error.into()), check(kind, call)),
     };
-    if let Err(refused) = K::before_repair(call, &index) {
-        return outcome(Err(refused), check::<K>(call));
+    if let Err(refused) = kind.before_repair(call, &index) {
+        return outcome(Err(refused), check(kind, call));
     }
     let mut restoring = Restoring::default();
-    let checked = in_rounds::<K>(call, &index, &mut restoring);
+    let checked = in_rounds(kind, call, &index, &mut restoring);
     let repaired = restoring.failures.into_result().map(|()| restoring.lines);
     outcome(repaired, checked)
 }
@@ -73,13 +76,14 @@ struct Restoring {
     failures: Failures,
 }
 
-fn in_rounds<K: Wants>(
+fn in_rounds(
+    kind: &dyn AnyKind,
     call: &Call<'_>,
     index: &Index,
     restoring: &mut Restoring,
 ) -> Result<(), Failure> {
-    let config = K::config(call)?;
-    let reserved = match ipam::<K>(call).map(|ipam| ipam.repair()) {
+    let (own, about) = (kind.configured(call)?, kind.about());
+    let reserved = match ipam(about, call).map(|ipam| ipam.repair()) {
         Some(Ok(lines)) => {
             restoring.lines.extend(lines);
             Ok(())
@@ -87,7 +91,7 @@ fn in_rounds<K: Wants>(
         Some(Err(error)) => Err(error),
         None => Ok(()),
     };
-    let mut observer = Observer::<K>::begin(call, index, config)?;
+    let mut observer = Observer::begin(about, call, index, own)?;
     let mut tries = Tries::default();
     let mut done: Vec<(Item, String)> = Vec::new();
     loop {
@@ -109,7 +113,7 @@ fn in_rounds<K: Wants>(
                 continue;
             }
             let what = observer.picture.what_is_restored(item, difference);
-            match observer.picture.restore::<K>(&observer.config, item) {
+            match observer.picture.restore(observer.own.as_ref(), item) {
                 Ok(set) => {
                     let what = set.filter(|text| !text.is_empty()).unwrap_or(what);
                     done.push((item.clone(), what));
@@ -292,47 +296,44 @@ impl Observation {
 }
 
 /// What CHECK and repair need to observe an attachment, in one round after another.
-struct Observer<'c, K: Wants> {
-    call: &'c Call<'c>,
-    index: &'c Index,
-    config: K::Config,
+struct Observer<'c> {
+    own: Box<dyn Configured>,
     result: AddResult,
     picture: Picture<'c>,
 }
 
-impl<'c, K: Wants> Observer<'c, K> {
-    fn begin(call: &'c Call<'_>, index: &'c Index, config: K::Config) -> Result<Self, Failure> {
-        let result = call.require_prev_result(K::NO_PREVIOUS)?;
-        let netns = if K::CHAINED {
+impl<'c> Observer<'c> {
+    fn begin(
+        about: About,
+        call: &'c Call<'_>,
+        index: &'c Index,
+        own: Box<dyn Configured>,
+    ) -> Result<Self, Failure> {
+        let result = call.require_prev_result(about.no_previous)?;
+        let netns = if about.is_chained {
             None
         } else {
             let netns = call.open_netns()?;
             container::reported_interface(call, &result)?;
             Some(netns)
         };
-        let picture = Picture::open(call, index, K::NAME, netns)?;
-        Ok(Observer { call, index, config, result, picture })
+        let picture = Picture::open(call, index, about, netns)?;
+        Ok(Observer { own, result, picture })
     }
 
     /// Says what is wanted and compares it with what is there.
     fn observe(&mut self) -> Result<Observation, Failure> {
-        let (key, ifname) = (self.call.attachment(), self.call.ifname().as_str());
-        self.picture.record = self.index.get(key, K::NAME).found;
-        let record = self.picture.record.as_ref();
-        let recorded: Option<K::Recorded> = record.and_then(attachment::recorded_in);
-        let recorded = recorded.as_ref();
-        let (result, config) = (&self.result, &self.config);
-        let attached = Attached::<K> { key, ifname, result, config, recorded };
-        let observed = K::observe(&attached, &mut self.picture)?;
-        let wanted = K::wanted(&attached, &observed);
-        let (mut found, failures) = self.picture.differences::<K>(&self.config, &wanted);
+        let picture = &mut self.picture;
+        picture.record = picture.index.get(picture.call.attachment(), picture.about.name).found;
+        let wanted = self.own.wanted(&self.result, picture)?;
+        let (mut found, failures) = picture.differences(self.own.as_ref(), &wanted);
         let (unknown, mut failed): (Vec<usize>, Vec<Failure>) = failures.into_iter().unzip();
-        match K::others(&attached, &observed, &mut self.picture) {
+        match self.own.others(&self.result, picture) {
             Ok(others) => found.extend(others),
             Err(error) => failed.push(error),
         }
         let failed = failed.into_iter().next();
-        Ok(Observation { wanted, found, unknown, failed, is_recorded: recorded.is_some() })
+        Ok(Observation { wanted, found, unknown, failed, is_recorded: self.own.is_recorded() })
     }
 
     /// Updates the record to the claims that a sound attachment has now, and releases the others: a
@@ -343,7 +344,7 @@ impl<'c, K: Wants> Observer<'c, K> {
         let objects: Vec<&String> = items.filter_map(claim::of_item).collect();
         match &self.picture.record {
             Some(record) if observed.is_recorded && is_sound => {
-                Ok(claim::settle(self.index, record, &objects)?)
+                Ok(claim::settle(self.picture.index, record, &objects)?)
             }
             _ => Ok(()),
         }

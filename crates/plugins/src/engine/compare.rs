@@ -8,25 +8,26 @@ use kernel::mac::MacAddr;
 use kernel::route::{self, Neighbour, NeighbourState};
 use wanted::{Address, Because, Item, Place, Route, SatisfiedBy, State};
 
+use super::any_kind::Configured;
+use super::backend;
 use super::picture::{Compared, Found, Picture, differs, sound};
-use super::{Wants, backend};
 use crate::shared::claim::{self, Routed};
 use crate::shared::failure::Failure;
 use crate::shared::host_side::{self, RouteDifference};
 use crate::shared::{advertisements, forwarding, identity, rules};
 
 impl Picture<'_> {
-    pub(super) fn compare<K: Wants>(&mut self, config: &K::Config, item: &Item) -> Compared {
+    pub(super) fn compare(&mut self, own: &dyn Configured, item: &Item) -> Compared {
         let place = item.place;
         match &item.state {
-            State::Link { link, kinds } => self.compare_link::<K>(item, link, kinds),
+            State::Link { link, kinds } => self.compare_link(own, item, link, kinds),
             State::Peer { link, of } => self.compare_peer(link, of),
             State::Recorded { link } => self.compare_recorded(place, link),
             State::Mac { link, .. }
             | State::Mtu { link, .. }
             | State::QueueLength { link, .. }
             | State::Promiscuous { link, .. }
-            | State::AllMulticast { link, .. } => self.compare_value::<K>(item, link),
+            | State::AllMulticast { link, .. } => self.compare_value(own, item, link),
             State::Up { link } => match self.side(place).link(link)? {
                 Some(found) if !found.up() => {
                     let what = if place == Place::Host { "link" } else { "interface" };
@@ -104,21 +105,27 @@ impl Picture<'_> {
                     claim::check_own(self.call, &mut self.namespaces.get()?.host, &routed, &[ip]);
                 Found::of(own)
             }
-            _ => K::compare(config, self, item),
+            _ => own.compare(self, item),
         }
     }
 
-    fn compare_link<K: Wants>(&mut self, item: &Item, name: &str, kinds: &[String]) -> Compared {
+    fn compare_link(
+        &mut self,
+        own: &dyn Configured,
+        item: &Item,
+        name: &str,
+        kinds: &[String],
+    ) -> Compared {
         let found = self.side(item.place).link(name)?;
         let whose = if item.place == Place::Host { "host" } else { "container" };
         let Some(link) = found else {
             let text = || format!("interface {name:?} is gone from the {whose}");
-            return differs(K::words(item, None).unwrap_or_else(text));
+            return differs(own.words(item, None).unwrap_or_else(text));
         };
         if kinds.is_empty() || kinds.iter().any(|kind| link.is_kind(kind)) {
             return sound();
         }
-        differs(format!("interface {name:?} is no {} link any more", kinds.join(" or ")))
+        differs(format!("interface {name:?} is no longer of kind {}", kinds.join(" or ")))
     }
 
     fn compare_recorded(&mut self, place: Place, name: &str) -> Compared {
@@ -129,7 +136,7 @@ impl Picture<'_> {
     }
 
     /// Compares a value of a link that one change sets.
-    fn compare_value<K: Wants>(&mut self, item: &Item, name: &str) -> Compared {
+    fn compare_value(&mut self, own: &dyn Configured, item: &Item, name: &str) -> Compared {
         let Some(link) = self.side(item.place).link(name)? else { return sound() };
         let (value, wanted, now) = match &item.state {
             State::Mtu { mtu, .. } => ("MTU", mtu.to_string(), link.mtu.to_string()),
@@ -152,7 +159,7 @@ impl Picture<'_> {
             return sound();
         }
         let text = || format!("interface {name:?} has {value} {now}, ADD reported {wanted}");
-        differs(K::words(item, Some(&now)).unwrap_or_else(text))
+        differs(own.words(item, Some(&now)).unwrap_or_else(text))
     }
 
     fn compare_peer(&mut self, name: &str, of: &str) -> Compared {

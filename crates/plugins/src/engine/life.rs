@@ -12,6 +12,7 @@ use serde::Serialize;
 use state::{Index, Record};
 
 use super::addresses::{self, Left};
+use super::any_kind::{About, AnyKind, Configured, Own};
 use super::{Kind, Stale, Undo, Wants, check};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
@@ -34,23 +35,23 @@ impl<K: Wants> Plugin for Life<K> {
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
-        Ok(attachment::add_under_lock(call, || add::<K>(call))?)
+        Ok(attachment::add_under_lock(call, &|| add::<K>(call))?)
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        Ok(del::<K>(call)?)
+        Ok(del(self, call)?)
     }
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
-        Ok(check::check::<K>(call)?)
+        Ok(check::check(self, call)?)
     }
 
     fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
-        check::repair::<K>(call)
+        check::repair(self, call)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
-        Ok(gc::<K>(call)?)
+        Ok(gc(self, call)?)
     }
 
     fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -67,6 +68,24 @@ impl<K: Wants> Plugin for Life<K> {
 
     fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
         common_keys::unknown::<K::Raw>(config, !K::CHAINED)
+    }
+}
+
+impl<K: Wants> AnyKind for Life<K> {
+    fn about(&self) -> About {
+        About::of::<K>()
+    }
+
+    fn configured(&self, call: &Call<'_>) -> Result<Box<dyn Configured>, Failure> {
+        Ok(Box::new(Own::<K>::new(K::config(call)?)))
+    }
+
+    fn before_repair(&self, call: &Call<'_>, index: &Index) -> Result<(), Failure> {
+        K::before_repair(call, index)
+    }
+
+    fn removing(&self) -> Box<dyn Removing> {
+        Box::new(Keeping::<K> { kept: K::Kept::default() })
     }
 }
 
@@ -278,6 +297,87 @@ impl<'a, K: Kind> Removal<'a, K> {
     }
 }
 
+/// A verb that removes attachments, without the kind's type.
+pub(super) trait Removing {
+    /// Reports whether something of an attachment may be in the container's namespace alone, as its
+    /// record says: [`Kind::is_inside`].
+    fn is_inside(&self, record: &Record) -> bool;
+
+    /// Lists attachments that may exist without a record: [`Kind::unrecorded`].
+    fn unrecorded(
+        &self,
+        call: &Call<'_>,
+        index: &Index,
+        failures: &mut Failures,
+    ) -> Vec<AttachmentKey>;
+
+    /// Removes one attachment, as far as its namespace was entered.
+    fn remove(&self, one: Doomed<'_>) -> Removed;
+
+    /// Removes what belongs to no attachment: [`Kind::collect`].
+    fn collect(&self, call: &Call<'_>, index: &Index, spared: &Spared<'_>, failures: &mut Failures);
+}
+
+/// An attachment that is to be removed.
+pub(super) struct Doomed<'a> {
+    call: &'a Call<'a>,
+    index: &'a Index,
+    key: &'a AttachmentKey,
+    record: Option<Record>,
+    /// The container's namespace, if there is one to enter.
+    netns: Option<Netns>,
+    /// Its namespace was entered, or there is none to enter.
+    is_entered: bool,
+    /// As in [`Removal`].
+    records: &'a [Record],
+}
+
+/// What became of an attachment that was to be removed.
+pub(super) struct Removed {
+    result: Result<(), Failure>,
+    /// No link carries its addresses any more.
+    link_is_gone: bool,
+}
+
+/// What a kind keeps during a verb that removes attachments.
+struct Keeping<K: Kind> {
+    kept: K::Kept,
+}
+
+impl<K: Kind> Removing for Keeping<K> {
+    fn is_inside(&self, record: &Record) -> bool {
+        let recorded: Option<K::Recorded> = attachment::recorded_in(record);
+        recorded.is_some_and(|recorded| K::is_inside(&recorded))
+    }
+
+    fn unrecorded(
+        &self,
+        call: &Call<'_>,
+        index: &Index,
+        failures: &mut Failures,
+    ) -> Vec<AttachmentKey> {
+        K::unrecorded(call, index, failures)
+    }
+
+    fn remove(&self, one: Doomed<'_>) -> Removed {
+        let Doomed { call, index, key, record, netns, is_entered, records } = one;
+        let mut removal = Removal::<K>::new(call, index, &self.kept, key, record, netns);
+        removal.records = records;
+        let result = removal.run_if(is_entered);
+        Removed { result, link_is_gone: removal.link_is_gone.get() }
+    }
+
+    fn collect(
+        &self,
+        call: &Call<'_>,
+        index: &Index,
+        spared: &Spared<'_>,
+        failures: &mut Failures,
+    ) {
+        K::collect(&Collecting { call, index, kept: &self.kept, spared }, failures);
+    }
+}
+
 /// A GC, after it has removed the attachments that are stale.
 #[derive(Debug)]
 pub(crate) struct Collecting<'a, K: Kind> {
@@ -294,17 +394,21 @@ pub(crate) struct Collecting<'a, K: Kind> {
 /// DEL releases the addresses last, and not at all while the link may still carry them. If the IPAM
 /// plugin needs the link for the release, DEL takes the addresses from the link, releases them, and
 /// then removes the link.
-fn del<K: Kind>(call: &Call<'_>) -> Result<(), Failure> {
+fn del(kind: &dyn AnyKind, call: &Call<'_>) -> Result<(), Failure> {
     let _lock = attachment::lock_for_removal(call)?;
     let (index, key) = (Index::new(call.roots()), call.attachment());
+    let (about, removing) = (kind.about(), kind.removing());
     let mut failures = Failures::new();
     // A plugin that was missing during ADD gave no address, and DEL must not wait for it to appear.
-    let ipam = call.ipam().filter(|ipam| !K::CHAINED && (!call.is_undo() || ipam.is_there()));
+    let ipam = call.ipam().filter(|ipam| !about.is_chained && (!call.is_undo() || ipam.is_there()));
     let over_the_link = ipam.filter(addresses::talks_over_the_link);
-    let record = index.get(key, K::NAME).found;
-    let enter = if over_the_link.is_some() { Enter::Always } else { K::ENTER };
+    let record = index.get(key, about.name).found;
+    let enter = if over_the_link.is_some() { Enter::Always } else { about.enter };
     let opened = match to_enter(call, enter) {
-        Ok(None) => recorded_netns::<K>(call, record.as_ref(), &Census::new()),
+        Ok(None) => {
+            let is_inside = |record: &Record| removing.is_inside(record);
+            recorded_netns(call, about.enter, record.as_ref(), &is_inside, &Census::new())
+        }
         opened => opened,
     };
     let netns = failures.note(NOT_ENTERED, opened);
@@ -321,9 +425,9 @@ fn del<K: Kind>(call: &Call<'_>) -> Result<(), Failure> {
             call.warn(STAY_RESERVED);
         }
     }
-    let kept = K::Kept::default();
-    let removal = Removal::<K>::new(call, &index, &kept, key, record, netns);
-    failures.note_as_it_is(removal.run_if(is_entered));
+    let index = &index;
+    let one = Doomed { call, index, key, record, netns, is_entered, records: &[] };
+    failures.note_as_it_is(removing.remove(one).result);
     if let (Some(ipam), None) = (ipam, over_the_link) {
         if failures.is_empty() {
             failures.note("release the addresses", ipam.del());
@@ -346,53 +450,56 @@ fn to_enter(call: &Call<'_>, enter: Enter) -> Result<Option<Netns>, Error> {
 }
 
 /// Opens the namespace that the record names, for a kind that needs it.
-fn recorded_netns<K: Kind>(
+fn recorded_netns(
     call: &Call<'_>,
+    enter: Enter,
     record: Option<&Record>,
+    is_inside: &dyn Fn(&Record) -> bool,
     census: &Census,
 ) -> Result<Option<Netns>, Error> {
-    let (Some(record), Enter::IfPossible | Enter::Always) = (record, K::ENTER) else {
+    let (Some(record), Enter::IfPossible | Enter::Always) = (record, enter) else {
         return Ok(None);
     };
-    let recorded: Option<K::Recorded> = attachment::recorded_in(record);
-    match recorded.is_some_and(|recorded| K::is_inside(&recorded)) {
+    match is_inside(record) {
         true => Ok(attachment::find_recorded_netns(call, record, census)?),
         false => Ok(attachment::recorded_netns(record, census)?),
     }
 }
 
-fn gc<K: Kind>(call: &Call<'_>) -> Result<(), Failure> {
-    let (index, census, kept) = (Index::new(call.roots()), Census::new(), K::Kept::default());
+fn gc(kind: &dyn AnyKind, call: &Call<'_>) -> Result<(), Failure> {
+    let (index, census) = (Index::new(call.roots()), Census::new());
+    let (About { name, is_chained, enter, .. }, removing) = (kind.about(), kind.removing());
+    let is_inside = |record: &Record| removing.is_inside(record);
     let mut failures = Failures::new();
-    let records = attachment::records_of(call, &index, K::NAME);
+    let records = attachment::records_of(call, &index, name);
     let mut stale: Vec<Stale> = records
         .iter()
         .filter(|record| attachment::is_stale(call, &record.attachment))
         .map(|record| Stale::of(record.clone()))
         .collect();
     let mut known: BTreeSet<AttachmentKey> = stale.iter().map(|one| one.key.clone()).collect();
-    for key in K::unrecorded(call, &index, &mut failures) {
+    for key in removing.unrecorded(call, &index, &mut failures) {
         if attachment::is_stale(call, &key) && known.insert(key.clone()) {
-            let one = Stale::read(&index, K::NAME, key);
+            let one = Stale::read(&index, name, key);
             // Else an ADD has recorded it since the records were listed.
             stale.extend((!one.is_recorded()).then_some(one));
         }
     }
     let mut left = if failures.is_empty() { Left::LinksOf(Vec::new()) } else { Left::Unknown };
-    let mut spared = Spared::new(call, &index, K::NAME);
+    let mut spared = Spared::new(call, &index, name);
     let stale_keys: Vec<AttachmentKey> = stale.iter().map(|one| one.key.clone()).collect();
     for one in stale {
         let mut link_is_gone = false;
-        let collected = one.collect(&index, K::NAME, |record| {
+        let collected = one.collect(&index, name, |record| {
             let mut own = Failures::new();
-            let opened = recorded_netns::<K>(call, record.as_ref(), &census);
+            let opened = recorded_netns(call, enter, record.as_ref(), &is_inside, &census);
             let netns = own.note(NOT_ENTERED, opened);
             let is_entered = netns.is_some();
-            let mut removal =
-                Removal::<K>::new(call, &index, &kept, &one.key, record, netns.flatten());
-            removal.records = &records;
-            own.note_as_it_is(removal.run_if(is_entered));
-            link_is_gone = own.is_empty() || removal.link_is_gone.get();
+            let (netns, index, key, records) = (netns.flatten(), &index, &one.key, &records);
+            let doomed = Doomed { call, index, key, record, netns, is_entered, records };
+            let removed = removing.remove(doomed);
+            own.note_as_it_is(removed.result);
+            link_is_gone = own.is_empty() || removed.link_is_gone;
             own.into_result()
         });
         spared.note(&one.key, &collected);
@@ -401,10 +508,9 @@ fn gc<K: Kind>(call: &Call<'_>) -> Result<(), Failure> {
             keys.push(one.key);
         }
     }
-    let collecting = Collecting { call, index: &index, kept: &kept, spared: &spared };
-    K::collect(&collecting, &mut failures);
-    if !K::CHAINED {
-        addresses::collect(call, K::NAME, &stale_keys, left, &mut failures);
+    removing.collect(call, &index, &spared, &mut failures);
+    if !is_chained {
+        addresses::collect(call, name, &stale_keys, left, &mut failures);
     }
     failures.into_result()
 }

@@ -11,7 +11,7 @@ use kernel::route::{self, IpFamily, Link, Neighbour, RouteFilter, RouteSocket};
 use state::{Index, Record};
 use wanted::{Item, Place, Restored, State, Wanted};
 
-use super::Wants;
+use super::any_kind::{About, Configured};
 use crate::shared::failure::Failure;
 use crate::shared::namespaces::Namespaces;
 use crate::shared::policy::Policy;
@@ -201,8 +201,8 @@ pub(crate) struct Picture<'c> {
     pub(crate) call: &'c Call<'c>,
     /// Our files.
     pub(crate) index: &'c Index,
-    /// The plugin's type.
-    pub(super) plugin: &'static str,
+    /// The plugin.
+    pub(super) about: About,
     /// The plugin's record, as it was when the round began.
     pub(super) record: Option<Record>,
     /// Both sides.
@@ -232,12 +232,12 @@ impl<'c> Picture<'c> {
     pub(super) fn open(
         call: &'c Call<'_>,
         index: &'c Index,
-        plugin: &'static str,
+        about: About,
         netns: Option<Netns>,
     ) -> Result<Self, Failure> {
         let namespaces = Sides { call, opened: netns.map(Namespaces::open).transpose()? };
         let (host, container) = (Seen::default(), Seen::default());
-        Ok(Picture { call, index, plugin, record: None, namespaces, host, container })
+        Ok(Picture { call, index, about, record: None, namespaces, host, container })
     }
 
     /// Forgets what was observed, because it has changed.
@@ -301,9 +301,9 @@ impl<'c> Picture<'c> {
     /// Compares every item. Items that need a link that is missing or another's are left out: the
     /// difference of the link says enough. An item that cannot be compared does not stop the rest:
     /// its position and the error are returned beside the differences.
-    pub(super) fn differences<K: Wants>(
+    pub(super) fn differences(
         &mut self,
-        config: &K::Config,
+        own: &dyn Configured,
         wanted: &Wanted,
     ) -> (Vec<Difference>, Vec<(usize, Failure)>) {
         let mut all = Vec::new();
@@ -324,14 +324,14 @@ impl<'c> Picture<'c> {
             if foreign.is_some() && matches!(item.state, State::Filter { .. }) {
                 continue;
             }
-            let compared = self.compare::<K>(config, item).and_then(|found| {
+            let compared = self.compare(own, item).and_then(|found| {
                 let remedy = match item.restored() {
                     _ if found.is_empty() => None,
                     _ if is_foreign => Some(String::new()),
                     Restored::ByHand(remedy) => Some(remedy.to_owned()),
                     // The mark is that of the attachment that created the pair, which may be
                     // another one of a plugin that calls several.
-                    Restored::ByRepair if K::CHAINED => None,
+                    Restored::ByRepair if self.about.is_chained => None,
                     Restored::ByRepair => self.by_hand(item)?,
                 };
                 Ok((found, remedy))

@@ -6,9 +6,10 @@ use cni::IpConfig;
 use kernel::route::{self, AddressOptions, Change, LinkSet, Scope, TABLE_MAIN};
 use wanted::{Address, Item, Place, Route, State};
 
+use super::any_kind::Configured;
+use super::backend;
 use super::compare::neighbour_name;
 use super::picture::{Difference, Picture};
-use super::{Wants, backend};
 use crate::shared::container::{self, Options};
 use crate::shared::failure::Failure;
 use crate::shared::{advertisements, claim, forwarding, host_side, rules};
@@ -32,9 +33,9 @@ impl Picture<'_> {
     ///
     /// # Errors
     /// Code 100 with the kernel's words; those of the packet filter and of our own files.
-    pub(super) fn restore<K: Wants>(
+    pub(super) fn restore(
         &mut self,
-        config: &K::Config,
+        own: &dyn Configured,
         item: &Item,
     ) -> Result<Option<String>, Failure> {
         let (call, index, key) = (self.call, self.index, self.call.attachment());
@@ -49,7 +50,7 @@ impl Picture<'_> {
             State::Filter { plan, iptables, addresses } => {
                 rules::add(index, key, backend(*iptables), plan, addresses)
             }
-            State::Claim { object } => claim::restore(call, index, self.plugin, object),
+            State::Claim { object } => claim::restore(call, index, self.about.name, object),
             State::NoNeighbour { link, address, mac } => {
                 return self.delete_neighbours(item.place, link, *address, mac).map(Some);
             }
@@ -63,7 +64,7 @@ impl Picture<'_> {
             | State::Address(_)
             | State::Route(_)
             | State::SubnetRoute { .. } => Ok(self.change(item)?),
-            _ => return K::restore(config, self, item),
+            _ => return own.restore(self, item),
         }
         .map(|()| None)
     }

@@ -98,7 +98,7 @@ impl SingleLink for Dummy {
         let Some(link) = link else { return Err(drift("the dummy link is gone".to_owned())) };
         let name = &link.name;
         if let Some(mac) = config.mac.filter(|mac| link.mac != Some(*mac)) {
-            return Err(drift(format!("interface {name:?} has not the MAC address {mac}")));
+            return Err(drift(format!("interface {name:?} does not have MAC address {mac}")));
         }
         match config.mtu.filter(|mtu| link.mtu != *mtu) {
             Some(mtu) => Err(drift(format!("interface {name:?} has MTU {}, not {mtu}", link.mtu))),

@@ -20,6 +20,7 @@ use ipnet::IpNet;
 use kernel::netns::Netns;
 use kernel::route::{Link, RouteSocket};
 use serde::de::DeserializeOwned;
+use state::Index;
 use wanted::{Because, Item, State, Wanted};
 
 use crate::engine::{Attached, Attaching, Difference, Enter, Kind, Picture, Removal, Wants};
@@ -237,24 +238,8 @@ impl<T: SingleLink> Wants for Single<T> {
     /// Repair restores the container's side. What is specific to the kind, a parent or a mode, is
     /// the host's and stays as it is.
     fn wanted(attached: &Attached<'_, Self>, (): &()) -> Wanted {
-        let (config, recorded) = (attached.config, attached.recorded);
-        let link = || attached.ifname.to_owned();
-        let reported = attached.result.container_interface(attached.ifname);
-        let has_mac = reported.is_some_and(|link| !link.mac.is_empty());
-        let mut wanted = Wanted::new();
-        // A device that the kernel does not show as a link never had an address.
-        if has_mac || !T::KINDS.is_empty() {
-            let kinds = T::KINDS.iter().map(ToString::to_string).collect();
-            wanted.push(Item::container(State::Link { link: link(), kinds }, Because::Created));
-        }
-        if recorded.is_some() {
-            let state = State::Recorded { link: link() };
-            wanted.push(Item::container(state, Because::Ownership));
-        }
-        let ips: Vec<IpConfig> = attached.result.container_ips(attached.ifname).cloned().collect();
-        wanted.extend(container::wanted_side(attached, &ips, T::options(config), false));
-        wanted.extend(claim::wanted(&recorded.map(claim::recorded).unwrap_or_default()));
-        wanted
+        let Attached { ifname, result, config, recorded, .. } = *attached;
+        wanted_link(ifname, result, recorded, T::KINDS, T::options(config))
     }
 
     fn others(
@@ -275,16 +260,52 @@ impl<T: SingleLink> Wants for Single<T> {
         let namespaces = picture.namespaces.get()?;
         found.extend(Difference::of(T::verify(call, config, link.as_ref(), namespaces))?);
         let Some(link) = link else { return Ok(found) };
-        let (host, inside) = (&mut namespaces.host, &mut namespaces.inside);
-        let Some(met) = claim::follow(call.attachment(), &link, None, host, inside)? else {
-            return Ok(found);
-        };
         let ips = attached.result.container_ips(attached.ifname);
         let ips: Vec<IpNet> = ips.map(|ip| ip.address).collect();
-        let refused = refuse_the_hosts(call, host, &met, &ips);
-        found.extend(Difference::of(refused.map_err(claim::as_drift))?);
+        found.extend(taken_by_the_host(call, &link, &ips, namespaces)?);
         Ok(found)
     }
+}
+
+/// Says what is wanted of a link of these kinds.
+fn wanted_link(
+    ifname: &str,
+    result: &AddResult,
+    recorded: Option<&serde_json::Value>,
+    kinds: &[&str],
+    options: Options,
+) -> Wanted {
+    let link = || ifname.to_owned();
+    let has_mac = result.container_interface(ifname).is_some_and(|link| !link.mac.is_empty());
+    let mut wanted = Wanted::new();
+    // A device that the kernel does not show as a link never had an address.
+    if has_mac || !kinds.is_empty() {
+        let kinds = kinds.iter().map(ToString::to_string).collect();
+        wanted.push(Item::container(State::Link { link: link(), kinds }, Because::Created));
+    }
+    if recorded.is_some() {
+        let state = State::Recorded { link: link() };
+        wanted.push(Item::container(state, Because::Ownership));
+    }
+    let ips: Vec<IpConfig> = result.container_ips(ifname).cloned().collect();
+    wanted.extend(container::wanted_side(ifname, result, &ips, options, false));
+    wanted.extend(claim::wanted(&recorded.map(claim::recorded).unwrap_or_default()));
+    wanted
+}
+
+/// Finds an address of the container that the host has on the same segment by now.
+fn taken_by_the_host(
+    call: &Call<'_>,
+    link: &Link,
+    ips: &[IpNet],
+    namespaces: &mut Namespaces,
+) -> Result<Option<Difference>, Failure> {
+    let (host, inside) = (&mut namespaces.host, &mut namespaces.inside);
+    let Some(met) = claim::follow(call.attachment(), link, None, host, inside)? else {
+        return Ok(None);
+    };
+    let refused = refuse_the_hosts(call, host, &met, ips);
+    Difference::of(refused.map_err(claim::as_drift))
 }
 
 /// Turns what ADD would refuse because of the host into STATUS's answer that the plugin is not
@@ -313,76 +334,108 @@ fn make<T: SingleLink>(
     seen: &T::Observed,
     namespaces: &mut Namespaces,
 ) -> Result<AddResult, Failure> {
-    let (call, config) = (attaching.call, attaching.config);
-    let mut recorded = T::to_record(config, seen);
+    let (call, index, config) = (attaching.call, attaching.index, attaching.config);
+    let recorded = T::to_record(config, seen);
     attaching.record(&recorded, &namespaces.netns)?;
     attaching.begin(Some(&namespaces.netns));
     let made = T::make(call, config, seen, namespaces)?;
-    // Hardware links have no kind: properties identify them that a container cannot give a link.
-    if let Some(link) = made.link.as_ref().filter(|link| link.kind.is_some()) {
-        recorded[identity::KEY] =
-            serde_json::to_value(Identity::of(link)).expect("an identity has string keys only");
-        attaching.record(&recorded, &namespaces.netns)?;
-    }
-    let mut result = match addressing {
+    let mut making = Making { call, index, plugin: Single::<T>::NAME, recorded };
+    making.identify(&made, &namespaces.netns)?;
+    let result = match addressing {
         Addressing::Previous(result) => *result,
         _ => attaching.addresses()?.unwrap_or_default(),
     };
-    for ip in &mut result.ips {
-        ip.interface = Some(POSITION);
-    }
-    if let Some(link) = &made.link {
-        let device = T::device(seen);
-        claim_addresses(attaching, recorded, link.index, device, namespaces, &result)?;
-    }
-    let interface = match &made.link {
-        Some(link) => {
-            configure(call, namespaces, link.index, &result, T::options(config))?;
-            reported(call, link, made.pci_id)
-        }
-        None => Interface {
-            name: call.ifname().to_string(),
-            sandbox: call.env().netns.clone(),
-            pci_id: made.pci_id,
-            ..Interface::default()
-        },
-    };
-    Ok(AddResult {
-        interfaces: vec![interface],
-        dns: dns::choose(call.common(), result.dns),
-        ips: result.ips,
-        routes: result.routes,
-    })
+    making.complete(made, T::device(seen), T::options(config), result, namespaces)
 }
 
-/// Refuses addresses that the host or another attachment has on the same segment, and claims them
-/// there.
-fn claim_addresses<T: SingleLink>(
-    attaching: &Attaching<'_, Single<T>>,
-    mut recorded: serde_json::Value,
-    ifindex: u32,
-    device: Option<&Link>,
-    namespaces: &mut Namespaces,
-    result: &AddResult,
-) -> Result<(), Failure> {
-    let (call, index) = (attaching.call, attaching.index);
-    let ips: Vec<IpNet> = result.ips.iter().map(|ip| ip.address).collect();
-    if ips.is_empty() {
-        return Ok(());
+/// An ADD after its link was made, of any kind.
+struct Making<'a> {
+    call: &'a Call<'a>,
+    index: &'a Index,
+    plugin: &'static str,
+    recorded: serde_json::Value,
+}
+
+impl Making<'_> {
+    /// Records which link was made. Hardware links have no kind: properties identify them that a
+    /// container cannot give a link.
+    fn identify(&mut self, made: &Made, netns: &Netns) -> Result<(), Failure> {
+        let Some(link) = made.link.as_ref().filter(|link| link.kind.is_some()) else {
+            return Ok(());
+        };
+        self.recorded[identity::KEY] =
+            serde_json::to_value(Identity::of(link)).expect("an identity has string keys only");
+        self.record(netns)
     }
-    // As its present namespace shows it.
-    let Some(link) = namespaces.inside.link_by_index(ifindex)? else {
-        return Ok(());
-    };
-    let (host, inside) = (&mut namespaces.host, &mut namespaces.inside);
-    let Some(met) = claim::follow(call.attachment(), &link, device, host, inside)? else {
-        return Ok(());
-    };
-    refuse_the_hosts(call, host, &met, &ips)?;
-    let places = [Place::Segment(met.segment)];
-    recorded[claim::CLAIMS] = claim::objects(&places, &ips).into();
-    attaching.record(&recorded, &namespaces.netns)?;
-    claim::take(call, index, &places, &ips)
+
+    fn record(&self, netns: &Netns) -> Result<(), Failure> {
+        attachment::write_record(self.call, self.index, self.plugin, &self.recorded, netns)
+    }
+
+    /// Claims the addresses, configures the link, and returns the result of ADD.
+    fn complete(
+        mut self,
+        made: Made,
+        device: Option<&Link>,
+        options: Options,
+        mut result: AddResult,
+        namespaces: &mut Namespaces,
+    ) -> Result<AddResult, Failure> {
+        for ip in &mut result.ips {
+            ip.interface = Some(POSITION);
+        }
+        if let Some(link) = &made.link {
+            self.claim_addresses(link.index, device, namespaces, &result)?;
+        }
+        let call = self.call;
+        let interface = match &made.link {
+            Some(link) => {
+                configure(call, namespaces, link.index, &result, options)?;
+                reported(call, link, made.pci_id)
+            }
+            None => Interface {
+                name: call.ifname().to_string(),
+                sandbox: call.env().netns.clone(),
+                pci_id: made.pci_id,
+                ..Interface::default()
+            },
+        };
+        Ok(AddResult {
+            interfaces: vec![interface],
+            dns: dns::choose(call.common(), result.dns),
+            ips: result.ips,
+            routes: result.routes,
+        })
+    }
+
+    /// Refuses addresses that the host or another attachment has on the same segment, and claims
+    /// them there.
+    fn claim_addresses(
+        &mut self,
+        ifindex: u32,
+        device: Option<&Link>,
+        namespaces: &mut Namespaces,
+        result: &AddResult,
+    ) -> Result<(), Failure> {
+        let (call, index) = (self.call, self.index);
+        let ips: Vec<IpNet> = result.ips.iter().map(|ip| ip.address).collect();
+        if ips.is_empty() {
+            return Ok(());
+        }
+        // As its present namespace shows it.
+        let Some(link) = namespaces.inside.link_by_index(ifindex)? else {
+            return Ok(());
+        };
+        let (host, inside) = (&mut namespaces.host, &mut namespaces.inside);
+        let Some(met) = claim::follow(call.attachment(), &link, device, host, inside)? else {
+            return Ok(());
+        };
+        refuse_the_hosts(call, host, &met, &ips)?;
+        let places = [Place::Segment(met.segment)];
+        self.recorded[claim::CLAIMS] = claim::objects(&places, &ips).into();
+        self.record(&namespaces.netns)?;
+        claim::take(call, index, &places, &ips)
+    }
 }
 
 /// Refuses addresses that the host has on the container's segment.

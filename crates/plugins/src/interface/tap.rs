@@ -152,7 +152,7 @@ impl SingleLink for Tap {
         let Some(link) = link else { return Err(drift("the tap is gone".to_owned())) };
         let name = &link.name;
         let Some(tap) = link.tun.filter(|tun| tun.tap) else {
-            return Err(drift(format!("interface {name:?} is no tap any more")));
+            return Err(drift(format!("interface {name:?} is no longer a tap")));
         };
         // If the configuration leaves it open, the program that opens the tap chooses.
         for (key, is, asked) in
@@ -171,7 +171,7 @@ impl SingleLink for Tap {
             )));
         }
         if let Some(mac) = config.mac.filter(|mac| link.mac != Some(*mac)) {
-            return Err(drift(format!("interface {name:?} has not the MAC address {mac}")));
+            return Err(drift(format!("interface {name:?} does not have MAC address {mac}")));
         }
         if let Some(mtu) = config.mtu.filter(|mtu| link.mtu != *mtu) {
             return Err(drift(format!("interface {name:?} has MTU {}, not {mtu}", link.mtu)));

@@ -11,6 +11,7 @@ use kernel::netns::Netns;
 use kernel::route::RouteSocket;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use state::{AttachmentLock, Index, NetnsIdentity, Record};
 
 use super::failure::Failure;
@@ -26,7 +27,7 @@ pub const ADD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Code 11 when the lock cannot be taken in time; else those of `add`.
 pub fn add_under_lock(
     call: &Call<'_>,
-    add: impl FnOnce() -> Result<AddResult, Failure>,
+    add: &dyn Fn() -> Result<AddResult, Failure>,
 ) -> Result<AddResult, Failure> {
     if call.command() != Command::Add {
         return add();
@@ -113,6 +114,16 @@ pub fn write_record(
     netns: &Netns,
 ) -> Result<(), Failure> {
     let data = serde_json::to_value(recorded).expect("a record has string keys only");
+    write_data(call, index, plugin, data, netns)
+}
+
+fn write_data(
+    call: &Call<'_>,
+    index: &Index,
+    plugin: &str,
+    data: Value,
+    netns: &Netns,
+) -> Result<(), Failure> {
     let boot_id = state::boot_id()?;
     let record = Record::new(call.attachment().clone(), plugin, boot_id, data)
         .in_netns(call.netns_path().unwrap_or(Path::new("")), netns);

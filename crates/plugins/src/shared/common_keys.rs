@@ -22,6 +22,10 @@ pub(crate) fn unknown<T: DeserializeOwned>(
     config: &str,
     creates_interface: bool,
 ) -> Result<Vec<UnknownKey>, JsonError> {
+    unknown_keys_besides::<T>(config, &known(creates_interface))
+}
+
+fn known(creates_interface: bool) -> Vec<&'static str> {
     let more = if creates_interface { INTERFACE } else { &[] };
-    unknown_keys_besides::<T>(config, &[ANY, more].concat())
+    [ANY, more].concat()
 }

@@ -19,8 +19,6 @@ use wanted::{Because, Item, SatisfiedBy, State};
 use super::drift;
 use super::failure::Failure;
 
-use crate::engine::{Attached, Kind};
-
 /// How long duplicate address detection may take: one second of waiting for answers, up to one
 /// second of random delay (RFC 4862 §5.4.2), and a reserve for a busy machine.
 const DAD_TIMEOUT: Duration = Duration::from_secs(5);
@@ -231,27 +229,28 @@ pub fn wanted_addresses(
 /// Describes the container's side as items: what ADD reported of the interface, its addresses, and
 /// the routes of the result. An interface that is `left_down` is not configured.
 #[must_use]
-pub(crate) fn wanted_side<K: Kind>(
-    attached: &Attached<'_, K>,
+pub(crate) fn wanted_side(
+    ifname: &str,
+    result: &AddResult,
     ips: &[IpConfig],
     options: Options,
     left_down: bool,
 ) -> Vec<Item> {
-    let link = || attached.ifname.to_owned();
+    let link = || ifname.to_owned();
     let mut items = Vec::new();
-    let reported = attached.result.container_interface(attached.ifname);
+    let reported = result.container_interface(ifname);
     let mac = reported.map(|link| link.mac.clone()).filter(|mac| !mac.is_empty() && !left_down);
     if let Some(mac) = mac {
         items.push(Item::container(State::Mac { link: link(), mac }, Because::Created));
     }
-    items.extend(wanted_addresses(attached.ifname, ips, options.skip_dad, false));
+    items.extend(wanted_addresses(ifname, ips, options.skip_dad, false));
     if !left_down {
         items.push(Item::container(State::Up { link: link() }, Because::Created));
     }
     let all: Vec<&IpConfig> = ips.iter().collect();
-    let routes = attached.result.routes.iter();
+    let routes = result.routes.iter();
     let routes = routes.map(|asked| (kernel_route(0, asked, &all), asked));
-    let routes = routes.map(|(route, asked)| wanted_route(attached.ifname, &route, asked));
+    let routes = routes.map(|(route, asked)| wanted_route(ifname, &route, asked));
     items.extend(each_once(routes.map(|route| (route, Because::Ipam))));
     items
 }

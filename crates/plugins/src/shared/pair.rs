@@ -223,7 +223,7 @@ pub fn remove(
         return Ok(());
     };
     if !link.is_kind("veth") {
-        call.warn(format_args!("interface {:?} is no veth link; it is left alone", link.name));
+        call.warn(format_args!("interface {:?} is not a veth link, and stays", link.name));
         return Ok(());
     }
     if let Some(owner) = foreign_owner(&mut host, &link, &alias)? {

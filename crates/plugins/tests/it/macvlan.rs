@@ -350,7 +350,7 @@ fn check_sees_every_drift() {
     check().config(json!({ "mode": "vepa" })).call().fails(104, "asks for vepa");
     check().without("prevResult").call().fails(7, "Required prevResult missing");
     c1.sh("ip link del eth0 && ip link add eth0 type veth peer name eth1");
-    check().call().fails(104, "is no macvlan link any more");
+    check().call().fails(104, "is no longer of kind macvlan");
     c1.sh("ip link del eth0");
     check().call().fails(104, "is gone from the container");
 }

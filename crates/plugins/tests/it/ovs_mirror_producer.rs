@@ -172,6 +172,6 @@ fn mistakes_are_named() {
     let run = node.run(PRODUCER, "ADD").to(&c2);
     let run = run.config(json!({ "socket_file": ovs.remote(), "mirrors": ingress }));
     let foreign = json!({ "cniVersion": "1.1.0", "interfaces": [{ "name": "v0" }] });
-    run.prev(&foreign).call().fails(112, "is no port of Open vSwitch");
+    run.prev(&foreign).call().fails(112, "is not a port of Open vSwitch");
     assert_eq!(before, ovs.content());
 }

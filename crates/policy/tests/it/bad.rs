@@ -34,7 +34,7 @@ fn open(world: &World) -> Vec<(&'static str, &'static str)> {
 fn closed(policy: Policy, touches: &[&str]) -> String {
     assert!(!policy.faults.is_empty(), "nothing is refused: {policy:?}");
     let sentences: String = policy.faults.iter().map(|fault| format!("{fault}\n")).collect();
-    // Somebody else's, which has to stay as it is.
+    // Another program's, which has to stay as it is.
     let other = network(
         "other/web",
         json!({
@@ -375,7 +375,7 @@ fn cluster_policies_that_are_bad() {
     );
 }
 
-/// To close every pod of the cluster for one object that nobody can read would harm all others.
+/// To close every pod of the cluster for one object that cannot be read would harm all others.
 #[test]
 fn cluster_policies_whose_subject_is_not_readable_select_nobody() {
     let none = open(&world_with([]));
@@ -459,7 +459,7 @@ fn objects_whose_place_is_not_readable_are_passed_over() {
     );
 }
 
-/// Nobody knows what the rules of another version mean, so they let nothing through.
+/// What the rules of another version mean is not known, so they let nothing through.
 #[test]
 fn policies_of_another_version_are_closed() {
     let of = |version: Value, mut object: Value| {

@@ -385,7 +385,7 @@ fn tiers_are_asked_in_order_and_priorities_within_them() {
     assert!(case(vec![tiered("Baseline", 5, "a", "Pass"), tiered("Baseline", 6, "b", "Deny")]));
     // A pass of Admin leads to Baseline, where there is no NetworkPolicy.
     assert!(!case(vec![tiered("Admin", 5, "a", "Pass"), tiered("Baseline", 5, "b", "Deny")]));
-    // A cluster's policy isolates nobody by itself.
+    // A cluster's policy isolates no pod by itself.
     assert!(allowed(
         &world_with([tiered("Admin", 5, "a", "Deny")]),
         "kube-system/dns",

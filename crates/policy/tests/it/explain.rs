@@ -42,7 +42,7 @@ fn a_port_name_that_the_pod_does_not_have() {
         shop/web (10.244.1.1) to shop/db (10.244.2.1), TCP port 5432: denied.
         Egress of shop/web: no policy limits it.
         Ingress of shop/db: NetworkPolicy shop/db selects it, and none of its rules allows this.
-          NetworkPolicy shop/db, spec.ingress[0] allows the TCP port named "postgres" from everybody: shop/db has no port named "postgres"; its named ports are "http" (TCP port 80) and "dns" (UDP port 53).
+          NetworkPolicy shop/db, spec.ingress[0] allows the TCP port named "postgres" from all peers: shop/db has no port named "postgres"; its named ports are "http" (TCP port 80) and "dns" (UDP port 53).
         Egress would let it through, and both ends have to.
     "#]],
     );
@@ -254,7 +254,7 @@ fn a_protocol_not_given() {
         shop/web (10.244.1.1) to kube-system/dns (10.244.2.3), UDP port 53: denied.
         Egress of shop/web: no policy limits it.
         Ingress of kube-system/dns: NetworkPolicy kube-system/dns selects it, and none of its rules allows this.
-          NetworkPolicy kube-system/dns, spec.ingress[0] allows TCP port 53 from everybody: this is UDP, and a port without a protocol is TCP's.
+          NetworkPolicy kube-system/dns, spec.ingress[0] allows TCP port 53 from all peers: this is UDP, and a port without a protocol is TCP's.
         Egress would let it through, and both ends have to.
     "#]],
     );
@@ -277,7 +277,7 @@ fn the_services_port() {
         shop/web (10.244.1.1) to shop/db (10.244.2.1), TCP port 8080: denied.
         Egress of shop/web: no policy limits it.
         Ingress of shop/db: NetworkPolicy shop/db selects it, and none of its rules allows this.
-          NetworkPolicy shop/db, spec.ingress[0] allows TCP port 80 from everybody: this is port 8080, and a policy sees the pod's port, not a Service's.
+          NetworkPolicy shop/db, spec.ingress[0] allows TCP port 80 from all peers: this is port 8080, and a policy sees the pod's port, not a Service's.
         Egress would let it through, and both ends have to.
     "#]],
     );
@@ -361,7 +361,7 @@ fn ping_where_ports_are_listed() {
         shop/web (10.244.1.1) to shop/db (10.244.2.1), ICMP: denied.
         Egress of shop/web: no policy limits it.
         Ingress of shop/db: NetworkPolicy shop/db selects it, and none of its rules allows this.
-          NetworkPolicy shop/db, spec.ingress[0] allows TCP from everybody: ICMP has no ports, and only a rule without ports allows it.
+          NetworkPolicy shop/db, spec.ingress[0] allows TCP from all peers: ICMP has no ports, and only a rule without ports allows it.
         Egress would let it through, and both ends have to.
     "#]],
     );

@@ -1,5 +1,5 @@
 //! Mistakes that are made with policies, each with a packet that it drops, and the one sentence that
-//! whoever is woken by it reads.
+//! the operator who is woken by it reads.
 
 use std::sync::Arc;
 
@@ -309,17 +309,17 @@ fn each_drop_names_its_cause() {
     }
     expect![[r#"
         the port has another name:
-          NetworkPolicy shop/db, spec.ingress[0] allows the TCP port named "postgres" from everybody: shop/db has no port named "postgres"; its named ports are "http" (TCP port 80) and "dns" (UDP port 53)
+          NetworkPolicy shop/db, spec.ingress[0] allows the TCP port named "postgres" from all peers: shop/db has no port named "postgres"; its named ports are "http" (TCP port 80) and "dns" (UDP port 53)
         the named port is of another protocol:
-          NetworkPolicy shop/db, spec.ingress[0] allows the TCP port named "dns" from everybody: port "dns" of shop/db is UDP's, and a port without a protocol is TCP's
+          NetworkPolicy shop/db, spec.ingress[0] allows the TCP port named "dns" from all peers: port "dns" of shop/db is UDP's, and a port without a protocol is TCP's
         the protocol is left out:
-          NetworkPolicy kube-system/dns, spec.ingress[0] allows TCP port 53 from everybody: this is UDP, and a port without a protocol is TCP's
+          NetworkPolicy kube-system/dns, spec.ingress[0] allows TCP port 53 from all peers: this is UDP, and a port without a protocol is TCP's
         the port is the Service's:
-          NetworkPolicy shop/db, spec.ingress[0] allows TCP port 80 from everybody: this is port 8080, and a policy sees the pod's port, not a Service's
+          NetworkPolicy shop/db, spec.ingress[0] allows TCP port 80 from all peers: this is port 8080, and a policy sees the pod's port, not a Service's
         the range is written backwards:
           NetworkPolicy shop/db: refused: spec.ingress[0].ports[0].endPort: the range ends at 8000, before its beginning at 9000; the rule allows nothing
         ping, where ports are listed:
-          NetworkPolicy shop/db, spec.ingress[0] allows TCP from everybody: ICMP has no ports, and only a rule without ports allows it
+          NetworkPolicy shop/db, spec.ingress[0] allows TCP from all peers: ICMP has no ports, and only a rule without ports allows it
         the own namespace is forgotten:
           NetworkPolicy shop/db, spec.ingress[0] allows all traffic from all pods of namespaces with team=blue: namespace shop has team=red and not team=blue; the policy's own namespace is not included by itself
         another namespace is forgotten:
@@ -365,7 +365,7 @@ fn each_drop_names_its_cause() {
         two pods have one address:
           shop/db and shop/twin have this address: it is closed until only one of them is left
         the namespace is not known:
-          namespace shop is not known, so nobody can tell which policies select the pod: it is closed
+          namespace shop is not known, so it cannot be said which policies select the pod: it is closed
         the namespace is isolated by default:
           namespace other is isolated by default, and shop/db is neither of it nor among the exemptions; a NetworkPolicy that selects other/web decides in place of that
     "#]]

@@ -197,7 +197,7 @@ fn compare(there: &There, program: &Program, denied: &mut usize) -> Result<(), S
                             [pod] if claimants.len() == 1 && claimants[0].uid == pod.uid => {
                                 judged.side(direction).decision.allows()
                             }
-                            // Nobody knows whose it is.
+                            // Its owner is not known.
                             _ => false,
                         }
                     };
@@ -452,7 +452,7 @@ fn what_does_not_pass_the_node_is_judged_inside() {
     assert_eq!(networks.is_closed_inside("shop/db"), Some(false));
     assert_eq!(networks.is_closed_inside("shop/web"), None);
     assert_eq!(leads(&networks, Direction::Ingress), chain);
-    // Of two that have its address nobody knows which one it is.
+    // It is not known which of two pods with its address it is.
     let other = Attachment { pod: Some("other".into()), ..db_inside(&own, &mut networks) };
     networks.attachment("other", Some(other), &own);
     assert_eq!(networks.is_closed_inside("shop/db"), Some(true));

@@ -244,7 +244,7 @@ fn a_pod_that_starts_is_closed_until_it_alone_is_known_to_have_the_address() {
     compiler.end(ip("10.244.1.9"));
     compiler.apply(Change::Pod(new.uid, None));
     assert_eq!(leads(&compiler), None);
-    // One of which nobody ever hears is let go as well.
+    // One that is never heard of is let go as well.
     compiler.start(ip("10.244.1.9"), "gone".into());
     assert_eq!(leads(&compiler).as_deref(), Some("unknown"));
     compiler.end(ip("10.244.1.9"));

@@ -33,21 +33,20 @@ impl Cluster {
         }
         let mut earlier_prefixes: BTreeSet<Age> = BTreeSet::new();
         while let Some(age) = queue.pop_first() {
-            let name = age.2.clone();
-            work.touch(&self.peers, &name);
-            let Some(record) = self.peers.get(&name).and_then(|peer| peer.record.clone()) else {
-                continue;
-            };
-            if let Some(used) = self.peers.get_mut(&name).and_then(|peer| peer.used.take()) {
+            let name = age.2.as_str();
+            work.touch(&self.peers, name);
+            let Some(peer) = self.peers.get_mut(name) else { continue };
+            let Some(record) = peer.record.clone() else { continue };
+            if let Some(used) = peer.used.take() {
                 self.claims.release(&used);
             }
-            self.contested.remove(&name);
+            self.contested.remove(name);
             let verdict =
                 self.against_own(&record).and_then(|()| self.against_peers(&record, &age));
             let evicted = match verdict {
                 Ok(evicted) => evicted,
                 Err(refused) => {
-                    let peer = self.peers.get_mut(&name).expect("it has a record");
+                    let peer = self.peers.get_mut(name).expect("it has a record");
                     peer.refused = Some(Box::new(refused));
                     continue;
                 }
@@ -75,11 +74,12 @@ impl Cluster {
                 queue.insert(younger);
             }
             self.claims.claim(&record);
-            if !record.kept.is_empty() {
+            let keeps = !record.kept.is_empty();
+            let peer = self.peers.get_mut(name).expect("it has a record");
+            (peer.used, peer.refused) = (Some(record), None);
+            if keeps {
                 earlier_prefixes.insert(age);
             }
-            let peer = self.peers.get_mut(&name).expect("it has a record");
-            (peer.used, peer.refused) = (Some(record), None);
         }
         if freed {
             earlier_prefixes.extend(self.contested.iter().filter_map(|name| self.age(name)));

@@ -6,10 +6,9 @@ use super::{Held, MANY, News, Peer, Unusable};
 use crate::blocks::Block;
 use crate::node::Node;
 use crate::refused::Refused;
-use crate::time::Time;
 
 /// What a peer was before an event, as far as the log has it.
-#[derive(PartialEq)]
+#[derive(Default, PartialEq)]
 pub(super) struct Before {
     pub(super) used: Option<Arc<Node>>,
     refused: Option<Box<Refused>>,
@@ -20,9 +19,14 @@ pub(super) struct Before {
 
 impl Before {
     pub(super) fn of(peer: Option<&Peer>) -> Self {
-        let peer = peer.cloned().unwrap_or_else(|| Peer::new(Time::default()));
-        let Peer { used, refused, unreadable, faults, held, .. } = peer;
-        Before { used, refused, unreadable, faults, held }
+        let Some(peer) = peer else { return Before::default() };
+        Before {
+            used: peer.used.clone(),
+            refused: peer.refused.clone(),
+            unreadable: peer.unreadable.clone(),
+            faults: peer.faults.clone(),
+            held: peer.held.clone(),
+        }
     }
 }
 

@@ -236,7 +236,7 @@ impl Routing {
             if self.conflicts.get(&prefix) != Some(&route) {
                 let name = &node.name;
                 let text = format!(
-                    "node {name}: a route of somebody else is in the way and stays: {prefix} {route}"
+                    "node {name}: another program's route is in the way and stays: {prefix} {route}"
                 );
                 news.push(News::warning(Some(name), text));
                 self.conflicts.insert(prefix, route);

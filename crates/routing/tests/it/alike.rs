@@ -75,7 +75,7 @@ fn what_may_differ_is_asked_for_alone() {
     // The route around all of them has several ways: one inside may say nothing (`throw`).
     host.add(net("0.0.0.0/0"), true);
     assert_eq!(groups(&host, &all).len(), all.len());
-    // A host without any route, and nobody to ask for.
+    // A host without any route, and no address to ask for.
     assert_eq!(groups(&Destinations::default(), &["192.0.2.1", "::1"]), ["192.0.2.1", "::1"]);
     assert_eq!(groups(&host, &[]), Vec::<String>::new());
 }

@@ -149,7 +149,7 @@ fn blocks_of_this_node_are_announced_and_taken_from_peers() {
         told,
         "this node: has block 10.60.0.64/26\nnode b: changed: gave up block 10.60.0.64/26\n"
     );
-    // Packets to its pods go by a route to each; those to nobody are answered at once.
+    // Packets to its pods go by a route to each; those to unknown addresses are answered at once.
     assert_eq!(
         machine.take_log(),
         "create unreachable route 10.60.0.64/26 proto 79\nremove route 10.60.0.64/26\n"
@@ -220,7 +220,7 @@ fn a_holder_without_a_peer_of_its_name_is_found_by_its_address() {
 #[test]
 fn a_holder_that_the_source_does_not_know_is_told_once_and_not_routed() {
     let mut machine = Machine::start(spaces(), |_| on_link());
-    // Before the nodes are known, nobody is a stranger.
+    // Before the nodes are known, no holder is a stranger.
     assert_eq!(
         take(&mut machine, listed(&[held("10.60.0.64/26", "b"), held("10.60.0.0/26", "x")])),
         ""
@@ -552,8 +552,8 @@ fn apply(cluster: &mut Cluster, what: &Happens) -> Outcome {
 proptest! {
     #![proptest_config(cases(300))]
 
-    /// Whatever happened in whatever order, what is used follows from what is said last; and whoever
-    /// has other blocks than before is told.
+    /// Whatever happened in whatever order, what is used follows from what is said last; and each
+    /// holder that has other blocks than before is told.
     #[test]
     fn what_is_used_follows_from_what_is_said_last(all in prop::collection::vec(happens(), 1..40)) {
         let start = || {

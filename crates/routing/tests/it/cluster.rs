@@ -198,7 +198,7 @@ fn a_record_that_becomes_unreadable_leaves_the_last_one() {
     .assert_eq(&news(&outcome));
     assert_eq!(cluster.peer("b").unwrap().held, Some(Held::LastKnown));
     assert_eq!(used(&cluster), ["b", "c"]);
-    // Whoever was never readable is not used.
+    // A node that was never readable is not used.
     let starting = Seen {
         name: "d".to_owned(),
         node: Err(Unusable::Incomplete("spec.podCIDRs is empty".to_owned())),
@@ -269,7 +269,7 @@ fn an_earlier_prefix_stays_until_somebody_else_has_it() {
     assert_eq!(used(&cluster), ["b", "n9"], "only the earlier prefix of node b is gone");
     cluster.apply(Event::Deleted("n9".to_owned()), NOW);
     assert_eq!(cluster.of_address(ip("10.244.9.1")), Some((net("10.244.9.0/24"), "b")));
-    // Nobody gets an earlier prefix that the cluster does not have, or this node.
+    // No node gets an earlier prefix that the cluster does not have, or this node.
     renumbered.kept = vec![net("10.99.0.0/24"), net("10.244.1.128/25")];
     cluster.apply(Event::Changed(Seen::whole(renumbered)), NOW);
     assert_eq!(cluster.of_address(ip("10.99.0.1")), None);
@@ -359,7 +359,7 @@ proptest! {
             }
             let before: Vec<Node> = one.used().map(|(_, node)| node.clone()).collect();
             let outcome = one.apply(event, NOW);
-            // Whoever differs is among those that are planned again.
+            // A node that differs is among those that are planned again.
             let after: Vec<Node> = one.used().map(|(_, node)| node.clone()).collect();
             for node in before.iter().filter(|node| !after.contains(node)) {
                 prop_assert!(outcome.affected.contains(&node.name), "{}", node.name);

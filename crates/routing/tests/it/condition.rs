@@ -29,7 +29,7 @@ fn a_node_is_unavailable_only_by_its_own_fault_or_when_all_tunnels_are_dead() {
             Health { peers: 0, answered: 0, peers_known: false, ..sound.clone() },
             0,
             None,
-            "no source has said that there is nobody",
+            "no source has said that there is no other node",
         ),
         (Health { cut_off_since: Some(NOW), ..silent.clone() }, 29, None, "for less than 30 s"),
         (Health { cut_off_since: Some(NOW), ..silent.clone() }, 30, Some(true), "cut off"),

@@ -81,7 +81,7 @@ fn what_pods_live_in_is_kept_until_the_last_is_gone() {
         "#]],
     );
     assert!(!earlier.has_any());
-    // A pod that comes later has its address from somebody else.
+    // A pod that comes later has its address from another program.
     check(&mut earlier, "10.244.9.0/24", &lives, None, &expect![""]);
 }
 

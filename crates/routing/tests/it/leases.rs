@@ -96,7 +96,7 @@ fn a_node_whose_address_changes_keeps_the_lease_that_nobody_has_changed() {
     let (old, written) = (ip("192.0.2.1"), [held.value.clone(), late.value.clone()]);
     assert_eq!(all.own(old, Some(&held), &[], &before, &v4()), None);
     assert_eq!(all.own(old, Some(&held), &written, &before, &v4()), Some(&late));
-    // By now it is somebody else's.
+    // By now it is another node's.
     all.put(Lease { modified: 11, ..lease("10.244.1.0-24", "192.0.2.9", Some("2")) });
     assert_eq!(all.own(new, Some(&held), &written, &before, &v4()), None);
     assert_eq!(all.revision(), 11);
@@ -213,7 +213,7 @@ fn leases_of_others_are_peers_and_the_older_goes_first() {
     ]
     .assert_eq(&seen[1].node.as_ref().unwrap_err().to_string());
     assert_eq!(all.others(None, &settings).len(), 3);
-    // Without a key that can be read, it is nobody's prefix.
+    // Without a key that can be read, it is no node's prefix.
     assert_eq!(all.prefixes().count(), 2);
 }
 

@@ -249,7 +249,7 @@ fn a_removal_that_fails_is_told_until_it_is_not_needed() {
     assert_eq!(machine.routing.table().warnings, [told]);
     assert_eq!((machine.routing.phase(), machine.routing.failing()), (Phase::Ready, None));
     assert_eq!(machine.routing.tick(at(1)).changes, todo.changes);
-    // Somebody else removes it.
+    // Another program removes it.
     assert_eq!(machine.routing.noticed(vec![(key, None)]).changes, []);
     assert_eq!(machine.routing.table().warnings, [""; 0]);
 }

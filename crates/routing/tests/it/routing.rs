@@ -60,7 +60,7 @@ fn a_node_without_peers_is_available_and_one_whose_peers_are_cut_off_is_not() {
     machine.list(&[]);
     assert!(!machine.routing.condition(NOW).unwrap().unavailable);
     machine.list(&[node("b", 2), node("c", 3)]);
-    assert_eq!(machine.routing.condition(NOW), None, "nobody has answered yet");
+    assert_eq!(machine.routing.condition(NOW), None, "no node has answered yet");
     machine.routing.probed("b", Family::V4, DOWN, NOW);
     assert_eq!(machine.routing.condition(at(40)), None, "a peer that is down is no fault of ours");
     machine.routing.probed("b", Family::V4, YES, at(50));
@@ -315,13 +315,13 @@ fn a_route_of_somebody_else_is_a_conflict_and_stays() {
     assert_eq!(todo.changes, []);
     assert_eq!(
         todo.news[0].text,
-        "node b: a route of somebody else is in the way and stays: 10.244.2.0/24 proto 4 via \
+        "node b: another program's route is in the way and stays: 10.244.2.0/24 proto 4 via \
          192.0.2.254 dev eth0 metric 0"
     );
     let state = machine.routing.table().rows[0].state.clone();
     assert!(matches!(state, PeerState::Conflict(_)), "{state:?}");
     assert_eq!(machine.routing.foreign(prefix, vec![route(4, 0)]).news, [], "it is told once");
-    // One that loses is in nobody's way.
+    // One that loses is not in the way.
     let todo = machine.routing.foreign(prefix, vec![route(4, METRIC + 1)]);
     assert_eq!(todo.news, []);
     assert_eq!(machine.routing.table().rows[0].state, PeerState::Programmed);

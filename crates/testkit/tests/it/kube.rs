@@ -169,7 +169,7 @@ fn lists_come_in_pages_and_by_selectors() {
         (Some("PodList"), vec!["a".to_owned(), "b".to_owned()])
     );
     let count = |list: &Value| list["metadata"]["remainingItemCount"].clone();
-    assert_eq!(count(&list), Value::Null, "with a selector nobody counts them");
+    assert_eq!(count(&list), Value::Null, "with a selector the server does not count them");
     let (_, all) = client.ask("GET /api/v1/pods?limit=1", "", "");
     assert_eq!(count(&all), 3);
     assert!(list["items"][0]["kind"].is_null(), "items of built-in lists do not say what they are");

@@ -4,7 +4,7 @@
 hostPID: true
 terminationGracePeriodSeconds: 5
 initContainers:
-  {{- if (index .Values.config.multinet "label-node") }}
+  {{- if include "netwright.unlabels" . }}
   # First, so that no pod is sent here for a network that the node is about to lose.
   - name: unlabel
     image: {{ include "netwright.image" . }}
@@ -56,7 +56,7 @@ containers:
 volumes:
   - {name: run, emptyDir: {medium: Memory, sizeLimit: 1Mi}}
   - {name: state, emptyDir: {sizeLimit: 1Mi}}
-  {{- if (index .Values.config.multinet "label-node") }}
+  {{- if include "netwright.unlabels" . }}
   {{- include "netwright.configurationVolume" . | nindent 2 }}
   {{- include "netwright.tokenVolume" . | nindent 2 }}
   {{- end }}
@@ -68,6 +68,12 @@ volumes:
   - {name: {{ $name }}, hostPath: {path: {{ .host }}, type: DirectoryOrCreate}}
   {{- end }}
   {{- end }}
+{{- end }}
+
+{{/* Whether nodes have labels to lose. Without multinet the account may not write to Nodes. */}}
+{{- define "netwright.unlabels" -}}
+{{- $multinet := .Values.config.multinet -}}
+{{- if and $multinet.enable (index $multinet "label-node") }}true{{ end -}}
 {{- end }}
 
 {{/* The mounts of the container that removes, as a JSON list. */}}

@@ -68,7 +68,7 @@ impl Conflist {
             })
             .collect();
         // Runtimes of Kubernetes take the first name, with any ending.
-        others.sort_by_key(|(path, _)| *path);
+        others.sort_unstable_by_key(|(path, _)| *path);
         let Some((other, list)) = others.first() else {
             return Err(refused(format!(
                 "without {file}, there is no network in {}",

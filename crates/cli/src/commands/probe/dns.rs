@@ -132,7 +132,8 @@ fn ask(server: IpAddr, host: &str) -> io::Result<Vec<IpAddr>> {
         }
     }
     // IPv4 first: where only one family has a route, it is mostly that one.
-    addresses.sort_by_key(IpAddr::is_ipv6);
+    let (mut addresses, later): (Vec<_>, Vec<_>) = addresses.into_iter().partition(IpAddr::is_ipv4);
+    addresses.extend(later);
     Ok(addresses)
 }
 

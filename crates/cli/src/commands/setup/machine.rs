@@ -182,7 +182,7 @@ fn unwritable(path: &Path) -> Option<(PathBuf, String)> {
     let above = path.ancestors().skip(1).find(|above| above.symlink_metadata().is_ok())?;
     let why = match access(above, Access::WRITE_OK) {
         Ok(()) if above.is_dir() => return None,
-        Ok(()) => "it is no folder".to_owned(),
+        Ok(()) => "it is not a folder".to_owned(),
         Err(error) => std::io::Error::from(error).to_string(),
     };
     Some((path.to_owned(), format!("{}: {why}", above.display())))

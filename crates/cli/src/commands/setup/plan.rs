@@ -534,7 +534,7 @@ impl Plan {
             Here::Other => {
                 return Err(Failure::new(
                     code::INVALID_CONFIG,
-                    format!("{} is no file, and setup would write one", path.display()),
+                    format!("{} is not a file, and setup would write one", path.display()),
                 )
                 .hint("move it away"));
             }
@@ -550,7 +550,7 @@ impl Plan {
                         code::INVALID_CONFIG,
                         format!("{} is there, and it is not Netwright's", path.display()),
                     )
-                    .hint("move it away, if nobody needs it"));
+                    .hint("move it away, if it is not needed"));
                 }
                 (Kind::Unit | Kind::Configuration, _) => Decision::Stays,
             },
@@ -1027,11 +1027,11 @@ mod tests {
         };
         expect![[r#"
             error: /etc/systemd/system/netwrightd@.service is there, and it is not Netwright's
-            hint: move it away, if nobody needs it
+            hint: move it away, if it is not needed
         "#]]
         .assert_eq(&with(&|paths| unit(&foreign, paths)));
         expect![[r#"
-            error: /etc/systemd/system/netwrightd@.service is no file, and setup would write one
+            error: /etc/systemd/system/netwrightd@.service is not a file, and setup would write one
             hint: move it away
         "#]]
         .assert_eq(&with(&|paths| unit(&Here::Other, paths)));

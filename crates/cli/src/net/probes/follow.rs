@@ -275,6 +275,20 @@ fn places<'s>(probes: &[Probe<'s>]) -> BTreeSet<Place<'s>> {
     places
 }
 
+/// Orders what was seen by its place: from the sender by the node to the other container.
+fn on_the_way<'t, T>(
+    seen: &'t [T],
+    from: Place<'_>,
+    place: impl Fn(&T) -> Place<'_>,
+) -> Vec<&'t T> {
+    let mut ordered = Vec::new();
+    for turn in [(false, false), (false, true), (true, false), (true, true)] {
+        let of_turn = |one: &&T| (place(one) != from, place(one).is_some()) == turn;
+        ordered.extend(seen.iter().filter(of_turn));
+    }
+    ordered
+}
+
 /// Sends all probes, each in a thread of its own, and waits for them together; returns the answers
 /// of those that are answered now.
 fn send_all(probes: &[Probe<'_>], trace: Option<&Trace>) -> Vec<Option<Answer>> {

@@ -47,7 +47,7 @@ impl Machine<'_> {
             .filter(|name| begin.len() + end.len() <= name.len())
             .filter(|name| name.starts_with(begin) && name.ends_with(end))
             .collect();
-        names.sort();
+        names.sort_unstable();
         names.into_iter().map(|name| folder.join(name)).collect()
     }
 

@@ -33,7 +33,7 @@ pub(super) fn others() -> Result<Vec<String>, NetlinkError> {
             None => {}
         }
     }
-    found.sort();
+    found.sort_unstable();
     found.dedup();
     Ok(found)
 }

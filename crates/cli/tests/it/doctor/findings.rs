@@ -22,7 +22,7 @@ fn the_page_has_each_finding_once() {
     assert_eq!(sorted(&told), sorted(&ids));
 }
 
-/// Whoever reads it wants to know what it means, how it came, and what to do.
+/// A reader wants to know what it means, how it came, and what to do.
 #[test]
 fn each_paragraph_says_how_it_arises_and_what_to_do() {
     let page = page();

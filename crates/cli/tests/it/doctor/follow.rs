@@ -144,7 +144,7 @@ const ENDS: [End; 7] = [
         ends: "; it ended at cni0 of the node:",
         ..LOST
     },
-    // Nobody answers for that gateway.
+    // No machine answers for that gateway.
     End {
         breaks: "ip -n c1 route replace default via 10.88.0.200",
         mends: "ip -n c1 route replace default via 10.88.0.1",

@@ -45,7 +45,7 @@ fn probes_leave_nothing() {
     assert!(node.lab.processes().is_empty(), "{:?}", node.lab.processes());
 }
 
-/// What is wrong is told to whoever has the file, without privileges and elsewhere.
+/// What is wrong is told to anyone who has the file, without privileges and elsewhere.
 #[test]
 fn a_bundle_is_judged_as_the_node_was() {
     require!("root", "program:setpriv");
@@ -81,7 +81,7 @@ fn a_bundle_is_judged_as_the_node_was() {
 /// it said.
 #[track_caller]
 fn as_nobody(node: &Node, file: &str, arguments: &str) -> (Option<i32>, Value) {
-    // The executable and the file are where anybody may read them.
+    // The executable and the file are where every user may read them.
     node.lab.sh(&format!(
         "mkdir /run/anybody; cp {EXECUTABLE} {file} /run/anybody; chmod -R a+rX /run/anybody"
     ));
@@ -94,7 +94,7 @@ fn as_nobody(node: &Node, file: &str, arguments: &str) -> (Option<i32>, Value) {
     (output.status.code(), said.unwrap_or_else(|error| panic!("{error}: {output:?}")))
 }
 
-/// What nobody but root may see is told as not seen: neither as sound nor as wrong.
+/// What only root may see is told as not seen: neither as sound nor as wrong.
 #[test]
 fn who_has_no_rights_hears_what_was_not_seen() {
     require!("root", "program:setpriv");

@@ -149,7 +149,7 @@ fn a_containers_resolv_conf_may_be_anything() {
     node.doctor(&["--no-probe"]).succeeded();
 }
 
-/// Answers each question for a hardware address with 200 that nobody has.
+/// Answers each question for a hardware address with 200 that no machine has.
 const LIAR: &str = r#"
 import socket
 link = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
@@ -272,7 +272,7 @@ fn tracing_that_is_read_only_or_in_use_stops_nothing() {
     node.lab.sh("mount -t tracefs tracefs /sys/kernel/tracing");
     let other = format!("/sys/kernel/tracing/instances/other-{}", std::process::id());
     node.lab.sh(&format!("mkdir {other} && echo 1 >{other}/events/net/enable"));
-    is_named("somebody else traces");
+    is_named("another program traces");
     let goes_on = node.lab.sh(&format!("cat {other}/events/net/enable {other}/tracing_on"));
     node.lab.sh(&format!("echo 0 >{other}/events/net/enable; rmdir {other}"));
     assert_eq!(goes_on, "1\n1\n");

@@ -279,7 +279,7 @@ fn a_look_changes_nothing() {
     assert_eq!(before.diff(&Snapshot::take(&lab)), [""; 0]);
 }
 
-/// Who lacks the rights gets what everybody may see, and is told what that leaves out.
+/// Who lacks the rights gets what every user may see, and is told what that leaves out.
 #[test]
 fn without_capabilities_the_rest_is_a_hole() {
     testkit::require!("root", "program:setpriv");

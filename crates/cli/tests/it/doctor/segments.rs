@@ -274,7 +274,7 @@ fn vm_macvlans_have_another_mode_than_was_asked_for() {
     assert!(said.code != 0 && said.both().contains("passthru"), "{said:#?}");
 }
 
-/// What is wrong with a port CHECK tells; what the switch does with its packets nobody does.
+/// What is wrong with a port CHECK tells; nothing tells what the switch does with its packets.
 #[test]
 fn ports_of_open_vswitch() {
     require!("root", "full", "program:ovs-vswitchd", "program:ovsdb-server", "program:ovs-ofctl");
@@ -309,7 +309,7 @@ fn ports_of_open_vswitch() {
     );
 }
 
-/// ADD says that nobody offers an address, so that a node does not get there.
+/// ADD says that no server offers an address, so that a node does not get there.
 #[test]
 fn vm_no_dhcp_server_answers() {
     require!("root", "full", "macvlan");

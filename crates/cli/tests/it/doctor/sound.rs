@@ -97,7 +97,7 @@ fn beside_firewalld() {
     drop(running);
 }
 
-/// A bridge that nobody is on, an isolated network, and one without a way out, all by intent.
+/// A bridge without containers, an isolated network, and one without a way out, all by intent.
 #[test]
 fn beside_networks_that_lead_nowhere() {
     require!("root");

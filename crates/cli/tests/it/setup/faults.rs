@@ -79,7 +79,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_changed() {
         &[],
         2,
         &expect![[r#"
-        error: setup asks before it changes anything, and nobody can answer
+        error: setup asks before it changes anything, and cannot ask here
         hint: give --yes, or --dry-run to see what it would do
     "#]],
     );
@@ -90,7 +90,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_changed() {
         error: --program-dir /opt/a b: a unit takes only letters, digits and ./_-+
     "#]],
     );
-    // Somebody else.
+    // A user who is not root.
     let words = ["--reuid", "65534", "--clear-groups", "/run/programs/netwright", "setup", "--yes"];
     let nobody = said(host.command("setpriv", &words)).failed(3);
     expect![[r#"
@@ -122,7 +122,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_changed() {
         1,
         &expect![[r#"
         error: /etc/systemd/system/netwright.target is there, and it is not Netwright's
-        hint: move it away, if nobody needs it
+        hint: move it away, if it is not needed
     "#]],
     );
     lab.sh("rm /etc/systemd/system/netwright.target && mkdir -p /usr/local/lib/systemd/system && \

@@ -49,7 +49,7 @@ pub(super) fn check_pools(list: &NetworkList, pools: &Pools) -> Result<(), Error
     }
     let ipam = ipam_of_list(list)?;
     if !ipam.as_ref().is_some_and(gives_any_requested) {
-        let plugin_type = ipam.as_ref().map_or("nobody", |ipam| ipam.plugin_type.as_str());
+        let plugin_type = ipam.as_ref().map_or("no IPAM plugin", |ipam| ipam.plugin_type.as_str());
         return Err(Error::new(
             code::INVALID_CONFIG,
             format!(

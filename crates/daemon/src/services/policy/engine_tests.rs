@@ -283,7 +283,7 @@ fn an_attachment_is_made_again_and_ends() {
     rig.changed(Kind::Pods, &pod("web", "u2", NODE));
     rig.add(&web);
     rig.list_records(&[&db, &web]);
-    assert_eq!(rig.state("10.0.0.1"), "open", "it is another pod's, which nobody selects");
+    assert_eq!(rig.state("10.0.0.1"), "open", "it is another pod's, which no policy selects");
     rig.list_records(&[&web]);
     assert!(!rig.engine.awaits_ends());
     // The container died without DEL.
@@ -411,7 +411,7 @@ fn most_objects_do_not_vanish_at_once() {
     let begin = rig.now;
     rig.wait();
     assert_eq!(rig.now - begin, BRAKE);
-    assert!(rig.done.relist.is_empty(), "nobody lists all pods for that");
+    assert!(rig.done.relist.is_empty(), "the service does not list all pods for that");
     assert_eq!(rig.engine.held().len(), 0);
     assert_eq!(rig.state("10.0.0.0"), "closed", "its record is there");
     assert_eq!(rig.engine.world().pods().count(), 3);

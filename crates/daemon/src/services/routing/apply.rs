@@ -17,15 +17,19 @@ use routing::plan::{Change, ForeignRoute};
 use super::super::setup::words;
 use super::host::Links;
 
+/// How many changes of rtnetlink one run has at most: what becomes of each is held until its end.
+const RUN: usize = 4096;
+
 /// Divides changes into runs, in their order: the loop makes each run, and passes the results to
 /// routing, before the next begins. What follows a tunnel needs its index; a route of others goes
-/// only once ours stands.
+/// only once ours stands. Changes of the packet filter are one run.
 pub(super) fn runs(changes: &[Change]) -> impl Iterator<Item = &[Change]> {
     let kind = |change: &Change| {
         let is_of_others = change.key().is_none();
         (change.is_filter(), is_of_tunnel(change), is_of_others)
     };
-    changes.chunk_by(move |one, other| kind(one) == kind(other))
+    let runs = changes.chunk_by(move |one, other| kind(one) == kind(other));
+    runs.flat_map(|run| run.chunks(if run[0].is_filter() { run.len() } else { RUN }))
 }
 
 /// Reports whether a change is one of a tunnel.
@@ -333,7 +337,20 @@ fn foreign(
 
 #[cfg(test)]
 mod tests {
+    use routing::object::Set;
+
     use super::*;
+
+    #[test]
+    fn a_long_run_is_divided_unless_it_is_one_transaction() {
+        let prefix: IpNet = "10.244.5.0/24".parse().unwrap();
+        let element = Change::Create(Key::Element { set: Set::Nodes, prefix }, Value::There);
+        let value = Value::Route { nexthop: None, mtu: None };
+        let route = Change::Create(Key::Route { prefix }, value);
+        let changes = [vec![element; RUN + 1], vec![route; RUN + 1]].concat();
+        let lengths: Vec<usize> = runs(&changes).map(<[Change]>::len).collect();
+        assert_eq!(lengths, [RUN + 1, RUN, 1]);
+    }
 
     /// Whether ours stands is asked when the run of a foreign route begins.
     #[test]

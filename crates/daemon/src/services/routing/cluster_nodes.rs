@@ -1,7 +1,8 @@
 //! The source `kubernetes`: the Nodes of the cluster, and what this node writes into its own.
 //!
-//! A thread of its own talks to the API server. The loop takes what the thread has heard when the
-//! bell rings, and says what this node's annotation and condition are to be.
+//! A thread of its own talks to the API server, and reads each Node as its page arrives. The loop
+//! takes what the thread has heard when the bell rings, and says what this node's annotation and
+//! condition are to be.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -11,13 +12,15 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
+use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::watcher::watcher;
+use routing::Settings;
+use routing::cluster::Seen;
 use routing::condition::Condition;
-use routing::kubernetes::{NodeFields, is_ours};
-use routing::{Settings, Time};
+use routing::kubernetes::{NodeFields, is_ours, prefixes, read};
 use serde_json::json;
 use tokio::sync::watch;
 
@@ -27,12 +30,10 @@ use super::super::kubernetes::{
 };
 use super::super::outlet::{self, Inlet, Outlet, Silence};
 use super::super::setup::{runtime, words};
+use super::node_object::NodeObject;
 
 /// Our name: the field manager of patches.
 const MANAGER: &str = "netwrightd-routing";
-
-/// The label of a node's zone (Kubernetes, "Well-Known Labels, Annotations and Taints").
-const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// After a watch broke: how long no attempt may fail before the server is asked for one object. An
 /// attempt that fails takes less time.
@@ -48,8 +49,8 @@ const WAITING: usize = 64;
 #[derive(Debug)]
 pub(super) enum Heard {
     /// These are all Nodes.
-    Listed(Vec<NodeFields>),
-    Changed(NodeFields),
+    Listed(Vec<Told>),
+    Changed(Box<Told>),
     Deleted(String),
     /// The server does not answer: the reason.
     Silent(String),
@@ -57,6 +58,26 @@ pub(super) enum Heard {
     Answers,
     /// What became of writing into this node's Node.
     Written(Result<(), String>),
+}
+
+/// What a Node says.
+#[derive(Debug)]
+pub(super) struct Told {
+    /// Its prefixes, even if it has not published yet how it is reached.
+    pub(super) prefixes: Vec<IpNet>,
+    /// The Node as a peer.
+    pub(super) seen: Seen,
+    /// Its fields, if it is this node's.
+    pub(super) own: Option<Box<NodeFields>>,
+}
+
+/// A Node, as it was read.
+struct Read {
+    told: Told,
+    /// Of all its fields. It only shows whether a Node has changed: its text would take as much
+    /// memory as all that is programmed.
+    hash: u64,
+    said: Option<Said>,
 }
 
 /// The loop's end of the thread.
@@ -200,21 +221,15 @@ impl Thread {
         let mut silence = Silence::default();
         loop {
             let credentials = Credentials::read(self.kubeconfig.as_deref());
-            let nodes: Api<Node> = Api::all(self.client(&mut silence).await);
+            let client = self.client(&mut silence).await;
+            let nodes: Api<Node> = Api::all(client.clone());
             let (own_is, own) = watch::channel(None::<Said>);
             let (to, changes) = tokio::sync::mpsc::channel(WAITING);
-            let settings = self.settings.clone();
-            let name = self.node.clone();
-            let read = move |node: Node| {
-                let own = node.metadata.name.as_ref() == Some(&name);
-                let mut said = own.then(|| said(&node));
-                let fields = fields(node, &settings);
-                if let Some(said) = &mut said {
-                    said.annotations.clone_from(&fields.annotations);
-                }
-                (fields, said)
-            };
-            let following = follow(watcher(nodes.clone(), watch_config()), read, to);
+            let (settings, name, hashes) =
+                (self.settings.clone(), self.node.clone(), RandomState::new());
+            let read = move |node| read_node(node, &name, &settings, &hashes);
+            let watched: Api<NodeObject> = Api::all(client);
+            let following = follow(watcher(watched, watch_config()), read, to);
             let listening = self.listen(nodes.clone(), changes, own_is, &mut silence, &credentials);
             let writing = self.write(&nodes, wishes.clone(), own);
             let (following, listening) = (pin!(following), pin!(listening));
@@ -251,16 +266,13 @@ impl Thread {
     async fn listen(
         &self,
         nodes: Api<Node>,
-        mut changes: tokio::sync::mpsc::Receiver<Change<(NodeFields, Option<Said>)>>,
+        mut changes: tokio::sync::mpsc::Receiver<Change<Read>>,
         own_is: watch::Sender<Option<Said>>,
         silence: &mut Silence,
         credentials: &Credentials,
     ) {
-        // A hash only shows whether a Node has changed: its text would take as much memory as all
-        // that is programmed.
-        let hashes = RandomState::new();
         let mut known: BTreeMap<String, u64> = BTreeMap::new();
-        let mut listing: BTreeMap<String, NodeFields> = BTreeMap::new();
+        let mut listing: BTreeMap<String, (u64, Told)> = BTreeMap::new();
         let mut lost = false;
         loop {
             let change = if lost {
@@ -282,14 +294,15 @@ impl Thread {
             };
             let Some(change) = change else { return };
             match &change {
-                Change::Listed((_, Some(said))) | Change::Changed((_, Some(said))) => {
+                Change::Listed(Read { said: Some(said), .. })
+                | Change::Changed(Read { said: Some(said), .. }) => {
                     own_is.send_if_modified(|own| {
                         let differs = own.as_ref() != Some(said);
                         *own = Some(said.clone());
                         differs
                     });
                 }
-                Change::Gone((_, Some(_))) => own_is.send_modify(|own| *own = None),
+                Change::Gone(Read { said: Some(_), .. }) => own_is.send_modify(|own| *own = None),
                 _ => {}
             }
             let heard = match change {
@@ -297,33 +310,37 @@ impl Thread {
                     listing = BTreeMap::new();
                     continue;
                 }
-                Change::Listed((node, _)) => {
-                    listing.insert(node.name.clone(), node);
+                Change::Listed(Read { told, hash, .. }) => {
+                    listing.insert(told.seen.name.clone(), (hash, told));
                     continue;
                 }
                 Change::Complete => {
-                    let hashed = |(name, node): (&String, _)| (name.clone(), hashes.hash_one(node));
-                    known = listing.iter().map(hashed).collect();
+                    known.clear();
+                    let mut all = Vec::with_capacity(listing.len());
+                    for (name, (hash, told)) in std::mem::take(&mut listing) {
+                        known.insert(name, hash);
+                        all.push(told);
+                    }
                     if !known.contains_key(&self.node) {
                         own_is.send_modify(|own| *own = None);
                     }
-                    Heard::Listed(std::mem::take(&mut listing).into_values().collect())
+                    Heard::Listed(all)
                 }
-                Change::Changed((node, _))
-                    if known.get(&node.name) == Some(&hashes.hash_one(&node)) =>
+                Change::Changed(Read { told, hash, .. })
+                    if known.get(&told.seen.name) == Some(&hash) =>
                 {
                     if !lost {
                         continue;
                     }
                     Heard::Answers
                 }
-                Change::Changed((node, _)) => {
-                    known.insert(node.name.clone(), hashes.hash_one(&node));
-                    Heard::Changed(node)
+                Change::Changed(Read { told, hash, .. }) => {
+                    known.insert(told.seen.name.clone(), hash);
+                    Heard::Changed(Box::new(told))
                 }
-                Change::Gone((node, _)) => {
-                    known.remove(&node.name);
-                    Heard::Deleted(node.name)
+                Change::Gone(Read { told, .. }) => {
+                    known.remove(&told.seen.name);
+                    Heard::Deleted(told.seen.name)
                 }
                 Change::Lost(error) => {
                     lost = true;
@@ -409,60 +426,22 @@ impl Thread {
     }
 }
 
-/// Finds what this service writes in a Node, without the annotations.
-fn said(node: &Node) -> Said {
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
-    let condition = conditions.into_iter().flatten().find(|one| one.type_ == CONDITION);
-    Said {
-        uid: node.metadata.uid.clone().unwrap_or_default(),
-        annotations: BTreeMap::new(),
-        condition: condition
-            .map(|one| (one.status.clone(), one.reason.clone().unwrap_or_default())),
-    }
-}
-
-/// Keeps what matters of a Node.
-fn fields(node: Node, settings: &Settings) -> NodeFields {
-    let (meta, spec, status) =
-        (node.metadata, node.spec.unwrap_or_default(), node.status.unwrap_or_default());
-    let pod_cidrs = match spec.pod_cidrs {
-        Some(all) if !all.is_empty() => all,
-        _ => spec.pod_cidr.into_iter().collect(),
+/// Reads a Node: what this service writes into it too, if it is that of the node of this name.
+fn read_node(node: NodeObject, name: &str, settings: &Settings, hashes: &RandomState) -> Read {
+    let NodeObject { mut fields, conditions, .. } = node;
+    fields.annotations.retain(|key, _| is_ours(key, settings));
+    let is_own = fields.name == name;
+    let condition = conditions.into_iter().find(|one| one.kind == CONDITION);
+    let said = is_own.then(|| Said {
+        uid: fields.uid.clone(),
+        annotations: fields.annotations.clone(),
+        condition: condition.map(|one| (one.status, one.reason.unwrap_or_default())),
+    });
+    let hash = hashes.hash_one(&fields);
+    let told = Told {
+        prefixes: prefixes(&fields).unwrap_or_default(),
+        seen: read(&fields, settings),
+        own: is_own.then(|| Box::new(fields)),
     };
-    let mut annotations = meta.annotations.unwrap_or_default();
-    annotations.retain(|key, _| is_ours(key, settings));
-    let created = meta.creation_timestamp.map(|time| time.0.as_second());
-    let mut addresses = status.addresses.unwrap_or_default();
-    // A cloud's controller may list a node's address in the internet first.
-    addresses.sort_by_key(|of| of.type_ != "InternalIP");
-    NodeFields {
-        name: meta.name.unwrap_or_default(),
-        uid: meta.uid.unwrap_or_default(),
-        created: created.and_then(|seconds| u64::try_from(seconds).ok()).map(Time::from_seconds),
-        pod_cidrs,
-        addresses: addresses.into_iter().map(|of| of.address).collect(),
-        zone: meta.labels.unwrap_or_default().remove(ZONE),
-        annotations,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// As the controllers of some clouds list them.
-    #[test]
-    fn an_address_inside_the_cluster_comes_before_one_in_the_internet() {
-        let node = serde_json::from_value(json!({
-            "metadata": {"name": "a"},
-            "status": {"addresses": [
-                {"type": "Hostname", "address": "a"},
-                {"type": "ExternalIP", "address": "198.51.100.7"},
-                {"type": "InternalIP", "address": "192.0.2.7"},
-                {"type": "InternalIP", "address": "2001:db8::7"},
-            ]},
-        }));
-        let read = fields(node.unwrap(), &Settings::new(Vec::new()));
-        assert_eq!(read.addresses, ["192.0.2.7", "2001:db8::7", "a", "198.51.100.7"]);
-    }
+    Read { told, hash, said }
 }

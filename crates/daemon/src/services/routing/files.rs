@@ -235,7 +235,7 @@ impl Published {
             let path = path.display();
             format!(
                 "{path} comes before {ours}: containerd and CRI-O use it, and attach no pods to \
-                 {network:?}; if nobody needs it: mv {path} {path}.disabled"
+                 {network:?}; if it is not needed: mv {path} {path}.disabled"
             )
         };
         before.into_iter().map(sentence).collect()

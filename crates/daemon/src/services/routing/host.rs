@@ -413,7 +413,6 @@ impl Host {
         known: Vec<(Key, Value)>,
     ) -> Result<Observed, NetlinkError> {
         let mut found = known;
-        found.append(&mut self.ours);
         let links = &self.links;
         let mut note = |ours: Option<(Key, Value)>| found.extend(ours);
         for index in links.tunnels() {
@@ -431,6 +430,8 @@ impl Host {
         self.addresses.iter().for_each(|address| note(links.address(address)));
         let nexthops = netlink.nexthops(NexthopFilter::default())?;
         nexthops.iter().for_each(|nexthop| note(links.nexthop(nexthop)));
+        // Last, as their keys are: what is nearly in order takes less time and room to sort.
+        found.extend(std::mem::take(&mut self.ours));
         let mut observed: Observed = found.into_iter().collect();
         observed.foreign_nexthops = nexthops
             .iter()

@@ -34,14 +34,14 @@ impl Nodes {
         if self.last.as_ref() == Some(&found) {
             return None;
         }
-        self.last = Some(found.clone());
-        Some(found.and_then(|text| {
-            let read = match std::str::from_utf8(&text) {
-                Ok(text) => file::read(text, settings),
-                Err(error) => Err(error.to_string()),
-            };
-            read.map_err(|why| format!("{}: {why}", self.path.display()))
-        }))
+        // What the file had before goes now: each may have a megabyte.
+        let found = self.last.insert(found);
+        let read = match found.as_deref().map(std::str::from_utf8) {
+            Ok(Ok(text)) => file::read(text, settings),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(why) => return Some(Err(why.clone())),
+        };
+        Some(read.map_err(|why| format!("{}: {why}", self.path.display())))
     }
 }
 

@@ -169,7 +169,7 @@ impl Node {
         self.supervisor.take().unwrap().wait().unwrap().code()
     }
 
-    /// What is answered at a status socket; nothing if nobody listens.
+    /// What is answered at a status socket; nothing if no service listens.
     pub(crate) fn ask(&self, socket: &str, target: &str) -> Option<String> {
         let mut stream = UnixStream::connect(self.path(socket)).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();

@@ -56,7 +56,7 @@ fn a_reload_disturbs_only_what_changed() {
         let said = node.run(&["agent", "reload"]);
         assert_eq!(said.status.code(), Some(78));
         assert!(text(&said.stderr).contains(want), "{}", text(&said.stderr));
-        // Somebody sends the signal nevertheless.
+        // The signal is sent nevertheless.
         let reloads = node.status()["agent"]["reloads"].as_u64().unwrap();
         node.signal(Signal::HUP);
         until("the refusal", || node.status()["agent"]["reloads"].as_u64().unwrap() == reloads + 1);

@@ -50,7 +50,7 @@ fn without_capabilities_services_keep_what_they_have_and_say_so() {
     assert_eq!(node.stop(), Some(0));
 }
 
-/// A container whose root is nobody outside.
+/// A container whose root has no rights outside.
 #[test]
 fn in_a_user_namespace_services_keep_what_they_have_and_say_so() {
     testkit::require!("root", "program:unshare");

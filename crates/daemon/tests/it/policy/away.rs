@@ -7,13 +7,14 @@ use testkit::wait_until;
 
 use super::{Cluster, PORT, allow, object, uid};
 
-/// What is known while nobody answers stays; what is new is closed, and let free without a restart.
+/// What is known stays while no server answers; what is new is closed, and opened without a
+/// restart.
 #[test]
 fn a_pod_is_closed_while_nobody_knows_it() {
     testkit::require!("root");
     let mut cluster = Cluster::new("policy-away");
     cluster.api.create(&allow("db", "db", &["web"]));
-    // Nobody answers when the service starts.
+    // No server answers when the service starts.
     cluster.api.hang();
     cluster.spawn();
     let web = cluster.attach("web");

@@ -1,5 +1,5 @@
-//! Objects that nobody should write, as an older server or another definition has let them in: each
-//! is told with a sentence, fails closed for its pods, and harms no other.
+//! Objects that should not be written, as an older server or another definition has let them in:
+//! each is told with a sentence, fails closed for its pods, and harms no other.
 
 use std::collections::BTreeMap;
 

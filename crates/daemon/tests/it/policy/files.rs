@@ -99,7 +99,7 @@ fn containers_are_isolated_by_default() {
     testkit::traffic::assert_no_tcp(&cluster.others, &at);
 }
 
-/// A policy that nobody can read closes the pods that it selects. People are told of it, and of what
+/// A policy that cannot be read closes the pods that it selects. People are told of it, and of what
 /// is passed over, once.
 #[test]
 fn what_cannot_be_read_closes_its_pods_and_is_told() {
@@ -137,7 +137,7 @@ fn what_cannot_be_read_closes_its_pods_and_is_told() {
         "{said}"
     );
 
-    // What is another program's, and what is none of anybody's concern here.
+    // What is another program's, and what concerns no program here.
     let others = "
 apiVersion: projectcalico.org/v3
 kind: NetworkPolicy

@@ -61,7 +61,7 @@ fn pods_on_a_macvlan_reach_each_other_as_policies_say() {
     web.assert_reaches(&db, false);
     db.assert_reaches(&web, true);
     // Who comes meanwhile is closed. DEL needs no service.
-    assert!(other.admit(&cluster).contains("nobody reaches net1"));
+    assert!(other.admit(&cluster).contains("nothing reaches net1"));
     other.assert_reaches(&web, false);
     assert!(other.policy(&cluster, "DEL").call().succeeded());
     assert_eq!(other.pod.container.sh("nft list ruleset"), "");
@@ -74,7 +74,7 @@ fn pods_on_a_macvlan_reach_each_other_as_policies_say() {
     assert_eq!(db.pod.container.sh("nft list ruleset"), "");
 }
 
-/// What somebody does in the pod's namespace is put back, and a change meanwhile is made.
+/// What is changed in the pod's namespace is restored, and a change meanwhile is made.
 #[test]
 fn what_a_pod_does_to_its_table_is_put_back() {
     testkit::require!("root");
@@ -131,7 +131,7 @@ fn what_a_pod_undoes_before_policies_are_known_is_closed() {
     other.assert_reaches(&db, false);
 }
 
-/// A connection that a change forbids ends, also one by addresses that nobody has recorded.
+/// A connection that a change forbids ends, also one by addresses that are not recorded.
 #[test]
 fn connections_on_a_macvlan_are_cut() {
     testkit::require!("root");

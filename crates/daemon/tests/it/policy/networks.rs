@@ -146,7 +146,7 @@ fn pods_reach_each_other_on_further_networks_as_policies_say() {
     pods[0].assert_reaches(&pods[1], true);
 }
 
-/// An interface of which nobody says the network is closed until the status does.
+/// An interface whose network is not known is closed until the status names it.
 #[test]
 fn an_interface_is_closed_until_its_network_is_known() {
     testkit::require!("root");

@@ -219,7 +219,7 @@ fn many_pods_are_enforced_soon() {
     }
     cluster.create("db");
     let db = cluster.attach("db");
-    assert!(!far_reaches(&cluster, &db), "nobody judges the pod yet");
+    assert!(!far_reaches(&cluster, &db), "nothing judges the pod yet");
     cluster.api.compact();
     let begin = Instant::now();
     cluster.spawn();

@@ -81,7 +81,7 @@ fn conditions_and_events_say_what_holds() {
     let policy = cluster.api.object("clusternetworkpolicies", "", "sound").unwrap();
     assert_eq!(policy["status"]["conditions"][0], theirs);
 
-    // A change of the policy, and somebody who spoils the status.
+    // A change of the policy, and a client that spoils the status.
     cluster.api.change("clusternetworkpolicies", "", "two", &json!({"spec": {"priority": 4}}));
     wait_until("the change", || {
         short(&cluster, "one") == is("True", "AsWritten", 1)

@@ -245,7 +245,7 @@ impl Torture {
         format!("the API server is {what}")
     }
 
-    /// Everybody is there again.
+    /// All pods are there again.
     fn recover(&mut self) {
         self.cluster.api.slow(Duration::ZERO);
         self.cluster.api.restore();

@@ -34,7 +34,7 @@ fn routes_of_kindnet_give_way_without_a_lost_packet() {
     });
     let text = fabric.command(0, "routes").output().unwrap().stdout;
     let text = String::from_utf8_lossy(&text).into_owned();
-    assert!(text.contains("a route of somebody else is in the way"), "{text}");
+    assert!(text.contains("another program's route is in the way"), "{text}");
     fabric.assert_all_reach_all();
     let pings: Vec<_> = fabric.nodes[1]
         .pod_addresses()

@@ -76,7 +76,7 @@ fn vm_pods_of_a_cluster_reach_each_other() {
         wait_until("the condition", || condition(&api, node) == is("False", "RoutingIsUp"));
     }
 
-    // Somebody removes or spoils what a node says of itself: it is written again.
+    // What a node says of itself is removed or spoilt: it is written again.
     for wrong in [Value::Null, json!("{}")] {
         api.change("nodes", "", "a", &json!({"metadata": {"annotations": {KEY: wrong}}}));
         wait_until("the annotation to be as before", || annotation(&api, "a") == said);

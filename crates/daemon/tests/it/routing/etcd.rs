@@ -114,7 +114,7 @@ pub(super) fn suffer(etcd: &mut Etcd<'_>, what: &str, member: usize, number: usi
             (0..3).for_each(|member| etcd.revive(member));
             etcd.wait_for_leader();
             delete_lease(etcd, &key(number));
-            // Nobody has compacted this revision yet.
+            // This revision is not compacted yet.
             put(etcd, "other", "", None);
             let answer = etcd.ask("kv/range", &json!({"key": bytes(PREFIX)}));
             let revision = answer["header"]["revision"].clone();
@@ -310,12 +310,13 @@ fn vm_nodes_lease_their_prefixes_and_pods_reach_each_other() {
     let again = wait_for_lease(&etcd, &key(1), |lease| lease.modified != again.modified);
     assert_eq!(again.value, all[&key(1)].value);
     fabric.assert_all_reach_all();
-    // Somebody writes something else into it.
+    // Another client writes something else into it.
     let wrong = all[&key(1)].value.replace("\"VNI\":1", "\"VNI\":2");
     put_lease(&etcd, &key(1), &wrong, Some(&again.grant));
     wait_for_lease(&etcd, &key(1), |lease| lease.value == all[&key(1)].value);
 
-    // Another node's ends. etcd revokes its grant then, as is done here; nobody need wait for it.
+    // Another node's ends. etcd revokes its grant then, as is done here; no test has to wait for
+    // it.
     let passing = grant(&etcd, 3600);
     let other = r#"{"PublicIP":"192.0.2.40","PublicIPv6":"2001:db8::40","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"5e:72:04:aa:00:40"},"BackendV6Data":{"VNI":1,"VtepMAC":"5e:72:06:aa:00:40"}}"#;
     put_lease(&etcd, &key(40), other, Some(&passing));
@@ -335,7 +336,7 @@ fn vm_nodes_lease_their_prefixes_and_pods_reach_each_other() {
     }
 }
 
-/// What is wrong with one lease concerns it alone. A prefix that somebody else has by now is left to
+/// What is wrong with one lease concerns it alone. A prefix that another node has by now is left to
 /// him: this node takes another, and says that pods of the first are cut off.
 #[test]
 fn vm_a_wrong_lease_is_refused_and_a_lost_one_is_not_stolen() {

@@ -10,8 +10,8 @@ use testkit::{Place as _, Service, Snapshot, wait_until};
 use super::cluster::cluster;
 use super::{Fabric, INTERVAL, RANGES};
 
-/// The configuration and `subnet.env` are written once this node is programmed, put back when
-/// somebody changes them, and gone with `--uninstall`.
+/// The configuration and `subnet.env` are written once this node is programmed, put back when they
+/// are changed, and gone with `--uninstall`.
 #[test]
 fn files_for_pods_are_written_last_and_put_back() {
     testkit::require!("root");
@@ -120,7 +120,7 @@ fn a_configuration_that_comes_before_ours_is_named() {
     let other_shown = other.display();
     let sentence = format!(
         "{other_shown} comes before 10-pods.conflist: containerd and CRI-O use it, and attach no \
-         pods to \"pods\"; if nobody needs it: mv {other_shown} {other_shown}.disabled"
+         pods to \"pods\"; if it is not needed: mv {other_shown} {other_shown}.disabled"
     );
     assert_eq!(warnings(&fabric)[0], *sentence);
     // It is said once, and again when it is another's.

@@ -359,7 +359,7 @@ fn vm_a_flanneld_behind_a_translation_is_reached() {
     assert!(env.contains("FLANNEL_MTU=1330\n"), "{env}");
 }
 
-/// Where nobody has put flanneld's configuration onto the node, it is read from the ConfigMap, and what
+/// Where flanneld's configuration is not on the node, it is read from the ConfigMap, and what
 /// was read last counts while the API server is away.
 #[test]
 fn flannelds_configuration_is_read_from_the_cluster() {

@@ -9,8 +9,8 @@ use testkit::{Container, Place as _, Running, Service, wait_until};
 use super::{Fabric, Node};
 use crate::managers::{NetworkManager, Networkd};
 
-/// What systemd-networkd is told of the uplink of node `a`, and by somebody who gives no thought to
-/// tunnels.
+/// What systemd-networkd is told of the uplink of node `a`, and by an administrator who gives no
+/// thought to tunnels.
 const NETWORKD: [(&str, &str); 2] = [
     (
         "50-uplink.network",

@@ -41,7 +41,7 @@ fn vm_flannelds_of_both_backends_are_reached() {
     }
     let said = values(&etcd);
     flanneld_with(&fabric, tunnels, Backend::Vxlan, &[ours]);
-    // Nor does it look at ours, which says `vxlan`: somebody else has to make the way back.
+    // Nor does it look at ours, which says `vxlan`: another program has to make the route back.
     flanneld_with(&fabric, gateways, Backend::HostGw, &[ours]);
 
     etcd::replace(&mut fabric, ours);

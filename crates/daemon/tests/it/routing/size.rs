@@ -222,7 +222,7 @@ fn counts_among(count: u16) -> Vec<(&'static str, Counts)> {
 }
 
 /// What one node's change costs does not depend on how many others there are. It is no look: the
-/// service asks for the ways to new addresses, and for nothing else. Nor is a route of somebody else
+/// service asks for the ways to new addresses, and for nothing else. Nor is another program's route
 /// that leads to no node and to no pod, which comes as the node goes.
 #[test]
 fn vm_one_nodes_change_costs_the_same_among_many() {
@@ -420,8 +420,8 @@ fn vm_a_quiet_node_sleeps() {
     assert_sleeps(&fabric, "nothing changes", QUIET_MINUTES);
 }
 
-/// An API server that is away, or does not answer, does not change that: whoever tries to reach it
-/// wakes up, and the loop does not.
+/// An API server that is away, or does not answer, does not change that: a service that tries to
+/// reach it wakes up, and the loop does not.
 #[test]
 fn vm_a_node_whose_source_is_silent_sleeps() {
     testkit::require!("root", "vxlan", "full", "vm-full");

@@ -10,7 +10,7 @@ use testkit::{Place as _, traffic, wait_until};
 use super::{Fabric, cluster, torture};
 
 /// A list that lacks most nodes removes none of them, also for a service that starts then, until
-/// somebody confirms it.
+/// a person confirms it.
 #[test]
 fn a_list_that_lacks_most_nodes_is_held_until_it_is_accepted() {
     testkit::require!("root");
@@ -110,7 +110,7 @@ fn power_goes_and_comes(
     fabric.assert_all_reach_all();
 }
 
-/// After a power cut of the whole cluster pods reach each other although nobody has a list of
+/// After a power cut of the whole cluster pods reach each other although no node has a list of
 /// nodes.
 #[test]
 fn vm_after_a_power_cut_pods_reach_each_other_without_the_list() {

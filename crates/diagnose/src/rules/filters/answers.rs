@@ -131,7 +131,7 @@ fn an_answer_is_dropped_by_no_policy() {
     );
 }
 
-/// The server's address is one of a Service: somebody else answers, with another port.
+/// The server's address is one of a Service: another machine answers, with another port.
 #[test]
 fn the_answer_of_a_service_is_followed() {
     let server = "10.96.0.10";

@@ -1,4 +1,4 @@
-//! What network policy denies: people decided it, so it is no fault, and whoever looks for the
+//! What network policy denies: people decided it, so it is no fault, and a person who looks for the
 //! reason is told.
 
 use std::collections::HashMap;
@@ -92,7 +92,7 @@ pub(in crate::rules) fn is_denied(
 }
 
 /// Says whether a rule carries out network policy. One of ours in another table, such as a guard
-/// against foreign senders, does not: what it drops is a fault until somebody knows better.
+/// against foreign senders, does not: what it drops is a fault until a person knows better.
 fn is_policy(place: &Place, back: bool, scene: &Scene) -> bool {
     let is_ours = place.table.starts_with(whose::OUR_TABLE);
     (!is_ours || place.table == whose::OUR_POLICY_TABLE) && whose::is_policy(place, back, scene)
@@ -145,7 +145,7 @@ mod tests {
         rules.iter().flat_map(|rule| rule.findings(look)).map(|one| one.id).collect()
     }
 
-    /// Names and a connection that nobody answers.
+    /// Names and a connection that get no answer.
     fn questions() -> Vec<(Question, Answer)> {
         let name = asked(Asked::Name { server: ip("198.51.100.53") });
         let port = asked(Asked::Connect { to: "198.51.100.1:443".parse().unwrap() });

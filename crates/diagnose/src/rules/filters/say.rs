@@ -45,7 +45,7 @@ impl Sort<'_> {
             }
             Sort::FromNode => format!("this node does not reach containers of {network}"),
             Sort::Published(port) => format!(
-                "nobody beyond this node reaches {called} by its published port {}/{}",
+                "no host beyond this node reaches {called} by its published port {}/{}",
                 port.host,
                 port.transport.as_str()
             ),
@@ -265,7 +265,7 @@ pub(super) fn dormant(look: Look<'_>) -> Option<Finding> {
 /// A rule exempts packets from connection tracking, and so from translation.
 pub(super) fn not_translated(look: Look<'_>, site: &Site<'_>, place: &Place) -> Finding {
     let says = format!(
-        "packets of containers of {} leave this node with addresses that nobody can answer: {} exempts them from connection tracking",
+        "packets of containers of {} leave this node with addresses that no host can answer: {} exempts them from connection tracking",
         site.attachment.network,
         place.name()
     );

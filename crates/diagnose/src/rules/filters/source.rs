@@ -1,5 +1,5 @@
-//! A rule that gives packets of containers a source address that the node does not have: whoever
-//! answers, answers to somebody else.
+//! A rule that gives packets of containers a source address that the node does not have: answers go
+//! to another machine.
 //!
 //! Where a router leads that address to the node, all is well, so only a probe shows it: the
 //! container's was not answered, and the node's own to the same end was.
@@ -134,7 +134,7 @@ mod tests {
         let place = "table ip other, chain post, rule 1: snat to 192.0.2.77".to_owned();
         let expected = [("ip other/post rule 1".to_owned(), place)];
         assert_eq!(told(&translates("192.0.2.77"), reached()), expected);
-        // The node has it; nobody answers anybody; ours translates to the uplink's address.
+        // The node has it; no probe is answered; ours translates to the uplink's address.
         assert_eq!(told(&translates("192.0.2.2"), reached()), []);
         let silent = Answer::Silent { hops: Vec::new() };
         assert_eq!(told(&translates("192.0.2.77"), silent), []);

@@ -306,7 +306,7 @@ fn a_queue_that_no_program_reads() {
     assert_eq!(read(None), [""; 0]);
 }
 
-/// A table of ours, changed by somebody.
+/// A table of ours, changed by another program.
 #[test]
 fn a_chain_of_ours_that_drops_what_it_does_not_know() {
     let mut scene = node();
@@ -334,7 +334,7 @@ fn a_table_of_ours_that_is_switched_off() {
     assert_eq!(all[0].fix, ["nft add table inet netwright"]);
 }
 
-/// What people decided is no fault, whoever carries it out.
+/// What people decided is no fault, whichever program enforces it.
 #[test]
 fn policies_are_no_faults() {
     for name in ["netwright-policy", "calico"] {

@@ -38,7 +38,11 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
                     ALL,
                 )
             } else if site.host_end.no_broadcasts && family == Family::V4 {
-                ("gets no broadcasts, so nobody finds its hardware address", "bcast_flood on", ALL)
+                (
+                    "gets no broadcasts, so no machine finds its hardware address",
+                    "bcast_flood on",
+                    ALL,
+                )
             } else if is_not_found(look, &site) {
                 (
                     "gets no multicasts, so others on the bridge do not find its hardware address by IPv6",
@@ -114,7 +118,7 @@ fn is_unheard(look: Look<'_>, site: &Site<'_>) -> bool {
     answers.peek().is_some() && !answers.any(|(_, answer)| is_answered(answer))
 }
 
-/// Says whether somebody has configured that the container is behind its port, as a program does
+/// Says whether it is configured that the container is behind its port, as a program does
 /// that locks ports until it knows who is there (802.1X); or whether that is not known.
 fn is_known(look: Look<'_>, site: &Site<'_>) -> bool {
     if look.scene.lacks(Part::Neighbours, None) {

@@ -1,4 +1,4 @@
-//! Links and addresses of the node that serve somebody else: an uplink that is a port, and an
+//! Links and addresses of the node that serve another purpose: an uplink that is a port, and an
 //! address of a container that the node itself has.
 
 use std::collections::BTreeMap;

@@ -12,7 +12,7 @@ use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
 use crate::path::Site;
 
-/// Somebody on a bridge.
+/// A container, or the node, on a bridge.
 #[derive(Debug, Clone, Copy)]
 struct One<'o> {
     /// `None`: the node itself.
@@ -33,7 +33,7 @@ impl One<'_> {
 pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut by_mac: BTreeMap<(u32, String), Vec<One<'_>>> = BTreeMap::new();
     let mut by_address: BTreeMap<(u32, IpAddr), Vec<One<'_>>> = BTreeMap::new();
-    // A twin that nobody asked for is one all the same.
+    // A twin that was not asked for is one all the same.
     for container in containers(Look { only: None, ..look }) {
         for family in [Family::V4, Family::V6] {
             for site in Site::all(look.scene, container, family) {
@@ -68,7 +68,7 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
         let kinds = [WayKind::Gateway, WayKind::Between, WayKind::FromNode];
         let says = format!("{} have the same hardware address {mac}", names(all));
         let finding = Finding::error("mac-duplicate", mac.clone(), says).fix(
-            "attach one of them again, or leave out the hardware address that somebody gave them",
+            "attach one of them again, or leave out the hardware address that was given to them",
         );
         found.push(twins(finding, all, &kinds, None));
     }
@@ -83,7 +83,7 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
     found
 }
 
-/// Notes somebody once: a link is seen for each IP version, and by several names of one namespace.
+/// Notes each one once: a link is seen for each IP version, and by several names of one namespace.
 fn note<'o>(all: &mut Vec<One<'o>>, one: One<'o>) {
     let is_same = |known: &One<'_>| {
         known.container.map(|container| &container.netns) == one.container.map(|own| &own.netns)

@@ -1,4 +1,4 @@
-//! Machines to which routes lead: the node's own router, and those of routes that somebody gave a
+//! Machines to which routes lead: the node's own router, and those of routes that were given to a
 //! container.
 
 use std::collections::BTreeMap;
@@ -62,7 +62,7 @@ fn own(look: Look<'_>) -> Vec<Own<'_>> {
         }
         let [sample, ..] = samples(family);
         add(look, &mut all, sample, &hits);
-        // Of many containers nobody is asked.
+        // With many containers, no machine is asked.
         if !asks_links(look) {
             continue;
         }
@@ -87,8 +87,8 @@ fn add<'l>(look: Look<'l>, all: &mut Vec<Own<'l>>, to: IpAddr, hits: &[String]) 
     let Routed::By { route, .. } = look_up(host, None, to, None, Some(0)) else { return };
     let is_one_of_several = 1 < route.hops.len();
     for (hop, link) in hops_of(host, route) {
-        // On links without hardware addresses, or that do not ask for them, nobody is asked, and the
-        // kernel leaves out one of several that is down.
+        // On links without hardware addresses, or that do not ask for them, no machine is asked,
+        // and the kernel leaves out one of several that is down.
         let carries = link.up && link.carrier;
         let is_asked = link.mac.is_some() && !link.no_arp && (carries || !is_one_of_several);
         let Some(address) = hop.via.filter(|_| is_asked) else { continue };
@@ -109,9 +109,9 @@ fn add<'l>(look: Look<'l>, all: &mut Vec<Own<'l>>, to: IpAddr, hits: &[String]) 
     }
 }
 
-/// Returns what the node is to ask for on a link itself, since a default route leads there without a
-/// router. On a sound node somebody answers for all addresses (proxy ARP), or the link has no hardware
-/// addresses.
+/// Returns what the node is to ask for on a link itself, since a default route leads there without
+/// a router. On a sound node a router answers for all addresses (proxy ARP), or the link has no
+/// hardware addresses.
 fn direct(look: Look<'_>, to: IpAddr, hits: Vec<String>) -> Option<Own<'_>> {
     let (link, route) = without_router(&look.scene.host, None, to)?;
     let asked = Asked::WhoHas { address: to, link: link.name.clone() };
@@ -157,10 +157,10 @@ fn of_node(look: Look<'_>, own: Own<'_>) -> Option<Finding> {
     let entry = configured(&look.scene.host, own.link.index, address);
     let finding = match look.answers.to(&own.question) {
         Some(Answer::Owners { macs }) => match macs.as_slice() {
-            // Whoever has an entry that somebody configured need not answer requests.
+            // A machine with a configured entry need not answer requests.
             [] if entry.is_none() && (is_lost || (has_failed && !is_reached)) => silent(look, &own),
             [] => return None,
-            // Somebody passes on what is for others.
+            // A machine passes on what is for others.
             _ if own.is_direct => return None,
             [mac] => {
                 let found = entry?;
@@ -195,7 +195,7 @@ fn silent(look: Look<'_>, own: &Own<'_>) -> Finding {
     if let Some(route) = own.route.filter(|_| own.is_direct) {
         let text = text(route, &look.scene.host);
         let says =
-            format!("route {text} has no router, and nobody on {link} answers for {address}");
+            format!("route {text} has no router, and no machine on {link} answers for {address}");
         return Finding::error("hop-silent", text.clone(), says)
             .at(format!("route {text}"))
             .seen("neither a request for its hardware address was answered, nor an echo request")
@@ -217,7 +217,7 @@ fn silent(look: Look<'_>, own: &Own<'_>) -> Finding {
             (format!("{which} for {}", route.to), format!("route {text}"), fix)
         }
     };
-    let says = format!("nobody answers for {address}, {which} of this node on {link}");
+    let says = format!("no machine answers for {address}, {which} of this node on {link}");
     Finding::error("hop-silent", address.to_string(), says)
         .at(place)
         .seen("neither a request for its hardware address was answered, nor an echo request")
@@ -230,7 +230,7 @@ fn by_router(route: &Route, link: &str) -> String {
     format!("{version} route replace {} via ROUTER dev {link}", route.to)
 }
 
-/// Somebody configured another hardware address for the router than it has.
+/// Another hardware address is configured for the router than it has.
 fn wrong(own: &Own<'_>, found: &str, mac: &str) -> Finding {
     let (address, link) = (own.address, &own.link.name);
     let says = format!(
@@ -263,7 +263,7 @@ fn given(look: Look<'_>) -> Vec<Given<'_>> {
                     && !is_of_link_alone(*via)
                     && !site.attachment.gateways.contains(via)
                     && look.scene.host.owner_of(*via).is_none()
-                    // With an entry that somebody configured nobody has to answer requests.
+                    // With a configured entry no machine has to answer requests.
                     && configured(site.inside, site.link.index, *via).is_none()
             });
             all.extend(foreign.map(|via| {
@@ -307,7 +307,7 @@ fn of_container(look: Look<'_>, given: &Given<'_>) -> Option<Finding> {
         0 => "default".to_owned(),
         _ => route.to.to_string(),
     };
-    let says = format!("{called} sends packets for {to} to {via}, which nobody on {link} has");
+    let says = format!("{called} sends packets for {to} to {via}, which no machine on {link} has");
     let version = if via.is_ipv4() { "ip" } else { "ip -6" };
     let family = Some(family_of(*via));
     let fix = match (route.to.prefix_len(), via.is_ipv4()) {
@@ -346,8 +346,9 @@ fn of_direct(look: Look<'_>, given: &Given<'_>) -> Option<Finding> {
         return None;
     }
     let (called, family, text) = (container.called(), Some(family_of(*via)), text(route, inside));
-    let says =
-        format!("route {text} of {called} has no router, and nobody on {link} answers for {via}");
+    let says = format!(
+        "route {text} of {called} has no router, and no machine on {link} answers for {via}"
+    );
     Some(
         Finding::error("hop-silent", format!("{}: {text}", container.id), says)
             .at(format!("in {called}: route {text}"))
@@ -449,7 +450,7 @@ mod tests {
         let answers = Answers { all };
         let found = judge(look(&answers));
         assert_eq!(found.len(), 1);
-        let says = "nobody answers for 192.0.2.9, one of the routers of this node on up0";
+        let says = "no machine answers for 192.0.2.9, one of the routers of this node on up0";
         assert_eq!((found[0].id, found[0].says.as_str()), ("hop-silent", says));
     }
 
@@ -472,7 +473,7 @@ mod tests {
         let all = vec![(gone.clone(), owners(&[])), (echo, Answer::Silent { hops: Vec::new() })];
         let fix = "look at 10.8.0.99, and at what is between it and tun0".to_owned();
         assert_eq!(told(&scene, all), [("hop-silent", fix)]);
-        // The kernel sends nothing by a link that is down, and on some it asks nobody.
+        // The kernel sends nothing by a link that is down, and on some it asks no machine.
         let all = [(false, false, false), (true, true, false), (true, false, true)];
         for (up, no_arp, is_asked) in all {
             let tunnel = scene.host.links.iter_mut().find(|link| link.name == "tun0").unwrap();
@@ -481,7 +482,7 @@ mod tests {
         }
     }
 
-    /// A route that somebody mistyped, to where the server of names is.
+    /// A mistyped route, to where the server of names is.
     #[test]
     fn the_router_of_another_route_is_asked() {
         let mut scene = with_router();
@@ -500,7 +501,7 @@ mod tests {
         let answers = Answers { all: vec![(gone.clone(), owners(&[])), (echo, lost)] };
         let found = judge(Look { scene: &scene, answers: &answers, only: None, to: None });
         let says =
-            "nobody answers for 192.0.2.9, the router for 198.51.100.0/24 of this node on up0";
+            "no machine answers for 192.0.2.9, the router for 198.51.100.0/24 of this node on up0";
         assert_eq!((found.len(), found[0].says.as_str()), (1, says));
         assert_eq!(found[0].fix, ["ip route del 198.51.100.0/24 via 192.0.2.9 dev up0"]);
         assert_eq!(found[0].hits, ["c2"]);
@@ -537,8 +538,8 @@ mod tests {
         assert_eq!(told(&scene, somebody), []);
     }
 
-    /// A pod of a network that gives each one a route to an address that nobody has, and an entry
-    /// for it.
+    /// A pod of a network that gives each one a route to an address that no machine has, and an
+    /// entry for it.
     #[test]
     fn a_default_route_to_an_address_that_nobody_has() {
         let mut scene = node();
@@ -557,7 +558,7 @@ mod tests {
         assert_eq!(told(&scene, nobody), []);
     }
 
-    /// Somebody gave the link the default route, or half of it, without a router.
+    /// The link has the default route, or half of it, without a router.
     #[test]
     fn a_default_route_without_a_router() {
         let server = ip("198.51.100.53");

@@ -81,7 +81,7 @@ fn a_router_of_another_machine_is_asked_for() {
             "router-silent c3: fd00:88::fe: c3",
         ]
     );
-    // Without a route by it, nobody needs the gateway that a pool reports.
+    // Without a route by it, no container needs the gateway that a pool reports.
     let mut isolated = scene;
     for container in &mut isolated.containers {
         let routes: &mut Vec<Route> = &mut container.inside.as_mut().unwrap().routes;
@@ -108,7 +108,7 @@ fn a_router_that_is_silent_may_be_there() {
     });
     assert_eq!(found(&scene, SILENCE), ["router-silent c2: 10.88.0.254: c2"]);
     assert_eq!(found(&scene, REFUSAL), ["router-silent c2: 10.88.0.254: c2"]);
-    // The kernel asked some time ago, and somebody answers now.
+    // The kernel asked some time ago, and a machine answers now.
     assert_eq!(found(&scene, SOMEBODY), [""; 0]);
 }
 
@@ -191,7 +191,7 @@ fn a_vlan_that_a_link_of_a_bridge_lacks() {
     assert_eq!(found(&scene, ROUTER), [""; 0]);
     port(&mut scene, "up1", &[1]);
     assert_eq!(found(&scene, NOBODY), ["vlan-missing up1 VLAN 7: c2 c3"]);
-    // Somebody answers all the same.
+    // A machine answers all the same.
     assert_eq!(found(&scene, ROUTER), [""; 0]);
 }
 
@@ -206,7 +206,7 @@ fn what_a_switch_decides_is_neither_sound_nor_broken() {
     assert_eq!(found(&scene, NOBODY), told);
     assert_eq!(found(&scene, SILENCE), told);
     assert_eq!(found(&scene, ROUTER), [""; 0]);
-    // There is nobody to ask, and other things were asked.
+    // There is no machine to ask, and other things were asked.
     let mut alone = scene.clone();
     alone.containers.truncate(1);
     alone.containers[0].inside.as_mut().unwrap().routes.clear();

@@ -1,4 +1,4 @@
-//! Requests for hardware addresses that nobody answers, although the address is there: a kernel
+//! Requests for hardware addresses without an answer, although the address is there: a kernel
 //! parameter says so, or the link's flag.
 
 use std::collections::BTreeMap;
@@ -44,7 +44,7 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
             if let Some(key) = keys.first() {
                 let called = container.called();
                 let says = format!(
-                    "{called} does not answer requests for its hardware address, so nobody reaches it"
+                    "{called} does not answer requests for its hardware address, so no machine reaches it"
                 );
                 let tool = format!("nsenter --net={}", container.netns);
                 let finding = told(format!("{}: {key}", container.id), says, &keys, &tool);
@@ -62,8 +62,8 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
     found
 }
 
-/// A link with the flag NOARP sends to nobody whose hardware address is not configured. `object` is
-/// its name, with what is put before a command for it.
+/// A link with the flag NOARP sends only to configured hardware addresses. `object` is its name,
+/// with what is put before a command for it.
 fn mute(
     link: &Link,
     whose: &str,
@@ -76,7 +76,7 @@ fn mute(
     }
     let name = &link.name;
     let says =
-        format!("{name} of {whose} has the flag NOARP, so it finds nobody's hardware address");
+        format!("{name} of {whose} has the flag NOARP, so it finds no hardware address of others");
     let finding = Finding::error("requests-ignored", object, says)
         .at(format!("link {name} of {whose}"))
         .hits(hit)

@@ -67,10 +67,10 @@ fn conntrack(namespace: &Namespace, container: Option<&Container>) -> Option<Fin
 }
 
 /// The kernel has one table of neighbours for all namespaces. If it is full, addresses that are not
-/// in it are not resolved (linux net/core/neighbour.c `neigh_alloc`). Since Linux 5.0 entries that
-/// somebody configured are in it and do not count. Not all of them are known here: those of
-/// namespaces that belong to no container, and those that a routing program learnt. So this is a
-/// warning, unless a probe ended for want of an entry.
+/// in it are not resolved (linux net/core/neighbour.c `neigh_alloc`). Since Linux 5.0 configured
+/// entries are in it and do not count. Not all of them are known here: those of namespaces that
+/// belong to no container, and those that a routing program learnt. So this is a warning, unless a
+/// probe ended for want of an entry.
 fn neighbours(look: Look<'_>, family: Family) -> Option<Finding> {
     let host = &look.scene.host;
     let version = match family {
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(put("12"), [""; 0]);
         assert_eq!(put("1000"), ["Warning net.ipv6.neigh.default.gc_thresh3"]);
         assert_eq!(put("1024"), ["Warning net.ipv6.neigh.default.gc_thresh3"]);
-        // Those that somebody configured do not count.
+        // Configured ones do not count.
         let permanent = |number: u16| Neighbour {
             link: 2,
             address: [0xfd00_u16, 0, 0, 0, 0, 0, 0, number].into(),

@@ -185,7 +185,7 @@ fn lost(answer: &Answer) -> Option<String> {
     }
 }
 
-/// Nobody answers for the gateway, or the node does not answer although no filter stops it.
+/// No machine answers for the gateway, or the node does not answer although no filter stops it.
 fn gateway(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let gateway = site.gateway?;
     let id = Some(site.container.id.clone());
@@ -194,7 +194,7 @@ fn gateway(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let echo = Question { from: id, asked: Asked::Echo { to: gateway } };
     let (severity, seen) = match look.answers.to(&who) {
         Some(Answer::Owners { macs }) if macs.is_empty() => {
-            let seen = format!("nobody answered for {gateway} on {}", site.attachment.ifname);
+            let seen = format!("no machine answered for {gateway} on {}", site.attachment.ifname);
             (Severity::Error, seen)
         }
         _ => {
@@ -236,7 +236,7 @@ fn takes_echo(look: Look<'_>, site: &Site<'_>, gateway: IpAddr) -> bool {
         && passes(Hook::Output, &asked.answer().between(None, Some(seen_by)))
 }
 
-/// The node reaches somebody whom the container does not reach; or neither does, and the caller
+/// The node reaches a machine that the container does not reach; or neither does, and the caller
 /// asked for it.
 fn beyond(
     look: Look<'_>,
@@ -325,7 +325,7 @@ fn port_or_container(
     let question = of_node(port, to)?;
     let answer = look.answers.to(&question)?;
     let lost = match answer {
-        // Where nobody listens, another rule says so.
+        // Where no program listens, another rule says so.
         Answer::Refused if listens(site, port) => "was refused".to_owned(),
         other => lost(other)?,
     };

@@ -37,7 +37,7 @@ fn the_default_route_is_gone() {
         ]
     );
     assert_eq!(found(&scene)[0].hits, ["c2", "c3"]);
-    // Somebody gave it routes, and none for everything.
+    // It was given routes, and none for everything.
     assert_eq!(found(&with_route(scene, route("10.0.0.0/8", 2, Some("192.0.2.1")))), []);
 }
 
@@ -214,7 +214,7 @@ fn probes_that_are_lost_are_symptoms() {
     let router = Asked::Echo { to: address("192.0.2.1") };
     let own = question(Some("c2"), router.clone());
     let of_node = question(None, router);
-    // The router answers nobody.
+    // The router does not answer.
     let both = vec![(own.clone(), silent()), (of_node.clone(), silent())];
     assert_eq!(found_with(&scene, both), []);
     let all = found_with(&scene, vec![(own, silent()), (of_node, Answer::Reached { after_us: 1 })]);
@@ -227,7 +227,7 @@ fn probes_that_are_lost_are_symptoms() {
     let input = base("input", Hook::Input, 0, vec![filter_rule(&[drop()])]);
     let closed = with(scene.clone(), table(Kin::Inet, "own", vec![input]));
     assert_eq!(found_with(&closed, vec![(gateway.clone(), silent())]), []);
-    // And so may one be that nobody can judge here.
+    // And so may one be that cannot be judged here.
     let mut hidden = scene.clone();
     let reason = "ebtables sees packets of bridge at forward, and is not looked at".to_owned();
     hidden.holes = vec![scene::Hole { part: Part::Unjudged, container: None, reason }];

@@ -71,7 +71,7 @@ fn vm_packets_of_strangers_do_not_come_out_of_a_tunnel() {
     {
         let cluster = Cluster::new(name);
         tunnel(&cluster, 1, underlay, [1450; 2]);
-        // Somebody else's tunnel, at the same port.
+        // Another program's tunnel, at the same port.
         tunnel(&cluster, 2, underlay, [1450; 2]);
         let mut filter = filter();
         cluster.bring(&filter);

@@ -1,4 +1,4 @@
-//! Whatever somebody does to the table is seen, named and repaired; and single addresses are closed
+//! Whatever others do to the table is seen, named and repaired; and single addresses are closed
 //! and forgotten without knowing the cluster.
 
 use std::collections::BTreeSet;
@@ -25,7 +25,7 @@ const TIMES: usize = 5;
 const FIXED: [&str; 6] = ["egress", "ingress", "revived", "cut", "deny-in", "deny-out"];
 const MAPS: [&str; 4] = ["in4", "in6", "out4", "out6"];
 
-/// What somebody does: commands of nft, and what the sentences must name.
+/// What others do: commands of nft, and what the sentences must name.
 struct Damage {
     commands: String,
     names: String,
@@ -384,7 +384,7 @@ fn an_address_is_closed_in_a_damaged_table() {
     }
 }
 
-/// Whoever closes an address need not know how packets are logged.
+/// A program that closes an address need not know how packets are logged.
 #[test]
 fn closing_leaves_the_log_alone() {
     testkit::require!("root");

@@ -53,14 +53,14 @@ pub(super) fn app(number: u8) -> Value {
     json!({"matchLabels": {"app": format!("pod-{number}")}})
 }
 
-/// Pod 2 may be reached by pod 1 only, or by nobody.
+/// Pod 2 may be reached by pod 1 only, or by no pod.
 pub(super) fn guarded(by_pod_one: bool) -> Policy {
     let from = json!([{"from": [{"podSelector": app(1)}]}]);
     let ingress = if by_pod_one { from } else { json!([]) };
     network("shop/guarded", json!({"podSelector": app(2), "ingress": ingress}))
 }
 
-/// Pod 1 may reach pod 2 only, or nobody.
+/// Pod 1 may reach pod 2 only, or no pod.
 pub(super) fn confined(to_pod_two: bool) -> Policy {
     let to = json!([{"to": [{"podSelector": app(2)}]}]);
     let egress = if to_pod_two { to } else { json!([]) };
@@ -131,7 +131,7 @@ fn a_connection_goes_on_as_long_as_its_flow_is_there() {
     let programs = [
         program([]),
         program([guarded(true), confined(true)]),
-        // New ones are denied by now; whoever wants to cut this one deletes its flow.
+        // New ones are denied by now; a program that wants to cut this one deletes its flow.
         program([guarded(false), confined(false)]),
     ];
     for family in FAMILIES {
@@ -177,7 +177,7 @@ fn without_policies_a_connection_is_picked_up() {
     assert_eq!(lab.table.dropped().unwrap(), firewall::pods::Dropped::default());
 }
 
-/// Whoever speaks first, and no packet brings it back.
+/// Either end may speak first, and no packet brings it back.
 #[test]
 fn a_connection_that_was_cut_is_over_at_both_ends() {
     testkit::require!("root");
@@ -337,7 +337,7 @@ fn errors_about_a_connection_pass() {
     };
     let mute = json!({"podSelector": app(2), "policyTypes": ["Egress"]});
     for policies in [
-        // Pod 1 hears of nobody, and pod 2 tells nobody anything.
+        // Pod 1 hears nothing, and pod 2 tells nothing.
         vec![
             confined(true),
             network("shop/deaf", json!({"podSelector": app(1)})),

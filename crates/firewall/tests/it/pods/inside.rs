@@ -150,7 +150,7 @@ fn packets_that_do_not_pass_the_node_are_judged_in_the_container() {
     macvlans.pings(1, 2, false);
     macvlans.pings(1, 1, true);
     macvlans.pings(2, 3, true);
-    // Addresses that nobody has recorded are no way around.
+    // Addresses that are not recorded are no way around.
     let link_local = macvlans.containers[0]
         .sh("ip -j -6 addr show dev net1 scope link | jq -r '.[0].addr_info[0].local'");
     let link_local = format!("{}%net1", link_local.trim());
@@ -281,7 +281,7 @@ fn vm_an_interface_in_a_vrf_is_judged_in_the_container() {
     assert!(before.incoming + 1 < after.incoming, "{after:?}");
 }
 
-/// A connection that was cut ends at both ends, whoever says something first.
+/// A connection that was cut ends at both ends, no matter which sends first.
 #[test]
 fn a_connection_that_was_cut_in_a_container_stays_cut() {
     testkit::require!("root");
@@ -314,7 +314,7 @@ fn a_connection_that_was_cut_in_a_container_stays_cut() {
     }
 }
 
-/// Somebody with rights in the container changes the table: it is put back. An element that comes
+/// A user with rights in the container changes the table: it is restored. An element that comes
 /// is one transaction, and others stay.
 #[test]
 fn what_a_container_does_to_its_table_is_put_back() {

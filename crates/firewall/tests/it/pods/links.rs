@@ -148,7 +148,7 @@ fn packets_are_judged_by_interface_and_address() {
         lab.table.apply(&steps).unwrap();
         assert_eq!(compare(&mut lab, &whole(&networks)) > 0, is_there);
     }
-    // A pod of its own network has the address of pod 2, and nobody may reach it: at the interface
+    // A pod of its own network has the address of pod 2, and no pod may reach it: at the interface
     // of pod 2 that does not count.
     let mut program = whole(&networks);
     for address in of_pod(2).into_iter().chain(of_pod(6)) {
@@ -158,7 +158,7 @@ fn packets_are_judged_by_interface_and_address() {
     }
     lab.table.bring(&program).unwrap();
     assert!(compare(&mut lab, &program) > 0);
-    // What somebody changes is named and put back.
+    // What others change is named and restored.
     let table = "inet netwright-policy";
     lab.lab.sh(&format!("nft flush map {table} net-out4"));
     lab.lab.sh(&format!("nft add element {table} has-net-in4 '{{ \"v1\" . 10.244.1.1 }}'"));

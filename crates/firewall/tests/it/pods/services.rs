@@ -193,7 +193,7 @@ fn lonely() -> Policy {
     )
 }
 
-/// Pod 1 reaches itself, and nobody else.
+/// Pod 1 reaches only itself.
 fn selfish() -> Policy {
     let peer = json!([{"podSelector": app(1)}]);
     let rules = json!({

@@ -1,4 +1,4 @@
-//! What policies cost packets: measured in turn, printed, and judged by whoever reads it.
+//! What policies cost packets: measured in turn, printed, and judged by the reader.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};

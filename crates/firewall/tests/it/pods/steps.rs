@@ -96,7 +96,7 @@ fn steps_that_are_refused_leave_the_table_as_it_was() {
         compiler.apply(object);
     }
     table.put(compiler.program()).unwrap();
-    // Somebody leads the pod's address elsewhere, and a policy comes that selects the pod.
+    // Another program leads the pod's address elsewhere, and a policy comes that selects the pod.
     lab.sh("nft add element inet netwright-policy in4 '{ 10.244.1.1 : goto unknown-in }'");
     let before = lab.sh("nft list ruleset");
     let block = json!({"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}});

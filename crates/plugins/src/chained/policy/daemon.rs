@@ -58,7 +58,7 @@ impl Daemon {
         };
         let ifname = &started.owner.ifname;
         let who = match started.inside {
-            true => format!("nobody reaches {ifname} of the container"),
+            true => format!("nothing reaches {ifname} of the container"),
             false => "only this node reaches the container".to_owned(),
         };
         call.warn(format_args!("{who} until its policies are known: {why}"));

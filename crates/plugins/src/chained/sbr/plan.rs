@@ -252,7 +252,9 @@ pub(super) fn near_routes(items: &[Item], oif: u32, policy: &Policy) -> Vec<Sour
             }
         }
     }
-    near.sort_by_key(|route| route.gateway.is_some());
+    let (mut near, by_gateway): (Vec<_>, Vec<_>) =
+        near.into_iter().partition(|route| route.gateway.is_none());
+    near.extend(by_gateway);
     near
 }
 
@@ -338,7 +340,9 @@ fn table_routes(
         routes.push(default(gateway, own, oif));
     }
     // The kernel looks up gateways in the table itself.
-    routes.sort_by_key(|route| route.gateway.is_some() || !route.next_hops.is_empty());
+    let (mut routes, by_gateway): (Vec<_>, Vec<_>) =
+        routes.into_iter().partition(|route| route.gateway.is_none() && route.next_hops.is_empty());
+    routes.extend(by_gateway);
     routes
 }
 

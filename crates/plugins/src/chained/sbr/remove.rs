@@ -87,8 +87,10 @@ fn empty(socket: &mut RouteSocket, source: &Source, oif: u32) -> Result<(), Fail
     let mut routes = socket.routes(table)?;
     routes.retain(|route| plan::leaves_by(route, oif));
     // Routes with a gateway come first: they depend on the others.
-    routes.sort_by_key(|route: &Route| route.gateway.is_none());
-    routes.into_iter().try_for_each(|route| remove(socket, Change::DelRoute(route)))
+    let (by_gateway, others): (Vec<Route>, Vec<Route>) =
+        routes.into_iter().partition(|route| route.gateway.is_some());
+    let mut routes = by_gateway.into_iter().chain(others);
+    routes.try_for_each(|route| remove(socket, Change::DelRoute(route)))
 }
 
 fn remove(socket: &mut RouteSocket, change: Change) -> Result<(), Failure> {

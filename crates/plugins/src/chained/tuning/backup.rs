@@ -85,7 +85,7 @@ fn parse(bytes: &[u8]) -> Result<LinkValues, String> {
     let raw: Raw = cni::json::from_slice(bytes).map_err(|error| error.to_string())?;
     let mac: Option<MacAddr> = match raw.mac.as_str() {
         "" => None,
-        text => Some(text.parse().map_err(|_| format!("{text:?} is no MAC address"))?),
+        text => Some(text.parse().map_err(|_| format!("{text:?} is not a MAC address"))?),
     };
     Ok(LinkValues {
         mac,

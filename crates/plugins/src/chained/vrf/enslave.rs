@@ -283,13 +283,12 @@ impl Had {
     /// Creates the missing routes, those to the link's own subnets first.
     fn give_routes(&self, socket: &mut RouteSocket, wanted: &[Route]) -> Result<(), Failure> {
         let found = node::routes_of(socket, self.link.index)?;
-        let mut missing: Vec<&Route> = wanted
+        let (near, by_gateway): (Vec<&Route>, Vec<&Route>) = wanted
             .iter()
             .filter(|wanted| !found.iter().any(|found| is_same_way(wanted, found)))
-            .collect();
-        missing.sort_by_key(|route| route.gateway.is_some() || !route.next_hops.is_empty());
+            .partition(|route| route.gateway.is_none() && route.next_hops.is_empty());
         let deadline = Instant::now() + TIMEOUT;
-        for route in missing {
+        for route in near.into_iter().chain(by_gateway) {
             loop {
                 match socket.apply_one(&Change::AppendRoute(route.clone())) {
                     Ok(()) => break,

@@ -29,7 +29,7 @@ pub(super) fn compare(picture: &mut Picture<'_>, wanted: &Bridge) -> Compared {
         return Ok(vec![found.without_link()]);
     };
     if !bridge.is_kind("bridge") {
-        let text = format!("interface {name:?} is no bridge any more");
+        let text = format!("interface {name:?} is no longer a bridge");
         return Ok(vec![Found::by_hand(text, "remove or rename that interface").without_link()]);
     }
     let mut found = Vec::new();

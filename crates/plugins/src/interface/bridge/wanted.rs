@@ -67,7 +67,8 @@ impl Wants for Bridge {
         wanted.extend(claim::wanted(&claims(recorded, observed)));
         port_items(&mut wanted, attached, observed, &host);
         let options = Options { skip_dad: !config.detect_duplicates };
-        wanted.extend(container::wanted_side(attached, &ips, options, config.leave_down));
+        let (ifname, result) = (attached.ifname, attached.result);
+        wanted.extend(container::wanted_side(ifname, result, &ips, options, config.leave_down));
         if config.gateway && config.has_ipam {
             gateway_items(&mut wanted, attached, observed, &ips);
             wanted.extend(forwarding::wanted(&ips, config.forwarding));

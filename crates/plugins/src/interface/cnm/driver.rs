@@ -325,8 +325,18 @@ impl<'p> Driver<'p> {
         method: Method,
         question: &impl Serialize,
     ) -> Result<A, AskError> {
+        let message = self.answer(method, &cnm::write(question))?;
+        cnm::read(&message.body).map_err(|error| AskError::Content {
+            driver: self.name().to_owned(),
+            method,
+            reason: error.to_string(),
+        })
+    }
+
+    /// Returns the answer to a request that the driver did not refuse.
+    fn answer(&self, method: Method, question: &[u8]) -> Result<Message, AskError> {
         let driver = || self.name().to_owned();
-        let message = self.exchange(method, &cnm::write(question));
+        let message = self.exchange(method, question);
         if matches!(message, Err(AskError::Slow { .. })) {
             self.timeouts.silent.set(true);
         }
@@ -346,11 +356,7 @@ impl<'p> Driver<'p> {
             let words = words(text.as_bytes());
             return Err(AskError::Refused { driver: driver(), method, words });
         }
-        cnm::read(&message.body).map_err(|error| AskError::Content {
-            driver: driver(),
-            method,
-            reason: error.to_string(),
-        })
+        Ok(message)
     }
 
     /// Sends a request that has no answer but success.

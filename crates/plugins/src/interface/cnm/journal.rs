@@ -319,7 +319,7 @@ impl Journal {
                 files.push(path);
             }
         }
-        files.sort();
+        files.sort_unstable();
         Ok(files)
     }
 

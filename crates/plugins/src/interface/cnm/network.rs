@@ -172,7 +172,9 @@ fn tell_again(
     match tell(&drivers.network, &network) {
         Ok(()) => {}
         Err(error) if error.is_refusal() => {
-            call.warn(format_args!("the network is told again after a reboot: {error}"));
+            call.warn(format_args!(
+                "the driver refused the network that was announced again after a reboot: {error}"
+            ));
         }
         Err(error) => return Err(error.into()),
     }
@@ -201,7 +203,7 @@ pub(super) fn answered_subnet(
     text: &str,
 ) -> Result<IpNet, Failure> {
     text.parse().map_err(|_| {
-        content(driver, method, format!("{text:?} is no address with a prefix length"))
+        content(driver, method, format!("{text:?} is not an address with a prefix length"))
     })
 }
 

@@ -122,6 +122,6 @@ pub(super) fn parse_mac(driver: &Driver<'_>, text: &str) -> Result<Option<MacAdd
     let mac: Option<MacAddr> = text.parse().ok();
     let mac = mac.filter(|mac| mac.is_unicast());
     mac.map(Some).ok_or_else(|| {
-        content(driver, Method::CreateEndpoint, format!("{text:?} is no MAC address"))
+        content(driver, Method::CreateEndpoint, format!("{text:?} is not a MAC address"))
     })
 }

@@ -241,7 +241,7 @@ pub(super) fn give_back(
             .iter()
             .find(|one| one.subnet.is_some_and(|subnet| subnet.to_string() == pool.subnet));
         let Some(subnet) = subnet else {
-            call.warn("the IPAM driver may have given a pool and its answer was lost: nobody can give it back");
+            call.warn("the IPAM driver may have given a pool, but its answer was lost: the pool cannot be given back");
             return Ok(());
         };
         // A repeated request gets the same pool, or the answer that it is taken, which is as good.

@@ -27,7 +27,8 @@ impl Wants for Cnm {
         wanted.push(Item::container(is_there, Because::Created));
         let taken = State::Taken { link: link(), alias: owner::alias(attached.key) };
         wanted.push(Item::container(taken, Because::Ownership));
-        wanted.extend(container::wanted_side(attached, &ips, OPTIONS, false));
+        let (ifname, result) = (attached.ifname, attached.result);
+        wanted.extend(container::wanted_side(ifname, result, &ips, OPTIONS, false));
         wanted
     }
 

@@ -195,7 +195,7 @@ fn entries(folder: &Path) -> Option<Vec<String>> {
     let entries = fs::read_dir(folder).ok()?;
     let mut names: Vec<_> =
         entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    names.sort();
+    names.sort_unstable();
     Some(names)
 }
 

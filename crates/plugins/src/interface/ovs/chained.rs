@@ -174,7 +174,7 @@ fn observe(
         let ifname = call.ifname();
         return Err(Failure::new(
             codes::SWITCH,
-            format!("interface \"{ifname}\" is no port of Open vSwitch"),
+            format!("interface \"{ifname}\" is not a port of Open vSwitch"),
         )
         .with_details("the plugin before in the chain is to be \"ovs\""));
     };

@@ -236,7 +236,7 @@ fn new_bridge(raw: &Raw, bridge: &str) -> Result<Option<NewBridge>, Failure> {
             None => Ok(None),
             Some((key, _)) => Err(invalid(
                 format!("{key} is for a bridge that is made"),
-                "set \"createBridge\", or leave it to whoever makes the bridge",
+                "set \"createBridge\", or leave it to the program that makes the bridge",
             )),
         };
     }

@@ -135,7 +135,7 @@ pub(super) fn observe(
         taken.filter(|port| rows::owner_of(&port.external_ids).as_ref() != Some(key))
     {
         let whose = rows::owner_of(&port.external_ids);
-        let whose = whose.map_or("somebody else's".to_owned(), |key| format!("that of {key}"));
+        let whose = whose.map_or("another program's".to_owned(), |key| format!("that of {key}"));
         return Err(Failure::new(codes::EXISTS, format!("port {:?} exists already", port.name))
             .with_details(format!("it is {whose}; nothing was changed")));
     }

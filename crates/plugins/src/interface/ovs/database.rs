@@ -182,7 +182,7 @@ impl Switch {
             let Some(new) = row else {
                 return Err(Failure::new(
                     codes::CONFLICT,
-                    format!("somebody removed port {name:?}"),
+                    format!("another program removed port {name:?}"),
                 ));
             };
             let interface = Interface::read(&new);

@@ -145,7 +145,7 @@ pub(super) fn remove_dead(inside: &mut RouteSocket, call: &Call<'_>) -> Result<(
     if !ours || !KINDS.iter().any(|kind| link.is_kind(kind)) {
         return Err(Failure::new(
             codes::CONFLICT,
-            format!("interface {ifname:?} is not what ADD made any more"),
+            format!("interface {ifname:?} is no longer what ADD made"),
         ));
     }
     Ok(inside.delete_link(link.index).map(drop)?)

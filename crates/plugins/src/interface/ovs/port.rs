@@ -85,7 +85,7 @@ fn differences(call: &Call<'_>, config: &Config, name: &str, seen: &Observed) ->
         return vec![format!("port {name:?} is gone from bridge {:?}", config.bridge)];
     };
     if port.uuid.as_ref().is_none_or(|uuid| !bridge.ports.contains(uuid)) {
-        return vec![format!("port {name:?} is not on bridge {:?} any more", config.bridge)];
+        return vec![format!("port {name:?} is no longer on bridge {:?}", config.bridge)];
     }
     // A port that another plugin created does not have our mark.
     if let Some(hash) =
@@ -97,14 +97,14 @@ fn differences(call: &Call<'_>, config: &Config, name: &str, seen: &Observed) ->
     if let Some(ovn_port) = &config.ovn_port
         && interface.external_ids.get("iface-id") != Some(ovn_port)
     {
-        found.push(format!("port {name:?} has not the iface-id {ovn_port:?}"));
+        found.push(format!("port {name:?} does not have iface-id {ovn_port:?}"));
     }
     let ids = config.external_ids.iter();
     for (key, _) in ids.filter(|(key, value)| interface.external_ids.get(*key) != Some(value)) {
-        found.push(format!("port {name:?} has not the external_ids {key:?} of the configuration"));
+        found.push(format!("port {name:?} lacks the external_ids {key:?} of the configuration"));
     }
     if config.qos.shapes_egress() && port.qos.is_none() {
-        found.push(format!("port {name:?} has no QoS any more"));
+        found.push(format!("port {name:?} no longer has a QoS"));
     }
     let error = &interface.error;
     if !error.is_empty() {
@@ -157,7 +157,7 @@ pub(super) fn compare_interface(picture: &mut Picture<'_>, ifname: &str, port: &
     };
     if !interior::KINDS.iter().any(|kind| link.is_kind(kind)) {
         let kinds = interior::KINDS.join(" or ");
-        let text = format!("interface {ifname:?} is no {kinds} link any more");
+        let text = format!("interface {ifname:?} is no longer of kind {kinds}");
         return Ok(vec![Found::by_hand(text, ATTACH_ANEW).without_link()]);
     }
     if !link.is_kind("macvlan") {
@@ -166,7 +166,7 @@ pub(super) fn compare_interface(picture: &mut Picture<'_>, ifname: &str, port: &
     let lower = picture.link(Place::Container, port)?;
     match lower.filter(|lower| Some(lower.index) == link.peer_index) {
         None => {
-            let text = format!("interface {ifname:?} is not over port {port:?} any more");
+            let text = format!("interface {ifname:?} is no longer over port {port:?}");
             Ok(vec![Found::by_hand(text, ATTACH_ANEW)])
         }
         Some(lower) if !lower.up() => Ok(vec![Found::new(format!("interface {port:?} is down"))]),

@@ -50,7 +50,8 @@ impl Wants for Ovs {
                 wanted.push(Item::container(inside, Because::Created));
             }
         }
-        wanted.extend(container::wanted_side(attached, &ips, OPTIONS, false));
+        let (ifname, result) = (attached.ifname, attached.result);
+        wanted.extend(container::wanted_side(ifname, result, &ips, OPTIONS, false));
         wanted
     }
 

@@ -84,7 +84,7 @@ fn arguments(tap: &NewTap) -> Vec<String> {
     arguments
 }
 
-#[expect(clippy::disallowed_methods, reason = "nobody else can give a tap a label: see above")]
+#[expect(clippy::disallowed_methods, reason = "nothing else can give a tap a label: see above")]
 fn ip(arguments: &[String]) -> io::Result<Output> {
     let mut last = io::Error::from(io::ErrorKind::NotFound);
     for folder in FOLDERS {

@@ -53,7 +53,7 @@ impl Daemon {
     pub(super) fn ok(&self, request: &Request) -> Result<(), Failed> {
         match self.ask(request, Duration::ZERO, STATUS_TIMEOUT) {
             Ok(Answer::Ok) => Ok(()),
-            Ok(Answer::Assigned(_)) => Err(nonsense("it names addresses that nobody asked for")),
+            Ok(Answer::Assigned(_)) => Err(nonsense("it names addresses that were not requested")),
             Ok(Answer::Refused(refusal)) => {
                 Err(Failed { error: refusal.into(), may_be_done: false })
             }

@@ -21,9 +21,9 @@ pub(super) const IGNORED: &[(&str, &str)] = &[
     ("etcd_key_file", CREDENTIALS),
     ("etcd_cert_file", CREDENTIALS),
     ("etcd_ca_cert_file", CREDENTIALS),
-    ("leader_lease_duration", "nobody is elected: each node has blocks of addresses of its own"),
-    ("leader_renew_deadline", "nobody is elected: each node has blocks of addresses of its own"),
-    ("leader_retry_period", "nobody is elected: each node has blocks of addresses of its own"),
+    ("leader_lease_duration", "no node is elected: each has blocks of addresses of its own"),
+    ("leader_renew_deadline", "no node is elected: each has blocks of addresses of its own"),
+    ("leader_retry_period", "no node is elected: each has blocks of addresses of its own"),
     (
         "log_file",
         "the plugin logs to standard error, which the runtime keeps; NETWRIGHT_LOG says how much",

@@ -140,7 +140,7 @@ fn families(names: &[String]) -> Result<Vec<Family>, Failure> {
             families.push(family);
         }
     }
-    families.sort();
+    families.sort_unstable();
     Ok(families)
 }
 

@@ -153,8 +153,8 @@ mod tests {
         let a = [("a", 10, Some(1))];
         assert_eq!(who(&a, None, &["a"], Life::Gone), "", "it is there");
         assert_eq!(who(&a, None, &[], Life::Gone), "a");
-        assert_eq!(who(&a, None, &[], Life::Living), "", "where nobody knows");
-        assert_eq!(who(&a, None, &[], Life::Unknown), "", "nobody knows");
+        assert_eq!(who(&a, None, &[], Life::Living), "", "where it is not known");
+        assert_eq!(who(&a, None, &[], Life::Unknown), "", "it is not known");
     }
 
     #[test]
@@ -171,7 +171,7 @@ mod tests {
             assert_eq!(who(&all, None, &["new"], life), stale, "{old:?} {new:?}");
             let all = [("old", 10, old)];
             assert_eq!(who(&all, Some((10, new)), &[], life), stale, "the one that asks has it");
-            assert_eq!(who(&all, Some((11, new)), &[], life), "", "somebody unknown has it");
+            assert_eq!(who(&all, Some((11, new)), &[], life), "", "an unknown process has it");
         }
     }
 

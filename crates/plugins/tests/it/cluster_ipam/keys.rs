@@ -214,7 +214,7 @@ fn addresses_that_are_asked_for() {
     args("IP=192.0.2.9").fails(102, "which no range gives");
     args("GATEWAY=tea").fails(4, "GATEWAY of CNI_ARGS: tea is no address");
     args("X=1").fails(4, "X");
-    assert_eq!(daemon.words(), [""; 0], "nobody is asked");
+    assert_eq!(daemon.words(), [""; 0], "the daemon is not asked");
     // An address that another container has is refused in the daemon's words.
     let c2 = node.container("c2");
     let taken = call(&node, "ADD", &c2, &ours).args("IP=10.1.0.9/24").call();

@@ -102,8 +102,8 @@ fn answers_that_cannot_be_are_told() {
             endpoint(json!({ "Address": "10.9.9.9/24" })),
             "address 10.9.9.9/24 in place of 10.1.0.2/24",
         ),
-        (endpoint(json!({ "MacAddress": "zz" })), "\"zz\" is no MAC address"),
-        (endpoint(json!({ "MacAddress": "01:00:5e:00:00:01" })), "is no MAC address"),
+        (endpoint(json!({ "MacAddress": "zz" })), "\"zz\" is not a MAC address"),
+        (endpoint(json!({ "MacAddress": "01:00:5e:00:00:01" })), "is not a MAC address"),
         (name("gone0"), "driver \"weft\" named interface \"gone0\", which is not on the host"),
         (name("a/b"), "named an interface that cannot be"),
         (name("lo"), "named the loopback"),
@@ -126,7 +126,7 @@ fn answers_that_cannot_be_are_told() {
         (
             "IpamDriver.RequestPool",
             json!({ "PoolID": "p", "Pool": "x" }),
-            "\"x\" is no address with a prefix length",
+            "\"x\" is not an address with a prefix length",
         ),
         (
             "IpamDriver.RequestPool",
@@ -136,7 +136,7 @@ fn answers_that_cannot_be_are_told() {
         (
             "IpamDriver.RequestAddress",
             json!({ "Address": "10.1.0.9" }),
-            "is no address with a prefix length",
+            "is not an address with a prefix length",
         ),
         ("Plugin.Activate", json!({ "Implements": ["VolumeDriver"] }), "not NetworkDriver"),
     ] {

@@ -19,7 +19,7 @@ fn interfaces_that_nothing_here_can_judge() {
     let ipam = json!({
         "type": "host-local", "dataDir": node.dir("ipam"), "ranges": [[{ "subnet": "10.1.0.0/24" }]],
     });
-    // Both have no other end here; a device that is lent may have one, and nobody lists it.
+    // Both have no other end here; a device that is lent may have one, and nothing lists it.
     for (by, keys, words) in [
         (
             "macvlan",

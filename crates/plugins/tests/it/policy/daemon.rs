@@ -155,7 +155,7 @@ fn a_daemon_that_is_killed_is_asked_again() {
         told.is_empty() && heard.len() == 2
     };
     assert!((0..TRIES).any(is_asked_again));
-    // One of which nobody knows that it was there is asked once.
+    // One that is not known to have been there is asked once.
     ready.says("");
     let told = c1.add();
     assert!(told.contains("it closed the connection"), "{told}");

@@ -80,7 +80,7 @@ fn other_bridges_stay_as_they_are() {
     traffic::assert_no_ping(&a, "192.0.2.3");
 }
 
-/// A bridge that somebody else made, and whose switches somebody else has set.
+/// A bridge that another program made, and whose settings another program has changed.
 #[test]
 fn a_bridge_gets_its_switches_back() {
     testkit::require!("root");
@@ -142,7 +142,7 @@ fn vm_frames_with_a_tag_are_shown_where_vlans_are_distinguished() {
     assert_eq!((shows(&node, "br0").as_str(), tagged().as_str()), ("0 0", "0"));
 }
 
-/// CHECK names what somebody has switched off, and a repair switches it on again.
+/// CHECK names what was switched off, and a repair switches it on again.
 #[test]
 fn what_is_switched_off_is_noticed_and_restored() {
     testkit::require!("root");

@@ -112,7 +112,7 @@ fn a_killed_del_leaves_nothing_open() {
     }
 }
 
-/// The same where the container is judged in its own namespace: what is there is whole, and nobody
+/// The same where the container is judged in its own namespace: what is there is whole, and nothing
 /// gets through it.
 #[test]
 fn a_killed_call_leaves_nothing_open_inside() {

@@ -67,7 +67,7 @@ fn containers_by_ptp_are_isolated() {
     assert_eq!((verdicts(&node), links(&node)), (Vec::new(), String::new()));
 }
 
-/// The address belonged to another pod, whose verdict somebody has left behind: it lets all pass.
+/// The address belonged to another pod, whose verdict was left behind: it lets all pass.
 #[test]
 fn a_verdict_of_a_former_pod_does_not_count() {
     testkit::require!("root");
@@ -363,7 +363,7 @@ fn a_verdict_goes_with_the_last_that_has_the_address() {
     assert_eq!(verdicts(&node), Vec::<String>::new());
 }
 
-/// GC removes what is not on its list, and verdicts that are nobody's; of what it cannot read it
+/// GC removes what is not on its list, and verdicts without an owner; of what it cannot read it
 /// removes nothing.
 #[test]
 fn gc_removes_what_nobody_has() {
@@ -449,7 +449,7 @@ fn what_is_missing_is_noticed_and_restored() {
         c1.check();
         c1.assert_closed(&[&c2]);
     }
-    // A verdict that is missing alone may be one that no policy selects: nobody is here to say.
+    // A verdict that is missing alone may be one that no policy selects: no daemon is here to say.
     node.sh(&format!("nft delete element inet netwright-policy in4 {{ {} }}", c1.addresses()[0]));
     let said = c1.policy("CHECK").call();
     assert!(said.succeeded() && said.stderr().contains("has no verdict"), "{said:?}");

@@ -240,7 +240,7 @@ fn a_link_that_is_no_bridge_is_left_alone() {
     node.sh("ip link del cni0; ip link add cni0 type veth peer name far; ip link set cni0 up");
     let before = node.sh("ip -d link show dev cni0; ip -4 addr show dev cni0; ip route");
     let (_, left) = chain.repair();
-    assert!(left.iter().any(|line| line.contains("is no bridge any more")), "{left:?}");
+    assert!(left.iter().any(|line| line.contains("is no longer a bridge")), "{left:?}");
     let after = node.sh("ip -d link show dev cni0; ip -4 addr show dev cni0; ip route");
     assert_eq!(before, after);
 }
@@ -367,7 +367,7 @@ fn a_link_in_the_place_of_the_interface_is_not_configured() {
     });
     for (plugin, keys, words) in [
         ("ptp", json!({ "ipMasq": true, "ipam": ipam }), "the host's end of interface \"eth0\""),
-        ("macvlan", json!({ "master": "p0", "ipam": ipam }), "no macvlan link any more"),
+        ("macvlan", json!({ "master": "p0", "ipam": ipam }), "is no longer of kind macvlan"),
     ] {
         let c1 = node.container("c1");
         let chain = Chain::add(&node, &c1, vec![(plugin, keys)]);

@@ -110,7 +110,7 @@ impl Scene<'_> {
         self.before = Some((Picture::of(&target.container), look(self.node)));
         let (status, trace) = self.trace(&target, None);
         assert!(status.success(), "{status}");
-        self.finish(target, "an ADD that nobody killed");
+        self.finish(target, "an ADD that was not killed");
         steps(&trace)
     }
 

@@ -28,7 +28,7 @@ use scene::{Link, Namespace, Scene};
 
 use super::flows::is_bridge;
 use super::sockets::Packet;
-use super::{Place, Probe, chain};
+use super::{Place, Probe, chain, on_the_way};
 use counters::{Counters, Rule};
 
 /// Stands for the kernel's function, which is not known here.
@@ -302,9 +302,7 @@ impl<'s> Counted<'s> {
 
     /// Returns the places at which packets of flows were seen, and the last one.
     fn passed(&self, way: &Way<'_>) -> (Vec<Hop>, Option<Last<'s, '_>>) {
-        // From the sender by the node to the other container.
-        let mut ordered: Vec<&Told<'s>> = self.places.iter().collect();
-        ordered.sort_by_key(|told| (told.place != way.from, told.place.is_some()));
+        let mut ordered = on_the_way(&self.places, way.from, |told| told.place);
         let mut hops = Vec::new();
         let mut last: Option<Last<'s, '_>> = None;
         for back in [false, true] {

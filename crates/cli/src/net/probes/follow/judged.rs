@@ -4,7 +4,7 @@ use diagnose::Hop;
 use kernel::nft::trace::{Flow, Judged};
 use scene::Scene;
 
-use super::{Place, chain, counted};
+use super::{Place, chain, counted, on_the_way};
 
 /// The kernel's function that asks the rules, and its name for a packet that they drop.
 const FUNCTION: &str = "nft_do_chain";
@@ -30,9 +30,7 @@ pub(super) fn add(
     flows: &[Flow],
     heard: &[Heard<'_>],
 ) {
-    // From the sender by the node to the other container.
-    let mut ordered: Vec<&Heard<'_>> = heard.iter().collect();
-    ordered.sort_by_key(|one| (one.place != from, one.place.is_some()));
+    let mut ordered = on_the_way(heard, from, |one| one.place);
     for back in [false, true] {
         let is_traced = hops.iter().any(|hop| hop.back == back);
         for one in &ordered {

@@ -31,7 +31,7 @@ pub(super) const BELOW: &[Situation] = &[
     },
     Situation {
         number: 53,
-        is: "netem holds what is for a container for longer than anybody waits",
+        is: "netem holds what is for a container for longer than programs wait",
         breaks: Act::Sh("tc qdisc add dev {p1} root netem delay 5s"),
         fails: Fails::Ways(ALL),
         finds: Finds::First("queue-delays", "{p1}"),
@@ -86,7 +86,7 @@ pub(super) const BELOW: &[Situation] = &[
     },
     Situation {
         number: 52,
-        is: "the network below a tunnel loses large packets, and nobody says so",
+        is: "the network below a tunnel loses large packets, and no router says so",
         breaks: Act::Sh(
             "ip link add vx0 type vxlan id 9 local 198.51.100.1 remote 198.51.100.2 dev up0 dstport 4789
              ip link set vx0 addrgenmode none
@@ -155,8 +155,8 @@ fn wireguard(node: &mut Node) {
     assert!(done, "{said}");
 }
 
-/// A switch in user space passes on the frames that it reads, and nobody has filled in the checksums
-/// of what is in a tunnel.
+/// A switch in user space passes on the frames that it reads, and nothing has filled in the
+/// checksums of what is in a tunnel.
 pub(super) fn checksums() {
     let node = Node::new("doctor-checksums");
     let ovs = Ovs::start(&node.lab);

@@ -33,7 +33,7 @@ pub(super) const PLUGINS: &[Situation] = &[
         breaks: Act::Do(|node| chain(node, "absent")),
         fails: Fails::Command(ADD),
         finds: Finds::First("network-refused", "absent"),
-        fix: Fix::Hint("whoever wrote the network knows where the plugin is"),
+        fix: Fix::Hint("the network's author knows where the plugin is"),
         mends: Act::Sh(NO_CHAIN),
     },
     Situation {
@@ -135,7 +135,7 @@ pub(super) const NETWORKS: &[Situation] = &[
         fails: Fails::Command("ls /etc/cni/net.d | head -n 1 | grep mynet"),
         // STATUS knows already that the bridge has the other network's gateway.
         finds: Finds::First("network-refused", "foreign"),
-        fix: Fix::Hint("nobody but the administrator knows which is meant"),
+        fix: Fix::Hint("only the administrator knows which is meant"),
         mends: Act::Sh("rm /etc/cni/net.d/00-foreign.conflist"),
     },
     Situation {
@@ -170,7 +170,7 @@ pub(super) const NETWORKS: &[Situation] = &[
         breaks: Act::Do(|node| {
             other(node, "50-same", "same", r#""bridge": "cni5""#, "198.51.100.0/24");
         }),
-        fails: Fails::Latent("nobody is attached: that would take the node off its uplink"),
+        fails: Fails::Latent("no container is attached: that would take the node off its uplink"),
         finds: Finds::First("subnet-taken", "same"),
         fix: Fix::Hint("the network needs another subnet"),
         mends: Act::Sh("rm /etc/cni/net.d/50-same.conflist"),

@@ -6,7 +6,7 @@ use super::{Act, Fails, Finds, Fix, Situation};
 pub(super) const FILTERS: &[Situation] = &[
     Situation {
         number: 2,
-        is: "somebody's rule of iptables drops what is forwarded",
+        is: "another program's iptables rule drops forwarded packets",
         breaks: Act::Sh("iptables-nft -I FORWARD -j DROP"),
         fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
         finds: Finds::First("forward-dropped", "ip filter/FORWARD rule 1"),

@@ -77,7 +77,7 @@ pub(super) const INSIDE: &[Situation] = &[
         breaks: Act::Do(|node| node.serve(None)),
         fails: Fails::Ways(&[Way::Published, Way::PublishedHere, Way::FromNode, Way::Inside]),
         finds: Finds::First("nothing-listens", "c1:80/tcp"),
-        fix: Fix::Hint("nobody but its owner knows the program"),
+        fix: Fix::Hint("only its owner knows the program"),
         mends: Act::Do(|node| node.serve(Some("[::]:80"))),
     },
     Situation {

@@ -104,7 +104,7 @@ pub(super) const NEIGHBOURS: &[Situation] = &[
     },
     Situation {
         number: 9,
-        is: "behind the router packets of more than 1300 bytes vanish, and nobody says so",
+        is: "behind the router packets of more than 1300 bytes vanish, and no router says so",
         breaks: Act::Sh(
             "ip -n outside link set eth1 mtu 1300; nsenter --net=/run/netns/outside nft \
              'add table ip hush; add chain ip hush output { type filter hook output priority 0; }; \

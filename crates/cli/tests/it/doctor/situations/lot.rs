@@ -1,4 +1,4 @@
-//! Situations drawn by lot, as somebody meets them who knows neither the node nor the code: what
+//! Situations drawn by lot, as a person meets them who knows neither the node nor the code: what
 //! does not work, and what the commands of README's section "When it does not work" say. What was
 //! done to the node is printed behind all of them, so that causes can be written down before.
 
@@ -51,7 +51,7 @@ fn ten_that_are_drawn_are_told_in_words() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// What somebody says who asks for help.
+/// What a person says who asks for help.
 fn heard(fails: &Fails) -> String {
     match fails {
         Fails::Ways(ways) => {

@@ -48,9 +48,9 @@ pub(super) const MORE: &[Situation] = &[
              ip link set twin1 netns c4; ip -n c4 addr add 10.88.0.1/24 dev twin1; \
              ip -n c4 link set twin1 up",
         ),
-        fails: Fails::Latent("whoever answers first is believed"),
+        fails: Fails::Latent("the first answer is believed"),
         finds: Finds::First("address-claimed", "10.88.0.1"),
-        fix: Fix::Hint("somebody has to find the other machine"),
+        fix: Fix::Hint("a person has to find the other machine"),
         mends: Act::Sh(
             "ip link del twin0; ip neigh flush dev cni0; \
              for c in c1 c2; do ip -n $c neigh flush dev eth0; done",
@@ -81,7 +81,7 @@ pub(super) const MORE: &[Situation] = &[
     },
     Situation {
         number: 8,
-        is: "a route of the container leads to a machine that nobody is",
+        is: "a route of the container leads to a router that does not exist",
         breaks: Act::Sh("ip -n c1 route add 203.0.113.0/24 via 10.88.0.99"),
         fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
         finds: Finds::First("hop-silent", "203.0.113.0/24 via 10.88.0.99"),
@@ -92,7 +92,7 @@ pub(super) const MORE: &[Situation] = &[
         number: 9,
         is: "a port of the bridge gets no broadcasts",
         breaks: Act::Sh("bridge link set dev {p1} bcast_flood off"),
-        fails: Fails::Latent("whoever knows the hardware address reaches the container"),
+        fails: Fails::Latent("a sender that knows the hardware address reaches it"),
         finds: Finds::First("port-silenced", "{p1}"),
         fix: Fix::Mends,
         mends: Act::Sh("bridge link set dev {p1} bcast_flood on"),
@@ -121,7 +121,7 @@ pub(super) const MORE: &[Situation] = &[
     },
     Situation {
         number: 12,
-        is: "somebody put the uplink into a bridge",
+        is: "the uplink was put into a bridge",
         breaks: Act::Sh("ip link add br9 type bridge; ip link set up0 master br9"),
         fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
         finds: Finds::First("uplink-enslaved", "up0"),
@@ -199,21 +199,21 @@ pub(super) const MORE: &[Situation] = &[
         ),
         fails: Fails::Latent("some connections go by the other one"),
         finds: Finds::First("hop-silent", "192.0.2.99"),
-        fix: Fix::Hint("somebody has to look at the router"),
+        fix: Fix::Hint("a person has to look at the router"),
         mends: Act::Sh("ip route replace default via 198.51.100.2; ip link del up1"),
     },
     Situation {
         number: 20,
         is: "a port of the bridge gets no multicasts",
         breaks: Act::Sh("bridge link set dev {p1} mcast_flood off"),
-        fails: Fails::Latent("whoever knows the hardware address reaches the container"),
+        fails: Fails::Latent("a sender that knows the hardware address reaches it"),
         finds: Finds::First("port-silenced", "{p1}"),
         fix: Fix::Mends,
         mends: Act::Sh("bridge link set dev {p1} mcast_flood on"),
     },
     Situation {
         number: 21,
-        is: "the node's route to the server of names leads to a machine that nobody is",
+        is: "the node's route to the server of names leads to a router that does not exist",
         breaks: Act::Sh("ip route add 203.0.113.0/24 via 198.51.100.99"),
         fails: Fails::Ways(&[Way::Out4, Way::Names]),
         finds: Finds::First("hop-silent", "198.51.100.99"),
@@ -323,7 +323,7 @@ pub(super) const MORE: &[Situation] = &[
         breaks: Act::Sh("ip route replace default dev up0"),
         fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
         finds: Finds::First("hop-silent", "default dev up0"),
-        fix: Fix::Hint("nobody but the administrator knows the router"),
+        fix: Fix::Hint("only the administrator knows the router"),
         mends: Act::Sh("ip route replace default via 198.51.100.2"),
     },
     Situation {

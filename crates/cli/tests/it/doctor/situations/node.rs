@@ -91,7 +91,7 @@ impl Way {
         Way::Names,
     ];
 
-    /// What somebody says to whom it does not work.
+    /// What a person says for whom it does not work.
     pub(in crate::doctor) fn words(self) -> &'static str {
         match self {
             Way::Out4 => "c1 does not reach the server 203.0.113.2, port 80",
@@ -297,7 +297,7 @@ impl Node {
 }
 
 /// Brings a link between router and server up, whose addresses end in a number. No address is
-/// examined: nobody else is on that cable.
+/// examined: no other machine is on that cable.
 fn link(name: &str, end: u8) -> String {
     format!(
         "ip link set {name} addrgenmode none && ip link set {name} up && \

@@ -46,7 +46,7 @@ pub(super) const SWITCHES: &[Situation] = &[
         breaks: Act::Sh("ip route del default"),
         fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
         finds: Finds::First("no-default-route", "IPv4"),
-        fix: Fix::Hint("nobody but the administrator knows the router"),
+        fix: Fix::Hint("only the administrator knows the router"),
         mends: Act::Sh("ip route replace default via 198.51.100.2"),
     },
     Situation {

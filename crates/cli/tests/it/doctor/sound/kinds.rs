@@ -56,7 +56,7 @@ pub(super) fn nft(lab: &Lab, rules: &str) {
     lab.sh(&format!("nft -f - <<'X'\n{rules}X"));
 }
 
-/// Makes a bridge that nobody is on.
+/// Makes a bridge without containers.
 fn bridge(lab: &Lab, name: &str, address: &str) {
     let set = format!("ip link set {name} up && ip addr add {address} dev {name}");
     lab.sh(&format!("ip link add {name} type bridge && {set}"));

@@ -41,7 +41,7 @@ enum Sort {
     OneFamily,
     /// Both families, each container with a pair of links of its own.
     Pairs,
-    /// Nobody but its containers.
+    /// Only its containers.
     Isolated,
     /// The node is reached, and nothing beyond it.
     WithoutDefault,
@@ -124,7 +124,7 @@ impl Plan {
         Plan { kinds, networks, firewalld, crowd: number + 1 == NODES }
     }
 
-    /// What it is, for whoever reads of a failure.
+    /// What it is, for the reader of a failure.
     fn told(&self) -> String {
         let kinds: Vec<&str> = self.kinds.iter().map(|kind| kind.name).collect();
         let firewalld = if self.firewalld { ", firewalld" } else { "" };

@@ -1,6 +1,6 @@
 //! A bare netlink program: it makes the same objects for other nodes as the service, and nothing
 //! else. Its messages are put together before the clock runs. And an ear that hears when objects
-//! are there, whoever makes them.
+//! are there, no matter which program makes them.
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;

@@ -17,7 +17,11 @@ use super::super::cluster::cluster;
 use super::bare::{Bare, Ear};
 use super::{MOST, Other};
 
-/// What the service may take of memory with so many nodes, in bytes.
+/// What the service may take of memory with so many nodes, in bytes: its control group lets it have
+/// no more. The group counts what the kernel holds for the service too. It does not count pages of
+/// the executable that were in memory before: all processes share them, and the kernel takes them
+/// back when it lacks memory. The largest resident size (`VmHWM`) counts them for each process, and
+/// the tests' own executable has many.
 const MEMORY: u64 = 48 << 20;
 
 /// The pause before something is measured, so that the late work for what was before is not charged
@@ -210,13 +214,14 @@ impl Bench {
             line.trim_start_matches(':').trim_end_matches("kB").trim().parse().unwrap()
         };
         let group = self.memory.as_ref().map_or(0, |memory| memory.most_used() / 1024);
-        let (most, anonymous) = (kib("VmHWM"), kib("RssAnon"));
+        let (most, anonymous, of_files) = (kib("VmHWM"), kib("RssAnon"), kib("RssFile"));
         let (changes, recoveries) = (Spread::of(changes), Spread::of(recoveries));
         eprintln!(
             "MEASURED routing, {source}, {nodes} nodes: all programmed after {cold}, by a bare program \
              {bare}, {times:.2} times; processor time {worked} and {bare_worked}, {work:.2} times{list}; \
-             a node comes: {changes}; a tunnel is deleted: {recoveries}; memory at most {most} KiB, now \
-             {anonymous} KiB anonymous, group at most {group} KiB"
+             a node comes: {changes}; a tunnel is deleted: {recoveries}; memory: group at most \
+             {group} KiB, now {anonymous} KiB anonymous; resident at most {most} KiB, and {of_files} \
+             KiB of files, such as the executable, are in that now"
         );
     }
 }
@@ -256,7 +261,7 @@ fn vm_a_full_list() {
 }
 
 /// As many Nodes, from an API server. The server is the test kit's, which is not optimised: what it
-/// takes to give the list to somebody who does nothing with it is printed too.
+/// takes to give the list to a client that does nothing with it is printed too.
 #[test]
 fn vm_a_large_cluster() {
     testkit::require!("root", "vxlan", "full", "vm-full", "program:nft", "program:bridge");

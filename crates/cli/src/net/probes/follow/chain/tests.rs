@@ -90,7 +90,7 @@ fn what_others_send_does_not_count() {
         dropped(8, "foreign", "NO_SOCKET"),
     ];
     assert_eq!(told(OUT, &events), ["c1 eth0", "node vetha"]);
-    assert_eq!(told(OUT, &[sent(7)]), [""; 0], "nobody said which thread is ours");
+    assert_eq!(told(OUT, &[sent(7)]), [""; 0], "nothing said which thread is ours");
 }
 
 /// What has left the node is followed no further: its address is another packet's at once.

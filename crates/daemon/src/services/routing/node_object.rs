@@ -1,0 +1,224 @@
+//! A Node, of which only what matters here is kept while it is read: one has some 20 KB, most of it
+//! images and what others have written, and a page of a list has two hundred.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time as Moment};
+use kube::Resource;
+use kube::core::ClusterResourceScope;
+use routing::Time;
+use routing::kubernetes::NodeFields;
+use serde::{Deserialize, Deserializer};
+
+/// A Node.
+#[derive(Debug, Clone)]
+pub(super) struct NodeObject {
+    /// What the client has to know of it.
+    meta: ObjectMeta,
+    /// What routing reads, with all annotations.
+    pub(super) fields: NodeFields,
+    pub(super) conditions: Vec<Condition>,
+}
+
+/// A condition of a Node.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Condition {
+    #[serde(default, rename = "type")]
+    pub(super) kind: String,
+    #[serde(default)]
+    pub(super) status: String,
+    pub(super) reason: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Whole {
+    metadata: Metadata,
+    spec: Option<Spec>,
+    status: Option<Status>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    name: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    creation_timestamp: Option<Moment>,
+    labels: Option<Labels>,
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Deserialize)]
+struct Labels {
+    /// Kubernetes, "Well-Known Labels, Annotations and Taints".
+    #[serde(rename = "topology.kubernetes.io/zone")]
+    zone: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+struct Spec {
+    #[serde(rename = "podCIDR")]
+    pod_cidr: Option<String>,
+    #[serde(rename = "podCIDRs")]
+    pod_cidrs: Option<Vec<String>>,
+}
+
+#[derive(Default, Deserialize)]
+struct Status {
+    addresses: Option<Vec<Address>>,
+    conditions: Option<Vec<Condition>>,
+}
+
+#[derive(Deserialize)]
+struct Address {
+    #[serde(rename = "type", default)]
+    kind: String,
+    #[serde(default)]
+    address: String,
+}
+
+impl From<Whole> for NodeObject {
+    fn from(whole: Whole) -> Self {
+        let Whole { metadata, spec, status } = whole;
+        let (spec, status) = (spec.unwrap_or_default(), status.unwrap_or_default());
+        let pod_cidrs = match spec.pod_cidrs {
+            Some(all) if !all.is_empty() => all,
+            _ => spec.pod_cidr.into_iter().collect(),
+        };
+        let seconds = metadata.creation_timestamp.map(|time| time.0.as_second());
+        let created = seconds.and_then(|seconds| u64::try_from(seconds).ok());
+        let mut addresses = status.addresses.unwrap_or_default();
+        // A cloud's controller may list a node's address in the internet first.
+        addresses.sort_by_key(|of| of.kind != "InternalIP");
+        NodeObject {
+            meta: ObjectMeta {
+                name: metadata.name.clone(),
+                resource_version: metadata.resource_version,
+                ..ObjectMeta::default()
+            },
+            fields: NodeFields {
+                name: metadata.name.unwrap_or_default(),
+                uid: metadata.uid.unwrap_or_default(),
+                created: created.map(Time::from_seconds),
+                pod_cidrs,
+                addresses: addresses.into_iter().map(|of| of.address).collect(),
+                zone: metadata.labels.and_then(|labels| labels.zone),
+                annotations: metadata.annotations.unwrap_or_default(),
+            },
+            conditions: status.conditions.unwrap_or_default(),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for NodeObject {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        Whole::deserialize(from).map(NodeObject::from)
+    }
+}
+
+impl Resource for NodeObject {
+    type DynamicType = ();
+    type Scope = ClusterResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        "Node".into()
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        "".into()
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        "v1".into()
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        "nodes".into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.meta
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.meta
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_what_matters_of_a_node_is_kept() {
+        let whole = json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {
+                "name": "a", "uid": "u", "resourceVersion": "7", "managedFields": [{"a": 1}],
+                "creationTimestamp": "2023-11-14T22:13:20Z",
+                "labels": {"topology.kubernetes.io/zone": "west", "other": "label"},
+                "annotations": {"b": "c"},
+            },
+            "spec": {"podCIDR": "10.244.1.0/24", "podCIDRs": ["10.244.1.0/24", "fd00::/64"]},
+            "status": {
+                "addresses": [{"type": "InternalIP", "address": "192.0.2.1"}],
+                "conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": null}],
+                "images": [{"names": ["i"], "sizeBytes": 1}], "nodeInfo": {"osImage": "o"},
+            },
+        });
+        let text = whole.to_string();
+        // A watch's objects are buffered first.
+        for node in [serde_json::from_str(&text), serde_json::from_value(whole)] {
+            let NodeObject { meta, fields, conditions } = node.unwrap();
+            assert_eq!(meta.name.as_deref(), Some("a"));
+            assert_eq!(meta.resource_version.as_deref(), Some("7"));
+            let expected = NodeFields {
+                name: "a".to_owned(),
+                uid: "u".to_owned(),
+                created: Some(Time::from_seconds(1_700_000_000)),
+                pod_cidrs: vec!["10.244.1.0/24".to_owned(), "fd00::/64".to_owned()],
+                addresses: vec!["192.0.2.1".to_owned()],
+                zone: Some("west".to_owned()),
+                annotations: BTreeMap::from([("b".to_owned(), "c".to_owned())]),
+            };
+            assert_eq!(fields, expected);
+            assert_eq!(conditions.len(), 1);
+            let Condition { kind, status, reason } = &conditions[0];
+            assert_eq!((&**kind, &**status, reason), ("Ready", "True", &None));
+        }
+    }
+
+    /// As the controllers of some clouds list them.
+    #[test]
+    fn an_address_inside_the_cluster_comes_before_one_in_the_internet() {
+        let node = serde_json::from_value(json!({
+            "metadata": {"name": "a"},
+            "status": {"addresses": [
+                {"type": "Hostname", "address": "a"},
+                {"type": "ExternalIP", "address": "198.51.100.7"},
+                {"type": "InternalIP", "address": "192.0.2.7"},
+                {"type": "InternalIP", "address": "2001:db8::7"},
+            ]},
+        }));
+        let NodeObject { fields, .. } = node.unwrap();
+        assert_eq!(fields.addresses, ["192.0.2.7", "2001:db8::7", "a", "198.51.100.7"]);
+    }
+
+    #[test]
+    fn a_node_may_lack_nearly_everything() {
+        let texts = [
+            r#"{"metadata":{"name":"a"}}"#,
+            r#"{"metadata":{"name":"a","labels":null},"spec":null,"status":{"addresses":null}}"#,
+        ];
+        for text in texts {
+            let node: NodeObject = serde_json::from_str(text).unwrap();
+            assert_eq!(node.fields, NodeFields { name: "a".to_owned(), ..NodeFields::default() });
+        }
+        let old = r#"{"metadata":{},"spec":{"podCIDR":"10.244.1.0/24","podCIDRs":[]}}"#;
+        let old: NodeObject = serde_json::from_str(old).unwrap();
+        assert_eq!(old.fields.pod_cidrs, ["10.244.1.0/24"]);
+    }
+}
