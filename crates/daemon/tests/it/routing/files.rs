@@ -141,6 +141,7 @@ fn frames_that_the_packet_filter_does_not_see_are_named() {
     testkit::require!("root");
     let mut fabric = Fabric::new("routing-frames", &[1]);
     let folder = fabric.lab.dir().join("net.d");
+    fs::create_dir(&folder).unwrap();
     let conflist = folder.join("10-pods.conflist").display().to_string();
     fabric.flags =
         vec!["--path".to_owned(), "direct".to_owned(), "--conflist".to_owned(), conflist];
