@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use cni::AttachmentKey;
+use ipnet::IpNet;
 use kernel::living::{Census, Life, Noted};
 use state::{Index, Lock, Record, Release};
 
@@ -12,6 +13,7 @@ use crate::element::{Element, Field, Protocol, Set, Table, Value};
 use crate::error::FirewallError;
 use crate::host_sysctl::{HostSysctls, SharedSysctls};
 use crate::hostport;
+use crate::masquerade::chain_name;
 use crate::nft::NftTables;
 use crate::owner::Owner;
 use crate::plan::{Concern, Plan, Shared};
@@ -185,11 +187,15 @@ impl<'a> Firewall<'a> {
         let hash = key.hash();
         let mut holders = Holders { index: self.index, known: None, census: Census::new() };
         let mut differences = Vec::new();
+        let masquerades = masquerades(plan);
         for table in plan.tables() {
-            if !self.tables.is_laid_out(table)? {
-                differences
-                    .push(format!("missing: table {table}, or some of its chains and rules"));
+            let altered = self.tables.altered(table, &masquerades)?;
+            if !altered.is_empty() && !self.tables.exists(table)? {
+                differences.push(format!("missing: table {table}"));
+                continue;
             }
+            let told = |chain: String| format!("chain {chain} of table {table} has other rules");
+            differences.extend(altered.into_iter().map(told));
         }
         for element in &plan.own {
             let Some(found) = self.tables.get(element.set, &element.key)? else {
@@ -204,10 +210,6 @@ impl<'a> Firewall<'a> {
                 differences.push(format!("no longer ours ({}): {element}", found.comment));
             } else if !same_value(element, &found) {
                 differences.push(format!("has another value: {element}"));
-            } else if let Some(chain) = element.chain()
-                && self.tables.jumps_to(&chain)?.is_none()
-            {
-                differences.push(format!("missing: chain {chain}"));
             }
         }
         for shared in &plan.shared {
@@ -219,6 +221,36 @@ impl<'a> Firewall<'a> {
             differences.extend(self.switches.check(shared)?);
         }
         Ok(differences)
+    }
+
+    /// Gives the chains that a plan needs the rules that they should have, in one transaction, and
+    /// leaves all elements as they are. [`Firewall::add`] only counts rules: for a repair.
+    ///
+    /// **Idempotence**: nothing is written if no rule is different.
+    ///
+    /// # Errors
+    /// When the kernel refuses; nothing has changed then.
+    pub fn mend(&mut self, plan: &Plan) -> Result<(), FirewallError> {
+        let masquerades = masquerades(plan);
+        let mut changes = Vec::new();
+        for table in plan.tables() {
+            let mut altered = self.tables.altered(table, &masquerades)?;
+            let mut own = Vec::new();
+            for (network, prefix) in &masquerades {
+                if altered.remove(&chain_name(network, *prefix)) {
+                    let network = network.clone();
+                    own.push(Change::AddMasquerade { network, prefix: *prefix });
+                }
+            }
+            if !altered.is_empty() {
+                changes.push(Change::Layout(table));
+            }
+            changes.extend(own);
+        }
+        if !changes.is_empty() {
+            self.tables.commit(&changes)?;
+        }
+        Ok(())
     }
 
     /// Removes what belongs to attachments of `network` that do not stay: elements by their
@@ -728,6 +760,15 @@ fn older(tables: &mut dyn Tables) -> Result<Vec<Change>, FirewallError> {
         }
     }
     Ok(older)
+}
+
+/// Lists the networks and prefixes whose masquerade chains a plan needs.
+fn masquerades(plan: &Plan) -> BTreeSet<(String, IpNet)> {
+    let of = |element: &Element| match &element.value {
+        Value::Masquerade { network, prefix } => Some((network.clone(), *prefix)),
+        Value::Nothing | Value::Endpoint { .. } => None,
+    };
+    plan.own.iter().filter_map(of).collect()
 }
 
 fn same_value(element: &Element, found: &Found) -> bool {

@@ -61,6 +61,14 @@ impl Tables for Fake {
         self.0.step().map(|()| true)
     }
 
+    fn altered(
+        &mut self,
+        _: Table,
+        _: &BTreeSet<(String, IpNet)>,
+    ) -> Result<BTreeSet<String>, TablesError> {
+        self.0.step().map(|()| BTreeSet::new())
+    }
+
     fn get(&mut self, set: Set, key: &[Field]) -> Result<Option<Found>, TablesError> {
         self.0.step()?;
         let elements = self.0.elements.borrow();
@@ -253,6 +261,13 @@ fn a_passing_failure_is_undone_by_add_itself() {
         fn is_laid_out(&mut self, table: Table) -> Result<bool, TablesError> {
             self.0.is_laid_out(table)
         }
+        fn altered(
+            &mut self,
+            table: Table,
+            masquerades: &BTreeSet<(String, IpNet)>,
+        ) -> Result<BTreeSet<String>, TablesError> {
+            self.0.altered(table, masquerades)
+        }
         fn get(&mut self, set: Set, key: &[Field]) -> Result<Option<Found>, TablesError> {
             self.0.get(set, key)
         }
@@ -333,6 +348,13 @@ fn whatever_question_of_remove_fails_the_next_one_finishes() {
 
         fn is_laid_out(&mut self, table: Table) -> Result<bool, TablesError> {
             self.ask(|fake| fake.is_laid_out(table))
+        }
+        fn altered(
+            &mut self,
+            table: Table,
+            masquerades: &BTreeSet<(String, IpNet)>,
+        ) -> Result<BTreeSet<String>, TablesError> {
+            self.ask(|fake| fake.altered(table, masquerades))
         }
         fn get(&mut self, set: Set, key: &[Field]) -> Result<Option<Found>, TablesError> {
             self.ask(|fake| fake.get(set, key))

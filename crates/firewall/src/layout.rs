@@ -2,7 +2,7 @@
 //!
 //! `docs/firewall.md` explains them; the snapshot in the tests shows them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use std::net::Ipv6Addr;
 
@@ -20,8 +20,8 @@ use crate::masquerade::chain_name;
 use crate::pod_link;
 
 /// A table's comment. It does not contain the layout's version: the kernel keeps the comment with
-/// which a table was made. The chains and the number of their rules tell which layout a table has
-/// ([`uses`]), so a change of rules that leaves all numbers alone must rename a chain.
+/// which a table was made. The chains and the number of their rules tell ADD which layout a table
+/// has ([`uses`]), so a change of rules that leaves all numbers alone must rename a chain.
 const COMMENT: &str = "Netwright. Filled by its CNI plugins: do not edit.";
 
 /// How many rules a masquerade chain has.
@@ -93,6 +93,37 @@ pub(crate) fn uses(table: Table) -> BTreeMap<String, u32> {
     uses
 }
 
+/// Returns the rules of each chain of a table in this layout, and of these masquerade chains, as
+/// [`comparable`] makes them.
+pub(crate) fn rules(
+    table: Table,
+    masquerades: &BTreeSet<(String, IpNet)>,
+) -> BTreeMap<String, Vec<Vec<Expr>>> {
+    let (_, mut rules) = chains_and_rules(table);
+    if table == Table::Inet {
+        let own = |(network, prefix): &(String, IpNet)| masquerade_rules(network, *prefix);
+        rules.extend(masquerades.iter().flat_map(own));
+    }
+    let mut by_chain: BTreeMap<String, Vec<Vec<Expr>>> = BTreeMap::new();
+    for rule in rules {
+        by_chain.entry(rule.chain).or_default().push(comparable(rule.exprs));
+    }
+    by_chain
+}
+
+/// Leaves out of a rule what packets change, and what the kernel adds: the flags that the registers
+/// of a translation imply (NF_NAT_RANGE_*).
+pub(crate) fn comparable(rule: Vec<Expr>) -> Vec<Expr> {
+    let at_rest = |expr: Expr| match expr {
+        Expr::Counter { .. } => Expr::Counter { packets: 0, bytes: 0 },
+        Expr::Nat { kind, family, address, port, .. } => {
+            Expr::Nat { kind, family, address, port, flags: 0 }
+        }
+        other => other,
+    };
+    rule.into_iter().map(at_rest).collect()
+}
+
 fn chains_and_rules(table: Table) -> (Vec<NewChain>, Vec<NewRule>) {
     match table {
         Table::Inet => inet(&table_ref(table)),
@@ -108,15 +139,24 @@ pub(crate) fn add_masquerade(batch: &mut Batch, network: &str, prefix: IpNet) {
     let comment: String = format!("{prefix} of {network}").chars().take(127).collect();
     batch.add_chain(NewChain::regular(&table, name.as_str()).comment(comment));
     batch.flush_chain(&table, name.as_str());
+    for rule in masquerade_rules(network, prefix) {
+        batch.add_rule(rule);
+    }
+}
+
+fn masquerade_rules(network: &str, prefix: IpNet) -> [NewRule; MASQUERADE_RULES] {
+    let (table, name) = (table_ref(Table::Inet), chain_name(network, prefix));
     let (daddr, multicast) = if prefix.addr().is_ipv4() {
         (field::ip_daddr(), net("224.0.0.0/4"))
     } else {
         (field::ip6_daddr(), net("ff00::/8"))
     };
     let rule = || NewRule::new(&table, name.as_str());
-    batch.add_rule(rule().in_net(daddr, prefix).returns());
-    batch.add_rule(rule().in_net(daddr, multicast).returns());
-    batch.add_rule(rule().masquerade());
+    [
+        rule().in_net(daddr, prefix).returns(),
+        rule().in_net(daddr, multicast).returns(),
+        rule().masquerade(),
+    ]
 }
 
 /// Returns the types of a set's keys.

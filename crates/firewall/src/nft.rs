@@ -1,7 +1,10 @@
 //! Our tables in the kernel.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use ipnet::IpNet;
 use kernel::netlink::NetlinkError;
-use kernel::nft::{self, Batch, ElementData, Key, NftSocket, Verdict};
+use kernel::nft::{self, Batch, ElementData, Expr, Key, NftSocket, Verdict};
 
 use crate::close::LateSocket;
 use crate::element::{Element, Field, Maps, Protocol, Set, Table, Value};
@@ -56,6 +59,20 @@ impl Tables for NftTables {
             }
         }
         Ok(true)
+    }
+
+    fn altered(
+        &mut self,
+        table: Table,
+        masquerades: &BTreeSet<(String, IpNet)>,
+    ) -> Result<BTreeSet<String>, TablesError> {
+        let mut found: BTreeMap<String, Vec<Vec<Expr>>> = BTreeMap::new();
+        for rule in self.socket.ask().rules_of_table(&table_ref(table)).map_err(refused)? {
+            found.entry(rule.chain).or_default().push(layout::comparable(rule.exprs));
+        }
+        let wanted = layout::rules(table, masquerades).into_iter();
+        let others = wanted.filter(|(chain, rules)| found.get(chain) != Some(rules));
+        Ok(others.map(|(chain, _)| chain).collect())
     }
 
     fn get(&mut self, set: Set, key: &[Field]) -> Result<Option<Found>, TablesError> {

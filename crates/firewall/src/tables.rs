@@ -1,5 +1,6 @@
 //! The part of the kernel's interface to our two tables that we need.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use ipnet::IpNet;
@@ -74,11 +75,23 @@ pub trait Tables: fmt::Debug {
     /// When the kernel refuses.
     fn exists(&mut self, table: Table) -> Result<bool, TablesError>;
 
-    /// Says whether a table exists with this version's layout.
+    /// Says whether a table exists with this version's layout, by the number of its rules.
     ///
     /// # Errors
     /// When the kernel refuses.
     fn is_laid_out(&mut self, table: Table) -> Result<bool, TablesError>;
+
+    /// Names the chains of a table whose rules are not those of this version's layout, rule by
+    /// rule; also those of these masquerade chains: networks and prefixes. All of them if there is
+    /// no table.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    fn altered(
+        &mut self,
+        table: Table,
+        masquerades: &BTreeSet<(String, IpNet)>,
+    ) -> Result<BTreeSet<String>, TablesError>;
 
     /// Looks one element up.
     ///

@@ -80,6 +80,11 @@ pub const KERNEL: &[(&str, &str)] = &[
         "$(cat /proc/sys/kernel/modprobe) openvswitch; test -d /sys/module/openvswitch",
     ),
     ("module-requests", "test -d /sys/kernel/tracing/events/module/module_request"),
+    (
+        "sctp-conntrack",
+        "$(cat /proc/sys/kernel/modprobe) nf_conntrack; \
+         test -e /proc/sys/net/netfilter/nf_conntrack_sctp_timeout_established",
+    ),
     ("wireguard", "ip link add t0 type wireguard"),
     ("tun", "ip tuntap add t0 mode tap"),
     ("tbf", "tc qdisc add dev p0 root tbf rate 8mbit burst 16k latency 25ms"),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -55,10 +55,22 @@ enum Whose {
 
 /// A block that a node owns.
 #[derive(Debug)]
-struct Taken {
+pub(super) struct Taken {
     node: String,
     /// Whether its record says that none of its addresses is in use.
     empty: bool,
+}
+
+/// The lists of one space's blocks, which callers share: in a full range each ADD needs several.
+#[derive(Debug, Default)]
+pub(super) struct Lists {
+    /// How many have begun, and how many have ended; only one runs.
+    begun: u64,
+    ended: u64,
+    /// How many callers wait for one.
+    waiting: usize,
+    /// The result of the last one, as long as somebody waits for it.
+    found: Option<Result<Arc<BTreeMap<IpNet, Taken>>, Refusal>>,
 }
 
 impl Node {
@@ -104,6 +116,9 @@ impl Node {
         }
         let result = self.claim_one(network, range, space, wanted);
         let mut table = self.lock();
+        if result.is_ok() {
+            table.kept_back.remove(&lot);
+        }
         let claims = table.claims.entry(lot).or_default();
         claims.running -= 1;
         claims.ended += 1;
@@ -171,11 +186,13 @@ impl Node {
                 return self.sweep().map_err(|error| away(&error));
             }
             let empty = self.empty_elsewhere(range, &taken);
-            let most = if empty == 0 { LOOKS_AGAIN } else { LOOKS };
+            let most = if empty.is_empty() { LOOKS_AGAIN } else { LOOKS };
             if most <= looks {
-                return Err(full(network, range, &taken, empty));
+                let refusal = full(network, range, &taken, empty.len());
+                self.lock().kept_back.insert((space.to_owned(), range.clone()), empty);
+                return Err(refusal);
             }
-            if 0 < empty && !std::mem::replace(&mut announced, true) {
+            if !empty.is_empty() && !std::mem::replace(&mut announced, true) {
                 self.want(space, range.subnet()).map_err(|error| away(&error))?;
             }
             looks += 1;
@@ -197,7 +214,8 @@ impl Node {
         )))
     }
 
-    /// Says whether a block could be taken, without taking one.
+    /// Says whether a block could be taken, without taking one. An empty block of another node does
+    /// not count if an ADD has waited for it in vain: that node is dead, or does not know wants.
     pub(super) fn could_claim(
         &self,
         network: &Network,
@@ -219,17 +237,31 @@ impl Node {
         };
         let taken = self.taken(space)?;
         let (first, last) = range.bounds();
-        let free = self.first_free(&record, space, range, &taken, first, last);
-        match self.empty_elsewhere(range, &taken) {
-            0 if free.is_none() => Err(full(network, range, &taken, 0)),
-            _ => Ok(()),
+        if self.first_free(&record, space, range, &taken, first, last).is_some() {
+            return Ok(());
         }
+        let empty = self.empty_elsewhere(range, &taken);
+        let mut table = self.lock();
+        let kept_back = table.kept_back.entry((space.to_owned(), range.clone())).or_default();
+        // One that was used meanwhile is that of a node that lives.
+        kept_back.retain(|one| empty.contains(one));
+        if kept_back.len() < empty.len() {
+            return Ok(());
+        }
+        Err(full(network, range, &taken, empty.len()))
     }
 
-    /// Returns how many blocks of other nodes seem to have no address in use.
-    fn empty_elsewhere(&self, range: &Range, taken: &BTreeMap<IpNet, Taken>) -> usize {
+    /// Lists the blocks of other nodes that seem to have no address in use, with these nodes.
+    fn empty_elsewhere(
+        &self,
+        range: &Range,
+        taken: &BTreeMap<IpNet, Taken>,
+    ) -> BTreeSet<(IpNet, String)> {
         let of_range = taken.iter().filter(|(block, _)| range.overlaps(block));
-        of_range.filter(|(_, taken)| taken.empty && taken.node != self.settings.node).count()
+        of_range
+            .filter(|(_, taken)| taken.empty && taken.node != self.settings.node)
+            .map(|(block, taken)| (*block, taken.node.clone()))
+            .collect()
     }
 
     /// Announces to other nodes that a subnet is full, so that they return their empty blocks.
@@ -390,8 +422,38 @@ impl Node {
         }
     }
 
-    /// Returns the owner of each block of a space.
-    fn taken(&self, space: &str) -> Result<BTreeMap<IpNet, Taken>, Refusal> {
+    /// Returns the owner of each block of a space, by a list that begins after this call. All that
+    /// wait at the same time share one.
+    fn taken(&self, space: &str) -> Result<Arc<BTreeMap<IpNet, Taken>>, Refusal> {
+        let mut table = self.lock();
+        let lists = table.lists.entry(space.to_owned()).or_default();
+        lists.waiting += 1;
+        // One that runs may have passed a block that was freed since.
+        let needed = lists.begun + 1;
+        loop {
+            let lists = table.lists.entry(space.to_owned()).or_default();
+            if needed <= lists.ended {
+                lists.waiting -= 1;
+                let is_last = lists.waiting == 0;
+                let found = if is_last { lists.found.take() } else { lists.found.clone() };
+                return found.expect("it is kept as long as somebody waits for it");
+            }
+            if lists.begun == lists.ended {
+                lists.begun += 1;
+                drop(table);
+                let found = self.list_taken(space).map(Arc::new);
+                table = self.lock();
+                let lists = table.lists.entry(space.to_owned()).or_default();
+                lists.ended += 1;
+                lists.found = Some(found);
+                self.changed.notify_all();
+            } else {
+                table = self.changed.wait(table).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+
+    fn list_taken(&self, space: &str) -> Result<BTreeMap<IpNet, Taken>, Refusal> {
         let all = self.store.list(Kind::Block, Filter::Space(space));
         let all = all.map_err(|error| away(&error))?;
         let records = all.iter().filter_map(|entry| record::read::<BlockRecord>(&entry.value));
@@ -588,5 +650,58 @@ pub(super) fn away(error: &StoreError) -> Refusal {
         StoreError::Refused(_) => {
             Refusal::new(ADDRESS, format!("this node is given no more addresses: {error}"))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, mpsc};
+    use std::thread;
+    use std::time::Duration;
+
+    use crate::store::{Fault, Kind, Memory};
+    use crate::{Clock, Node, Settings};
+
+    #[derive(Debug)]
+    struct Still;
+
+    impl Clock for Still {
+        fn now(&self) -> Duration {
+            Duration::ZERO
+        }
+    }
+
+    #[test]
+    fn all_who_wait_share_a_list_that_begins_after_they_asked() {
+        let (dir, store) = (tempfile::tempdir().unwrap(), Memory::default());
+        let (begin, begun) = mpsc::channel();
+        let (end, ended) = mpsc::channel::<()>();
+        store.misbehave(move |verb, key| {
+            if verb == "list" && key.kind == Kind::Block {
+                begin.send(()).unwrap();
+                ended.recv().unwrap();
+            }
+            Fault::None
+        });
+        let settings = Settings::new("n1", "boot", "machine");
+        let node = Node::open(dir.path(), Arc::new(store), Arc::new(Still), settings).unwrap();
+        let node = &node;
+        let ask = move || drop(node.taken("s").unwrap());
+        let waiting = || node.lock().lists.get("s").map_or(0, |lists| lists.waiting);
+        thread::scope(|scope| {
+            let first = scope.spawn(ask);
+            begun.recv().unwrap();
+            let others = [scope.spawn(ask), scope.spawn(ask), scope.spawn(ask)];
+            while waiting() < 4 {
+                thread::yield_now();
+            }
+            end.send(()).unwrap();
+            first.join().unwrap();
+            begun.recv().unwrap();
+            end.send(()).unwrap();
+            others.into_iter().for_each(|other| other.join().unwrap());
+        });
+        assert!(begun.try_recv().is_err(), "there was a third list");
+        assert_eq!(waiting(), 0);
     }
 }

@@ -11,6 +11,7 @@ use node_api::Refusal;
 use node_api::ipam::Owner;
 
 use super::Lost;
+use super::claim::Lists;
 use crate::local::{HeldFile, HeldName};
 use crate::network::{BLOCKS_A_NODE, Range, bounds, number};
 use crate::record::{BlockId, Holder, SpaceRecord};
@@ -132,6 +133,10 @@ pub(super) struct Table {
     pub(super) spaces: BTreeMap<String, SpaceRecord>,
     pub(super) claims: BTreeMap<(String, Range), Claims>,
     pub(super) claiming: BTreeSet<BlockId>,
+    /// The lists of blocks that run, by space.
+    pub(super) lists: BTreeMap<String, Lists>,
+    /// The empty blocks that other nodes did not give back when this one needed one of a range.
+    pub(super) kept_back: BTreeMap<(String, Range), BTreeSet<(IpNet, String)>>,
     /// Whether a claim was not answered: the block may be ours.
     pub(super) unsure: bool,
     pub(super) notices: Vec<String>,

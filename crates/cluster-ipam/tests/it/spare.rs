@@ -181,6 +181,26 @@ fn empty_blocks_go_within_five_seconds_to_the_node_that_finds_the_space_full() {
     assert_eq!(blocks(&store, "n1"), 0);
 }
 
+/// The first node died with empty blocks, and comes back later.
+#[test]
+fn status_does_not_count_on_an_empty_block_that_was_not_given_back() {
+    let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
+    let nodes = hoarded(dir.path(), &store, &clock);
+    let blue = in_blocks(&["10.0.0.0/27"]);
+    let status = || nodes[1].status(&Network::new(blue.clone()).unwrap());
+    status().unwrap();
+    let refused = assign(&nodes[1], &blue, "more").unwrap_err();
+    assert_eq!(refused.code, 102);
+    assert_eq!(status().unwrap_err(), refused);
+    for _ in 0..3 {
+        clock.pass(Duration::from_secs(2));
+        nodes[0].tend().unwrap();
+    }
+    status().unwrap();
+    assign(&nodes[1], &blue, "more").unwrap();
+    status().unwrap();
+}
+
 /// The record of the other node's block still says that a container has the address.
 #[test]
 fn an_address_that_was_freed_a_moment_ago_goes_to_the_node_that_asks() {

@@ -34,6 +34,38 @@ fn many_at_once_leave_nothing_behind() {
     assert_eq!(node.elements(), "");
 }
 
+/// A rule that somebody put in place of another leaves the number of rules as it was.
+#[test]
+fn a_rule_that_was_replaced_is_told_and_mended() {
+    testkit::require!("root");
+    let node = Node::new("replaced");
+    let (key, mut plan) = (key("n", "c1"), masqueraded(2));
+    plan.join(spoof::plan("veth1", &[[2, 0, 0, 0, 0, 1]]));
+    node.add(&key, &plan);
+    let listed = || node.lab.sh("nft -s list ruleset");
+    let before = listed();
+    let masquerade = node.lab.sh("nft list chains inet | grep -o 'masquerade-[0-9a-f]*'");
+    let masquerade = masquerade.trim();
+    let dnat = "ct status dnat jump hostport_snat";
+    for (family, chain, rules) in [
+        ("inet", "postrouting", [dnat, "accept", "accept"].as_slice()),
+        ("inet", masquerade, ["accept"; 3].as_slice()),
+        ("bridge", "output", ["accept"; 2].as_slice()),
+    ] {
+        let table = format!("{family} netwright");
+        let mut script = format!("flush chain {table} {chain}\n");
+        for rule in rules {
+            script += &format!("add rule {table} {chain} {rule}\n");
+        }
+        node.lab.sh(&format!("nft -f - <<'END'\n{script}END"));
+        let told = format!("chain {chain} of table {table} has other rules");
+        assert_eq!(node.check(&key, &plan), [told]);
+        node.firewall(|firewall| firewall.mend(&plan)).unwrap();
+        assert_eq!(node.check(&key, &plan), Vec::<String>::new());
+        assert_eq!(listed(), before);
+    }
+}
+
 /// netavark#1258, CVE-2025-54388: a reload of another program's firewall removes our tables with
 /// its own.
 #[test]

@@ -9,8 +9,8 @@
 //! If a program of the host listens on a port, ADD does not refuse it (see [`firewall::taken`]):
 //! ADD warns on standard error, and a repair leaves the port to the program.
 //!
-//! ADD returns `prevResult` unchanged. UDP flows that began before the change keep their old
-//! translation, so ADD and DEL delete them afterwards. DEL needs neither configuration nor
+//! ADD returns `prevResult` unchanged. UDP and SCTP flows that began before the change keep their
+//! old translation, so ADD and DEL delete them afterwards. DEL needs neither configuration nor
 //! `prevResult` nor our record, and also removes what the reference's plugin left for the
 //! attachment.
 
@@ -24,6 +24,7 @@ use std::net::IpAddr;
 
 use cni::{AddResult, AttachmentKey, code};
 use cni_plugin::{Call, Info, Role};
+use firewall::element::Protocol;
 use firewall::hostport::{self, Forward, Snat, Target};
 use firewall::iptables::hostport::Wanted as Chains;
 use firewall::taken::{self, Families};
@@ -34,7 +35,7 @@ use state::{Index, Record};
 
 use self::config::{Backend, Config, Iptables};
 use self::flows::When;
-use self::recorded::{Recorded, udp_ports};
+use self::recorded::{Recorded, host_ports};
 use crate::engine::{Attaching, Collecting, Enter, Kind, Removal};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
@@ -100,7 +101,7 @@ impl Kind for Portmap {
         if both != want.recorded {
             want.recorded.write(call, index)?;
         }
-        flows::forget(call, &want.recorded.udp, When::Added);
+        flows::forget(call, &want.recorded, When::Added);
         for taken in taken::find(&config.forwards, families(&addresses)) {
             if !taken.is_on_behalf() {
                 call.warn(taken);
@@ -125,7 +126,7 @@ impl Kind for Portmap {
         let left = reference::remove_hostports(key, &addresses);
         failures.note("rules of the reference plugin", left);
         if let Some(recorded) = recorded {
-            flows::forget(call, &recorded.udp, When::Removed);
+            flows::forget(call, recorded, When::Removed);
         }
         failures.note("the container's other networks", siblings::take_over(call, index, key));
     }
@@ -200,8 +201,9 @@ fn want(
             Some(chains(config, options, &addresses))
         }
     };
-    let udp = udp_ports(&config.forwards, &targets);
-    let recorded = Recorded { plan, iptables: iptables.is_some(), udp };
+    let ports = |protocol| host_ports(protocol, &config.forwards, &targets);
+    let (udp, sctp) = (ports(Protocol::Udp), ports(Protocol::Sctp));
+    let recorded = Recorded { plan, iptables: iptables.is_some(), udp, sctp };
     Ok(Want { recorded, iptables })
 }
 

@@ -48,7 +48,7 @@ impl Picture<'_> {
                 forwarding::hold_family(index, key, *ipv4, forwarding::at_the_end(*restore))
             }
             State::Filter { plan, iptables, addresses } => {
-                rules::add(index, key, backend(*iptables), plan, addresses)
+                rules::restore(index, key, backend(*iptables), plan, addresses)
             }
             State::Claim { object } => claim::restore(call, index, self.about.name, object),
             State::NoNeighbour { link, address, mac } => {

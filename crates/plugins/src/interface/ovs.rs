@@ -16,6 +16,7 @@
 //! | `connect` | ADD |
 //! | `made` | what ADD has created, and its result |
 //! | `interior` | ports that the switch creates |
+//! | `joined` | bridges that patch ports join |
 //! | `local_port` | the switch's own link on the host |
 //! | `mirrors` | joining and leaving mirrors |
 //! | `chained` | joining mirrors as plugins of their own |
@@ -32,6 +33,7 @@ mod database;
 mod defaults;
 mod extras;
 mod interior;
+mod joined;
 mod local_port;
 mod made;
 mod mirrors;

@@ -82,6 +82,23 @@ pub fn add(
     Ok(())
 }
 
+/// Does what [`add`] does, for a repair: somebody may have put other rules in place of ours.
+///
+/// # Errors
+/// As [`add`].
+pub fn restore(
+    index: &Index,
+    key: &AttachmentKey,
+    backend: Option<MasqueradeBackend>,
+    plan: &Plan,
+    ips: &[IpNet],
+) -> Result<(), Failure> {
+    if !plan.is_empty() {
+        with_firewall(index, |firewall| firewall.mend(plan))?;
+    }
+    add(index, key, backend, plan, ips)
+}
+
 /// Describes an attachment's part of the packet filter as an item, if it needs any.
 #[must_use]
 pub fn wanted(

@@ -2,8 +2,12 @@
 
 mod matrix;
 
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
-use testkit::{Container, Place};
+use testkit::{Container, ModuleRequests, Place};
 
 use crate::support::matrix::Family;
 use crate::support::{Node, Run, matrix as families, versions};
@@ -238,4 +242,57 @@ fn misspelt_keys_are_found() {
     assert_eq!(unknown(r#"{"type":"chain","plugins":[{"type":"tuning","anything":1}]}"#), []);
     let found = unknown(r#"{"type":"chain","plugin":[]}"#);
     assert_eq!((found[0].key.as_str(), found.len()), ("plugin", 1));
+}
+
+/// How many containers come at once.
+const STORM: u16 = 50;
+
+/// Many containers come and leave at once, and the kernel looks for a module for none of them: each
+/// look would start a process or two, and the call would wait for them.
+#[test]
+fn vm_a_storm_asks_for_no_module() {
+    testkit::require!("root", "full", "module-requests");
+    let node = Node::new("storm");
+    let run = |verb: &str, to: &Container, port: u16| {
+        let ports = json!([{ "hostPort": port, "containerPort": 80, "protocol": "tcp" }]);
+        let ipam = families::ipam(&node, Family::V4);
+        let plugins = json!([
+            { "type": "bridge", "isDefaultGateway": true, "ipMasq": true, "ipam": ipam },
+            { "type": "portmap", "capabilities": { "portMappings": true } },
+            { "type": "firewall" },
+            { "type": "tuning", "mtu": 1400 },
+        ]);
+        let keys = json!({ "plugins": plugins, "runtimeConfig": { "portMappings": ports } });
+        node.run("chain", verb).to(to).config(keys).call()
+    };
+    let life = |to: &Container, port: u16| -> Duration {
+        let begun = Instant::now();
+        run("ADD", to, port).ok();
+        let took = begun.elapsed();
+        run("DEL", to, port).silent();
+        took
+    };
+    // What the first container needs is loaded by now.
+    life(&node.container("first"), 8000);
+    let containers: Vec<Container> =
+        (1..=STORM).map(|number| node.container(&format!("c{number}"))).collect();
+    let requests = ModuleRequests::new();
+    let barrier = Barrier::new(STORM.into());
+    let storm = || -> Vec<Duration> {
+        thread::scope(|scope| {
+            let (life, barrier) = (&life, &barrier);
+            let begin = |(container, port)| {
+                scope.spawn(move || {
+                    barrier.wait();
+                    life(container, port)
+                })
+            };
+            let running: Vec<_> = containers.iter().zip(8001..).map(begin).collect();
+            running.into_iter().map(|one| one.join().unwrap()).collect()
+        })
+    };
+    let (mut times, asked) = requests.during(storm);
+    times.sort();
+    eprintln!("MEASURED storm: {STORM} ADDs at once, median {:?}", times[times.len() / 2]);
+    assert_eq!(asked, Vec::<String>::new(), "a storm has the kernel look for modules");
 }

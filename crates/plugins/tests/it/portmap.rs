@@ -2,7 +2,12 @@
 
 mod matrix;
 
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+
+use kernel::nflog::Packet;
 use serde_json::{Value, json};
+use testkit::probe::{Ends, Station, wait};
 use testkit::traffic::{self, Server};
 use testkit::{Container, Place, Snapshot};
 
@@ -533,10 +538,99 @@ fn udp_conntrack() {
     host.run("DEL", &c1, &prev1, &mappings).call().silent();
     let left = host.node.sh("conntrack -L -p udp -d 198.51.100.1 2>/dev/null; true");
     assert_eq!(left, "");
+    // Nor is a flow to an address of a service, which another program translates.
+    host.node.sh("nft 'add table ip service; \
+         add chain ip service first { type nat hook prerouting priority -100; }; \
+         add rule ip service first ip daddr 10.96.0.10 udp dport 5300 dnat to 10.1.0.2:80'");
+    host.outside.sh("ip route add 10.96.0.0/16 via 198.51.100.1");
+    assert_eq!(traffic::assert_udp(&host.outside, "10.96.0.10:5300").server, "c1");
+    let service = || host.node.sh("conntrack -L -p udp -d 10.96.0.10 2>/dev/null | wc -l");
+    assert_eq!(service(), "1\n");
     host.run("ADD", &c2, &prev2, &mappings).call().ok();
     let second = ask().or_else(ask);
     assert_eq!(second.as_deref(), Some("c2"));
-    assert_eq!(transit(), "1\n");
+    assert_eq!((transit(), service()), ("1\n".to_owned(), "1\n".to_owned()));
+}
+
+/// SCTP as UDP: a client that begins anew from the same port reaches the next container. Its first
+/// packet shows that, so nobody here needs SCTP itself.
+#[test]
+fn vm_sctp_conntrack() {
+    testkit::require!("root", "sctp-conntrack");
+    let host = Host::new("pmsctp");
+    let (c1, prev1) = host.container("c1", 2);
+    let (c2, prev2) = host.container("c2", 3);
+    let mappings = json!([mapping(3868, "sctp")]);
+    // Connections are followed only where something is published. The client's next packet comes
+    // before the kernel forgets the one before.
+    host.run("ADD", &c2, &prev2, &json!([mapping(9090, "tcp")])).call().ok();
+    host.node.sh("cd /proc/sys/net/netfilter && for state in closed cookie_wait; do \
+         echo 600 > nf_conntrack_sctp_timeout_$state; done");
+    let client = Station::at(&host.outside);
+    let (first, second) = (Station::at(&c1), Station::at(&c2));
+    let ends = Ends {
+        source: "198.51.100.2".parse().unwrap(),
+        destination: "198.51.100.1".parse().unwrap(),
+    };
+    let is_init = |bytes: &[u8]| {
+        Packet::read(bytes).is_some_and(|packet| {
+            packet.protocol == 132 && packet.ports.is_some_and(|(_, to)| to == 80)
+        })
+    };
+    let reaches = |container: &Station| {
+        (0..10).any(|_| {
+            client.send(&ends.sctp(40000, 3868));
+            let mut came = false;
+            while !came && wait(&container.descriptors(), traffic::SILENCE) {
+                container.heard(|bytes| came |= is_init(bytes));
+            }
+            came
+        })
+    };
+    // Nobody has the port yet, and the flow begins untranslated.
+    client.send(&ends.sctp(40000, 3868));
+    host.node.sh("timeout 5 sh -c \
+         'until conntrack -L -p sctp 2>/dev/null | grep -q dport=3868; do sleep 0.02; done'");
+    host.run("ADD", &c1, &prev1, &mappings).call().ok();
+    assert!(reaches(&first), "the flow that began before still leads to the host");
+    host.run("DEL", &c1, &prev1, &mappings).call().silent();
+    assert_eq!(host.node.sh("conntrack -L -p sctp 2>/dev/null; true"), "");
+    host.run("ADD", &c2, &prev2, &mappings).call().ok();
+    assert!(reaches(&second), "the client does not reach the next container");
+}
+
+/// TCP flows stay: a connection goes on when its container's ports are published again, and a
+/// client that begins anew from the same port reaches the next container all the same.
+#[test]
+fn tcp_conntrack() {
+    testkit::require!("root", "program:socat");
+    let host = Host::new("pmtcp");
+    let (c1, prev1) = host.container("c1", 2);
+    let (c2, prev2) = host.container("c2", 3);
+    let mappings = json!([mapping(8080, "tcp")]);
+    host.run("ADD", &c1, &prev1, &mappings).call().ok();
+    let listener = c1.enter(|| TcpListener::bind("[::]:80").unwrap());
+    let mut client = host.outside.enter(|| TcpStream::connect("198.51.100.1:8080").unwrap());
+    let (mut server, _) = listener.accept().unwrap();
+    host.run("DEL", &c1, &prev1, &mappings).call().silent();
+    host.run("ADD", &c1, &prev1, &mappings).call().ok();
+    for stream in [&client, &server] {
+        stream.set_read_timeout(Some(traffic::ANSWER_DEADLINE)).unwrap();
+    }
+    client.write_all(b"?").unwrap();
+    server.read_exact(&mut [0]).unwrap();
+    server.write_all(b"!").unwrap();
+    client.read_exact(&mut [0]).unwrap();
+    drop((listener, server, client));
+
+    let ask = || host.outside.sh("socat -u TCP:198.51.100.1:8080,sourceport=40000,reuseaddr -");
+    let first = Server::tcp(&c1, "[::]:80", "c1");
+    assert!(ask().starts_with("c1 "));
+    host.run("DEL", &c1, &prev1, &mappings).call().silent();
+    host.run("ADD", &c2, &prev2, &mappings).call().ok();
+    drop(first);
+    let _second = Server::tcp(&c2, "[::]:80", "c2");
+    assert!(ask().starts_with("c2 "));
 }
 
 /// Row: portmap | nft backend. DEL removes the reference's layout; our rules are in our own tables.
@@ -650,6 +744,29 @@ fn check() {
         run("CHECK", "iptables").call().fails(104, "missing");
         run("DEL", "iptables").call().silent();
     }
+}
+
+/// CHECK compares rules, and does not only count them; a repair puts them back.
+#[test]
+fn a_rule_that_was_replaced_is_put_back() {
+    testkit::require!("root");
+    let host = Host::new("pmreplaced");
+    let (c1, prev) = host.container("c1", 2);
+    let mappings = json!([mapping(8080, "tcp")]);
+    let check = |repair: bool| {
+        let keys = if repair { json!({ "netwright/repair": true }) } else { json!({}) };
+        host.run("CHECK", &c1, &prev, &mappings).config(keys).call()
+    };
+    host.run("ADD", &c1, &prev, &mappings).call().ok();
+    check(false).silent();
+    let rule = "add rule inet netwright hostports accept\n".repeat(4);
+    host.node.sh(&format!("nft -f - <<'END'\nflush chain inet netwright hostports\n{rule}END"));
+    let told = "chain hostports of table inet netwright has other rules";
+    check(false).fails(104, told);
+    assert!(check(true).succeeded());
+    check(false).silent();
+    let _servers = servers(&c1, "c1");
+    assert_eq!(traffic::assert_tcp(&host.outside, "198.51.100.1:8080").server, "c1");
 }
 
 /// nerdctl#4253: the error names the holder of a port, which keeps it.

@@ -1,22 +1,29 @@
-//! Deletes UDP flows whose translation has changed.
+//! Deletes flows whose translation has changed, as far as their protocol does not see to it.
 //!
-//! A flow keeps the translation it began with, and a UDP flow lives as long as packets arrive.
-//! Without this, a resolver that restarts stays unreachable for the clients that query it most
-//! (k8s#59033, plugins#123, plugins#1190). Flows that only pass through the node on the same port
-//! are left alone: deleting them would give them new source ports.
+//! A flow keeps the translation it began with. What a client needs then depends on the protocol:
+//!
+//! - UDP: a flow lives as long as packets arrive. Without this, a resolver that restarts stays
+//!   unreachable for the clients that query it most (k8s#59033, plugins#123, plugins#1190).
+//! - SCTP: a client that begins anew from the port it had sends its INIT within the old flow, which
+//!   each INIT keeps alive (`linux net/netfilter/nf_conntrack_proto_sctp.c` `sctp_conntracks`).
+//! - TCP: nothing. The node sees the connection end, and a SYN after that begins a new flow (`linux
+//!   net/netfilter/nf_conntrack_proto_tcp.c`, "Attempt to reopen a closed/aborted connection"). A
+//!   connection that has not ended goes on when the same container's ports are published again
+//!   (`podman network reload`); without its flow, its answers would come from another port.
+//!
+//! Flows that only pass through the node on the same port are left alone, translated or not:
+//! deleting them would give them new source ports, or end an association.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use cni_plugin::Call;
+use firewall::element::Protocol;
 use kernel::conntrack::{ConntrackSocket, Flow, FlowFilter};
 use kernel::netlink::NetlinkError;
 use kernel::route::{IpFamily, RouteSocket};
 
-use super::recorded::UdpPort;
-
-/// UDP's number (linux/in.h `IPPROTO_UDP`).
-const UDP: u8 = 17;
+use super::recorded::{HostPort, Recorded};
 
 /// Which flows are out of date.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,43 +34,47 @@ pub(super) enum When {
     Removed,
 }
 
-/// Deletes the outdated flows to these ports. A failure is only a warning: the flows end by
-/// themselves eventually.
-pub(super) fn forget(call: &Call<'_>, ports: &[UdpPort], when: When) {
-    for family in [IpFamily::V4, IpFamily::V6] {
-        let own: Vec<&UdpPort> =
-            ports.iter().filter(|port| IpFamily::of(port.container) == family).collect();
-        if own.is_empty() {
-            continue;
-        }
-        if let Err(error) = forget_family(family, &own, when) {
-            call.warn(format_args!("forget UDP flows to the container's host ports: {error}"));
+/// Deletes the outdated flows to an attachment's ports. A failure is only a warning: the flows end
+/// by themselves eventually.
+pub(super) fn forget(call: &Call<'_>, recorded: &Recorded, when: When) {
+    for (protocol, ports) in [(Protocol::Udp, &recorded.udp), (Protocol::Sctp, &recorded.sctp)] {
+        for family in [IpFamily::V4, IpFamily::V6] {
+            let own: Vec<&HostPort> =
+                ports.iter().filter(|port| IpFamily::of(port.container) == family).collect();
+            if own.is_empty() {
+                continue;
+            }
+            let of = FlowFilter { protocol: Some(protocol.number()), ..FlowFilter::all(family) };
+            if let Err(error) = forget_some(&of, &own, when) {
+                let name = protocol.name();
+                call.warn(format_args!(
+                    "forget {name} flows to the container's host ports: {error}"
+                ));
+            }
         }
     }
 }
 
-fn forget_family(family: IpFamily, ports: &[&UdpPort], when: When) -> Result<(), NetlinkError> {
+/// Deletes the outdated flows to some ports, all of one protocol and family.
+fn forget_some(of: &FlowFilter, ports: &[&HostPort], when: When) -> Result<(), NetlinkError> {
     let mut conntrack = ConntrackSocket::open()?;
-    let udp = FlowFilter { protocol: Some(UDP), ..FlowFilter::all(family) };
-    let flows = conntrack.flows(&udp)?;
+    let flows = conntrack.flows(of)?;
     let mut local = None;
     let mut doomed = BTreeSet::new();
     for flow in &flows {
         let Some(port) = ports.iter().find(|port| is_to(flow, port)) else { continue };
         let leads_there = flow.reply.source == Some(port.container);
-        let translated = flow.reply.source != flow.original.destination;
         let stale = match when {
             When::Removed => leads_there,
             When::Added if leads_there => false,
+            // Ports are forwarded only at addresses of the host.
             When::Added => {
-                translated || {
-                    if local.is_none() {
-                        local = Some(local_addresses()?);
-                    }
-                    flow.original.destination.is_some_and(|at| {
-                        at.is_loopback() || local.iter().flatten().any(|own| *own == at)
-                    })
+                if local.is_none() {
+                    local = Some(local_addresses()?);
                 }
+                flow.original.destination.is_some_and(|at| {
+                    at.is_loopback() || local.iter().flatten().any(|own| *own == at)
+                })
             }
         };
         if stale {
@@ -71,13 +82,13 @@ fn forget_family(family: IpFamily, ports: &[&UdpPort], when: When) -> Result<(),
         }
     }
     for (destination, port, reply_source) in doomed {
-        let filter = FlowFilter { destination, destination_port: Some(port), reply_source, ..udp };
+        let filter = FlowFilter { destination, destination_port: Some(port), reply_source, ..*of };
         conntrack.delete_flows(&filter)?;
     }
     Ok(())
 }
 
-fn is_to(flow: &Flow, port: &UdpPort) -> bool {
+fn is_to(flow: &Flow, port: &HostPort) -> bool {
     flow.original.destination_port == Some(port.port)
         && port.at.is_none_or(|at| flow.original.destination == Some(at))
 }

@@ -26,12 +26,15 @@ pub(crate) struct Recorded {
     pub(super) iptables: bool,
     /// The UDP ports whose flows are deleted when the translation changes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) udp: Vec<UdpPort>,
+    pub(super) udp: Vec<HostPort>,
+    /// The SCTP ports of which that is true too.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) sctp: Vec<HostPort>,
 }
 
-/// A UDP port of the host that is forwarded to the container.
+/// A port of the host that is forwarded to the container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct UdpPort {
+pub(super) struct HostPort {
     /// The port.
     pub(super) port: u16,
     /// The host's address, if only one of them is meant.
@@ -92,21 +95,26 @@ impl Recorded {
             all.plan.join(before.plan.clone());
             all.iptables |= before.iptables;
             all.udp.extend(before.udp.iter().filter(|port| !self.udp.contains(port)).cloned());
+            all.sctp.extend(before.sctp.iter().filter(|port| !self.sctp.contains(port)).cloned());
         }
         all
     }
 }
 
-/// Lists the UDP ports among forwards to a container.
-pub(super) fn udp_ports(forwards: &[Forward], targets: &[Target]) -> Vec<UdpPort> {
+/// Lists the ports of a protocol among forwards to a container.
+pub(super) fn host_ports(
+    protocol: Protocol,
+    forwards: &[Forward],
+    targets: &[Target],
+) -> Vec<HostPort> {
     let mut ports = Vec::new();
     for target in targets {
         let family = |at: &IpAddr| at.is_ipv4() == target.address.is_ipv4();
         for forward in forwards.iter().filter(|forward| {
-            forward.protocol == Protocol::Udp && forward.host_ip.as_ref().is_none_or(family)
+            forward.protocol == protocol && forward.host_ip.as_ref().is_none_or(family)
         }) {
             let at = forward.host_ip.filter(|at| !at.is_unspecified());
-            ports.push(UdpPort { port: forward.host_port, at, container: target.address });
+            ports.push(HostPort { port: forward.host_port, at, container: target.address });
         }
     }
     ports

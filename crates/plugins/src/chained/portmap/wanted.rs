@@ -92,16 +92,17 @@ impl Wants for Portmap {
         }
         let recorded = Recorded::read(index, call.attachment()).unwrap_or_default();
         let result = call.require_prev_result(Portmap::NO_PREVIOUS)?;
-        let udp = want(call, config, &result, Some(&recorded))?.recorded.udp;
-        let wanted = Recorded { plan: plan.clone(), iptables: chains.is_some(), udp };
+        let now = want(call, config, &result, Some(&recorded))?.recorded;
+        let wanted = Recorded { plan: plan.clone(), iptables: chains.is_some(), ..now };
         // What an older release's record does not list, DEL must know before it exists.
         let both = wanted.joined(Some(&recorded));
         if both.plan.shared.iter().any(|one| !recorded.plan.shared.contains(one)) {
             both.write(call, index)?;
         }
+        with_firewall(index, |firewall| firewall.mend(plan))?;
         let want = Want { recorded: wanted, iptables: chains.clone() };
         put_in_place(index, call.attachment(), &want, Some(&recorded))?;
-        flows::forget(call, &want.recorded.udp, When::Added);
+        flows::forget(call, &want.recorded, When::Added);
         Ok(None)
     }
 

@@ -16,7 +16,7 @@ use super::made::{Made, report};
 use super::mirrors::{self, SeenMirror};
 use super::place::Place;
 use super::rows::{self, Owner, ids};
-use super::{Ovs, interior, local_port};
+use super::{Ovs, interior, joined, local_port};
 use crate::engine::{self, Attaching};
 use crate::shared::claim::{self, Segment};
 use crate::shared::container::{self, Options};
@@ -335,9 +335,12 @@ fn make(
     }
     if !result.ips.is_empty() {
         let addresses: Vec<IpNet> = result.ips.iter().map(|ip| ip.address).collect();
-        let (segment, own) = segment(site.host, config)?;
+        let own = own_link(site.host, config)?;
         claim::refuse_addresses_of(call, site.host, own.as_slice(), &addresses)?;
-        let places = [claim::Place::Segment(segment)];
+        let vlan = vlan(config);
+        let bridges = joined::bridges(site.switch, &config.bridge, vlan)?;
+        let place = |bridge: &String| claim::Place::Segment(Segment::of_switch(bridge, vlan));
+        let places: Vec<claim::Place> = bridges.iter().map(place).collect();
         recorded.claims = claim::objects(&places, &addresses);
         attaching.record(&recorded, site.netns)?;
         claim::take(call, index, &places, &addresses)?;
@@ -354,20 +357,18 @@ fn make(
     Ok(report(call, result, &made, mac))
 }
 
-/// Returns the container's segment, and the host's own link on it: the bridge's, which is in no
-/// VLAN.
-pub(super) fn segment(
-    host: &mut RouteSocket,
-    config: &Config,
-) -> Result<(Segment, Option<Link>), Failure> {
-    let vlan = config.vlans.tag.filter(|tag| *tag != 0);
-    let segment = Segment::of_switch(&config.bridge, vlan);
-    let own = match vlan {
+/// Returns the VLAN of the container's segment.
+fn vlan(config: &Config) -> Option<u16> {
+    config.vlans.tag.filter(|tag| *tag != 0)
+}
+
+/// Returns the host's own link on the container's segment: the bridge's, which is in no VLAN.
+pub(super) fn own_link(host: &mut RouteSocket, config: &Config) -> Result<Option<Link>, Failure> {
+    match vlan(config) {
         // No link can have a longer name.
-        None if config.bridge.len() < 16 => host.link_by_name(&config.bridge)?,
-        _ => None,
-    };
-    Ok((segment, own))
+        None if config.bridge.len() < 16 => Ok(host.link_by_name(&config.bridge)?),
+        _ => Ok(None),
+    }
 }
 
 /// Prepares a new pair for its use as a port.

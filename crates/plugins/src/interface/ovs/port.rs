@@ -42,6 +42,16 @@ struct Observed {
     bridge: Option<Bridge>,
     port: Option<Port>,
     interface: Option<Interface>,
+    limits: Limits,
+}
+
+/// Columns of both rows that limit a port. DEL does not read them, so that it works with a database
+/// that lacks them.
+#[derive(Debug)]
+struct Limits {
+    is_protected: bool,
+    /// [`rows::policing`].
+    policing: [i64; 2],
 }
 
 /// Reads the port by its name, and its bridge.
@@ -50,13 +60,22 @@ fn look(switch: &mut Switch, config: &Config, name: &str) -> Result<Observed, Fa
     let by_name = |name: &str| vec![Condition::equals("name", name)];
     let columns = ["_uuid", "name", "datapath_type"];
     let bridge = look.select(Bridge::TABLE, by_name(&config.bridge), &columns);
-    let port = look.select(Port::TABLE, by_name(name), Port::COLUMNS);
-    let interface = look.select(Interface::TABLE, by_name(name), Interface::COLUMNS);
+    let columns = [Port::COLUMNS, &[rows::PROTECTED]].concat();
+    let port = look.select(Port::TABLE, by_name(name), &columns);
+    let columns = [Interface::COLUMNS, &rows::POLICING].concat();
+    let interface = look.select(Interface::TABLE, by_name(name), &columns);
     let outcome = switch.transact(&look)?;
+    let (port, interface) = (outcome.rows(port).first(), outcome.rows(interface).first());
+    let number = |column| interface.and_then(|row| row.integer(column)).unwrap_or_default();
+    let limits = Limits {
+        is_protected: port.and_then(|row| row.boolean(rows::PROTECTED)) == Some(true),
+        policing: rows::POLICING.map(number),
+    };
     let mut seen = Observed {
         bridge: outcome.rows(bridge).first().map(Bridge::read),
-        port: outcome.rows(port).first().map(Port::read),
-        interface: outcome.rows(interface).first().map(Interface::read),
+        port: port.map(Port::read),
+        interface: interface.map(Interface::read),
+        limits,
     };
     // Whether the port is on that bridge is queried by the port, since the bridge may have
     // thousands of ports.
@@ -94,6 +113,19 @@ fn differences(call: &Call<'_>, config: &Config, name: &str, seen: &Observed) ->
         return vec![format!("port {name:?} belongs to attachment {hash}")];
     }
     let mut found: Vec<String> = rows::vlan_drift(config, port).into_iter().collect();
+    match (config.protected, seen.limits.is_protected) {
+        (true, false) => found.push(format!("port {name:?} is not protected any more")),
+        (false, true) => found.push(format!("port {name:?} is protected, and should not be")),
+        _ => {}
+    }
+    let policing = rows::policing(&config.qos);
+    for ((column, wanted), is) in rows::POLICING.iter().zip(policing).zip(seen.limits.policing) {
+        if is != wanted {
+            found.push(format!(
+                "port {name:?} has {column} {is}, the configuration asks for {wanted}"
+            ));
+        }
+    }
     if let Some(ovn_port) = &config.ovn_port
         && interface.external_ids.get("iface-id") != Some(ovn_port)
     {

@@ -14,6 +14,12 @@ use super::extras::{Qos, Tunnel};
 /// The prefix of every key of ours in `external_ids`.
 pub(super) const OWN_PREFIX: &str = "netwright-";
 
+/// The column of a port that reaches no other protected port of its bridge.
+pub(super) const PROTECTED: &str = "protected";
+
+/// The columns of an interface that say how much the container may send.
+pub(super) const POLICING: [&str; 2] = ["ingress_policing_rate", "ingress_policing_burst"];
+
 /// Keys of `external_ids`.
 pub(super) mod ids {
     /// The attachment's hash.
@@ -97,7 +103,12 @@ pub(super) fn vlan_columns(config: &Config, row: Row) -> Row {
     row.with("vlan_mode", vlans.mode)
         .with("tag", Value::optional(vlans.tag))
         .with("trunks", Value::set(vlans.trunks.iter().copied()))
-        .with("protected", config.protected)
+        .with(PROTECTED, config.protected)
+}
+
+/// Returns the values of [`POLICING`], in kilobits; without a limit both are 0.
+pub(super) fn policing(qos: &Qos) -> [i64; 2] {
+    qos.ingress_bits.map_or([0, 0], |bits| [bits / 1000, qos.ingress_burst_bits / 1000])
 }
 
 /// Describes how a port's VLANs differ from the configuration.
@@ -158,10 +169,8 @@ pub(super) fn write_port(
             .with("mac", Value::optional(mac.map(|mac| mac.to_string())))
             .with("mtu_request", Value::optional(config.mtu));
     }
-    if let Some(bits) = config.qos.ingress_bits {
-        interface = interface
-            .with("ingress_policing_rate", bits / 1000)
-            .with("ingress_policing_burst", config.qos.ingress_burst_bits / 1000);
+    for (column, value) in POLICING.iter().zip(policing(&config.qos)) {
+        interface = interface.with(column, value);
     }
     let handle = transaction.insert("Interface", "interface", &interface);
     let mut port = Row::new()
@@ -268,7 +277,7 @@ pub(super) fn write_tunnel(
         .with("interfaces", named(&interface_name))
         .with("external_ids", Value::map(ids));
     // Every host has a tunnel to every other: frames from one tunnel must not leave by another.
-    let port = vlan_columns(config, port).with("protected", true);
+    let port = vlan_columns(config, port).with(PROTECTED, true);
     transaction.insert("Port", as_name, &port);
 }
 

@@ -90,7 +90,7 @@ impl Wants for Ovs {
         let ips: Vec<IpNet> = ips.map(|ip| ip.address).collect();
         let call = picture.call;
         let host = &mut picture.namespaces.get()?.host;
-        let (_, own) = connect::segment(host, config)?;
+        let own = connect::own_link(host, config)?;
         let refused = claim::refuse_addresses_of(call, host, own.as_slice(), &ips);
         Ok(Difference::of(refused.map_err(claim::as_drift))?.into_iter().collect())
     }

@@ -202,6 +202,35 @@ fn a_switch_has_an_address_once_in_a_vlan() {
     assert_eq!(node.sh(&format!("ls {}/claims", node.roots.run.display())), "");
 }
 
+#[test]
+fn bridges_of_a_switch_that_patch_ports_join_have_an_address_once() {
+    testkit::require!("root", "program:ovs-vswitchd", "program:ovsdb-server");
+    let node = node("claims-patch", &one("10.1.0.2/24", None));
+    let ovs = Ovs::start(&node.lab);
+    for (bridge, own, peer) in [("br0", "p0", "p1"), ("br1", "p1", "p0")] {
+        ovs.add_bridge(bridge);
+        let peer = format!("options:peer={peer}");
+        ovs.vsctl(&["add-port", bridge, own, "--", "set", "interface", own, "type=patch", &peer]);
+    }
+    let port = |bridge: &str, vlan: u16| {
+        let mut keys = json!({ "type": "ovs", "bridge": bridge, "vlan": vlan });
+        keys["socket_file"] = json!(ovs.remote());
+        keys
+    };
+    let (c1, c2) = (node.container("c1"), node.container("c2"));
+    add(&node, &c1, &port("br0", 100)).ok();
+    add(&node, &c2, &port("br1", 100)).fails(108, "n/c1/eth0 has it");
+    add(&node, &c2, &port("br1", 200)).ok();
+    run(&node, "DEL", &c2, &port("br1", 200)).call().silent();
+    // A trunk that does not carry the VLAN.
+    ovs.vsctl(&["set", "port", "p1", "trunks=200"]);
+    add(&node, &c2, &port("br1", 100)).ok();
+    for (container, bridge) in [(&c1, "br0"), (&c2, "br1")] {
+        run(&node, "DEL", container, &port(bridge, 100)).call().silent();
+    }
+    assert_eq!(node.sh(&format!("ls {}/claims", node.roots.run.display())), "");
+}
+
 /// The members of `multi` are separate attachments.
 #[test]
 fn networks_of_one_container_claim_their_addresses() {

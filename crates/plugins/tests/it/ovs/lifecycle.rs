@@ -132,13 +132,27 @@ fn check_names_what_has_drifted() {
     let node = Node::new("ovs-check");
     let ovs = switch(&node);
     let c1 = node.container("c1");
-    let keys = keys(&node, &ovs, json!({ "vlan": 100 }));
+    let keys = keys(
+        &node,
+        &ovs,
+        json!({ "vlan": 100, "protected": true, "qos": { "ingressRate": 1_000_000 } }),
+    );
     let result = add(&node, &c1, &keys).call().ok();
     let port = result["interfaces"][0]["name"].as_str().unwrap().to_owned();
     let check = || node.run("ovs", "CHECK").to(&c1).config(keys.clone()).prev(&result).call();
     check().silent();
-    let cases: [(&[&str], &[&str], &str); 3] = [
+    let cases: [(&[&str], &[&str], &str); 5] = [
         (&["set", "port", &port, "tag=101"], &["set", "port", &port, "tag=100"], "tag 101"),
+        (
+            &["set", "port", &port, "protected=false"],
+            &["set", "port", &port, "protected=true"],
+            "is not protected any more",
+        ),
+        (
+            &["set", "interface", &port, "ingress_policing_rate=0"],
+            &["set", "interface", &port, "ingress_policing_rate=1000"],
+            "ingress_policing_rate 0, the configuration asks for 1000",
+        ),
         (&["set", "port", &port, "trunks=5"], &["clear", "port", &port, "trunks"], "trunks [5]"),
         (
             &["set", "port", &port, "external_ids:netwright-owner=x"],
@@ -166,6 +180,7 @@ fn check_names_what_has_drifted() {
     assert!(repaired.succeeded(), "{repaired:?}");
     check().silent();
     assert_eq!(ovs.vsctl(&["get", "port", &port, "tag"]), "100");
+    assert_eq!(ovs.vsctl(&["get", "port", &port, "protected"]), "true");
 }
 
 #[test]
