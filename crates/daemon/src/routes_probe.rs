@@ -178,6 +178,12 @@ impl Probed {
                      node's prefix?"
                 ));
             }
+            (_, Answer::Yes) if *by == Path::Direct => {
+                return Some(format!(
+                    "{underlay} answers, and {path} does not: the network may drop packets with \
+                     pods' addresses; set path to \"vxlan\""
+                ));
+            }
             (_, Answer::Yes) => {
                 return Some(format!("{underlay} answers, and no pod's address"));
             }
@@ -297,5 +303,10 @@ mod tests {
         ] {
             assert!(one.fault().is_some_and(|fault| fault.contains(words)), "{one:?}");
         }
+        // As with AWS's source/destination check.
+        let mut direct = probed(no, yes, None, None);
+        direct.target.by = Path::Direct;
+        let fault = direct.fault().unwrap();
+        assert!(fault.starts_with("192.0.2.2 answers, and 10.244.2.0 does not: "), "{fault}");
     }
 }

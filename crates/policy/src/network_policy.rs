@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 
+use ipnet::IpNet;
 use serde_json::Value;
 
 use crate::labels::Selector;
@@ -140,8 +141,20 @@ fn read_parts(
             ));
         }
     }
-    policy.ingress = ingress.then(|| read_rules(spec, Direction::Ingress, namespace, faults));
-    policy.egress = egress.then(|| read_rules(spec, Direction::Egress, namespace, faults));
+    let mut loose = Vec::new();
+    let mut read = |direction| read_rules(spec, direction, namespace, faults, &mut loose);
+    policy.ingress = ingress.then(|| read(Direction::Ingress));
+    policy.egress = egress.then(|| read(Direction::Egress));
+    if let Some(first) = loose.first() {
+        let more = match loose.len() - 1 {
+            0 => String::new(),
+            more => format!(", and {more} more"),
+        };
+        policy.notices.push(format!(
+            "{} has bits set after a prefix's length, which are ignored: {first}{more}",
+            policy.id
+        ));
+    }
 }
 
 /// Without `policyTypes`, a policy is about egress if it has a rule for that; the API server fills
@@ -172,6 +185,7 @@ fn read_rules(
     direction: Direction,
     namespace: &str,
     faults: &mut Vec<(Fault, Effect)>,
+    loose: &mut Vec<String>,
 ) -> Vec<Rule> {
     let (key, peers) = match direction {
         Direction::Ingress => ("ingress", "from"),
@@ -187,7 +201,7 @@ fn read_rules(
     };
     let mut rules = Vec::new();
     for entry in &list {
-        match read_rule(entry, peers, namespace) {
+        match read_rule(entry, peers, namespace, loose) {
             Ok(rule) => rules.push(rule),
             Err(fault) => faults.push((fault, Effect::RuleAllowsNothing)),
         }
@@ -213,15 +227,21 @@ fn sets(rules: &[Rule]) -> usize {
     peers.len() + names.collect::<BTreeSet<&str>>().len()
 }
 
-fn read_rule(at: &At<'_>, peers: &str, namespace: &str) -> Result<Rule, Fault> {
+fn read_rule(
+    at: &At<'_>,
+    peers: &str,
+    namespace: &str,
+    loose: &mut Vec<String>,
+) -> Result<Rule, Fault> {
     if let Some(fault) = at.only(&[peers, "ports"]) {
         return Err(fault);
     }
     let entries = |key: &str| -> Result<Vec<At<'_>>, Fault> {
         at.get(key)?.map_or(Ok(Vec::new()), |list| list.list())
     };
-    let peers: Vec<Peer> =
-        entries(peers)?.iter().map(|peer| read_peer(peer, namespace)).collect::<Result<_, _>>()?;
+    let peers = entries(peers)?;
+    let peers = peers.iter().map(|peer| read_peer(peer, namespace, loose));
+    let peers: Vec<Peer> = peers.collect::<Result<_, _>>()?;
     let ports: Vec<Ports> = entries("ports")?.iter().map(read_port).collect::<Result<_, _>>()?;
     Ok(Rule {
         path: at.path().to_owned(),
@@ -232,7 +252,7 @@ fn read_rule(at: &At<'_>, peers: &str, namespace: &str) -> Result<Rule, Fault> {
     })
 }
 
-fn read_peer(at: &At<'_>, namespace: &str) -> Result<Peer, Fault> {
+fn read_peer(at: &At<'_>, namespace: &str, loose: &mut Vec<String>) -> Result<Peer, Fault> {
     let known = ["podSelector", "namespaceSelector", "ipBlock"];
     if let Some(fault) = at.only(&known) {
         return Err(fault);
@@ -246,7 +266,7 @@ fn read_peer(at: &At<'_>, namespace: &str) -> Result<Peer, Fault> {
         return Err(fault);
     }
     let peer = match (at.get("ipBlock")?, pods, namespaces) {
-        (Some(block), None, None) => Peer::Block(read_block(&block)?),
+        (Some(block), None, None) => Peer::Block(read_block(&block, loose)?),
         (Some(_), _, _) => {
             let why = "ipBlock stands alone, without selectors".to_owned();
             return Err(at.fault(Cause::Invalid { why }));
@@ -263,15 +283,15 @@ fn read_peer(at: &At<'_>, namespace: &str) -> Result<Peer, Fault> {
     Ok(peer)
 }
 
-fn read_block(at: &At<'_>) -> Result<Block, Fault> {
+fn read_block(at: &At<'_>, loose: &mut Vec<String>) -> Result<Block, Fault> {
     if let Some(fault) = at.only(&["cidr", "except"]) {
         return Err(fault);
     }
-    let cidr = at.required("cidr")?.prefix()?;
+    let cidr = read_network(&at.required("cidr")?, loose)?;
     let mut except = BTreeSet::new();
     if let Some(list) = at.get("except")? {
         for entry in list.list()? {
-            let part = entry.prefix()?;
+            let part = read_network(&entry, loose)?;
             if !cidr.contains(&part) || part == cidr {
                 return Err(entry.fault(Cause::NotInside { except: part, cidr }));
             }
@@ -279,6 +299,18 @@ fn read_block(at: &At<'_>) -> Result<Block, Fault> {
         }
     }
     Ok(Block { cidr, except })
+}
+
+/// Reads a prefix without the bits after its length. API servers accept such bits with a warning,
+/// other implementations ignore them, and the API's own suite writes blocks such as `10.244.1.5/4`
+/// (Kubernetes, `test/e2e/network/netpol/network_policy.go` "should enforce except clause").
+fn read_network(at: &At<'_>, loose: &mut Vec<String>) -> Result<IpNet, Fault> {
+    let prefix = at.loose_prefix()?;
+    let network = prefix.trunc();
+    if network != prefix {
+        loose.push(format!("{}: {prefix} is read as {network}", at.path()));
+    }
+    Ok(network)
 }
 
 fn read_port(at: &At<'_>) -> Result<Ports, Fault> {

@@ -6,7 +6,6 @@
 //! own network, which knows nothing of them.
 //!
 //! Two networks may have the same addresses. So an address leads to a chain only at one interface
-//! of the node ([`Link`]): the one at which the packet filter sees the packets of the pod. That of
 //! of the node ([`Link`]): the one at which the packet filter sees the packets of the pod. An
 //! attachment whose pod or whose network is not known is closed there. So is an address that two
 //! attachments would lead to different chains.

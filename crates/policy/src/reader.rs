@@ -146,14 +146,19 @@ impl<'a> At<'a> {
 
     /// Reads a prefix without host bits.
     pub(crate) fn prefix(&self) -> Result<IpNet, Fault> {
-        let text = self.text()?;
-        let prefix = cni::text::parse_cidr(text)
-            .ok_or_else(|| self.fault(Cause::not_a(text, "a prefix such as 10.244.1.0/24")))?;
+        let prefix = self.loose_prefix()?;
         let network = prefix.trunc();
         if network != prefix {
             return Err(self.fault(Cause::HostBits { prefix, network }));
         }
         Ok(prefix)
+    }
+
+    /// Reads a prefix that may have host bits.
+    pub(crate) fn loose_prefix(&self) -> Result<IpNet, Fault> {
+        let text = self.text()?;
+        cni::text::parse_cidr(text)
+            .ok_or_else(|| self.fault(Cause::not_a(text, "a prefix such as 10.244.1.0/24")))
     }
 
     /// Reads the name of a container's port (RFC 6335 §5.1).

@@ -68,7 +68,7 @@ pub fn decide(health: &Health, now: Time) -> Option<Condition> {
     let since = health.cut_off_since.filter(|since| GRACE_PERIOD <= now.since(*since))?;
     let message = format!(
         "since {since} no node answers by its path, and underlay addresses of nodes do: something \
-         between the nodes may drop the tunnels' packets"
+         between the nodes may drop the tunnels' packets, or packets with pods' addresses"
     );
     condition(true, "NoNodeAnswers", message)
 }

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 
 use crate::annotation;
 use crate::cluster::{Seen, Unusable};
+use crate::family::Family;
 use crate::flannel::annotations as flannel;
 use crate::node::{Dialect, Node};
 use crate::reader::{overlap, prefix};
@@ -67,7 +68,7 @@ fn read_node(
     faults: &mut Vec<Refused>,
 ) -> Result<Node, Unusable> {
     let incomplete = |what: String| Err(Unusable::Incomplete(what));
-    let prefixes = prefixes(fields)?;
+    let prefixes = used_prefixes(fields, settings)?;
     if prefixes.is_empty() {
         return incomplete(format!("{POD_CIDRS} is empty"));
     }
@@ -88,7 +89,7 @@ fn read_node(
     if of_ours && !settings.any_address {
         for address in node.underlay.iter() {
             let overwritten = settings.flannel.as_ref().is_some_and(|of_flannel| {
-                flannel::overwrite(fields, of_flannel, address) == Some(address)
+                flannel::overwrite(fields, of_flannel, Family::of(address)) == Some(address)
             });
             if !overwritten {
                 has_address(fields, address).map_err(|cause| {
@@ -146,6 +147,24 @@ pub fn prefixes(fields: &NodeFields) -> Result<Vec<IpNet>, Refused> {
             return Err(refused(Cause::OverlapsItself { prefix, other }));
         }
         prefixes.push(prefix);
+    }
+    Ok(prefixes)
+}
+
+/// Reads the prefixes of a Node that this cluster's pods get addresses of. Nodes may have prefixes
+/// of a family of which neither flanneld's configuration nor ours has a range: those do not count,
+/// unless the Node has no other.
+///
+/// # Errors
+/// What is wrong with them.
+pub fn used_prefixes(fields: &NodeFields, settings: &Settings) -> Result<Vec<IpNet>, Refused> {
+    let mut prefixes = prefixes(fields)?;
+    let has_range = |prefix: &IpNet| {
+        let family = Family::of_prefix(*prefix);
+        settings.cluster_ranges.iter().any(|range| Family::of_prefix(*range) == family)
+    };
+    if prefixes.iter().any(has_range) {
+        prefixes.retain(has_range);
     }
     Ok(prefixes)
 }

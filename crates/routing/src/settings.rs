@@ -120,6 +120,17 @@ impl Settings {
         found.map(|cause| format!("this node's prefix {cause}: give it another one"))
     }
 
+    /// Says which of this node's prefixes is in none of the cluster's ranges: other nodes refuse
+    /// it.
+    #[must_use]
+    pub fn outside_ranges(&self, prefixes: &[IpNet]) -> Option<String> {
+        let is_in = |prefix: &IpNet| self.cluster_ranges.iter().any(|range| range.contains(prefix));
+        let prefix = prefixes.iter().copied().find(|prefix| !is_in(prefix))?;
+        let family = Family::of_prefix(prefix);
+        let cause = Cause::OutsideRanges { prefix, family, ranges: self.ranges_of(family) };
+        Some(format!("this node's prefix {cause}: other nodes refuse it"))
+    }
+
     /// Returns the range of services that a prefix touches.
     pub(crate) fn services_at(&self, prefix: IpNet) -> Option<IpNet> {
         self.service_ranges.iter().copied().find(|range| overlap(*range, prefix))
@@ -254,6 +265,8 @@ pub struct FlannelSettings {
     pub backend: Backend,
     /// flannelds reach nodes of their own segment without the tunnel (`DirectRouting`).
     pub direct_routing: bool,
+    /// What the network between the nodes carries, in bytes, where that is less than the links do.
+    pub mtu: Option<u32>,
 }
 
 /// The backends of flanneld whose peers this node reaches.

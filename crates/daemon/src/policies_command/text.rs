@@ -260,7 +260,7 @@ mod tests {
 ---
 {apiVersion: v1, kind: Pod, metadata: {name: proxy, namespace: shop}, spec: {nodeName: one, hostNetwork: true}}
 ---
-{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: all, namespace: shop}, spec: {podSelector: {}, policyTypes: [Egress], ingress: [{}], egress: [{to: [{ipBlock: {cidr: 10.0.0.1/8}}]}]}}
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: all, namespace: shop}, spec: {podSelector: {}, policyTypes: [Egress], ingress: [{}], egress: [{to: [{ipBlock: {cidr: 10.0.0.1/8}}]}, {to: [{ipBlock: {cidr: 10.0.0.1}}]}]}}
 ---
 {apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: web}, spec: {tier: Admin, priority: 10, subject: {pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: web}}}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}}
 ---
@@ -278,8 +278,9 @@ mod tests {
             POLICY                       TIER       PRIORITY  ABOUT    PODS  SUBJECT
             ClusterNetworkPolicy web     admin      10        ingress  1     pods with app=web of all namespaces
             NetworkPolicy shop/all       namespace  -         egress   3     all pods of namespace shop
-              NetworkPolicy shop/all: refused: spec.egress[0].to[0].ipBlock.cidr: 10.0.0.1/8 has bits set after its length: 10.0.0.0/8 may be meant; the rule allows nothing
+              NetworkPolicy shop/all: refused: spec.egress[1].to[0].ipBlock.cidr: "10.0.0.1" is not a prefix such as 10.244.1.0/24; the rule allows nothing
               NetworkPolicy shop/all has ingress rules, and Ingress is not among its policyTypes: they have no effect
+              NetworkPolicy shop/all has bits set after a prefix's length, which are ignored: spec.egress[0].to[0].ipBlock.cidr: 10.0.0.1/8 is read as 10.0.0.0/8
             ClusterNetworkPolicy nobody  baseline   10        -        0     all pods of namespaces with a=b
 
             POD        ADDRESSES         IN                                                              OUT

@@ -7,7 +7,8 @@
 
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::io::{AsyncBufRead, AsyncBufReadExt as _};
@@ -37,6 +38,13 @@ pub(super) struct EtcdFiles {
     pub(super) ca: Option<PathBuf>,
     pub(super) certificate: Option<PathBuf>,
     pub(super) key: Option<PathBuf>,
+}
+
+impl EtcdFiles {
+    /// Returns a number that differs if the client's certificate or key is another one.
+    fn hash(&self) -> u64 {
+        kubernetes::hash_of([&self.certificate, &self.key].into_iter().flatten())
+    }
 }
 
 /// Why the daemon has no connection to etcd.
@@ -115,15 +123,27 @@ pub(super) struct TransactionAnswer {
 }
 
 /// A member, and how it is asked.
-#[derive(Clone)]
 struct Member {
     url: String,
-    client: Client,
+    client: Mutex<Client>,
+}
+
+impl Member {
+    fn new(url: &str, files: &EtcdFiles) -> Result<Self, ConnectError> {
+        Ok(Member { url: url.to_owned(), client: Mutex::new(client(url, files)?) })
+    }
+
+    fn client(&self) -> Client {
+        self.client.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// A cluster of etcd.
 pub(super) struct Etcd {
     members: Vec<Member>,
+    files: EtcdFiles,
+    /// What the files had when clients were made of them: a client reads its certificate once.
+    read: AtomicU64,
     /// The member to ask next.
     preferred: AtomicUsize,
 }
@@ -141,23 +161,26 @@ impl Etcd {
         files: &EtcdFiles,
     ) -> Result<Self, ConnectError> {
         let mut members = Vec::new();
+        let read = files.hash();
         for url in endpoints {
-            let (url, client) = (url.as_ref().to_owned(), client(url.as_ref(), files)?);
-            members.push(Member { url, client });
+            members.push(Member::new(url.as_ref(), files)?);
         }
-        Ok(Self::of(members))
+        Ok(Self::of(members, files.clone(), read))
     }
 
     /// Creates another client of the same cluster.
     #[cfg(test)]
     pub(super) fn another(&self) -> Self {
-        Self::of(self.members.clone())
+        let another = |of: &Member| Member { url: of.url.clone(), client: Mutex::new(of.client()) };
+        let members = self.members.iter().map(another).collect();
+        Self::of(members, self.files.clone(), self.read.load(Ordering::Relaxed))
     }
 
-    fn of(members: Vec<Member>) -> Self {
+    fn of(members: Vec<Member>, files: EtcdFiles, read: u64) -> Self {
         // So that not all nodes ask the same member.
         let first = usize::try_from(crate::clock::seed() % 1024).unwrap_or_default();
-        Etcd { members, preferred: AtomicUsize::new(first) }
+        let (read, preferred) = (AtomicU64::new(read), AtomicUsize::new(first));
+        Etcd { members, files, read, preferred }
     }
 
     /// Returns the place of the member to ask next.
@@ -211,9 +234,8 @@ impl Etcd {
         call: &str,
         body: &Value,
     ) -> Result<T, EtcdError> {
-        let member = self.member(place);
-        let answer = match tokio::time::timeout(MEMBER_TIME, ask(&member.client, call, body)).await
-        {
+        let client = self.member(place).client();
+        let answer = match tokio::time::timeout(MEMBER_TIME, ask(&client, call, body)).await {
             Ok(answer) => answer,
             Err(_) => Err(EtcdError::Away(format!("nothing within {} s", MEMBER_TIME.as_secs()))),
         };
@@ -236,7 +258,8 @@ impl Etcd {
         }});
         let away = |why: String| self.passed_over(place, EtcdError::Away(why));
         let request = request("watch", &body).map_err(|error| away(error.to_string()))?;
-        let asked = self.member(place).client.request_stream(request);
+        let client = self.member(place).client();
+        let asked = client.request_stream(request);
         let lines = match tokio::time::timeout(MEMBER_TIME, asked).await {
             Ok(lines) => lines.map_err(|error| away(words(&error)))?,
             Err(_) => return Err(away(format!("nothing within {} s", MEMBER_TIME.as_secs()))),
@@ -248,9 +271,24 @@ impl Etcd {
         &self.members[place % self.members.len()]
     }
 
+    /// Makes the clients anew if their certificate has been renewed. One that is just being written
+    /// may not serve yet, and is another one when it does.
+    fn renew(&self) {
+        let read = self.files.hash();
+        if self.read.swap(read, Ordering::Relaxed) == read {
+            return;
+        }
+        for member in &self.members {
+            if let Ok(renewed) = client(&member.url, &self.files) {
+                *member.client.lock().unwrap_or_else(PoisonError::into_inner) = renewed;
+            }
+        }
+    }
+
     /// Names the member in an error, and has another one asked next if it was silent.
     fn passed_over(&self, place: usize, error: EtcdError) -> EtcdError {
         let EtcdError::Away(why) = error else { return error };
+        self.renew();
         // Unless another thread has switched members already.
         let next = place.wrapping_add(1);
         let (order, failed) = (Ordering::Relaxed, Ordering::Relaxed);

@@ -1,7 +1,8 @@
 //! The API server, for every service that asks it: found by a kubeconfig, or as a pod does; and
 //! followed by a watch.
 
-use std::path::Path;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::time::Duration;
 
@@ -107,6 +108,51 @@ async fn configuration(
         config.headers.push((name, value));
     }
     Ok(config)
+}
+
+/// What a client was made of: a kubeconfig, and the certificates that it names. A client reads them
+/// once, and administrators and kubelets renew them. The token's file, and a pod's own certificate
+/// of the server, it reads again by itself.
+#[derive(Debug)]
+pub(super) struct Credentials {
+    kubeconfig: Option<PathBuf>,
+    hash: u64,
+}
+
+impl Credentials {
+    /// Reads them, for a client that is made afterwards.
+    pub(super) fn read(kubeconfig: Option<&Path>) -> Self {
+        let kubeconfig = kubeconfig.map(Path::to_owned);
+        Credentials { hash: hash(kubeconfig.as_deref()), kubeconfig }
+    }
+
+    /// Reports whether they are others by now: another client may be answered.
+    pub(super) fn are_others(&self) -> bool {
+        hash(self.kubeconfig.as_deref()) != self.hash
+    }
+}
+
+/// Returns a number that differs if a kubeconfig says something else, or a certificate that it
+/// names does.
+fn hash(kubeconfig: Option<&Path>) -> u64 {
+    let Some(path) = kubeconfig else { return 0 };
+    // One that cannot be read names no files.
+    let Ok(config) = Kubeconfig::read_from(path) else { return hash_of([path]) };
+    let of_servers = config.clusters.into_iter().filter_map(|named| named.cluster);
+    let of_users = config.auth_infos.into_iter().filter_map(|named| named.auth_info);
+    let of_servers = of_servers.filter_map(|server| server.certificate_authority);
+    let of_users = of_users.flat_map(|user| [user.client_certificate, user.client_key]);
+    let named = of_servers.chain(of_users.flatten()).map(PathBuf::from);
+    hash_of([path.to_owned()].into_iter().chain(named))
+}
+
+/// Returns a number that differs if one of these files has other contents.
+pub(super) fn hash_of(files: impl IntoIterator<Item = impl AsRef<Path>>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for file in files {
+        std::fs::read(file).ok().hash(&mut hasher);
+    }
+    hasher.finish()
 }
 
 /// After this silence the kernel probes whether the other end of a connection is there; the other
@@ -265,5 +311,49 @@ fn watch_error(error: &watcher::Error) -> ApiError {
         | watcher::Error::WatchFailed(error) => api_error(error),
         watcher::Error::WatchError(status) => ApiError::Away(status.message.clone()),
         other => ApiError::Away(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_others_once_a_file_says_something_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let write =
+            |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        let config = |server: &str| {
+            let config = serde_json::json!({
+                "apiVersion": "v1", "kind": "Config", "current-context": "test",
+                "clusters": [{"name": "test", "cluster": {
+                    "server": server, "certificate-authority": "ca.crt",
+                }}],
+                "users": [{"name": "test", "user": {
+                    "client-certificate": "user.crt", "client-key": "user.key",
+                }}],
+                "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+            });
+            write("kubeconfig", &config.to_string());
+        };
+        for name in ["ca.crt", "user.crt", "user.key"] {
+            write(name, "first");
+        }
+        config("https://192.0.2.1:6443");
+        let path = folder.path().join("kubeconfig");
+        let change = |act: &dyn Fn()| {
+            let read = Credentials::read(Some(&path));
+            assert!(!read.are_others());
+            act();
+            read.are_others()
+        };
+        for name in ["ca.crt", "user.crt", "user.key"] {
+            assert!(!change(&|| write(name, "first")), "{name}");
+            assert!(change(&|| write(name, "second")), "{name}");
+        }
+        assert!(change(&|| config("https://192.0.2.2:6443")));
+        assert!(change(&|| write("kubeconfig", "{")));
+        assert!(change(&|| std::fs::remove_file(&path).unwrap()));
+        assert!(!Credentials::read(None).are_others());
     }
 }

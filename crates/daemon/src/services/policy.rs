@@ -68,6 +68,7 @@ use std::time::{Duration, Instant};
 use agent::Config;
 use agent::config::{self, PolicySource};
 use clap::{Arg, ArgAction};
+use firewall::FirewallError;
 use firewall::pods::{Logging, NO_LOG, ipvs};
 use kernel::events::TableEvent;
 use node_api::Refusal;
@@ -663,6 +664,17 @@ impl Service {
             return;
         }
         let closed = self.filter.close_if_missing(&self.shared);
+        self.say_what_is_closed(closed);
+    }
+
+    /// Does the same where another program has just damaged the table. A new version of the
+    /// service, which may have other rules, hears of no damage when it starts, and closes nothing.
+    fn close_if_damaged(&mut self) {
+        let closed = self.filter.close_if_damaged(&self.shared);
+        self.say_what_is_closed(closed);
+    }
+
+    fn say_what_is_closed(&self, closed: Result<usize, FirewallError>) {
         if let Ok(count @ 1..) = closed {
             tracing::warn!(count, "no policies are known yet: addresses of pods are closed");
         }
@@ -700,7 +712,7 @@ impl Service {
             (true, _) => {}
             // The service's status shows the result.
             (false, true) => drop(self.compare()),
-            (false, false) => self.close_if_missing(),
+            (false, false) => self.close_if_damaged(),
         }
     }
 

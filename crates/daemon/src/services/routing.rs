@@ -63,7 +63,6 @@ use ipnet::IpNet;
 use kernel::conntrack::{ConntrackSocket, FlowFilter};
 use kernel::events::{Object, ObjectEvent, ObjectListener};
 use kernel::route::{IpFamily, Route, RouteSocket, TABLE_LOCAL};
-use kernel::sysctl::Sysctl;
 use routing::blocks::Records;
 use routing::cluster::{Event, News, Seen};
 use routing::earlier::Earlier;
@@ -84,7 +83,7 @@ use self::counts::Counts;
 use self::etcd_leases::EtcdLeases;
 use self::files::{Disk, Published};
 use self::filter::Filter;
-use self::host::{Host, Links};
+use self::host::{Host, IP_FORWARD, IPV6_FORWARDING, Links};
 use self::nodes::Nodes;
 use self::of_source::OfSource;
 use self::own_lease::Configuration;
@@ -788,6 +787,11 @@ impl Service {
     /// Finds out what this node is: what the source says, on the links that have its addresses.
     fn find_own(&mut self, host: &Host) -> Result<Own, String> {
         let node = self.of_source.clone()?;
+        let unused = node.unused.iter().map(|prefix| {
+            let family = Family::of_prefix(*prefix);
+            format!("this node's prefix {prefix} is not used: the cluster has no range of {family}")
+        });
+        self.shared.routing().notice("families", unused.collect());
         let mut own = self.own_of(&node, host)?;
         own.node.kept = self.find_kept(&node, host);
         own.node.blocks.clone_from(&self.shared.routing().cluster().own().node.blocks);
@@ -796,11 +800,15 @@ impl Service {
 
     /// Finds out what this node is, if its source says this; without what is kept.
     fn own_of(&mut self, node: &OfSource, host: &Host) -> Result<Own, String> {
+        let is_of_host = node.unlisted.iter().find(|address| host.uplink(**address).is_some());
+        // A configuration of flanneld's is for all nodes.
+        let of_flannel = self.settings.flannel.as_ref().and_then(|of_flannel| of_flannel.mtu);
+        let told = node.mtu.or(of_flannel).unwrap_or(u32::MAX);
         let uplinks = PerFamily::with(|family| {
             let mut addresses = node.addresses.iter().filter(|of| Family::of(**of) == family);
             let (mut uplink, address) =
                 addresses.find_map(|address| Some((host.uplink(*address)?, *address)))?;
-            uplink.mtu = uplink.mtu.min(node.mtu.unwrap_or(u32::MAX));
+            uplink.mtu = uplink.mtu.min(told);
             Some((uplink, address))
         });
         if uplinks.iter().all(|(_, uplink)| uplink.is_none()) {
@@ -810,8 +818,17 @@ impl Service {
                 addresses.join(" or ")
             ));
         }
-        if let Some(overlap) = self.settings.overlap_with_services(&node.prefixes) {
-            return Err(overlap);
+        if let (Some(of_flannel), Some(address)) = (&self.settings.flannel, is_of_host) {
+            let key = flannel::annotations::overwrite_key(of_flannel, Family::of(*address));
+            return Err(format!(
+                "flannelds reach this node by {address}, which is none of the addresses in its Node's \
+                 status: set the annotation {key} to it first"
+            ));
+        }
+        let is_wrong = self.settings.outside_ranges(&node.prefixes);
+        let is_wrong = is_wrong.or_else(|| self.settings.overlap_with_services(&node.prefixes));
+        if let Some(is_wrong) = is_wrong {
+            return Err(is_wrong);
         }
         let found = Found {
             name: self.node.clone(),
@@ -1102,16 +1119,16 @@ impl Service {
                 && routing.waits_for().is_none()
                 && routing.cluster().own().node.prefixes_of(family).next().is_some()
         };
-        let sysctls =
-            [(Family::V4, "net/ipv4/ip_forward"), (Family::V6, "net/ipv6/conf/all/forwarding")];
-        let wanted = sysctls.into_iter().filter(|(family, _)| has(*family));
         // The second is written even if the first fails.
-        let written: Vec<_> = wanted
-            .map(|(_, name)| Sysctl::parse(name).and_then(|sysctl| sysctl.write_if_different("1")))
-            .collect();
-        let done = written.into_iter().try_for_each(|written| written.map(drop));
+        let of_v4 = if has(Family::V4) { host::forward(IP_FORWARD) } else { Ok(()) };
+        let of_v6 = match has(Family::V6) {
+            true => host::keep_routers(&mut self.netlink, &self.links)
+                .and_then(|()| host::forward(IPV6_FORWARDING)),
+            false => Ok(()),
+        };
+        let done = of_v4.and(of_v6);
         self.unwritten |= done.is_err();
-        self.health.needs("forwarding", done.map_err(|error| words(&error)));
+        self.health.needs("forwarding", done);
     }
 
     /// Makes connection tracking forget UDP flows of prefixes whose packets go another way now: a
@@ -1136,10 +1153,12 @@ impl Service {
         }
     }
 
-    /// Says which configurations of other programs runtimes take before ours. The service removes
-    /// none and stays ready: an administrator may want another network of the node first.
+    /// Says which configurations of other programs runtimes take before ours, and what pods of ours
+    /// would lack. The service removes none and stays ready: an administrator may want another
+    /// network of the node first.
     fn look_at_others(&mut self) {
-        let found = self.published.before_ours();
+        let mut found = self.published.before_ours();
+        found.extend(self.unfiltered_frames());
         if found == self.before_ours {
             return;
         }
@@ -1148,6 +1167,26 @@ impl Service {
         }
         self.shared.routing().notice("network configuration", found.clone());
         self.before_ours = found;
+    }
+
+    /// Says that the packet filter does not see frames between pods of a bridge: an answer to a pod
+    /// that has asked a service then keeps the address of the pod that gives it.
+    fn unfiltered_frames(&self) -> Option<String> {
+        let has_services = matches!(self.source, Source::Kubernetes(_));
+        if !has_services || !self.published.has_bridge() {
+            return None;
+        }
+        let routing = self.shared.routing();
+        let has =
+            |family: Family| routing.cluster().own().node.prefixes_of(family).next().is_some();
+        let families = Family::ALL.into_iter().filter(|family| has(*family));
+        let parameter = families.map(host::shows_frames).find(|name| !host::is_one(name))?;
+        let shown = parameter.replace('/', ".");
+        Some(format!(
+            "{shown} is not 1: where kube-proxy translates addresses, a pod gets no answer of a \
+             service whose pod is on this node too; load the module br_netfilter and set it, or \
+             set attach to \"ptp\""
+        ))
     }
 
     /// Writes what runtimes and plugins read, once everything of this node is programmed.

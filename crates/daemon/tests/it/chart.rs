@@ -305,6 +305,29 @@ fn every_combination_is_sound() {
     }
 }
 
+/// flanneld makes what its annotations begin with of its flag, and so do the service and its policy.
+#[test]
+fn flannels_annotations_may_begin_otherwise() {
+    testkit::require!("helm");
+    for (flag, begin) in [
+        ("flannel.alpha.coreos.com", "flannel.alpha.coreos.com/"),
+        ("example.com/", "example.com/"),
+        ("example.com/net", "example.com/net-"),
+        ("example.com/net-", "example.com/net-"),
+    ] {
+        let flag = format!("config.routing.flannel-prefix={flag}");
+        let rendered = render(&[
+            "config.routing.enable=true",
+            "config.routing.flannel=replace",
+            "config.routing.conflist=null",
+            &flag,
+        ]);
+        let rendered = rendered.unwrap();
+        let policy = format!("'{begin}backend-type', '{begin}backend-data',");
+        assert!(rendered.contains(&policy), "{flag}: {rendered}");
+    }
+}
+
 /// Only the installer writes to the plugins, and `repair` where it is to keep them. Who runs them
 /// has them at the node's own path, too, by which the installer records them.
 #[test]

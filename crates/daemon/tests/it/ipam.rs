@@ -476,6 +476,23 @@ fn etcd_is_asked_over_tls_and_whoever_is_not_trusted_is_told() {
     }
     // These requests have changed nothing.
     assert_eq!(n1.assign("c1").unwrap().len(), 2);
+
+    // A certificate that is replaced needs no restart.
+    let renewed = ["pem", "key"].map(|kind| cluster.lab.dir().join(format!("renewed.{kind}")));
+    let renew = |name: &str| {
+        for (from, to) in etcd.files(name).iter().zip(&renewed) {
+            fs::copy(from, to).unwrap();
+        }
+    };
+    renew("stranger");
+    let [certificate, key] = renewed.clone().map(text);
+    let mut flags = flags("ca", "client");
+    (flags[3], flags[5]) = (certificate, key);
+    let n2 = start("n2", &flags);
+    assert!(n2.assign("c2").unwrap_err().retry);
+    renew("client");
+    let assigned = wait_for("its addresses", || n2.assign("c2").ok());
+    assert_eq!(assigned.len(), 2);
 }
 
 #[test]

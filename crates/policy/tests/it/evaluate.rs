@@ -223,6 +223,22 @@ fn blocks_with_exceptions_match_pods_too() {
     assert_eq!(reaching(&world, "shop/db"), NOBODY);
 }
 
+/// The suite of sig-network writes a pod's address with a short length.
+#[test]
+fn bits_after_a_prefixs_length_are_ignored() {
+    let peers = json!([{"ipBlock": {"cidr": "10.244.1.1/4", "except": ["10.244.1.3/31"]}}]);
+    let world = from(peers);
+    let near = ["shop/web", "shop/db", "other/db", "kube-system/dns", "node two"];
+    assert_eq!(reaching(&world, "shop/db"), near);
+    let notices = world.policies().flat_map(|policy| &policy.notices);
+    let notices: Vec<&str> = notices.map(String::as_str).collect();
+    assert_eq!(
+        notices,
+        ["NetworkPolicy shop/db has bits set after a prefix's length, which are ignored: \
+          spec.ingress[0].from[0].ipBlock.cidr: 10.244.1.1/4 is read as 0.0.0.0/4, and 1 more"]
+    );
+}
+
 #[test]
 fn pods_in_the_hosts_network_are_neither_subject_nor_peer() {
     let deny = network(

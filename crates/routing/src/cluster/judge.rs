@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::{Age, Cluster, Held, Peer, Work};
+use super::{Age, Cluster, Held, Peer, Unusable, Work};
 use crate::claims::{ClaimedPrefix, Taken};
 use crate::family::Family;
 use crate::node::Node;
@@ -150,7 +150,10 @@ impl Cluster {
 
     fn age(&self, name: &str) -> Option<Age> {
         let peer = self.peers.get(name)?;
-        let only_kept = matches!(peer.held, Some(Held::Brake { .. } | Held::Restored));
+        // One that says nothing of itself may be another machine by now, with the same name.
+        let is_starting = matches!(peer.unreadable.as_deref(), Some(Unusable::Incomplete(_)));
+        let only_kept =
+            is_starting || matches!(peer.held, Some(Held::Brake { .. } | Held::Restored));
         let created = peer.record.as_ref().and_then(|record| record.created);
         Some((only_kept, created.unwrap_or(peer.first_seen), name.to_owned()))
     }

@@ -92,15 +92,23 @@ pub fn write(
     annotations
 }
 
-/// Returns the address that an administrator has set for a node, of the family of another address.
+/// Returns the key of the annotation by which an administrator sets a node's address.
 #[must_use]
-pub fn overwrite(
-    fields: &NodeFields,
-    flannel: &FlannelSettings,
-    address: IpAddr,
-) -> Option<IpAddr> {
-    let key = format!("{}{}", flannel.prefix, of_family(Family::of(address)).overwrite);
-    cni::text::parse_ip(fields.annotations.get(&key)?)
+pub fn overwrite_key(flannel: &FlannelSettings, family: Family) -> String {
+    format!("{}{}", flannel.prefix, of_family(family).overwrite)
+}
+
+/// Returns the address that an administrator has set for a node.
+#[must_use]
+pub fn overwrite(fields: &NodeFields, flannel: &FlannelSettings, family: Family) -> Option<IpAddr> {
+    cni::text::parse_ip(fields.annotations.get(&overwrite_key(flannel, family))?)
+}
+
+/// Returns the address by which flannelds reach a node.
+#[must_use]
+pub fn public_ip(fields: &NodeFields, flannel: &FlannelSettings, family: Family) -> Option<IpAddr> {
+    let key = format!("{}{}", flannel.prefix, of_family(family).public_ip);
+    address_of(fields.annotations.get(&key)?, family).ok()
 }
 
 /// Returns the hardware address of a node's tunnel over a family, as flannelds know it.
@@ -146,7 +154,7 @@ pub(crate) fn read(
                 get(keys.public_ip).ok_or_else(|| refused(keys.public_ip, Cause::Missing))?;
             let address =
                 address_of(text, family).map_err(|cause| refused(keys.public_ip, cause))?;
-            let overwritten = overwrite(fields, flannel, address) == Some(address);
+            let overwritten = overwrite(fields, flannel, family) == Some(address);
             if !overwritten && !settings.any_address {
                 has_address(fields, address).map_err(|cause| refused(keys.public_ip, cause))?;
             }

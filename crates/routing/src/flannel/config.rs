@@ -25,6 +25,8 @@ pub struct Config {
     pub port: u16,
     /// No tunnel within a segment.
     pub direct_routing: bool,
+    /// What the network between the nodes carries, in bytes, where it is not what the links do.
+    pub mtu: Option<u32>,
     /// What is configured of the window in which nodes lease prefixes.
     windows: PerFamily<Window>,
 }
@@ -115,6 +117,15 @@ impl Config {
         let backend =
             Backend::of_name(name).ok_or_else(|| kind.fault(super::other_backend(name)))?;
         let direct_routing = at.get("DirectRouting")?.map(|flag| flag.flag()).transpose()?;
+        // A tunnel with it says more in each packet, which one without it drops.
+        if let Some(policy) = at.get("GBP")?
+            && policy.flag()?
+        {
+            let why = "VXLAN's group policy is not supported".to_owned();
+            return Err(policy.fault(Cause::Invalid { why }));
+        }
+        // The other backend has no such key.
+        let mtu = at.get("MTU")?.filter(|_| backend == Backend::Vxlan);
         let port: Option<u16> =
             at.get("Port")?.map(|port| port.number((0, u64::from(u16::MAX)))).transpose()?;
         Ok(Config {
@@ -123,6 +134,7 @@ impl Config {
             vni: at.get("VNI")?.map(|vni| vni.vni()).transpose()?.unwrap_or(VNI),
             port: port.filter(|port| *port != 0).unwrap_or(VXLAN_PORT),
             direct_routing: direct_routing.unwrap_or(false),
+            mtu: mtu.map(|mtu| mtu.mtu()).transpose()?,
             windows: PerFamily { v4: v4.1, v6: v6.1 },
         })
     }
@@ -137,6 +149,7 @@ impl Config {
                 prefix: annotation_prefix(prefix),
                 backend: self.backend,
                 direct_routing: self.direct_routing,
+                mtu: self.mtu,
             }),
             ..Settings::new(ranges)
         }

@@ -220,6 +220,15 @@ fn what_a_node_says_and_is_not_its_own() {
     "#]].assert_eq(&text);
 }
 
+/// What others would refuse of this node, it says itself.
+#[test]
+fn this_nodes_own_prefix_outside_the_ranges() {
+    let said = |prefix: &str| settings().outside_ranges(&[net("10.244.1.0/24"), net(prefix)]);
+    assert_eq!(said("fd00:244:0:1::/64"), None);
+    expect!["this node's prefix 10.99.1.0/24 is outside the cluster's IPv4 ranges (10.244.0.0/16): other nodes refuse it"]
+        .assert_eq(&said("10.99.1.0/24").unwrap());
+}
+
 /// Where a range of pods overlaps the host's, and a person has allowed it.
 #[test]
 fn a_prefix_that_has_this_nodes_address() {
@@ -504,6 +513,8 @@ fn network_configurations_and_subnet_files_of_flannel() {
         r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","VNI":0}}"#,
         r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","Port":66000}}"#,
         r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","DirectRouting":1}}"#,
+        r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","GBP":true}}"#,
+        r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","MTU":50}}"#,
         r#"{"Network":"10.244.0.0/16","SubnetMin":"x","Backend":{"Type":"vxlan"}}"#,
         r#"{"Network":"10.244.0.0/16","SubnetMax":"fd00::","Backend":{"Type":"vxlan"}}"#,
         r#"{"Network":"10.244.0.0/16","SubnetLen":300,"Backend":{"Type":"vxlan"}}"#,
@@ -563,6 +574,8 @@ fn network_configurations_and_subnet_files_of_flannel() {
         Backend.VNI: 0 is not in 1..16777215
         Backend.Port: 66000 is not in 0..65535
         Backend.DirectRouting: 1 is not true or false
+        Backend.GBP: VXLAN's group policy is not supported
+        Backend.MTU: 50 is not in 576..65535
         SubnetMin: "x" is not an address
         SubnetMax: fd00:: is not an IPv4 address
         SubnetLen: 300 is not in 0..128

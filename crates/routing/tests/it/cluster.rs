@@ -213,6 +213,26 @@ fn a_record_that_becomes_unreadable_leaves_the_last_one() {
     assert_eq!(cluster.peer("b").unwrap().held, None);
 }
 
+/// A Node that was made again under its name, and whose service does not run yet.
+#[test]
+fn a_node_that_says_nothing_of_itself_yields_to_whom_its_prefix_is_given() {
+    let mut cluster = cluster();
+    list(&mut cluster, &[node("b", 2)], NOW);
+    let starting = Seen {
+        name: "b".to_owned(),
+        node: Err(Unusable::Incomplete("no annotation".to_owned())),
+        faults: Vec::new(),
+    };
+    // Its pods may live on.
+    cluster.apply(Event::Changed(starting), at(9));
+    assert_eq!(used(&cluster), ["b"]);
+    let prefixes = node("b", 2).prefixes;
+    let young = Node { created: Some(at(9)), prefixes, ..node("c", 3) };
+    let outcome = cluster.apply(Event::Changed(Seen::whole(young)), at(10));
+    assert_eq!(used(&cluster), ["c"]);
+    assert_eq!(outcome.affected.len(), 2);
+}
+
 #[test]
 fn of_two_that_want_the_same_the_older_has_it() {
     let old = Node { created: Some(at(0)), ..node("old", 2) };

@@ -152,6 +152,21 @@ fn a_cluster_may_have_ipv6_alone() {
     assert_eq!(annotations::write(&node, &flannel(), &BTreeMap::new()), fields.annotations);
 }
 
+/// Nodes have prefixes of both families, and flanneld takes the one that its configuration names.
+#[test]
+fn nodes_may_have_a_family_that_flanneld_does_not() {
+    let text = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
+    let settings = Config::read(text).unwrap().settings("flannel.alpha.coreos.com");
+    let mut fields = flannel_fields("b", 2);
+    fields.annotations.retain(|key, _| !key.contains("v6"));
+    let seen = kubernetes::read(&fields, &settings);
+    assert_eq!(seen.faults, []);
+    assert_eq!(seen.node.unwrap().prefixes, [net("10.244.2.0/24")]);
+    // Of one that has no other, the message names it.
+    fields.pod_cidrs.remove(0);
+    assert_eq!(kubernetes::used_prefixes(&fields, &settings), Ok(vec![net("fd00:244:0:2::/64")]));
+}
+
 #[test]
 fn a_node_that_flanneld_does_not_manage_is_no_peer_of_flannel() {
     let mut fields = flannel_fields("b", 2);
@@ -222,6 +237,14 @@ fn net_conf_is_read_with_flannelds_defaults() {
         Ok(Some(Leased { length: 64, first: ip("fd00:0:0:1::"), last: ip("fd00:0:0:ffff::") }))
     );
     assert_eq!(config.settings("example.com/x").flannel.unwrap().prefix, "example.com/x-");
+
+    // What the network between the nodes carries, tunnels' headers included; no key of host-gw.
+    for (kind, mtu) in [("vxlan", Some(1400)), ("host-gw", None)] {
+        let text =
+            format!(r#"{{"Network":"10.0.0.0/8","Backend":{{"Type":"{kind}","MTU":1400}}}}"#);
+        let settings = Config::read(&text).unwrap().settings("flannel.alpha.coreos.com");
+        assert_eq!(settings.flannel.unwrap().mtu, mtu, "{kind}");
+    }
 
     // Small networks are split into four.
     for (network, length) in [("10.0.0.0/22", 24), ("10.0.0.0/23", 25), ("10.0.0.0/28", 30)] {

@@ -39,6 +39,7 @@ pub(crate) fn flannel() -> FlannelSettings {
         prefix: "flannel.alpha.coreos.com/".to_owned(),
         backend: Backend::Vxlan,
         direct_routing: false,
+        mtu: None,
     }
 }
 

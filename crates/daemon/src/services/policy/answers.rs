@@ -1,12 +1,18 @@
 //! The answers to `netwright policy`, by HTTP at the service's status socket.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
 use firewall::pods::ipvs;
+use policy::Pod;
 
 use crate::exchange::Answer;
 
+use super::cuts;
 use super::drops::{self, Drops, Page};
+use super::engine::Engine;
 use super::listing::{PodRow, Under, Unknown, list};
-use super::question::{Question, judge};
+use super::question::{End, Question, judge};
 use super::shared::Shared;
 
 /// The targets: all policies and this node's pods, what holds for a connection
@@ -46,7 +52,7 @@ pub(super) fn answer(shared: &Shared, kept: &Drops, target: &str) -> Option<Answ
 fn policies(shared: &Shared) -> Answer {
     let engine = shared.engine();
     let unknown = engine.attachments().filter_map(|attachment| {
-        let is_unknown = |address: &std::net::IpAddr| {
+        let is_unknown = |address: &IpAddr| {
             engine.is_closed(*address) && engine.world().claimants(*address).is_empty()
         };
         let addresses: Vec<_> = attachment.own().iter().copied().filter(is_unknown).collect();
@@ -69,21 +75,76 @@ fn policies(shared: &Shared) -> Answer {
 }
 
 fn explain(shared: &Shared, question: &str) -> Answer {
-    let question = match Question::of_target(question) {
+    let mut question = match Question::of_target(question) {
         Ok(question) => question,
         Err(why) => return Answer::text(404, &why),
     };
+    // kube-proxy in IPVS mode gives the host the addresses of all Services.
+    let own = match ipvs::has_services() {
+        true => BTreeSet::new(),
+        false => cuts::own_addresses().unwrap_or_default(),
+    };
     let engine = shared.engine();
+    let note = as_this_node(&mut question, &engine, &own);
     let world = match question.world(engine.world(), engine.networks()) {
         Ok(world) => world,
         Err(why) => return Answer::text(404, &cni::text::one_line(why)),
     };
     match judge(world, &question) {
         Ok(mut judged) => {
+            judged.notes.extend(note);
             judged.notes.extend(not_enforced(&engine.waits_for()));
             Answer::json(&judged)
         }
         Err(why) => Answer::text(404, &cni::text::one_line(why)),
+    }
+}
+
+/// Takes an address of this host for one that the API server has of this node, if the other end is
+/// a pod of this node: the two always reach each other. The API server does not know the address of
+/// a bridge, or of a cache of names on the node. Returns what people should know of that.
+fn as_this_node(
+    question: &mut Question,
+    engine: &Engine,
+    own: &BTreeSet<IpAddr>,
+) -> Option<String> {
+    if question.network.is_some() {
+        return None;
+    }
+    let (world, node) = (engine.world(), engine.node());
+    let is_here = |pod: &Pod| !pod.host_network && pod.node.as_deref() == Some(node);
+    let is_pod = |end: &End| match end {
+        End::Address(address) => world.claimants(*address).into_iter().any(is_here),
+        End::Pod { namespace, name } => {
+            world.pods_of(namespace).any(|pod| pod.name == *name && is_here(pod))
+        }
+        End::Node(_) => false,
+    };
+    let of_host = |end: &End| match end {
+        End::Address(address) if own.contains(address) && !address.is_loopback() => {
+            world.claimants(*address).is_empty().then_some(*address)
+        }
+        _ => None,
+    };
+    let (source, destination) = (of_host(&question.source), of_host(&question.destination));
+    let (address, end) = match (source, destination) {
+        (Some(address), None) if is_pod(&question.destination) => (address, &mut question.source),
+        (None, Some(address)) if is_pod(&question.source) => (address, &mut question.destination),
+        _ => return None,
+    };
+    let known = world.node(node).map(|node| &node.addresses);
+    if known.is_some_and(|known| known.contains(&address)) {
+        return None;
+    }
+    match known.into_iter().flatten().find(|one| one.is_ipv4() == address.is_ipv4()) {
+        Some(one) => {
+            *end = End::Address(*one);
+            Some(format!("{address} is an address of this node, and is judged as {one}"))
+        }
+        None => Some(format!(
+            "{address} is an address of this node, which its pods always reach and which always \
+             reaches them, whatever is said here"
+        )),
     }
 }
 
@@ -93,4 +154,52 @@ fn not_enforced(waits_for: &[String]) -> Vec<String> {
         .iter()
         .map(|why| format!("what is known is not enforced yet, and new pods are closed: {why}"));
     said.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{objects, of_files};
+    use super::*;
+
+    const OBJECTS: &str = r#"
+{apiVersion: v1, kind: Node, metadata: {name: one}, status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop}, spec: {nodeName: one}, status: {podIPs: [{ip: 10.0.0.1}, {ip: "fd00::1"}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: far, namespace: shop}, spec: {nodeName: two}, status: {podIP: 10.0.1.1}}
+---
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: shut, namespace: shop}, spec: {podSelector: {}, policyTypes: [Ingress, Egress]}}
+"#;
+
+    #[test]
+    fn addresses_of_this_host_are_this_nodes() {
+        let read = objects::read_stream("a.yaml", OBJECTS.as_bytes());
+        let engine = Engine::knowing(of_files::world(vec![read], None).unwrap().world);
+        let own: [IpAddr; 4] =
+            ["192.0.2.1", "10.0.0.254", "fd00::fe", "127.0.0.1"].map(|text| text.parse().unwrap());
+        let own = BTreeSet::from(own);
+        let asked = |source: &str, destination: &str| {
+            let target = format!("{source}/{destination}/udp/53");
+            let mut question = Question::of_target(&target).unwrap();
+            let note = as_this_node(&mut question, &engine, &own).unwrap_or_default();
+            let judged = judge(engine.world(), &question).unwrap();
+            (judged.allowed, note)
+        };
+        let as_node = "10.0.0.254 is an address of this node, and is judged as 192.0.2.1";
+        assert_eq!(asked("shop:web", "10.0.0.254"), (true, as_node.to_owned()));
+        assert_eq!(asked("10.0.0.254", "10.0.0.1"), (true, as_node.to_owned()));
+        // The API server knows it, another pod's node is another one, another host is not the node,
+        // and the loopback address is the pod's own.
+        for (source, destination, allowed) in [
+            ("shop:web", "192.0.2.1", true),
+            ("shop:far", "10.0.0.254", false),
+            ("shop:web", "10.0.0.253", false),
+            ("shop:web", "127.0.0.1", false),
+            ("shop:web", "10.0.1.1", false),
+        ] {
+            assert_eq!(asked(source, destination), (allowed, String::new()), "{destination}");
+        }
+        let (allowed, note) = asked("shop:web", "fd00::fe");
+        assert!(!allowed && note.ends_with("whatever is said here"), "{note}");
+    }
 }

@@ -172,7 +172,7 @@ fn ends(flow: &Flow) -> Option<([IpAddr; 2], Traffic)> {
 }
 
 /// Returns the addresses of this host.
-fn own_addresses() -> Result<BTreeSet<IpAddr>, NetlinkError> {
+pub(super) fn own_addresses() -> Result<BTreeSet<IpAddr>, NetlinkError> {
     let addresses = RouteSocket::open()?.addresses(None)?;
     Ok(addresses.iter().map(|address| address.address.addr()).collect())
 }

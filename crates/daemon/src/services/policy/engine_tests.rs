@@ -233,6 +233,21 @@ fn nothing_is_enforced_before_everything_is_listed() {
     assert!(rig.engine.waits_for().is_empty());
 }
 
+/// The cluster may have another name for this node than its host's.
+#[test]
+fn a_node_that_the_cluster_calls_otherwise_is_told_so() {
+    let mut rig = shop();
+    rig.changed(Kind::Pods, &with_address(pod("db", "u1", "n1.example"), "10.0.0.1"));
+    assert!(!rig.engine.notices().join("\n").contains("n1.example"), "no attachment is here");
+    let enforced = rig.add(&started("c1", Some(("db", "u1")), &["10.0.0.1"]));
+    let notice = enforced.notice.unwrap();
+    assert!(!enforced.known && notice.contains("the API server has it on node n1.example"));
+    assert!(notice.contains("this node is called n1 here"), "{notice}");
+    assert_eq!(rig.state("10.0.0.1"), "closed");
+    let notices = rig.engine.notices().join("\n");
+    assert!(notices.contains("pod shop/db was attached on this node"), "{notices}");
+}
+
 #[test]
 fn a_pod_is_closed_until_it_is_known() {
     let mut rig = shop();
@@ -247,11 +262,16 @@ fn a_pod_is_closed_until_it_is_known() {
     assert_eq!(rig.state("10.0.0.1"), "closed");
     rig.changed(Kind::Pods, &pod("db", "u1", NODE));
     assert_eq!((rig.state("10.0.0.1"), rig.state("fd00::1")), ("judged", "judged"));
-    // A pod that no policy selects.
+    // A pod that no policy selects, as far as is known.
     rig.changed(Kind::Pods, &pod("web", "u2", NODE));
     let web = started("c2", Some(("web", "u2")), &["10.0.0.2"]);
     assert_eq!(rig.add(&web), Enforced { known: true, notice: None });
     assert_eq!(rig.state("10.0.0.2"), "open");
+    rig.hear([Event::Silent(Kind::NetworkPolicies, "away".to_owned())]);
+    let Enforced { known, notice } = rig.engine.enforced(&web.owner);
+    assert!(known && notice.unwrap().starts_with("networkpolicies: away; newer ones"));
+    rig.hear([Event::Answers(Kind::NetworkPolicies)]);
+    assert_eq!(rig.engine.enforced(&web.owner), Enforced { known: true, notice: None });
     // The API forgets a pod whose record is there.
     rig.gone(Kind::Pods, &pod("db", "u1", NODE));
     assert_eq!(rig.state("10.0.0.1"), "closed");

@@ -199,6 +199,19 @@ impl Filter {
         if self.table.exists()? {
             return Ok(0);
         }
+        self.close_all(shared)
+    }
+
+    /// Does the same if the table lacks something that is the same for each program. Whoever took
+    /// that may have emptied chains of policies too, and what was in these is not known.
+    pub(super) fn close_if_damaged(&mut self, shared: &Shared) -> Result<usize, FirewallError> {
+        if self.table.exists()? && pods::is_complete(&mut self.table)? {
+            return Ok(0);
+        }
+        self.close_all(shared)
+    }
+
+    fn close_all(&mut self, shared: &Shared) -> Result<usize, FirewallError> {
         let _lock = self.lock()?;
         let (addresses, links): (Vec<IpAddr>, Vec<Link>) = {
             let engine = shared.engine();

@@ -114,6 +114,12 @@ impl Lists {
         self.kinds.iter().find_map(|(kind, list)| Some((*kind, list.silent.as_deref()?)))
     }
 
+    /// Returns why the source does not answer about policies, if that is so.
+    pub(super) fn silence_about_policies(&self) -> Option<(Kind, &str)> {
+        let mut policies = self.kinds.iter().filter(|(kind, _)| kind.is_policy());
+        policies.find_map(|(kind, list)| Some((*kind, list.silent.as_deref()?)))
+    }
+
     /// The source does not answer about a kind. Returns whether it did before.
     pub(super) fn fall_silent(&mut self, kind: Kind, why: String) -> bool {
         self.of(kind).silent.replace(why).is_none()

@@ -295,7 +295,7 @@ metadata: {name: web}
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata: {name: web}
-spec: {podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.1/8}}]}]}
+spec: {podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.1}}]}]}
 ---
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -315,7 +315,7 @@ spec: {podSelector: {}}
                 note: NetworkPolicy default/web is there twice, and the second is used: a.yaml: document 7, a.yaml: document 8
                 note: no file has any of the namespaces default, shop: each is taken to have no label but its name
                 note: ignored: NetworkPolicy of projectcalico.org/v3, Service (2)
-                fault: a.yaml: document 7: NetworkPolicy default/web: refused: spec.ingress[0].from[0].ipBlock.cidr: 10.0.0.1/8 has bits set after its length: 10.0.0.0/8 may be meant; the rule allows nothing
+                fault: a.yaml: document 7: NetworkPolicy default/web: refused: spec.ingress[0].from[0].ipBlock.cidr: "10.0.0.1" is not a prefix such as 10.244.1.0/24; the rule allows nothing
                 fault: a.yaml: document 9: MultiNetworkPolicy default/storage: refused: metadata.annotations: k8s.v1.cni.cncf.io/policy-for: it is missing; the policy is for no network
             "#]],
         );

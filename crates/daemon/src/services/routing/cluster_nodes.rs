@@ -26,7 +26,7 @@ use tokio::sync::watch;
 
 use super::super::Stop;
 use super::super::kubernetes::{
-    self, ApiError, CONNECT_TIME, Change, follow, watch_config, within,
+    self, ApiError, CONNECT_TIME, Change, Credentials, follow, watch_config, within,
 };
 use super::super::outlet::{self, Inlet, Outlet, Silence};
 use super::super::setup::{runtime, words};
@@ -215,26 +215,36 @@ struct Thread {
 }
 
 impl Thread {
+    /// Follows the Nodes. It connects anew when that may help: the server does not answer, and the
+    /// kubeconfig or its certificates are others by now.
     async fn run(self, wishes: watch::Receiver<Wish>) {
-        let client = self.client().await;
-        let nodes: Api<Node> = Api::all(client.clone());
-        let (own_is, own) = watch::channel(None::<Said>);
-        let (to, changes) = tokio::sync::mpsc::channel(WAITING);
-        let (settings, name, hashes) =
-            (self.settings.clone(), self.node.clone(), RandomState::new());
-        let read = move |node| read_node(node, &name, &settings, &hashes);
-        let watched: Api<NodeObject> = Api::all(client);
-        let following = follow(watcher(watched, watch_config()), read, to);
-        let listening = self.listen(nodes.clone(), changes, own_is);
-        let writing = self.write(&nodes, wishes, own);
-        let (listening, writing) = (pin!(listening), pin!(writing));
-        select(pin!(following), select(listening, writing)).await;
+        let mut silence = Silence::default();
+        loop {
+            let credentials = Credentials::read(self.kubeconfig.as_deref());
+            let client = self.client(&mut silence).await;
+            let nodes: Api<Node> = Api::all(client.clone());
+            let (own_is, own) = watch::channel(None::<Said>);
+            let (to, changes) = tokio::sync::mpsc::channel(WAITING);
+            let (settings, name, hashes) =
+                (self.settings.clone(), self.node.clone(), RandomState::new());
+            let read = move |node| read_node(node, &name, &settings, &hashes);
+            let watched: Api<NodeObject> = Api::all(client);
+            let following = follow(watcher(watched, watch_config()), read, to);
+            let listening = self.listen(nodes.clone(), changes, own_is, &mut silence, &credentials);
+            let writing = self.write(&nodes, wishes.clone(), own);
+            let (following, listening) = (pin!(following), pin!(listening));
+            if let Either::Left(_) = select(pin!(writing), select(following, listening)).await {
+                // The loop is gone.
+                return;
+            }
+            tracing::info!("the kubeconfig or its certificates have changed: connecting anew");
+        }
     }
 
     /// Finds the server. If the kubeconfig is wrong, it tries again: an administrator may correct
     /// it.
-    async fn client(&self) -> Client {
-        let (mut pause, mut silence) = (RETRY.0, Silence::default());
+    async fn client(&self, silence: &mut Silence) -> Client {
+        let mut pause = RETRY.0;
         loop {
             match kubernetes::client(self.kubeconfig.as_deref(), CONNECT_TIME, true).await {
                 Ok(client) => return client,
@@ -251,16 +261,19 @@ impl Thread {
     }
 
     /// Passes on what the watch reports, without changes of fields that are not read here: a
-    /// kubelet changes its Node every few minutes.
+    /// kubelet changes its Node every few minutes. Ends when the server does not answer and the
+    /// credentials are others by now.
     async fn listen(
         &self,
         nodes: Api<Node>,
         mut changes: tokio::sync::mpsc::Receiver<Change<Read>>,
         own_is: watch::Sender<Option<Said>>,
+        silence: &mut Silence,
+        credentials: &Credentials,
     ) {
         let mut known: BTreeMap<String, u64> = BTreeMap::new();
         let mut listing: BTreeMap<String, (u64, Told)> = BTreeMap::new();
-        let (mut lost, mut silence) = (false, Silence::default());
+        let mut lost = false;
         loop {
             let change = if lost {
                 match tokio::time::timeout(QUIET, changes.recv()).await {
@@ -334,6 +347,9 @@ impl Thread {
                     let why = error.to_string();
                     if silence.is_news(&why) {
                         self.outlet.tell(Heard::Silent(why));
+                    }
+                    if credentials.are_others() {
+                        return;
                     }
                     continue;
                 }

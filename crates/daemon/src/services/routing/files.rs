@@ -162,6 +162,13 @@ impl Published {
         std::iter::once(BRIDGE.to_owned()).chain(more).collect()
     }
 
+    /// Reports whether pods are attached to a bridge, and no network policy shows its frames to the
+    /// packet filter anyway.
+    pub(super) fn has_bridge(&self) -> bool {
+        let is_ptp = self.attach == config::Attach::Ptp || self.policy.is_some();
+        self.conflist.is_some() && !is_ptp
+    }
+
     /// Says to which of [`Published::bridges`] new pods are to be attached.
     pub(super) fn use_bridge(&mut self, place: usize) {
         self.bridge = place;

@@ -11,6 +11,7 @@ use kernel::route::{
     Route, RouteFilter, RouteKind, RouteProtocol, RouteSocket, Scope, TABLE_MAIN, VxlanFdb,
     is_link_local_v6,
 };
+use kernel::sysctl::Sysctl;
 use routing::earlier::Pods;
 use routing::object::{
     self, ALIAS, GROUP_UNFINISHED, Key, METRIC, METRIC_WORST, NEXTHOP_FIRST, NEXTHOPS, PROTOCOL,
@@ -21,6 +22,8 @@ use routing::path::{Hop, Way};
 use routing::plan::{ForeignRoute, Observed};
 use routing::settings::{self, LinkName, Own, TakenOver, Uplink};
 use routing::{Family, MacAddr, PerFamily, Settings};
+
+use super::super::setup::words;
 
 const FAMILIES: [IpFamily; 2] = [IpFamily::V4, IpFamily::V6];
 
@@ -36,6 +39,10 @@ const NOWHERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 /// Flags of IPv6 addresses that are there for a while only: of temporary and of deprecated ones
 /// (linux include/uapi/linux/if_addr.h).
 const PASSING: u32 = 0x01 | 0x20;
+
+/// The kernel parameters that switch forwarding on.
+pub(super) const IP_FORWARD: &str = "net/ipv4/ip_forward";
+pub(super) const IPV6_FORWARDING: &str = "net/ipv6/conf/all/forwarding";
 
 /// The links of this host, and which of them are our tunnels.
 #[derive(Debug, Default)]
@@ -212,6 +219,24 @@ fn is_tunnel(link: &Link, own: &Own) -> bool {
     link.vxlan.as_ref().is_some_and(|info| is_ours(link, info.options.vni, own))
 }
 
+/// Returns the link by which packets from an address leave, of those that have it. By the loopback
+/// and by a dummy nothing leaves, and hosts that speak a routing protocol have their address there:
+/// then it is the default route's link.
+fn carrier<'a>(
+    with_it: impl Iterator<Item = &'a Link>,
+    default: impl FnOnce() -> Option<&'a Link>,
+) -> Option<&'a Link> {
+    let mut first = None;
+    for link in with_it {
+        if !link.loopback() && link.kind.as_deref() != Some("dummy") {
+            return Some(link);
+        }
+        first = first.or(Some(link));
+    }
+    let first = first?;
+    Some(default().unwrap_or(first))
+}
+
 /// Reports whether a VXLAN link with a number is ours.
 fn is_ours(link: &Link, vni: u32, own: &Own) -> bool {
     let is_named = own.tunnels.iter().any(|(_, name)| **name == *link.name);
@@ -318,10 +343,12 @@ impl Host {
         self.links
     }
 
-    /// Returns the link that has an address.
+    /// Returns the link by which packets from an address of this host leave.
     pub(super) fn uplink(&self, address: IpAddr) -> Option<Uplink> {
-        let mut found = self.addresses.iter().filter(|of| of.address.addr() == address);
-        let link = found.find_map(|of| self.links.by_index.get(&of.ifindex))?;
+        let with_it = self.addresses.iter().filter(|of| of.address.addr() == address);
+        let with_it = with_it.filter_map(|of| self.links.by_index.get(&of.ifindex));
+        let default = || self.links.by_index.get(&self.default_link(Family::of(address))?);
+        let link = carrier(with_it, default)?;
         Some(Uplink { name: link.name.as_str().into(), mtu: link.mtu })
     }
 
@@ -526,6 +553,58 @@ pub(super) fn is_foreign(route: &Route, ranges: &[IpNet], own: &Own) -> bool {
         && !has_our_protocol(route)
         && ranges.iter().any(|range| range.contains(&prefix))
         && !owns.any(|own| own.contains(&prefix))
+}
+
+/// Returns the kernel parameter that shows frames between ports of a bridge to the packet filter;
+/// the module `br_netfilter` has it.
+pub(super) fn shows_frames(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "net/bridge/bridge-nf-call-iptables",
+        Family::V6 => "net/bridge/bridge-nf-call-ip6tables",
+    }
+}
+
+/// Reports whether a kernel parameter is there, and 1.
+pub(super) fn is_one(parameter: &str) -> bool {
+    let value = Sysctl::parse(parameter).and_then(|sysctl| sysctl.read());
+    value.is_ok_and(|value| value == "1")
+}
+
+/// Switches forwarding on.
+pub(super) fn forward(parameter: &str) -> Result<(), String> {
+    let written = Sysctl::parse(parameter).and_then(|sysctl| sysctl.write_if_different("1"));
+    written.map(drop).map_err(|error| words(&error))
+}
+
+/// Lets the kernel listen to routers as before, once it forwards IPv6: the default routes that it
+/// has learnt go then, and it learns no other, by links whose `accept_ra` is 1 (linux
+/// net/ipv6/addrconf.c `addrconf_fixup_forwarding`, `ipv6_accept_ra`). Where another program
+/// listens, it is 0, and stays.
+pub(super) fn keep_routers(netlink: &mut RouteSocket, links: &Links) -> Result<(), String> {
+    if is_one(IPV6_FORWARDING) {
+        return Ok(());
+    }
+    let announced = |route: Route| {
+        let is_default = route.destination.prefix_len() == 0
+            && route.kind == RouteKind::Unicast
+            && route.protocol == Some(RouteProtocol::RA);
+        let link = route.oif.or_else(|| route.next_hops.first()?.oif);
+        link.filter(|_| is_default)
+    };
+    let filter = RouteFilter::main(IpFamily::V6);
+    let by = netlink.routes_as(filter, announced).map_err(|error| words(&error))?;
+    for link in by.into_iter().collect::<BTreeSet<u32>>() {
+        let name = links.name_of(link);
+        let kept = Sysctl::of_link("net/ipv6/conf", &name, "accept_ra").and_then(|accept_ra| {
+            if accept_ra.read()? == "1" {
+                accept_ra.write("2")?;
+                tracing::info!(link = %name, "accept_ra is 2 now: a router has announced itself");
+            }
+            Ok(())
+        });
+        kept.map_err(|error| words(&error))?;
+    }
+    Ok(())
 }
 
 /// Looks up the way to an underlay address.

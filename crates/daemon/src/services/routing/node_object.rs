@@ -72,6 +72,8 @@ struct Status {
 
 #[derive(Deserialize)]
 struct Address {
+    #[serde(rename = "type", default)]
+    kind: String,
     #[serde(default)]
     address: String,
 }
@@ -86,7 +88,9 @@ impl From<Whole> for NodeObject {
         };
         let seconds = metadata.creation_timestamp.map(|time| time.0.as_second());
         let created = seconds.and_then(|seconds| u64::try_from(seconds).ok());
-        let addresses = status.addresses.unwrap_or_default();
+        let mut addresses = status.addresses.unwrap_or_default();
+        // A cloud's controller may list a node's address in the internet first.
+        addresses.sort_by_key(|of| of.kind != "InternalIP");
         NodeObject {
             meta: ObjectMeta {
                 name: metadata.name.clone(),
@@ -185,6 +189,22 @@ mod tests {
             let Condition { kind, status, reason } = &conditions[0];
             assert_eq!((&**kind, &**status, reason), ("Ready", "True", &None));
         }
+    }
+
+    /// As the controllers of some clouds list them.
+    #[test]
+    fn an_address_inside_the_cluster_comes_before_one_in_the_internet() {
+        let node = serde_json::from_value(json!({
+            "metadata": {"name": "a"},
+            "status": {"addresses": [
+                {"type": "Hostname", "address": "a"},
+                {"type": "ExternalIP", "address": "198.51.100.7"},
+                {"type": "InternalIP", "address": "192.0.2.7"},
+                {"type": "InternalIP", "address": "2001:db8::7"},
+            ]},
+        }));
+        let NodeObject { fields, .. } = node.unwrap();
+        assert_eq!(fields.addresses, ["192.0.2.7", "2001:db8::7", "a", "198.51.100.7"]);
     }
 
     #[test]

@@ -42,7 +42,7 @@ fn network_policies() -> Vec<Value> {
     let select = |selector: Value| json!({"podSelector": selector, "ingress": [{}]});
     let expression = |one: Value| select(json!({"matchExpressions": [one]}));
     let long: Vec<Value> = (0..14_000)
-        .map(|n| json!({"ipBlock": {"cidr": format!("10.{}.{}.1/24", n / 256, n % 256)}}))
+        .map(|n| json!({"ipBlock": {"cidr": format!("10.{}.{}.0/33", n / 256, n % 256)}}))
         .collect();
     let many: Vec<Value> = (0..700)
         .map(|n| json!({"podSelector": {"matchExpressions": [{"key": format!("n-{n}"), "operator": "DoesNotExist"}]}}))
@@ -57,13 +57,13 @@ fn network_policies() -> Vec<Value> {
         expression(json!({"key": "app", "operator": "Exists", "values": ["a"]})),
         expression(json!({"key": "app", "operator": "Is", "values": ["a"]})),
         expression(json!({"key": "", "operator": "Exists"})),
-        block("10.0.0.1/8"),
+        block("010.0.0.0/8"),
         block("10.0.0.0"),
         block("10.0.0.0/33"),
         block("ten"),
         except("11.0.0.0/8"),
         except("10.0.0.0/7"),
-        except("10.1.0.1/16"),
+        except("10.1.0.0"),
         from(json!({})),
         from(json!({"ipBlock": {"cidr": "10.0.0.0/8"}, "podSelector": {}})),
         from(json!({"podselector": {}})),
@@ -80,7 +80,7 @@ fn network_policies() -> Vec<Value> {
         json!({"policyTypes": "Ingress", "ingress": [{}]}),
         json!({"ingress": {"from": []}}),
         json!({"ingress": [{}], "tier": "Admin"}),
-        // A megabyte, all of it with host bits.
+        // A megabyte, all of it with too long a prefix.
         json!({"ingress": [{"from": long}]}),
         json!({"ingress": [{"from": many}]}),
     ];

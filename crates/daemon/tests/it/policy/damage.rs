@@ -131,6 +131,9 @@ fn without_policies_a_table_comes_back_closed() {
     cluster.node.sh("nft flush ruleset");
     wait_until("the pods to be closed", || table(&cluster).contains(&format!("{} : ", db.v4())));
     web.assert_reaches(&db, false);
+    // So does one that has lost its rules.
+    cluster.node.sh("nft flush table inet netwright-policy");
+    wait_until("the rules to be back", || !web.reaches(&db));
     cluster.api.restore();
     wait_until("policies to be enforced", || web.reaches(&db));
 }

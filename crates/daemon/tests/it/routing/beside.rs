@@ -1,4 +1,5 @@
-//! Beside another program that routes to pods: kindnet has a route to each node's prefix.
+//! Beside others: another program that routes to pods, as kindnet has a route to each node's
+//! prefix, and routers that announce themselves.
 
 use std::process::Stdio;
 
@@ -55,4 +56,26 @@ fn routes_of_kindnet_give_way_without_a_lost_packet() {
         !rows.contains("conflict") && (rows.contains("programmed") || rows.contains("probed"))
     });
     fabric.assert_all_reach_all();
+}
+
+/// A node that forwards IPv6 listens to routers by the links by which the kernel has heard one, and
+/// by no others.
+#[test]
+fn a_router_that_has_announced_itself_is_listened_to() {
+    testkit::require!("root");
+    let mut fabric = Fabric::new("routing-router", &[1]);
+    fabric.flags = vec!["--path".to_owned(), "direct".to_owned()];
+    let script = "set -e; sysctl -qw net.ipv6.conf.all.forwarding=0
+         ip link add other type veth peer name its-peer
+         sysctl -qw net.ipv6.conf.eth0.accept_ra=1 net.ipv6.conf.other.accept_ra=1
+         ip -6 route replace default via 2001:db8:0::1 dev eth0 proto ra";
+    fabric.nodes[0].host.sh(script);
+    fabric.start();
+    wait_until("forwarding", || {
+        let forwarding = fabric.nodes[0].host.sh("sysctl -n net.ipv6.conf.all.forwarding");
+        forwarding.trim() == "1"
+    });
+    let accepts = "sysctl -n net.ipv6.conf.eth0.accept_ra net.ipv6.conf.other.accept_ra";
+    let accepts = fabric.nodes[0].host.sh(accepts);
+    assert_eq!(accepts.split_whitespace().collect::<Vec<_>>(), ["2", "1"]);
 }

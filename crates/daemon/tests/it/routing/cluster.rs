@@ -161,10 +161,56 @@ fn a_node_waits_for_its_prefix() {
     let spec = std::mem::take(&mut bare["spec"]);
     api.create(&bare);
     wait_until("it to lack its prefix", || phase(&fabric).contains("has no spec.podCIDRs"));
+    // The cluster's controller and this service were told different ranges.
+    api.change("nodes", "", "a", &json!({"spec": {"podCIDRs": ["10.99.1.0/24"]}}));
+    wait_until("it to refuse its prefix", || {
+        phase(&fabric).contains("10.99.1.0/24 is outside the cluster's IPv4 ranges")
+    });
     before.assert_same(&Snapshot::of(&fabric.nodes[0].host));
     api.change("nodes", "", "a", &json!({"spec": spec}));
     wait_until("it to be ready", || fabric.routes(0)["phase"] == "ready");
     wait_until("the annotation", || annotation(&api, "a") != Value::Null);
     // There is no other node, and that is no fault.
     wait_until("the condition", || condition(&api, "a") == is("False", "RoutingIsUp"));
+}
+
+/// What the service was started with no longer serves, as when a certificate or a token ends: it
+/// takes what the kubeconfig says by then, without a restart.
+#[test]
+fn a_kubeconfig_that_changes_is_read_again() {
+    testkit::require!("root");
+    let mut fabric = Fabric::new("routing-kubeconfig", &[1]);
+    fabric.flags = vec!["--path".to_owned(), "direct".to_owned()];
+    let api = cluster(&mut fabric);
+    fabric.start_on(0);
+    wait_until("it to be ready", || fabric.routes(0)["phase"] == "ready");
+    api.require_token("another");
+    api.end_watches();
+    wait_until("the silence to be told", || {
+        fabric.routes(0)["phase"].to_string().contains("degraded")
+    });
+    let _ = api.kubeconfig(fabric.lab.dir());
+    wait_until("it to be ready again", || fabric.routes(0)["phase"] == "ready");
+    // What it says of its Node goes by the new one too.
+    api.change("nodes", "", "a", &json!({"metadata": {"annotations": {KEY: Value::Null}}}));
+    wait_until("the annotation", || annotation(&api, "a") != Value::Null);
+}
+
+/// Nodes have prefixes of both families, and the cluster's pods addresses of one.
+#[test]
+fn nodes_may_have_a_family_of_which_the_cluster_has_no_range() {
+    testkit::require!("root");
+    let mut fabric = Fabric::new("routing-one-family", &[2]);
+    fabric.flags = vec!["--path".to_owned(), "direct".to_owned()];
+    let _api = cluster(&mut fabric);
+    fabric.cluster = ["--cluster", "10.244.0.0/16"].map(str::to_owned).to_vec();
+    fabric.start();
+    let routes = |fabric: &Fabric| fabric.nodes[0].host.sh("ip route show proto 78");
+    wait_until("the other node", || routes(&fabric).contains("10.244.2.0/24"));
+    wait_until("this node to be ready", || fabric.routes(0)["phase"] == "ready");
+    let table = fabric.routes(0);
+    assert_eq!(table["prefixes"], json!(["10.244.1.0/24"]), "{table}");
+    assert!(!table["rows"].to_string().contains("refused"), "{table}");
+    let said = "this node's prefix fd00:244:1::/64 is not used: the cluster has no range of IPv6";
+    assert!(table["warnings"].to_string().contains(said), "{table}");
 }

@@ -5,9 +5,10 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::{Value, json};
 use testkit::traffic::{self, Server};
-use testkit::{Place as _, Snapshot, wait_until};
+use testkit::{Place as _, Service, Snapshot, wait_until};
 
-use super::{Fabric, RANGES};
+use super::cluster::cluster;
+use super::{Fabric, INTERVAL, RANGES};
 
 /// The configuration and `subnet.env` are written once this node is programmed, put back when they
 /// are changed, and gone with `--uninstall`.
@@ -132,6 +133,41 @@ fn a_configuration_that_comes_before_ours_is_named() {
     fs::remove_file(folder.join("07-more.json")).unwrap();
     fs::rename(&other, folder.join("05-other.conflist.disabled")).unwrap();
     wait_until("nothing to be named", || warnings(&fabric) == Value::Array(Vec::new()));
+}
+
+/// Pods of a bridge need `br_netfilter` to reach services on their own node.
+#[test]
+fn frames_that_the_packet_filter_does_not_see_are_named() {
+    testkit::require!("root");
+    let mut fabric = Fabric::new("routing-frames", &[1]);
+    let folder = fabric.lab.dir().join("net.d");
+    fs::create_dir(&folder).unwrap();
+    let conflist = folder.join("10-pods.conflist").display().to_string();
+    fabric.flags =
+        vec!["--path".to_owned(), "direct".to_owned(), "--conflist".to_owned(), conflist];
+    let _api = cluster(&mut fabric);
+    let sysctls = fabric.nodes[0].dir.join("sysctls");
+    let set = |name: &str, value: &str| {
+        let file = sysctls.join(name);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, value).unwrap();
+    };
+    for name in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
+        set(name, "1\n");
+    }
+    set("net/bridge/bridge-nf-call-iptables", "1\n");
+    let mut command = fabric.routing(0);
+    command.args(INTERVAL).env("NETWRIGHT_SYSCTL_DIR", &sysctls);
+    fabric.nodes[0].service = Some(Service::start(command, &fabric.nodes[0].dir.join("log")));
+    let warnings = |fabric: &Fabric| fabric.routes(0)["warnings"].to_string();
+    wait_until("the service", || fabric.nodes[0].dir.join("routing.sock").exists());
+    wait_until("it to be named", || {
+        warnings(&fabric).contains("net.bridge.bridge-nf-call-ip6tables is not 1: ")
+    });
+    set("net/bridge/bridge-nf-call-ip6tables", "1\n");
+    // Something changes in the folder: it looks.
+    fs::write(folder.join("99-last.conflist"), "{}").unwrap();
+    wait_until("nothing to be named", || warnings(&fabric) == "[]");
 }
 
 /// No node uses a prefix that touches a range of services, and pods' packets to services keep their

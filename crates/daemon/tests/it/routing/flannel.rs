@@ -326,7 +326,7 @@ fn vm_a_node_with_direct_routing_is_taken_over_from_flanneld_and_given_back() {
 }
 
 /// A flanneld whose node is behind a translation of addresses publishes another one by
-/// `public-ip-overwrite`: tunnels lead there.
+/// `public-ip-overwrite`: tunnels lead there. They carry as much as flanneld's configuration says.
 #[test]
 fn vm_a_flanneld_behind_a_translation_is_reached() {
     testkit::require!("root", "vxlan", "full", "program:bridge", "program:nft");
@@ -339,6 +339,8 @@ fn vm_a_flanneld_behind_a_translation_is_reached() {
          }}'"
     ));
     let api = flannelds(&mut fabric, Backend::Vxlan);
+    let narrow = Backend::Vxlan.config().replace(r#""vxlan""#, r#""vxlan", "MTU": 1400"#);
+    fs::write(fabric.lab.dir().join("net-conf.json"), narrow).unwrap();
     let annotations: Value = ["public-ip", "public-ip-overwrite"]
         .into_iter()
         .map(|name| (format!("{PREFIX}{name}"), Value::from(outer)))
@@ -350,6 +352,11 @@ fn vm_a_flanneld_behind_a_translation_is_reached() {
     let entries = fabric.nodes[0].host.sh("bridge fdb show dev flannel.1");
     assert!(entries.contains(&format!("dst {outer} ")) && !entries.contains(&own), "{entries}");
     fabric.assert_all_reach_all();
+    let link = fabric.nodes[0].host.sh("ip link show flannel.1");
+    assert!(link.contains(" mtu 1350 "), "{link}");
+    let env = fabric.nodes[0].dir.join("subnet.env");
+    let env = wait_for("subnet.env", || fs::read_to_string(&env).ok());
+    assert!(env.contains("FLANNEL_MTU=1330\n"), "{env}");
 }
 
 /// Where flanneld's configuration is not on the node, it is read from the ConfigMap, and what

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use node_api::policy::{Enforced, Owner};
+use policy::object::Uid;
 use policy::program::Link;
 use policy::{
     Direction, Name, PerDirection, PolicyId, Program, Refused, Traffic, program, verdict_by_service,
@@ -92,9 +93,31 @@ impl Engine {
         let faults = namespaces.flat_map(|namespace| &namespace.faults);
         notices.extend(faults.map(ToString::to_string));
         notices.extend(wrong.iter().chain(foreign).cloned());
+        notices.extend(self.called_otherwise());
         notices.extend(self.not_judged());
         notices.extend(self.who_may_undo());
         notices
+    }
+
+    /// Returns the node on which the API server has the pod of an attachment of this node, if that
+    /// has another name than this one.
+    fn elsewhere(&self, attachment: &Attachment) -> Option<&str> {
+        let uid: Uid = attachment.pod.as_ref()?.uid.as_str().into();
+        let node = self.world().pod(&uid)?.node.as_deref()?;
+        (node != self.node).then_some(node)
+    }
+
+    /// Says that the cluster has another name for this node, if it has: then no pod of this node is
+    /// known.
+    fn called_otherwise(&self) -> Option<String> {
+        let named = |one: &Attachment| Some((one.name(), self.elsewhere(one)?));
+        let (name, node) = self.records.all().find_map(named)?;
+        Some(format!(
+            "{name} was attached on this node, which is called {} here, and the API server has it \
+             on node {node}: pods of this node are closed until `node` of [policy], or NODE_NAME, \
+             is the name that the cluster has for this node",
+            self.node
+        ))
     }
 
     /// Returns why the source does not answer, if that is so.
@@ -165,7 +188,13 @@ impl Engine {
         let is_closed_inside = attachment.inside.is_some() && self.is_closed_inside(attachment);
         let notice = match (own, further) {
             _ if is_closed_inside => self.why_closed_inside(attachment),
-            (None, None) => return Enforced { known: true, notice: None },
+            (None, None) => {
+                let silence = self.lists.silence_about_policies();
+                let notice = silence.map(|(kind, why)| {
+                    format!("{kind}: {why}; newer ones than were known last are not enforced yet")
+                });
+                return Enforced { known: true, notice };
+            }
             (Some(address), _) => self.why_closed(attachment, *address),
             (None, Some(link)) => self.why_closed_link(attachment, &link),
         };
@@ -222,6 +251,13 @@ impl Engine {
             let names: Vec<String> = pods.iter().map(|pod| pod.full_name()).collect();
             let names = names.join(" and ");
             return format!("{address} is closed until only one of {names} has it");
+        }
+        if let Some(node) = self.elsewhere(attachment) {
+            return format!(
+                "{name} is not known yet, and {closed}: the API server has it on node {node}, and \
+                 this node is called {} here (`node` of [policy], or NODE_NAME)",
+                self.node
+            );
         }
         match pods.first() {
             Some(pod) if self.world().namespace(&pod.namespace).is_none() => {

@@ -70,6 +70,25 @@ fn a_tunnel_with_this_nodes_hardware_address_is_ours_whatever_became_of_its_mark
     assert!(is_ours(&altered, 1, &own));
 }
 
+/// Such an address is on the loopback where hosts speak BGP, and kube-proxy's IPVS mode has addresses
+/// on a dummy.
+#[test]
+fn an_address_by_whose_link_nothing_leaves_leaves_by_the_default_route() {
+    let [eth0, mut lo, mut dummy] = ["eth0", "lo", "kube-ipvs0"].map(|name| link(name, None, 0));
+    // IFF_LOOPBACK (linux include/uapi/linux/if.h).
+    lo.flags = 8;
+    dummy.kind = Some("dummy".to_owned());
+    let by = |with_it: &[&Link], default: Option<&Link>| {
+        let found = carrier(with_it.iter().copied(), || default);
+        found.map(|link| link.name.clone())
+    };
+    let is = |name: &str| Some(name.to_owned());
+    assert_eq!(by(&[&lo], Some(&eth0)), is("eth0"));
+    assert_eq!(by(&[&dummy, &eth0], None), is("eth0"));
+    assert_eq!(by(&[&lo], None), is("lo"));
+    assert_eq!(by(&[], Some(&eth0)), None);
+}
+
 /// A router has a million routes, of which this service needs none.
 #[test]
 fn routes_that_say_nothing_of_pods_are_not_kept() {
