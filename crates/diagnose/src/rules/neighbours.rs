@@ -224,9 +224,11 @@ fn in_bridge(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let host = &look.scene.host;
     let own = site.link.mac.as_deref()?;
     let entry = host.fdb.iter().find(|entry| {
-        !(entry.own && is_of_node(host, &entry.mac))
-            && !differs(&entry.mac, own)
-            && entry.port != site.host_end.index
+        let is_the_nodes = entry.own && is_of_node(host, &entry.mac);
+        if is_the_nodes || differs(&entry.mac, own) {
+            return false;
+        }
+        entry.port != site.host_end.index
             && (entry.vlan.is_none() || !bridge.vlan_filtering)
             && host.link_of(entry.port).is_some_and(|port| port.master == Some(bridge.index))
     })?;
