@@ -16,7 +16,6 @@ pub mod linger;
 pub mod listen;
 pub mod living;
 pub mod mac;
-pub mod malloc;
 pub mod netlink;
 pub mod netns;
 pub mod nflog;

@@ -149,8 +149,6 @@ pub(crate) fn more_flags() -> Vec<Arg> {
 
 /// Runs the service until a signal ends it.
 pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop> {
-    // Each look at thousands of nodes needs megabytes for a moment.
-    kernel::malloc::return_large_blocks();
     if let Some(folder) = std::env::var_os(SYSCTLS) {
         kernel::sysctl::use_folder(folder.into());
     }
