@@ -8,7 +8,9 @@
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, ExitStatus, Stdio};
 
-use testkit::{Place as _, Running, Service, Snapshot, feature, share, wait_until};
+use testkit::{
+    Place as _, Running, Service, Snapshot, feature, share, wait_until, wait_until_or_tell,
+};
 
 use super::flannel::{self, Backend};
 use super::pings::Pings;
@@ -64,6 +66,28 @@ fn calls(fabric: &Fabric) -> usize {
 /// What a node has, where its tunnels are called as ours are, or as flanneld's.
 type Objects = fn(&Node) -> Vec<String>;
 
+/// Reports whether these are the lines of the whole: a new set lists its elements in an order of its
+/// own.
+fn is_whole(lines: &[String], whole: &[String]) -> bool {
+    let words = |lines: &[String]| {
+        let words = lines.iter().flat_map(|line| line.split([' ', '\t', ',']));
+        let mut words: Vec<String> = words.map(str::to_owned).collect();
+        words.sort_unstable();
+        words
+    };
+    words(lines) == words(whole)
+}
+
+/// Waits until a node has the whole.
+#[track_caller]
+fn wait_for_whole(node: &Node, whole: &[String]) {
+    wait_until_or_tell(
+        "the node to have the whole",
+        || is_whole(&torture::objects(node), whole),
+        || torture::differences(whole, &torture::objects(node)),
+    );
+}
+
 /// Starts the service on node `a`, and waits until it is dead or the node has the whole of it;
 /// kills it then.
 fn start_and_kill(fabric: &Fabric, objects: Objects, whole: &[String], moment: Option<usize>) {
@@ -71,10 +95,14 @@ fn start_and_kill(fabric: &Fabric, objects: Objects, whole: &[String], moment: O
     let command = traced(fabric, &fabric.routing(0), moment);
     let mut service = Service::start(command, &node.dir.join("killed.log"));
     let mut ended = None;
-    wait_until("the service to be dead, or done", || {
-        ended = service.child().try_wait().unwrap();
-        ended.is_some() || (objects(node) == whole && 0 < calls(fabric))
-    });
+    wait_until_or_tell(
+        "the service to be dead, or done",
+        || {
+            ended = service.child().try_wait().unwrap();
+            ended.is_some() || (is_whole(&objects(node), whole) && 0 < calls(fabric))
+        },
+        || torture::differences(whole, &objects(node)),
+    );
     if let Some(status) = ended {
         assert!(is_killed(status), "it ended by itself, {status}:\n{}", service.log());
     }
@@ -120,9 +148,7 @@ fn vm_a_service_killed_at_any_change_leaves_what_the_next_one_understands() {
         start_and_kill(&fabric, torture::objects, &whole, Some(moment));
         if number % 2 == 0 {
             fabric.start_on(0);
-            wait_until("the node to have the whole", || {
-                torture::objects(&fabric.nodes[0]) == whole
-            });
+            wait_for_whole(&fabric.nodes[0], &whole);
             fabric.nodes[0].assert_reaches(&fabric.nodes[1]);
         }
         fabric.uninstall(0);
@@ -144,7 +170,7 @@ fn vm_an_uninstall_killed_at_any_change_is_completed() {
     let (mut fabric, whole, before) = fabric_without_a("routing-kill-away");
     let mut leave = |moment: Option<usize>, again: bool| {
         fabric.start_on(0);
-        wait_until("the node to have the whole", || torture::objects(&fabric.nodes[0]) == whole);
+        wait_for_whole(&fabric.nodes[0], &whole);
         assert_eq!(fabric.nodes[0].service.take().unwrap().stop(), Some(0));
         let mut command = fabric.routing(0);
         command.arg("--uninstall");
@@ -153,9 +179,7 @@ fn vm_an_uninstall_killed_at_any_change_is_completed() {
         assert!(is_killed(output.status) || output.status.success(), "{}: {said}", output.status);
         if again {
             fabric.start_on(0);
-            wait_until("the node to have the whole again", || {
-                torture::objects(&fabric.nodes[0]) == whole
-            });
+            wait_for_whole(&fabric.nodes[0], &whole);
             fabric.nodes[0].assert_reaches(&fabric.nodes[1]);
         }
         if moment.is_some() {
@@ -214,10 +238,14 @@ fn strike(fabric: &mut Fabric, moment: usize, whole: &[String], act: impl FnOnce
     act(fabric);
     let mut service = fabric.nodes[0].service.take().unwrap();
     let mut ended = None;
-    wait_until("the service to be dead, or done", || {
-        ended = service.child().try_wait().unwrap();
-        ended.is_some() || torture::objects(&fabric.nodes[0]) == whole
-    });
+    wait_until_or_tell(
+        "the service to be dead, or done",
+        || {
+            ended = service.child().try_wait().unwrap();
+            ended.is_some() || is_whole(&torture::objects(&fabric.nodes[0]), whole)
+        },
+        || torture::differences(whole, &torture::objects(&fabric.nodes[0])),
+    );
     if let Some(status) = ended {
         assert!(is_killed(status), "it ended by itself, {status}:\n{}", service.log());
     }
@@ -325,25 +353,17 @@ fn vm_a_service_killed_while_it_puts_things_right_is_followed_by_one_that_does()
     fabric.start();
     fabric.assert_all_reach_all();
     let whole = torture::objects(&fabric.nodes[0]);
-    // A new set lists its elements in an order of its own.
-    let words = |lines: &[String]| {
-        let words = lines.iter().flat_map(|line| line.split([' ', '\t', ',']));
-        let mut words: Vec<String> = words.map(str::to_owned).collect();
-        words.sort_unstable();
-        words
-    };
-    let is_whole = |fabric: &Fabric| words(&torture::objects(&fabric.nodes[0])) == words(&whole);
     let damage = |fabric: &Fabric| drop(fabric.nodes[0].host.sh(DAMAGE));
     let strace = attach(&fabric, None);
     damage(&fabric);
-    wait_until("the node to have the whole", || is_whole(&fabric));
+    wait_for_whole(&fabric.nodes[0], &whole);
     let all = calls_of_loop(&fabric);
     drop(strace);
     assert!(5 < all, "it has made {all} calls");
     for moment in chosen(all) {
         eprintln!("killed at {moment} of {all}");
         strike(&mut fabric, moment, &whole, damage);
-        wait_until("the node to have the whole again", || is_whole(&fabric));
+        wait_for_whole(&fabric.nodes[0], &whole);
         fabric.nodes[0].assert_reaches(&fabric.nodes[1]);
     }
 }
