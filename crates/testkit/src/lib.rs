@@ -74,6 +74,6 @@ pub use lab::{Container, Lab, Visit};
 pub use memory::MemoryLimit;
 pub use modules::ModuleRequests;
 pub use place::{Place, Running, without_linkdown};
-pub use service::{Service, wait_for, wait_until};
+pub use service::{Service, wait_for, wait_until, wait_until_or_tell};
 pub use snapshot::{Snapshot, sysctls};
 pub use tally::Tally;

@@ -110,16 +110,8 @@ impl Drop for Service {
 /// # Panics
 /// When it takes too long.
 #[track_caller]
-pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + TIMEOUT;
-    loop {
-        let begin = Instant::now();
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "{what}: not within {TIMEOUT:?}");
-        thread::sleep((2 * begin.elapsed()).clamp(PAUSE.0, PAUSE.1));
-    }
+pub fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    wait(what, look, String::new)
 }
 
 /// Waits until a condition holds.
@@ -129,4 +121,30 @@ pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 #[track_caller]
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     wait_for(what, || is_so().then_some(()));
+}
+
+/// Waits until a condition holds.
+///
+/// # Panics
+/// When it takes too long: with what `tell` returns then, such as what is there instead.
+#[track_caller]
+pub fn wait_until_or_tell(
+    what: &str,
+    mut is_so: impl FnMut() -> bool,
+    tell: impl FnOnce() -> String,
+) {
+    wait(what, || is_so().then_some(()), || format!("; {}", tell()));
+}
+
+#[track_caller]
+fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>, tell: impl FnOnce() -> String) -> T {
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        let begin = Instant::now();
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "{what}: not within {TIMEOUT:?}{}", tell());
+        thread::sleep((2 * begin.elapsed()).clamp(PAUSE.0, PAUSE.1));
+    }
 }

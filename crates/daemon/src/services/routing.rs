@@ -735,6 +735,8 @@ impl Service {
         if let Ok(own) = &own {
             host.links.recognise(own);
         }
+        // Before neighbours are read: what becomes of them after that is heard.
+        let _ = self.listener.only_neighbours_of(host.links.tunnels());
         let observed = {
             let routing = self.shared.routing();
             let known = own.as_ref().unwrap_or(routing.cluster().own()).clone();
@@ -756,7 +758,6 @@ impl Service {
         let was = self.shared.routing().cluster().own().clone();
         self.take_found(own);
         let is_other = was != *self.shared.routing().cluster().own();
-        let _ = self.listener.only_neighbours_of(host.links.tunnels());
         self.links = host.into_links();
         let is_other = self.relist_leases() || is_other;
         let mut todo = {
@@ -1052,11 +1053,9 @@ impl Service {
             }
             drop(routing);
             if apply::is_of_tunnel(&run[0]) {
-                self.hear_of_tunnels();
+                let _ = self.listener.only_neighbours_of(self.links.tunnels());
+                self.hear_of_tunnels(run);
             }
-        }
-        if !changes.is_empty() {
-            let _ = self.listener.only_neighbours_of(self.links.tunnels());
         }
         let failing = self.shared.routing().failing();
         self.health.needs("routes and tunnels", failing.map_or(Ok(()), Err));
@@ -1221,17 +1220,25 @@ impl Service {
     }
 
     /// Takes the events that follow at once when tunnels were made or changed, before anything is
-    /// on them. Events of their links are outdated; the links are read again.
-    fn hear_of_tunnels(&mut self) {
-        let tunnels: Vec<u32> = self.links.tunnels().collect();
+    /// on those that are new. What the events say of these links is outdated; the links are read
+    /// again. But one that was up at the look, and has been down since, has lost what leaves by it,
+    /// and only the event of its being down tells that.
+    fn hear_of_tunnels(&mut self, run: &[Change]) {
+        let is_of_run = |name: &str| {
+            let mut keys = run.iter().filter_map(Change::key);
+            keys.any(|key| matches!(key, Key::Tunnel { link } if **link == *name))
+        };
+        // As the look has read them; those that this run has made are down there.
+        let tunnels = self.links.of_tunnels().filter(|link| is_of_run(&link.name));
+        let were_up: BTreeMap<u32, bool> = tunnels.map(|link| (link.index, link.up())).collect();
         let is_past = |event: &ObjectEvent| match event {
-            ObjectEvent::Changed(Object::Link(link)) | ObjectEvent::Removed(Object::Link(link)) => {
-                tunnels.contains(&link.index)
+            ObjectEvent::Changed(Object::Link(link)) => {
+                were_up.get(&link.index).is_some_and(|was_up| link.up() || !was_up)
             }
             _ => false,
         };
         self.hear_but(is_past);
-        for index in &tunnels {
+        for index in were_up.keys() {
             let event = match self.netlink.link_by_index(*index) {
                 Ok(Some(link)) => ObjectEvent::Changed(Object::Link(Box::new(link))),
                 _ => ObjectEvent::Lost,

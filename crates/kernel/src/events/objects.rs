@@ -77,6 +77,10 @@ pub enum ObjectEvent {
 /// or a link that is removed, and with the address that they have as their source. Treat a link
 /// that is down or gone as the removal of everything that leaves by it.
 ///
+/// A listener that reads everything reads links first, then nexthop objects, then routes. If one of
+/// them is removed meanwhile, its event tells of an object that was read; read in another order, it
+/// may have been found gone while its routes were found there.
+///
 /// ```no_run
 /// use kernel::events::{Object, ObjectEvent, ObjectListener};
 /// use kernel::route::RouteSocket;

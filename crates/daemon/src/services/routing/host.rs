@@ -299,6 +299,7 @@ fn has_our_protocol(route: &Route) -> bool {
 pub(super) struct Host {
     pub(super) links: Links,
     addresses: Vec<Address>,
+    nexthops: Vec<NexthopObject>,
     /// Routes of ours, in routing's words, and those of others that matter here.
     ours: Vec<(Key, Value)>,
     routes: Vec<Route>,
@@ -311,8 +312,12 @@ enum Listed {
 }
 
 impl Host {
-    /// Reads links, addresses and routes. `own` is what this node is as far as it is known, and
-    /// `ranges` are those of pods.
+    /// Reads links, addresses, nexthops and routes. `own` is what this node is as far as it is
+    /// known, and `ranges` are those of pods.
+    ///
+    /// What takes others with it is read before them: the kernel does not report that IPv4 routes
+    /// go with a nexthop or a link. If one goes while this reads, it was found with its routes, and
+    /// the event that it is gone asks for another look; or it was gone, and so are they.
     pub(super) fn read(
         netlink: &mut RouteSocket,
         own: &Own,
@@ -320,6 +325,7 @@ impl Host {
     ) -> Result<Self, NetlinkError> {
         let links = Links::new(netlink.links()?, own);
         let addresses = netlink.addresses(None)?;
+        let nexthops = netlink.nexthops(NexthopFilter::default())?;
         let (mut ours, mut routes) = (Vec::new(), Vec::new());
         // The kernel's words take four times the room, and there are thousands of ours, and a
         // million of a router's.
@@ -335,7 +341,7 @@ impl Host {
                 }
             }
         }
-        Ok(Host { links, addresses, ours, routes })
+        Ok(Host { links, addresses, nexthops, ours, routes })
     }
 
     /// Returns the links, and forgets the rest.
@@ -428,7 +434,7 @@ impl Host {
             }
         }
         self.addresses.iter().for_each(|address| note(links.address(address)));
-        let nexthops = netlink.nexthops(NexthopFilter::default())?;
+        let nexthops = std::mem::take(&mut self.nexthops);
         nexthops.iter().for_each(|nexthop| note(links.nexthop(nexthop)));
         // Last, as their keys are: what is nearly in order takes less time and room to sort.
         found.extend(std::mem::take(&mut self.ours));

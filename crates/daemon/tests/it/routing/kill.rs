@@ -2,13 +2,16 @@
 //! flanneld, follows the list of nodes, puts right what others have taken, and takes its part away.
 //!
 //! It runs under `strace`, which kills it as its loop's thread enters the n-th system call that
-//! sends a message to the kernel, or makes, renames or removes a file. The moments are the same in every run, however
-//! busy the machine is.
+//! sends a message to the kernel, or makes, renames or removes a file. The moments are the same in
+//! every run, however busy the machine is. In one test it is not killed but stopped, and others do
+//! something to the node meanwhile.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, ExitStatus, Stdio};
 
-use testkit::{Place as _, Running, Service, Snapshot, feature, share, wait_until};
+use testkit::{
+    Place as _, Running, Service, Snapshot, feature, share, wait_until, wait_until_or_tell,
+};
 
 use super::flannel::{self, Backend};
 use super::pings::Pings;
@@ -64,6 +67,28 @@ fn calls(fabric: &Fabric) -> usize {
 /// What a node has, where its tunnels are called as ours are, or as flanneld's.
 type Objects = fn(&Node) -> Vec<String>;
 
+/// Reports whether these are the lines of the whole: a new set lists its elements in an order of its
+/// own.
+fn is_whole(lines: &[String], whole: &[String]) -> bool {
+    let words = |lines: &[String]| {
+        let words = lines.iter().flat_map(|line| line.split([' ', '\t', ',']));
+        let mut words: Vec<String> = words.map(str::to_owned).collect();
+        words.sort_unstable();
+        words
+    };
+    words(lines) == words(whole)
+}
+
+/// Waits until a node has the whole.
+#[track_caller]
+fn wait_for_whole(node: &Node, whole: &[String]) {
+    wait_until_or_tell(
+        "the node to have the whole",
+        || is_whole(&torture::objects(node), whole),
+        || torture::differences(whole, &torture::objects(node)),
+    );
+}
+
 /// Starts the service on node `a`, and waits until it is dead or the node has the whole of it;
 /// kills it then.
 fn start_and_kill(fabric: &Fabric, objects: Objects, whole: &[String], moment: Option<usize>) {
@@ -71,10 +96,14 @@ fn start_and_kill(fabric: &Fabric, objects: Objects, whole: &[String], moment: O
     let command = traced(fabric, &fabric.routing(0), moment);
     let mut service = Service::start(command, &node.dir.join("killed.log"));
     let mut ended = None;
-    wait_until("the service to be dead, or done", || {
-        ended = service.child().try_wait().unwrap();
-        ended.is_some() || (objects(node) == whole && 0 < calls(fabric))
-    });
+    wait_until_or_tell(
+        "the service to be dead, or done",
+        || {
+            ended = service.child().try_wait().unwrap();
+            ended.is_some() || (is_whole(&objects(node), whole) && 0 < calls(fabric))
+        },
+        || torture::differences(whole, &objects(node)),
+    );
     if let Some(status) = ended {
         assert!(is_killed(status), "it ended by itself, {status}:\n{}", service.log());
     }
@@ -120,9 +149,7 @@ fn vm_a_service_killed_at_any_change_leaves_what_the_next_one_understands() {
         start_and_kill(&fabric, torture::objects, &whole, Some(moment));
         if number % 2 == 0 {
             fabric.start_on(0);
-            wait_until("the node to have the whole", || {
-                torture::objects(&fabric.nodes[0]) == whole
-            });
+            wait_for_whole(&fabric.nodes[0], &whole);
             fabric.nodes[0].assert_reaches(&fabric.nodes[1]);
         }
         fabric.uninstall(0);
@@ -144,7 +171,7 @@ fn vm_an_uninstall_killed_at_any_change_is_completed() {
     let (mut fabric, whole, before) = fabric_without_a("routing-kill-away");
     let mut leave = |moment: Option<usize>, again: bool| {
         fabric.start_on(0);
-        wait_until("the node to have the whole", || torture::objects(&fabric.nodes[0]) == whole);
+        wait_for_whole(&fabric.nodes[0], &whole);
         assert_eq!(fabric.nodes[0].service.take().unwrap().stop(), Some(0));
         let mut command = fabric.routing(0);
         command.arg("--uninstall");
@@ -153,9 +180,7 @@ fn vm_an_uninstall_killed_at_any_change_is_completed() {
         assert!(is_killed(output.status) || output.status.success(), "{}: {said}", output.status);
         if again {
             fabric.start_on(0);
-            wait_until("the node to have the whole again", || {
-                torture::objects(&fabric.nodes[0]) == whole
-            });
+            wait_for_whole(&fabric.nodes[0], &whole);
             fabric.nodes[0].assert_reaches(&fabric.nodes[1]);
         }
         if moment.is_some() {
@@ -172,52 +197,47 @@ fn vm_an_uninstall_killed_at_any_change_is_completed() {
     }
 }
 
-/// Attaches `strace` to the service of node `a`, to write a line for each call of [`CHANGES`] from
-/// now on, and to kill the service at one of them.
-fn attach(fabric: &Fabric, moment: Option<usize>) -> Running {
+/// Attaches `strace` to the loop of the service of node `a`, which is the first thread of its
+/// process: to write a line for each call of [`CHANGES`] from now on, and to send a signal at one of
+/// them.
+fn attach(fabric: &Fabric, at: Option<(&str, usize)>) -> Running {
     let node = &fabric.nodes[0];
     let pid = node.service.as_ref().unwrap().pid();
     let mut strace = node.host.command("strace");
-    strace.args(["-f", "-qq", "-e", "signal=none", "-e", &format!("trace={CHANGES}")]);
-    if let Some(moment) = moment {
-        strace.args(["-e", &format!("inject={CHANGES}:signal=KILL:when={moment}")]);
+    strace.args(["-qq", "-e", "signal=none", "-e", &format!("trace={CHANGES}")]);
+    if let Some((signal, moment)) = at {
+        strace.args(["-e", &format!("inject={CHANGES}:signal={signal}:when={moment}")]);
     }
     strace.arg("-o").arg(node.dir.join("trace")).args(["-p", &pid.to_string()]);
     let strace = Running::from(strace.stdin(Stdio::null()).spawn().unwrap());
-    wait_until("every thread to be traced", || {
-        let mut threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
-        threads.all(|thread| {
-            let status = std::fs::read_to_string(thread.path().join("status")).unwrap_or_default();
-            !status.is_empty() && !status.contains("TracerPid:\t0\n")
-        })
+    wait_until("the loop to be traced", || {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        !status.is_empty() && !status.contains("TracerPid:\t0\n")
     });
     strace
 }
 
-/// Returns how many calls the service's loop has made since `strace` was attached: it is the first
-/// thread of the process.
+/// Returns how many calls the service's loop has made since `strace` was attached.
 fn calls_of_loop(fabric: &Fabric) -> usize {
-    let node = &fabric.nodes[0];
-    let pid = node.service.as_ref().unwrap().pid().to_string();
-    let trace = std::fs::read_to_string(node.dir.join("trace")).unwrap_or_default();
-    let of_loop = |line: &&str| {
-        let is_begun = line.contains('(') && !line.contains(" resumed>");
-        is_begun && line.split_whitespace().next() == Some(pid.as_str())
-    };
-    trace.lines().filter(of_loop).count()
+    let trace = std::fs::read_to_string(fabric.nodes[0].dir.join("trace")).unwrap_or_default();
+    trace.lines().filter(|line| line.contains('(')).count()
 }
 
 /// Does something that the service of node `a` follows, waits until it is dead or the node has the
 /// whole, and starts the next one.
 fn strike(fabric: &mut Fabric, moment: usize, whole: &[String], act: impl FnOnce(&Fabric)) {
-    let strace = attach(fabric, Some(moment));
+    let strace = attach(fabric, Some(("KILL", moment)));
     act(fabric);
     let mut service = fabric.nodes[0].service.take().unwrap();
     let mut ended = None;
-    wait_until("the service to be dead, or done", || {
-        ended = service.child().try_wait().unwrap();
-        ended.is_some() || torture::objects(&fabric.nodes[0]) == whole
-    });
+    wait_until_or_tell(
+        "the service to be dead, or done",
+        || {
+            ended = service.child().try_wait().unwrap();
+            ended.is_some() || is_whole(&torture::objects(&fabric.nodes[0]), whole)
+        },
+        || torture::differences(whole, &torture::objects(&fabric.nodes[0])),
+    );
     if let Some(status) = ended {
         assert!(is_killed(status), "it ended by itself, {status}:\n{}", service.log());
     }
@@ -325,26 +345,68 @@ fn vm_a_service_killed_while_it_puts_things_right_is_followed_by_one_that_does()
     fabric.start();
     fabric.assert_all_reach_all();
     let whole = torture::objects(&fabric.nodes[0]);
-    // A new set lists its elements in an order of its own.
-    let words = |lines: &[String]| {
-        let words = lines.iter().flat_map(|line| line.split([' ', '\t', ',']));
-        let mut words: Vec<String> = words.map(str::to_owned).collect();
-        words.sort_unstable();
-        words
-    };
-    let is_whole = |fabric: &Fabric| words(&torture::objects(&fabric.nodes[0])) == words(&whole);
     let damage = |fabric: &Fabric| drop(fabric.nodes[0].host.sh(DAMAGE));
     let strace = attach(&fabric, None);
     damage(&fabric);
-    wait_until("the node to have the whole", || is_whole(&fabric));
+    wait_for_whole(&fabric.nodes[0], &whole);
     let all = calls_of_loop(&fabric);
     drop(strace);
     assert!(5 < all, "it has made {all} calls");
     for moment in chosen(all) {
         eprintln!("killed at {moment} of {all}");
         strike(&mut fabric, moment, &whole, damage);
-        wait_until("the node to have the whole again", || is_whole(&fabric));
+        wait_for_whole(&fabric.nodes[0], &whole);
         fabric.nodes[0].assert_reaches(&fabric.nodes[1]);
+    }
+}
+
+/// What others do to node `a` so that the service looks, and what they do while it looks: the kernel
+/// does not report all that goes with a nexthop, or with a tunnel that is down.
+const AT_FIRST: &str = "ip link del nw-vxlan6";
+const MEANWHILE: [&str; 2] = [
+    "ip nexthop flush proto 78; nft flush ruleset",
+    "ip link set nw-vxlan4 down; ip link set nw-vxlan4 up",
+];
+
+/// The service is stopped while it looks and puts right what others have taken away, and they take
+/// more: it puts that right too, since it hears of it.
+#[test]
+fn vm_what_others_take_away_while_the_service_looks_comes_back() {
+    testkit::require!("root", "vxlan", "full", "program:strace", "program:bridge", "program:nft");
+    let mut fabric = Fabric::new("routing-stop-repair", &[1, 1]);
+    fabric.start();
+    fabric.assert_all_reach_all();
+    let node = &fabric.nodes[0];
+    let whole = torture::objects(node);
+    let pid = node.service.as_ref().unwrap().pid();
+    let go_on = || drop(fabric.lab.sh(&format!("kill -CONT {pid}")));
+    let strace = attach(&fabric, None);
+    node.host.sh(AT_FIRST);
+    wait_for_whole(node, &whole);
+    let all = calls_of_loop(&fabric);
+    drop(strace);
+    assert!(5 < all, "it has made {all} calls");
+    for (number, moment) in chosen(all).into_iter().enumerate() {
+        let meanwhile = MEANWHILE[number % MEANWHILE.len()];
+        eprintln!("stopped at {moment} of {all}: {meanwhile}");
+        let strace = attach(&fabric, Some(("STOP", moment)));
+        node.host.sh(AT_FIRST);
+        wait_until("the service to be stopped, or done", || {
+            moment <= calls_of_loop(&fabric) || is_whole(&torture::objects(node), &whole)
+        });
+        node.host.sh(meanwhile);
+        // The call has begun, and it may be stopped a moment later only.
+        wait_until_or_tell(
+            "the node to have the whole",
+            || {
+                go_on();
+                is_whole(&torture::objects(node), &whole)
+            },
+            || torture::differences(&whole, &torture::objects(node)),
+        );
+        drop(strace);
+        go_on();
+        node.assert_reaches(&fabric.nodes[1]);
     }
 }
 

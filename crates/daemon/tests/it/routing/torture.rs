@@ -50,6 +50,13 @@ pub(super) fn unnumbered(lines: Vec<String>) -> Vec<String> {
     lines
 }
 
+/// Which lines a node lacks of the whole, and which it has besides.
+pub(super) fn differences(whole: &[String], is: &[String]) -> String {
+    let gone: Vec<_> = whole.iter().filter(|line| !is.contains(line)).collect();
+    let new: Vec<_> = is.iter().filter(|line| !whole.contains(line)).collect();
+    format!("gone {gone:#?}\nnew {new:#?}")
+}
+
 /// What others do to a node with a command. `$peers` are the prefixes of the other nodes.
 const TO_THE_KERNEL: [&str; 17] = [
     "ip link set nw-vxlan4 down; ip link set nw-vxlan4 up",
@@ -428,10 +435,8 @@ fn torture(mut fabric: Fabric, mut source: Source<'_>, acts: usize) {
         times.push(begin.elapsed());
         for (node, (was, is)) in fabric.nodes.iter().zip(whole.iter().zip(&now)) {
             let log = || node.service.as_ref().unwrap().log();
-            let gone: Vec<_> = was.iter().filter(|line| !is.contains(line)).collect();
-            let new: Vec<_> = is.iter().filter(|line| !was.contains(line)).collect();
-            let name = node.name();
-            assert!(was == is, "{acts:#?}\n{name}: gone {gone:#?}\nnew {new:#?}\n{}", log());
+            let (name, different) = (node.name(), differences(was, is));
+            assert!(was == is, "{acts:#?}\n{name}: {different}\n{}", log());
         }
         for (node, looked) in fabric.nodes.iter().zip(looked) {
             let looks = looks(node) - looked;

@@ -1,6 +1,9 @@
-//! Which VXLAN links are this service's tunnels, and which routes it keeps in mind.
+//! Which VXLAN links are this service's tunnels, which routes it keeps in mind, and what it finds while
+//! others change the kernel.
 
+use kernel::events::{ObjectEvent, ObjectListener};
 use routing::settings::Found;
+use testkit::{Lab, Place as _};
 
 use super::*;
 
@@ -110,4 +113,41 @@ fn routes_that_say_nothing_of_pods_are_not_kept() {
         let route = Route::new(destination.parse().unwrap());
         assert_eq!(matters(&route, &ranges), is_kept, "{destination}");
     }
+}
+
+/// Another program removes a nexthop while the service looks, and the kernel does not report that
+/// its IPv4 route goes with it. The look has found both, so the nexthop's event says something new,
+/// and asks for another look.
+#[test]
+fn a_nexthop_that_goes_during_a_look_was_found_with_its_route() {
+    testkit::require!("root");
+    let lab = Lab::new("routing-host");
+    lab.sh(&format!(
+        "ip link add eth0 type veth peer name far; ip link set eth0 up; ip link set far up; \
+         ip addr add 192.0.2.1/24 dev eth0; \
+         ip nexthop add id {NEXTHOP_FIRST} via 192.0.2.2 dev eth0 proto {PROTOCOL}; \
+         ip route add 10.244.2.0/24 nhid {NEXTHOP_FIRST} proto {PROTOCOL} metric {METRIC}"
+    ));
+    let settings = settings();
+    let own = own(&settings, Some("192.0.2.1"));
+    let ranges: Vec<IpNet> = settings.ranges().collect();
+    let (mut netlink, mut listener) =
+        lab.enter(|| (RouteSocket::open().unwrap(), ObjectListener::open().unwrap()));
+    let mut host = Host::read(&mut netlink, &own, &ranges).unwrap();
+    lab.sh(&format!("ip nexthop flush proto {PROTOCOL}"));
+    let observed = host.observe(&mut netlink, &ranges, &own, Vec::new()).unwrap();
+    let found = observed.objects();
+    assert!(found.contains_key(&Key::Route { prefix: "10.244.2.0/24".parse().unwrap() }));
+    assert!(found.contains_key(&Key::Nexthop { id: NEXTHOP_FIRST }));
+    let is_news = |event: &ObjectEvent| match event {
+        ObjectEvent::Removed(object) => {
+            host.links.ours(object).is_some_and(|(key, _)| found.contains_key(&key))
+        }
+        _ => false,
+    };
+    let heard = listener.heard().unwrap();
+    assert!(heard.iter().any(is_news), "{heard:?}");
+    let mut host = Host::read(&mut netlink, &own, &ranges).unwrap();
+    let observed = host.observe(&mut netlink, &ranges, &own, Vec::new()).unwrap();
+    assert!(observed.objects().is_empty(), "{observed:?}");
 }
