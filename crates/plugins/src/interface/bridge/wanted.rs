@@ -161,7 +161,9 @@ fn mac_of(link: Option<&cni::Interface>) -> Option<String> {
 /// not a difference where it attached the container.
 fn bridge(attached: &Attached<'_, Bridge>, observed: &Observed) -> wanted::Bridge {
     let config = attached.config;
-    let mac = mac_of(reported(attached, config.bridge.as_str()));
+    // The address of another program's bridge follows its ports, unless ADD has fixed it.
+    let is_fixed = observed.ours || config.gateway;
+    let mac = mac_of(reported(attached, config.bridge.as_str())).filter(|_| is_fixed);
     let bridge = config.wanted_bridge();
     let no_link_local_learning = attached.recorded.is_some() && bridge.no_link_local_learning;
     wanted::Bridge { ours: observed.ours, mac, no_link_local_learning, ..bridge }
