@@ -360,6 +360,7 @@ fn vm_queues_filters_and_tunnels() {
         "htb",
         "vxlan",
         "wireguard",
+        "program:nft",
         "program:python3"
     );
     try_each("doctor-below", below::BELOW);

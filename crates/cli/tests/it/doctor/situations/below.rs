@@ -106,7 +106,8 @@ pub(super) const BELOW: &[Situation] = &[
         fails: Fails::Ways(&[Way::Out4, Way::Names, Way::Large]),
         finds: Finds::First("peer-not-allowed", "wg0: 203.0.113.0/24"),
         fix: Fix::Hint("the program wg is not everywhere"),
-        mends: Act::Sh("ip link del wg0"),
+        // c1 has learnt how little WireGuard carries, and would know it for ten minutes.
+        mends: Act::Sh("ip link del wg0; ip netns exec c1 ip route flush cache"),
     },
     Situation {
         number: 52,
@@ -120,13 +121,17 @@ pub(super) const BELOW: &[Situation] = &[
              ip -n outside addr add 10.9.0.2/30 dev vx0
              ip -n outside link set vx0 up
              ip route add 203.0.113.0/24 via 10.9.0.2 dev vx0
-             ip -n outside link set eth0 mtu 1400",
+             ip netns exec outside nft 'add table ip below; \
+             add chain ip below in { type filter hook prerouting priority -400; }; \
+             add rule ip below in udp dport 4789 ip length > 1400 drop'",
         ),
         fails: Fails::Ways(&[Way::Large]),
         finds: Finds::First("tunnel-mtu", "vx0"),
         fix: Fix::Hint("large packets are refused then, with a word"),
         mends: Act::Sh(
-            "ip link del vx0; ip -n outside link del vx0; ip -n outside link set eth0 mtu 1500",
+            "ip link del vx0; ip -n outside link del vx0; \
+             ip netns exec outside nft delete table ip below; \
+             ip netns exec c1 ip route flush cache",
         ),
     },
 ];
