@@ -3,9 +3,12 @@
 //! The author of a plugin or a runtime needs six of them; `ovsdb` and `dhcp` are of use by
 //! themselves. All others say `publish = false`.
 
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use crate::ci::{Extent, Report};
+use crate::remap::cargo_home;
 use crate::run::{Program, quiet};
 
 /// The folders of the published crates, each after those that it needs.
@@ -22,6 +25,9 @@ pub(crate) fn check(extent: Extent) -> Result<Report, String> {
         Extent::EveryChange => ("package --no-verify", "packed"),
         Extent::Full => ("publish --dry-run", "ready to publish"),
     };
+    if let Some(home) = cargo_home() {
+        forget_unpacked(&home.join("registry/src"))?;
+    }
     let line = format!("nice -n 5 cargo {verb} --quiet --locked --allow-dirty");
     let program = Program::new(&line).deadline(DEADLINE);
     let names = PUBLISHED.map(|folder| format!("--package=netwright-{folder}"));
@@ -29,16 +35,45 @@ pub(crate) fn check(extent: Extent) -> Result<Report, String> {
     Ok(Report::check(format!("{} crates {what}", PUBLISHED.len())))
 }
 
+/// Removes what cargo has unpacked of our crates when it compiled them before: it does not see that a
+/// package of the same version is another one by now. Their registry lies on this disk, so its name
+/// begins with a dash, where those of others have a host.
+fn forget_unpacked(sources: &Path) -> Result<(), String> {
+    let Ok(registries) = fs::read_dir(sources) else { return Ok(()) };
+    let local = registries.flatten().filter(|one| one.file_name().as_encoded_bytes()[0] == b'-');
+    for package in local.filter_map(|one| fs::read_dir(one.path()).ok()).flatten().flatten() {
+        if package.file_name().as_encoded_bytes().starts_with(b"netwright-") {
+            let path = package.path();
+            fs::remove_dir_all(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
 
-    use super::PUBLISHED;
+    use super::{PUBLISHED, forget_unpacked};
     use crate::run::root;
 
     fn read(path: &Path) -> String {
         fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    }
+
+    #[test]
+    fn packages_of_an_earlier_run_are_forgotten() {
+        let dir = std::env::temp_dir().join(format!("netwright-publish-{}", std::process::id()));
+        for one in ["-0a/netwright-cni-0.1.0", "-0a/serde-1.0.0", "host-1b/netwright-cni-0.1.0"] {
+            fs::create_dir_all(dir.join(one)).unwrap();
+        }
+        forget_unpacked(&dir).unwrap();
+        assert!(!dir.join("-0a/netwright-cni-0.1.0").exists());
+        assert!(dir.join("-0a/serde-1.0.0").exists());
+        assert!(dir.join("host-1b/netwright-cni-0.1.0").exists());
+        forget_unpacked(&dir.join("none")).unwrap();
+        fs::remove_dir_all(&dir).unwrap();
     }
 
     fn folders() -> Vec<PathBuf> {

@@ -94,7 +94,7 @@ fn names(bytes: &[u8], folder: &Path) -> bool {
 }
 
 /// Returns cargo's folder.
-fn cargo_home() -> Option<PathBuf> {
+pub(crate) fn cargo_home() -> Option<PathBuf> {
     let home = || env::var_os("HOME").map(|home| Path::new(&home).join(".cargo"));
     env::var_os("CARGO_HOME").map(PathBuf::from).or_else(home)
 }
