@@ -286,7 +286,7 @@ mod tests {
         write(&file, [0xffu8, 0xfe, 0]);
         assert!(first(&file).contains("is not UTF-8 from here on"), "{}", first(&file));
         write(&file, "[log]\n\0");
-        assert!(first(&file).contains("is no text"), "{}", first(&file));
+        assert!(first(&file).contains("is not text"), "{}", first(&file));
         write(&file, vec![b'#'; 10 << 20]);
         assert!(
             first(&file).contains("more than") || first(&file).contains("larg"),

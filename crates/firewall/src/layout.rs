@@ -9,8 +9,8 @@ use std::net::Ipv6Addr;
 use ipnet::IpNet;
 use kernel::nft::field::Ip6Address;
 use kernel::nft::{
-    Batch, CmpOp, Expr, Family, Hook, HookPoint, KeyType, MetaKey, NewChain, NewRule, NewSet,
-    Register, TableRef, Value, field,
+    Batch, CmpOp, Expr, Family, Hook, HookPoint, KeyType, MetaKey, NatKind, NewChain, NewRule,
+    NewSet, Register, TableRef, Value, Verdict, field,
 };
 use kernel::route::IpFamily;
 
@@ -93,35 +93,55 @@ pub(crate) fn uses(table: Table) -> BTreeMap<String, u32> {
     uses
 }
 
-/// Returns the rules of each chain of a table in this layout, and of these masquerade chains, as
-/// [`comparable`] makes them.
-pub(crate) fn rules(
+/// What a rule does: what remains the same however its matches are written. `nft -f` writes other
+/// expressions for the rules that `nft list ruleset` has shown.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Act {
+    Decides(Verdict),
+    /// It asks a set or map.
+    Asks(String),
+    Translates(NatKind),
+    Masquerades,
+    /// It changes the packet, or what is known of it.
+    Sets,
+    /// It does what no rule of ours does.
+    Other,
+}
+
+/// Returns what the rules of each chain of a table do in this layout, and those of these masquerade
+/// chains.
+pub(crate) fn acts(
     table: Table,
     masquerades: &BTreeSet<(String, IpNet)>,
-) -> BTreeMap<String, Vec<Vec<Expr>>> {
+) -> BTreeMap<String, Vec<Vec<Act>>> {
     let (_, mut rules) = chains_and_rules(table);
     if table == Table::Inet {
         let own = |(network, prefix): &(String, IpNet)| masquerade_rules(network, *prefix);
         rules.extend(masquerades.iter().flat_map(own));
     }
-    let mut by_chain: BTreeMap<String, Vec<Vec<Expr>>> = BTreeMap::new();
+    let mut by_chain: BTreeMap<String, Vec<Vec<Act>>> = BTreeMap::new();
     for rule in rules {
-        by_chain.entry(rule.chain).or_default().push(comparable(rule.exprs));
+        by_chain.entry(rule.chain).or_default().push(acts_of(rule.exprs));
     }
     by_chain
 }
 
-/// Leaves out of a rule what packets change, and what the kernel adds: the flags that the registers
-/// of a translation imply (NF_NAT_RANGE_*).
-pub(crate) fn comparable(rule: Vec<Expr>) -> Vec<Expr> {
-    let at_rest = |expr: Expr| match expr {
-        Expr::Counter { .. } => Expr::Counter { packets: 0, bytes: 0 },
-        Expr::Nat { kind, family, address, port, .. } => {
-            Expr::Nat { kind, family, address, port, flags: 0 }
-        }
-        other => other,
+/// Returns what a rule does to the packets that it matches.
+pub(crate) fn acts_of(rule: Vec<Expr>) -> Vec<Act> {
+    let act = |expr: Expr| match expr {
+        Expr::Verdict(verdict) => Some(Act::Decides(verdict)),
+        // Sets without a name of ours are a way to write a match.
+        Expr::Lookup { set, .. } => (!set.starts_with("__")).then_some(Act::Asks(set)),
+        Expr::Nat { kind, .. } => Some(Act::Translates(kind)),
+        Expr::Masquerade { .. } => Some(Act::Masquerades),
+        Expr::MetaSet { .. } | Expr::CtSet { .. } | Expr::PayloadSet { .. } => Some(Act::Sets),
+        Expr::TcpOptionSet { .. } => Some(Act::Sets),
+        Expr::Redirect { .. } | Expr::Reject { .. } | Expr::Notrack => Some(Act::Other),
+        Expr::Log { .. } | Expr::Limit { .. } => Some(Act::Other),
+        Expr::XtMatch { .. } | Expr::XtTarget { .. } | Expr::Other { .. } => Some(Act::Other),
+        _ => None,
     };
-    rule.into_iter().map(at_rest).collect()
+    rule.into_iter().filter_map(act).collect()
 }
 
 fn chains_and_rules(table: Table) -> (Vec<NewChain>, Vec<NewRule>) {

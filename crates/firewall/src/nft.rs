@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 use kernel::netlink::NetlinkError;
-use kernel::nft::{self, Batch, ElementData, Expr, Key, NftSocket, Verdict};
+use kernel::nft::{self, Batch, ElementData, Key, NftSocket, Verdict};
 
 use crate::close::LateSocket;
 use crate::element::{Element, Field, Maps, Protocol, Set, Table, Value};
 use crate::error::FirewallError;
-use crate::layout::{self, MASQUERADE_RULES, table_ref};
+use crate::layout::{self, Act, MASQUERADE_RULES, table_ref};
 use crate::tables::{Change, Found, FoundValue, Tables, TablesError};
 
 /// The prefix of masquerade chains' names.
@@ -66,11 +66,11 @@ impl Tables for NftTables {
         table: Table,
         masquerades: &BTreeSet<(String, IpNet)>,
     ) -> Result<BTreeSet<String>, TablesError> {
-        let mut found: BTreeMap<String, Vec<Vec<Expr>>> = BTreeMap::new();
+        let mut found: BTreeMap<String, Vec<Vec<Act>>> = BTreeMap::new();
         for rule in self.socket.ask().rules_of_table(&table_ref(table)).map_err(refused)? {
-            found.entry(rule.chain).or_default().push(layout::comparable(rule.exprs));
+            found.entry(rule.chain).or_default().push(layout::acts_of(rule.exprs));
         }
-        let wanted = layout::rules(table, masquerades).into_iter();
+        let wanted = layout::acts(table, masquerades).into_iter();
         let others = wanted.filter(|(chain, rules)| found.get(chain) != Some(rules));
         Ok(others.map(|(chain, _)| chain).collect())
     }

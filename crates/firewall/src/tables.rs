@@ -81,9 +81,9 @@ pub trait Tables: fmt::Debug {
     /// When the kernel refuses.
     fn is_laid_out(&mut self, table: Table) -> Result<bool, TablesError>;
 
-    /// Names the chains of a table whose rules are not those of this version's layout, rule by
-    /// rule; also those of these masquerade chains: networks and prefixes. All of them if there is
-    /// no table.
+    /// Names the chains of a table whose rules do not do what those of this version's layout do,
+    /// rule by rule; also those of these masquerade chains: networks and prefixes. All of them if
+    /// there is no table. What a rule matches is not compared, but for the sets that it asks.
     ///
     /// # Errors
     /// When the kernel refuses.

@@ -153,7 +153,7 @@ fn an_installation_brings_the_rules_of_an_older_version_up_to_date() {
     let install = || lab.sh(&format!("{EXECUTABLE} install --no-config --bin-dir {BIN} 2>&1"));
     install();
     assert_eq!(lab.sh("nft list ruleset"), "", "no table is made");
-    lab.sh("nft add table inet netwright '{ comment \"Netwright, layout 1.\"; }' && \
+    lab.sh("mkdir -p /run/netwright && nft add table inet netwright '{ comment \"Netwright, layout 1.\"; }' && \
             nft add set inet netwright localnet '{ type ifname; elements = { \"cni0\" comment \"shared localnet cni0\" }; }'");
     assert!(install().contains("this version's rules"));
     let table = lab.sh("nft list table inet netwright");

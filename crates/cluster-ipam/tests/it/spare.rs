@@ -148,6 +148,8 @@ fn hoarded(dir: &std::path::Path, store: &Memory, clock: &Hands) -> [Arc<Node>; 
             assign(node, &in_blocks(&["10.0.0.0/27"]), &format!("pod-{index}-{pod}")).ok();
         }
     }
+    // The records say then that all blocks are used.
+    nodes.iter().for_each(|node| node.tend().unwrap());
     assert_eq!(assign(&nodes[1], &in_blocks(&["10.0.0.0/27"]), "more").unwrap_err().code, 102);
     for pod in 0..16 {
         nodes[0].release(&owner(&format!("pod-0-{pod}"))).unwrap();

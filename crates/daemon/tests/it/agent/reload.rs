@@ -50,7 +50,7 @@ fn a_reload_disturbs_only_what_changed() {
     for (content, want) in [
         ("[repair]\nenable = maybe\n", "netwrightd.toml:2:"),
         ("[repair]\nintervall = \"1s\"\n", "has no key \"intervall\""),
-        ("\0", "is no text"),
+        ("\0", "is not text"),
     ] {
         node.configure(content);
         let said = node.run(&["agent", "reload"]);

@@ -222,8 +222,11 @@ fn bridges_of_a_switch_that_patch_ports_join_have_an_address_once() {
     add(&node, &c2, &port("br1", 100)).fails(108, "n/c1/eth0 has it");
     add(&node, &c2, &port("br1", 200)).ok();
     run(&node, "DEL", &c2, &port("br1", 200)).call().silent();
-    // A trunk that does not carry the VLAN.
+    // A trunk that does not carry the VLAN. An address is claimed where it was met at ADD.
     ovs.vsctl(&["set", "port", "p1", "trunks=200"]);
+    add(&node, &c2, &port("br1", 100)).fails(108, "n/c1/eth0 has it");
+    run(&node, "DEL", &c1, &port("br0", 100)).call().silent();
+    add(&node, &c1, &port("br0", 100)).ok();
     add(&node, &c2, &port("br1", 100)).ok();
     for (container, bridge) in [(&c1, "br0"), (&c2, "br1")] {
         run(&node, "DEL", container, &port(bridge, 100)).call().silent();

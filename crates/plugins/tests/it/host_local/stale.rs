@@ -61,36 +61,33 @@ fn another_namespace_with_the_number_of_one_that_is_gone_keeps_no_address() {
 }
 
 /// A boot ends containers without a DEL: namespaces, links, rules and what is below `/run` are
-/// gone, and the disk has what it had. The next container gets address and host port, whatever its
-/// ID.
+/// gone, and the disk has what it had. The next container gets address and host port.
 #[test]
 fn what_a_boot_ended_is_in_nobodys_way() {
     testkit::require!("root");
-    for name in ["c2", "c1"] {
-        let node = Node::new("stale-boot");
-        let folder = node.dir("ipam");
-        let bridge = json!({
-            "bridge": "br0", "isGateway": true,
-            "ipam": { "type": "host-local", "dataDir": folder, "subnet": "10.2.0.0/30" },
-        });
-        let port = json!({ "hostPort": 8080, "containerPort": 80, "protocol": "tcp" });
-        let ports = json!({ "runtimeConfig": { "portMappings": [port] } });
-        let add = |to: &Container| {
-            let result = node.run("bridge", "ADD").to(to).config(bridge.clone()).call().ok();
-            node.run("portmap", "ADD").to(to).config(ports.clone()).prev(&result).call().ok()
-        };
-        let c1 = node.container("c1");
-        assert_eq!(add(&c1)["ips"][0]["address"], "10.2.0.2/30");
-        drop(c1);
-        note(&folder.join("n/10.2.0.2"), |words, _| words[2] = "an-earlier-boot".to_owned());
-        // The kernel deletes the pair too, at some time.
-        node.sh("nft flush ruleset; ip link del br0; \
-             ip -o link show type veth | sed 's/^[0-9]*: //; s/[@:].*//' | xargs -rn1 ip link del; \
-             timeout 20 sh -c 'while ip -o link show type veth | grep -q .; do sleep 0.02; done'");
-        fs::remove_dir_all(&node.roots.run).unwrap();
-        let next = node.container(name);
-        assert_eq!(add(&next)["ips"][0]["address"], "10.2.0.2/30");
-        let _server = Server::tcp(&next, "0.0.0.0:80", "next");
-        assert_eq!(traffic::assert_tcp(&node.lab, "127.0.0.1:8080").server, "next");
-    }
+    let node = Node::new("stale-boot");
+    let folder = node.dir("ipam");
+    let bridge = json!({
+        "bridge": "br0", "isGateway": true,
+        "ipam": { "type": "host-local", "dataDir": folder, "subnet": "10.2.0.0/30" },
+    });
+    let port = json!({ "hostPort": 8080, "containerPort": 80, "protocol": "tcp" });
+    let ports = json!({ "runtimeConfig": { "portMappings": [port] } });
+    let add = |to: &Container| {
+        let result = node.run("bridge", "ADD").to(to).config(bridge.clone()).call().ok();
+        node.run("portmap", "ADD").to(to).config(ports.clone()).prev(&result).call().ok()
+    };
+    let c1 = node.container("c1");
+    assert_eq!(add(&c1)["ips"][0]["address"], "10.2.0.2/30");
+    drop(c1);
+    note(&folder.join("n/10.2.0.2"), |words, _| words[2] = "an-earlier-boot".to_owned());
+    // The kernel deletes the pair too, at some time.
+    node.sh("nft flush ruleset; ip link del br0; \
+         ip -o link show type veth | sed 's/^[0-9]*: //; s/[@:].*//' | xargs -rn1 ip link del; \
+         timeout 20 sh -c 'while ip -o link show type veth | grep -q .; do sleep 0.02; done'");
+    fs::remove_dir_all(&node.roots.run).unwrap();
+    let next = node.container("c2");
+    assert_eq!(add(&next)["ips"][0]["address"], "10.2.0.2/30");
+    let _server = Server::tcp(&next, "0.0.0.0:80", "next");
+    assert_eq!(traffic::assert_tcp(&node.lab, "127.0.0.1:8080").server, "next");
 }
