@@ -256,8 +256,8 @@ fn a_repair_of_what_is_sound_costs_one_check() {
     println!("{found:#?}");
     let limits = [
         // CHECK reads the rules of a table: fewer calls than one for each chain, and more memory.
-        ("bridge CHECK", [159, 26, 15, 0, 660]),
-        ("portmap CHECK", [68, 18, 3, 0, 560]),
+        ("bridge CHECK", [128, 12, 14, 0, 480]),
+        ("portmap CHECK", [48, 7, 3, 0, 370]),
         ("firewall CHECK", [32, 1, 4, 0, 140]),
         ("tuning CHECK", [87, 2, 11, 0, 210]),
         // One or two more when the kernel's messages come one by one.

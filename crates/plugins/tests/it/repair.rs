@@ -148,12 +148,17 @@ pub(super) fn picture(lab: &Lab, container: &Container) -> Vec<String> {
     lines
 }
 
-/// What is compared of a link. The address of an ifb link is random.
+/// What is compared of a link. The address of an ifb link is random, and the kernel says up to a
+/// second later that a link has a carrier.
 fn shown(link: &Value) -> String {
     let is_ifb = link["linkinfo"]["info_kind"] == "ifb";
     let address = if is_ifb { &Value::Null } else { &link["address"] };
-    let rest = ["mtu", "master", "ifalias", "flags", "txqlen"].map(|key| &link[key]);
-    json!([link["ifname"], address, rest]).to_string()
+    let mut flags = link["flags"].clone();
+    if let Some(flags) = flags.as_array_mut() {
+        flags.retain(|flag| flag != "NO-CARRIER");
+    }
+    let rest = ["mtu", "master", "ifalias", "txqlen"].map(|key| &link[key]);
+    json!([link["ifname"], address, rest, flags]).to_string()
 }
 
 /// Whether a line is a route that the kernel makes by itself. Rules and neighbour entries are among
