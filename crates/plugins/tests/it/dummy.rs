@@ -158,7 +158,7 @@ fn vm_check_sees_what_became_of_the_link() {
         ("ip route del default", "failed to find route", routes.to_owned()),
         (
             "ip link del eth0; ip link add eth0 type veth peer name x",
-            "no dummy link",
+            "no longer of kind dummy",
             "true".to_owned(),
         ),
         ("ip link del eth0", "is gone", "true".to_owned()),
