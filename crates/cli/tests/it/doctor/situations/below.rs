@@ -123,7 +123,7 @@ pub(super) const BELOW: &[Situation] = &[
              ip route add 203.0.113.0/24 via 10.9.0.2 dev vx0
              ip netns exec outside nft 'add table ip below; \
              add chain ip below in { type filter hook prerouting priority -400; }; \
-             add rule ip below in udp dport 4789 ip length > 1400 drop'",
+             add rule ip below in ip length > 1400 drop'",
         ),
         fails: Fails::Ways(&[Way::Large]),
         finds: Finds::First("tunnel-mtu", "vx0"),
