@@ -41,10 +41,6 @@ const STATIC: [&str; 8] = [
     "sha2_backend=\"soft\"",
 ];
 
-/// No unwind tables in what ships: a panic aborts, and only a debugger walks the stack, which reads
-/// the symbols' file. They would be a thirteenth of the executable.
-const NO_UNWINDING: [&str; 2] = ["-C", "force-unwind-tables=no"];
-
 /// No line numbers for foreign crates: otherwise every test binary would be linked with those of
 /// all crates.
 const NO_LINES: &str = "profile.dev.package.\"*\".debug=false";
@@ -153,8 +149,7 @@ impl Linked {
     /// what it builds.
     pub(crate) fn release(&self, line: &str) -> Result<Program, String> {
         let folders = remap::folders()?;
-        let no_unwinding = NO_UNWINDING.map(str::to_owned).to_vec();
-        let flags = [self.flags.clone(), no_unwinding, remap::flags(&folders)].concat();
+        let flags = [self.flags.clone(), remap::flags(&folders)].concat();
         let of_c = format!("CFLAGS_{}", self.triple.replace('-', "_"));
         let program = self.program(line).variable(RUSTFLAGS, flags.join(BETWEEN));
         Ok(program
