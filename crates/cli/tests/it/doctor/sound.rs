@@ -133,6 +133,7 @@ fn beside_a_queue_a_proxy_and_a_routing_rule() {
         "iptables-nft -I FORWARD -j NFQUEUE --queue-num 7; \
          iptables-nft -t nat -I PREROUTING -i cni0 -p tcp --dport 443 -j REDIRECT --to-ports 9443; \
          ip route add default via 198.51.100.2 table 100; \
+         ip route add 10.88.0.0/24 dev cni0 table 100; \
          ip rule add pref 100 from 10.88.0.0/24 lookup 100",
     );
     assert!(done, "{said}");
