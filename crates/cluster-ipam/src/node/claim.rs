@@ -69,7 +69,7 @@ pub(super) struct Lists {
     ended: u64,
     /// How many callers wait for one.
     waiting: usize,
-    /// The result of the last one, as long as somebody waits for it.
+    /// The result of the last one, as long as a caller waits for it.
     found: Option<Result<Arc<BTreeMap<IpNet, Taken>>, Refusal>>,
 }
 
@@ -436,7 +436,7 @@ impl Node {
                 lists.waiting -= 1;
                 let is_last = lists.waiting == 0;
                 let found = if is_last { lists.found.take() } else { lists.found.clone() };
-                return found.expect("it is kept as long as somebody waits for it");
+                return found.expect("it is kept as long as a caller waits for it");
             }
             if lists.begun == lists.ended {
                 lists.begun += 1;

@@ -34,7 +34,7 @@ fn many_at_once_leave_nothing_behind() {
     assert_eq!(node.elements(), "");
 }
 
-/// A rule that somebody put in place of another leaves the number of rules as it was.
+/// A rule that another program put in place of ours leaves the number of rules as it was.
 #[test]
 fn a_rule_that_was_replaced_is_told_and_mended() {
     testkit::require!("root");

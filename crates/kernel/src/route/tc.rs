@@ -3,7 +3,8 @@
 //! Only what shaping a container needs: a token bucket ([`Tbf`]), fair queueing inside it
 //! ([`FqCodel`]), the hook for incoming traffic ([`QdiscKind::Ingress`]) and a filter that sends
 //! everything to another link ([`Redirect`]). Of other disciplines only the name is read, and what
-//! they lose ([`QdiscInfo::loss`]), and of htb its classes ([`ClassInfo`]); of other filters, whether they drop ([`FilterInfo::drops`]).
+//! they lose ([`QdiscInfo::loss`]), and of htb its classes ([`ClassInfo`]); of other filters,
+//! whether they drop ([`FilterInfo::drops`]).
 //!
 //! ```no_run
 //! use kernel::route::{Change, Qdisc, QdiscKind, RouteSocket, Tbf, TcHandle};

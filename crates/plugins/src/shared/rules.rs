@@ -82,7 +82,7 @@ pub fn add(
     Ok(())
 }
 
-/// Does what [`add`] does, for a repair: somebody may have put other rules in place of ours.
+/// Does what [`add`] does, for a repair: another program may have put its rules in place of ours.
 ///
 /// # Errors
 /// As [`add`].
