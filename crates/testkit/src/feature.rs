@@ -35,6 +35,7 @@ pub const VM_MARK: &str = "vm_";
 /// | `"helm"` | Helm and kubectl are there ([`chart`](crate::chart)) |
 /// | `"network-manager"` | Debian's NetworkManager is there ([`reference::network_manager`](crate::reference::network_manager)) |
 /// | `"empty-debian"` | a Debian that has no more than it needs to boot is there ([`reference::empty_debian`](crate::reference::empty_debian)) |
+/// | `"legacy-tables"` | `iptables-legacy` works, whose first call loads the kernel's modules |
 /// | `"ptrace"` | programs can be traced as [`fault`](crate::fault) does it |
 /// | `"full"` | everything is run: `cargo xtask ci --full` |
 /// | `"vm-full"` | this is not the virtual machine, or everything is run: for tests that this machine's kernel can run too |
@@ -145,6 +146,9 @@ pub fn available(feature: &str) -> bool {
     if feature == "ptrace" {
         return crate::fault::available();
     }
+    if feature == "legacy-tables" {
+        return quiet("unshare", &["--net", "iptables-legacy", "-S"]);
+    }
     if feature == "go-plugins" {
         let releases = [Release::Installed, Release::Unstable];
         return releases.into_iter().all(|release| release.plugin("bridge").is_some());
@@ -203,13 +207,18 @@ fn probe(feature: &str) -> bool {
         panic!("no feature \"{feature}\" is known; the list is in testkit::feature");
     };
     let script = format!("ip link add p0 type veth peer name p1 && ip link set p0 up && {script}");
-    let output = Command::new("unshare")
-        .args(["--net", "--mount", "sh", "-c", &script])
+    quiet("unshare", &["--net", "--mount", "sh", "-c", &script])
+}
+
+/// Runs a program without its output and says whether it succeeded.
+fn quiet(program: &str, arguments: &[&str]) -> bool {
+    let status = Command::new(program)
+        .args(arguments)
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .stdout(Stdio::null())
         .status();
-    output.is_ok_and(|status| status.success())
+    status.is_ok_and(|status| status.success())
 }
 
 /// The test's path within its crate, from the type name of something in it. For
@@ -287,6 +296,7 @@ pub fn skip(test: &str, features: &[&str]) -> bool {
         None if *missing == "empty-debian" => {
             "no empty Debian (cargo xtask setup --full)".to_owned()
         }
+        None if *missing == "legacy-tables" => "no iptables-legacy that works here".to_owned(),
         None if *missing == "ptrace" => "programs cannot be traced here".to_owned(),
         None => format!("the kernel has no {missing}"),
     };

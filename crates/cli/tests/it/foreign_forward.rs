@@ -131,7 +131,7 @@ fn through_dockers_policy() {
 
 #[test]
 fn through_dockers_policy_in_legacy_iptables() {
-    require!("root", "program:iptables-legacy-restore", "file:/proc/self/net/ip_tables_names");
+    require!("root", "legacy-tables");
     let lab = Lab::new("docker-legacy");
     dockerd(&lab, "-legacy");
     passes(&lab);

@@ -316,7 +316,7 @@ fn packet_filters_of_others() {
 
 #[test]
 fn a_policy_of_legacy_iptables() {
-    require!("root", "program:iptables-legacy", "file:/proc/self/net/ip_tables_names");
+    require!("root", "legacy-tables");
     try_each("doctor-legacy", filtered::LEGACY);
 }
 

@@ -289,10 +289,9 @@ fn on_a_hundred_sound_nodes_nothing_is_found() {
         "program:nft",
         "program:iptables-nft-restore",
         "program:ip6tables-nft-restore",
-        "program:iptables-legacy-restore",
+        "legacy-tables",
         "program:firewalld",
         "program:dbus-daemon",
-        "file:/proc/self/net/ip_tables_names",
         "file:/dev/net/tun"
     );
     let mut chance = Chance::new(25);
