@@ -1,6 +1,6 @@
 //! The numbers of nexthop objects.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{HashMap, HashSet};
 
 use sha2::{Digest as _, Sha256};
 
@@ -14,8 +14,8 @@ use crate::object::{NEXTHOP_FIRST, NEXTHOPS};
 /// changes nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Ids {
-    of: BTreeMap<String, PerFamily<Option<u32>>>,
-    taken: BTreeSet<u32>,
+    of: HashMap<String, PerFamily<Option<u32>>>,
+    taken: HashSet<u32>,
 }
 
 impl Ids {

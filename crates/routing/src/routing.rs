@@ -166,7 +166,7 @@ pub struct Routing {
     pub(crate) cluster: Cluster,
     /// Why nothing can be programmed yet.
     waiting: Option<String>,
-    ways: BTreeMap<IpAddr, Way>,
+    ways: HashMap<IpAddr, Way>,
     pub(crate) wanted: Wanted,
     pub(crate) observed: Observed,
     /// The kernel has been looked at.
@@ -212,7 +212,7 @@ impl Routing {
             cluster: Cluster::new(settings.clone(), own),
             settings,
             waiting: Some("nothing is known of this node yet".to_owned()),
-            ways: BTreeMap::new(),
+            ways: HashMap::new(),
             wanted: Wanted::default(),
             observed: Observed::default(),
             looked: false,
