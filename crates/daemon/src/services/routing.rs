@@ -48,7 +48,7 @@ mod spaces;
 mod turns;
 mod ways;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io::Read as _;
 use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
@@ -378,7 +378,7 @@ struct Service {
     other_ways: bool,
     /// When all ways were looked up, and the addresses that were looked up since this look began.
     ways_found: Option<Instant>,
-    looked_up: BTreeSet<IpAddr>,
+    looked_up: HashSet<IpAddr>,
     /// The addresses that the end of the present look looks up.
     unknown: Vec<IpAddr>,
     /// The kernel has not answered a question for a way since this look began.
@@ -456,7 +456,7 @@ impl Service {
             heard: false,
             other_ways: false,
             ways_found: None,
-            looked_up: BTreeSet::new(),
+            looked_up: HashSet::new(),
             unknown: Vec::new(),
             unanswered: false,
             settled: false,
@@ -968,10 +968,14 @@ impl Service {
             return;
         }
         self.ways_found = Some(now);
-        let mut addresses: BTreeSet<IpAddr> = self.shared.routing().underlay_addresses().collect();
-        addresses.retain(|address| !self.looked_up.contains(address));
+        // In a cold start this look has asked for all of them.
+        let addresses: BTreeSet<IpAddr> = {
+            let routing = self.shared.routing();
+            let is_left = |address: &IpAddr| !self.looked_up.contains(address);
+            routing.underlay_addresses().filter(is_left).collect()
+        };
         let todo = self.look_up(addresses);
-        self.looked_up = BTreeSet::new();
+        self.looked_up = HashSet::new();
         self.obey(todo);
     }
 
