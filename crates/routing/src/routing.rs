@@ -292,17 +292,14 @@ impl Routing {
 
     /// Takes the ways to underlay addresses, when they were looked up, or have changed.
     pub fn ways(&mut self, ways: impl IntoIterator<Item = (IpAddr, Way)>) -> Todo {
-        let mut affected: BTreeSet<String> = BTreeSet::new();
+        let mut names: HashSet<&str> = HashSet::new();
         for (address, way) in ways {
             if self.ways.get(&address) != Some(&way) {
-                if let Some(name) = self.cluster.of_underlay(address)
-                    && !affected.contains(name)
-                {
-                    affected.insert(name.to_owned());
-                }
+                names.extend(self.cluster.of_underlay(address));
                 self.ways.insert(address, way);
             }
         }
+        let affected: BTreeSet<String> = names.into_iter().map(str::to_owned).collect();
         self.replan(&affected, Vec::new())
     }
 
