@@ -1066,8 +1066,8 @@ impl Service {
         made.first
     }
 
-    /// Makes objects of ours. Elements of the packet filter's table come before them, and are noted:
-    /// the table is still to be made. It is made at the same time if the objects are many.
+    /// Makes objects of ours. Elements of the packet filter's table come before them. They are noted
+    /// while the table is still to be made; it is made at the same time if the objects are many.
     fn make_objects(&mut self, elements: &[Change], objects: &[Change]) -> Made {
         let is_due = are_many(objects) && !self.filter_stands;
         let brings = is_due && self.knows_filter() == (true, true);

@@ -1,8 +1,8 @@
 //! The source `kubernetes`: the Nodes of the cluster, and what this node writes into its own.
 //!
 //! A thread of its own talks to the API server, and reads the Nodes of a page while the server puts
-//! the next one together. The loop takes what the thread has heard when the bell rings, and says what
-//! this node's annotation and condition are to be.
+//! the next one together. The loop takes what the thread has heard when the bell rings, and says
+//! what this node's annotation and condition are to be.
 
 use std::collections::BTreeMap;
 use std::convert::identity;

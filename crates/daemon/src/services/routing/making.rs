@@ -90,8 +90,8 @@ pub(super) fn in_parts(
     made.then(note(part, results))
 }
 
-/// Does two things at the same time, the first in a thread of its own. If that cannot be started, it
-/// does one after the other.
+/// Does two things at the same time, the first in a thread of its own. If that cannot be started,
+/// it does one after the other.
 pub(super) fn at_once<A: Send, B>(
     one: impl FnOnce() -> A + Send,
     other: impl FnOnce() -> B,
