@@ -24,7 +24,7 @@ const LINKER: &str = "musl-gcc";
 
 const LACKING: &str = include_str!("musl.c");
 /// The functions of musl that `musl_quicker.c` replaces.
-const WRAPPED: [&str; 3] = ["pthread_getattr_np", "memcpy", "memmove"];
+const WRAPPED: [&str; 4] = ["pthread_getattr_np", "memcpy", "memmove", "memcmp"];
 const QUICKER: &str = include_str!("musl_quicker.c");
 
 /// Without position independence: that saves relocations at every start, and plugins start often.
@@ -242,6 +242,8 @@ fn compile(dir: &Path, name: &str, content: &str) -> Result<PathBuf, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::cmp::Ordering;
+
     use super::{BETWEEN, LINKER, Linked, Way, flags, has_standard_library, host_triple};
 
     #[test]
@@ -253,6 +255,25 @@ mod tests {
             assert!(flags.iter().all(|flag| !flag.is_empty() && !flag.contains(BETWEEN)));
             let by_gcc = flags.contains(&format!("linker={LINKER}"));
             assert_eq!(by_gcc, way == Way::Shim, "the ordinary target brings its own start files");
+        }
+    }
+
+    /// By `musl_quicker.c`, as everything that is linked here.
+    #[test]
+    fn the_first_byte_that_differs_decides_the_order() {
+        for length in 0..40 {
+            let one: Vec<u8> = (100..100 + length).collect();
+            let same = one.clone();
+            assert_eq!(one.cmp(&same), Ordering::Equal, "{length}");
+            for (at, was) in one.iter().enumerate() {
+                for byte in [0, 99, 200, 255] {
+                    let mut other = one.clone();
+                    other[at] = byte;
+                    other[at + 1..].fill(255 - byte);
+                    assert_eq!(one.cmp(&other), was.cmp(&byte), "{length}, {at}, {byte}");
+                    assert_eq!(other.cmp(&one), byte.cmp(was), "{length}, {at}, {byte}");
+                }
+            }
         }
     }
 

@@ -40,6 +40,12 @@ impl Writer {
         &self.bytes
     }
 
+    /// Forgets what was written, and keeps its room.
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        (self.last, self.problem) = (0, None);
+    }
+
     /// Returns why the written bytes must not be sent.
     pub(crate) fn problem(&self) -> Option<&'static str> {
         self.problem
@@ -61,11 +67,11 @@ impl Writer {
     ) {
         let start = self.bytes.len();
         self.last = start;
-        self.bytes.extend_from_slice(&[0; 4]);
-        self.bytes.extend_from_slice(&kind.to_ne_bytes());
-        self.bytes.extend_from_slice(&flags.to_ne_bytes());
-        self.bytes.extend_from_slice(&seq.to_ne_bytes());
-        self.bytes.extend_from_slice(&[0; 4]);
+        let mut header = [0; MESSAGE_HEADER];
+        header[4..6].copy_from_slice(&kind.to_ne_bytes());
+        header[6..8].copy_from_slice(&flags.to_ne_bytes());
+        header[8..12].copy_from_slice(&seq.to_ne_bytes());
+        self.bytes.extend_from_slice(&header);
         body(self);
         let Ok(length) = u32::try_from(self.bytes.len() - start) else {
             self.set_problem("the message is too large");
@@ -138,8 +144,8 @@ impl Writer {
 
     fn attribute(&mut self, kind: u16, body: impl FnOnce(&mut Self)) {
         let start = self.bytes.len();
-        self.bytes.extend_from_slice(&[0; 2]);
-        self.bytes.extend_from_slice(&kind.to_ne_bytes());
+        let [first, second] = kind.to_ne_bytes();
+        self.bytes.extend_from_slice(&[0, 0, first, second]);
         body(self);
         match u16::try_from(self.bytes.len() - start) {
             Ok(length) => self.bytes[start..start + 2].copy_from_slice(&length.to_ne_bytes()),

@@ -1,7 +1,7 @@
 //! What admitted peers have claimed: prefixes, addresses, hardware addresses. No two peers share
 //! one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(crate) struct Claims {
     /// By the first address.
     prefixes: BTreeMap<IpAddr, ClaimedPrefix>,
     addresses: BTreeMap<IpAddr, Arc<str>>,
-    macs: BTreeMap<MacAddr, Arc<str>>,
+    macs: HashMap<MacAddr, Arc<str>>,
 }
 
 /// Something of a node that another one has claimed.

@@ -349,7 +349,9 @@ pub fn difference(wanted: &Wanted, observed: &Observed) -> Vec<Change> {
     let first = Key::Tunnel { link: "".into() };
     let from = wanted.objects.range(first..).map(|(key, _)| key);
     let tunnels = from.take_while(|key| matches!(key, Key::Tunnel { .. }));
-    let (plan, lost) = with_tunnels(tunnels, wanted, observed);
+    let (mut plan, lost) = with_tunnels(tunnels, wanted, observed);
+    // In a cold start nearly all is to be made.
+    plan.reserve(wanted.objects.len().saturating_sub(observed.objects.len()));
     complete(plan, &lost, side_by_side(wanted, observed))
 }
 

@@ -166,7 +166,7 @@ pub struct Routing {
     pub(crate) cluster: Cluster,
     /// Why nothing can be programmed yet.
     waiting: Option<String>,
-    ways: BTreeMap<IpAddr, Way>,
+    ways: HashMap<IpAddr, Way>,
     pub(crate) wanted: Wanted,
     pub(crate) observed: Observed,
     /// The kernel has been looked at.
@@ -212,7 +212,7 @@ impl Routing {
             cluster: Cluster::new(settings.clone(), own),
             settings,
             waiting: Some("nothing is known of this node yet".to_owned()),
-            ways: BTreeMap::new(),
+            ways: HashMap::new(),
             wanted: Wanted::default(),
             observed: Observed::default(),
             looked: false,
@@ -292,17 +292,14 @@ impl Routing {
 
     /// Takes the ways to underlay addresses, when they were looked up, or have changed.
     pub fn ways(&mut self, ways: impl IntoIterator<Item = (IpAddr, Way)>) -> Todo {
-        let mut affected: BTreeSet<String> = BTreeSet::new();
+        let mut names: HashSet<&str> = HashSet::new();
         for (address, way) in ways {
             if self.ways.get(&address) != Some(&way) {
-                if let Some(name) = self.cluster.of_underlay(address)
-                    && !affected.contains(name)
-                {
-                    affected.insert(name.to_owned());
-                }
+                names.extend(self.cluster.of_underlay(address));
                 self.ways.insert(address, way);
             }
         }
+        let affected: BTreeSet<String> = names.into_iter().map(str::to_owned).collect();
         self.replan(&affected, Vec::new())
     }
 

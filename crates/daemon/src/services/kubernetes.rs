@@ -237,6 +237,20 @@ pub(super) enum Change<T> {
     Lost(ApiError),
 }
 
+impl<T> Change<T> {
+    /// Puts what is made of the object in its place.
+    pub(super) fn map<U>(self, make: impl FnOnce(T) -> U) -> Change<U> {
+        match self {
+            Change::Begin => Change::Begin,
+            Change::Listed(object) => Change::Listed(make(object)),
+            Change::Complete => Change::Complete,
+            Change::Changed(object) => Change::Changed(make(object)),
+            Change::Gone(object) => Change::Gone(make(object)),
+            Change::Lost(error) => Change::Lost(error),
+        }
+    }
+}
+
 /// How objects are listed and watched.
 pub(super) fn watch_config() -> watcher::Config {
     watcher::Config::default().page_size(PAGE)

@@ -16,6 +16,7 @@
 //! | `host` | what the kernel has, in routing's words |
 //! | `ways` | the ways to nodes' addresses |
 //! | `apply` | makes changes in the kernel |
+//! | `making` | makes many, and what needs no answer to them at the same time |
 //! | `filter` | the packet filter's table |
 //! | `files` | the last known nodes, and what runtimes and plugins read |
 //! | `answers` | what `netwright routes` asks |
@@ -39,6 +40,7 @@ mod filter;
 mod flannel_config;
 mod host;
 mod leave;
+mod making;
 mod node_object;
 mod nodes;
 mod of_source;
@@ -48,7 +50,7 @@ mod spaces;
 mod turns;
 mod ways;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io::Read as _;
 use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
@@ -78,12 +80,14 @@ use routing::{
 pub(crate) use self::answers::{ACCEPT, EXPLAIN, ROUTES, TARGETS};
 
 use self::answers::Shared;
+use self::apply::Kind;
 use self::cluster_nodes::{ClusterNodes, Heard, Told};
 use self::counts::Counts;
 use self::etcd_leases::EtcdLeases;
 use self::files::{Disk, Published};
 use self::filter::Filter;
 use self::host::{Host, IP_FORWARD, IPV6_FORWARDING, Links};
+use self::making::{Made, Results, are_many};
 use self::nodes::Nodes;
 use self::of_source::OfSource;
 use self::own_lease::Configuration;
@@ -340,6 +344,8 @@ struct Service {
     filter: Filter,
     /// The packet filter's table is as wanted; before the first time, elements are only noted.
     filter_stands: bool,
+    /// When it was made so beside other objects, if nothing has changed it since.
+    filter_brought: Option<Instant>,
     source: Source,
     spaces: Option<Spaces>,
     /// The records of spaces that cannot be asked for, each with the reason.
@@ -378,7 +384,7 @@ struct Service {
     other_ways: bool,
     /// When all ways were looked up, and the addresses that were looked up since this look began.
     ways_found: Option<Instant>,
-    looked_up: BTreeSet<IpAddr>,
+    looked_up: HashSet<IpAddr>,
     /// The addresses that the end of the present look looks up.
     unknown: Vec<IpAddr>,
     /// The kernel has not answered a question for a way since this look began.
@@ -435,6 +441,7 @@ impl Service {
             links: Links::default(),
             filter,
             filter_stands: false,
+            filter_brought: None,
             source,
             spaces: Spaces::follow(config)?,
             away: BTreeMap::new(),
@@ -456,7 +463,7 @@ impl Service {
             heard: false,
             other_ways: false,
             ways_found: None,
-            looked_up: BTreeSet::new(),
+            looked_up: HashSet::new(),
             unknown: Vec::new(),
             unanswered: false,
             settled: false,
@@ -968,10 +975,14 @@ impl Service {
             return;
         }
         self.ways_found = Some(now);
-        let mut addresses: BTreeSet<IpAddr> = self.shared.routing().underlay_addresses().collect();
-        addresses.retain(|address| !self.looked_up.contains(address));
+        // In a cold start this look has asked for all of them.
+        let addresses: BTreeSet<IpAddr> = {
+            let routing = self.shared.routing();
+            let is_left = |address: &IpAddr| !self.looked_up.contains(address);
+            routing.underlay_addresses().filter(is_left).collect()
+        };
         let todo = self.look_up(addresses);
-        self.looked_up = BTreeSet::new();
+        self.looked_up = HashSet::new();
         self.obey(todo);
     }
 
@@ -1016,72 +1027,113 @@ impl Service {
 
     /// Makes changes, and passes the result of each to routing. Returns the first that was made.
     fn make(&mut self, changes: &[Change]) -> Option<Change> {
-        let mut first = None;
         if !changes.is_empty() {
             self.probes.ask();
         }
         if self.settings.standby || self.looking {
             return None;
         }
-        for run in apply::runs(changes) {
-            let routing = self.shared.routing();
-            let (all, early): (Vec<&Change>, Vec<&Change>) =
-                run.iter().partition(|change| routing.may_follow(change));
-            drop(routing);
-            let results = match run[0].is_filter() {
-                true => self.change_filter(&all),
-                false => apply::apply(&mut self.netlink, &mut self.links, &all),
-            };
-            let early = early.into_iter().map(|change| (change, Err::<(), _>(EARLY.to_owned())));
-            let now = self.clock.now();
-            let mut routing = self.shared.routing();
-            for (change, result) in all.into_iter().zip(results).chain(early) {
-                self.counts.changed(result.is_ok());
-                let Err(error) = result else {
-                    first = first.or_else(|| Some(change.clone()));
-                    routing.done(change);
-                    continue;
-                };
-                if let Some(news) = routing.failed(change, &error, now) {
-                    tell(&news);
-                    // Something may have changed meanwhile. If this is amid a look, the next look
-                    // finds it.
-                    self.other_ways = true;
-                    self.heard = true;
-                    self.pace.hurry(Instant::now());
+        let mut made = Made::default();
+        let mut runs = apply::runs(changes).peekable();
+        while let Some((kind, run)) = runs.next() {
+            let of_run = match kind {
+                Kind::Elements if self.filter_stands => self.change_filter(run),
+                Kind::Elements => {
+                    let many =
+                        runs.next_if(|(kind, next)| *kind == Kind::Objects && are_many(next));
+                    self.make_objects(run, many.map(|(_, next)| next).unwrap_or_default())
                 }
+                Kind::Objects => self.make_objects(&[], run),
+                Kind::Foreign => self.remove_foreign(run),
+                Kind::Tunnels => {
+                    let made = self.make_objects(&[], run);
+                    let _ = self.listener.only_neighbours_of(self.links.tunnels());
+                    self.hear_of_tunnels(run);
+                    made
+                }
+            };
+            if of_run.is_news {
+                // Something may have changed meanwhile. If this is amid a look, the next look finds
+                // it.
+                self.other_ways = true;
+                self.heard = true;
+                self.pace.hurry(Instant::now());
             }
-            drop(routing);
-            if apply::is_of_tunnel(&run[0]) {
-                let _ = self.listener.only_neighbours_of(self.links.tunnels());
-                self.hear_of_tunnels(run);
-            }
+            made = made.then(of_run);
         }
         let failing = self.shared.routing().failing();
         self.health.needs("routes and tunnels", failing.map_or(Ok(()), Err));
-        first
+        made.first
     }
 
-    fn change_filter(&mut self, changes: &[&Change]) -> Vec<Result<(), String>> {
-        if !self.filter_stands {
-            self.filter.note(changes);
-        } else if let Err(error) = self.filter.change(changes) {
+    /// Makes objects of ours. Elements of the packet filter's table come before them. They are noted
+    /// while the table is still to be made; it is made at the same time if the objects are many.
+    fn make_objects(&mut self, elements: &[Change], objects: &[Change]) -> Made {
+        let is_due = are_many(objects) && !self.filter_stands;
+        let brings = is_due && self.knows_filter() == (true, true);
+        let Service { filter, netlink, links, shared, counts, clock, .. } = self;
+        let note = |part: &[Change], results: Results| {
+            making::note(shared, counts, clock.now(), part.iter().zip(results))
+        };
+        let make = |part: &[Change]| {
+            let all: Vec<&Change> = part.iter().collect();
+            apply::apply(netlink, links, &all)
+        };
+        if !brings {
+            filter.note(elements);
+            return making::in_parts(elements, objects, make, note);
+        }
+        let bring = || {
+            filter.note(elements);
+            filter.bring().map(drop).map_err(|error| words(&error))
+        };
+        let make = || making::in_parts(elements, objects, make, note);
+        let (brought, made) = making::at_once(bring, make);
+        // If it is not, the look at the packet filter tries again, and says why it fails.
+        self.filter_brought = brought.is_ok().then(Instant::now);
+        self.filter_stands = brought.is_ok();
+        made
+    }
+
+    /// Removes routes of others where ours stand.
+    fn remove_foreign(&mut self, changes: &[Change]) -> Made {
+        let routing = self.shared.routing();
+        let (all, early): (Vec<&Change>, Vec<&Change>) =
+            changes.iter().partition(|change| routing.may_follow(change));
+        drop(routing);
+        let results = apply::apply(&mut self.netlink, &mut self.links, &all);
+        let early = early.into_iter().map(|change| (change, Err::<(), _>(EARLY.to_owned())));
+        let results = all.into_iter().zip(results).chain(early);
+        making::note(&self.shared, &self.counts, self.clock.now(), results)
+    }
+
+    /// Changes elements of the packet filter's table, which stands.
+    fn change_filter(&mut self, changes: &[Change]) -> Made {
+        if let Err(error) = self.filter.change(changes) {
             // The table has noted the changes all the same; the next look at it makes them.
+            self.filter_brought = None;
             self.filter_pace.hurry(Instant::now());
             self.health.needs("packet filter", Err(words(&error)));
         }
-        vec![Ok(()); changes.len()]
+        let results = changes.iter().map(|change| (change, Ok(())));
+        making::note(&self.shared, &self.counts, self.clock.now(), results)
+    }
+
+    /// Says whether the packet filter's table may be made, and whether all nodes are known that are
+    /// to be in it.
+    fn knows_filter(&self) -> (bool, bool) {
+        let routing = self.shared.routing();
+        let may = !self.settings.standby && routing.waits_for().is_none();
+        (may, routing.cluster().listed())
     }
 
     /// Brings the packet filter's table to what it is to be, once it is known what that is.
     fn look_at_filter(&mut self) {
         let (begin, worked) = (Instant::now(), processor_time());
-        let (may, listed) = {
-            let routing = self.shared.routing();
-            let may = !self.settings.standby && routing.waits_for().is_none();
-            (may, routing.cluster().listed())
-        };
+        let is_brought = self.filter_brought.take().is_some_and(|at| at.elapsed() < TOGETHER);
+        let (may, listed) = self.knows_filter();
         let brought = match (may, listed) {
+            (true, true) if is_brought => Ok(Vec::new()),
             (true, true) => self.filter.bring(),
             (true, false) => self.filter.bring_if_missing(),
             (false, _) => Ok(Vec::new()),
@@ -1266,6 +1318,7 @@ impl Service {
         let now = Instant::now();
         for event in events.into_iter().filter(|event| !is_past(event)) {
             if event == ObjectEvent::FilterRemoved {
+                self.filter_brought = None;
                 self.filter_pace.hurry(now);
             } else if self.concerns(&event) {
                 tracing::debug!(?event, "heard");

@@ -238,21 +238,18 @@ fn encode_elements(
     set: &str,
     elements: &[Element],
 ) {
-    let mut encoded = elements.iter().map(|element| {
-        let mut writer = Writer::new();
-        encode_element(&mut writer, element);
-        writer
-    });
-    let mut next = encoded.next();
-    while let Some(first) = next.take() {
-        let mut list = first.bytes().to_vec();
-        for element in encoded.by_ref() {
-            if ELEMENTS_SIZE < list.len() + element.bytes().len() {
-                next = Some(element);
-                break;
-            }
-            list.extend_from_slice(element.bytes());
+    let mut list: Vec<u8> = Vec::new();
+    let mut one = Writer::new();
+    for element in elements {
+        one.clear();
+        encode_element(&mut one, element);
+        if !list.is_empty() && ELEMENTS_SIZE < list.len() + one.bytes().len() {
+            emit(kind, flags, &|writer| begin_elements(writer, table, set, &list));
+            list.clear();
         }
+        list.extend_from_slice(one.bytes());
+    }
+    if !list.is_empty() {
         emit(kind, flags, &|writer| begin_elements(writer, table, set, &list));
     }
 }
@@ -295,5 +292,38 @@ fn encode_element(writer: &mut Writer, element: &Element) {
             put_value(writer, 1, behind.bytes());
             writer.put_u32_be(3, NFT_SET_ELEM_INTERVAL_END);
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::super::info::{decode_elements, join_ranges};
+    use super::super::key::Value;
+    use super::*;
+    use crate::wire;
+
+    /// Each of them once, in their order.
+    #[test]
+    fn elements_are_in_as_many_messages_as_they_need() {
+        // An element with an IPv4 address takes 16 bytes.
+        for (count, messages) in [(0_u32, 0), (1, 1), (3072, 1), (3073, 2)] {
+            let element = |number| Element::new(Value::Ipv4(Ipv4Addr::from_bits(number)));
+            let elements: Vec<Element> = (0..count).map(element).collect();
+            let operation = Operation::AddElements {
+                table: TableRef::new(Family::Inet, "t"),
+                set: "s".to_owned(),
+                elements: elements.clone(),
+                mode: Mode::Add,
+            };
+            let mut writer = Writer::new();
+            operation.encode(1, &mut |kind, flags, body| writer.message(kind, flags, 1, body));
+            let found: Vec<Vec<Element>> = wire::messages(writer.bytes())
+                .map(|message| join_ranges(decode_elements(&message).unwrap()))
+                .collect();
+            assert_eq!(found.len(), messages, "{count}");
+            assert_eq!(found.concat(), elements);
+        }
     }
 }

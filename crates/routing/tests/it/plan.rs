@@ -165,8 +165,8 @@ fn a_change_of_path_is_one_message_for_each_family_before_the_rest_goes() {
     machine.obey(todo);
     let log = machine.take_log();
     expect_test::expect![[r#"
-        replace nexthop 0x4e780cae via 192.0.2.2 dev eth0 onlink
-        replace nexthop 0x4eaa4507 via 2001:db8::2 dev eth0 onlink
+        replace nexthop 0x4e185a04 via 192.0.2.2 dev eth0 onlink
+        replace nexthop 0x4e185a05 via 2001:db8::2 dev eth0 onlink
         remove neighbour fe80::14e2:d0ff:fea6:db0d of nw-vxlan6
         remove neighbour 10.244.2.0 of nw-vxlan4
         remove FDB entry 16:e2:d0:a6:db:0d of nw-vxlan6
@@ -198,10 +198,10 @@ fn the_first_start_makes_everything_in_an_order_that_the_kernel_takes() {
         create FDB entry 16:e2:d0:a6:db:0d of nw-vxlan6 to 2001:db8::2
         create neighbour 10.244.2.0 of nw-vxlan4 is 12:c1:a5:96:3f:91
         create neighbour fe80::14e2:d0ff:fea6:db0d of nw-vxlan6 is 16:e2:d0:a6:db:0d
-        create nexthop 0x4e780cae via 10.244.2.0 dev nw-vxlan4 onlink
-        create nexthop 0x4eaa4507 via fe80::14e2:d0ff:fea6:db0d dev nw-vxlan6 onlink
-        create route 10.244.2.0/24 by nexthop 0x4e780cae
-        create route fd00:244:0:2::/64 by nexthop 0x4eaa4507
+        create nexthop 0x4e185a04 via 10.244.2.0 dev nw-vxlan4 onlink
+        create nexthop 0x4e185a05 via fe80::14e2:d0ff:fea6:db0d dev nw-vxlan6 onlink
+        create route 10.244.2.0/24 by nexthop 0x4e185a04
+        create route fd00:244:0:2::/64 by nexthop 0x4e185a05
     "#]].assert_eq(&machine.take_log());
     assert_eq!(machine.routing.pod_mtu(), Some(1430), "IPv6's tunnel has the longer header");
 }

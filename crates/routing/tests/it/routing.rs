@@ -201,10 +201,10 @@ fn flannels_objects_are_taken_over_and_nothing_is_lost() {
         create element 192.0.2.2/32 of nodes4
         create element 2001:db8::2/128 of nodes6
         create neighbour fe80::ff:fe00:602 of flannel-v6.1 is 02:00:00:00:06:02
-        create nexthop 0x4e780cae via 10.244.2.0 dev flannel.1 onlink
-        create nexthop 0x4eaa4507 via fe80::ff:fe00:602 dev flannel-v6.1 onlink
-        create route 10.244.2.0/24 by nexthop 0x4e780cae
-        create route fd00:244:0:2::/64 by nexthop 0x4eaa4507
+        create nexthop 0x4e185a04 via 10.244.2.0 dev flannel.1 onlink
+        create nexthop 0x4e185a05 via fe80::ff:fe00:602 dev flannel-v6.1 onlink
+        create route 10.244.2.0/24 by nexthop 0x4e185a04
+        create route fd00:244:0:2::/64 by nexthop 0x4e185a05
         remove flanneld's route 10.244.2.0/24 proto 3 via 10.244.2.0 dev flannel.1 metric 0
         remove flanneld's route 10.244.3.0/24 proto 3 via 10.244.3.0 dev flannel.1 metric 0
         remove flanneld's route fd00:244:0:2::/64 proto 3 via fd00:244:0:2:: dev flannel-v6.1 metric 1024

@@ -17,24 +17,35 @@ use routing::plan::{Change, ForeignRoute};
 use super::super::setup::words;
 use super::host::Links;
 
-/// How many changes of rtnetlink one run has at most: what becomes of each is held until its end.
-const RUN: usize = 4096;
-
-/// Divides changes into runs, in their order: the loop makes each run, and passes the results to
-/// routing, before the next begins. What follows a tunnel needs its index; a route of others goes
-/// only once ours stands. Changes of the packet filter are one run.
-pub(super) fn runs(changes: &[Change]) -> impl Iterator<Item = &[Change]> {
-    let kind = |change: &Change| {
-        let is_of_others = change.key().is_none();
-        (change.is_filter(), is_of_tunnel(change), is_of_others)
-    };
-    let runs = changes.chunk_by(move |one, other| kind(one) == kind(other));
-    runs.flat_map(|run| run.chunks(if run[0].is_filter() { run.len() } else { RUN }))
+/// What the changes of a run are about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Elements of the packet filter: one transaction.
+    Elements,
+    /// Tunnels: what is on one needs its index.
+    Tunnels,
+    /// Routes of others: each goes only once ours stands.
+    Foreign,
+    /// Everything else of ours. No change of a run depends on what became of another.
+    Objects,
 }
 
-/// Reports whether a change is one of a tunnel.
-pub(super) fn is_of_tunnel(change: &Change) -> bool {
-    matches!(change.key(), Some(Key::Tunnel { .. }))
+impl Kind {
+    fn of(change: &Change) -> Self {
+        match change.key() {
+            Some(Key::Element { .. }) => Kind::Elements,
+            Some(Key::Tunnel { .. }) => Kind::Tunnels,
+            Some(_) => Kind::Objects,
+            None => Kind::Foreign,
+        }
+    }
+}
+
+/// Divides changes into runs, in their order: the loop makes each run, and passes the results to
+/// routing, before the next begins.
+pub(super) fn runs(changes: &[Change]) -> impl Iterator<Item = (Kind, &[Change])> {
+    let runs = changes.chunk_by(|one, other| Kind::of(one) == Kind::of(other));
+    runs.map(|run| (Kind::of(&run[0]), run))
 }
 
 /// Makes changes of rtnetlink, in their order. Returns the kernel's answer to each.
@@ -342,14 +353,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_run_is_divided_unless_it_is_one_transaction() {
+    fn what_the_loop_learns_of_a_tunnel_is_known_in_the_next_run() {
         let prefix: IpNet = "10.244.5.0/24".parse().unwrap();
         let element = Change::Create(Key::Element { set: Set::Nodes, prefix }, Value::There);
+        let unreachable = Key::Unreachable { prefix };
+        let before = Change::Create(unreachable, Value::Unreachable { protocol: PROTOCOL });
+        let tunnel = Change::Remove(Key::Tunnel { link: "nw-vxlan4".into() }, Value::There);
         let value = Value::Route { nexthop: None, mtu: None };
         let route = Change::Create(Key::Route { prefix }, value);
-        let changes = [vec![element; RUN + 1], vec![route; RUN + 1]].concat();
-        let lengths: Vec<usize> = runs(&changes).map(<[Change]>::len).collect();
-        assert_eq!(lengths, [RUN + 1, RUN, 1]);
+        let changes = [element.clone(), element, before, tunnel, route.clone(), route];
+        let runs: Vec<(Kind, usize)> =
+            runs(&changes).map(|(kind, run)| (kind, run.len())).collect();
+        let wanted =
+            [(Kind::Elements, 2), (Kind::Objects, 1), (Kind::Tunnels, 1), (Kind::Objects, 2)];
+        assert_eq!(runs, wanted);
     }
 
     /// Whether ours stands is asked when the run of a foreign route begins.
@@ -362,7 +379,8 @@ mod tests {
         let theirs = ForeignRoute { metric: 0, protocol: 3, link: None, gateway: None };
         let theirs = Change::RemoveForeign(prefix, theirs);
         let changes = [before, ours, theirs.clone(), theirs];
-        let runs: Vec<usize> = runs(&changes).map(<[Change]>::len).collect();
-        assert_eq!(runs, [2, 2]);
+        let runs: Vec<(Kind, usize)> =
+            runs(&changes).map(|(kind, run)| (kind, run.len())).collect();
+        assert_eq!(runs, [(Kind::Objects, 2), (Kind::Foreign, 2)]);
     }
 }

@@ -1,10 +1,11 @@
 //! The source `kubernetes`: the Nodes of the cluster, and what this node writes into its own.
 //!
-//! A thread of its own talks to the API server, and reads each Node as its page arrives. The loop
-//! takes what the thread has heard when the bell rings, and says what this node's annotation and
-//! condition are to be.
+//! A thread of its own talks to the API server, and reads the Nodes of a page while the server puts
+//! the next one together. The loop takes what the thread has heard when the bell rings, and says
+//! what this node's annotation and condition are to be.
 
 use std::collections::BTreeMap;
+use std::convert::identity;
 use std::hash::{BuildHasher as _, RandomState};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -42,8 +43,9 @@ const QUIET: Duration = Duration::from_secs(15);
 /// Pauses between attempts to write the annotation, or to find the server: at first, and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
-/// How many changes may wait for the thread.
-const WAITING: usize = 64;
+/// How many Nodes may wait until they are read: a page of a list, so that the server puts the next
+/// one together meanwhile.
+const WAITING: usize = 256;
 
 /// What the thread has heard.
 #[derive(Debug)]
@@ -225,11 +227,8 @@ impl Thread {
             let nodes: Api<Node> = Api::all(client.clone());
             let (own_is, own) = watch::channel(None::<Said>);
             let (to, changes) = tokio::sync::mpsc::channel(WAITING);
-            let (settings, name, hashes) =
-                (self.settings.clone(), self.node.clone(), RandomState::new());
-            let read = move |node| read_node(node, &name, &settings, &hashes);
             let watched: Api<NodeObject> = Api::all(client);
-            let following = follow(watcher(watched, watch_config()), read, to);
+            let following = follow(watcher(watched, watch_config()), identity, to);
             let listening = self.listen(nodes.clone(), changes, own_is, &mut silence, &credentials);
             let writing = self.write(&nodes, wishes.clone(), own);
             let (following, listening) = (pin!(following), pin!(listening));
@@ -266,11 +265,12 @@ impl Thread {
     async fn listen(
         &self,
         nodes: Api<Node>,
-        mut changes: tokio::sync::mpsc::Receiver<Change<Read>>,
+        mut changes: tokio::sync::mpsc::Receiver<Change<NodeObject>>,
         own_is: watch::Sender<Option<Said>>,
         silence: &mut Silence,
         credentials: &Credentials,
     ) {
+        let hashes = RandomState::new();
         let mut known: BTreeMap<String, u64> = BTreeMap::new();
         let mut listing: BTreeMap<String, (u64, Told)> = BTreeMap::new();
         let mut lost = false;
@@ -293,6 +293,7 @@ impl Thread {
                 changes.recv().await
             };
             let Some(change) = change else { return };
+            let change = change.map(|node| read_node(node, &self.node, &self.settings, &hashes));
             match &change {
                 Change::Listed(Read { said: Some(said), .. })
                 | Change::Changed(Read { said: Some(said), .. }) => {

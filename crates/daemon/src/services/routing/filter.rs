@@ -60,12 +60,12 @@ impl Filter {
     }
 
     /// Takes note of changes of elements; [`Filter::bring`] makes them.
-    pub(super) fn note(&mut self, changes: &[&plan::Change]) {
+    pub(super) fn note(&mut self, changes: &[plan::Change]) {
         self.wanted.note(&change(changes));
     }
 
     /// Makes changes of elements in one transaction.
-    pub(super) fn change(&mut self, changes: &[&plan::Change]) -> Result<(), FirewallError> {
+    pub(super) fn change(&mut self, changes: &[plan::Change]) -> Result<(), FirewallError> {
         self.table.change(&mut self.wanted, &change(changes)).map(drop)
     }
 
@@ -101,7 +101,7 @@ impl Filter {
     }
 }
 
-fn change(changes: &[&plan::Change]) -> Change {
+fn change(changes: &[plan::Change]) -> Change {
     let mut all = Change::default();
     for change in changes {
         match change {
