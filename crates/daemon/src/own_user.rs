@@ -101,7 +101,7 @@ pub(crate) fn socket_of(service: &str, config: &Config) -> Option<PathBuf> {
     (service == "ipam").then(|| config.ipam.socketpath.clone())
 }
 
-/// The files that a service reads once, when it starts.
+/// The files that a service reads, and that root only may be able to read.
 fn files(service: &str, config: &Config) -> Vec<(&'static str, PathBuf)> {
     let ipam = &config.ipam;
     let named = [
@@ -144,11 +144,12 @@ fn copy(service: &str, config: &Config, roots: &Roots, user: User) -> Result<(),
     Ok(())
 }
 
-/// Returns where to read a file that a key names: the copy, for a process that is not root.
+/// Returns where to read a file that a key names: the copy, for a process that may not read the file
+/// itself. A copy is as old as the start of the service.
 pub(crate) fn readable(service: &str, key: &str, path: &Path, roots: &Roots) -> PathBuf {
     let copy = copies(roots, service).join(key);
     let is_other = !rustix::process::geteuid().is_root();
-    if is_other && copy.exists() { copy } else { path.to_owned() }
+    if is_other && copy.exists() && fs::File::open(path).is_err() { copy } else { path.to_owned() }
 }
 
 /// Makes a folder of root, or lets every user pass through it, but not look into it.
