@@ -119,6 +119,9 @@ const TOGETHER: Duration = Duration::from_secs(1);
 /// What cannot be written is tried again after this time, at first and at most.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
+/// How long after its last act it is told that flanneld seems to run on this node too.
+const FLANNELD_TOLD: Duration = Duration::from_secs(3600);
+
 /// Why a route of flanneld's is not removed: pods would be cut off.
 const EARLY: &str = "ours to the same prefix is not there yet";
 
@@ -385,6 +388,8 @@ struct Service {
     unanswered: bool,
     /// The first look is over: another program causes every difference from now on.
     settled: bool,
+    /// When flanneld, whose place this service takes, was seen to make a route last.
+    flanneld_at: Option<Instant>,
 }
 
 impl Service {
@@ -460,6 +465,7 @@ impl Service {
             unknown: Vec::new(),
             unanswered: false,
             settled: false,
+            flanneld_at: None,
         })
     }
 
@@ -760,19 +766,25 @@ impl Service {
         let is_other = was != *self.shared.routing().cluster().own();
         self.links = host.into_links();
         let is_other = self.relist_leases() || is_other;
-        let mut todo = {
+        let (mut todo, of_flanneld) = {
             let mut routing = self.shared.routing();
             let (up, down) = self.links.up_and_down();
             routing.links(&up, &down);
-            routing.look(observed)
+            let todo = routing.look(observed);
+            (todo, routing.flannels_return())
         };
+        self.tell_of_flanneld(of_flanneld);
         todo.look_up.append(&mut self.unknown);
         self.looking = false;
         self.looked_up.clear();
         let put_back = self.obey(todo);
         if let (Some(first), true, false) = (put_back, self.settled, is_other) {
             self.counts.put_back();
-            tracing::warn!(%first, "put back what another program has changed");
+            match first {
+                // That flanneld runs has been told.
+                Change::RemoveForeign(..) => tracing::debug!(%first, "removed"),
+                _ => tracing::warn!(%first, "put back what another program has changed"),
+            }
         }
         self.look_up_again(other_ways);
         self.look_at_filter();
@@ -781,6 +793,32 @@ impl Service {
         // A node that was waiting is not settled before it has made its own objects.
         self.settled = self.shared.routing().waits_for().is_none();
         Ok(())
+    }
+
+    /// Tells once that flanneld seems to run on this node, if a look has found a new route of its,
+    /// and shows it for a while.
+    fn tell_of_flanneld(&mut self, route: Option<String>) {
+        let now = Instant::now();
+        let is_over = |at: Instant| FLANNELD_TOLD <= now.duration_since(at);
+        let sentences = match route {
+            Some(route) => {
+                let sentence = format!(
+                    "flanneld seems to run on this node too: its route {route} came at {}, while \
+                     the service is in its place; keep flanneld from this node",
+                    self.clock.now()
+                );
+                if self.flanneld_at.replace(now).is_none() {
+                    tracing::warn!("{sentence}");
+                }
+                vec![sentence]
+            }
+            None if self.flanneld_at.is_some_and(is_over) => {
+                self.flanneld_at = None;
+                Vec::new()
+            }
+            None => return,
+        };
+        self.shared.routing().notice("flanneld", sentences);
     }
 
     /// Finds out what this node is: what the source says, on the links that have its addresses.
@@ -1039,6 +1077,7 @@ impl Service {
                 self.counts.changed(result.is_ok());
                 let Err(error) = result else {
                     first = first.or_else(|| Some(change.clone()));
+                    routing.cut_off_by(change).iter().for_each(tell);
                     routing.done(change);
                     continue;
                 };
