@@ -67,7 +67,7 @@ use routing::blocks::Records;
 use routing::cluster::{Event, News, Seen};
 use routing::earlier::Earlier;
 use routing::object::Key;
-use routing::plan::{Change, Observed};
+use routing::plan::{Change, ForeignRoute, Observed};
 use routing::render;
 use routing::routing::Leaving;
 use routing::settings::{Backend, Found, Own, Paths, TakenOver, Tunnels};
@@ -622,9 +622,11 @@ impl Service {
         !was_listed || self.of_source != before
     }
 
-    /// Takes what was heard of the cluster's Nodes. Returns whether this node is another now.
+    /// Takes what was heard of the cluster's Nodes. Returns whether this node is another now, or the
+    /// list is the first.
     fn take_heard(&mut self, heard: Heard) -> bool {
         let before = self.of_source.clone();
+        let was_listed = self.shared.routing().cluster().listed();
         let event = match heard {
             Heard::Listed(nodes) => {
                 let own = nodes.iter().find_map(|node| node.own.as_deref());
@@ -675,7 +677,7 @@ impl Service {
             // Another node may have been given what is kept here.
             self.pace.hurry(Instant::now());
         }
-        self.of_source != before
+        self.of_source != before || (!was_listed && self.shared.routing().cluster().listed())
     }
 
     /// Says in this node's Node whether its pods have a network.
@@ -944,6 +946,12 @@ impl Service {
         }
         let mut of_nodes = self.prefixes.clone();
         of_nodes.extend(self.shared.routing().cluster().block_prefixes());
+        if self.settings.flannel.is_some() {
+            // flanneld leaves its route to a node that goes while flanneld does not run.
+            let left = observed.foreign.iter();
+            let left = left.filter(|(_, routes)| routes.iter().all(ForeignRoute::may_be_flannels));
+            of_nodes.extend(left.map(|(prefix, _)| *prefix));
+        }
         let found = overlap::find(&ranges, &host.prefixes(&of_nodes));
         found.first().map(ToString::to_string)
     }
@@ -970,7 +978,10 @@ impl Service {
         let waits_for = routing.waits_for().map(str::to_owned);
         match own {
             Ok(own) => {
-                if let Source::Kubernetes(nodes) = &self.source {
+                // What the disk has of this node lacks what its Node says of it.
+                if let Source::Kubernetes(nodes) = &self.source
+                    && routing.cluster().listed()
+                {
                     nodes.annotate(self.annotations(&own));
                 }
                 if *routing.cluster().own() == own && waits_for.is_none() {
