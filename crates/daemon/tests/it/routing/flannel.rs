@@ -397,6 +397,18 @@ fn what_flanneld_has_left_stays_and_one_that_still_runs_is_told() {
     assert_eq!(log.matches(words).count(), 1, "{log}");
     assert!(boot().contains("10.244.9.0/24"), "{}", boot());
     fabric.assert_all_reach_all();
+
+    // The node is not given back before flanneld reaches what the service reaches.
+    let service = fabric.nodes[0].service.take().unwrap();
+    assert_eq!(service.stop(), Some(0));
+    let give_back = ["--uninstall", "--to-flannel"];
+    let refused = fabric.routing(0).args(give_back).output().unwrap();
+    let words = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && words.contains("no routes here yet"), "{words}");
+    fabric.assert_all_reach_all();
+    flanneld(&fabric, 0, Backend::HostGw);
+    fabric.leave(0, &give_back);
+    fabric.assert_all_reach_all();
     assert_only_ours_is_written(&api);
 }
 
