@@ -472,10 +472,13 @@ impl Service {
     /// Takes what the disk has, then what the source says, and makes the kernel so.
     fn start(&mut self) {
         let document = self.disk.read();
-        if let Some(own) = document.own.as_ref().filter(|own| own.name == self.node) {
+        let own = document.own.as_ref().filter(|own| own.name == self.node);
+        // Before the source answers, pods and a routing daemon's routes may be in these prefixes.
+        let nodes = own.into_iter().chain(document.peers.iter().map(|(node, _)| node));
+        let prefixes = nodes.flat_map(|node| node.prefixes.iter().chain(&node.kept));
+        self.prefixes = prefixes.copied().collect();
+        if let Some(own) = own {
             self.earlier.had(own.prefixes.iter().chain(&own.kept).copied());
-            // Pods may be in these prefixes before the source answers.
-            self.prefixes = own.prefixes.iter().chain(&own.kept).copied().collect();
             self.of_source = Ok(own.clone().into());
         }
         let now = self.clock.now();
