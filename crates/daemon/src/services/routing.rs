@@ -65,6 +65,7 @@ use kernel::events::{Object, ObjectEvent, ObjectListener};
 use kernel::route::{IpFamily, Route, RouteSocket, TABLE_LOCAL};
 use routing::blocks::Records;
 use routing::cluster::{Event, News, Seen};
+use routing::document::Document;
 use routing::earlier::Earlier;
 use routing::object::Key;
 use routing::plan::{Change, ForeignRoute, Observed};
@@ -471,7 +472,11 @@ impl Service {
 
     /// Takes what the disk has, then what the source says, and makes the kernel so.
     fn start(&mut self) {
-        let document = self.disk.read();
+        let mut document = self.disk.read();
+        if self.is_outdated(&document) {
+            tracing::info!("flanneld has run here since the nodes were recorded: they are ignored");
+            document = Document::default();
+        }
         let own = document.own.as_ref().filter(|own| own.name == self.node);
         // Before the source answers, pods and a routing daemon's routes may be in these prefixes.
         let nodes = own.into_iter().chain(document.peers.iter().map(|(node, _)| node));
@@ -486,6 +491,20 @@ impl Service {
         self.obey(todo);
         self.learn();
         self.look();
+    }
+
+    /// Reports whether flanneld, whose place this service takes, has made routes to nodes since the
+    /// disk's record of them was written: these nodes may be others by now.
+    fn is_outdated(&mut self, document: &Document) -> bool {
+        if self.settings.flannel.is_none() || document.peers.is_empty() {
+            return false;
+        }
+        let prefixes = document.peers.iter().flat_map(|(node, _)| &node.prefixes);
+        let prefixes: BTreeSet<IpNet> = prefixes.copied().collect();
+        let own = self.shared.routing().cluster().own().clone();
+        let ranges: Vec<IpNet> = self.settings.ranges().collect();
+        let host = Host::read(&mut self.netlink, &own, &ranges);
+        host.is_ok_and(|host| host.is_flannels(&prefixes))
     }
 
     fn serve(

@@ -360,7 +360,8 @@ fn vm_a_flanneld_behind_a_translation_is_reached() {
 }
 
 /// A start of the service writes nothing over what the Node says, and a route of flanneld's to a
-/// node that is gone keeps nothing from being programmed. A flanneld that still runs is told.
+/// node that is gone keeps nothing from being programmed. A flanneld that still runs is told, and the
+/// node goes back to one that has its routes.
 #[test]
 fn what_flanneld_has_left_stays_and_one_that_still_runs_is_told() {
     testkit::require!("root");
@@ -407,6 +408,15 @@ fn what_flanneld_has_left_stays_and_one_that_still_runs_is_told() {
     assert!(!refused.status.success() && words.contains("no routes here yet"), "{words}");
     fabric.assert_all_reach_all();
     flanneld(&fabric, 0, Backend::HostGw);
+    // A record of nodes that is older than flanneld's routes does not count.
+    host(&fabric, "ip nexthop flush proto 78");
+    api.refuse();
+    fabric.start_on(0);
+    let service = fabric.nodes[0].service.take().unwrap();
+    assert!(service.log().contains("they are ignored"), "{}", service.log());
+    assert!(!host(&fabric, "ip route show proto 78").contains("10.244.2.0/24"));
+    assert_eq!(service.stop(), Some(0));
+    api.restore();
     fabric.leave(0, &give_back);
     fabric.assert_all_reach_all();
     assert_only_ours_is_written(&api);
