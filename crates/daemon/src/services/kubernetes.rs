@@ -149,9 +149,9 @@ async fn configuration(
 /// certificates that this names, once; administrators and kubelets renew them. (The token's file,
 /// and a pod's own certificate of the server, it reads again by itself.)
 ///
-/// So once the server has not answered a request or has not let it pass, the next request looks
-/// whether they are others by now. A watch goes on where it was: the kubeconfig still names the same
-/// cluster.
+/// So once the server has not answered a request or has not let it pass, later requests look whether
+/// they are others by now, until one of these is answered. A watch goes on where it was: the
+/// kubeconfig still names the same cluster.
 struct Renewed {
     timeout: Duration,
     retry: Option<RetryPolicy>,
@@ -161,8 +161,9 @@ struct Renewed {
 
 impl Renewed {
     async fn send(&self, request: Request<Body>) -> Result<Response<Body>, kube::Error> {
-        let (client, wrong) = self.client().await;
-        let mut doubt = Doubt { of: &self.is_in_doubt, is_answered: false };
+        let was_there = self.is_in_doubt.load(Ordering::Relaxed);
+        let (client, wrong) = self.client(was_there).await;
+        let mut doubt = Doubt { of: &self.is_in_doubt, was_there, is_answered: false };
         let answer = client.send(request).await;
         doubt.is_answered = answer.as_ref().is_ok_and(|answer| {
             let status = answer.status();
@@ -178,10 +179,10 @@ impl Renewed {
     }
 
     /// Returns the client to ask, and why no newer one could be made.
-    async fn client(&self) -> (Client, Option<ConnectError>) {
+    async fn client(&self, is_in_doubt: bool) -> (Client, Option<ConnectError>) {
         let mut present = self.present.lock().await;
         let mut wrong = None;
-        if self.is_in_doubt.swap(false, Ordering::Relaxed) && present.1.are_others() {
+        if is_in_doubt && present.1.are_others() {
             let credentials = Credentials::read(&present.1.kubeconfig);
             let path = Some(&*credentials.kubeconfig);
             match connect_once(path, self.timeout, self.retry.clone()).await {
@@ -196,16 +197,18 @@ impl Renewed {
     }
 }
 
-/// A request that is under way. Its caller may give it up, which is no answer either.
+/// A request that is under way. Its caller may give it up, which is no answer either. An answer ends
+/// only a doubt that was there before the request: the request has looked at the files then.
 struct Doubt<'r> {
     of: &'r AtomicBool,
+    was_there: bool,
     is_answered: bool,
 }
 
 impl Drop for Doubt<'_> {
     fn drop(&mut self) {
-        if !self.is_answered {
-            self.of.store(true, Ordering::Relaxed);
+        if self.was_there || !self.is_answered {
+            self.of.store(!self.is_answered, Ordering::Relaxed);
         }
     }
 }
