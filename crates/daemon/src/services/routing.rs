@@ -969,9 +969,15 @@ impl Service {
         let mut of_nodes = self.prefixes.clone();
         of_nodes.extend(self.shared.routing().cluster().block_prefixes());
         if self.settings.flannel.is_some() {
-            // flanneld leaves its route to a node that goes while flanneld does not run.
-            let left = observed.foreign.iter();
-            let left = left.filter(|(_, routes)| routes.iter().all(ForeignRoute::may_be_flannels));
+            // flanneld leaves its route to a node that goes while flanneld does not run. Its prefix is
+            // as long as those of other nodes.
+            let length = |prefix: &IpNet| (prefix.max_prefix_len(), prefix.prefix_len());
+            let lengths: BTreeSet<(u8, u8)> = self.prefixes.iter().map(length).collect();
+            let is_left = |(prefix, routes): &(&IpNet, &Vec<ForeignRoute>)| {
+                lengths.contains(&length(prefix))
+                    && routes.iter().all(ForeignRoute::may_be_flannels)
+            };
+            let left = observed.foreign.iter().filter(is_left);
             of_nodes.extend(left.map(|(prefix, _)| *prefix));
         }
         let found = overlap::find(&ranges, &host.prefixes(&of_nodes));

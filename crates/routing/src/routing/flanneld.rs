@@ -70,10 +70,11 @@ impl Routing {
             return None;
         }
         self.observed.foreign.iter().find_map(|(prefix, routes)| {
-            let earlier = self.found_first.get(prefix).map_or(&[][..], Vec::as_slice);
+            let earlier = self.found_first.get(prefix);
             let node = self.used_at(*prefix);
             let is_new = |route: &&ForeignRoute| {
-                !earlier.contains(route) && self.is_like_flannels(route, node)
+                earlier.is_none_or(|earlier| !earlier.contains(route))
+                    && self.is_like_flannels(route, node)
             };
             routes.iter().find(is_new).map(|route| format!("{prefix} {route}"))
         })

@@ -169,7 +169,7 @@ mod tests {
             ForeignRoute { metric: 0, protocol: 2, link: Some("cni0".into()), gateway: None };
         observed.foreign.insert(net("10.244.1.0/24"), vec![bridge.clone()]);
         let none = without_flannels(&observed, &ranges).unwrap_err();
-        let Stop::Failed(why) = none else { panic!("{none:?}") };
+        let Stop::Failed(why) = &none else { panic!("{none:?}") };
         assert!(why.starts_with("flanneld has no routes here yet"), "{why}");
         let flannels = ForeignRoute { protocol: 3, gateway: Some(b.network()), ..bridge };
         observed.foreign.insert(b, vec![flannels.clone()]);
