@@ -101,7 +101,7 @@ pub(crate) fn socket_of(service: &str, config: &Config) -> Option<PathBuf> {
     (service == "ipam").then(|| config.ipam.socketpath.clone())
 }
 
-/// The files that a service reads once, when it starts.
+/// The files that a service reads, and that root only may be able to read.
 fn files(service: &str, config: &Config) -> Vec<(&'static str, PathBuf)> {
     let ipam = &config.ipam;
     let named = [
@@ -144,11 +144,21 @@ fn copy(service: &str, config: &Config, roots: &Roots, user: User) -> Result<(),
     Ok(())
 }
 
-/// Returns where to read a file that a key names: the copy, for a process that is not root.
-pub(crate) fn readable(service: &str, key: &str, path: &Path, roots: &Roots) -> PathBuf {
-    let copy = copies(roots, service).join(key);
-    let is_other = !rustix::process::geteuid().is_root();
-    if is_other && copy.exists() { copy } else { path.to_owned() }
+/// Takes the copies of some files, each with its key, if this process may not read one of the files
+/// itself. They belong together: a certificate that was renewed does not fit the copy of the key
+/// before. A copy is as old as the start of the service.
+pub(crate) fn readable(service: &str, files: &mut [(&str, &mut Option<PathBuf>)], roots: &Roots) {
+    let mut paths = files.iter().flat_map(|(_, path)| path.iter());
+    let may_read = |path: &PathBuf| fs::File::open(path).is_ok();
+    if rustix::process::geteuid().is_root() || paths.all(may_read) {
+        return;
+    }
+    for (key, path) in files {
+        let copy = copies(roots, service).join(*key);
+        if path.is_some() && copy.exists() {
+            **path = Some(copy);
+        }
+    }
 }
 
 /// Makes a folder of root, or lets every user pass through it, but not look into it.

@@ -272,6 +272,12 @@ impl ForeignRoute {
         ROUTING_DAEMONS.contains(&self.protocol) && (self.link.is_some() || self.gateway.is_some())
     }
 
+    /// Reports whether flanneld may have made it, for a node that may be gone.
+    #[must_use]
+    pub fn may_be_flannels(&self) -> bool {
+        self.protocol == BOOT && self.gateway.is_some()
+    }
+
     /// Reports whether flanneld may have made it: by a tunnel of ours, or to an underlay address of
     /// a peer.
     #[must_use]

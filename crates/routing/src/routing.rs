@@ -43,6 +43,7 @@
 //! ```
 
 mod failures;
+mod flanneld;
 mod health;
 mod planning;
 
@@ -185,6 +186,9 @@ pub struct Routing {
     pub(crate) probes: BTreeMap<(String, Family), (Probe, Time)>,
     cut_off_since: Option<Time>,
     pub(crate) conflicts: BTreeMap<IpNet, ForeignRoute>,
+    /// In flanneld's place: the routes of others that the first look has found, without those that
+    /// this node has removed since.
+    found_first: BTreeMap<IpNet, Vec<ForeignRoute>>,
     /// What the daemon has to report to people, by what it is about.
     pub(crate) notices: BTreeMap<&'static str, Vec<String>>,
 }
@@ -226,6 +230,7 @@ impl Routing {
             probes: BTreeMap::new(),
             cut_off_since: None,
             conflicts: BTreeMap::new(),
+            found_first: BTreeMap::new(),
             notices: BTreeMap::new(),
         }
     }
@@ -327,6 +332,7 @@ impl Routing {
         if first {
             // They have waited for the first look: their nexthops keep the numbers that they have.
             affected.extend(self.cluster.used().map(|(_, node)| node.name.clone()));
+            self.note_first();
         }
         let mut todo = self.replan(&affected, Vec::new());
         todo.changes = self.everything();
@@ -408,6 +414,7 @@ impl Routing {
     /// Takes that a change was made.
     pub fn done(&mut self, change: &Change) {
         self.observed.apply(change);
+        self.note_removed(change);
         match change.key() {
             Some(key) => self.failures.remove(key),
             None => self.foreign_failures.remove(change),

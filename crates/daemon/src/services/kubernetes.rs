@@ -4,9 +4,12 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use http::{Request, Response, StatusCode};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
@@ -16,10 +19,11 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::watcher;
 use kube::{Client, Config};
 use thiserror::Error;
+use tokio::sync::Mutex;
 use tokio::sync::mpsc::Sender;
 use tower::retry::RetryLayer;
 use tower::timeout::TimeoutLayer;
-use tower::{BoxError, ServiceBuilder};
+use tower::{BoxError, ServiceBuilder, service_fn};
 
 use super::setup::words;
 
@@ -59,7 +63,7 @@ pub(super) enum ConnectError {
 }
 
 /// Reads the configuration from a file, or finds it as a pod does; sends nothing yet. A connection
-/// may take `timeout` to open.
+/// may take `timeout` to open. A kubeconfig is read again when that may help ([`Renewed`]).
 ///
 /// With `retry` the client itself repeats requests that got no answer. Do not use it for writes
 /// where it matters whether they happened.
@@ -68,9 +72,7 @@ pub(super) async fn client(
     timeout: Duration,
     retry: bool,
 ) -> Result<Client, ConnectError> {
-    let mut config = configuration(kubeconfig, timeout).await?;
-    config.default_retry = retry;
-    open(config).map_err(|error| ConnectError::Client(words(&error)))
+    connect(kubeconfig, timeout, retry.then(RetryPolicy::server_retry)).await
 }
 
 /// The same for a watch. By default the client doubles its pauses up to a minute while the server
@@ -79,8 +81,41 @@ pub(super) async fn watching_client(
     kubeconfig: Option<&Path>,
     timeout: Duration,
 ) -> Result<Client, ConnectError> {
-    let config = configuration(kubeconfig, timeout).await?;
     let retry = RetryPolicy::new(BUSY_DELAY.0, BUSY_DELAY.1, BUSY_TRIES, true).ok();
+    connect(kubeconfig, timeout, retry).await
+}
+
+async fn connect(
+    kubeconfig: Option<&Path>,
+    timeout: Duration,
+    retry: Option<RetryPolicy>,
+) -> Result<Client, ConnectError> {
+    let Some(path) = kubeconfig else {
+        return connect_once(None, timeout, retry).await;
+    };
+    let credentials = Credentials::read(path);
+    let client = connect_once(Some(path), timeout, retry.clone()).await?;
+    let namespace = client.default_namespace().to_owned();
+    let renewed = Arc::new(Renewed {
+        timeout,
+        retry,
+        present: Mutex::new((client, credentials)),
+        is_in_doubt: AtomicBool::new(false),
+    });
+    let send = move |request: Request<Body>| {
+        let renewed = Arc::clone(&renewed);
+        async move { renewed.send(request).await }
+    };
+    Ok(Client::new(service_fn(send), namespace))
+}
+
+/// Makes a client that keeps what it has read.
+async fn connect_once(
+    kubeconfig: Option<&Path>,
+    timeout: Duration,
+    retry: Option<RetryPolicy>,
+) -> Result<Client, ConnectError> {
+    let config = configuration(kubeconfig, timeout).await?;
     open_with(config, retry).map_err(|error| ConnectError::Client(words(&error)))
 }
 
@@ -110,32 +145,96 @@ async fn configuration(
     Ok(config)
 }
 
-/// What a client was made of: a kubeconfig, and the certificates that it names. A client reads them
-/// once, and administrators and kubelets renew them. The token's file, and a pod's own certificate
-/// of the server, it reads again by itself.
+/// A client that is made anew when that may help. A client reads its kubeconfig, and the
+/// certificates that this names, once; administrators and kubelets renew them. (The token's file,
+/// and a pod's own certificate of the server, it reads again by itself.)
+///
+/// So once the server has not answered a request or has not let it pass, later requests look whether
+/// they are others by now, until one of these is answered. A watch goes on where it was: the
+/// kubeconfig still names the same cluster.
+struct Renewed {
+    timeout: Duration,
+    retry: Option<RetryPolicy>,
+    present: Mutex<(Client, Credentials)>,
+    is_in_doubt: AtomicBool,
+}
+
+impl Renewed {
+    async fn send(&self, request: Request<Body>) -> Result<Response<Body>, kube::Error> {
+        let was_there = self.is_in_doubt.load(Ordering::Relaxed);
+        let (client, wrong) = self.client(was_there).await;
+        let mut doubt = Doubt { of: &self.is_in_doubt, was_there, is_answered: false };
+        let answer = client.send(request).await;
+        doubt.is_answered = answer.as_ref().is_ok_and(|answer| {
+            let status = answer.status();
+            !status.is_server_error()
+                && status != StatusCode::UNAUTHORIZED
+                && status != StatusCode::FORBIDDEN
+        });
+        match wrong {
+            // What the kubeconfig says by now cannot be used, and what it said no longer serves.
+            Some(error) if !doubt.is_answered => Err(kube::Error::Service(error.into())),
+            _ => answer,
+        }
+    }
+
+    /// Returns the client to ask, and why no newer one could be made.
+    async fn client(&self, is_in_doubt: bool) -> (Client, Option<ConnectError>) {
+        let mut present = self.present.lock().await;
+        let mut wrong = None;
+        if is_in_doubt && present.1.are_others() {
+            let credentials = Credentials::read(&present.1.kubeconfig);
+            let path = Some(&*credentials.kubeconfig);
+            match connect_once(path, self.timeout, self.retry.clone()).await {
+                Ok(client) => {
+                    tracing::info!("the kubeconfig or its certificates have changed: read again");
+                    *present = (client, credentials);
+                }
+                Err(error) => wrong = Some(error),
+            }
+        }
+        (present.0.clone(), wrong)
+    }
+}
+
+/// A request that is under way. Its caller may give it up, which is no answer either. An answer ends
+/// only a doubt that was there before the request: the request has looked at the files then.
+struct Doubt<'r> {
+    of: &'r AtomicBool,
+    was_there: bool,
+    is_answered: bool,
+}
+
+impl Drop for Doubt<'_> {
+    fn drop(&mut self) {
+        if self.was_there || !self.is_answered {
+            self.of.store(!self.is_answered, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What a client was made of: a kubeconfig, and the certificates that it names.
 #[derive(Debug)]
-pub(super) struct Credentials {
-    kubeconfig: Option<PathBuf>,
+struct Credentials {
+    kubeconfig: PathBuf,
     hash: u64,
 }
 
 impl Credentials {
     /// Reads them, for a client that is made afterwards.
-    pub(super) fn read(kubeconfig: Option<&Path>) -> Self {
-        let kubeconfig = kubeconfig.map(Path::to_owned);
-        Credentials { hash: hash(kubeconfig.as_deref()), kubeconfig }
+    fn read(kubeconfig: &Path) -> Self {
+        Credentials { hash: hash(kubeconfig), kubeconfig: kubeconfig.to_owned() }
     }
 
     /// Reports whether they are others by now: another client may be answered.
-    pub(super) fn are_others(&self) -> bool {
-        hash(self.kubeconfig.as_deref()) != self.hash
+    fn are_others(&self) -> bool {
+        hash(&self.kubeconfig) != self.hash
     }
 }
 
 /// Returns a number that differs if a kubeconfig says something else, or a certificate that it
 /// names does.
-fn hash(kubeconfig: Option<&Path>) -> u64 {
-    let Some(path) = kubeconfig else { return 0 };
+fn hash(path: &Path) -> u64 {
     // One that cannot be read names no files.
     let Ok(config) = Kubeconfig::read_from(path) else { return hash_of([path]) };
     let of_servers = config.clusters.into_iter().filter_map(|named| named.cluster);
@@ -356,7 +455,7 @@ mod tests {
         config("https://192.0.2.1:6443");
         let path = folder.path().join("kubeconfig");
         let change = |act: &dyn Fn()| {
-            let read = Credentials::read(Some(&path));
+            let read = Credentials::read(&path);
             assert!(!read.are_others());
             act();
             read.are_others()
@@ -368,6 +467,5 @@ mod tests {
         assert!(change(&|| config("https://192.0.2.2:6443")));
         assert!(change(&|| write("kubeconfig", "{")));
         assert!(change(&|| std::fs::remove_file(&path).unwrap()));
-        assert!(!Credentials::read(None).are_others());
     }
 }

@@ -67,9 +67,10 @@ use kernel::events::{Object, ObjectEvent, ObjectListener};
 use kernel::route::{IpFamily, Route, RouteSocket, TABLE_LOCAL};
 use routing::blocks::Records;
 use routing::cluster::{Event, News, Seen};
+use routing::document::Document;
 use routing::earlier::Earlier;
 use routing::object::Key;
-use routing::plan::{Change, Observed};
+use routing::plan::{Change, ForeignRoute, Observed};
 use routing::render;
 use routing::routing::Leaving;
 use routing::settings::{Backend, Found, Own, Paths, TakenOver, Tunnels};
@@ -122,6 +123,9 @@ const TOGETHER: Duration = Duration::from_secs(1);
 
 /// What cannot be written is tried again after this time, at first and at most.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// How long after its last act it is told that flanneld seems to run on this node too.
+const FLANNELD_TOLD: Duration = Duration::from_secs(3600);
 
 /// Why a route of flanneld's is not removed: pods would be cut off.
 const EARLY: &str = "ours to the same prefix is not there yet";
@@ -391,6 +395,8 @@ struct Service {
     unanswered: bool,
     /// The first look is over: another program causes every difference from now on.
     settled: bool,
+    /// When flanneld, whose place this service takes, was seen to make a route last.
+    flanneld_at: Option<Instant>,
 }
 
 impl Service {
@@ -467,16 +473,24 @@ impl Service {
             unknown: Vec::new(),
             unanswered: false,
             settled: false,
+            flanneld_at: None,
         })
     }
 
     /// Takes what the disk has, then what the source says, and makes the kernel so.
     fn start(&mut self) {
-        let document = self.disk.read();
-        if let Some(own) = document.own.as_ref().filter(|own| own.name == self.node) {
+        let mut document = self.disk.read();
+        if self.is_outdated(&document) {
+            tracing::info!("flanneld has run here since the nodes were recorded: they are ignored");
+            document = Document::default();
+        }
+        let own = document.own.as_ref().filter(|own| own.name == self.node);
+        // Before the source answers, pods and a routing daemon's routes may be in these prefixes.
+        let nodes = own.into_iter().chain(document.peers.iter().map(|(node, _)| node));
+        let prefixes = nodes.flat_map(|node| node.prefixes.iter().chain(&node.kept));
+        self.prefixes = prefixes.copied().collect();
+        if let Some(own) = own {
             self.earlier.had(own.prefixes.iter().chain(&own.kept).copied());
-            // Pods may be in these prefixes before the source answers.
-            self.prefixes = own.prefixes.iter().chain(&own.kept).copied().collect();
             self.of_source = Ok(own.clone().into());
         }
         let now = self.clock.now();
@@ -484,6 +498,20 @@ impl Service {
         self.obey(todo);
         self.learn();
         self.look();
+    }
+
+    /// Reports whether flanneld, whose place this service takes, has made routes to nodes since the
+    /// disk's record of them was written: these nodes may be others by now.
+    fn is_outdated(&mut self, document: &Document) -> bool {
+        if self.settings.flannel.is_none() || document.peers.is_empty() {
+            return false;
+        }
+        let prefixes = document.peers.iter().flat_map(|(node, _)| &node.prefixes);
+        let prefixes: BTreeSet<IpNet> = prefixes.copied().collect();
+        let own = self.shared.routing().cluster().own().clone();
+        let ranges: Vec<IpNet> = self.settings.ranges().collect();
+        let host = Host::read(&mut self.netlink, &own, &ranges);
+        host.is_ok_and(|host| host.is_flannels(&prefixes))
     }
 
     fn serve(
@@ -623,9 +651,11 @@ impl Service {
         !was_listed || self.of_source != before
     }
 
-    /// Takes what was heard of the cluster's Nodes. Returns whether this node is another now.
+    /// Takes what was heard of the cluster's Nodes. Returns whether this node is another now, or the
+    /// list is the first.
     fn take_heard(&mut self, heard: Heard) -> bool {
         let before = self.of_source.clone();
+        let was_listed = self.shared.routing().cluster().listed();
         let event = match heard {
             Heard::Listed(nodes) => {
                 let own = nodes.iter().find_map(|node| node.own.as_deref());
@@ -676,7 +706,7 @@ impl Service {
             // Another node may have been given what is kept here.
             self.pace.hurry(Instant::now());
         }
-        self.of_source != before
+        self.of_source != before || (!was_listed && self.shared.routing().cluster().listed())
     }
 
     /// Says in this node's Node whether its pods have a network.
@@ -767,19 +797,25 @@ impl Service {
         let is_other = was != *self.shared.routing().cluster().own();
         self.links = host.into_links();
         let is_other = self.relist_leases() || is_other;
-        let mut todo = {
+        let (mut todo, of_flanneld) = {
             let mut routing = self.shared.routing();
             let (up, down) = self.links.up_and_down();
             routing.links(&up, &down);
-            routing.look(observed)
+            let todo = routing.look(observed);
+            (todo, routing.flannels_return())
         };
+        self.tell_of_flanneld(of_flanneld);
         todo.look_up.append(&mut self.unknown);
         self.looking = false;
         self.looked_up.clear();
         let put_back = self.obey(todo);
         if let (Some(first), true, false) = (put_back, self.settled, is_other) {
             self.counts.put_back();
-            tracing::warn!(%first, "put back what another program has changed");
+            match first {
+                // That flanneld runs has been told.
+                Change::RemoveForeign(..) => tracing::debug!(%first, "removed"),
+                _ => tracing::warn!(%first, "put back what another program has changed"),
+            }
         }
         self.look_up_again(other_ways);
         self.look_at_filter();
@@ -788,6 +824,32 @@ impl Service {
         // A node that was waiting is not settled before it has made its own objects.
         self.settled = self.shared.routing().waits_for().is_none();
         Ok(())
+    }
+
+    /// Tells once that flanneld seems to run on this node, if a look has found a new route of its,
+    /// and shows it for a while.
+    fn tell_of_flanneld(&mut self, route: Option<String>) {
+        let now = Instant::now();
+        let is_over = |at: Instant| FLANNELD_TOLD <= now.duration_since(at);
+        let sentences = match route {
+            Some(route) => {
+                let sentence = format!(
+                    "flanneld seems to run on this node too: its route {route} came at {}, while \
+                     the service is in its place; keep flanneld from this node",
+                    self.clock.now()
+                );
+                if self.flanneld_at.replace(now).is_none() {
+                    tracing::warn!("{sentence}");
+                }
+                vec![sentence]
+            }
+            None if self.flanneld_at.is_some_and(is_over) => {
+                self.flanneld_at = None;
+                Vec::new()
+            }
+            None => return,
+        };
+        self.shared.routing().notice("flanneld", sentences);
     }
 
     /// Finds out what this node is: what the source says, on the links that have its addresses.
@@ -913,6 +975,18 @@ impl Service {
         }
         let mut of_nodes = self.prefixes.clone();
         of_nodes.extend(self.shared.routing().cluster().block_prefixes());
+        if self.settings.flannel.is_some() {
+            // flanneld leaves its route to a node that goes while flanneld does not run. Its prefix is
+            // as long as those of other nodes.
+            let length = |prefix: &IpNet| (prefix.max_prefix_len(), prefix.prefix_len());
+            let lengths: BTreeSet<(u8, u8)> = self.prefixes.iter().map(length).collect();
+            let is_left = |(prefix, routes): &(&IpNet, &Vec<ForeignRoute>)| {
+                lengths.contains(&length(prefix))
+                    && routes.iter().all(ForeignRoute::may_be_flannels)
+            };
+            let left = observed.foreign.iter().filter(is_left);
+            of_nodes.extend(left.map(|(prefix, _)| *prefix));
+        }
         let found = overlap::find(&ranges, &host.prefixes(&of_nodes));
         found.first().map(ToString::to_string)
     }
@@ -939,7 +1013,10 @@ impl Service {
         let waits_for = routing.waits_for().map(str::to_owned);
         match own {
             Ok(own) => {
-                if let Source::Kubernetes(nodes) = &self.source {
+                // What the disk has of this node lacks what its Node says of it.
+                if let Source::Kubernetes(nodes) = &self.source
+                    && routing.cluster().listed()
+                {
                     nodes.annotate(self.annotations(&own));
                 }
                 if *routing.cluster().own() == own && waits_for.is_none() {

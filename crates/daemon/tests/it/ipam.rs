@@ -233,6 +233,25 @@ fn what_is_not_defined_and_what_is_not_allowed_is_said() {
     wait_for("an address", || n1.assign("c0").ok());
 }
 
+/// What the service was started with no longer serves: it takes what the kubeconfig says by then,
+/// without a restart.
+#[test]
+fn a_kubeconfig_that_changes_is_read_again() {
+    testkit::require!("root");
+    let cluster = Cluster::new("ipam-kubeconfig");
+    let n1 = cluster.daemon("n1", &[]);
+    cluster.api.require_token("another");
+    let refusal = n1.assign("c0").unwrap_err();
+    assert!(refusal.retry && refusal.msg.contains("Unauthorized"), "{refusal}");
+    // What is being written may be wrong for a moment.
+    fs::write(cluster.dir.join("kubeconfig"), "{").unwrap();
+    wait_for("the file to be named", || {
+        n1.assign("c0").unwrap_err().msg.contains("read the kubeconfig").then_some(())
+    });
+    let _ = cluster.api.kubeconfig(&cluster.dir);
+    wait_for("addresses", || n1.assign("c0").ok());
+}
+
 /// The rules of the daemon's role.
 fn rules() -> Value {
     let all = testkit::real::manifest_file("5-addresses.yaml");

@@ -15,6 +15,7 @@ use node_api::multinet::{
 };
 use node_api::{Message, inbox};
 use serde_json::json;
+use testkit::kube::Asked;
 use testkit::{Place as _, wait_for};
 
 use rig::{Cluster, pod, sandbox};
@@ -98,6 +99,32 @@ fn a_sandbox_without_a_pod_has_the_default_network_alone() {
     };
     assert_eq!(plan.networks.len(), 1);
     assert_eq!(plan.networks[0].on_node, "other", "the plugin's configuration comes first");
+}
+
+/// What the service was started with no longer serves: it takes what the kubeconfig says by then,
+/// without a restart.
+#[test]
+fn a_kubeconfig_that_changes_is_read_again() {
+    let cluster = Cluster::new("mn-kubeconfig");
+    let uid = cluster.pod("first", None);
+    let _daemon = cluster.daemon();
+    assert_eq!(cluster.planned("first", &uid).uid, uid);
+    cluster.api.require_token("another");
+    cluster.api.end_watches();
+    let uid = cluster.pod("p", None);
+    let refusal = cluster.plan("p", &uid).unwrap_err();
+    assert!(refusal.retry && refusal.msg.contains("Unauthorized"), "{refusal:?}");
+    cluster.api.forget();
+    let _ = cluster.api.kubeconfig(&cluster.dir);
+    assert_eq!(cluster.planned("p", &uid).uid, uid);
+    for kind in ["pods", "network-attachment-definitions"] {
+        cluster.api.wait_until("a watch of each kind", |api| {
+            let is_it = |asked: &Asked| {
+                asked.verb == "watch" && asked.resource == kind && asked.code == 200
+            };
+            api.asked().iter().any(is_it)
+        });
+    }
 }
 
 #[test]

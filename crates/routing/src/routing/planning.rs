@@ -308,38 +308,6 @@ impl Routing {
         }
     }
 
-    /// Returns the removals of flanneld's routes: where ours stand, and, once a source has given a
-    /// complete list, of peers that are gone.
-    pub(super) fn flannels_routes<'a>(
-        &self,
-        prefixes: impl Iterator<Item = &'a IpNet>,
-    ) -> Vec<Change> {
-        if self.settings.flannel.is_none() {
-            return Vec::new();
-        }
-        let own = self.cluster.own();
-        let tunnels: Vec<&str> = own.tunnels.iter().map(|(_, link)| &**link).collect();
-        let mut changes = Vec::new();
-        for prefix in prefixes {
-            let Some(routes) = self.observed.foreign.get(prefix) else { continue };
-            let is_wanted = self.wanted.get(&Key::Route { prefix: *prefix }).is_some();
-            let node = self
-                .cluster
-                .of_address(prefix.network())
-                .and_then(|(_, name)| self.cluster.peer(name)?.used());
-            let underlay: Vec<IpAddr> =
-                node.into_iter().flat_map(|node| node.underlay.iter()).collect();
-            for route in routes {
-                if route.is_like_flannels(&tunnels, &underlay)
-                    && (is_wanted || (node.is_none() && self.complete))
-                {
-                    changes.push(Change::RemoveForeign(*prefix, route.clone()));
-                }
-            }
-        }
-        changes
-    }
-
     /// Returns the families of which a peer's path is native.
     fn native(&self) -> PerFamily<bool> {
         PerFamily::with(|family| {

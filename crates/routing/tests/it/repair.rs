@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use netwright_routing::document::Document;
 use netwright_routing::object::{Key, Value};
 use netwright_routing::plan::{Change, ForeignRoute};
 use netwright_routing::routing::Phase;
 use netwright_routing::{MacAddr, Node, Settings};
 
+use crate::kernel::Kernel;
 use crate::support::{
     Machine, NOW, Random, at, by_gateway, flannel_settings, ip, net, node, on_link, settings,
 };
@@ -285,6 +287,58 @@ fn a_route_of_flanneld_that_cannot_be_removed_is_tried_again() {
     machine.obey(todo);
     assert_eq!(machine.routing.due(), None);
     assert_eq!(machine.routing.table().warnings, [""; 0]);
+}
+
+/// A machine in flanneld's place, whose kernel has flanneld's route to the pods of node 5.
+fn machine_with_flannels_route(settings: Settings) -> Machine {
+    let foreign = vec![(net("10.244.5.0/24"), flannels_route())];
+    Machine::start_with(settings, way, Kernel { foreign, ..Kernel::default() })
+}
+
+/// What flanneld left is no sign that it runs, and neither is a route of another program.
+#[test]
+fn a_route_of_flanneld_that_comes_back_shows_that_it_runs() {
+    let prefix = net("10.244.5.0/24");
+    let to_node = ForeignRoute {
+        link: Some("eth0".into()),
+        gateway: Some(ip("192.0.2.5")),
+        ..flannels_route()
+    };
+    let elsewhere = ForeignRoute { gateway: Some(ip("192.0.2.200")), ..to_node.clone() };
+    let mut machine = machine_with_flannels_route(flannel_settings());
+    assert_eq!(machine.routing.flannels_return(), None);
+    machine.list(&[node("n5", 5)]);
+    assert_eq!(machine.kernel.foreign, []);
+    for (route, is_flannels) in [(flannels_route(), true), (to_node, true), (elsewhere, false)] {
+        machine.kernel.foreign.push((prefix, route.clone()));
+        let todo = machine.routing.look(machine.kernel.observed());
+        let shown = is_flannels.then(|| format!("{prefix} {route}"));
+        assert_eq!(machine.routing.flannels_return(), shown);
+        machine.obey(todo);
+        machine.look();
+        assert_eq!(machine.routing.flannels_return(), None);
+        assert_eq!(machine.kernel.foreign.is_empty(), is_flannels, "{route}");
+    }
+    // On standby flanneld is to run.
+    let mut machine = machine_with_flannels_route(Settings { standby: true, ..flannel_settings() });
+    machine.kernel.foreign.push((net("10.244.6.0/24"), flannels_route()));
+    machine.routing.look(machine.kernel.observed());
+    assert_eq!(machine.routing.flannels_return(), None);
+}
+
+/// What the disk has of a node may be older than what flanneld has made.
+#[test]
+fn a_route_of_flanneld_stays_until_the_nodes_are_listed() {
+    let mut machine = machine_with_flannels_route(flannel_settings());
+    let document = Document { own: None, peers: vec![(node("n5", 5), NOW)] };
+    let todo = machine.routing.restore(document, NOW);
+    machine.obey(todo);
+    let ours = Key::Route { prefix: net("10.244.5.0/24") };
+    assert!(machine.kernel.objects.contains_key(&ours));
+    assert_eq!(machine.kernel.foreign.len(), 1);
+    machine.list(&[node("n5", 5)]);
+    assert_eq!(machine.kernel.foreign, []);
+    machine.assert_right();
 }
 
 /// One of the two leads to the pods all the time, also if the kernel does not take ours.

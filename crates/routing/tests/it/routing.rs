@@ -231,6 +231,51 @@ fn flannels_objects_are_taken_over_and_nothing_is_lost() {
     assert_eq!(kinds.into_iter().collect::<Vec<_>>(), ["FDB", "address", "neighbour", "tunnel"]);
 }
 
+/// A node that is refused is named when flanneld's route to it goes, and a route to a prefix of no
+/// node is.
+#[test]
+fn what_a_take_over_cuts_off_is_named() {
+    let settings = flannel_settings();
+    let mut routing = Routing::new(settings.clone(), "a");
+    routing.look(flannels_kernel().observed());
+    routing.own(own_taken_over(&settings), NOW);
+    let mut c = flannel_fields("c", 3);
+    // It says that it has this node's address.
+    c.addresses.push("192.0.2.1".to_owned());
+    let key = "flannel.alpha.coreos.com/public-ip";
+    c.annotations.insert(key.to_owned(), "192.0.2.1".to_owned());
+    let nodes = [flannel_fields("b", 2), c];
+    let seen = nodes.iter().map(|fields| kubernetes::read(fields, &settings)).collect();
+    let todo = routing.event(Event::Listed(seen), NOW);
+    let told = |routing: &Routing, todo: &netwright_routing::Todo| -> Vec<String> {
+        let news = todo.changes.iter().filter_map(|change| routing.cut_off_by(change));
+        news.map(|news| news.text).collect()
+    };
+    let todo = routing.ways(todo.look_up.iter().map(|address| (*address, by_gateway())));
+    let said = told(&routing, &todo);
+    let routes = [
+        "10.244.3.0/24 proto 3 via 10.244.3.0 dev flannel.1 metric 0",
+        "fd00:244:0:3::/64 proto 3 via fd00:244:0:3:: dev flannel-v6.1 metric 1024",
+    ];
+    assert_eq!(said.len(), 2, "{said:#?}");
+    for (said, route) in said.iter().zip(routes) {
+        let begin = format!(
+            "node c: flanneld's route {route} goes, and none of ours takes its place: refused: {key}: "
+        );
+        assert!(said.starts_with(&begin), "{said}");
+    }
+    routing.event(Event::Deleted("c".to_owned()), NOW);
+    let todo = routing.look(flannels_kernel().observed());
+    let said = told(&routing, &todo);
+    let ours = routes.map(|route| {
+        format!(
+            "flanneld's route {route} goes, and none of ours takes its place: no node that is used \
+             has the prefix"
+        )
+    });
+    assert_eq!(said, ours);
+}
+
 #[test]
 fn before_the_first_list_nothing_of_unknown_peers_goes() {
     let settings = flannel_settings();

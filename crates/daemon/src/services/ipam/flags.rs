@@ -85,14 +85,13 @@ impl Flags {
     /// Takes the copies of files that only root can read, where the service is not root.
     pub(super) fn read_copies(&mut self, roots: &Roots) {
         let files = &mut self.etcd_files;
-        for (key, path) in [
+        let mut of_etcd = [
             ("etcd-ca", &mut files.ca),
             ("etcd-cert", &mut files.certificate),
             ("etcd-key", &mut files.key),
-            ("kubeconfig", &mut self.kubeconfig),
-        ] {
-            *path = path.take().map(|path| own_user::readable("ipam", key, &path, roots));
-        }
+        ];
+        own_user::readable("ipam", &mut of_etcd, roots);
+        own_user::readable("ipam", &mut [("kubeconfig", &mut self.kubeconfig)], roots);
     }
 
     /// Reads what the service is to do.

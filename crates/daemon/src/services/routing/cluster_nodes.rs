@@ -27,7 +27,7 @@ use tokio::sync::watch;
 
 use super::super::Stop;
 use super::super::kubernetes::{
-    self, ApiError, CONNECT_TIME, Change, Credentials, follow, watch_config, within,
+    self, ApiError, CONNECT_TIME, Change, follow, watch_config, within,
 };
 use super::super::outlet::{self, Inlet, Outlet, Silence};
 use super::super::setup::{runtime, words};
@@ -217,27 +217,18 @@ struct Thread {
 }
 
 impl Thread {
-    /// Follows the Nodes. It connects anew when that may help: the server does not answer, and the
-    /// kubeconfig or its certificates are others by now.
     async fn run(self, wishes: watch::Receiver<Wish>) {
         let mut silence = Silence::default();
-        loop {
-            let credentials = Credentials::read(self.kubeconfig.as_deref());
-            let client = self.client(&mut silence).await;
-            let nodes: Api<Node> = Api::all(client.clone());
-            let (own_is, own) = watch::channel(None::<Said>);
-            let (to, changes) = tokio::sync::mpsc::channel(WAITING);
-            let watched: Api<NodeObject> = Api::all(client);
-            let following = follow(watcher(watched, watch_config()), identity, to);
-            let listening = self.listen(nodes.clone(), changes, own_is, &mut silence, &credentials);
-            let writing = self.write(&nodes, wishes.clone(), own);
-            let (following, listening) = (pin!(following), pin!(listening));
-            if let Either::Left(_) = select(pin!(writing), select(following, listening)).await {
-                // The loop is gone.
-                return;
-            }
-            tracing::info!("the kubeconfig or its certificates have changed: connecting anew");
-        }
+        let client = self.client(&mut silence).await;
+        let nodes: Api<Node> = Api::all(client.clone());
+        let (own_is, own) = watch::channel(None::<Said>);
+        let (to, changes) = tokio::sync::mpsc::channel(WAITING);
+        let watched: Api<NodeObject> = Api::all(client);
+        let following = follow(watcher(watched, watch_config()), identity, to);
+        let listening = self.listen(nodes.clone(), changes, own_is, &mut silence);
+        let writing = self.write(&nodes, wishes, own);
+        let (listening, writing) = (pin!(listening), pin!(writing));
+        select(pin!(following), select(listening, writing)).await;
     }
 
     /// Finds the server. If the kubeconfig is wrong, it tries again: an administrator may correct
@@ -260,15 +251,13 @@ impl Thread {
     }
 
     /// Passes on what the watch reports, without changes of fields that are not read here: a
-    /// kubelet changes its Node every few minutes. Ends when the server does not answer and the
-    /// credentials are others by now.
+    /// kubelet changes its Node every few minutes.
     async fn listen(
         &self,
         nodes: Api<Node>,
         mut changes: tokio::sync::mpsc::Receiver<Change<NodeObject>>,
         own_is: watch::Sender<Option<Said>>,
         silence: &mut Silence,
-        credentials: &Credentials,
     ) {
         let hashes = RandomState::new();
         let mut known: BTreeMap<String, u64> = BTreeMap::new();
@@ -348,9 +337,6 @@ impl Thread {
                     let why = error.to_string();
                     if silence.is_news(&why) {
                         self.outlet.tell(Heard::Silent(why));
-                    }
-                    if credentials.are_others() {
-                        return;
                     }
                     continue;
                 }

@@ -467,6 +467,16 @@ impl Host {
         }
     }
 
+    /// Reports whether flanneld has made a route to one of these prefixes since this service was here:
+    /// there is no route of the service's to any node.
+    pub(super) fn is_flannels(&self, prefixes: &BTreeSet<IpNet>) -> bool {
+        let is_theirs = |route: &Route| {
+            prefixes.contains(&route.destination.trunc()) && self.foreign(route).may_be_flannels()
+        };
+        let mut ours = self.ours.iter().map(|(key, _)| key);
+        !ours.any(|key| matches!(key, Key::Route { .. })) && self.routes.iter().any(is_theirs)
+    }
+
     /// Lists the prefixes that this node has or had, by the routes that an earlier look has made.
     pub(super) fn own_prefixes(&self) -> impl Iterator<Item = IpNet> {
         self.ours.iter().filter_map(|found| match found {

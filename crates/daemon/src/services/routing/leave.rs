@@ -1,9 +1,13 @@
 //! Leaves a node as if routing had never been there.
 
+use std::time::{Duration, Instant};
+
 use ipnet::IpNet;
 use kernel::route::RouteSocket;
 use routing::object::Key;
+use routing::plan::{ForeignRoute, Observed};
 use routing::routing::Leaving;
+use routing::settings::Own;
 use routing::{Routing, Settings};
 use state::Roots;
 
@@ -17,7 +21,11 @@ use crate::attendant;
 use crate::exchange::{NoAnswer, ask};
 
 /// How long a service may take to say that it runs.
-const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long flanneld may take to make the rest of its routes: when it starts, it makes one after the
+/// other. The second is the pause between looks at them.
+const FLANNELD_TIME: (Duration, Duration) = (Duration::from_secs(10), Duration::from_millis(200));
 
 /// Removes everything that the service made. One failure stops nothing else. `forget` removes what
 /// the source has of this node because the service wrote it.
@@ -47,20 +55,12 @@ pub(super) fn leave(
     let mut routing = Routing::new(unmarked, node);
     let own = routing.cluster().own().clone();
     let ranges: Vec<IpNet> = settings.ranges().collect();
-    let mut host = Host::read(&mut netlink, &own, &ranges).map_err(failed)?;
-    let observed = host.observe(&mut netlink, &ranges, &own, Vec::new());
-    let observed = observed.map_err(failed)?;
-    let is_route = |key: &Key| matches!(key, Key::Route { .. });
-    if leaving == Leaving::ToFlannel
-        && observed.foreign.is_empty()
-        && observed.objects().keys().any(is_route)
-    {
-        return Err(Stop::Failed(
-            "flanneld has no routes here yet, and pods would be cut off: start it first".to_owned(),
-        ));
-    }
+    let (mut host, observed, lacking) = read(&mut netlink, settings, &own, leaving)?;
     let mut errors = Vec::new();
     let mut said = String::new();
+    for prefix in lacking {
+        said.push_str(&format!("flanneld has no route to {prefix}, and none of ours stays\n"));
+    }
     // From now on no pod is to start.
     match published.remove(leaving) {
         Ok(paths) => {
@@ -99,4 +99,84 @@ pub(super) fn leave(
     }
     crate::say(&said);
     Err(Stop::Failed(errors.join("; ")))
+}
+
+/// Reads what the kernel has. Where the node goes back to flanneld, it waits for the rest of
+/// flanneld's routes, and returns the prefixes to which there are none then: flanneld ignores nodes
+/// of another backend.
+fn read(
+    netlink: &mut RouteSocket,
+    settings: &Settings,
+    own: &Own,
+    leaving: Leaving,
+) -> Result<(Host, Observed, Vec<IpNet>), Stop> {
+    let ranges: Vec<IpNet> = settings.ranges().collect();
+    let begin = Instant::now();
+    loop {
+        let mut host = Host::read(netlink, own, &ranges).map_err(failed)?;
+        let observed = host.observe(netlink, &ranges, own, Vec::new()).map_err(failed)?;
+        let lacking = match leaving {
+            Leaving::Clean => Vec::new(),
+            Leaving::ToFlannel => without_flannels(&observed, &settings.cluster_ranges)?,
+        };
+        if lacking.is_empty() || FLANNELD_TIME.0 <= begin.elapsed() {
+            return Ok((host, observed, lacking));
+        }
+        std::thread::sleep(FLANNELD_TIME.1);
+    }
+}
+
+/// Returns the prefixes of the cluster to which there is a route of ours, and none of flanneld's.
+///
+/// # Errors
+/// There is none of flanneld's at all.
+fn without_flannels(observed: &Observed, ranges: &[IpNet]) -> Result<Vec<IpNet>, Stop> {
+    let ours = observed.objects().keys().filter_map(|key| match key {
+        Key::Route { prefix } => Some(*prefix),
+        _ => None,
+    });
+    let of_cluster = ours.filter(|prefix| ranges.iter().any(|range| range.contains(prefix)));
+    let has_flannels = |prefix: &IpNet| {
+        let routes = observed.foreign.get(prefix);
+        routes.is_some_and(|routes| routes.iter().any(ForeignRoute::may_be_flannels))
+    };
+    let (there, lacking): (Vec<IpNet>, Vec<IpNet>) = of_cluster.partition(has_flannels);
+    if there.is_empty() && !lacking.is_empty() {
+        return Err(Stop::Failed(
+            "flanneld has no routes here yet, and pods would be cut off: start it first".to_owned(),
+        ));
+    }
+    Ok(lacking)
+}
+
+#[cfg(test)]
+mod tests {
+    use routing::object::Value;
+
+    use super::*;
+
+    /// A node is given back once flanneld reaches what the service reaches.
+    #[test]
+    fn what_flanneld_does_not_reach_yet_is_found() {
+        let net = |text: &str| -> IpNet { text.parse().unwrap() };
+        let (b, c, block) = (net("10.244.2.0/24"), net("10.244.3.0/24"), net("10.9.0.0/29"));
+        let ours = [b, c, block]
+            .map(|prefix| (Key::Route { prefix }, Value::Route { nexthop: Some(1), mtu: None }));
+        let mut observed: Observed = ours.into_iter().collect();
+        let ranges = [net("10.244.0.0/16")];
+        // The route to this node's own pods is none of flanneld's.
+        let bridge =
+            ForeignRoute { metric: 0, protocol: 2, link: Some("cni0".into()), gateway: None };
+        observed.foreign.insert(net("10.244.1.0/24"), vec![bridge.clone()]);
+        let none = without_flannels(&observed, &ranges).unwrap_err();
+        let Stop::Failed(why) = &none else { panic!("{none:?}") };
+        assert!(why.starts_with("flanneld has no routes here yet"), "{why}");
+        let flannels = ForeignRoute { protocol: 3, gateway: Some(b.network()), ..bridge };
+        observed.foreign.insert(b, vec![flannels.clone()]);
+        assert_eq!(without_flannels(&observed, &ranges).unwrap(), [c]);
+        observed.foreign.insert(c, vec![flannels]);
+        assert!(without_flannels(&observed, &ranges).unwrap().is_empty());
+        // Without another node there is nothing to wait for.
+        assert!(without_flannels(&Observed::default(), &ranges).unwrap().is_empty());
+    }
 }

@@ -60,6 +60,7 @@ pub(super) fn note<'a>(
             continue;
         }
         made.first = made.first.or_else(|| Some(change.clone()));
+        routing.cut_off_by(change).iter().for_each(tell);
         routing.done(change);
     }
     made

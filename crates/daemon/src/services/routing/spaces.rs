@@ -14,7 +14,7 @@ use std::time::Duration;
 use agent::config;
 use cluster_ipam::record::{self, BlockRecord, StickyRecord};
 use cluster_ipam::store::{Entry, Key, Kind};
-use futures_util::future::{join_all, select, select_all};
+use futures_util::future::{join_all, select};
 use ipnet::IpNet;
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams};
@@ -24,7 +24,7 @@ use routing::blocks::{Block, Event, Holder, Records, Shown};
 use super::super::Stop;
 use super::super::etcd::Etcd;
 use super::super::ipam::published;
-use super::super::kubernetes::{self, CONNECT_TIME, Change, Credentials, follow, within};
+use super::super::kubernetes::{self, CONNECT_TIME, Change, follow, within};
 use super::super::outlet::{self, Inlet, Outlet, Silence};
 use super::super::setup::{failed, runtime, words};
 use super::Service;
@@ -146,14 +146,11 @@ impl Thread {
                 let all = self.records.iter().map(|records| self.follow_keys(etcd, records));
                 join_all(all).await;
             }
-            // It connects anew when that may help, as for Nodes.
-            Store::Api(kubeconfig) => loop {
-                let credentials = Credentials::read(kubeconfig.as_deref());
+            Store::Api(kubeconfig) => {
                 let client = self.client(kubeconfig.as_ref()).await;
-                let all = self.records.iter();
-                let all = all.map(|records| self.follow_objects(&client, records, &credentials));
-                select_all(all.map(Box::pin)).await;
-            },
+                let all = self.records.iter().map(|records| self.follow_objects(&client, records));
+                join_all(all).await;
+            }
         }
     }
 
@@ -204,15 +201,14 @@ impl Thread {
         }
     }
 
-    /// Follows records until the server does not answer and the credentials are others by now.
-    async fn follow_objects(&self, client: &Client, records: &Records, credentials: &Credentials) {
+    async fn follow_objects(&self, client: &Client, records: &Records) {
         let reader = Reader::new(records);
         let kind = reader.kind;
         let (objects, config) = published::of_space(client.clone(), kind, &records.space);
         let (to, changes) = tokio::sync::mpsc::channel(WAITING);
         let entry = move |object| published::of_object(kind, object);
         let following = follow(watcher(objects.clone(), config), entry, to);
-        let listening = self.listen(&reader, &objects, changes, credentials);
+        let listening = self.listen(&reader, &objects, changes);
         select(pin!(following), pin!(listening)).await;
     }
 
@@ -222,7 +218,6 @@ impl Thread {
         reader: &Reader<'_>,
         objects: &Api<DynamicObject>,
         mut changes: tokio::sync::mpsc::Receiver<Change<Option<Entry>>>,
-        credentials: &Credentials,
     ) {
         let mut listing = Vec::new();
         let (mut lost, mut silence) = (false, Silence::default());
@@ -263,9 +258,6 @@ impl Thread {
                     let why = error.to_string();
                     if silence.is_news(&why) {
                         self.silent(reader.records, why);
-                    }
-                    if credentials.are_others() {
-                        return;
                     }
                     continue;
                 }

@@ -58,6 +58,22 @@ fn a_pod_is_closed_while_nobody_knows_it() {
     late.assert_reaches(&db, false);
 }
 
+/// What the service was started with no longer serves: it takes what the kubeconfig says by then,
+/// without a restart.
+#[test]
+fn a_kubeconfig_that_changes_is_read_again() {
+    testkit::require!("root");
+    let mut cluster = Cluster::new("policy-kubeconfig");
+    cluster.start();
+    let web = cluster.pod("web");
+    cluster.api.require_token("another");
+    cluster.api.end_watches();
+    let late = cluster.pod("late");
+    late.assert_reaches(&web, false);
+    let _ = cluster.api.kubeconfig(cluster.node.lab.dir());
+    wait_until("the late pod to be known", || late.reaches(&web));
+}
+
 /// A list that lacks what there was is not believed at once.
 #[test]
 fn policies_that_a_list_lacks_stay_until_somebody_accepts_it() {

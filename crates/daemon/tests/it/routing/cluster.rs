@@ -190,10 +190,10 @@ fn a_kubeconfig_that_changes_is_read_again() {
         fabric.routes(0)["phase"].to_string().contains("degraded")
     });
     let _ = api.kubeconfig(fabric.lab.dir());
-    wait_until("it to be ready again", || fabric.routes(0)["phase"] == "ready");
-    // What it says of its Node goes by the new one too.
+    // The watch goes on where it was, and what the service says of its Node goes the new way too.
     api.change("nodes", "", "a", &json!({"metadata": {"annotations": {KEY: Value::Null}}}));
     wait_until("the annotation", || annotation(&api, "a") != Value::Null);
+    wait_until("it to be ready again", || fabric.routes(0)["phase"] == "ready");
 }
 
 /// Nodes have prefixes of both families, and the cluster's pods addresses of one.

@@ -359,6 +359,69 @@ fn vm_a_flanneld_behind_a_translation_is_reached() {
     assert!(env.contains("FLANNEL_MTU=1330\n"), "{env}");
 }
 
+/// A start of the service writes nothing over what the Node says, and a route of flanneld's to a
+/// node that is gone keeps nothing from being programmed. A flanneld that still runs is told, and the
+/// node goes back to one that has its routes.
+#[test]
+fn what_flanneld_has_left_stays_and_one_that_still_runs_is_told() {
+    testkit::require!("root");
+    let mut fabric = Fabric::new("routing-flannel-left", &[2]);
+    let api = flannelds(&mut fabric, Backend::HostGw);
+    // The node is behind a translation of addresses.
+    let outer: Value = ["public-ip", "public-ip-overwrite"]
+        .into_iter()
+        .map(|name| (format!("{PREFIX}{name}"), Value::from("198.51.100.7")))
+        .collect();
+    api.change("nodes", "", "a", &json!({"metadata": {"annotations": outer}}));
+    let host = |fabric: &Fabric, script: &str| fabric.nodes[0].host.sh(script);
+    host(&fabric, "ip route add 10.244.9.0/24 via 192.0.2.60 dev eth0");
+    flannel(&mut fabric, 0, "replace");
+    let is_ready = |fabric: &Fabric| fabric.routes(0)["phase"] == "ready";
+    fabric.start_on(0);
+    wait_until("the node to be ready", || is_ready(&fabric));
+    let service = fabric.nodes[0].service.take().unwrap();
+    assert_eq!(service.stop(), Some(0));
+    fabric.start_on(0);
+    wait_until("the node to be ready again", || is_ready(&fabric));
+
+    let warned = |fabric: &Fabric| fabric.routes(0)["warnings"].to_string();
+    assert!(!warned(&fabric).contains("flanneld"), "{}", warned(&fabric));
+    let (of_b, _) = fabric.nodes[1].underlay();
+    let boot = || host(&fabric, "ip route show proto boot");
+    for _ in 0..2 {
+        host(&fabric, &format!("ip route add 10.244.2.0/24 via {of_b} dev eth0"));
+        wait_until("flanneld's route to go", || !boot().contains("10.244.2.0/24"));
+    }
+    let words = "flanneld seems to run on this node too: its route 10.244.2.0/24 proto 3";
+    assert!(warned(&fabric).contains(words), "{}", warned(&fabric));
+    let log = fabric.nodes[0].service.as_ref().unwrap().log();
+    assert_eq!(log.matches(words).count(), 1, "{log}");
+    assert!(boot().contains("10.244.9.0/24"), "{}", boot());
+    fabric.assert_all_reach_all();
+
+    // The node is not given back before flanneld reaches what the service reaches.
+    let service = fabric.nodes[0].service.take().unwrap();
+    assert_eq!(service.stop(), Some(0));
+    let give_back = ["--uninstall", "--to-flannel"];
+    let refused = fabric.routing(0).args(give_back).output().unwrap();
+    let words = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && words.contains("no routes here yet"), "{words}");
+    fabric.assert_all_reach_all();
+    flanneld(&fabric, 0, Backend::HostGw);
+    // A record of nodes that is older than flanneld's routes does not count.
+    host(&fabric, "ip nexthop flush proto 78");
+    api.refuse();
+    fabric.start_on(0);
+    let service = fabric.nodes[0].service.take().unwrap();
+    assert!(service.log().contains("they are ignored"), "{}", service.log());
+    assert!(!host(&fabric, "ip route show proto 78").contains("10.244.2.0/24"));
+    assert_eq!(service.stop(), Some(0));
+    api.restore();
+    fabric.leave(0, &give_back);
+    fabric.assert_all_reach_all();
+    assert_only_ours_is_written(&api);
+}
+
 /// Where flanneld's configuration is not on the node, it is read from the ConfigMap, and what
 /// was read last counts while the API server is away.
 #[test]

@@ -7,6 +7,7 @@ use std::fs;
 use serde_json::json;
 use testkit::{Place as _, traffic, wait_until};
 
+use super::reach::path;
 use super::{Fabric, cluster, torture};
 
 /// A list that lacks most nodes removes none of them, also for a service that starts then, until
@@ -52,6 +53,28 @@ fn a_list_that_lacks_most_nodes_is_held_until_it_is_accepted() {
     wait_until("the routes to go", || routes(&fabric) == 0);
     wait_until("nothing to be held", || !says(&fabric, "held"));
     assert_eq!(fabric.routes(0)["rows"], json!([]));
+}
+
+/// A routing daemon may have its routes before the service starts, and no server answers then: what
+/// the disk has of the nodes is programmed, since their prefixes are none of the host's networks.
+#[test]
+fn a_node_starts_beside_a_routing_daemon_while_no_server_answers() {
+    testkit::require!("root");
+    let mut fabric = Fabric::new("routing-cold-bird", &[2]);
+    fabric.flags = ["--path", "direct"].map(str::to_owned).to_vec();
+    let api = cluster::cluster(&mut fabric);
+    fabric.start();
+    let routes = |fabric: &Fabric| fabric.nodes[0].host.sh("ip -6 route show proto 78");
+    wait_until("the other node", || routes(&fabric).contains("fd00:244:2::/64"));
+    assert_eq!(fabric.nodes[0].service.take().unwrap().stop(), Some(0));
+    api.refuse();
+    let (of_b, _) = fabric.nodes[1].underlay();
+    let learned = format!("ip route add 10.244.2.0/24 via {of_b} dev eth0 proto bird");
+    fabric.nodes[0].host.sh(&format!("{POWER}; {learned}"));
+    assert!(!routes(&fabric).contains("fd00:244:2::/64"));
+    fabric.start_on(0);
+    wait_until("the other node again", || routes(&fabric).contains("fd00:244:2::/64"));
+    assert_eq!(path(&fabric.routes(0), "b", "ipv4"), "learned");
 }
 
 /// What a power cut takes from a node, but for its pod.
