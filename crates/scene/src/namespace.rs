@@ -321,6 +321,10 @@ pub struct Listener {
     /// Each process that has it, as far as they were found, is stopped (SIGSTOP).
     #[serde(default)]
     pub stopped: bool,
+    /// The processes that have it do not run because their control group is frozen: the file that
+    /// says so.
+    #[serde(default)]
+    pub frozen: Option<String>,
 }
 
 /// A tracked flow of UDP to a port of the node that is published.

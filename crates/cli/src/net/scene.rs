@@ -45,7 +45,7 @@ use crate::world::World;
 use containers::Subject;
 use legacy::Legacy;
 use namespace::{Read, told};
-use processes::Processes;
+use processes::{Halt, Processes};
 use runtime_names::RuntimeNames;
 
 /// How many threads read namespaces at once.
@@ -324,7 +324,11 @@ impl Picture {
                 if let Some(owner) = owners.found.get(inode) {
                     listener.pid = Some(owner.pid);
                     listener.program = Some(owner.name.clone());
-                    listener.stopped = owner.stopped;
+                    listener.stopped = owner.halt == Some(Halt::Stopped);
+                    listener.frozen = match &owner.halt {
+                        Some(Halt::Frozen(by)) => Some(by.clone()),
+                        _ => None,
+                    };
                 }
             }
         }

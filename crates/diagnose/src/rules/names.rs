@@ -321,6 +321,7 @@ mod tests {
             program: None,
             full: None,
             stopped: false,
+            frozen: None,
         });
         assert_eq!(told(&scene), []);
     }

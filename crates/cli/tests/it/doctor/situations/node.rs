@@ -11,7 +11,7 @@
 //! `c3` and `c4` are namespaces that are not attached.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -147,6 +147,8 @@ pub(in crate::doctor) struct Node {
     program: Option<Server>,
     /// A socket of c1 on which no program accepts connections.
     idle: Option<TcpListener>,
+    /// Lets them go on before they are ended.
+    frozen: Option<Frozen>,
     /// Processes of the node or of c1.
     others: Vec<Running>,
     addresses: [IpAddr; 2],
@@ -203,6 +205,7 @@ impl Node {
             web,
             program: None,
             idle: None,
+            frozen: None,
             others: Vec::new(),
             addresses,
             ports,
@@ -271,13 +274,26 @@ impl Node {
 
     /// Lets a process of c1 listen that is stopped then.
     pub(in crate::doctor) fn stop_program(&mut self) {
+        let pid = self.serve_by_process();
+        self.lab.sh(&format!("kill -STOP {pid}"));
+    }
+
+    /// Lets a process of c1 listen whose control group is frozen then.
+    pub(in crate::doctor) fn freeze_program(&mut self) {
+        let pid = self.serve_by_process();
+        self.frozen = Some(Frozen::with(pid));
+    }
+
+    /// Lets a process of c1 listen in place of the program that this test is. Returns its number.
+    fn serve_by_process(&mut self) -> u32 {
         self.serve(None);
         let serve = ["-m", "http.server", "80", "--bind", "::"];
         let mut program = self.c1.start("python3", &serve);
         let listens = "grep -q ':0050 0*:0000 0A ' /proc/net/tcp6";
         wait_until("the program", || self.c1.try_sh(listens).status.success());
-        self.lab.sh(&format!("kill -STOP {}", program.child().id()));
+        let pid = program.child().id();
         self.others.push(program);
+        pid
     }
 
     /// Lets a program of the node read a queue of the packet filter, and `accept` the packets, or
@@ -290,8 +306,10 @@ impl Node {
         wait_until("the queue", || self.lab.try_sh(is_read).status.success());
     }
 
-    /// Ends what [`Self::stop_program`] and [`Self::read_queue`] have started.
+    /// Ends what [`Self::stop_program`], [`Self::freeze_program`] and [`Self::read_queue`] have
+    /// started.
     pub(in crate::doctor) fn end_others(&mut self) {
+        self.frozen = None;
         self.others.clear();
     }
 
@@ -405,6 +423,58 @@ pub(in crate::doctor) fn host_end(lab: &Lab, name: &str) -> String {
 #[track_caller]
 pub(in crate::doctor) fn findings(said: &Said) -> Vec<Value> {
     said.json()["findings"].as_array().unwrap_or_else(|| panic!("{said:#?}")).clone()
+}
+
+/// A control group that is frozen, of either version; its processes go on once this is dropped.
+#[derive(Debug)]
+struct Frozen {
+    root: &'static Path,
+    group: PathBuf,
+    pid: u32,
+}
+
+impl Frozen {
+    fn with(pid: u32) -> Self {
+        let first = Path::new("/sys/fs/cgroup/freezer");
+        let root = if first.exists() { first } else { Path::new("/sys/fs/cgroup") };
+        let group = root.join(format!("nwt-{}-frozen", std::process::id()));
+        std::fs::create_dir(&group).unwrap();
+        let frozen = Frozen { root, group, pid };
+        frozen.write("cgroup.procs", &pid.to_string());
+        if frozen.is_first() {
+            frozen.write("freezer.state", "FROZEN");
+        } else {
+            frozen.write("cgroup.freeze", "1");
+        }
+        let (file, says) = match frozen.is_first() {
+            true => ("freezer.state", "FROZEN"),
+            false => ("cgroup.events", "frozen 1"),
+        };
+        let file = frozen.group.join(file);
+        wait_until("the frozen process", || std::fs::read_to_string(&file).unwrap().contains(says));
+        frozen
+    }
+
+    fn is_first(&self) -> bool {
+        self.root.ends_with("freezer")
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        std::fs::write(self.group.join(file), text).unwrap();
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        // A test that fails may have left less than this.
+        let (file, word) = match self.is_first() {
+            true => ("freezer.state", "THAWED"),
+            false => ("cgroup.freeze", "0"),
+        };
+        let _ = std::fs::write(self.group.join(file), word);
+        let _ = std::fs::write(self.root.join("cgroup.procs"), self.pid.to_string());
+        let _ = std::fs::remove_dir(&self.group);
+    }
 }
 
 /// A server of names that knows none.
