@@ -205,6 +205,7 @@ pub const RULES: &[Rule] = &[
     names::RULE,
     names::LOOPBACK,
     names::ROUTES,
+    names::files::RULE,
     sizes::RULE,
 ];
 

@@ -9,7 +9,7 @@ mod segment;
 
 use serde::{Deserialize, Serialize};
 
-pub use container::{Attachment, Container, Drift, Item, ItemKind, Port, Unfinished};
+pub use container::{Attachment, Container, Drift, Item, ItemKind, NameFiles, Port, Unfinished};
 pub use namespace::{
     Address, ConntrackTable, Fdb, Flow, Link, Listener, Namespace, Neighbour, NextHop, Rate, Route,
     RouteKind, RouteRule, RuleAction, Transport,
@@ -126,7 +126,7 @@ pub enum Part {
     Listeners,
     /// Processes of the node.
     Processes,
-    /// The container's resolv.conf.
+    /// The container's resolv.conf, hosts and nsswitch.conf.
     Names,
     /// Attachments, their records and what CHECK says.
     Attachments,

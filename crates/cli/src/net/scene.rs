@@ -96,9 +96,11 @@ pub(crate) fn read(
                 inodes.push((Some((id.clone(), netns)), read.inodes));
                 picture.holes(Some(&id), read.holes);
                 let pid = first.get(&netns).copied();
-                match names::servers(pid, &subject.container.netns) {
-                    Ok(servers) => subject.container.nameservers = servers,
-                    Err(reason) => picture.hole(Part::Names, Some(&id), reason),
+                let found = names::read(pid, &subject.container.netns);
+                subject.container.nameservers = found.servers;
+                subject.container.names = found.files;
+                for reason in found.unread {
+                    picture.hole(Part::Names, Some(&id), reason);
                 }
             }
             Some(Err(reason)) => picture.hole(Part::Namespace, Some(&id), reason),

@@ -1,5 +1,7 @@
 //! Servers of names, as a container's resolv.conf has them.
 
+pub(super) mod files;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use scene::filter::Hook;
@@ -133,11 +135,11 @@ fn loopbacks(look: Look<'_>) -> Vec<Finding> {
 fn missing(look: Look<'_>, container: &Container) -> Option<Finding> {
     let inside = container.inside.as_ref()?;
     let is_empty = container.nameservers.as_ref().is_some_and(Vec::is_empty);
-    let families = [Family::V4, Family::V6];
-    let reaches_others = leads_out(inside)
-        && families.into_iter().any(|family| is_outbound(look.scene, container, family));
     // A program that finds none asks this host (`man 5 resolv.conf`).
-    if !is_empty || !reaches_others || serves(inside, Ipv4Addr::LOCALHOST.into()) {
+    if !is_empty
+        || !reaches_others(look, container, inside)
+        || serves(inside, Ipv4Addr::LOCALHOST.into())
+    {
         return None;
     }
     let called = container.called();
@@ -151,6 +153,12 @@ fn missing(look: Look<'_>, container: &Container) -> Option<Finding> {
             .fix(format!("give {called} a resolv.conf with a server that it reaches"))
             .breaks(WayKind::Names, None),
     )
+}
+
+/// Says whether a container is meant to reach others, and has a way to them.
+fn reaches_others(look: Look<'_>, container: &Container, inside: &Namespace) -> bool {
+    let mut families = [Family::V4, Family::V6].into_iter();
+    leads_out(inside) && families.any(|family| is_outbound(look.scene, container, family))
 }
 
 /// Says whether a program of a container may answer at an address of its loopback.

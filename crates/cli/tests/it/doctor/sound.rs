@@ -98,7 +98,8 @@ fn beside_firewalld() {
     drop(running);
 }
 
-/// A bridge without containers, an isolated network, and one without a way out, all by intent.
+/// A bridge without containers, an isolated network, and one without a way out, all by intent. The
+/// files of names are as many have them.
 #[test]
 fn beside_networks_that_lead_nowhere() {
     require!("root");
@@ -114,7 +115,9 @@ fn beside_networks_that_lead_nowhere() {
     network("empty", "10.95.0.0/24");
     let (done, said) = node.run(
         "netwright add alone c3 --container-id c3; ip link add idle0 type bridge; \
-         ip addr add 10.93.0.1/24 dev idle0; ip link set idle0 up",
+         ip addr add 10.93.0.1/24 dev idle0; ip link set idle0 up; \
+         echo 'hosts: files mdns4_minimal [NOTFOUND=return] dns' >/etc/netns/c1/nsswitch.conf; \
+         printf '127.0.0.1 localhost\\n::1 localhost\\n{a1} c1\\n' >/etc/netns/c1/hosts",
     );
     assert!(done, "{said}");
     let complaints = node.complaints();

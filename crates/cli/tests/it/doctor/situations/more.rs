@@ -426,4 +426,22 @@ pub(super) const MORE: &[Situation] = &[
         fix: Fix::Mends,
         mends: Act::Sh("nft delete table ip mangle"),
     },
+    Situation {
+        number: 41,
+        is: "nsswitch.conf of a container leaves out dns",
+        breaks: Act::Sh("echo 'hosts: files' >/etc/netns/c1/nsswitch.conf"),
+        fails: Fails::Command("ip netns exec c1 grep -q dns /etc/nsswitch.conf"),
+        finds: Finds::First("nameserver-skipped", "c1"),
+        fix: Fix::Hint("the file is the image's"),
+        mends: Act::Sh("rm /etc/netns/c1/nsswitch.conf"),
+    },
+    Situation {
+        number: 42,
+        is: "the hosts file of a container leads localhost elsewhere",
+        breaks: Act::Sh("echo 10.9.9.9 localhost >/etc/netns/c1/hosts"),
+        fails: Fails::Command("ip netns exec c1 getent ahostsv4 localhost | grep -q '^127'"),
+        finds: Finds::First("hosts-wrong", "c1: localhost"),
+        fix: Fix::Hint("the runtime writes that file"),
+        mends: Act::Sh("rm /etc/netns/c1/hosts"),
+    },
 ];
