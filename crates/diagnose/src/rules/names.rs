@@ -1,6 +1,7 @@
 //! Servers of names, as a container's resolv.conf has them.
 
 pub(super) mod files;
+mod near;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -62,12 +63,12 @@ fn asks(look: Look<'_>) -> Vec<Question> {
     let mut questions = Vec::new();
     for container in containers(look) {
         let asked = servers(container)
-            .filter(|server| !server.is_loopback() && reaches(look, container, *server))
-            .map(|server| Question {
-                from: Some(container.id.clone()),
-                asked: Asked::Name { server },
-            });
-        questions.extend(asked);
+            .filter(|server| !server.is_loopback() && reaches(look, container, *server));
+        for server in asked {
+            let from = Some(container.id.clone());
+            questions.push(Question { from, asked: Asked::Name { server } });
+            questions.extend(near::asks(look, server));
+        }
     }
     questions
 }
@@ -81,7 +82,8 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
                 && !is_denied(look, &owners, container, asked, answer)
             {
                 let finding = silent(container, *server, answer);
-                found.extend(finding.map(|finding| led(look, container, *server, finding)));
+                let led = finding.map(|finding| led(look, container, *server, finding));
+                found.extend(led.map(|finding| near::add(look, *server, finding)));
             }
         }
     }

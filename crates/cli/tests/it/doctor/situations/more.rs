@@ -444,4 +444,19 @@ pub(super) const MORE: &[Situation] = &[
         fix: Fix::Hint("the runtime writes that file"),
         mends: Act::Sh("rm /etc/netns/c1/hosts"),
     },
+    Situation {
+        number: 43,
+        is: "the prefix of the uplink is too wide, so the node asks no router for the server",
+        breaks: Act::Sh(
+            "ip addr del 198.51.100.1/24 dev up0; ip addr add 198.51.100.1/4 dev up0; \
+             ip route replace default via 198.51.100.2",
+        ),
+        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: Finds::Shown("nameserver-silent", "198.51.100.1/4 on up0"),
+        fix: Fix::Hint("which machines are on the link is not known"),
+        mends: Act::Sh(
+            "ip addr del 198.51.100.1/4 dev up0; ip addr add 198.51.100.1/24 dev up0; \
+             ip route replace default via 198.51.100.2",
+        ),
+    },
 ];
