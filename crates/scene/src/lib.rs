@@ -15,7 +15,7 @@ pub use namespace::{
     RouteKind, RouteRule, RuleAction, Transport,
 };
 pub use node::{Folder, Network, Plugin, Pool, Program, Service};
-pub use segment::{Ipvlan, IpvlanMode, IpvlanReach, Loss, MacvlanMode, Peer, PortVlan};
+pub use segment::{Ipvlan, IpvlanMode, IpvlanReach, Loss, MacvlanMode, Peer, PortVlan, Redirect};
 
 /// The version of the format. A reader refuses a scene of a higher one.
 pub const FORMAT: u32 = 1;

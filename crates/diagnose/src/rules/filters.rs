@@ -5,6 +5,7 @@ mod answers;
 mod between;
 pub(super) mod denied;
 mod fix;
+mod forwarded;
 pub(super) mod large;
 mod others;
 mod ports;
@@ -90,6 +91,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     proved::add(look, &mut found);
     found.extend(source::judge(look));
     found.extend(large::judge(look));
+    found.extend(forwarded::judge(look));
     found
 }
 

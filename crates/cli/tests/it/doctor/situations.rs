@@ -356,6 +356,7 @@ fn vm_queues_filters_and_tunnels() {
         "clsact",
         "cls_bpf",
         "cls_matchall",
+        "act_mirred",
         "sch_prio",
         "htb",
         "vxlan",

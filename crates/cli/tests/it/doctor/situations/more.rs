@@ -459,4 +459,24 @@ pub(super) const MORE: &[Situation] = &[
              ip route replace default via 198.51.100.2",
         ),
     },
+    Situation {
+        number: 44,
+        is: "a rule at a link sends what a container sends out by the uplink",
+        breaks: Act::Sh(
+            "nft 'add table netdev own; \
+             add chain netdev own in { type filter hook ingress device \"{p1}\" priority 0; }; \
+             add rule netdev own in meta protocol ip fwd to \"up0\"'",
+        ),
+        fails: Fails::Ways(&[
+            Way::Out4,
+            Way::Between,
+            Way::Published,
+            Way::PublishedHere,
+            Way::FromNode,
+            Way::Names,
+        ]),
+        finds: Finds::First("bridge-dropped", "netdev own/in rule 1"),
+        fix: Fix::Mends,
+        mends: Act::Sh("nft delete table netdev own"),
+    },
 ];
