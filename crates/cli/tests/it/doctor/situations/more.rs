@@ -479,4 +479,18 @@ pub(super) const MORE: &[Situation] = &[
         fix: Fix::Mends,
         mends: Act::Sh("nft delete table netdev own"),
     },
+    Situation {
+        number: 45,
+        is: "a rule drops what a container sends after the first packet of a connection",
+        breaks: Act::Sh(
+            "nft 'add table ip other; \
+             add chain ip other forward { type filter hook forward priority 0; }; \
+             add rule ip other forward iifname \"cni0\" ct direction original \
+             ct state established drop'",
+        ),
+        fails: Fails::Ways(&[Way::Out4]),
+        finds: Finds::First("forward-dropped", "ip other/forward rule 1"),
+        fix: Fix::Mends,
+        mends: Act::Sh("nft delete table ip other"),
+    },
 ];
