@@ -217,8 +217,8 @@ fn not_served(
         .breaks(WayKind::FromNode, family)
 }
 
-/// A program that is stopped or frozen, or that accepts no connections. The kernel takes some for it
-/// until its queue is full, so a probe may be answered all the same.
+/// A program that is stopped or frozen, or that accepts no connections. The kernel takes some for
+/// it until its queue is full, so a probe may be answered all the same.
 fn hangs(
     look: Look<'_>,
     container: &Container,

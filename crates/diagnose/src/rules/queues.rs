@@ -171,8 +171,9 @@ fn told(look: Look<'_>, site: &Site<'_>, passed: &Passed<'_>, loss: &Loss) -> Op
     Some(passed.ways.iter().fold(finding, |finding, way| finding.breaks(*way, family)))
 }
 
-/// A filter sends all packets of a container to another link, and nothing that it asked was answered.
-/// From an `ifb` they come back, and to what is behind a `tun` belongs the container's address.
+/// A filter sends all packets of a container to another link, and nothing that it asked was
+/// answered. From an `ifb` packets come back, and behind a `tun` may be a virtual machine that has
+/// the container's address.
 fn taken(
     look: Look<'_>,
     site: &Site<'_>,

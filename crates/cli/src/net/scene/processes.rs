@@ -222,8 +222,8 @@ const FREEZER: Freezer = Freezer {
 /// How deep a group is looked for that freezes those below it.
 const DEEP: usize = 32;
 
-/// Returns the control groups of a process that may freeze it. A line has the hierarchy's number, its
-/// controllers, and the path of the group.
+/// Returns the control groups of a process that may freeze it. A line has the hierarchy's number,
+/// its controllers, and the path of the group.
 fn groups(lines: &str) -> impl Iterator<Item = (Freezer, &str)> {
     lines.lines().filter_map(|line| {
         let (number, rest) = line.split_once(':')?;

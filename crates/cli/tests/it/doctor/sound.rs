@@ -160,9 +160,9 @@ fn between_two_routers() {
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
 
-/// The default route has no router, and one answers for all addresses there (proxy ARP). A queue that
-/// no program reads lets packets pass, and a rule gives them 64 hops. Others tell the first packet of a
-/// connection from what follows it, and send frames for one address to another link.
+/// The default route has no router, and one answers for all addresses there (proxy ARP). A queue
+/// that no program reads lets packets pass, and a rule gives them 64 hops. Others tell the first
+/// packet of a connection from what follows it, and send frames for one address to another link.
 #[test]
 fn behind_a_router_that_answers_for_all() {
     require!("root", "full", "program:iptables-nft", "program:nft");

@@ -1,6 +1,6 @@
-//! A silent server of names that the node takes for a machine on a link of its own, since a subnet of
-//! the link has the server's address. If the prefix is too wide, the server is behind a router, and
-//! no machine on the link answers for it.
+//! A silent server of names that the node takes for a machine on a link of its own, since a subnet
+//! of the link has the server's address. If the prefix is too wide, the server is behind a router,
+//! and no machine on the link answers for it.
 
 use std::net::IpAddr;
 
