@@ -123,7 +123,7 @@ pub struct Stop<'s> {
     pub why: Why<'s>,
     /// It is the answer.
     pub back: bool,
-    /// It is not the first packet: that one was answered.
+    /// It follows the first packet and its answer.
     pub further: bool,
     /// The ID of the container in whose namespace it ends; `None`: the node's.
     pub inside: Option<&'s str>,

@@ -52,7 +52,7 @@ pub enum State {
     New,
     /// It is an answer.
     Answer,
-    /// It is a further one of who began the connection, which was answered.
+    /// It follows the first one and its answer, and has the same sender as the first one.
     Further,
     /// It is not tracked.
     Untracked,

@@ -44,7 +44,7 @@ pub(super) struct Tracer<'s> {
     pub(super) unsure: bool,
     /// It is the answer.
     pub(super) back: bool,
-    /// It is sent further once the connection is set up.
+    /// It follows the first packet and its answer.
     further: bool,
     /// How many hops it may take, if a rule has surely set that.
     left: Option<Left<'s>>,
@@ -84,8 +84,8 @@ impl<'s> Tracer<'s> {
         Err(Halt::Stop(Box::new(Stop { why, back, further, inside })))
     }
 
-    /// Follows what the sender of the first packet sends further, when that was answered. It counts
-    /// only if it surely ends.
+    /// Follows a packet that comes after the first one and its answer. It counts only if it surely
+    /// ends.
     pub(super) fn further(
         &mut self,
         follow: impl FnOnce(&mut Self) -> Result<(), Halt<'s>>,
