@@ -11,7 +11,7 @@
 //! `c3` and `c4` are namespaces that are not attached.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use testkit::traffic::{SILENCE, Server, try_tcp};
-use testkit::{Container, Lab, Place, Running, wait_until};
+use testkit::{Container, Frozen, Lab, Place, Running, wait_until};
 
 use crate::support::{EXECUTABLE, Said, call_in};
 use crate::system::address_of;
@@ -147,7 +147,7 @@ pub(in crate::doctor) struct Node {
     program: Option<Server>,
     /// A socket of c1 on which no program accepts connections.
     idle: Option<TcpListener>,
-    /// Lets them go on before they are ended.
+    /// A control group in which a process of `others` is frozen. It ends that, so it goes first.
     frozen: Option<Frozen>,
     /// Processes of the node or of c1.
     others: Vec<Running>,
@@ -281,7 +281,7 @@ impl Node {
     /// Lets a process of c1 listen whose control group is frozen then.
     pub(in crate::doctor) fn freeze_program(&mut self) {
         let pid = self.serve_by_process();
-        self.frozen = Some(Frozen::with(pid));
+        self.frozen = Some(Frozen::new(pid));
     }
 
     /// Lets a process of c1 listen in place of the program that this test is. Returns its number.
@@ -423,58 +423,6 @@ pub(in crate::doctor) fn host_end(lab: &Lab, name: &str) -> String {
 #[track_caller]
 pub(in crate::doctor) fn findings(said: &Said) -> Vec<Value> {
     said.json()["findings"].as_array().unwrap_or_else(|| panic!("{said:#?}")).clone()
-}
-
-/// A control group that is frozen, of either version; its processes go on once this is dropped.
-#[derive(Debug)]
-struct Frozen {
-    root: &'static Path,
-    group: PathBuf,
-    pid: u32,
-}
-
-impl Frozen {
-    fn with(pid: u32) -> Self {
-        let first = Path::new("/sys/fs/cgroup/freezer");
-        let root = if first.exists() { first } else { Path::new("/sys/fs/cgroup") };
-        let group = root.join(format!("nwt-{}-frozen", std::process::id()));
-        std::fs::create_dir(&group).unwrap();
-        let frozen = Frozen { root, group, pid };
-        frozen.write("cgroup.procs", &pid.to_string());
-        if frozen.is_first() {
-            frozen.write("freezer.state", "FROZEN");
-        } else {
-            frozen.write("cgroup.freeze", "1");
-        }
-        let (file, says) = match frozen.is_first() {
-            true => ("freezer.state", "FROZEN"),
-            false => ("cgroup.events", "frozen 1"),
-        };
-        let file = frozen.group.join(file);
-        wait_until("the frozen process", || std::fs::read_to_string(&file).unwrap().contains(says));
-        frozen
-    }
-
-    fn is_first(&self) -> bool {
-        self.root.ends_with("freezer")
-    }
-
-    fn write(&self, file: &str, text: &str) {
-        std::fs::write(self.group.join(file), text).unwrap();
-    }
-}
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        // A test that fails may have left less than this.
-        let (file, word) = match self.is_first() {
-            true => ("freezer.state", "THAWED"),
-            false => ("cgroup.freeze", "0"),
-        };
-        let _ = std::fs::write(self.group.join(file), word);
-        let _ = std::fs::write(self.root.join("cgroup.procs"), self.pid.to_string());
-        let _ = std::fs::remove_dir(&self.group);
-    }
 }
 
 /// A server of names that knows none.
