@@ -137,6 +137,7 @@ impl Processes {
     pub(super) fn owners(&self, mut sockets: BTreeSet<u32>, of: &BTreeSet<u64>) -> Owners {
         let mut owners = Owners::default();
         let mut left = DESCRIPTORS;
+        let mut groups = BTreeMap::new();
         sockets.remove(&0);
         for process in &self.all {
             if sockets.is_empty() {
@@ -162,7 +163,7 @@ impl Processes {
                     continue;
                 }
                 let Process { pid, name, .. } = process;
-                let halt = halt.get_or_insert_with(|| halted(*pid));
+                let halt = halt.get_or_insert_with(|| halted(*pid, &mut groups));
                 let owner = Owner { pid: *pid, name: name.clone(), halt: halt.clone() };
                 let owner = owners.found.entry(inode).or_insert(owner);
                 if halt.is_none() {
@@ -181,8 +182,9 @@ fn socket(descriptor: &Path) -> Option<u32> {
     leads.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// Says why a process does not run; `None` if it does, or if that is not known.
-fn halted(pid: u32) -> Option<Halt> {
+/// Says why a process does not run; `None` if it does, or if that is not known. `known` has what is
+/// known of control groups, by the lines that name them: a container's processes have the same.
+fn halted(pid: u32, known: &mut BTreeMap<String, Option<Halt>>) -> Option<Halt> {
     let text = |file: &str| {
         let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
@@ -190,8 +192,11 @@ fn halted(pid: u32) -> Option<Halt> {
     if says_stopped(&text("stat")) {
         return Some(Halt::Stopped);
     }
-    let lines = text("cgroup");
-    groups(&lines).find_map(|(kind, path)| frozen(Path::new(CGROUPS), kind, path)).map(Halt::Frozen)
+    let halt = known.entry(text("cgroup")).or_insert_with_key(|lines| {
+        let by = |(kind, path)| frozen(Path::new(CGROUPS), kind, path);
+        groups(lines).find_map(by).map(Halt::Frozen)
+    });
+    halt.clone()
 }
 
 /// How a hierarchy of control groups says that a group is frozen.
