@@ -71,15 +71,13 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     for family in [Family::V4, Family::V6] {
         let out = uplink(look.scene, family == Family::V4);
         for container in containers(look) {
-            let is_mute = unanswered(look, container, family).is_some();
             for site in Site::every(look.scene, container, family) {
                 for passed in passed(look, &site, out) {
                     let losses = passed.link.losses.iter();
                     let of_family = losses.filter(|loss| concerns(loss.protocol, family));
                     found.extend(of_family.filter_map(|loss| told(look, &site, &passed, loss)));
                     let redirects = passed.link.redirects.iter();
-                    let of_family =
-                        redirects.filter(|one| is_mute && concerns(one.protocol, family));
+                    let of_family = redirects.filter(|one| concerns(one.protocol, family));
                     found.extend(of_family.filter_map(|one| taken(look, &site, &passed, one)));
                     found.extend(delayed(&site, &passed));
                 }
@@ -186,6 +184,7 @@ fn taken(
     if matches!(to.kind.as_deref(), Some("ifb" | "tun")) {
         return None;
     }
+    unanswered(look, site.container, site.family())?;
     let (link, preference) = (&passed.link.name, redirect.preference);
     let (of_whom, tool) = passed.named();
     let (direction, hook) =

@@ -5,7 +5,7 @@
 //! that got no answer at all.
 
 use scene::Namespace;
-use scene::filter::{Hook, Step, Table};
+use scene::filter::{Chain, Hook, Rule, Step, Table};
 
 use super::super::{containers, unanswered};
 use super::fix;
@@ -17,6 +17,10 @@ use crate::whose;
 
 pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
+    let chains = look.scene.host.filter.tables.iter().flat_map(|table| &table.chains);
+    if !chains.flat_map(|chain| &chain.rules).any(sends_on_all) {
+        return found;
+    }
     for family in [Family::V4, Family::V6] {
         for container in containers(look) {
             let Some((to, with)) = unanswered(look, container, family) else { continue };
@@ -63,17 +67,28 @@ fn sent_on(look: Look<'_>, site: &Site<'_>, packet: &Packet) -> Option<Finding> 
     Some(fix::remove(&place, None).into_iter().fold(finding, Finding::fix))
 }
 
-/// Says whether a rule sends frames out by another link.
+/// Says whether a rule sends frames out by another link, of a chain whose link is known.
 fn forwards(host: &Namespace, place: &Place) -> bool {
     let Some((_, handle)) = place.rule else { return false };
     let is_table =
         |table: &&Table| table.name == place.table && table.family.as_str() == place.family;
-    let is_forward = |step: &Step| matches!(step, Step::Unknown { name } if name == "fwd");
+    let is_base = |chain: &Chain| {
+        chain.name == place.base && chain.base.as_ref().is_some_and(|base| base.device.is_some())
+    };
     host.filter.tables.iter().filter(is_table).any(|table| {
         let chains = table.chains.iter().filter(|chain| chain.name == place.chain);
         let mut rules = chains.flat_map(|chain| &chain.rules).filter(|one| one.handle == handle);
-        rules.any(|rule| rule.steps.iter().any(is_forward))
+        table.chains.iter().any(is_base) && rules.any(sends_on_all)
     })
+}
+
+/// Says whether a rule sends out by another link all frames that it takes. Of a rate, or of a
+/// condition that is not known, that is not known either.
+fn sends_on_all(rule: &Rule) -> bool {
+    let is_forward = |step: &Step| matches!(step, Step::Unknown { name } if name == "fwd");
+    let is_open = |step: &Step| matches!(step, Step::Unknown { .. } | Step::Limit { .. });
+    let place = rule.steps.iter().position(is_forward);
+    place.is_some_and(|place| !rule.steps[..place].iter().any(is_open))
 }
 
 #[cfg(test)]
@@ -116,7 +131,11 @@ mod tests {
         for scene in [at("veth3", &[unknown("fwd")]), at("veth2", &[drop()]), node()] {
             assert_eq!(told(&scene, vec![(name(), silent())]), [""; 0]);
         }
-        let unjudged = at("veth2", &[unknown("other"), drop()]);
-        assert_eq!(told(&unjudged, vec![(name(), silent())]), [""; 0]);
+        // Only some are sent elsewhere.
+        let some = [vec![Step::Limit { over: true }], unknown("fwd")];
+        let perhaps = [unknown("other"), unknown("fwd")];
+        for parts in [some, perhaps, [unknown("other"), drop()]] {
+            assert_eq!(told(&at("veth2", &parts), vec![(name(), silent())]), [""; 0]);
+        }
     }
 }
