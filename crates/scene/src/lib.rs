@@ -155,7 +155,7 @@ impl Part {
             Part::Conntrack => "connection tracking",
             Part::Listeners => "listening sockets",
             Part::Processes => "processes",
-            Part::Names => "resolv.conf",
+            Part::Names => "name resolution",
             Part::Attachments => "attachments",
             Part::Networks => "network configurations",
             Part::Pools => "address pools",

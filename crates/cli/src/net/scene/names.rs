@@ -191,7 +191,7 @@ mod tests {
                      10.88.0.2\tweb web.example\nnonsense web\nfe80::1%lo web\n";
         assert_eq!(addresses(hosts, LOCALHOST), [ip("127.0.0.1"), ip("::1")]);
         assert_eq!(addresses(hosts, "web"), [ip("10.88.0.2"), ip("fe80::1")]);
-        assert_eq!(addresses(hosts, "db"), [ip("::1"); 0]);
+        assert!(addresses(hosts, "db").is_empty());
         let switch = "# hosts: db\npasswd: files\nhosts:  files dns # here\n";
         assert_eq!(sources(switch).as_deref(), Some("files dns"));
         assert_eq!(sources("hosts: files\nhosts: dns\n"), None);

@@ -41,7 +41,7 @@ fn skipped(look: Look<'_>, container: &Container, inside: &Namespace) -> Option<
     }
     let called = container.called();
     let says = format!(
-        "nsswitch.conf of {called} leaves out dns, so programs of the GNU C library ask no server for names"
+        "nsswitch.conf of {called} lets programs of the GNU C library ask no server for names"
     );
     Some(
         Finding::warning("nameserver-skipped", container.id.clone(), says)
@@ -97,10 +97,18 @@ fn by_family(all: &[IpAddr]) -> impl Iterator<Item = Vec<IpAddr>> {
     })
 }
 
+/// Says whether an address surely leads to another host. `0.0.0.0` leads to this one, and on which
+/// link an address is that has one of its own is not known.
+fn is_elsewhere(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    let is_of_link = matches!(address, IpAddr::V6(own) if own.is_unicast_link_local());
+    !address.is_loopback() && !address.is_unspecified() && !is_of_link
+}
+
 /// The hosts file leads `localhost` elsewhere.
 fn localhost(container: &Container) -> Option<Finding> {
-    let is_elsewhere = |all: &Vec<IpAddr>| all.iter().all(|address| !address.is_loopback());
-    let mut wrong = by_family(&container.names.localhost).filter(is_elsewhere).flatten();
+    let all_elsewhere = |all: &Vec<IpAddr>| all.iter().all(|address| is_elsewhere(*address));
+    let mut wrong = by_family(&container.names.localhost).filter(all_elsewhere).flatten();
     let address = wrong.next()?;
     let called = container.called();
     let says = format!("hosts of {called} has {address} for localhost, which is not loopback's");
@@ -196,7 +204,9 @@ mod tests {
         let found = told(&of(Some("files")));
         let [(id, says)] = found.as_slice() else { panic!("{found:?}") };
         assert_eq!(*id, "nameserver-skipped");
-        assert!(says.starts_with("nsswitch.conf of c2 leaves out dns, so "), "{says}");
+        let words =
+            "nsswitch.conf of c2 lets programs of the GNU C library ask no server for names";
+        assert_eq!(says, words);
         // It is given none, or leads nowhere by intent.
         let mut alone = of(Some("files"));
         alone.networks[0].outbound = false;
@@ -215,6 +225,9 @@ mod tests {
         assert_eq!(of(&[]), []);
         assert_eq!(of(&["127.0.0.1", "::1", "fe80::1"]), []);
         assert_eq!(of(&["127.0.1.1", "10.88.0.2"]), []);
+        // They lead to the container, too.
+        assert_eq!(of(&["0.0.0.0", "::ffff:127.0.0.1"]), []);
+        assert_eq!(of(&["fe80::1"]), []);
         let says = "hosts of c2 has 10.9.9.9 for localhost, which is not loopback's".to_owned();
         assert_eq!(of(&["10.9.9.9", "::1"]), [("hosts-wrong", says)]);
     }
