@@ -123,6 +123,8 @@ pub struct Stop<'s> {
     pub why: Why<'s>,
     /// It is the answer.
     pub back: bool,
+    /// It follows the first packet and its answer.
+    pub further: bool,
     /// The ID of the container in whose namespace it ends; `None`: the node's.
     pub inside: Option<&'s str>,
 }
@@ -449,6 +451,16 @@ fn published<'s>(
     let out = tracer.route_out(&answer)?;
     let left = tracer.forward(&answer, &to.seen_by.name, &out.name)?;
     tracer.device(Hook::Egress, &left.packet.between(None, Some(&out.name)))?;
+    if matches!(entered.packet.carries, Carries::Tcp { .. }) {
+        // A rule may mark only the first packet.
+        let sent = Packet { mark: None, ..entered.packet.further() };
+        let sent = sent.between(Some(&by.name), Some(&to.seen_by.name));
+        tracer.further(|tracer| {
+            let sent = tracer.at_node(Hook::Forward, &sent)?.packet;
+            let sent = tracer.down(to, &sent)?;
+            tracer.into(to, &sent).map(|_| ())
+        })?;
+    }
     Ok(Passed { out: Some(out), source: Holds::No, untracked: None })
 }
 

@@ -23,12 +23,14 @@ mod ways;
 
 use std::collections::BTreeSet;
 
-use scene::{Container, Hole, Part, Scene};
+use scene::{Container, Hole, Part, Scene, Transport};
 
 pub(crate) use self::holes::{UNJUDGED, is_because_of};
 use crate::Look;
+use crate::filter::{Carries, Port};
 use crate::finding::{Family, Finding};
-use crate::question::Question;
+use crate::path;
+use crate::question::{Answer, Asked, Question};
 
 /// A rule.
 #[derive(Debug, Clone, Copy)]
@@ -148,6 +150,37 @@ fn is_outbound(scene: &Scene, container: &Container, family: Family) -> bool {
     })
 }
 
+/// Returns what a container has tried by an IP version, if nothing of all that it asked by that was
+/// answered. Many firewalls drop echo requests, so these alone do not count.
+fn unanswered(
+    look: Look<'_>,
+    container: &Container,
+    family: Family,
+) -> Option<(std::net::IpAddr, Carries)> {
+    let mut tried = None;
+    for (asked, answer) in look.answers.from(Some(&container.id)) {
+        let (to, with) = match asked {
+            Asked::Echo { to } | Asked::Size { to, .. } => (*to, None),
+            Asked::Connect { to } => (to.ip(), Some((Transport::Tcp, to.port()))),
+            Asked::Name { server } => (*server, Some((Transport::Udp, 53))),
+            // It is not asked by IP.
+            Asked::WhoHas { .. } => continue,
+        };
+        if family_of(to) != family {
+            continue;
+        }
+        match answer {
+            Answer::Silent { .. } | Answer::Unreachable { .. } => {
+                let with = with.map(|(transport, port)| path::carries(transport, Port::Is(port)));
+                tried = tried.or(with.map(|with| (to, with)));
+            }
+            Answer::NotAsked { .. } => {}
+            _ => return None,
+        }
+    }
+    tried
+}
+
 /// Returns the addresses beyond the node with which a container's way outside is tried: what the
 /// caller named, or else the container's servers of names that are neither on this node nor on a
 /// network of its containers.
@@ -205,6 +238,7 @@ pub const RULES: &[Rule] = &[
     names::RULE,
     names::LOOPBACK,
     names::ROUTES,
+    names::files::RULE,
     sizes::RULE,
 ];
 

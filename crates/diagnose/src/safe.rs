@@ -73,8 +73,10 @@ fn names(namespace: &Namespace) -> Vec<&str> {
     let legacy = namespace.filter.legacy.iter().flat_map(|table| &table.rules);
     let legacy = legacy.map(|rule| rule.strip_prefix("-A ").unwrap_or(rule));
     let is_obeyed = |letter: char| OBEYED.contains(letter) || letter.is_control();
-    let mut found: Vec<&str> =
-        links.chain(tables).chain(chains).filter(|name| !is_harmless(name)).collect();
+    // The owner of a container may name control groups below its own.
+    let groups = namespace.listeners.iter().filter_map(|listener| listener.frozen.as_deref());
+    let others = links.chain(tables).chain(chains).chain(groups);
+    let mut found: Vec<&str> = others.filter(|name| !is_harmless(name)).collect();
     // The name of a program may have spaces.
     let programs = namespace.listeners.iter().filter_map(|listener| listener.program.as_deref());
     found.extend(legacy.chain(programs).filter(|name| name.contains(is_obeyed)));

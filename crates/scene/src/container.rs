@@ -24,8 +24,25 @@ pub struct Container {
     pub inside: Option<Namespace>,
     /// The servers of its resolv.conf; `None` if that could not be read.
     pub nameservers: Option<Vec<IpAddr>>,
+    /// What other files of it say of names.
+    pub names: NameFiles,
     /// Its attachments.
     pub attachments: Vec<Attachment>,
+}
+
+/// What a container's files say of names, besides its resolv.conf. Files that it has in common with
+/// the node are left out.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NameFiles {
+    /// Where programs of the C library look for hosts, in the words of nsswitch.conf: `files dns`.
+    pub sources: Option<String>,
+    /// The addresses that its hosts file has for `localhost`.
+    pub localhost: Vec<IpAddr>,
+    /// The name that it has for itself.
+    pub own: Option<String>,
+    /// The addresses that its hosts file has for that name.
+    pub own_addresses: Vec<IpAddr>,
 }
 
 /// A container's attachment to a network.

@@ -9,13 +9,13 @@ mod segment;
 
 use serde::{Deserialize, Serialize};
 
-pub use container::{Attachment, Container, Drift, Item, ItemKind, Port, Unfinished};
+pub use container::{Attachment, Container, Drift, Item, ItemKind, NameFiles, Port, Unfinished};
 pub use namespace::{
     Address, ConntrackTable, Fdb, Flow, Link, Listener, Namespace, Neighbour, NextHop, Rate, Route,
     RouteKind, RouteRule, RuleAction, Transport,
 };
 pub use node::{Folder, Network, Plugin, Pool, Program, Service};
-pub use segment::{Ipvlan, IpvlanMode, IpvlanReach, Loss, MacvlanMode, Peer, PortVlan};
+pub use segment::{Ipvlan, IpvlanMode, IpvlanReach, Loss, MacvlanMode, Peer, PortVlan, Redirect};
 
 /// The version of the format. A reader refuses a scene of a higher one.
 pub const FORMAT: u32 = 1;
@@ -126,7 +126,7 @@ pub enum Part {
     Listeners,
     /// Processes of the node.
     Processes,
-    /// The container's resolv.conf.
+    /// The container's resolv.conf, hosts and nsswitch.conf.
     Names,
     /// Attachments, their records and what CHECK says.
     Attachments,
@@ -155,7 +155,7 @@ impl Part {
             Part::Conntrack => "connection tracking",
             Part::Listeners => "listening sockets",
             Part::Processes => "processes",
-            Part::Names => "resolv.conf",
+            Part::Names => "name resolution",
             Part::Attachments => "attachments",
             Part::Networks => "network configurations",
             Part::Pools => "address pools",

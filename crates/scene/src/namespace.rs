@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::filter::Ruleset;
-use crate::segment::{Ipvlan, Loss, MacvlanMode, Peer, PortVlan};
+use crate::segment::{Ipvlan, Loss, MacvlanMode, Peer, PortVlan, Redirect};
 
 /// A network namespace at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,6 +102,8 @@ pub struct Link {
     pub ipvlan: Option<Ipvlan>,
     /// What loses its packets on purpose.
     pub losses: Vec<Loss>,
+    /// What sends its frames to another link.
+    pub redirects: Vec<Redirect>,
     /// How fast it may send, if a token bucket limits that.
     pub rate: Option<Rate>,
     /// How long a queueing discipline holds each packet that it sends, on purpose, in milliseconds.
@@ -321,6 +323,10 @@ pub struct Listener {
     /// Each process that has it, as far as they were found, is stopped (SIGSTOP).
     #[serde(default)]
     pub stopped: bool,
+    /// The processes that have it do not run because their control group is frozen: the file that
+    /// says so.
+    #[serde(default)]
+    pub frozen: Option<String>,
 }
 
 /// A tracked flow of UDP to a port of the node that is published.

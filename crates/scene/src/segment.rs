@@ -86,6 +86,22 @@ pub struct Loss {
     pub per_mille: Option<u16>,
 }
 
+/// A filter of traffic control that is asked first, and sends all frames to another link.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Redirect {
+    /// What it is, as `tc` calls it: `matchall`, `u32`.
+    pub kind: String,
+    /// It is about frames that leave by the link; otherwise about those that come in.
+    pub leaving: bool,
+    /// Its order.
+    pub preference: u16,
+    /// The EtherType of the frames; `None`: every one.
+    pub protocol: Option<u16>,
+    /// The index of the other link.
+    pub to: u32,
+}
+
 /// A peer of a WireGuard tunnel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

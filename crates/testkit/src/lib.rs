@@ -50,6 +50,7 @@ pub mod drift;
 pub mod driver;
 pub mod fault;
 pub mod feature;
+mod frozen;
 mod glance;
 pub mod kube;
 mod lab;
@@ -69,6 +70,7 @@ pub mod watcher;
 
 pub use chance::Chance;
 pub use detection::wait_for_detection;
+pub use frozen::Frozen;
 pub use glance::{Eye, Glance};
 pub use lab::{Container, Lab, Visit};
 pub use memory::MemoryLimit;

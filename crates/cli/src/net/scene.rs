@@ -45,7 +45,7 @@ use crate::world::World;
 use containers::Subject;
 use legacy::Legacy;
 use namespace::{Read, told};
-use processes::Processes;
+use processes::{Halt, Processes};
 use runtime_names::RuntimeNames;
 
 /// How many threads read namespaces at once.
@@ -96,9 +96,11 @@ pub(crate) fn read(
                 inodes.push((Some((id.clone(), netns)), read.inodes));
                 picture.holes(Some(&id), read.holes);
                 let pid = first.get(&netns).copied();
-                match names::servers(pid, &subject.container.netns) {
-                    Ok(servers) => subject.container.nameservers = servers,
-                    Err(reason) => picture.hole(Part::Names, Some(&id), reason),
+                let found = names::read(pid, &subject.container.netns);
+                subject.container.nameservers = found.servers;
+                subject.container.names = found.files;
+                for reason in found.unread {
+                    picture.hole(Part::Names, Some(&id), reason);
                 }
             }
             Some(Err(reason)) => picture.hole(Part::Namespace, Some(&id), reason),
@@ -324,7 +326,11 @@ impl Picture {
                 if let Some(owner) = owners.found.get(inode) {
                     listener.pid = Some(owner.pid);
                     listener.program = Some(owner.name.clone());
-                    listener.stopped = owner.stopped;
+                    listener.stopped = owner.halt == Some(Halt::Stopped);
+                    listener.frozen = match &owner.halt {
+                        Some(Halt::Frozen(by)) => Some(by.clone()),
+                        _ => None,
+                    };
                 }
             }
         }

@@ -29,6 +29,8 @@ impl Foreign {
             "MASQUERADE" | "SNAT" => Foreign::Source,
             "DNAT" | "REDIRECT" | "NETMAP" => Foreign::Destination,
             "REJECT" => Foreign::Reject,
+            // It sends the frame out by another link (man 8 nft).
+            "fwd" => Foreign::Judge,
             "LOG" | "NFLOG" | "ULOG" | "TRACE" | "AUDIT" | "MARK" | "CONNMARK" | "CT"
             | "NOTRACK" | "CHECKSUM" | "TCPMSS" | "CLASSIFY" | "SET" | "DSCP" | "TOS" | "TTL"
             | "HL" | "SECMARK" | "CONNSECMARK" | "IDLETIMER" | "RATEEST" | "LED" | "TEE"
@@ -53,6 +55,7 @@ mod tests {
             ("DNAT", Foreign::Destination),
             ("target REJECT", Foreign::Reject),
             ("target TPROXY", Foreign::Judge),
+            ("fwd", Foreign::Judge),
             ("byteorder", Foreign::Condition),
         ] {
             assert_eq!(Foreign::of(name), expected, "{name}");

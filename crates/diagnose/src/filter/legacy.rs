@@ -353,7 +353,7 @@ fn is_state(run: &Run<'_>, list: &str) -> Holds {
     let packet = &run.packet;
     let has = |state: &str| match state {
         "NEW" => Holds::known(packet.state == State::New),
-        "ESTABLISHED" => Holds::known(packet.state == State::Answer),
+        "ESTABLISHED" => Holds::known(matches!(packet.state, State::Answer | State::Further)),
         "UNTRACKED" => Holds::known(packet.state == State::Untracked),
         "RELATED" | "INVALID" => Holds::No,
         "DNAT" => packet.destination_translated.map_or(Holds::Maybe, Holds::known),

@@ -52,6 +52,8 @@ pub enum State {
     New,
     /// It is an answer.
     Answer,
+    /// It follows the first one and its answer, and has the same sender as the first one.
+    Further,
     /// It is not tracked.
     Untracked,
 }
@@ -112,7 +114,7 @@ impl Packet {
     #[must_use]
     pub fn answer(&self) -> Self {
         let state = match self.state {
-            State::New | State::Answer => State::Answer,
+            State::New | State::Answer | State::Further => State::Answer,
             State::Untracked => State::Untracked,
         };
         Packet {
@@ -126,6 +128,16 @@ impl Packet {
             macs: [self.macs[1], self.macs[0]],
             ..self.clone()
         }
+    }
+
+    /// Creates a further packet of the same sender, when this one was answered.
+    #[must_use]
+    pub(crate) fn further(&self) -> Self {
+        let state = match self.state {
+            State::Untracked => State::Untracked,
+            _ => State::Further,
+        };
+        Packet { state, ..self.clone() }
     }
 
     /// Returns the packet on its way from one link to another.
@@ -231,9 +243,13 @@ impl Packet {
                 let mut header = vec![Byte::UNKNOWN; 20];
                 header[..2].copy_from_slice(&source.bytes());
                 header[2..4].copy_from_slice(&destination.bytes());
-                // SYN, or SYN and ACK. ECE and CWR may be set as well.
-                let flags = if self.state == State::Answer { 0x12 } else { 0x02 };
-                header[13] = Byte::partly(flags, 0x3f);
+                // SYN, or SYN and ACK, or ACK and perhaps PSH. ECE and CWR may be set as well.
+                let (flags, known) = match self.state {
+                    State::Answer => (0x12, 0x3f),
+                    State::Further => (0x10, 0x37),
+                    State::New | State::Untracked => (0x02, 0x3f),
+                };
+                header[13] = Byte::partly(flags, known);
                 header
             }
             Carries::Udp { source, destination } => {

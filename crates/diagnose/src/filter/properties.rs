@@ -137,7 +137,7 @@ pub(crate) fn connection(run: &Run<'_>, key: Connection) -> Option<Vec<Byte>> {
         _ if is_untracked => None,
         Connection::State => match packet.state {
             State::New => Some(host(STATE_NEW)),
-            State::Answer => Some(host(STATE_ESTABLISHED)),
+            State::Answer | State::Further => Some(host(STATE_ESTABLISHED)),
             State::Untracked => unknown(),
         },
         Connection::Status => {
@@ -151,7 +151,7 @@ pub(crate) fn connection(run: &Run<'_>, key: Connection) -> Option<Vec<Byte>> {
             Some(number(source.0 | destination.0, source.1 | destination.1).to_vec())
         }
         Connection::Other(CT_DIRECTION) => match packet.state {
-            State::New => Some(known(&[0])),
+            State::New | State::Further => Some(known(&[0])),
             State::Answer => Some(known(&[1])),
             State::Untracked => unknown(),
         },

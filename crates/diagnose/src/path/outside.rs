@@ -79,6 +79,22 @@ pub(super) fn outside<'s>(
     let answer = Packet { carries: sent.answer().carries, ..answer };
     let answer = tracer.down(from, &answer)?;
     tracer.into(from, &answer)?;
+    // Another machine may be the end of it.
+    if !is_service && matches!(with, Carries::Tcp { .. }) {
+        let sent = Packet {
+            source_translated: left.packet.source_translated,
+            destination_translated: left.packet.destination_translated,
+            ..sent.further()
+        };
+        tracer.further(|tracer| {
+            let packet = tracer.leave(from, &sent)?;
+            let packet = tracer.up(from, &packet)?;
+            let entered = tracer.enter(from.seen_by, &packet)?;
+            let iif = tracer.seen_as(from.seen_by);
+            let packet = entered.packet.between(Some(iif), Some(&out.name));
+            tracer.at_node(Hook::Forward, &packet).map(|_| ())
+        })?;
+    }
     Ok(passed)
 }
 

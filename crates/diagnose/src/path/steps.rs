@@ -44,6 +44,8 @@ pub(super) struct Tracer<'s> {
     pub(super) unsure: bool,
     /// It is the answer.
     pub(super) back: bool,
+    /// It follows the first packet and its answer.
+    further: bool,
     /// How many hops it may take, if a rule has surely set that.
     left: Option<Left<'s>>,
     /// How many hops the first packet may take, if no rule changes that and it is known.
@@ -60,6 +62,7 @@ impl<'s> Tracer<'s> {
             scene,
             unsure: false,
             back: false,
+            further: false,
             left: None,
             begins: None,
             without: &[],
@@ -77,7 +80,25 @@ impl<'s> Tracer<'s> {
     }
 
     fn stop_in<T>(&self, inside: Option<&'s str>, why: Why<'s>) -> Result<T, Halt<'s>> {
-        Err(Halt::Stop(Box::new(Stop { why, back: self.back, inside })))
+        let (back, further) = (self.back, self.further);
+        Err(Halt::Stop(Box::new(Stop { why, back, further, inside })))
+    }
+
+    /// Follows a packet that comes after the first one and its answer. It counts only if it surely
+    /// ends.
+    pub(super) fn further(
+        &mut self,
+        follow: impl FnOnce(&mut Self) -> Result<(), Halt<'s>>,
+    ) -> Result<(), Halt<'s>> {
+        let before = (self.unsure, self.back);
+        (self.back, self.further) = (false, true);
+        let followed = follow(self);
+        (self.unsure, self.back) = before;
+        self.further = false;
+        match followed {
+            Err(Halt::Unknown) => Ok(()),
+            other => other,
+        }
     }
 
     /// Takes a packet through a hook. Where a filter could not be read, nothing is certain.

@@ -1,6 +1,6 @@
 mod joined;
 
-use scene::filter::{Family as Kin, Table};
+use scene::filter::{Compare, Connection, Family as Kin, Meta, Step, Table};
 use scene::{RouteKind, RouteRule, RuleAction};
 
 use super::samples::{ip, node, with, with_route};
@@ -46,7 +46,11 @@ fn way(scene: &Scene, name: &str, family: Family) -> String {
         Outcome::Passes(_) => "passes".to_owned(),
         Outcome::Unknown => "unknown".to_owned(),
         Outcome::Stopped(stop) => {
-            let back = if stop.back { "answer: " } else { "" };
+            let back = match (stop.back, stop.further) {
+                (true, _) => "answer: ",
+                (false, true) => "further: ",
+                (false, false) => "",
+            };
             let inside = stop.inside.map(|id| format!("in {id}: ")).unwrap_or_default();
             let why = match stop.why {
                 Why::Filter { layer, place, .. } => format!("{layer:?} {}", place.name()),
@@ -197,12 +201,49 @@ fn what_lets_the_network_through_is_no_fault() {
     assert_eq!(v4(&perhaps, "outside"), "unknown");
 }
 
+/// The first packet passes, and its answer.
+#[test]
+fn a_filter_may_stop_what_follows_the_first_packet() {
+    let direction = |number: u8| {
+        vec![
+            Step::Connection { key: Connection::Other(1), to: 0 },
+            Step::Compare { op: Compare::Equal, from: 0, with: vec![number] },
+        ]
+    };
+    let way = |name: &str, parts: &[Vec<Step>]| {
+        v4(&with(node(), one(Kin::Inet, Hook::Forward, parts)), name)
+    };
+    let original = [direction(0), established(), drop()];
+    assert_eq!(way("outside", &original), "further: Ip inet t/c rule 1");
+    assert_eq!(way("published", &original), "further: Ip inet t/c rule 1");
+    assert_eq!(way("from node", &original), "passes");
+    let of_bridge = [iifname("cni0"), established(), drop()];
+    assert_eq!(way("outside", &of_bridge), "further: Ip inet t/c rule 1");
+    assert_eq!(way("published", &of_bridge), "answer: Ip inet t/c rule 1");
+    // What may stop it, or only marked packets, says nothing.
+    let perhaps = [established(), unknown("match set"), direction(0), drop()];
+    assert_eq!(way("outside", &perhaps), "passes, translated");
+    let marked = vec![
+        Step::Meta { key: Meta::Mark, to: 0 },
+        Step::Compare { op: Compare::Equal, from: 0, with: vec![0; 4] },
+    ];
+    let unmarked = [direction(0), established(), marked, drop()];
+    assert_eq!(way("published", &unmarked), "passes");
+    let translated = vec![
+        Step::Connection { key: Connection::Status, to: 0 },
+        Step::Bitwise { from: 0, to: 0, mask: 0x10_u32.to_ne_bytes().to_vec(), xor: vec![0; 4] },
+        Step::Compare { op: Compare::Equal, from: 0, with: vec![0; 4] },
+    ];
+    let untranslated = [direction(0), established(), translated, drop()];
+    assert_eq!(way("outside", &untranslated), "passes, translated");
+}
+
 #[test]
 fn a_filter_in_the_container_is_found_there() {
     let mut scene = node();
     let inside = scene.containers[0].inside.as_mut().unwrap();
     inside.filter.tables.push(one(Kin::Inet, Hook::Output, &[established(), drop()]));
-    assert_eq!(v4(&scene, "outside"), "passes, translated");
+    assert_eq!(v4(&scene, "outside"), "further: in c2: Ip inet t/c rule 1");
     assert_eq!(v4(&scene, "from node"), "answer: in c2: Ip inet t/c rule 1");
     let inside = scene.containers[0].inside.as_mut().unwrap();
     inside.filter.tables[0] = one(Kin::Inet, Hook::Input, &[drop()]);

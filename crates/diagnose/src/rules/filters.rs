@@ -5,6 +5,7 @@ mod answers;
 mod between;
 pub(super) mod denied;
 mod fix;
+mod forwarded;
 pub(super) mod large;
 mod others;
 mod ports;
@@ -90,6 +91,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     proved::add(look, &mut found);
     found.extend(source::judge(look));
     found.extend(large::judge(look));
+    found.extend(forwarded::judge(look));
     found
 }
 
@@ -204,6 +206,8 @@ struct Caught {
     /// rule gives so few to multicasts at most, which no container sends to others.
     expires: bool,
     back: bool,
+    /// It stops what follows the first packet and its answer.
+    further: bool,
     /// The container in whose namespace it is.
     inside: Option<String>,
 }
@@ -237,7 +241,7 @@ fn caught(scene: &Scene, trip: &Trip<'_>) -> Vec<Caught> {
     for _ in 0..FILTERS {
         let without: Vec<Place> = all.iter().map(|one| one.place.clone()).collect();
         let Outcome::Stopped(stop) = follow_filters(scene, trip, &without) else { break };
-        let Stop { why, back, inside } = *stop;
+        let Stop { why, back, further, inside } = *stop;
         let (layer, hook, place, reject, expires) = match why {
             Why::Filter { layer, hook, place, reject } => (layer, hook, place, reject, false),
             Why::Expires { layer, hook, place } => (layer, hook, place, None, true),
@@ -247,7 +251,7 @@ fn caught(scene: &Scene, trip: &Trip<'_>) -> Vec<Caught> {
             break;
         }
         let inside = inside.map(str::to_owned);
-        all.push(Caught { layer, hook, place, reject, expires, back, inside });
+        all.push(Caught { layer, hook, place, reject, expires, back, further, inside });
     }
     all
 }

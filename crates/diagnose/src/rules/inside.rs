@@ -73,6 +73,7 @@ fn listeners(look: Look<'_>) -> Vec<Finding> {
                 found.extend(fault.or_else(|| hangs(look, container, inside, attachment, port)));
             }
         }
+        found.extend(frozen(look, container, inside));
     }
     found
 }
@@ -216,8 +217,8 @@ fn not_served(
         .breaks(WayKind::FromNode, family)
 }
 
-/// A program that is stopped, or that accepts no connections. The kernel takes some for it until its
-/// queue is full, so a probe may be answered all the same.
+/// A program that is stopped or frozen, or that accepts no connections. The kernel takes some for
+/// it until its queue is full, so a probe may be answered all the same.
 fn hangs(
     look: Look<'_>,
     container: &Container,
@@ -233,7 +234,16 @@ fn hangs(
     let program = first.program.as_deref().unwrap_or("the program");
     let what = format!("{}/{}", port.container, port.transport.as_str());
     let whose = format!("{program} at the published port {what} of {}", container.called());
-    let (severity, says, seen, fix) = if listeners.iter().all(|listener| listener.stopped) {
+    let is_halted = |listener: &&Listener| listener.stopped || listener.frozen.is_some();
+    let frozen = first.frozen.as_deref().filter(|_| listeners.iter().all(is_halted));
+    let (severity, says, seen, fix) = if let Some(by) = frozen {
+        (
+            Severity::Error,
+            format!("{whose} is frozen, and serves no client"),
+            format!("its control group is frozen: {by}"),
+            thaw(by),
+        )
+    } else if listeners.iter().all(is_halted) {
         let pid = first.pid.map_or("PROCESS".to_owned(), |pid| pid.to_string());
         (
             Severity::Error,
@@ -261,6 +271,33 @@ fn hangs(
         .breaks(WayKind::Inside, None);
     let finding = Finding { severity, ..finding };
     Some(not_served(finding, container, port, family_at(port)))
+}
+
+/// The command that lets the processes of a control group go on, by its file.
+fn thaw(by: &str) -> String {
+    let word = if by.ends_with("freezer.state") { "THAWED" } else { "0" };
+    format!("let it go on, unless it is paused on purpose: echo {word} >{by}")
+}
+
+/// All programs of a container are frozen. Where it publishes no port, that is told to a person who
+/// asks for the container: it may be paused on purpose.
+fn frozen(look: Look<'_>, container: &Container, inside: &Namespace) -> Option<Finding> {
+    let publishes = container.attachments.iter().any(|one| !one.ports.is_empty());
+    if look.only.is_none() || publishes {
+        return None;
+    }
+    let mut reached = inside.listeners.iter().filter(|one| !one.at.ip().is_loopback());
+    let by = reached.next()?.frozen.as_deref()?;
+    if !reached.all(|one| one.frozen.is_some()) {
+        return None;
+    }
+    let says = format!("the programs of {} are frozen, and serve no client", container.called());
+    Some(
+        Finding::warning("program-hangs", container.id.clone(), says)
+            .seen(format!("their control group is frozen: {by}"))
+            .hits(container.id.clone())
+            .fix(thaw(by)),
+    )
 }
 
 /// Says whether a connection of the node to a container's port was taken; `None`: none was tried.
@@ -297,6 +334,7 @@ mod tests {
             program: Some("nginx".to_owned()),
             full: None,
             stopped: false,
+            frozen: None,
         };
         let lo = crate::routes::samples::link(1, "lo", &["127.0.0.1/8"]);
         let inside =
@@ -378,6 +416,36 @@ mod tests {
         assert_eq!(with(Some(9), false, None), [(Severity::Warning, "program-hangs")]);
         // The kernel takes connections for it.
         assert_eq!(with(None, true, reached()), [(Severity::Error, "program-hangs")]);
+    }
+
+    /// Others may have been paused on purpose.
+    #[test]
+    fn programs_that_are_frozen() {
+        let told = |publishes: bool, only: Option<&str>, frozen: Option<&str>| {
+            let mut scene = listening("0.0.0.0:80");
+            let listener = &mut scene.containers[0].inside.as_mut().unwrap().listeners[0];
+            listener.frozen = frozen.map(str::to_owned);
+            if !publishes {
+                scene.containers[0].attachments[0].ports.clear();
+            }
+            let answers = Answers::default();
+            let found = listeners(Look { scene: &scene, answers: &answers, only, to: None });
+            let told = found.into_iter().map(|one| (one.severity, one.object, one.fix.join("; ")));
+            told.collect::<Vec<_>>()
+        };
+        let first = "/sys/fs/cgroup/freezer/pod/freezer.state";
+        let second = "/sys/fs/cgroup/pod/cgroup.freeze";
+        let fix = |word: &str, file: &str| {
+            format!("let it go on, unless it is paused on purpose: echo {word} >{file}")
+        };
+        let error = |fix: String| [(Severity::Error, "c1:80/tcp".to_owned(), fix)];
+        assert_eq!(told(true, None, None), []);
+        assert_eq!(told(true, None, Some(first)), error(fix("THAWED", first)));
+        assert_eq!(told(true, Some("c1"), Some(second)), error(fix("0", second)));
+        assert_eq!(told(false, None, Some(second)), []);
+        assert_eq!(told(false, Some("c1"), None), []);
+        let warning = [(Severity::Warning, "c1".to_owned(), fix("0", second))];
+        assert_eq!(told(false, Some("c1"), Some(second)), warning);
     }
 
     #[test]

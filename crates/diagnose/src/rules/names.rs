@@ -1,5 +1,8 @@
 //! Servers of names, as a container's resolv.conf has them.
 
+pub(super) mod files;
+mod near;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use scene::filter::Hook;
@@ -60,12 +63,12 @@ fn asks(look: Look<'_>) -> Vec<Question> {
     let mut questions = Vec::new();
     for container in containers(look) {
         let asked = servers(container)
-            .filter(|server| !server.is_loopback() && reaches(look, container, *server))
-            .map(|server| Question {
-                from: Some(container.id.clone()),
-                asked: Asked::Name { server },
-            });
-        questions.extend(asked);
+            .filter(|server| !server.is_loopback() && reaches(look, container, *server));
+        for server in asked {
+            let from = Some(container.id.clone());
+            questions.push(Question { from, asked: Asked::Name { server } });
+            questions.extend(near::asks(look, server));
+        }
     }
     questions
 }
@@ -79,7 +82,8 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
                 && !is_denied(look, &owners, container, asked, answer)
             {
                 let finding = silent(container, *server, answer);
-                found.extend(finding.map(|finding| led(look, container, *server, finding)));
+                let led = finding.map(|finding| led(look, container, *server, finding));
+                found.extend(led.map(|finding| near::add(look, *server, finding)));
             }
         }
     }
@@ -133,11 +137,11 @@ fn loopbacks(look: Look<'_>) -> Vec<Finding> {
 fn missing(look: Look<'_>, container: &Container) -> Option<Finding> {
     let inside = container.inside.as_ref()?;
     let is_empty = container.nameservers.as_ref().is_some_and(Vec::is_empty);
-    let families = [Family::V4, Family::V6];
-    let reaches_others = leads_out(inside)
-        && families.into_iter().any(|family| is_outbound(look.scene, container, family));
     // A program that finds none asks this host (`man 5 resolv.conf`).
-    if !is_empty || !reaches_others || serves(inside, Ipv4Addr::LOCALHOST.into()) {
+    if !is_empty
+        || !reaches_others(look, container, inside)
+        || serves(inside, Ipv4Addr::LOCALHOST.into())
+    {
         return None;
     }
     let called = container.called();
@@ -151,6 +155,12 @@ fn missing(look: Look<'_>, container: &Container) -> Option<Finding> {
             .fix(format!("give {called} a resolv.conf with a server that it reaches"))
             .breaks(WayKind::Names, None),
     )
+}
+
+/// Says whether a container is meant to reach others, and has a way to them.
+fn reaches_others(look: Look<'_>, container: &Container, inside: &Namespace) -> bool {
+    let mut families = [Family::V4, Family::V6].into_iter();
+    leads_out(inside) && families.any(|family| is_outbound(look.scene, container, family))
 }
 
 /// Says whether a program of a container may answer at an address of its loopback.
@@ -321,6 +331,7 @@ mod tests {
             program: None,
             full: None,
             stopped: false,
+            frozen: None,
         });
         assert_eq!(told(&scene), []);
     }

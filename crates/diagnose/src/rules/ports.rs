@@ -198,6 +198,7 @@ mod tests {
             program: Some(program.to_owned()),
             full: None,
             stopped: false,
+            frozen: None,
         }
     }
 

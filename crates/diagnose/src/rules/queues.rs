@@ -1,9 +1,9 @@
 //! What loses packets on purpose below the packet filters: queueing disciplines and filters of
 //! traffic control (`man 8 tc`).
 
-use scene::{Container, Link, Loss, Part};
+use scene::{Container, Link, Loss, Part, Redirect};
 
-use super::{Rule, containers, is_outbound};
+use super::{Rule, containers, is_outbound, unanswered};
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
 use crate::path::{Joint, Site, uplink};
@@ -74,8 +74,11 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
             for site in Site::every(look.scene, container, family) {
                 for passed in passed(look, &site, out) {
                     let losses = passed.link.losses.iter();
-                    let of_family = losses.filter(|loss| concerns(loss, family));
+                    let of_family = losses.filter(|loss| concerns(loss.protocol, family));
                     found.extend(of_family.filter_map(|loss| told(look, &site, &passed, loss)));
+                    let redirects = passed.link.redirects.iter();
+                    let of_family = redirects.filter(|one| concerns(one.protocol, family));
+                    found.extend(of_family.filter_map(|one| taken(look, &site, &passed, one)));
                     found.extend(delayed(&site, &passed));
                 }
             }
@@ -105,9 +108,9 @@ fn passed<'s>(look: Look<'s>, site: &Site<'s>, out: Option<&'s Link>) -> Vec<Pas
     all
 }
 
-/// Says whether packets of a family are lost: without ARP there are none of IPv4.
-fn concerns(loss: &Loss, family: Family) -> bool {
-    match loss.protocol {
+/// Says whether packets of a family are concerned: without ARP there are none of IPv4.
+fn concerns(protocol: Option<u16>, family: Family) -> bool {
+    match protocol {
         None => true,
         Some(ETH_P_IP | ETH_P_ARP) => family == Family::V4,
         Some(ETH_P_IPV6) => family == Family::V6,
@@ -164,6 +167,44 @@ fn told(look: Look<'_>, site: &Site<'_>, passed: &Passed<'_>, loss: &Loss) -> Op
     finding.seen.extend(proof);
     let family = Some(site.family());
     Some(passed.ways.iter().fold(finding, |finding, way| finding.breaks(*way, family)))
+}
+
+/// A filter sends all packets of a container to another link, and nothing that it asked was
+/// answered. From an `ifb` packets come back, and behind a `tun` may be a virtual machine that has
+/// the container's address.
+fn taken(
+    look: Look<'_>,
+    site: &Site<'_>,
+    passed: &Passed<'_>,
+    redirect: &Redirect,
+) -> Option<Finding> {
+    let namespace =
+        passed.inside.map_or(Some(&look.scene.host), |container| container.inside.as_ref())?;
+    let to = namespace.link_of(redirect.to)?;
+    if matches!(to.kind.as_deref(), Some("ifb" | "tun")) {
+        return None;
+    }
+    unanswered(look, site.container, site.family())?;
+    let (link, preference) = (&passed.link.name, redirect.preference);
+    let (of_whom, tool) = passed.named();
+    let (direction, hook) =
+        if redirect.leaving { ("leave", "egress") } else { ("come in", "ingress") };
+    let what = format!("{link} {hook} filter {preference}");
+    let object = match passed.inside {
+        Some(container) => format!("{}: {what}", container.id),
+        None => what,
+    };
+    let says = format!(
+        "traffic control on {of_whom} sends all packets that {direction} by it to {}",
+        to.name
+    );
+    let (called, family) = (site.container.called(), site.family());
+    let finding = Finding::error("tc-drops", object, says)
+        .at(format!("filter {}, preference {preference}, at {hook} of {of_whom}", redirect.kind))
+        .seen(format!("nothing that {called} asked by {family} was answered"))
+        .hits(site.container.id.clone())
+        .fix(format!("{tool} filter del dev {link} {hook} pref {preference}"));
+    Some(passed.ways.iter().fold(finding, |finding, way| finding.breaks(*way, Some(family))))
 }
 
 /// A discipline holds each packet so long that programs give up.
@@ -316,6 +357,37 @@ mod tests {
         let question = Question { from: Some("c2".to_owned()), asked };
         let answers = Answers { all: vec![(question, Answer::Silent { hops: vec![hop] })] };
         assert_eq!(found(&some, &answers), ["Error tc-drops veth2 ingress filter 10: c2"]);
+    }
+
+    /// On a sound node another filter brings it back.
+    #[test]
+    fn a_filter_that_sends_all_elsewhere_is_named_if_nothing_is_answered() {
+        let mut scene = node();
+        let to = |scene: &mut Scene, to: u32, protocol: Option<u16>| {
+            let link = scene.host.links.iter_mut().find(|link| link.name == "veth2").unwrap();
+            let kind = "matchall".to_owned();
+            let leaving = false;
+            link.redirects = vec![Redirect { kind, leaving, preference: 10, protocol, to }];
+        };
+        to(&mut scene, 2, Some(ETH_P_IP));
+        let asked = |scene: &Scene, answer: Answer| {
+            let asked = Asked::Name { server: "198.51.100.53".parse().unwrap() };
+            let question = Question { from: Some("c2".to_owned()), asked };
+            found(scene, &Answers { all: vec![(question, answer)] })
+        };
+        let silent = || Answer::Silent { hops: Vec::new() };
+        let is_told = ["Error tc-drops veth2 ingress filter 10: c2"];
+        assert_eq!(silently(&scene), [""; 0]);
+        assert_eq!(asked(&scene, silent()), is_told);
+        assert_eq!(asked(&scene, Answer::Named { after_us: 900, error: None }), [""; 0]);
+        to(&mut scene, 2, Some(ETH_P_IPV6));
+        assert_eq!(asked(&scene, silent()), [""; 0]);
+        to(&mut scene, 9, None);
+        assert_eq!(asked(&scene, silent()), is_told);
+        // The plugin `bandwidth` does so.
+        let tun = scene.host.links.iter_mut().find(|link| link.name == "tun0").unwrap();
+        tun.kind = Some("ifb".to_owned());
+        assert_eq!(asked(&scene, silent()), [""; 0]);
     }
 
     #[test]

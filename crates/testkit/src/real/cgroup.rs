@@ -43,7 +43,20 @@ impl Cgroup {
     /// # Panics
     /// When that hierarchy does not exist, or this is not root.
     pub(crate) fn unified(&self) -> PathBuf {
-        let beside = Path::new(ROOT).join("unified");
+        self.create("unified")
+    }
+
+    /// Creates it in the hierarchy that freezes processes, of either version, and returns its path.
+    ///
+    /// # Panics
+    /// When that hierarchy does not exist, or this is not root.
+    pub(crate) fn freezer(&self) -> PathBuf {
+        self.create("freezer")
+    }
+
+    /// Creates it in a hierarchy, or in the only one.
+    fn create(&self, hierarchy: &str) -> PathBuf {
+        let beside = Path::new(ROOT).join(hierarchy);
         let root = if beside.exists() { beside } else { PathBuf::from(ROOT) };
         let group = root.join(&self.name);
         fs::create_dir(&group).unwrap_or_else(|error| panic!("make {}: {error}", group.display()));
@@ -91,6 +104,8 @@ fn remove(group: &Path) -> bool {
     for pid in pids.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
         let _ = kill_process(pid, Signal::KILL);
     }
+    // In version 1, a signal does not end a frozen process. Elsewhere there is no such file.
+    let _ = fs::write(group.join("freezer.state"), "THAWED");
     match fs::remove_dir(group) {
         Ok(()) => true,
         Err(error) => error.kind() == std::io::ErrorKind::NotFound,

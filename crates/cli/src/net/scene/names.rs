@@ -1,6 +1,7 @@
-//! Reads the name servers that the programs of a container ask.
+//! Reads which servers of names the programs of a container ask, and what else its files say of
+//! names.
 //!
-//! The file belongs to the container: it may be a link that leads out of it, a FIFO, or of any
+//! The files belong to the container: each may be a link that leads out of it, a FIFO, or of any
 //! size.
 
 use std::fs::File;
@@ -11,45 +12,77 @@ use std::path::Path;
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
+use scene::NameFiles;
 
-const RESOLV_CONF: &str = "etc/resolv.conf";
-const NODES_OWN: &str = "/etc/resolv.conf";
-/// How much of the file is read.
+const RESOLV_CONF: &str = "resolv.conf";
+/// The name of loopback (RFC 6761 §6.3).
+const LOCALHOST: &str = "localhost";
+/// How much of a file is read.
 const MOST: u64 = 64 * 1024;
+/// How many addresses of a name are kept, and how long a line or a name may be.
+const ADDRESSES: usize = 16;
+const LONG: usize = 255;
 /// Where `ip netns exec NAME` finds what its program sees in place of `/etc` (`man 8 ip-netns`).
 const OF_NAMED: &str = "/etc/netns";
 /// Where `ip netns` keeps its names.
 const NAMED: [&str; 2] = ["/run/netns", "/var/run/netns"];
 
-/// Reads the name servers that a process asks. Without a process, reads those that `ip netns exec`
-/// would give a process in the namespace, if the namespace has servers of its own. `None`: no
-/// process there asks a server.
-///
-/// # Errors
-/// Why the file cannot be read.
-pub(super) fn servers(pid: Option<u32>, netns: &str) -> Result<Option<Vec<IpAddr>>, String> {
-    let (path, inside) = match (pid, of_named(netns)) {
-        (Some(pid), _) => (format!("/proc/{pid}/root"), RESOLV_CONF),
-        (None, Some(folder)) => (folder, "resolv.conf"),
-        (None, None) => return Ok(None),
+/// What was read.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    /// The servers; `None`: no process there asks one, or that is not known.
+    pub(super) servers: Option<Vec<IpAddr>>,
+    /// What other files say.
+    pub(super) files: NameFiles,
+    /// Which files could not be read, and why.
+    pub(super) unread: Vec<String>,
+}
+
+/// Reads the files that a process sees. Without a process, reads those that `ip netns exec` would
+/// give a process in the namespace, if the namespace has some of its own.
+pub(super) fn read(pid: Option<u32>, netns: &str) -> Found {
+    let mut found = Found::default();
+    let (path, folder) = match (pid, of_named(netns)) {
+        (Some(pid), _) => (format!("/proc/{pid}/root"), "etc/"),
+        (None, Some(folder)) => (folder, ""),
+        (None, None) => return found,
     };
     let root = match open_root(Path::new(&path)) {
         Ok(root) => root,
         // The process has ended, or there is no such folder.
-        Err(Errno::NOENT | Errno::SRCH) => return Ok(None),
-        Err(errno) => return Err(format!("{path}: {errno}")),
-    };
-    match read(&root, inside) {
-        Ok(text) => {
-            let servers = parse(&text);
-            // A process that sees the node's own file was given no servers of its own.
-            let is_given = !servers.is_empty() || !is_nodes_own(&root, inside);
-            Ok(is_given.then_some(servers))
+        Err(Errno::NOENT | Errno::SRCH) => return found,
+        Err(errno) => {
+            found.unread.push(format!("{path}: {errno}"));
+            return found;
         }
-        // Nothing in there is meant to ask for names.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(format!("{path}/{inside}: {error}")),
-    }
+    };
+    let mut text = |file: &str| {
+        let inside = format!("{folder}{file}");
+        match read_file(&root, &inside) {
+            Ok(text) => Some((text, is_nodes_own(&root, &inside, file))),
+            // Nothing in there is meant to ask for names.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => {
+                found.unread.push(format!("{path}/{inside}: {error}"));
+                None
+            }
+        }
+    };
+    let servers = text(RESOLV_CONF).and_then(|(text, is_nodes)| {
+        let servers = servers(&text);
+        // A process that sees the node's own file was given no servers of its own.
+        (!servers.is_empty() || !is_nodes).then_some(servers)
+    });
+    let mut own = |file: &str| text(file).filter(|(_, is_nodes)| !is_nodes).map(|(text, _)| text);
+    let hosts = own("hosts").unwrap_or_default();
+    let name = own("hostname").and_then(|text| hostname(&text));
+    let files = NameFiles {
+        sources: own("nsswitch.conf").and_then(|text| sources(&text)),
+        localhost: addresses(&hosts, LOCALHOST),
+        own_addresses: name.iter().flat_map(|name| addresses(&hosts, name)).collect(),
+        own: name,
+    };
+    Found { servers, files, ..found }
 }
 
 fn of_named(netns: &str) -> Option<String> {
@@ -65,7 +98,7 @@ fn open_root(path: &Path) -> Result<OwnedFd, Errno> {
 }
 
 /// Reads the beginning of a file, whose links do not lead out of the root.
-fn read(root: &OwnedFd, inside: &str) -> io::Result<String> {
+fn read_file(root: &OwnedFd, inside: &str) -> io::Result<String> {
     // Examined before it is opened, since opening a device acts on it.
     let examined = open(root, inside, OFlags::PATH)?;
     require_file(&examined)?;
@@ -81,10 +114,10 @@ fn open(root: &OwnedFd, inside: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
     rustix::fs::openat2(root, inside, flags | OFlags::CLOEXEC, Mode::empty(), within)
 }
 
-/// Says whether a file below a root is the node's own.
-fn is_nodes_own(root: &OwnedFd, inside: &str) -> bool {
+/// Says whether a file below a root is the node's own of that name.
+fn is_nodes_own(root: &OwnedFd, inside: &str, file: &str) -> bool {
     let found = open(root, inside, OFlags::PATH).and_then(rustix::fs::fstat);
-    let own = rustix::fs::stat(NODES_OWN);
+    let own = rustix::fs::stat(format!("/etc/{file}"));
     let number = |stat: Stat| (stat.st_dev, stat.st_ino);
     found.ok().map(number).is_some_and(|found| own.ok().map(number) == Some(found))
 }
@@ -98,13 +131,43 @@ fn require_file(file: &OwnedFd) -> io::Result<()> {
 }
 
 /// Reads `man 5 resolv.conf`. The part after `%` names a link.
-fn parse(text: &str) -> Vec<IpAddr> {
+fn servers(text: &str) -> Vec<IpAddr> {
     let address = |line: &str| {
         let mut words = line.split_whitespace();
         (words.next()? == "nameserver").then_some(())?;
         words.next()?.split('%').next()?.parse().ok()
     };
     text.lines().filter_map(address).collect()
+}
+
+/// Reads the addresses that `man 5 hosts` has for a name.
+fn addresses(text: &str, name: &str) -> Vec<IpAddr> {
+    let of = |line: &str| {
+        let mut words = line.split('#').next()?.split_whitespace();
+        let address: IpAddr = words.next()?.split('%').next()?.parse().ok()?;
+        words.any(|word| word.eq_ignore_ascii_case(name)).then_some(address)
+    };
+    text.lines().filter_map(of).take(ADDRESSES).collect()
+}
+
+/// Reads what `man 5 nsswitch.conf` has for hosts; `None` if that is not one line.
+fn sources(text: &str) -> Option<String> {
+    let of = |line: &str| {
+        let line = line.split('#').next()?.trim();
+        Some(line.strip_prefix("hosts:")?.trim().to_owned())
+    };
+    let mut lines = text.lines().filter_map(of);
+    let first = lines.next().filter(|line| line.len() <= LONG)?;
+    lines.next().is_none().then_some(first)
+}
+
+/// Reads `man 5 hostname`.
+fn hostname(text: &str) -> Option<String> {
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.starts_with('#'));
+    let name = lines.find(|line| !line.is_empty())?;
+    let is_name = name.chars().all(|one| one.is_ascii_alphanumeric() || "-.".contains(one));
+    (is_name && name.len() <= LONG && !name.eq_ignore_ascii_case(LOCALHOST))
+        .then(|| name.to_owned())
 }
 
 #[cfg(test)]
@@ -118,7 +181,25 @@ mod tests {
         let text = "# nameserver 192.0.2.9\nsearch a.b\nnameserver 10.96.0.10\n nameserver fe80::1%eth0\n\
                     nameserver\nnameserver nonsense\nnameservers 192.0.2.8\n";
         let expected: [IpAddr; 2] = ["10.96.0.10".parse().unwrap(), "fe80::1".parse().unwrap()];
-        assert_eq!(parse(text), expected);
+        assert_eq!(servers(text), expected);
+    }
+
+    #[test]
+    fn hosts_and_their_sources_are_read() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let hosts = "127.0.0.1 localhost\n# 10.0.0.9 web\n::1 ip6-localhost LocalHost # web\n\
+                     10.88.0.2\tweb web.example\nnonsense web\nfe80::1%lo web\n";
+        assert_eq!(addresses(hosts, LOCALHOST), [ip("127.0.0.1"), ip("::1")]);
+        assert_eq!(addresses(hosts, "web"), [ip("10.88.0.2"), ip("fe80::1")]);
+        assert!(addresses(hosts, "db").is_empty());
+        let switch = "# hosts: db\npasswd: files\nhosts:  files dns # here\n";
+        assert_eq!(sources(switch).as_deref(), Some("files dns"));
+        assert_eq!(sources("hosts: files\nhosts: dns\n"), None);
+        assert_eq!(sources("passwd: files\n"), None);
+        assert_eq!(hostname("# x\n\nweb-7f9c\n").as_deref(), Some("web-7f9c"));
+        for text in ["", "$(reboot)\n", "localhost\n"] {
+            assert_eq!(hostname(text), None, "{text:?}");
+        }
     }
 
     #[test]
@@ -129,7 +210,7 @@ mod tests {
         std::fs::create_dir_all(root.join("run")).unwrap();
         let file = root.join("etc/resolv.conf");
         let opened = open_root(&root).unwrap();
-        let read = || read(&opened, RESOLV_CONF);
+        let read = || read_file(&opened, "etc/resolv.conf");
         std::fs::write(folder.path().join("secret"), "nameserver 192.0.2.66\n").unwrap();
         std::fs::write(root.join("run/own"), "nameserver 192.0.2.1\n").unwrap();
         // Out of the root, up and by an absolute path.
@@ -150,8 +231,8 @@ mod tests {
 
     #[test]
     fn a_namespace_without_a_process_asks_nobody() {
-        assert_eq!(servers(None, "/proc/1/ns/net"), Ok(None));
-        assert_eq!(servers(None, "/run/netns/nwt-none"), Ok(None));
+        assert_eq!(read(None, "/proc/1/ns/net"), Found::default());
+        assert_eq!(read(None, "/run/netns/nwt-none"), Found::default());
         assert_eq!(of_named("/run/netns/c1").as_deref(), Some("/etc/netns/c1"));
         assert_eq!(of_named("/run/other/c1"), None);
     }

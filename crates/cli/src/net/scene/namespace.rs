@@ -337,6 +337,7 @@ impl Read {
                 // linux include/net/sock.h `sk_acceptq_is_full`.
                 full: socket.unaccepted.and_then(|(now, most)| (most < now).then_some(now)),
                 stopped: false,
+                frozen: None,
             });
         }
     }

@@ -71,8 +71,17 @@ pub(super) struct Owners {
 pub(super) struct Owner {
     pub(super) pid: u32,
     pub(super) name: String,
-    /// It is stopped, and so is each other one that was found to have the socket.
-    pub(super) stopped: bool,
+    /// It does not run, and neither does any other one that was found to have the socket.
+    pub(super) halt: Option<Halt>,
+}
+
+/// Why a process does not run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Halt {
+    /// It is stopped, by a signal or by a debugger.
+    Stopped,
+    /// A control group is frozen: the file that says so.
+    Frozen(String),
 }
 
 impl Processes {
@@ -124,10 +133,11 @@ impl Processes {
     }
 
     /// Finds out which processes of these namespaces have these sockets. Of several the first
-    /// counts; if it is stopped, the others are looked for, too.
+    /// counts; if it does not run, the others are looked for, too.
     pub(super) fn owners(&self, mut sockets: BTreeSet<u32>, of: &BTreeSet<u64>) -> Owners {
         let mut owners = Owners::default();
         let mut left = DESCRIPTORS;
+        let mut groups = BTreeMap::new();
         sockets.remove(&0);
         for process in &self.all {
             if sockets.is_empty() {
@@ -142,7 +152,7 @@ impl Processes {
                 break;
             }
             let folder = format!("/proc/{}/fd", process.pid);
-            let mut stopped = None;
+            let mut halt = None;
             for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
                 if left == 0 {
                     break;
@@ -153,11 +163,11 @@ impl Processes {
                     continue;
                 }
                 let Process { pid, name, .. } = process;
-                let is_stopped = *stopped.get_or_insert_with(|| is_stopped(*pid));
-                let owner = Owner { pid: *pid, name: name.clone(), stopped: true };
+                let halt = halt.get_or_insert_with(|| halted(*pid, &mut groups));
+                let owner = Owner { pid: *pid, name: name.clone(), halt: halt.clone() };
                 let owner = owners.found.entry(inode).or_insert(owner);
-                if !is_stopped {
-                    owner.stopped = false;
+                if halt.is_none() {
+                    owner.halt = None;
                     sockets.remove(&inode);
                 }
             }
@@ -172,10 +182,83 @@ fn socket(descriptor: &Path) -> Option<u32> {
     leads.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// Says whether a process is stopped, by a signal or by a debugger.
-fn is_stopped(pid: u32) -> bool {
-    let bytes = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
-    says_stopped(&String::from_utf8_lossy(&bytes))
+/// Says why a process does not run; `None` if it does, or if that is not known. `known` has what is
+/// known of control groups, by the lines that name them: a container's processes have the same.
+fn halted(pid: u32, known: &mut BTreeMap<String, Option<Halt>>) -> Option<Halt> {
+    let text = |file: &str| {
+        let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    if says_stopped(&text("stat")) {
+        return Some(Halt::Stopped);
+    }
+    let halt = known.entry(text("cgroup")).or_insert_with_key(|lines| {
+        let by = |(kind, path)| frozen(Path::new(CGROUPS), kind, path);
+        groups(lines).find_map(by).map(Halt::Frozen)
+    });
+    halt.clone()
+}
+
+/// How a hierarchy of control groups says that a group is frozen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Freezer {
+    /// Where the hierarchy may be.
+    at: &'static [&'static str],
+    /// The file that says whether a group is frozen, by itself or by one above it, and the line.
+    is: [&'static str; 2],
+    /// The file by which it is frozen itself, and what it has then.
+    by: [&'static str; 2],
+}
+
+/// Where control groups are (`man 7 cgroups`).
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// Version 2, which may be beside version 1 (linux Documentation/admin-guide/cgroup-v2.rst).
+const UNIFIED: Freezer =
+    Freezer { at: &["", "unified"], is: ["cgroup.events", "frozen 1"], by: ["cgroup.freeze", "1"] };
+
+/// Version 1 (linux Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst).
+const FREEZER: Freezer = Freezer {
+    at: &["freezer"],
+    is: ["freezer.state", "FROZEN"],
+    by: ["freezer.self_freezing", "1"],
+};
+
+/// How deep a group is looked for that freezes those below it.
+const DEEP: usize = 32;
+
+/// Returns the control groups of a process that may freeze it. A line has the hierarchy's number,
+/// its controllers, and the path of the group.
+fn groups(lines: &str) -> impl Iterator<Item = (Freezer, &str)> {
+    lines.lines().filter_map(|line| {
+        let (number, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        // One that is not below the root that is seen here.
+        if path.split('/').any(|part| part == "..") {
+            return None;
+        }
+        let path = path.trim_start_matches('/');
+        if number == "0" {
+            return Some((UNIFIED, path));
+        }
+        controllers.split(',').any(|one| one == "freezer").then_some((FREEZER, path))
+    })
+}
+
+/// Returns the file of the group that freezes another one.
+fn frozen(root: &Path, kind: Freezer, path: &str) -> Option<String> {
+    let has = |group: &Path, [file, line]: [&str; 2]| {
+        let text = fs::read_to_string(group.join(file)).unwrap_or_default();
+        text.lines().any(|one| one.trim() == line)
+    };
+    let mut hierarchies = kind.at.iter().map(|at| root.join(at));
+    let top = hierarchies.find(|top| has(&top.join(path), kind.is))?;
+    let group = top.join(path);
+    let mut above = group.ancestors().take(DEEP).take_while(|group| group.starts_with(&top));
+    let by = above.find(|group| has(group, kind.by))?;
+    // What is written there to let the processes go on is in a file of another name.
+    let file = if kind == FREEZER { FREEZER.is[0] } else { UNIFIED.by[0] };
+    Some(by.join(file).to_str()?.to_owned())
 }
 
 /// Reads the state, behind the name in parentheses, which may contain some itself (`man 5
@@ -236,10 +319,39 @@ mod tests {
         let netns = own.netns.unwrap();
         let processes = Processes { all: vec![own.clone()], unread: None };
         let owners = processes.owners(BTreeSet::from([inode, 0]), &BTreeSet::from([netns]));
-        let owner = Owner { pid: own.pid, name: own.name, stopped: false };
+        let owner = Owner { pid: own.pid, name: own.name, halt: None };
         assert_eq!(owners.found, BTreeMap::from([(inode, owner)]));
         let owners = processes.owners(BTreeSet::from([inode]), &BTreeSet::new());
         assert_eq!(owners.found, BTreeMap::new());
+    }
+
+    #[test]
+    fn a_control_group_is_frozen_by_itself_or_by_one_above_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        let write = |file: &str, text: &str| {
+            let path = root.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let frozen = |lines: &str| {
+            let found = groups(lines).find_map(|(kind, path)| frozen(root, kind, path));
+            found.map(|file| file.strip_prefix(root.to_str().unwrap()).unwrap().to_owned())
+        };
+        let unified = "0::/pods/web\n";
+        assert_eq!(frozen(unified), None);
+        write("pods/web/cgroup.events", "populated 1\nfrozen 0\n");
+        assert_eq!(frozen(unified), None);
+        write("pods/web/cgroup.events", "populated 1\nfrozen 1\n");
+        write("pods/web/cgroup.freeze", "0\n");
+        write("pods/cgroup.freeze", "1\n");
+        assert_eq!(frozen(unified).as_deref(), Some("/pods/cgroup.freeze"));
+        let lines = "6:cpu,freezer:/a\n4:memory:/m\n0::/\n";
+        assert_eq!(frozen(lines), None);
+        write("freezer/a/freezer.state", "FROZEN\n");
+        write("freezer/a/freezer.self_freezing", "1\n");
+        assert_eq!(frozen(lines).as_deref(), Some("/freezer/a/freezer.state"));
+        assert_eq!(frozen("6:freezer:/../a\nnonsense\n"), None);
     }
 
     #[test]

@@ -139,7 +139,7 @@ fn a_containers_resolv_conf_may_be_anything() {
     let said = node.doctor(&["--no-probe"]).failed(3);
     let all = of_id(&said, "not-seen");
     let [unread] = all.as_slice() else { panic!("{said:#?}") };
-    assert_eq!(unread["object"], "resolv.conf of c1");
+    assert_eq!(unread["object"], "name resolution of c1");
     assert!(unread["seen"][0].as_str().unwrap().contains("it is not a file"), "{unread:#}");
     // The first 64 KiB count.
     let lines = "#".repeat(1 << 20);

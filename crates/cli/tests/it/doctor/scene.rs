@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::process::Stdio;
 
 use scene::filter::{Compare, Connection, Hook, Step, Verdict};
-use scene::{Container, Part, RouteKind, RuleAction, Scene, Transport};
+use scene::{Container, NameFiles, Part, RouteKind, RuleAction, Scene, Transport};
 use testkit::{Lab, Place, Snapshot};
 
 use crate::support::{EXECUTABLE, call_in, command_in, said};
@@ -41,6 +41,7 @@ fn a_node_is_read_with_what_surrounds_its_containers() {
     said(add).succeeded();
     call_in(&lab, &["add", "netwright", "c2"]).succeeded();
     lab.sh("mkdir -p /etc/netns/c2; echo nameserver 127.0.0.53 >/etc/netns/c2/resolv.conf");
+    lab.sh("cd /etc/netns/c2; echo hosts: files >nsswitch.conf; echo 10.9.9.9 localhost >hosts");
     lab.sh("rm -f /etc/resolv.conf; echo nameserver 192.0.2.53 >/etc/resolv.conf");
     lab.sh(
         "ip route add blackhole 203.0.113.0/24; ip rule add pref 500 from 10.63.0.0/16 lookup 7",
@@ -121,6 +122,11 @@ fn a_node_is_read_with_what_surrounds_its_containers() {
     // What its process sees; and what `ip netns exec` would show to one.
     assert_eq!(web.nameservers, Some(vec![address("192.0.2.53")]));
     assert_eq!(container(&scene, "c2").nameservers, Some(vec![address("127.0.0.53")]));
+    // The other one sees the node's own files besides.
+    let names = &container(&scene, "c2").names;
+    assert_eq!(names.sources.as_deref(), Some("files"));
+    assert_eq!((names.localhost.as_slice(), &names.own), (&[address("10.9.9.9")][..], &None));
+    assert_eq!(web.names, NameFiles::default());
     let attachment = &web.attachments[0];
     assert_eq!((attachment.network.as_str(), attachment.ifname.as_str()), ("netwright", "eth0"));
     assert_eq!(attachment.plugins, ["bridge", "portmap", "firewall"]);

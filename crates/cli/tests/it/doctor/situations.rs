@@ -342,7 +342,7 @@ fn others_of_the_same_classes() {
 /// What a program does not take is lost, although all else lets it pass.
 #[test]
 fn programs_that_take_nothing() {
-    require!("root", "full", "program:python3", "program:iptables-nft");
+    require!("root", "full", "program:python3", "program:iptables-nft", "file:/sys/fs/cgroup");
     try_each("doctor-programs", programs::PROGRAMS);
 }
 
@@ -356,6 +356,7 @@ fn vm_queues_filters_and_tunnels() {
         "clsact",
         "cls_bpf",
         "cls_matchall",
+        "act_mirred",
         "sch_prio",
         "htb",
         "vxlan",

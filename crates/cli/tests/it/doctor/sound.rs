@@ -98,7 +98,8 @@ fn beside_firewalld() {
     drop(running);
 }
 
-/// A bridge without containers, an isolated network, and one without a way out, all by intent.
+/// A bridge without containers, an isolated network, and one without a way out, all by intent. The
+/// files of names are as many have them.
 #[test]
 fn beside_networks_that_lead_nowhere() {
     require!("root");
@@ -114,7 +115,9 @@ fn beside_networks_that_lead_nowhere() {
     network("empty", "10.95.0.0/24");
     let (done, said) = node.run(
         "netwright add alone c3 --container-id c3; ip link add idle0 type bridge; \
-         ip addr add 10.93.0.1/24 dev idle0; ip link set idle0 up",
+         ip addr add 10.93.0.1/24 dev idle0; ip link set idle0 up; \
+         echo 'hosts: files mdns4_minimal [NOTFOUND=return] dns' >/etc/netns/c1/nsswitch.conf; \
+         printf '127.0.0.1 localhost\\n::1 localhost\\n{a1} c1\\n' >/etc/netns/c1/hosts",
     );
     assert!(done, "{said}");
     let complaints = node.complaints();
@@ -157,17 +160,25 @@ fn between_two_routers() {
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
 
-/// The default route has no router, and one answers for all addresses there (proxy ARP). A queue that
-/// no program reads lets packets pass, and a rule gives them 64 hops.
+/// The default route has no router, and one answers for all addresses there (proxy ARP). A queue
+/// that no program reads lets packets pass, and a rule gives them 64 hops. Others tell the first
+/// packet of a connection from what follows it, and send frames for one address to another link.
 #[test]
 fn behind_a_router_that_answers_for_all() {
-    require!("root", "full", "program:iptables-nft");
+    require!("root", "full", "program:iptables-nft", "program:nft");
     let node = Node::new("doctor-proxy-arp");
     let (done, said) = node.run(
         "ip netns exec outside sysctl -qw net.ipv4.conf.eth0.proxy_arp=1 \
          net.ipv4.neigh.eth0.proxy_delay=0; ip route replace default dev up0; \
          iptables-nft -I FORWARD -j NFQUEUE --queue-num 7 --queue-bypass; \
-         iptables-nft -t mangle -I PREROUTING -j TTL --ttl-set 64",
+         iptables-nft -t mangle -I PREROUTING -j TTL --ttl-set 64; \
+         nft 'add table ip other; \
+         add chain ip other forward { type filter hook forward priority 0; }; \
+         add rule ip other forward ct state established,related accept; \
+         add rule ip other forward ct direction reply drop'; \
+         nft 'add table netdev own; \
+         add chain netdev own in { type filter hook ingress device \"{p1}\" priority 0; }; \
+         add rule netdev own in ip daddr 192.0.2.250 fwd to \"up0\"'",
     );
     assert!(done, "{said}");
     let complaints = node.complaints();

@@ -126,6 +126,7 @@ mod tests {
             program: None,
             full: None,
             stopped: false,
+            frozen: None,
         });
     }
 

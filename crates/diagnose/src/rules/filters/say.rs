@@ -129,7 +129,11 @@ fn stopped(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Caught) ->
         None if caught.expires => "leaves too few hops to",
         None => "drops",
     };
-    let what = if *back { "the answers" } else { "the packets" };
+    let what = match (*back, caught.further) {
+        (true, _) => "the answers",
+        (false, true) => "the packets that follow the first of a connection",
+        (false, false) => "the packets",
+    };
     let name = place.name();
     let finding = match inside {
         Some(container) => {
@@ -173,7 +177,11 @@ fn shown(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Caught) -> S
             format!("a packet to port {}/{}", port.host, port.transport.as_str())
         }
     };
-    let answer = if caught.back { "the answer to " } else { "" };
+    let answer = match (caught.back, caught.further) {
+        (true, _) => "the answer to ",
+        (false, true) => "what follows the answer to ",
+        (false, false) => "",
+    };
     let counted = match counted(look, caught) {
         Some(packets) => format!("; the rule has counted {packets} packets"),
         None => String::new(),

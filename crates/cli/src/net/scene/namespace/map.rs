@@ -79,6 +79,7 @@ pub(super) fn to_link(link: KernelLink, addresses: Vec<Address>) -> Link {
         macvlan: link.macvlan_mode.map(macvlan),
         ipvlan: link.ipvlan_mode.zip(link.ipvlan_reach).map(ipvlan),
         losses: Vec::new(),
+        redirects: Vec::new(),
         rate: None,
         delay_ms: 0,
         peers: None,

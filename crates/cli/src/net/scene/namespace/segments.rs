@@ -7,7 +7,7 @@ use kernel::route::{
     BridgeVlan, ClassInfo, FilterInfo, QdiscInfo, QdiscKind, RouteSocket, TcHandle,
 };
 use kernel::wireguard;
-use scene::{Link, Loss, Part, Peer, PortVlan, Rate};
+use scene::{Link, Loss, Part, Peer, PortVlan, Rate, Redirect};
 
 use super::{Read, told};
 
@@ -67,6 +67,7 @@ impl Read {
         for discipline in found {
             let index = discipline.qdisc.ifindex;
             let mut losses: Vec<Loss> = of_discipline(&discipline).into_iter().collect();
+            let mut redirects: Vec<Redirect> = Vec::new();
             let hooks: &[(TcHandle, bool)] = match discipline.qdisc.kind {
                 QdiscKind::Ingress => &[(TcHandle::INGRESS_FILTERS, false)],
                 QdiscKind::Clsact => {
@@ -89,6 +90,7 @@ impl Read {
                     });
                     self.note_cut(Part::OtherFilters, &format!("filters at {place}"), socket);
                     losses.extend(of_filters(&filters, *leaving));
+                    redirects.extend(redirect(&filters, *leaving));
                     opaque.extend(filters.iter().any(|one| one.opaque).then_some(place));
                 }
             }
@@ -101,6 +103,7 @@ impl Read {
             }
             if let Some(link) = link_of(&mut self.namespace.links, index) {
                 link.losses.extend(losses);
+                link.redirects.extend(redirects);
                 link.rate = tighter(link.rate, limit);
                 link.delay_ms = link.delay_ms.max(delay_ms(&discipline));
             }
@@ -225,11 +228,29 @@ fn of_filters(filters: &[FilterInfo], leaving: bool) -> Vec<Loss> {
         filter: true,
         leaving,
         preference: filter.preference,
-        protocol: (filter.protocol != ETH_P_ALL).then_some(filter.protocol),
+        protocol: protocol_of(filter),
         per_mille: (place == 0 && filter.takes_all).then_some(1000),
     };
     let loses = |filter: &FilterInfo| filter.drops || filter.redirects_to == Some(GONE);
     filters.iter().enumerate().filter(|(_, filter)| loses(filter)).map(loss).collect()
+}
+
+/// Returns the filter of a hook that is asked first, if it sends all frames to another link that is
+/// there.
+fn redirect(filters: &[FilterInfo], leaving: bool) -> Option<Redirect> {
+    let first = filters.first().filter(|first| first.takes_all)?;
+    let to = first.redirects_to.filter(|to| *to != GONE)?;
+    Some(Redirect {
+        kind: first.kind.clone(),
+        leaving,
+        preference: first.preference,
+        protocol: protocol_of(first),
+        to,
+    })
+}
+
+fn protocol_of(filter: &FilterInfo) -> Option<u16> {
+    (filter.protocol != ETH_P_ALL).then_some(filter.protocol)
 }
 
 #[cfg(test)]

@@ -51,6 +51,19 @@ pub(super) const BELOW: &[Situation] = &[
         mends: Act::Sh("tc qdisc del dev {p1} clsact 2>/dev/null || true"),
     },
     Situation {
+        number: 58,
+        is: "a filter of traffic control sends what a container sends out by the uplink",
+        breaks: Act::Sh(
+            "tc qdisc add dev {p1} clsact; \
+             tc filter add dev {p1} ingress pref 10 protocol ip matchall \
+             action mirred egress redirect dev up0",
+        ),
+        fails: Fails::Ways(ALL),
+        finds: Finds::First("tc-drops", "{p1} ingress filter 10"),
+        fix: Fix::Mends,
+        mends: Act::Sh("tc qdisc del dev {p1} clsact 2>/dev/null || true"),
+    },
+    Situation {
         number: 54,
         is: "a program of BPF of traffic control drops what a container sends",
         // It has one instruction, which returns TC_ACT_SHOT.

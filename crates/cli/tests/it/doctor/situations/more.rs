@@ -426,4 +426,76 @@ pub(super) const MORE: &[Situation] = &[
         fix: Fix::Mends,
         mends: Act::Sh("nft delete table ip mangle"),
     },
+    Situation {
+        number: 41,
+        is: "nsswitch.conf of a container leaves out dns",
+        breaks: Act::Sh("echo 'hosts: files' >/etc/netns/c1/nsswitch.conf"),
+        // It asks no server.
+        fails: Fails::Command(
+            "sent() { ip netns exec c1 awk '/^Udp: [0-9]/ {print $5}' /proc/net/snmp; }; \
+             before=$(sent); ip netns exec c1 getent hosts name.example || true; \
+             test $before -lt $(sent)",
+        ),
+        finds: Finds::First("nameserver-skipped", "c1"),
+        fix: Fix::Hint("the file is the image's"),
+        mends: Act::Sh("rm /etc/netns/c1/nsswitch.conf"),
+    },
+    Situation {
+        number: 42,
+        is: "the hosts file of a container leads localhost elsewhere",
+        breaks: Act::Sh("echo 10.9.9.9 localhost >/etc/netns/c1/hosts"),
+        fails: Fails::Command("ip netns exec c1 getent ahostsv4 localhost | grep -q '^127'"),
+        finds: Finds::First("hosts-wrong", "c1: localhost"),
+        fix: Fix::Hint("the runtime writes that file"),
+        mends: Act::Sh("rm /etc/netns/c1/hosts"),
+    },
+    Situation {
+        number: 43,
+        is: "the prefix of the uplink is too wide, so the node asks no router for the server",
+        breaks: Act::Sh(
+            "ip addr del 198.51.100.1/24 dev up0; ip addr add 198.51.100.1/4 dev up0; \
+             ip route replace default via 198.51.100.2",
+        ),
+        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: Finds::Shown("nameserver-silent", "198.51.100.1/4 on up0"),
+        fix: Fix::Hint("which machines are on the link is not known"),
+        mends: Act::Sh(
+            "ip addr del 198.51.100.1/4 dev up0; ip addr add 198.51.100.1/24 dev up0; \
+             ip route replace default via 198.51.100.2",
+        ),
+    },
+    Situation {
+        number: 44,
+        is: "a rule at a link sends what a container sends out by the uplink",
+        breaks: Act::Sh(
+            "nft 'add table netdev own; \
+             add chain netdev own in { type filter hook ingress device \"{p1}\" priority 0; }; \
+             add rule netdev own in meta protocol ip fwd to \"up0\"'",
+        ),
+        fails: Fails::Ways(&[
+            Way::Out4,
+            Way::Between,
+            Way::Published,
+            Way::PublishedHere,
+            Way::FromNode,
+            Way::Names,
+        ]),
+        finds: Finds::First("bridge-dropped", "netdev own/in rule 1"),
+        fix: Fix::Mends,
+        mends: Act::Sh("nft delete table netdev own"),
+    },
+    Situation {
+        number: 45,
+        is: "a rule drops what a container sends after the first packet of a connection",
+        breaks: Act::Sh(
+            "nft 'add table ip other; \
+             add chain ip other forward { type filter hook forward priority 0; }; \
+             add rule ip other forward iifname \"cni0\" ct direction original \
+             ct state established drop'",
+        ),
+        fails: Fails::Ways(&[Way::Out4]),
+        finds: Finds::First("forward-dropped", "ip other/forward rule 1"),
+        fix: Fix::Mends,
+        mends: Act::Sh("nft delete table ip other"),
+    },
 ];

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use testkit::traffic::{SILENCE, Server, try_tcp};
-use testkit::{Container, Lab, Place, Running, wait_until};
+use testkit::{Container, Frozen, Lab, Place, Running, wait_until};
 
 use crate::support::{EXECUTABLE, Said, call_in};
 use crate::system::address_of;
@@ -147,6 +147,8 @@ pub(in crate::doctor) struct Node {
     program: Option<Server>,
     /// A socket of c1 on which no program accepts connections.
     idle: Option<TcpListener>,
+    /// A control group in which a process of `others` is frozen. It ends that, so it goes first.
+    frozen: Option<Frozen>,
     /// Processes of the node or of c1.
     others: Vec<Running>,
     addresses: [IpAddr; 2],
@@ -203,6 +205,7 @@ impl Node {
             web,
             program: None,
             idle: None,
+            frozen: None,
             others: Vec::new(),
             addresses,
             ports,
@@ -271,13 +274,26 @@ impl Node {
 
     /// Lets a process of c1 listen that is stopped then.
     pub(in crate::doctor) fn stop_program(&mut self) {
+        let pid = self.serve_by_process();
+        self.lab.sh(&format!("kill -STOP {pid}"));
+    }
+
+    /// Lets a process of c1 listen whose control group is frozen then.
+    pub(in crate::doctor) fn freeze_program(&mut self) {
+        let pid = self.serve_by_process();
+        self.frozen = Some(Frozen::new(pid));
+    }
+
+    /// Lets a process of c1 listen in place of the program that this test is. Returns its number.
+    fn serve_by_process(&mut self) -> u32 {
         self.serve(None);
         let serve = ["-m", "http.server", "80", "--bind", "::"];
         let mut program = self.c1.start("python3", &serve);
         let listens = "grep -q ':0050 0*:0000 0A ' /proc/net/tcp6";
         wait_until("the program", || self.c1.try_sh(listens).status.success());
-        self.lab.sh(&format!("kill -STOP {}", program.child().id()));
+        let pid = program.child().id();
         self.others.push(program);
+        pid
     }
 
     /// Lets a program of the node read a queue of the packet filter, and `accept` the packets, or
@@ -290,8 +306,10 @@ impl Node {
         wait_until("the queue", || self.lab.try_sh(is_read).status.success());
     }
 
-    /// Ends what [`Self::stop_program`] and [`Self::read_queue`] have started.
+    /// Ends what [`Self::stop_program`], [`Self::freeze_program`] and [`Self::read_queue`] have
+    /// started.
     pub(in crate::doctor) fn end_others(&mut self) {
+        self.frozen = None;
         self.others.clear();
     }
 

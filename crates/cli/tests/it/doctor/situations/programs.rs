@@ -60,4 +60,16 @@ pub(super) const PROGRAMS: &[Situation] = &[
             node.end_others();
         }),
     },
+    Situation {
+        number: 5,
+        is: "the program's control group is frozen",
+        breaks: Act::Do(Node::freeze_program),
+        fails: Fails::Ways(SERVED),
+        finds: Finds::First("program-hangs", "c1:80/tcp"),
+        fix: Fix::Hint("it may be paused on purpose"),
+        mends: Act::Do(|node| {
+            node.end_others();
+            node.serve(Some("[::]:80"));
+        }),
+    },
 ];
