@@ -2,7 +2,6 @@
 //! this machine's Debian. rpm has no diversions: the other package writes over our links, and a
 //! trigger puts them back.
 
-use std::collections::BTreeMap;
 use std::process::Command;
 
 use super::debian::{Debian, goods};
@@ -10,6 +9,10 @@ use crate::contents;
 use crate::goods::tests::texts;
 use crate::rpm::Package;
 use crate::tree::{FILE, PROGRAM, Tree};
+
+/// What rpmlint reports, and why it stays.
+const EXPLAINED: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/packages/rpm/netwright.rpmlintrc");
 
 /// What an installation leaves.
 const SNAPSHOT: &str = "
@@ -43,6 +46,7 @@ fn go(version: &str) -> Package {
         url: "https://example.com",
         summary: "Go's plugins",
         description: "For a test.",
+        packager: "Somebody <somebody@example.com>",
         requires: Vec::new(),
         provides: Vec::new(),
         scripts: Vec::new(),
@@ -105,15 +109,16 @@ fn plugins_change_hands_by_scripts_and_triggers() {
     rpm("--erase netwright-cni-plugins netwright");
 }
 
-/// rpmlint has to read both packages. What it says of them is printed: each distribution has rules of
-/// its own.
+/// What rpmlint says is explained beside the packages' scripts. An explanation that fits nothing is
+/// an error of rpmlint, too.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a second opinion is a program of the machine")]
-fn rpmlint_reads_the_packages() {
+fn rpmlint_has_nothing_to_say() {
     testkit::require!("full", "program:rpmlint", "program:strip");
     let dir = tempfile::tempdir().unwrap();
     let (texts, built) = goods("0.1.0", &["netwright", "netwrightd"]);
     let mut command = Command::new("rpmlint");
+    command.args(["--rpmlintrc", EXPLAINED]).env("LC_ALL", "C.UTF-8");
     for package in contents::rpms(&texts, &built).unwrap() {
         let path = dir.path().join(package.file_name());
         std::fs::write(&path, package.write(texts.epoch).unwrap()).unwrap();
@@ -122,17 +127,6 @@ fn rpmlint_reads_the_packages() {
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains(" 2 packages and 0 specfiles checked; "), "{said}{errors}");
-    let mut findings: BTreeMap<String, usize> = BTreeMap::new();
-    for line in said.lines() {
-        // `netwright.x86_64: W: no-documentation`
-        let mut parts = line.splitn(3, ": ");
-        if let (Some(_), Some(level @ ("E" | "W")), Some(what)) =
-            (parts.next(), parts.next(), parts.next())
-        {
-            let name = what.split(' ').next().unwrap_or(what);
-            *findings.entry(format!("{level} {name}")).or_default() += 1;
-        }
-    }
-    eprintln!("MEASURED rpmlint: {findings:?}");
+    let nothing = " 2 packages and 0 specfiles checked; 0 errors, 0 warnings, ";
+    assert!(said.contains(nothing), "{said}{errors}");
 }
