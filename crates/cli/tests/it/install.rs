@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use expect_test::expect;
-use testkit::{Lab, Place};
+use testkit::{Lab, Place, share};
 
 use crate::support::{EXECUTABLE, Said, Scratch, listing, said};
 
@@ -299,6 +299,64 @@ fn plugins_are_given_back_while_containers_go_on() {
     crate::support::assert_as_before(&before, &lab);
     // Nothing is left to give back: a package may be removed that was never configured.
     give_back();
+}
+
+/// The calls that change a folder.
+const CHANGES: &str =
+    "rename,renameat,renameat2,link,linkat,symlink,symlinkat,unlink,unlinkat,mkdir,mkdirat,rmdir";
+
+/// How many moments of each command a run tries.
+const MOMENTS: usize = 60;
+
+/// Runs a command that is killed as it makes the n-th of these calls, or not at all. Says whether it
+/// was killed, and how many of the calls it made.
+fn killed(lab: &Lab, args: &[&str], moment: Option<usize>) -> (bool, usize) {
+    let log = lab.dir().join("trace");
+    let mut command = lab.command("strace");
+    command.args(["-f", "-qq", "-e", &format!("trace={CHANGES}"), "-o"]).arg(&log);
+    if let Some(moment) = moment {
+        command.args(["-e", &format!("inject={CHANGES}:signal=KILL:when={moment}")]);
+    }
+    command.arg(EXECUTABLE).args(args);
+    command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+    let ended = said(command);
+    let trace = std::fs::read_to_string(&log).unwrap();
+    (ended.code != 0, trace.lines().filter(|line| line.contains('(')).count())
+}
+
+/// As with a package of rpm whose script is killed, and that is removed then: `uninstall` alone has
+/// to finish what either command has begun.
+#[test]
+fn a_removal_finishes_what_was_killed_anywhere() {
+    testkit::require!("full", "root", "ptrace", "program:strace");
+    let lab = Lab::new("cli-install-killed");
+    lab.sh("mkdir -p /opt/cni/bin && cd /opt/cni/bin && echo theirs >bridge && \
+            ln -s /etc/alternatives/cni-vrf vrf");
+    let list = "cd /opt/cni/bin && find . -mindepth 1 -printf '%p %y %l\\n' | sort && cat bridge";
+    let before = lab.sh(list);
+    let there = ["--bin-dir", "/opt/cni/bin"];
+    let install = [&["install", "--linked", "--no-config"][..], &there].concat();
+    let remove = [&["uninstall", "--keep-state"][..], &there].concat();
+    let call = |args: &[&str]| crate::support::call_in(&lab, args).succeeded();
+    for (is_installed, command) in [(false, &install), (true, &install), (true, &remove)] {
+        let prepare = || {
+            if is_installed {
+                call(&install);
+            }
+        };
+        prepare();
+        let (failed, all) = killed(&lab, command, None);
+        assert!(!failed && 50 < all, "{command:?}: {all} calls");
+        call(&remove);
+        let mut count = 0;
+        for moment in share::of_this_round((1..=all).collect(), MOMENTS) {
+            prepare();
+            count += usize::from(killed(&lab, command, Some(moment)).0);
+            call(&remove);
+            assert_eq!(lab.sh(list), before, "{command:?}, killed at {moment} of {all}");
+        }
+        assert!(20 < count, "{command:?} was killed {count} times");
+    }
 }
 
 /// What `netwrightd multinet` writes.
