@@ -57,6 +57,7 @@ cargo xtask COMMAND
   arm64             build the executables for arm64 if they can be had, and run them by emulation
   book              make the book of docs, in target/book/html, if mdbook is installed
   release --draft   make archive, packages, image and hashes of what is here: target/release-VERSION
+  release --twice   the same, and once more elsewhere, by another user, on one processor: the files must be equal
   release --sign KEY
                     the same of a clean tag, for both architectures, signed (RELEASING.md)
   release --verify FOLDER
