@@ -305,8 +305,8 @@ fn plugins_are_given_back_while_containers_go_on() {
 const CHANGES: &str =
     "rename,renameat,renameat2,link,linkat,symlink,symlinkat,unlink,unlinkat,mkdir,mkdirat,rmdir";
 
-/// How many moments of each command a run tries.
-const MOMENTS: usize = 60;
+/// How many moments of each command a run tries, with other ones in each round.
+const MOMENTS: usize = 40;
 
 /// Runs a command that is killed as it makes the n-th of these calls, or not at all. Says whether it
 /// was killed, and how many of the calls it made.
@@ -355,7 +355,7 @@ fn a_removal_finishes_what_was_killed_anywhere() {
             call(&remove);
             assert_eq!(lab.sh(list), before, "{command:?}, killed at {moment} of {all}");
         }
-        assert!(20 < count, "{command:?} was killed {count} times");
+        assert!(10 < count, "{command:?} was killed {count} times");
     }
 }
 
