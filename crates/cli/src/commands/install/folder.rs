@@ -22,8 +22,11 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
 const LOCK_FILE: &str = "lock";
 
-/// The end of the name that a file has before it gets its own.
+/// The end of the name that a file has before it gets its own. That name begins with a dot.
 const UNFINISHED: &str = ".netwright.tmp";
+
+/// The names that executables have before ([`state::publish()`]).
+const UNPUBLISHED: [&str; 2] = [".netwright.new.tmp", ".netwrightd.new.tmp"];
 
 /// The most bytes of names, or of one value, that the kernel returns
 /// (linux include/uapi/linux/limits.h XATTR_LIST_MAX, XATTR_SIZE_MAX).
@@ -65,7 +68,9 @@ impl Folder {
         state::create_directory(&kept, 0o755).map_err(|error| refused(&error))?;
         let lock = Lock::acquire(&kept.join(LOCK_FILE), LOCK_TIMEOUT)
             .map_err(|error| Failure::of(code::TRY_AGAIN_LATER, &error))?;
-        sweep(dir, |name| name.ends_with(UNFINISHED));
+        sweep(dir, |name| {
+            (name.starts_with('.') && name.ends_with(UNFINISHED)) || UNPUBLISHED.contains(&name)
+        });
         sweep(&kept, |name| name.starts_with('.'));
         Ok(Folder { dir: dir.to_owned(), _lock: lock })
     }

@@ -214,10 +214,13 @@ fn remove(
             Err(failure) => report.left.push(failure.message().to_owned()),
         }
     }
-    if installed.daemon {
-        give_back(&folder, DAEMON, report)?;
+    for name in [DAEMON, EXECUTABLE].into_iter().filter(|name| installed.owns(name)) {
+        let is_foreign = matches!(folder.look(name), Ok(Entry::Foreign));
+        if is_foreign && installed.is_theirs(dir, name) {
+            continue;
+        }
+        give_back(&folder, name, report)?;
     }
-    give_back(&folder, EXECUTABLE, report)?;
     if let Some(config) = &installed.config {
         let path = config.path.display().to_string();
         if config.is_unchanged() {
