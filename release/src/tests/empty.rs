@@ -62,16 +62,17 @@ fn an_empty_debian_is_served_and_is_empty_again() {
     assert_as_before(&before, &debian.sh(SNAPSHOT));
 }
 
-/// A copy of that Debian, without sources of packages: nothing is fetched.
+/// Packs that Debian, without sources of packages: nothing is fetched. piuparts does not write sources
+/// of its own only where it begins with an archive.
 const OFFLINE: &str = "
-mkdir layer root copies && mount -t tmpfs tmpfs layer && mkdir layer/upper layer/work
-mount -t overlay overlay -o lowerdir=$lower,upperdir=layer/upper,workdir=layer/work root
-rm -rf root/etc/apt/sources.list root/etc/apt/sources.list.d/*
-. root/etc/os-release && echo $VERSION_CODENAME
+mkdir copies
+tar -C $lower --exclude ./etc/apt/sources.list --exclude './etc/apt/sources.list.d/*' \
+    -I 'gzip -1' -cf base.tar.gz .
+. $lower/etc/os-release && echo $VERSION_CODENAME
 ";
 
 /// For a program that hangs.
-const DEADLINE_S: &str = "300";
+const DEADLINE_S: &str = "900";
 
 /// Debian's own test of packages: it installs and purges them in a chroot, and compares all files.
 #[test]
@@ -80,11 +81,11 @@ fn piuparts_finds_nothing_left() {
     let lab = Lab::new("release-piuparts");
     let dir = lab.dir().display();
     let lower = testkit::reference::empty_debian().unwrap();
-    let suite = lab.sh(&format!("set -e; cd {dir}; lower={}; {OFFLINE}", lower.display()));
+    let suite = lab.sh(&format!("set -e; cd {dir}; lower={}\n{OFFLINE}", lower.display()));
     let mut command = lab.command("timeout");
     command.args([DEADLINE_S, "piuparts", "--defaults=debian", "--distribution", suite.trim()]);
     command.args(["--keep-sources-list", "--no-upgrade-test", "--log-level=info"]);
-    command.arg("--existing-chroot").arg(lab.dir().join("root"));
+    command.arg("--basetgz").arg(lab.dir().join("base.tar.gz"));
     command.arg("--tmpdir").arg(lab.dir().join("copies"));
     for package in packages("0.1.0", &["netwright", "netwrightd"]) {
         let path = lab.dir().join(package.file_name());
