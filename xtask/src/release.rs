@@ -12,14 +12,14 @@ use std::time::Duration;
 use crate::ci::{Extent, ONLY_FULL, Report};
 use crate::executable::{NETWRIGHT, SHIPPED};
 use crate::musl::{Linked, Way};
-use crate::run::{Program, exists, quiet, root, target_dir};
+use crate::run::{Program, exists, quiet, root, shown, target_dir};
 use crate::{arm64, remap};
 
 /// How long the package may take to be built, and to compress everything.
 const DEADLINE: Duration = Duration::from_secs(1800);
 
 /// How long the second build may take: it has one processor, beside the virtual machine.
-const AGAIN_DEADLINE: Duration = Duration::from_secs(3 * 3600);
+const AGAIN_DEADLINE: Duration = Duration::from_secs(5400);
 
 /// The step's name in the list of skipped steps.
 const AGAIN: &str = "release::again";
@@ -106,8 +106,9 @@ pub(crate) fn again(extent: Extent) -> Result<Report, String> {
     if !Facts::find()?.uncommitted.is_empty() {
         return Ok(Report::skipped(AGAIN, "the checkout has changes that are not committed"));
     }
-    let elsewhere = target_dir().join("elsewhere");
+    let (elsewhere, differs) = (target_dir().join("elsewhere"), target_dir().join("differs"));
     let _ = fs::remove_dir_all(&elsewhere);
+    let _ = fs::remove_dir_all(&differs);
     let said = Program::new("unshare --mount --propagation private sh -c")
         .arg(ELSEWHERE)
         .arg("sh")
@@ -115,8 +116,16 @@ pub(crate) fn again(extent: Extent) -> Result<Report, String> {
         .arg(elsewhere.display().to_string())
         .arg(named("release")?.display().to_string())
         .deadline(AGAIN_DEADLINE)
-        .logged("release-again", quiet)?;
+        .logged("release-again", quiet);
+    if said.is_err() {
+        // The other artefacts, if there are any, for a person to look at.
+        let made = elsewhere.join("built").join(format!("verify-{}", version()?));
+        if fs::rename(made, &differs).is_ok() {
+            println!("the other artefacts are in {}", shown(&differs));
+        }
+    }
     let _ = fs::remove_dir_all(&elsewhere);
+    let said = said?;
     let same = said.iter().any(|line| line == "the user is the same");
     let user = if same { "the same user" } else { "another user" };
     Ok(Report::check(format!(
