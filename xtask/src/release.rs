@@ -109,7 +109,10 @@ pub(crate) fn again(extent: Extent) -> Result<Report, String> {
     let (elsewhere, differs) = (target_dir().join("elsewhere"), target_dir().join("differs"));
     let _ = fs::remove_dir_all(&elsewhere);
     let _ = fs::remove_dir_all(&differs);
-    let said = Program::new("unshare --mount --propagation private sh -c")
+    // The clone's own programs are in process groups of theirs, so the deadline's signal does not
+    // reach them. They end with the first process of their namespace.
+    let line = "unshare --mount --propagation private --pid --fork --kill-child --mount-proc sh -c";
+    let said = Program::new(line)
         .arg(ELSEWHERE)
         .arg("sh")
         .arg(root().display().to_string())
