@@ -4,7 +4,7 @@
 //! ```text
 //! cargo run --release --package netwright-benches --bin attach -- \
 //!     [--rounds N] [--reference DIR] [--plot FILE] [--crowd] [--scale N,N…] [--doctor N,N…] \
-//!     [--netavark FILE] EXECUTABLE
+//!     [--netavark FILE] [--beside FILE]… EXECUTABLE
 //! ```
 //!
 //! Every round attaches, checks and detaches one container with each subject and each case, in an
@@ -14,7 +14,8 @@
 //! standard input and output. The program prints medians and quartiles, and how many times faster
 //! ours are. It does the same with netavark if that is installed or named. `--crowd` attaches 8 and
 //! 64 at once; `--scale` measures with this many attachments on the host, beside the kernel's cost
-//! for the same; `--doctor` measures `netwright doctor` with this many containers.
+//! for the same; `--doctor` measures `netwright doctor` with this many containers; `--beside`
+//! compares the executable with another one of ours, such as one that is linked in another way.
 
 #![expect(
     clippy::print_stdout,
@@ -25,6 +26,7 @@
 mod crowd;
 mod doctor;
 mod last;
+mod linked;
 mod netavark;
 mod plot;
 mod scale;
@@ -64,6 +66,7 @@ struct Options {
     scale: Vec<usize>,
     doctor: Vec<usize>,
     netavark: PathBuf,
+    beside: Vec<PathBuf>,
     executable: PathBuf,
 }
 
@@ -77,6 +80,7 @@ impl Options {
             scale: Vec::new(),
             doctor: Vec::new(),
             netavark: NETAVARK.into(),
+            beside: Vec::new(),
             executable: PathBuf::new(),
         };
         while let Some(arg) = args.next() {
@@ -85,6 +89,7 @@ impl Options {
                 "--reference" => options.reference = args.next()?.into(),
                 "--plot" => options.plot = Some(args.next()?.into()),
                 "--netavark" => options.netavark = args.next()?.into(),
+                "--beside" => options.beside.push(PathBuf::from(args.next()?).canonicalize().ok()?),
                 "--crowd" => options.crowd = true,
                 "--scale" => options.scale = numbers(&args.next()?)?,
                 "--doctor" => options.doctor = numbers(&args.next()?)?,
@@ -103,7 +108,7 @@ fn numbers(text: &str) -> Option<Vec<usize>> {
 fn main() -> ExitCode {
     let Some(options) = Options::read(std::env::args().skip(1)) else {
         println!(
-            "usage: attach [--rounds N] [--reference DIR] [--plot FILE] [--crowd] [--scale N,N…] [--doctor N,N…] [--netavark FILE] EXECUTABLE"
+            "usage: attach [--rounds N] [--reference DIR] [--plot FILE] [--crowd] [--scale N,N…] [--doctor N,N…] [--netavark FILE] [--beside FILE]… EXECUTABLE"
         );
         return ExitCode::FAILURE;
     };
@@ -127,6 +132,10 @@ fn main() -> ExitCode {
     }
     if 0 < options.rounds && options.netavark.is_file() {
         netavark::measure(&lab, &subjects[0], &options.netavark, options.rounds);
+    }
+    if 0 < options.rounds && !options.beside.is_empty() {
+        let executables = [std::slice::from_ref(&options.executable), &options.beside].concat();
+        linked::measure(&lab, &subjects[1].bin, &executables, options.rounds);
     }
     if let Some(file) = options.plot {
         fs::write(&file, plot::svg(&pairs)).unwrap_or_else(|error| panic!("{error}"));

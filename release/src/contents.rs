@@ -217,6 +217,7 @@ pub(crate) fn rpms(texts: &Texts, built: &Built) -> Result<[rpm::Package; 2], Ar
         url: "https://github.com/netwright/netwright",
         summary,
         description,
+        packager: MAINTAINER,
         requires: vec![("/bin/sh", None)],
         provides: Vec::new(),
         scripts: rpms_scripts(texts, name),

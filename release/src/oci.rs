@@ -418,4 +418,28 @@ mod tests {
         let index: Value = serde_json::from_slice(&index).unwrap();
         assert_eq!(index["manifests"].as_array().unwrap().len(), 2);
     }
+
+    /// umoci compares each layer with the hash of its content, too. It takes no index of several
+    /// platforms, so skopeo chooses one.
+    #[test]
+    fn umoci_unpacks_each_platform() {
+        testkit::require!("full", "root", "program:skopeo", "program:umoci");
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        std::fs::write(path("image.tar"), image().write(epoch()).unwrap()).unwrap();
+        let archive = format!("oci-archive:{}:0.1.0", path("image.tar"));
+        for architecture in ["amd64", "arm64"] {
+            let layout = format!("{}:0.1.0", path(architecture));
+            let into = format!("oci:{layout}");
+            let options = ["--insecure-policy", "--override-arch", architecture];
+            said("skopeo", &[&options[..], &["copy", &archive, &into]].concat());
+            let bundle = path(&format!("{architecture}-bundle"));
+            said("umoci", &["unpack", "--image", &layout, &bundle]);
+            let file = |name: &str| std::fs::read(format!("{bundle}/{name}")).unwrap();
+            assert_eq!(file("rootfs/opt/netwright/netwright"), architecture.as_bytes());
+            assert_eq!(file("rootfs/usr/share/doc/netwright/copyright"), b"free\n");
+            let config: Value = serde_json::from_slice(&file("config.json")).unwrap();
+            assert_eq!(config["process"]["args"], json!(["/opt/netwright/netwright"]));
+        }
+    }
 }

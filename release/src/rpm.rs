@@ -69,6 +69,8 @@ pub(crate) struct Package {
     pub(crate) url: &'static str,
     pub(crate) summary: &'static str,
     pub(crate) description: &'static str,
+    /// Who makes it: a name and an address.
+    pub(crate) packager: &'static str,
     /// What it needs besides rpm: a name, or a name and a version that it must have.
     pub(crate) requires: Vec<(&'static str, Option<String>)>,
     pub(crate) provides: Vec<(&'static str, String)>,
@@ -252,6 +254,8 @@ impl Package {
         };
         let seconds = u32::try_from(epoch.seconds()).unwrap_or(u32::MAX);
         let size = self.tree.files().map(|(_, bytes)| bytes.len()).sum();
+        let changed_by = format!("{} - {}-{}", self.packager, self.version, self.release);
+        let change = format!("- Version {}.", self.version);
         Values::from([
             (100, Value::Texts(vec!["C".to_owned()])),
             (1000, text(self.name)),
@@ -263,6 +267,7 @@ impl Package {
             (1007, text("localhost")),
             (1009, Value::Long(vec![short(size)])),
             (1014, text(self.licence)),
+            (1015, text(self.packager)),
             (1016, Value::Translated("Unspecified".to_owned())),
             (1020, text(self.url)),
             (1021, text("linux")),
@@ -273,6 +278,9 @@ impl Package {
             (1048, flags(&requires)),
             (1049, names(&requires)),
             (1050, versions(&requires)),
+            (1080, Value::Long(vec![seconds])),
+            (1081, Value::Texts(vec![changed_by])),
+            (1082, Value::Texts(vec![change])),
             (1112, flags(&provides)),
             (1113, versions(&provides)),
             (5062, text("utf-8")),
@@ -458,6 +466,7 @@ mod tests {
             url: "https://example.com",
             summary: "container networking",
             description: "First line.\n\nAfter an empty one.",
+            packager: "Somebody <somebody@example.com>",
             requires: vec![("bash", None), ("other", Some("1-1".to_owned()))],
             provides: vec![("container-network-stack", "1".to_owned())],
             scripts: vec![
@@ -526,6 +535,10 @@ mod tests {
              /usr/share/licenses/netwright/LICENSE -rw-r--r-- root 5  l\n"
         );
         let query = |what: &str| said("rpm", &["--query", "--package", what, path]);
+        assert_eq!(
+            query("--changelog"),
+            "* Thu Nov 26 2026 Somebody <somebody@example.com> - 0.1.0-1\n- Version 0.1.0.\n\n"
+        );
         let requires = query("--requires");
         assert!(requires.contains("bash\n") && requires.contains("other = 1-1\n"), "{requires}");
         let provides = query("--provides");

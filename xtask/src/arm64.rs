@@ -39,7 +39,8 @@ const NAME: &str = "arm64::emulated";
 /// Attaches a container by the plugin `ptp`, has a packet answered, and detaches it: all of it in
 /// namespaces that end with the script. The kernel does not start programs for arm64, so scripts
 /// stand for the plugins, and the emulated `ptp` starts one of them. The emulator passes on netlink
-/// messages about links, but not about packet filters, so `ptp` gets no masquerade.
+/// messages about links, but not about packet filters, so `ptp` gets no masquerade; DEL, which looks
+/// for rules, may still fail for that.
 const ATTACH: &str = r#"
 set -e
 mount -t tmpfs tmpfs /run
@@ -60,6 +61,7 @@ E
 }
 call ADD
 ip netns exec web ping -c 1 -W 5 192.0.2.1
+echo attached
 call DEL
 test "$(ip -o link)" = "$before"
 "#;
@@ -114,8 +116,11 @@ pub(crate) fn emulated(netwright: &Path, version: &str) -> Result<String, String
     let attach = Program::new("unshare --mount --net --propagation private sh -c").arg(ATTACH);
     let attached = attach.arg("sh").arg(&path).arg(EMULATOR).logged("arm64-attach", quiet);
     let attached = match attached {
-        Ok(_) => "an ADD, a packet and a DEL are done".to_owned(),
-        Err(failed) => format!("no ADD ({})", failed.message),
+        Ok(_) => "an ADD, a packet and a DEL are done",
+        Err(failed) if failed.lines.iter().any(|line| line == "attached") => {
+            "an ADD and a packet are done, and no DEL (arm64-attach.log says why)"
+        }
+        Err(_) => "no ADD (arm64-attach.log says why)",
     };
     Ok(format!("{} plugins answer by emulation; {attached}", plugins.lines().count()))
 }

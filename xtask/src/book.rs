@@ -24,6 +24,16 @@ const WEB: &str = "https://github.com/netwright/netwright/blob/main";
 /// What makes the book.
 const MDBOOK: &str = "mdbook";
 
+/// What shows pages as people see them (Debian has it).
+const BROWSER: &str = "chromium";
+
+/// Of what pictures are made: pages with commands, prose and wide tables; in a light theme and a dark
+/// one; in windows of a desk's width and of the smallest that the browser makes.
+const PICTURED: [&str; 4] = ["install", "doctor", "guarantees", "performance"];
+const THEMES: [&str; 2] = ["light", "navy"];
+const WIDTHS: [u32; 2] = [1400, 500];
+const HEIGHT: u32 = 1600;
+
 /// With `--full` makes the book.
 pub(crate) fn check(extent: Extent) -> Result<Report, String> {
     match extent {
@@ -71,6 +81,45 @@ pub(crate) fn make() -> Result<String, String> {
         return Err(format!("{} cannot be searched", html.display()));
     }
     Ok(format!("{} pages, {}", pages.len(), html.join("index.html").display()))
+}
+
+/// Makes the book, and pictures of some pages for a person to look at, in `target/book/pictures`.
+pub(crate) fn pictures() -> Result<String, String> {
+    if !exists(BROWSER) {
+        return Err(format!("{BROWSER} is not installed: `apt-get install {BROWSER}` installs it"));
+    }
+    make()?;
+    let book = target_dir().join("book");
+    let pictures = book.join("pictures");
+    fs::create_dir_all(&pictures).map_err(|e| format!("create {}: {e}", pictures.display()))?;
+    for theme in THEMES {
+        // The reader's system decides which of the two themes it is: here both are the same.
+        let html = book.join(theme);
+        Program::new(MDBOOK)
+            .arg("build")
+            .arg(book.display().to_string())
+            .arg("--dest-dir")
+            .arg(html.display().to_string())
+            .variable("MDBOOK_OUTPUT__HTML__DEFAULT_THEME", theme)
+            .variable("MDBOOK_OUTPUT__HTML__PREFERRED_DARK_THEME", theme)
+            .logged("book", quiet)?;
+        for (page, width) in PICTURED.iter().flat_map(|page| WIDTHS.map(|width| (page, width))) {
+            let picture = pictures.join(format!("{page}-{theme}-{width}.png"));
+            // Its sandbox does not start for root; the pages are our own.
+            Program::new(BROWSER)
+                .arg("--headless")
+                .arg("--no-sandbox")
+                .arg("--hide-scrollbars")
+                .arg(format!("--window-size={width},{HEIGHT}"))
+                .arg(format!("--screenshot={}", picture.display()))
+                .arg(format!("file://{}/{page}.html", html.display()))
+                .logged("book-pictures", quiet)?;
+            if !picture.is_file() {
+                return Err(format!("{BROWSER} made no {}", picture.display()));
+            }
+        }
+    }
+    Ok(format!("pictures in {}", pictures.display()))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {

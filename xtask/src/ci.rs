@@ -110,6 +110,7 @@ const EXECUTABLE: Step = ("executable", executable::ship);
 const PUBLISH: Step = ("publish", publish::check);
 const SEMVER: Step = ("semver", semver::check);
 const RELEASE: Step = ("release", release::draft);
+const AGAIN: Step = ("again", release::again);
 const ARM64: Step = ("arm64", arm64::check);
 const BOOK: Step = ("book", book::check);
 
@@ -129,7 +130,7 @@ fn stages(extent: Extent) -> &'static [Stage] {
             &[
                 &[TESTS, FUZZ],
                 &[VM],
-                &[CLIPPY, DOCS, DOCTESTS, EXECUTABLE, PUBLISH, SEMVER, RELEASE, ARM64, BOOK],
+                &[CLIPPY, DOCS, DOCTESTS, EXECUTABLE, PUBLISH, SEMVER, RELEASE, AGAIN, ARM64, BOOK],
             ],
         ],
         Extent::Full => &[
@@ -138,7 +139,10 @@ fn stages(extent: Extent) -> &'static [Stage] {
             &[&[TESTS]],
             &[
                 &[VM],
-                &[CLIPPY, DOCS, DOCTESTS, EXECUTABLE, PUBLISH, SEMVER, RELEASE, ARM64, BOOK, FUZZ],
+                &[
+                    CLIPPY, DOCS, DOCTESTS, EXECUTABLE, PUBLISH, SEMVER, RELEASE, AGAIN, ARM64,
+                    BOOK, FUZZ,
+                ],
             ],
         ],
     }

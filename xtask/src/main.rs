@@ -56,7 +56,9 @@ cargo xtask COMMAND
   dist              build the static executables, each with its bill of materials: target/dist/netwright and netwrightd
   arm64             build the executables for arm64 if they can be had, and run them by emulation
   book              make the book of docs, in target/book/html, if mdbook is installed
+  book --pictures   the same, and pictures of some pages, light and dark, wide and narrow, if chromium is
   release --draft   make archive, packages, image and hashes of what is here: target/release-VERSION
+  release --twice   the same, and once more elsewhere, by another user, on one processor: the files must be equal
   release --sign KEY
                     the same of a clean tag, for both architectures, signed (RELEASING.md)
   release --verify FOLDER
@@ -93,6 +95,7 @@ fn main() -> ExitCode {
             .try_for_each(|shipped| shipped.build().map(|path| println!("{}", path.display()))),
         ["arm64"] => arm64::check(ci::Extent::Full).map(|report| println!("{}", report.note)),
         ["book"] => book::make().map(|note| println!("{note}")),
+        ["book", "--pictures"] => book::pictures().map(|note| println!("{note}")),
         ["release", rest @ ..] => release::command(rest),
         ["deps"] => dependencies::check().map(|note| println!("{note}")),
         ["spec"] => spec::check().map(|note| println!("{note}")),

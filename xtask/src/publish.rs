@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::ci::{Extent, Report};
 use crate::remap::cargo_home;
-use crate::run::{Program, quiet};
+use crate::run::{Program, quiet, root};
 
 /// The folders of the published crates, each after those that it needs.
 pub(crate) const PUBLISHED: [&str; 8] =
@@ -32,7 +32,30 @@ pub(crate) fn check(extent: Extent) -> Result<Report, String> {
     let program = Program::new(&line).deadline(DEADLINE);
     let names = PUBLISHED.map(|folder| format!("--package=netwright-{folder}"));
     names.into_iter().fold(program, Program::arg).logged("publish", quiet)?;
-    Ok(Report::check(format!("{} crates {what}", PUBLISHED.len())))
+    let manifest = root().join("Cargo.toml");
+    let manifest = fs::read_to_string(&manifest)
+        .map_err(|error| format!("{}: {error}", manifest.display()))?;
+    let oldest = oldest_rust(&manifest).ok_or("Cargo.toml names no rust-version")?;
+    let rust = about_rust(oldest, &Program::new("rustc --version").output()?);
+    Ok(Report::check(format!("{} crates {what}; {rust}", PUBLISHED.len())))
+}
+
+/// Returns the oldest Rust that the crates are for, as the workspace's manifest says.
+fn oldest_rust(manifest: &str) -> Option<&str> {
+    let line = manifest.lines().find_map(|line| line.strip_prefix("rust-version = \""));
+    line?.strip_suffix('"')
+}
+
+/// Says whether the compiler at hand is of the oldest Rust that the crates are for: if it is, every
+/// run shows that they are.
+fn about_rust(oldest: &str, compiler: &str) -> String {
+    let is = compiler.split(' ').nth(1).unwrap_or("unknown");
+    let rest = is.strip_prefix(oldest);
+    if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.')) {
+        format!("Rust {is} is the oldest that they are for")
+    } else {
+        format!("by Rust {is}; the oldest that they are for, {oldest}, was not tried")
+    }
 }
 
 /// Removes what cargo has unpacked of our crates when it compiled them before: it does not see that a
@@ -55,7 +78,7 @@ mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
 
-    use super::{PUBLISHED, forget_unpacked};
+    use super::{PUBLISHED, about_rust, forget_unpacked, oldest_rust};
     use crate::run::root;
 
     fn read(path: &Path) -> String {
@@ -74,6 +97,23 @@ mod tests {
         assert!(dir.join("host-1b/netwright-cni-0.1.0").exists());
         forget_unpacked(&dir.join("none")).unwrap();
         fs::remove_dir_all(&dir).unwrap();
+    }
+
+    /// Releases are built by the oldest Rust that the crates are for, so what uses a later one fails.
+    #[test]
+    fn the_oldest_rust_is_the_one_of_releases() {
+        let manifest = read(&root().join("Cargo.toml"));
+        let oldest = oldest_rust(&manifest).unwrap();
+        let toolchain = read(&root().join("release/toolchain.toml"));
+        assert!(toolchain.contains(&format!("\nchannel = \"{oldest}.")), "{toolchain}");
+        let everywhere = "\nrust-version.workspace = true\n";
+        for folder in folders() {
+            assert!(read(&folder.join("Cargo.toml")).contains(everywhere), "{}", folder.display());
+        }
+        let tried = about_rust("1.95", "rustc 1.95.0 (59807616e 2026-04-14)\n");
+        assert_eq!(tried, "Rust 1.95.0 is the oldest that they are for");
+        let tried = about_rust("1.9", "rustc 1.95.0 (59807616e 2026-04-14)\n");
+        assert_eq!(tried, "by Rust 1.95.0; the oldest that they are for, 1.9, was not tried");
     }
 
     fn folders() -> Vec<PathBuf> {

@@ -12,11 +12,37 @@ use std::time::Duration;
 use crate::ci::{Extent, ONLY_FULL, Report};
 use crate::executable::{NETWRIGHT, SHIPPED};
 use crate::musl::{Linked, Way};
-use crate::run::{Program, exists, quiet, root, target_dir};
+use crate::run::{Program, exists, quiet, root, shown, target_dir};
 use crate::{arm64, remap};
 
 /// How long the package may take to be built, and to compress everything.
 const DEADLINE: Duration = Duration::from_secs(1800);
+
+/// How long the second build may take: it has one processor, beside the virtual machine.
+const AGAIN_DEADLINE: Duration = Duration::from_secs(5400);
+
+/// The step's name in the list of skipped steps.
+const AGAIN: &str = "release::again";
+
+/// Clones the first folder into the second, and has the clone verify the third. Everything is
+/// otherwise than in the first build: the checkout's folder, cargo's two folders, the user if the
+/// kernel allows that, the user's folder, the umask, the language, the time zone, and the number of
+/// processors.
+const ELSEWHERE: &str = r#"
+set -e
+umask 077
+mkdir -p "$2/cargo"
+mount --bind "${CARGO_HOME:-$HOME/.cargo}" "$2/cargo"
+git clone --quiet --no-hardlinks "$1" "$2/checkout"
+cd "$2/checkout"
+processor=$(taskset --cpu-list --pid $$ | sed 's/.*: //; s/[-,].*//')
+user='unshare --user --map-user=65534 --map-group=65534'
+$user true || { user=; echo 'the user is the same'; }
+exec env -u NETWRIGHT_CHECKOUT -u NETWRIGHT_TARGET -u CARGO_MANIFEST_DIR \
+    RUSTUP_HOME="${RUSTUP_HOME:-$HOME/.rustup}" CARGO_HOME="$2/cargo" CARGO_TARGET_DIR="$2/built" \
+    HOME="$2" USER=somebody LOGNAME=somebody LC_ALL=C TZ=Asia/Tokyo SOURCE_DATE_EPOCH=1 \
+    $user taskset --cpu-list "$processor" cargo xtask release --verify "$3"
+"#;
 
 /// How long signing may take: a key with a passphrase would wait for a person.
 const SIGNER_DEADLINE: Duration = Duration::from_secs(60);
@@ -38,7 +64,7 @@ enum Kind {
     Draft,
 }
 
-/// `cargo xtask release [--draft] [--sign KEY]`, or `release --verify FOLDER`.
+/// `cargo xtask release --sign KEY`, `--draft`, `--twice`, or `--verify FOLDER`.
 pub(crate) fn command(arguments: &[&str]) -> Result<(), String> {
     match arguments {
         ["--sign", key] => {
@@ -52,8 +78,12 @@ pub(crate) fn command(arguments: &[&str]) -> Result<(), String> {
             Ok(())
         }
         ["--draft"] => make(Kind::Draft, &named("release")?).map(drop),
+        ["--twice"] => {
+            make(Kind::Draft, &named("release")?)?;
+            again(Extent::Full).map(|report| println!("{}", report.note))
+        }
         ["--verify", released] => verify(Path::new(released)),
-        _ => Err("release --sign KEY, release --draft, or release --verify FOLDER".to_owned()),
+        _ => Err("release --sign KEY, --draft, --twice, or --verify FOLDER".to_owned()),
     }
 }
 
@@ -66,6 +96,44 @@ pub(crate) fn draft(extent: Extent) -> Result<Report, String> {
     maker().arg("check").arg(into.display().to_string()).logged("release-check", quiet)?;
     let files = fs::read_dir(&into).map_err(|error| format!("{}: {error}", into.display()))?;
     Ok(Report::check(format!("a draft of {} files", files.count())))
+}
+
+/// Builds everything again in a full run, elsewhere, and compares it with the draft that was made.
+pub(crate) fn again(extent: Extent) -> Result<Report, String> {
+    if extent == Extent::EveryChange {
+        return Ok(Report::skipped(AGAIN, ONLY_FULL));
+    }
+    if !Facts::find()?.uncommitted.is_empty() {
+        return Ok(Report::skipped(AGAIN, "the checkout has changes that are not committed"));
+    }
+    let (elsewhere, differs) = (target_dir().join("elsewhere"), target_dir().join("differs"));
+    let _ = fs::remove_dir_all(&elsewhere);
+    let _ = fs::remove_dir_all(&differs);
+    // The clone's own programs are in process groups of theirs, so the deadline's signal does not
+    // reach them. They end with the first process of their namespace.
+    let line = "unshare --mount --propagation private --pid --fork --kill-child --mount-proc sh -c";
+    let said = Program::new(line)
+        .arg(ELSEWHERE)
+        .arg("sh")
+        .arg(root().display().to_string())
+        .arg(elsewhere.display().to_string())
+        .arg(named("release")?.display().to_string())
+        .deadline(AGAIN_DEADLINE)
+        .logged("release-again", quiet);
+    if said.is_err() {
+        // The other artefacts, if there are any, for a person to look at.
+        let made = elsewhere.join("built").join(format!("verify-{}", version()?));
+        if fs::rename(made, &differs).is_ok() {
+            println!("the other artefacts are in {}", shown(&differs));
+        }
+    }
+    let _ = fs::remove_dir_all(&elsewhere);
+    let said = said?;
+    let same = said.iter().any(|line| line == "the user is the same");
+    let user = if same { "the same user" } else { "another user" };
+    Ok(Report::check(format!(
+        "a clone in another folder makes the same files, by {user}, on one processor"
+    )))
 }
 
 /// Returns a folder for this version.

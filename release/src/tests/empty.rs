@@ -2,9 +2,11 @@
 //! copy of this machine's Debian, which has everything that any test uses.
 
 use testkit::real::Debian;
-use testkit::wait_until;
+use testkit::{Lab, Place as _, wait_until};
 
 use super::booted::{SNAPSHOT, assert_as_before, bring};
+use super::debian::packages;
+use crate::goods::tests::texts;
 
 /// What the container serves, and with what. The program is static.
 const SERVED: &str = "
@@ -58,4 +60,40 @@ fn an_empty_debian_is_served_and_is_empty_again() {
     // A runtime may watch the folder of networks that setup made, so that stays.
     debian.sh("rmdir --parents /etc/cni/net.d 2>/dev/null; true");
     assert_as_before(&before, &debian.sh(SNAPSHOT));
+}
+
+/// Packs that Debian, without sources of packages: nothing is fetched. piuparts does not write sources
+/// of its own only where it begins with an archive.
+const OFFLINE: &str = "
+mkdir copies
+tar -C $lower --exclude ./etc/apt/sources.list --exclude './etc/apt/sources.list.d/*' \
+    -I 'gzip -1' -cf base.tar.gz .
+. $lower/etc/os-release && echo $VERSION_CODENAME
+";
+
+/// For a program that hangs.
+const DEADLINE_S: &str = "900";
+
+/// Debian's own test of packages: it installs and purges them in a chroot, and compares all files.
+#[test]
+fn piuparts_finds_nothing_left() {
+    testkit::require!("full", "root", "program:piuparts", "program:strip", "empty-debian");
+    let lab = Lab::new("release-piuparts");
+    let dir = lab.dir().display();
+    let lower = testkit::reference::empty_debian().unwrap();
+    let suite = lab.sh(&format!("set -e; cd {dir}; lower={}\n{OFFLINE}", lower.display()));
+    let mut command = lab.command("timeout");
+    command.args([DEADLINE_S, "piuparts", "--defaults=debian", "--distribution", suite.trim()]);
+    command.args(["--keep-sources-list", "--no-upgrade-test", "--log-level=info"]);
+    command.arg("--basetgz").arg(lab.dir().join("base.tar.gz"));
+    command.arg("--tmpdir").arg(lab.dir().join("copies"));
+    for package in packages("0.1.0", &["netwright", "netwrightd"]) {
+        let path = lab.dir().join(package.file_name());
+        std::fs::write(&path, package.write(texts().epoch).unwrap()).unwrap();
+        command.arg(path);
+    }
+    let output = command.output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let said = format!("{}{}", text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success() && said.contains("PASS: All tests."), "{said}");
 }

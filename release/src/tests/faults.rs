@@ -66,7 +66,7 @@ fn a_script_that_is_killed_is_finished_by_dpkg() {
 
 /// A `netwright` that is killed at a call that changes a folder, where `/run/fault` has the number of
 /// the call; once.
-const KILLED: &str = r#"
+pub(super) const KILLED: &str = r#"
 mkdir -p /usr/local/sbin && cat >/usr/local/sbin/netwright <<'E'
 #!/bin/sh
 [ -e /run/fault ] && [ "$1" != --list ] || exec /usr/bin/netwright "$@"

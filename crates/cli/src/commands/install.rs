@@ -367,7 +367,9 @@ impl Planned {
         let mut names: Vec<&str> = goods.links.clone();
         names.push(EXECUTABLE);
         names.extend(daemon.then_some(DAEMON));
-        let owns = |name: &str| old.as_ref().is_some_and(|old| old.owns(name));
+        let owns = |name: &str| {
+            old.as_ref().is_some_and(|old| old.owns(name) && !old.is_theirs(dir, name))
+        };
         let mut foreign = Vec::new();
         for name in &names {
             match folder::look(dir, name)? {

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use expect_test::expect;
-use testkit::{Lab, Place};
+use testkit::{Lab, Place, share};
 
 use crate::support::{EXECUTABLE, Said, Scratch, listing, said};
 
@@ -299,6 +299,79 @@ fn plugins_are_given_back_while_containers_go_on() {
     crate::support::assert_as_before(&before, &lab);
     // Nothing is left to give back: a package may be removed that was never configured.
     give_back();
+}
+
+/// The calls that change a folder.
+const CHANGES: &str =
+    "rename,renameat,renameat2,link,linkat,symlink,symlinkat,unlink,unlinkat,mkdir,mkdirat,rmdir";
+
+/// How many moments of each command a run tries, with other ones in each round.
+const MOMENTS: usize = 30;
+
+/// A call of a kind, by its number: `strace` counts the calls of each kind by themselves.
+type Moment = (String, usize);
+
+/// Runs a command that is killed at a moment, or not at all. Says whether it was killed, and which
+/// moments it reached.
+fn killed(lab: &Lab, args: &[&str], moment: Option<&Moment>) -> (bool, Vec<Moment>) {
+    let log = lab.dir().join("trace");
+    let mut command = lab.command("strace");
+    command.args(["-f", "-qq", "-e", &format!("trace={CHANGES}"), "-o"]).arg(&log);
+    if let Some((call, number)) = moment {
+        command.args(["-e", &format!("inject={call}:signal=KILL:when={number}")]);
+    }
+    command.arg(EXECUTABLE).args(args);
+    command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+    let ended = said(command);
+    let trace = std::fs::read_to_string(&log).unwrap();
+    // `PID CALL(ARGUMENTS) = RESULT`
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut reached = Vec::new();
+    for (made, _) in trace.lines().filter_map(|line| line.split_once('(')) {
+        let count = counts.entry(made).or_default();
+        *count += 1;
+        reached.push((made.split_whitespace().next_back().unwrap().to_owned(), *count));
+    }
+    (ended.code != 0, reached)
+}
+
+/// As with a package of rpm whose script is killed, and that is removed then: `uninstall` alone has
+/// to finish what either command has begun. Other programs have a file and a link with the names of
+/// plugins, and a file with the name of our executable.
+#[test]
+fn a_removal_finishes_what_was_killed_anywhere() {
+    testkit::require!("full", "root", "ptrace", "program:strace");
+    let lab = Lab::new("cli-install-killed");
+    lab.sh("mkdir -p /opt/cni/bin && cd /opt/cni/bin && echo theirs >bridge && \
+            echo their command >netwright && ln -s /etc/alternatives/cni-vrf vrf");
+    let list = "cd /opt/cni/bin && find . -mindepth 1 -printf '%p %y %l\\n' | sort && \
+                cat bridge netwright";
+    let before = lab.sh(list);
+    let there = ["--bin-dir", "/opt/cni/bin"];
+    let install = [&["install", "--no-config"][..], &there].concat();
+    let link = [&["install", "--linked", "--no-config"][..], &there].concat();
+    let remove = [&["uninstall", "--keep-state"][..], &there].concat();
+    let call = |args: &[&str]| crate::support::call_in(&lab, args).succeeded();
+    let cases = [(false, &install), (false, &link), (true, &link), (true, &remove)];
+    for (is_installed, command) in cases {
+        let prepare = || {
+            if is_installed {
+                call(&link);
+            }
+        };
+        prepare();
+        let (failed, all) = killed(&lab, command, None);
+        assert!(!failed && 50 < all.len(), "{command:?}: {all:?}");
+        call(&remove);
+        let mut count = 0;
+        for moment in share::of_this_round(all, MOMENTS) {
+            prepare();
+            count += usize::from(killed(&lab, command, Some(&moment)).0);
+            call(&remove);
+            assert_eq!(lab.sh(list), before, "{command:?}, killed at {moment:?}");
+        }
+        assert!(10 < count, "{command:?} was killed {count} times");
+    }
 }
 
 /// What `netwrightd multinet` writes.

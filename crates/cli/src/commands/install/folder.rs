@@ -22,6 +22,12 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
 const LOCK_FILE: &str = "lock";
 
+/// The end of the name that a file has before it gets its own. That name begins with a dot.
+const UNFINISHED: &str = ".netwright.tmp";
+
+/// The names that executables have before ([`state::publish()`]).
+const UNPUBLISHED: [&str; 2] = [".netwright.new.tmp", ".netwrightd.new.tmp"];
+
 /// The most bytes of names, or of one value, that the kernel returns
 /// (linux include/uapi/linux/limits.h XATTR_LIST_MAX, XATTR_SIZE_MAX).
 const MOST_ATTRIBUTES: usize = 65536;
@@ -62,6 +68,10 @@ impl Folder {
         state::create_directory(&kept, 0o755).map_err(|error| refused(&error))?;
         let lock = Lock::acquire(&kept.join(LOCK_FILE), LOCK_TIMEOUT)
             .map_err(|error| Failure::of(code::TRY_AGAIN_LATER, &error))?;
+        sweep(dir, |name| {
+            (name.starts_with('.') && name.ends_with(UNFINISHED)) || UNPUBLISHED.contains(&name)
+        });
+        sweep(&kept, |name| name.starts_with('.'));
         Ok(Folder { dir: dir.to_owned(), _lock: lock })
     }
 
@@ -99,6 +109,11 @@ impl Folder {
     /// something was restored.
     pub(super) fn give_back(&self, name: &str) -> Result<bool, Failure> {
         let (kept, temporary) = (self.kept(name), self.temporary(name));
+        if self.has_back(name) {
+            return fs::remove_file(&kept)
+                .map(|()| true)
+                .map_err(|error| self.failed("put back", name, &error));
+        }
         if !self.has_kept(name) {
             return state::withdraw(&self.dir.join(name))
                 .map(|_| false)
@@ -117,6 +132,16 @@ impl Folder {
     /// Says whether a file of that name is kept.
     pub(super) fn has_kept(&self, name: &str) -> bool {
         self.kept(name).symlink_metadata().is_ok()
+    }
+
+    /// Says whether a name is still, or again, the very file that is kept of it: a process was killed
+    /// before it could put ours in its place, or when it had put the file back.
+    pub(super) fn has_back(&self, name: &str) -> bool {
+        let identity = |path: PathBuf| {
+            path.symlink_metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()))
+        };
+        let kept = identity(self.kept(name));
+        kept.is_some() && kept == identity(self.dir.join(name))
     }
 
     /// Flushes the folder's entries to the disk.
@@ -142,9 +167,9 @@ impl Folder {
     }
 
     /// Returns the name of a file next to the final one. The lock makes it ours alone; removes what
-    /// a killed process left.
+    /// an earlier step left.
     fn temporary(&self, name: &str) -> PathBuf {
-        let path = self.dir.join(format!(".{name}.netwright.tmp"));
+        let path = self.dir.join(format!(".{name}{UNFINISHED}"));
         let _ = fs::remove_file(&path);
         path
     }
@@ -152,6 +177,15 @@ impl Folder {
     fn failed(&self, what: &str, name: &str, error: &io::Error) -> Failure {
         Failure::of(code::IO_FAILURE, error)
             .context(format_args!("{what} {}", self.dir.join(name).display()))
+    }
+}
+
+/// Removes what killed processes left in a folder, which is locked: files with these names.
+fn sweep(dir: &Path, is_left: impl Fn(&str) -> bool) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if is_left(&entry.file_name().to_string_lossy()) {
+            let _ = fs::remove_file(entry.path());
+        }
     }
 }
 

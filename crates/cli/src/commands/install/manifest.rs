@@ -126,6 +126,13 @@ impl Manifest {
             || self.links.iter().any(|link| link == name)
     }
 
+    /// Says whether the file of a name of ours is yet, or again, another program's: it was to be
+    /// kept, and is not. A process was killed before it kept that file, or when it had put it back.
+    pub(super) fn is_theirs(&self, dir: &Path, name: &str) -> bool {
+        self.replaced.iter().any(|replaced| replaced == name)
+            && folder_of(dir).join(name).symlink_metadata().is_err()
+    }
+
     /// Says whether the installed version is newer than `version`; versions that cannot be compared
     /// are not.
     pub(super) fn is_newer_than(&self, version: &str) -> bool {

@@ -143,9 +143,15 @@ fn give_back_only(
     let session = session(PluginSource::None)?;
     match installed {
         Some(installed) => remove(dir, installed, &session.roots, &mut report)?,
-        // Another package may have emptied the folder.
-        None => agent::installed::forget(&session.roots, dir)
-            .map_err(|error| Failure::of(code::IO_FAILURE, &error))?,
+        // Another package may have emptied the folder. Or an earlier process was killed at its first
+        // step or its last: opening the folder removes what that left.
+        None => {
+            if dir.is_dir() {
+                let _ = Folder::open(dir);
+            }
+            agent::installed::forget(&session.roots, dir)
+                .map_err(|error| Failure::of(code::IO_FAILURE, &error))?;
+        }
     }
     match attached {
         Some(attached) => report.left.push(format!(
@@ -203,14 +209,18 @@ fn remove(
     for name in &installed.links {
         match folder.look(name) {
             Ok(Entry::Ours | Entry::Absent) => give_back(&folder, name, report)?,
+            Ok(Entry::Foreign) if folder.has_back(name) => give_back(&folder, name, report)?,
             Ok(Entry::Foreign) => leave(&folder, name, report),
             Err(failure) => report.left.push(failure.message().to_owned()),
         }
     }
-    if installed.daemon {
-        give_back(&folder, DAEMON, report)?;
+    for name in [DAEMON, EXECUTABLE].into_iter().filter(|name| installed.owns(name)) {
+        let is_foreign = matches!(folder.look(name), Ok(Entry::Foreign));
+        if is_foreign && installed.is_theirs(dir, name) {
+            continue;
+        }
+        give_back(&folder, name, report)?;
     }
-    give_back(&folder, EXECUTABLE, report)?;
     if let Some(config) = &installed.config {
         let path = config.path.display().to_string();
         if config.is_unchanged() {
