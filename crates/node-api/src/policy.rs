@@ -85,7 +85,7 @@ pub enum Request {
     Verdicts(Owner),
     /// Records have gone: list them.
     Collect(Collect),
-    /// Could [`Request::Start`] be answered?
+    /// Would an attachment that starts now get the verdicts of its pod?
     Status(StatusRequest),
 }
 

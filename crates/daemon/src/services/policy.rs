@@ -168,7 +168,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
         }
         PolicySource::File => (None, Some(Files::new(&config.objects).map_err(failed)?)),
     };
-    let server = Server::start(&listener, outlet, source)?;
+    let server = Server::start(&listener, outlet, source, shared.clone())?;
     let filter = filter.map_err(failed)?;
     let mut service = Service::new(config, shared, filter, server, process, counters)?;
     service.files = files;
@@ -466,8 +466,20 @@ impl Service {
                 Ok(()) => Answer::Ok,
                 Err(why) => refused(why),
             },
-            Request::Status(_) => Answer::Ok,
+            Request::Status(_) => self.status(),
         }
+    }
+
+    /// Says whether a pod that starts now would get what policies say of it. The plugin tolerates a
+    /// refusal for a while after the service has known its lists, as it does a missing service.
+    fn status(&self) -> Answer {
+        let unlisted = self.shared.engine().unlisted();
+        if unlisted.is_empty() {
+            return Answer::Ok;
+        }
+        let why = unlisted.join("; ");
+        Refusal::for_now(format!("pods that start now are closed to all but their node: {why}"))
+            .into()
     }
 
     /// Compares what the packet filter has for an attachment with what it is to have.
@@ -735,10 +747,11 @@ impl Service {
 
     /// Shows in the service's status what it waits for.
     fn say_what_is_missing(&self) {
-        let (waits_for, silence) = {
+        let (waits_for, unlisted, silence) = {
             let engine = self.shared.engine();
-            (engine.waits_for(), engine.silence())
+            (engine.waits_for(), engine.unlisted(), engine.silence())
         };
+        self.shared.note_lists(unlisted.is_empty());
         let known = if waits_for.is_empty() { Ok(()) } else { Err(waits_for.join("; ")) };
         self.health.needs("policies", known);
         self.health.needs("API server", silence.map_or(Ok(()), Err));

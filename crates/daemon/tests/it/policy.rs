@@ -306,6 +306,12 @@ impl Cluster {
         self.policy("CHECK", pod).call()
     }
 
+    /// Calls STATUS of the plugin `policy`.
+    fn status(&self) -> Answer {
+        let run = self.node.run("policy", "STATUS").network("pods").of_network();
+        run.config(json!({"socketpath": self.socket()})).call()
+    }
+
     /// Detaches a pod as a runtime does.
     fn detach(&self, pod: &Pod) {
         self.policy("DEL", pod).call().silent();
