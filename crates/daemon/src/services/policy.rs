@@ -60,8 +60,9 @@ mod slim;
 mod tell;
 mod writer;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
+use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -75,7 +76,7 @@ use node_api::Refusal;
 use node_api::policy::{Answer, Owner, Request};
 
 use self::counts::Counts;
-use self::cuts::Cuts;
+use self::cuts::{Cuts, Departures};
 use self::drops::Drops;
 use self::engine::{Engine, Event, Todo};
 use self::filter::{Brought, Filter};
@@ -208,8 +209,10 @@ struct Service {
     server: Server,
     files: Option<Files>,
     keeper: Option<Keeper>,
-    /// Ends connections, unless they are kept.
+    /// Ends connections that are forbidden, unless they are kept.
     cuts: Option<Cuts>,
+    /// Ends those of containers that go.
+    departures: Departures,
     counts: Counts,
     health: Health,
     pace: Pace,
@@ -258,6 +261,7 @@ impl Service {
             files: None,
             keeper: None,
             cuts,
+            departures: Departures::start().map_err(failed)?,
             counts,
             health,
             pace: Pace::new(config.interval),
@@ -393,6 +397,7 @@ impl Service {
     /// Takes all that was heard, makes one transaction of it, and answers.
     fn take(&mut self, heard: Vec<Heard>) {
         let mut asked: Vec<(Request, Reply)> = Vec::new();
+        let mut gone: BTreeMap<Id, BTreeSet<IpAddr>> = BTreeMap::new();
         {
             let now = Instant::now();
             let mut engine = self.shared.engine();
@@ -403,7 +408,9 @@ impl Service {
                     Heard::Asked(request, reply) => {
                         match &*request {
                             Request::Start(started) => engine.start(started.clone()),
-                            Request::End(owner) => engine.end(owner),
+                            Request::End(owner) => {
+                                gone.entry(id(owner)).or_default().extend(engine.end(owner));
+                            }
                             Request::Verdicts(_) | Request::Collect(_) | Request::Status(_) => {}
                         }
                         asked.push((*request, reply));
@@ -418,6 +425,11 @@ impl Service {
         let done = self.carry_out();
         let is_gathering = self.shared.engine().program().is_none();
         for (request, reply) in asked {
+            if let (Request::End(owner), Ok(())) = (&request, &done) {
+                let addresses = gone.get(&id(owner)).cloned().unwrap_or_default();
+                self.departures.end(addresses, reply);
+                continue;
+            }
             match request {
                 Request::Start(_) if is_gathering && done.is_ok() => {
                     self.patience.hold((request, reply));
