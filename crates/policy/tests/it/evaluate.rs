@@ -490,7 +490,9 @@ fn cluster_policies_peers_are_pods_networks_and_nodes() {
     assert_eq!(notices(&deny(json!([{"networks": ["192.0.2.0/24"]}]))), Vec::<String>::new());
     assert_eq!(
         notices(&deny(json!([{"nodes": {}}]))),
-        ["ClusterNetworkPolicy x, spec.egress[0], denies nodes, and a pod reaches its own node all the same"]
+        [
+            "ClusterNetworkPolicy x, spec.egress[0], denies nodes, and a pod reaches its own node all the same"
+        ]
     );
     assert_eq!(denied(&deny(json!([{"nodes": {}}]))), ["node two"]);
     assert_eq!(denied(&deny(json!([{"nodes": {"matchLabels": {"zone": "b"}}}]))), ["node two"]);

@@ -196,9 +196,8 @@ fn start_pods(cluster: &Cluster, count: usize) -> Waits {
 
 fn print(what: &str, Waits { pods, beside }: &Waits) {
     let (whole, without) = (Figures::of(pods, Wait::whole), Figures::of(beside, Wait::whole));
-    let longer = |place: usize| {
-        (whole.0[place].as_secs_f64() - without.0[place].as_secs_f64()) * 1e3
-    };
+    let longer =
+        |place: usize| (whole.0[place].as_secs_f64() - without.0[place].as_secs_f64()) * 1e3;
     eprintln!(
         "MEASURED policy, {what}: {} pods waited {whole} until an answer: for the plugins before \
          policy {}, for policy {}, and after that {}; {} without policy in turn with them waited \
