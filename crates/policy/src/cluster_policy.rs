@@ -1,6 +1,8 @@
-//! ClusterNetworkPolicy of `policy.networking.k8s.io/v1alpha2`.
+//! ClusterNetworkPolicy of `policy.networking.k8s.io`, v1alpha2 and v1beta1, which have the same
+//! fields.
 //!
-//! Authority: network-policy-api v0.2.0, `apis/v1alpha2/clusternetworkpolicy_types.go`.
+//! Authority: network-policy-api v0.2.0, `apis/v1alpha2/clusternetworkpolicy_types.go`, and
+//! `apis/v1beta1/clusternetworkpolicy_types.go` after it.
 //!
 //! What cannot be read fails closed as the API asks ("ClusterNetworkPolicyIngressPeer"): a rule
 //! that accepts matches nothing, and one that denies or passes denies everything.
@@ -19,7 +21,8 @@ use crate::refused::{Cause, Effect, Refused};
 const KIND: &str = "ClusterNetworkPolicy";
 
 /// The versions that are read.
-pub const VERSIONS: &[&str] = &["policy.networking.k8s.io/v1alpha2"];
+pub const VERSIONS: &[&str] =
+    &["policy.networking.k8s.io/v1alpha2", "policy.networking.k8s.io/v1beta1"];
 
 /// The most rules of a direction, peers and protocols of a rule, and prefixes of a peer.
 const MOST: usize = 25;
