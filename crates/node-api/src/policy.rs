@@ -6,7 +6,7 @@
 //! | request of the plugin | when | answer of the daemon |
 //! |---|---|---|
 //! | [`Request::Start`] | at ADD and repair, when the record is written and the addresses are closed | [`Answer::Enforced`] or [`Answer::Refused`] |
-//! | [`Request::End`] | at DEL, when the link is down and before the record goes | [`Answer::Ok`], also if nothing is known of it |
+//! | [`Request::End`] | at DEL, when the link is down and before the record goes | [`Answer::Ok`], also if nothing is known of it, when connection tracking has forgotten the connections of its addresses; or [`Answer::Refused`] |
 //! | [`Request::Verdicts`] | at CHECK | [`Answer::Enforced`] or [`Answer::Refused`] |
 //! | [`Request::Collect`] | at GC, when the stale records are gone | [`Answer::Ok`] or [`Answer::Refused`] |
 //! | [`Request::Status`] | at STATUS | [`Answer::Ok`] or [`Answer::Refused`] |
@@ -85,7 +85,7 @@ pub enum Request {
     Verdicts(Owner),
     /// Records have gone: list them.
     Collect(Collect),
-    /// Could [`Request::Start`] be answered?
+    /// Would an attachment that starts now get the verdicts of its pod?
     Status(StatusRequest),
 }
 

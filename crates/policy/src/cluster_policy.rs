@@ -1,6 +1,8 @@
-//! ClusterNetworkPolicy of `policy.networking.k8s.io/v1alpha2`.
+//! ClusterNetworkPolicy of `policy.networking.k8s.io`, v1alpha2 and v1beta1, which have the same
+//! fields.
 //!
-//! Authority: network-policy-api v0.2.0, `apis/v1alpha2/clusternetworkpolicy_types.go`.
+//! Authority: network-policy-api v0.2.0, `apis/v1alpha2/clusternetworkpolicy_types.go`, and
+//! `apis/v1beta1/clusternetworkpolicy_types.go` after it.
 //!
 //! What cannot be read fails closed as the API asks ("ClusterNetworkPolicyIngressPeer"): a rule
 //! that accepts matches nothing, and one that denies or passes denies everything.
@@ -19,7 +21,8 @@ use crate::refused::{Cause, Effect, Refused};
 const KIND: &str = "ClusterNetworkPolicy";
 
 /// The versions that are read.
-pub const VERSIONS: &[&str] = &["policy.networking.k8s.io/v1alpha2"];
+pub const VERSIONS: &[&str] =
+    &["policy.networking.k8s.io/v1alpha2", "policy.networking.k8s.io/v1beta1"];
 
 /// The most rules of a direction, peers and protocols of a rule, and prefixes of a peer.
 const MOST: usize = 25;
@@ -61,6 +64,7 @@ pub fn read(object: &Value) -> Result<Policy, Refused> {
         faults.insert(0, (fault, effect));
         policy.ingress = Some(vec![deny("spec")]);
         policy.egress = Some(vec![deny("spec")]);
+        policy.notices.clear();
     }
     let refused = |(fault, effect)| Refused::new(&names.object, fault, effect);
     policy.faults = faults.into_iter().map(refused).collect();
@@ -116,6 +120,16 @@ fn read_spec(spec: &At<'_>, policy: &mut Policy, faults: &mut Vec<(Fault, Effect
     }
     policy.ingress = read_rules(spec, Direction::Ingress, faults);
     policy.egress = read_rules(spec, Direction::Egress, faults);
+    let denies_nodes = |rule: &&Rule| {
+        let mut peers = rule.peers.iter().flatten();
+        rule.action == Action::Deny && peers.any(|peer| matches!(peer, Peer::Nodes(_)))
+    };
+    if let Some(rule) = policy.egress.iter().flatten().find(denies_nodes) {
+        policy.notices.push(format!(
+            "{}, {}, denies nodes, and a pod reaches its own node all the same",
+            policy.id, rule.path
+        ));
+    }
 }
 
 fn selects_all(pods: &PodSet) -> bool {

@@ -60,8 +60,9 @@ mod slim;
 mod tell;
 mod writer;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
+use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -75,7 +76,7 @@ use node_api::Refusal;
 use node_api::policy::{Answer, Owner, Request};
 
 use self::counts::Counts;
-use self::cuts::Cuts;
+use self::cuts::{Cuts, Departures};
 use self::drops::Drops;
 use self::engine::{Engine, Event, Todo};
 use self::filter::{Brought, Filter};
@@ -168,7 +169,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
         }
         PolicySource::File => (None, Some(Files::new(&config.objects).map_err(failed)?)),
     };
-    let server = Server::start(&listener, outlet, source)?;
+    let server = Server::start(&listener, outlet, source, shared.clone())?;
     let filter = filter.map_err(failed)?;
     let mut service = Service::new(config, shared, filter, server, process, counters)?;
     service.files = files;
@@ -208,8 +209,10 @@ struct Service {
     server: Server,
     files: Option<Files>,
     keeper: Option<Keeper>,
-    /// Ends connections, unless they are kept.
+    /// Ends connections that are forbidden, unless they are kept.
     cuts: Option<Cuts>,
+    /// Ends those of containers that go.
+    departures: Departures,
     counts: Counts,
     health: Health,
     pace: Pace,
@@ -258,6 +261,7 @@ impl Service {
             files: None,
             keeper: None,
             cuts,
+            departures: Departures::start().map_err(failed)?,
             counts,
             health,
             pace: Pace::new(config.interval),
@@ -393,6 +397,7 @@ impl Service {
     /// Takes all that was heard, makes one transaction of it, and answers.
     fn take(&mut self, heard: Vec<Heard>) {
         let mut asked: Vec<(Request, Reply)> = Vec::new();
+        let mut gone: BTreeMap<Id, BTreeSet<IpAddr>> = BTreeMap::new();
         {
             let now = Instant::now();
             let mut engine = self.shared.engine();
@@ -403,7 +408,9 @@ impl Service {
                     Heard::Asked(request, reply) => {
                         match &*request {
                             Request::Start(started) => engine.start(started.clone()),
-                            Request::End(owner) => engine.end(owner),
+                            Request::End(owner) => {
+                                gone.entry(id(owner)).or_default().extend(engine.end(owner));
+                            }
                             Request::Verdicts(_) | Request::Collect(_) | Request::Status(_) => {}
                         }
                         asked.push((*request, reply));
@@ -418,6 +425,11 @@ impl Service {
         let done = self.carry_out();
         let is_gathering = self.shared.engine().program().is_none();
         for (request, reply) in asked {
+            if let (Request::End(owner), Ok(())) = (&request, &done) {
+                let addresses = gone.get(&id(owner)).cloned().unwrap_or_default();
+                self.departures.end(addresses, reply);
+                continue;
+            }
             match request {
                 Request::Start(_) if is_gathering && done.is_ok() => {
                     self.patience.hold((request, reply));
@@ -466,8 +478,20 @@ impl Service {
                 Ok(()) => Answer::Ok,
                 Err(why) => refused(why),
             },
-            Request::Status(_) => Answer::Ok,
+            Request::Status(_) => self.status(),
         }
+    }
+
+    /// Says whether a pod that starts now would get what policies say of it. The plugin tolerates a
+    /// refusal for a while after the service has known its lists, as it does a missing service.
+    fn status(&self) -> Answer {
+        let unlisted = self.shared.engine().unlisted();
+        if unlisted.is_empty() {
+            return Answer::Ok;
+        }
+        let why = unlisted.join("; ");
+        Refusal::for_now(format!("pods that start now are closed to all but their node: {why}"))
+            .into()
     }
 
     /// Compares what the packet filter has for an attachment with what it is to have.
@@ -735,10 +759,11 @@ impl Service {
 
     /// Shows in the service's status what it waits for.
     fn say_what_is_missing(&self) {
-        let (waits_for, silence) = {
+        let (waits_for, unlisted, silence) = {
             let engine = self.shared.engine();
-            (engine.waits_for(), engine.silence())
+            (engine.waits_for(), engine.unlisted(), engine.silence())
         };
+        self.shared.note_lists(unlisted.is_empty());
         let known = if waits_for.is_empty() { Ok(()) } else { Err(waits_for.join("; ")) };
         self.health.needs("policies", known);
         self.health.needs("API server", silence.map_or(Ok(()), Err));

@@ -19,6 +19,7 @@ mod torture;
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -35,6 +36,18 @@ const DAEMON: &str = env!("CARGO_BIN_EXE_netwrightd");
 /// The executable: the tests' own, or the one that is measured.
 fn daemon() -> String {
     std::env::var("NETWRIGHTD_MEASURED").unwrap_or_else(|_| DAEMON.to_owned())
+}
+
+/// Returns a folder with the plugins of pods, if the environment names their executable, such as
+/// `target/dist/netwright`. Otherwise they are called within the tests' process, which is not
+/// optimised.
+fn measured_plugins(node: &Node) -> Option<PathBuf> {
+    let executable = std::env::var_os("NETWRIGHT_MEASURED")?;
+    let bin = node.dir("measured");
+    for plugin in ["host-local", "policy", "ptp"] {
+        symlink(&executable, bin.join(plugin)).unwrap();
+    }
+    Some(bin)
 }
 
 /// Where servers of pods listen.
@@ -54,6 +67,8 @@ struct Cluster {
     /// Pods of other nodes.
     others: Container,
     flags: Vec<String>,
+    /// The plugins that are measured.
+    plugins: Option<PathBuf>,
     node: Node,
 }
 
@@ -148,7 +163,8 @@ impl Cluster {
                 ]},
             }));
         }
-        Cluster { service: None, api, others, flags, node }
+        let plugins = measured_plugins(&node);
+        Cluster { service: None, api, others, flags, plugins, node }
     }
 
     fn socket(&self) -> PathBuf {
@@ -259,7 +275,8 @@ impl Cluster {
         let routes = json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]);
         let ipam = json!({"type": "host-local", "ranges": ranges, "routes": routes});
         let run = self.node.run("ptp", "ADD").network("pods").to(&pod.container);
-        pod.result = run.args(&pod.args()).config(json!({"ipam": ipam})).call().ok();
+        let run = run.args(&pod.args()).config(json!({"ipam": ipam}));
+        pod.result = self.call(run).ok();
         let ips = pod.result["ips"].as_array().unwrap().iter();
         let address = |ip: &Value| {
             let text = ip["address"].as_str().unwrap();
@@ -281,10 +298,19 @@ impl Cluster {
         run.args(&pod.args()).prev(&pod.result).config(json!({"socketpath": self.socket()}))
     }
 
+    /// Makes a call, of the plugin that is measured if there is one.
+    #[track_caller]
+    fn call(&self, run: Run<'_>) -> Answer {
+        match &self.plugins {
+            Some(bin) => run.call_in(bin),
+            None => run.call(),
+        }
+    }
+
     /// Calls the plugin `policy`; returns what it warned of.
     #[track_caller]
     fn admit(&self, pod: &Pod) -> String {
-        let answer = self.policy("ADD", pod).call();
+        let answer = self.call(self.policy("ADD", pod));
         let told = answer.stderr();
         assert_eq!(answer.ok(), pod.result);
         told
@@ -306,11 +332,23 @@ impl Cluster {
         self.policy("CHECK", pod).call()
     }
 
+    /// Calls STATUS of the plugin `policy`.
+    fn status(&self) -> Answer {
+        let run = self.node.run("policy", "STATUS").network("pods").of_network();
+        run.config(json!({"socketpath": self.socket()})).call()
+    }
+
     /// Detaches a pod as a runtime does.
     fn detach(&self, pod: &Pod) {
-        self.policy("DEL", pod).call().silent();
+        self.call(self.policy("DEL", pod)).silent();
+        self.disconnect(pod);
+    }
+
+    /// Calls the plugins before `policy` at the end of a pod.
+    fn disconnect(&self, pod: &Pod) {
         let run = self.node.run("ptp", "DEL").network("pods").to(&pod.container);
-        run.config(json!({"ipam": {"type": "host-local"}})).prev(&pod.result).call().silent();
+        let run = run.config(json!({"ipam": {"type": "host-local"}})).prev(&pod.result);
+        self.call(run).silent();
     }
 }
 

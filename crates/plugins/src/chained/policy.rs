@@ -92,8 +92,9 @@ impl Kind for Policy {
         Config::of(call)
     }
 
-    /// Reports whether pods would be judged now. A missing daemon is tolerated for a while, since
-    /// ADD closes the addresses that no daemon has judged yet.
+    /// Reports whether pods would be judged now. A daemon that is missing, or does not know its
+    /// policies yet, is tolerated for a while, since ADD closes the addresses that no daemon has
+    /// judged yet.
     fn status(call: &Call<'_>) -> Result<(), Failure> {
         let config = Config::of(call)?;
         ::firewall::usable().map_err(unavailable)?;

@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cni::CallEnv;
-use cni_invoke::{Exec, Executor, Mixed, Output, Status};
+use cni_invoke::{Exec, Executor, Mixed, Output, Request, Status};
 use cni_plugin::{Context, Plugin};
 use plugins::Builtins;
 use serde_json::{Value, json};
@@ -286,6 +286,24 @@ impl Run<'_> {
     pub(crate) fn call_of(self, plugin: &dyn Plugin) -> Answer {
         let stdin = self.document();
         self.respond(plugin, &mut Cursor::new(stdin))
+    }
+
+    /// Starts an executable in place of the plugin in this process, on the node's host: the one
+    /// with the plugin's name in a folder, which also has those to which it delegates.
+    #[track_caller]
+    pub(crate) fn call_in(mut self, bin: &Path) -> Answer {
+        let node = self.node.unwrap();
+        bin.to_str().unwrap().clone_into(&mut self.env.path);
+        let stdin = self.document();
+        let Run { plugin, env, .. } = self;
+        let called = format!("{} {plugin}", env.command);
+        let Roots { run, lib, .. } = &node.roots;
+        let environment = [("NETWRIGHT_RUN_DIR", run), ("NETWRIGHT_STATE_DIR", lib)];
+        let environment = environment.map(|(name, path)| (OsString::from(name), path.into()));
+        let exec = Exec::new(environment);
+        let (executable, request) = (bin.join(&plugin), Request { env, stdin });
+        let output = node.lab.enter(|| exec.call(&executable, &request, None));
+        Answer { called, output: output.unwrap() }
     }
 
     fn respond(self, plugin: &dyn Plugin, stdin: &mut (dyn Read + Send)) -> Answer {

@@ -495,14 +495,19 @@ fn policies_of_another_version_are_closed() {
             NetworkPolicy shop/x: refused: apiVersion: "extensions/v1beta1" is not read here, networking.k8s.io/v1 is; the policy allows nothing
             NetworkPolicy shop/x: refused: apiVersion: "v1" is not read here, networking.k8s.io/v1 is; the policy allows nothing
             NetworkPolicy shop/x: refused: apiVersion: "" is not read here, networking.k8s.io/v1 is; the policy allows nothing
-            ClusterNetworkPolicy x: refused: apiVersion: "policy.networking.k8s.io/v1alpha1" is not read here, policy.networking.k8s.io/v1alpha2 is; the policy denies everything
-            ClusterNetworkPolicy x: refused: apiVersion: "policy.networking.k8s.io/v1" is not read here, policy.networking.k8s.io/v1alpha2 is; the policy denies everything
+            ClusterNetworkPolicy x: refused: apiVersion: "policy.networking.k8s.io/v1alpha1" is not read here, policy.networking.k8s.io/v1alpha2 or policy.networking.k8s.io/v1beta1 is; the policy denies everything
+            ClusterNetworkPolicy x: refused: apiVersion: "policy.networking.k8s.io/v1" is not read here, policy.networking.k8s.io/v1alpha2 or policy.networking.k8s.io/v1beta1 is; the policy denies everything
         "#]],
     );
     // Those that are read, and lists of an API server, which say none.
     for version in [json!("networking.k8s.io/v1"), json!(null)] {
         let object = of(version, network_object("shop/x", spec(json!({}))));
         assert_eq!(network_policy::read(&object).unwrap().faults, []);
+    }
+    for version in ["policy.networking.k8s.io/v1alpha2", "policy.networking.k8s.io/v1beta1"] {
+        let whole = json!({"tier": "Admin", "priority": 1, "subject": {"namespaces": {}}});
+        let object = of(json!(version), json!({"metadata": {"name": "x"}, "spec": whole}));
+        assert_eq!(cluster_policy::read(&object).unwrap().faults, []);
     }
     for version in ["k8s.cni.cncf.io/v1beta1", "k8s.cni.cncf.io/v1beta2", "k8s.cni.cncf.io/v2"] {
         let mut object = of(json!(version), network_object("shop/x", spec(json!({}))));

@@ -483,7 +483,17 @@ fn cluster_policies_peers_are_pods_networks_and_nodes() {
     // Networks match pods and nodes as well.
     let networks = json!([{"networks": ["10.244.2.0/24", "192.0.2.2/32"]}]);
     assert_eq!(denied(&deny(networks)), ["shop/db", "other/db", "kube-system/dns", "node two"]);
-    // The own node stays reached.
+    // The own node stays reached, and the policy's author is told.
+    let notices = |world: &World| -> Vec<String> {
+        world.policies().flat_map(|policy| policy.notices.clone()).collect()
+    };
+    assert_eq!(notices(&deny(json!([{"networks": ["192.0.2.0/24"]}]))), Vec::<String>::new());
+    assert_eq!(
+        notices(&deny(json!([{"nodes": {}}]))),
+        [
+            "ClusterNetworkPolicy x, spec.egress[0], denies nodes, and a pod reaches its own node all the same"
+        ]
+    );
     assert_eq!(denied(&deny(json!([{"nodes": {}}]))), ["node two"]);
     assert_eq!(denied(&deny(json!([{"nodes": {"matchLabels": {"zone": "b"}}}]))), ["node two"]);
     assert_eq!(

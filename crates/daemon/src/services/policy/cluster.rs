@@ -5,13 +5,14 @@
 //! pages; of each object only what matters is kept while its page is read (`slim`).
 //!
 //! A cluster may lack the definition of ClusterNetworkPolicy, or of MultiNetworkPolicy: then there are
-//! none, and it is looked for again after each interval. The older version of MultiNetworkPolicy is
-//! read where the newer one is not served.
+//! none, and it is looked for again after each interval. The older version of either is read where
+//! the newer one is not served.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{Either, FutureExt as _, join_all, select};
@@ -86,6 +87,7 @@ impl Cluster {
             Kind::ALL.map(&mut again);
         let plain = watch_config();
         let of_pods = watch_config().page_size(PAGE_OF_PODS).fields(NOT_FINISHED);
+        let is_older = Arc::new(AtomicBool::new(false));
         let following = [
             self.spawn::<slim::Namespaces>(&client, Kind::Namespaces, plain.clone(), namespaces),
             self.spawn::<slim::Nodes>(&client, Kind::Nodes, plain.clone(), nodes),
@@ -95,16 +97,21 @@ impl Cluster {
                 plain.clone(),
                 policies,
             ),
-            self.spawn::<slim::ClusterNetworkPolicies>(
+            self.spawn_either::<slim::ClusterNetworkPolicies, slim::EarlierClusterNetworkPolicies>(
                 &client,
                 Kind::ClusterNetworkPolicies,
                 plain.clone(),
-                cluster_policies,
+                (cluster_policies, is_older.clone()),
             ),
-            self.spawn_multi(&client, plain, multi_policies),
+            self.spawn_either::<slim::MultiNetworkPolicies, slim::EarlierMultiNetworkPolicies>(
+                &client,
+                Kind::MultiNetworkPolicies,
+                plain,
+                (multi_policies, Arc::default()),
+            ),
             self.spawn::<slim::Pods>(&client, Kind::Pods, of_pods, pods),
         ];
-        let writer = Writer::start(client, self.outlet.clone());
+        let writer = Writer::start(client, self.outlet.clone(), is_older);
         while let Some(order) = orders.recv().await {
             match order {
                 Order::Tell(telling) => writer.write(telling),
@@ -146,19 +153,20 @@ impl Cluster {
         tokio::spawn(self.follower::<K>(client, kind, config).run(relist))
     }
 
-    /// Follows MultiNetworkPolicies in the version that is served, and in the newer one of both.
-    fn spawn_multi(
+    /// Follows a kind in the version that is served, and in the newer one of both. Notes whether
+    /// that is the older one.
+    fn spawn_either<N: Followed, O: Followed>(
         &self,
         client: &Client,
+        kind: Kind,
         config: Config,
-        mut relist: Receiver<()>,
+        (mut relist, is_older): (Receiver<()>, Arc<AtomicBool>),
     ) -> tokio::task::JoinHandle<()> {
-        let kind = Kind::MultiNetworkPolicies;
-        let newer = self.follower::<slim::MultiNetworkPolicies>(client, kind, config.clone());
-        let older = self.follower::<slim::EarlierMultiNetworkPolicies>(client, kind, config);
+        let newer = self.follower::<N>(client, kind, config.clone());
+        let older = self.follower::<O>(client, kind, config);
         tokio::spawn(async move {
             loop {
-                match follow_either(&newer, &older, &mut relist).await {
+                match follow_either(&newer, &older, &is_older, &mut relist).await {
                     End::Over => return,
                     End::Relist => {}
                     End::NoKind => newer.wait_for_kind(&mut relist).await,
@@ -180,7 +188,7 @@ impl Cluster {
 }
 
 /// A kind of objects that can be followed.
-trait Followed:
+pub(super) trait Followed:
     kube::Resource<DynamicType = ()>
     + Slim
     + Clone
@@ -208,6 +216,7 @@ type Reported = Change<Result<Object, Refused>>;
 async fn follow_either<N: Followed, O: Followed>(
     newer: &Follower<N>,
     older: &Follower<O>,
+    is_older: &AtomicBool,
     relist: &mut Receiver<()>,
 ) -> End {
     let (mut newer_runs, mut of_newer) = newer.begin();
@@ -221,6 +230,7 @@ async fn follow_either<N: Followed, O: Followed>(
             Either::Right((said, newer_says)) => (newer_says.await, said),
         }
     };
+    is_older.store(is_missing(&said), Ordering::SeqCst);
     let end = if !is_missing(&said) {
         drop((older_runs, of_older));
         newer.follow_on(newer_runs, said, of_newer, relist).await

@@ -29,7 +29,9 @@ async fn the_newer_one_of_two_versions_is_followed_if_it_is_served() {
     let cluster = Cluster::new(source, Arc::new(outlet));
     let client = cluster.client().await;
     let newer = cluster.follower::<slim::NetworkPolicies>(&client, NEWER, watch_config());
-    let older = cluster.follower::<slim::ClusterNetworkPolicies>(&client, OLDER, watch_config());
+    let older =
+        cluster.follower::<slim::EarlierClusterNetworkPolicies>(&client, OLDER, watch_config());
+    let is_older = AtomicBool::new(false);
     let (again, mut relist) = channel(1);
     for (is_newer_served, expected) in [(true, NEWER), (false, OLDER)] {
         if !is_newer_served {
@@ -37,12 +39,13 @@ async fn the_newer_one_of_two_versions_is_followed_if_it_is_served() {
         }
         // The test asks it to begin anew after it has passed on the first report.
         again.send(()).await.unwrap();
-        let end = follow_either(&newer, &older, &mut relist).await;
+        let end = follow_either(&newer, &older, &is_older, &mut relist).await;
         assert!(matches!(end, End::Relist));
         assert_eq!(begun(&inlet), [expected]);
+        assert_eq!(is_older.load(Ordering::SeqCst), !is_newer_served);
     }
     api.withdraw("clusternetworkpolicies");
-    let end = follow_either(&newer, &older, &mut relist).await;
+    let end = follow_either(&newer, &older, &is_older, &mut relist).await;
     assert!(matches!(end, End::NoKind));
     assert_eq!(begun(&inlet), []);
 }

@@ -1,4 +1,4 @@
-//! Ends connections that a change forbids.
+//! Ends connections that a change forbids, and all those of addresses whose containers go.
 //!
 //! The packet filter lets the packets of a connection pass that connection tracking knows. So a
 //! thread lists the connections of the addresses that a change concerns, asks the engine, and makes
@@ -9,6 +9,10 @@
 //! namespaces, and are judged there.
 //!
 //! Connections of the host itself never meet the packet filter's rules, and stay.
+//!
+//! A container that goes leaves its connections behind. The next one with its address would go on
+//! with them, even while it is closed. So another thread makes connection tracking forget all of
+//! them, and DEL waits for that: its address is released later.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -18,12 +22,15 @@ use kernel::conntrack::{ConntrackSocket, Flow, FlowFilter};
 use kernel::living::Census;
 use kernel::netlink::NetlinkError;
 use kernel::route::{IpFamily, RouteSocket};
+use node_api::Refusal;
+use node_api::policy::Answer;
 use policy::{Protocol, Traffic};
 
 use super::concern::Concern;
 use super::counts::Counts;
 use super::engine::Container;
 use super::inside;
+use super::server::Reply;
 use super::shared::Shared;
 use crate::health::Health;
 use crate::services::setup::words;
@@ -52,6 +59,82 @@ impl Cuts {
             let _ = self.to.send(concern);
         }
     }
+}
+
+/// Addresses whose containers go, and who waits until their connections have ended.
+type Departed = (BTreeSet<IpAddr>, Reply);
+
+/// The loop's end of the thread that ends the connections of such addresses. It is another thread:
+/// judging the connections that a change concerns may take longer than a plugin waits.
+#[derive(Debug)]
+pub(super) struct Departures {
+    to: Sender<Departed>,
+}
+
+impl Departures {
+    /// Starts the thread, which works in the namespace of its caller.
+    pub(super) fn start() -> std::io::Result<Self> {
+        let (to, from) = channel();
+        let thread = std::thread::Builder::new().name("departures".to_owned());
+        thread.spawn(move || see_off(&from))?;
+        Ok(Departures { to })
+    }
+
+    /// Ends all connections of these addresses, and then answers.
+    pub(super) fn end(&self, addresses: BTreeSet<IpAddr>, reply: Reply) {
+        if addresses.is_empty() {
+            return reply.send(Answer::Ok);
+        }
+        let _ = self.to.send((addresses, reply));
+    }
+}
+
+fn see_off(from: &Receiver<Departed>) {
+    // It stays open, as that of [`Cutter`] does.
+    let mut conntrack = None;
+    while let Ok((mut addresses, reply)) = from.recv() {
+        let mut waiting = vec![reply];
+        // All that came meanwhile goes together.
+        for (more, reply) in from.try_iter() {
+            addresses.extend(more);
+            waiting.push(reply);
+        }
+        let ended = end_all(&mut conntrack, addresses);
+        if let Err(error) = &ended {
+            tracing::warn!(%error, "connections of containers that go stay");
+        }
+        for reply in waiting {
+            reply.send(match &ended {
+                Ok(()) => Answer::Ok,
+                // The plugin tries it too.
+                Err(error) => {
+                    let why = words(error);
+                    Refusal::for_now(format!("connections of its addresses stay: {why}")).into()
+                }
+            });
+        }
+    }
+}
+
+/// Makes connection tracking forget all connections of these addresses.
+fn end_all(
+    conntrack: &mut Option<ConntrackSocket>,
+    addresses: BTreeSet<IpAddr>,
+) -> Result<(), NetlinkError> {
+    let mut socket = match conntrack.take() {
+        Some(socket) => socket,
+        None => ConntrackSocket::open()?,
+    };
+    let concern = Concern { local: addresses, others: BTreeSet::new() };
+    let goes = |flow: &Flow| {
+        let ends = [flow.original.source, flow.reply.source];
+        ends.into_iter().flatten().any(|end| concern.local.contains(&end))
+    };
+    for filter in filters(&concern) {
+        socket.delete_flows_if(&filter, goes)?;
+    }
+    *conntrack = Some(socket);
+    Ok(())
 }
 
 struct Cutter {

@@ -13,6 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use super::cluster::{Cluster, Source};
 use super::engine::Event;
 use super::kinds::Kind;
+use super::shared::Shared;
 use super::tell::Telling;
 use crate::listen::Listener;
 use crate::services::line_server::{self, Answers};
@@ -71,11 +72,13 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts the thread. With a source it asks the API server.
+    /// Starts the thread. With a source it asks the API server. It records that the service is
+    /// ready once every kind of objects was listed: until then new pods are closed.
     pub(super) fn start(
         listener: &Listener,
         outlet: Outlet<Heard>,
         source: Option<Source>,
+        shared: Shared,
     ) -> Result<Self, Stop> {
         let (orders, taken) = mpsc::unbounded_channel();
         let runtime = setup::runtime(1)?;
@@ -88,7 +91,7 @@ impl Server {
         }
         let thread = std::thread::Builder::new().name("server".to_owned());
         let work = async move {
-            tokio::spawn(ready::run(socket, || true));
+            tokio::spawn(ready::run(socket, move || shared.are_listed()));
             match source {
                 Some(source) => Cluster::new(source, outlet).run(taken).await,
                 None => std::future::pending().await,

@@ -19,6 +19,8 @@ struct Inner {
     next: Mutex<()>,
     /// An administrator has confirmed what lists lack.
     accepted: AtomicBool,
+    /// Every kind of objects was listed.
+    listed: AtomicBool,
     bell: UnixStream,
     ringer: UnixStream,
 }
@@ -28,8 +30,9 @@ impl Shared {
         let (bell, ringer) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;
         ringer.set_nonblocking(true)?;
-        let (engine, next, accepted) = (Mutex::new(engine), Mutex::new(()), AtomicBool::new(false));
-        Ok(Shared(Arc::new(Inner { engine, next, accepted, bell, ringer })))
+        let (engine, next) = (Mutex::new(engine), Mutex::new(()));
+        let (accepted, listed) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Shared(Arc::new(Inner { engine, next, accepted, listed, bell, ringer })))
     }
 
     /// An engine of the node `one` that knows these objects, and nothing else.
@@ -44,6 +47,16 @@ impl Shared {
     pub(super) fn engine(&self) -> MutexGuard<'_, Engine> {
         let _next = self.0.next.lock().unwrap_or_else(PoisonError::into_inner);
         self.0.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes whether every kind of objects was listed.
+    pub(super) fn note_lists(&self, are_complete: bool) {
+        self.0.listed.store(are_complete, Ordering::SeqCst);
+    }
+
+    /// Reports whether every kind of objects was listed, without waiting for the engine.
+    pub(super) fn are_listed(&self) -> bool {
+        self.0.listed.load(Ordering::SeqCst)
     }
 
     /// Returns what becomes readable when another thread wants something done.

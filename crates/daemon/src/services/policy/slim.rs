@@ -297,6 +297,15 @@ slim!(
     POLICY,
     ClusterResourceScope,
     "policy.networking.k8s.io",
+    "v1beta1",
+    "ClusterNetworkPolicy",
+    "clusternetworkpolicies"
+);
+slim!(
+    EarlierClusterNetworkPolicies,
+    POLICY,
+    ClusterResourceScope,
+    "policy.networking.k8s.io",
     "v1alpha2",
     "ClusterNetworkPolicy",
     "clusternetworkpolicies"

@@ -1,6 +1,7 @@
 //! Writes statuses and Events to the API server, a few at once.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use k8s_openapi::api::core::v1::Event;
 use kube::Client;
@@ -8,8 +9,9 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
+use super::cluster::Followed;
 use super::server::Heard;
-use super::slim::ClusterNetworkPolicies;
+use super::slim::{ClusterNetworkPolicies, EarlierClusterNetworkPolicies};
 use super::tell::{COMPONENT, EventWrite, StatusWrite, Telling};
 use crate::clock;
 use crate::services::kubernetes::{ApiError, within};
@@ -24,11 +26,17 @@ pub(super) struct Writer {
     client: Client,
     outlet: Arc<Outlet<Heard>>,
     places: Arc<Semaphore>,
+    /// ClusterNetworkPolicies are served in the older version alone.
+    is_older: Arc<AtomicBool>,
 }
 
 impl Writer {
-    pub(super) fn start(client: Client, outlet: Arc<Outlet<Heard>>) -> Self {
-        Writer { client, outlet, places: Arc::new(Semaphore::new(AT_ONCE)) }
+    pub(super) fn start(
+        client: Client,
+        outlet: Arc<Outlet<Heard>>,
+        is_older: Arc<AtomicBool>,
+    ) -> Self {
+        Writer { client, outlet, places: Arc::new(Semaphore::new(AT_ONCE)), is_older }
     }
 
     /// Writes something when it is its turn, and says how that went.
@@ -58,14 +66,21 @@ impl Writer {
         let patch = json!({
             "metadata": {"resourceVersion": write.version}, "status": {"conditions": conditions},
         });
-        let params =
-            PatchParams { field_manager: Some(COMPONENT.to_owned()), ..PatchParams::default() };
-        let all: Api<ClusterNetworkPolicies> = Api::all(self.client.clone());
-        let patched = within(all.patch_status(&write.name, &params, &Patch::Merge(&patch))).await;
+        let patched = match self.is_older.load(Ordering::SeqCst) {
+            false => self.patch::<ClusterNetworkPolicies>(&write.name, &patch).await,
+            true => self.patch::<EarlierClusterNetworkPolicies>(&write.name, &patch).await,
+        };
         match patched {
             Err(ApiError::Away(why)) if is_conflict(&why) => Ok(()),
-            other => other.map(drop),
+            other => other,
         }
+    }
+
+    async fn patch<K: Followed>(&self, name: &str, patch: &Value) -> Result<(), ApiError> {
+        let params =
+            PatchParams { field_manager: Some(COMPONENT.to_owned()), ..PatchParams::default() };
+        let all: Api<K> = Api::all(self.client.clone());
+        within(all.patch_status(name, &params, &Patch::Merge(patch))).await.map(drop)
     }
 
     async fn event(&self, write: &EventWrite) -> Result<(), ApiError> {

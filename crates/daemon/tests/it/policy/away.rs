@@ -17,6 +17,7 @@ fn a_pod_is_closed_while_nobody_knows_it() {
     // No server answers when the service starts.
     cluster.api.hang();
     cluster.spawn();
+    cluster.status().fails(50, "pods that start now are closed to all but their node");
     let web = cluster.attach("web");
     let db = cluster.attach("db");
     web.assert_reaches(&db, false);
@@ -28,9 +29,14 @@ fn a_pod_is_closed_while_nobody_knows_it() {
         cluster.create(name);
     }
     wait_until("both to be known", || web.reaches(&db) && db.reaches(&web));
+    cluster.status().silent();
+    wait_until("the service to record that it is ready", || {
+        node_api::ready::was_ready(&cluster.socket())
+    });
 
     // Then it is away.
     cluster.api.refuse();
+    cluster.status().silent();
     let other = cluster.attach("other");
     other.assert_reaches(&web, false);
     web.assert_reaches(&db, true);
@@ -49,6 +55,8 @@ fn a_pod_is_closed_while_nobody_knows_it() {
     // It starts while the API server is away: nothing changes, and what is new is closed.
     cluster.api.refuse();
     cluster.spawn();
+    // A service knew its lists a moment ago.
+    cluster.status().silent();
     web.assert_reaches(&db, true);
     other.assert_reaches(&db, false);
     late.assert_reaches(&web, false);

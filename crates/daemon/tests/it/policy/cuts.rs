@@ -4,6 +4,8 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
+use kernel::conntrack::{ConntrackSocket, FlowFilter};
+use kernel::route::IpFamily;
 use serde_json::json;
 use testkit::{Place, wait_until};
 
@@ -170,4 +172,45 @@ fn connections_are_kept_where_that_is_wanted() {
     cluster.api.create(&allow("db", "db", &[]));
     wait_until("the policy", || !web.reaches(&db));
     connection.assert_goes_on();
+}
+
+/// The next pod with its address goes on with none of them. Connections that are kept are those of
+/// pods that stay.
+#[test]
+fn connections_of_a_pod_end_before_its_addresses_are_free() {
+    testkit::require!("root");
+    let mut cluster = Cluster::new("policy-leaves");
+    cluster.flags.push("--keep-connections".to_owned());
+    cluster.start();
+    let [db, web] = ["db", "web"].map(|name| cluster.pod(name));
+    let (to_db, to_web) = (listen(&db, OTHER), listen(&web, OTHER));
+    let at = |listener: &TcpListener| listener.local_addr().unwrap();
+    let mut stay = Vec::new();
+    let mut go = Vec::new();
+    for (to_db, to_web) in to_db.iter().zip(&to_web) {
+        stay.push(Connection::new(&cluster.others, at(to_db), to_db));
+        go.push(Connection::new(&web.container, at(to_db), to_db));
+        go.push(Connection::new(&cluster.others, at(to_web), to_web));
+    }
+    for connection in stay.iter_mut().chain(&mut go) {
+        connection.exchange().unwrap();
+    }
+    let mut conntrack = cluster.node.lab.enter(|| ConntrackSocket::open().unwrap());
+    let mut flows = |pod: &Pod| -> usize {
+        let of = |address: &IpAddr| {
+            let all = FlowFilter::all(IpFamily::of(*address));
+            let begun = FlowFilter { source: Some(*address), ..all };
+            let taken = FlowFilter { reply_source: Some(*address), ..all };
+            [begun, taken].map(|filter| conntrack.flows(&filter).unwrap().len())
+        };
+        pod.addresses.iter().flat_map(of).sum()
+    };
+    assert!(go.len() <= flows(&web));
+    // The plugin that has the addresses is called after this one.
+    cluster.policy("DEL", &web).call().silent();
+    assert_eq!(flows(&web), 0);
+    assert!(stay.len() <= flows(&db));
+    for connection in &mut stay {
+        connection.assert_goes_on();
+    }
 }

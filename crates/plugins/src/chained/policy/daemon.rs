@@ -91,25 +91,21 @@ impl Daemon {
         }
     }
 
-    /// Asks whether a new attachment would be judged. A daemon that is missing only for a moment
-    /// counts as a confirmation.
+    /// Asks whether a new attachment would be judged. A daemon that knew its policies a moment ago,
+    /// and is missing now or is listing them again, counts as a confirmation.
     ///
     /// # Errors
-    /// Those of the daemon; code 11 when there is none.
+    /// Those of the daemon; code 11 when there is none, or while it does not know its policies.
     pub(super) fn status(&self, network: &str) -> Result<(), Failure> {
         let request = Request::Status(StatusRequest { network: network.to_owned() });
-        match self.ask(&request) {
-            Ok(Answer::Ok) => Ok(()),
-            Ok(Answer::Refused(refusal)) => Err(refusal.into()),
-            Ok(Answer::Enforced(_)) => Err(nonsense()),
-            Err(failure)
-                if failure.code() == code::TRY_AGAIN_LATER
-                    && node_api::ready::was_ready(&self.socket) =>
-            {
-                Ok(())
-            }
-            Err(failure) => Err(failure),
-        }
+        let failure: Failure = match self.ask(&request) {
+            Ok(Answer::Ok) => return Ok(()),
+            Ok(Answer::Refused(refusal)) => refusal.into(),
+            Ok(Answer::Enforced(_)) => nonsense(),
+            Err(failure) => failure,
+        };
+        let may_pass = failure.code() == code::TRY_AGAIN_LATER;
+        if may_pass && node_api::ready::was_ready(&self.socket) { Ok(()) } else { Err(failure) }
     }
 
     fn tell(&self, call: &Call<'_>, request: &Request) -> bool {

@@ -209,7 +209,8 @@ fn the_daemon_judges_what_check_finds() {
     drop(daemon);
 }
 
-/// A missing daemon is borne for a while, as one that is being replaced.
+/// A daemon that is missing, or does not know its policies, is tolerated for a while, as one that is
+/// being replaced.
 #[test]
 fn status_says_whether_pods_would_be_judged() {
     testkit::require!("root");
@@ -233,7 +234,15 @@ fn status_says_whether_pods_would_be_judged() {
         status().fails(50, words);
         drop(daemon);
     }
-    let daemon = daemon(&node, obliging);
+    // One that lists its policies again after a start counts as one that is being replaced.
+    ready.said_before(Duration::from_secs(30));
+    let lists = Answer::Refused(Refusal::for_now("networkpolicies are being listed"));
+    let daemon = self::daemon(&node, move |_| says(&lists));
+    status().silent();
+    ready.said_before(Duration::from_secs(600));
+    status().fails(50, "networkpolicies are being listed");
+    drop(daemon);
+    let daemon = self::daemon(&node, obliging);
     status().silent();
     drop(daemon);
 }

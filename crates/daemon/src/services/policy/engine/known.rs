@@ -19,16 +19,21 @@ impl Engine {
         if self.program().is_some() {
             return Vec::new();
         }
-        let missing = self.lists.missing().map(|(kind, why)| match why {
-            Some(why) => format!("{kind}: {why}"),
-            None => format!("{kind} are being listed"),
-        });
         let doubt = self.doubt.iter().map(|_| {
             "the lists lack most of the policies that were there: they are listed again, or run \
              `netwright policy accept`"
                 .to_owned()
         });
-        missing.chain(doubt).collect()
+        self.unlisted().into_iter().chain(doubt).collect()
+    }
+
+    /// Says which kinds of objects were not listed yet, since the service started.
+    pub(in super::super) fn unlisted(&self) -> Vec<String> {
+        let missing = self.lists.missing().map(|(kind, why)| match why {
+            Some(why) => format!("{kind}: {why}"),
+            None => format!("{kind} are being listed"),
+        });
+        missing.collect()
     }
 
     /// Reports whether an address of this node is closed since its pod is not known.

@@ -94,10 +94,13 @@ impl Engine {
         self.settle(touched);
     }
 
-    /// Takes an attachment that ends.
-    pub(in super::super) fn end(&mut self, owner: &Owner) {
+    /// Takes an attachment that ends. Returns those of its addresses that no other one has.
+    pub(in super::super) fn end(&mut self, owner: &Owner) -> BTreeSet<IpAddr> {
         let touched = self.records.end(&id(owner));
+        let mut gone = touched.addresses.clone();
+        gone.retain(|address| self.records.owner_of(*address).is_none());
         self.settle(touched);
+        gone
     }
 
     /// Takes all records of this node.
