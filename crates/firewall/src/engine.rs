@@ -17,7 +17,7 @@ use crate::masquerade::chain_name;
 use crate::nft::NftTables;
 use crate::owner::Owner;
 use crate::plan::{Concern, Plan, Shared};
-use crate::tables::{Change, Found, FoundValue, Tables};
+use crate::tables::{Altered, Change, Found, FoundValue, Tables};
 
 /// How long to wait for the lock. Its holder keeps it for one transaction, which is milliseconds;
 /// only hundreds of callers at once or a stuck holder make it longer.
@@ -189,13 +189,10 @@ impl<'a> Firewall<'a> {
         let mut differences = Vec::new();
         let masquerades = masquerades(plan);
         for table in plan.tables() {
-            let altered = self.tables.altered(table, &masquerades)?;
-            if !altered.is_empty() && !self.tables.exists(table)? {
-                differences.push(format!("missing: table {table}"));
-                continue;
+            match self.tables.altered(table, &masquerades)? {
+                None => differences.push(format!("missing: table {table}")),
+                Some(altered) => differences.extend(altered.told(table)),
             }
-            let told = |chain: String| format!("chain {chain} of table {table} has other rules");
-            differences.extend(altered.into_iter().map(told));
         }
         for element in &plan.own {
             let Some(found) = self.tables.get(element.set, &element.key)? else {
@@ -223,26 +220,30 @@ impl<'a> Firewall<'a> {
         Ok(differences)
     }
 
-    /// Gives the chains that a plan needs the rules that they should have, in one transaction, and
-    /// leaves all elements as they are. [`Firewall::add`] only counts rules: for a repair.
+    /// Gives the chains that a plan needs the hooks and rules that they should have, lets their
+    /// tables see packets, and leaves all elements as they are. [`Firewall::add`] only counts
+    /// rules: for a repair.
     ///
-    /// **Idempotence**: nothing is written if no rule is different.
+    /// **Idempotence**: nothing is written if nothing is different.
     ///
     /// # Errors
-    /// When the kernel refuses; nothing has changed then.
+    /// When the kernel refuses; no rule has changed then.
     pub fn mend(&mut self, plan: &Plan) -> Result<(), FirewallError> {
         let masquerades = masquerades(plan);
         let mut changes = Vec::new();
         for table in plan.tables() {
-            let mut altered = self.tables.altered(table, &masquerades)?;
+            let Some(mut altered) = self.tables.altered(table, &masquerades)? else {
+                changes.push(Change::Layout(table));
+                continue;
+            };
             let mut own = Vec::new();
             for (network, prefix) in &masquerades {
-                if altered.remove(&chain_name(network, *prefix)) {
+                if altered.rules.remove(&chain_name(network, *prefix)) {
                     let network = network.clone();
                     own.push(Change::AddMasquerade { network, prefix: *prefix });
                 }
             }
-            if !altered.is_empty() {
+            if altered != Altered::default() {
                 changes.push(Change::Layout(table));
             }
             changes.extend(own);

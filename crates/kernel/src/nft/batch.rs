@@ -219,9 +219,9 @@ impl Batch {
         self.push(Operation::AddOwnTable { table: table.clone() });
     }
 
-    /// Lets a table that exists see packets, whether it was dormant or not. A transaction of its own:
-    /// if the same one also deletes or creates base chains, the kernel mistakes which hooks are in
-    /// place (linux net/netfilter/nf_tables_api.c `nf_tables_updtable`).
+    /// Lets a table that exists see packets, whether it was dormant or not. A transaction of its
+    /// own: if the same one also deletes or creates base chains, the kernel mistakes which hooks
+    /// are in place (linux net/netfilter/nf_tables_api.c `nf_tables_updtable`).
     pub fn wake_table(&mut self, table: &TableRef) {
         self.push(Operation::WakeTable { table: table.clone() });
     }

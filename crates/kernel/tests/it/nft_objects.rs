@@ -83,7 +83,8 @@ fn questions_for_one() {
 fn a_dormant_table_is_woken() {
     in_netns(|| {
         let mut nft = prepared();
-        let is_dormant = |nft: &mut NftSocket| nft.get_table(&table()).unwrap().unwrap().is_dormant();
+        let is_dormant =
+            |nft: &mut NftSocket| nft.get_table(&table()).unwrap().unwrap().is_dormant();
         assert!(!is_dormant(&mut nft));
         let mut wake = Batch::new();
         wake.wake_table(&table());
