@@ -174,6 +174,34 @@ impl<'a> Firewall<'a> {
         self.finish_removal(key, &shared, doomed, first)
     }
 
+    /// Says whether an element of any attachment leads a port at an address of the host to an address
+    /// of a container.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub fn leads(
+        &mut self,
+        protocol: Protocol,
+        (at, port): (IpAddr, u16),
+        to: IpAddr,
+    ) -> Result<bool, FirewallError> {
+        let (all, exact) = if to.is_ipv4() {
+            (Set::Hostports4, Set::HostportsAt4)
+        } else {
+            (Set::Hostports6, Set::HostportsAt6)
+        };
+        let port = [Field::Protocol(protocol), Field::Port(port)];
+        let at_one = [&[Field::Address(at)], port.as_slice()].concat();
+        for (set, key) in [(exact, at_one), (all, port.to_vec())] {
+            let found = self.tables.get(set, &key)?;
+            if let Some(Found { value: FoundValue::Endpoint(address, _), .. }) = found {
+                // The port at one address takes precedence.
+                return Ok(address == to);
+            }
+        }
+        Ok(false)
+    }
+
     /// Compares a plan with the kernel and describes each difference; returns none when all is
     /// well.
     ///
