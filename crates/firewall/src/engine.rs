@@ -174,8 +174,8 @@ impl<'a> Firewall<'a> {
         self.finish_removal(key, &shared, doomed, first)
     }
 
-    /// Says whether an element of any attachment leads a port at an address of the host to an address
-    /// of a container.
+    /// Says whether an element of any attachment leads a port at an address of the host to an
+    /// address of a container.
     ///
     /// # Errors
     /// When the kernel cannot be asked.

@@ -115,9 +115,9 @@ pub fn has_hostports(key: &AttachmentKey) -> Result<bool, FirewallError> {
     Ok(false)
 }
 
-/// Removes the rules for an attachment's addresses from the reference's forwarding chain. They carry
-/// no other mark. Another attachment may have an equal address, on a network that never meets this
-/// one, or since this one's container has ended: its rules stay.
+/// Removes the rules for an attachment's addresses from the reference's forwarding chain. They
+/// carry no other mark. Another attachment may have an equal address, on a network that never meets
+/// this one, or since this one's container has ended: its rules stay.
 ///
 /// # Errors
 /// When the kernel or legacy iptables refuses. Each of them removes all or nothing.
