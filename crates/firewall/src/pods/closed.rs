@@ -297,7 +297,10 @@ fn commit(
 }
 
 /// Lets the table see packets if another program has switched it off: no verdict counts in it.
-fn wake(table: &mut PodsTable) -> Result<(), FirewallError> {
+///
+/// # Errors
+/// [`FirewallError::Tables`] when the kernel refuses.
+pub fn wake(table: &mut PodsTable) -> Result<(), FirewallError> {
     let own = layout::table();
     if table.ask().get_table(&own).map_err(unread)?.is_some_and(|found| found.is_dormant()) {
         let mut batch = Batch::new();
