@@ -17,7 +17,7 @@ use crate::masquerade::chain_name;
 use crate::nft::NftTables;
 use crate::owner::Owner;
 use crate::plan::{Concern, Plan, Shared};
-use crate::tables::{Change, Found, FoundValue, Tables};
+use crate::tables::{Altered, Change, Found, FoundValue, Tables};
 
 /// How long to wait for the lock. Its holder keeps it for one transaction, which is milliseconds;
 /// only hundreds of callers at once or a stuck holder make it longer.
@@ -174,6 +174,34 @@ impl<'a> Firewall<'a> {
         self.finish_removal(key, &shared, doomed, first)
     }
 
+    /// Says whether an element of any attachment leads a port at an address of the host to an
+    /// address of a container.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub fn leads(
+        &mut self,
+        protocol: Protocol,
+        (at, port): (IpAddr, u16),
+        to: IpAddr,
+    ) -> Result<bool, FirewallError> {
+        let (all, exact) = if to.is_ipv4() {
+            (Set::Hostports4, Set::HostportsAt4)
+        } else {
+            (Set::Hostports6, Set::HostportsAt6)
+        };
+        let port = [Field::Protocol(protocol), Field::Port(port)];
+        let at_one = [&[Field::Address(at)], port.as_slice()].concat();
+        for (set, key) in [(exact, at_one), (all, port.to_vec())] {
+            let found = self.tables.get(set, &key)?;
+            if let Some(Found { value: FoundValue::Endpoint(address, _), .. }) = found {
+                // The port at one address takes precedence.
+                return Ok(address == to);
+            }
+        }
+        Ok(false)
+    }
+
     /// Compares a plan with the kernel and describes each difference; returns none when all is
     /// well.
     ///
@@ -189,13 +217,10 @@ impl<'a> Firewall<'a> {
         let mut differences = Vec::new();
         let masquerades = masquerades(plan);
         for table in plan.tables() {
-            let altered = self.tables.altered(table, &masquerades)?;
-            if !altered.is_empty() && !self.tables.exists(table)? {
-                differences.push(format!("missing: table {table}"));
-                continue;
+            match self.tables.altered(table, &masquerades)? {
+                None => differences.push(format!("missing: table {table}")),
+                Some(altered) => differences.extend(altered.told(table)),
             }
-            let told = |chain: String| format!("chain {chain} of table {table} has other rules");
-            differences.extend(altered.into_iter().map(told));
         }
         for element in &plan.own {
             let Some(found) = self.tables.get(element.set, &element.key)? else {
@@ -223,26 +248,30 @@ impl<'a> Firewall<'a> {
         Ok(differences)
     }
 
-    /// Gives the chains that a plan needs the rules that they should have, in one transaction, and
-    /// leaves all elements as they are. [`Firewall::add`] only counts rules: for a repair.
+    /// Gives the chains that a plan needs the hooks and rules that they should have, lets their
+    /// tables see packets, and leaves all elements as they are. [`Firewall::add`] only counts
+    /// rules: for a repair.
     ///
-    /// **Idempotence**: nothing is written if no rule is different.
+    /// **Idempotence**: nothing is written if nothing is different.
     ///
     /// # Errors
-    /// When the kernel refuses; nothing has changed then.
+    /// When the kernel refuses; no rule has changed then.
     pub fn mend(&mut self, plan: &Plan) -> Result<(), FirewallError> {
         let masquerades = masquerades(plan);
         let mut changes = Vec::new();
         for table in plan.tables() {
-            let mut altered = self.tables.altered(table, &masquerades)?;
+            let Some(mut altered) = self.tables.altered(table, &masquerades)? else {
+                changes.push(Change::Layout(table));
+                continue;
+            };
             let mut own = Vec::new();
             for (network, prefix) in &masquerades {
-                if altered.remove(&chain_name(network, *prefix)) {
+                if altered.rules.remove(&chain_name(network, *prefix)) {
                     let network = network.clone();
                     own.push(Change::AddMasquerade { network, prefix: *prefix });
                 }
             }
-            if !altered.is_empty() {
+            if altered != Altered::default() {
                 changes.push(Change::Layout(table));
             }
             changes.extend(own);

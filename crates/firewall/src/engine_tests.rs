@@ -65,8 +65,8 @@ impl Tables for Fake {
         &mut self,
         _: Table,
         _: &BTreeSet<(String, IpNet)>,
-    ) -> Result<BTreeSet<String>, TablesError> {
-        self.0.step().map(|()| BTreeSet::new())
+    ) -> Result<Option<Altered>, TablesError> {
+        self.0.step().map(|()| Some(Altered::default()))
     }
 
     fn get(&mut self, set: Set, key: &[Field]) -> Result<Option<Found>, TablesError> {
@@ -265,7 +265,7 @@ fn a_passing_failure_is_undone_by_add_itself() {
             &mut self,
             table: Table,
             masquerades: &BTreeSet<(String, IpNet)>,
-        ) -> Result<BTreeSet<String>, TablesError> {
+        ) -> Result<Option<Altered>, TablesError> {
             self.0.altered(table, masquerades)
         }
         fn get(&mut self, set: Set, key: &[Field]) -> Result<Option<Found>, TablesError> {
@@ -353,7 +353,7 @@ fn whatever_question_of_remove_fails_the_next_one_finishes() {
             &mut self,
             table: Table,
             masquerades: &BTreeSet<(String, IpNet)>,
-        ) -> Result<BTreeSet<String>, TablesError> {
+        ) -> Result<Option<Altered>, TablesError> {
             self.ask(|fake| fake.altered(table, masquerades))
         }
         fn get(&mut self, set: Set, key: &[Field]) -> Result<Option<Found>, TablesError> {

@@ -78,8 +78,11 @@ pub enum ChangeError {
 /// Locks the shared chains against other processes of ours: two that both find a rule missing would
 /// both add it.
 fn lock(index: &Index) -> Result<Lock, ChangeError> {
-    index.lock("iptables", crate::LOCK_TIMEOUT).map_err(ChangeError::Lock)
+    index.lock(LOCK, crate::LOCK_TIMEOUT).map_err(ChangeError::Lock)
 }
+
+/// The lock's name in the index.
+pub(crate) const LOCK: &str = "iptables";
 
 /// Says whether `iptables` and its table can be used in at least one family.
 ///

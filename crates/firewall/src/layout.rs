@@ -9,14 +9,15 @@ use std::net::Ipv6Addr;
 use ipnet::IpNet;
 use kernel::nft::field::Ip6Address;
 use kernel::nft::{
-    Batch, CmpOp, Expr, Family, Hook, HookPoint, KeyType, MetaKey, NatKind, NewChain, NewRule,
-    NewSet, Register, TableRef, Value, Verdict, field,
+    Batch, CmpOp, Expr, Family, Hook, HookPoint, KeyType, MetaKey, NewChain, NewRule, NewSet,
+    Register, TableRef, Value, field,
 };
 use kernel::route::IpFamily;
 
 use crate::element::{Kind, Maps, Set, Table};
 use crate::hostport::{self, STAND_IN6};
 use crate::masquerade::chain_name;
+use crate::meaning::Meaning;
 use crate::pod_link;
 
 /// A table's comment. It does not contain the layout's version: the kernel keeps the comment with
@@ -59,10 +60,15 @@ pub(crate) fn table_ref(table: Table) -> TableRef {
     TableRef::new(family, table.name())
 }
 
-/// Brings a table to this layout, even if parts of it exist. The contents of sets stay.
-pub(crate) fn lay_out(batch: &mut Batch, table: Table) {
+/// Brings a table to this layout, even if parts of it exist. The contents of sets stay. The chains
+/// `misplaced` are made anew: they are at another hook, which cannot be changed.
+pub(crate) fn lay_out(batch: &mut Batch, table: Table, misplaced: &[String]) {
     let own = table_ref(table);
     batch.add_table(&own, Some(COMMENT));
+    for chain in misplaced {
+        batch.flush_chain(&own, chain.as_str());
+        batch.delete_chain(&own, chain.as_str());
+    }
     for set in Set::ALL.iter().filter(|set| set.table() == table) {
         batch.add_set(new_set(&own, *set));
     }
@@ -76,72 +82,48 @@ pub(crate) fn lay_out(batch: &mut Batch, table: Table) {
     }
 }
 
-/// Returns the use count that the kernel reports for each chain of a table in this layout: one for
-/// each of its rules and for each rule that jumps to it.
-pub(crate) fn uses(table: Table) -> BTreeMap<String, u32> {
+/// How the kernel describes a chain of this layout.
+#[derive(Debug, Default)]
+pub(crate) struct Shape {
+    /// One for each of its rules and for each rule that jumps to it.
+    pub(crate) used: u32,
+    /// Its netfilter hook, if it is a base chain.
+    pub(crate) hook: Option<Hook>,
+}
+
+/// Returns how the kernel describes each chain of a table in this layout.
+pub(crate) fn shapes(table: Table) -> BTreeMap<String, Shape> {
     let (chains, rules) = chains_and_rules(table);
-    let mut uses: BTreeMap<String, u32> = chains.into_iter().map(|chain| (chain.name, 0)).collect();
+    let of = |chain: NewChain| (chain.name, Shape { used: 0, hook: chain.hook });
+    let mut shapes: BTreeMap<String, Shape> = chains.into_iter().map(of).collect();
     for rule in rules {
         let targets = rule.exprs.iter().filter_map(|expr| match expr {
             Expr::Verdict(verdict) => verdict.chain(),
             _ => None,
         });
         for chain in targets.chain([rule.chain.as_str()]) {
-            *uses.entry(chain.to_owned()).or_default() += 1;
+            shapes.entry(chain.to_owned()).or_default().used += 1;
         }
     }
-    uses
+    shapes
 }
 
-/// What a rule does: what remains the same however its matches are written. `nft -f` writes other
-/// expressions for the rules that `nft list ruleset` has shown.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Act {
-    Decides(Verdict),
-    /// It asks a set or map.
-    Asks(String),
-    Translates(NatKind),
-    Masquerades,
-    /// It changes the packet, or what is known of it.
-    Sets,
-    /// It does what no rule of ours does.
-    Other,
-}
-
-/// Returns what the rules of each chain of a table do in this layout, and those of these masquerade
-/// chains.
-pub(crate) fn acts(
+/// Returns what the rules of each chain of a table mean in this layout, and those of these
+/// masquerade chains.
+pub(crate) fn meanings(
     table: Table,
     masquerades: &BTreeSet<(String, IpNet)>,
-) -> BTreeMap<String, Vec<Vec<Act>>> {
+) -> BTreeMap<String, Vec<Meaning>> {
     let (_, mut rules) = chains_and_rules(table);
     if table == Table::Inet {
         let own = |(network, prefix): &(String, IpNet)| masquerade_rules(network, *prefix);
         rules.extend(masquerades.iter().flat_map(own));
     }
-    let mut by_chain: BTreeMap<String, Vec<Vec<Act>>> = BTreeMap::new();
+    let mut by_chain: BTreeMap<String, Vec<Meaning>> = BTreeMap::new();
     for rule in rules {
-        by_chain.entry(rule.chain).or_default().push(acts_of(rule.exprs));
+        by_chain.entry(rule.chain).or_default().push(Meaning::of(&rule.exprs));
     }
     by_chain
-}
-
-/// Returns what a rule does to the packets that it matches.
-pub(crate) fn acts_of(rule: Vec<Expr>) -> Vec<Act> {
-    let act = |expr: Expr| match expr {
-        Expr::Verdict(verdict) => Some(Act::Decides(verdict)),
-        // Sets without a name of ours are a way to write a match.
-        Expr::Lookup { set, .. } => (!set.starts_with("__")).then_some(Act::Asks(set)),
-        Expr::Nat { kind, .. } => Some(Act::Translates(kind)),
-        Expr::Masquerade { .. } => Some(Act::Masquerades),
-        Expr::MetaSet { .. } | Expr::CtSet { .. } | Expr::PayloadSet { .. } => Some(Act::Sets),
-        Expr::TcpOptionSet { .. } => Some(Act::Sets),
-        Expr::Redirect { .. } | Expr::Reject { .. } | Expr::Notrack => Some(Act::Other),
-        Expr::Log { .. } | Expr::Limit { .. } => Some(Act::Other),
-        Expr::XtMatch { .. } | Expr::XtTarget { .. } | Expr::Other { .. } => Some(Act::Other),
-        _ => None,
-    };
-    rule.into_iter().filter_map(act).collect()
 }
 
 fn chains_and_rules(table: Table) -> (Vec<NewChain>, Vec<NewRule>) {

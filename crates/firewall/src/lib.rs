@@ -44,6 +44,7 @@ pub mod hostport;
 pub mod iptables;
 mod layout;
 pub mod masquerade;
+mod meaning;
 mod nft;
 pub mod owner;
 mod plan;

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 use kernel::netlink::NetlinkError;
-use kernel::nft::{self, Batch, ElementData, Key, NftSocket, Verdict};
+use kernel::nft::{self, Batch, ElementData, Hook, Key, NftSocket, Verdict};
 
 use crate::close::LateSocket;
 use crate::element::{Element, Field, Maps, Protocol, Set, Table, Value};
 use crate::error::FirewallError;
-use crate::layout::{self, Act, MASQUERADE_RULES, table_ref};
-use crate::tables::{Change, Found, FoundValue, Tables, TablesError};
+use crate::layout::{self, MASQUERADE_RULES, table_ref};
+use crate::meaning::Meaning;
+use crate::tables::{Altered, Change, Found, FoundValue, Tables, TablesError};
 
 /// The prefix of masquerade chains' names.
 const MASQUERADE: &str = "masquerade-";
@@ -39,6 +40,45 @@ impl NftTables {
             .map(|socket| NftTables { socket })
             .map_err(|error| FirewallError::Open(Box::new(error)))
     }
+
+    /// Prepares a table for being laid out: lets it see packets, and lists its chains at other
+    /// hooks.
+    fn prepare(&mut self, table: Table) -> Result<Vec<String>, TablesError> {
+        let own = table_ref(table);
+        let Some(info) = self.socket.ask().get_table(&own).map_err(refused)? else {
+            return Ok(Vec::new());
+        };
+        if info.is_dormant() {
+            let mut batch = Batch::new();
+            batch.wake_table(&own);
+            self.send(&batch)?;
+        }
+        let mut misplaced = Vec::new();
+        for (chain, wanted) in layout::shapes(table) {
+            let found = self.socket.ask().get_chain(&own, &chain).map_err(refused)?;
+            if found.is_some_and(|found| !same_place(found.hook.as_ref(), wanted.hook.as_ref())) {
+                misplaced.push(chain);
+            }
+        }
+        Ok(misplaced)
+    }
+
+    fn send(&mut self, batch: &Batch) -> Result<(), TablesError> {
+        for operation in batch.operations() {
+            tracing::debug!(%operation, "nftables");
+        }
+        self.socket.commit(batch).map_err(|error| TablesError {
+            operation: "change the packet filter".to_owned(),
+            absent: error.is_not_found(),
+            source: Box::new(error),
+        })
+    }
+}
+
+/// Says whether a chain with one hook can get another: the kernel changes only the policy.
+fn same_place(found: Option<&Hook>, wanted: Option<&Hook>) -> bool {
+    let place = |hook: &Hook| (hook.point, hook.priority, hook.kind.clone());
+    found.map(place) == wanted.map(place)
 }
 
 impl Tables for NftTables {
@@ -49,12 +89,13 @@ impl Tables for NftTables {
 
     fn is_laid_out(&mut self, table: Table) -> Result<bool, TablesError> {
         let own = table_ref(table);
-        if !self.exists(table)? {
+        let found = self.socket.ask().get_table(&own).map_err(refused)?;
+        if found.is_none_or(|found| found.is_dormant()) {
             return Ok(false);
         }
-        for (chain, expected) in layout::uses(table) {
+        for (chain, wanted) in layout::shapes(table) {
             let found = self.socket.ask().get_chain(&own, &chain).map_err(refused)?;
-            if found.is_none_or(|found| found.used != expected) {
+            if found.is_none_or(|found| (found.used, found.hook) != (wanted.used, wanted.hook)) {
                 return Ok(false);
             }
         }
@@ -65,14 +106,29 @@ impl Tables for NftTables {
         &mut self,
         table: Table,
         masquerades: &BTreeSet<(String, IpNet)>,
-    ) -> Result<BTreeSet<String>, TablesError> {
-        let mut found: BTreeMap<String, Vec<Vec<Act>>> = BTreeMap::new();
-        for rule in self.socket.ask().rules_of_table(&table_ref(table)).map_err(refused)? {
-            found.entry(rule.chain).or_default().push(layout::acts_of(rule.exprs));
+    ) -> Result<Option<Altered>, TablesError> {
+        let own = table_ref(table);
+        let Some(info) = self.socket.ask().get_table(&own).map_err(refused)? else {
+            return Ok(None);
+        };
+        let mut altered = Altered { dormant: info.is_dormant(), ..Altered::default() };
+        for (chain, wanted) in layout::shapes(table) {
+            // A chain without a hook sees what jumps to it: the rules tell.
+            if wanted.hook.is_some()
+                && let Some(found) = self.socket.ask().get_chain(&own, &chain).map_err(refused)?
+                && found.hook != wanted.hook
+            {
+                altered.hooks.insert(chain);
+            }
         }
-        let wanted = layout::acts(table, masquerades).into_iter();
+        let mut found: BTreeMap<String, Vec<Meaning>> = BTreeMap::new();
+        for rule in self.socket.ask().rules_of_table(&own).map_err(refused)? {
+            found.entry(rule.chain).or_default().push(Meaning::of(&rule.exprs));
+        }
+        let wanted = layout::meanings(table, masquerades).into_iter();
         let others = wanted.filter(|(chain, rules)| found.get(chain) != Some(rules));
-        Ok(others.map(|(chain, _)| chain).collect())
+        altered.rules = others.map(|(chain, _)| chain).collect();
+        Ok(Some(altered))
     }
 
     fn get(&mut self, set: Set, key: &[Field]) -> Result<Option<Found>, TablesError> {
@@ -109,15 +165,13 @@ impl Tables for NftTables {
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), TablesError> {
-        let batch = batch(changes);
-        for operation in batch.operations() {
-            tracing::debug!(%operation, "nftables");
+        let mut misplaced = BTreeMap::new();
+        for change in changes {
+            if let Change::Layout(table) = change {
+                misplaced.insert(*table, self.prepare(*table)?);
+            }
         }
-        self.socket.commit(&batch).map_err(|error| TablesError {
-            operation: "change the packet filter".to_owned(),
-            absent: error.is_not_found(),
-            source: Box::new(error),
-        })
+        self.send(&batch(changes, &misplaced))
     }
 
     fn delete_tables(&mut self) -> Result<(), TablesError> {
@@ -152,14 +206,18 @@ fn jumps(used: u32) -> usize {
     usize::try_from(used).unwrap_or(usize::MAX).saturating_sub(MASQUERADE_RULES)
 }
 
-/// Encodes changes for nftables. Consecutive elements of one set share a message.
-fn batch(changes: &[Change]) -> Batch {
+/// Encodes changes for nftables. Consecutive elements of one set share a message. `misplaced` are
+/// the chains at other hooks of tables that are laid out.
+fn batch(changes: &[Change], misplaced: &BTreeMap<Table, Vec<String>>) -> Batch {
     let mut batch = Batch::new();
     let mut rest = changes;
     while let Some((first, others)) = rest.split_first() {
         rest = others;
         match first {
-            Change::Layout(table) => layout::lay_out(&mut batch, *table),
+            Change::Layout(table) => {
+                let misplaced = misplaced.get(table).map(Vec::as_slice).unwrap_or_default();
+                layout::lay_out(&mut batch, *table, misplaced);
+            }
             Change::AddMasquerade { network, prefix } => {
                 layout::add_masquerade(&mut batch, network, *prefix);
             }

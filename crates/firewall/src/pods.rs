@@ -48,6 +48,7 @@
 
 mod closed;
 mod encode;
+mod held;
 pub mod ipvs;
 mod layout;
 mod repair;
@@ -62,8 +63,9 @@ use crate::error::FirewallError;
 pub use self::closed::{
     addresses, close, close_alone, close_interface, close_links, complete, forget,
     forget_interface, forget_links, interface_verdicts, interfaces, is_complete, link_verdicts,
-    links, verdicts,
+    links, verdicts, wake,
 };
+pub use self::held::{Held, Lost};
 pub use self::table::PodsTable;
 pub use crate::difference::Difference;
 pub use policy::program::Link;

@@ -16,6 +16,7 @@ use cni::owner::sha512_hex;
 use ipnet::IpNet;
 use kernel::netlink::NetlinkError;
 use kernel::nft::{Batch, Expr, Family, NftError, NftSocket, RuleInfo, TableRef, Value, Verdict};
+use state::Index;
 
 use crate::close::LateSocket;
 use crate::error::FirewallError;
@@ -114,24 +115,33 @@ pub fn has_hostports(key: &AttachmentKey) -> Result<bool, FirewallError> {
     Ok(false)
 }
 
-/// Removes the rules for these addresses from the reference's forwarding chain. They carry no other
-/// mark.
+/// Removes the rules for an attachment's addresses from the reference's forwarding chain. They
+/// carry no other mark. Another attachment may have an equal address, on a network that never meets
+/// this one, or since this one's container has ended: its rules stay.
 ///
 /// # Errors
 /// When the kernel or legacy iptables refuses. Each of them removes all or nothing.
-pub fn remove_forward(addresses: &[IpAddr]) -> Result<(), FirewallError> {
+/// [`FirewallError::Lock`].
+pub fn remove_forward(
+    index: &Index,
+    key: &AttachmentKey,
+    addresses: &[IpAddr],
+) -> Result<(), FirewallError> {
     if addresses.is_empty() {
         return Ok(());
     }
-    let mut found = Findings::open()?;
-    let own: Vec<Vec<u8>> = addresses.iter().map(|address| Value::from(*address).bytes()).collect();
-    for family in FAMILIES {
-        let filter = TableRef::new(family, "filter");
-        found.rules_where(&filter, "CNI-FORWARD", |rule| accepts(rule) && mentions(rule, &own))?;
+    // Nearly always there are none, and then it takes no lock.
+    if Findings::of_forward(addresses)?.batch.is_empty() && !legacy_uses("filter") {
+        return Ok(());
     }
-    found.commit()?;
+    let _lock = index.lock(iptables::LOCK, crate::LOCK_TIMEOUT).map_err(FirewallError::Lock)?;
+    let own = iptables::filter::needed_by_no_other(index, key, addresses);
+    if own.is_empty() {
+        return Ok(());
+    }
+    Findings::of_forward(&own)?.commit()?;
     if legacy_uses("filter") {
-        iptables::filter::remove(addresses, true).map_err(legacy_failed)?;
+        iptables::filter::remove(&own, true).map_err(legacy_failed)?;
     }
     Ok(())
 }
@@ -313,6 +323,18 @@ impl Findings {
     fn open() -> Result<Self, FirewallError> {
         let socket = LateSocket::open().map_err(|error| FirewallError::Open(Box::new(error)))?;
         Ok(Findings { socket, batch: Batch::new() })
+    }
+
+    /// Picks the rules of the reference's forwarding chain that accept one of these addresses.
+    fn of_forward(addresses: &[IpAddr]) -> Result<Self, FirewallError> {
+        let mut found = Self::open()?;
+        let own: Vec<Vec<u8>> = addresses.iter().map(|at| Value::from(*at).bytes()).collect();
+        for family in FAMILIES {
+            let filter = TableRef::new(family, "filter");
+            let doomed = |rule: &RuleInfo| accepts(rule) && mentions(rule, &own);
+            found.rules_where(&filter, "CNI-FORWARD", doomed)?;
+        }
+        Ok(found)
     }
 
     /// Picks a chain that belongs to one container, and the rules of `from` that lead to it.

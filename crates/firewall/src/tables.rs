@@ -65,6 +65,33 @@ pub enum FoundValue {
     Foreign,
 }
 
+/// What is not as it should be of a table of ours, besides its elements.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Altered {
+    /// It is dormant: it sees no packets.
+    pub dormant: bool,
+    /// Its chains that are at another hook, or have another priority or policy.
+    pub hooks: BTreeSet<String>,
+    /// Its chains that have other rules, or are missing.
+    pub rules: BTreeSet<String>,
+}
+
+impl Altered {
+    /// Describes each difference.
+    #[must_use]
+    pub fn told(&self, table: Table) -> Vec<String> {
+        let dormant = self.dormant.then(|| format!("table {table} is dormant: it sees no packets"));
+        let hooks = self.hooks.iter().map(|chain| {
+            format!("chain {chain} of table {table} is at another hook, or has another policy")
+        });
+        let rules = self
+            .rules
+            .iter()
+            .map(|chain| format!("chain {chain} of table {table} has other rules"));
+        dormant.into_iter().chain(hooks).chain(rules).collect()
+    }
+}
+
 /// The kernel operations on our tables.
 ///
 /// Absent tables, sets and chains count as empty. The caller holds the firewall's lock.
@@ -75,15 +102,16 @@ pub trait Tables: fmt::Debug {
     /// When the kernel refuses.
     fn exists(&mut self, table: Table) -> Result<bool, TablesError>;
 
-    /// Says whether a table exists with this version's layout, by the number of its rules.
+    /// Says whether a table exists with this version's layout and sees packets: by its chains,
+    /// their hooks and the number of their rules.
     ///
     /// # Errors
     /// When the kernel refuses.
     fn is_laid_out(&mut self, table: Table) -> Result<bool, TablesError>;
 
-    /// Names the chains of a table whose rules do not do what those of this version's layout do,
-    /// rule by rule; also those of these masquerade chains: networks and prefixes. All of them if
-    /// there is no table. What a rule matches is not compared, but for the sets that it asks.
+    /// Compares a table with this version's layout, rule by rule; also these masquerade chains:
+    /// networks and prefixes. `None` if there is no table. Of what rules write into packets and to
+    /// where they translate, and of the protocols that they match, nothing is compared.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -91,7 +119,7 @@ pub trait Tables: fmt::Debug {
         &mut self,
         table: Table,
         masquerades: &BTreeSet<(String, IpNet)>,
-    ) -> Result<BTreeSet<String>, TablesError>;
+    ) -> Result<Option<Altered>, TablesError>;
 
     /// Looks one element up.
     ///

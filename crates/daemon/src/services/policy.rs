@@ -682,12 +682,12 @@ impl Service {
     }
 
     /// Before policies are known: if the packet filter has nothing of ours, closes all pods with a
-    /// record.
+    /// record; if it has less than before, those that may be open by that.
     fn close_if_missing(&mut self) {
         if self.shared.engine().program().is_some() {
             return;
         }
-        let closed = self.filter.close_if_missing(&self.shared);
+        let closed = self.filter.close_if_lost(&self.shared);
         self.say_what_is_closed(closed);
     }
 

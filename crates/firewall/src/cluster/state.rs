@@ -82,6 +82,8 @@ pub(crate) fn element(set: Set, prefix: IpNet) -> Element {
 pub(crate) struct TableState {
     /// Whether there is a table at all.
     pub(crate) exists: bool,
+    /// NFT_TABLE_F_*.
+    pub(crate) flags: u32,
     pub(crate) chains: BTreeMap<String, ChainState>,
     pub(crate) sets: BTreeMap<String, SetState>,
 }
@@ -134,7 +136,7 @@ impl TableState {
             let entries = filter.entries(set);
             (set.name().to_owned(), SetState { key: Some(vec![set.key()]), flags, entries })
         });
-        TableState { exists: true, chains: chains.collect(), sets: sets.collect() }
+        TableState { exists: true, flags: 0, chains: chains.collect(), sets: sets.collect() }
     }
 
     /// Compares what should be there with what is.
@@ -166,6 +168,9 @@ impl TableState {
             return vec![no_table()];
         }
         let mut lines = Vec::new();
+        if found.flags != 0 {
+            lines.push(format!("table {table} has flags {:#x}", found.flags));
+        }
         for (name, chain) in &self.chains {
             match found.chains.get(name) {
                 None => lines.push(format!("missing: chain {name} of table {table}")),

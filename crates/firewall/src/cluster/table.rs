@@ -110,10 +110,9 @@ impl ClusterTable {
         let table = layout::table();
         let socket = self.socket.ask();
         let mut found = TableState::default();
-        if socket.get_table(&table)?.is_none() {
-            return Ok(found);
-        }
+        let Some(info) = socket.get_table(&table)? else { return Ok(found) };
         found.exists = true;
+        found.flags = info.flags;
         let chains = socket.chains(Some(table.family))?;
         for chain in chains.into_iter().filter(|chain| chain.table == table) {
             let rules = socket.rules(&table, &chain.name)?;

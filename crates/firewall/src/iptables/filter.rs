@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use cni::AttachmentKey;
 use ipnet::IpNet;
-use state::Index;
+use state::{Index, Release};
 
 use super::text::target;
 use super::{ChangeError, Family, IptablesError, Observed, Restore, Tool, quote};
@@ -20,19 +20,66 @@ pub(crate) const RANGES_TAG: &str = "netwright routing";
 /// Docker's chain for foreign rules; Docker promises not to change it and to visit it first.
 const DOCKER_USER: &str = "DOCKER-USER";
 
-/// Accepts what containers with these addresses forward, in the reference's chains.
+/// Accepts what an attachment with these addresses forwards, in the reference's chains. The rules
+/// carry no owner, so the index notes who needs an address accepted.
 ///
 /// A family is changed only if it has an address: a host without `ip6tables` serves IPv4.
 ///
 /// # Errors
 /// [`ChangeError`]; the families done before keep their rules.
-pub fn add(index: &Index, addresses: &[IpAddr], admin_chain: &str) -> Result<(), ChangeError> {
+pub fn add(
+    index: &Index,
+    key: &AttachmentKey,
+    addresses: &[IpAddr],
+    admin_chain: &str,
+) -> Result<(), ChangeError> {
     let _lock = super::lock(index)?;
+    for address in addresses {
+        let object = object(*address);
+        let held = index.hold(&object, key);
+        held.map_err(|source| ChangeError::State { object, source })?;
+    }
     for (family, own) in by_family(addresses) {
         Tool::host(family)
             .change(TABLE, |observed, restore| plan_add(&own, admin_chain, observed, restore))?;
     }
     Ok(())
+}
+
+/// Forgets that an attachment needs these addresses accepted. Its rules go before that
+/// ([`crate::reference::remove_forward`]).
+///
+/// # Errors
+/// [`ChangeError`].
+pub fn forget(index: &Index, key: &AttachmentKey, addresses: &[IpAddr]) -> Result<(), ChangeError> {
+    let objects = addresses.iter().map(|address| object(*address));
+    let noted: Vec<String> =
+        objects.filter(|object| index.may_exist(object).unwrap_or(true)).collect();
+    if noted.is_empty() {
+        return Ok(());
+    }
+    let _lock = super::lock(index)?;
+    for object in noted {
+        let released = index.release(&object, key);
+        let _: Release = released.map_err(|source| ChangeError::State { object, source })?;
+    }
+    Ok(())
+}
+
+/// Lists those of these addresses that no other attachment needs accepted. If that is not known of
+/// an address, another may.
+pub(crate) fn needed_by_no_other(
+    index: &Index,
+    key: &AttachmentKey,
+    addresses: &[IpAddr],
+) -> Vec<IpAddr> {
+    let is_alone = |at: &IpAddr| matches!(index.is_held_by_others(&object(*at), key), Ok(false));
+    addresses.iter().copied().filter(is_alone).collect()
+}
+
+/// Names the shared object of those who need an address accepted.
+fn object(address: IpAddr) -> String {
+    format!("iptables accept {address}")
 }
 
 /// Removes the rules for these addresses from the reference's chains, which stay.

@@ -143,8 +143,10 @@ pub fn complete(table: &mut PodsTable) -> Result<(), FirewallError> {
 /// # Errors
 /// [`FirewallError::Tables`] when the kernel does not answer.
 pub fn is_complete(table: &mut PodsTable) -> Result<bool, FirewallError> {
-    if !table.exists()? {
-        return Ok(true);
+    match table.ask().get_table(&layout::table()).map_err(unread)? {
+        None => return Ok(true),
+        Some(found) if found.is_dormant() => return Ok(false),
+        Some(_) => {}
     }
     let mut batch = Batch::new();
     skeleton(table, &mut batch).map_err(unread)?;
@@ -285,12 +287,27 @@ fn commit(
     let mut tries = 0;
     loop {
         tries += 1;
+        wake(table)?;
         let batch = make(table).map_err(unread)?;
         match table.commit(&batch) {
             Err(error) if tries < TRIES && (error.is_exists() || error.is_not_found()) => {}
             other => return other.map_err(failed),
         }
     }
+}
+
+/// Lets the table see packets if another program has switched it off: no verdict counts in it.
+///
+/// # Errors
+/// [`FirewallError::Tables`] when the kernel refuses.
+pub fn wake(table: &mut PodsTable) -> Result<(), FirewallError> {
+    let own = layout::table();
+    if table.ask().get_table(&own).map_err(unread)?.is_some_and(|found| found.is_dormant()) {
+        let mut batch = Batch::new();
+        batch.wake_table(&own);
+        table.commit(&batch).map_err(failed)?;
+    }
+    Ok(())
 }
 
 /// The transaction from what is there.

@@ -338,6 +338,7 @@ fn damage_is_found_and_repaired() {
             "delete chain T forward && add chain T forward { type filter hook forward priority 5; }",
             "chain forward of table T is at another hook",
         ),
+        ("add table T { flags dormant; }", "table T has flags 0x1"),
         ("add chain T mine", "foreign: chain mine of table T"),
         ("add set T mine { type mark; }", "foreign: set mine of table T"),
         (

@@ -66,6 +66,102 @@ fn a_rule_that_was_replaced_is_told_and_mended() {
     }
 }
 
+/// A rule that another program changed still does what it did, but to other packets. What nft only
+/// writes anew is no difference.
+#[test]
+fn a_rule_that_matches_something_else_is_told_and_mended() {
+    testkit::require!("root");
+    let node = Node::new("matches");
+    let (key, mut plan) = (key("n", "c1"), masqueraded(2));
+    plan.join(spoof::plan("veth1", &[[2, 0, 0, 0, 0, 1]]));
+    node.add(&key, &plan);
+    let listed = || node.lab.sh("nft -s list ruleset");
+    let before = listed();
+    let masquerade = node.lab.sh("nft list chains inet | grep -o 'masquerade-[0-9a-f]*'");
+    let masquerade = masquerade.trim();
+    for (family, chain, from, to) in [
+        ("inet", "raw", "saddr 127.0.0.0/8", "saddr 127.0.0.0/16"),
+        ("inet", "prerouting", "!= \"lo\"", "!= \"l2\""),
+        ("inet", "prerouting", "iifname !=", "iifname"),
+        ("inet", "output", "type local", "type unicast"),
+        ("inet", "input", "ct status snat", "ct status dnat"),
+        ("inet", "forward", "oifname @policy_bridges", "oifname != @policy_bridges"),
+        ("inet", masquerade, "daddr 10.1.0.0/24", "daddr 10.1.0.0/25"),
+        ("inet", masquerade, "^[[:space:]]*masquerade", "ip saddr 192.0.2.1 masquerade"),
+        ("bridge", "forward", "oifname @isolated_ports", "oifname != @isolated_ports"),
+    ] {
+        let table = format!("{family} netwright");
+        let write = |from: &str, to: &str| {
+            node.lab.sh(&format!(
+                "(echo flush chain {table} {chain}; nft -s list chain {table} {chain} | \
+                 sed 's#{from}#{to}#') > /run/changed && nft -f /run/changed"
+            ));
+        };
+        write("^", "");
+        assert_eq!(node.check(&key, &plan), Vec::<String>::new(), "{chain}");
+        write(from, to);
+        assert_ne!(listed(), before, "{from}");
+        let told = format!("chain {chain} of table {table} has other rules");
+        assert_eq!(node.check(&key, &plan), [told], "{from}");
+        node.firewall(|firewall| firewall.mend(&plan)).unwrap();
+        assert_eq!(node.check(&key, &plan), Vec::<String>::new(), "{from}");
+        assert_eq!(listed(), before, "{from}");
+    }
+}
+
+/// All rules are there, and packets do not meet them, or meet more. A repair and an ADD put it
+/// right.
+#[test]
+fn a_table_that_is_off_and_a_chain_elsewhere_are_told_and_mended() {
+    testkit::require!("root");
+    let node = Node::new("dormant");
+    let (key, mut plan) = (key("n", "c1"), masqueraded(2));
+    plan.join(spoof::plan("veth1", &[[2, 0, 0, 0, 0, 1]]));
+    node.add(&key, &plan);
+    let sorted = || {
+        let text = node.lab.sh("nft -s list ruleset");
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.sort_unstable();
+        lines
+    };
+    let before = sorted();
+    let elsewhere = |chain: &str, from: &str, to: &str| {
+        format!(
+            "(echo delete chain inet netwright {chain}; nft -s list chain inet netwright {chain} | \
+             sed 's#{from}#{to}#') > /run/changed && nft -f /run/changed"
+        )
+    };
+    let hook = |chain: &str, table: &str| {
+        format!("chain {chain} of table {table} is at another hook, or has another policy")
+    };
+    let dormant = |table: &str| format!("table {table} is dormant: it sees no packets");
+    for (damage, told) in [
+        ("nft 'add table inet netwright { flags dormant; }'".to_owned(), dormant("inet netwright")),
+        (
+            "nft 'add table bridge netwright { flags dormant; }'".to_owned(),
+            dormant("bridge netwright"),
+        ),
+        (
+            "nft 'add chain inet netwright forward { policy drop; }'".to_owned(),
+            hook("forward", "inet netwright"),
+        ),
+        (elsewhere("raw", "priority raw", "priority 300"), hook("raw", "inet netwright")),
+        (elsewhere("postrouting", "type nat.*", ""), hook("postrouting", "inet netwright")),
+    ] {
+        for by_add in [false, true] {
+            node.lab.sh(&damage);
+            assert_eq!(node.check(&key, &plan), [told.clone()], "{damage}");
+            if by_add {
+                node.add(&key, &plan);
+            } else {
+                node.firewall(|firewall| firewall.mend(&plan)).unwrap();
+            }
+            assert_eq!(node.check(&key, &plan), Vec::<String>::new(), "{damage}");
+            assert_eq!(sorted(), before, "{damage}");
+        }
+    }
+}
+
 /// netavark#1258, CVE-2025-54388: a reload of another program's firewall removes our tables with
 /// its own.
 #[test]

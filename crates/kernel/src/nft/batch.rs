@@ -45,6 +45,11 @@ pub enum Operation {
         /// Which.
         table: TableRef,
     },
+    /// Lets a table see packets again that was switched off (NFT_TABLE_F_DORMANT).
+    WakeTable {
+        /// Which.
+        table: TableRef,
+    },
     /// Removes a table with everything in it.
     DeleteTable {
         /// Which.
@@ -214,6 +219,13 @@ impl Batch {
         self.push(Operation::AddOwnTable { table: table.clone() });
     }
 
+    /// Lets a table that exists see packets, whether it was dormant or not. A transaction of its
+    /// own: if the same one also deletes or creates base chains, the kernel mistakes which hooks
+    /// are in place (linux net/netfilter/nf_tables_api.c `nf_tables_updtable`).
+    pub fn wake_table(&mut self, table: &TableRef) {
+        self.push(Operation::WakeTable { table: table.clone() });
+    }
+
     /// Removes a table with everything in it; fails with ENOENT if it does not exist.
     pub fn delete_table(&mut self, table: &TableRef) {
         self.push(Operation::DeleteTable { table: table.clone() });
@@ -357,6 +369,7 @@ impl fmt::Display for Operation {
         match self {
             Self::AddTable { table, mode, .. } => write!(f, "{mode} table {table}"),
             Self::AddOwnTable { table } => write!(f, "create table {table} of our own"),
+            Self::WakeTable { table } => write!(f, "wake table {table}"),
             Self::DeleteTable { table } => write!(f, "delete table {table}"),
             Self::AddChain { chain, mode } => {
                 write!(f, "{mode} chain {} {}", chain.table, chain.name)

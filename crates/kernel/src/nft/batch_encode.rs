@@ -48,6 +48,11 @@ impl Operation {
                     writer.put_u32_be(2, NFT_TABLE_F_OWNER);
                 });
             }
+            Self::WakeTable { table } => emit(msg::NEW_TABLE, 0, &|writer| {
+                begin(writer, table.family);
+                writer.put_text(1, &table.name);
+                writer.put_u32_be(2, 0);
+            }),
             Self::DeleteTable { table } => emit(msg::DEL_TABLE, 0, &|writer| {
                 begin(writer, table.family);
                 writer.put_text(1, &table.name);

@@ -133,7 +133,16 @@ impl RuleInfo {
     }
 }
 
+/// `linux include/uapi/linux/netfilter/nf_tables.h`.
+const NFT_TABLE_F_DORMANT: u32 = 0x1;
+
 impl TableInfo {
+    /// Says whether the table is switched off: it sees no packets.
+    #[must_use]
+    pub fn is_dormant(&self) -> bool {
+        self.flags & NFT_TABLE_F_DORMANT != 0
+    }
+
     pub(crate) fn decode(message: &Message<'_>) -> Option<Self> {
         let (family, attributes) = open(message, msg::NEW_TABLE)?;
         let mut table =

@@ -87,7 +87,7 @@ impl Register {
 }
 
 /// A property of a packet (NFT_META_*).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum MetaKey {
     /// EtherType (NFT_META_PROTOCOL).
@@ -125,7 +125,7 @@ numbers!(MetaKey, or Other:
     L4Proto = 16, BridgeIifName = 17, PktType = 19, VrfLinkName = 34);
 
 /// A header of a packet (NFT_PAYLOAD_*).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum PayloadBase {
     /// Ethernet.
@@ -141,7 +141,7 @@ pub enum PayloadBase {
 numbers!(PayloadBase, or Other: Link = 0, Network = 1, Transport = 2);
 
 /// A comparison (NFT_CMP_*).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CmpOp {
     /// Equal.
     Eq,
@@ -173,7 +173,7 @@ pub enum LookupTo {
 }
 
 /// A property of a connection (NFT_CT_*).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum CtKey {
     /// State bits (NFT_CT_STATE).
@@ -209,7 +209,7 @@ numbers!(CtKey, or Other:
     SourceIp = 19, DestinationIp = 20, SourceIp6 = 21, DestinationIp6 = 22);
 
 /// A direction of a connection (IP_CT_DIR_*).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CtDirection {
     /// From the side that opened the connection.
     Original,
@@ -218,7 +218,7 @@ pub enum CtDirection {
 }
 
 /// What to look up in the routing table (NFT_FIB_RESULT_*).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum FibResult {
     /// The number of the link.
@@ -232,7 +232,7 @@ pub enum FibResult {
 numbers!(FibResult: Oif = 1, OifName = 2, AddrType = 3);
 
 /// The input of a routing table lookup (NFTA_FIB_F_*).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FibFlags(pub u32);
 
 impl FibFlags {

@@ -80,6 +80,26 @@ fn questions_for_one() {
 }
 
 #[test]
+fn a_dormant_table_is_woken() {
+    in_netns(|| {
+        let mut nft = prepared();
+        let is_dormant =
+            |nft: &mut NftSocket| nft.get_table(&table()).unwrap().unwrap().is_dormant();
+        assert!(!is_dormant(&mut nft));
+        let mut wake = Batch::new();
+        wake.wake_table(&table());
+        for _ in 0..2 {
+            sh("nft 'add table inet nwt { flags dormant; }'");
+            assert!(is_dormant(&mut nft));
+            nft.commit(&wake).unwrap();
+            assert!(!is_dormant(&mut nft));
+        }
+        nft.commit(&wake).unwrap();
+        assert_eq!(nft.chains(Some(Family::Inet)).unwrap().len(), 2);
+    });
+}
+
+#[test]
 fn elements_come_and_go() {
     in_netns(|| {
         let mut nft = prepared();

@@ -135,7 +135,13 @@ impl Kind for FirewallPlugin {
         all.extend(previous.iter().filter(|at| !all.contains(at)).collect::<Vec<_>>());
         // The reference's rules, created by any plugin, including ours: with today's iptables they
         // are nftables rules.
-        failures.note("rules in the reference's chains", reference::remove_forward(&all));
+        let removed = match recorded {
+            Some(made) if !made.iptables => {
+                reference::remove_forward(index, key, &all).map_err(Failure::from)
+            }
+            _ => remove_noted(index, key, &all),
+        };
+        failures.note("rules in the reference's chains", removed);
         failures.note("rules in others' chains", reference::remove_accepts(key));
         if let Some(made) = recorded.filter(|recorded| !recorded.isolation.is_empty()) {
             failures.note("isolation", isolation::release(index, key, &made.isolation));
@@ -195,14 +201,21 @@ fn remove_what_changed(
         .copied()
         .filter(|at| !now.iptables || !now.addresses.contains(at))
         .collect();
-    if before.iptables && !gone.is_empty() {
-        reference::remove_forward(&gone)?;
+    if before.iptables {
+        remove_noted(index, key, &gone)?;
     }
     let stale = before.isolation_but(&now.isolation);
     if !stale.is_empty() {
         isolation::release(index, key, &stale)?;
     }
     Ok(())
+}
+
+/// Removes the rules for addresses from the reference's chains, and the note that the attachment
+/// needs them.
+fn remove_noted(index: &Index, key: &AttachmentKey, addresses: &[IpAddr]) -> Result<(), Failure> {
+    reference::remove_forward(index, key, addresses)?;
+    Ok(iptables::filter::forget(index, key, addresses)?)
 }
 
 /// Returns what the reference would have given firewalld. An unreadable configuration names no

@@ -101,7 +101,7 @@ impl Kind for Portmap {
         if both != want.recorded {
             want.recorded.write(call, index)?;
         }
-        flows::forget(call, &want.recorded, When::Added);
+        flows::forget(call, index, &want.recorded, When::Added);
         for taken in taken::find(&config.forwards, families(&addresses)) {
             if !taken.is_on_behalf() {
                 call.warn(taken);
@@ -126,7 +126,7 @@ impl Kind for Portmap {
         let left = reference::remove_hostports(key, &addresses);
         failures.note("rules of the reference plugin", left);
         if let Some(recorded) = recorded {
-            flows::forget(call, recorded, When::Removed);
+            flows::forget(call, index, recorded, When::Removed);
         }
         failures.note("the container's other networks", siblings::take_over(call, index, key));
     }

@@ -148,6 +148,30 @@ fn what_the_reference_left_goes() {
     assert!(!legacy.contains("10.1.0.2") && legacy.contains("10.1.0.3"), "{legacy}");
 }
 
+/// The rules in the reference's chains carry no owner. Two attachments have one address: their
+/// networks never meet, or the DEL of a container that died comes after another got its address.
+#[test]
+fn del_leaves_the_rules_of_another_with_the_same_address() {
+    testkit::require!("root");
+    let host = Host::new("fwsame");
+    let (c1, prev1) = host.container("c1", 1, 2);
+    let c2 = host.node.container("c2");
+    let mut prev2 = prev1.clone();
+    prev2["interfaces"][2]["sandbox"] = json!(c2.netns());
+    for keys in [iptables(), json!({})] {
+        host.run("ADD", &c1, &prev1, keys.clone()).call().ok();
+        host.run("ADD", &c2, &prev2, iptables()).call().ok();
+        host.run("DEL", &c1, &prev1, keys.clone()).call().silent();
+        host.run("CHECK", &c2, &prev2, iptables()).call().silent();
+        // Once more: a runtime may repeat it, with what it remembers.
+        host.run("DEL", &c1, &prev1, keys).call().silent();
+        host.run("CHECK", &c2, &prev2, iptables()).call().silent();
+        host.run("DEL", &c2, &prev2, iptables()).call().silent();
+        let left = save(&host);
+        assert!(!left.contains("10.1.0.2") && !left.contains("fd00:1::2"), "{left}");
+    }
+}
+
 /// Row: firewall | custom admin chain.
 #[test]
 fn custom_admin_chain() {

@@ -552,6 +552,34 @@ fn udp_conntrack() {
     assert_eq!((transit(), service()), ("1\n".to_owned(), "1\n".to_owned()));
 }
 
+/// The DEL of a container that died comes after another got its address and port: the flows to the
+/// other stay.
+#[test]
+fn del_leaves_the_flows_of_another_with_the_same_address() {
+    testkit::require!("root");
+    let host = Host::new("pmlate");
+    let mappings = json!([mapping(5300, "udp")]);
+    let flows = || host.node.sh("conntrack -L -p udp -d 198.51.100.1 2>/dev/null | wc -l");
+    for (last, keys) in [(2, json!({})), (3, json!({ "backend": "iptables" }))] {
+        let run = |verb: &str, to: &Container, prev: &Value| {
+            host.run(verb, to, prev, &mappings).config(keys.clone()).call()
+        };
+        let (c1, prev1) = host.container(&format!("first{last}"), last);
+        run("ADD", &c1, &prev1).ok();
+        c1.delete();
+        let (c2, prev2) = host.container(&format!("next{last}"), last);
+        run("ADD", &c2, &prev2).ok();
+        let _server = Server::udp(&c2, "[::]:80", "c2");
+        assert_eq!(traffic::assert_udp(&host.outside, "198.51.100.1:5300").server, "c2");
+        let before = flows();
+        assert_ne!(before, "0\n");
+        run("DEL", &c1, &prev1).silent();
+        assert_eq!(flows(), before);
+        run("DEL", &c2, &prev2).silent();
+        assert_eq!(flows(), "0\n");
+    }
+}
+
 /// SCTP as UDP: a client that begins anew from the same port reaches the next container. Its first
 /// packet shows that, so nobody here needs SCTP itself.
 #[test]

@@ -28,9 +28,6 @@ pub(super) const NODE: Limits = Limits { rules: 60_000, elements: 120_000, of_on
 /// A container's: its user may write any number of rules.
 pub(super) const CONTAINER: Limits = Limits { rules: 2_000, elements: 4_000, of_one_set: 2_000 };
 
-/// NFT_TABLE_F_DORMANT.
-const DORMANT: u32 = 1;
-
 /// Why a rule set was not read.
 #[derive(Debug)]
 pub(super) enum Unread {
@@ -100,7 +97,7 @@ impl Reader<'_> {
         Ok(Table {
             family: family(table.family),
             name: table.name.clone(),
-            dormant: info.flags & DORMANT != 0,
+            dormant: info.is_dormant(),
             chains: read,
             sets,
         })

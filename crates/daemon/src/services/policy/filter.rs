@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use firewall::FirewallError;
-use firewall::pods::{self, Link, Logging, PodsTable, TABLE};
+use firewall::pods::{self, Held, Link, Logging, Lost, PodsTable, TABLE};
 use kernel::events::{TableEvent, TableListener};
 use kernel::living::Census;
 use kernel::netlink::NetlinkError;
@@ -52,6 +52,8 @@ pub(super) struct Filter {
     is_blind: bool,
     /// `is_blind` was set, and is no longer: addresses may be closed that are to be open.
     sees_again: bool,
+    /// What the table held at the last look before policies were known.
+    held: Option<Held>,
 }
 
 impl Filter {
@@ -69,6 +71,7 @@ impl Filter {
             is_damaged: false,
             is_blind: false,
             sees_again: false,
+            held: None,
         })
     }
 
@@ -206,20 +209,51 @@ impl Filter {
     /// that may have emptied chains of policies too, and what was in these is not known.
     pub(super) fn close_if_damaged(&mut self, shared: &Shared) -> Result<usize, FirewallError> {
         if self.table.exists()? && pods::is_complete(&mut self.table)? {
-            return Ok(0);
+            return self.close_if_lost(shared);
         }
         self.close_all(shared)
     }
 
+    /// Does the same if the table holds less than at the last look. An address that no longer leads
+    /// to a chain is closed alone: a plugin removes those of a pod that goes.
+    pub(super) fn close_if_lost(&mut self, shared: &Shared) -> Result<usize, FirewallError> {
+        if !self.table.exists()? {
+            return self.close_all(shared);
+        }
+        pods::wake(&mut self.table)?;
+        let now = Held::read(&mut self.table)?;
+        let lost = self.held.as_ref().map(|held| held.lost(&now)).unwrap_or_default();
+        if lost.others {
+            return self.close_all(shared);
+        }
+        self.held = Some(now);
+        if lost == Lost::default() {
+            return Ok(0);
+        }
+        let is_lost = |address: &IpAddr| lost.addresses.contains(address);
+        self.close_some(shared, is_lost, |link| lost.links.contains(link))
+    }
+
     fn close_all(&mut self, shared: &Shared) -> Result<usize, FirewallError> {
+        self.close_some(shared, |_| true, |_| true)
+    }
+
+    /// Closes those addresses of pods that are picked.
+    fn close_some(
+        &mut self,
+        shared: &Shared,
+        picks: impl Fn(&IpAddr) -> bool,
+        picks_link: impl Fn(&Link) -> bool,
+    ) -> Result<usize, FirewallError> {
         let _lock = self.lock()?;
         let (addresses, links): (Vec<IpAddr>, Vec<Link>) = {
             let engine = shared.engine();
             let recorded = engine.attachments().flat_map(|one| one.own().iter().copied());
             let judged = engine.program().into_iter().flat_map(|program| program.verdicts.keys());
             let all: BTreeSet<IpAddr> =
-                recorded.chain(judged.map(|(_, address)| *address)).collect();
-            let links = engine.attachments().flat_map(Attachment::links).collect();
+                recorded.chain(judged.map(|(_, address)| *address)).filter(&picks).collect();
+            let links =
+                engine.attachments().flat_map(Attachment::links).filter(&picks_link).collect();
             (all.into_iter().collect(), links)
         };
         if !addresses.is_empty() {
@@ -228,6 +262,7 @@ impl Filter {
         if !links.is_empty() {
             pods::close_links(&mut self.table, &links)?;
         }
+        self.held = Some(Held::read(&mut self.table)?);
         Ok(addresses.len() + links.len())
     }
 

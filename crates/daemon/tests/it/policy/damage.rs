@@ -138,6 +138,36 @@ fn without_policies_a_table_comes_back_closed() {
     wait_until("policies to be enforced", || web.reaches(&db));
 }
 
+/// Nor is what leads pods to their policies, or a chain of a policy, lost then.
+#[test]
+fn without_policies_a_pod_that_others_have_opened_is_closed() {
+    testkit::require!("root", "program:nft");
+    let mut cluster = Cluster::new("policy-lost-early");
+    cluster.api.create(&allow("db", "db", &["web"]));
+    cluster.start();
+    let [db, web, other] = ["db", "web", "other"].map(|name| cluster.pod(name));
+    web.assert_reaches(&db, true);
+    other.assert_reaches(&db, false);
+    let whole = table(&cluster);
+    let class = whole[whole.find("chain ci-").unwrap()..].split_whitespace().nth(1).unwrap();
+    for damage in [
+        format!("nft delete element inet netwright-policy in4 '{{ {} }}'", db.v4()),
+        "nft flush set inet netwright-policy has-in4".to_owned(),
+        format!("nft flush chain inet netwright-policy {class}"),
+    ] {
+        cluster.kill();
+        cluster.api.refuse();
+        cluster.spawn();
+        web.assert_reaches(&db, true);
+        cluster.node.sh(&damage);
+        wait_until("the pod to be closed", || !web.reaches(&db));
+        other.assert_reaches(&db, false);
+        cluster.api.restore();
+        wait_until("policies to be enforced", || web.reaches(&db));
+        other.assert_reaches(&db, false);
+    }
+}
+
 /// A damaged record opens nothing: a service that has read it before goes on as it was, and one
 /// that starts beside it closes the address.
 #[test]

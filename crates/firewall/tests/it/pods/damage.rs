@@ -373,11 +373,14 @@ fn an_address_is_closed_in_a_damaged_table() {
         "delete element inet netwright-policy has-in4 { 10.244.1.2 }; flush map inet netwright-policy in6",
         "delete chain inet netwright-policy egress; add chain inet netwright-policy egress { type filter hook input priority 0; }",
         "delete table inet netwright-policy",
+        "add table inet netwright-policy { flags dormant; }",
         "delete chain inet netwright-policy ingress; delete chain inet netwright-policy egress; flush map inet netwright-policy in4; delete map inet netwright-policy in4",
     ];
     for damage in damages {
         lab.table.put(compiler.program()).unwrap();
         nft(&lab.lab, damage);
+        let is_complete = pods::is_complete(&mut lab.table).unwrap();
+        assert!(!(damage.contains("dormant") && is_complete), "{damage}");
         pods::close(&mut lab.table, &two).unwrap_or_else(|error| panic!("{damage}: {error:?}"));
         assert_eq!(reach(&mut lab), CLOSED, "{damage}");
         assert_eq!(pods::verdicts(&mut lab.table, two[0]).unwrap(), unknown(), "{damage}");

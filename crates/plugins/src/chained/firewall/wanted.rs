@@ -109,7 +109,7 @@ pub(super) fn put(call: &Call<'_>, index: &Index, foreign: &Foreign) -> Result<(
     let key = call.attachment();
     match foreign {
         Foreign::Chains { addresses, admin_chain } => {
-            Ok(filter::add(index, addresses, admin_chain)?)
+            Ok(filter::add(index, key, addresses, admin_chain)?)
         }
         Foreign::Isolation(bridges) => Ok(isolation::hold(index, key, bridges)?),
         Foreign::Accept { addresses, legacy } => Ok(filter::accept(addresses, key, *legacy)?),

@@ -12,18 +12,25 @@
 //!   (`podman network reload`); without its flow, its answers would come from another port.
 //!
 //! Flows that only pass through the node on the same port are left alone, translated or not:
-//! deleting them would give them new source ports, or end an association.
+//! deleting them would give them new source ports, or end an association. So are flows to another
+//! container that got the address of one that died before its DEL.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use cni_plugin::Call;
+use firewall::Shared;
 use firewall::element::Protocol;
 use kernel::conntrack::{ConntrackSocket, Flow, FlowFilter};
 use kernel::netlink::NetlinkError;
 use kernel::route::{IpFamily, RouteSocket};
+use state::Index;
 
+use super::NAME;
 use super::recorded::{HostPort, Recorded};
+use crate::shared::attachment::recorded;
+use crate::shared::failure::Failure;
+use crate::shared::filter::with_firewall;
 
 /// Which flows are out of date.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +43,7 @@ pub(super) enum When {
 
 /// Deletes the outdated flows to an attachment's ports. A failure is only a warning: the flows end
 /// by themselves eventually.
-pub(super) fn forget(call: &Call<'_>, recorded: &Recorded, when: When) {
+pub(super) fn forget(call: &Call<'_>, index: &Index, recorded: &Recorded, when: When) {
     for (protocol, ports) in [(Protocol::Udp, &recorded.udp), (Protocol::Sctp, &recorded.sctp)] {
         for family in [IpFamily::V4, IpFamily::V6] {
             let own: Vec<&HostPort> =
@@ -44,8 +51,7 @@ pub(super) fn forget(call: &Call<'_>, recorded: &Recorded, when: When) {
             if own.is_empty() {
                 continue;
             }
-            let of = FlowFilter { protocol: Some(protocol.number()), ..FlowFilter::all(family) };
-            if let Err(error) = forget_some(&of, &own, when) {
+            if let Err(error) = forget_some(index, (protocol, family), &own, when) {
                 let name = protocol.name();
                 call.warn(format_args!(
                     "forget {name} flows to the container's host ports: {error}"
@@ -56,9 +62,15 @@ pub(super) fn forget(call: &Call<'_>, recorded: &Recorded, when: When) {
 }
 
 /// Deletes the outdated flows to some ports, all of one protocol and family.
-fn forget_some(of: &FlowFilter, ports: &[&HostPort], when: When) -> Result<(), NetlinkError> {
+fn forget_some(
+    index: &Index,
+    (protocol, family): (Protocol, IpFamily),
+    ports: &[&HostPort],
+    when: When,
+) -> Result<(), Failure> {
+    let of = FlowFilter { protocol: Some(protocol.number()), ..FlowFilter::all(family) };
     let mut conntrack = ConntrackSocket::open()?;
-    let flows = conntrack.flows(of)?;
+    let flows = conntrack.flows(&of)?;
     let mut local = None;
     let mut doomed = BTreeSet::new();
     for flow in &flows {
@@ -82,10 +94,42 @@ fn forget_some(of: &FlowFilter, ports: &[&HostPort], when: When) -> Result<(), N
         }
     }
     for (destination, port, reply_source) in doomed {
-        let filter = FlowFilter { destination, destination_port: Some(port), reply_source, ..*of };
+        if when == When::Removed
+            && let (Some(at), Some(to)) = (destination, reply_source)
+            && is_anothers(index, protocol, (at, port), to)?
+        {
+            continue;
+        }
+        let filter = FlowFilter { destination, destination_port: Some(port), reply_source, ..of };
         conntrack.delete_flows(&filter)?;
     }
     Ok(())
+}
+
+/// Says whether another attachment leads a port of the host to an address, now that this one no
+/// longer does: by an element, or by chains of iptables.
+fn is_anothers(
+    index: &Index,
+    protocol: Protocol,
+    (at, port): (IpAddr, u16),
+    to: IpAddr,
+) -> Result<bool, Failure> {
+    if with_firewall(index, |firewall| firewall.leads(protocol, (at, port), to))? {
+        return Ok(true);
+    }
+    let everywhere: IpAddr =
+        if at.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let leads = |one: &HostPort| one.port == port && one.container == to;
+    for at in [at, everywhere] {
+        let object = Shared::IptablesHostport { protocol, port, at }.object();
+        for holder in index.holders(&object).found {
+            let theirs: Option<Recorded> = recorded(index, &holder, NAME);
+            if theirs.is_some_and(|theirs| theirs.udp.iter().chain(&theirs.sctp).any(leads)) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 fn is_to(flow: &Flow, port: &HostPort) -> bool {

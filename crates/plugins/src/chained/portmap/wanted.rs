@@ -102,7 +102,7 @@ impl Wants for Portmap {
         with_firewall(index, |firewall| firewall.mend(plan))?;
         let want = Want { recorded: wanted, iptables: chains.clone() };
         put_in_place(index, call.attachment(), &want, Some(&recorded))?;
-        flows::forget(call, &want.recorded, When::Added);
+        flows::forget(call, index, &want.recorded, When::Added);
         Ok(None)
     }
 
