@@ -114,7 +114,7 @@ pub fn blockers(index: &Index) -> Result<Vec<Blocker>, FirewallError> {
             }
         }
     }
-    found.sort_unstable();
+    cni::order::sort(&mut found);
     Ok(found)
 }
 

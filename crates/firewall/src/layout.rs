@@ -80,7 +80,8 @@ pub(crate) fn lay_out(batch: &mut Batch, table: Table) {
 /// each of its rules and for each rule that jumps to it.
 pub(crate) fn uses(table: Table) -> BTreeMap<String, u32> {
     let (chains, rules) = chains_and_rules(table);
-    let mut uses: BTreeMap<String, u32> = chains.into_iter().map(|chain| (chain.name, 0)).collect();
+    let mut uses: BTreeMap<String, u32> =
+        cni::order::gather(chains.into_iter().map(|chain| (chain.name, 0)));
     for rule in rules {
         let targets = rule.exprs.iter().filter_map(|expr| match expr {
             Expr::Verdict(verdict) => verdict.chain(),

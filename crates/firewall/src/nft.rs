@@ -72,7 +72,7 @@ impl Tables for NftTables {
         }
         let wanted = layout::acts(table, masquerades).into_iter();
         let others = wanted.filter(|(chain, rules)| found.get(chain) != Some(rules));
-        Ok(others.map(|(chain, _)| chain).collect())
+        Ok(cni::order::gather(others.map(|(chain, _)| chain)))
     }
 
     fn get(&mut self, set: Set, key: &[Field]) -> Result<Option<Found>, TablesError> {
