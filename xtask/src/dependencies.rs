@@ -93,7 +93,7 @@ const STRANGERS: [(&str, &str); 2] =
     [("netwright-kernel", "netwright-cni"), ("netwright-kernel", "netwright-state")];
 
 /// Fast-moving or heavy crates, by name prefix, and the only crates of ours that may name them.
-const CONFINED: [(&str, &[&str]); 16] = [
+const CONFINED: [(&str, &[&str]); 15] = [
     ("dhcproto", &["netwright-dhcp"]),
     ("flate2", &["netwright-release"]),
     ("md-5", &["netwright-release"]),
@@ -109,7 +109,6 @@ const CONFINED: [(&str, &[&str]); 16] = [
     ("seccompiler", &["netwright-kernel"]),
     ("syscalls", &["netwright-kernel"]),
     ("smoltcp", &["netwright-dhcp"]),
-    ("zbus", &["netwright-firewall"]),
 ];
 
 /// A package as `cargo tree --prefix depth --format '{p}|{l}'` prints it.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::ci::{Extent, Report};
+use crate::elf::{Elf, PT_INTERP};
 use crate::musl::Linked;
 use crate::run::{quiet, target_dir};
 use crate::skips::Skip;
@@ -12,9 +13,6 @@ use crate::{remap, sbom, symbols};
 
 /// A release build with link-time optimisation takes a while on a small machine.
 const DEADLINE: Duration = Duration::from_secs(2700);
-
-/// Program header types (linux include/uapi/linux/elf.h).
-const PT_INTERP: u32 = 3;
 
 /// An executable that is shipped.
 #[derive(Debug)]
@@ -129,47 +127,9 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
 
 /// Returns the size of an executable that must need no dynamic loader.
 fn static_size(path: &Path) -> Result<u64, String> {
-    let bytes = read(path)?;
-    if program_headers(&bytes)?.contains(&PT_INTERP) {
+    let elf = Elf::new(read(path)?)?;
+    if elf.has_segment(PT_INTERP)? {
         return Err(format!("{} needs a dynamic loader", path.display()));
     }
-    u64::try_from(bytes.len()).map_err(|error| error.to_string())
-}
-
-/// Returns the types of an ELF64 little-endian file's program headers.
-fn program_headers(elf: &[u8]) -> Result<Vec<u32>, String> {
-    const E_PHOFF: usize = 32;
-    const E_PHENTSIZE: usize = 54;
-    const E_PHNUM: usize = 56;
-    if !elf.starts_with(b"\x7fELF\x02\x01") {
-        return Err("not a 64-bit little-endian ELF file".to_owned());
-    }
-    let headers = || -> Option<Vec<u32>> {
-        let short = |at: usize| {
-            Some(usize::from(u16::from_le_bytes(elf.get(at..at + 2)?.try_into().ok()?)))
-        };
-        let start = u64::from_le_bytes(elf.get(E_PHOFF..E_PHOFF + 8)?.try_into().ok()?);
-        let start = usize::try_from(start).ok()?;
-        let size = short(E_PHENTSIZE)?;
-        let kind = |number: usize| {
-            let at = start.checked_add(number.checked_mul(size)?)?;
-            Some(u32::from_le_bytes(elf.get(at..at.checked_add(4)?)?.try_into().ok()?))
-        };
-        (0..short(E_PHNUM)?).map(kind).collect()
-    };
-    headers().ok_or_else(|| "truncated ELF file".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{PT_INTERP, program_headers};
-
-    #[test]
-    fn a_dynamic_executable_is_told_from_others() {
-        let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-        let shell = std::fs::read("/bin/sh").unwrap();
-        assert!(program_headers(&shell).unwrap().contains(&PT_INTERP), "the shell is dynamic");
-        assert_eq!(program_headers(&own[..60]), Err("truncated ELF file".to_owned()));
-        assert!(program_headers(b"#!/bin/sh\n").is_err());
-    }
+    u64::try_from(elf.bytes().len()).map_err(|error| error.to_string())
 }

@@ -13,6 +13,7 @@ mod deb;
 mod demo;
 mod deny;
 mod dependencies;
+mod elf;
 mod engine;
 mod executable;
 mod fuzz;

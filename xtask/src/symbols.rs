@@ -1,4 +1,4 @@
-//! Separates the debug symbols from an executable that ships.
+//! Separates the debug symbols, and what only debuggers read, from an executable that ships.
 //!
 //! The tool comes with the compiler, so that it is the same one wherever a release is made. Line
 //! numbers are only those of our own crates: those of other crates would name folders of this
@@ -7,6 +7,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::elf::Elf;
 use crate::run::{Program, exists, host_triple, quiet};
 
 /// The ending of the name of the file with debug symbols, which is beside the executable.
@@ -17,8 +18,8 @@ pub(crate) const KEPT: &str = "--config profile.release.strip=\"none\" \
                                --config profile.release.debug=\"line-tables-only\" \
                                --config profile.release.package.\"*\".debug=false";
 
-/// Copies what was built to `to`, without symbols, and these to a file beside it. Both replace older
-/// files by a rename: the old executable may be running.
+/// Copies what was built to `to`, without symbols and without the tables for unwinding, and as it is
+/// to a file beside it. Both replace older files by a rename: the old executable may be running.
 pub(crate) fn part(built: &Path, to: &Path) -> Result<(), String> {
     if let Some(folder) = to.parent() {
         fs::create_dir_all(folder).map_err(|e| format!("create {}: {e}", folder.display()))?;
@@ -26,19 +27,26 @@ pub(crate) fn part(built: &Path, to: &Path) -> Result<(), String> {
     let sysroot = Program::new("rustc --print sysroot").output()?;
     let sysroot = Path::new(sysroot.trim_end());
     let symbols = to.with_extension(ENDING);
-    let objcopy = |options: &[&str], into: &Path| -> Result<(), String> {
-        let new = into.with_extension("new");
-        let program = Program::at(&tool(sysroot)?)
-            .variable("LD_LIBRARY_PATH", sysroot.join("lib").display().to_string());
-        let program = options.iter().fold(program, |program, option| program.arg(*option));
-        let program = program.arg(built.display().to_string()).arg(new.display().to_string());
-        program.logged("symbols", quiet)?;
+    let new = to.with_extension("new");
+    let put = |into: &Path| {
         fs::rename(&new, into).map_err(|error| format!("rename to {}: {error}", into.display()))
     };
-    objcopy(&["--only-keep-debug"], &symbols)?;
-    // The executable contains the name of the other file, and its checksum.
-    let link = format!("--add-gnu-debuglink={}", symbols.display());
-    objcopy(&["--strip-all", &link], to)
+    // Whole: a debugger finds the callers of a function by the tables that the executable lacks.
+    fs::copy(built, &new).map_err(|error| format!("copy to {}: {error}", new.display()))?;
+    put(&symbols)?;
+    Program::at(&tool(sysroot)?)
+        .variable("LD_LIBRARY_PATH", sysroot.join("lib").display().to_string())
+        .arg("--strip-all")
+        // The executable contains the name of the other file, and its checksum.
+        .arg(format!("--add-gnu-debuglink={}", symbols.display()))
+        .arg(built.display().to_string())
+        .arg(new.display().to_string())
+        .logged("symbols", quiet)?;
+    let read = fs::read(&new).map_err(|error| format!("read {}: {error}", new.display()))?;
+    let mut elf = Elf::new(read)?;
+    elf.cut_unwinding()?;
+    fs::write(&new, elf.bytes()).map_err(|error| format!("write {}: {error}", new.display()))?;
+    put(to)
 }
 
 /// Returns the path of the compiler's `objcopy`.
@@ -73,9 +81,13 @@ mod tests {
         };
         let executable = sections("netwright");
         assert!(executable.contains(" .gnu_debuglink "), "{executable}");
-        assert!(!executable.contains(" .debug_line ") && !executable.contains(" .symtab "));
+        let is_there = |listed: &str, name: &str| listed.contains(&format!(" {name} "));
         let symbols = sections(&format!("netwright.{ENDING}"));
-        assert!(symbols.contains(" .debug_line ") && symbols.contains(" .symtab "), "{symbols}");
+        for (name, kind) in [(".debug_line", ""), (".symtab", ""), (".eh_frame", " NULL ")] {
+            let line = executable.lines().find(|line| is_there(line, name));
+            assert!(line.is_none_or(|line| !kind.is_empty() && line.contains(kind)), "{line:?}");
+            assert!(is_there(&symbols, name), "{symbols}");
+        }
         fs::remove_dir_all(folder).unwrap();
     }
 }

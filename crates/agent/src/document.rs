@@ -5,6 +5,7 @@ use std::path::Path;
 
 use cni::excerpt::Place;
 use cni::nearest::nearest;
+use cni::order::sort_by_key;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -42,7 +43,7 @@ pub(crate) fn read(
         reader.table(name, value, &guessed);
     }
     let places = reader.places;
-    found.sort_by_key(|problem| (problem.place.line, problem.place.column));
+    sort_by_key(&mut found, |problem| (problem.place.line, problem.place.column));
     problems.extend(found);
     places
 }

@@ -114,7 +114,7 @@ pub fn all(roots: &Roots) -> Read<Vec<Installed>> {
     let entries = fs::read_dir(roots.lib.join(FOLDER)).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     paths.retain(|path| path.extension().is_some_and(|ending| ending == ENDING));
-    paths.sort_unstable();
+    cni::order::sort(&mut paths);
     for path in paths {
         match of_file(&path) {
             Ok(installed) => read.found.extend(installed),

@@ -159,7 +159,7 @@ fn drop_ins(folder: &Path) -> Result<Vec<PathBuf>, Problem> {
             found.push(path);
         }
     }
-    found.sort_unstable();
+    cni::order::sort(&mut found);
     Ok(found)
 }
 

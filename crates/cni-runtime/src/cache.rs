@@ -296,7 +296,7 @@ impl Cache {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(cannot(error)),
         }
-        names.sort_unstable();
+        cni::order::sort(&mut names);
         let mut listing = Listing::default();
         for name in names {
             let text = name.to_string_lossy();

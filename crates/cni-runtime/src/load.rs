@@ -366,7 +366,7 @@ fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
     for entry in entries {
         paths.push(entry?.path());
     }
-    paths.sort_unstable_by(|a, b| a.as_os_str().cmp(b.as_os_str()));
+    cni::order::sort_by(&mut paths, |a, b| a.as_os_str().cmp(b.as_os_str()));
     Ok(paths)
 }
 

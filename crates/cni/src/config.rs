@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 use crate::error::{Error, code};
 use crate::json::{self, Object};
 use crate::name::check_plugin_type;
+use crate::order::gather;
 use crate::result::{self, AddResult, Dns};
 use crate::version::Version;
 
@@ -149,7 +150,7 @@ impl PluginConfig {
         object.remove("capabilities");
         if let Some(args) = injection.capability_args {
             let wanted: BTreeMap<&String, &Box<RawValue>> =
-                args.iter().filter(|(key, _)| self.capabilities.contains(key)).collect();
+                gather(args.iter().filter(|(key, _)| self.capabilities.contains(key)));
             if !wanted.is_empty() {
                 object.set_value("runtimeConfig", &wanted);
             }

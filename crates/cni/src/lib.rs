@@ -20,6 +20,7 @@ mod gone;
 pub mod json;
 pub mod name;
 pub mod nearest;
+pub mod order;
 pub mod owner;
 mod repair;
 pub mod result;

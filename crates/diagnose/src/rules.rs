@@ -109,9 +109,12 @@ impl Rule {
         let is_needed =
             |hole: &&Hole| hole.part == Part::Namespace || self.inside.contains(&hole.part);
         let holes = look.scene.holes.iter().filter(is_needed);
-        let of: BTreeSet<&str> = holes.filter_map(|hole| hole.container.as_deref()).collect();
+        let mut of: BTreeSet<&str> = BTreeSet::new();
+        of.extend(holes.filter_map(|hole| hole.container.as_deref()));
         let seen = containers(look).filter(|container| of.contains(container.id.as_str()));
-        seen.map(|container| container.id.clone()).collect()
+        let mut blind = BTreeSet::new();
+        blind.extend(seen.map(|container| container.id.clone()));
+        blind
     }
 }
 

@@ -797,7 +797,7 @@ fn masquerades(plan: &Plan) -> BTreeSet<(String, IpNet)> {
         Value::Masquerade { network, prefix } => Some((network.clone(), *prefix)),
         Value::Nothing | Value::Endpoint { .. } => None,
     };
-    plan.own.iter().filter_map(of).collect()
+    cni::order::gather(plan.own.iter().filter_map(of))
 }
 
 fn same_value(element: &Element, found: &Found) -> bool {

@@ -8,11 +8,7 @@
 //!
 //! Sources carry no owner. Our own state records which attachments use one, and the last of them
 //! removes it.
-//!
-//! The cargo feature `firewalld` adds the bus (`zbus`). Without it [`BUILT`] is false and every
-//! call returns [`FirewalldError::NotBuilt`].
 
-#[cfg(feature = "firewalld")]
 mod bus;
 
 use std::net::IpAddr;
@@ -24,9 +20,6 @@ use serde::{Deserialize, Serialize};
 use state::{FileError, Index, LockError, Release};
 
 use crate::iptables::Family;
-
-/// Whether this build can speak to firewalld.
-pub const BUILT: bool = cfg!(feature = "firewalld");
 
 /// The zone that lets everything through, as firewalld ships it and the reference uses it.
 pub const TRUSTED: &str = "trusted";
@@ -59,9 +52,6 @@ impl Source {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FirewalldError {
-    /// This build has no message bus.
-    #[error("this build cannot speak to firewalld")]
-    NotBuilt,
     /// No process listens on the bus, or firewalld is not on it.
     #[error("firewalld is not running")]
     Absent,
@@ -136,9 +126,6 @@ impl FirewalldError {
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            FirewalldError::NotBuilt => {
-                "it was built without the cargo feature \"firewalld\"".to_owned()
-            }
             FirewalldError::Absent => {
                 "start firewalld, or choose a backend other than firewalld in the list".to_owned()
             }
@@ -161,7 +148,6 @@ impl FirewalldError {
 }
 
 /// firewalld's answer to one question.
-#[cfg_attr(not(feature = "firewalld"), expect(dead_code, reason = "the bus makes them"))]
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Answer {
     /// It did as asked.
@@ -181,7 +167,6 @@ enum Method {
 }
 
 impl Method {
-    #[cfg_attr(not(feature = "firewalld"), expect(dead_code, reason = "for the bus"))]
     const fn name(self) -> &'static str {
         match self {
             Method::Add => "addSource",
@@ -213,7 +198,7 @@ impl Firewalld {
     pub fn is_running(&self) -> Result<bool, FirewalldError> {
         match self.ask(Method::Query, &[]) {
             Ok(_) => Ok(true),
-            Err(FirewalldError::Absent | FirewalldError::NotBuilt) => Ok(false),
+            Err(FirewalldError::Absent) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -313,7 +298,7 @@ impl Firewalld {
         if !sources.iter().any(may_be_held)
             && matches!(
                 self.ask(Method::Query, &questions(sources.get(..1).unwrap_or_default())),
-                Err(FirewalldError::Absent | FirewalldError::NotBuilt)
+                Err(FirewalldError::Absent)
             )
         {
             return Ok(());
@@ -340,7 +325,7 @@ impl Firewalld {
     fn remove(&self, questions: &[Question]) -> Result<(), FirewalldError> {
         let answers = match self.ask(Method::Remove, questions) {
             Ok(answers) => answers,
-            Err(FirewalldError::Absent | FirewalldError::NotBuilt) => return Ok(()),
+            Err(FirewalldError::Absent) => return Ok(()),
             Err(error) => return Err(error),
         };
         let mut outcome = Ok(());
@@ -380,15 +365,8 @@ impl Firewalld {
     }
 
     /// Asks one question after the other. Fails if firewalld does not run, even without a question.
-    #[cfg(feature = "firewalld")]
     fn ask(&self, method: Method, questions: &[Question]) -> Result<Vec<Answer>, FirewalldError> {
         bus::ask(self.bus.clone(), self.timeout, method, questions.to_vec())
-    }
-
-    #[cfg(not(feature = "firewalld"))]
-    fn ask(&self, _: Method, _: &[Question]) -> Result<Vec<Answer>, FirewalldError> {
-        let _ = (&self.bus, self.timeout);
-        Err(FirewalldError::NotBuilt)
     }
 }
 
@@ -450,7 +428,6 @@ mod tests {
     }
 
     /// A bus that never answers: the process that holds its socket is stuck.
-    #[cfg(feature = "firewalld")]
     #[test]
     fn a_silent_bus_is_given_up() {
         let dir = tempfile::tempdir().unwrap();
@@ -461,7 +438,6 @@ mod tests {
         assert!(matches!(firewalld.is_running(), Err(FirewalldError::Late { .. })));
     }
 
-    #[cfg(feature = "firewalld")]
     #[test]
     fn a_wrong_address_is_told() {
         let firewalld = Firewalld::new(Some("nonsense"), TIMEOUT);

@@ -17,7 +17,6 @@ use state::Index;
 
 use crate::element::Table;
 use crate::error::FirewallError;
-use crate::firewalld;
 use crate::iptables::{Family as IpVersion, Observed, Tool};
 use crate::layout::table_ref;
 use crate::reference::legacy_uses;
@@ -54,8 +53,7 @@ impl Blocker {
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         match self {
-            Blocker::Iptables { .. } => None,
-            Blocker::Firewalld => (!firewalld::BUILT).then_some(ZONE_BY_HAND),
+            Blocker::Iptables { .. } | Blocker::Firewalld => None,
             Blocker::Nftables { .. } => {
                 Some("accept the containers' subnet, from it and answers to it, in that chain")
             }
@@ -116,7 +114,7 @@ pub fn blockers(index: &Index) -> Result<Vec<Blocker>, FirewallError> {
             }
         }
     }
-    found.sort_unstable();
+    cni::order::sort(&mut found);
     Ok(found)
 }
 

@@ -95,7 +95,7 @@ pub(crate) struct Shape {
 pub(crate) fn shapes(table: Table) -> BTreeMap<String, Shape> {
     let (chains, rules) = chains_and_rules(table);
     let of = |chain: NewChain| (chain.name, Shape { used: 0, hook: chain.hook });
-    let mut shapes: BTreeMap<String, Shape> = chains.into_iter().map(of).collect();
+    let mut shapes: BTreeMap<String, Shape> = cni::order::gather(chains.into_iter().map(of));
     for rule in rules {
         let targets = rule.exprs.iter().filter_map(|expr| match expr {
             Expr::Verdict(verdict) => verdict.chain(),

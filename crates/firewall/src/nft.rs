@@ -127,7 +127,7 @@ impl Tables for NftTables {
         }
         let wanted = layout::meanings(table, masquerades).into_iter();
         let others = wanted.filter(|(chain, rules)| found.get(chain) != Some(rules));
-        altered.rules = others.map(|(chain, _)| chain).collect();
+        altered.rules = cni::order::gather(others.map(|(chain, _)| chain));
         Ok(Some(altered))
     }
 

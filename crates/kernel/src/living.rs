@@ -492,7 +492,9 @@ fn unix_sockets(proc: &Path) -> Option<BTreeSet<u64>> {
         let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
         std::str::from_utf8(words.nth(6)?).ok()?.parse::<u64>().ok()
     };
-    Some(lines.filter_map(inode).filter(|inode| *inode != 0).collect())
+    let mut found: BTreeSet<u64> = BTreeSet::new();
+    found.extend(lines.filter_map(inode).filter(|inode| *inode != 0));
+    Some(found)
 }
 
 /// Lists the folders of a process's threads, which may each be in a namespace of their own.

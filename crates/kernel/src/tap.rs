@@ -166,7 +166,8 @@ fn address(from: &SocketAddrAny) -> Option<[u8; ADDRESS]> {
 fn program(flows: &[Flow]) -> Vec<Instruction> {
     let of = |is_echo: bool| -> Vec<u32> {
         let flows = flows.iter().filter(|flow| (flow.protocol == Protocol::Echo) == is_echo);
-        let numbers: BTreeSet<u16> = flows.map(|flow| flow.source_port).collect();
+        let mut numbers: BTreeSet<u16> = BTreeSet::new();
+        numbers.extend(flows.map(|flow| flow.source_port));
         numbers.into_iter().take(MOST_PORTS).map(u32::from).collect()
     };
     let mut ports = [0, 2].map(|offset| compare(offset, &of(false))).concat();

@@ -285,7 +285,7 @@ pub fn refuse_conflicts(
 /// When `is_taken` rejects every name.
 #[must_use]
 pub fn interface_names(asked: &[Option<IfName>], is_taken: impl Fn(&str) -> bool) -> Vec<IfName> {
-    let mut given: BTreeSet<IfName> = asked.iter().flatten().cloned().collect();
+    let mut given: BTreeSet<IfName> = cni::order::gather(asked.iter().flatten().cloned());
     let name = |(place, asked): (usize, &Option<IfName>)| {
         if let Some(asked) = asked {
             return asked.clone();

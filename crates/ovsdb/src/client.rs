@@ -176,15 +176,14 @@ impl Client {
         tables: &[MonitorRequest<'_>],
         until: Instant,
     ) -> Result<Vec<RowUpdate>, OvsdbError> {
-        let requests: BTreeMap<&str, Json> = tables
-            .iter()
-            .map(|request| {
-                let Select { initial, insert, delete, modify } = request.select;
-                let select =
-                    json!({"initial": initial, "insert": insert, "delete": delete, "modify": modify});
-                (request.table, json!([{ "columns": request.columns, "select": select }]))
-            })
-            .collect();
+        let mut requests: BTreeMap<&str, Json> = BTreeMap::new();
+        for request in tables {
+            let Select { initial, insert, delete, modify } = request.select;
+            let select =
+                json!({"initial": initial, "insert": insert, "delete": delete, "modify": modify});
+            let asked = json!([{ "columns": request.columns, "select": select }]);
+            requests.insert(request.table, asked);
+        }
         let answer = self.call("monitor", json!([database, name, requests]), until)?;
         parse_updates(&answer).map_err(|what| self.nonsense(what))
     }

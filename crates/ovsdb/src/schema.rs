@@ -25,20 +25,15 @@ impl Schema {
         let text = |key: &str| json.get(key).and_then(Json::as_str).unwrap_or_default().to_owned();
         let tables =
             json.get("tables").and_then(Json::as_object).ok_or("a schema has no tables")?;
-        let columns = |table: &Json| {
+        let mut found = BTreeMap::new();
+        for (name, table) in tables {
             let columns = table.get("columns").and_then(Json::as_object);
-            columns.map(|columns| columns.keys().cloned().collect::<BTreeSet<_>>())
-        };
-        let tables = tables.iter().map(|(name, table)| {
-            columns(table)
-                .map(|columns| (name.clone(), columns))
-                .ok_or_else(|| format!("table {name:?} has no columns"))
-        });
-        Ok(Schema {
-            database: text("name"),
-            version: text("version"),
-            tables: tables.collect::<Result<_, _>>()?,
-        })
+            let columns = columns.ok_or_else(|| format!("table {name:?} has no columns"))?;
+            let mut names = BTreeSet::new();
+            names.extend(columns.keys().cloned());
+            found.insert(name.clone(), names);
+        }
+        Ok(Schema { database: text("name"), version: text("version"), tables: found })
     }
 
     /// Says whether a table has a column.

@@ -225,7 +225,9 @@ impl Row {
     /// Writes it.
     #[must_use]
     pub fn to_json(&self) -> Json {
-        Json::Object(self.0.iter().map(|(name, value)| (name.clone(), value.to_json())).collect())
+        let mut columns = serde_json::Map::new();
+        columns.extend(self.0.iter().map(|(name, value)| (name.clone(), value.to_json())));
+        Json::Object(columns)
     }
 
     /// Reads one.
@@ -234,12 +236,12 @@ impl Row {
     /// What was found instead.
     pub fn parse(json: &Json) -> Result<Self, String> {
         let columns = json.as_object().ok_or_else(|| format!("{} is not a row", short(json)))?;
-        let columns = columns.iter().map(|(name, value)| {
-            Value::parse(value)
-                .map(|value| (name.clone(), value))
-                .map_err(|why| format!("column {name:?}: {why}"))
-        });
-        columns.collect::<Result<_, _>>().map(Row)
+        let mut row = Row::new();
+        for (name, value) in columns {
+            let value = Value::parse(value).map_err(|why| format!("column {name:?}: {why}"))?;
+            row.0.insert(name.clone(), value);
+        }
+        Ok(row)
     }
 
     /// Returns a column.
@@ -323,7 +325,9 @@ impl Row {
             (Atom::String(key), Atom::String(value)) => Some((key.clone(), value.clone())),
             _ => None,
         };
-        pairs.iter().filter_map(texts).collect()
+        let mut map = BTreeMap::new();
+        map.extend(pairs.iter().filter_map(texts));
+        map
     }
 }
 

@@ -21,6 +21,7 @@ mod subnet_env;
 use std::collections::BTreeSet;
 
 use cni::json::{JsonError, Object, UnknownKey};
+use cni::order::gather;
 use cni::{AddResult, Command, Error, PluginConfig, code};
 use cni_plugin::cni_invoke::find;
 use cni_plugin::{Call, Info, Inner, Plugin, Role};
@@ -99,7 +100,7 @@ impl Plugin for Flannel {
         let delegates = stale.iter().map(|one| &one.delegate).chain(&configured);
         // What was recorded seldom differs but for the container's own arguments.
         let asked: BTreeSet<_> =
-            delegates.map(|one| (one.plugin_type.clone(), request(call, one))).collect();
+            gather(delegates.map(|one| (one.plugin_type.clone(), request(call, one))));
         for (plugin_type, document) in &asked {
             let collected = call.delegate_with(plugin_type, document).gc();
             failures.note(format_args!("plugin {plugin_type:?}"), collected);

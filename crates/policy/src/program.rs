@@ -191,8 +191,11 @@ impl Program {
     #[must_use]
     pub fn empty() -> Self {
         let deny = || vec![Line { matches: Vec::new(), then: Then::Deny }];
-        let chains = Direction::ALL.into_iter().map(|direction| (unknown(direction), deny()));
-        Program { chains: chains.collect(), ..Program::default() }
+        let mut program = Program::default();
+        for direction in Direction::ALL {
+            program.chains.insert(unknown(direction), deny());
+        }
+        program
     }
 
     /// Makes a step.

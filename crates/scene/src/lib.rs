@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod by_name;
 mod container;
 pub mod filter;
 mod namespace;
@@ -9,6 +10,7 @@ mod segment;
 
 use serde::{Deserialize, Serialize};
 
+use by_name::ByName;
 pub use container::{Attachment, Container, Drift, Item, ItemKind, NameFiles, Port, Unfinished};
 pub use namespace::{
     Address, ConntrackTable, Fdb, Flow, Link, Listener, Namespace, Neighbour, NextHop, Rate, Route,
@@ -200,11 +202,11 @@ impl Scene {
         if MAX_BYTES < bytes.len() {
             return Err(SceneError::TooLarge(bytes.len()));
         }
-        let head: Head = serde_json::from_slice(bytes).map_err(SceneError::Format)?;
+        let head: Head = read(bytes).map_err(SceneError::Format)?;
         if FORMAT < head.version {
             return Err(SceneError::Newer(head.version));
         }
-        serde_json::from_slice(bytes).map_err(SceneError::Format)
+        read(bytes).map_err(SceneError::Format)
     }
 
     /// Says whether a part of the node, or of a container, could not be read.
@@ -227,6 +229,14 @@ impl Scene {
     pub fn program(&self, name: &str) -> Option<&Program> {
         self.programs.iter().find(|program| program.name == name)
     }
+}
+
+/// Reads a whole document.
+fn read<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> serde_json::Result<T> {
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let read = T::deserialize(ByName(&mut json))?;
+    json.end()?;
+    Ok(read)
 }
 
 #[cfg(test)]
@@ -259,5 +269,9 @@ mod tests {
         assert!(matches!(Scene::from_json(cut), Err(SceneError::Format(_))));
         let newer = text.replacen("\"version\":1", "\"version\":2", 1);
         assert!(matches!(Scene::from_json(newer.as_bytes()), Err(SceneError::Newer(2))));
+        // Two documents, and fields without names.
+        for other in [format!("{text} {text}"), "[1]".to_owned(), "[[1]]".to_owned()] {
+            assert!(matches!(Scene::from_json(other.as_bytes()), Err(SceneError::Format(_))));
+        }
     }
 }

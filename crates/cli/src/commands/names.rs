@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 
 use clap_complete::Shell as Kind;
+use cni::order::gather;
 
 use crate::args::Common;
 use crate::net::attachments;
@@ -43,7 +44,7 @@ pub(crate) fn main(kind: &OsStr, world: &World, shell: &mut Shell) {
 
 fn networks(session: &Session) -> BTreeSet<String> {
     let Ok(folder) = session.scan() else { return BTreeSet::new() };
-    session.networks(&folder).into_iter().map(|network| network.list.name).collect()
+    gather(session.networks(&folder).into_iter().map(|network| network.list.name))
 }
 
 /// Returns the attached containers, and the namespaces that `ip netns` knows.
@@ -52,7 +53,7 @@ fn containers(session: &Session) -> BTreeSet<String> {
     let attached = known.iter().map(|known| known.key.container_id.to_string());
     let named = NETNS_DIRS.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten();
     let named = named.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    attached.chain(named).collect()
+    gather(attached.chain(named))
 }
 
 /// Returns clap's script, extended to ask for names where they are due.

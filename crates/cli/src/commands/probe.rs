@@ -174,7 +174,7 @@ fn gateways(routes: &[Route]) -> Vec<Gateway> {
     let mut gateways: Vec<(IpAddr, u32)> = defaults
         .filter_map(|route| Some((route.gateway?, route.oif.unwrap_or_default())))
         .collect();
-    gateways.sort_unstable();
+    cni::order::sort(&mut gateways);
     gateways.dedup();
     gateways
         .into_iter()

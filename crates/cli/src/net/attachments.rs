@@ -60,7 +60,7 @@ pub(crate) fn with_parts(session: &Session, known: Vec<Known>) -> Shown {
         }
     }
     known.extend(parts.into_values().map(|(cached, whole)| Known::part(&whole, cached)));
-    known.sort_by(|one, other| one.key.cmp(&other.key));
+    cni::order::sort_by(&mut known, |one, other| one.key.cmp(&other.key));
     Shown { known, wholes }
 }
 

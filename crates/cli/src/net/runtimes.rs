@@ -152,7 +152,7 @@ impl Runtimes {
         let mut choices: Vec<Vec<&PathBuf>> =
             self.found.iter().map(|runtime| runtime.effective(has)).collect();
         // A runtime that takes plugins from only one folder decides for the others.
-        choices.sort_by_key(Vec::len);
+        cni::order::sort_by_key(&mut choices, Vec::len);
         for choices in choices {
             if choices.iter().any(|dir| chosen.contains(dir)) {
                 continue;

@@ -31,6 +31,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use cni::order;
 use cni_runtime::Everything;
 use kernel::living::Census;
 use kernel::netns::{Netns, NetnsError};
@@ -149,7 +150,7 @@ impl Picture {
     }
 
     fn end(mut self) -> Scene {
-        self.scene.holes.sort_unstable();
+        order::sort(&mut self.scene.holes);
         self.scene.holes.dedup();
         self.scene
     }
@@ -303,9 +304,10 @@ impl Picture {
         }
         self.scene.programs = processes.programs(own.ino);
         let sockets: BTreeSet<u32> =
-            inodes.iter().flat_map(|(_, inodes)| inodes).copied().collect();
-        let namespaces: BTreeSet<u64> =
-            inodes.iter().map(|(of, _)| of.as_ref().map_or(own.ino, |(_, netns)| *netns)).collect();
+            order::gather(inodes.iter().flat_map(|(_, inodes)| inodes).copied());
+        let namespaces: BTreeSet<u64> = order::gather(
+            inodes.iter().map(|(of, _)| of.as_ref().map_or(own.ino, |(_, netns)| *netns)),
+        );
         let owners = processes.owners(sockets, &namespaces);
         if let Some(reason) = &owners.unread {
             self.hole(Part::Processes, None, reason.clone());

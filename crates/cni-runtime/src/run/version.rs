@@ -44,7 +44,7 @@ impl VersionInfo {
         let mut common: Vec<Version> =
             self.supported.iter().filter_map(|text| Version::parse(text)).collect();
         common.retain(|version| floor <= *version);
-        common.sort_unstable();
+        cni::order::sort(&mut common);
         let below = common.iter().rev().find(|version| **version <= wanted);
         below.or(common.first()).copied()
     }

@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 
 use super::lenient::Lenient;
 use super::{JsonError, whole};
+use crate::order::sort_by_key;
 
 /// A key that no type reads, found by [`unknown_keys`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -164,7 +165,7 @@ impl<'de> Log<'de> {
 
     fn into_found(self) -> Vec<UnknownKey> {
         let mut found = self.found.into_inner();
-        found.sort_by_key(|(offset, _)| *offset);
+        sort_by_key(&mut found, |(offset, _)| *offset);
         let (mut line, mut line_start, mut seen) = (1, 0, 0);
         let place = |(offset, key): (usize, UnknownKey)| {
             let passed = &self.document.as_bytes()[seen..offset];

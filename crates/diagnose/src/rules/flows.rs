@@ -88,8 +88,8 @@ fn told(container: &Container, port: &Port, stale: &[&Flow]) -> Option<Finding> 
         format!("{end}, which no machine has")
     };
     let says = format!("UDP packets to published port {host} of {called} still go to {whose}");
-    let ends: BTreeSet<(IpAddr, IpAddr)> =
-        stale.iter().map(|flow| (flow.to.ip(), flow.leads_to.ip())).collect();
+    let mut ends: BTreeSet<(IpAddr, IpAddr)> = BTreeSet::new();
+    ends.extend(stale.iter().map(|flow| (flow.to.ip(), flow.leads_to.ip())));
     let finding = Finding::error("flow-stale", format!("{host}/udp of {}", container.id), says)
         .at(format!("{} to {}, answered by {}", first.client, first.to, first.leads_to))
         .seen(format!("the kernel tracks {} such flows", stale.len()))

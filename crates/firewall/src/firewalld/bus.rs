@@ -1,27 +1,64 @@
 //! The only file that speaks D-Bus.
 //!
-//! `zbus` is asynchronous inside. Its single-threaded runtime runs on one thread of ours for one
-//! conversation, and nothing outside this file awaits anything.
+//! firewalld is asked with two texts and answers yes, no, or an error. That is little of D-Bus, so
+//! it is written here: one connection to a Unix socket, one call after the other, and it blocks.
 
-use std::io::ErrorKind;
+use std::ffi::OsStr;
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
-
-use zbus::connection::Builder;
-use zbus::{Connection, Error};
 
 use super::{Answer, FirewalldError, Method};
 
 /// The bus's default address (D-Bus specification, "System message bus").
 const SYSTEM_BUS: &str = "unix:path=/var/run/dbus/system_bus_socket";
-/// firewalld on the bus (`man 5 firewalld.dbus`).
-const NAME: &str = "org.fedoraproject.FirewallD1";
-const PATH: &str = "/org/fedoraproject/FirewallD1";
-const ZONE: &str = "org.fedoraproject.FirewallD1.zone";
 /// The bus itself.
-const BUS: &str = "org.freedesktop.DBus";
-const BUS_PATH: &str = "/org/freedesktop/DBus";
+const BUS: Object = Object {
+    name: "org.freedesktop.DBus",
+    path: "/org/freedesktop/DBus",
+    interface: "org.freedesktop.DBus",
+};
+/// firewalld's zones on the bus (`man 5 firewalld.dbus`).
+const ZONES: Object = Object {
+    name: "org.fedoraproject.FirewallD1",
+    path: "/org/fedoraproject/FirewallD1",
+    interface: "org.fedoraproject.FirewallD1.zone",
+};
+/// The errors that the bus returns if nobody has the name that a call goes to.
+const NOBODY: [&str; 2] =
+    ["org.freedesktop.DBus.Error.NameHasNoOwner", "org.freedesktop.DBus.Error.ServiceUnknown"];
+
+/// "Authentication Protocol", mechanism EXTERNAL: who we are the kernel tells the bus, so no name is
+/// given. As systemd's `busctl` does, all of it is sent at once.
+const HANDSHAKE: &[u8] = b"\0AUTH EXTERNAL\r\nDATA\r\nBEGIN\r\n";
+/// How the two lines begin that the bus answers.
+const ACCEPTED: [&str; 2] = ["DATA", "OK "];
+/// The longest such line.
+const LONGEST_LINE: u64 = 1024;
+
+/// "Message Format": the types of messages, a flag, and the codes of header fields.
+const CALL: u8 = 1;
+const NO_AUTO_START: u8 = 2;
+const PROTOCOL: u8 = 1;
+const FIELD_PATH: u8 = 1;
+const FIELD_INTERFACE: u8 = 2;
+const FIELD_MEMBER: u8 = 3;
+const FIELD_ERROR_NAME: u8 = 4;
+const FIELD_REPLY_SERIAL: u8 = 5;
+const FIELD_DESTINATION: u8 = 6;
+const FIELD_SIGNATURE: u8 = 8;
+
+/// The length of the part of a header that every message has.
+const FIXED: usize = 16;
+/// The largest header or body that is read. firewalld's errors are a line; the specification allows
+/// 128 MiB.
+const LARGEST: usize = 1 << 20;
+/// How many messages may come before an answer: the bus itself sends one signal.
+const MOST_OTHERS: usize = 100;
 
 /// Has one conversation: one question for each pair of zone and source.
 ///
@@ -36,11 +73,8 @@ pub(super) fn ask(
 ) -> Result<Vec<Answer>, FirewalldError> {
     let (answers, answered) = mpsc::sync_channel(1);
     let conversation = move || {
-        let outcome = zbus::block_on(async {
-            let address = address.as_deref().unwrap_or(SYSTEM_BUS);
-            let connection = Builder::address(address).method_timeout(timeout).build().await?;
-            converse(&connection, method, &questions).await
-        });
+        let outcome = Connection::open(address.as_deref().unwrap_or(SYSTEM_BUS))
+            .and_then(|mut bus| converse(&mut bus, method, &questions));
         // After the timeout the receiver is gone.
         let _ = answers.send(outcome);
     };
@@ -50,7 +84,10 @@ pub(super) fn ask(
         .map_err(|error| FirewalldError::Bus(Box::new(error)))?;
     match answered.recv_timeout(timeout) {
         Ok(Ok(answers)) => Ok(answers),
-        Ok(Err(error)) => Err(failed(error, timeout)),
+        Ok(Err(error)) => Err(match error.kind() {
+            ErrorKind::NotFound | ErrorKind::ConnectionRefused => FirewalldError::Absent,
+            _ => FirewalldError::Bus(Box::new(error)),
+        }),
         Err(mpsc::RecvTimeoutError::Timeout) => Err(FirewalldError::Late { timeout }),
         Err(mpsc::RecvTimeoutError::Disconnected) => {
             Err(FirewalldError::Bus("the conversation broke off".into()))
@@ -58,46 +95,444 @@ pub(super) fn ask(
     }
 }
 
-async fn converse(
-    bus: &Connection,
+fn converse(
+    bus: &mut Connection,
     method: Method,
     questions: &[(String, String)],
-) -> Result<Vec<Answer>, Error> {
-    // Asked first, because a call would start the service.
-    let reply = bus.call_method(Some(BUS), BUS_PATH, Some(BUS), "NameHasOwner", &NAME).await?;
-    if !reply.body().deserialize::<bool>()? {
-        return Err(absent());
+) -> io::Result<Vec<Answer>> {
+    // Asked also if there is no question: whether firewalld runs is one.
+    if !bus.call(&BUS, "NameHasOwner", &[ZONES.name])?.returned()?.is_true()? {
+        return Err(ErrorKind::NotFound.into());
     }
     let mut answers = Vec::with_capacity(questions.len());
-    for question in questions {
-        let reply = bus.call_method(Some(NAME), PATH, Some(ZONE), method.name(), question).await;
-        answers.push(match reply {
-            Ok(reply) if method == Method::Query => Answer::Is(reply.body().deserialize()?),
-            Ok(_) => Answer::Done,
+    for (zone, source) in questions {
+        let reply = bus.call(&ZONES, method.name(), &[zone.as_str(), source.as_str()])?;
+        answers.push(match &reply.error {
+            Some(name) if NOBODY.contains(&name.as_str()) => {
+                return Err(ErrorKind::NotFound.into());
+            }
             // firewalld has one error for everything; its code is the first word of the message.
-            Err(Error::MethodError(_, message, _)) => Answer::Refused(message.unwrap_or_default()),
-            Err(error) => return Err(error),
+            Some(_) => Answer::Refused(reply.text()?),
+            None if method == Method::Query => Answer::Is(reply.is_true()?),
+            None => Answer::Done,
         });
     }
     Ok(answers)
 }
 
-fn absent() -> Error {
-    std::io::Error::from(ErrorKind::NotFound).into()
+/// Whom a call goes to.
+struct Object {
+    name: &'static str,
+    path: &'static str,
+    interface: &'static str,
 }
 
-fn failed(error: Error, timeout: Duration) -> FirewalldError {
-    let kind = match &error {
-        Error::InputOutput(error) => Some(error.kind()),
-        Error::Connection(error, _) => Some(error.kind()),
-        Error::FDO(fdo) if matches!(**fdo, zbus::fdo::Error::ServiceUnknown(_)) => {
-            Some(ErrorKind::NotFound)
+/// A connection to a bus.
+struct Connection {
+    socket: BufReader<UnixStream>,
+    /// The number of the last call.
+    serial: u32,
+}
+
+impl Connection {
+    /// Connects, and has the bus accept us.
+    fn open(address: &str) -> io::Result<Self> {
+        let mut socket = BufReader::new(connect(address)?);
+        socket.get_mut().write_all(HANDSHAKE)?;
+        for beginning in ACCEPTED {
+            let mut line = String::new();
+            socket.by_ref().take(LONGEST_LINE).read_line(&mut line)?;
+            if !line.starts_with(beginning) {
+                let line = line.trim_end();
+                return Err(io::Error::other(format!("the bus refuses us: {line:?}")));
+            }
         }
-        _ => None,
-    };
-    match kind {
-        Some(ErrorKind::NotFound | ErrorKind::ConnectionRefused) => FirewalldError::Absent,
-        Some(ErrorKind::TimedOut) => FirewalldError::Late { timeout },
-        _ => FirewalldError::Bus(Box::new(error)),
+        let mut bus = Connection { socket, serial: 0 };
+        bus.call(&BUS, "Hello", &[])?.returned()?;
+        Ok(bus)
+    }
+
+    /// Calls a method whose arguments are texts, and waits for its answer.
+    fn call(&mut self, object: &Object, method: &str, arguments: &[&str]) -> io::Result<Reply> {
+        self.serial += 1;
+        let call = encoded(self.serial, object, method, arguments)?;
+        self.socket.get_mut().write_all(&call)?;
+        for _ in 0..MOST_OTHERS {
+            let reply = Reply::read(&mut self.socket)?;
+            if reply.answers == self.serial {
+                return Ok(reply);
+            }
+        }
+        Err(broken("no answer to a call"))
+    }
+}
+
+/// Connects to the first of an address's sockets that is there ("Server Addresses").
+fn connect(address: &str) -> io::Result<UnixStream> {
+    let mut outcome = Err(io::Error::other(format!("no Unix socket in the address {address:?}")));
+    for one in address.split(';') {
+        let keys = one.strip_prefix("unix:").unwrap_or_default();
+        for (key, value) in keys.split(',').filter_map(|key| key.split_once('=')) {
+            let name = unescaped(value);
+            outcome = match key {
+                "path" => UnixStream::connect(OsStr::from_bytes(&name)),
+                "abstract" => SocketAddr::from_abstract_name(&name)
+                    .and_then(|socket| UnixStream::connect_addr(&socket)),
+                _ => continue,
+            };
+            if outcome.is_ok() {
+                return outcome;
+            }
+        }
+    }
+    outcome
+}
+
+/// Replaces `%` and two digits by the byte that they mean.
+fn unescaped(value: &str) -> Vec<u8> {
+    let mut parts = value.split('%');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        match part.split_at_checked(2).map(|(code, rest)| (u8::from_str_radix(code, 16), rest)) {
+            Some((Ok(byte), rest)) => {
+                bytes.push(byte);
+                bytes.extend(rest.as_bytes());
+            }
+            _ => {
+                bytes.push(b'%');
+                bytes.extend(part.as_bytes());
+            }
+        }
+    }
+    bytes
+}
+
+/// Encodes a call ("Marshaling"). It never starts the program that it goes to.
+fn encoded(serial: u32, object: &Object, method: &str, arguments: &[&str]) -> io::Result<Vec<u8>> {
+    let mut body = Vec::new();
+    for argument in arguments {
+        put_text(&mut body, argument)?;
+    }
+    let mut fields = Vec::new();
+    for (code, kind, text) in [
+        (FIELD_PATH, b'o', object.path),
+        (FIELD_INTERFACE, b's', object.interface),
+        (FIELD_MEMBER, b's', method),
+        (FIELD_DESTINATION, b's', object.name),
+    ] {
+        pad(&mut fields, 8);
+        fields.extend([code, 1, kind, 0]);
+        put_text(&mut fields, text)?;
+    }
+    if !arguments.is_empty() {
+        let count = u8::try_from(arguments.len()).map_err(io::Error::other)?;
+        pad(&mut fields, 8);
+        fields.extend([FIELD_SIGNATURE, 1, b'g', 0, count]);
+        fields.extend(arguments.iter().map(|_| b's'));
+        fields.push(0);
+    }
+    let mut call = vec![b'l', CALL, NO_AUTO_START, PROTOCOL];
+    call.extend(length(&body)?);
+    call.extend(serial.to_le_bytes());
+    call.extend(length(&fields)?);
+    call.extend(fields);
+    pad(&mut call, 8);
+    call.extend(body);
+    Ok(call)
+}
+
+fn put_text(into: &mut Vec<u8>, text: &str) -> io::Result<()> {
+    pad(into, 4);
+    into.extend(length(text.as_bytes())?);
+    into.extend(text.as_bytes());
+    into.push(0);
+    Ok(())
+}
+
+fn length(bytes: &[u8]) -> io::Result<[u8; 4]> {
+    Ok(u32::try_from(bytes.len()).map_err(io::Error::other)?.to_le_bytes())
+}
+
+fn pad(bytes: &mut Vec<u8>, to: usize) {
+    bytes.resize(bytes.len().next_multiple_of(to), 0);
+}
+
+fn broken(what: &str) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, format!("the bus sent {what}"))
+}
+
+/// A message from the bus.
+#[derive(Debug, Default)]
+struct Reply {
+    /// The number of the call that it answers; no call has 0.
+    answers: u32,
+    /// The name of the error that it is.
+    error: Option<String>,
+    signature: Vec<u8>,
+    body: Vec<u8>,
+    is_big_endian: bool,
+}
+
+impl Reply {
+    fn read(socket: &mut impl Read) -> io::Result<Self> {
+        let mut fixed = [0; FIXED];
+        socket.read_exact(&mut fixed)?;
+        let is_big_endian = match fixed[0] {
+            b'l' => false,
+            b'B' => true,
+            _ => return Err(broken("a message of no known byte order")),
+        };
+        // After the byte order: type, flags, version; then the number of the message.
+        let mut head = Marshaled { bytes: &fixed, at: 4, is_big_endian };
+        let body = head.length()?;
+        head.number()?;
+        let fields = head.length()?;
+        let mut rest = vec![0; fields.next_multiple_of(8) + body];
+        socket.read_exact(&mut rest)?;
+        let body = rest.split_off(fields.next_multiple_of(8));
+        rest.truncate(fields);
+        let mut reply = Reply { body, is_big_endian, ..Reply::default() };
+        reply.take_fields(&rest)?;
+        Ok(reply)
+    }
+
+    fn take_fields(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut fields = Marshaled { bytes, at: 0, is_big_endian: self.is_big_endian };
+        loop {
+            fields.align(8);
+            if bytes.len() <= fields.at {
+                return Ok(());
+            }
+            let code = fields.byte()?;
+            match (fields.signature()?, code) {
+                (b"u", FIELD_REPLY_SERIAL) => self.answers = fields.number()?,
+                (b"u", _) => {
+                    fields.number()?;
+                }
+                (b"s", FIELD_ERROR_NAME) => self.error = Some(fields.text()?),
+                (b"s" | b"o", _) => {
+                    fields.text()?;
+                }
+                (b"g", FIELD_SIGNATURE) => self.signature = fields.signature()?.to_vec(),
+                _ => return Err(broken("a header of an unknown form")),
+            }
+        }
+    }
+
+    /// Makes an error of an answer that is one.
+    fn returned(self) -> io::Result<Self> {
+        match &self.error {
+            Some(name) => Err(io::Error::other(format!("{name}: {}", self.text()?))),
+            None => Ok(self),
+        }
+    }
+
+    fn body(&self) -> Marshaled<'_> {
+        Marshaled { bytes: &self.body, at: 0, is_big_endian: self.is_big_endian }
+    }
+
+    /// Returns the answer to a question.
+    fn is_true(&self) -> io::Result<bool> {
+        match self.signature.as_slice() {
+            b"b" => Ok(self.body().number()? != 0),
+            _ => Err(broken("neither yes nor no")),
+        }
+    }
+
+    /// Returns the text that it begins with, if it does.
+    fn text(&self) -> io::Result<String> {
+        if self.signature.starts_with(b"s") { self.body().text() } else { Ok(String::new()) }
+    }
+}
+
+/// Values as they come over the bus. Each lies at a multiple of its size.
+struct Marshaled<'b> {
+    bytes: &'b [u8],
+    at: usize,
+    is_big_endian: bool,
+}
+
+impl<'b> Marshaled<'b> {
+    fn align(&mut self, to: usize) {
+        self.at = self.at.next_multiple_of(to);
+    }
+
+    fn take(&mut self, count: usize) -> io::Result<&'b [u8]> {
+        let end = self.at + count;
+        let taken = self.bytes.get(self.at..end).ok_or_else(|| broken("a message cut short"))?;
+        self.at = end;
+        Ok(taken)
+    }
+
+    fn byte(&mut self) -> io::Result<u8> {
+        Ok(self.take(1)?[0])
+    }
+
+    fn number(&mut self) -> io::Result<u32> {
+        self.align(4);
+        let mut bytes = [0; 4];
+        bytes.copy_from_slice(self.take(4)?);
+        Ok(if self.is_big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
+    }
+
+    fn length(&mut self) -> io::Result<usize> {
+        let length = usize::try_from(self.number()?).map_err(io::Error::other)?;
+        if LARGEST < length { Err(broken("too much")) } else { Ok(length) }
+    }
+
+    fn text(&mut self) -> io::Result<String> {
+        let length = self.length()?;
+        let text = self.take(length)?;
+        // A zero byte follows.
+        self.take(1)?;
+        Ok(String::from_utf8_lossy(text).into_owned())
+    }
+
+    fn signature(&mut self) -> io::Result<&'b [u8]> {
+        let length = self.byte()?;
+        let signature = self.take(usize::from(length))?;
+        self.take(1)?;
+        Ok(signature)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// The type of an answer, which nobody reads: the error's name tells.
+    const RETURN: u8 = 2;
+
+    /// Encodes a message of the bus, of either byte order.
+    fn message(order: u8, answers: u32, error: &str, signature: &str, body: &[u8]) -> Vec<u8> {
+        let number = |number: usize| {
+            let number = u32::try_from(number).unwrap();
+            if order == b'B' { number.to_be_bytes() } else { number.to_le_bytes() }
+        };
+        let mut fields = vec![FIELD_REPLY_SERIAL, 1, b'u', 0];
+        fields.extend(number(usize::try_from(answers).unwrap()));
+        if !error.is_empty() {
+            fields.extend([FIELD_ERROR_NAME, 1, b's', 0]);
+            fields.extend(number(error.len()));
+            fields.extend(error.as_bytes());
+            fields.push(0);
+        }
+        pad(&mut fields, 8);
+        fields.extend([FIELD_SIGNATURE, 1, b'g', 0, u8::try_from(signature.len()).unwrap()]);
+        fields.extend(signature.as_bytes());
+        fields.push(0);
+        let mut message = vec![order, RETURN, 1, PROTOCOL];
+        message.extend(number(body.len()));
+        message.extend(number(7));
+        message.extend(number(fields.len()));
+        message.extend(fields);
+        pad(&mut message, 8);
+        message.extend(body);
+        message
+    }
+
+    /// Asks a bus that has these words ready for two questions.
+    fn asked(handshake: &str, messages: &[Vec<u8>]) -> Result<Vec<Answer>, FirewalldError> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a bus");
+        let listener = UnixListener::bind(&path).unwrap();
+        let said = [handshake.as_bytes(), &messages.concat()].concat();
+        let bus = thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            socket.write_all(&said).unwrap();
+            socket.shutdown(std::net::Shutdown::Write).unwrap();
+            // Until the other side has read all or gives up.
+            let _ = io::copy(&mut socket, &mut io::sink());
+        });
+        let address = format!("tcp:host=h;unix:path={}/a%20bus,guid=0", dir.path().display());
+        let source = |address: &str| ("trusted".to_owned(), address.to_owned());
+        let questions = vec![source("192.0.2.1/32"), source("192.0.2.2/32")];
+        let answers = ask(Some(address), super::super::TIMEOUT, Method::Query, questions);
+        bus.join().unwrap();
+        answers
+    }
+
+    const WELCOME: &str = "DATA\r\nOK 0123456789abcdef\r\n";
+    const YES: [u8; 4] = 1_u32.to_le_bytes();
+
+    fn text(text: &str) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        put_text(&mut bytes, text).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn answers_are_found_among_other_messages() {
+        let answers = asked(
+            WELCOME,
+            &[
+                message(b'l', 1, "", "s", &text(":1.7")),
+                message(b'l', 0, "", "s", &text("a signal")),
+                message(b'l', 2, "", "b", &YES),
+                message(b'B', 3, "", "b", &1_u32.to_be_bytes()),
+                message(b'l', 4, "org.fedoraproject.FirewallD1.Exception", "s", &text("NO: a")),
+            ],
+        );
+        assert_eq!(answers.unwrap(), [Answer::Is(true), Answer::Refused("NO: a".to_owned())]);
+    }
+
+    #[test]
+    fn a_name_that_nobody_has_is_an_absent_firewalld() {
+        let hello = message(b'l', 1, "", "s", &text(":1.7"));
+        let no = message(b'l', 2, "", "b", &[0; 4]);
+        let absent = asked(WELCOME, &[hello.clone(), no]);
+        assert!(matches!(absent, Err(FirewalldError::Absent)), "{absent:?}");
+        // It ended between the two questions.
+        let yes = message(b'l', 2, "", "b", &YES);
+        let gone = message(b'l', 3, NOBODY[0], "s", &text("no such name"));
+        let absent = asked(WELCOME, &[hello, yes, gone]);
+        assert!(matches!(absent, Err(FirewalldError::Absent)), "{absent:?}");
+    }
+
+    #[test]
+    fn a_bus_that_says_nonsense_is_told() {
+        let hello = message(b'l', 1, "", "s", &text(":1.7"));
+        let mut endless = hello.clone();
+        endless[4..8].copy_from_slice(&[0xff; 4]);
+        for (handshake, messages) in [
+            ("REJECTED EXTERNAL\r\n", vec![]),
+            ("", vec![]),
+            (WELCOME, vec![]),
+            (WELCOME, vec![hello[..20].to_vec()]),
+            (WELCOME, vec![endless]),
+            (WELCOME, vec![b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()]),
+            (WELCOME, vec![message(b'l', 1, "org.freedesktop.DBus.Error.LimitsExceeded", "", &[])]),
+            (WELCOME, vec![hello.clone(), message(b'l', 2, "", "s", &text("yes"))]),
+            (WELCOME, vec![hello.clone(), message(b'l', 2, "", "b", &[1])]),
+            (WELCOME, vec![message(b'l', 9, "", "b", &YES); MOST_OTHERS + 1]),
+        ] {
+            let outcome = asked(handshake, &messages);
+            assert!(matches!(outcome, Err(FirewalldError::Bus(_))), "{handshake:?}: {outcome:?}");
+        }
+    }
+
+    /// The specification's alignment, byte by byte.
+    #[test]
+    fn a_call_is_encoded_as_the_specification_says() {
+        let object = Object { name: "a.b", path: "/p", interface: "i.j" };
+        let call = encoded(5, &object, "M", &["z", "10"]).unwrap();
+        let wanted: [&[u8]; 13] = [
+            b"l\x01\x02\x01",
+            &[15, 0, 0, 0],
+            &[5, 0, 0, 0],
+            &[72, 0, 0, 0],
+            b"\x01\x01o\0\x02\0\0\0/p\0\0\0\0\0\0",
+            b"\x02\x01s\0\x03\0\0\0i.j\0\0\0\0\0",
+            b"\x03\x01s\0\x01\0\0\0M\0\0\0\0\0\0\0",
+            b"\x06\x01s\0\x03\0\0\0a.b\0\0\0\0\0",
+            b"\x08\x01g\0\x02ss\0",
+            b"\x01\0\0\0",
+            b"z\0\0\0",
+            b"\x02\0\0\0",
+            b"10\0",
+        ];
+        assert_eq!(call, wanted.concat());
     }
 }

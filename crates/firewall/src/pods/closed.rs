@@ -245,7 +245,7 @@ pub fn links(table: &mut PodsTable) -> Result<BTreeSet<Link>, FirewallError> {
 }
 
 fn own(addresses: &[IpAddr]) -> BTreeSet<At> {
-    addresses.iter().copied().map(At::Address).collect()
+    cni::order::gather(addresses.iter().copied().map(At::Address))
 }
 
 fn inside(interface: &str) -> BTreeSet<At> {
@@ -253,7 +253,7 @@ fn inside(interface: &str) -> BTreeSet<At> {
 }
 
 fn further(links: &[Link]) -> BTreeSet<At> {
-    links.iter().cloned().map(At::Link).collect()
+    cni::order::gather(links.iter().cloned().map(At::Link))
 }
 
 fn verdict(

@@ -87,8 +87,8 @@ pub(crate) fn whole(program: &Program, form: Form) -> Batch {
     for (name, lines) in &program.chains {
         add_rules(&mut batch, name, lines);
     }
-    let moves = leading(program);
-    lead(&mut batch, moves.map(|(key, chain)| (key, (None, Some(chain.clone())))).collect());
+    let moves = leading(program).map(|(key, chain)| (key, (None::<Name>, Some(chain.clone()))));
+    lead(&mut batch, cni::order::gather(moves));
     batch
 }
 

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use cni::json::{JsonError, UnknownKey};
+use cni::order::gather;
 use cni::{AddResult, AttachmentKey, Command, Error};
 use cni_plugin::{Call, Info, Outcome, Plugin};
 use kernel::living::Census;
@@ -477,7 +478,7 @@ fn gc(kind: &dyn AnyKind, call: &Call<'_>) -> Result<(), Failure> {
         .filter(|record| attachment::is_stale(call, &record.attachment))
         .map(|record| Stale::of(record.clone()))
         .collect();
-    let mut known: BTreeSet<AttachmentKey> = stale.iter().map(|one| one.key.clone()).collect();
+    let mut known: BTreeSet<AttachmentKey> = gather(stale.iter().map(|one| one.key.clone()));
     for key in removing.unrecorded(call, &index, &mut failures) {
         if attachment::is_stale(call, &key) && known.insert(key.clone()) {
             let one = Stale::read(&index, name, key);

@@ -282,7 +282,7 @@ pub(super) fn refuse_ourselves(list: NetworkList) -> Result<NetworkList, Failure
 
 /// Returns values by capability.
 pub(super) fn values(object: &Object) -> BTreeMap<String, Box<RawValue>> {
-    object.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+    cni::order::gather(object.iter().map(|(key, value)| (key.to_owned(), value.to_owned())))
 }
 
 pub(super) fn invalid(text: impl Into<String>) -> Failure {

@@ -76,7 +76,7 @@ pub(crate) fn links_of(host: &mut RouteSocket, device: &Path) -> Result<Vec<Link
             links.filter(|link| reported_folder(link).flatten().as_deref().is_some_and(is_its)),
         );
     }
-    found.sort_by(|one, other| one.name.cmp(&other.name));
+    cni::order::sort_by(&mut found, |one, other| one.name.cmp(&other.name));
     found.dedup_by_key(|link| link.index);
     Ok(found)
 }

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use cni::{NetworkList, code};
+use cni::code;
 use cni_runtime::{ConfigFolder, Outcome, load_file};
 use plugins::netwright_multi;
 use serde::Deserialize;
@@ -57,19 +57,15 @@ impl Conflist {
         let wanted = next.unwrap_or(&default);
         let folder = path.parent().unwrap_or(path);
         let scanned = ConfigFolder::scan(folder).map_err(|error| load_failure(&error))?;
-        let mut others: Vec<(&PathBuf, &NetworkList)> = scanned
-            .considered()
-            .iter()
-            .filter_map(|considered| match &considered.outcome {
+        let others =
+            scanned.considered().iter().filter_map(|considered| match &considered.outcome {
                 Outcome::Network(list) if considered.path != path => {
                     Some((&considered.path, &**list))
                 }
                 _ => None,
-            })
-            .collect();
+            });
         // Runtimes of Kubernetes take the first name, with any ending.
-        others.sort_unstable_by_key(|(path, _)| *path);
-        let Some((other, list)) = others.first() else {
+        let Some((other, list)) = others.min_by_key(|(path, _)| *path) else {
             return Err(refused(format!(
                 "without {file}, there is no network in {}",
                 folder.display()

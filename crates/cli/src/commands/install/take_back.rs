@@ -275,7 +275,7 @@ fn only_folder(runtimes: &Runtimes) -> Result<PathBuf, Failure> {
     let mut dirs: Vec<PathBuf> =
         runtimes.found.iter().flat_map(|runtime| runtime.plugin_dirs.iter().cloned()).collect();
     dirs.push(USUAL.into());
-    dirs.sort();
+    cni::order::sort(&mut dirs);
     dirs.dedup();
     let mut with = Vec::new();
     for dir in dirs.into_iter().filter(|dir| dir.is_dir()) {

@@ -114,7 +114,7 @@ pub(super) fn facts(
         is_packaged,
         plugins,
         configuration: (!loaded.files.is_empty()).then_some(loaded.config),
-        units: known.into_iter().map(|unit| (unit.name.clone(), unit)).collect(),
+        units: cni::order::gather(known.into_iter().map(|unit| (unit.name.clone(), unit))),
         options: Options {
             bin_dir: install.bin_dir.as_deref().map(|dir| world.absolute(dir)),
             also: install.also.iter().map(|name| (*name).to_owned()).collect(),

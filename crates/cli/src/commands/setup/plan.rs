@@ -375,7 +375,8 @@ impl Wanted {
     pub(super) fn all_folders(&self) -> BTreeSet<PathBuf> {
         let above = self.files.iter().filter_map(|file| file.path.parent());
         let named = self.folders.iter().map(|(path, _)| path.as_path());
-        above.chain(named).chain(MADE_LATER.iter().map(Path::new)).map(Path::to_path_buf).collect()
+        let later = MADE_LATER.iter().map(Path::new);
+        cni::order::gather(above.chain(named).chain(later).map(Path::to_path_buf))
     }
 }
 

@@ -226,10 +226,10 @@ fn prepare<'s>(
 
 /// Returns the lengths that links see of these probes.
 fn lengths(probes: &[Probe<'_>]) -> Vec<RangeInclusive<u32>> {
-    let all: BTreeSet<u32> = probes
+    let lengths = probes
         .iter()
-        .flat_map(|probe| HEADERS.iter().map(|header| probe.length.saturating_add(*header)))
-        .collect();
+        .flat_map(|probe| HEADERS.iter().map(|header| probe.length.saturating_add(*header)));
+    let all: BTreeSet<u32> = cni::order::gather(lengths);
     // Neighbours are one range, so that the kernel has less to compare.
     let mut ranges: Vec<RangeInclusive<u32>> = Vec::new();
     for length in all {

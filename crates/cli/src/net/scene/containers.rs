@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
+use cni::order::{gather, sort_by};
 use cni::{AttachmentKey, NetworkList};
 use cni_runtime::{Apart, CachedAttachment, Known, Presence};
 use kernel::living::Census;
@@ -36,7 +37,7 @@ pub(super) struct Subject {
 
 /// Returns the containers of what is known, by their IDs.
 pub(super) fn of(known: Vec<Known>, session: &Session, names: &RuntimeNames) -> Vec<Subject> {
-    let own: BTreeSet<AttachmentKey> = known.iter().map(|one| one.key.clone()).collect();
+    let own: BTreeSet<AttachmentKey> = gather(known.iter().map(|one| one.key.clone()));
     let Shown { known, .. } = attachments::with_parts(session, known);
     let mut found: BTreeMap<String, Subject> = BTreeMap::new();
     for one in known {
@@ -94,15 +95,14 @@ pub(super) fn choose(
         if let Some(subject) = bare(text, world) {
             subjects.iter_mut().for_each(Subject::pass_over);
             subjects.push(subject);
-            subjects.sort_by(|one, other| one.container.id.cmp(&other.container.id));
+            sort_by(subjects, |one, other| one.container.id.cmp(&other.container.id));
         }
         return;
     }
     let of_chosen = subjects.iter().filter(|one| chosen.contains(&one.container.id));
-    let networks: BTreeSet<String> = of_chosen
-        .flat_map(|one| &one.container.attachments)
-        .map(|attachment| attachment.network.clone())
-        .collect();
+    let attachments = of_chosen.flat_map(|one| &one.container.attachments);
+    let networks: BTreeSet<String> =
+        gather(attachments.map(|attachment| attachment.network.clone()));
     let mut left = OTHERS;
     for subject in subjects {
         if chosen.contains(&subject.container.id) {
@@ -128,7 +128,7 @@ fn chosen(
 ) -> BTreeSet<String> {
     let ids = |is: &dyn Fn(&Subject) -> bool| -> BTreeSet<String> {
         let found = subjects.iter().filter(|subject| is(subject));
-        found.map(|subject| subject.container.id.clone()).collect()
+        gather(found.map(|subject| subject.container.id.clone()))
     };
     let exact = ids(&|subject| {
         let container = &subject.container;
@@ -380,7 +380,7 @@ fn labels(list: &NetworkList) -> BTreeMap<String, String> {
         value: String,
     }
     let keys = list.plugins.iter().filter_map(|plugin| plugin.object.read::<Keys>().ok());
-    keys.flat_map(|keys| keys.args.cni.labels).map(|label| (label.key, label.value)).collect()
+    gather(keys.flat_map(|keys| keys.args.cni.labels).map(|label| (label.key, label.value)))
 }
 
 /// Returns when a file was written, in seconds since 1970.

@@ -163,12 +163,10 @@ fn of_devices(info: &ChainInfo, rules: Vec<scene::filter::Rule>) -> Vec<Chain> {
 /// Returns the names of the sets that rules look up.
 fn looked_up(chains: &[Chain]) -> BTreeSet<String> {
     let steps = chains.iter().flat_map(|chain| &chain.rules).flat_map(|rule| &rule.steps);
-    steps
-        .filter_map(|step| match step {
-            Step::Lookup { set, .. } => Some(set.clone()),
-            _ => None,
-        })
-        .collect()
+    cni::order::gather(steps.filter_map(|step| match step {
+        Step::Lookup { set, .. } => Some(set.clone()),
+        _ => None,
+    }))
 }
 
 /// Returns how long the parts of a set's concatenated keys are; none if its keys have one part.

@@ -22,8 +22,8 @@ const UDP: u8 = 17;
 pub(super) fn read(scene: &Scene) -> Result<Vec<Flow>, String> {
     let living = scene.containers.iter().filter(|container| container.alive != Some(false));
     let ports = living.flat_map(|one| &one.attachments).flat_map(|one| &one.ports);
-    let ports: BTreeSet<u16> =
-        ports.filter(|port| port.transport == Transport::Udp).map(|port| port.host).collect();
+    let ports = ports.filter(|port| port.transport == Transport::Udp).map(|port| port.host);
+    let ports: BTreeSet<u16> = cni::order::gather(ports);
     if ports.is_empty() {
         return Ok(Vec::new());
     }

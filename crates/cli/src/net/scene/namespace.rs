@@ -206,7 +206,7 @@ impl Read {
             to_link(link, addresses)
         });
         let mut links: Vec<Link> = links.collect();
-        links.sort_unstable_by_key(|link| link.index);
+        cni::order::sort_by_key(&mut links, |link| link.index);
         self.namespace.links = links;
     }
 

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use cni::json::Object;
+use cni::order::gather;
 use cni::{NetworkList, NetworkName, PluginConfig};
 use cni_runtime::{ConfigFolder, Outcome};
 use ipam::{RangeSets, Store};
@@ -181,7 +182,7 @@ fn default_routes(ipam: &Ipam, is_default_gateway: bool) -> Vec<IpNet> {
     let asked = ipam.routes.iter().map(|route| route.dst.as_str());
     let nets = asked.chain(of_gateway).filter_map(|net| net.parse::<IpNet>().ok());
     let defaults: BTreeSet<IpNet> =
-        nets.filter(|net| net.prefix_len() == 0).map(|net| net.trunc()).collect();
+        gather(nets.filter(|net| net.prefix_len() == 0).map(|net| net.trunc()));
     defaults.into_iter().collect()
 }
 
@@ -269,7 +270,7 @@ fn shown(path: &Path, ours: bool) -> String {
 pub(super) fn used<'a>(
     attachments: impl Iterator<Item = &'a scene::Attachment>,
 ) -> BTreeSet<String> {
-    attachments.map(|attachment| attachment.network.clone()).collect()
+    gather(attachments.map(|attachment| attachment.network.clone()))
 }
 
 #[cfg(test)]

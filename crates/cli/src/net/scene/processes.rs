@@ -97,7 +97,7 @@ impl Processes {
         };
         let pid = |entry: fs::DirEntry| entry.file_name().to_str()?.parse::<u32>().ok();
         let mut pids: Vec<u32> = entries.filter_map(|entry| pid(entry.ok()?)).collect();
-        pids.sort_unstable();
+        cni::order::sort(&mut pids);
         if PROCESSES < pids.len() {
             found.unread =
                 Some(format!("there are {} processes, and {PROCESSES} were looked at", pids.len()));

@@ -127,7 +127,8 @@ fn without_entry(look: Look<'_>, family: Family) -> Vec<String> {
         let is_it = family_of(to) == family && ends.any(|(_, reason)| reason == NO_ENTRY);
         question.from.clone().filter(|_| is_it)
     };
-    let all: BTreeSet<String> = look.answers.all.iter().filter_map(ended).collect();
+    let mut all: BTreeSet<String> = BTreeSet::new();
+    all.extend(look.answers.all.iter().filter_map(ended));
     all.into_iter().collect()
 }
 

@@ -3,7 +3,6 @@
 use cni::code;
 use cni_plugin::Call;
 use firewall::firewalld;
-use firewall::forward::ZONE_BY_HAND;
 use firewall::policy::IngressPolicy;
 use serde::Deserialize;
 
@@ -52,8 +51,7 @@ impl Config {
     /// Reads and checks everything.
     ///
     /// # Errors
-    /// Code 6 when a type is wrong, 7 when a value is, 2 when firewalld is configured in a build
-    /// without it.
+    /// Code 6 when a type is wrong, 7 when a value is.
     pub(super) fn of(call: &Call<'_>) -> Result<Self, Failure> {
         let raw: Raw = call.read_config()?;
         raw.check()
@@ -78,14 +76,7 @@ impl Raw {
         })?;
         let backend = match self.backend.as_str() {
             "iptables" => Backend::Iptables,
-            "firewalld" if firewalld::BUILT => Backend::Firewalld,
-            "firewalld" => {
-                return Err(Failure::new(
-                    code::UNSUPPORTED_FIELD,
-                    "backend \"firewalld\" is not supported by this build",
-                )
-                .with_details(ZONE_BY_HAND));
-            }
+            "firewalld" => Backend::Firewalld,
             // The reference reads any other text as "choose", typing errors included.
             _ => Backend::Auto,
         };
@@ -174,14 +165,8 @@ mod tests {
     }
 
     #[test]
-    fn firewalld_needs_a_build_with_it() {
-        let asked = check(r#"{"backend": "firewalld"}"#);
-        if firewalld::BUILT {
-            assert_eq!(asked.unwrap().backend, Backend::Firewalld);
-        } else {
-            let error = asked.unwrap_err();
-            assert_eq!(error.code(), code::UNSUPPORTED_FIELD);
-            assert!(error.details().contains("--add-source"), "{error:?}");
-        }
+    fn firewalld_is_asked_for_by_name() {
+        let asked = check(r#"{"backend": "firewalld"}"#).unwrap();
+        assert_eq!(asked.backend, Backend::Firewalld);
     }
 }

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use ::firewall::FirewallError;
 use ::firewall::pods::{self, Link, PodsTable};
+use cni::order::gather;
 use cni::{AddResult, AttachmentKey};
 use kernel::conntrack::{ConntrackSocket, FlowFilter};
 use kernel::linger;
@@ -42,11 +43,11 @@ impl Ends {
     pub(super) fn unrecorded(key: &AttachmentKey, result: &AddResult) -> Self {
         let addresses = link::all_addresses(result);
         if !is_further(key.ifname.as_str()) {
-            return Ends { addresses: addresses.into_iter().collect(), ..Ends::default() };
+            return Ends { addresses: gather(addresses), ..Ends::default() };
         }
         let of_node = result.interfaces.iter().filter(|listed| listed.sandbox.is_empty());
         let links = of_node.flat_map(|listed| at(&listed.name, &addresses));
-        Ends { links: links.collect(), ..Ends::default() }
+        Ends { links: gather(links), ..Ends::default() }
     }
 
     /// Returns those that lead to a verdict now.
@@ -70,8 +71,8 @@ impl Ends {
     /// Returns those that are not among others.
     pub(super) fn without(&self, others: &Ends) -> Self {
         Ends {
-            addresses: self.addresses.difference(&others.addresses).copied().collect(),
-            links: self.links.difference(&others.links).cloned().collect(),
+            addresses: gather(self.addresses.difference(&others.addresses).copied()),
+            links: gather(self.links.difference(&others.links).cloned()),
         }
     }
 

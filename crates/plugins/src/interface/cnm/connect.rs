@@ -192,7 +192,7 @@ fn lease(
             let question = RequestAddress {
                 pool_id: pool.id.clone(),
                 address: asked.map(|address| address.to_string()).unwrap_or_default(),
-                options: options.iter().cloned().collect(),
+                options: cni::order::gather(options.iter().cloned()),
             };
             let answer: Address = match ipam.ask(Method::RequestAddress, &question) {
                 Ok(answer) => answer,

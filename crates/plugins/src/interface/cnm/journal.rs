@@ -319,7 +319,7 @@ impl Journal {
                 files.push(path);
             }
         }
-        files.sort_unstable();
+        cni::order::sort(&mut files);
         Ok(files)
     }
 

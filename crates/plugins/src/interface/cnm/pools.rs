@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use cni::order::gather;
 use cni::{AddResult, code};
 use cni_plugin::Call;
 use cnm::Nothing;
@@ -71,7 +72,7 @@ pub(super) fn replay(
             let question = RequestAddress {
                 pool_id: pool.id.clone(),
                 address: address.to_string(),
-                options: options.into_iter().collect(),
+                options: gather(options),
             };
             ipam.tell(Method::RequestAddress, &question).or_else(told)?;
         }
@@ -108,8 +109,8 @@ pub(super) fn pools_of_others(
         let whole = subnet.subnet.expect("what is configured names its subnet");
         let own = given.ips.iter().find(|ip| whole.contains(&ip.address.addr()));
         let mut pool = of(whole, subnet.gateway.or(own.and_then(|ip| ip.gateway)))?;
-        pool.aux =
-            subnet.aux.iter().map(|(name, ip)| (name.clone(), with_length(*ip, whole))).collect();
+        let aux = subnet.aux.iter().map(|(name, ip)| (name.clone(), with_length(*ip, whole)));
+        pool.aux = gather(aux);
         pools.push(pool);
     }
     if wanted.subnets.is_empty() {
