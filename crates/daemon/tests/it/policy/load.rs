@@ -1,5 +1,5 @@
-//! Many pods start, and the first thing that each does is to send what policies forbid, while the
-//! service is killed again and again and the API server is slow.
+//! Many pods start while the service is killed repeatedly and the API server is slow. Each pod
+//! first sends packets that policies forbid.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -16,14 +16,14 @@ use super::{Cluster, OTHERS, Pod};
 const FEW: usize = 25;
 const MANY: usize = 1000;
 
-/// Where pods send what is forbidden, and what is allowed.
+/// The ports to which pods send forbidden and allowed packets.
 const FORBIDDEN: u16 = 5000;
 const ALLOWED: u16 = 5001;
 
 /// How many pods start at the same time.
 const AT_ONCE: usize = 8;
 
-/// A server of UDP that notes who has sent it something.
+/// A UDP server that records which addresses have sent it something.
 struct Listener {
     socket: UdpSocket,
     heard: Mutex<BTreeSet<IpAddr>>,
@@ -37,10 +37,10 @@ impl Listener {
         Listener { socket, heard: Mutex::default() }
     }
 
-    /// Hears, and answers, until it is told to end.
+    /// Receives and answers until it is told to end.
     fn run(&self, end: &AtomicBool) {
         let mut buffer = [0; 64];
-        // What is still queued counts.
+        // Packets that are still queued count too.
         loop {
             match self.socket.recv_from(&mut buffer) {
                 Ok((_, from)) => {
@@ -69,7 +69,7 @@ fn wait_for_answer(pod: &Pod, port: u16) -> Duration {
     }
 }
 
-/// Sends a burst of what is forbidden.
+/// Sends a burst of forbidden packets.
 fn send_forbidden(pod: &Pod) {
     let to = SocketAddr::new(OTHERS[0].parse().unwrap(), FORBIDDEN);
     let socket = pod.container.enter(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))).unwrap();
@@ -90,7 +90,7 @@ fn policies(cluster: &Cluster) {
     }));
 }
 
-/// How long pods waited for the plugin, and then for an answer to what is allowed; sorted.
+/// How long pods waited for the plugin, and then for an answer to an allowed packet; sorted.
 struct Waits {
     for_plugin: Vec<Duration>,
     for_answer: Vec<Duration>,
@@ -105,8 +105,8 @@ impl Waits {
     }
 }
 
-/// Starts so many pods, some at a time; each sends what is forbidden, and then waits for an answer to
-/// what is allowed.
+/// Starts `count` pods, some at a time. Each sends forbidden packets, and then waits for an answer
+/// to an allowed one.
 fn start_pods(cluster: &Cluster, count: usize) -> Waits {
     let (next, waits) = (Mutex::new(0..count), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
@@ -162,7 +162,7 @@ fn no_first_packet_arrives_that_is_forbidden() {
         let quiet = start_pods(&cluster, count);
         print("the service lives", &quiet);
 
-        // From now on it is killed at random moments, and the server answers slowly.
+        // From now on the service is killed at random moments, and the API server answers slowly.
         cluster.api.slow(Duration::from_millis(30));
         let log = cluster.log_path();
         let mut service = cluster.service.take();
