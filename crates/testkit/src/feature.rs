@@ -39,7 +39,7 @@ pub const VM_MARK: &str = "vm_";
 /// | `"ptrace"` | programs can be traced as [`fault`](crate::fault) does it |
 /// | `"full"` | everything is run: `cargo xtask ci --full` |
 /// | `"vm-full"` | this is not the virtual machine, or everything is run: for tests that this machine's kernel can run too |
-/// | `"bridge-vlan-filtering"`, `"vlan"`, `"dummy"`, … | the kernel has the feature, see [`KERNEL`] |
+/// | `"bridge-vlan-filtering"`, `"vlan"`, `"dummy"`, … | the kernel has it, see [`KERNEL`] |
 ///
 /// A test that needs a kernel feature must have `vm_` in its name: such tests run once more in the
 /// virtual machine (`cargo xtask vm`), where a missing kernel feature fails the test.
