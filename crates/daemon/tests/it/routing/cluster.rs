@@ -99,7 +99,7 @@ fn vm_pods_of_a_cluster_reach_each_other() {
     wait_until("the annotation to be as before", || annotation(&api, "a") == said);
     fabric.assert_all_reach_all();
 
-    // The server is away, and then has forgotten its history.
+    // The server goes away, and when it is back it has lost its history.
     api.refuse();
     wait_until("the silence to be told", || {
         fabric.routes(0)["phase"].to_string().contains("degraded")

@@ -102,7 +102,7 @@ pub(super) fn values(etcd: &Etcd<'_>) -> BTreeMap<String, String> {
     leases(etcd).into_iter().map(|(key, lease)| (key, lease.value)).collect()
 }
 
-/// Something happens to etcd: to one of its members, or to the lease of a node.
+/// Does the named damage to etcd: to its members, or to the lease of a node.
 pub(super) fn suffer(etcd: &mut Etcd<'_>, what: &str, member: usize, number: usize) {
     match what {
         "away" => (0..3).for_each(|member| etcd.kill(member)),

@@ -65,7 +65,7 @@ fn a_node_that_gets_other_prefixes_keeps_its_pods() {
     assert!(keeps(&both), "{}", annotation(&api, "a"));
     fabric.assert_all_reach_all();
 
-    // Another node gets the old prefix. It keeps it, and this node says so.
+    // Another node gets the old prefix. The other node keeps it, and this node says so.
     let says = json!({"version": 1, "underlay": ["192.0.2.20"], "offers": {"direct": {}}});
     api.create(&json!({
         "apiVersion": "v1", "kind": "Node",
