@@ -1,10 +1,10 @@
 //! The executables for arm64, run by emulation.
 //!
-//! A release has them by Rust's own target for musl. Where that target cannot be had, a full run
-//! builds them for GNU systems, with a compiler and a C library of Debian: they show that our code
+//! A release builds them for Rust's own target for musl. Where that target is not available, a full
+//! run builds them for GNU systems, with Debian's compiler and C library. They show that our code
 //! compiles and runs there, and are not released. The compiler is the one that Debian 12 has for
-//! its browsers, and its standard library is there for every architecture. It is unpacked below
-//! cargo's target directory and not installed, since the administrator chooses `/usr/bin/rustc`.
+//! its browsers; Debian has its standard library for every architecture. It is unpacked below
+//! cargo's target directory and not installed, because the administrator chooses `/usr/bin/rustc`.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -20,14 +20,14 @@ use crate::{deb, reference, release};
 /// The target of releases.
 pub(crate) const TARGET: &str = "aarch64-unknown-linux-musl";
 
-/// The target that Debian has a standard library for.
+/// The target for which Debian has a standard library.
 const DEBIANS: &str = "aarch64-unknown-linux-gnu";
 
-/// Debian's compiler, and its standard library, which is for one architecture each.
+/// Debian's compiler, and its standard library, a package for each architecture.
 const COMPILER: &str = "rustc-web";
 const LIBRARY: &str = "libstd-rust-web-dev";
 
-/// Runs what is built for arm64 (Debian: `qemu-user-static`).
+/// The program that runs executables for arm64 (Debian: `qemu-user-static`).
 const EMULATOR: &str = "qemu-aarch64-static";
 
 /// How long the unoptimised executables may take to be built.
@@ -66,7 +66,8 @@ call DEL
 test "$(ip -o link)" = "$before"
 "#;
 
-/// With `--full` builds and runs them, unless a draft of a release does ([`release::draft`]).
+/// With `--full` builds the executables and runs them, unless a draft of a release does that
+/// ([`release::draft`]).
 pub(crate) fn check(extent: Extent) -> Result<Report, String> {
     if extent == Extent::EveryChange {
         return Ok(Report::skipped(NAME, ONLY_FULL));
@@ -93,8 +94,9 @@ pub(crate) fn check(extent: Extent) -> Result<Report, String> {
     Ok(Report::check(format!("{DEBIANS}, by Debian's compiler: {shown}")))
 }
 
-/// Runs `netwright` for arm64: it has to say its version, and each of its plugins what it supports.
-/// Attaches a container, if the emulator can. Returns what was shown.
+/// Runs `netwright` for arm64, which must print its version, and each of its plugins, which must
+/// print the versions that it supports. Attaches a container if the emulator can do that. Returns
+/// what was shown.
 pub(crate) fn emulated(netwright: &Path, version: &str) -> Result<String, String> {
     if !exists(EMULATOR) {
         return Ok(format!("not run ({EMULATOR} is not installed)"));
@@ -106,7 +108,7 @@ pub(crate) fn emulated(netwright: &Path, version: &str) -> Result<String, String
     }
     let plugins = Program::new(EMULATOR).arg(&path).arg("--list").output()?;
     for plugin in plugins.lines() {
-        // A plugin is called by its name.
+        // A plugin is called by its own name as the first word (`argv[0]`).
         let call = Program::new(EMULATOR).arg("-0").arg(plugin).arg(&path);
         let said = call.variable("CNI_COMMAND", "VERSION").output()?;
         if !said.contains("supportedVersions") {
@@ -151,8 +153,8 @@ fn build(compiler: &Path) -> Result<PathBuf, String> {
     Ok(folder.join(DEBIANS).join("debug"))
 }
 
-/// Returns the path of Debian's compiler, which is unpacked unless that was done before; none if
-/// this release of Debian has it not.
+/// Returns the path of Debian's compiler, and unpacks it unless that was done before; none if this
+/// release of Debian does not have it.
 fn compiler() -> Result<Option<PathBuf>, String> {
     let dir = target_dir().join("arm64");
     let root = dir.join("root");
@@ -179,8 +181,8 @@ fn compiler() -> Result<Option<PathBuf>, String> {
     Ok(Some(script))
 }
 
-/// Returns the packages with Debian's compiler, what it is linked with, and its standard libraries,
-/// for this machine and for arm64; none if apt knows of none.
+/// Returns the packages with Debian's compiler, with the libraries that it is linked with, and with
+/// its standard libraries for this machine and for arm64; none if apt does not know them.
 fn packages(options: &[String]) -> Option<Vec<String>> {
     let needed = |package: &str, name: &str| -> Option<String> {
         let program = options.iter().fold(Program::new("apt-cache"), Program::arg);

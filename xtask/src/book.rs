@@ -1,9 +1,9 @@
 //! The book: the pages of `docs` in the order of `docs/SUMMARY.md`, made by mdBook where it is
 //! installed.
 //!
-//! In the checkout some links of the pages lead to files outside `docs`, which the book does not
-//! have. There they lead to the project's page, so mdBook gets a copy of the pages. The tests here
-//! look at all links of all pages, without mdBook.
+//! Some links of the pages lead to files of the checkout outside `docs`, which the book does not
+//! contain. In the book these links lead to the project's page; so mdBook reads a changed copy of
+//! the pages. The tests here check all links of all pages, without mdBook.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -11,17 +11,17 @@ use std::path::{Component, Path, PathBuf};
 use crate::ci::{Extent, ONLY_FULL, Report};
 use crate::run::{Program, exists, quiet, root, target_dir};
 
-/// The folder of the pages, and the one among them that has the order of the others.
+/// The folder of the pages, and the page that gives the order of the others.
 const PAGES: &str = "docs";
 const SUMMARY: &str = "docs/SUMMARY.md";
 
 /// The page of a folder.
 const README: &str = "README.md";
 
-/// Where files of the checkout are on the web.
+/// The address of the checkout's files on the web.
 const WEB: &str = "https://github.com/netwright/netwright/blob/main";
 
-/// What makes the book.
+/// The program that makes the book.
 const MDBOOK: &str = "mdbook";
 
 /// What shows pages as people see them (Debian has it).
@@ -43,7 +43,7 @@ pub(crate) fn check(extent: Extent) -> Result<Report, String> {
     }
 }
 
-/// Makes the book in `target/book/html`, and says so.
+/// Makes the book in `target/book/html`, and returns what was made.
 pub(crate) fn make() -> Result<String, String> {
     if !exists(MDBOOK) {
         return Err(format!("{MDBOOK} is not installed: `cargo install {MDBOOK}` installs it"));
@@ -157,7 +157,7 @@ fn pages() -> Result<Vec<PathBuf>, String> {
     Ok(pages.filter(|page| page != Path::new(SUMMARY)).collect())
 }
 
-/// Returns the lines of a page, each with whether it is text, and not within a fence.
+/// Returns the lines of a page, each with whether it is text outside a fence.
 fn lines(page: &str) -> impl Iterator<Item = (&str, bool)> {
     let mut fenced = false;
     page.lines().map(move |line| {
@@ -167,7 +167,8 @@ fn lines(page: &str) -> impl Iterator<Item = (&str, bool)> {
     })
 }
 
-/// Returns a line with each link's target as `new` says; `None` leaves it.
+/// Returns a line in which each link has the target that `new` returns for it; for `None` the
+/// target stays.
 fn with_targets(line: &str, new: impl Fn(&str) -> Option<String>) -> String {
     let mut parts = line.split("](");
     let mut text = parts.next().unwrap_or_default().to_owned();
@@ -218,7 +219,7 @@ fn for_the_book(page: &Path, text: &str) -> String {
         if !file.starts_with(PAGES) {
             return Some(format!("{WEB}/{}{heading}", file.display()));
         }
-        // mdBook makes a folder's index of it.
+        // mdBook makes it the folder's index.
         file.ends_with(README).then(|| target.replace(README, "index.md"))
     };
     lines(text)
@@ -236,7 +237,7 @@ mod tests {
 
     use super::*;
 
-    /// Pages outside the book whose links are looked at, too.
+    /// Pages outside the book whose links are checked too.
     const OTHERS: [&str; 6] = [
         "ARCHITECTURE.md",
         "CHANGELOG.md",
@@ -264,7 +265,7 @@ mod tests {
         found.into_inner()
     }
 
-    /// Returns the names by which links reach a page's headings.
+    /// Returns the anchors of a page's headings.
     fn headings(text: &str) -> Vec<String> {
         let mut found: Vec<String> = Vec::new();
         let mut count: BTreeMap<String, u32> = BTreeMap::new();
@@ -274,7 +275,7 @@ mod tests {
             if level == 0 || line.as_bytes().get(level) != Some(&b' ') {
                 continue;
             }
-            // The text of a link, without its target.
+            // Of a link only the text counts, without its target.
             let title = with_targets(title, |_| Some(String::new())).replace("]()", "]");
             let letter = |letter: char| match letter {
                 ' ' => Some('-'),
@@ -324,15 +325,15 @@ mod tests {
         assert!(300 < links, "{links}");
     }
 
-    /// No reader finds anything in a map that has everything: details belong to the crates' READMEs
-    /// and to the decisions.
+    /// A map with every detail is hard to read: details belong in the crates' READMEs and in the
+    /// decisions.
     #[test]
     fn the_map_of_the_code_stays_small() {
         let size = text(Path::new("ARCHITECTURE.md")).len();
         assert!(size <= 10_000, "ARCHITECTURE.md has {size} bytes");
     }
 
-    /// What is above the first heading of the README is seen first, also in a terminal.
+    /// Readers first see what is above the first heading of the README, also in a terminal.
     #[test]
     fn the_first_screen_of_the_readme_says_what_it_is_and_how_to_have_it() {
         let readme = text(Path::new("README.md"));

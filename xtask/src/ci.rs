@@ -14,7 +14,7 @@ use crate::{
     suite, vm,
 };
 
-/// How much is run.
+/// How much a run does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
     /// The checks that every change must pass.
@@ -32,7 +32,7 @@ pub(crate) struct Report {
     /// Each test's name within its crate, and whether its runner reports it as passed; a skip
     /// counts as passed.
     pub(crate) tests: Vec<(String, bool)>,
-    /// What failed tests said.
+    /// The messages of failed tests.
     pub(crate) failures: Vec<String>,
     /// What real runtimes printed.
     pub(crate) runtimes: Vec<Words>,
@@ -75,8 +75,8 @@ type Stage = &'static [&'static [Step]];
 /// What everything else needs.
 const SETUP: Stage = &[&[("setup", |extent| setup::installed(extent).map(Report::check))]];
 
-/// What the tests need. The build leaves no processor idle, and downloads need none for most of
-/// their time.
+/// What the tests need. The build leaves no processor idle, and the downloads beside it hardly need
+/// one.
 const BUILD: Stage = &[
     &[("build", |_| suite::build())],
     &[
@@ -98,7 +98,7 @@ const CLIPPY: Step = ("clippy", |extent| match extent {
     }
 });
 const DOCS: Step = ("docs", docs);
-/// The examples of the crates' documentation take two minutes of a processor to compile.
+/// Compiling the examples of the crates' documentation takes two minutes of one processor.
 const DOCTESTS: Step = ("doctests", |extent| {
     if extent == Extent::EveryChange {
         return Ok(Report::skipped("doctests::examples", ONLY_FULL));
@@ -116,12 +116,13 @@ const BOOK: Step = ("book", book::check);
 
 /// The stages of a run, in order.
 ///
-/// In every run the tests and the virtual machine are side by side: the tests wait for half of their
-/// time and tolerate being slow. The machine uses one processor, and goes first ([`vm`]). Clippy
-/// has compiled the tests. Steps that must begin after both wait for that ([`begun`]).
+/// In every run the tests and the virtual machine run side by side: the tests wait for half of
+/// their time and tolerate being slow. The machine uses one processor, and has priority ([`vm`]).
+/// Clippy has compiled the tests by then. Steps that must begin after both have begun wait for that
+/// ([`begun`]).
 ///
-/// A full run has an hour of tests that leave no processor idle. An emulated machine beside them
-/// would get so little processor time that it seems dead, so it runs after them.
+/// A full run has an hour of tests that leave no processor idle. Beside them an emulated machine
+/// would get so little processor time that it would seem dead, so it runs after them.
 fn stages(extent: Extent) -> &'static [Stage] {
     match extent {
         Extent::EveryChange => &[
@@ -298,7 +299,8 @@ fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
 }
 
-/// Fetches what is not installed: other releases of what we are compared with, and a kernel.
+/// Fetches what is not installed: other releases of the programs that ours are compared with, and a
+/// kernel.
 fn downloads(extent: Extent) -> Result<String, String> {
     Ok(format!("{}; {}", setup::unpacked(extent)?, vm::fetched()?))
 }
@@ -308,13 +310,13 @@ fn cargo(line: &str, log: &str) -> Result<Report, String> {
     Ok(Report::check(String::new()))
 }
 
-/// How long clippy or rustdoc may take. Since they are niced, they may get no processor until the
-/// tests beside them have ended.
+/// How long clippy or rustdoc may take. They run at a low priority, so they may get no processor
+/// until the tests beside them have ended.
 const LINT_DEADLINE: Duration = Duration::from_secs(2700);
 
-/// All targets, also those that no test is built of. For the tests' target, so that what runs while
-/// cargo builds (build scripts, procedural macros) already exists from their build. Niced, since
-/// tests run beside it.
+/// Clippy checks all targets, also those without tests. It checks them for the tests' target, so
+/// that build scripts and procedural macros exist already from the tests' build. It runs at a low
+/// priority, because tests run beside it.
 pub(crate) fn clippy() -> Result<Report, String> {
     let line =
         "nice -n 5 cargo clippy --workspace --all-targets --locked --keep-going -- --deny warnings";
@@ -323,8 +325,8 @@ pub(crate) fn clippy() -> Result<Report, String> {
     Ok(Report::check(String::new()))
 }
 
-/// For what clippy has checked: the same target and flags. In a run without that, checking the
-/// dependencies alone would take a minute of both processors.
+/// rustdoc uses the target and the flags with which clippy has checked the crates. With others,
+/// checking the dependencies alone would take a minute of both processors.
 fn docs(extent: Extent) -> Result<Report, String> {
     if extent == Extent::EveryChange {
         return Ok(Report::skipped("docs::rustdoc", ONLY_FULL));

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use crate::run::{Program, quiet};
 
-/// Downloads packages, with apt-get's options, and unpacks them as `into`, which appears when it is
-/// complete.
+/// Downloads packages, with these options of apt-get, and unpacks them into `into`, which appears
+/// when it is complete.
 pub(crate) fn unpack(packages: &[&str], options: &[String], into: &Path) -> Result<(), String> {
     let new = empty(into.with_extension("new"))?;
     let download = empty(into.with_extension("download"))?;
@@ -31,7 +31,7 @@ pub(crate) fn unpack(packages: &[&str], options: &[String], into: &Path) -> Resu
 }
 
 /// Downloads the packages and their dependencies, as on a system without any package, and unpacks
-/// all of them as `into`, which appears once `finish` has processed it. None of the packages' own
+/// all of them into `into`, which appears once `finish` has processed it. None of the packages' own
 /// scripts is run.
 pub(crate) fn unpack_with_dependencies(
     packages: &[&str],
@@ -90,7 +90,7 @@ fn packages_in(dir: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(files)
 }
 
-/// The log of the last package stays: the one that failed.
+/// The log of the last package stays. If one failed, it is that one.
 fn extract(file: &Path, into: &Path) -> Result<(), String> {
     Program::new("dpkg-deb -x")
         .arg(file.display().to_string())

@@ -1,4 +1,4 @@
-//! The README's first command: it shows a container that reaches the outside.
+//! The README's first command: it shows that a container reaches the outside.
 
 use std::process::Command;
 

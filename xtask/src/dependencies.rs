@@ -35,7 +35,8 @@ const NOT_IN_EXECUTABLE: [&str; 11] = [
     "pkg-config",
 ];
 
-/// Crates present in two versions, with the reason, and when the duplicate can go.
+/// Crates present in two versions, each with the reason, and with the condition under which the
+/// duplicate can go.
 pub(crate) const DUPLICATES: [(&str, &str); 5] = [
     (
         "syn",
@@ -88,7 +89,7 @@ const LAYERS: [(&str, u8); 28] = [
     ("netwright-release", 10),
 ];
 
-/// Pairs that the layers would allow and the design does not.
+/// Pairs that the layers allow and the design forbids.
 const STRANGERS: [(&str, &str); 2] =
     [("netwright-kernel", "netwright-cni"), ("netwright-kernel", "netwright-state")];
 

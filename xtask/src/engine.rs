@@ -1,8 +1,8 @@
 //! A root file system with Debian unstable's Docker Engine, in which the newest engine runs beside
 //! the machine's own.
 //!
-//! It contains only packages' files: the packages' own scripts did not run, and it has no apt. What
-//! the engine needs of those scripts' results is made here.
+//! It contains only the packages' files: the packages' own scripts did not run, and it has no apt.
+//! This module makes those of the scripts' results that the engine needs.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -23,13 +23,13 @@ pub(crate) struct Shipped {
     most_bytes: u64,
 }
 
-/// The command line and every plugin, started for each call. It had 10.9 MB when `doctor` came to
-/// read a node and judge it, and has 10.2 MB since the plugins share the verbs' code.
+/// The command line and every plugin, started for each call. It had 10.9 MB when `doctor` was
+/// added, and has 10.2 MB since the plugins share the verbs' code.
 pub(crate) const NETWRIGHT: Shipped =
     Shipped { package: "netwright", name: "netwright", most_bytes: 10_400_000 };
 
 /// The daemon, started once; a third of it is TLS and the Kubernetes API's types. It had 12.4 MB
-/// when it got a command line and a configuration, and 16.6 MB with routes and network policy.
+/// with a command line and a configuration, and 16.6 MB with routes and network policy.
 pub(crate) const NETWRIGHTD: Shipped =
     Shipped { package: "netwright-daemon", name: "netwrightd", most_bytes: 17_500_000 };
 
@@ -39,16 +39,16 @@ impl Shipped {
     /// Builds the static executable and copies it to `target/dist`, with its bill of materials and,
     /// in a file of their own, its symbols.
     ///
-    /// Each package is built by itself: features that one needs of a crate must not get into the
+    /// Each package is built by itself: crate features that one of them needs must not get into the
     /// other.
     pub(crate) fn build(&self) -> Result<PathBuf, String> {
         self.build_into(&Linked::prepare()?, &target_dir().join("dist"))
     }
 
-    /// Does the same in a way of linking, and copies it to a folder.
+    /// Builds the static executable with this way of linking, and copies it to a folder.
     pub(crate) fn build_into(&self, linked: &Linked, dist: &Path) -> Result<PathBuf, String> {
-        // Niced: if an emulated machine beside it loses a processor for a moment, it loses more
-        // than that moment.
+        // The build runs at a low priority: an emulated machine beside it that loses a processor
+        // for a moment loses more than that moment.
         let line = format!(
             "nice cargo build --release --locked --package {} {}",
             self.package,
@@ -61,18 +61,18 @@ impl Shipped {
         Ok(to)
     }
 
-    /// Where it is after it was built.
+    /// Where cargo puts the executable.
     pub(crate) fn path(&self) -> PathBuf {
         target_dir().join("dist").join(self.name)
     }
 
-    /// Where the tests' unoptimised build of it is.
+    /// Where the tests' unoptimised build of the executable is.
     pub(crate) fn in_tests(&self) -> Result<PathBuf, String> {
         Ok(Linked::prepare()?.target_dir().join("debug").join(self.name))
     }
 
-    /// Checks that the built executable is static and small, and names no folder of this machine, nor
-    /// do its symbols.
+    /// Checks that the built executable is static and small, and that neither it nor its symbols
+    /// name a folder of this machine.
     pub(crate) fn check(&self) -> Result<String, String> {
         let path = self.path();
         let size = static_size(&path)?;
@@ -97,9 +97,9 @@ impl Shipped {
     }
 }
 
-/// Builds and checks what ships, in a full run. Every run checks that the executables its tests ran
-/// are static: they are linked in the same way, and optimising them again takes as long as building
-/// all tests.
+/// A full run builds and checks what ships. Any other run checks that the executables that its
+/// tests ran are static: they are linked in the same way, and building optimised ones would take as
+/// long as building all tests.
 pub(crate) fn ship(extent: Extent) -> Result<Report, String> {
     let mut report = Report { passed: 1, ..Report::default() };
     let mut notes = Vec::new();
@@ -125,7 +125,7 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
     fs::read(path).map_err(|error| format!("read {}: {error}", path.display()))
 }
 
-/// Returns the size of an executable that must need no dynamic loader.
+/// Returns the size of an executable; fails if it needs a dynamic loader.
 fn static_size(path: &Path) -> Result<u64, String> {
     let elf = Elf::new(read(path)?)?;
     if elf.has_segment(PT_INTERP)? {

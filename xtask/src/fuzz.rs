@@ -22,8 +22,8 @@ const LIBFUZZER: &str = "fuzz/libfuzzer";
 /// The prefix of their tests, which every run includes.
 const TESTS: &str = "smoke::";
 
-/// Random mutations of the seeds, more than the tests of every run try; also libFuzzer, if this
-/// machine has it.
+/// Tries more random mutations of the seeds than the tests of every run do; also runs libFuzzer, if
+/// this machine has it.
 pub(crate) fn run(extent: Extent) -> Result<Report, String> {
     if extent == Extent::EveryChange {
         return tried_in_tests();
@@ -64,8 +64,8 @@ fn tried_in_tests() -> Result<Report, String> {
     })
 }
 
-/// Without sanitizers: those need a nightly compiler, and the parsers contain no unsafe code to
-/// watch.
+/// No sanitizer is used: sanitizers need a nightly compiler, and the parsers contain no unsafe code
+/// to watch.
 fn guided(report: &mut Report) -> Result<(), String> {
     let fuzz = root().join(LIBFUZZER);
     for target in targets(&fuzz.join("fuzz_targets"))? {

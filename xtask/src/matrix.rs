@@ -3,7 +3,7 @@
 //! Each plugin of the executable must have done each verb in a network of each family, on this
 //! machine or in the virtual one: a test named `PLUGIN::…matrix_VERB_FAMILY` or
 //! `PLUGIN::…vm_matrix_VERB_FAMILY` passed. Tests of a single family that need the virtual machine
-//! run only with `--full`; otherwise the test with both families stands for them.
+//! run only with `--full`. In other runs the test with both families fills their cells.
 
 use std::collections::BTreeMap;
 use std::fs;

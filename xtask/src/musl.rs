@@ -2,10 +2,10 @@
 //!
 //! A plugin is a process that lives for a millisecond. At its start glibc queries the processor's
 //! features some thirty times, and in a virtual machine each query traps: that is half of a call's
-//! cost. musl makes no such query. There are two ways to it ([`Way`]):
+//! cost. musl makes no such query. There are two ways to link with musl ([`Way`]):
 //!
-//! - The ordinary one is the target `…-unknown-linux-musl`. Its standard library is a download:
-//!   `rustup target add` has it. Where it is installed, it is used.
+//! - The ordinary one is the target `…-unknown-linux-musl`. `rustup target add` downloads its
+//!   standard library. Where that is installed, it is used.
 //! - Where it is not, the standard library for GNU systems, which every toolchain has, is linked
 //!   with musl, since musl keeps glibc's binary interface (types, constants, calls) on purpose. The
 //!   few lines that musl lacks are in `musl.c`.
@@ -27,9 +27,10 @@ const LACKING: &str = include_str!("musl.c");
 const WRAPPED: [&str; 4] = ["pthread_getattr_np", "memcpy", "memmove", "memcmp"];
 const QUICKER: &str = include_str!("musl_quicker.c");
 
-/// Without position independence: that saves relocations at every start, and plugins start often.
-/// Segments share pages, so there are fewer to fault in. Hashes of a few dozen bytes do not justify
-/// querying the processor's features: three queries, each of which traps in a virtual machine.
+/// The executables are not position independent: that saves relocations at every start, and plugins
+/// start often. Their segments share pages, so that fewer pages are faulted in. They do not query
+/// the processor's features for faster hashes: that takes three queries, each of which traps in a
+/// virtual machine, and we hash only a few dozen bytes.
 const STATIC: [&str; 8] = [
     "-C",
     "target-feature=+crt-static",
@@ -41,16 +42,16 @@ const STATIC: [&str; 8] = [
     "sha2_backend=\"soft\"",
 ];
 
-/// No line numbers for foreign crates: otherwise every test binary would be linked with those of
-/// all crates.
+/// Foreign crates get no line numbers: otherwise those of all crates would be linked into every
+/// test binary.
 const NO_LINES: &str = "profile.dev.package.\"*\".debug=false";
 
-/// The compiler that also lints: `cargo clippy` runs it on the crates of the workspace. It can
+/// The compiler that also lints. `cargo clippy` runs it on the crates of the workspace, and it can
 /// compile them too.
 const LINTER: &str = "clippy-driver";
 
-/// The flags for an architecture that is not this machine's: as in [`STATIC`], but as options of
-/// Rust's linker, which is called without a compiler.
+/// The flags for an architecture that is not this machine's. They are those of [`STATIC`], as
+/// options of Rust's linker, which is called without a compiler.
 const CROSS: [&str; 10] = [
     "-C",
     "target-feature=+crt-static",
@@ -64,7 +65,7 @@ const CROSS: [&str; 10] = [
     "sha2_backend=\"soft\"",
 ];
 
-/// The compiler of C for arm64, and the packages of Debian with it and with headers for it.
+/// The C compiler for arm64, and the Debian packages with it and with its headers.
 pub(crate) const CROSS_COMPILER: &str = "aarch64-linux-gnu-gcc";
 const CROSS_PACKAGES: &str = "gcc-aarch64-linux-gnu, libc6-dev-arm64-cross";
 
@@ -74,7 +75,7 @@ pub(crate) const RUSTFLAGS: &str = "CARGO_ENCODED_RUSTFLAGS";
 /// The separator between flags in cargo's variables: a path may contain a space.
 pub(crate) const BETWEEN: &str = "\u{1f}";
 
-/// How musl comes into an executable.
+/// How an executable is linked with musl.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     /// By Rust's target for musl.
@@ -83,7 +84,7 @@ pub(crate) enum Way {
     Shim,
 }
 
-/// What cargo's programs need for this way of linking.
+/// What cargo's commands need for this way of linking.
 #[derive(Debug)]
 pub(crate) struct Linked {
     way: Way,
@@ -110,8 +111,8 @@ impl Linked {
         Ok(Self { way: Way::Shim, triple: host, flags: flags(Way::Shim, &[lacking, quicker]) })
     }
 
-    /// Prepares for an architecture that is not this machine's: by Rust's target, its linker, and
-    /// Debian's compiler for the C code of others.
+    /// Prepares to build for an architecture that is not this machine's, with Rust's target, its
+    /// linker, and Debian's compiler for the C code of foreign crates.
     pub(crate) fn cross(triple: &str) -> Result<Self, String> {
         if !has_standard_library(triple)? {
             return Err(format!("rustup target add {triple}"));
@@ -123,12 +124,12 @@ impl Linked {
         Ok(Self { way: Way::Target, triple: triple.to_owned(), flags })
     }
 
-    /// Says which way it is.
+    /// Returns the way of linking.
     pub(crate) fn way(&self) -> Way {
         self.way
     }
 
-    /// Says the same in words for people, and what to do for the ordinary way.
+    /// Describes the way of linking to people, and says what to install for the ordinary one.
     pub(crate) fn about(&self) -> String {
         match self.way {
             Way::Target => format!("for {}", self.triple),
@@ -145,8 +146,8 @@ impl Linked {
         &self.triple
     }
 
-    /// Returns a program of cargo that links this way, and compiles no path of this machine into
-    /// what it builds.
+    /// Returns a cargo command that links this way, and compiles no path of this machine into what
+    /// it builds.
     pub(crate) fn release(&self, line: &str) -> Result<Program, String> {
         let folders = remap::folders()?;
         let flags = [self.flags.clone(), remap::flags(&folders)].concat();
@@ -154,23 +155,23 @@ impl Linked {
         let program = self.program(line).variable(RUSTFLAGS, flags.join(BETWEEN));
         Ok(program
             .variable(&of_c, remap::c_flags(&folders))
-            // The person's own flags would count beside these.
+            // The user's own flags would be added to these.
             .variable("CFLAGS", "")
             // They are quoted.
             .variable("CC_SHELL_ESCAPED_FLAGS", "1"))
     }
 
-    /// Returns a program of cargo that links this way. The flags are given here and not in
+    /// Returns a cargo command that links this way. The flags are given here and not in
     /// `.cargo/config.toml`, so that ordinary development builds do not change; with `--target`
-    /// they do not reach build scripts and procedural macros, which cannot be static. The program's
-    /// options follow; options of what it runs come after these, behind `--`.
+    /// they do not reach build scripts and procedural macros, which cannot be static. The caller
+    /// appends the command's options, and after `--` the options of the program that cargo runs.
     pub(crate) fn program(&self, line: &str) -> Program {
         let (cargo, rest) = line.split_once(" -- ").map_or((line, None), |(a, b)| (a, Some(b)));
         let rest = rest.map(|rest| format!(" -- {rest}")).unwrap_or_default();
         let flags = self.flags.join(BETWEEN);
         let program =
             Program::new(&format!("{cargo} --target {} --config {NO_LINES}{rest}", self.triple));
-        // The compiler for C, where the target is not this machine's.
+        // The C compiler, if the target is not this machine's.
         let program = match self.triple.split('-').next() {
             Some("aarch64") if cfg!(not(target_arch = "aarch64")) => {
                 program.variable(&format!("CC_{}", self.triple), CROSS_COMPILER)
@@ -180,16 +181,16 @@ impl Linked {
         program.variable(RUSTFLAGS, flags.clone()).variable("CARGO_ENCODED_RUSTDOCFLAGS", flags)
     }
 
-    /// Returns a program of cargo that builds tests this way. Clippy compiles them, so that linting
-    /// needs no second pass over all crates: its warnings are in the output, also when nothing is
-    /// compiled again ([`crate::suite::lints`]). It does not optimise, so what ships is not built
-    /// this way.
+    /// Returns a cargo command that builds tests this way. Clippy compiles them, so that linting
+    /// needs no second pass over all crates. Its warnings are in the output, even if nothing is
+    /// compiled again ([`crate::suite::lints`]). Clippy does not optimise, so what ships is not
+    /// built this way.
     pub(crate) fn tests(&self, line: &str) -> Program {
         let program = self.program(line);
         if exists(LINTER) { program.variable("RUSTC_WORKSPACE_WRAPPER", LINTER) } else { program }
     }
 
-    /// Returns the target directory of such programs.
+    /// Returns the target directory of such commands.
     pub(crate) fn target_dir(&self) -> PathBuf {
         target_dir().join(&self.triple)
     }

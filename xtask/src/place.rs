@@ -1,11 +1,11 @@
-//! Shows the checkout at the same path, wherever it is.
+//! Makes the checkout visible at one path, wherever it is.
 //!
 //! Checkouts may be below `/tmp`, `/opt` and `/var`, which labs and the virtual machine cover with
 //! file systems of their own. They may be in folders with spaces in their names, at which
 //! compilers' flags and tests' scripts are split. They may be moved, while executables contain the
-//! paths of the time they were built. So tests run where none of this applies: in a mount namespace
-//! in which an empty folder of the machine shows the checkout. Nothing on the machine changes, and
-//! nothing of it is hidden, since that folder is empty.
+//! paths at which they were built. So tests run where none of this applies: in a mount namespace in
+//! which the checkout is mounted on an empty folder of the machine. Nothing on the machine changes,
+//! and nothing is hidden, because that folder is empty.
 
 use std::ffi::OsString;
 use std::fs;
@@ -32,7 +32,7 @@ shift 3
 exec "$@"
 "#;
 
-/// Where something is, and where it is shown.
+/// The path where something is, and the path where it is visible.
 #[derive(Debug, PartialEq, Eq)]
 struct Place {
     folder: PathBuf,
@@ -60,7 +60,7 @@ pub(crate) fn enter() -> Result<(), String> {
 }
 
 impl Place {
-    /// Returns a program that runs there.
+    /// Returns a command that runs with the checkout at its place.
     fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("unshare");
         command.args(["--mount", "--propagation", "private", "sh", "-c", SCRIPT, "sh"]);
@@ -71,7 +71,7 @@ impl Place {
         command
     }
 
-    /// Returns where a path of the checkout or of cargo's output is shown.
+    /// Returns where a path of the checkout or of cargo's output is visible.
     fn shown(&self, path: &Path) -> OsString {
         let parts = [(&self.target, "target"), (&self.checkout, "netwright")];
         let shown = parts.into_iter().find_map(|(real, name)| {
@@ -95,7 +95,7 @@ fn is_empty(folder: &Path) -> bool {
 mod tests {
     use super::{Path, Place, fs, is_root};
 
-    /// In a mount namespace of its own: `/srv` may be in use, by this very run.
+    /// The test uses a mount namespace of its own: `/srv` may be in use, even by this run.
     #[test]
     fn a_checkout_anywhere_is_shown_at_one_place() {
         if !is_root() {

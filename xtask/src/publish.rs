@@ -1,6 +1,6 @@
-//! The crates that are published, and that they can be.
+//! The crates that are published, and the check that cargo can pack them.
 //!
-//! The author of a plugin or a runtime needs six of them; `ovsdb` and `dhcp` are of use by
+//! The author of a plugin or a runtime needs six of them; `ovsdb` and `dhcp` are useful by
 //! themselves. All others say `publish = false`.
 
 use std::fs;
@@ -58,9 +58,9 @@ fn about_rust(oldest: &str, compiler: &str) -> String {
     }
 }
 
-/// Removes what cargo has unpacked of our crates when it compiled them before: it does not see that a
-/// package of the same version is another one by now. Their registry lies on this disk, so its name
-/// begins with a dash, where those of others have a host.
+/// Removes what cargo unpacked of our crates when it last compiled them: cargo does not notice that
+/// a package of the same version has changed. Their registry is on this disk, so its name begins
+/// with a dash, where the names of other registries have a host.
 fn forget_unpacked(sources: &Path) -> Result<(), String> {
     let Ok(registries) = fs::read_dir(sources) else { return Ok(()) };
     let local = registries.flatten().filter(|one| one.file_name().as_encoded_bytes()[0] == b'-');
@@ -121,7 +121,7 @@ mod tests {
         entries.map(|entry| entry.unwrap().path()).collect()
     }
 
-    /// Returns what `[package]` says of a key.
+    /// Returns the value of a key in `[package]`.
     fn said<'m>(manifest: &'m str, key: &str) -> Option<&'m str> {
         let package = manifest.split("\n[").next().unwrap();
         package.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = "))
@@ -169,7 +169,7 @@ mod tests {
         }
     }
 
-    /// Its package has nothing of the folders around it.
+    /// A crate's package contains no file outside the crate's folder.
     #[test]
     fn no_file_of_a_published_crate_is_outside_it() {
         for folder in PUBLISHED {

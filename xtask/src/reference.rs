@@ -1,6 +1,6 @@
-//! What we test with and compare with, from Debian's unstable release: the Go plugins and the
-//! Docker Engine. Those of the stable release are installed; these are unpacked below cargo's
-//! target directory, like NetworkManager.
+//! The programs of Debian's unstable release that tests use, or compare ours with: the Go plugins
+//! and the Docker Engine. Those of the stable release are installed. Those of the unstable release
+//! are unpacked below cargo's target directory, like NetworkManager.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +20,7 @@ const NETWORK_MANAGER: [&str; 6] =
 /// Where they are below cargo's target directory (`testkit::reference`).
 const DIRECTORY: &str = "reference";
 
-/// The keys of its signatures are in every supported release's keyring.
+/// The keyring of every supported release has the keys that sign this one.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Unpacks unstable's plugins and engine, unless that was done before, and returns where they are.
@@ -46,7 +46,7 @@ pub(crate) fn unpacked() -> Result<String, String> {
         if !engine.is_dir() {
             engine::unpack(&options, &engine)?;
         }
-        // The lists are ten times as large as the packages they were needed for.
+        // The lists are ten times as large as the packages for which they were needed.
         let _ = fs::remove_dir_all(dir.join("apt"));
     }
     for package in NETWORK_MANAGER {
@@ -67,8 +67,9 @@ pub(crate) fn unpacked() -> Result<String, String> {
     ))
 }
 
-/// Makes the root of a Debian of this machine's release that has no more than it needs to boot, and
-/// what shows links and packet filters, unless that was done before. Says where it is.
+/// Makes the root of a Debian of this machine's release, unless that was done before. It has no
+/// more than it needs to boot, and the programs that show links and packet filters. Returns where
+/// it is.
 pub(crate) fn empty_debian() -> Result<String, String> {
     if !exists("mmdebstrap") {
         return Ok("no mmdebstrap: no empty Debian".to_owned());
@@ -119,7 +120,7 @@ fn archive(label: &str) -> Result<(String, String), String> {
 }
 
 /// Returns apt-get's options for folders of our own, so that the machine's lists and sources do not
-/// change, and has apt-get fetch the lists of a source there.
+/// change. Lets apt-get fetch the lists of a source into them.
 fn updated(dir: &Path, source: &str) -> Result<Vec<String>, String> {
     let options = private(dir, source)?;
     let update = options.iter().fold(Program::new("apt-get update --quiet"), Program::arg);
@@ -147,7 +148,7 @@ fn private(dir: &Path, source: &str) -> Result<Vec<String>, String> {
         "Acquire::Languages=none".to_owned(),
         "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false".to_owned(),
         "Acquire::IndexTargets::deb::CNF::DefaultEnabled=false".to_owned(),
-        // apt's own user may not be able to access our folder.
+        // apt's own user may have no access to our folder.
         "APT::Sandbox::User=root".to_owned(),
     ]
     .into_iter()

@@ -1,9 +1,9 @@
-//! `cargo xtask release`: everything that is released of a version, in `target/release-VERSION`.
+//! `cargo xtask release`: all artefacts of a version, in `target/release-VERSION`.
 //!
-//! The executables are built here; the artefacts are made of them by the package
-//! `netwright-release`, which needs other projects' crates for that. A release is made from a clean
-//! tag, by Rust's own target for musl, for both architectures, and signed. A draft needs none of
-//! these: what it lacks is printed.
+//! This module builds the executables. The package `netwright-release`, which needs other projects'
+//! crates, makes the artefacts of them. A release is made from a clean tag, by Rust's own target
+//! for musl, for both architectures, and signed. A draft needs none of these: what it lacks is
+//! printed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::musl::{Linked, Way};
 use crate::run::{Program, exists, quiet, root, shown, target_dir};
 use crate::{arm64, remap};
 
-/// How long the package may take to be built, and to compress everything.
+/// How long it may take to build the package, and to compress everything.
 const DEADLINE: Duration = Duration::from_secs(1800);
 
 /// How long the second build may take: it has one processor, beside the virtual machine.
@@ -54,10 +54,10 @@ const SIGNATURE: &str = "SHA256SUMS.sig";
 /// The compiler of releases.
 const TOOLCHAIN: &str = include_str!("../../release/toolchain.toml");
 
-/// What a signature is for, in the words of `man 1 ssh-keygen`: it is not valid for anything else.
+/// The namespace of our signatures (`man 1 ssh-keygen`): a signature is not valid in another one.
 const NAMESPACE: &str = "netwright-release";
 
-/// Whether what is made is published.
+/// Whether the artefacts are for publication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Release,
@@ -141,7 +141,7 @@ fn named(name: &str) -> Result<PathBuf, String> {
     Ok(target_dir().join(format!("{name}-{}", version()?)))
 }
 
-/// Makes the artefacts in a folder, which is emptied before.
+/// Empties a folder, and makes the artefacts in it.
 fn make(kind: Kind, into: &Path) -> Result<PathBuf, String> {
     let facts = Facts::find()?;
     let mut lacks = facts.lacks();
@@ -157,7 +157,7 @@ fn make(kind: Kind, into: &Path) -> Result<PathBuf, String> {
             Err(why) => lacks.push(format!("there is nothing for {}: {why}", arm64::TARGET)),
         }
     }
-    // Before anything is built: that takes an hour.
+    // This is checked before anything is built, because building takes an hour.
     if kind == Kind::Release && !lacks.is_empty() {
         return Err(format!(
             "this is no release:\n{}\n--draft makes it all the same",
@@ -201,7 +201,8 @@ fn maker() -> Program {
         .deadline(DEADLINE)
 }
 
-/// Signs a text that is no list of hashes, to know before anything is built that the key can sign.
+/// Signs a text that is not a list of hashes, to find out before anything is built whether the key
+/// can sign.
 fn try_signer(key: &str) -> Result<(), String> {
     if !exists("ssh-keygen") {
         return Err("ssh-keygen is not installed (Debian: openssh-client)".to_owned());
@@ -227,13 +228,13 @@ fn sign(key: &str, into: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Builds again, and compares with what was released.
+/// Builds the release again, and compares it with the one that was released.
 fn verify(released: &Path) -> Result<(), String> {
     let released = std::path::absolute(released).map_err(|error| error.to_string())?;
     let folder = |path: &Path| path.display().to_string();
     maker().arg("check").arg(folder(&released)).logged("release", |_| true)?;
     let own = make(Kind::Draft, &named("verify")?)?;
-    // A maintainer who has the key makes the signature.
+    // The signature is not made again: only a maintainer has the key.
     let signature = released.join(SIGNATURE);
     if signature.exists() {
         let copy = own.join(SIGNATURE);
@@ -254,14 +255,14 @@ fn verify(released: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// What makes a version of a checkout.
+/// The properties of a checkout that decide whether it is a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Facts {
     version: String,
     revision: String,
     /// The time of the commit, in seconds.
     epoch: String,
-    /// What git says is not committed.
+    /// The files that are not committed, according to git.
     uncommitted: String,
     /// The tags of the commit.
     tags: String,
@@ -286,7 +287,7 @@ impl Facts {
             version: version()?,
             revision: git("rev-parse HEAD")?,
             epoch: git("log -1 --no-show-signature --format=%ct")?,
-            // A person's settings of git may hide files that would be packed with the others.
+            // The user's settings of git may hide files that would be packed with the others.
             uncommitted: format!(
                 "{}\n{}",
                 git("status --porcelain")?,
@@ -301,7 +302,7 @@ impl Facts {
         })
     }
 
-    /// Returns why this is no release.
+    /// Returns the reasons why this is not a release.
     fn lacks(&self) -> Vec<String> {
         let mut lacks = Vec::new();
         if let Some(first) = self.uncommitted.lines().next() {
@@ -336,7 +337,7 @@ impl Facts {
     }
 }
 
-/// Returns what a CHANGELOG says below the title of a version, behind which a day may be.
+/// Returns the text of a CHANGELOG below the title of a version; the title may have a date.
 fn section_in<'c>(changelog: &'c str, version: &str) -> Option<&'c str> {
     let mut sections = changelog.split("\n## ").skip(1);
     sections.find_map(|section| {
@@ -422,7 +423,7 @@ mod tests {
         assert_eq!(version_in("\n[package]\nversion = \"0.1.0\"\n"), None);
     }
 
-    /// What a stranger types has the names of this version's files.
+    /// The commands that users copy have the names of this version's files.
     #[test]
     fn pages_name_the_files_of_this_version() {
         let version = version().unwrap();
@@ -477,7 +478,7 @@ mod tests {
     fn a_missing_signer_is_told_before_anything_is_built() {
         let told = command(&["--sign", "/nonexistent/key"]).unwrap_err();
         assert_eq!(told, "the signer's key /nonexistent/key is not here");
-        // A file that is no key.
+        // The file is not a key.
         let manifest = root().join("Cargo.toml").display().to_string();
         assert!(command(&["--sign", &manifest]).unwrap_err().contains("ssh-keygen"));
         assert!(command(&[]).unwrap_err().starts_with("release --sign KEY"));

@@ -1,9 +1,9 @@
-//! The names in built files for paths of the machine that builds.
+//! The names that stand in built files for paths of the machine that builds them.
 //!
-//! The place of a panic, and debug symbols, contain paths of sources: in the registry's folder
+//! The messages of panics, and debug symbols, contain paths of sources: in the registry's folder
 //! below the builder's home, in the checkout, in the toolchain. We give the compiler a name for
-//! each ([`flags`]), the same on every machine, so that builds are equal and do not show where they
-//! were made. [`found`] checks that none is left.
+//! each of these folders ([`flags`]). The names are the same on every machine, so builds are equal
+//! and do not show where they were made. [`found`] checks that no path is left.
 
 use std::env;
 use std::fs;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use crate::run::{CHECKOUT, Program, TARGET, root, target_dir};
 
-/// Where a debugger may be given the sources.
+/// The names for the folders with sources. A debugger looks for the sources there.
 const OURS: &str = "/usr/src/netwright";
 const BUILT: &str = "/usr/src/netwright/target";
 const OTHERS: &str = "/usr/src/crates";
@@ -26,10 +26,11 @@ pub(crate) struct Folder {
 /// Returns the folders whose paths the compiler sees.
 pub(crate) fn folders() -> Result<Vec<Folder>, String> {
     let of = |real: PathBuf, name: &str| Folder { real, name: name.to_owned() };
-    // The compiler takes the last that fits: the target folder may be in the checkout.
+    // The compiler uses the last name that fits. So the target folder comes after the checkout,
+    // which may contain it.
     let mut folders = vec![of(root(), OURS), of(target_dir(), BUILT)];
     folders.extend(registries().into_iter().map(|folder| of(folder, OTHERS)));
-    // The compiler's own name of its sources, for what it finds of them in the toolchain.
+    // The compiler's own name for its sources, where it finds them in the toolchain.
     let version = Program::new("rustc --version --verbose").output()?;
     let commit = version.lines().find_map(|line| line.strip_prefix("commit-hash: "));
     let sysroot = Program::new("rustc --print sysroot").output()?;
@@ -56,8 +57,8 @@ pub(crate) fn flags(folders: &[Folder]) -> Vec<String> {
     folders.iter().map(flag).collect()
 }
 
-/// Returns the flags for these names for a compiler of C, as a shell would read them. Crates may
-/// have C and assembler code, with lines for a debugger even if cargo's profile has none.
+/// Returns the flags for these names for a C compiler, as a shell would read them. Crates may have
+/// C and assembler code, with lines for a debugger even if cargo's profile has none.
 pub(crate) fn c_flags(folders: &[Folder]) -> String {
     let flag = |folder: &Folder| {
         let flag = format!("-ffile-prefix-map={}={}", folder.real.display(), folder.name);
@@ -66,20 +67,20 @@ pub(crate) fn c_flags(folders: &[Folder]) -> String {
     folders.iter().map(flag).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the folders of this machine that an executable names: of the person, of the toolchain,
-/// of the checkout.
+/// Returns the folders of this machine that an executable names: the user's, the toolchain's, the
+/// checkout's.
 pub(crate) fn found(executable: &[u8]) -> Vec<PathBuf> {
     let outside = [CHECKOUT, TARGET].map(|name| env::var_os(name).map(PathBuf::from));
     let own = [Some(root()), Some(target_dir()), cargo_home()];
     let mut folders: Vec<PathBuf> = own.into_iter().chain(outside).flatten().collect();
     folders.sort();
     folders.dedup();
-    // A folder of the root directory may be called like a part of another path.
+    // The name of a folder of the root directory may be part of another path.
     folders.retain(|folder| 2 < folder.components().count() && names(executable, folder));
     folders
 }
 
-/// Says whether bytes have the path of a folder.
+/// Says whether bytes contain the path of a folder.
 fn names(bytes: &[u8], folder: &Path) -> bool {
     let path = folder.as_os_str().as_encoded_bytes();
     let Some((first, rest)) = path.split_first() else { return false };

@@ -30,7 +30,7 @@ pub(crate) fn root() -> PathBuf {
     own.parent().unwrap_or(&own).to_owned()
 }
 
-/// Returns a path as it is outside this run.
+/// Returns the path that a file has outside this run.
 pub(crate) fn shown(path: &Path) -> String {
     let outside = env::var_os(TARGET).map(PathBuf::from);
     match (outside, path.strip_prefix(target_dir())) {
@@ -101,7 +101,8 @@ impl Program {
         self
     }
 
-    /// Ends it when it writes no line that counts for this long ([`Failed::is_silent`]).
+    /// Ends the program when it has written no line that counts for this long
+    /// ([`Failed::is_silent`]).
     pub(crate) fn silence(mut self, silence: Duration, counts: Show) -> Self {
         self.silence = Some((silence, counts));
         self
@@ -174,8 +175,8 @@ impl Program {
                     Err(mpsc::RecvTimeoutError::Disconnected) => break,
                     Err(mpsc::RecvTimeoutError::Timeout) => {
                         is_silent = true;
-                        // `timeout` passes the signal on, and makes sure that a program that does
-                        // not obey is killed.
+                        // `timeout` passes the signal on, and kills a program that does not obey
+                        // it.
                         Command::new("kill").arg(child.id().to_string()).status()?;
                         continue;
                     }
@@ -193,7 +194,7 @@ impl Program {
             Ok((lines, child.wait()?, is_silent))
         };
         match run() {
-            // A program that was asked to end may report success.
+            // A program that was told to end may report success.
             Ok((lines, status, false)) if status.success() => Ok(lines),
             Ok((lines, status, is_silent)) => {
                 for line in &lines[lines.len().saturating_sub(TAIL_LINES)..] {
@@ -274,10 +275,11 @@ pub(crate) fn exists(program: &str) -> bool {
 mod tests {
     use super::{Command, Duration, Program, env, fs, log_dir, quiet, root};
 
-    /// Set in the process that asks where the checkout is.
+    /// Set in the process that reports where the checkout is.
     const MOVED: &str = "NWT_TEST_MOVED";
 
-    /// Built in one place, run in another: cargo does not rebuild this program for that.
+    /// This program may be built in one place and run in another: cargo does not rebuild it for
+    /// that.
     #[test]
     fn a_checkout_that_was_moved_is_found_where_it_is() {
         if env::var_os(MOVED).is_some() {

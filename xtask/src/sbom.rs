@@ -111,7 +111,7 @@ fn read(line: &str) -> Option<(usize, Component)> {
     Some((depth, component))
 }
 
-/// What the linker adds.
+/// The components that the linker adds.
 fn toolchain(linked: &Linked) -> Result<Vec<Component>, String> {
     let version = |line: &str| Program::new(line).output().map(|text| text.trim().to_owned());
     let rust = version("rustc --version")?;

@@ -2,8 +2,8 @@
 //! it, with `--full` and where it is installed.
 //!
 //! They are compared with the last release: an incompatible change fails the run, unless the
-//! version announces it. Before the first release no user builds on them: the differences to the
-//! commit before are shown, and do not fail the run.
+//! version announces it. Before the first release no user depends on them: the run shows the
+//! differences to the previous commit, and they do not fail it.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use crate::ci::{Extent, ONLY_FULL, Report};
 use crate::publish::PUBLISHED;
 use crate::run::{Program, exists, quiet};
 
-/// What compares (`cargo install --locked cargo-semver-checks`).
+/// The program that compares (`cargo install --locked cargo-semver-checks`).
 const CHECKER: &str = "cargo-semver-checks";
 
-/// What the list of skips calls it.
+/// The name of the step in the list of skips.
 const NAME: &str = "semver::compared";
 
-/// It documents every crate twice.
+/// How long it may take: it documents every crate twice.
 const DEADLINE: Duration = Duration::from_secs(1800);
 
-/// The commit before, for want of a release.
+/// The previous commit, used while there is no release.
 const BEFORE: &str = "HEAD^";
 
 /// Compares the published crates.
@@ -48,7 +48,7 @@ fn compare() -> Result<String, String> {
     }
 }
 
-/// Returns the newest of some tags, the newest first, that is a release and not a candidate.
+/// Returns the first of some tags, sorted from the newest, that is a release and not a candidate.
 fn last_release(tags: &str) -> Option<&str> {
     tags.lines().find(|tag| !tag.contains('-'))
 }

@@ -13,13 +13,14 @@ use crate::run::{Program, exists, quiet};
 
 const PACKAGES: &str = include_str!("../debian-packages.txt");
 
-/// What only a full run uses.
+/// The packages that only a full run uses.
 const FULL_PACKAGES: &str = include_str!("../debian-packages-full.txt");
 
 /// The program that Debian's packages ask before they start a service (`man 8 invoke-rc.d`).
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
-/// Its answer that none may be started; the tests start what they need, each in its own namespaces.
+/// Its answer that no service may be started. The tests start what they need, each in its own
+/// namespaces.
 const NO_SERVICE: &str =
     "#!/bin/sh\n# Here while `cargo xtask setup` installs packages.\nexit 101\n";
 
@@ -28,7 +29,7 @@ pub(crate) fn install(extent: Extent) -> Result<String, String> {
     Ok(format!("{}; {}", installed(extent)?, unpacked(extent)?))
 }
 
-/// Installs the packages that are missing for a run: compilers are among them.
+/// Installs the packages that are missing for a run; compilers are among them.
 pub(crate) fn installed(extent: Extent) -> Result<String, String> {
     let mut wanted: Vec<&str> = packages(PACKAGES).collect();
     if extent == Extent::Full {
@@ -83,15 +84,15 @@ fn apt(line: &str, log: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// While it lives, installed packages start no services: a developer who only wants to run tests
-/// gets neither a firewall nor a switch on the host.
+/// While this value lives, installed packages start no services: a developer who only wants to run
+/// tests gets neither a firewall nor a switch on the host.
 struct NoServices<'p> {
     path: &'p Path,
     ours: bool,
 }
 
 impl<'p> NoServices<'p> {
-    /// An administrator's own answer stays; one left by a killed run is taken over.
+    /// An administrator's own answer stays; an answer that a killed run left is taken over.
     fn begin(path: &'p Path) -> io::Result<Self> {
         match OpenOptions::new().write(true).create_new(true).mode(0o755).open(path) {
             Ok(mut file) => {

@@ -12,15 +12,16 @@ use crate::{ci, runtimes, skips, torture};
 /// How long all tests together may take, on a machine that is busy with other work; nextest ends a
 /// hanging test long before.
 const DEADLINE: Duration = Duration::from_secs(2700);
-/// The same with soaks and large counts; and with all cases of which those try a share.
+/// The same with soaks and large counts, and with all the cases of which a full run otherwise tries
+/// a share.
 const FULL_DEADLINE: Duration = Duration::from_secs(9000);
 const EVERY_DEADLINE: Duration = Duration::from_secs(24 * 3600);
 
 /// The variable that tests too long for every run check.
 pub(crate) const FULL_VARIABLE: &str = "NETWRIGHT_FULL";
 
-/// The share that tests try of what is too much for one run (`testkit::share`), and whether they
-/// try all of it.
+/// The variables with the share of cases that tests try (`testkit::share`), and with whether they
+/// try all.
 pub(crate) const ROUND_VARIABLE: &str = "NETWRIGHT_ROUND";
 const EVERY_VARIABLE: &str = "NETWRIGHT_EVERY";
 
@@ -47,7 +48,7 @@ pub(crate) fn build() -> Result<Report, String> {
     Ok(Report { passed: 1, ..Report::default() })
 }
 
-/// Checks that clippy, which has compiled the tests, had nothing to say.
+/// Checks that clippy, which compiled the tests, gave no warning.
 pub(crate) fn lints() -> Result<Report, String> {
     let build = read_log("build")?;
     let said = warnings(&build);
@@ -57,7 +58,7 @@ pub(crate) fn lints() -> Result<Report, String> {
     Err(format!("{} lines of warnings:\n{}", said.len(), said.join("\n")))
 }
 
-/// Returns what cargo printed but for its progress, if there is a warning. Cargo repeats the
+/// If there is a warning, returns what cargo printed without its progress. Cargo repeats the
 /// warnings of crates that it does not compile again.
 fn warnings(build: &[String]) -> Vec<&str> {
     let is_progress = |line: &&str| {
@@ -200,7 +201,8 @@ fn count(
     })
 }
 
-/// Returns the tests named in a run's output, and those that skipped themselves; not counted.
+/// Returns the tests named in a run's output, and those that skipped themselves, without counting
+/// them.
 pub(crate) fn report(lines: &[String]) -> Report {
     Report {
         skips: skips::find(lines.iter().map(String::as_str)),
@@ -219,8 +221,8 @@ pub(crate) fn report(lines: &[String]) -> Report {
 const PANICS: usize = 3;
 const PANIC_LINES: usize = 8;
 
-/// Returns what failed tests said, for the end of the output: each test's line, and below it the
-/// beginnings of its first panics. A test that passes may panic too; its panics are left out.
+/// Returns the messages of failed tests, for the end of the output: each test's line, and below it
+/// the beginnings of its first panics. A test that passes may panic too; its panics are left out.
 fn failures(lines: &[String]) -> Vec<String> {
     let (mut said, mut is_failed, mut panics, mut left) = (Vec::new(), false, 0, 0);
     for line in lines {
@@ -281,8 +283,8 @@ fn nextest(lines: &[String]) -> Option<(u64, u64)> {
     Some((number(" passed"), number(" failed") + number(" timed out") + number("exec failed")))
 }
 
-/// How many tests failed once and passed when they were tried once more:
-/// `Summary [ 4.0s] 14 tests run: 13 passed (1 slow, 1 flaky), 1 failed, 0 skipped`
+/// How many tests failed once and passed at the second try: `Summary [ 4.0s] 14 tests run: 13
+/// passed (1 slow, 1 flaky), 1 failed, 0 skipped`
 fn flaky(lines: &[String]) -> Option<u64> {
     let summary = lines.iter().rev().find(|line| line.trim_start().starts_with("Summary ["))?;
     summary.split_once(" flaky")?.0.rsplit(['(', ' ']).next()?.parse().ok()

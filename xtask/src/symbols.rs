@@ -1,8 +1,8 @@
 //! Separates the debug symbols, and what only debuggers read, from an executable that ships.
 //!
-//! The tool comes with the compiler, so that it is the same one wherever a release is made. Line
-//! numbers are only those of our own crates: those of other crates would name folders of this
-//! machine if they have C code.
+//! The tool comes with the compiler, so it is the same one wherever a release is made. Only our own
+//! crates have line numbers: if a foreign crate has C code, its line numbers would name folders of
+//! this machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::run::{Program, exists, host_triple, quiet};
 /// The ending of the name of the file with debug symbols, which is beside the executable.
 pub(crate) const ENDING: &str = "debug";
 
-/// Makes cargo leave symbols and lines in what it builds.
+/// Makes cargo keep symbols and line numbers in what it builds.
 pub(crate) const KEPT: &str = "--config profile.release.strip=\"none\" \
                                --config profile.release.debug=\"line-tables-only\" \
                                --config profile.release.package.\"*\".debug=false";

@@ -65,7 +65,8 @@ pub(crate) fn check(tried: &[Tried], extent: Extent) -> Result<String, String> {
     Err(wrong.join("; "))
 }
 
-/// Verbs get faults at system calls; everything else that is tried is a file, or an order.
+/// Verbs get faults at system calls. All else that is tried is a corrupted file or an order of
+/// calls.
 fn kind(tried: &Tried) -> &'static str {
     match (tried.what.as_str(), tried.how.as_str()) {
         ("ADD" | "DEL" | "GC", "killed" | "failed") => "calls",

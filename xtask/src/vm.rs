@@ -34,12 +34,12 @@ const EVERY_DEADLINE: Duration = Duration::from_secs(6 * 3600);
 const ON_DEBIAN: &str =
     "--package netwright-kernel --package netwright-firewall --package netwright-plugins";
 
-/// Tests that do not run there without its mark: they compare two programs on one kernel, of any
-/// version, and take minutes.
+/// Tests that run there only with its mark in their names: they compare two programs on one kernel,
+/// of any version, and take minutes.
 const SLOW: &str = "differential::";
 
-/// Which of them one run includes: one of this many, and others in each round ([`suite::round`]).
-/// All of them take hours.
+/// One run includes one of this many tests, and other tests in each round ([`suite::round`]). All
+/// of them take hours.
 const PARTS: u64 = 4;
 
 /// How long one test may take in it: everything is about ten times slower there, and more so on a
@@ -50,20 +50,20 @@ const FULL_TEST_DEADLINE: Duration = Duration::from_secs(900);
 /// Memory, which also holds its file systems.
 const MEMORY: &str = "3072M";
 
-/// The second half of booting, and the running of jobs.
+/// The script for the second half of booting, which also runs the jobs.
 const STAGE: &str = include_str!("vm/stage.sh");
 
-/// Says that everything was run.
+/// The line that says that everything was run.
 const DONE: &str = "@done";
 
-/// What the machine prints every few seconds during all tests, and how long it may print neither
-/// that nor anything of a test. An emulated processor has been seen to spin for ever, while its
-/// kernel reported that each minute.
+/// A line that the machine prints every few seconds during all tests, and how long it may print
+/// neither this line nor output of a test. An emulated processor has been seen to spin for ever,
+/// while its kernel reported that each minute.
 const ALIVE: &str = "@alive";
 const SILENCE: Duration = Duration::from_secs(120);
 
-/// What its kernel says when a task keeps the processor while interrupts arrive. Then it ends the
-/// machine (`softlockup_panic`).
+/// What the machine's kernel prints when a task keeps the processor while interrupts arrive. The
+/// kernel then ends the machine (`softlockup_panic`).
 const STUCK: &str = "Kernel panic - not syncing: softlockup";
 
 /// How often the machine is booted if it falls silent, or a processor of it is stuck.
@@ -75,7 +75,7 @@ pub(crate) fn tests(extent: Extent) -> Result<Report, String> {
     let mut jobs = jobs::find("--workspace", &[])?;
     if extent == Extent::Full {
         let all = jobs::find(ON_DEBIAN, &["::"])?;
-        // The same test may be in two builds of its package, with other features.
+        // The same test may be in two builds of its package, with different features.
         let known: BTreeSet<_> = jobs.iter().map(Job::label).collect();
         let more = all.into_iter().filter(|job| !known.contains(&job.label()) && !job.is_of(SLOW));
         let of_this_round = (0..PARTS).cycle().zip(more.collect::<Vec<_>>());
@@ -278,12 +278,13 @@ fn prepare(jobs: &[&Job], extent: Extent) -> Result<(kernel::Kernel, PathBuf), S
 }
 
 fn qemu(kernel: &Path, initramfs: &Path, deadline: Duration) -> Program {
-    // One processor: with two the emulator sometimes runs old code for ever after the kernel has
-    // patched its own, and beside other work each test took two to three times as long.
+    // The machine has one processor. With two, the emulator sometimes runs old code for ever after
+    // the kernel has patched itself, and beside other work each test took two to three times as
+    // long.
     //
-    // With a higher priority than the tests beside it: if an emulated machine loses a processor for
-    // a moment, it loses more than that moment. Without root, nice reports that it cannot, and
-    // continues.
+    // It has a higher priority than the tests beside it: an emulated machine that loses a processor
+    // for a moment loses more than that moment. Without root, `nice` reports that it cannot do
+    // this, and continues.
     //
     // A fast string instruction is slow in emulation, which does it byte by byte: without `erms`,
     // `fsrm` and `rep_good` (112) the kernel clears and copies memory by ordinary instructions.

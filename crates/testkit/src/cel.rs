@@ -21,7 +21,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Map, Value, json};
 
-/// The values of an expression's names.
+/// The values of the names in an expression.
 pub type Variables = BTreeMap<String, Value>;
 
 /// An expression, parsed.
@@ -34,7 +34,7 @@ enum Node {
     Name(String),
     List(Vec<Node>),
     Map(Vec<(Node, Node)>),
-    /// A field, or an element; whether it may be absent.
+    /// A field or an element, and whether it may be absent.
     Select(Box<Node>, Box<Node>, bool),
     /// A function, called on a value or on none.
     Call(Option<Box<Node>>, String, Vec<Node>),
@@ -43,7 +43,7 @@ enum Node {
     Choice(Box<Node>, Box<Node>, Box<Node>),
 }
 
-/// A value, or perhaps one.
+/// A value, or an optional one, which may be absent.
 #[derive(Debug, Clone, PartialEq)]
 enum Found {
     Plain(Value),
@@ -82,7 +82,7 @@ enum Token {
     Sign(&'static str),
 }
 
-/// A longer sign comes before its prefixes.
+/// A longer sign comes before the signs that are its prefixes.
 const SIGNS: [&str; 22] = [
     "&&", "||", "==", "!=", "<=", ">=", "<", ">", "!", "?", ":", ".", ",", "(", ")", "[", "]", "{",
     "}", "+", "-", "%",
@@ -299,7 +299,7 @@ fn evaluate(node: &Node, variables: &Variables) -> Result<Found, String> {
             other => return Err(format!("no such overload: {other} ? :")),
         },
         Node::Binary(sign @ ("&&" | "||"), left, right) => {
-            // Either side decides alone, whatever the other is.
+            // One side is enough to decide, whatever the other is.
             let decides = json!(*sign == "||");
             match (value(left), value(right)) {
                 (Ok(left), _) if left == decides => left,
@@ -397,8 +397,8 @@ fn call(
     Ok(Found::Plain(found))
 }
 
-/// Whether a condition holds for all keys or elements, or for one. If one decides, errors of others
-/// do not matter.
+/// Whether a condition holds for all keys or elements, or for one. If one element decides, errors
+/// of the others do not matter.
 fn each_of(
     of: &Value,
     each: &str,
@@ -434,14 +434,14 @@ fn size(of: &Value) -> Result<Value, String> {
     }
 }
 
-/// Matches a regular expression with `grep`: the expressions used here mean the same to RE2 and to
-/// it.
+/// Matches a regular expression with `grep`. RE2, which Kubernetes uses, and `grep` read the
+/// expressions used here in the same way.
 fn matches(text: &str, pattern: &str) -> Result<bool, String> {
     let mut grep = Command::new("grep");
     grep.args(["-zPq", "--", pattern]).stdin(Stdio::piped()).stderr(Stdio::null());
     let failed = |error: std::io::Error| format!("grep: {error}");
     let mut child = grep.spawn().map_err(failed)?;
-    // `grep` may have seen enough before everything is written.
+    // `grep` may end before it has read everything.
     let _ = child.stdin.take().map(|mut input| input.write_all(text.as_bytes()));
     match child.wait().map_err(failed)?.code() {
         Some(0) => Ok(true),
@@ -489,7 +489,7 @@ mod tests {
             ("object.list.exists(n, n == 3)", json!(false)),
             ("has(object.spec) ? 'yes' : 'no'", json!("no")),
             ("!(object.metadata.name.matches('^q')) && size(object.list) == 2", json!(true)),
-            // Either side decides alone.
+            // One side is enough to decide.
             ("object.spec.x || true", json!(true)),
             ("false && object.spec.x", json!(false)),
             ("[{'a': 1}, {}]", json!([{"a": 1}, {}])),

@@ -5,7 +5,8 @@
 pub struct Chance(u64);
 
 impl Chance {
-    /// Begins with `NETWRIGHT_SEED`, which a failing run prints, or with the test's own number.
+    /// Starts from `NETWRIGHT_SEED`, which a failing run prints, or else from the test's own
+    /// number.
     #[must_use]
     #[expect(clippy::print_stderr, reason = "the person who repeats a run needs the number")]
     pub fn new(own: u64) -> Self {
@@ -35,7 +36,7 @@ impl Chance {
         &all[self.below(all.len())]
     }
 
-    /// Returns true once in so many times.
+    /// Returns true once in `times` calls on average.
     pub fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }

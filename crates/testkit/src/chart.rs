@@ -11,7 +11,7 @@ use crate::reference::kubernetes;
 /// The namespace for which `deploy/kubernetes` is rendered.
 const NAMESPACE: &str = "kube-system";
 
-/// The files of `deploy/kubernetes`, each with what of the chart it has.
+/// The files of `deploy/kubernetes`, each with the parts of the chart that it contains.
 const PLAIN: [(&str, &[&str]); 5] = [
     ("1-definitions.yaml", &["crds/definitions.yaml"]),
     ("2-rights.yaml", &["templates/rights.yaml"]),
@@ -20,10 +20,10 @@ const PLAIN: [(&str, &[&str]); 5] = [
     ("5-addresses.yaml", &["crds/addresses.yaml", "templates/addresses.yaml"]),
 ];
 
-/// The first line of each.
+/// The first line of each file.
 const MADE: &str = "# Made from deploy/chart: cargo xtask chart renders it again.\n";
 
-/// The mark before what comes from a file of the chart.
+/// The comment that Helm prints before the objects of each file of the chart.
 const SOURCE: &str = "# Source: netwright/";
 
 /// Returns the chart's folder.
@@ -47,7 +47,7 @@ pub fn plain_folder() -> PathBuf {
 /// When it cannot be run.
 pub fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
     let mut command = Command::new(kubernetes(program));
-    // Neither reads anything of the user's.
+    // Neither program reads the user's own configuration.
     command.args(arguments).env("HOME", "/nonexistent").env_remove("KUBECONFIG");
     let output = command.output().unwrap_or_else(|error| panic!("{program}: {error}"));
     let text = |octets: &[u8]| String::from_utf8_lossy(octets).into_owned();
@@ -86,7 +86,7 @@ pub fn plain(rendered: &str) -> Vec<(&'static str, String)> {
     let mut parts: Vec<(&str, &str)> = Vec::new();
     let mut source = "";
     for part in rendered.split("---\n").filter(|part| !part.trim().is_empty()) {
-        // A file of definitions is printed as it is, with several objects below one mark.
+        // Helm prints a file of definitions as it is, with several objects below one comment.
         let (from, body) = match part.strip_prefix(SOURCE) {
             Some(rest) => rest.split_once('\n').unwrap_or((rest, "")),
             None => (source, part),

@@ -1,9 +1,9 @@
-//! Ways in which other programs change what ADD made: a test that names drifts, or restores what
-//! they changed, is tried with the same ones.
+//! Ways in which other programs change what ADD made. The tests of CHECK and those of repair use
+//! the same ones.
 
 use self::At::{Container as Inside, Host};
 
-/// The place of a damage.
+/// Where a damage is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum At {
     /// The host.
@@ -26,8 +26,8 @@ pub struct Drift(
     pub &'static str,
 );
 
-/// Those of a container on a bridge, with everything that depends on it: network `n` with plugins
-/// `bridge`, `tuning`, `bandwidth`, `portmap` and `firewall`.
+/// The damages to a container on a bridge, with everything that depends on it: network `n` with
+/// plugins `bridge`, `tuning`, `bandwidth`, `portmap` and `firewall`.
 pub const BRIDGE: &[Drift] = &[
     Drift("IPv4 address gone", Inside, "ip addr del 10.1.0.2/24 dev eth0", "10.1.0.2/24"),
     Drift("IPv6 address gone", Inside, "ip addr del fd00:1::2/64 dev eth0", "fd00:1::2/64"),

@@ -1,8 +1,8 @@
 //! A Docker network and IPAM driver that is not ours, for testing programs that call drivers.
 //!
-//! It is a Python program in a process of its own that can be killed and started again; its state
-//! survives that. It is stricter than real drivers: it refuses whatever it does not know, or has
-//! already.
+//! It is a Python program in a process of its own. A test can kill it and start it again; its state
+//! survives. It is stricter than real drivers: it refuses whatever it does not know, and whatever
+//! it already has.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -26,7 +26,7 @@ pub struct Driver<'lab> {
 }
 
 impl<'lab> Driver<'lab> {
-    /// Starts it where Docker's engine would find it by this name, and waits until it listens.
+    /// Starts it where Docker's engine finds it by this name, and waits until it listens.
     #[must_use]
     pub fn start(lab: &'lab Lab, name: &str) -> Self {
         Self::start_at(lab, &format!("/run/docker/plugins/{name}.sock"))
@@ -69,7 +69,8 @@ impl<'lab> Driver<'lab> {
         self.running = None;
     }
 
-    /// Sets how it misbehaves from now on: methods and what `driver.py` lists. `{}`: not at all.
+    /// Sets how it misbehaves from now on: each method with a fault from the list in `driver.py`.
+    /// With `{}` it does not misbehave.
     ///
     /// # Panics
     /// When the file cannot be written.

@@ -1,10 +1,10 @@
 //! Fault injection: a program is killed, or one of its system calls fails, at a moment that the
 //! test chooses.
 //!
-//! The program runs under `ptrace`, from its first read of standard input on: what it does before
-//! that belongs to its loader and does not depend on the request. At every system call of the
-//! program, and of each process and thread it starts, the test decides what happens ([`Blow`]). The
-//! moments are the same in every run, so a test can go through all of them:
+//! The program runs under `ptrace`. The first moment is its first read of standard input: what it
+//! does before that is done by its loader and does not depend on the request. At every system call
+//! of the program, and of each process and thread it starts, the test decides what happens
+//! ([`Blow`]). The moments are the same in every run, so a test can go through all of them:
 //!
 //! ```no_run
 //! use testkit::fault::{self, Blow, Moment};

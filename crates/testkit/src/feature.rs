@@ -15,8 +15,8 @@ pub const VM_VARIABLE: &str = "NETWRIGHT_VM";
 /// Set when soaks and large counts are run too.
 pub const FULL_VARIABLE: &str = "NETWRIGHT_FULL";
 
-/// Set to ask tests for the virtual machine whether they would be skipped there for want of
-/// [`FULL_VARIABLE`]. They say so, and do nothing else.
+/// Set to ask tests for the virtual machine whether they would be skipped there because
+/// [`FULL_VARIABLE`] is not set. They answer, and do nothing else.
 pub const ASKED_VARIABLE: &str = "NETWRIGHT_ASKED";
 
 /// The part of a test's name that marks it for the virtual machine.
@@ -109,10 +109,10 @@ pub const KERNEL: &[(&str, &str)] = &[
         "act_mirred",
         "tc qdisc add dev p0 ingress && tc filter add dev p0 parent ffff: protocol all matchall action mirred egress redirect dev p1",
     ),
-    // Only in the virtual machine: the devices of another machine are in use.
+    // Only in the virtual machine: on any other machine the devices are in use.
     ("spare-nic", "test -n \"$NETWRIGHT_VM\" && ls -d /sys/bus/virtio/drivers/virtio_net/virtio*"),
-    // Also only in the virtual machine: its sysctls are as Docker, Kubernetes and systemd leave
-    // those of a machine.
+    // Also only in the virtual machine, whose sysctls are set as Docker, Kubernetes and systemd set
+    // them.
     ("configured-machine", "test -n \"$NETWRIGHT_VM\""),
     // The virtual machine loads it before the first test: it adds sysctls to every namespace.
     ("ip_vs", "test -e /proc/net/ip_vs"),
@@ -179,8 +179,8 @@ pub fn available(feature: &str) -> bool {
     })
 }
 
-/// Probes a feature in the virtual machine, once: each test is a process there, and a probe takes
-/// it a third of a second.
+/// Probes a feature in the virtual machine, once. There each test is a process of its own, and a
+/// probe takes a third of a second.
 fn noted(feature: &str) -> bool {
     let note = Path::new(NOTED).join(feature);
     let exists = note.exists() || probe(feature);
@@ -307,8 +307,8 @@ pub fn skip(test: &str, features: &[&str]) -> bool {
 /// The reason of a test that only a full run includes.
 const ONLY_FULL: &str = "only with --full";
 
-/// Whether a full run is the first that is missing in the virtual machine, but for what its kernel
-/// has: only the machine can say that.
+/// Whether, kernel features apart, a full run is the first thing that is missing in the virtual
+/// machine. Only the machine can say which features its kernel has.
 fn needs_full(features: &[&str]) -> bool {
     let is_full = |feature: &&str| ["full", "vm-full"].contains(feature) && !available("full");
     let mut others = features.iter().copied().filter(|feature| !is_kernel(feature));
@@ -319,7 +319,7 @@ fn needs_full(features: &[&str]) -> bool {
 mod tests {
     use super::{Path, moved, needs_full, test_name};
 
-    /// The probes themselves must be right: whatever machine this is, its kernel has some of these.
+    /// The probes themselves must be right: the kernel of every machine has some of these features.
     #[test]
     fn probes_find_what_every_kernel_here_has() {
         crate::require!("root");

@@ -1,8 +1,8 @@
 //! A view of a host in about a millisecond, for tests that compare ten thousand times.
 //!
 //! It queries the kernel directly, by dumps, and decodes only what is needed to distinguish and
-//! name things. A [`Snapshot`](crate::Snapshot), which uses programs, sees more and is slower. Both
-//! use no code of what is tested.
+//! name things. A [`Snapshot`](crate::Snapshot), which uses programs, sees more and is slower.
+//! Neither uses code that is under test.
 
 mod dump;
 mod files;
@@ -36,7 +36,7 @@ impl Glance {
     pub fn diff(&self, after: &Glance) -> Vec<String> {
         let gone = self.facts.difference(&after.facts).map(|fact| format!("- {fact}"));
         let new = after.facts.difference(&self.facts).map(|fact| format!("+ {fact}"));
-        // As with a `Snapshot`: forwarding may be on afterwards, but not off.
+        // As with a `Snapshot`, forwarding may have been switched on, but not off.
         let stays_on = |line: &String| {
             line.contains("forward")
                 && (line.starts_with("- sysctl ") && line.ends_with(" 0")
@@ -60,7 +60,7 @@ pub struct Eye {
     files: Vec<PathBuf>,
 }
 
-/// Sysctls that belong to no single link and that a program might change. Those of links are
+/// Sysctls that belong to no single link and that a program might change. The sysctls of links are
 /// reported with the links.
 const SYSCTLS: [&str; 8] = [
     "ipv4/ip_forward",
@@ -74,8 +74,8 @@ const SYSCTLS: [&str; 8] = [
 ];
 
 impl Eye {
-    /// Opens an eye in the calling thread's network namespace. Sysctls, and files below the
-    /// folders, are read in the namespace of the thread that looks.
+    /// Opens an [`Eye`] in the calling thread's network namespace. It reads sysctls, and files
+    /// below the folders, in the namespace of the thread that looks.
     ///
     /// # Panics
     /// When the kernel opens no socket.
@@ -85,7 +85,7 @@ impl Eye {
         Eye { route: Socket::route(), netfilter: Socket::netfilter(), sysctls: true, files }
     }
 
-    /// Opens an eye in the calling thread's network namespace; it may be used anywhere.
+    /// Opens an [`Eye`] in the calling thread's network namespace; any thread may use it.
     ///
     /// # Panics
     /// When the kernel opens no socket.
@@ -99,7 +99,7 @@ impl Eye {
         }
     }
 
-    /// Looks.
+    /// Takes a glance.
     ///
     /// # Panics
     /// When the kernel does not answer.
@@ -120,8 +120,8 @@ impl Eye {
         Glance { facts }
     }
 
-    /// Looks until nothing differs from before, and returns what still differs once the kernel has
-    /// had its time.
+    /// Repeats the glance until nothing differs from before. When the kernel's time is over,
+    /// returns what still differs.
     #[must_use]
     pub fn settles(&self, before: &Glance) -> Vec<String> {
         self.settles_but(before, |_| false)

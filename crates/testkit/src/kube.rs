@@ -3,9 +3,9 @@
 //! It serves the kinds that we use ([`Kind`]) as the API's documentation describes (Kubernetes API
 //! concepts): get, list in pages, watch from a resource version with bookmarks, create, update,
 //! patch and delete, conflicts and expiry, selectors, sub-resources `status`, metadata only,
-//! tokens, and role-based access control. It is never more lenient than a real one: what it does
-//! not know it refuses. On demand it is slow, gone, silent, or forgets its history. It logs all
-//! requests.
+//! tokens, and role-based access control. It is never more lenient than a real server: it refuses
+//! what it does not know. A test can make it slow, gone or silent, or make it forget its history.
+//! It logs all requests.
 //!
 //! ```
 //! use serde_json::json;
@@ -81,7 +81,7 @@ struct State {
     admission: Option<Admission>,
     /// Kinds that are not served.
     absent: BTreeSet<usize>,
-    /// Verb, resource and code of requests that must fail, each once.
+    /// Verb, resource and code of the requests that must fail; each fails once.
     failures: VecDeque<(String, String, u16)>,
     connections: BTreeMap<u64, TcpStream>,
     next: u64,
@@ -165,7 +165,7 @@ impl KubeApi {
         KubeApi { shared, address, thread: Some(thread) }
     }
 
-    /// Where it is: `http://127.0.0.1:PORT`.
+    /// Its address: `http://127.0.0.1:PORT`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
@@ -218,9 +218,10 @@ impl KubeApi {
         (code.unwrap_or_default(), answer)
     }
 
-    /// Creates an object of the kind it contains, and its namespace if that is missing. A policy is
-    /// not validated: another version of the server, or of the kind's definition, may have stored
-    /// it. One that is sent as a request is.
+    /// Creates an object of the kind it contains, and its namespace if that is missing. The server
+    /// does not validate a policy that is created in this way, because another version of the
+    /// server, or of the kind's definition, may have stored it. It validates a policy that a
+    /// request sends.
     ///
     /// # Panics
     /// When the API would refuse it.
@@ -274,8 +275,8 @@ impl KubeApi {
         self.shared.changed.notify_all();
     }
 
-    /// No longer serves a kind, as after its definition was deleted: its objects go, its watches end,
-    /// and requests are answered with 404.
+    /// No longer serves a kind, as if its definition was deleted: its objects are removed, its
+    /// watches end, and requests are answered with 404.
     pub fn withdraw(&self, plural: &str) {
         let mut state = self.shared.lock();
         state.store.delete_all(number(plural));
@@ -301,15 +302,15 @@ impl KubeApi {
         self.shared.lock().token = Some(token.to_owned());
     }
 
-    /// Allows only what these roles allow: each `rules` as in the object, and the namespace of a
-    /// role that has one.
+    /// Allows only what these roles allow. Each role is the object's `rules`, with its namespace if
+    /// it has one.
     pub fn allow_only(&self, roles: &[(Value, Option<&str>)]) {
         let rules = roles.iter().flat_map(|(rules, namespace)| Rule::read(rules, *namespace));
         self.shared.lock().rules = Some(rules.collect());
     }
 
-    /// Checks creations and changes by these ValidatingAdmissionPolicies, as requested by this user
-    /// (`userInfo` of an admission request).
+    /// Checks creations and changes by these ValidatingAdmissionPolicies, as if this user
+    /// (`userInfo` of an admission request) had requested them.
     ///
     /// # Panics
     /// When one of their expressions is not understood.
@@ -322,7 +323,7 @@ impl KubeApi {
         self.shared.lock().latency = latency;
     }
 
-    /// Goes away: connections end, new ones are refused.
+    /// Goes away: connections end, and new ones are refused.
     pub fn refuse(&self) {
         self.set(Mode::Refuse);
         let deadline = Instant::now() + Duration::from_secs(5);
@@ -361,7 +362,7 @@ impl KubeApi {
         cut(&mut self.shared.lock());
     }
 
-    /// Ends all watches as their time does: without an error, and clients watch again.
+    /// Ends all watches without an error, as when their time is over; clients then watch again.
     pub fn end_watches(&self) {
         self.shared.lock().ends += 1;
         self.shared.changed.notify_all();

@@ -78,8 +78,8 @@ struct Inner {
     dir: tempfile::TempDir,
 }
 
-/// The thread whose namespaces are the lab's. It does nothing: `/proc/TID/root` and `/proc/TID/ns`
-/// need a live task.
+/// The thread whose namespaces are the lab's. It only has to live: `/proc/TID/root` and
+/// `/proc/TID/ns` need a live task.
 #[derive(Debug)]
 struct Keeper {
     tid: i32,
@@ -202,10 +202,12 @@ impl Lab {
     #[must_use]
     pub fn outside(&self) -> Container {
         let outside = self.container("outside");
-        // One start of `ip` does all of a place: above all the virtual machine is slow to start it.
+        // One start of `ip` does everything in a place, because starting it is slow, above all in
+        // the virtual machine.
         let batch = |commands: String| format!("ip -batch - <<END\n{commands}END\n");
-        // Up first, then addresses: a link that gets its carrier after its addresses is used a
-        // second later. And without duplicate address detection: no other host is on that cable.
+        // The links go up before they get addresses: a link whose carrier comes after its addresses
+        // can be used only a second later. Duplicate address detection is off, because no other
+        // host is on that cable.
         let link = |name, end| {
             format!(
                 "link set {name} addrgenmode none\nlink set {name} up\naddr add fe80::{end}/64 dev {name} nodad\n"
@@ -230,7 +232,7 @@ impl Lab {
         outside
     }
 
-    /// The processes whose mount namespace is the lab's: dropping it now would kill them.
+    /// The processes whose mount namespace is the lab's. Dropping the lab now would kill them.
     #[must_use]
     pub fn processes(&self) -> Vec<u32> {
         self.inner.processes()
@@ -416,8 +418,8 @@ impl Inner {
     /// [`Inner::command`] take longer to start than most scripts take to run, above all in the
     /// virtual machine.
     ///
-    /// Only a program enters a PID namespace, whose end also ends the script. If a network namespace
-    /// is gone, `nsenter` says so.
+    /// Only a new process enters a PID namespace, and the namespace's end also ends the script. If
+    /// a network namespace is gone, `nsenter` reports that.
     fn shell(&self, script: &str, netns: Option<&Path>) -> io::Result<Output> {
         match netns.map(fs::File::open).transpose() {
             Ok(opened) if self.init.is_none() => {

@@ -46,7 +46,7 @@ impl MemoryLimit {
         limit
     }
 
-    /// Moves a process in: its use counts from now on.
+    /// Moves a process into the group: its use counts from now on.
     pub fn hold(&self, pid: u32) {
         self.write("cgroup.procs", &pid.to_string());
     }

@@ -12,9 +12,9 @@ const TRACING: &str = "/sys/kernel/tracing";
 /// A record of the kernel's requests for modules: for each request the kernel starts the program
 /// that `/proc/sys/kernel/modprobe` names, and the caller waits for it.
 ///
-/// That program does not learn who is waiting, and tests run side by side. The kernel's own event
-/// `module:module_request` shows it. So this is a trace instance that follows the calling thread
-/// and whatever it starts.
+/// That program does not learn which thread is waiting, and tests run side by side. The kernel's
+/// event `module:module_request` shows the thread. So the record is a trace instance that follows
+/// the calling thread and whatever it starts.
 #[derive(Debug)]
 pub struct ModuleRequests {
     instance: PathBuf,
@@ -46,8 +46,8 @@ impl ModuleRequests {
     /// When the record cannot be read.
     pub fn during<T>(&self, act: impl FnOnce() -> T) -> (T, Vec<String>) {
         self.write("set_event_pid", &gettid().as_raw_nonzero().to_string());
-        // Afterwards: while the list of threads is rewritten the kernel records the requests of all
-        // threads.
+        // The trace is emptied only now: while the list of threads is rewritten, the kernel records
+        // the requests of all threads.
         self.write("trace", "");
         let done = act();
         let trace = self.instance.join("trace");

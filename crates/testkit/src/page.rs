@@ -32,12 +32,12 @@ const PROGRAMS: [&str; 16] = [
     "cp",
 ];
 
-/// The contents of a page, for running it.
+/// The parts of a page that a test runs.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// In the page's order.
+    /// Its fences, in the page's order.
     pub steps: Vec<Step>,
-    /// Run first in every session, if each is on a host of its own.
+    /// The commands that are run first in every session, if each session has a host of its own.
     pub before_every_block: Option<String>,
     /// Errors of the page itself.
     pub mistakes: Vec<String>,
@@ -113,7 +113,7 @@ impl Page {
         })
     }
 
-    /// A comment for a fence that does not follow would do nothing, and no test would notice.
+    /// Refuses a comment without a fence after it: it would do nothing, and no test would notice.
     fn unheard(&mut self, line: usize, comments: &[&str]) {
         const WORDS: [&str; 5] = ["file: ", "given: ", "not run", "full ", "before every block"];
         let lost = comments.iter().filter(|one| WORDS.iter().any(|word| one.starts_with(word)));

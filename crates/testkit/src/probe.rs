@@ -1,8 +1,8 @@
-//! Packets made by hand, and who hears them.
+//! Packets made by hand, and the places that receive them.
 //!
-//! A [`Station`] sends IP packets from a place and hears what arrives there, whether a program
-//! listens or not. So a test sends thousands of packets without a server, and sees for each of them
-//! where it came out.
+//! A [`Station`] sends IP packets from a place and receives all that arrives there, whether a
+//! program listens or not. So a test can send thousands of packets without a server, and see for
+//! each of them where it arrived.
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
@@ -19,7 +19,7 @@ use crate::place::Place;
 
 /// `linux include/uapi/linux/if_ether.h` ETH_P_IP, ETH_P_IPV6.
 const ETHERTYPES: [u16; 2] = [0x0800, 0x86dd];
-/// Room for thousands of packets that are not read yet.
+/// The size of a buffer for thousands of unread packets.
 const QUEUE: usize = 16 << 20;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -35,11 +35,12 @@ pub struct Station {
 }
 
 impl Station {
-    /// Opens the sockets in a place. From then on everything that its links receive is heard, also
-    /// what is not for the place; what it sends is not.
+    /// Opens the sockets in a place. From then on the station receives everything that the links of
+    /// the place receive, also packets for other addresses. It does not receive what the place
+    /// sends.
     ///
     /// # Panics
-    /// Without the privilege for that.
+    /// If the privilege for that is missing.
     #[must_use]
     pub fn at(place: &impl Place) -> Self {
         let opened = place.enter(|| -> rustix::io::Result<Station> {
@@ -66,13 +67,13 @@ impl Station {
     /// Sends a packet, with its IP header.
     ///
     /// # Panics
-    /// When the kernel refuses it: for example there is no route.
+    /// When the kernel refuses it, for example because there is no route.
     pub fn send(&self, packet: &Packet) {
         let sent = self.try_send(packet);
         sent.unwrap_or_else(|error| panic!("send to {}: {error}", packet.destination));
     }
 
-    /// Sends a packet, and says whether it left. The kernel tells if a packet filter of the place
+    /// Sends a packet, and says whether it left: the kernel reports if a packet filter of the place
     /// has dropped it.
     ///
     /// # Panics
@@ -92,10 +93,10 @@ impl Station {
         rustix::net::sendto(socket, &packet.bytes, SendFlags::empty(), &to)
     }
 
-    /// Passes every packet that has arrived, from its IP header on, and does not wait.
+    /// Passes every packet that has arrived, from its IP header on, to the function. Does not wait.
     ///
     /// # Panics
-    /// When some were lost.
+    /// When packets were lost.
     pub fn heard(&self, mut each: impl FnMut(&[u8])) {
         let mut buffer = vec![0; 2048];
         for socket in &self.arriving {
@@ -119,7 +120,7 @@ impl Station {
     }
 }
 
-/// Waits until one of the descriptors is readable, or the time is over. Returns which it was.
+/// Waits until one of the descriptors is readable, or the time is over. Returns whether one is.
 ///
 /// # Panics
 /// When the kernel refuses.
@@ -142,11 +143,11 @@ pub fn wait(descriptors: &[BorrowedFd<'_>], timeout: Duration) -> bool {
 pub struct Packet {
     /// Where it goes.
     pub destination: IpAddr,
-    /// It, with its IP header.
+    /// The packet, with its IP header.
     pub bytes: Vec<u8>,
 }
 
-/// The ends of a packet, of one family.
+/// The two addresses of a packet, both of one family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ends {
     /// From where.
@@ -162,7 +163,7 @@ impl Ends {
         self.tcp_at(from, to, flags, [1, 1])
     }
 
-    /// The same with these numbers of sequence and of acknowledgement.
+    /// A TCP packet with these sequence and acknowledgement numbers.
     #[must_use]
     pub fn tcp_at(self, from: u16, to: u16, flags: u8, numbers: [u32; 2]) -> Packet {
         let mut header = ports(from, to);
@@ -192,7 +193,7 @@ impl Ends {
         self.packet(SCTP, bytes, None)
     }
 
-    /// A question for an echo.
+    /// An ICMP echo request.
     #[must_use]
     pub fn echo(self, id: u16) -> Packet {
         let kind = if self.source.is_ipv4() { 8 } else { 128 };
@@ -200,14 +201,14 @@ impl Ends {
         self.packet(protocol, icmp(kind, id), Some(2))
     }
 
-    /// A message of ICMPv6 of some type, with a number where an echo has its own. In IPv4 it is a
-    /// packet of that protocol all the same.
+    /// An ICMPv6 message of this type, with a number where an echo request has its identifier. For
+    /// IPv4 addresses it is an IPv4 packet with the protocol number of ICMPv6.
     #[must_use]
     pub fn icmp6(self, kind: u8, id: u16) -> Packet {
         self.packet(ICMPV6, icmp(kind, id), Some(2))
     }
 
-    /// Puts the IP header before what is above it, and a checksum to its place in that.
+    /// Puts the IP header before the payload, and the checksum into the payload at its place.
     fn packet(self, protocol: u8, mut above: Vec<u8>, checksum_at: Option<usize>) -> Packet {
         let length = u16::try_from(above.len()).expect("it is short");
         let mut bytes = Vec::new();
@@ -224,7 +225,8 @@ impl Ends {
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
                 bytes.extend([0x60, 0, 0, 0]);
                 bytes.extend(length.to_be_bytes());
-                // Neighbour discovery is taken only with the largest hop limit (RFC 4861 §7.1).
+                // Receivers accept neighbour discovery only with the largest hop limit (RFC 4861
+                // §7.1).
                 bytes.extend([protocol, 255]);
                 pseudo.extend(source.octets());
                 pseudo.extend(destination.octets());
@@ -232,8 +234,8 @@ impl Ends {
             _ => panic!("{self:?} are of two families"),
         }
         bytes.extend(&pseudo);
-        // RFC 1071, with the pseudo header of RFC 9293 §3.1 and RFC 8200 §8.1; that of ICMP has
-        // none.
+        // RFC 1071, with the pseudo header of RFC 9293 §3.1 and RFC 8200 §8.1; the checksum of ICMP
+        // has no pseudo header.
         pseudo.extend([0, protocol]);
         pseudo.extend(length.to_be_bytes());
         if protocol == ICMP {
@@ -254,7 +256,7 @@ fn ports(from: u16, to: u16) -> Vec<u8> {
 
 fn icmp(kind: u8, id: u16) -> Vec<u8> {
     let [high, low] = id.to_be_bytes();
-    // A neighbour's message has an address behind that; nothing here reads it.
+    // A message of neighbour discovery has an address after that, which no test reads.
     let mut bytes = vec![kind, 0, 0, 0, high, low, 0, 1];
     bytes.extend([0; 16]);
     bytes

@@ -1,9 +1,10 @@
-//! The Go plugins that ours are compared with, and the newest Docker Engine.
+//! The programs of others that ours are compared with, such as the Go plugins, and the newest
+//! Docker Engine.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// A release of them.
+/// A release of the Go plugins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Release {
     /// The installed ones, of Debian's stable release.

@@ -126,7 +126,7 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 /// Waits until a condition holds.
 ///
 /// # Panics
-/// When it takes too long: with what `tell` returns then, such as what is there instead.
+/// When it takes too long. The message has what `tell` returns then, such as the actual state.
 #[track_caller]
 pub fn wait_until_or_tell(
     what: &str,

@@ -1,9 +1,9 @@
 //! How many of all possible cases a run with `--full` tries.
 //!
 //! A test that injects faults at every one of thousands of moments takes hours. An ordinary run
-//! tries a few of them. A run with `--full` tries a share, spread evenly over all of them, and a
-//! different share in another round: the round is the day's number, which `cargo xtask` passes.
-//! Trying all takes as many rounds as the share goes into the whole, and one more. With
+//! tries a few of them. A run with `--full` tries a share, spread evenly over all of them, and
+//! another share in each round. The round is the day's number, which `cargo xtask` passes. All
+//! cases have been tried after as many rounds as the share goes into the whole, and one more. With
 //! [`EVERY_VARIABLE`] one run tries all.
 
 use std::env;

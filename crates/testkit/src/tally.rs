@@ -25,7 +25,8 @@ impl Tally {
         *self.tried.entry((who.to_owned(), what.to_owned(), how.to_owned())).or_default() += 1;
     }
 
-    /// Records that something is wrong. The text begins `who what how:`, as it was counted.
+    /// Records that something is wrong. The text begins with the program, the call and the fault,
+    /// as they were counted: `who what how:`.
     pub fn found(&mut self, finding: String) {
         if self.findings.len() < SHOWN {
             eprintln!("FOUND {finding}");

@@ -10,13 +10,13 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::place::Place;
 
-/// How long an answer may take before we call it missing.
+/// How long an answer may take before it counts as missing.
 pub const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
 
 /// How long we wait for an answer that must not come.
 pub const SILENCE: Duration = Duration::from_millis(400);
 
-/// The pause before something that failed is tried again.
+/// The pause before another try.
 const POLL: Duration = Duration::from_millis(20);
 
 /// The longest question and answer.
@@ -61,8 +61,8 @@ fn state(of: &impl Place) -> String {
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
-    /// Written to when it must stop. Closing is not enough: a program that another thread starts at
-    /// this moment has it too.
+    /// The server stops when this is written to. Closing it is not enough: a program that another
+    /// thread starts at this moment holds it open too.
     stop: PipeWriter,
     thread: Option<JoinHandle<()>>,
 }
@@ -72,8 +72,8 @@ pub struct Server {
 pub struct Answer {
     /// The name of the server that answered.
     pub server: String,
-    /// The client's address as the server saw it: after source address translation that of the
-    /// translator.
+    /// The client's address as the server saw it. After source address translation it is the
+    /// translator's address.
     pub seen: SocketAddr,
 }
 

@@ -88,8 +88,8 @@ impl Seen {
     /// Whether a runtime certainly loads the folder's contents after a file got this name, or lost
     /// it.
     ///
-    /// An earlier event does not count: a fast runtime then looks too early. The two events of one
-    /// rename come when it is done, so each of them counts.
+    /// An event before that does not count: after it a fast runtime would read the folder too
+    /// early. Both events of a rename come when the rename is done, so each of them counts.
     #[must_use]
     pub fn is_noticed(&self, by: Runtime, name: &str) -> bool {
         let named = ReadFlags::CREATE | ReadFlags::MOVED_TO | ReadFlags::DELETE;
@@ -111,8 +111,8 @@ impl Seen {
         events.any(|(at, event)| (last <= at || of_it(event)) && loads(event))
     }
 
-    /// Returns the names that a runtime would load and that were created empty or written to under
-    /// that name: a runtime could have read a part.
+    /// Returns the names that a runtime would load and that were created empty, or written to,
+    /// under that name: a runtime could have read part of such a file.
     #[must_use]
     pub fn half_written(&self) -> Vec<String> {
         let mut created = BTreeMap::new();

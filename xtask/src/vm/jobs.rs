@@ -15,8 +15,8 @@ use crate::skips;
 const BUILD: Duration = Duration::from_secs(900);
 
 /// Set to ask a test whether the machine would skip it without `--full`
-/// (`testkit::feature::ASKED_VARIABLE`; it then says [`ONLY_FULL`]), and how many seconds the tests
-/// of an executable may take for it.
+/// (`testkit::feature::ASKED_VARIABLE`); if so, the test prints [`ONLY_FULL`]. Also, how many
+/// seconds the tests of an executable may take to answer.
 const ASKED: &str = "NETWRIGHT_ASKED";
 const ASKING: &str = "120";
 
@@ -96,8 +96,8 @@ pub(super) fn find(packages: &str, filters: &[&str]) -> Result<Vec<Job>, String>
 }
 
 /// Separates tests into those that are due and those that the machine would skip because they need
-/// `--full`: starting one there takes as long as a few other tests. We ask their executables here.
-/// A test that does not answer is due.
+/// `--full`. Starting a test there only to skip it takes as long as a few other tests, so we ask
+/// the executables here. A test that does not answer is due.
 pub(super) fn due(jobs: &[Job]) -> Result<(Vec<&Job>, Vec<&Job>), String> {
     let mut asked: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     for job in jobs {

@@ -23,7 +23,7 @@ pub(super) struct Kernel {
 pub(super) fn unpacked(dir: &Path) -> Result<Kernel, String> {
     let kernel = dir.join("kernel");
     if !kernel.is_dir() {
-        // Without package lists, or with old ones, it downloads new ones.
+        // apt-get updates its package lists if they are missing or old.
         fetch(dir, &kernel).or_else(|_| {
             println!("  apt-get update");
             Program::new("apt-get update --quiet").logged("vm-update", quiet)?;

@@ -38,7 +38,7 @@ fn a_container_is_attached_checked_listed_and_detached() {
     assert!(lines[1].contains("10.9.0.2/24  10.9.0.1"), "{said:#?}");
     traffic::assert_pings(&c1, "10.9.0.1");
 
-    // The name and the path mean the same attachment.
+    // The container's name and its path lead to the same attachment.
     for name in ["c1", "/run/netns/c1"] {
         call_in(&lab, &["check", "blue", name]).succeeded();
         let said = call_in(&lab, &["list", name, "-o", "json"]).succeeded().json();
@@ -75,7 +75,8 @@ const UNDER_POLICY: &str = r#"{
         {"type": "policy"}
     ]}"#;
 
-/// Labels are told to the plugins, and network policy without its daemon closes.
+/// The command passes labels to the plugins. Without its daemon, network policy closes the
+/// container.
 #[test]
 fn a_container_with_labels_under_network_policy() {
     testkit::require!("root");
@@ -98,7 +99,7 @@ fn a_container_with_labels_under_network_policy() {
     }
     drop((c1, c2));
 
-    // The same for as long as a command runs.
+    // `run` does the same while its command runs.
     let show = ["--", "sh", "-c", "cat /run/netwright/owners/*/policy.json"];
     let run = [&["run", "--net", "blue"][..], &labels, &show].concat();
     let said = call_in(&lab, &run).succeeded();
@@ -279,7 +280,7 @@ fn the_conflist_of_flannels_manifest_serves() {
     call_in(&lab, &["repair"]).succeeded();
     assert!(c2.sh("ip route").contains("10.244.0.0/16 via 10.244.3.1"));
     call_in(&lab, &["check", "cbr0", "c2"]).succeeded();
-    // After a start of the node flanneld has written nothing yet.
+    // After the node has started, flanneld has written nothing yet.
     lab.sh("rm -r /run/flannel");
     call_in(&lab, &["del", "cbr0", "c1"]).succeeded();
     c1.sh("! ip link show eth0 2>/dev/null");
@@ -406,7 +407,7 @@ fn garbage_in_the_state_is_told_and_stops_nothing() {
     assert_eq!(c1.sh("ip -br link | wc -l").trim(), "1");
 }
 
-/// `/run` has no room for a file: what makes room must not need any.
+/// `/run` is full: commands that free space must not need any.
 #[test]
 fn what_is_attached_goes_where_run_is_full() {
     testkit::require!("root");
@@ -431,7 +432,7 @@ fn what_is_attached_goes_where_run_is_full() {
     call_in(&lab, &["del", "blue", "c1", "--ifname", "eth1"]).succeeded();
     assert_eq!(c1.sh("ip -o link | wc -l").trim(), "1");
     drop(c2);
-    // Fills what the first `del` made free.
+    // Fills the space that the first `del` freed.
     fill();
     let said = call_in(&lab, &["gc"]).succeeded();
     assert_eq!(rows(&lab), Vec::<Value>::new(), "{said:#?}");

@@ -50,7 +50,7 @@ fn holds(container: &impl Place, number: u32) -> bool {
     words.iter().all(|word| link.contains(word)) && link.trim_end().ends_with('1')
 }
 
-/// Three files appear in another order each time, one in pieces, one by a rename, one twice. The
+/// Three files appear, each time in another order: one in pieces, one by a rename, one twice. The
 /// test attaches containers to their networks as soon as that works. Until then ADD fails and
 /// leaves nothing; a successful ADD is complete. While a file for `netwright` is about to appear,
 /// that name is not the embedded network.

@@ -123,7 +123,7 @@ fn pods_of_two_nodes(nodes: &Nodes<'_>) {
     });
     let given: Vec<_> = results.iter().flat_map(|result| addresses(result)).collect();
     assert_eq!(given.iter().collect::<BTreeSet<_>>().len(), 20, "{given:?}");
-    // Within one node, and from one to the other.
+    // Pods reach each other within one node, and from one node to the other.
     for other in [2, 1, 9] {
         for address in addresses(&results[other]) {
             assert_pings(&pods[0].1, &address);

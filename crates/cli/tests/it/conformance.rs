@@ -99,7 +99,7 @@ fn a_report_that_cannot_be_written_is_said() {
     assert!(said.stderr.contains("error: write to standard output\ncause: No"), "{}", said.stderr);
 }
 
-/// After an interrupt, or a kill, nothing is left of the suite: not even a plugin that hangs.
+/// After an interrupt or a kill nothing is left of the suite, not even a plugin that hangs.
 #[test]
 fn nothing_goes_on_after_an_interruption() {
     testkit::require!("root");

@@ -113,8 +113,8 @@ fn pods_with_hostports_and_shaping_outlive_a_restart() {
     assert_only_left(&lab, &before, &Containerd::LEAVES);
 }
 
-/// Some program removes the path of a pod's namespace. The pod's processes live, and so does its
-/// network.
+/// Another program removes the path of a pod's namespace. The pod's processes and its network
+/// continue.
 #[test]
 fn a_pod_that_lost_only_its_path_keeps_its_network() {
     require!(
@@ -139,7 +139,7 @@ fn a_pod_that_lost_only_its_path_keeps_its_network() {
     lab.sh(&format!("umount --lazy {netns} && rm {netns}"));
     let collected = lab.sh(&format!("{NETWRIGHT} gc"));
     assert!(collected.contains("removed 0"), "{collected}");
-    // Nor does another pod get its port.
+    // Another pod does not get its port either.
     let why = containerd.try_run_pod(&Pod::new("thief").tcp(8080, 80)).unwrap_err();
     assert!(why.contains("8080"), "{why}");
     assert_eq!(fetch(&outside, "http://198.51.100.1:8080/"), "hello from web\n");

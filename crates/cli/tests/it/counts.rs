@@ -163,7 +163,7 @@ fn apart(port: u16) -> Vec<Value> {
     ]
 }
 
-/// The same in one process: the outer plugin gets what a runtime gives it, and passes it on by
+/// The same in one process: the outer plugin gets the runtime's arguments, and passes them on by
 /// capability.
 fn together(port: u16) -> Vec<Value> {
     let mut plugins = apart(port);
@@ -192,28 +192,27 @@ fn a_plugin_asks_no_more_of_the_kernel_than_it_did() {
     testkit::require!("root", "program:strace");
     let found = Host::new("counts").attach_and_detach(apart);
     let limits = [
-        // Two for the marks of two reservations; two datagrams for the link-local address, in place
-        // of a parameter. Six of them for the namespace's cookie, so that an address is not kept
-        // for ever for another namespace of the same number. Six and a datagram to find that
-        // neither another container nor the host has the address. Three and a file for the port's
-        // `accept_ra`; seven and a datagram to find that the gateway's address is free. One datagram
-        // looks at the chain by which pods' links are told from others behind IPVS and VRFs, and one
-        // at that of what pods send to the host.
+        // The calls of an ADD include: two for the marks of two reservations; six for the
+        // namespace's cookie, so that an address is not kept for ever for another namespace with
+        // the same number; six and a datagram to find whether another container or the host has the
+        // address; three and a file for the port's `accept_ra`; seven and a datagram to find
+        // whether the gateway's address is free. Two datagrams set the link-local address, in place
+        // of a parameter. One datagram reads the chain that distinguishes pods' links from others
+        // behind IPVS and VRFs, and one reads the chain for packets from pods to the host.
         ("bridge ADD", [234, 25, 28, 0, 372]),
-        // Five to find whether a program has the port, of them one socket, which is bound and
+        // Five calls find whether a program has the port; among them one socket is bound and
         // closed.
         ("portmap ADD", [126, 19, 15, 0, 295]),
         ("firewall ADD", [67, 2, 11, 0, 134]),
         ("tuning ADD", [93, 2, 17, 0, 140]),
         ("tuning DEL", [88, 2, 13, 0, 132]),
         ("firewall DEL", [92, 6, 13, 0, 200]),
-        // In each DEL four calls lock repairs out: open, flock, stat, close.
-        // One finds what an ADD left that was killed before it waited for the ports of another
-        // network.
+        // In each DEL four calls lock out repairs: open, flock, stat, close. One call finds what an
+        // ADD left that was killed before it waited for the ports of another network.
         ("portmap DEL", [125, 14, 14, 1, 301]),
-        // Two that release the address on the bridge, two that release it among those that the host
-        // routes to. host-local's index: a dozen calls however many addresses are held, and not
-        // four for each.
+        // Two calls release the address on the bridge, and two release it among those that the host
+        // routes to. host-local's index takes a dozen calls, however many addresses are held,
+        // instead of four for each.
         ("bridge DEL", [194, 10, 23, 1, 365]),
     ];
     hold(&found, &limits);
@@ -227,7 +226,7 @@ fn a_chain_asks_no_more_of_the_kernel_than_it_did() {
 }
 
 /// A CHECK that repairs observes a sound attachment once: beyond the calls of CHECK it needs those
-/// for the attachment's lock and its claims, and those of the own repair of the IPAM plugin.
+/// for the attachment's lock and its claims, and those of the IPAM plugin's own repair.
 #[test]
 fn a_repair_of_what_is_sound_costs_one_check() {
     testkit::require!("root", "program:strace");
@@ -250,7 +249,7 @@ fn a_repair_of_what_is_sound_costs_one_check() {
         assert!(repair.calls <= check.calls + room, "{name}: {repair:?}, CHECK {check:?}");
         found.push((format!("{name} CHECK"), check));
     }
-    // The last container: its bridge goes too.
+    // With the last container its bridge is removed too.
     let (del, _) = host.call(&plugins[0], "DEL", &c1, previous.as_ref());
     found.push(("bridge DEL, the last".to_owned(), del));
     println!("{found:#?}");
@@ -262,7 +261,7 @@ fn a_repair_of_what_is_sound_costs_one_check() {
         ("portmap CHECK", [68, 17, 3, 0, 550]),
         ("firewall CHECK", [32, 1, 4, 0, 140]),
         ("tuning CHECK", [87, 2, 11, 0, 210]),
-        // One or two more when the kernel's messages come one by one.
+        // The calls are one or two more when the kernel's messages come one by one.
         ("bridge DEL, the last", [280, 14, 29, 2, 510]),
     ];
     hold(&found, &limits);
@@ -287,7 +286,7 @@ fn a_call_asks_the_same_beside_many_others() {
     println!("{few:#?} {add:#?} {del:#?}");
     for (now, (verb, then)) in [(add, &few[0]), (del, &few[1])] {
         assert!(now.netlink <= then.netlink, "{verb}: {now:?}, was {then:?}");
-        // A busy node adds only a try or two for a lock.
+        // A busy node costs only one or two more tries for a lock.
         assert!(now.calls * 10 <= then.calls * 11, "{verb}: {now:?}, was {then:?}");
     }
     drop(others);

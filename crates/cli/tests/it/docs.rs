@@ -62,13 +62,14 @@ fn the_man_pages_are_current() {
     for name in &names {
         check(&docs().join("man").join(name), &std::fs::read_to_string(dir.join(name)).unwrap());
     }
-    // The daemon's own test has the daemon's, and the test below has the overview.
+    // The daemon's own test compares the daemon's pages, and the test below checks the overview.
     let mut found = listing(&docs().join("man"));
     found.retain(|name| !name.starts_with("netwrightd") && name != "netwright.7");
     assert_eq!(found, names, "docs/man holds a page too many");
 }
 
-/// The overview is written by hand. What it lists exists: plugins, commands, files, other pages.
+/// The overview is written by hand. The plugins, commands, files and other pages that it lists
+/// exist.
 #[test]
 fn the_overview_of_the_manual_has_every_plugin_and_nothing_that_is_gone() {
     let page = std::fs::read_to_string(docs().join("man/netwright.7")).unwrap();

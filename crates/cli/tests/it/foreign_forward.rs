@@ -1,4 +1,4 @@
-//! Hosts whose FORWARD chain drops what no rule accepts: Docker's, ufw's.
+//! Hosts whose FORWARD chain drops packets that no rule accepts: Docker's, ufw's.
 //!
 //! An accept in our table cannot overrule their drop. The `firewall` plugin adds the accept where
 //! they provide for it; without that plugin ADD warns that the packets will be dropped.
@@ -32,7 +32,7 @@ const DOCKER_FILTER: &str = "*filter
 COMMIT
 ";
 
-/// And in table nat.
+/// The same for table nat.
 const DOCKER_NAT: &str = "*nat
 :PREROUTING ACCEPT [0:0]
 :INPUT ACCEPT [0:0]

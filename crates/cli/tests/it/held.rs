@@ -1,4 +1,4 @@
-//! Containers that live without a path and without a process of their own in their namespace.
+//! Containers that live although their namespace has no path, and no process of its own.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
@@ -45,7 +45,7 @@ fn stays_until(lab: &Lab, release: impl FnOnce()) {
     assert_eq!(counts(), [1, 0]);
 }
 
-/// One thread of a process is in the namespace, and the process itself is elsewhere.
+/// Only one thread of a process is in the namespace; the rest of the process is elsewhere.
 #[test]
 fn a_container_that_one_thread_holds_keeps_its_network() {
     require!("root");
@@ -72,8 +72,8 @@ fn a_container_that_one_thread_holds_keeps_its_network() {
     });
 }
 
-/// No process is in the namespace. It is mounted where only the processes of another mount
-/// namespace see it.
+/// No process is in the namespace. It is mounted, but only the processes of another mount namespace
+/// see the mount.
 #[test]
 fn a_container_that_is_mounted_elsewhere_keeps_its_network() {
     require!("root");

@@ -41,8 +41,8 @@ fn install(scratch: &Scratch, more: &[&str]) -> Said {
     install_from(&Alone::new(), scratch, &args)
 }
 
-/// The executable in a folder of its own: in the build folder other executables lie beside it,
-/// perhaps the daemon.
+/// The executable, in a folder of its own: in the build folder there are other executables beside
+/// it, perhaps the daemon.
 struct Alone(tempfile::TempDir);
 
 impl Alone {
@@ -75,8 +75,8 @@ fn uninstall(scratch: &Scratch, lab: &Lab, more: &[&str]) -> Said {
     said(command)
 }
 
-/// Runs a script in another process: a file that this process has open for writing is open in its
-/// children too, for a moment.
+/// Runs a script in another process: if this process has a file open for writing, its children
+/// briefly have it open too.
 #[expect(clippy::disallowed_methods, reason = "the test needs a copy that no process has open")]
 fn call_sh(script: &str) -> std::process::ExitStatus {
     Command::new("sh").args(["-c", script]).status().unwrap()
@@ -155,7 +155,7 @@ fn install_and_uninstall_leave_everything_as_it_was() {
 
     let json = install(&scratch, &["-o", "json"]).succeeded().json();
     assert_eq!(json["replaced"], serde_json::json!(["bridge", "portmap"]));
-    // A second time: the kept file is theirs, not our own link.
+    // The command runs a second time: the kept file is the other project's, not our own link.
     let json = install(&scratch, &["-o", "json"]).succeeded().json();
     assert_eq!(json["replaced"], serde_json::json!([]));
 
@@ -206,7 +206,8 @@ fn uninstall_removes_a_folder_that_install_made() {
     assert!(!scratch.path("run").exists());
 }
 
-/// A runtime whose watched folder is removed notices no configuration until it is started again.
+/// If the folder that a runtime watches is removed, the runtime notices no configuration until it
+/// is started again.
 #[test]
 fn uninstall_leaves_the_folder_of_configurations() {
     let scratch = Scratch::new();
@@ -270,7 +271,8 @@ fn uninstall_refuses_while_containers_are_attached_unless_forced() {
     crate::support::assert_as_before(&before, &lab);
 }
 
-/// As the package of the plugins is removed: runtimes have what they had, and containers go on.
+/// This happens when the package of the plugins is removed: runtimes get their former plugins back,
+/// and containers continue.
 #[test]
 fn plugins_are_given_back_while_containers_go_on() {
     testkit::require!("root");
@@ -289,7 +291,8 @@ fn plugins_are_given_back_while_containers_go_on() {
     assert_eq!(lab.sh("ls -A /opt/cni/bin; cat /opt/cni/bin/bridge"), "bridge\ntheirs\n");
     assert_ne!(lab.sh("ls /run/netwright/owners"), "", "what detaches it stays");
     testkit::traffic::assert_pings(&c1, "10.63.0.1");
-    // Installed again, it knows them; the last one takes the tables with it.
+    // After another installation the plugins know the containers; the last container's end removes
+    // the tables.
     install();
     call(&["del", "netwright", "c1", "--container-id", "web"]).succeeded();
     drop(c1);
@@ -297,7 +300,7 @@ fn plugins_are_given_back_while_containers_go_on() {
     assert_eq!(lab.sh("ls -A /opt/cni/bin"), "bridge\n");
     lab.sh("test -d /run/netwright && rm -rf /run/netwright /var/lib/netwright");
     crate::support::assert_as_before(&before, &lab);
-    // Nothing is left to give back: a package may be removed that was never configured.
+    // There is nothing left to give back: a package may be removed that was never configured.
     give_back();
 }
 
@@ -405,7 +408,7 @@ fn the_daemons_configuration_goes_only_where_pods_get_the_right_network() {
     );
     scratch.write("net.d/10-cluster.conflist", &list("cluster", "bridge"));
     refused("needs the plugin \"bridge\", which only Netwright has in SCRATCH/opt/bin", &[]);
-    // One that sorts before it, whatever its ending is.
+    // A file that sorts before it, whatever its extension.
     scratch
         .write("net.d/05-other.conf", r#"{"cniVersion": "1.0.0", "name": "other", "type": "x"}"#);
     refused(
@@ -420,7 +423,7 @@ fn the_daemons_configuration_goes_only_where_pods_get_the_right_network() {
     let said = uninstall(&scratch, &lab, &flags).succeeded();
     assert!(said.stderr.contains("put back: host-local\n"), "{said:#?}");
     assert_eq!(listing(&scratch.path("net.d")), ["05-other.conf", "10-cluster.conflist"]);
-    // Nothing is left to do, and that is what was wanted.
+    // Nothing is left to do, which is a success.
     uninstall(&scratch, &lab, &[&flags[..], &["--wait"]].concat()).succeeded();
     uninstall(&scratch, &lab, &flags).failed(1);
 }
@@ -460,11 +463,11 @@ E"#);
     };
     let mut child = start();
     waits();
-    // New containers have what they had before; the old one has all that its end needs.
+    // New containers get the former plugins; the old container keeps everything that its end needs.
     assert_eq!(lab.sh("cat /opt/cni/bin/bridge").trim(), "theirs");
     assert_eq!(lab.sh("ls /etc/cni/net.d").trim(), "10-cluster.conflist");
     lab.sh("test -L /opt/cni/bin/host-local && test -x /opt/cni/bin/netwright");
-    // Killed and started again, it goes on.
+    // A command that was killed continues when it is started again.
     child.kill().unwrap();
     child.wait().unwrap();
     let mut child = start();
@@ -490,7 +493,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_changed() {
     .assert_eq(&scratch.plain(&said.stderr));
     assert_eq!(whole(&scratch.path("")), before);
 
-    // The path of a folder that no program can make.
+    // The path of a folder that cannot be made.
     let said = scratch.call(&["install", "--bin-dir", "/proc/nwt-none"]).failed(3);
     assert!(said.stderr.starts_with("error: /proc/nwt-none cannot be written: "), "{said:#?}");
     assert!(said.stderr.contains("\nhint: choose with --bin-dir another folder"), "{said:#?}");
@@ -533,10 +536,10 @@ fn a_package_links_to_its_own_executable() {
     install_from(&alone, &scratch, &[&args[..], &["--linked"]].concat()).succeeded();
     assert_eq!(target(), own);
     assert!(version(&dir.join("bridge")).unwrap().status.success());
-    // It stays so without the flag, as when `setup` looks after the plugins.
+    // It also stays without the flag, as when `setup` has installed the plugins.
     install_from(&alone, &scratch, &args).succeeded();
     assert_eq!(target(), own);
-    // A failure puts the link back.
+    // After a failure the link is restored.
     let mut command = Command::new(&own);
     command.args(["install", "--linked", "--bin-dir"]).arg(&dir).env_clear();
     for (key, value) in scratch.command(&[]).get_envs() {
@@ -545,14 +548,14 @@ fn a_package_links_to_its_own_executable() {
     command.env("NETCONFPATH", "/proc/nwt-none/net.d");
     said(command).failed(3);
     assert_eq!(target(), own);
-    // Another executable, which no package has there, is copied over the link.
+    // An executable that does not belong to a package there is copied over the link.
     install(&scratch, &["--no-config"]).succeeded();
     assert!(std::fs::read_link(dir.join("netwright")).is_err(), "a copy");
     assert!(own.exists());
 }
 
-/// The package `kubernetes-cni` does so when it is upgraded: it empties the folder, and puts
-/// plugins of its own there.
+/// An upgrade of the package `kubernetes-cni` does this: it empties the folder, and puts its own
+/// plugins there.
 #[test]
 fn what_another_package_took_is_told_and_put_back() {
     testkit::require!("root");
@@ -593,7 +596,8 @@ fn what_another_package_took_is_told_and_put_back() {
     assert_eq!(lab.sh(list), before);
     lab.sh("cd /opt/cni/bin/.netwright-replaced && grep theirs bridge");
 
-    // What is given back is not looked for any more, also where nothing is left to give back.
+    // After the plugins are given back, nothing looks for them any longer, even if there was
+    // nothing to give back.
     call(&["uninstall", "--keep-state", "--bin-dir", "/opt/cni/bin"]).succeeded();
     lab.sh("rm -r /opt/cni/two/* /opt/cni/two/.netwright-replaced");
     call(&["status"]).failed(3);

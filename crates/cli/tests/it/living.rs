@@ -1,4 +1,4 @@
-//! When a container counts as gone: one whose path does not exist may live.
+//! When a container counts as gone. A container whose path does not exist may live.
 
 use std::io::Write as _;
 use std::process::Stdio;
@@ -56,7 +56,7 @@ fn a_container_that_lost_only_its_path_keeps_its_network() {
     assert_eq!(states(&lab), ["alive"]);
     let done = call_in(&lab, &["gc", "-o", "json"]).succeeded().json();
     assert_eq!((count(&done, "removed"), count(&done, "kept")), (0, 1), "{done}");
-    // Its host port is not assigned to another either.
+    // No other container gets its host port either.
     let c2 = lab.container("c2");
     let said = call_in(&lab, &["add", "blue", "c2", "-p", "8080:80"]).failed(1);
     assert!(said.stderr.contains("8080"), "{said:#?}");
@@ -99,7 +99,7 @@ fn a_container_of_dockers_outlives_the_namespace_of_the_driver() {
     assert_eq!(states(&lab), ["unknown", "unknown"]);
     let done = call_in(&lab, &["gc", "-o", "json"]).succeeded().json();
     assert_eq!((count(&done, "removed"), count(&done, "kept")), (0, 2), "{done}");
-    // Neither its host port nor its address is given to another.
+    // No other container gets its host port or its address.
     let _c2 = lab.container("c2");
     let said = call_in(&lab, &["add", "blue", "c2", "-p", "8080:80"]).failed(1);
     assert!(said.stderr.contains("8080"), "{said:#?}");
@@ -131,11 +131,11 @@ fn where_the_node_is_not_seen_nothing_is_collected() {
     network(&lab, "blue", BLUE);
     let c1 = lab.container("c1");
     call_in(&lab, &["add", "blue", "c1"]).succeeded();
-    // Other mounts: GC uses the view of the node's processes.
+    // With other mounts GC uses the view of the node's processes.
     let mounts = "--mount";
     let done = gc_elsewhere(&lab, mounts);
     assert_eq!((count(&done, "removed"), count(&done, "kept")), (0, 1), "{done}");
-    // Other processes too, as in a container: GC cannot know.
+    // With other processes too, as in a container, GC cannot know.
     let done = gc_elsewhere(&lab, "--mount --pid --fork --mount-proc");
     assert_eq!((count(&done, "removed"), count(&done, "kept")), (0, 1), "{done}");
     assert!(c1.sh("ip -br addr show eth0").contains("10.9.0.2"));
@@ -223,7 +223,7 @@ fn an_add_that_was_refused_leaves_nothing() {
     assert_as_before(&before, &lab);
 }
 
-/// A container whose plugins ended before they answered: the cache has it, and no record does.
+/// A container whose plugins ended before they answered: only the cache has it, and no record.
 #[test]
 fn gc_removes_what_only_the_cache_knows() {
     testkit::require!("root");
@@ -301,7 +301,7 @@ fn an_add_whose_result_nobody_can_read_is_undone() {
         assert!(!call.wait().unwrap().success());
         assert!(states(&lab).is_empty());
     }
-    // And one that calls others.
+    // The same with a plugin that calls others.
     let multi = format!(
         r#"{{"cniVersion": "1.1.0", "name": "both", "type": "multi", "networks": [{{"config": {config}}}]}}"#
     );
@@ -318,7 +318,7 @@ fn an_add_whose_result_nobody_can_read_is_undone() {
     assert_as_before(&before, &lab);
 }
 
-/// Forwarding stays on after a container that lived, and not after one that never did.
+/// Forwarding stays on after a container that has lived, but not after one that never did.
 #[test]
 fn a_refused_add_leaves_forwarding_as_it_was() {
     testkit::require!("root");
@@ -356,7 +356,8 @@ fn a_refused_add_leaves_forwarding_as_it_was() {
     }
     let said = call_in(&lab, &["gc", "--all"]).succeeded();
     assert!(!said.stderr.contains("forwarding"), "{said:#?}");
-    // A refused ADD does not switch off what a living container needs, or one that lived.
+    // A refused ADD does not switch off forwarding that a living container needs, or that a former
+    // one needed.
     let c2 = lab.container("c2");
     call_in(&lab, &["add", "blue", "c2"]).succeeded();
     call_in(&lab, &["add", "list", "c1"]).failed(3);
@@ -392,8 +393,8 @@ fn an_add_without_its_address_plugin_leaves_nothing() {
     assert_as_before(&before, &lab);
 }
 
-/// The records are lost, and the path leads to another container's namespace: neither the first
-/// one's life nor its end is known.
+/// The records are lost, and the path leads to another container's namespace: it is not known
+/// whether the first container lives.
 #[test]
 fn a_path_that_leads_to_another_namespace_is_no_life() {
     testkit::require!("root");
@@ -502,8 +503,8 @@ fn a_bridge_that_was_renamed_goes_with_the_last() {
     assert_as_before(&before, &lab);
 }
 
-/// GC looks, the container comes back under its ID, GC goes on: the plugin looks again under the
-/// attachment's lock.
+/// GC finds a container gone, the container comes back under its ID, and GC continues: the plugin
+/// looks again under the attachment's lock.
 #[test]
 fn what_came_back_since_it_was_looked_at_is_not_collected() {
     testkit::require!("root");
@@ -589,8 +590,8 @@ fn an_add_that_is_under_way_is_left_alone_wherever_gc_runs() {
     }
 }
 
-/// A killed ADD is not one that is running: what it left goes once its container is gone, where GC
-/// can see that.
+/// A killed ADD does not count as one that is running: GC removes what it left once its container
+/// is gone, if GC can see that.
 #[test]
 fn what_an_add_left_that_was_killed_is_collected() {
     testkit::require!("root");
@@ -613,8 +614,9 @@ fn what_an_add_left_that_was_killed_is_collected() {
     assert_eq!((count(&done, "removed"), count(&done, "kept")), (1, 0), "{done}");
 }
 
-/// A helper on a node has the node's network and its own PIDs: what it attached itself may live on
-/// outside. A container that plays a node has a network namespace of its own.
+/// A helper on a node has the node's network namespace and its own PID namespace: containers that
+/// it attached may live on outside. A container that plays a node has a network namespace of its
+/// own.
 #[test]
 fn a_helper_does_not_take_the_nodes_containers_for_gone() {
     testkit::require!("root");
@@ -684,7 +686,7 @@ fn del_by_a_path_that_may_not_be_followed_comes_to_its_end() {
     assert_as_before(&before, &lab);
 }
 
-/// Closed is not read: std opens `/dev/null` in its place.
+/// A closed descriptor is not read: std opens `/dev/null` in its place.
 #[test]
 fn an_answer_to_a_closed_standard_output_is_not_given() {
     testkit::require!("root");

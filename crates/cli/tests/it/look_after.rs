@@ -53,7 +53,7 @@ fn pods_of_containerd_are_repaired_and_collected() {
 
     let service = repairing(&lab);
     let elements = |text: &str| lab.sh("nft list ruleset").contains(text);
-    // The service does not say when it is ready; its first look finds what was flushed before.
+    // The service does not say when it is ready, but its first look finds what was flushed before.
     lab.sh("nft flush ruleset");
     wait_until("the packet filter", || elements("tcp . 8080") && elements("tcp . 8081"));
     containerd.netns(&web).sh("ip route del default");
@@ -73,7 +73,7 @@ fn pods_of_containerd_are_repaired_and_collected() {
     let reservations = || lab.sh("ls /var/lib/cni/networks/pods");
     let before = reservations();
     assert!(!collect(&lab, &["--act"]).contains("removed;"), "containerd has it");
-    // What a runtime has left after a power cut: nothing below /run.
+    // After a power cut a runtime has nothing below /run.
     lab.sh(&format!(
         "rm -rf /run/containerd/io.containerd.grpc.v1.cri/sandboxes/{gone} /run/containerd/io.containerd.runtime.v2.task/k8s.io/{gone} \
          /run/containerd/runc/k8s.io/{gone}"
@@ -126,7 +126,7 @@ fn containers_of_podman_are_repaired_and_collected() {
     tell("podman", "repaired", "its containers answer again after nft flush ruleset");
     drop(service);
 
-    // Its namespace goes without a call to podman, as when everything of a container is killed.
+    // Its namespace ends without a call to podman, as when all processes of a container are killed.
     let netns = podman.netns("other");
     drop(other);
     let id = podman.run(&["inspect", "--format", "{{.Id}}", "other"]);

@@ -17,7 +17,7 @@ use crate::system::{NETWRIGHT, netwrightd};
 /// The node's name.
 const NODE: &str = "n1";
 
-/// Everything that a cluster can have. Nothing happens by itself in the time of the test.
+/// Values that enable everything. The services do nothing by themselves in the time of the test.
 const EVERYTHING: [&str; 4] = [
     "config.collect.enable=true",
     "config.repair.enable=true",
@@ -32,7 +32,7 @@ struct Kubelet<'c> {
     volumes: BTreeMap<&'static str, PathBuf>,
 }
 
-/// A container that was started.
+/// A started container.
 struct Started {
     name: String,
     id: String,
@@ -120,10 +120,10 @@ impl<'c> Kubelet<'c> {
         assert_eq!(code, None, "{}: {}", started.name, self.containerd.output(&started.name));
     }
 
-    /// What a service says of itself, asked in its container.
+    /// A service's own status, requested in its container.
     fn status(&self, started: &Started) -> Value {
         let command = ["/opt/netwright/netwrightd", "agent", "status", "-o", "json", &started.name];
-        // It fails where the service is not ready, and says the same.
+        // The command fails while the service is not ready, and prints the same.
         let said = self.containerd.exec(&started.id, &command).unwrap_or_else(|said| said);
         let json = said.find('{').map_or("", |begin| &said[begin..]);
         let read = serde_json::Deserializer::from_str(json).into_iter::<Value>().next();
@@ -161,8 +161,8 @@ const CAPABILITIES: [(&str, u32); 7] = [
     ("SYS_ADMIN", 21),
 ];
 
-/// The kernel says of a service's process that it has the rights of its manifest and no more: its
-/// capabilities, a filter of system calls, no way to others.
+/// The kernel shows that a service's process has the rights of its manifest and no more: its
+/// capabilities, a filter of system calls, and no way to further rights.
 fn assert_confined(lab: &Lab, started: &Started) {
     let service = &started.name;
     let pids = lab.sh(&format!("pgrep -f '^[^ ]*netwrightd {service}( |$)'"));
@@ -183,9 +183,8 @@ fn assert_confined(lab: &Lab, started: &Started) {
     assert_eq!((field("Seccomp"), field("NoNewPrivs")), ("2".into(), "1".into()), "{service}");
 }
 
-/// A node has nothing of ours except a runtime, the cluster's own network and its plugins; the chart
-/// is installed, its configuration changed, its daemons go without a word, and `mode: remove` gives
-/// the node back.
+/// A node has a runtime, and the cluster's own network with its plugins. The chart is installed,
+/// its configuration is changed, its daemons are killed, and `mode: remove` gives the node back.
 #[test]
 fn every_container_does_its_work_as_it_is_confined() {
     require!(
@@ -223,8 +222,8 @@ fn every_container_does_its_work_as_it_is_confined() {
         kubelet.wait_for_ready(started);
         containerd.probe(&started.id, &started.wanted, "livenessProbe").unwrap();
         assert_confined(lab, started);
-        // Where it could not confine itself further, it says so.
-        // A machine may permit fewer open files than the service may have.
+        // If a service could not confine itself further, it says so. A machine may permit fewer
+        // open files than the service requests.
         let unconfined = kubelet.status(started)["unconfined"].clone();
         let mut said: Vec<&str> =
             unconfined.as_array().unwrap().iter().filter_map(serde_json::Value::as_str).collect();
@@ -249,14 +248,14 @@ fn every_container_does_its_work_as_it_is_confined() {
     // The daemon in its container attaches one more network while the pod runs.
     cluster.annotate("web", "lan,pair,lan@more0");
     wait_until("the fourth", || cluster.interfaces("web").len() == 4);
-    // Another program takes an address away.
+    // Another program removes an address.
     containerd.netns(&web).sh("ip address flush dev net1");
     wait_until("the address to be put back", || {
         containerd.netns(&web).sh("ip -o -4 address show dev net1").contains("10.71.")
     });
 
-    // A change is applied without a new pod: one key while the service runs on, another by a start
-    // of the same container's process.
+    // Changes are applied without a new pod: one key while the service continues, another by a
+    // restart of the process in the same container.
     let changed = toml.replace("[repair]\n", "[repair]\ninterval = \"7s\"\n");
     let changed = changed.replace("[multinet]\n", "[multinet]\nnamespace-isolation = true\n");
     assert_ne!(changed, toml);
@@ -270,7 +269,7 @@ fn every_container_does_its_work_as_it_is_confined() {
         kubelet.wait_for_ready(started);
     }
     assert_confined(lab, running["multinet"]);
-    // A wrong one changes nothing, and is said.
+    // A wrong configuration changes nothing, and is reported.
     kubelet.configure(2, &changed.replace("7s", "seven"));
     wait_until("the status to say so", || {
         let why = kubelet.status(running["repair"])["missing"].to_string();
@@ -280,8 +279,8 @@ fn every_container_does_its_work_as_it_is_confined() {
     kubelet.configure(3, &changed);
     kubelet.wait_for_ready(running["repair"]);
 
-    // Another package takes plugins away, and the executable that they are links to. The record is
-    // the node's, so that the node's own command knows it too.
+    // Another package removes plugins, and the executable to which they are links. The record is on
+    // the node, so the node's own command knows it too.
     let record = lab.sh("cat /var/lib/netwright/installed/*.json");
     assert!(record.contains("\"dir\": \"/opt/cni/bin\""), "{record}");
     lab.sh("cd /opt/cni/bin && rm netwright vlan");
@@ -291,7 +290,7 @@ fn every_container_does_its_work_as_it_is_confined() {
     });
     kubelet.wait_for_ready(running["repair"]);
 
-    // The chart is uninstalled without a word to the nodes: pods that ask for nothing start on the
+    // The chart is uninstalled without `mode: remove`: pods that request no network start on the
     // cluster's own network.
     for (id, _) in &pods {
         containerd.remove_pod(id).unwrap();
@@ -300,8 +299,8 @@ fn every_container_does_its_work_as_it_is_confined() {
     let plain = containerd.run_pod(&Pod::new("plain").annotation("team", "a"));
     assert!(containerd.netns(&plain).sh("ip -o -4 address show dev eth0").contains("10.97."));
 
-    // `mode: remove`: new pods are the cluster's own at once, and the node is given back when the
-    // last pod of ours has ended.
+    // With `mode: remove`, new pods start on the cluster's own network at once. The node is given
+    // back when our last pod has ended.
     let label = |key: &str| {
         cluster.api.object("nodes", "", NODE).unwrap()["metadata"]["labels"][key].clone()
     };
@@ -339,14 +338,14 @@ fn every_container_does_its_work_as_it_is_confined() {
         assert_eq!(lab.sh(&held).trim(), "0", "{network}");
     }
     containerd.remove_pod(&after).unwrap();
-    // A node on which this is done already, or that never had anything.
+    // The node was given back already, or never had anything of ours.
     containerd.remove_pod(&sandbox.0).unwrap();
     let sandbox = kubelet.sandbox(daemon);
     let again = kubelet.start(daemon, &spec["initContainers"][1], &sandbox);
     kubelet.wait_for_end(&again);
 }
 
-/// The values of a cluster whose only network is that of `routing`.
+/// The values of a cluster whose only network is that of the service `routing`.
 const ROUTING: [&str; 4] = [
     "config.multinet.enable=false",
     "config.ipam.enable=false",
@@ -354,8 +353,8 @@ const ROUTING: [&str; 4] = [
     "config.routing.cluster={10.244.0.0/16}",
 ];
 
-/// A node that has nothing but a runtime: the chart makes its network, by which pods reach those of
-/// another node, and takes it away again.
+/// A node that has only a runtime: the chart makes its network, by which its pods reach those of
+/// another node, and removes it again.
 #[test]
 fn routing_alone_makes_a_nodes_network() {
     require!(

@@ -127,7 +127,8 @@ fn sixty_thousand_held_cost_as_many_system_calls_as_ten() {
     }
 }
 
-/// The ring is at its end and everything after its beginning is taken, or everything is.
+/// The search has reached the end of the range, and either everything after its beginning is taken,
+/// or everything is.
 #[test]
 fn a_free_address_is_found_and_none_told_without_trying_all() {
     testkit::require!("program:strace");

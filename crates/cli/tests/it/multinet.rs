@@ -224,7 +224,7 @@ fn a_pod_with_four_networks_and_what_changes_while_it_runs() {
     ];
     wait_until("the status", || cluster.interfaces("web") == wanted(&all));
     assert_eq!(cluster.status("web").unwrap()[1]["ips"], json!(["10.71.0.99"]));
-    // A row for each of its networks, and no other.
+    // The list has a row for each of its networks, and no other.
     let listed = call_in(&cluster.lab, &["list", "-o", "json"]).succeeded().json();
     let row = |row: &Value| {
         let text = |key: &str| row[key].as_str().unwrap().to_owned();
@@ -239,12 +239,12 @@ fn a_pod_with_four_networks_and_what_changes_while_it_runs() {
     assert!(network.stdout.contains("# attached: sandbox-web eth0 10.97."), "{}", network.stdout);
     cluster.succeeds("STATUS", "web", "uid-web");
 
-    // One network goes, the others stay.
+    // One network is removed, the others stay.
     let without = json!([{"name": "lan", "interface": "data0"}, {"name": "pair"}]);
     cluster.annotate("web", &without.to_string());
     wait_until("the status without it", || cluster.interfaces("web") == wanted(&all[..3]));
     assert_eq!(links(&web), ["data0", "eth0", "net2"]);
-    // Another network comes.
+    // Another network is added.
     let with = json!([
         {"name": "lan", "interface": "data0"}, {"name": "pair"}, {"name": "lan", "interface": "data1"},
     ]);
@@ -289,7 +289,7 @@ fn a_pod_from_before_the_switch_leaves_nothing() {
     });
     cluster.lab.sh("rm /etc/cni/net.d/20-old.conflist");
     let _daemon = cluster.ready();
-    // And a pod of this plugin itself, whose network had another name.
+    // There is also a pod of this plugin itself, whose network had another name.
     let renamed = cluster.lab.container("renamed");
     let mut before: Value =
         serde_json::from_str(&cluster.lab.sh(&format!("cat {CONFLIST}"))).unwrap();
@@ -346,7 +346,7 @@ fn refusals_leave_no_pod_half_attached() {
     }
 }
 
-/// Annotations ask for addresses that another pod or the node has.
+/// Annotations request addresses that another pod or the node has.
 #[test]
 fn an_address_that_another_has_is_refused_to_a_pod() {
     require!("root");
@@ -381,8 +381,8 @@ fn an_address_that_another_has_is_refused_to_a_pod() {
     }
 }
 
-/// The node boots: all pods at once, with the daemon in the memory that `deploy/kubernetes` gives
-/// it; then everything goes while the API server is away.
+/// The node boots: all pods start at once, with the daemon in the memory that `deploy/kubernetes`
+/// gives it. Then all pods end while the API server is away.
 #[test]
 fn many_pods_at_once_and_all_gone_without_an_api_server() {
     require!("root", "file:/sys/fs/cgroup");
@@ -472,7 +472,7 @@ fn a_daemon_killed_in_the_middle_of_an_add_loses_and_leaves_nothing() {
     }
 }
 
-/// The same through a runtime: containerd names the pod, and finds the plugin by the file that the
+/// The same through containerd, which names the pod, and finds the plugin by the file that the
 /// daemon writes.
 #[test]
 fn pods_of_containerd_have_their_networks() {
@@ -543,7 +543,7 @@ fn what_the_daemon_writes_is_noticed_while_containerd_runs() {
     });
     cluster.kill(daemon);
     cluster.succeeds("STATUS", "any", "any");
-    // Pods that ask for no network need no daemon, so the node stays ready.
+    // Pods that request no network need no daemon, so the node stays ready.
     cluster.lab.sh("echo soon >/run/netwright/multinet.sock.ready");
     cluster.succeeds("STATUS", "any", "any");
     cluster.lab.sh(&format!("sed -i '/plainPodsWithoutDaemon/d' {CONFLIST}"));

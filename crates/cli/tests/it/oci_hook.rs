@@ -39,7 +39,7 @@ fn a_container_is_attached_at_creation_and_detached_at_its_end() {
     drop(traffic::assert_tcp(&lab, "10.63.0.1:8080"));
     drop(server);
     drop(c1);
-    // The hook goes by the status, as there is no stage; it knows only the ID.
+    // The hook decides by the status, because the state has no stage; it knows only the ID.
     hook(&lab, &[], &stopped()).succeeded();
     hook(&lab, &["poststop"], &stopped()).succeeded();
     lab.sh("test -z \"$(ls /var/lib/cni/results)\"");

@@ -95,7 +95,7 @@ fn a_missing_network_is_told_with_what_there_is() {
     .assert_eq(&scratch.plain(&said.stderr));
     let said = scratch.call(&["status", "blu"]).failed(1);
     assert!(said.stderr.contains("hint: did you mean \"blue\"?\n"), "{said:#?}");
-    // The default network appears, whether it has a file or not.
+    // The list shows the default network, whether it has a file or not.
     scratch.write(
         "net.d/99-netwright.conflist",
         r#"{"cniVersion": "1.1.0", "name": "netwright", "plugins": [{"type": "loopback"}]}"#,
@@ -263,7 +263,7 @@ fn no_terminal_obeys_what_others_wrote() {
         listed.contains(r"\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}\nerror: forged\r\u{7f}"),
         "{listed}"
     );
-    // Programs get the exact name.
+    // JSON output has the exact name.
     let json = scratch.call(&["list", "-o", "json"]).succeeded().json();
     assert_eq!(json["attachments"][0]["netns"], netns.as_str());
 }

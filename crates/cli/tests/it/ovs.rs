@@ -10,7 +10,8 @@ use testkit::{Lab, Place, traffic};
 
 use crate::system::{NETWRIGHT, Run, install};
 
-/// How often each is done; in turn, so that the machine's load is the same for all.
+/// How often each way is measured. The ways take turns, so that the machine's load is the same for
+/// all.
 const ROUNDS: usize = 25;
 
 /// The executable to measure: the one under test, or another that the environment names, such as
@@ -122,7 +123,7 @@ fn commands_run_on_vlans() {
     traffic::assert_pings(&two.netns, &one.v6.to_string());
     let web = traffic::Server::tcp(&two.netns, "0.0.0.0:80", "two");
     assert_eq!(traffic::assert_tcp(&one.netns, &format!("{}:80", two.v4)).server, "two");
-    // Not even if the link has the other VLAN's addresses.
+    // They do not reach each other even if the link has the other VLAN's addresses.
     one.netns.sh("ip route add 10.200.0.0/24 dev eth0 2>/dev/null; true");
     far.netns.sh("ip route add 10.100.0.0/24 dev eth0 2>/dev/null; true");
     traffic::assert_no_ping(&one.netns, &far.v4.to_string());

@@ -17,14 +17,14 @@ use crate::docker::life::needs_docker;
 use crate::docker::support::Driver;
 use crate::system::{NETWRIGHT, install, netwrightd};
 
-/// What the page's reader has before the first line.
+/// What the page's reader has installed before the first line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Machine {
     /// A built checkout.
     Plain,
-    /// The same, and systemd.
+    /// A built checkout, and systemd.
     Systemd,
-    /// The same, and a Docker Engine.
+    /// A built checkout, systemd, and a Docker Engine.
     Docker,
     /// A built checkout. With `--full` plugins are installed, and there are a Docker Engine and our
     /// driver.
@@ -33,7 +33,7 @@ enum Machine {
     Podman,
     /// podman and containerd as Debian has them.
     Runtimes,
-    /// The same, and an Open vSwitch with a bridge.
+    /// podman and containerd as Debian has them, and an Open vSwitch with a bridge.
     DockerAndOvs,
 }
 
@@ -268,7 +268,7 @@ impl<'l> Desk<'l> {
                 ));
             }
             if !done {
-                // The commands after it were not typed.
+                // The commands after the failed one were not typed.
                 return wrong;
             }
         }
@@ -346,7 +346,7 @@ fn follow(entry: &Entry) {
     });
     let has_driver = entry.machine == Machine::PlainOrDocker && feature::available("full");
     let driver = has_driver.then(|| {
-        // An engine that switches forwarding on drops what is not its own.
+        // An engine that switches forwarding on drops the packets of other networks.
         lab.sh("echo 1 > /proc/sys/net/ipv4/ip_forward");
         install(&lab);
         Driver::start(&lab)

@@ -8,12 +8,12 @@ use testkit::{Lab, Place};
 
 use crate::support::{call_in, said};
 
-/// How `lint` rates a mistake.
+/// How `lint` rates a problem.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Lint {
     /// It is a mistake on every host.
     Error,
-    /// The reason is in this host, and the file may be for another.
+    /// The reason lies in this host, and the file may be for another host.
     Warning,
 }
 use Lint::{Error, Warning};
@@ -219,7 +219,7 @@ fn two_lists_on_one_bridge_with_different_subnets_are_told() {
     call_in(&lab, &["add", "b", "c2"]).succeeded();
 }
 
-/// Another project's name for a plugin of ours stands in place of our name.
+/// A list may call our plugin by the name that another project gives to it.
 #[test]
 fn an_alias_behind_an_interface_is_told_as_its_plugin_is() {
     let scratch = crate::support::Scratch::new();

@@ -47,7 +47,7 @@ fn what_was_changed_comes_back_under_the_running_container() {
     call_in(&lab, &["repair", "--network", "netwright"]).succeeded();
 }
 
-/// Four things differ at once, of two plugins: CHECK, a dry run and the repair each name all four.
+/// Four things of two plugins differ at once: CHECK, a dry run and the repair each name all four.
 #[test]
 fn every_difference_is_named_by_check_dry_run_and_repair() {
     testkit::require!("root");

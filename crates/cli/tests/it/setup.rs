@@ -24,11 +24,10 @@ const FILES: [&str; 12] = [
     "/var/lib/netwright",
 ];
 
-/// What is expected to stay: a folder that runtimes may watch, and what host-local keeps, as with
-/// the reference.
+/// What may stay: a folder that runtimes may watch, and host-local's files, as with the reference.
 const STAYS: [&str; 2] = ["files: /etc/cni is new", "files: /etc/cni/net.d is new"];
 
-/// Shows an empty folder for programs: the machine's own are large.
+/// Hides the machine's own programs behind an empty folder, because they are large.
 fn empty_programs(lab: &Lab) {
     lab.sh("mkdir -p /usr/local/bin && mount -t tmpfs tmpfs /usr/local/bin");
 }
@@ -57,7 +56,8 @@ fn steps(report: &Value) -> Vec<&str> {
     report["steps"].as_array().unwrap().iter().map(|step| step["step"].as_str().unwrap()).collect()
 }
 
-/// Also with the daemon of the reference's package, which makes room and comes back.
+/// Tried also beside the daemon of the reference's package, which setup stops and `--undo` starts
+/// again.
 #[test]
 fn a_machine_is_set_up_and_is_as_before_afterwards() {
     testkit::require!(
@@ -88,14 +88,14 @@ fn a_machine_is_set_up_and_is_as_before_afterwards() {
         assert!(status.contains(service), "{status}");
     }
 
-    // A second time.
+    // The command runs a second time.
     let written = "find /etc/systemd /etc/netwright /usr/local/bin /opt/cni /var/lib/netwright -printf '%p %i %T@\\n' | sort";
     let files = lab.sh(written);
     let again = setup(lab, &["--yes"]).succeeded();
     assert!(again.stderr.starts_with("everything is as it should be: nothing to do"), "{again:#?}");
     assert_eq!(lab.sh(written), files);
 
-    // A container outlives it.
+    // A container outlives the removal.
     let c1 = lab.container("c1");
     installed("add netwright c1 --container-id web");
     let refused = call_in(lab, &["uninstall", "--bin-dir", "/opt/cni/bin"]).failed(1);

@@ -85,8 +85,8 @@ fn list(version: &str) -> String {
     LIST.replace("VERSION", version)
 }
 
-/// Attaches with one, detaches with the other, for each pair; only what the runtime itself leaves
-/// may remain.
+/// Attaches with one set of plugins and detaches with the other, for each pair. Only what the
+/// runtime itself leaves may remain.
 fn table(lab: &Lab, runtime: &mut dyn Runtime, pairs: &[[Plugins; 2]], leaves: &[&str]) {
     // What the reference's plugins leave for ever, their chains, exists before.
     for plugins in [Go(Installed), Go(Unstable), Ours] {

@@ -67,7 +67,7 @@ impl Scratch {
         said(self.command(args))
     }
 
-    /// A line pasted into a shell, as a person would do it.
+    /// A line that is pasted into a shell.
     #[expect(clippy::disallowed_methods, reason = "the line is what is tested")]
     pub(crate) fn shell(&self, line: &str) -> Said {
         let mut command = Command::new("sh");

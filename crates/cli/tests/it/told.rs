@@ -64,7 +64,7 @@ fn who_is_not_root_is_told_to_be() {
 fn a_full_disk_is_told_as_one() {
     testkit::require!("root");
     let lab = Lab::new("cli-told-full");
-    // There is room for the folder, and for none of the links in it.
+    // There is room for the folder, but for none of the links in it.
     lab.sh("mkdir -p /run/full && mount -t tmpfs -o nr_inodes=4 tmpfs /run/full");
     let mut command = command_in(&lab, &["run", "--", "true"]);
     command.env("NETWRIGHT_RUN_DIR", "/run/full");

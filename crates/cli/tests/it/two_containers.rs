@@ -120,7 +120,8 @@ fn the_second_time_everything_is_exactly_as_before() {
     lab.sh(&format!("{NETWRIGHT} run --publish 8080:80 -- true"));
     let before = Snapshot::take(&lab);
     lab.sh(&format!("{NETWRIGHT} run --publish 8080:80 -- true"));
-    // The next address differs: a closed container's is not assigned again at once.
+    // The next address differs: host-local does not assign the address of a removed container again
+    // at once.
     let last = [0, 1].map(|set| format!("/var/lib/cni/networks/netwright/last_reserved_ip.{set}"));
     before.assert_same_but(&Snapshot::take(&lab), &last.each_ref().map(String::as_str));
 }

@@ -116,8 +116,8 @@ fn no_call_fails_while_the_plugins_are_replaced() {
             })
             .collect();
         for upgrade in 0..upgrades {
-            // The replacement comes in the middle of calls: each version works before the next
-            // comes.
+            // The plugins are replaced in the middle of calls. Each version has worked before the
+            // next one comes.
             let seen = added.load(Ordering::Relaxed);
             while added.load(Ordering::Relaxed) < seen + WORKERS {
                 std::thread::yield_now();
@@ -144,7 +144,7 @@ fn no_call_fails_while_the_plugins_are_replaced() {
     );
 }
 
-/// Containers run during an upgrade: the installation closes what an older version's rules let
+/// Containers run during an upgrade: the installation closes what the rules of an older version let
 /// through.
 #[test]
 fn an_installation_brings_the_rules_of_an_older_version_up_to_date() {

@@ -17,7 +17,7 @@ use crate::world::World;
 /// One try: the call, the fault, and what comes after.
 pub(crate) type Try = (Moment, Blow, After);
 
-/// Chooses some of all tries.
+/// A function that chooses some of all tries.
 pub(crate) type Choose<'c> = &'c (dyn Fn(Vec<Try>) -> Vec<Try> + Sync);
 
 const AFTER_ADD: [After; 4] = [After::Del, After::GoneGc, After::AddAgain, After::GoneDel];
@@ -85,15 +85,15 @@ pub(crate) fn strike(
     loop {
         let (next, all) = run(scenario, beside, verb, done, choose, tally);
         done = next;
-        // A spoilt host is abandoned, and another takes its place.
+        // A host that is not as it was is abandoned, and another host takes its place.
         if all <= done || ENOUGH <= tally.findings() {
             return done;
         }
     }
 }
 
-/// Tries one verb's faults from the `done`th on, until the host is spoilt; returns how far it came,
-/// and how many there are.
+/// Tries one verb's faults from number `done` on, until the host is no longer as it was. Returns
+/// how far it got, and how many faults there are.
 fn run(
     scenario: &Scenario,
     beside: bool,
@@ -161,8 +161,8 @@ fn tries(scenario: &Scenario, verb: &str, moments: &[Moment], beside: bool) -> V
 
 /// Chooses what to try in a run that does not try everything.
 fn some(scenario: &Scenario, all: Vec<Try>) -> Vec<Try> {
-    // One try with five processes costs as much as five, and each of the five has faults of its own
-    // too.
+    // A try with five processes costs as much as five tries, and each of the five processes has
+    // faults of its own too.
     let times = scenario.plugins.len().div_ceil(2);
     if feature::available("full") {
         return share::of_this_round(all, share::STRIKES / times);
@@ -172,8 +172,8 @@ fn some(scenario: &Scenario, all: Vec<Try>) -> Vec<Try> {
     if all.len() <= some {
         return all;
     }
-    // A kill has the same effect anywhere between two changes: calls that change something come
-    // first, and of each kind of call and error one.
+    // A kill has the same effect anywhere between two changes. So the calls that change something
+    // are tried first, and one of each kind of call and error.
     let mut seen: BTreeMap<(i64, String), usize> = BTreeMap::new();
     let mut ranked: Vec<(usize, usize)> = Vec::new();
     for (place, (moment, blow, _)) in all.iter().enumerate() {
@@ -186,8 +186,8 @@ fn some(scenario: &Scenario, all: Vec<Try>) -> Vec<Try> {
         *times += 1;
         ranked.push((rank, place));
     }
-    // The choice is the same in every run, and spread over all tries: the step has no factor in
-    // common with the count.
+    // The choice is the same in every run, and is spread over all tries: the step and the count
+    // have no common factor.
     ranked.sort_by_key(|(rank, place)| (*rank, place.wrapping_mul(7919) % all.len()));
     ranked.truncate(some);
     let mut places: Vec<usize> = ranked.into_iter().map(|(_, place)| place).collect();

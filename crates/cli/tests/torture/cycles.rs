@@ -15,7 +15,7 @@ use crate::world::{Call, Pod, Said, World};
 /// broadcast address.
 const ROOM: usize = 5;
 
-/// How often in every run, and with `--full`.
+/// The number of cycles in every run, and with `--full`.
 const CYCLES: [usize; 2] = [60, 1000];
 
 /// How many system calls into an ADD the kill comes.
@@ -86,7 +86,7 @@ fn cycles(count: usize, plugins: Option<PathBuf>, tally: &mut Tally) -> Outcome 
             all.twice += outcome.twice;
             if chance.once_in(2) {
                 tally.count("a /29", "reboot", "filled again");
-                // A reboot: containers, links and /run go, what is on the disk stays, and the
+                // A reboot: containers, links and /run vanish, files on the disk stay, and the
                 // runtime detaches nothing.
                 living.values().for_each(|(pod, _): &(Pod, String)| pod.end());
                 living.clear();
@@ -110,7 +110,7 @@ fn cycles(count: usize, plugins: Option<PathBuf>, tally: &mut Tally) -> Outcome 
                 if seen == at { Blow::Kill } else { Blow::Spare }
             });
             pod.end();
-            // And the runtime detaches one properly.
+            // The runtime detaches one container properly.
             if let Some((_, (pod, _))) = living.pop_first() {
                 let call = Call { previous: None, ..pod.call("DEL", &plugin) };
                 assert!(world.call(&call).is_done());

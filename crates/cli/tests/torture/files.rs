@@ -12,13 +12,13 @@ use testkit::{Chance, Lab, Place as _, Tally, feature};
 use crate::scenario::Scenario;
 use crate::world::{Call, NETWORK, Pod, World};
 
-/// How many tries in every run; with `--full` all, several times over.
+/// The number of tries in every run. With `--full` all are tried, several times over.
 const SOME: usize = 60;
 
-/// How often with `--full`.
+/// How often all are tried with `--full`.
 const ROUNDS: usize = 12;
 
-/// The folders of files that are ours alone.
+/// The folders with files that only we use.
 const FOLDERS: [&str; 2] = ["/run/netwright", "/run/cni"];
 
 /// What a power cut, a full disk or an edit does to a file.
@@ -92,7 +92,7 @@ fn damage(file: &Path, how: Damage, others: &[PathBuf], chance: &mut Chance) {
     }
 }
 
-/// Does every damage to every file, in an order that is independent of theirs.
+/// Does every damage to every file, in an order that depends on neither.
 struct Steps {
     chance: Chance,
     full: bool,
@@ -119,7 +119,7 @@ impl Steps {
         if (if self.full { many * ROUNDS } else { SOME.min(many) }) < self.tried {
             return None;
         }
-        // The step has no factor in common with the count, so it reaches all of them.
+        // The step and the count have no common factor, so all of them are reached.
         self.place = (self.place + if self.full { 1 } else { 7919 }) % many;
         let (file, how) = (&all[self.place / DAMAGES.len()], DAMAGES[self.place % DAMAGES.len()]);
         damage(file, how, all, &mut self.chance);
@@ -216,8 +216,8 @@ fn kind_of(file: &Path) -> &'static str {
     }
 }
 
-/// A container goes by its runtime's commands, whatever happened to the result cache, the network's
-/// file, or the addresses: each of them replaces what another has lost.
+/// A container is removed by its runtime's commands, whatever happened to the result cache, the
+/// network's file, or the addresses: each of them can replace another that is lost.
 #[test]
 fn a_container_goes_whatever_became_of_its_runtimes_files() {
     testkit::require!("root", "ptrace");
@@ -245,7 +245,7 @@ fn a_container_goes_whatever_became_of_its_runtimes_files() {
             all.sort();
             all
         };
-        // A container that lives on, and loses nothing.
+        // Another container lives on, and loses nothing.
         let (resident, first) = (world.pod("resident"), world.pod("first"));
         add(&resident);
         add(&first);

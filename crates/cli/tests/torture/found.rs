@@ -26,7 +26,7 @@ fn a_reservation_that_cannot_be_read_is_not_collected() {
     at(&Scenario::host_local(), true, "GC", &["openat", "read"]);
 }
 
-/// The record went, and the backup stayed for ever.
+/// The record was removed, and the backup stayed for ever.
 #[test]
 fn a_backup_that_cannot_be_removed_is_not_forgotten() {
     testkit::require!("root", "ptrace");
@@ -34,7 +34,7 @@ fn a_backup_that_cannot_be_removed_is_not_forgotten() {
     at(&Scenario::tuning(), false, "GC", &["unlink"]);
 }
 
-/// The elements went, and the chain that they led to stayed.
+/// The elements were removed, and the chain to which they led stayed.
 #[test]
 fn a_chain_of_which_the_kernel_does_not_tell_is_not_forgotten() {
     testkit::require!("root", "ptrace");
@@ -49,7 +49,7 @@ fn a_device_is_at_home_as_it_was_after_a_passing_failure() {
     at(&Scenario::host_device(), false, "GC", &["sendto"]);
 }
 
-/// The answer was lost, so no record had the link that was made.
+/// The kernel's answer was lost, so no record had the new link.
 #[test]
 fn a_link_whose_making_is_not_answered_is_undone() {
     testkit::require!("root", "ptrace");
@@ -75,15 +75,15 @@ fn a_deletion_that_the_helper_cannot_send_is_sent() {
     tally.finish();
 }
 
-/// The folder that was made for the record stayed.
+/// The folder for the record stayed.
 #[test]
 fn a_record_that_cannot_be_written_leaves_no_folder() {
     testkit::require!("root", "ptrace");
     at(&Scenario::tap(), true, "ADD", &["write"]);
 }
 
-/// An ADD that could not read which address is free counted the taken ones of a practically endless
-/// range.
+/// An ADD that could not read which address is free went through the taken ones of a practically
+/// endless range.
 #[test]
 fn an_index_that_cannot_be_read_once_does_not_keep_an_add_busy() {
     testkit::require!("root", "ptrace");
@@ -128,7 +128,7 @@ fn a_switchs_own_link_is_quiet_after_an_add_and_as_before_after_a_del() {
     testkit::require!("root", "ptrace", "program:ovs-vswitchd", "program:ovsdb-server");
     let mut tally = Tally::new();
     let meant = |(moment, blow, after): Try| match (name(moment.call).as_str(), blow, after) {
-        // One error of each call is enough.
+        // One error for each call is enough.
         ("open", Blow::Fail(errno), After::Nothing) => {
             let is_first = failures(moment.call).first() == Some(&errno);
             is_first.then_some((moment, blow, after))

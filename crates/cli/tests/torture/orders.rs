@@ -7,7 +7,7 @@ use testkit::{Chance, Lab, Place as _, Tally, feature, share};
 use crate::scenario::Scenario;
 use crate::world::{Call, NETWORK, Said, World};
 
-/// How many moments in every run; with `--full` a share of all ([`share`]).
+/// The number of moments in every run. With `--full` it is a share of all ([`share`]).
 const SOME: usize = 20;
 
 /// How long the second call may run alone, in milliseconds, before the first continues: it may be
@@ -37,7 +37,7 @@ fn interleaved(stopped: Stopped) {
         let world = World::enter(&lab);
         let mut tally = Tally::new();
         let mut chance = Chance::new(7);
-        // What a network's first container leaves for the next.
+        // The objects that a network's first container leaves for the next one exist already.
         let first = world.pod("first");
         let result = world.done(&first.call("ADD", plugin));
         world.done(&Call { previous: result, ..first.call("DEL", plugin) });
@@ -88,7 +88,7 @@ fn interleaved(stopped: Stopped) {
             }
             match added {
                 Said::Done(result) => {
-                    // A second time: a DEL may come any number of times.
+                    // DEL runs a second time, because it may come any number of times.
                     world.done(&del);
                     let again = Call { previous: result.clone(), ..new.call("CHECK", plugin) };
                     let checked = world.call(&again);
@@ -97,8 +97,8 @@ fn interleaved(stopped: Stopped) {
                     }
                     world.done(&Call { previous: result, ..new.call("DEL", plugin) });
                 }
-                // The ADD came while the old container still had what it wants; a runtime tries
-                // again.
+                // The ADD came while the old container still had what the new one needs; a runtime
+                // tries again.
                 Said::Error(error) if json!(11) == error["code"] => {
                     world.done(&new.call("DEL", plugin));
                 }
@@ -133,7 +133,7 @@ fn an_add_that_is_stopped_while_the_last_container_goes() {
     interleaved(Stopped::Add);
 }
 
-/// How many moments of a command in every run; with `--full` a share of all ([`share`]).
+/// The number of moments of a command in every run. With `--full` it is a share of all ([`share`]).
 const SOME_OF_A_COMMAND: usize = 12;
 
 /// The command that runs beside the ADD of a container.
@@ -169,7 +169,7 @@ fn beside_add(beside: Beside, stopped: Stopped) {
         let run = |command: &[String]| {
             world.netwright(&command.iter().map(String::as_str).collect::<Vec<_>>())
         };
-        // What a network's first container leaves for the next.
+        // The objects that a network's first container leaves for the next one exist already.
         let first = world.pod("first");
         run(&verb("add", first.netns()));
         run(&verb("del", first.netns()));

@@ -1,5 +1,6 @@
-//! When an address stays reserved, or an attachment stays: orders of the engine (decision 0049)
-//! that show only if something fails, or another call comes, at one moment.
+//! When an address or an attachment stays. These tests check the order of the engine's steps
+//! (decision 0049), which shows only if something fails, or another call comes, at a certain
+//! moment.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -21,8 +22,8 @@ fn bridge(ipam: &Value) -> Value {
     json!({ "type": "bridge", "bridge": "br0", "ipam": ipam })
 }
 
-/// A bridge that the host routes to, with a pool of one address: host-local gives the others first
-/// before it gives one again.
+/// A bridge to which the host routes, with a pool of one address. With more, host-local would give
+/// out all others before it gives this one again.
 fn routed() -> Value {
     let range = json!({
         "subnet": "10.1.0.0/24", "rangeStart": "10.1.0.2", "rangeEnd": "10.1.0.2",
@@ -55,7 +56,7 @@ fn failing(world: &World<'_>, call: &Call<'_>, at: Moment) -> Said {
     Said::of(&ended, call.verb)
 }
 
-/// ADD fails since the host has the address itself, and is about to remove the link that it made.
+/// ADD fails because the host itself has the address, and is about to remove the link that it made.
 #[test]
 fn a_failed_add_that_cannot_remove_its_link_keeps_the_address() {
     testkit::require!("root", "ptrace");
@@ -68,7 +69,7 @@ fn a_failed_add_that_cannot_remove_its_link_keeps_the_address() {
              ip addr add 10.1.0.2/32 dev p0");
         let pod = world.pod("c1");
         let (add, del) = (pod.call("ADD", &plugin), pod.call("DEL", &plugin));
-        // What a network's first container leaves for the next.
+        // The objects that a network's first container leaves for the next one exist already.
         world.call(&add);
         world.done(&del);
         let refused = world.follow(&add, &mut |_| Blow::Spare);
@@ -119,19 +120,20 @@ fn lease(bin: &Path, verbs: &Path) {
          echo '{{\"cniVersion\":\"1.1.0\",\"ips\":[{{\"address\":\"10.1.0.2/24\"}}]}}'\n",
         verbs.display()
     );
-    // Written elsewhere and moved: the kernel executes no file that is still open for writing.
+    // The file is written elsewhere and then moved, because the kernel executes no file that is
+    // still open for writing.
     let scratch = bin.join(".dhcp");
     fs::write(&scratch, script).unwrap();
     fs::set_permissions(&scratch, fs::Permissions::from_mode(0o755)).unwrap();
     fs::rename(scratch, bin.join("dhcp")).unwrap();
 }
 
-/// The words of a DEL that did not come into the namespace.
+/// The words of a DEL that could not enter the namespace.
 const NOT_ENTERED: [&str; 2] =
     ["open the container's namespace", "take the addresses from the link"];
 
-/// DEL takes the address from the link and asks the IPAM plugin to release it only then, which it
-/// cannot do if it does not come into the namespace.
+/// DEL first removes the address from the link, and only then asks the IPAM plugin to release it.
+/// It can do neither if it cannot enter the namespace.
 #[test]
 fn a_del_with_dhcp_that_cannot_enter_the_namespace_releases_nothing() {
     testkit::require!("root", "ptrace");
@@ -142,7 +144,8 @@ fn a_del_with_dhcp_that_cannot_enter_the_namespace_releases_nothing() {
         let world = World::enter(&lab);
         lease(&lab.dir().join("bin"), &verbs);
         let mut tally = Tally::new();
-        // A DEL that finds something amiss takes it, and leaves it for the next.
+        // A DEL that fails elsewhere removes the address from the link, and leaves its release to
+        // the next DEL.
         world.sh("mkdir -p /run/netwright/locks && : >/run/netwright/locks/firewall.lock");
         let pod = world.pod("c1");
         let add = pod.call("ADD", &plugin);
@@ -193,8 +196,8 @@ fn a_del_with_dhcp_that_cannot_enter_the_namespace_releases_nothing() {
     tally.finish();
 }
 
-/// GC's list is older than the attachment, which comes while GC reads: GC removes all of it, if it
-/// was recorded before GC read the records, or nothing.
+/// GC's list is older than an attachment that is made while GC reads. GC removes all of it if it
+/// was recorded before GC read the records, and otherwise nothing.
 #[test]
 fn gc_removes_all_or_nothing_of_an_attachment_that_comes_meanwhile() {
     testkit::require!("root", "ptrace");
@@ -227,7 +230,8 @@ fn gc_removes_all_or_nothing_of_an_attachment_that_comes_meanwhile() {
                 }
                 Blow::Spare
             });
-            // Without another's files to read, GC may be done before that moment.
+            // If there are no files of another container to read, GC may have ended before that
+            // moment.
             let Some(added) = added else { continue };
             let mut wrong = Vec::new();
             let collected = Said::of(&ended, "GC");

@@ -15,7 +15,8 @@ pub(crate) struct Scenario {
     pub(crate) victim: usize,
     /// Its family of addresses, for people: empty if it has both, or none of its own.
     pub(crate) family: &'static str,
-    /// The container's end also takes what belonged to the host: a device that is lent.
+    /// When the container ends, something that belonged to the host vanishes with it: a lent
+    /// device.
     pub(crate) lends: bool,
     /// A Docker driver is on the host.
     pub(crate) drives: bool,
@@ -124,16 +125,16 @@ impl Scenario {
         Scenario { drives: true, ..Self::of("cnm", vec![plugin]) }
     }
 
-    /// A pair whose end is a port, or a port of the switch's own; shaped, so that there are rows
-    /// that do not go with a port.
+    /// A veth pair whose end is a port, or a port of the switch's own. It has a rate limit, so
+    /// there are rows that are not removed with a port.
     pub(crate) fn ovs(name: &'static str, port: &str) -> Self {
         let plugin = json!({ "type": "ovs", "bridge": "br0", "vlan": 7, "port": port,
                              "qos": { "egressRate": 8_000_000 }, "ipam": ipam() });
         Scenario { switches: true, ..Self::of(name, vec![plugin]) }
     }
 
-    /// A port with everything that ports share: a bridge that the first makes and the last removes,
-    /// tunnels likewise, a mirror.
+    /// A port with everything that ports share: a bridge that the first port makes and the last one
+    /// removes, tunnels likewise, and a mirror.
     pub(crate) fn ovs_shared() -> Self {
         let plugin = json!({
             "type": "ovs", "bridge": "br7", "createBridge": true, "datapathType": "netdev", "vlan": 7,
@@ -173,7 +174,7 @@ impl Scenario {
         Self::of("bandwidth", vec![bridge(), bandwidth()])
     }
 
-    /// Without a daemon: the plugin closes the container's addresses, and opens none.
+    /// There is no daemon, so the plugin closes the container's addresses, and opens none.
     pub(crate) fn policy() -> Self {
         let ptp = json!({ "type": "ptp", "ipam": ipam() });
         Self::of("policy", vec![ptp, json!({ "type": "policy" })])

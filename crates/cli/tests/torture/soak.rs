@@ -12,7 +12,7 @@ use testkit::{Chance, Lab, Place as _, Running, Tally, feature};
 use crate::scenario::Scenario;
 use crate::world::{Call, EXECUTABLE, NETWORK, Pod, Said, World};
 
-/// How many calls in every run, and with `--full`.
+/// The number of calls in every run, and with `--full`.
 const CALLS: [usize; 2] = [400, 20_000];
 
 /// How many workers there are, and how many containers each has at most.
@@ -25,8 +25,8 @@ const UDP: usize = 2;
 /// After this many calls of each worker everything is detached, and the host must be as before.
 const STRETCH: usize = 50;
 
-/// The highest system call at which a fault may come: of a plugin's call, and of the command's,
-/// whose start counts.
+/// The last system call at which a fault may come, of a plugin's call, and of a command, whose
+/// start counts too.
 const DEEP: [usize; 2] = [400, 900];
 
 /// How often a run prints memory.
@@ -42,7 +42,7 @@ const SERVICES: [&[&str]; 2] = [
     &["collect", "--act", "--grace", "200ms", "--interval", "200ms"],
 ];
 
-/// How a place's calls are made.
+/// How the calls for a place are made.
 enum Door {
     /// The plugin, by itself.
     Plugin(Value),
@@ -62,7 +62,7 @@ struct Worker {
     chance: Chance,
     spots: Vec<Spot>,
     made: usize,
-    /// Calls that are made again, since the kernel did not answer in time.
+    /// How many calls were repeated because the kernel did not answer in time.
     late: usize,
     tally: Tally,
 }
@@ -72,8 +72,8 @@ impl Door {
     fn of(number: usize, plugin: &Value) -> Self {
         let mut ports = plugin["runtimeConfig"]["portMappings"].clone();
         let ports = ports.as_array_mut().unwrap();
-        // For ports of UDP the kernel goes through the machine's whole table of flows, twice a
-        // call: some are enough.
+        // For a UDP port the kernel goes through the machine's whole table of flows, twice for each
+        // call: some such ports are enough.
         if UDP <= number {
             ports.retain(|port| port["protocol"] != "udp");
         }
@@ -143,8 +143,8 @@ const ABORTED: i32 = 6;
 fn of_runtime(ended: &Ended) -> Said {
     let errors = String::from_utf8_lossy(&ended.stderr);
     match (ended.code, ended.signal) {
-        // The runtime of Rust gives up when it has no memory for the first thread: no code of ours
-        // has run.
+        // Rust's runtime gives up when it has no memory for the first thread: no code of ours has
+        // run.
         (None, Some(ABORTED)) if ended.struck && errors.contains("an alternative stack") => {
             Said::Died(ABORTED)
         }
@@ -230,7 +230,7 @@ impl Worker {
             Said::Done(result) => spot.living = Some((pod, result)),
             // A later step detaches it like any other.
             Said::Died(_) | Said::Error(_) if struck => spot.living = Some((pod, None)),
-            // A machine with other work: the call is made again, as a runtime does.
+            // On a busy machine the call is repeated, as a runtime does.
             Said::Error(error) if is_late(&error) => {
                 self.late += 1;
                 spot.living = Some((pod, None));
@@ -263,7 +263,8 @@ impl Worker {
         }
     }
 
-    /// Makes this many calls, and then all it takes until nothing is attached; returns how many.
+    /// Makes this many calls, and then as many as it takes until nothing is attached. Returns their
+    /// number.
     fn work(&mut self, world: &World<'_>) {
         for _ in 0..STRETCH {
             let at = self.chance.below(CROWD);
@@ -297,7 +298,7 @@ fn services(lab: &Lab) -> Vec<Running> {
     let start = |arguments: &&[&str]| {
         let mut command = lab.command(daemon.to_str().unwrap());
         command.args(*arguments).args(["--path", bin.to_str().unwrap()]);
-        // It logs each call, and everything that is gone when it looks.
+        // The service logs each call, and everything that is gone when it looks.
         command.stdin(Stdio::null()).stderr(Stdio::null());
         Running::from(command.spawn().unwrap())
     };
@@ -325,7 +326,7 @@ fn a_host_is_as_before_after_many_calls_and_faults() {
         let list = json!({ "cniVersion": "1.1.0", "name": NETWORK, "plugins": plugin["plugins"] });
         std::fs::create_dir_all("/etc/cni/net.d").unwrap();
         std::fs::write("/etc/cni/net.d/10-n.conflist", list.to_string()).unwrap();
-        // What a network's first container leaves for the next.
+        // The objects that a network's first container leaves for the next one exist already.
         let first = world.pod("first");
         for door in [Door::of(0, plugin), Door::of(1, plugin)] {
             for verb in ["ADD", "DEL"] {

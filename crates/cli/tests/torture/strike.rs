@@ -13,11 +13,11 @@ use crate::world::{Call, Pod, Said, World};
 pub(crate) enum After {
     /// The runtime detaches.
     Del,
-    /// The runtime tries once more, and detaches then.
+    /// The runtime attaches once more, and then detaches.
     AddAgain,
     /// The container's namespace is gone, and the runtime detaches.
     GoneDel,
-    /// The container's namespace is gone, and the runtime collects.
+    /// The container's namespace is gone, and the runtime calls GC.
     GoneGc,
     /// Nothing: ADD failed with an error, so it has undone what it did.
     Nothing,
@@ -26,7 +26,7 @@ pub(crate) enum After {
     StruckDel(usize),
 }
 
-/// The words of an ADD's error when what it would make exists: that it does, and its owner.
+/// The words of an ADD's error if the object that it would make exists, with the object's owner.
 const CLEAR: [&str; 4] = ["already exists", "has been allocated to", "already has", "File exists"];
 
 pub(crate) struct Torture<'w> {
@@ -38,7 +38,7 @@ pub(crate) struct Torture<'w> {
     /// Open vSwitch, and the content of its database.
     switch: Option<(&'w Ovs<'w>, String)>,
     tally: &'w mut Tally,
-    /// The host is not as it was: later tries on it would show nothing.
+    /// Whether the host is no longer as it was; later tries on it would show nothing.
     pub(crate) spoilt: bool,
 }
 
@@ -63,7 +63,7 @@ impl<'w> Torture<'w> {
             tally,
             spoilt: false,
         };
-        // What a network's first container leaves for the next then exists.
+        // From then on the objects that a network's first container leaves for the next one exist.
         torture.fresh();
         let last = torture.add_all(torture.pod());
         torture.del_all(torture.pod(), last.as_ref());
@@ -186,7 +186,8 @@ impl<'w> Torture<'w> {
         let mut stdout = false;
         let mut watched = |moment: Moment| {
             let blow = hand(moment);
-            // A call has hundreds of moments, and a name is looked for in a list.
+            // The name is looked up only for a fault: a call has hundreds of moments, and the
+            // lookup searches a list.
             if blow != Blow::Spare {
                 let name = fault::name(moment.call);
                 memory |= matches!(name.as_str(), "mmap" | "mremap" | "brk");
@@ -222,7 +223,7 @@ impl<'w> Torture<'w> {
             Said::Nonsense(what) if !(stdout && ended.stdout.is_empty() && !ended.hung) => {
                 wrong.push(format!("it ended with {what}"));
             }
-            // No process can go on without memory.
+            // No process can continue without memory.
             Said::Died(signal) if *signal != 9 && !(memory && *signal == 6) => {
                 wrong.push(format!(
                     "it died of signal {signal}: {}",

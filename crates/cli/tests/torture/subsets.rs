@@ -92,7 +92,7 @@ fn del_needs_nothing_but_the_key() {
             let given = (given.as_slice(), subset, &last);
             let mut wrong = Vec::new();
             if is_missing(subset, "plugin") {
-                // A runtime goes on with the other plugins, and repeats the call later.
+                // A runtime continues with the other plugins, and repeats the call later.
                 wrong.extend(detach(&world, &pod, given, Some(subset % plugins.len())));
             }
             wrong.extend(detach(&world, &pod, given, None));

@@ -41,7 +41,7 @@ pub(crate) struct World<'l> {
     pub(crate) calls: Cell<usize>,
 }
 
-/// A container's namespace, and its picture from when it was new.
+/// A container's namespace, and a snapshot of it from when it was new.
 pub(crate) struct Pod {
     pub(crate) id: String,
     container: RefCell<Option<Container>>,
@@ -70,7 +70,7 @@ pub(crate) enum Said {
     Done(Option<Value>),
     /// A CNI error.
     Error(Value),
-    /// It died, of this signal.
+    /// It was killed by this signal.
     Died(i32),
     /// Anything else, which is an error.
     Nonsense(String),
@@ -311,7 +311,7 @@ impl Pod {
         self.container.borrow().is_none()
     }
 
-    /// The container's differences from when it was new. The loopback link may have come up.
+    /// What differs in the container from when it was new. The loopback link may have come up.
     pub(crate) fn left(&self) -> Vec<String> {
         match &*self.eye.borrow() {
             Some(eye) => eye.settles_but(&self.before, |line| {

@@ -10,8 +10,8 @@ use node_api::Refusal;
 
 use crate::support::{Hands, assign, in_blocks, node, node_with, settings};
 
-/// How far the store's position is put ahead: so little that it may have had as many changes, and
-/// as much as people do.
+/// How far the store's position is moved ahead: once so little that the store may have had as many
+/// changes, and once as far as people move it.
 const FEW: u64 = 1_000_000;
 const MANY: u64 = 1_000_000_000;
 
@@ -22,7 +22,7 @@ fn a_store_that_was_put_back_with_a_higher_revision_gives_no_address_twice() {
     put_back_with_a_higher_revision(false);
 }
 
-/// Then the record that is put back is another process's, which has ended.
+/// The restored record is then that of another process, which has ended.
 #[test]
 fn a_daemon_that_started_again_since_the_copy_notices_it_too() {
     put_back_with_a_higher_revision(true);
@@ -75,7 +75,8 @@ fn put_back_with_a_higher_revision(starts_again: bool) {
     assert_eq!(given.len(), 30, "and none is lost");
 }
 
-/// Neither node has written its own record since the copy: only the store's position tells.
+/// Neither node has written its own record since the copy, so only the store's position shows that
+/// it was restored.
 #[test]
 fn nodes_that_have_not_renewed_since_the_copy_notice_a_leap() {
     let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
@@ -159,7 +160,7 @@ fn a_machine_that_booted_since_the_copy_notices_it_too() {
 }
 
 /// A block that belongs to no node may have a record, which is replaced when it is taken. The store
-/// is put back between the look at the node's own record and that.
+/// is restored after the look at the node's own record, and before that replacement.
 #[test]
 fn a_free_block_is_not_taken_in_a_store_that_was_put_back_just_before() {
     let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());

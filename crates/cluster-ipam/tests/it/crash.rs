@@ -63,7 +63,7 @@ fn live(node: &Node, clock: &Hands, told: &mut BTreeMap<String, Vec<std::net::Ip
 }
 
 /// Kills a daemon at every step of its life, before each file and each request to the store. The
-/// next daemon must go on, and another node must find every free address and no other.
+/// next daemon must continue, and another node must find every free address and no other.
 #[test]
 fn a_daemon_that_is_killed_anywhere_loses_nothing_and_gives_nothing_twice() {
     let mut step = 1;

@@ -1,4 +1,4 @@
-//! Answers that are lost, writes that come late, files that are garbled.
+//! Lost answers, late writes, garbled files.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -25,7 +25,7 @@ fn an_address_of_each_range_and_the_same_again() {
     node.release(&owner("c1")).unwrap();
     node.release(&owner("c1")).unwrap();
     assert!(held(&node, &blue, "c1").unwrap().is_empty());
-    // A released address rests as long as there are others.
+    // A released address is not assigned again while there are others.
     assert_ne!(assign(&node, &blue, "c3").unwrap(), first);
 }
 
@@ -235,7 +235,8 @@ fn status_says_why_an_add_would_fail() {
     assert!(refusal.retry, "{refusal}");
 }
 
-/// For a program that routes blocks: their records say by which addresses their node is reached.
+/// For programs that route blocks: the records say at which addresses the node of a block is
+/// reached.
 #[test]
 fn a_blocks_record_has_its_nodes_addresses() {
     let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
@@ -256,12 +257,12 @@ fn a_blocks_record_has_its_nodes_addresses() {
     one.set_addresses(&["192.0.2.2".parse().unwrap()]);
     one.tend().unwrap();
     assert_eq!(of_records(), all("[192.0.2.2]"));
-    // What is the same is not written again.
+    // Unchanged values are not written again.
     let before = store.list(Kind::Block, Filter::All).unwrap();
     one.set_addresses(&["192.0.2.2".parse().unwrap()]);
     one.tend().unwrap();
     assert_eq!(store.list(Kind::Block, Filter::All).unwrap(), before);
-    // Another process of the node does.
+    // Another process of the node writes them.
     drop(one);
     let one = node(dir.path(), &store, &clock, "n1");
     one.set_addresses(&["192.0.2.3".parse().unwrap()]);

@@ -64,7 +64,7 @@ fn a_node_that_lives_is_never_given_up() {
         n1.tend().unwrap();
     }
     assert_eq!(blocks(&store, "n1"), 1);
-    // The same for a silent node that is not known to be gone.
+    // The same holds for a silent node that is not known to be gone.
     store.set_gone("n1", false);
     for _ in 0..20 {
         assert!(reclaimer.look("n2").unwrap().is_empty());
@@ -269,14 +269,14 @@ fn blocks_of_nodes_that_never_were_are_found() {
     // The node's claim arrives after the node was removed, and holds only while its record is there.
     store.land();
     assert_eq!(blocks(&store, "n1"), 0);
-    // The claim of an older version holds without.
+    // The claim of an older version holds without a record.
     store.create(&key, &value).unwrap();
     assert_eq!(blocks(&store, "n1"), 1);
     assert!(reclaimer.look("n2").unwrap().is_empty());
     reclaimer.look_for_orphans().unwrap();
     assert_eq!(reclaimer.look("n2").unwrap()[0].blocks, 1);
     assert_eq!(blocks(&store, "n1"), 0);
-    // The node itself is back, and goes on.
+    // The node itself is back, and continues.
     late.behave();
     assign(&n1, &blue, "b").unwrap();
     // The blocks of a living node are not orphans, whatever node reports it gone.
@@ -285,7 +285,7 @@ fn blocks_of_nodes_that_never_were_are_found() {
     assert!(0 < blocks(&store, "n1"));
 }
 
-/// Another number each time.
+/// Returns another number each time.
 fn clock_tick(clock: &Hands) -> u128 {
     clock.pass(Duration::from_millis(1));
     clock.now().as_millis()

@@ -161,8 +161,8 @@ fn hoarded(dir: &std::path::Path, store: &Memory, clock: &Hands) -> [Arc<Node>; 
     nodes
 }
 
-/// The space has more addresses than four for each node, so empty blocks rest, but not while
-/// another node has no address to assign.
+/// The space has more than four addresses for each node, so a node keeps empty blocks for a while,
+/// but not while another node has no address to assign.
 #[test]
 fn empty_blocks_go_within_five_seconds_to_the_node_that_finds_the_space_full() {
     let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
@@ -220,7 +220,7 @@ fn an_address_that_was_freed_a_moment_ago_goes_to_the_node_that_asks() {
     assign(&n2, &blue, "c").unwrap();
 }
 
-/// The store did what the first node asked for, and the answer was lost.
+/// The store carried out the first node's request, and the answer was lost.
 #[test]
 fn a_block_whose_claim_was_not_answered_goes_to_the_node_that_needs_it() {
     let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());

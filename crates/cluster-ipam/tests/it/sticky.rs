@@ -151,8 +151,8 @@ fn a_pod_without_a_name_keeps_nothing_and_is_told() {
 
 #[test]
 fn answers_that_are_lost_leave_nobody_with_somebody_elses_address() {
-    // Each write of a sticky ADD is lost, done without an answer, or late; then the pod elsewhere,
-    // and others all over.
+    // Each write of a sticky ADD is lost, done without an answer, or late. Then the pod is attached
+    // elsewhere, and others everywhere.
     for fault in [Fault::Lost, Fault::Unanswered, Fault::Late] {
         for strike in 0..8 {
             let (dir, store, clock) =

@@ -60,7 +60,7 @@ fn either_name_of_the_list_is_read() {
     assert_eq!(fake.calls(), ["gc", "gc"]);
 }
 
-/// Its author meant an attachment that GC would collect.
+/// The author of such an entry meant an attachment, which GC would collect.
 #[test]
 fn a_list_that_names_by_halves_is_refused() {
     let fake = Fake::new();

@@ -59,8 +59,8 @@ fn a_broken_standard_error_does_not_keep_the_answer_back() {
     }
 }
 
-/// A runtime that died or gave up does not learn what was made, and neither does one whose disk is
-/// full.
+/// A runtime that has died or given up does not learn what was made. Neither does a runtime whose
+/// disk is full.
 #[test]
 fn a_result_that_nobody_can_read_is_a_failure() {
     let world = World::new();

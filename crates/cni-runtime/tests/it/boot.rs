@@ -260,7 +260,7 @@ fn a_list_that_is_rewritten_while_it_is_read_is_never_mixed() {
     let text = |generation: u32| {
         let plugins = ["bridge", "firewall", "tuning"];
         let text = list("pods", &plugins, generation);
-        // Before the last plugin, so that the generations are far apart in the file.
+        // The padding is before the last plugin, so that the generations are far apart in the file.
         text.replacen(
             "{ \"type\": \"tuning\"",
             &format!("{{ \"padding\": [\"{padding}\"], \"type\": \"tuning\""),

@@ -73,7 +73,7 @@ fn the_whole_list_is_asked_where_the_caller_wants_every_failure() {
     lab.off("a", "CHECK");
     lab.off("c", "CHECK");
     lab.runtime().check_whole_list(&list, &container("c1"), None).unwrap();
-    // When the time is up, no more plugins are named than the one that was in time.
+    // When the time is up, the error names only the plugin that answered in time.
     let now = Some(std::time::Instant::now());
     let error = lab.runtime().check_whole_list(&list, &container("c1"), now).unwrap_err();
     let details = "reported by plugin \"a\"";

@@ -108,8 +108,8 @@ fn table_of_counts() -> String {
     format!("| plugin | ours | the reference's |\n|---|---|---|\n{}", rows.collect::<String>())
 }
 
-/// What a plugin fails is as long a list as its counts say. The lists are compared with the plugins
-/// themselves; of the reference's only with `--full`.
+/// A plugin's list of failures is as long as its counts say. Other tests compare the lists with the
+/// plugins themselves, those of the reference only with `--full`.
 #[test]
 fn the_counts_are_those_of_the_lists() {
     let text = include_str!("../asked.txt");

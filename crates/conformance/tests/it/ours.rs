@@ -9,12 +9,12 @@ use testkit::feature;
 
 use crate::support::{compare, compare_asked, failures, folder, run, suite, told};
 
-/// In how many shares the cases are divided for a run without `--full`.
+/// Into how many shares the cases are divided for a run without `--full`.
 const SHARES: usize = 3;
 
-/// Every plugin keeps every MUST; each SHOULD that a plugin does not keep has its reason in
-/// `ours.txt`. Without `--full` each plugin is asked a third of the cases, and each case a third of
-/// the plugins.
+/// Every plugin keeps every MUST. Each SHOULD that a plugin does not keep has its reason in
+/// `ours.txt`. Without `--full` each plugin gets a third of the cases, and each case is tried with
+/// a third of the plugins.
 #[test]
 fn our_plugins_keep_every_must() {
     testkit::require!("root");
@@ -28,7 +28,7 @@ fn our_plugins_keep_every_must() {
         return;
     }
     let mut asked = BTreeSet::new();
-    // A chain needs the others too.
+    // A chain needs the other plugins too.
     let dir = folder(&names, "none");
     for (number, name) in names.iter().enumerate() {
         let cases = share(number, SHARES);
@@ -119,7 +119,7 @@ in_the_vm! {
     "dummy" &[] => vm_dummy_1 vm_dummy_2 vm_dummy_3 vm_dummy_4;
     "ipvlan" &[] => vm_ipvlan_1 vm_ipvlan_2 vm_ipvlan_3 vm_ipvlan_4;
     "vlan" &[] => vm_vlan_1 vm_vlan_2 vm_vlan_3 vm_vlan_4;
-    // The kernel adds the rule by which it finds VRFs with a namespace's first one, and never
+    // With the first VRF of a namespace the kernel adds the rule by which it finds VRFs, and never
     // removes it.
     "vrf" &["vrf/del-restores-the-container"] => vm_vrf_1 vm_vrf_2 vm_vrf_3 vm_vrf_4;
 }

@@ -1,5 +1,5 @@
-//! `netwrightd` without a service: it starts the enabled services and looks after them; `netwrightd
-//! agent` shows them and has them read their configuration again.
+//! `netwrightd` without a service name: it starts the enabled services and looks after them.
+//! `netwrightd agent` shows them and lets them read their configuration again.
 
 mod failing;
 mod figures;
@@ -42,7 +42,7 @@ fn each_enabled_service_is_a_process_with_its_own_rights() {
         (&status["agent"]["state"], &status["agent"]["service"]),
         (&"ready".into(), &"agent".into())
     );
-    // From another PID namespace the same number is another process.
+    // In another PID namespace the same number is another process.
     let elsewhere =
         node.lab.try_sh(&format!("unshare --pid --fork --mount-proc {DAEMON} agent reload"));
     let said = text(&elsewhere.stderr);
@@ -62,7 +62,7 @@ fn each_enabled_service_is_a_process_with_its_own_rights() {
     };
     assert!(probe("/readyz").ends_with("\r\n\r\nok\n"), "{}", probe("/readyz"));
     assert!(probe("/livez").ends_with("\r\n\r\nok\n"), "{}", probe("/livez"));
-    // Another program understands them.
+    // A parser that is not ours understands the metrics.
     let file = node.lab.dir().join("metrics");
     fs::write(&file, ask("/metrics")).unwrap();
     let read = node.lab.sh(&format!(
@@ -80,7 +80,7 @@ for family in read(open(\"{}\")): print(family.name, family.type, len(family.sam
         assert!(metrics.contains("\nnetwright_routing_source_silent "), "{metrics}");
     }
     assert!(probe("/status").starts_with("HTTP/1.1 404 "), "{}", probe("/status"));
-    // It is there once.
+    // A second agent does not start beside it.
     let twice = node.run(&[]);
     let said = text(&twice.stderr);
     assert_eq!(twice.status.code(), Some(1));
@@ -109,7 +109,7 @@ fn a_service_on_its_own_says_its_status_and_reads_its_configuration_again() {
     assert!(node.told()["agent"].is_null());
     let report = || node::of(&node.told(), "collect");
     assert_eq!(report()["pid"], child.id());
-    // Another agent answers for all services.
+    // The other agent answers for all services.
     let mut server = node.command(&["agent", "serve"]);
     let server = testkit::Service::start(
         {
@@ -126,7 +126,7 @@ fn a_service_on_its_own_says_its_status_and_reads_its_configuration_again() {
         "[log]\nformat = \"json\"\n[collect]\nenable = true\ncache = [\"/var/lib/x\"]\n\
          interval = \"1s\"\ngrace = \"4s\"\n",
     );
-    // The cache counts after a restart; the flag counts before the file.
+    // A restart uses the cached configuration. A flag takes precedence over the file.
     let said = node.run(&["agent", "reload"]);
     assert_eq!(said.status.code(), Some(1));
     assert!(
@@ -153,7 +153,7 @@ fn a_service_on_its_own_says_its_status_and_reads_its_configuration_again() {
     assert!(!Path::new(&node.path("/run/netwright/agent/agent.sock")).exists());
 }
 
-/// As in a container: no signal is sent, and the kubelet replaces all files at once.
+/// As in a container, the kubelet replaces all files at once, and sends no signal.
 #[test]
 fn a_service_follows_its_configuration() {
     testkit::require!("root");
@@ -182,7 +182,7 @@ fn a_service_follows_its_configuration() {
     publish(1, &format!("{SOUND}interval = \"7s\"\n"));
     until("the interval", || value("interval") == "\"7s\"");
     assert_eq!(report()["reloads"], 1, "{}", node.log());
-    // A key that needs a restart: the same process, as confined as before.
+    // A key needs a restart: the process stays, and is as confined as before.
     let pid = u64::from(child.id());
     let confined =
         || ["CapEff", "CapBnd", "NoNewPrivs", "Seccomp"].map(|key| kernel_says(pid, key));
@@ -194,7 +194,7 @@ fn a_service_follows_its_configuration() {
     assert_eq!(confined(), before);
     assert_eq!(report()["unconfined"], json!([]));
     assert_eq!(value("interval"), "\"1m\"");
-    // A wrong one, and none.
+    // The file is wrong, and then missing.
     publish(3, "[repair]\nenable = true\ninterval = 3\n");
     until("the refusal", || {
         report()["missing"][0]["why"].as_str().is_some_and(|why| why.contains("netwrightd.toml:3:"))
@@ -210,15 +210,15 @@ fn a_service_follows_its_configuration() {
     });
     mount();
     publish(4, SOUND);
-    // A signal right after it has started anew would end it like any program.
+    // A signal right after it has executed itself again would end it, as it ends any program.
     let is_anew = || report()["reloads"] == 0 && report()["state"] == "ready";
     until("it to be ready", || is_anew() && !value("cache").contains("other"));
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0), "{}", node.log());
 }
 
-/// The mount of a container shows a folder that another package removed, also when the package has
-/// made it anew. Only the program that starts the container can change that.
+/// A container's mount shows a folder that another package removed, even after the package has made
+/// the folder anew. Only the program that starts the container can change that.
 #[test]
 fn a_service_ends_when_its_folder_of_plugins_was_removed() {
     testkit::require!("root");

@@ -104,7 +104,7 @@ const COMBINATIONS: [&[&str]; 20] = [
     &["mode=remove", "config.agent.listen=0.0.0.0:9470"],
 ];
 
-/// That with most services.
+/// The values that enable the most services.
 const MOST: [&str; 8] = [
     "config.agent.listen=0.0.0.0:9470",
     "config.collect.enable=true",
@@ -116,7 +116,7 @@ const MOST: [&str; 8] = [
     "config.policy.enable=true",
 ];
 
-/// Reads an object as the API does, and refuses what its type does not have.
+/// Reads an object as the API does, and refuses keys that its type does not have.
 #[track_caller]
 fn strict<T: DeserializeOwned + Serialize>(object: &Value) {
     let typed: T =
@@ -127,7 +127,7 @@ fn strict<T: DeserializeOwned + Serialize>(object: &Value) {
     assert_eq!(lost, [""; 0], "{}", object["metadata"]["name"]);
 }
 
-/// Lists what of a value another one does not have.
+/// Lists the parts of a value that another one does not have.
 fn compare(wanted: &Value, found: &Value, at: &str, lost: &mut Vec<String>) {
     match (wanted, found) {
         (Value::Object(wanted), Value::Object(found)) => {
@@ -185,12 +185,12 @@ fn containers(daemon: &Value) -> impl Iterator<Item = &Value> {
     list(&pod["initContainers"]).chain(list(&pod["containers"]))
 }
 
-/// The containers that speak to the API server.
+/// The services whose containers talk to the API server.
 const TO_API: [&str; 7] =
     ["ipam", "multinet", "policy", "remove-policy", "remove-routing", "routing", "unlabel"];
 
-/// A container has the rights of its service and no more, only its own mounts, and a token only
-/// where it speaks to the API server.
+/// A container has the rights of its service and no more, only its own mounts, and a token only if
+/// it talks to the API server.
 #[track_caller]
 fn judge(daemon: &Value) {
     let pod = &daemon["spec"]["template"]["spec"];
@@ -208,7 +208,8 @@ fn judge(daemon: &Value) {
         let security = &container["securityContext"];
         assert_eq!(security["readOnlyRootFilesystem"], true, "{name}");
         assert!(container["ports"].is_null(), "{name}");
-        // It has no place in the API beside these (validation of Kubernetes, "cannot set").
+        // The API refuses `allowPrivilegeEscalation: false` beside these (validation of Kubernetes,
+        // "cannot set").
         let added: Vec<&str> = list(&security["capabilities"]["add"]).map(text).collect();
         let all = security["privileged"] == true || added.contains(&"SYS_ADMIN");
         assert_eq!(security["allowPrivilegeEscalation"] == false, !all, "{name}");
@@ -264,7 +265,7 @@ fn every_combination_is_sound() {
         let all = objects(&render(values).unwrap_or_else(|error| panic!("{values:?}: {error}")));
         all.iter().for_each(decode);
         of_kind(&all, "DaemonSet").for_each(judge);
-        // A pod for each account, and each has one.
+        // Each pod has an account of its own.
         let accounts: BTreeSet<&str> =
             of_kind(&all, "ServiceAccount").map(|one| text(&one["metadata"]["name"])).collect();
         let used: Vec<&str> = of_kind(&all, "DaemonSet")
@@ -272,7 +273,7 @@ fn every_combination_is_sound() {
             .collect();
         let once: BTreeSet<&str> = used.iter().copied().collect();
         assert!(once.len() == used.len() && once.is_subset(&accounts), "{values:?}: {used:?}");
-        // An account whose pod has a token may do something.
+        // Each account whose pod has a token has some right.
         let bound: BTreeSet<&str> = of_kind(&all, "ClusterRoleBinding")
             .flat_map(|one| list(&one["subjects"]))
             .map(|subject| text(&subject["name"]))
@@ -283,7 +284,7 @@ fn every_combination_is_sound() {
             let account = text(&pod["serviceAccountName"]);
             assert!(!has_token || bound.contains(account), "{values:?}: {account}");
         }
-        // The configuration is one, and its services are those that have containers.
+        // There is one configuration, and it enables the services that have containers.
         let configuration = of_kind(&all, "ConfigMap").next().unwrap();
         let file = lab.dir().join("netwrightd.toml");
         fs::write(&file, text(&configuration["data"]["netwrightd.toml"])).unwrap();
@@ -305,7 +306,8 @@ fn every_combination_is_sound() {
     }
 }
 
-/// flanneld makes what its annotations begin with of its flag, and so do the service and its policy.
+/// flanneld derives the prefix of its annotations from a flag. The service and its policy do the
+/// same.
 #[test]
 fn flannels_annotations_may_begin_otherwise() {
     testkit::require!("helm");
@@ -328,8 +330,8 @@ fn flannels_annotations_may_begin_otherwise() {
     }
 }
 
-/// Only the installer writes to the plugins, and `repair` where it is to keep them. Who runs them
-/// has them at the node's own path, too, by which the installer records them.
+/// Only the installer may write to the plugins' folder, and `repair` if it keeps them up to date. A
+/// service that runs plugins also sees them at the node's own path, which the installer records.
 #[test]
 fn plugins_are_written_by_the_installer_and_where_they_are_kept() {
     testkit::require!("helm");
@@ -391,7 +393,7 @@ fn the_plain_yaml_is_what_the_chart_renders() {
         let found = fs::read_to_string(&path).unwrap_or_default();
         assert!(found == want, "{name} is not what the chart renders: cargo xtask chart writes it");
     }
-    // Nothing is lost on the way, and kustomize finds the same.
+    // No object is lost on the way, and kustomize finds the same ones.
     let key = |object: &Value| {
         (text(&object["kind"]).to_owned(), text(&object["metadata"]["name"]).to_owned())
     };
@@ -401,7 +403,7 @@ fn the_plain_yaml_is_what_the_chart_renders() {
     assert_eq!(sorted(testkit::real::manifests()), made);
     let built = run("kubectl", &["kustomize", &plain_folder().display().to_string()]).unwrap();
     assert_eq!(sorted(objects(&built)), made);
-    // The image is of this version.
+    // The image's tag is this version.
     let image = format!("ghcr.io/netwright/netwright:{}", env!("CARGO_PKG_VERSION"));
     let daemons = made.values().filter(|one| one["kind"] == "DaemonSet");
     for container in daemons.flat_map(containers) {
@@ -410,13 +412,13 @@ fn the_plain_yaml_is_what_the_chart_renders() {
     assert_eq!(made.keys().filter(|(kind, _)| kind == "DaemonSet").count(), 2);
 }
 
-/// What is installed can be posted, each object to the address of its kind.
+/// Each installed object can be posted to the address of its kind.
 #[test]
 fn the_api_server_takes_every_object() {
     testkit::require!("root", "helm");
     let lab = Lab::new("chart-post");
     let api = lab.enter(KubeApi::start);
-    // Where flanneld's configuration is, flannel was installed.
+    // The namespace with flanneld's configuration exists, because flannel was installed.
     let flannels =
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-flannel"}});
     api.create(&flannels);
@@ -438,7 +440,7 @@ fn the_api_server_takes_every_object() {
     assert_eq!(api.objects("daemonsets").len(), 5);
 }
 
-/// Where `[agent] listen` is set, one pod of each node listens there, and answers for all services.
+/// If `[agent] listen` is set, one pod on each node listens there, and answers for all services.
 #[test]
 fn a_pod_of_each_node_answers_for_all_services() {
     testkit::require!("helm");
@@ -466,7 +468,7 @@ fn a_pod_of_each_node_answers_for_all_services() {
         let mounts = list(&container["volumeMounts"]).map(|mount| text(&mount["mountPath"]));
         assert_eq!(mounts.collect::<Vec<_>>(), ["/etc/netwright", "/run/netwright/agent"]);
     }
-    // It does not follow the configuration, so another one is another pod.
+    // This pod does not reread its configuration, so a changed configuration means a new pod.
     let listen = "config.agent.listen=0.0.0.0:9470";
     let template = |values: &[&str]| agent(values).unwrap()["spec"]["template"].clone();
     assert_eq!(template(&[listen]), template(&[listen]));

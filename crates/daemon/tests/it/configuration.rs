@@ -49,7 +49,7 @@ fn the_files_made_from_the_keys_are_current() {
     }
 }
 
-/// The completions, the man pages, and a page with every command's help.
+/// The completions, the man pages, and the page with every command's help are up to date.
 #[test]
 fn the_reference_of_the_command_line_is_current() {
     testkit::require!("root");
@@ -114,7 +114,8 @@ fn the_reference_of_the_command_line_is_current() {
     }
 }
 
-/// The check and a service say the same of a wrong configuration, with the same exit code.
+/// For a wrong configuration `config check` and a service print the same message, with the same
+/// exit code.
 #[test]
 fn a_service_does_not_start_with_what_the_check_refuses() {
     testkit::require!("root");
@@ -131,7 +132,7 @@ fn a_service_does_not_start_with_what_the_check_refuses() {
         assert!(said.contains(want) && checked.stdout.is_empty(), "{said}");
         assert_eq!(checked.status.code(), Some(78), "{said}");
         let service = run(&lab, &["collect", "--once", "--grace", "0", "--configuration", &file]);
-        // What is wrong with two settings together is said after what is wrong with one.
+        // An error about two settings together is reported after errors about one setting.
         assert_eq!((text(&service.stderr), service.status.code()), (said.clone(), Some(78)));
         let flag = ["config", "check", "-o", "json", "--configuration", &file];
         let as_json = run(&lab, &flag);
@@ -185,8 +186,9 @@ fn bits(names: &[&str]) -> u64 {
     names.iter().map(|name| 1 << bit(name)).sum()
 }
 
-/// Without systemd: the kernel shows the rights of each service's process, and it writes its own
-/// folders and no others. `units::*` of `netwright`'s tests show the same of systemd's.
+/// Checks the rights of services that run without systemd. The kernel shows the rights of each
+/// service's process, and the process can write to its own folders and no others. `units::*` of
+/// `netwright`'s tests show the same for services that systemd starts.
 #[test]
 fn a_confined_service_has_its_rights_and_no_more() {
     testkit::require!("root", "program:nsenter");
@@ -228,7 +230,7 @@ fn a_confined_service_has_its_rights_and_no_more() {
         for path in ["/var/lib/netwright/agent/written", "/run/netwright/written"] {
             assert!(!writes(path) || rights.user.is_none(), "{name}: {path}");
         }
-        // A service with a /tmp of its own writes there what the host does not see.
+        // The host does not see what a service with a /tmp of its own writes there.
         let elsewhere = lab.dir().join(format!("{name}-written"));
         writes(elsewhere.to_str().unwrap());
         assert_eq!(elsewhere.exists(), everywhere, "{name}");
@@ -239,7 +241,7 @@ fn a_confined_service_has_its_rights_and_no_more() {
             _ => "/var/lib/cni/written".to_owned(),
         };
         assert!(writes(&own) && node.path(&own).exists(), "{name}: {}", said());
-        // A machine may permit fewer open files than the service may have.
+        // A machine may permit fewer open files than the service requests.
         let less = |line: &&str| line.contains("less confined") && !line.contains("open files");
         assert_eq!(said().lines().find(less), None, "{name}");
         let _ = child.kill();

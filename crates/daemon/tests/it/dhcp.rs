@@ -116,7 +116,7 @@ fn two_containers_on_one_bridge() {
 fn vm_two_containers_on_one_parent() {
     testkit::require!("root", "program:dnsmasq", "macvlan");
     let rig = Rig::new("dhcp-macvlan");
-    // The server is behind the parent's other end.
+    // The server is at the other end of the parent's veth pair.
     rig.node.sh("ip link add p0 type veth peer name p1 && ip link set p1 master br0 up && ip link set p0 up");
     let server = rig.dnsmasq(ROUTER);
     let daemon = rig.daemon();
@@ -212,7 +212,7 @@ fn status_bears_a_daemon_that_is_away_for_a_moment() {
         added.join().unwrap().ok();
         drop(daemon);
     });
-    // That holds for a minute. With an older time in the file, or one from before a boot, the calls
+    // STATUS succeeds for a minute. If the file's time is older, or from before a boot, the calls
     // fail.
     let now: u64 = std::fs::read_to_string(&ready).unwrap().parse().unwrap();
     for then in

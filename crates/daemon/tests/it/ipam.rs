@@ -107,7 +107,8 @@ fn a_slow_api_is_waited_for() {
     let cluster = Cluster::new("ipam-slow");
     let n1 = cluster.daemon("n1", &[]);
     cluster.api.slow(Duration::from_secs(2));
-    // Many requests at once, more than a block has: they share the daemon's requests to the store.
+    // Many requests come at once, for more addresses than a block has. They share the daemon's
+    // requests to the store.
     std::thread::scope(|scope| {
         let asked: Vec<_> = (0..30)
             .map(|index| {
@@ -228,7 +229,7 @@ fn what_is_not_defined_and_what_is_not_allowed_is_said() {
     let n1 = cluster.daemon("n1", &[]);
     let refusal = n1.assign("c0").unwrap_err();
     assert!(refusal.retry && refusal.msg.contains("is forbidden"), "{refusal}");
-    // With the manifests of deploy/kubernetes it continues by itself.
+    // Once the manifests of deploy/kubernetes are applied, it continues by itself.
     cluster.api.allow_only(&[(rules(), None)]);
     wait_for("an address", || n1.assign("c0").ok());
 }
@@ -276,7 +277,7 @@ fn rights_are_what_is_asked_for() {
     let mut grown = rig::network();
     grown.ranges.push("10.1.0.0/20".parse().unwrap());
     assert!(matches!(assign(&n1, grown, "c2"), Answer::Assigned(_)));
-    // A pod keeps an address, gets it again, and then no longer keeps it.
+    // A pod keeps an address, gets it again, and then gives it up.
     for container in ["c3", "c4"] {
         wait_for("the pod's address", || {
             matches!(assign_sticky(&n1, container), Answer::Assigned(_)).then_some(())
@@ -347,7 +348,8 @@ fn etcd_keeps_them_as_well() {
     assert_eq!(n1.assign("c0").unwrap().len(), 2);
 }
 
-/// Two nodes, two blocks: the first node has both, and no container has an address of them by now.
+/// There are two nodes and two blocks. The first node has both blocks, and no container has an
+/// address of them any longer.
 fn empty_blocks_go_to_who_needs_them(n1: &rig::Daemon, n2: &rig::Daemon) {
     let mut small = rig::network();
     small.ranges = vec!["10.2.0.0/28".parse().unwrap()];
@@ -484,7 +486,7 @@ fn etcd_is_asked_over_tls_and_whoever_is_not_trusted_is_told() {
         ("misled", flags("other", "client").to_vec()),
     ] {
         let daemon = start(node, &flags);
-        // Where the server refuses the connection before it is used, there is no reason yet.
+        // If the server refuses the connection before it is used, the reason is not known yet.
         testkit::wait_until("the reason", || {
             let refusal = daemon.assign("c1").unwrap_err();
             assert!(refusal.retry, "{node}: {refusal}");

@@ -18,8 +18,8 @@ const CONFIG: &str = "[main]\nplugins=keyfile\nauth-polkit=false\nno-auto-defaul
                       rc-manager=unmanaged\nhostname-mode=none\n[logging]\nlevel=WARN\n[connectivity]\nenabled=false\n\
                       [keyfile]\nunmanaged-devices=interface-name:up0\n";
 
-/// Shows the links of the own namespace in `/sys`, as it is on a lab's host, and permits no writes
-/// there: then no program waits for udev to announce links.
+/// Mounts a `/sys` that shows the links of the program's own namespace, as on a lab's host, and
+/// permits no writes. Then no program waits for udev to announce links.
 const OWN_SYS: &str =
     "{ mount -t sysfs sysfs /sys 2>/dev/null || :; } && mount -o remount,bind,ro /sys";
 
@@ -35,7 +35,7 @@ fn start(at: &impl Place, command: &str) -> Running {
     at.start("unshare", &["--mount", "--propagation", "private", "sh", "-c", &script])
 }
 
-/// A bus for a lab, with all who use it.
+/// A bus for a lab, which ends after the programs that use it.
 fn bus(lab: &Lab) -> Running {
     lab.sh("mkdir -p /run/dbus");
     let config = lab.dir().join("bus.xml");
@@ -102,7 +102,7 @@ impl<'l, P: Place> NetworkManager<'l, P> {
         self.at.sh(&format!("nmcli --wait 30 {what}"));
     }
 
-    /// Runs `nmcli`, and does not wait for what it asks for.
+    /// Runs `nmcli`, and does not wait for the requested change.
     #[track_caller]
     pub(crate) fn begins(&self, what: &str) {
         self.at.sh(&format!("nmcli --wait 0 {what}"));
@@ -123,7 +123,7 @@ impl<'l, P: Place> NetworkManager<'l, P> {
     }
 }
 
-/// Our files of `deploy/systemd-networkd`, each after its folder below `/etc/systemd`.
+/// Our files of `deploy/systemd-networkd`, each with its folder below `/etc/systemd`.
 const OURS: [(&str, &str); 2] =
     [("network", "00-netwright.network"), ("networkd.conf.d", "90-netwright.conf")];
 
@@ -151,7 +151,7 @@ impl<'l, P: Place> Networkd<'l, P> {
         Networkd { lab, at, log, daemon: None, _bus: bus }
     }
 
-    /// Starts it as at a boot: it knows nothing of what it did before.
+    /// Starts it as at a boot, without its state of the last run.
     pub(crate) fn starts(&mut self) {
         self.lab.sh("rm -rf /run/systemd/netif");
         self.goes_on();
@@ -187,7 +187,7 @@ impl<'l, P: Place> Networkd<'l, P> {
         }
     }
 
-    /// Takes them away.
+    /// Removes our files.
     pub(crate) fn loses_our_files(&self) {
         for (folder, name) in OURS {
             self.lab.sh(&format!("rm /etc/systemd/{folder}/{name}"));
@@ -202,7 +202,7 @@ impl<'l, P: Place> Networkd<'l, P> {
         assert!(done.status.success(), "networkctl {what}: {said}\n{}", self.log());
     }
 
-    /// Waits until it has done with a link, which is then in this state: `configured`, or
+    /// Waits until it has finished with a link, which then has this state: `configured` or
     /// `unmanaged`.
     #[track_caller]
     pub(crate) fn has(&self, link: &str, state: &str) {

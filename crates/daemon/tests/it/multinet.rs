@@ -145,7 +145,7 @@ fn refusals_are_told_to_the_pod() {
         assert!(!refusal.retry, "{refusal:?}");
         let event = wait_for("an event", || cluster.events(name).pop());
         assert_eq!((event.0.as_str(), event.1.as_str()), (reason, refusal.msg.as_str()));
-        // The same message several times is one Event with a count.
+        // A message that is repeated is one Event with a count.
         assert!(cluster.plan(name, &uid).is_err());
         cluster.api.wait_until("a count", |api| {
             let events = api.objects("events");
@@ -163,7 +163,7 @@ fn another_pod_of_the_same_name_is_another() {
     let refusal = cluster.plan("p", "some-other-uid").unwrap_err();
     assert!(refusal.msg.contains("of that name is another one") && !refusal.retry, "{refusal:?}");
     assert!(cluster.plan("nobody", "7").unwrap_err().msg.contains("has no such pod"));
-    // A static pod has another UID here than there.
+    // A static pod has one UID in the API and another one in the kubelet.
     cluster.api.create(&json!({
         "apiVersion": "v1", "kind": "Pod", "spec": {"nodeName": "n1"},
         "metadata": {"namespace": "ns", "name": "s", "annotations": {"kubernetes.io/config.mirror": "h"}},
@@ -202,7 +202,7 @@ fn what_is_known_serves_while_the_api_is_gone() {
     cluster.api.hang();
     cluster.planned("p", &uid);
     cluster.api.refuse();
-    // The same after a restart.
+    // The same holds after a restart.
     daemon.kill();
     let _daemon = cluster.daemon();
     assert_eq!(cluster.ask(&Request::Status).unwrap(), Answer::Ok);
@@ -322,7 +322,7 @@ fn it_says_why_it_is_not_ready_and_the_configuration_comes_last() {
         (&plugin()["type"], &plugin()["clusterNetwork"]),
         (&"netwright-multi".into(), &"cluster".into())
     );
-    // That no definition has the default network's name may be known a moment later.
+    // The daemon may learn a moment later that no definition has the default network's name.
     let wanted = json!({"portMappings": true, "io.kubernetes.cri.pod-annotations": true});
     wait_for("the capabilities", || (plugin()["capabilities"] == wanted).then_some(()));
     // The file stays: without it the runtime would take the next network it finds.
@@ -344,7 +344,7 @@ fn a_slow_api_fails_nobody() {
     let uids: Vec<_> = (0..100).map(|n| cluster.pod(&format!("p{n}"), Some("a"))).collect();
     cluster.api.slow(Duration::from_secs(2));
     let _daemon = cluster.daemon();
-    // The daemon has listed nothing yet, so it asks for each.
+    // The daemon has listed nothing yet, so it requests each object.
     std::thread::scope(|scope| {
         for (number, uid) in uids.iter().enumerate() {
             let cluster = &cluster;
@@ -428,7 +428,7 @@ fn pods_of_the_system_cost_no_status_and_what_is_gone_is_forgotten() {
     wait_for("the other's status", || cluster.status("p"));
     let written = cluster.api.asked().into_iter().filter(|asked| asked.resource == "pods/status");
     assert_eq!(written.filter(|asked| asked.namespace == "kube-system").count(), 0);
-    // Their DEL never arrives.
+    // The DEL of these pods never arrives.
     cluster.api.remove("pods", "ns", "p");
     cluster.api.remove("pods", "kube-system", "dns");
     wait_for("both to be forgotten", || {

@@ -75,10 +75,10 @@ fn exit_codes_are_for_ci() {
         told,
         "error: shop/web to shop/db, TCP port 80, is denied, and allowed was expected"
     );
-    // The command line is wrong.
+    // These command lines are wrong.
     assert_eq!(explain(&["shop/web", "shop/db", "http"]).0, Some(2));
     assert_eq!(explain(&["shop/web", "shop/db", "80", "--expect", "maybe"]).0, Some(2));
-    // Nothing was judged.
+    // In these cases nothing was judged.
     for (words, why) in [
         (["shop/web", "shop/dbb", "80"], "there is no pod shop/dbb; its namespace has db and web"),
         (["web", "shop/db", "80"], "there is no node web, but a pod shop/web"),
@@ -94,14 +94,14 @@ fn exit_codes_are_for_ci() {
     let (code, _, told) = run(folder.path(), &["list", "--file", "nowhere"]);
     assert_eq!(code, Some(3));
     assert_eq!(told, "error: nowhere: there is no such file or folder\n");
-    // No service.
+    // No service runs.
     let (code, _, told) = run(folder.path(), &["explain", "shop/web", "shop/db", "80"]);
     assert_eq!(code, Some(3));
     assert!(told.contains("the service policy does not run here"), "{told}");
     assert!(told.contains("/agent/policy.sock"), "{told}");
 }
 
-/// Files have no switch, so the configuration and the flags say which namespaces are isolated.
+/// With files, the configuration and the flags say which namespaces are isolated.
 #[test]
 fn files_are_judged_as_the_configuration_isolates_namespaces() {
     let folder = tempfile::tempdir().unwrap();
@@ -129,7 +129,7 @@ fn files_are_judged_as_the_configuration_isolates_namespaces() {
     };
     let into = ["other/web", "shop/web"];
     assert!(is_allowed("nothing.toml", &[], into).0);
-    // A namespace's label counts without the switch.
+    // A namespace's label counts even if isolation is not enabled.
     assert!(!is_allowed("nothing.toml", &[], ["other/web", "shut/web"]).0);
     for (configuration, more, source) in [
         ("isolated.toml", Vec::new(), "isolated.toml"),
@@ -140,7 +140,7 @@ fn files_are_judged_as_the_configuration_isolates_namespaces() {
         let note = format!("note: namespaces are isolated by default, as {source} says");
         assert!(told.lines().any(|line| line == note), "{told}");
     }
-    // Flags count before the file, and a NetworkPolicy before the isolation.
+    // Flags take precedence over the file, and a NetworkPolicy over the isolation.
     assert!(is_allowed("isolated.toml", &["--isolate", "none"], into).0);
     let ends = ["--isolate-from", "other", "--isolate-to", "shop"];
     assert!(is_allowed("isolated.toml", &ends, into).0);
@@ -149,7 +149,7 @@ fn files_are_judged_as_the_configuration_isolates_namespaces() {
     assert_eq!(code, Some(0));
     assert!(said.contains("isolated by the isolation of namespace other"), "{said}");
     assert!(said.contains("isolated by NetworkPolicy shop/db"), "{said}");
-    // What is wrong with either.
+    // Errors in the file and in the flags are reported.
     let (code, said, told) = explain("none.toml", &[], into);
     assert_eq!((code, said.as_str()), (Some(3), ""));
     assert_eq!(told, "error: none.toml: there is no such file\n");
@@ -158,7 +158,7 @@ fn files_are_judged_as_the_configuration_isolates_namespaces() {
     assert_eq!(code, Some(3));
     assert!(told.starts_with("error: wrong.toml:2:"), "{told}");
     assert_eq!(explain("nothing.toml", &["--isolate", "all"], into).0, Some(2));
-    // They are about files only.
+    // These flags are for files only.
     let words = ["explain", "--isolate", "namespaces", "shop/web", "shop/db", "80"];
     assert_eq!(run(folder.path(), &words).0, Some(2));
 }
@@ -188,7 +188,7 @@ fn files_are_judged_from_standard_input_and_as_json() {
                       namespace shop: this is UDP",
         }])
     );
-    // No made-up address is shown to people.
+    // The command shows no made-up address.
     assert!(!String::from_utf8(output.stdout).unwrap().contains("0.0.0."));
 }
 
@@ -283,7 +283,7 @@ fn drops_are_followed_from_where_they_were() {
         "9 dropped since the service began to listen (9 into pods, 0 out of pods), 4 listed; 5 were more \
          than are logged in a second"
     );
-    // The service is gone, and it goes on asking.
+    // The service is gone, and the command keeps asking.
     let gone = told.next().unwrap();
     assert!(gone.contains("no program listens at") && gone.ends_with("; asking again"), "{gone}");
     child.kill().unwrap();

@@ -33,7 +33,7 @@ use crate::support::{Answer, Node, Run};
 
 const DAEMON: &str = env!("CARGO_BIN_EXE_netwrightd");
 
-/// The executable: the tests' own, or the one that is measured.
+/// The executable: the tests' own, or an optimised one that is measured.
 fn daemon() -> String {
     std::env::var("NETWRIGHTD_MEASURED").unwrap_or_else(|_| DAEMON.to_owned())
 }
@@ -53,18 +53,19 @@ fn measured_plugins(node: &Node) -> Option<PathBuf> {
 /// Where servers of pods listen.
 const PORT: u16 = 8080;
 
-/// The addresses of the node towards others, and of the container that is all others.
+/// The node's addresses towards other nodes, and those of the container that stands for all other
+/// nodes.
 const NODE: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
 const OTHERS: [&str; 2] = ["192.0.2.2", "2001:db8::2"];
 
-/// By events the service hears of everything: it looks by itself every hour only.
+/// Events must tell the service of every change: it looks by itself only once an hour.
 const FLAGS: [&str; 4] = ["--interval", "1h", "--log-rate", "0"];
 
 /// A node of a cluster.
 struct Cluster {
     service: Option<Service>,
     api: KubeApi,
-    /// Pods of other nodes.
+    /// The container with the addresses of other nodes' pods.
     others: Container,
     flags: Vec<String>,
     /// The plugins that are measured.
@@ -78,7 +79,7 @@ struct Pod {
     namespace: &'static str,
     name: String,
     uid: String,
-    /// What its first plugin answered.
+    /// The result of its first plugin.
     result: Value,
     addresses: Vec<IpAddr>,
     servers: Vec<Server>,
@@ -105,7 +106,7 @@ impl Pod {
         )
     }
 
-    /// Asserts that a connection to each address of a pod is made, or that none is.
+    /// Asserts that connections to all addresses of a pod succeed, or that all fail.
     #[track_caller]
     fn assert_reaches(&self, to: &Pod, reaches: bool) {
         for address in &to.addresses {
@@ -117,7 +118,7 @@ impl Pod {
         }
     }
 
-    /// Reports whether a connection to a pod is made.
+    /// Reports whether a connection to a pod succeeds.
     fn reaches(&self, to: &Pod) -> bool {
         let at = SocketAddr::new(to.addresses[0], PORT);
         try_tcp(&self.container, at, Duration::from_millis(300)).is_ok()
@@ -183,8 +184,8 @@ impl Cluster {
         command
     }
 
-    /// The service's command under `strace`, which writes these calls into [`Cluster::trace`], and
-    /// does to them what the options say.
+    /// The service's command under `strace`, which writes these calls to [`Cluster::trace`], and
+    /// manipulates them as the options say.
     fn traced(&self, calls: &str, options: &[&str]) -> Command {
         let command = self.command();
         let mut traced = self.node.lab.command("strace");
@@ -230,7 +231,7 @@ impl Cluster {
         }
     }
 
-    /// Creates a pod of this node in the API server, as a scheduler and a user have made it.
+    /// Creates a pod of this node in the API server, as a user and the scheduler would.
     fn create(&self, name: &str) {
         self.api.create(&object(name, &uid(name), "n1"));
     }
@@ -248,7 +249,7 @@ impl Cluster {
         pod
     }
 
-    /// Attaches a container of a runtime that names no pod, with its name as its label.
+    /// Attaches a container whose runtime names no pod. Its name is its label.
     fn attach_container(&self, name: &str) -> Pod {
         let mut pod = self.connect("default", name);
         let labels = json!([{"key": "app", "value": name}]);
@@ -316,7 +317,7 @@ impl Cluster {
         told
     }
 
-    /// Returns what a line of the service's metrics says.
+    /// Returns the value in a line of the service's metrics.
     #[track_caller]
     fn metric(&self, line: &str) -> u64 {
         let socket = self.node.roots.run.join("agent/policy.sock");
@@ -385,8 +386,8 @@ fn allow(name: &str, app: &str, from: &[&str]) -> Value {
     })
 }
 
-/// Each of two pods reaches the other as policies say, from its first packet on, and as they say
-/// after each change.
+/// Policies decide from a pod's first packet on whether two pods reach each other, and every change
+/// of a policy takes effect.
 #[test]
 fn pods_reach_each_other_as_policies_say() {
     testkit::require!("root");
@@ -397,10 +398,10 @@ fn pods_reach_each_other_as_policies_say() {
     web.assert_reaches(&db, true);
     other.assert_reaches(&db, false);
     db.assert_reaches(&other, true);
-    // The node reaches all, and is reached.
+    // The node reaches all pods, and all pods reach the node.
     assert_tcp(&cluster.node.lab, &format!("{}:{PORT}", db.v4()));
 
-    // Another label, another policy, none, and one of all namespaces.
+    // A label changes, then a policy; then there is no policy, then one for all namespaces.
     cluster.api.change("pods", "shop", "other", &json!({"metadata": {"labels": {"app": "web"}}}));
     wait_until("the other label", || other.reaches(&db));
     cluster.api.change("networkpolicies", "shop", "db", &json!({"spec": {"ingress": []}}));
@@ -418,7 +419,7 @@ fn pods_reach_each_other_as_policies_say() {
     }));
     wait_until("the policy of the cluster", || !db.reaches(&web));
     web.assert_reaches(&db, true);
-    // Pods that end take their verdicts with them.
+    // The verdicts of a pod are removed with the pod.
     for pod in [&db, &web, &other] {
         cluster.detach(pod);
     }
@@ -429,7 +430,7 @@ fn pods_reach_each_other_as_policies_say() {
     );
 }
 
-/// DEL found no service listening, and removes its record when the service has just read it.
+/// A DEL that found no service listening removes its record just after the service has read it.
 #[test]
 fn a_record_that_goes_while_the_service_starts_leaves_nothing_behind() {
     testkit::require!("root", "program:nft");
@@ -449,7 +450,7 @@ fn a_record_that_goes_while_the_service_starts_leaves_nothing_behind() {
         let is_there = damage::table(&cluster).contains(&format!("{} ", web.v4()));
         assert!(is_there, "{}", damage::table(&cluster));
         fs::remove_file(&path).unwrap();
-        // Later it may have read the records again.
+        // After that time the service may have read the records again.
         if begin.elapsed() < Duration::from_secs(1) {
             break;
         }

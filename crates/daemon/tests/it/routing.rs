@@ -35,21 +35,21 @@ use testkit::{Container, Lab, Place, Service, wait_until};
 
 const DAEMON: &str = env!("CARGO_BIN_EXE_netwrightd");
 
-/// The executable: the tests' own, or the one that is measured.
+/// The executable: the tests' own, or an optimised one that is measured.
 fn daemon() -> String {
     std::env::var("NETWRIGHTD_MEASURED").unwrap_or_else(|_| DAEMON.to_owned())
 }
 
-/// How long a pod may take to reach another after something has changed, on a busy machine. It is
-/// by events that the service hears of it: it looks by itself every hour only.
+/// How long it may take after a change until a pod reaches another, on a busy machine. Events must
+/// tell the service of the change: it looks by itself only once an hour.
 const SOON: std::time::Duration = std::time::Duration::from_secs(60);
 const INTERVAL: [&str; 2] = ["--interval", "1h"];
 
-/// How tunnels are called, and where the service is in flanneld's place.
+/// The names of our tunnels, and of those that we make in flanneld's place.
 const TUNNELS: [&str; 2] = ["nw-vxlan4", "nw-vxlan6"];
 const FLANNELS_TUNNELS: [&str; 2] = ["flannel.1", "flannel-v6.1"];
 
-/// Returns a script for tunnels that are called so.
+/// Returns a script for tunnels with these names.
 fn with_tunnels(script: &str, names: [&str; 2]) -> String {
     let [v4, v6] = TUNNELS;
     script.replace(v4, names[0]).replace(v6, names[1])
@@ -58,12 +58,12 @@ fn with_tunnels(script: &str, names: [&str; 2]) -> String {
 /// The ranges of all pods.
 const RANGES: &str = "10.244.0.0/16,fd00:244::/32";
 
-/// Two segments with a router between them, nodes on both, and a pod on each node.
+/// Two segments with a router between them, with nodes on both and a pod on each node.
 struct Fabric {
     nodes: Vec<Node>,
-    /// What runs in it besides may borrow it.
+    /// The lab; other programs that run in it may borrow it.
     lab: Rc<Lab>,
-    /// The flags that say where nodes are learnt, and the ranges of their pods.
+    /// The flags with the source of the nodes, and with the ranges of their pods.
     source: Vec<String>,
     cluster: Vec<String>,
     flags: Vec<String>,
@@ -74,9 +74,9 @@ struct Fabric {
 enum Attach {
     /// To a bridge that has the gateway's address.
     Bridge,
-    /// Each by a pair of links, with a route to it alone, as the plugin `ptp` does.
+    /// Each by a veth pair, with a route to this pod only, as the plugin `ptp` makes it.
     Ptp,
-    /// By this plugin, once the service has written the network configuration.
+    /// By this plugin, after the service has written the network configuration.
     Plugin(&'static str),
 }
 
@@ -126,15 +126,15 @@ impl Attach {
     }
 }
 
-/// Returns a line of a script that runs commands of `ip` in a namespace with one start of it, which
-/// makes a mount namespace each time.
+/// Returns a line of a script that runs commands of `ip` in a namespace. `ip` is started only once,
+/// because each start makes a mount namespace.
 fn batch(netns: &str, commands: &str) -> String {
     format!("ip -n {netns} -batch - <<END\n{commands}\nEND\n")
 }
 
 /// One node.
 struct Node {
-    /// It goes before its namespaces.
+    /// The service ends before its namespaces are removed.
     service: Option<Service>,
     number: usize,
     segment: usize,
@@ -144,12 +144,12 @@ struct Node {
 }
 
 impl Fabric {
-    /// Makes nodes `a`, `b`, …, as many on each segment as it says, and starts no service.
+    /// Makes nodes `a`, `b`, …, this many on each segment, and starts no service.
     fn new(name: &str, segments: &[usize]) -> Self {
         Fabric::with_pods(name, segments, Attach::Bridge)
     }
 
-    /// The same, with pods that are attached so.
+    /// Does the same, with pods that are attached in this way.
     fn with_pods(name: &str, segments: &[usize], attach: Attach) -> Self {
         let lab = Rc::new(Lab::new(name));
         let mut script = String::from("set -e\n");
@@ -225,7 +225,7 @@ impl Fabric {
         wait_until("the service to be ready", || before < times(&service.log()));
     }
 
-    /// Starts the service on a node, and does not wait for anything.
+    /// Starts the service on a node without waiting.
     fn spawn_on(&mut self, node: usize) -> &Service {
         let mut command = self.routing(node);
         command.args(INTERVAL);
@@ -257,7 +257,7 @@ impl Fabric {
         command
     }
 
-    /// What `netwrightd routes -o json` says on a node.
+    /// What `netwrightd routes -o json` prints on a node.
     fn routes(&self, node: usize) -> Value {
         let output = self.command(node, "routes").args(["-o", "json"]).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -281,12 +281,12 @@ impl Fabric {
         }
     }
 
-    /// Ends the service on a node, and removes everything of it. Returns what it says.
+    /// Ends the service on a node, and removes everything that it made. Returns its output.
     fn uninstall(&mut self, node: usize) -> String {
         self.leave(node, &["--uninstall"])
     }
 
-    /// The same with further flags.
+    /// Does the same with further flags.
     fn leave(&mut self, node: usize, flags: &[&str]) -> String {
         if let Some(service) = self.nodes[node].service.take() {
             assert_eq!(service.stop(), Some(0));

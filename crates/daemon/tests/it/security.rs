@@ -35,7 +35,7 @@ fn clients_that_go_away_in_the_middle_leave_it_asleep() {
         }
     }
     rig.dhcp("STATUS").call().silent();
-    // It sleeps, and does not wake between two looks; a process in a loop never does that.
+    // The daemon sleeps, and does not wake between two checks, which a process in a loop would do.
     let mut calm = 0;
     let mut before = sleeps(daemon.pid());
     wait_for("the daemon to sleep", || {

@@ -174,7 +174,8 @@ impl Family for V4 {
         let now = Timestamp::from_millis(now);
         let ends = lease.expires_at().unwrap();
         assert!(now < ends, "used at {now:?}, over at {ends:?}");
-        // The client does not use it either when the server that assigned it believes it free.
+        // If the server that assigned the address believes that it is free, the client does not use
+        // it either.
         let server = servers.iter().find(|server| server.id == lease.server).unwrap();
         if let Some(known) = server.leases.get(&lease.address.addr()) {
             assert!(ends <= Timestamp::from_millis(*known), "{ends:?} after {known}");

@@ -1,5 +1,5 @@
-//! What a node of a cluster has in its packet filter: who sees whose address, what tunnels let in,
-//! and what is put back.
+//! The packet filter of a cluster's node: which source addresses others see, which packets tunnels
+//! accept, and what is restored.
 
 mod forwarding;
 mod services;
@@ -124,8 +124,8 @@ pub(super) fn servers(place: &impl Place, name: &str) -> Vec<Server> {
     servers
 }
 
-/// Row: reach.md §8, 16 (flannel#964, kubernetes#107591). Pods' addresses are hidden from the
-/// outside, and from no one else.
+/// Row: reach.md §8, 16 (flannel#964, kubernetes#107591). The node hides pods' addresses from the
+/// outside only.
 #[test]
 fn only_the_outside_sees_the_node_instead_of_the_pod() {
     testkit::require!("root");
@@ -138,30 +138,30 @@ fn only_the_outside_sees_the_node_instead_of_the_pod() {
         for (to, seen) in [
             ("198.51.100.2:80", "198.51.100.1"),
             ("[2001:db8:ffff::2]:80", "2001:db8:ffff::1"),
-            // A range that the administrator lists.
+            // The destination is in a range that the administrator lists.
             ("203.0.113.2:80", "10.1.0.2"),
             ("[2001:db8:cafe::2]:80", "fd00:1::2"),
-            // Another node.
+            // The destination is another node.
             ("192.0.2.2:80", "10.1.0.2"),
             ("[2001:db8:2::2]:80", "fd00:1::2"),
-            // A pod of another node.
+            // The destination is a pod of another node.
             ("10.2.0.2:80", "10.1.0.2"),
             ("[fd00:2::2]:80", "fd00:1::2"),
-            // A pod of this node.
+            // The destination is a pod of this node.
             ("10.1.0.3:80", "10.1.0.2"),
             ("[fd00:1::3]:80", "fd00:1::2"),
         ] {
             assert_seen(&node.c1, to, seen);
         }
     }
-    // The same prefixes, and the administrator wants no masquerade.
+    // The prefixes stay the same, and the administrator disables masquerade.
     let rules = Rules { masquerade: false, ..filter().rules().clone() };
     cluster.bring(&ClusterFilter::new(rules, [Member::Own("10.1.0.0/24".parse().unwrap())]));
     assert_seen(&node.c1, "198.51.100.2:80", "10.1.0.2");
 }
 
-/// What comes in is not masqueraded, wherever it goes: neither to a pod itself nor to a port of the
-/// node that leads to a pod here or elsewhere.
+/// Incoming packets are not masqueraded, whether they go to a pod itself, or to a port of the node
+/// that leads to a pod here or elsewhere.
 #[test]
 fn what_comes_in_keeps_its_source() {
     testkit::require!("root");
@@ -199,7 +199,7 @@ fn what_comes_out_of_a_tunnel_is_not_masqueraded() {
     cluster.bring(&filter);
     for tunnel in [false, true] {
         if tunnel {
-            // By its name alone.
+            // Only by the name of the interface.
             cluster.change(&mut filter, &comes(Member::Tunnel("n0".to_owned())));
         }
         for (forged, to, this) in [
@@ -306,15 +306,15 @@ fn the_table_reads_well_and_can_be_read_back() {
     "#]].assert_eq(&listed);
     cluster.node.lab.sh("nft list ruleset > /run/saved && nft flush ruleset && nft -f /run/saved");
     assert_eq!(cluster.listed(), listed);
-    // nft compares ff00::/8 by its first byte alone: the rules are written once more.
+    // nft compares only the first byte of ff00::/8, so the rules are written once more.
     let told = "chain postrouting of table inet netwright-routing has other rules";
     assert_eq!(cluster.bring(&filter()).lines(), [told]);
     assert_eq!(cluster.listed(), listed);
     assert!(cluster.observe(&filter()).is_empty());
 }
 
-/// Whatever is flushed, deleted, added or replaced is found and put back, and nothing is written
-/// when nothing is different.
+/// Whatever is flushed, deleted, added or replaced is found and restored. Nothing is written when
+/// nothing differs.
 #[test]
 fn damage_is_found_and_repaired() {
     testkit::require!("root");
@@ -371,7 +371,7 @@ fn damage_is_found_and_repaired() {
         let seen = traffic::assert_tcp(&node.c1, "198.51.100.2:80").seen;
         assert_eq!(seen.ip().to_string(), "198.51.100.1", "{damage}");
     }
-    // Gone, and a second time.
+    // The table is removed, and removed a second time.
     for _ in 0..2 {
         cluster.table(ClusterTable::remove).unwrap();
         before.assert_same(&Snapshot::take(&node.lab));
@@ -382,7 +382,7 @@ fn generation(cluster: &Cluster) -> u32 {
     cluster.node.lab.enter(|| kernel::nft::NftSocket::open().unwrap().generation().unwrap())
 }
 
-/// A node that comes or goes changes its own elements, also in a table that was flushed
+/// A node that is added or removed changes only its own elements, even in a table that was flushed
 /// or changed.
 #[test]
 fn nodes_come_and_go() {
@@ -401,13 +401,14 @@ fn nodes_come_and_go() {
         assert_eq!(cluster.change(&mut filter, &comes(node(address))), None);
         assert_seen(c1, to, pod);
     }
-    // A wider range takes the place of one in it, and gives it back.
+    // A wider range replaces a range within it. When the wider one is removed, the narrower one
+    // comes back.
     let wide = Member::Exempt("203.0.0.0/16".parse().unwrap());
     assert_eq!(cluster.change(&mut filter, &comes(wide.clone())), None);
     assert!(cluster.listed().contains("203.0.0.0/16"));
     assert_eq!(cluster.change(&mut filter, &goes(wide.clone())), None);
     assert!(cluster.listed().contains("203.0.113.0/24"));
-    // Neighbours that touch.
+    // Adjacent ranges.
     for third in 1..=3_u8 {
         let beside = Member::Exempt(format!("203.0.{third}.0/24").parse().unwrap());
         assert_eq!(cluster.change(&mut filter, &comes(beside)), None);

@@ -34,7 +34,7 @@ fn many_at_once_leave_nothing_behind() {
     assert_eq!(node.elements(), "");
 }
 
-/// A rule that another program put in place of ours leaves the number of rules as it was.
+/// Another program has replaced a rule of ours by its own, so the number of rules is the same.
 #[test]
 fn a_rule_that_was_replaced_is_told_and_mended() {
     testkit::require!("root");

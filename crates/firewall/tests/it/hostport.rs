@@ -278,7 +278,7 @@ fn ports_at_loopback_addresses_are_for_the_host_alone() {
                     ] {
                         send(from, to);
                     }
-                    // These packets come after them on the same path.
+                    // These packets come later on the same path.
                     traffic::assert_pings(from, host);
                 }
             }
@@ -301,8 +301,8 @@ fn ports_at_loopback_addresses_are_for_the_host_alone() {
     }
 }
 
-/// Each link has its own route to ::1: a container on another link removes none, and removes its
-/// own when it goes.
+/// Each link has its own route to ::1: the end of a container on another link removes only that
+/// link's route.
 #[test]
 fn ports_at_loopback_addresses_of_ipv6_are_on_several_links_at_once() {
     testkit::require!("root");

@@ -52,7 +52,7 @@ fn vm_loopback_addresses_do_not_come_in_by_a_vlan_device_of_a_bridge() {
         assert!(counted("in").contains("packets 0 "), "{br_netfilter}: {}", counted("in"));
         node.lab.sh("nft delete table inet probe");
     }
-    // What the host sends to the published port still arrives there, and its answer here.
+    // Packets of the host to the published port still arrive there, and the answers arrive here.
     node.br_netfilter(false);
     assert_eq!(traffic::assert_tcp(&node.lab, "127.0.0.1:8080").server, "c1");
 }

@@ -1,8 +1,9 @@
-//! What passes the link of a pod, packet by packet.
+//! Which packets pass the link of a pod.
 //!
-//! Each forged frame is sent twice: it arrives as long as nothing is checked, so that the frame is
-//! known to be a good one, and does not once the links are those of pods. A packet that may pass
-//! follows each; the link keeps their order, so that nothing is waited for that does not come.
+//! Each forged frame is sent twice. It arrives while nothing is checked, which shows that the frame
+//! is well formed. It does not arrive once the links are those of pods. A packet that may pass
+//! follows each frame. The link keeps their order, so the test need not wait for a frame that does
+//! not come.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -19,12 +20,13 @@ use testkit::{Container, Place, traffic};
 
 use crate::support::{Node, key};
 
-/// A socket of each family has a port of its own: one for both gets no packets to groups of IPv4.
+/// The socket of each family has its own port: a socket for both families gets no packets to IPv4
+/// groups.
 const PORT4: u16 = 7774;
 const PORT6: u16 = 7776;
 /// The packet that may pass.
 const LAST: &[u8] = b"last";
-/// Longer than a busy machine needs.
+/// How long a packet may take; a busy machine needs less.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 const IPV4: u16 = 0x0800;
@@ -117,7 +119,7 @@ fn mac(place: &impl Place, link: &str) -> [u8; 6] {
     bytes.collect::<Vec<u8>>().try_into().unwrap()
 }
 
-/// Who sends forged frames, who must not get them, and at which addresses it is reached.
+/// The sender of forged frames, the place that must not get them, and the addresses of that place.
 struct Path<'p, T> {
     from: &'p Container,
     to: &'p T,
@@ -152,7 +154,7 @@ impl<'p, T: Place + Sync> Path<'p, T> {
             if &buffer[..length] == LAST {
                 return seen;
             }
-            // Others are what the host got of broadcast frames.
+            // Other packets are the host's copies of broadcast frames.
             seen |= &buffer[..length] == forged.name.as_bytes();
         }
     }
@@ -194,14 +196,13 @@ fn bridged(port: &str, last: u8) -> firewall::Plan {
     pod_link::plan(port, Link::Bridged, &addresses)
 }
 
-/// Frames that would lead past a pod's verdict: with a tag, from and to addresses that are no
-/// pod's.
+/// Frames that would bypass a pod's verdict: with a tag, or with addresses that are not a pod's.
 #[test]
 fn a_port_passes_the_pods_own_packets_alone() {
     testkit::require!("root");
     let node = Node::new("podport");
     let (c1, c2) = (&node.c1, &node.c2);
-    // An address that it was not given.
+    // The source is an address that the container was not given.
     c2.sh("ip addr add 10.1.0.99/24 dev eth0 && ip addr add fd00:1::99/64 dev eth0 nodad");
     let linklocal = |place: &Container| {
         let text = place.sh("ip -br -6 addr show dev eth0 scope link");
@@ -251,14 +252,14 @@ fn a_port_passes_the_pods_own_packets_alone() {
         assert_eq!(node.check(&key("n", name), plan), Vec::<String>::new());
     }
     assert_all(false);
-    // Where only one end is a pod's, its port alone decides: which source is another's the port of
-    // c2 does not know.
+    // If only one end is a pod's, only its port decides: the port of c2 does not know which sources
+    // belong to others.
     node.remove(&key("n", "c1"), &plans[0].1);
     between.assert_all(&to_c2, false);
     between.assert_all(&from_elsewhere, true);
     node.add(&key("n", "c1"), &plans[0].1);
 
-    // What may pass: neighbour discovery, and what follows.
+    // Frames that may pass: neighbour discovery, and the following.
     c1.sh("ip neigh flush all && ip -6 neigh flush all");
     c2.sh("ip neigh flush all && ip -6 neigh flush all");
     for to in ["10.1.0.3", "fd00:1::3", "10.1.0.1", "fd00:1::1"] {
@@ -274,8 +275,8 @@ fn a_port_passes_the_pods_own_packets_alone() {
     assert_all(true);
 }
 
-/// A pod has made the host believe that it has the address of another: what the host sends there
-/// does not come to it.
+/// A pod has made the host believe that it has the address of another pod. Packets of the host to
+/// that address do not reach it.
 #[test]
 fn a_port_gets_nothing_from_the_host_that_is_anothers() {
     testkit::require!("root");
@@ -306,7 +307,7 @@ fn a_port_gets_nothing_from_the_host_that_is_anothers() {
                 socket.send_to(b"?", (*to, port(*to))).unwrap();
             }
         });
-        // Its own were sent last.
+        // The packets to its own address were sent last.
         hear(&own, |packet| packet.protocol == 17)
     };
     assert!(arriving().is_superset(&others));
@@ -314,7 +315,7 @@ fn a_port_gets_nothing_from_the_host_that_is_anothers() {
     node.add(&key("n", "c1"), &plan);
     assert_eq!(node.check(&key("n", "c1"), &plan), Vec::<String>::new());
     assert_eq!(arriving(), own);
-    // To groups the host may send.
+    // The host may send to groups.
     let groups = BTreeSet::from(["224.0.0.1", "ff02::1"].map(address));
     let _ = node
         .lab
@@ -342,7 +343,7 @@ fn a_link_without_addresses_is_closed() {
         assert_silent(container, ["10.1.0.3", "fd00:1::3"]);
         assert_silent(&node.c2, own);
         assert_silent(&node.lab, own);
-        // The addresses come later, and open it.
+        // The addresses are added later, and open the link.
         let addresses = own.map(address);
         node.add(&key("n", name), &pod_link::plan(name, place, &addresses));
         for to in ["10.1.0.3", "fd00:1::3"] {
@@ -353,7 +354,8 @@ fn a_link_without_addresses_is_closed() {
     assert_eq!(node.elements(), "");
 }
 
-/// The same for a link that the host routes: from another address, and to one that is not known.
+/// The same for a link that the host routes: packets from another address, and packets to an
+/// unknown one.
 #[test]
 fn a_routed_link_passes_the_pods_own_packets_alone() {
     testkit::require!("root");
@@ -369,7 +371,7 @@ fn a_routed_link_passes_the_pods_own_packets_alone() {
         forged("an unknown address", way, &[IPV4], "10.9.3.2", "10.99.0.1"),
         forged("an unknown address, IPv6", way, &[IPV6], "fd00:9:3::2", "fd00:99::1"),
     ];
-    // As another node, whose tunnels the host believes, for example.
+    // The pod pretends to be, for example, another node whose tunnels the host accepts.
     let to_host = [
         forged("another source", way, &[IPV4], "10.9.3.77", "10.9.3.1"),
         forged("another source, IPv6", way, &[IPV6], "fd00:9:3::77", "fd00:9:3::1"),
@@ -384,13 +386,13 @@ fn a_routed_link_passes_the_pods_own_packets_alone() {
     }
     path.assert_all(&all, false);
     home.assert_all(&to_host, false);
-    // Neighbours are found by link-local addresses too.
+    // Neighbour discovery works for link-local addresses too.
     c3.sh("ip neigh flush all && ip -6 neigh flush all");
     node.lab.sh("ip neigh flush dev vc3 && ip -6 neigh flush dev vc3");
     for to in ["10.9.4.2", "fd00:9:4::2", "10.9.3.1", "fd00:9:3::1"] {
         traffic::assert_pings(&c3, to);
     }
-    // Also an answer that the host has translated comes home.
+    // An answer that the host has translated arrives too.
     node.lab.sh(
         "nft -f - <<'END'\n\
          table ip other {\n\
@@ -402,8 +404,8 @@ fn a_routed_link_passes_the_pods_own_packets_alone() {
     traffic::assert_pings(&node.lab, "192.0.2.9");
 }
 
-/// An address counts at its own link: an answer to the host that leaves the pod by another one is
-/// dropped. A rule as the plugin `sbr` makes it sends the answer back by its own.
+/// An address is valid only at its own link: an answer to the host that leaves the pod by another
+/// link is dropped. With a rule such as the plugin `sbr` makes, the answer leaves by its own link.
 #[test]
 fn an_answer_that_leaves_by_another_link_of_the_pod_is_dropped() {
     testkit::require!("root");
@@ -430,7 +432,7 @@ fn an_answer_that_leaves_by_another_link_of_the_pod_is_dropped() {
     assert!(answers(), "by its own link");
 }
 
-/// Where the links are in a VRF, a packet is forwarded as one that came in by the VRF.
+/// If the links are in a VRF, the kernel forwards a packet as if it came in by the VRF.
 #[test]
 fn vm_a_routed_link_in_a_vrf_passes_the_pods_own_packets_alone() {
     testkit::require!("root", "vrf");
@@ -438,13 +440,13 @@ fn vm_a_routed_link_in_a_vrf_passes_the_pods_own_packets_alone() {
     let (c3, c4) = (routed(&node, "c3", 3), routed(&node, "c4", 4));
     node.lab.sh("ip link add red type vrf table 10 && ip link set red up");
     for number in [3, 4] {
-        // What joins a VRF loses its IPv6 addresses.
+        // A link that joins a VRF loses its IPv6 addresses.
         node.lab.sh(&format!(
             "ip link set vc{number} master red && \
              ip addr replace fd00:9:{number}::1/64 dev vc{number} nodad"
         ));
     }
-    // Servers of the host get packets for its addresses in the VRF too.
+    // The host's servers receive packets for its addresses in the VRF too.
     node.lab.sh(
         "sysctl -qw net.ipv4.udp_l3mdev_accept=1 && \
          ip route add 10.99.0.0/24 dev vc4 table 10 && ip -6 route add fd00:99::/64 dev vc4 table 10",
@@ -485,7 +487,7 @@ fn vm_a_routed_link_in_a_vrf_passes_the_pods_own_packets_alone() {
     assert_silent(&c3, ["10.9.3.1", "fd00:9:3::1"]);
 }
 
-/// What IPVS sends on is not forwarded.
+/// Packets that IPVS sends on do not pass the hook `forward`.
 #[test]
 fn vm_a_routed_link_passes_the_pods_own_packets_alone_to_services_of_ipvs() {
     testkit::require!("root", "ip_vs", "program:ipvsadm", "program:conntrack");
@@ -517,7 +519,8 @@ fn vm_a_routed_link_passes_the_pods_own_packets_alone_to_services_of_ipvs() {
     for (name, plan) in &both_routed() {
         node.add(&key("n", name), plan);
     }
-    // What was let through before would go on: the first packet of a flow is judged.
+    // Flows that were let through before would continue, because only the first packet of a flow is
+    // judged.
     node.lab.sh("conntrack -F 2>/dev/null");
     path.assert_all(&all, false);
     path.assert_all(&own, true);
@@ -532,7 +535,7 @@ fn both_routed() -> [(&'static str, firewall::Plan); 2] {
     })
 }
 
-/// Asserts that none of these addresses answers; both are asked at once.
+/// Asserts that none of these addresses answers. Both are tried at once.
 #[track_caller]
 fn assert_silent(from: &impl Place, [one, two]: [&str; 2]) {
     let answered = from.sh(&format!(
@@ -541,7 +544,7 @@ fn assert_silent(from: &impl Place, [one, two]: [&str; 2]) {
     assert_eq!(answered, "", "answers {}", from.place_name());
 }
 
-/// Connects a container by a pair of its own, with addresses of a subnet of its own.
+/// Connects a container by a veth pair, with addresses of a subnet of its own.
 fn routed(node: &Node, name: &str, number: u8) -> Container {
     let container = node.lab.container(name);
     node.lab.sh(&format!(

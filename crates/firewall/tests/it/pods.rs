@@ -1,5 +1,5 @@
-//! Network policy on the kernel: packets against verdicts, and the table against what others do
-//! to it.
+//! Network policy in the kernel: packets compared with verdicts, and the table after damage by
+//! other programs.
 
 mod agree;
 mod clusters;
@@ -17,7 +17,7 @@ mod speed;
 mod steps;
 mod swap;
 
-/// Whether there is time for large counts: the virtual machine is ten times slower.
+/// Whether a run tries large counts; the virtual machine does not, because it is ten times slower.
 fn has_time() -> bool {
     let is_slow = std::env::var_os(testkit::feature::VM_VARIABLE).is_some();
     testkit::feature::available("full") && !is_slow

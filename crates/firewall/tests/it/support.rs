@@ -32,7 +32,7 @@ impl Node {
         Node { lab, index, outside, c1, c2 }
     }
 
-    /// Switches whether bridged frames pass the hooks of `inet`.
+    /// Sets whether bridged frames pass the hooks of `inet`.
     pub(crate) fn br_netfilter(&self, on: bool) {
         let value = u8::from(on);
         self.lab.sh(&format!(

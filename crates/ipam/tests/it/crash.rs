@@ -98,7 +98,8 @@ fn allocating_can_be_stopped_after_every_step() {
             assert_recovers(&store, &child_sets());
             after += 1;
         }
-        // Two sets: each is written, linked and noted; then both are indexed and sealed.
+        // There are two sets. The address of each is written, linked and noted; then both are
+        // indexed, and the index is sealed.
         assert_eq!(after - 1, 8, "{kind}");
     }
 }

@@ -141,7 +141,7 @@ fn one_of_another_boot_is_not_believed() {
     let mut bytes = fs::read(place.index()).unwrap();
     let at = bytes.windows(boot.len()).position(|part| part == boot.as_bytes()).unwrap();
     bytes[at] = if bytes[at] == b'0' { b'1' } else { b'0' };
-    // Truncated files: names stay, so the folder's times do too.
+    // Files are truncated: names stay, and so do the folder's times.
     for file in ["192.0.2.4", "192.0.2.11"] {
         let path = place.store.directory().join(file);
         if path.exists() {
@@ -208,7 +208,8 @@ impl Place {
     }
 }
 
-/// Only a person does this: the folder's times do not show it, and the file's mark names the owner.
+/// Only a person edits files like this. The folder's times do not show it, and the file's mark
+/// names the owner.
 #[test]
 fn a_file_that_was_written_over_stays_its_owners() {
     let place = Place::new();

@@ -20,7 +20,7 @@ fn a_bridge_and_the_settings_of_its_ports() {
         let port = route.link_by_name("veth1").unwrap().unwrap();
         assert_eq!(port.port, None);
 
-        // Attached and configured in one message.
+        // The port is attached and configured in one message.
         let set = LinkSet {
             master: Some(Some(bridge.index)),
             hairpin: Some(true),
@@ -80,7 +80,7 @@ fn learning_from_link_local_frames_is_switched() {
     });
 }
 
-/// The two switches are independent, and the kernel keeps them without `br_netfilter` too.
+/// The two settings are independent, and the kernel keeps them even without `br_netfilter`.
 #[test]
 fn a_bridge_shows_packets_to_the_hooks_of_ip() {
     in_netns(|| {

@@ -1,7 +1,7 @@
-//! Processes that confine themselves and then try what they may and may not do.
+//! Processes that confine themselves, and then try allowed and forbidden operations.
 //!
-//! Each is this test executable again, for one case, in a namespace and with mounts of the test. There
-//! it makes a process of one thread, which is the one that confines itself.
+//! Each is another run of this test executable for one case, with the test's namespace and mounts.
+//! It makes a process with one thread, which confines itself.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, c_long};
@@ -88,7 +88,8 @@ const KEPT: CapabilitySet = CapabilitySet::SYS_ADMIN
     .union(CapabilitySet::NET_RAW)
     .union(CapabilitySet::DAC_OVERRIDE);
 
-/// Runs a test on a thread with a network namespace and mounts of its own, which others may follow.
+/// Runs a test on a thread with a network namespace and mounts of its own, which other processes
+/// may enter.
 fn in_world(test: impl FnOnce() + Send + 'static) {
     in_netns(|| {
         // SAFETY: no descriptor table is unshared (UnshareFlags::FILES), only mounts, for this
@@ -106,7 +107,8 @@ fn in_world(test: impl FnOnce() + Send + 'static) {
         let flags =
             MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOATIME;
         mount("nwt", "/mnt/other", "tmpfs", flags, None).unwrap();
-        // The mount is read-only, not the file system: who makes the mount writable can write.
+        // The mount is read-only, not the file system: a process that makes the mount writable can
+        // write.
         mount_bind("/mnt/state/fixed", "/mnt/state/fixed").unwrap();
         let flags = MountFlags::BIND | MountFlags::RDONLY;
         mount_remount("/mnt/state/fixed", flags, c"").unwrap();
@@ -189,7 +191,7 @@ fn socket(family: i32, kind: i32) -> i32 {
     try_call(libc::SYS_socket, [number(family), number(kind), 0])
 }
 
-/// What `/proc/self/status` says of a program that the process starts.
+/// The `/proc/self/status` of a program that the process starts.
 #[expect(clippy::disallowed_methods, reason = "what a program inherits is tested")]
 fn status_of_program() -> String {
     let output = Command::new("/bin/cat").arg("/proc/self/status").output().unwrap();
@@ -228,7 +230,7 @@ fn entries(folder: &str) -> BTreeSet<String> {
     names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// A service sees mounts that others make later, and can do its work and nothing else.
+/// A service sees mounts that other processes make later, and can do its work and nothing else.
 #[test]
 fn a_service_does_its_work_and_nothing_else() {
     in_world(|| {
@@ -240,7 +242,7 @@ fn a_service_does_its_work_and_nothing_else() {
         child.stdin.take().unwrap().write_all(b"\n").unwrap();
         let rest: Vec<_> = lines.map_while(Result::ok).collect();
         assert!(child.wait().unwrap().success(), "{}", rest.join("\n"));
-        // What it wrote is on the host's file systems.
+        // Its files are on the host's file systems.
         assert_eq!(fs::read_to_string("/mnt/state/a").unwrap(), "x");
     });
 }
@@ -303,7 +305,7 @@ fn files() {
             assert!(entries(hidden).is_empty(), "{hidden}");
         }
     }
-    // Others' files can be read: nothing was to be hidden.
+    // Files of others can be read, because the case hides nothing.
     assert_eq!(fs::read_to_string("/mnt/home/secret").unwrap(), "secret");
 }
 
@@ -384,7 +386,7 @@ fn namespaces() {
     assert_eq!(ended_by(|| ()), 0);
 }
 
-/// With arguments that do no harm if the kernel looks at them.
+/// The calls have arguments that do no harm if the kernel reads them.
 fn calls_of_others() {
     let others = [
         libc::SYS_acct,
@@ -561,7 +563,7 @@ fn a_client_has_no_capability_and_sees_no_ones_files() {
 }
 
 fn client() {
-    // They could be opened before.
+    // Before that the files could be opened.
     assert_eq!(
         (socket(libc::AF_NETLINK, libc::SOCK_RAW), socket(libc::AF_PACKET, libc::SOCK_RAW)),
         (0, 0)
@@ -603,7 +605,7 @@ fn client() {
     }
 }
 
-/// Like netwrightd@docker.service: what it mounts, others see, and it outlives the process.
+/// Like netwrightd@docker.service: other processes see its mounts, which outlive it.
 #[test]
 fn a_service_can_mount_for_others() {
     in_world(|| {
@@ -627,7 +629,7 @@ fn mounter() {
     assert_eq!(call(libc::SYS_pivot_root, [usize::MAX; 6]), libc::EPERM);
 }
 
-/// In a container: what is not permitted is returned, and the rest is done.
+/// In a container the function returns what is not permitted, and does the rest.
 #[test]
 fn what_is_not_permitted_is_returned_and_the_rest_is_done() {
     in_world(|| run("without_rights"));
@@ -656,7 +658,7 @@ fn without_rights() {
     let left = KEPT - gone;
     let sets = ["CapPrm", "CapEff"];
     assert_status(&fs::read_to_string("/proc/self/status").unwrap(), &sets, left);
-    // The bounding set is larger, and nevertheless a program of root gets no more.
+    // The bounding set is larger, but a program of root still gets no more.
     assert_status(&status_of_program(), &sets, left);
     sockets();
     calls_of_others();
@@ -753,7 +755,7 @@ fn no_family() {
     }
 }
 
-/// A user that does not exist.
+/// The user does not exist.
 const ANOTHER: User = User { uid: 65_521, gid: 65_522 };
 
 #[test]
@@ -809,7 +811,7 @@ fn no_other_user() {
     assert_eq!(rustix::process::getgroups().unwrap(), groups);
 }
 
-/// The list is systemd's.
+/// The list of system calls equals systemd's.
 #[test]
 fn the_calls_of_services_are_those_of_systemd() {
     if try_sh("command -v systemd-analyze").0 != Some(0) {

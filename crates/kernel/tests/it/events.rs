@@ -69,13 +69,13 @@ fn a_listener_keeps_no_container_alive() {
         veth_to(&mut socket, "v0", &far);
         let mut listener = Listener::open().unwrap();
         drop(far);
-        // The pair goes with the namespace.
+        // The pair is deleted with the namespace.
         await_event(&mut listener, "the end of the pair", |event| *event == Event::Removed);
     });
 }
 
-/// Waits for a link's alias, which is set once all before it has happened, and returns what was
-/// heard before it.
+/// Waits for the event of a link's alias, which is set after everything else, and returns the
+/// events before it.
 #[track_caller]
 fn heard_until_now(listener: &mut ObjectListener) -> Vec<ObjectEvent> {
     sh("ip link set lo alias marked");
@@ -85,7 +85,7 @@ fn heard_until_now(listener: &mut ObjectListener) -> Vec<ObjectEvent> {
     while Instant::now() < deadline {
         heard.extend(listener.heard().unwrap());
         if let Some(place) = heard.iter().position(is_mark) {
-            // What the packet filter reports comes by another socket, after it.
+            // The packet filter's events come by another socket, and later.
             heard.remove(place);
             sh("ip link set lo alias ''");
             listener.heard().unwrap();
@@ -256,7 +256,8 @@ fn lost_events_of_objects_are_told() {
     });
 }
 
-/// What others do to one table is heard, and neither what we do nor what happens to other tables.
+/// The listener reports changes by others to one table, and neither our own changes nor those of
+/// other tables.
 #[test]
 fn what_others_take_from_a_table_is_heard() {
     in_netns(|| {
@@ -268,7 +269,7 @@ fn what_others_take_from_a_table_is_heard() {
         listener.ignore(socket.port().unwrap());
         let mut heard = |script: &str| -> Vec<TableEvent> {
             sh(script);
-            // The kernel has told it before the change is over.
+            // The kernel reports it before the change is complete.
             listener.heard().unwrap().into_iter().collect()
         };
         assert_eq!(heard("nft delete chain inet other c; nft add chain inet mine d"), []);
@@ -287,7 +288,8 @@ fn what_others_take_from_a_table_is_heard() {
     });
 }
 
-/// Additions and removals, here and in a container; but not of the tables that are left out.
+/// The listener reports additions and removals here and in a container, but not those of excluded
+/// tables.
 #[test]
 fn that_anything_changes_is_heard() {
     in_netns(|| {
@@ -323,7 +325,7 @@ fn that_anything_changes_is_heard() {
         let mut listener = ChangeListener::open("mine-").unwrap();
         sh("nft 'add table inet mine-1; add chain inet mine-1 c; add rule inet mine-1 c accept'; \
             nft delete table inet mine-1");
-        // The kernel has told it before the change is over.
+        // The kernel reports it before the change is complete.
         assert!(!listener.heard().unwrap(), "what is left out is heard");
         sh("nft 'add table inet mine-1; add table inet other'");
         assert!(listener.heard().unwrap());

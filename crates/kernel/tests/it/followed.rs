@@ -1,4 +1,4 @@
-//! Packets that are followed: by tracepoints, and by what rules do to them.
+//! Packets that are followed by tracepoints, and by the trace of rules.
 
 use std::net::UdpSocket;
 use std::os::fd::AsFd as _;
@@ -16,10 +16,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::guard::{in_netns, lo_up, sh, skip};
 
 const PORT: u16 = 9;
-/// How long a packet that was sent may take.
+/// How long a packet may take to arrive.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Drops what comes in by UDP; returns the rule's handle.
+/// Adds a rule that drops incoming UDP; returns its handle.
 fn drop_udp() -> u64 {
     let table = TableRef::new(Family::Inet, "foreign");
     let mut batch = Batch::new();
@@ -44,7 +44,7 @@ fn sender() -> (UdpSocket, Flow) {
     (socket, flow)
 }
 
-/// Waits until a packet is dropped; returns all that was told until then.
+/// Waits until a packet is dropped; returns all events until then.
 fn until_dropped(trace: &mut FlowTrace) -> Vec<Judged> {
     let deadline = Timespec::try_from(DEADLINE).unwrap();
     let mut all = Vec::new();
@@ -101,7 +101,7 @@ fn a_packet_is_followed_to_where_it_is_dropped() {
         trace.mark("here");
         let payload = vec![7; usize::try_from(LENGTH).unwrap() - 28];
         socket.send_to(&payload, ("127.0.0.1", PORT)).unwrap();
-        // What it was may be told a moment later.
+        // The reason may be reported a moment later.
         let mut tries = 0;
         let (events, packet) = loop {
             let events = trace.read().unwrap();

@@ -30,12 +30,12 @@ fn a_port_is_taken_when_bind_says_so() {
             assert_eq!(tcp(missing), Answer::NoSuchAddress, "{missing}");
             assert_eq!(udp(missing), Answer::NoSuchAddress, "{missing}");
         }
-        // At one address.
+        // The program listens at one address.
         let _one = TcpListener::bind("192.0.2.1:81").unwrap();
         assert_eq!((tcp("192.0.2.1:81"), tcp("0.0.0.0:81")), (Answer::Taken, Answer::Taken));
         assert_eq!((tcp("127.0.0.1:81"), tcp("[::]:81")), (Answer::Free, Answer::Free));
         assert_eq!(udp("192.0.2.1:81"), Answer::Free);
-        // At `::`, which includes IPv4.
+        // The program listens at `::`, which includes IPv4.
         let _dual = TcpListener::bind("[::]:82").unwrap();
         for taken in ["0.0.0.0:82", "192.0.2.1:82", "[::]:82", "[2001:db8::1]:82"] {
             assert_eq!(tcp(taken), Answer::Taken, "{taken}");

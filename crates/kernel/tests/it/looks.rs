@@ -1,4 +1,4 @@
-//! What is read to show a namespace as it is: sockets, settings of links, foreign rule sets.
+//! Reading the state of a namespace: sockets, settings of links, foreign rule sets.
 
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 
@@ -192,7 +192,7 @@ fn vm_rules_of_vrfs_are_told_apart() {
 #[test]
 fn a_bounded_look_at_a_large_set_says_that_there_is_more() {
     in_netns(|| {
-        // A message has a thousand and more.
+        // One message has more than a thousand.
         let range = |n: u32| format!("10.{0}.{1}.10-10.{0}.{1}.20", n / 250, n % 250);
         let many: Vec<String> = (0..3000).map(range).collect();
         let file = format!(
@@ -215,7 +215,7 @@ fn a_bounded_look_at_a_large_set_says_that_there_is_more() {
         let some = nft.some_elements(&table, "s", 10).unwrap();
         let count = some.elements.len();
         assert!(some.more && 0 < count && count < 2900, "{count}");
-        // None of those that are returned reaches farther than it does.
+        // No returned rule matches more than the kernel's rule.
         assert!(some.elements.iter().all(|one| all.elements.contains(one)), "{some:?}");
         assert_eq!(nft.some_elements(&table, "none", 10).unwrap().elements, []);
         let map = nft.some_elements(&table, "m", 10).unwrap();

@@ -42,7 +42,7 @@ fn objects_come_change_and_go() {
         assert_eq!(socket.nexthops(NexthopFilter::default()).unwrap(), []);
         let way = |id, way| NexthopObject { id, protocol: OURS, way };
         let objects = [
-            // Not on the link's own prefix: only with onlink.
+            // The gateway is not in the link's prefix, so the kernel accepts it only with onlink.
             via(1, "10.244.2.0", oif),
             via(2, "2001:db8:2::", oif),
             way(3, NexthopWay::Link { family: IpFamily::V4, oif }),
@@ -150,7 +150,7 @@ fn routes_follow_their_object() {
             assert_eq!(found.nexthop, Some(id));
             assert_eq!((found.priority, found.mtu), (Some(4_000_000), Some(1350)));
             assert_eq!((found.protocol, found.kind), (Some(OURS), RouteKind::Unicast));
-            // What was reported can be sent again.
+            // A reported object can be sent again.
             socket.apply_one(&Change::ReplaceRoute(found.clone())).unwrap();
             let of_link = RouteFilter { oif: Some(oif), ..RouteFilter::main(family) };
             assert_eq!(socket.routes_by(OURS, of_link).unwrap().len(), 1);
@@ -211,7 +211,7 @@ fn what_has_no_other_way_is_unreachable() {
     });
 }
 
-/// Two kinds of objects for each of 1,000 peers, and two peers that cannot be.
+/// There are two kinds of objects for each of 1,000 peers, and two peers that the kernel refuses.
 #[test]
 fn many_changes_and_a_few_failures() {
     in_netns(|| {
@@ -237,7 +237,7 @@ fn many_changes_and_a_few_failures() {
         assert_eq!(socket.nexthops(ours).unwrap().len(), 998);
         let routes = socket.routes_by(OURS, RouteFilter::main(IpFamily::V4)).unwrap();
         assert_eq!(routes.len(), 998);
-        // Every one of a datagram may fail, and the last.
+        // Every message of a datagram may fail, and the last one too.
         let again = socket.apply_each(&changes).unwrap();
         assert_eq!(again.len(), 2000);
         assert!(again[0].source.is_exists());

@@ -14,10 +14,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::guard::{fresh_netns, in_netns, lo_up};
 
 const GROUP: u16 = 7;
-/// How long a packet that was sent may take.
+/// How long a packet may take to arrive.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Logs what this namespace sends.
+/// Adds a rule that logs what this namespace sends.
 fn log_all() {
     let table = TableRef::new(Family::Inet, "nwt");
     let mut batch = Batch::new();
@@ -73,7 +73,7 @@ fn packets_are_heard_with_their_headers() {
             }
             drop(log);
         }
-        // In another namespace nothing is heard of this one.
+        // A socket in another namespace gets nothing from this one.
         let mut elsewhere =
             NflogSocket::open_in(&fresh_netns(), GROUP, &Settings::default()).unwrap();
         let mut here =

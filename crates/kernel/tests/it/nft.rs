@@ -536,7 +536,7 @@ fn thousands_of_elements_in_one_transaction() {
         let found = nft.elements(&table, "s").unwrap();
         assert_eq!(found.len(), 20_000);
         assert!(found.contains(&element(19_999)));
-        // And one operation each, with one acknowledgement each.
+        // Now each transaction has one operation and one acknowledgement.
         let mut batch = Batch::new();
         for number in 0..5_000 {
             batch.delete_elements(&table, "s", [element(number)]);

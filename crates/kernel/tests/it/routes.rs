@@ -57,7 +57,7 @@ fn a_route_with_everything() {
             let changed = Route { mtu: Some(1350), ..route.clone() };
             socket.apply_one(&Change::ReplaceRoute(changed.clone())).unwrap();
             assert_eq!(socket.routes(filter).unwrap(), [changed]);
-            // Deleted by what a caller knows of it.
+            // The route is deleted by the attributes that a caller knows.
             socket.apply_one(&Change::DelRoute(Route { table: 1000, ..to(destination) })).unwrap();
             let gone = socket.apply_one(&Change::DelRoute(route)).unwrap_err();
             assert_eq!(gone.errno(), Some(Errno::SRCH));
@@ -139,7 +139,7 @@ fn default_routes_and_lookups() {
         let found = socket.route_to("2001:db8:77::1".parse().unwrap()).unwrap().unwrap();
         assert_eq!(found.gateway, Some("2001:db8::2".parse().unwrap()));
         assert_eq!(socket.route_to("198.51.100.7".parse().unwrap()).unwrap(), None);
-        // Routes are nothing that was learnt of an address.
+        // Routes do not count as something learnt about an address.
         for family in [IpFamily::V4, IpFamily::V6] {
             assert_eq!(socket.learnt_addresses(family).unwrap(), Vec::<std::net::IpAddr>::new());
         }

@@ -9,7 +9,7 @@ use kernel::tap::Tap;
 
 use crate::guard::{in_netns, lo_up};
 
-/// How long a packet that was sent may take.
+/// How long a packet may take to arrive.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 #[test]

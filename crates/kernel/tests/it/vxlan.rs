@@ -116,7 +116,7 @@ fn a_tunnel_changes_in_place() {
             error.to_string().starts_with(&format!("change link {ifindex} (local 2001:db8::1)"))
         );
 
-        // It goes with its underlay.
+        // The tunnel is deleted with its underlay.
         sh("ip link del veth3");
         assert_eq!(socket.link_by_index(ifindex).unwrap(), None);
     });
@@ -154,7 +154,7 @@ fn forwarding_entries_of_a_tunnel() {
             let ifindex = tunnel(&mut socket, name, options).index;
             assert_eq!(socket.vxlan_fdb(ifindex).unwrap(), []);
             let entry = VxlanFdb::new(ifindex, PEER, peers[0].parse().unwrap());
-            // The second time it is the same.
+            // A second call changes nothing.
             socket.apply(&[Change::SetVxlanFdb(entry), Change::SetVxlanFdb(entry)]).unwrap();
             assert_eq!(socket.vxlan_fdb(ifindex).unwrap(), [entry]);
             let seen = &json(&format!("bridge -j fdb show dev {name}"))[0];
@@ -177,7 +177,7 @@ fn forwarding_entries_of_a_tunnel() {
             assert_eq!((found.destination, found.vni), (moved.destination, moved.vni));
             assert_eq!((found.port, found.oif), (moved.port, moved.oif));
 
-            // It leads elsewhere by now: the kernel removes nothing.
+            // The entry leads elsewhere by now, so the kernel removes nothing.
             socket.apply_one(&Change::DelVxlanFdb(entry)).unwrap();
             assert_eq!(socket.vxlan_fdb(ifindex).unwrap(), [found]);
             socket.apply_one(&Change::DelVxlanFdb(found)).unwrap();

@@ -153,7 +153,7 @@ fn interfaces_without_a_name_are_numbered_by_their_place() {
         given.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     assert_eq!(named(&[None, Some(name("data0")), None], ""), ["net1", "data0", "net3"]);
-    // Neither a name that another element requests, nor an existing one.
+    // The chosen name is neither one that another element requests, nor an existing one.
     assert_eq!(named(&[None, Some(name("net1")), None], ""), ["net2", "net1", "net3"]);
     assert_eq!(named(&[None, None], "net1"), ["net2", "net3"]);
 }

@@ -1,5 +1,5 @@
-//! The multi-network standard as data: what is read, what is refused with which words, what is
-//! written.
+//! The multi-network standard as data: what the crate reads, what it refuses in which words, what
+//! it writes.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -1,4 +1,4 @@
-//! DEL by paths that lead nowhere, while the container lives on under another path.
+//! DEL with paths that lead nowhere, while the container lives on under another path.
 
 use serde_json::{Value, json};
 use testkit::{Place, Snapshot};
@@ -92,7 +92,7 @@ fn chained_plugins_end_by_a_path_that_leads_nowhere() {
     }
 }
 
-/// The path now belongs to another container, and the one that is removed has no record.
+/// The path now belongs to another container, and the removed container has no record.
 #[test]
 fn del_of_what_nothing_was_written_down_of_leaves_another_container_alone() {
     testkit::require!("root");
@@ -123,7 +123,7 @@ fn del_of_what_nothing_was_written_down_of_leaves_another_container_alone() {
             node.run("bridge", "ADD").to(&c2).config(config.clone()).call().ok();
         }
         let before = Snapshot::of(&c2);
-        // What the reference would have left of it.
+        // What the reference would have left of the removed container.
         std::fs::write(data_dir.join("c1_eth0.json"), r#"{"mtu": 1300}"#).unwrap();
         let answer = call("DEL").id("c1").call();
         assert!(answer.succeeded(), "{plugin}: {answer:?}");

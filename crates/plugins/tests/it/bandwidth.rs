@@ -268,7 +268,7 @@ fn del_with_nothing_but_the_name_removes_the_link() {
     assert_eq!(std::fs::read_dir(node.roots.run.join("owners")).unwrap().count(), 0);
 }
 
-/// A node that comes from the reference's plugins, or goes back to them.
+/// A node that changes from the reference's plugins to ours, or back.
 #[test]
 fn either_removes_what_the_other_made() {
     testkit::require!("root", "file:/usr/lib/cni/bandwidth");
@@ -293,7 +293,7 @@ fn either_removes_what_the_other_made() {
     assert!(ifbs(&node).is_empty());
     run("DEL").call().silent();
     before.assert_same(&Snapshot::take(&node.lab));
-    // ADD takes over what the reference made.
+    // ADD takes over the objects that the reference made.
     reference(&node, run("ADD"));
     run("ADD").config(both(4_000_000, 4_000_000)).call().ok();
     assert_eq!(ifbs(&node)[0]["ifalias"], "netwright:n/c1/eth0");

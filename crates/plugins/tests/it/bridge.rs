@@ -363,7 +363,8 @@ fn vm_a_port_leaves_the_default_vlan_whichever_it_is() {
     let value: Value = serde_json::from_str(&text).unwrap();
     let vlans = value[0]["vlans"].as_array().unwrap();
     assert!(vlans.len() == 1 && vlans[0]["vlan"] == 20, "{text}");
-    // Who is in that VLAN by name is on one segment with those that are in it by default.
+    // A container that is put into that VLAN is on one segment with the containers that are in it
+    // by default.
     add(&node, &c2).config(json!({ "ipam": { "type": "fixed" } })).call().ok();
     let named = json!({ "vlan": 10, "ipam": { "type": "fixed" } });
     add(&node, &c3).config(named).call().fails(108, "is taken on \"cni0\"");
@@ -425,8 +426,8 @@ fn macspoofchk() {
     assert!(!node.sh("nft list table bridge netwright").contains("elements"));
 }
 
-/// Has a container send frames with another's source address to each group that bridges treat
-/// specially, untagged and in a VLAN; returns the bridge's FDB entries of that address.
+/// Lets a container send frames with another's source address to each group that bridges treat
+/// specially, untagged and in a VLAN. Returns the bridge's FDB entries of that address.
 fn forge_to_link_local_groups(node: &Node, forger: &Container, mac: &str) -> Vec<String> {
     let source: Vec<u8> =
         mac.split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
@@ -494,9 +495,9 @@ fn forge_link_local_frames(name: &str, keys: &Value, options: &str) {
     assert_eq!(option(), 0);
 }
 
-/// Bridges learn from frames to 01:80:c2:00:00:00 to :0f, which bypass the packet filter, unless
-/// learning is restricted: a forged source address had another container's frames sent to the
-/// forger.
+/// Unless learning is restricted, bridges learn from frames to 01:80:c2:00:00:00 to :0f, which
+/// bypass the packet filter. By a forged source address a container received another container's
+/// frames.
 #[test]
 fn macspoofchk_is_not_passed_by_link_local_frames() {
     testkit::require!("root");
@@ -733,7 +734,7 @@ fn del_removes_a_bridge_whose_add_was_killed_while_creating_it() {
     del(&node, &c1).config(fixed()).call().silent();
     before.assert_same(&Snapshot::take(&node.lab));
 
-    // A foreign bridge that now has the name stays.
+    // A foreign bridge that now has this name stays.
     leave_behind("02:00:00:00:00:0a");
     del(&node, &c1).config(fixed()).call().silent();
     node.sh("ip link show cni0");
@@ -804,7 +805,7 @@ fn check_names_what_is_missing() {
     check().fails(104, "interface \"eth0\" is gone");
 }
 
-/// Damages of both kinds of place, in one table.
+/// Damages on the host and in the container, in one table.
 trait Drift {
     fn run(&self, script: &str);
 }
@@ -1026,7 +1027,7 @@ fn a_gateway_that_was_given_twice_goes_once() {
         del(&node, container).config(config.clone()).call().silent();
     }
     assert_eq!(node.sh("ip -o addr show dev cni0 scope global").trim(), "");
-    // A note of an earlier release that names it twice.
+    // A note of an earlier release names the address twice.
     add(&node, &last).config(config.clone()).call().ok();
     let note = node.roots.run.join("shared").join(format!("{}.made", file_name_of("bridge cni0")));
     let mut made: Value = serde_json::from_slice(&std::fs::read(&note).unwrap()).unwrap();
@@ -1043,8 +1044,8 @@ fn rename(node: &Node, from: &str, to: &str) {
     ));
 }
 
-/// A bridge of ours was renamed, and an attachment on it lost its hold: the bridge stays until that
-/// attachment's DEL, and then goes.
+/// A bridge of ours was renamed, and an attachment on it lost its hold: the attachment's DEL
+/// removes the bridge.
 #[test]
 fn a_renamed_bridge_on_which_an_attachment_is_stays_for_its_own_del() {
     let node = node_with("bridge-renamed-unheld", ONE_V4);

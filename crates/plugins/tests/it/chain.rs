@@ -214,7 +214,7 @@ fn what_cannot_be_run_is_told_before_anything_runs() {
         ),
         (json!([{ "type": "one" }, 5]), 6, "plugins"),
         (json!({}), 6, "plugins"),
-        // Packets of these would pass the packet filter by.
+        // Packets of these would bypass the packet filter.
         (
             json!([{ "type": "one" }, { "type": "macvlan" }, { "type": "policy" }]),
             7,
@@ -244,11 +244,11 @@ fn misspelt_keys_are_found() {
     assert_eq!((found[0].key.as_str(), found.len()), ("plugin", 1));
 }
 
-/// How many containers come at once.
+/// How many containers are attached at once.
 const STORM: u16 = 50;
 
-/// Many containers come and leave at once, and the kernel looks for a module for none of them: each
-/// look would start a process or two, and the call would wait for them.
+/// Many containers are attached and detached at once, and the kernel looks for no module: each look
+/// would start a process or two, for which the call would wait.
 #[test]
 fn vm_a_storm_asks_for_no_module() {
     testkit::require!("root", "full", "module-requests");

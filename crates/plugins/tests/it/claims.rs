@@ -139,7 +139,7 @@ fn a_dead_container_and_a_lost_del_are_in_nobodys_way() {
     // The dead container's DEL comes late, and takes nothing from the living one.
     node.run("bridge", "DEL").id("c1").config(bridge("br0")).call().silent();
     add(&node, &c3, &bridge("br0")).fails(108, "n/c2/eth0 has it");
-    // Everything that is known of the holder is lost: nothing can show that it lives.
+    // Everything that we know of the holder is lost, so nothing can show that it lives.
     node.sh(&format!("rm -r {}/owners", node.roots.run.display()));
     add(&node, &c3, &bridge("br0")).ok();
 }
@@ -288,7 +288,7 @@ fn a_pool_that_is_the_uplinks_own_subnet_is_refused() {
     assert_pings(&node.lab, "192.0.2.1");
 }
 
-/// For example a VPN's network: the host could no longer reach it.
+/// The host could no longer reach such a network, for example a VPN's.
 #[test]
 fn a_network_that_the_host_has_a_route_to_is_refused() {
     testkit::require!("root");
@@ -334,7 +334,8 @@ fn a_network_that_the_host_has_a_route_to_is_refused() {
     }
 }
 
-/// `netwrightd routing` has not heard yet that the block of addresses is this node's: that is soon over.
+/// `netwrightd routing` has not yet heard that the block of addresses belongs to this node, which
+/// does not last long.
 #[test]
 fn an_address_that_routing_knows_elsewhere_is_asked_for_again() {
     testkit::require!("root");

@@ -36,8 +36,8 @@ fn asked(calls: &[(String, Value)], method: &str) -> Value {
     }
 }
 
-/// Asserts that `work` leaves the node as it was, and that the driver holds nothing. One container
-/// comes and goes first.
+/// Asserts that `work` leaves the node as it was, and that the driver holds nothing. Before that,
+/// one container is attached and detached.
 #[track_caller]
 fn leaves_nothing(node: &Node, driver: &Driver<'_>, work: impl FnOnce()) {
     let before = look(node);

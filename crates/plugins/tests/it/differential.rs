@@ -42,10 +42,10 @@ use ledger::Ledger;
 use observe::Observation;
 use world::World;
 
-/// How much later a change that the kernel makes in its own time may come on one of the two hosts.
+/// How much later than on the other host the kernel may make a change that it delays.
 const SETTLE: Duration = Duration::from_secs(3);
 
-/// One configuration and the host it is used on.
+/// One configuration, and the host on which it is used.
 pub(crate) struct Case {
     /// `plugin/what`, as in the list of differences.
     name: &'static str,

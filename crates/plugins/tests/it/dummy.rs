@@ -77,7 +77,7 @@ fn vm_the_address_answers_from_everywhere() {
         ));
         let mut plain = ipam(&node, Family::Dual);
         plain["routes"] = json!([]);
-        // A virtual address: its subnet has no other addresses.
+        // The address is virtual: its subnet has no other addresses.
         plain["ranges"] = json!([[{ "subnet": format!("10.3.{number}.0/30") }], [{ "subnet": format!("fd00:3:{number}::/126") }]]);
         let result = node
             .run("dummy", "ADD")

@@ -1,4 +1,4 @@
-//! `flannel`: what it delegates, by what it finds, and what it says when it cannot.
+//! `flannel`: what it delegates, depending on flanneld's file, and what it says when it cannot.
 
 mod matrix;
 mod records;
@@ -23,7 +23,7 @@ const WITNESS: &str = r#"
     [ "$CNI_COMMAND" != ADD ] || echo '{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.9/24"}]}'
 "#;
 
-/// Writes what flanneld writes on a node of this family, and `more`, whose lines count.
+/// Writes flanneld's file for a node with this family. Lines of `more` take precedence.
 fn write_subnet_env(node: &Node, family: Family, more: &str) {
     let of_family = family.pick(
         "FLANNEL_NETWORK=10.1.0.0/16\nFLANNEL_SUBNET=10.1.0.1/24\n",
@@ -116,7 +116,7 @@ fn check_and_repair_are_the_delegates() {
     let c1 = node.container("c1");
     let result = of(&node, "ADD", &c1).call().ok();
     let check = || of(&node, "CHECK", &c1).prev(&result);
-    // They need no flanneld.
+    // These verbs need no flanneld.
     node.sh(&format!("mv {SUBNET_ENV} {SUBNET_ENV}.away"));
     check().call().silent();
     c1.sh("ip route del 10.1.0.0/16");
@@ -124,7 +124,7 @@ fn check_and_repair_are_the_delegates() {
     let repaired = check().config(json!({ "netwright/repair": true })).call().ok();
     assert_eq!(repaired["netwright/repaired"].as_array().unwrap().len(), 1, "{repaired}");
     check().call().silent();
-    // A lost record leaves the present configuration.
+    // Without the record, DEL uses the present configuration.
     node.sh("rm /var/lib/cni/flannel/c1");
     check().call().fails(11, "subnet.env");
     node.sh(&format!("mv {SUBNET_ENV}.away {SUBNET_ENV}"));
@@ -150,7 +150,7 @@ fn another_projects_delegate_gets_what_flannels_plugin_would_give_it() {
     assert_eq!(read("ADD"), recorded);
     assert_eq!(recorded["ipMasq"], true);
     assert!(recorded.get("isGateway").is_none() && recorded.get("prevResult").is_none());
-    // A node's new MTU is for new pods.
+    // A node's new MTU applies to new pods.
     write_subnet_env(&node, Family::Dual, "FLANNEL_MTU=1300\n");
     call("CHECK").prev(&result).call().silent();
     let checked = read("CHECK");
@@ -173,7 +173,7 @@ fn a_failed_add_leaves_the_record_as_it_was() {
     add_witness(&node);
     let c1 = node.container("c1");
     let record = || node.sh("cat /var/lib/cni/flannel/* 2>/dev/null || true");
-    // A delegate of ours undoes what it did.
+    // A delegate of ours undoes its own work.
     node.sh("ip link add notbridge type veth peer name other");
     let refused = |keys: Value| of(&node, "ADD", &c1).config(keys).call().error().msg;
     let said = refused(json!({ "delegate": { "bridge": "notbridge" } }));
@@ -191,14 +191,14 @@ fn a_failed_add_leaves_the_record_as_it_was() {
     assert_eq!((record(), log(&node).len()), (before, 0));
     of(&node, "CHECK", &c1).prev(&result).call().silent();
     of(&node, "DEL", &c1).call().silent();
-    // Another project's delegate gets a DEL, and its record stays for the runtime's.
+    // Another project's delegate gets a DEL, and its record stays for the runtime's DEL.
     fails(&node, "ADD", 142, "not today");
     of(&node, "ADD", &c1).config(theirs.clone()).call().fails(142, "not today");
     assert_eq!(log(&node), ["ADD", "DEL"]);
     assert!(record().contains("theirs"));
     of(&node, "DEL", &c1).config(theirs).call().silent();
     assert_eq!((record(), log(&node)), (String::new(), vec!["DEL".to_owned()]));
-    // Nothing is recorded of a delegate that is not there.
+    // Nothing is recorded of a delegate that does not exist.
     let missing = json!({ "delegate": { "type": "missing" } });
     of(&node, "ADD", &c1).config(missing).call().fails(7, "\"missing\"");
     assert_eq!(record(), "");

@@ -299,7 +299,7 @@ fn bad_configurations_name_the_key_and_change_nothing() {
     assert_eq!(c1.sh("ip -o link | wc -l").trim(), "1");
 }
 
-/// Two containers on a switch of the host, and the uplink through it.
+/// The host is a switch for two containers, and connects them to its uplink.
 #[test]
 fn traffic_between_containers_and_to_the_outside() {
     let node = Node::new("hd-traffic");

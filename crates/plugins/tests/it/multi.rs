@@ -181,7 +181,8 @@ fn what_is_asked_for_needs_a_plugin_that_gives_it() {
             "networks[1]: eth0 has the default route already",
         ),
         (json!([{ "config": { "type": "multi" } }]), "is one of several networks itself"),
-        // Before anything is made. Of the container's own interface more is refused.
+        // ADD refuses this before it makes anything. For the container's own interface it refuses
+        // more.
         (
             json!([
                 { "config": bridge(1) },

@@ -1,8 +1,8 @@
 //! `policy`: a container is closed before its first packet, and stays so until a daemon knows its
 //! policies.
 //!
-//! The daemon here is a stand-in, for what a real one does not do: keep silent, die, answer
-//! nonsense. Pods that are known are the matter of the tests of `netwrightd policy`.
+//! The daemon here is a stand-in, because a real one does not keep silent, die or answer nonsense
+//! on request. The tests of `netwrightd policy` are about pods that the daemon knows.
 
 mod bad;
 mod daemon;
@@ -25,8 +25,8 @@ use crate::support::matrix::{Family, ipam};
 use crate::support::ready::Ready;
 use crate::support::{Node, Run};
 
-/// A container attached by a plugin that makes a pair, `bridge` or `ptp`, or to a further network by
-/// `macvlan`.
+/// A container that is attached by a plugin that makes a veth pair, `bridge` or `ptp`, or to a
+/// further network by `macvlan`.
 struct Pod<'n> {
     node: &'n Node,
     c: Rc<Container>,
@@ -34,7 +34,7 @@ struct Pod<'n> {
     keys: Value,
     ifname: &'static str,
     network: &'static str,
-    /// What the plugin answered.
+    /// The plugin's result.
     prev: Value,
 }
 
@@ -101,7 +101,7 @@ impl<'n> Pod<'n> {
         self.policy("CHECK").call().silent();
     }
 
-    /// Has the plugin repair; returns what it restored.
+    /// Lets the plugin repair; returns what it restored.
     #[track_caller]
     fn repair(&self) -> Vec<String> {
         let said = self.policy("CHECK").config(json!({ "netwright/repair": true })).call();
@@ -127,20 +127,20 @@ impl<'n> Pod<'n> {
             .collect()
     }
 
-    /// The addresses of the other side.
+    /// The host's addresses on its network.
     fn gateways(&self) -> Vec<String> {
         let ips = self.prev["ips"].as_array().unwrap().iter();
         ips.map(|ip| ip["gateway"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// The host's side of its link.
+    /// The host's end of its link.
     fn host_ifname(&self) -> String {
         let links = self.prev["interfaces"].as_array().unwrap().iter();
         let veth = links.filter(|link| link["sandbox"].is_null() && link["name"] != "br0");
         veth.map(|link| link["name"].as_str().unwrap().to_owned()).next().unwrap()
     }
 
-    /// Where the packet filter sees its packets.
+    /// The interface at which the packet filter sees its packets.
     fn seen_at(&self) -> String {
         if self.by == "bridge" { "br0".to_owned() } else { self.host_ifname() }
     }
@@ -158,7 +158,8 @@ impl<'n> Pod<'n> {
         Some(serde_json::from_value(record.data).unwrap())
     }
 
-    /// Asserts that only the node reaches it, and that it reaches only its node.
+    /// Asserts that only its node reaches the container, and that the container reaches only its
+    /// node.
     #[track_caller]
     fn assert_closed(&self, others: &[&Pod<'_>]) {
         for other in others {
@@ -186,7 +187,7 @@ impl<'n> Pod<'n> {
     }
 }
 
-/// Asserts that none of these addresses answers; all are asked at once.
+/// Asserts that none of these addresses answers. All are tried at once.
 #[track_caller]
 fn assert_silent(from: &impl Place, addresses: &[String]) {
     let asked = addresses.join(" ");
@@ -206,7 +207,7 @@ fn verdicts(node: &Node) -> Vec<String> {
 /// The verdicts of some maps in a place's packet filter.
 fn verdicts_of(place: &impl Place, maps: &[&str]) -> Vec<String> {
     let listed = place.sh("nft -j list table inet netwright-policy 2>/dev/null || true");
-    // Without the table there is nothing to read.
+    // If there is no table, there are no verdicts.
     let table: Value = match listed.trim() {
         "" => Value::Null,
         listed => serde_json::from_str(listed).unwrap(),
@@ -250,14 +251,14 @@ fn closed(pod: &Pod<'_>) -> Vec<String> {
     all
 }
 
-/// What stands in the tables of all plugins for the links of pods.
+/// The entries for pods' links in the table that all plugins share.
 fn links(node: &Node) -> String {
     node.sh("for set in 'inet netwright pod_links' 'bridge netwright pod_ports' \
                     'inet netwright pod_addresses4' 'bridge netwright port_addresses4'; do \
            nft list set $set 2>/dev/null | grep -o '\"v[^\"]*\"' | sed \"s/^/$set /\"; done; true")
 }
 
-/// The switches of a bridge: for IPv4, for IPv6.
+/// The settings of a bridge that pass its frames to the packet filter, for IPv4 and for IPv6.
 fn shows(node: &Node, bridge: &str) -> String {
     let links: Value =
         serde_json::from_str(&node.sh(&format!("ip -d -j link show {bridge}"))).unwrap();
@@ -265,13 +266,13 @@ fn shows(node: &Node, bridge: &str) -> String {
     format!("{} {}", switches["nf_call_iptables"], switches["nf_call_ip6tables"])
 }
 
-/// Switches off what concerns all bridges.
+/// Switches off the sysctls that apply to all bridges.
 fn no_bridge_shows(node: &Node) {
     node.sh("for name in iptables ip6tables arptables; do \
            echo 0 > /proc/sys/net/bridge/bridge-nf-call-$name; done");
 }
 
-/// Says that a daemon was ready a moment ago.
+/// Records that a daemon was ready a moment ago.
 fn ready(node: &Node) {
     Ready::of(&node.roots.run.join("policy.sock")).said_before(std::time::Duration::ZERO);
 }

@@ -26,8 +26,8 @@ impl Host {
     fn new(name: &str) -> Host {
         let node = Node::new(name);
         let outside = node.lab.outside();
-        // A bridge without a MAC of its own takes another one when a port goes; containers would
-        // send to the old one for half a minute.
+        // A bridge without a MAC address of its own takes another one when a port is removed;
+        // containers would send to the old one for half a minute.
         node.sh(
             "echo 1 > /proc/sys/net/ipv4/ip_forward && echo 1 > /proc/sys/net/ipv6/conf/all/forwarding && \
              echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad && \
@@ -256,7 +256,7 @@ fn chains_are_interchangeable_with_the_reference() {
     run("ADD").call().ok();
     host.go(run("DEL"));
     assert_eq!(dn_chains(), "0\n");
-    // Only the record of ours was left.
+    // Only our record was left.
     run("DEL").call().silent();
     // No CHECK by the reference: its 1.1.1 fails on its own rules where both families' iptables are
     // installed ("could not check ipv6 dnat"). `chains` shows that the rules are the same. Ours
@@ -589,8 +589,8 @@ fn vm_sctp_conntrack() {
     let (c1, prev1) = host.container("c1", 2);
     let (c2, prev2) = host.container("c2", 3);
     let mappings = json!([mapping(3868, "sctp")]);
-    // Connections are followed only where something is published. The client's next packet comes
-    // before the kernel forgets the one before.
+    // The kernel tracks connections only if something is published. The client's next packet comes
+    // before the kernel forgets the previous one.
     host.run("ADD", &c2, &prev2, &json!([mapping(9090, "tcp")])).call().ok();
     host.node.sh("cd /proc/sys/net/netfilter && for state in closed cookie_wait; do \
          echo 600 > nf_conntrack_sctp_timeout_$state; done");
@@ -615,7 +615,7 @@ fn vm_sctp_conntrack() {
             came
         })
     };
-    // Nobody has the port yet, and the flow begins untranslated.
+    // No container has the port yet, so the flow begins untranslated.
     client.send(&ends.sctp(40000, 3868));
     host.node.sh("timeout 5 sh -c \
          'until conntrack -L -p sctp 2>/dev/null | grep -q dport=3868; do sleep 0.02; done'");
@@ -627,8 +627,8 @@ fn vm_sctp_conntrack() {
     assert!(reaches(&second), "the client does not reach the next container");
 }
 
-/// TCP flows stay: a connection goes on when its container's ports are published again, and a
-/// client that begins anew from the same port reaches the next container all the same.
+/// TCP flows stay: a connection continues when its container's ports are published again. A client
+/// that starts again from the same port still reaches the next container.
 #[test]
 fn tcp_conntrack() {
     testkit::require!("root", "program:socat");
@@ -774,7 +774,7 @@ fn check() {
     }
 }
 
-/// CHECK compares rules, and does not only count them; a repair puts them back.
+/// CHECK compares rules, and does not only count them; a repair restores them.
 #[test]
 fn a_rule_that_was_replaced_is_put_back() {
     testkit::require!("root");
@@ -999,13 +999,13 @@ fn a_port_is_one_containers_whichever_backend_forwards_it() {
         said.fails(103, "8080/tcp is held by container \"c1\"");
         before.assert_same(&Snapshot::take(&host.node.lab));
         run("CHECK", &c1, &first, &holder).call().silent();
-        // The first container may have its port again.
+        // The first container can get its port again.
         run("ADD", &c1, &first, &holder).call().ok();
         run("DEL", &c1, &first, &holder).call().silent();
         run("ADD", &c2, &second, &other).call().ok();
         run("DEL", &c2, &second, &other).call().silent();
     }
-    // Two mappings at two addresses, or told apart by a condition, do not conflict.
+    // Two mappings at two addresses, or with different conditions, do not conflict.
     for (holder, other) in [
         ((ipt, at("198.51.100.1")), (nft, at("192.0.2.7"))),
         ((nft, at("198.51.100.1")), (ipt, at("192.0.2.7"))),
@@ -1026,8 +1026,8 @@ fn a_port_is_one_containers_whichever_backend_forwards_it() {
     assert!(!shared.exists() || host.node.sh(&format!("ls {}", shared.display())).is_empty());
 }
 
-/// Rules of iptables come before our elements: a dead container's would take the port from the
-/// living one's.
+/// iptables' rules come before our elements: a dead container's rules would take the port from the
+/// living container.
 #[test]
 fn the_port_of_a_container_that_is_gone_is_taken_over_from_iptables() {
     testkit::require!("root", "program:iptables");

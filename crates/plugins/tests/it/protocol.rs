@@ -1,4 +1,4 @@
-//! The protocol rows: what all plugins have in common. Each test is named after its row.
+//! The protocol rows: behaviour that all plugins have in common. Each test is named after its row.
 
 mod checks;
 mod config;

@@ -202,8 +202,8 @@ fn one_family_alone_leaves_the_other_alone() {
     }
 }
 
-/// Two containers come and go, the second of a network with these keys; returns the sysctls after
-/// each DEL, and the messages about those that stay on.
+/// Attaches and detaches two containers, the second on a network with these keys. Returns the
+/// sysctls after each DEL, and the messages about those that stay on.
 fn forwarding_behind(name: &str, first: Value, second: Value) -> ([String; 2], Vec<String>) {
     let node = Node::new(name);
     node.sh("sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0");
@@ -212,7 +212,7 @@ fn forwarding_behind(name: &str, first: Value, second: Value) -> ([String; 2], V
     let (c1, c2) = (node.container("c1"), node.container("c2"));
     attach(&node, &c1, &dual(2), first);
     attach(&node, &c2, &dual(3), second);
-    // DEL knows without a configuration.
+    // DEL knows this without a configuration.
     ptp(&node, "DEL", &c1).call().silent();
     let with_one = forwarding();
     ptp(&node, "DEL", &c2).call().silent();

@@ -62,7 +62,8 @@ impl<'n> Chain<'n> {
         self.repair_times(2)
     }
 
-    /// Has each plugin repair so many times; returns what was restored, and what the last time left.
+    /// Lets each plugin repair this many times. Returns what was restored, and what the last repair
+    /// left.
     pub(super) fn repair_times(&self, times: usize) -> (Vec<String>, Vec<String>) {
         let (mut put_back, mut left) = (Vec::new(), Vec::new());
         for _ in 0..times {
@@ -78,7 +79,7 @@ impl<'n> Chain<'n> {
         (put_back, left)
     }
 
-    /// Has one plugin repair; returns why it did not.
+    /// Lets one plugin repair. Returns why it did not.
     #[track_caller]
     pub(super) fn repair_of(&self, plugin: &str) -> String {
         let (_, keys) = self.plugins.iter().find(|(name, _)| *name == plugin).unwrap();
@@ -98,8 +99,8 @@ impl<'n> Chain<'n> {
     }
 }
 
-/// Shows what a repair may touch, with as few programs as do it: starting them takes most of the
-/// time, above all in the virtual machine.
+/// Shows everything that a repair may touch, with as few programs as possible: starting them takes
+/// most of the time, above all in the virtual machine.
 const STATE: &str = "
 ip -o addr show scope global
 ip -j -d link
@@ -148,8 +149,8 @@ pub(super) fn picture(lab: &Lab, container: &Container) -> Vec<String> {
     lines
 }
 
-/// What is compared of a link. The address of an ifb link is random, and the kernel says up to a
-/// second later that a link has a carrier.
+/// The compared part of a link. The address of an ifb link is random, and the kernel reports a
+/// link's carrier up to a second late.
 fn shown(link: &Value) -> String {
     let is_ifb = link["linkinfo"]["info_kind"] == "ifb";
     let address = if is_ifb { &Value::Null } else { &link["address"] };
@@ -161,8 +162,8 @@ fn shown(link: &Value) -> String {
     json!([link["ifname"], address, rest, flags]).to_string()
 }
 
-/// Whether a line is a route that the kernel makes by itself. Rules and neighbour entries are among
-/// these lines, and are none.
+/// Whether a line is a route that the kernel makes by itself. Rules and neighbour entries among the
+/// lines are not.
 fn is_the_kernels(line: &str) -> bool {
     let is_route = !line.contains(":\t") && !line.contains(" PERMANENT");
     is_route
@@ -185,7 +186,7 @@ fn without_numbers(line: &str) -> String {
     words.join(" ")
 }
 
-/// Returns what only one of the pictures has.
+/// Returns the lines that only one of two states has.
 pub(super) fn differences(before: &[String], after: &[String]) -> Vec<String> {
     let gone = before.iter().filter(|line| !after.contains(line)).map(|line| format!("- {line}"));
     let new = after.iter().filter(|line| !before.contains(line)).map(|line| format!("+ {line}"));

@@ -39,7 +39,7 @@ fn routes_to(container: &Container, destination: &str, more: &str) -> Vec<String
 
 /// Row: bridge | port state wait. The kernel brings a port up some time after both ends are, at
 /// most once a second for several ports. So a plugin that does not wait fails this test within a
-/// few turns.
+/// few rounds.
 #[test]
 fn the_port_is_up_when_add_returns() {
     let node = Node::new("row-port");

@@ -464,8 +464,8 @@ fn any_part_is_removed_or_completed() {
     assert_eq!((routes(&c1, "-4", "100"), routes(&c1, "-6", "101")), (Vec::new(), Vec::new()));
 }
 
-/// Behind the plugin that made the interface: its CHECK finds its routes where they are now. The
-/// reference's does not.
+/// In a chain after the plugin that made the interface: that plugin's CHECK finds its routes where
+/// they are now. The reference's does not.
 #[test]
 fn in_a_chain_with_bridge() {
     testkit::require!("root");

@@ -62,8 +62,8 @@ fn no_link_of_the_host_takes_router_advertisements() {
     run("DEL").prev(&result).call().silent();
 }
 
-/// The same by a real advertisement, on an existing bridge of a host that does not forward IPv6,
-/// and by a link of `ptp`. The last DEL restores the bridge's sysctl.
+/// The same with a real advertisement, on an existing bridge of a host that does not forward IPv6,
+/// and on a link of `ptp`. The last DEL restores the bridge's sysctl.
 #[test]
 fn a_bridge_that_was_there_before_takes_no_router_advertisements() {
     testkit::require!("root", "program:socat");
@@ -90,7 +90,7 @@ fn a_bridge_that_was_there_before_takes_no_router_advertisements() {
     assert_eq!(node.sh(&format!("cat {switch}")), "1\n");
 }
 
-/// The same by the link with a VLAN's gateway, which is a link of its own.
+/// The same on the link with a VLAN's gateway, which is a link of its own.
 #[test]
 fn vm_a_vlans_gateway_takes_no_router_advertisements() {
     testkit::require!("full", "root", "bridge-vlan-filtering", "program:socat");
@@ -112,8 +112,8 @@ fn vm_a_vlans_gateway_takes_no_router_advertisements() {
     bridge("DEL").prev(&result).call().silent();
 }
 
-/// A bridge's port accepts what a container sends to the bridge's own group addresses: an
-/// advertisement in such a frame made the container the host's router, past the bridge's sysctl.
+/// A bridge's port accepts frames to the bridge's own group addresses. An advertisement in such a
+/// frame made the container the host's router, although the bridge's sysctl forbids that.
 #[test]
 fn a_bridges_port_takes_no_router_advertisements() {
     testkit::require!("root", "program:socat");
@@ -183,8 +183,8 @@ const ADVERTISEMENT: &str = concat!(
     r"\x20\x01\x0d\xb8\x0b\xad\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",
 );
 
-/// Has a container advertise itself as the host's router, and waits until the host has processed
-/// it.
+/// Lets a container advertise itself as the host's router, and waits until the host has processed
+/// that.
 pub(crate) fn advertise(node: &Node, from: &Container, link: &str) {
     node.sh(&format!("timeout 60 sh -c 'until ip -6 addr show dev {link} scope link | grep -q inet6; do sleep 0.01; done'"));
     from.sh("timeout 60 sh -c 'until ip -6 addr show dev eth0 scope link -tentative | grep -q inet6; do sleep 0.01; done'");

@@ -52,7 +52,7 @@ fn check_allows_what_a_later_plugin_changed() {
     let tuning = json!({ "mac": "02:00:00:00:00:77", "mtu": 1400, "dataDir": node.dir("tuning") });
     let mut result =
         node.run("tuning", "ADD").to(&c1).config(tuning.clone()).prev(&made).call().ok();
-    // And a plugin that removes a route, moves another and adds a third.
+    // Another plugin removes a route, moves a second and adds a third.
     c1.sh("ip route del 10.9.0.0/16; ip route replace default via 10.1.0.254; \
            ip route add 10.8.0.0/16 via 10.1.0.1");
     result["routes"] = json!([
@@ -63,7 +63,8 @@ fn check_allows_what_a_later_plugin_changed() {
     node.run("tuning", "CHECK").to(&c1).config(tuning).prev(&result).call().silent();
 }
 
-/// CNI 1.1.0 §2 "GC": a plugin goes on after an error, removes what it can, and reports the error.
+/// CNI 1.1.0 §2 "GC": a plugin continues after an error, removes what it can, and reports the
+/// error.
 #[test]
 fn gc_goes_on_after_an_error_and_tells_it() {
     let node = node_with("spec-gc", "GC");

@@ -406,7 +406,7 @@ impl Answer {
 /// How long duplicate address detection may take.
 const DETECTION: Duration = Duration::from_secs(5);
 
-/// Everything that shows of a container's network: links, addresses, routes and every sysctl.
+/// Everything that is visible of a container's network: links, addresses, routes and every sysctl.
 ///
 /// The constructor waits for addresses under duplicate address detection, since their routes come
 /// later. It leaves out the routes for all multicast, which the kernel adds when it notices that a

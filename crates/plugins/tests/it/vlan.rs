@@ -156,7 +156,7 @@ fn vm_a_vlan_that_is_taken_is_refused_by_its_holders_name() {
     refused("it is link \"p0.5\"; a parent");
     node.sh("ip link set p0.5 alias netwright:n/c7/eth0");
     refused("it is link \"p0.5\" of n/c7/eth0");
-    // In a namespace that the plugin cannot see.
+    // The link is in a namespace that the plugin cannot see.
     let c3 = node.container("c3");
     node.sh("ip link set p0.5 netns c3");
     c3.sh("ip link show p0.5");

@@ -146,7 +146,7 @@ fn vm_an_add_that_was_killed_while_it_moved_is_completed() {
     assert!(repaired.succeeded(), "{repaired:?}");
     whole.assert_same(&Picture::of(&c1));
     run(&node, "CHECK", &c1, &prev, json!({})).call().silent();
-    // The record has nothing left of the move.
+    // The record no longer mentions the move.
     let data = index.get(&key, "vrf").found.unwrap().data;
     assert_eq!(data["vrf"], "blue");
     assert!(data.as_object().unwrap().keys().eq(["ifindex", "mac", "table", "vrf"]), "{data}");
@@ -338,8 +338,8 @@ fn vm_in_a_chain_with_bridge() {
     bridge("DEL").prev(&result).call().silent();
 }
 
-/// ADD undoes everything when the kernel refuses a step: here it has no VRF, or there is one too
-/// many of its table.
+/// ADD undoes everything when the kernel refuses a step: here the kernel has no VRFs, or a second
+/// VRF already has the table.
 #[test]
 fn a_failed_add_leaves_everything_as_it_was() {
     testkit::require!("root");

@@ -1,5 +1,5 @@
-//! Two opinions on random clusters: what the evaluator says, and what a packet meets that walks
-//! the programs of the nodes on its way. And two ways to a program: by every change, and anew.
+//! Random clusters, judged in two ways: by the evaluator, and by a packet that walks the programs
+//! of the nodes on its way. Programs are also made in two ways: by each change, and from scratch.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use testkit::{Chance, feature};
 
 use crate::case::Case;
 
-/// Clusters in every run, and with `--full`.
+/// The number of clusters in every run, and with `--full`.
 const SOME: usize = 200;
 const MANY: usize = 10_000;
 
@@ -33,7 +33,7 @@ const TRAFFIC: [Traffic; 8] = [
 const OUTSIDE: [&str; 5] =
     ["198.51.100.1", "198.51.100.255", "203.0.113.7", "2001:db8:ff::1", "2001:db9::1"];
 
-/// How many verdicts were compared, by what decided for either end.
+/// The number of compared verdicts, by what decided for each end.
 #[derive(Debug, Default)]
 struct Count(BTreeMap<String, usize>);
 
@@ -63,7 +63,7 @@ fn arrives(world: &World, programs: &BTreeMap<String, Program>, packet: Packet) 
     if let ([one], [other]) = (from.as_slice(), to.as_slice())
         && one.uid == other.uid
     {
-        // It does not leave the pod.
+        // The packet does not leave the pod.
         return true;
     }
     let node_at = |pods: &[&Pod], address: IpAddr| match pods.first() {
@@ -73,7 +73,7 @@ fn arrives(world: &World, programs: &BTreeMap<String, Program>, packet: Packet) 
     let (from, from_pod) = node_at(&from, source);
     let (to, to_pod) = node_at(&to, destination);
     let is_local = |node: &Option<String>, end: &Option<String>, is_pod: bool| {
-        // The node is the other end itself.
+        // The other end is the node itself.
         node == end && !is_pod
     };
     let mut forwarding = Vec::new();
@@ -86,7 +86,7 @@ fn arrives(world: &World, programs: &BTreeMap<String, Program>, packet: Packet) 
     forwarding.iter().all(|node| passes(&programs[*node], packet))
 }
 
-/// Compares what the world finds by its indices with what is found by looking at everything.
+/// Compares what the world finds by its indices with the result of a search through everything.
 fn compare_indices(world: &World) -> Result<(), String> {
     for pod in world.pods() {
         for direction in Direction::ALL {
@@ -134,7 +134,7 @@ fn compare(
             if Family::of(*source) != Family::of(*destination) {
                 continue;
             }
-            // Each pair with some traffic, and all traffic over all pairs.
+            // Each pair gets some of the traffic, and all pairs together get all of it.
             for _ in 0..each {
                 number += 3;
                 let (source, destination, traffic) = (*source, *destination, TRAFFIC[number % all]);
@@ -148,7 +148,7 @@ fn compare(
                     ));
                 }
                 count.add(&judged);
-                // Explaining takes longer, so it is asked for a few.
+                // Explanations take longer, so only a few are made.
                 if number % 97 == 0 {
                     let explained = explain(world, source, destination, traffic);
                     if explained.allowed != arrives || explained.lines.len() < 2 {
@@ -161,7 +161,7 @@ fn compare(
     Ok(())
 }
 
-/// Names of all nodes that ever were: a pod may be on one that is gone.
+/// The names of all nodes that ever existed: a pod may be on a deleted one.
 const NODES: [&str; 3] = ["one", "two", "three"];
 
 fn check(case: &Case, turn: Option<usize>, count: &mut Count) -> Result<(), String> {
@@ -245,7 +245,7 @@ fn random_clusters_meet_no_disagreement() {
             panic!("cluster {number}: {why}\nreduced to {reduced:#?}\nwhere {now:?}");
         }
     }
-    // What never decided anything was not compared.
+    // A kind of rule that never decided was not compared.
     for kind in DECISIONS {
         let times = count.0.remove(kind).unwrap_or_default();
         assert!(times > clusters / 10, "{kind} decided {times} times only");
@@ -272,7 +272,7 @@ const DECISIONS: [&str; 14] = [
 
 type Damage = fn(&mut Program);
 
-/// What the test above is worth: each of these faults of a compiler is found, within the clusters
+/// Shows that the test above works: it finds each of these faults of a compiler, with the clusters
 /// of an ordinary run.
 #[test]
 fn faults_of_a_program_are_found_and_reduced() {

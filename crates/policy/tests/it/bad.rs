@@ -1,5 +1,5 @@
-//! Objects that cannot be taken as they are written. Each is answered with a sentence that has
-//! object, path and cause; it fails closed for its pods, and harms no other.
+//! Objects that cannot be used as they are written. For each there is a sentence with object, path
+//! and cause. The pods that it is for are closed, and no other object is affected.
 
 use expect_test::{Expect, expect};
 use netwright_policy::policy::Policy;
@@ -23,18 +23,18 @@ const ENDS: [&str; 8] = [
     "outside",
 ];
 
-/// All connections that a world allows by TCP port 80.
+/// All connections to TCP port 80 that a world allows.
 fn open(world: &World) -> Vec<(&'static str, &'static str)> {
     let pairs = ENDS.iter().flat_map(|source| ENDS.iter().map(move |end| (*source, *end)));
     pairs.filter(|(source, end)| allowed(world, source, end, tcp(80))).collect()
 }
 
-/// Asserts that nothing reaches `shop/db` with a policy, that it lets nothing more through than no
-/// policy does, and that it concerns no pods but those of `touches`. Returns its sentences.
+/// Asserts that with a policy nothing reaches `shop/db`, that the policy allows nothing that is
+/// denied without it, and that it affects only the pods of `touches`. Returns its sentences.
 fn closed(policy: Policy, touches: &[&str]) -> String {
     assert!(!policy.faults.is_empty(), "nothing is refused: {policy:?}");
     let sentences: String = policy.faults.iter().map(|fault| format!("{fault}\n")).collect();
-    // Another program's, which has to stay as it is.
+    // A valid policy, whose effect must stay as it is.
     let other = network(
         "other/web",
         json!({
@@ -63,7 +63,7 @@ fn check(cases: Vec<String>, at_least: usize, expected: Expect) {
     expected.assert_eq(&cases.concat());
 }
 
-/// A NetworkPolicy for `shop/db`, with these keys in place of good ones.
+/// A NetworkPolicy for `shop/db`, with these keys instead of valid ones.
 fn spec(changes: Value) -> Value {
     let mut spec = json!({
         "podSelector": {"matchLabels": {"app": "db"}},
@@ -208,7 +208,7 @@ fn network_policies_that_are_bad_as_a_whole() {
         case(json!({"rules": [{}], "ingress": [{}]}), &its_own),
         case(json!({"podSelector": "app=db"}), &all),
         case(json!({"podSelector": {"matchLabels": {"app": ["db"]}}, "ingress": [{}]}), &all),
-        // What can be read of the selector selects still.
+        // The readable part of the selector still selects.
         case(
             json!({
                 "podSelector": {
@@ -373,7 +373,7 @@ fn cluster_policies_that_are_bad() {
     );
 }
 
-/// To close every pod of the cluster for one object that cannot be read would harm all others.
+/// Closing every pod of the cluster because of one unreadable object would harm all others.
 #[test]
 fn cluster_policies_whose_subject_is_not_readable_select_nobody() {
     let none = open(&world_with([]));
@@ -457,7 +457,7 @@ fn objects_whose_place_is_not_readable_are_passed_over() {
     );
 }
 
-/// What the rules of another version mean is not known, so they let nothing through.
+/// The meaning of another version's rules is not known, so they let nothing through.
 #[test]
 fn policies_of_another_version_are_closed() {
     let of = |version: Value, mut object: Value| {
@@ -499,7 +499,8 @@ fn policies_of_another_version_are_closed() {
             ClusterNetworkPolicy x: refused: apiVersion: "policy.networking.k8s.io/v1" is not read here, policy.networking.k8s.io/v1alpha2 or policy.networking.k8s.io/v1beta1 is; the policy denies everything
         "#]],
     );
-    // Those that are read, and lists of an API server, which say none.
+    // The supported versions are read, and so are items of an API server's list, which have no
+    // version.
     for version in [json!("networking.k8s.io/v1"), json!(null)] {
         let object = of(version, network_object("shop/x", spec(json!({}))));
         assert_eq!(network_policy::read(&object).unwrap().faults, []);
@@ -525,7 +526,8 @@ fn multi_network_policies_are_for_no_network_or_for_all_of_their_pods() {
         object["metadata"]["namespace"] = json!("shop");
         let read = multi_policy::read(&object).unwrap();
         assert!(read.networks.is_empty());
-        // Without a name it is for none; with one that cannot be read, it may be for any.
+        // A policy that names no network applies to none. If the name cannot be read, the policy
+        // may be for any.
         let names = object.pointer("/metadata/annotations/k8s.v1.cni.cncf.io~1policy-for");
         let names = names.and_then(Value::as_str).is_some_and(|names| !names.trim().is_empty());
         assert_eq!(read.everywhere, names);
@@ -586,7 +588,7 @@ fn annotations_of_2016_that_are_bad_isolate() {
     );
 }
 
-/// Fields of pods that cannot be read are as if they were missing.
+/// Unreadable fields of pods count as missing.
 #[test]
 fn objects_with_bad_fields_are_read_as_far_as_they_can() {
     let pod = Pod::read(&json!({
@@ -623,7 +625,8 @@ fn objects_with_bad_fields_are_read_as_far_as_they_can() {
     assert_eq!(node.addresses.len(), 1);
 }
 
-/// The largest cluster policy that the API takes: its lines are a sum, not a product.
+/// The largest cluster policy that the API accepts: the number of its lines is a sum, not a
+/// product.
 #[test]
 fn twenty_five_rules_with_twenty_five_peers_and_protocols() {
     let peers: Vec<Value> =
@@ -639,7 +642,7 @@ fn twenty_five_rules_with_twenty_five_peers_and_protocols() {
     assert_eq!(policy.faults, []);
     let program = compile(world_with([policy]), "one");
     let lines: usize = program.chains.values().map(Vec::len).sum();
-    // 25 peers of two families and 25 protocols in each rule, and the class.
+    // Each rule has 25 peers of two families and 25 protocols; then there is the class.
     assert!(lines < 25 * (50 + 25) + 10, "{lines}");
     program.check().unwrap();
 }
@@ -659,17 +662,17 @@ fn a_policy_of_a_megabyte_is_read() {
     assert_eq!(policy.faults, []);
     let mut compiler = Compiler::new(World::of(None, cluster_of_two()), "one");
     let steps = compiler.apply(policy.into());
-    // Whatever the number of blocks, they are one set.
+    // Any number of blocks makes one set.
     assert!(steps.len() < 12, "{}", steps.len());
 }
 
-/// Each selector is a set of all pods that match it, on each node with a pod of the policy.
+/// Each selector makes a set of all pods that match it, on each node with a pod of the policy.
 #[test]
 fn a_megabyte_of_selectors_is_refused() {
     let selectors = |count: usize| -> Vec<Value> {
         let missing = |n| json!({"key": format!("missing-{n}"), "operator": "DoesNotExist"});
         let one = |n| json!({"podSelector": {"matchExpressions": [missing(n)]}});
-        // Those that are equal share a set.
+        // Equal selectors share a set.
         (0..count).map(one).chain([one(0)]).collect()
     };
     let ports = |count: usize| -> Vec<Value> {
@@ -694,7 +697,7 @@ fn a_megabyte_of_selectors_is_refused() {
     .assert_eq(&told(network_policy::read(&ingress(selectors(600), ports(26))).unwrap()));
     let most = network_policy::read(&ingress(selectors(600), ports(25))).unwrap();
     assert_eq!(most.faults, []);
-    // The other direction is none of it.
+    // The policy does not affect the other direction.
     let mut both = large;
     both["spec"]["policyTypes"] = json!(["Ingress", "Egress"]);
     both["spec"]["egress"] = json!([{}]);
@@ -702,7 +705,7 @@ fn a_megabyte_of_selectors_is_refused() {
     assert_eq!((policy.ingress.unwrap().len(), policy.egress.unwrap().len()), (0, 1));
 }
 
-/// Whatever stands in place of a part of a policy, reading it ends with a policy or a sentence.
+/// Whatever replaces a part of a policy, reading it gives a policy or a sentence.
 #[test]
 fn policies_with_random_damage_are_read_or_refused() {
     let mut chance = Chance::new(7);
@@ -745,7 +748,7 @@ fn policies_with_random_damage_are_read_or_refused() {
             match read {
                 Ok(policy) => {
                     faults += policy.faults.len();
-                    // And what is read is compiled.
+                    // A policy that was read can be compiled.
                     compile(world_with([policy]), "two").check().unwrap();
                 }
                 Err(_) => faults += 1,
@@ -755,7 +758,7 @@ fn policies_with_random_damage_are_read_or_refused() {
     assert!(faults > 1000, "{faults}");
 }
 
-/// Puts something else in place of a part.
+/// Replaces a part by something else.
 fn damage(value: &mut Value, chance: &mut Chance) {
     let inner: Option<&mut Value> = match value {
         Value::Array(all) if !all.is_empty() => {

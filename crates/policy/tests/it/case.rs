@@ -16,9 +16,9 @@ use super::support::{cluster, namespace, network, node, pod};
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
     pub(crate) isolation: Option<Isolation>,
-    /// What is there at the beginning.
+    /// The objects at the beginning.
     pub(crate) objects: Vec<Change>,
-    /// What happens then.
+    /// The changes.
     pub(crate) changes: Vec<Change>,
 }
 
@@ -27,7 +27,7 @@ const NODES: [&str; 3] = ["one", "two", "three"];
 const APPS: [&str; 3] = ["web", "db", "api"];
 
 impl Case {
-    /// Makes a case up.
+    /// Makes a random case.
     pub(crate) fn random(chance: &mut Chance) -> Self {
         let mut maker = Maker { chance, pods: Vec::new(), serial: 0 };
         let isolation = maker.chance.once_in(4).then(|| maker.isolation());
@@ -36,7 +36,7 @@ impl Case {
             objects.push(maker.node(name, number));
         }
         for name in NAMESPACES {
-            // Its pods are closed until it is known.
+            // The pods of a namespace are closed until the namespace is known.
             if !maker.chance.once_in(12) {
                 objects.push(maker.namespace(name));
             }
@@ -54,7 +54,7 @@ impl Case {
         Case { isolation, objects, changes }
     }
 
-    /// Leaves out what is not needed for a failure, as long as there is one.
+    /// Leaves out everything that the failure does not need.
     pub(crate) fn reduced(mut self, fails: impl Fn(&Case) -> bool) -> Self {
         loop {
             let before = self.objects.len() + self.changes.len();
@@ -193,7 +193,8 @@ impl Maker<'_> {
         }
     }
 
-    /// Another label, another end, the end itself, or another pod with the same addresses.
+    /// Changes a pod: another label, the next state of its life, its deletion, or another pod with
+    /// the same addresses.
     fn changed_pod(&mut self) -> Change {
         let number = self.chance.below(self.pods.len());
         let kind = self.chance.below(6);
@@ -393,7 +394,7 @@ fn cluster_name(number: usize) -> String {
     format!("policy-{number}")
 }
 
-/// Reads a selector by way of a policy's.
+/// Reads a selector as a part of a policy.
 fn namespaces_of(selector: &Value) -> Selector {
     let policy = cluster(
         "reader",

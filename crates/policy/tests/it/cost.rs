@@ -1,5 +1,5 @@
-//! What a change costs: as many steps as sets that an address enters or leaves, however many pods
-//! and policies there are.
+//! A change costs one step for each set that an address enters or leaves, however many pods and
+//! policies there are.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use serde_json::json;
 
 use crate::support::{cluster, ip, namespace, network, node, pod};
 
-/// A node `one` with a pod `shop/web`, which two policies select; the rest of the cluster is as
-/// large as wanted: its policies select other pods, and refer to others.
+/// A node `one` with a pod `shop/web`, which two policies select. The rest of the cluster has the
+/// given size: its policies select other pods, and refer to others.
 fn large(policies: usize, pods: usize) -> Compiler {
     let mut objects: Vec<Change> = vec![
         node("one", json!({}), &["192.0.2.1"]).into(),
@@ -45,7 +45,7 @@ fn large(policies: usize, pods: usize) -> Compiler {
         )
         .into(),
     ];
-    // Half of them are of the pod's own namespace.
+    // Half of them are in the pod's own namespace.
     objects.extend((0..policies).map(|number| {
         let of = if number % 2 == 0 { "shop" } else { "other" };
         network(
@@ -74,7 +74,7 @@ fn large(policies: usize, pods: usize) -> Compiler {
     Compiler::new(World::of(None, objects), "one")
 }
 
-/// The steps of a change, by their kinds, and how many selectors were looked at.
+/// The steps of a change, by kind, and how many selectors were compared.
 fn cost(compiler: &mut Compiler, change: Change) -> (usize, usize, usize, u64) {
     let before = compiler.work();
     let steps = compiler.apply(change);
@@ -91,7 +91,8 @@ fn a_pods_changes_cost_the_same_however_large_the_cluster_is() {
     let mut costs = BTreeSet::new();
     for (policies, pods) in [(10, 10), (10_000, 10_000)] {
         let mut compiler = large(policies, pods);
-        // For each direction the unknown pods' and one class; a tier; three of policies.
+        // The chains: for each direction the one of unknown pods and one class; a tier; three of
+        // policies.
         assert_eq!(compiler.program().chains.len(), 2 + 2 + 1 + 3);
         let remote =
             |labels| -> Pod { pod("shop/new", "two", labels, &["10.244.2.9", "fd00:244:2::9"]) };
@@ -99,15 +100,16 @@ fn a_pods_changes_cost_the_same_however_large_the_cluster_is() {
         let local = pod("shop/near", "one", json!({"app": "web"}), &["10.244.1.9"]);
         let mut of = |change| cost(&mut compiler, change);
         let all = [
-            // It enters the set of the whole namespace, and has a port `http`: of each family.
+            // The pod enters the set of the whole namespace and that of its port `http`, for each
+            // family.
             of(remote(json!({"app": "web"})).into()),
-            // It enters one set more.
+            // The pod enters one more set.
             of(remote(json!({"app": "web", "role": "client"})).into()),
             of(remote(json!({"app": "web", "role": "client", "new": "label"})).into()),
-            // And leaves that and enters another one.
+            // The pod leaves that set and enters another one.
             of(remote(json!({"app": "web", "bad": "yes"})).into()),
             of(Change::Pod(uid, None)),
-            // Of this node: verdicts of both directions too, and no chain.
+            // The pod is on this node, so it also gets verdicts for both directions, but no chain.
             of(local.clone().into()),
             of(Change::Pod(local.uid, None)),
         ];
@@ -132,7 +134,7 @@ fn a_namespaces_new_label_is_an_element_for_each_of_its_pods() {
             let mut compiler = large(policies, pods);
             let red = namespace("other", json!({"team": "red"}));
             let (elements, verdicts, others, _) = cost(&mut compiler, red.into());
-            // Half of the pods are of that namespace, with two addresses each.
+            // Half of the pods are in that namespace, with two addresses each.
             assert_eq!((elements, verdicts, others), (pods, 0, 0), "{policies}");
         }
     }
@@ -151,13 +153,13 @@ fn a_changed_policy_is_its_own_chains_and_sets() {
             }),
         );
         let steps = compiler.apply(changed.into());
-        // One chain gets other lines, and a set of each family goes.
+        // One chain gets other lines, and a set of each family is removed.
         let [put, first, second] = steps.as_slice() else { panic!("{steps:#?}") };
         assert!(matches!(put, Step::PutChain { .. }), "{put:?}");
         for step in [first, second] {
             assert!(matches!(step, Step::RemoveSet { .. }), "{step:?}");
         }
-        // A policy that selects no pod of this node is nothing here.
+        // A policy that selects no pod of this node costs nothing here.
         let other = network("shop/policy-0", json!({"podSelector": {"matchLabels": {"a": "b"}}}));
         let before = compiler.work();
         assert_eq!(compiler.apply(other.into()), []);
@@ -175,7 +177,7 @@ fn pods_with_the_same_policies_share_a_class() {
         compiler.apply(pod(&name, "one", json!({"app": "web"}), &[&address]).into());
     }
     assert_eq!(compiler.program().chains.len(), chains);
-    // And a class is gone with its last pod.
+    // A class is removed with its last pod.
     for number in 2..100 {
         compiler.apply(Change::Pod(format!("shop/web-{number}").into(), None));
     }
@@ -185,7 +187,7 @@ fn pods_with_the_same_policies_share_a_class() {
     assert!(compiler.program().sets.is_empty() && compiler.program().verdicts.is_empty());
 }
 
-/// A new set is compared with each kind of labels, and not with each pod.
+/// A new set is compared with each combination of labels, not with each pod.
 #[test]
 fn a_new_set_looks_once_at_the_labels_that_pods_share() {
     let mut costs = BTreeSet::new();
@@ -207,7 +209,7 @@ fn a_new_set_looks_once_at_the_labels_that_pods_share() {
         let before = compiler.work();
         compiler.apply(policy.into());
         costs.insert(compiler.work() - before);
-        // Each of the replicas is in it, and each goes for itself.
+        // Each of the replicas is in the set, and is removed by itself.
         let elements = |compiler: &Compiler| -> usize {
             let sets = compiler.program().sets.values();
             let own = ip("10.244.3.0");
@@ -235,7 +237,8 @@ fn a_new_set_looks_once_at_the_labels_that_pods_share() {
     assert!(*cost < 40, "{cost}");
 }
 
-/// Thousands of values in two selectors are not millions of places where a pod is looked up.
+/// Thousands of values in two selectors do not make millions of entries in which a pod is looked
+/// up.
 #[test]
 fn selectors_with_thousands_of_values_are_looked_up_in_one_place() {
     let values = |what: &str| -> Vec<String> { (0..5000).map(|n| format!("{what}-{n}")).collect() };
@@ -254,7 +257,7 @@ fn selectors_with_thousands_of_values_are_looked_up_in_one_place() {
     compiler.apply(policy.into());
     compiler.apply(namespace("many", json!({"team": "team-4999"})).into());
     let new = |app: &str| pod("many/new", "two", json!({"app": app}), &["10.244.2.9"]);
-    // It has a port `http` too, but is of another namespace than the set of all pods.
+    // It has a port `http` too, but is not in the namespace of the set of all pods.
     let (elements, _, _, work) = cost(&mut compiler, new("app-4999").into());
     assert!(elements == 2 && work < 20, "{elements} {work}");
     assert_eq!(cost(&mut compiler, new("app-5000").into()).0, 1);

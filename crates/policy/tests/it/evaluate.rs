@@ -1,4 +1,5 @@
-//! The rules of the APIs that are often got wrong, each as connections that are allowed or not.
+//! Rules of the APIs that are often misunderstood, each shown by connections that are allowed or
+//! denied.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use crate::support::{
 
 const PODS: [&str; 5] = ["shop/web", "shop/db", "other/web", "other/db", "kube-system/dns"];
 
-/// Those of all pods, the nodes and the outside that reach a pod by TCP port 80.
+/// Which of all pods, the nodes and the outside reach a pod at TCP port 80.
 fn reaching(world: &World, destination: &str) -> Vec<&'static str> {
     let mut all = PODS.to_vec();
     all.extend(["node one", "node two", "outside"]);
@@ -27,7 +28,7 @@ fn reaching(world: &World, destination: &str) -> Vec<&'static str> {
     all
 }
 
-/// Those that a pod reaches by TCP port 80.
+/// Which of them a pod reaches at TCP port 80.
 fn reached(world: &World, source: &str) -> Vec<&'static str> {
     let mut all = PODS.to_vec();
     all.extend(["node one", "node two", "outside"]);
@@ -46,7 +47,7 @@ const EVERYBODY: [&str; 8] = [
     "outside",
 ];
 
-/// Itself, and its node: what nothing cuts off from `shop/db`.
+/// The pod `shop/db` itself and its node: no policy cuts them off.
 const NOBODY: [&str; 2] = ["shop/db", "node two"];
 
 fn ingress(rules: Value) -> World {
@@ -76,7 +77,7 @@ fn no_rules_deny_all_and_an_empty_rule_allows_all() {
     assert_eq!(reaching(&ingress(json!([{}])), "shop/db"), EVERYBODY);
     assert_eq!(reaching(&from(json!([])), "shop/db"), EVERYBODY);
     assert_eq!(reaching(&from(Value::Null), "shop/db"), EVERYBODY);
-    // Others are not concerned, nor is the other direction.
+    // Other pods and the other direction are not affected.
     assert_eq!(reaching(&ingress(json!([])), "other/db"), EVERYBODY);
     assert_eq!(reached(&ingress(json!([])), "shop/db"), EVERYBODY);
 }
@@ -109,7 +110,7 @@ fn both_ends_have_to_allow_it() {
     assert_eq!(judged.egress.decision, Decision::NoneAllows);
     assert!(allowed(&world, "kube-system/dns", "shop/db", tcp(80)));
     let opposite = verdict(&world, at("shop/db"), at("other/web"), tcp(80));
-    // The other way round it is the same pods and another connection.
+    // In the other direction the pods are the same, but the connection is another one.
     assert!(opposite.allowed(), "{opposite:?}");
 }
 
@@ -168,10 +169,10 @@ fn ports_by_number_range_protocol_and_name() {
     assert_eq!(open(&ports(json!([{"protocol": "UDP"}]))), all_udp);
     assert_eq!(open(&ports(json!([{"port": "http"}]))), ["TCP port 80"]);
     assert_eq!(open(&ports(json!([{"port": "dns", "protocol": "UDP"}]))), ["UDP port 53"]);
-    // A name is a protocol's, too.
+    // A port's name belongs to one protocol.
     assert_eq!(open(&ports(json!([{"port": "dns"}]))), Vec::<String>::new());
     assert_eq!(open(&ports(json!([{"port": "none"}]))), Vec::<String>::new());
-    // Without ports, everything: protocols without ports too.
+    // A rule without ports covers everything, including protocols that have no ports.
     assert_eq!(open(&ports(json!([]))).len(), 8);
     assert_eq!(open(&ports(Value::Null)).len(), 8);
     let two = json!([{"port": 80}, {"port": 53, "protocol": "UDP"}]);
@@ -215,7 +216,7 @@ fn blocks_with_exceptions_match_pods_too() {
     let but_for_node_ones_pods =
         ["shop/db", "other/db", "kube-system/dns", "node one", "node two", "outside"];
     assert_eq!(reaching(&world, "shop/db"), but_for_node_ones_pods);
-    // It is of one family, and the pod has two.
+    // The block is of one family, and the pod has addresses of two.
     let six = verdict(&world, ip("2001:db8:1::1"), ip("fd00:244:2::1"), tcp(80));
     assert!(!six.allowed());
     let world = block("2001:db8:1::/48", json!([]));
@@ -223,7 +224,7 @@ fn blocks_with_exceptions_match_pods_too() {
     assert_eq!(reaching(&world, "shop/db"), NOBODY);
 }
 
-/// The suite of sig-network writes a pod's address with a short length.
+/// sig-network's test suite writes a pod's address with a short prefix length.
 #[test]
 fn bits_after_a_prefixs_length_are_ignored() {
     let peers = json!([{"ipBlock": {"cidr": "10.244.1.1/4", "except": ["10.244.1.3/31"]}}]);
@@ -280,7 +281,7 @@ fn a_pod_does_not_cut_itself_off_from_itself() {
     let world = ingress(json!([]));
     let judged = verdict(&world, at("shop/db"), at("shop/db"), tcp(80));
     assert_eq!(judged.ingress.decision, Decision::Itself);
-    // Where its packets leave it, they are judged.
+    // Packets of the pod are judged where they leave it.
     let judged = verdict_by_service(&world, at("shop/db"), at("shop/db"), tcp(80));
     assert_eq!(judged.ingress.decision, Decision::NoneAllows);
 }
@@ -312,11 +313,11 @@ fn finished_pods_leave_and_an_address_is_its_next_pods() {
     job.finished = true;
     world.change(job.clone().into());
     assert!(!allowed(&world, "10.244.1.9", "shop/db", tcp(80)));
-    // Its address is another pod's, and the finished one is not asked.
+    // The address belongs to another pod now, so the finished pod does not count.
     let next = pod("shop/next", "one", json!({"app": "next"}), &["10.244.1.9"]);
     world.change(next.clone().into());
     assert!(!allowed(&world, "10.244.1.9", "shop/db", tcp(80)));
-    // What happens to the finished one does nothing to the other.
+    // Changes of the finished pod do not affect the other.
     world.change(Change::Pod(job.uid.clone(), None));
     assert!(!allowed(&world, "10.244.1.9", "shop/db", tcp(80)));
     assert_eq!(world.claimants(ip("10.244.1.9"))[0].name, "next");
@@ -347,7 +348,7 @@ fn an_address_of_two_living_pods_is_closed_until_one_has_left() {
     let pods = vec!["shop/one".to_owned(), "shop/two".to_owned()];
     assert_eq!(judged.ingress.decision, Decision::SeveralPods { pods });
     assert!(allowed(&world, "node one", "10.244.1.9", tcp(80)), "their node reaches them");
-    // One that is to be deleted makes room.
+    // A pod that is being deleted gives way.
     one.terminating = true;
     world.change(one.into());
     assert!(allowed(&world, "shop/db", "10.244.1.9", tcp(80)));
@@ -380,7 +381,7 @@ fn tiers_are_asked_in_order_and_priorities_within_them() {
     let open = || network("shop/open", json!({"podSelector": {}, "ingress": [{}]}));
     let case = |policies: Vec<netwright_policy::Policy>| {
         let reached = allowed(&world_with(policies.clone()), "other/web", "shop/db", tcp(80));
-        // The order in which they arrive does not matter.
+        // The order in which the pods arrive does not matter.
         let turned = policies.into_iter().rev();
         assert_eq!(allowed(&world_with(turned), "other/web", "shop/db", tcp(80)), reached);
         reached
@@ -389,7 +390,7 @@ fn tiers_are_asked_in_order_and_priorities_within_them() {
     assert!(!case(vec![tiered("Admin", 5, "a", "Deny"), open()]));
     assert!(!case(vec![tiered("Admin", 5, "a", "Pass"), shut()]));
     assert!(case(vec![tiered("Admin", 5, "a", "Pass"), open()]));
-    // Less is asked first.
+    // The lower priority number is asked first.
     assert!(case(vec![tiered("Admin", 5, "z", "Accept"), tiered("Admin", 6, "a", "Deny")]));
     assert!(!case(vec![tiered("Admin", 6, "a", "Accept"), tiered("Admin", 5, "z", "Deny")]));
     // A pass skips the rest of the tier.
@@ -399,7 +400,7 @@ fn tiers_are_asked_in_order_and_priorities_within_them() {
     assert!(case(vec![tiered("Baseline", 5, "a", "Deny"), open()]));
     assert!(!case(vec![tiered("Baseline", 5, "a", "Accept"), shut()]));
     assert!(case(vec![tiered("Baseline", 5, "a", "Pass"), tiered("Baseline", 6, "b", "Deny")]));
-    // A pass of Admin leads to Baseline, where there is no NetworkPolicy.
+    // A pass of Admin leads to Baseline if there is no NetworkPolicy.
     assert!(!case(vec![tiered("Admin", 5, "a", "Pass"), tiered("Baseline", 5, "b", "Deny")]));
     // A cluster's policy isolates no pod by itself.
     assert!(allowed(
@@ -480,7 +481,7 @@ fn cluster_policies_peers_are_pods_networks_and_nodes() {
         denied(&deny(json!([{"namespaces": {"matchLabels": {"team": "blue"}}}]))),
         ["other/web", "other/db"]
     );
-    // Networks match pods and nodes as well.
+    // Networks in a rule match pods and nodes too.
     let networks = json!([{"networks": ["10.244.2.0/24", "192.0.2.2/32"]}]);
     assert_eq!(denied(&deny(networks)), ["shop/db", "other/db", "kube-system/dns", "node two"]);
     // The own node stays reached, and the policy's author is told.
@@ -551,13 +552,13 @@ fn namespaces_are_isolated_where_the_administrator_says_so() {
     assert!(allowed(&world, "shop/db", "kube-system/dns", udp(53)));
     assert!(!allowed(&world, "shop/db", "kube-system/dns", tcp(53)));
     assert_eq!(reaching(&world, "other/db").len(), EVERYBODY.len() - 2);
-    // A NetworkPolicy decides in its place, for the direction that it is about.
+    // A NetworkPolicy replaces the isolation for the direction that it covers.
     let open =
         network("shop/db", json!({"podSelector": {"matchLabels": {"app": "db"}}, "ingress": [{}]}));
     world.change(open.into());
     assert_eq!(reaching(&world, "shop/db"), EVERYBODY);
     assert_eq!(reached(&world, "shop/db"), ["shop/web", "shop/db", "node two"]);
-    // What people write into the Baseline tier is asked before it.
+    // Policies of the Baseline tier are asked before the isolation.
     let accept = cluster(
         "monitoring",
         json!({
@@ -568,7 +569,7 @@ fn namespaces_are_isolated_where_the_administrator_says_so() {
     assert!(!allowed(&world, "other/web", "shop/web", tcp(80)));
     world.change(accept.into());
     assert!(allowed(&world, "other/web", "shop/web", tcp(80)));
-    // A label makes a namespace one of them, or no longer.
+    // A label adds a namespace to the isolated ones, or removes it.
     world.change(namespace("shop", json!({"team": "green"})).into());
     assert_eq!(reached(&world, "shop/db"), EVERYBODY);
 }
@@ -584,7 +585,7 @@ fn the_annotation_of_2016_denies_what_no_policy_allows() {
     let mut world = world_with([]);
     world.change(annotated(r#"{"ingress": {"isolation": "DefaultDeny"}}"#).into());
     assert_eq!(reaching(&world, "shop/db"), NOBODY);
-    // Egress is free, but for the other pod of the namespace, which is closed as well.
+    // Egress is free, except to the other pod of the namespace, which is closed too.
     assert_eq!(reached(&world, "shop/db"), EVERYBODY[1..]);
     let open =
         network("shop/db", json!({"podSelector": {"matchLabels": {"app": "db"}}, "ingress": [{}]}));
@@ -612,7 +613,7 @@ fn a_policy_for_several_networks_names_them() {
     let policy = read("storage, other/backup");
     assert_eq!(Vec::from_iter(&policy.networks), ["other/backup", "shop/storage"]);
     assert_eq!(policy.policy.faults, []);
-    // A network is a world of its own, with the addresses that pods have there.
+    // Each network is a world of its own, with the pods' addresses on it.
     let on_storage = |name: &str, address: &str| pod(name, "one", json!({}), &[address]).into();
     let world = World::of(
         None,

@@ -1,4 +1,4 @@
-//! Mistakes that are often made, and what people are told of them.
+//! Common mistakes, and their explanations.
 
 use expect_test::{Expect, expect};
 use netwright_policy::policy::Policy;

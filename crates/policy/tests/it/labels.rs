@@ -48,7 +48,8 @@ fn all_requirements_have_to_be_met() {
     assert!(!selects(selector, old));
 }
 
-/// The order and the form in which a selector is written do not matter: they share their sets.
+/// The order and the form in which a selector is written do not matter: equal selectors share their
+/// sets.
 #[test]
 fn equal_selectors_are_equal_values() {
     let read =

@@ -1,5 +1,5 @@
-//! Network policy as values: what is read and refused, who may talk to whom, what a node's packet
-//! filter holds, what changes cost, and what people are told.
+//! Network policy as values: what the crate reads and refuses, which connections it allows, what a
+//! node's packet filter has, what changes cost, and what people read.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

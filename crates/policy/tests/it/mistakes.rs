@@ -1,5 +1,5 @@
-//! Mistakes that are made with policies, each with a packet that it drops, and the one sentence that
-//! the operator who is woken by it reads.
+//! Mistakes in policies. Each has a packet that is dropped because of it, and the sentence that the
+//! woken operator reads.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::support::{
     at, cluster, cluster_of_two, namespace, network, network_object, pod, tcp, udp,
 };
 
-/// A mistake, and a packet that is dropped for it.
+/// A mistake, and a packet that is dropped because of it.
 struct Mistake {
     what: &'static str,
     objects: Vec<Change>,
@@ -97,7 +97,7 @@ fn ports() -> Vec<Mistake> {
     ]
 }
 
-/// Mistakes in who the other end is.
+/// Mistakes in the choice of the other end.
 fn peers() -> Vec<Mistake> {
     let from = |peers: Value| ingress_of_db(json!([{"from": peers}]));
     let to = |peers: Value| egress_of_web(json!([{"to": peers}]));
@@ -187,7 +187,7 @@ fn peers() -> Vec<Mistake> {
     ]
 }
 
-/// Mistakes that other policies, or the pods' lives, make of right rules.
+/// Correct rules that fail because of other policies, or of the pods' lives.
 fn others() -> Vec<Mistake> {
     let from_web =
         || ingress_of_db(json!([{"from": [{"podSelector": {"matchLabels": {"app": "web"}}}]}]));
@@ -296,7 +296,7 @@ fn each_drop_names_its_cause() {
         let (source, destination) = (at(source), at(destination));
         let explained = explain(&world, source, destination, traffic);
         assert!(!explained.allowed, "{what}: nothing is dropped");
-        // The packet filter asks the source's side first.
+        // The packet filter judges the source's side first.
         let verdict = verdict(&world, source, destination, traffic);
         let first = [Direction::Egress, Direction::Ingress]
             .into_iter()

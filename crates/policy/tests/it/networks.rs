@@ -1,5 +1,5 @@
-//! Further networks: two opinions on random clusters, as of the pods' own network, and what is
-//! theirs alone.
+//! Further networks: random clusters judged in two ways, as for the pods' own network, and rules
+//! that apply only to further networks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -22,10 +22,10 @@ use super::support::{ip, namespace, pod, tcp};
 const SOME: usize = 100;
 const MANY: usize = 5_000;
 
-/// The node whose packet filter is looked at.
+/// The node whose packet filter is tested.
 const NODE: &str = "one";
 
-/// Two networks that have the same addresses.
+/// Two networks with the same addresses.
 const NETWORKS: [(&str, &str); 2] = [("shop/a", "br-a"), ("shop/b", "br-b")];
 
 const TRAFFIC: [Traffic; 4] = [
@@ -35,7 +35,7 @@ const TRAFFIC: [Traffic; 4] = [
     Traffic { protocol: Protocol::NeighbourDiscovery, port: None },
 ];
 
-/// Something of a network that comes, changes or goes.
+/// An object of a network that is added, changed or removed.
 #[derive(Debug, Clone)]
 enum Happens {
     Namespace(String, Option<Namespace>),
@@ -43,7 +43,7 @@ enum Happens {
     Policy(PolicyId, Option<MultiPolicy>),
 }
 
-/// What is there now.
+/// The present objects.
 #[derive(Debug, Default)]
 struct There {
     namespaces: BTreeMap<String, Namespace>,
@@ -107,7 +107,7 @@ fn says(network: usize, pod: &Pod) -> Vec<OnNetwork> {
     vec![OnNetwork { network, interface, addresses: pod.addresses.clone() }]
 }
 
-/// Tells the networks of something; the order of what belongs together differs.
+/// Passes a change to the networks. The order of objects that belong together differs.
 fn tell(networks: &mut Networks, happens: &Happens, own: &World, turn: bool) -> Vec<Step> {
     match happens {
         Happens::Namespace(name, _) => networks.namespace(name, own),
@@ -126,7 +126,7 @@ fn tell(networks: &mut Networks, happens: &Happens, own: &World, turn: bool) -> 
     }
 }
 
-/// Makes two clusters to two networks of one cluster.
+/// Turns two clusters into two networks of one cluster.
 fn cases(chance: &mut Chance) -> (Vec<Happens>, Vec<Happens>) {
     let (mut first, mut then) = (Vec::new(), Vec::new());
     for network in 0..NETWORKS.len() {
@@ -140,7 +140,7 @@ fn cases(chance: &mut Chance) -> (Vec<Happens>, Vec<Happens>) {
 fn happens(network: usize, change: Change) -> Option<Happens> {
     Some(match change {
         Change::Namespace(name, namespace) => {
-            // The annotation of 2016 is about the pods' own network.
+            // The annotation of 2016 applies to the pods' own network.
             let plain = |namespace| Namespace { default_deny: false, ..namespace };
             Happens::Namespace(name, namespace.map(plain))
         }
@@ -170,7 +170,7 @@ fn whole(networks: &Networks) -> Program {
     program
 }
 
-/// Compares packets at this node with what the evaluator says of the ends that are here.
+/// Compares packets at this node with the evaluator's verdicts for the ends on this node.
 fn compare(there: &There, program: &Program, denied: &mut usize) -> Result<(), String> {
     for (network, (name, interface)) in NETWORKS.iter().enumerate() {
         let world = there.reference(network);
@@ -197,7 +197,7 @@ fn compare(there: &There, program: &Program, denied: &mut usize) -> Result<(), S
                             [pod] if claimants.len() == 1 && claimants[0].uid == pod.uid => {
                                 judged.side(direction).decision.allows()
                             }
-                            // Its owner is not known.
+                            // The owner of the attachment is not known.
                             _ => false,
                         }
                     };
@@ -240,7 +240,7 @@ fn check(first: &[Happens], then: &[Happens], denied: &mut usize) -> Result<(), 
         }
     }
     compare(&there, &program, denied)?;
-    // In another order it is the same.
+    // Another order gives the same program.
     let own = there.own();
     let mut other = Networks::new(NODE);
     for (id, policy) in &there.policies {
@@ -313,7 +313,7 @@ fn a_policy_is_for_the_networks_that_it_names() {
     assert!(!reaches(&networks) && passes(&networks, "172.16.0.2", "172.16.0.1"));
     networks.policy(&id, Some(for_networks("other/a", deny.clone())), &own);
     assert!(reaches(&networks));
-    // Which one was meant cannot be read.
+    // The intended network cannot be read.
     networks.policy(&id, Some(for_networks("a/b/c", deny)), &own);
     assert!(!reaches(&networks));
     networks.policy(&id, None, &own);
@@ -337,7 +337,7 @@ fn what_is_not_known_is_closed() {
         networks.attachment("shop/web", Some(known.clone()), &own);
         assert!(!networks.is_closed(&web));
     }
-    // The same address at the same interface, on two networks.
+    // Two networks have the same address at the same interface.
     let other = Attachment { network: Some("shop/b".to_owned()), ..known.clone() };
     networks.attachment("other", Some(other), &own);
     let deny = json!({"podSelector": {}});
@@ -346,7 +346,7 @@ fn what_is_not_known_is_closed() {
     assert!(networks.is_closed(&web));
     networks.attachment("other", None, &own);
     assert!(!networks.is_closed(&web));
-    // The plugin has closed it, and says so.
+    // The plugin has closed the address, and says so.
     networks.closed(&web);
     assert!(networks.is_closed(&web));
     let steps = networks.attachment("shop/web", Some(known), &own);
@@ -357,7 +357,7 @@ fn what_is_not_known_is_closed() {
         chain: Some(OPEN.to_owned()),
     };
     assert_eq!(steps, Direction::ALL.map(opens));
-    // A pod of another name that says that it has the address does not get it.
+    // Another pod that claims the address does not get it.
     let thief = pod("shop/thief", NODE, json!({}), &["172.16.0.2"]);
     let says = says(0, &thief);
     networks.pod(&thief.uid.clone(), Some((thief, says)), &own);
@@ -379,7 +379,7 @@ fn connections_are_judged_where_their_ends_are() {
     assert_eq!(networks.network_at("br-b", ip("172.16.0.1")), None);
 }
 
-/// Takes the attachment of `shop/db` for one that is judged inside.
+/// Treats the attachment of `shop/db` as one that is judged inside the container.
 fn db_inside(own: &World, networks: &mut Networks) -> Attachment {
     let db = attachment(0, &pod("shop/db", NODE, json!({}), &["172.16.0.2"])).unwrap();
     let db = Attachment { interface: "net1".to_owned(), inside: true, ..db };
@@ -423,7 +423,7 @@ fn what_does_not_pass_the_node_is_judged_inside() {
         program.sets[*set],
         netwright_policy::program::Set::Addresses([ip("172.16.0.1")].into())
     );
-    // Another peer is an element, and nothing else.
+    // Another peer costs one element, and nothing else.
     let peer = pod("shop/web-2", "two", json!({"app": "web"}), &["172.16.0.3"]);
     let says = says(0, &peer);
     let steps = networks.pod(&peer.uid.clone(), Some((peer, says)), &own);
@@ -440,7 +440,7 @@ fn what_does_not_pass_the_node_is_judged_inside() {
     assert!(!forbids(&networks, "172.16.0.2", "172.16.0.9"));
     assert!(!forbids(&networks, "172.16.0.9", "172.16.0.8"), "neither end is here");
     assert!(networks.forbid(ip("172.16.0.9"), ip("172.16.0.2"), tcp(80)).is_empty());
-    // What is not known is closed.
+    // An unknown attachment is closed.
     for less in [Attachment { network: None, ..db.clone() }, Attachment { pod: None, ..db.clone() }]
     {
         networks.attachment("shop/db", Some(less), &own);
@@ -452,7 +452,7 @@ fn what_does_not_pass_the_node_is_judged_inside() {
     assert_eq!(networks.is_closed_inside("shop/db"), Some(false));
     assert_eq!(networks.is_closed_inside("shop/web"), None);
     assert_eq!(leads(&networks, Direction::Ingress), chain);
-    // It is not known which of two pods with its address it is.
+    // Two pods have its address, so it is not known which of them it is.
     let other = Attachment { pod: Some("other".into()), ..db_inside(&own, &mut networks) };
     networks.attachment("other", Some(other), &own);
     assert_eq!(networks.is_closed_inside("shop/db"), Some(true));

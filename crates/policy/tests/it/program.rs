@@ -1,4 +1,4 @@
-//! What a node's packet filter holds.
+//! The contents of a node's packet filter.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::support::{cluster, cluster_of_two, ip, network, pod, world_with};
 
-/// Writes a program like nftables would, without the addresses of sets of other families.
+/// Prints a program as nftables would, without the sets of the other family.
 fn show(program: &Program) -> String {
     let mut text = String::new();
     for ((direction, address), chain) in &program.verdicts {
@@ -217,7 +217,7 @@ fn pods_of_which_too_little_is_known_are_closed() {
     );
 }
 
-/// The API says of a pod after it has started, and of its predecessor's end later still.
+/// The API reports a pod after it has started, and its predecessor's end even later.
 #[test]
 fn a_pod_that_starts_is_closed_until_it_alone_is_known_to_have_the_address() {
     let shut = network("shop/db", json!({"podSelector": {"matchLabels": {"app": "db"}}}));
@@ -234,17 +234,17 @@ fn a_pod_that_starts_is_closed_until_it_alone_is_known_to_have_the_address() {
     assert_eq!(compiler.start(ip("10.244.1.9"), new.uid.clone()).len(), 2);
     assert_eq!(leads(&compiler).as_deref(), Some("unknown"));
     assert_eq!(compiler.start(ip("10.244.1.9"), new.uid.clone()), []);
-    // The API says that it is there, and that the old one is too.
+    // The API reports the new pod, and still has the old one.
     compiler.apply(new.clone().into());
     assert_eq!(leads(&compiler).as_deref(), Some("unknown"));
     old.finished = true;
     compiler.apply(old.into());
     assert_eq!(leads(&compiler).as_deref(), Some("ci"));
-    // The pod ends, and the API says so later.
+    // The pod ends, and the API reports that later.
     compiler.end(ip("10.244.1.9"));
     compiler.apply(Change::Pod(new.uid, None));
     assert_eq!(leads(&compiler), None);
-    // One that is never heard of is let go as well.
+    // A pod that the API never reports is removed too.
     compiler.start(ip("10.244.1.9"), "gone".into());
     assert_eq!(leads(&compiler).as_deref(), Some("unknown"));
     compiler.end(ip("10.244.1.9"));
@@ -359,7 +359,7 @@ fn v6(bits: u128, length: u8) -> ipnet::IpNet {
     cidr(std::net::Ipv6Addr::from((0xfd00 << 112) | (bits & 0xff)), length)
 }
 
-/// Prefixes that lie in and beside each other, of both families.
+/// Nested and adjacent prefixes of both families.
 fn prefixes() -> impl Strategy<Value = (ipnet::IpNet, Vec<ipnet::IpNet>)> {
     let four = (any::<u32>(), 8..30_u8, prop::collection::vec((any::<u32>(), 9..=32_u8), 0..6))
         .prop_map(|(bits, length, except)| {
@@ -388,7 +388,7 @@ proptest! {
         let is_in = |address: IpAddr| {
             intervals.iter().any(|(first, last)| (*first..=*last).contains(&address))
         };
-        // Where something begins or ends, and beside it.
+        // The addresses where a prefix begins or ends, and those beside them.
         for net in inside.iter().chain([&cidr]) {
             for end in [net.network(), net.broadcast()] {
                 for address in [before(end), end, after(end)] {
@@ -396,7 +396,7 @@ proptest! {
                 }
             }
         }
-        // The kernel takes no intervals that touch.
+        // The kernel refuses adjacent intervals.
         for pair in intervals.windows(2) {
             prop_assert!(after(pair[0].1) < pair[1].0, "{:?}", pair);
         }
@@ -440,7 +440,7 @@ fn whole_families_and_single_addresses_are_intervals() {
     assert_eq!(intervals("::/0", &[]), format!("::-{last}"));
     assert_eq!(intervals("::/0", &["::/1"]), format!("8000::-{last}"));
     assert_eq!(intervals("::/0", &["8000::/1"]), "::-7fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff");
-    // Those of several blocks are one set: what one excepts, another may have.
+    // Several blocks make one set: one block may contain what another excepts.
     let beside = [block("10.0.0.0/9", &[]), block("10.128.0.0/9", &["10.255.0.0/16"])];
     assert_eq!(union(&beside), "10.0.0.0-10.254.255.255");
     let within = [block("10.0.0.0/8", &["10.1.0.0/16"]), block("10.1.2.0/24", &[])];

@@ -12,7 +12,7 @@ use crate::support::{ip, namespace, network, node, pod};
 const NAMESPACES: usize = 1000;
 const NODES: usize = 1000;
 
-/// For 100,000 pods of both families, 10,000 policies and the program of a node.
+/// The memory for 100,000 pods of both families, 10,000 policies and the program of a node.
 const MOST_KIBIBYTES: usize = 128 * 1024;
 
 fn resident_kibibytes() -> usize {
@@ -21,7 +21,7 @@ fn resident_kibibytes() -> usize {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Pods of deployments with twenty pods each, which have the same labels.
+/// Pods of deployments. Each deployment has twenty pods with the same labels.
 fn pods(count: usize) -> impl Iterator<Item = Pod> {
     let template = pod("n/pod", "node", json!({}), &[]);
     (0..count).map(move |number| {
@@ -98,7 +98,8 @@ fn a_large_cluster_fits() {
         "objects {objects} KiB, with the program {all} KiB, {elements} sets, compiled in {took:?}"
     );
     assert!(all < MOST_KIBIBYTES, "{all} KiB");
-    // A pod of this node, and of the team that may reach all: sets, and verdicts of one direction.
+    // The pod is on this node, and in the team that may reach all: it enters sets, and gets
+    // verdicts for one direction.
     let mut new = pods(1).next().unwrap();
     new.uid = "new".into();
     new.node = Some("node-7".into());

@@ -49,7 +49,7 @@ pub(crate) fn pod(full_name: &str, node: &str, labels: Value, addresses: &[&str]
     .unwrap()
 }
 
-/// A NetworkPolicy by `NAMESPACE/NAME`. Nothing of it is refused.
+/// A NetworkPolicy by `NAMESPACE/NAME`, which must be valid.
 pub(crate) fn network(full_name: &str, spec: Value) -> Policy {
     let policy = network_policy::read(&network_object(full_name, spec)).unwrap();
     assert_eq!(policy.faults, [], "{full_name}");
@@ -61,7 +61,7 @@ pub(crate) fn network_object(full_name: &str, spec: Value) -> Value {
     json!({"metadata": {"namespace": namespace, "name": name}, "spec": spec})
 }
 
-/// A ClusterNetworkPolicy. Nothing of it is refused.
+/// A ClusterNetworkPolicy, which must be valid.
 pub(crate) fn cluster(name: &str, spec: Value) -> Policy {
     let policy = cluster_policy::read(&json!({"metadata": {"name": name}, "spec": spec})).unwrap();
     assert_eq!(policy.faults, [], "{name}");

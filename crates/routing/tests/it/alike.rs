@@ -1,4 +1,5 @@
-//! For how many addresses the kernel is asked, and that no two of one question have different ways.
+//! For how many addresses the kernel is asked. Addresses that share a question never have different
+//! routes.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,7 +18,8 @@ fn destinations(of: &[(&str, bool)]) -> Destinations {
     all
 }
 
-/// What a host has behind a router: defaults, its segment, its own addresses, and pods' prefixes.
+/// The routes of a host behind a router: defaults, its segment, its own addresses, and pods'
+/// prefixes.
 const HOST: [(&str, bool); 8] = [
     ("0.0.0.0/0", false),
     ("192.0.2.0/26", false),
@@ -59,28 +61,29 @@ fn what_may_differ_is_asked_for_alone() {
     let mut host = destinations(&HOST);
     let by_segment = "192.0.2.12 192.0.2.13";
     assert_eq!(groups(&host, &all), [by_segment, "198.18.0.1 198.18.0.2 198.18.9.1", "192.0.2.63"]);
-    // A route within another, in whatever table.
+    // A route lies within another, in any table.
     host.add(net("198.18.9.0/24"), false);
     assert_eq!(
         groups(&host, &all),
         [by_segment, "198.18.0.1 198.18.0.2", "192.0.2.63", "198.18.9.1"]
     );
-    // Something was learnt of one address.
+    // The kernel has learnt something about one address.
     host.add_alone(ip("198.18.0.1"));
     host.add_alone(ip("192.0.2.12"));
     assert_eq!(
         groups(&host, &all),
         ["192.0.2.13", "192.0.2.12", "198.18.0.2", "198.18.0.1", "192.0.2.63", "198.18.9.1"]
     );
-    // The route around all of them has several ways: one inside may say nothing (`throw`).
+    // The route around all of them has several next hops: a route within it may leave the decision
+    // to it (`throw`).
     host.add(net("0.0.0.0/0"), true);
     assert_eq!(groups(&host, &all).len(), all.len());
-    // A host without any route, and no address to ask for.
+    // A host without a route, and then no address to ask for.
     assert_eq!(groups(&Destinations::default(), &["192.0.2.1", "::1"]), ["192.0.2.1", "::1"]);
     assert_eq!(groups(&host, &[]), Vec::<String>::new());
 }
 
-/// Few addresses and destinations, so that many nest.
+/// The addresses and destinations are few, so that many nest.
 fn any_destination() -> impl Strategy<Value = (IpNet, bool)> {
     let v4 = (0_u32..16, 26_u8..=32).prop_map(|(low, length)| {
         IpNet::new(std::net::Ipv4Addr::from(0xc000_0200 | low).into(), length).unwrap()

@@ -1,5 +1,5 @@
-//! Records that cannot be true. Each is answered with a sentence that names node, key and cause;
-//! that peer alone is affected.
+//! Records that cannot be true. For each there is a sentence that names node, key and cause. Only
+//! that peer is affected.
 
 use std::sync::Arc;
 
@@ -19,7 +19,8 @@ use crate::support::{
     v4_node,
 };
 
-/// Shows what a peer `x` is told, beside two good peers: nothing of these may change.
+/// Returns the sentences about a peer `x` beside two good peers, and asserts that nothing of these
+/// changes.
 fn refused(settings: &Settings, seen_node: Seen) -> String {
     let mut cluster = Cluster::new(Arc::new(settings.clone()), own(settings));
     cluster.apply(Event::Listed(seen(&[node("b", 2), node("c", 3)])), NOW);
@@ -35,7 +36,7 @@ fn refused(settings: &Settings, seen_node: Seen) -> String {
     format!("{}\n", news.text)
 }
 
-/// Annotations of ours, each in place of node x's.
+/// Our annotations, each in place of node x's.
 #[test]
 fn annotations_of_ours() {
     let good = annotation::write(&node("x", 7));
@@ -220,7 +221,7 @@ fn what_a_node_says_and_is_not_its_own() {
     "#]].assert_eq(&text);
 }
 
-/// What others would refuse of this node, it says itself.
+/// If others would refuse something that this node publishes, this node says so itself.
 #[test]
 fn this_nodes_own_prefix_outside_the_ranges() {
     let said = |prefix: &str| settings().outside_ranges(&[net("10.244.1.0/24"), net(prefix)]);
@@ -229,7 +230,7 @@ fn this_nodes_own_prefix_outside_the_ranges() {
         .assert_eq(&said("10.99.1.0/24").unwrap());
 }
 
-/// Where a range of pods overlaps the host's, and a person has allowed it.
+/// A range of pods overlaps the host's, and an administrator has allowed that.
 #[test]
 fn a_prefix_that_has_this_nodes_address() {
     let mut settings = settings();
@@ -318,7 +319,7 @@ fn annotations_of_flannel() {
             kubernetes::read(&fields, &flannel_settings()),
         ));
     }
-    // What is sound by itself, and another's.
+    // A prefix that is valid by itself, but belongs to another node.
     let mut fields = flannel_fields("x", 7);
     fields.pod_cidrs = vec!["10.244.2.0/24".to_owned()];
     text.push_str(&refused(&flannel_settings(), kubernetes::read(&fields, &flannel_settings())));
@@ -437,7 +438,7 @@ fn entries_of_the_file() {
         let [seen] = list.as_slice() else { panic!("one node: {list:?}") };
         let mut seen = seen.clone();
         if let Ok(node) = &mut seen.node {
-            // As after two good entries.
+            // The result is that of two good entries.
             node.created = Some(NOW);
         }
         text.push_str(&refused(&settings, seen));
@@ -596,7 +597,7 @@ fn network_configurations_and_subnet_files_of_flannel() {
     .assert_eq(&text);
 }
 
-/// No text makes a reader panic, whatever is changed in it.
+/// No text makes a parser panic, whatever is changed in it.
 #[test]
 fn damaged_texts_are_read_or_refused() {
     let mut random = Random(20_261_124);

@@ -1,4 +1,4 @@
-//! Blocks of spaces: whose they are, what becomes of their routes, and what people are told.
+//! Blocks of spaces: which node has them, what happens to their routes, and what people read.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ fn take(machine: &mut Machine, event: Event) -> String {
     news
 }
 
-/// Node a, with two others on its segment.
+/// Node a, with two other nodes on its segment.
 fn machine() -> Machine {
     let mut machine = Machine::start(spaces(), |_| on_link());
     machine.list(&[node("b", 2), node("c", 3)]);
@@ -94,7 +94,7 @@ fn a_block_is_routed_to_its_holder_and_follows_it_in_one_step() {
         machine.take_log(),
         format!("create route 10.60.0.64/26 by nexthop {:#x}\n", id("b", &machine))
     );
-    // It moves: whether its record was made anew or changed, this is one step.
+    // A block moves in one step, whether its record was changed or made anew.
     let told = take(&mut machine, changed(&[free("10.60.0.64/26"), held("10.60.0.64/26", "c")]));
     assert_eq!(
         told,
@@ -104,7 +104,7 @@ fn a_block_is_routed_to_its_holder_and_follows_it_in_one_step() {
         machine.take_log(),
         format!("replace route 10.60.0.64/26 by nexthop {:#x}\n", id("c", &machine))
     );
-    // What the record says besides does not matter.
+    // Other keys of the record do not matter.
     assert_eq!(take(&mut machine, changed(&[held("10.60.0.64/26", "c")])), "");
     take(&mut machine, changed(&[free("10.60.0.64/26")]));
     assert_eq!(machine.take_log(), "remove route 10.60.0.64/26\n");
@@ -121,12 +121,12 @@ fn a_block_goes_with_its_node_and_comes_with_it() {
     machine.event(cluster::Event::Deleted("b".to_owned()));
     assert_eq!(machine.kernel.end(net("10.60.0.64/26")), None);
     machine.assert_right();
-    // Another one of the name has it, by another address.
+    // Another node with the same name has it, at another address.
     let mut again = node("b", 7);
     again.prefixes = node("b", 2).prefixes;
     machine.event(cluster::Event::Changed(Seen::whole(again)));
     assert_eq!(machine.kernel.end(net("10.60.0.64/26")), direct(7));
-    // What changes of the node changes no block.
+    // A change of the node does not change its blocks.
     let mut other = node("b", 8);
     other.prefixes = node("b", 2).prefixes;
     machine.event(cluster::Event::Changed(Seen::whole(other)));
@@ -149,7 +149,8 @@ fn blocks_of_this_node_are_announced_and_taken_from_peers() {
         told,
         "this node: has block 10.60.0.64/26\nnode b: changed: gave up block 10.60.0.64/26\n"
     );
-    // Packets to its pods go by a route to each; those to unknown addresses are answered at once.
+    // Packets to its pods take a route to each pod. Packets to unknown addresses get an error at
+    // once.
     assert_eq!(
         machine.take_log(),
         "create unreachable route 10.60.0.64/26 proto 79\nremove route 10.60.0.64/26\n"
@@ -181,7 +182,7 @@ fn blocks_of_this_node_are_announced_and_taken_from_peers() {
     assert_eq!(table.rows[0].prefixes, [net("10.244.2.0/24")]);
 }
 
-/// A lease of flannel's names no node: the record's address does.
+/// flannel's leases do not name nodes, so the address in the record identifies the node.
 #[test]
 fn a_holder_without_a_peer_of_its_name_is_found_by_its_address() {
     let mut machine = Machine::start(spaces(), |_| on_link());
@@ -202,14 +203,14 @@ fn a_holder_without_a_peer_of_its_name_is_found_by_its_address() {
     assert_eq!(machine.kernel.end(net("10.60.0.0/26")), direct(2));
     assert_eq!(machine.kernel.end(net("10.60.0.64/26")), direct(3));
     assert_eq!(machine.routing.cluster().own().node.blocks, [block("10.60.0.128/26")]);
-    // The node gets another address: its lease says so first, then its blocks.
+    // The node gets another address: first its lease has it, then its blocks.
     let mut moved = node("10.244.2.0-24", 2);
     moved.underlay.set(ip("192.0.2.22"));
     machine.event(cluster::Event::Changed(Seen::whole(moved)));
     assert_eq!(machine.kernel.end(net("10.60.0.0/26")), None);
     take(&mut machine, changed(&[at("10.60.0.0/26", "worker-2", &["192.0.2.22"])]));
     assert_eq!(machine.kernel.end(net("10.60.0.0/26")), direct(22));
-    // A name goes before an address.
+    // A name takes precedence over an address.
     machine.event(cluster::Event::Changed(Seen::whole(node("worker-3", 4))));
     assert_eq!(machine.kernel.end(net("10.60.0.64/26")), direct(4));
     machine.event(cluster::Event::Deleted("worker-3".to_owned()));
@@ -220,7 +221,7 @@ fn a_holder_without_a_peer_of_its_name_is_found_by_its_address() {
 #[test]
 fn a_holder_that_the_source_does_not_know_is_told_once_and_not_routed() {
     let mut machine = Machine::start(spaces(), |_| on_link());
-    // Before the nodes are known, no holder is a stranger.
+    // Before the nodes are known, no holder counts as unknown.
     assert_eq!(
         take(&mut machine, listed(&[held("10.60.0.64/26", "b"), held("10.60.0.0/26", "x")])),
         ""
@@ -237,7 +238,7 @@ fn a_holder_that_the_source_does_not_know_is_told_once_and_not_routed() {
     machine.event(cluster::Event::Changed(Seen::whole(node("x", 9))));
     assert_eq!(machine.kernel.end(net("10.60.0.0/26")), direct(9));
     assert_eq!(machine.routing.table().warnings, [""; 0]);
-    // Of many the first are shown.
+    // If there are many, the first are shown.
     let many: Vec<_> =
         (0..30).map(|n| held(&format!("10.60.{}.0/26", 100 + n), &format!("y{n}"))).collect();
     let told = take(&mut machine, changed(&many));
@@ -270,12 +271,13 @@ fn what_is_outside_or_overlaps_is_refused_and_nothing_else() {
     assert_eq!(machine.kernel.end(net("10.60.0.64/27")), None);
     assert_eq!(machine.kernel.end(net("10.60.0.128/26")), direct(3));
     assert_eq!(machine.routing.table().warnings.len(), 3);
-    // The larger one goes, and the smaller one counts.
+    // The larger block is removed, and the smaller one counts.
     take(&mut machine, changed(&[free("10.60.0.64/26")]));
     assert_eq!(machine.kernel.end(net("10.60.0.64/27")), direct(3));
     assert_eq!(machine.routing.table().warnings.len(), 2);
     machine.assert_right();
-    // A record that cannot be read leaves its block where it was, by a list and by a change.
+    // If a record cannot be read, its block stays where it was, whether a list or a change brings
+    // the record.
     let spoilt = (block("10.60.0.128/26"), Shown::Unreadable("it is no block".to_owned()));
     let all = [spoilt, held("10.60.0.64/27", "c")];
     for event in [changed(&all[..1]), listed(&all)] {
@@ -309,7 +311,7 @@ fn blocks_stay_while_their_records_are_away_or_suddenly_few() {
     .assert_eq(&told);
     assert_eq!(machine.take_log(), "");
     assert_eq!(machine.routing.due(), Some(at(600)));
-    // One of them is another node's now, and one overlaps what is only held.
+    // One of them belongs to another node now, and one overlaps a prefix that is only kept.
     take(&mut machine, changed(&[held("10.60.4.0/26", "b"), held("10.60.5.0/27", "b")]));
     assert_eq!(machine.kernel.end(net("10.60.4.0/26")), direct(2));
     assert_eq!(machine.kernel.end(net("10.60.5.0/26")), None);
@@ -321,7 +323,7 @@ fn blocks_stay_while_their_records_are_away_or_suddenly_few() {
     assert_eq!(machine.kernel.end(net("10.60.6.0/26")), None);
     assert_eq!(machine.routing.due(), None);
     machine.assert_right();
-    // A person need not wait.
+    // An administrator need not wait.
     take(&mut machine, listed(&[]));
     assert_eq!(machine.kernel.end(net("10.60.4.0/26")), direct(2));
     let todo = machine.routing.accept(NOW);
@@ -350,7 +352,7 @@ fn the_disk_has_blocks_too() {
     assert_eq!(machine.kernel.end(net("10.60.0.64/26")), direct(2));
     assert_eq!(machine.routing.cluster().own().node.blocks, [block("10.60.1.0/26")]);
     assert_eq!(machine.kernel.objects, before.kernel.objects);
-    // The nodes are known first, then the records.
+    // The nodes become known first, then the records.
     machine.list(&[node("b", 2), node("c", 3)]);
     machine.take_log();
     assert_eq!(
@@ -358,7 +360,7 @@ fn the_disk_has_blocks_too() {
         ""
     );
     assert_eq!(machine.take_log(), "");
-    // A space that is not routed any more is forgotten.
+    // A space that is no longer routed is forgotten.
     let mut without = Machine::start_with(settings(), |_| on_link(), before.kernel.clone());
     let todo = without.routing.restore(document::read(text.as_bytes()).unwrap(), NOW);
     without.obey(todo);
@@ -367,7 +369,7 @@ fn the_disk_has_blocks_too() {
     without.assert_right();
 }
 
-/// The record of nodes is lost, and the kernel has what an earlier run has made.
+/// The record of nodes is lost, and the kernel has the objects of an earlier run.
 #[test]
 fn before_the_records_were_read_no_route_of_a_block_goes() {
     let mut before = machine();
@@ -382,20 +384,20 @@ fn before_the_records_were_read_no_route_of_a_block_goes() {
     assert_eq!(told, "node b: changed: has block 10.60.0.128/26\n");
     machine.look();
     assert_eq!(machine.kernel.end(net("10.60.0.64/26")), direct(2));
-    // Nor before those of kept addresses were.
+    // The same holds before the records of kept addresses are known.
     take(&mut machine, Event::Listed(records(true), Vec::new()));
     machine.look();
     assert_eq!(machine.kernel.end(net("10.60.0.64/26")), None);
     machine.assert_right();
 }
 
-/// A pod that is made anew on another node keeps its address, and the block stays where it is.
+/// A pod that is recreated on another node keeps its address, and the block stays where it is.
 #[test]
 fn an_address_that_a_pod_keeps_is_where_the_pod_is() {
     let mut machine = machine();
     take(&mut machine, listed(&[held("10.60.0.64/26", "b"), held("10.60.1.0/26", "a")]));
     take(&mut machine, Event::Listed(records(true), vec![kept("10.60.0.70/32", "b")]));
-    // Its block leads there already.
+    // The pod's block leads there already.
     assert_eq!(machine.kernel.end(net("10.60.0.70/32")), None);
     machine.take_log();
     let told = take(&mut machine, changed(&[kept("10.60.0.70/32", "c")]));
@@ -406,21 +408,22 @@ fn an_address_that_a_pod_keeps_is_where_the_pod_is() {
     let explained = machine.routing.explain(ip("10.60.0.70"));
     assert_eq!(explained.peer.as_deref(), Some("c"));
     assert_eq!(machine.routing.explain(ip("10.60.0.71")).peer.as_deref(), Some("b"));
-    // From there to this node, then one of this node's to another.
+    // An address moves from there to this node, then one moves from this node to another.
     take(&mut machine, changed(&[kept("10.60.0.70/32", "a"), kept("10.60.1.9/32", "c")]));
     assert_eq!(machine.kernel.end(net("10.60.0.70/32")), None);
     assert_eq!(machine.kernel.end(net("10.60.1.9/32")), direct(3));
     let own = machine.routing.cluster().own().node.blocks.clone();
     assert_eq!(own, [kept("10.60.0.70/32", "a").0, block("10.60.1.0/26")]);
     assert_eq!(machine.routing.document().matches("\"kept\":true").count(), 2);
-    // Its block is given to who has the pod; and between two lives of the pod it counts alone.
+    // The node with the pod gets the block. Between two lives of the pod only the block counts.
     take(&mut machine, changed(&[held("10.60.1.0/26", "c")]));
     assert_eq!(machine.kernel.end(net("10.60.1.9/32")), None);
     assert_eq!(machine.kernel.end(net("10.60.1.0/26")), direct(3));
     take(&mut machine, changed(&[(kept("10.60.0.70/32", "a").0, Shown::Nobody)]));
     assert_eq!(machine.routing.explain(ip("10.60.0.70")).peer.as_deref(), Some("b"));
     machine.assert_right();
-    // Blocks of one address: who keeps it goes before who holds it.
+    // Blocks with one address: the node that keeps the address takes precedence over the holder of
+    // the block.
     take(&mut machine, changed(&[held("10.60.9.9/32", "b")]));
     assert_eq!(machine.kernel.end(net("10.60.9.9/32")), direct(2));
     machine.take_log();
@@ -485,7 +488,7 @@ fn a_block_that_comes_moves_or_goes_is_one_message() {
     }
 }
 
-/// What is used of blocks.
+/// The blocks that are used.
 fn used(cluster: &Cluster) -> Vec<(String, Vec<Block>)> {
     let mut used: Vec<_> =
         cluster.used().map(|(_, node)| (node.name.clone(), node.blocks.clone())).collect();
@@ -493,14 +496,14 @@ fn used(cluster: &Cluster) -> Vec<(String, Vec<Block>)> {
     used
 }
 
-/// One thing that happens, of nodes or of records.
+/// One event, about nodes or about records.
 #[derive(Debug, Clone)]
 enum Happens {
     Node(u8, bool),
     Block(usize, Option<u8>, bool),
 }
 
-/// Prefixes of blocks, and of addresses that pods keep.
+/// The prefixes of blocks, and those of addresses that pods keep.
 const PREFIXES: [(&str, bool); 9] = [
     ("10.60.0.0/25", false),
     ("10.60.0.0/26", false),
@@ -552,8 +555,8 @@ fn apply(cluster: &mut Cluster, what: &Happens) -> Outcome {
 proptest! {
     #![proptest_config(cases(300))]
 
-    /// Whatever happened in whatever order, what is used follows from what is said last; and each
-    /// holder that has other blocks than before is told.
+    /// Whatever the order of events, the last state of each record decides which blocks are used.
+    /// Every holder whose blocks changed is reported.
     #[test]
     fn what_is_used_follows_from_what_is_said_last(all in prop::collection::vec(happens(), 1..40)) {
         let start = || {
@@ -590,7 +593,7 @@ proptest! {
     }
 }
 
-/// Changes of the packet filter know nothing of blocks: it goes by the ranges.
+/// Blocks cause no change of the packet filter, which has only the ranges.
 #[test]
 fn ranges_of_spaces_are_the_clusters_for_the_packet_filter() {
     let mut machine = Machine::start(spaces(), |_| on_link());

@@ -1,4 +1,5 @@
-//! Who is a peer: what events do, what is held, who has what several want.
+//! The peers of a node: the effects of events, what is held back, and which peer gets what several
+//! claim.
 
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ fn list(cluster: &mut Cluster, nodes: &[Node], now: Time) -> Outcome {
     cluster.apply(Event::Listed(seen(nodes)), now)
 }
 
-/// Whether a route may be the way to a peer.
+/// Whether a route may lead to a peer.
 #[test]
 fn a_prefix_may_have_a_peers_underlay_address() {
     let mut cluster = cluster();
@@ -89,12 +90,12 @@ fn a_peer_that_a_list_lacks_goes() {
     let outcome = list(&mut cluster, &ten()[3..], NOW);
     assert_eq!(used(&cluster).len(), 7);
     assert_eq!(outcome.affected.into_iter().collect::<Vec<_>>(), ["n2", "n3", "n4"]);
-    // Five of seven at once, though, may be a mistake.
+    // But five of seven at once may be a mistake.
     list(&mut cluster, &ten()[8..], NOW);
     assert_eq!(used(&cluster).len(), 7);
 }
 
-/// Of a few each is told, of many one line; warnings are told in any case.
+/// The log has a line for each of a few peers, and one line for many. Warnings are always logged.
 #[test]
 fn what_changes_for_many_is_one_line() {
     for (last, lines) in [(21, 20), (22, 1)] {
@@ -106,7 +107,7 @@ fn what_changes_for_many_is_one_line() {
         if lines == 1 {
             assert_eq!(news(&told), "21 nodes are new, changed or gone\n");
         }
-        // One that takes another's address, and all others with another MTU.
+        // One peer takes another's address, and all others get another MTU.
         let other = |node: &Node| Node { mtu: Some(1400), ..node.clone() };
         let mut others: Vec<Node> = nodes.iter().map(other).collect();
         others[1].underlay = others[0].underlay;
@@ -126,7 +127,7 @@ fn a_list_that_would_remove_most_is_held_for_ten_minutes() {
     "#]].assert_eq(&news(&told));
     assert_eq!(told.affected.len(), 0);
     assert_eq!(cluster.due(), Some(at(660)));
-    // The same again is not told again, and does not begin the time again.
+    // A repeated report is not logged again, and does not restart the time.
     assert_eq!(news(&list(&mut cluster, &ten()[..1], at(300))), "");
     assert_eq!(cluster.due(), Some(at(660)));
     assert_eq!(cluster.tick(at(659)), Outcome::default());
@@ -142,7 +143,8 @@ fn a_held_peer_that_shows_up_is_held_no_longer() {
     list(&mut cluster, &[], at(60));
     cluster.apply(Event::Changed(Seen::whole(node("n5", 5))), at(70));
     list(&mut cluster, &ten()[5..], at(80));
-    // Now the list lacks five of ten only: four that were held, and one that it had shown.
+    // Now the list lacks only five of ten: four that were held back, and one that it contained
+    // before.
     let names = used(&cluster);
     assert_eq!(names, ["n10", "n11", "n7", "n8", "n9"]);
     assert_eq!(cluster.due(), None);
@@ -162,7 +164,7 @@ fn a_person_confirms_what_is_held() {
 fn whoever_the_source_shows_has_what_is_only_held() {
     let mut cluster = cluster();
     list(&mut cluster, &ten(), NOW);
-    // A cluster made anew: the same prefixes, other names.
+    // A recreated cluster has the same prefixes and other names.
     let anew: Vec<Node> =
         (2..12).map(|n| Node { created: Some(NOW), ..node(&format!("new{n}"), n) }).collect();
     list(&mut cluster, &anew, at(60));
@@ -198,7 +200,7 @@ fn a_record_that_becomes_unreadable_leaves_the_last_one() {
     .assert_eq(&news(&outcome));
     assert_eq!(cluster.peer("b").unwrap().held, Some(Held::LastKnown));
     assert_eq!(used(&cluster), ["b", "c"]);
-    // A node that was never readable is not used.
+    // A node whose record was never readable is not used.
     let starting = Seen {
         name: "d".to_owned(),
         node: Err(Unusable::Incomplete("spec.podCIDRs is empty".to_owned())),
@@ -213,7 +215,7 @@ fn a_record_that_becomes_unreadable_leaves_the_last_one() {
     assert_eq!(cluster.peer("b").unwrap().held, None);
 }
 
-/// A Node that was made again under its name, and whose service does not run yet.
+/// A Node was recreated under its name, and its service does not run yet.
 #[test]
 fn a_node_that_says_nothing_of_itself_yields_to_whom_its_prefix_is_given() {
     let mut cluster = cluster();
@@ -223,7 +225,7 @@ fn a_node_that_says_nothing_of_itself_yields_to_whom_its_prefix_is_given() {
         node: Err(Unusable::Incomplete("no annotation".to_owned())),
         faults: Vec::new(),
     };
-    // Its pods may live on.
+    // Its pods may still run.
     cluster.apply(Event::Changed(starting), at(9));
     assert_eq!(used(&cluster), ["b"]);
     let prefixes = node("b", 2).prefixes;
@@ -249,7 +251,7 @@ fn of_two_that_want_the_same_the_older_has_it() {
             "node young: refused: spec.podCIDRs: 10.244.2.0/24 overlaps 10.244.2.0/24, which is \
              node old's since 12:01 UTC"
         );
-        // It gets it when the older one is gone.
+        // It gets the prefix when the older peer is gone.
         let outcome = cluster.apply(Event::Deleted("old".to_owned()), at(90));
         assert_eq!(used(&cluster), ["young"]);
         assert_eq!(outcome.affected.len(), 2);
@@ -269,7 +271,8 @@ fn an_earlier_prefix_stays_until_somebody_else_has_it() {
     assert_eq!(used(&cluster), ["b", "n9"], "only the earlier prefix of node b is gone");
     cluster.apply(Event::Deleted("n9".to_owned()), NOW);
     assert_eq!(cluster.of_address(ip("10.244.9.1")), Some((net("10.244.9.0/24"), "b")));
-    // No node gets an earlier prefix that the cluster does not have, or this node.
+    // No node gets an earlier prefix that is outside the cluster's ranges, or that belongs to this
+    // node.
     renumbered.kept = vec![net("10.99.0.0/24"), net("10.244.1.128/25")];
     cluster.apply(Event::Changed(Seen::whole(renumbered)), NOW);
     assert_eq!(cluster.of_address(ip("10.99.0.1")), None);
@@ -315,7 +318,7 @@ fn this_node_is_not_its_own_peer() {
 }
 
 prop_compose! {
-    /// A node in a small world: what it wants, others may want too.
+    /// A node in a small world, in which others may claim the same things.
     fn small(name: usize)(
         prefix in 0_u8..6,
         length in prop_oneof![Just(23_u8), Just(24), Just(25)],
@@ -359,7 +362,7 @@ proptest! {
             }
             let before: Vec<Node> = one.used().map(|(_, node)| node.clone()).collect();
             let outcome = one.apply(event, NOW);
-            // A node that differs is among those that are planned again.
+            // Every changed node is among those that are planned again.
             let after: Vec<Node> = one.used().map(|(_, node)| node.clone()).collect();
             for node in before.iter().filter(|node| !after.contains(node)) {
                 prop_assert!(outcome.affected.contains(&node.name), "{}", node.name);
@@ -374,7 +377,7 @@ proptest! {
             cluster.used().map(|(_, node)| node.clone()).collect()
         };
         prop_assert_eq!(used(&one), used(&other));
-        // No two have the same.
+        // No two peers have the same prefix or address.
         let nodes = used(&one);
         for (number, node) in nodes.iter().enumerate() {
             for other in &nodes[number + 1..] {

@@ -23,7 +23,7 @@ fn the_last_known_peers_are_programmed_before_anybody_was_asked() {
     machine.obey(todo);
     assert!(machine.kernel.end(node("b", 2).prefixes[0]).is_some());
     machine.assert_right();
-    // The first complete list removes who is gone.
+    // The first complete list removes peers that are gone.
     machine.list(&[node("c", 3)]);
     assert!(machine.kernel.end(node("b", 2).prefixes[0]).is_none());
     assert!(machine.kernel.end(node("c", 3).prefixes[0]).is_some());
@@ -53,7 +53,7 @@ fn any_damage_is_found_and_nothing_is_taken() {
         if bad == good {
             continue;
         }
-        // White space and the name of an unknown key are no damage, if they are what was hit.
+        // A change of white space, or of the name of an unknown key, is not a damage.
         if let Ok(read) = document::read(&bad) {
             assert_eq!(Ok(read), document::read(&good), "{}", String::from_utf8_lossy(&bad));
         }

@@ -1,11 +1,11 @@
-//! Prefixes that this node had before.
+//! This node's former prefixes.
 
 use expect_test::{Expect, expect};
 use netwright_routing::earlier::{Earlier, Pods};
 
 use crate::support::{ip, net};
 
-/// What a host with a bridge for an earlier prefix shows, and pods there.
+/// What a host shows that has a bridge for a former prefix, with pods on it.
 fn bridge(recorded: &[&str]) -> Pods {
     Pods {
         routed: Vec::new(),
@@ -31,7 +31,7 @@ fn a_pod_may_live_where_an_address_is_in_use_and_nothing_says_otherwise() {
     assert!(!routed.may_live_in(net("10.244.2.0/24")));
 }
 
-/// Judges, and asserts what is kept, and what is said.
+/// Judges, and asserts which prefixes are kept, and what is logged.
 #[track_caller]
 fn check(earlier: &mut Earlier, own: &str, pods: &Pods, owner: Option<&str>, expected: &Expect) {
     let news = earlier.judge(&[net(own)], pods, |_| owner.map(str::to_owned));
@@ -60,7 +60,7 @@ fn what_pods_live_in_is_kept_until_the_last_is_gone() {
             - pods still live in 10.244.1.0/24, which this node had before: it stays routed until the last of them is gone
         "#]],
     );
-    // It is said once.
+    // It is logged once.
     check(
         &mut earlier,
         "10.244.9.0/24",
@@ -81,7 +81,7 @@ fn what_pods_live_in_is_kept_until_the_last_is_gone() {
         "#]],
     );
     assert!(!earlier.has_any());
-    // A pod that comes later has its address from another program.
+    // A later pod got its address from another program.
     check(&mut earlier, "10.244.9.0/24", &lives, None, &expect![""]);
 }
 
@@ -114,7 +114,7 @@ fn who_is_given_an_earlier_prefix_has_it() {
             - pods still live in 10.244.1.0/24, which this node had before: it stays routed until the last of them is gone
         "#]],
     );
-    // It is this node's again, or a part of what this node has.
+    // The prefix belongs to this node again, or is a part of one that does.
     for own in ["10.244.1.0/24", "10.244.0.0/16"] {
         let mut earlier = earlier.clone();
         check(&mut earlier, own, &lives, None, &expect![""]);

@@ -28,7 +28,7 @@ fn three_machines_need_names_prefixes_and_addresses() {
     assert_eq!(b.prefixes, [net("10.244.2.0/24"), net("fd00:244:0:2::/64")]);
     assert_eq!((b.mtu, b.zone.as_deref()), (Some(9000), Some("west")));
     let vxlan = b.offers.vxlan.unwrap();
-    // It is the address that node b itself gives its tunnel.
+    // This is the address that node b itself gives to its tunnel.
     assert_eq!(vxlan.mac4, Some(MacAddr::of_tunnel("b", Family::V4)));
     let a = seen[0].node.as_ref().unwrap();
     assert_eq!(a.offers.vxlan.unwrap().mac6, None);
@@ -42,14 +42,14 @@ fn earlier_prefixes_are_listed_beside_the_new_ones() {
         file::read(&text, &settings()).unwrap().pop().unwrap().node
     };
     assert_eq!(list(r#"["10.244.9.0/24"]"#).unwrap().kept, [net("10.244.9.0/24")]);
-    // What it has again is no earlier one.
+    // A prefix that the node has again is no longer a former one.
     assert_eq!(list(r#"["10.244.2.0/24"]"#).unwrap().kept, []);
     let wrong = list(r#"["10.244.9.1/24"]"#).unwrap_err().to_string();
     assert!(wrong.starts_with("refused: kept[0]: 10.244.9.1/24 has bits set"), "{wrong}");
 }
 
-/// An entry of the usual form is read by other code than one with a comment, and alike, whatever is
-/// wrong with it.
+/// One parser reads entries of the usual form, another one entries with a comment. Both give the
+/// same result, whatever is wrong with the entry.
 #[test]
 fn the_usual_form_makes_no_difference() {
     let right =

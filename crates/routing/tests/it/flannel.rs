@@ -14,7 +14,7 @@ use netwright_routing::{Family, Node, Settings};
 
 use crate::support::{flannel, flannel_fields, flannel_settings, ip, net, node, v4_node};
 
-/// A node of ours with the hardware addresses that flanneld had.
+/// A node of ours with flanneld's hardware addresses.
 fn taken_over(mut node: Node) -> Node {
     if let Some(vxlan) = &mut node.offers.vxlan {
         vxlan.mac4 = vxlan.mac4.map(|_| "02:00:00:00:04:02".parse().unwrap());
@@ -37,7 +37,7 @@ fn annotations_are_those_of_flanneld() {
         flannel.alpha.coreos.com/public-ip: 192.0.2.2
     "#]]
     .assert_eq(&shown(&annotations::write(&taken_over(v4_node("b", 2)), &flannel(), &there)));
-    // Dual stack: what an untouched flanneld has written is what we write.
+    // Dual stack: we write what an unmodified flanneld has written.
     let written = annotations::write(&taken_over(node("b", 2)), &flannel(), &there);
     assert_eq!(written, flannel_fields("b", 2).annotations);
     let host_gw = FlannelSettings { backend: Backend::HostGw, ..flannel() };
@@ -129,7 +129,7 @@ fn one_familys_fault_leaves_the_other() {
         .assert_eq(&seen.faults[0].to_string());
 }
 
-/// With Nodes as the source: flanneld then writes nothing of IPv4.
+/// The source is Nodes: flanneld then writes nothing about IPv4.
 #[test]
 fn a_cluster_may_have_ipv6_alone() {
     let text = r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00:244::/48","Backend":{"Type":"vxlan"}}"#;
@@ -162,7 +162,7 @@ fn nodes_may_have_a_family_that_flanneld_does_not() {
     let seen = kubernetes::read(&fields, &settings);
     assert_eq!(seen.faults, []);
     assert_eq!(seen.node.unwrap().prefixes, [net("10.244.2.0/24")]);
-    // Of one that has no other, the message names it.
+    // If a node has only the other family's prefix, the message names it.
     fields.pod_cidrs.remove(0);
     assert_eq!(kubernetes::used_prefixes(&fields, &settings), Ok(vec![net("fd00:244:0:2::/64")]));
 }
@@ -238,7 +238,8 @@ fn net_conf_is_read_with_flannelds_defaults() {
     );
     assert_eq!(config.settings("example.com/x").flannel.unwrap().prefix, "example.com/x-");
 
-    // What the network between the nodes carries, tunnels' headers included; no key of host-gw.
+    // The MTU of the network between the nodes, which includes the tunnels' headers; host-gw does
+    // not have this key.
     for (kind, mtu) in [("vxlan", Some(1400)), ("host-gw", None)] {
         let text =
             format!(r#"{{"Network":"10.0.0.0/8","Backend":{{"Type":"{kind}","MTU":1400}}}}"#);
@@ -246,7 +247,7 @@ fn net_conf_is_read_with_flannelds_defaults() {
         assert_eq!(settings.flannel.unwrap().mtu, mtu, "{kind}");
     }
 
-    // Small networks are split into four.
+    // Small networks are split into four subnets.
     for (network, length) in [("10.0.0.0/22", 24), ("10.0.0.0/23", 25), ("10.0.0.0/28", 30)] {
         let text = format!(r#"{{"Network":"{network}","Backend":{{"Type":"vxlan"}}}}"#);
         let leased = Config::read(&text).unwrap().leased(Family::V4).unwrap().unwrap();

@@ -17,7 +17,7 @@ fn why(document: &[u8]) -> String {
     kept::read(document).unwrap_err().to_string()
 }
 
-/// A bit that is another would be another cluster, if the text were kept alone.
+/// If the text were kept without a checksum, one flipped bit could describe another cluster.
 #[test]
 fn any_damage_is_found_and_no_other_cluster_is_read() {
     let good = kept::write(CONFIGURATION).into_bytes();
@@ -47,7 +47,7 @@ fn any_damage_is_found_and_no_other_cluster_is_read() {
         check(&bad);
     }
     assert!(3_000 < tried, "{tried}");
-    // The text alone tells nothing of it: this is what a flipped bit makes of it.
+    // The text alone does not show the damage: this is the result of a flipped bit.
     let other = CONFIGURATION.replacen("10.244.", "10.245.", 1);
     assert!(Config::read(&other).is_ok());
 }
@@ -63,7 +63,7 @@ fn what_is_none_of_its_documents_is_refused_in_a_sentence() {
     assert_eq!(why(newer.as_bytes()), format!("{begin}it has version 2"));
     let other = good.replacen("10.244.", "10.245.", 1);
     assert_eq!(why(other.as_bytes()), format!("{begin}its sum is wrong"));
-    // As it was written before there were sums.
+    // The format from before there were checksums.
     assert_eq!(why(CONFIGURATION.as_bytes()), format!("{begin}it has no sum"));
     // The last known peers are a document of the same kind.
     let peers = Routing::new(settings(), "a").document();

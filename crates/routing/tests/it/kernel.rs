@@ -1,4 +1,5 @@
-//! A kernel that does with our objects what Linux does, as far as the order of changes matters.
+//! A model of the kernel that treats our objects as Linux does, as far as the order of changes
+//! matters.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -13,12 +14,12 @@ pub(crate) struct Kernel {
     pub(crate) foreign: Vec<(IpNet, ForeignRoute)>,
 }
 
-/// Where packets to a prefix end up.
+/// Where packets to a prefix arrive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum End {
-    /// At an address of a link's segment.
+    /// At an address on a link's segment.
     Direct(IpAddr),
-    /// Wrapped, at an address of the underlay, for a tunnel with a hardware address.
+    /// Encapsulated, at an underlay address, for a tunnel with this hardware address.
     Tunnel(IpAddr, MacAddr),
 }
 
@@ -144,7 +145,8 @@ impl Kernel {
         }
     }
 
-    /// A link goes down: nexthops by it, routes by those and its neighbours go without a word.
+    /// A link goes down: the nexthops by it, the routes by those and its neighbours are removed
+    /// without an event.
     pub(crate) fn set_down(&mut self, link: &str) {
         let by_link =
             |value: &Value| matches!(value, Value::Nexthop(nexthop) if *nexthop.link == *link);
@@ -182,7 +184,7 @@ impl Kernel {
         });
     }
 
-    /// Where packets to a prefix end up; `None` if they do not go.
+    /// Where packets to a prefix arrive; `None` if they are not sent.
     pub(crate) fn end(&self, prefix: IpNet) -> Option<End> {
         let Value::Route { nexthop: Some(id), .. } = self.objects.get(&Key::Route { prefix })?
         else {
@@ -200,7 +202,8 @@ impl Kernel {
         let Value::Fdb { to } = self.objects.get(&Key::Fdb { link, mac: *mac })? else {
             return None;
         };
-        // The peer drops packets of nodes that it does not know; here, of those we do not know.
+        // The peer drops packets from nodes that it does not know. This model drops packets to
+        // nodes that we do not know.
         Some(End::Tunnel(*to, *mac))
     }
 }

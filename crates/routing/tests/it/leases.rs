@@ -1,4 +1,4 @@
-//! Which lease is a node's, and which prefix a node without one takes.
+//! Which lease belongs to a node, and which prefix a node without one takes.
 
 use std::collections::BTreeSet;
 
@@ -46,7 +46,7 @@ fn leases(all: Vec<Lease>) -> Leases {
     leases
 }
 
-/// Leases of others with these keys.
+/// Leases of other nodes with these keys.
 fn of_others(keys: impl IntoIterator<Item = String>) -> Leases {
     leases(keys.into_iter().map(|key| lease(&key, "192.0.2.99", Some("1"))).collect())
 }
@@ -68,14 +68,14 @@ fn a_nodes_lease_is_the_one_with_its_address() {
     ]);
     let key =
         |before: &[IpNet]| all.own(own, None, &[], before, &v4()).map(|lease| lease.key.clone());
-    // The one that it had, else the one that a person has reserved for it.
+    // The node takes its former lease, or else the one that an administrator has reserved for it.
     assert_eq!(key(&[net("10.244.3.0/24")]).unwrap(), "10.244.3.0-24");
     assert_eq!(key(&[]).unwrap(), "10.244.4.0-24");
     assert_eq!(key(&[net("10.244.2.0/24")]).unwrap(), "10.244.4.0-24");
     assert_eq!(all.own(ip("192.0.2.3"), None, &[], &[], &v4()), None);
-    // One family is not two.
+    // A lease of one family does not fit a configuration with two.
     assert_eq!(all.own(own, None, &[], &[], &dual()), None);
-    // What is none of the cluster's any more is deleted, unless a person has reserved it.
+    // A lease outside the cluster's networks is deleted, unless an administrator has reserved it.
     let outdated: Vec<&str> = all.outdated(own, &v4()).map(|lease| lease.key.as_str()).collect();
     assert_eq!(outdated, ["10.99.1.0-24"]);
     let with_address: Vec<&str> = all.with_address(own).map(|lease| lease.key.as_str()).collect();
@@ -90,13 +90,14 @@ fn a_node_whose_address_changes_keeps_the_lease_that_nobody_has_changed() {
     let new = ip("192.0.2.7");
     assert_eq!(all.own(new, Some(&held), &[], &before, &v4()), Some(&held));
     assert_eq!(all.own(new, None, &[], &before, &v4()), None);
-    // What the node wrote with one address comes to be there when it has the former one again.
+    // The node wrote a lease with one address, and then has its former address again, with that
+    // lease still there.
     let late = Lease { modified: 10, ..lease("10.244.1.0-24", "192.0.2.7", Some("1")) };
     all.put(late.clone());
     let (old, written) = (ip("192.0.2.1"), [held.value.clone(), late.value.clone()]);
     assert_eq!(all.own(old, Some(&held), &[], &before, &v4()), None);
     assert_eq!(all.own(old, Some(&held), &written, &before, &v4()), Some(&late));
-    // By now it is another node's.
+    // By now the prefix belongs to another node.
     all.put(Lease { modified: 11, ..lease("10.244.1.0-24", "192.0.2.9", Some("2")) });
     assert_eq!(all.own(new, Some(&held), &written, &before, &v4()), None);
     assert_eq!(all.revision(), 11);
@@ -107,7 +108,7 @@ fn a_node_whose_address_changes_keeps_the_lease_that_nobody_has_changed() {
 #[test]
 fn a_prefix_is_drawn_from_the_first_hundred_that_are_free() {
     let none = Leases::default();
-    // The first place is the network's own.
+    // The first subnet is the network's own.
     assert_eq!(choose(&none, &[], &v4(), 0), [net("10.244.1.0/24")]);
     assert_eq!(choose(&none, &[], &v4(), 99), [net("10.244.100.0/24")]);
     let drawn: BTreeSet<IpNet> =
@@ -116,7 +117,7 @@ fn a_prefix_is_drawn_from_the_first_hundred_that_are_free() {
     let taken = of_others(["10.244.1.0-24".to_owned(), "10.244.3.0-24".to_owned()]);
     assert_eq!(choose(&taken, &[], &v4(), 0), [net("10.244.2.0/24")]);
     assert_eq!(choose(&taken, &[], &v4(), 1), [net("10.244.4.0/24")]);
-    // Both families are drawn, each by itself.
+    // The prefixes of both families are drawn separately.
     let both = choose(&none, &[], &dual(), 3 + 100 * 7);
     assert_eq!(both, [net("10.244.4.0/24"), net("fd00:244:0:8::/64")]);
 }
@@ -140,11 +141,11 @@ fn the_last_free_prefix_is_found_and_then_there_is_none() {
     let none = full.choose([], &window, 7).unwrap_err();
     expect!["no IPv4 prefix of length 26 is free from 10.244.8.64 to 10.244.9.128"]
         .assert_eq(&none.to_string());
-    // The end of all addresses is an end.
+    // The range may reach to the last of all addresses.
     let last = windows(r#""Network":"255.255.255.0/24","SubnetLen":26"#);
     let others = of_others(["255.255.255.64-26".to_owned(), "255.255.255.128-26".to_owned()]);
     assert_eq!(choose(&others, &[], &last, 5), [net("255.255.255.192/26")]);
-    // Without IPv6 there is no room either.
+    // If IPv6 has no room, there is no lease either.
     let both = windows(
         r#""Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/62","IPv6SubnetLen":64,
            "IPv6SubnetMin":"fd00::","IPv6SubnetMax":"fd00::""#,
@@ -162,7 +163,7 @@ fn large_and_nested_leases_take_all_that_they_overlap() {
     );
     assert_eq!(choose(&others, &[], &v4(), 0), [net("10.244.65.0/24")]);
     assert_eq!(choose(&others, &[], &v4(), 1), [net("10.244.67.0/24")]);
-    // Not place by place: there are 2⁴⁰ of them.
+    // The search does not try all subnets: there are 2⁴⁰ of them.
     let wide = windows(
         r#""Network":"10.0.0.0/8","EnableIPv6":true,"IPv6Network":"fd00::/16","IPv6SubnetLen":64"#,
     );
@@ -189,7 +190,7 @@ fn the_prefix_that_a_node_had_is_taken_again_if_it_is_free() {
     ] {
         assert_eq!(choose(&others, &[&wrong], &v4(), 0), [net("10.244.1.0/24")], "{wrong:?}");
     }
-    // Of two families, both have to be free.
+    // With two families, both prefixes must be free.
     let had = [net("10.244.77.0/24"), net("fd00:244:0:7::/64")];
     assert_eq!(choose(&others, &[&had], &dual(), 0), had);
     let others = of_others(["10.244.9.0-24&fd00:244:0:7::-64".to_owned()]);
@@ -213,7 +214,7 @@ fn leases_of_others_are_peers_and_the_older_goes_first() {
     ]
     .assert_eq(&seen[1].node.as_ref().unwrap_err().to_string());
     assert_eq!(all.others(None, &settings).len(), 3);
-    // Without a key that can be read, it is no node's prefix.
+    // A lease with an unreadable key occupies no prefix.
     assert_eq!(all.prefixes().count(), 2);
 }
 

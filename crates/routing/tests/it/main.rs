@@ -1,5 +1,5 @@
-//! Routing as values: what is read and refused, who is used, which path, which objects, in which
-//! order, and what people are told.
+//! Routing as values: what the crate reads and refuses, which peers it uses, by which paths, with
+//! which objects in which order, and what people read.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

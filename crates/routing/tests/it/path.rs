@@ -1,4 +1,4 @@
-//! Which path, and that both ends choose the same.
+//! The choice of a path; both ends choose the same.
 
 use expect_test::expect;
 use netwright_routing::node::{Dialect, Offers, Vxlan};

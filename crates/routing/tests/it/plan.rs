@@ -1,5 +1,5 @@
-//! From what is there to what is wanted: complete, in an order that loses nothing, and little for
-//! one peer.
+//! Plans from the present to the wanted state are complete, have an order that loses no packet, and
+//! cost little for one peer.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ fn way(address: std::net::IpAddr) -> Way {
 }
 
 prop_compose! {
-    /// A peer that may be anything from one moment to the next.
+    /// A peer with random properties, which may change completely.
     fn any_peer(n: u16)(
         v4 in 0_u16..3,
         v6 in any::<bool>(),
@@ -54,7 +54,7 @@ fn any_cluster() -> impl Strategy<Value = Vec<Node>> {
         .prop_map(|(a, b, c, d)| [a, b, c, d].into_iter().flatten().collect())
 }
 
-/// Where packets to the prefixes of these nodes end up, if they go.
+/// Where packets to the prefixes of these nodes arrive, if they are sent.
 fn ends(kernel: &Kernel, nodes: &[Node]) -> BTreeSet<(ipnet::IpNet, bool)> {
     let prefixes = nodes.iter().flat_map(|node| node.prefixes.iter().chain(&node.kept));
     prefixes.map(|prefix| (*prefix, kernel.end(*prefix).is_some())).collect()
@@ -63,7 +63,7 @@ fn ends(kernel: &Kernel, nodes: &[Node]) -> BTreeSet<(ipnet::IpNet, bool)> {
 proptest! {
     #![proptest_config(cases(150))]
 
-    /// A look, which goes through both sides once, finds what comparing each key finds.
+    /// A look goes through both sides once, and finds what a comparison of each key finds.
     #[test]
     fn a_look_compares_everything(before in any_cluster(), after in any_cluster()) {
         let mut machine = Machine::start(settings(), way);
@@ -93,7 +93,8 @@ proptest! {
         machine.assert_right();
         let stays: BTreeSet<ipnet::IpNet> =
             reached(&after, &machine.kernel).intersection(&reached_before).copied().collect();
-        // Step by step: what is reached before and after is reached all the time.
+        // After every step: a prefix that is reached before and after the plan is reached all the
+        // time.
         let mut replayed = Machine::start(settings(), way);
         replayed.list(&before);
         assert_eq!(replayed.kernel, kernel);

@@ -64,7 +64,8 @@ fn pods_get_addresses_of_the_nodes_prefixes() {
     let text = conflist(&NetworkConfig { attach: Attach::Ptp, ..config.clone() });
     assert!(text.contains("\"type\": \"ptp\""), "{text}");
     assert!(!text.contains("isGateway"), "{text}");
-    // Network policy comes last but one: what publishes ports leads to a container that is closed.
+    // Network policy is the last but one in the chain, so that the plugin that publishes ports
+    // leads to a closed container.
     for (socket, shown) in [
         (None, json!({ "type": "policy" })),
         (Some("/run/p.sock".into()), json!({ "type": "policy", "socketpath": "/run/p.sock" })),

@@ -1,4 +1,4 @@
-//! What others take away comes back.
+//! What other programs remove is restored.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ fn machine_with(settings: Settings) -> Machine {
     machine
 }
 
-/// One random damage; returns what the kernel's events say of it.
+/// Does one random damage; returns the kernel's events about it.
 fn damage(machine: &mut Machine, random: &mut Random) -> Vec<(Key, Option<Value>)> {
     let kernel = &mut machine.kernel;
     let keys: Vec<Key> = kernel.objects.keys().cloned().collect();
@@ -66,7 +66,7 @@ fn damage(machine: &mut Machine, random: &mut Random) -> Vec<(Key, Option<Value>
                 }
             }
         }
-        // A nexthop takes its routes along, without a word.
+        // With a nexthop its routes are removed, without an event.
         (0 | 1, Key::Nexthop { id }) => {
             let id = *id;
             kernel.objects.retain(
@@ -134,7 +134,7 @@ fn a_tunnel_that_went_down_comes_up_with_its_routes() {
     let down = machine.kernel.objects[&Key::Tunnel { link: "nw-vxlan4".into() }].clone();
     let mut todo = machine.routing.link_down("nw-vxlan4");
     assert!(!todo.changes.is_empty());
-    // The event of the link says that it is down; what was planned before is planned again.
+    // The event says that the link is down; the earlier plan is made again.
     todo = machine.routing.noticed(vec![(Key::Tunnel { link: "nw-vxlan4".into() }, Some(down))]);
     machine.take_log();
     machine.obey(todo);
@@ -200,7 +200,7 @@ fn a_change_that_fails_is_tried_again_and_told_once() {
     assert_eq!(machine.routing.tick(at(1)).changes, todo.changes);
     assert_eq!(machine.routing.failed(change, "no buffer space available", at(1)), None);
     assert_eq!(machine.routing.due(), Some(at(3)));
-    // That node alone is concerned, and its row says so.
+    // Only that node is affected, and its row says so.
     assert_eq!((machine.routing.phase(), machine.routing.failing()), (Phase::Ready, None));
     assert_eq!(failing_peers(&machine), ["n5"]);
     let todo = machine.routing.tick(at(3));
@@ -238,7 +238,8 @@ fn what_fails_of_this_node_itself_makes_it_not_ready() {
     }
 }
 
-/// What is to go is not wanted, and all that is wanted is there.
+/// A failed removal does not make the node unready: only an unwanted object stays, and all wanted
+/// objects exist.
 #[test]
 fn a_removal_that_fails_is_told_until_it_is_not_needed() {
     let mut machine = machine();
@@ -354,7 +355,7 @@ fn a_route_of_flanneld_stays_until_ours_stands() {
     machine.routing.failed(ours, "no buffer space available", NOW);
     machine.routing.failed(theirs, "ours is not there yet", NOW);
     assert!(!machine.routing.may_follow(theirs));
-    // Both come again together, in their order.
+    // Both are made again together, in their order.
     let again = machine.routing.tick(at(1));
     assert_eq!(again.changes, todo.changes);
     machine.routing.done(ours);

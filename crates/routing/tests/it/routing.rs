@@ -1,4 +1,4 @@
-//! A node from its start to its end.
+//! A node from its start to its removal.
 
 use std::net::IpAddr;
 
@@ -89,7 +89,8 @@ fn this_nodes_own_objects_that_cannot_be_made_make_it_unavailable() {
     assert!(condition.message.ends_with("operation not supported"), "{condition:?}");
 }
 
-/// A kernel as flanneld leaves it, with two peers: b by the tunnel, and c, which is gone meanwhile.
+/// The kernel as flanneld leaves it, with two peers: b, by the tunnel, and c, which no longer
+/// exists.
 fn flannels_kernel() -> Kernel {
     let mut kernel = Kernel::default();
     for (link, local, mtu, family) in
@@ -147,7 +148,7 @@ fn flannels_kernel() -> Kernel {
     kernel
 }
 
-/// This node where flanneld was.
+/// This node, in flanneld's place.
 fn own_taken_over(settings: &Settings) -> Own {
     let taken = |name: &str, family| {
         let mac = netwright_routing::MacAddr([2, 0, 0, 0, family, 1]);
@@ -170,7 +171,7 @@ fn flannels_objects_are_taken_over_and_nothing_is_lost() {
                 kernel.apply(change).unwrap_or_else(|error| panic!("{change}: {error}"));
                 routing.done(change);
                 log.push_str(&format!("{change}\n"));
-                // flanneld's route, or ours: packets to b always go.
+                // By flanneld's route or ours, packets to b always arrive.
                 for prefix in ["10.244.2.0/24", "fd00:244:0:2::/64"].map(net) {
                     let flannels = kernel.foreign.iter().any(|(to, _)| *to == prefix);
                     assert!(flannels || kernel.end(prefix).is_some(), "after {change}");
@@ -219,7 +220,7 @@ fn flannels_objects_are_taken_over_and_nothing_is_lost() {
     let wanted: Vec<_> = routing.wanted().iter().collect();
     assert_eq!(wanted, kernel.objects.iter().collect::<Vec<_>>());
 
-    // And back: flanneld's routes stand beside ours, which then go; its tunnels stay.
+    // The way back: flanneld's routes exist beside ours, which are then removed; its tunnels stay.
     for change in routing.leave(Leaving::ToFlannel) {
         kernel.apply(&change).unwrap_or_else(|error| panic!("{change}: {error}"));
     }
@@ -304,7 +305,7 @@ fn a_daemon_that_starts_again_changes_nothing() {
     let mut first = Machine::start(settings(), |_| by_gateway());
     let nodes: Vec<Node> = (2..40).map(|n| node(&format!("n{n}"), n)).collect();
     first.list(&nodes);
-    // With other peers first, and without the document, numbers of nexthops stay what they are.
+    // Nexthops keep their numbers, even if other peers come first and the document is missing.
     let mut second = Machine::start_with(settings(), |_| by_gateway(), first.kernel.clone());
     second.event(Event::Changed(Seen::whole(nodes[30].clone())));
     second.list(&nodes);
@@ -366,7 +367,7 @@ fn a_route_of_somebody_else_is_a_conflict_and_stays() {
     let state = machine.routing.table().rows[0].state.clone();
     assert!(matches!(state, PeerState::Conflict(_)), "{state:?}");
     assert_eq!(machine.routing.foreign(prefix, vec![route(4, 0)]).news, [], "it is told once");
-    // One that loses is not in the way.
+    // A peer that loses a conflict does not block others.
     let todo = machine.routing.foreign(prefix, vec![route(4, METRIC + 1)]);
     assert_eq!(todo.news, []);
     assert_eq!(machine.routing.table().rows[0].state, PeerState::Programmed);
@@ -381,10 +382,10 @@ fn a_way_that_nobody_needed_for_a_while_is_looked_up_anew() {
         node.underlay.v6 = None;
         node
     });
-    // Over IPv4: both nodes have lost IPv6 for a moment.
+    // The tunnel is over IPv4, because both nodes have lost IPv6 for a moment.
     machine.list(std::slice::from_ref(&with));
     machine.list(&[without]);
-    // This node's way is back before the other's address is.
+    // This node's route is back before the other node's address is.
     machine.way = |_| by_gateway();
     machine.look();
     machine.list(std::slice::from_ref(&with));
@@ -424,7 +425,8 @@ fn native_paths_need_nothing_and_nothing_stands_before_them() {
             "unreachable route fd00:244:0:1::/64",
         ]
     );
-    // One native peer of a node that has other paths too: nothing stands before it either.
+    // A native peer of a node that also has other paths: no route of ours precedes the network's
+    // for it either.
     let mut machine = Machine::start(settings(), |_| by_gateway());
     let range = Key::Unreachable { prefix: net("10.244.0.0/16") };
     machine.list(&[node("b", 2)]);
@@ -530,7 +532,7 @@ fn an_address_of_this_node_changes_without_a_new_tunnel() {
     machine.assert_right();
 }
 
-/// This node's IPv4 address is gone before the next one is known, and its IPv6 address stays.
+/// This node's IPv4 address vanishes before the next one is known, and its IPv6 address stays.
 #[test]
 fn a_tunnel_stays_while_its_address_is_away() {
     let mut machine = Machine::start(settings(), |_| by_gateway());
@@ -552,7 +554,7 @@ fn a_tunnel_stays_while_its_address_is_away() {
     let end = machine.kernel.end(net("10.244.2.0/24")).unwrap();
     assert!(matches!(end, End::Tunnel(to, _) if to == ip("192.0.2.2")), "{end:?}");
     machine.assert_right();
-    // One that is gone meanwhile is not made again without an address.
+    // A tunnel that was deleted meanwhile is not made again without an address.
     let todo = machine.routing.own(with_v4(None), at(80));
     machine.obey(todo);
     machine.kernel.remove_link("nw-vxlan4");
@@ -562,14 +564,14 @@ fn a_tunnel_stays_while_its_address_is_away() {
     machine.assert_right();
 }
 
-/// What this node is with an IPv4 address, or without one, beside its IPv6 address.
+/// This node, with or without an IPv4 address beside its IPv6 address.
 fn with_v4(v4: Option<&str>) -> Own {
     let uplink = |address: &str| (Uplink { name: "eth0".into(), mtu: 1500 }, ip(address));
     let uplinks = PerFamily { v4: v4.map(uplink), v6: Some(uplink("2001:db8::1")) };
     Own::new(&settings(), Found { uplinks, ..found() })
 }
 
-/// A service that starts while the address is away finds the tunnel, and does not know it.
+/// A service that starts while the address is away finds the tunnel without knowing it.
 #[test]
 fn a_tunnel_without_its_address_stays_over_a_start() {
     let mut before = Machine::start(settings(), |_| by_gateway());
@@ -589,7 +591,7 @@ fn a_tunnel_without_its_address_stays_over_a_start() {
     assert!(log.contains("replace tunnel nw-vxlan4: VNI 1, port 8472, local 192.0.2.77"), "{log}");
     assert!(!log.contains("create tunnel") && !log.contains("remove tunnel"), "{log}");
     machine.assert_right();
-    // One of an earlier configuration goes.
+    // A tunnel of an earlier configuration is removed.
     let key = Key::Tunnel { link: "nw-vxlan4".into() };
     let Some(Value::Tunnel(tunnel)) = machine.kernel.objects.get_mut(&key) else {
         panic!("there is a tunnel");
@@ -676,7 +678,7 @@ fn what_can_be_probed_is_told() {
         ["b 10.244.2.0 192.0.2.2 Some(1450)", "b fd00:244:0:2:: 2001:db8::2 Some(1430)",],
         "node c is behind a router and has no tunnel: it has no path"
     );
-    // Where the network between the nodes routes, pods' gateway is asked.
+    // If the network between the nodes routes, the gateway of the other node's pods is probed.
     let of_network = Settings { paths: Paths::Native, ..settings() };
     let mut machine = Machine::start(of_network, |_| on_link());
     let mut native = node("b", 2);

@@ -1,4 +1,4 @@
-//! What people see.
+//! The output for people.
 
 use expect_test::expect;
 use netwright_routing::cluster::{Event, Seen, Unusable};

@@ -5,7 +5,8 @@ use netwright_routing::{Node, Settings, file};
 
 use crate::support::{Machine, by_gateway, ip, net, one_of_many};
 
-/// The same counts at 50 and at many: `NETWRIGHT_FULL` makes it 5,000.
+/// The larger of the two sizes, whose counts equal those with 50 peers: `NETWRIGHT_FULL` makes it
+/// 5,000.
 #[test]
 fn one_peers_change_costs_the_same_among_many() {
     let full = std::env::var_os("NETWRIGHT_FULL").is_some();
@@ -14,7 +15,7 @@ fn one_peers_change_costs_the_same_among_many() {
         settings.service_ranges = vec![net("10.96.0.0/12")];
         let nodes: Vec<Node> = (10..10 + count).map(one_of_many).collect();
         let mut machine = Machine::start(settings, |_| by_gateway());
-        // This node's own prefix is of another range.
+        // This node's own prefix is in another range.
         let todo = machine.list(&nodes);
         assert_eq!(todo.look_up.len(), usize::from(count) * 2);
         assert_eq!(machine.routing.cluster().used().count(), usize::from(count));
@@ -39,8 +40,7 @@ fn one_peers_change_costs_the_same_among_many() {
     }
 }
 
-/// The longest list that is read has so many nodes, and its place in it is what counts if a name
-/// comes twice.
+/// A list may have at most this many nodes. If a name comes twice, the place in the list decides.
 #[test]
 fn a_list_of_five_thousand_nodes_is_read() {
     let entry = |n: u16| {
@@ -62,7 +62,7 @@ fn a_list_of_five_thousand_nodes_is_read() {
     let wrong: Vec<&str> =
         seen.iter().filter(|seen| seen.node.is_err()).map(|seen| seen.name.as_str()).collect();
     assert_eq!(wrong, ["node-10"]);
-    // Of such a text it cannot be told by its lines where a node begins, and it is read as a whole.
+    // The lines of such a text do not show where a node begins, so it is parsed as a whole.
     assert_eq!(file::read(&format!("# '''\n{list}"), &settings).unwrap(), seen);
     let spaced = list.replacen("[[node]]", " [[ node ]] # the first", 3);
     assert_eq!(file::read(&spaced, &settings).unwrap(), seen);

@@ -99,7 +99,7 @@ pub(crate) fn v4_node(name: &str, n: u16) -> Node {
     node
 }
 
-/// What this node, number 1, finds out of itself.
+/// What this node, number 1, finds out about itself.
 pub(crate) fn found() -> Found {
     let uplink = || Uplink { name: "eth0".into(), mtu: 1500 };
     Found {
@@ -136,7 +136,7 @@ pub(crate) fn seen(nodes: &[Node]) -> Vec<Seen> {
 pub(crate) struct Machine {
     pub(crate) routing: Routing,
     pub(crate) kernel: Kernel,
-    /// The way to an underlay address.
+    /// The route to an underlay address.
     pub(crate) way: fn(IpAddr) -> Way,
     /// All changes, in order.
     pub(crate) log: Vec<String>,
@@ -174,7 +174,7 @@ impl Machine {
         self.event(Event::Listed(seen(nodes)))
     }
 
-    /// Does what is to be done; the kernel must take every change.
+    /// Applies all planned changes; the kernel must accept each.
     pub(crate) fn obey(&mut self, todo: Todo) {
         for change in &todo.changes {
             self.kernel.apply(change).unwrap_or_else(|error| panic!("{change}: {error}"));
@@ -194,20 +194,20 @@ impl Machine {
         }
     }
 
-    /// Takes all that the kernel has, and puts it right.
+    /// Reads everything that the kernel has, and repairs it.
     pub(crate) fn look(&mut self) {
         let observed: Observed = self.kernel.observed();
         let todo = self.routing.look(observed);
         self.obey(todo);
     }
 
-    /// Takes the changes since the last time.
+    /// Returns the changes since the last call.
     pub(crate) fn take_log(&mut self) -> String {
         (self.messages, self.transactions) = (0, 0);
         self.log.drain(..).map(|line| line + "\n").collect()
     }
 
-    /// Asserts that the kernel has what is wanted and nothing else of ours.
+    /// Asserts that the kernel has all wanted objects, and no others of ours.
     #[track_caller]
     pub(crate) fn assert_right(&self) {
         let wanted: Vec<_> = self.routing.wanted().iter().collect();
@@ -216,7 +216,7 @@ impl Machine {
     }
 }
 
-/// The fields of a Node with flannel's annotations, as a flanneld has written them.
+/// The fields of a Node with flannel's annotations, as flanneld writes them.
 pub(crate) fn flannel_fields(name: &str, n: u16) -> NodeFields {
     let annotations = [
         ("kube-subnet-manager", "true".to_owned()),
@@ -253,7 +253,8 @@ pub(crate) fn fields(node: &Node) -> NodeFields {
     }
 }
 
-/// So many random cases of a property: few in each run, ten times as many with `NETWRIGHT_FULL`.
+/// The number of random cases for a property: few in each run, ten times as many with
+/// `NETWRIGHT_FULL`.
 pub(crate) fn cases(few: u32) -> proptest::prelude::ProptestConfig {
     let full = std::env::var_os("NETWRIGHT_FULL").is_some();
     proptest::prelude::ProptestConfig::with_cases(if full { few * 10 } else { few })

@@ -101,8 +101,8 @@ fn files_of_procfs_are_read_though_they_tell_no_size() {
     assert_eq!(boot.len(), 36, "{boot}");
 }
 
-/// A container runtime that watches a folder sees a published file come, change and go, and never a
-/// part of it.
+/// A container runtime that watches a folder notices when a published file is added, changed and
+/// removed, and never sees a part of it.
 #[test]
 fn what_is_published_is_noticed_by_every_runtime() {
     let dir = tempfile::tempdir().unwrap();

@@ -216,7 +216,7 @@ fn a_crash_between_release_and_undo_leaves_the_note_for_the_next() {
     index.hold("sysctl:x", &key("blue", "c1")).unwrap();
     index.note("sysctl:x", &json!("0")).unwrap();
     assert_eq!(index.release("sysctl:x", &key("blue", "c1")).unwrap(), Release::Last);
-    // The process is stopped dead here. The next one comes and goes.
+    // The process is killed here. The next one holds and releases the object.
     assert!(index.hold("sysctl:x", &key("blue", "c2")).unwrap());
     assert!(!index.is_held_by_others("sysctl:x", &key("blue", "c2")).unwrap());
     assert_eq!(index.release("sysctl:x", &key("blue", "c2")).unwrap(), Release::Last);
@@ -251,8 +251,8 @@ fn attachments_come_and_go_at_once() {
         for thread in 0..8 {
             let index = &place.index;
             scope.spawn(move || {
-                // All of one attachment, so that the threads make and remove the same folder at the
-                // same time.
+                // All belong to one attachment, so that the threads make and remove the same folder
+                // at the same time.
                 let plugin = format!("plugin{thread}");
                 let mine = record("c1", &plugin, json!(thread));
                 for _ in 0..100 {

@@ -56,8 +56,8 @@ fn queued(path: &Path) -> usize {
     table.lines().filter(|line| line.contains("-> FLOCK") && line.contains(&inode)).count()
 }
 
-/// Many that wait do not take the processors from the holder: they wait in the kernel, which serves
-/// them in the order in which they came.
+/// Many waiting callers do not take the processors from the holder: they wait in the kernel, which
+/// serves them in their order.
 #[test]
 fn those_that_wait_are_served_in_their_order() {
     let dir = tempfile::tempdir().unwrap();
@@ -81,7 +81,7 @@ fn those_that_wait_are_served_in_their_order() {
     assert_eq!(order.into_inner().unwrap(), (0..20).collect::<Vec<_>>());
 }
 
-/// One that gave up while it waited in the kernel does not keep the lock once it gets it.
+/// A caller that gave up while it waited in the kernel does not keep the lock when it gets it.
 #[test]
 fn who_gave_up_holds_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -154,7 +154,7 @@ fn an_attachment_is_locked_by_what_is_recorded_of_it() {
     assert!(waiting.unwrap().is_none());
 }
 
-/// A call that makes an attachment's folder anew takes a separate lock.
+/// A call that makes an attachment's folder again takes a separate lock.
 #[test]
 fn the_folder_of_an_attachment_stays_while_it_is_locked() {
     let directory = tempfile::tempdir().unwrap();

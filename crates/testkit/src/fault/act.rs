@@ -5,13 +5,14 @@ use nix::libc;
 /// What happens at a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blow {
-    /// Nothing.
+    /// Does nothing.
     Spare,
     /// Kills the process that is about to make the call; other processes that it started continue.
     Kill,
-    /// Every process of the program is killed.
+    /// Kills every process of the program.
     KillAll,
-    /// The call fails with this error number. The kernel does not execute it, except `close`.
+    /// Makes the call fail with this error number. The kernel does not execute the call, unless it
+    /// is `close`.
     Fail(i32),
 }
 

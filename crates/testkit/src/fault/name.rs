@@ -2,8 +2,8 @@
 
 use nix::libc;
 
-/// Calls that change something, or ask the kernel to: between two of them it makes no difference
-/// where a program is killed.
+/// Calls that change something, or ask the kernel to change something. Between two of them it makes
+/// no difference where a program is killed.
 const CHANGES: [(i64, &str); 31] = [
     (libc::SYS_sendto, "sendto"),
     (libc::SYS_sendmsg, "sendmsg"),

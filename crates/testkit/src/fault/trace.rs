@@ -18,7 +18,8 @@ use nix::unistd::Pid;
 use super::act::Blow;
 use super::name::name;
 
-/// How long a program may take: longer than any timeout of ours, so that those are seen to work.
+/// How long a program may take. It is longer than any timeout of ours, so that tests see those
+/// timeouts at work.
 const TIMEOUT: Duration = Duration::from_secs(100);
 
 /// What a pipe holds (man 7 pipe), so that writing to one never blocks.
@@ -73,7 +74,7 @@ pub struct Ended {
     pub stderr: Vec<u8>,
     /// The calls it made, in the order in which they began.
     pub moments: Vec<Moment>,
-    /// Something other than [`Blow::Spare`] happened.
+    /// Whether something other than [`Blow::Spare`] happened.
     pub struck: bool,
 }
 
@@ -118,10 +119,11 @@ pub fn follow(mut program: Command, input: &[u8], hand: Hand<'_>) -> Ended {
     let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process ID is small"));
     let watchdog = Watchdog::start(child.id());
     let mut trace = Trace::begin(pid);
-    // Only now: until it reads, nothing of its request has happened.
+    // The input is written only once the program is traced: until it reads, it has done nothing for
+    // its request.
     let mut stdin = child.stdin.take().expect("it is piped");
     assert!(input.len() <= PIPE, "an input that a pipe does not hold");
-    // It may be dead before it has read everything.
+    // The program may die before it has read everything.
     let _ = stdin.write_all(input);
     drop(stdin);
     trace.run(hand);
@@ -191,7 +193,7 @@ struct Trace {
     tasks: BTreeMap<Pid, Task>,
     started: usize,
     moments: Vec<Moment>,
-    /// How many calls with a number each task has made.
+    /// How many calls with each number each task has made.
     counts: BTreeMap<(usize, i64), usize>,
     struck: bool,
     end: Option<WaitStatus>,
@@ -240,8 +242,8 @@ impl Trace {
                 } else if let Ok(Ok(new)) = ptrace::getevent(pid).map(i32::try_from)
                     && STARTS.contains(&event)
                 {
-                    // Before it has stopped itself: if its parent is killed now, it is known all
-                    // the same.
+                    // The task is recorded before it has stopped itself: it is then known even if
+                    // its parent is killed now.
                     self.meet(Pid::from_raw(new));
                 }
                 self.resume(pid, None);
@@ -257,8 +259,9 @@ impl Trace {
         }
     }
 
-    /// Lets a process continue to its next call, or freely once the fault was injected: each stop
-    /// costs two context switches. The next wait reports one that was killed meanwhile.
+    /// Lets a process continue to its next call. Once the fault was injected, lets it run freely,
+    /// because each stop costs two context switches. The next wait reports a process that was
+    /// killed meanwhile.
     fn resume(&self, pid: Pid, signal: Option<Signal>) {
         let _ = if self.struck { ptrace::cont(pid, signal) } else { ptrace::syscall(pid, signal) };
     }
@@ -304,7 +307,7 @@ impl Trace {
                 if call != libc::SYS_close {
                     registers::skip(pid);
                 }
-                // Stop once more at its end, for the result.
+                // The process must stop once more at the call's end, where its result is set.
                 let _ = ptrace::syscall(pid, None);
             }
             Blow::Kill => drop(kill(pid, Signal::SIGKILL)),

@@ -43,14 +43,14 @@ pub(super) fn look(socket: &Socket, facts: &mut BTreeSet<String>) {
     }
     for route in socket.dump(GET_ROUTE, &[0; 12], &[]) {
         let to = route.attribute(1).and_then(ip_of);
-        // These come with a link-local address or a carrier.
+        // The kernel adds these with a link-local address or a carrier.
         if to.is_some_and(is_of_the_kernel) {
             continue;
         }
         let to = to.map_or_else(|| "default".to_owned(), |to| to.to_string());
         let dev = name(route.number(4));
         let [family, length, _, _, _, protocol, scope, kind] = route.fixed[..8] else { continue };
-        // These follow from an address, at a time that the kernel chooses: local, broadcast and
+        // The kernel adds these after an address, at a time that it chooses: local, broadcast and
         // anycast.
         if protocol == KERNEL && matches!(kind, 2..=4) {
             continue;

@@ -11,7 +11,7 @@ const GET_CHAIN: u16 = SUBSYSTEM | 4;
 const GET_RULE: u16 = SUBSYSTEM | 7;
 const GET_SET: u16 = SUBSYSTEM | 10;
 const GET_ELEMENTS: u16 = SUBSYSTEM | 13;
-/// In the answers: the kind of the answer, not of the request.
+/// The kind of the answer, not of the request.
 const NEW_TABLE: u16 = SUBSYSTEM;
 const NEW_ELEMENTS: u16 = SUBSYSTEM | 12;
 

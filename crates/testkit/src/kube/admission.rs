@@ -1,4 +1,4 @@
-//! Validating admission policies: their expressions decide what an update may change.
+//! Validating admission policies: their expressions decide which creations and updates are allowed.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ pub(super) struct Admission {
 #[derive(Debug)]
 struct Policy {
     name: String,
-    /// The groups, resources and operations that it applies to.
+    /// The groups, resources and operations that the policy applies to.
     rules: Vec<[Vec<String>; 3]>,
     conditions: Vec<Expression>,
     variables: Vec<(String, Expression)>,

@@ -7,7 +7,7 @@ use super::KubeApi;
 use crate::lab::Lab;
 use crate::place::Place as _;
 
-/// The port at which pods reach it.
+/// The port at which pods reach the server.
 const PORT: u16 = 6443;
 
 /// Terminates TLS in front of the API server; stops when dropped.
@@ -36,7 +36,7 @@ impl Front {
 }
 
 impl KubeApi {
-    /// Serves pods on the host's network, with this token.
+    /// Serves pods on the host's network, whose service account has this token.
     ///
     /// # Panics
     /// When openssl or socat cannot.

@@ -17,7 +17,7 @@ pub struct Kind {
     pub namespaced: bool,
     /// Whether there is a sub-resource `status`.
     pub status: bool,
-    /// Whether a definition created it: the server treats built-in kinds differently in places.
+    /// Whether a definition created it. The server treats built-in kinds differently in places.
     pub custom: bool,
 }
 
@@ -132,7 +132,7 @@ impl Kind {
         }
     }
 
-    /// Whether a change of `spec` gets a number, `metadata.generation`.
+    /// Whether a change of `spec` increases `metadata.generation`.
     pub(super) fn has_generations(&self) -> bool {
         [NETWORKING, POLICY].contains(&self.group)
     }

@@ -21,10 +21,10 @@ pub(super) fn merge(target: &mut Value, patch: &Value) {
     }
 }
 
-/// The list that a strategic merge patch merges by `type`.
+/// The only list here that a strategic merge patch merges by a key, `type`.
 pub(super) const CONDITIONS: &str = "conditions";
 
-/// Applies a strategic merge patch without any list but `status.conditions`.
+/// Applies a strategic merge patch. The only list that it may contain is `status.conditions`.
 pub(super) fn merge_conditions(target: &mut Value, patch: &Value) {
     let mut rest = patch.clone();
     let wanted = rest.get_mut("status").and_then(Value::as_object_mut);
@@ -43,7 +43,7 @@ pub(super) fn merge_conditions(target: &mut Value, patch: &Value) {
     }
 }
 
-/// Applies a list of operations; returns what failed otherwise.
+/// Applies a list of operations; the error says which of them failed.
 pub(super) fn apply(target: &mut Value, operations: &Value) -> Result<(), String> {
     let operations = operations.as_array().ok_or("a JSON patch is a list")?;
     for operation in operations {

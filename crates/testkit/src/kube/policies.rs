@@ -1,8 +1,8 @@
-//! What a server checks of policies that a request brings.
+//! What a server checks in policies that a request sends.
 //!
-//! Authority: Kubernetes, `pkg/apis/networking/validation`; network-policy-api v0.2.0,
-//! `apis/v1alpha2/clusternetworkpolicy_types.go` (the markers of validation), and for conditions
-//! `meta/v1` Condition.
+//! Sources: Kubernetes, `pkg/apis/networking/validation`; network-policy-api v0.2.0,
+//! `apis/v1alpha2/clusternetworkpolicy_types.go` (its validation markers); for conditions `meta/v1`
+//! Condition.
 
 use std::net::IpAddr;
 
@@ -16,7 +16,8 @@ use super::store::Part;
 type Fault = (String, String);
 type Checked = Result<(), Fault>;
 
-/// Refuses a part of a policy that a server refuses. What is not written is not looked at.
+/// Refuses a part of a policy if a server refuses it. Parts that the request does not write are not
+/// checked.
 pub(super) fn check(kind: &Kind, part: Part, name: &str, object: &Value) -> Result<(), Refusal> {
     let checked = match (kind.group, part) {
         (NETWORKING, Part::Main) => network_policy(&object["spec"]),
@@ -62,7 +63,7 @@ fn each(
     }
 }
 
-/// Asks for an object with no other keys, as many of them as it says.
+/// Requires an object with only these keys, as many of them as the range allows.
 fn object<'v>(
     path: &str,
     value: &'v Value,
@@ -70,7 +71,7 @@ fn object<'v>(
     count: std::ops::RangeInclusive<usize>,
 ) -> Result<&'v Map<String, Value>, Fault> {
     let Some(map) = value.as_object() else { return invalid(path, value, "must be an object") };
-    // A server removes what the kind does not have.
+    // A server removes keys that the kind does not have.
     let there = map.keys().filter(|key| keys.contains(&key.as_str())).count();
     if !count.contains(&there) {
         return invalid(path, value, &format!("must have {count:?} of {keys:?}"));
@@ -86,7 +87,7 @@ fn length(path: &str, value: &Value, count: std::ops::RangeInclusive<usize>) -> 
     }
 }
 
-// Parts that both have.
+// Parts of both kinds.
 
 /// `meta/v1` LabelSelector.
 fn selector(path: &str, value: &Value) -> Checked {
@@ -146,7 +147,7 @@ fn port(path: &str, value: &Value) -> Result<u64, Fault> {
     }
 }
 
-/// A prefix: whether it is of IPv4, its bits from the left, and its length.
+/// A prefix: whether it is an IPv4 prefix, its bits from the left, and its length.
 #[derive(Debug, Clone, Copy)]
 struct Cidr(bool, u128, u32);
 
@@ -158,12 +159,12 @@ impl Cidr {
             IpAddr::V4(address) => (true, u128::from(u32::from(address)) << 96, 32),
             IpAddr::V6(address) => (false, u128::from(address), 128),
         };
-        // Bits after the length pass, with a warning.
+        // A server accepts host bits, with a warning.
         let mask = u128::MAX.checked_shl(128 - length.min(128)).unwrap_or(0);
         (length <= most).then_some(Cidr(is_v4, bits & mask, length))
     }
 
-    /// Reports whether another one is a part of it, and not the whole.
+    /// Reports whether another prefix is a proper part of this one.
     fn has_part(self, other: Self) -> bool {
         let mask = u128::MAX.checked_shl(128 - self.2).unwrap_or(0);
         self.0 == other.0 && self.2 < other.2 && other.1 & mask == self.1
@@ -323,7 +324,8 @@ fn pods(path: &str, value: &Value) -> Checked {
     Ok(())
 }
 
-/// A definition's schema knows the shape of a selector, and neither operators nor labels.
+/// A definition's schema describes the shape of a selector, but neither its operators nor its
+/// labels.
 fn schema_selector(path: &str, value: &Value) -> Checked {
     let selector = object(path, value, &["matchLabels", "matchExpressions"], 0..=2)?;
     for (_, value) in selector.get("matchLabels").and_then(Value::as_object).into_iter().flatten() {
@@ -377,7 +379,7 @@ fn protocol(path: &str, entry: &Value) -> Checked {
     Ok(())
 }
 
-/// `meta/v1` Condition, in a list of which each type is there once.
+/// `meta/v1` Condition, in a list that has each type once.
 fn conditions(status: Option<&Value>) -> Checked {
     let Some(status) = status.filter(|status| !status.is_null()) else { return Ok(()) };
     let path = "status.conditions";

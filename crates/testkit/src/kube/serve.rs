@@ -19,7 +19,7 @@ const ALL: usize = usize::MAX;
 /// How often a watch checks whether it should end.
 const BEAT: Duration = Duration::from_millis(50);
 
-/// An address, taken apart.
+/// A parsed address.
 #[derive(Debug)]
 struct Target {
     number: usize,
@@ -38,7 +38,7 @@ enum Reply {
 /// Where a watch begins.
 struct Since {
     version: u64,
-    /// How often all watches had been ended.
+    /// How often all watches had been ended when this one began.
     ends: u64,
 }
 
@@ -139,12 +139,13 @@ fn verb(request: &Request, target: &Target) -> &'static str {
     }
 }
 
-/// The address is that of no kind which is served.
+/// The address does not belong to a kind that is served.
 fn no_resource() -> Refusal {
     Refusal::new(404, "NotFound", "the server could not find the requested resource")
 }
 
-/// Parses an address; one that is not about objects is not a refusal either.
+/// Parses an address. An address that is not about objects, such as `/healthz`, is an error without
+/// a refusal.
 fn target(path: &str) -> Result<Target, Option<Refusal>> {
     let gone = || Some(no_resource());
     let mut parts: Vec<&str> = path.trim_matches('/').split('/').collect();
@@ -304,7 +305,7 @@ fn handle(state: &mut State, request: &Request, target: Target) -> Result<Reply,
         "delete" => {
             let options: Value = serde_json::from_slice(&request.body).unwrap_or_default();
             let gone = state.store.delete(&key, &options["preconditions"])?;
-            // For a built-in object the answer is the object, for a custom one a status.
+            // For a built-in object the answer is the object, for a custom object it is a status.
             let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
                 "details": {"name": key.2, "group": target.kind.group, "kind": target.kind.plural, "uid": gone["metadata"]["uid"]}});
             Ok(Reply::Whole(200, if target.kind.custom { status } else { gone }))
@@ -320,7 +321,7 @@ fn handle(state: &mut State, request: &Request, target: Target) -> Result<Reply,
 fn typed(object: &Value, kind: &Kind) -> Result<(), Refusal> {
     let (version, name) = (kind.api_version(), kind.kind);
     let same = |value: &Value, wanted: &str| value.as_str().is_none_or(|text| text == wanted);
-    // Custom objects contain their kind; the address gives that of built-in ones.
+    // Custom objects must contain their kind. For built-in objects the address says it.
     if same(&object["apiVersion"], &version)
         && same(&object["kind"], name)
         && (!kind.custom || object["kind"].is_string())
@@ -352,7 +353,8 @@ fn patched(
             )
         })?,
         "application/merge-patch+json" => patch::merge(&mut after, change),
-        // The two differ in lists, which are merged by a key. That of conditions is known here.
+        // The two kinds of patch differ in lists, which a strategic one merges by a key. This
+        // server knows only the key of conditions.
         "application/strategic-merge-patch+json" if !kind.custom && !has_list(change) => {
             patch::merge_conditions(&mut after, change);
         }
@@ -361,7 +363,7 @@ fn patched(
     Ok(after)
 }
 
-/// Whether a patch has a list whose key is not known here.
+/// Whether a patch has a list whose key this server does not know.
 fn has_list(value: &Value) -> bool {
     match value {
         Value::Array(_) => true,
@@ -427,7 +429,7 @@ fn list(state: &mut State, request: &Request, target: &Target) -> Result<Value, 
         (format!("{}List", kind.kind), kind.api_version())
     };
     let mut whole = json!({"kind": list, "apiVersion": version, "metadata": metadata});
-    // The macro would copy them.
+    // The macro `json!` would copy the items.
     whole["items"] = Value::Array(items);
     Ok(whole)
 }
@@ -457,7 +459,7 @@ fn begin_watch(state: &mut State, request: &Request, target: Target) -> Result<R
     }
 }
 
-/// Sends events until the time is over, the peer is gone, or the watch is cut.
+/// Sends events until the time is over, the peer is gone, or the test ends the watch.
 fn watch(
     shared: &Shared,
     request: &Request,

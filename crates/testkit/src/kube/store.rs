@@ -34,7 +34,7 @@ pub(super) enum Part {
     Status,
 }
 
-/// Everything stored.
+/// All objects and their history.
 #[derive(Debug)]
 pub(super) struct Store {
     version: u64,
@@ -50,7 +50,7 @@ pub(super) struct Store {
 pub(super) struct Page {
     pub(super) items: Vec<Value>,
     pub(super) version: u64,
-    /// Where the next part begins, and how many objects are left, as far as the API says it.
+    /// Where the next part begins, and how many objects are left, if the API says so.
     pub(super) more: Option<(String, Option<usize>)>,
 }
 
@@ -126,7 +126,7 @@ impl Store {
             items.push(object.clone());
             last = format!("{}/{}", key.1, key.2);
         }
-        // With a selector the API does not count them (meta/v1 ListMeta, `remainingItemCount`).
+        // With a selector the API does not count the rest (meta/v1 ListMeta, `remainingItemCount`).
         let more = match selector.selects_all() {
             true => Some(matching.count()).filter(|rest| 0 < *rest).map(Some),
             false => matching.next().map(|_| None),
@@ -207,7 +207,7 @@ impl Store {
         self.update_if(key, part, change, |_, _| Ok(()))
     }
 
-    /// Does the same, if `admit` accepts the change.
+    /// Replaces an object by the result of `change`, if `admit` accepts it.
     pub(super) fn update_if(
         &mut self,
         key: &Key,

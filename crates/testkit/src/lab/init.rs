@@ -13,23 +13,23 @@ use crate::real::cgroup::Cgroup;
 /// How long systemd may take to start.
 const START: Duration = Duration::from_secs(60);
 
-/// It ends when its standard input is closed, so also when we are killed.
+/// It ends when its standard input is closed, which also happens when we are killed.
 #[derive(Debug)]
 pub(super) struct Init {
     child: Child,
     /// A process whose namespaces are the lab's.
     pid: i32,
     stdin: Option<ChildStdin>,
-    /// For a service manager and its services; removed after them.
+    /// The control group for a service manager and its services; removed after them.
     _cgroup: Option<Cgroup>,
 }
 
 /// A mount namespace that is a peer of the lab's, except for `/proc`.
 const PROC: &str = "mount --make-private /proc && mount -t proc proc /proc";
 
-/// systemd as the first process, and one beside it that has the lab's mounts. Only systemd has the
-/// control groups of version 2 where it looks for them, and it cannot write to what is the
-/// machine's (`/dev`, and `/proc/sys` except for the network's part).
+/// systemd as the first process, and one beside it that has the lab's mounts. Only systemd sees the
+/// control groups of version 2 where it looks for them. It cannot write to what belongs to the
+/// machine (`/dev`, and `/proc/sys` except for the network's part).
 const SYSTEMD: &str = r#"
 set -e
 rm -rf /etc/systemd /run/lab-units
@@ -59,9 +59,10 @@ exec unshare --mount --cgroup --uts --ipc --propagation unchanged sh -ec '
 "#;
 
 impl Init {
-    /// A process that only prints once what it is told to, which shows that it runs.
+    /// A process that prints a given text once, which shows that it runs, and then does nothing.
     ///
-    /// It must reap what daemons leave: with SIGCHLD ignored (which `exec` keeps) the kernel does.
+    /// Processes that daemons leave must be reaped: the kernel does that, since SIGCHLD is ignored
+    /// (which `exec` keeps).
     pub(super) fn start(keeper: i32) -> Self {
         let script = format!("{PROC} && exec env --ignore-signal=CHLD cat");
         let mut child = spawn(keeper, &[&UNSHARE[..], &["sh", "-c", &script]].concat());
@@ -77,9 +78,9 @@ impl Init {
         let cgroup = Cgroup::new();
         let group = cgroup.unified();
         let script = format!("exec 2>&3 3>&-\n{PROC}\n{SYSTEMD}");
-        // After ending it, we wait for it: its end is that of everything in the namespace. It also
-        // ends with this shell, which a signal may end. We ignore what `unshare` reports about its
-        // child's end.
+        // After ending systemd we wait for its end, which is the end of everything in the
+        // namespace. systemd also ends with this shell, which a signal may end. We ignore what
+        // `unshare` reports about its child's end.
         let around = "read go; setpriv --pdeathsig KILL -- \"$@\" 3>&2 2>/dev/null & unshare=$!; cat >/dev/null; \
                       kill -KILL $(cat /proc/$unshare/task/$unshare/children); wait";
         let words = [&["sh", "-c", around, "sh"], &UNSHARE[..], &["sh", "-c", &script]].concat();
@@ -118,10 +119,11 @@ fn spawn(keeper: i32, words: &[&str]) -> Child {
     child.unwrap_or_else(|error| panic!("nsenter (util-linux): {error}"))
 }
 
-/// The pause between looks at systemd, of three programs each: it needs the processor to start.
+/// The pause between checks of systemd. Each check starts three programs, and systemd needs the
+/// processor to start.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What a first process prints once it is one.
+/// What a first process prints once it runs.
 const READY: &str = "ready\n";
 
 /// Writes to a process that continues as long as the returned value is open.
@@ -146,8 +148,8 @@ fn children(pid: u32) -> Vec<i32> {
     text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// Returns the process beside systemd: the first process that systemd has, being the child of a
-/// child (`unshare`) of this one.
+/// Returns the process beside systemd: systemd's first child. systemd is the child of `unshare`,
+/// which is the child of the process `pid`.
 fn beside(pid: u32) -> Option<i32> {
     let below = |pids: Vec<i32>| -> Vec<i32> {
         pids.into_iter().filter_map(|pid| u32::try_from(pid).ok()).flat_map(children).collect()

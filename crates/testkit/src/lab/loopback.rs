@@ -20,8 +20,7 @@ pub(super) fn up() -> io::Result<()> {
     rustix::net::send(&socket, &request(), SendFlags::empty())?;
     let mut answer = vec![0; 512];
     let (length, _) = rustix::net::recv(&socket, &mut *answer, RecvFlags::empty())?;
-    // The answer to a message that is to be acknowledged begins with an error's number, 0 if there
-    // is none.
+    // The acknowledgement begins with an error number, which is 0 on success.
     let code = answer[..length].get(HEADER..HEADER + 4).and_then(|code| code.try_into().ok());
     match code.map(i32::from_ne_bytes) {
         Some(0) => Ok(()),

@@ -18,7 +18,7 @@ use super::{loopback, sysctl};
 /// Directories of the machine that become private: writable as before, but nothing written reaches
 /// the machine.
 ///
-/// `/var` last: the private files are below it until then.
+/// `/var` is the last, because the private files are below it until then.
 const OVERLAID: [&str; 4] = ["/etc", "/opt", "/usr/local", "/var"];
 
 /// What a fresh machine does not have: removed from the lab's view.
@@ -28,7 +28,7 @@ const FORGOTTEN: [&str; 5] =
 /// Directories covered by an empty file system.
 const COVERED: [&str; 3] = ["/run", "/dev/shm", "/var/lib/containers"];
 
-/// The part of an overlaid directory that stays the machine's: it contains the lab's scratch
+/// The part of an overlaid directory that remains the machine's. It contains the lab's scratch
 /// directory.
 pub(super) const TEMPORARY: &str = "/var/tmp";
 
@@ -119,13 +119,14 @@ pub(super) fn private_host(scratch: &Path) -> Result<Namespaces, SetupError> {
     })
 }
 
-/// The checkout and what cargo built, where a lab covers them: they stay the machine's. An overlay
-/// would do for most tests. But container roots are overlays over what is below it, and the kernel
-/// allows no third layer of overlays.
+/// The checkout and what cargo built, where a lab covers them. They remain the machine's. An
+/// overlay would be enough for most tests, but container roots are overlays over folders in it, and
+/// the kernel allows no third layer of overlays.
 fn needed() -> Vec<PathBuf> {
     let has = |dir: Option<PathBuf>, file: &str| -> Option<PathBuf> {
         let dir = dir?.canonicalize().ok()?;
-        // The outermost: below it cargo may mark a folder for each target.
+        // The outermost folder is taken, because cargo may put such a mark into a folder for each
+        // target below it.
         dir.ancestors().filter(|dir| dir.join(file).is_file()).last().map(Path::to_owned)
     };
     let checkout = has(std::env::current_dir().ok(), "Cargo.lock");

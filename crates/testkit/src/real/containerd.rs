@@ -55,7 +55,7 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// A pod of this name, with a network and nothing else.
+    /// Describes a pod with this name, which has a network and nothing else.
     #[must_use]
     pub fn new(name: &str) -> Self {
         Self { name: name.to_owned(), ..Self::default() }
@@ -75,7 +75,7 @@ impl Pod {
         self
     }
 
-    /// Uses the host's network, with containers that may be privileged, as a kubelet requests if a
+    /// Uses the host's network, and lets containers be privileged, as a kubelet requests if a
     /// manifest contains `hostNetwork`.
     #[must_use]
     pub fn on_host(mut self) -> Self {
@@ -369,7 +369,7 @@ impl<'lab> Containerd<'lab> {
         message.message(8, &linux)
     }
 
-    /// Where containers' output is.
+    /// The folder with the containers' output.
     fn logs(&self) -> PathBuf {
         self.lab.dir().join("logs")
     }
@@ -399,7 +399,8 @@ impl<'lab> Containerd<'lab> {
         [("CONTAINERD_ADDRESS".to_owned(), socket)]
     }
 
-    /// Returns what containerd knows of the images for pods, a line each, and what it lacks of them.
+    /// Returns what containerd knows of the images for pods, a line each, and which parts of them
+    /// it lacks.
     #[must_use]
     pub fn images(&self) -> String {
         let address = self.socket().display().to_string();
@@ -437,7 +438,7 @@ impl<'lab> Containerd<'lab> {
     /// Runs a container's probe of this kind (`readinessProbe`, `livenessProbe`), as a kubelet does.
     ///
     /// # Errors
-    /// What it says when it fails.
+    /// What the probe prints when it fails.
     ///
     /// # Panics
     /// When the container has no such probe.

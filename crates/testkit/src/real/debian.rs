@@ -1,5 +1,5 @@
-//! The machine's Debian, or an empty one, booted by its own systemd in `systemd-nspawn`, as a person
-//! has it.
+//! The machine's Debian, or an empty one, booted by its own systemd in `systemd-nspawn`, as on a
+//! user's machine.
 
 use std::fs;
 use std::path::Path;
@@ -10,8 +10,8 @@ use crate::place::{Place as _, Running};
 use crate::reference::empty_debian;
 use crate::service::wait_until;
 
-/// What the machine's administrator configured is left out: the units that are wanted are those
-/// that Debian's packages want by themselves. So is what the machine has of ours.
+/// Leaves out what the machine's administrator configured: systemd starts only the units that
+/// Debian's packages enable by themselves. Also leaves out files of ours on the machine.
 const ROOT: &str = r"
 mkdir layer root && mount -t tmpfs tmpfs layer && mkdir layer/upper layer/work
 mount -t overlay overlay -o lowerdir=$lower,upperdir=layer/upper,workdir=layer/work root
@@ -36,8 +36,8 @@ pub struct Debian {
 }
 
 impl Debian {
-    /// Boots the machine's Debian. `prepare` is a shell script that runs before, in the folder that
-    /// has the system's root as `root`.
+    /// Boots the machine's Debian. Before that, the shell script `prepare` runs in the folder that
+    /// contains the system's root as `root`.
     ///
     /// # Panics
     /// When it does not boot.

@@ -116,7 +116,7 @@ impl<'lab> Docker<'lab> {
         let archive = image(
             lab,
             Self::IMAGE,
-            // Ends on SIGTERM: a first process does not by itself.
+            // The shell ends on SIGTERM; a first process does not do so by default.
             &["/bin/sh", "-c", "trap 'exit 0' TERM; sleep 2147483647 & wait"],
         );
         docker.run(&["load", "--quiet", "--input", &archive.display().to_string()]);
@@ -146,8 +146,8 @@ impl<'lab> Docker<'lab> {
         }
     }
 
-    /// Waits, not for long, until it answers at its socket: a client that is started for each look
-    /// takes the processor from it.
+    /// Waits a short time until the engine answers at its socket. A client that is started for each
+    /// check would take the processor from the engine.
     fn wait_for_answer(&self) {
         let socket = self.lab.path(format!("{}/socket", self.home()));
         let ask = || -> io::Result<bool> {
@@ -176,7 +176,7 @@ impl<'lab> Docker<'lab> {
 
     fn signal(&mut self, signal: &str) {
         let home = self.home();
-        // Not its containerd: the PID file distinguishes the two.
+        // The PID file is that of the engine, not of its containerd.
         self.lab.sh(&format!("kill -{signal} $(cat {home}/pid)"));
         if let Some(mut daemon) = self.daemon.take() {
             let _ = daemon.child().wait();

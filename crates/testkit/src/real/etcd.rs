@@ -38,9 +38,9 @@ sign member ca; sign client ca; sign stranger other";
 /// A cluster of three `etcd` members: processes in a lab's namespaces, on ports of one address, with
 /// their data in a folder of the lab.
 ///
-/// Its clients must reach that address: that of the loopback interface in the lab
-/// ([`Lab::enter`](crate::Place::enter)), unless the test says another. A test that uses
-/// it needs `require!("root", "program:etcd", "program:curl")`.
+/// Its clients must reach that address. It is the address of the lab's loopback interface
+/// ([`Lab::enter`](crate::Place::enter)), unless the test chooses another. A test that uses it
+/// needs `require!("root", "program:etcd", "program:curl")`.
 #[derive(Debug)]
 pub struct Etcd<'lab> {
     lab: &'lab Lab,
@@ -170,7 +170,7 @@ impl<'lab> Etcd<'lab> {
         self.members[member].is_some()
     }
 
-    /// Kills all members and starts others at their addresses, which know nothing.
+    /// Kills all members and starts new ones with empty data at their addresses.
     ///
     /// # Panics
     /// When a folder cannot be removed, or no member leads for long.
@@ -209,17 +209,17 @@ impl<'lab> Etcd<'lab> {
         })
     }
 
-    /// Reports whether one of them leads and most follow: what is asked now is answered.
+    /// Reports whether one member leads and most follow, so that a request made now is answered.
     #[must_use]
     pub fn has_quorum(&self) -> bool {
-        // Any key: a leader asks the others before it answers.
+        // Any key will do: a leader asks the others before it answers.
         let ask = |leader| {
             self.ask_member(leader, "kv/range", &json!({"key": "AA=="}), Duration::from_secs(1))
         };
         self.leader().and_then(ask).is_some_and(|answer| answer["error"].is_null())
     }
 
-    /// Waits until one of them leads, and returns it.
+    /// Waits until one member leads, and returns it.
     ///
     /// # Panics
     /// When none does for long.
@@ -283,7 +283,7 @@ impl<'lab> Etcd<'lab> {
         if self.is_secure {
             return self.ask_securely(member, call, body, patience);
         }
-        // Without a program: a cluster that starts is asked many times, and needs the processor.
+        // This starts no program: a starting cluster is asked many times, and needs the processor.
         let address = self.address(member);
         let at: SocketAddr = address.parse().ok()?;
         let connect = || TcpStream::connect_timeout(&at, patience);

@@ -29,7 +29,7 @@ pub(super) fn scratch_image(lab: &Lab, name: &str, files: &[(&Path, &str)]) -> P
     };
     for (file, place) in files {
         let copy = put(file, place);
-        // Without debug information: it is many times as large as the rest.
+        // Debug information is left out: it is many times as large as the rest.
         let _ = Command::new("strip").arg(&copy).output();
         let libraries = Command::new("ldd").arg(file).output();
         let libraries = libraries.map(|said| said.stdout).unwrap_or_default();

@@ -80,8 +80,8 @@ const READ_ONLY: [&str; 5] =
     ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 impl Manifest {
-    /// Reads a container of a pod's `spec`. `node` is the value of `spec.nodeName`; `volumes` are the
-    /// folders that the kubelet makes for volumes that are not the node's, by their names.
+    /// Reads a container of a pod's `spec`. `node` is the value of `spec.nodeName`; `volumes` are
+    /// the folders, by volume name, that the kubelet makes for volumes other than `hostPath`.
     ///
     /// # Panics
     /// When it contains something that is not understood here.

@@ -133,8 +133,8 @@ impl<'lab> Bundle<'lab> {
 
 impl Drop for Bundle<'_> {
     fn drop(&mut self) {
-        // Only has an effect if the container still runs; then its control groups could not be
-        // removed.
+        // This has an effect only if the container still runs. Its control groups could not be
+        // removed then.
         let state = self.state();
         let mut command = self.lab.command(self.runtime);
         command.arg("--root").arg(state).args(["delete", "--force", &self.name]);

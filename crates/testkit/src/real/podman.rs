@@ -150,7 +150,7 @@ impl<'lab> Podman<'lab> {
     }
 
     fn write(&self, name: &str, content: &str) {
-        // Through the lab: the directory is a mount there.
+        // The path is read through the lab, because the directory is a mount there.
         let file = self.lab.path(self.lab.dir().join("podman").join(name));
         fs::write(&file, content)
             .unwrap_or_else(|error| panic!("write {}: {error}", file.display()));

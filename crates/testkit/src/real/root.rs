@@ -6,10 +6,9 @@ use crate::lab::Lab;
 use crate::place::Place as _;
 use crate::reference;
 
-/// Runs a script in a root, the lab's or another: in a mount namespace whose root that is. runc
-/// moves roots itself and cannot do so after a mere change of root. The contents of the lab's
-/// `/run` and scratch directory are in both. The mount that contains the root must be private,
-/// whichever that is (man 2 pivot_root).
+/// Runs a script in a root, the lab's or another, in a mount namespace that has this root: runc
+/// moves roots itself, which fails after a mere `chroot`. The lab's `/run` and scratch directory
+/// are visible in both roots. The mount that contains the root must be private (man 2 pivot_root).
 pub(super) fn in_root(root: Option<&Path>, script: &str) -> (&'static str, Vec<String>) {
     let Some(root) = root else {
         return ("sh", vec!["-c".to_owned(), script.to_owned()]);
@@ -25,12 +24,11 @@ pub(super) fn in_root(root: Option<&Path>, script: &str) -> (&'static str, Vec<S
     ("unshare", words.map(str::to_owned).to_vec())
 }
 
-/// Makes a root of Debian unstable's in the lab. It is writable: changes stay in the lab, below
-/// `home`.
+/// Makes a writable root with Debian unstable in the lab. Changes stay in the lab, below `home`.
 pub(super) fn newest(lab: &Lab, home: &Path) -> PathBuf {
     let (home, below) = (home.display(), reference::engine_root());
-    // The packages' own scripts, which have not been run, would make the link, and an installer of
-    // the system these files.
+    // The packages' own scripts, which were not run, would make the link, and a system's installer
+    // would make these files.
     lab.sh(&format!(
         "mkdir {home}/system {home}/upper {home}/work && \
          mount -t overlay overlay -o lowerdir={},upperdir={home}/upper,workdir={home}/work {home}/system && \

@@ -60,11 +60,11 @@ const COMING_DEADLINE: Duration = Duration::from_secs(2);
 type Facts = BTreeMap<Fact, String>;
 
 /// One script for all programs: starting them takes most of a snapshot's time, above all in the
-/// virtual machine. So `ip` is started once for several queries, the shell starts no other to hand
-/// it these, and the programs that show iptables rules are started only if there are any.
+/// virtual machine. So one `ip` answers several queries, the shell starts no other program to pass
+/// them to it, and the programs that show iptables rules are started only if there are rules.
 ///
-/// Each part is named by a line `@@ NAME` before it. Rules and neighbours are with the routes of
-/// their family: their lines tell what they are.
+/// Each part is named by a line `@@ NAME` before it. Rules and neighbours are in the part with the
+/// routes of their family: their lines show what they are.
 const SCRIPT: &str = "
 some() { [ -e \"$1\" ] && read -r table <\"$1\"; }
 save() { command -v $1 >/dev/null && echo \"@@ iptables $1\" && $1; }
@@ -143,8 +143,8 @@ const DETECTION: Duration = Duration::from_millis(500);
 
 /// Returns the script's output once the kernel has finished everything that follows from changes of
 /// links: carriers are reported, no address is tentative, and the addresses and routes that it adds
-/// by itself exist. That may take two seconds, in which only two of the programs look, and none
-/// while duplicate address detection goes on: the kernel's table of addresses tells its end.
+/// by itself exist. That may take two seconds. Meanwhile only two of the programs are started, and
+/// none during duplicate address detection, whose end the kernel's table of addresses shows.
 fn settled(place: &impl Place) -> String {
     let began = Instant::now();
     loop {
@@ -174,7 +174,7 @@ fn settled(place: &impl Place) -> String {
     }
 }
 
-/// Runs a script whose last part says that it is whole.
+/// Runs a script whose last part shows that the output is complete.
 fn shown(place: &impl Place, script: &str) -> String {
     let output =
         place.enter(|| Command::new("sh").args(["-c", script]).stdin(Stdio::null()).output());
@@ -194,7 +194,8 @@ fn part<'t>(text: &'t str, name: &str) -> &'t str {
     text.split("@@ ").find_map(|part| part.strip_prefix(name)).unwrap_or_default()
 }
 
-/// Whether something is still to come, by the links and routes in a script's output.
+/// Whether the kernel has still something to add, judged by the links and routes in a script's
+/// output.
 fn is_unfinished(place: &impl Place, text: &str, began: Instant) -> bool {
     let (links, routes) = (json::list(part(text, "links\n")), part(text, "routes -6\n"));
     let is_coming = links.iter().any(|link| {
@@ -274,7 +275,7 @@ fn add(
     value: impl Into<String>,
 ) {
     let mut fact = Fact { section, name: name.into() };
-    // The same line twice is two facts.
+    // Two equal lines are two facts.
     while facts.contains_key(&fact) {
         fact.name.push_str(" (again)");
     }
@@ -401,8 +402,7 @@ fn mounts(facts: &mut Facts) {
 /// Where indexes of address pools are, on a host and below a test's own state folder.
 const INDEXES: [&str; 2] = ["run/netwright/addresses", "run/addresses"];
 
-/// Where it is recorded what stays after the last container ([`Snapshot`]), and what the kernel
-/// lacks.
+/// The records of what stays after the last container ([`Snapshot`]), and of what the kernel lacks.
 const LEFT: [&str; 4] = ["run/netwright/left", "run/left", "run/netwright/lacking", "run/lacking"];
 
 /// Whether a folder contains only such records.
@@ -429,8 +429,7 @@ fn files(path: &Path, facts: &mut Facts) {
     } else if kind.is_socket() {
         "socket".to_owned()
     } else if path.parent().is_some_and(|parent| INDEXES.iter().any(|one| parent.ends_with(one))) {
-        // What is known of an address pool: it differs after every call, whichever attachments
-        // exist.
+        // The index of an address pool: it differs after every call, whichever attachments exist.
         "an index".to_owned()
     } else if kind.is_file() && !name.starts_with("/run/netns/") {
         let bytes = fs::read(path).unwrap_or_default();

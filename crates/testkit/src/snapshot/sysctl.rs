@@ -1,7 +1,7 @@
 //! Reads every sysctl of a network namespace.
 //!
-//! There are some thousand of them, and a test reads them several times: so a value takes three
-//! system calls, and the kernel looks up one name for it and not a whole path.
+//! There are some thousand of them, and a test reads them several times. So reading a value takes
+//! three system calls, and the kernel looks up one name for it instead of a whole path.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -13,15 +13,15 @@ use rustix::fs::{Mode, OFlags, openat};
 
 use crate::place::Place;
 
-/// Sysctls that count, or that cannot be read.
+/// Sysctls that are counters, or that cannot be read.
 const VOLATILE: [&str; 3] = ["nf_conntrack_count", "stable_secret", "dad_transmits_count"];
 
 /// How much is read at once. The kernel clears as much memory each time, and few values need more
 /// than a few bytes.
 const AT_ONCE: usize = 256;
 
-/// Returns every sysctl below `/proc/sys/net` that can be read and does not count by itself, by its
-/// path below `/proc/sys`.
+/// Returns every sysctl below `/proc/sys/net` that can be read and is not a counter, by its path
+/// below `/proc/sys`.
 #[must_use]
 pub fn sysctls(place: &impl Place) -> BTreeMap<String, String> {
     place.enter(here)
@@ -49,8 +49,8 @@ fn collect(dir: &Path, found: &mut BTreeMap<String, String>) {
     }
 }
 
-/// Returns a value. Some can only be written, some have no value yet, and some give only what the
-/// first read has room for.
+/// Returns a value. Some can only be written, some have no value yet, and some return only as much
+/// as the first read has room for.
 fn read(dir: &File, name: &OsStr) -> Option<String> {
     let opened = openat(dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let file = File::from(opened);

@@ -279,7 +279,7 @@ fn it_is_gone_on_demand() {
     assert_eq!(client.ask("GET /api/v1/pods", "", "").0, 200);
 }
 
-/// Policies are validated as a server does it, and a condition as its kind's definition does.
+/// The server validates policies as a real one does, and conditions by their kind's definition.
 #[test]
 fn policies_are_validated() {
     let api = KubeApi::start();
@@ -371,13 +371,14 @@ fn policies_are_validated() {
         assert_eq!(write("/status", status(&[&unsound])).0, 422, "{key}");
     }
     assert_eq!(write("/status", status(&[&condition, &condition])).0, 422);
-    // A status is no part of the policy, and only a change of that is another generation.
+    // A status is not a part of the policy, and only a change of the policy increases its
+    // generation.
     let (_, changed) = write("", json!({"spec": {"priority": 11}, "status": {"conditions": []}}));
     assert_eq!(changed["metadata"]["generation"], 2);
     assert_eq!(changed["status"], written["status"]);
 }
 
-/// A kind whose definition is missing is no kind.
+/// A kind whose definition is missing does not exist.
 #[test]
 fn kinds_come_and_go() {
     let api = KubeApi::start();

@@ -74,8 +74,8 @@ fn what_a_lab_writes_does_not_reach_the_machine() {
     assert_eq!(lab.sh(&format!("cat {}/shared", lab.dir().display())), "both");
 }
 
-/// The tests of the virtual machine are chosen so: asked, each says whether it would be skipped for
-/// want of `--full`, and does nothing else.
+/// The tests for the virtual machine are chosen in this way: when asked, each test says whether it
+/// would be skipped without `--full`, and does nothing else.
 #[test]
 fn a_test_that_is_asked_does_nothing() {
     let ask = |name: &str| {
@@ -198,7 +198,7 @@ fn a_lab_with_processes_numbers_them_from_one() {
     let lab = Lab::with_processes("pids");
     assert_eq!(lab.sh("cat /proc/1/comm").trim(), "cat");
     assert_eq!(lab.sh("echo $$ && readlink /proc/self/ns/pid").lines().count(), 2);
-    // Code sees a namespace that a program made, and the reverse.
+    // Code sees a namespace that a program made, and a program sees one that code made.
     lab.sh("ip netns add made-inside");
     assert!(lab.enter(|| fs::read_dir("/run/netns").unwrap().count()) == 1);
     let c1 = lab.container("c1");

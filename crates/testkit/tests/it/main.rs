@@ -1,4 +1,4 @@
-//! The test kit does what it promises: what it makes is private, what it sees is complete, and it
+//! The test kit keeps its promises: what it makes is private, what it observes is complete, and it
 //! leaves nothing.
 
 #![expect(clippy::disallowed_methods, reason = "a test runs itself as a process that is killed")]

@@ -149,7 +149,7 @@ fn forwarding_may_be_on_afterwards_and_not_off() {
     for name in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
         assert!(lines.iter().any(|line| line.contains(name)), "{lines:#?}");
     }
-    // Set directly, it is a setting of one link.
+    // If it is set directly, it is a setting of one link.
     lab.sh("sysctl -qw net.ipv4.ip_forward=0 net.ipv4.conf.v0.forwarding=1");
     assert_ne!(off.diff(&Snapshot::take(&lab)), Vec::<String>::new());
 }
@@ -196,7 +196,7 @@ fn what_a_bridge_gets_by_itself_is_waited_for() {
         before.diff(&late).iter().any(|line| line.contains("b0 fe80::7/64 is new"))
     };
     assert!((0..4).any(is_waited_for));
-    // If a program removed it, a snapshot is made all the same.
+    // If a program removed it, the snapshot is still taken.
     lab.sh("ip -6 addr flush dev b0");
     let changed = before.diff(&Snapshot::take(&lab));
     assert!(!changed.iter().any(|line| line.contains("fe80::7/64")), "{changed:?}");

@@ -1,4 +1,4 @@
-//! What others do to Docker's containers, or containers to others: with engines.
+//! Attacks on Docker's containers, and by them, with real engines.
 
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
@@ -24,7 +24,7 @@ fn send_to_loopback_of(place: &impl Place, host: &str, port: u16) {
         UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"?", to).unwrap();
         assert!(TcpStream::connect_timeout(&to, Duration::from_millis(1)).is_err());
     });
-    // These packets come after them on the same path.
+    // The packets of the reply come later on the same path.
     assert_pings(place, host);
 }
 
@@ -64,7 +64,7 @@ pub(super) fn loopback(engine: Engine) {
             nft 'add chain inet probe in { type filter hook prerouting priority -400; }'; \
             nft 'add rule inet probe in iifname eth0 meta l4proto { tcp, udp } counter'");
     for localnet in [0, 1] {
-        // Another program's sysctl.
+        // Another program has changed this sysctl.
         lab.sh(&format!("echo {localnet} >/proc/sys/net/ipv4/conf/up0/route_localnet"));
         send_to_loopback_of(&outside, "198.51.100.1", 8080);
         send_to_loopback_of(&beside, "10.70.0.1", 8080);
@@ -118,7 +118,7 @@ pub(super) fn unmounted(engine: Engine) {
     drop(driver);
 }
 
-/// Docker gives any subnet that its user names: also the uplink's, with the addresses of the node
+/// Docker accepts any subnet that its user names, even the uplink's, with the addresses of the node
 /// and of its router.
 #[test]
 fn a_container_gets_no_address_of_the_node_or_of_its_neighbours() {

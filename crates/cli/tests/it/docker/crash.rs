@@ -31,7 +31,7 @@ const CALLS: [&str; 13] = [
     "NetworkDriver.DeleteNetwork",
 ];
 
-/// Those that only remove.
+/// The calls that only remove.
 const REMOVALS: [&str; 6] = [
     "NetworkDriver.RevokeExternalConnectivity",
     "NetworkDriver.Leave",
@@ -194,7 +194,7 @@ fn a_network_whose_removal_was_lost() {
     let pool = call("IpamDriver.RequestPool", &wanted)["PoolID"].clone();
     assert_eq!(call("NetworkDriver.CreateNetwork", &network("one")), json!({}));
     assert_eq!(call("IpamDriver.ReleasePool", &json!({"PoolID": pool})), json!({}));
-    // Here DeleteNetwork was lost.
+    // The call DeleteNetwork is lost here.
     let again = call("IpamDriver.RequestPool", &wanted)["PoolID"].clone();
     assert_eq!(call("NetworkDriver.CreateNetwork", &network("two")), json!({}));
     let given = call("IpamDriver.RequestAddress", &json!({"PoolID": again}));
@@ -293,7 +293,7 @@ pub(super) fn engine_killed(engine: Engine) {
     figure!(engine, "engine killed and up again with 20 containers after {took:?}");
     all_networked(&docker);
 
-    // Both at once, as at a power cut that spares the kernel.
+    // The engine and the driver are killed at once, as at a power cut that spares the kernel.
     docker.kill();
     driver.kill();
     driver.again();
@@ -301,7 +301,7 @@ pub(super) fn engine_killed(engine: Engine) {
     figure!(engine, "engine and driver killed, up again with 20 containers after {took:?}");
     all_networked(&docker);
 
-    // And both in order.
+    // Both are stopped in order.
     docker.stop();
     let took = docker.start();
     figure!(engine, "engine stopped and up again with 20 containers after {took:?}");

@@ -39,7 +39,7 @@ const DAMAGES: [Damage; 7] = [Truncated, Emptied, Garbled, Flipped, Swapped, Ano
 enum Which {
     Record,
     Copy,
-    /// The record; and the machine boots again, which loses the copy and all containers.
+    /// The record; then the machine boots again, and loses the copy and all containers.
     Rebooted,
 }
 
@@ -358,14 +358,14 @@ fn whatever_became_of_a_record_no_address_is_given_twice_or_lost() {
     let lab = Lab::with_processes("docker-journals");
     install(&lab);
     let tally = lab.enter(|| {
-        // A plugin may take long on a machine that does other things; what is tested is not how long.
+        // A plugin may take long on a busy machine; the test does not judge how long.
         let driver = Driver::start_at(&lab, SOCKET, &["--timeout", "60s"]);
         make_network("other", "other", OTHER_POOL, "10.74.0.1/29");
         let folders = [STATE, "/run/netwright", "/run/cni", "/var/lib/cni"].map(Path::new);
         let eye = Eye::on_host(&folders);
         let before = eye.look();
         let mut host = Host { lab: &lab, driver, eye, before, tries: 0 };
-        // What a network's first container leaves for the next.
+        // The objects that a network's first container leaves for the next one exist already.
         let first = host.try_one("pools", Flipped, Which::Copy);
         host.before = host.eye.look();
         assert!(first.iter().all(|line| line.starts_with(['+', '-'])), "{first:#?}");

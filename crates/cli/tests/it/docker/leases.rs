@@ -107,7 +107,7 @@ fn a_lease_is_renewed_where_docker_has_put_the_interface() {
     });
 }
 
-/// The same with an engine, which names the namespace.
+/// The same with a real engine, which says where the namespace is.
 #[test]
 fn a_containers_lease_is_renewed() {
     require!("full", "program:dnsmasq");

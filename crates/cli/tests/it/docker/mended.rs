@@ -177,7 +177,7 @@ pub(super) fn flushed(engine: Engine) {
     drop((web, other, young));
     docker.remove(&["web", "other", "young"]);
     docker.run(&["network", "rm", "lan", "zone"]);
-    // The killed service's own.
+    // This is left by the killed service itself.
     assert_nothing_left_but(&lab, &before, &["files: /run/netwright/agent/repair.sock is new"]);
     drop(driver);
 }

@@ -1,4 +1,4 @@
-//! What the driver has the kernel look for.
+//! The modules for which the driver makes the kernel look.
 
 use std::sync::mpsc;
 use std::thread;
@@ -64,7 +64,7 @@ fn vm_no_call_of_the_driver_asks_for_a_module() {
         life(&lab, "first");
         driver.kill();
         let requests = ModuleRequests::new();
-        // Only the thread that starts the driver is followed: the engine's part is this one's.
+        // Only the thread that starts the driver is followed. This thread does the engine's part.
         let (started, until_started) = mpsc::channel();
         let (ended, until_ended) = mpsc::channel::<()>();
         thread::scope(|scope| {

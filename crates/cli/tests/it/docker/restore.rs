@@ -64,7 +64,7 @@ pub(super) fn live_restore(engine: Engine) {
         assert_neighbours(one, &third);
     }
     drop(third);
-    // And a stopped container is gone, and comes back.
+    // A container that is stopped is detached, and comes back when it starts.
     let address = address_of(&web, "eth0", "inet");
     docker.run(&["restart", "--time", "0", "other"]);
     let again = docker.netns("other");

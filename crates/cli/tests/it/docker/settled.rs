@@ -1,4 +1,4 @@
-//! The settings that Docker does not know are applied all the same.
+//! The driver applies settings that Docker does not know.
 
 use testkit::real::{Docker, Engine};
 use testkit::traffic::assert_pings;
@@ -99,7 +99,7 @@ pub(super) fn two_ways(engine: Engine) {
         {
             let kind = if family == "-4" { "inet" } else { "inet6" };
             let address = address_of(&one, ifname, kind).to_string();
-            // An address that is on no link, as the destination from this address.
+            // A destination that is on no link, for packets from this address.
             let far = if family == "-4" { "192.0.2.9" } else { "2001:db8::9" };
             let route = one.sh(&format!("ip {family} route get {far} from {address}"));
             assert!(route.contains(&format!("via {gateway} dev {ifname}")), "{route}");

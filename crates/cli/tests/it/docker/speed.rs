@@ -12,10 +12,10 @@ use super::life::needs_docker;
 use super::support::{Driver, figure};
 use crate::system::install;
 
-/// How often each is done, in turn.
+/// How often each driver is measured; the two take turns.
 const ROUNDS: usize = 9;
 
-/// How many a run makes that does not try all: one takes a minute and more.
+/// How many rounds a run makes unless it tries all: one takes more than a minute.
 const ROUNDS_OF_A_SHARE: usize = 3;
 
 /// How often the engine is killed and stopped.

@@ -1,12 +1,12 @@
-//! What `doctor` asks of the kernel, counted. Times would depend on the machine; counts do not.
+//! Counts what `doctor` requests from the kernel. Times would depend on the machine; counts do not.
 
 use testkit::{Container, Place as _, require};
 
 use super::situations::node::Node;
 use crate::support::{EXECUTABLE, said};
 
-/// What a container costs at most, beyond the cost of the node: its namespace is read once, and
-/// each of its plugins compares what is there with what ADD made.
+/// The most that a container costs, beyond the cost of the node: `doctor` reads its namespace once,
+/// and each of its plugins compares the present state with what ADD made.
 const MOST_OF_ONE: Counts = Counts { calls: 900, netlink: 120, read: 512 * 1024 };
 
 /// The counts of one call.
@@ -61,7 +61,7 @@ fn read(trace: &str) -> Counts {
     counts
 }
 
-/// What a number of containers more have cost, for each of them.
+/// The cost of each of a number of additional containers.
 fn of_each(before: Counts, after: Counts, number: usize) -> Counts {
     let each = |before: usize, after: usize| after.saturating_sub(before).div_ceil(number);
     Counts {
@@ -100,11 +100,11 @@ fn a_container_costs_a_bounded_number_of_calls() {
     let most = MOST_OF_ONE;
     assert!(each.calls <= most.calls && each.netlink <= most.netlink, "{each:?}");
     assert!(each.read <= most.read, "{each:?}");
-    // Who asks for one container does not pay for reading the others.
+    // A call for one container does not read the others.
     assert!(one.calls < four.calls && one.netlink < four.netlink, "{one:?}, {four:?}");
 }
 
-/// With many others, a container costs what it costs with few.
+/// A container costs the same beside many others as beside few.
 #[test]
 fn the_cost_grows_with_the_number_of_containers_alone() {
     require!("root", "program:strace", "full");

@@ -1,4 +1,4 @@
-//! A node with very many containers, as a scene: no kernel of a laboratory has so many.
+//! A node with very many containers, as a scene, because no laboratory can hold so many.
 
 use scene::{
     Address, Attachment, Container, Link, Namespace, Network, NextHop, Route, RouteKind, Scene,
@@ -74,7 +74,7 @@ fn one_of_many(number: u32) -> (Container, Link) {
     (container, host_end)
 }
 
-/// A cause that hits all of them is one finding, and few of them are named.
+/// A cause that affects all containers is one finding, which names only a few of them.
 #[test]
 fn ten_thousand_containers_have_one_cause() {
     require!("full");

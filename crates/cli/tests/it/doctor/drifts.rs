@@ -1,4 +1,4 @@
-//! What differs from what ADD made is told as CHECK tells it: the same items, in the same words.
+//! `doctor` reports differences from what ADD made as CHECK does: the same items in the same words.
 
 use serde_json::{Value, json};
 use testkit::drift::{At, BRIDGE, Drift};
@@ -7,8 +7,8 @@ use testkit::{Container, Lab, Place, require};
 use super::situations::node::findings;
 use crate::support::call_in;
 
-/// Those that every run tries: of the container, of the packet filter, of several plugins at once,
-/// and of the whole node.
+/// The drifts that every run tries: one of the container, one of the packet filter, one of several
+/// plugins at once, and one of the whole node.
 const SAMPLE: [&str; 4] =
     ["IPv4 address gone", "host port element gone", "our table gone", "IPv4 forwarding off"];
 
@@ -16,11 +16,11 @@ const SAMPLE: [&str; 4] =
 struct Attached {
     lab: Lab,
     c1: Container,
-    /// What stands for the attachment's own names in a damage.
+    /// The placeholders of a damage, each with this attachment's name.
     words: [(&'static str, String); 3],
 }
 
-/// What a plugin's CHECK said: its first words, and the details.
+/// The error of a plugin's CHECK: its first words, and the details.
 struct Check {
     what: String,
     details: String,
@@ -62,7 +62,7 @@ impl Attached {
         self.words.iter().fold(text.to_owned(), fill)
     }
 
-    /// Everything that `doctor` finds, also what a cause explains.
+    /// Everything that `doctor` finds, including findings that a cause explains.
     fn found(&self) -> Vec<Value> {
         let causes = findings(&call_in(&self.lab, &["doctor", "--no-probe", "--output", "json"]));
         let explained = causes.iter().filter_map(|cause| cause["explains"].as_array());
@@ -70,7 +70,7 @@ impl Attached {
         [causes, explained].concat()
     }
 
-    /// What the CHECK of each plugin says, of those that say something.
+    /// The error of each plugin whose CHECK fails.
     fn checks(&self) -> Vec<Check> {
         let said = call_in(&self.lab, &["repair", "--dry-run", "--output", "json"]).json();
         let left = said["attachments"][0]["left"].as_array().cloned().unwrap_or_default();
@@ -84,7 +84,7 @@ impl Attached {
         left.iter().map(check).collect()
     }
 
-    /// The same of the whole chain, as `netwright check` says it.
+    /// The error of the whole chain, as `netwright check` prints it.
     fn check(&self) -> String {
         let check = ["check", "n", "c1", "--container-id", "c1", "--output", "json"];
         let said = call_in(&self.lab, &check).failed(1).json();
@@ -92,7 +92,7 @@ impl Attached {
         format!("{what}; {details}")
     }
 
-    /// Does one damage, compares, and repairs it. Returns what is not as it should be.
+    /// Does one damage, compares, and repairs it. Returns what is wrong.
     fn tried(&self, Drift(_, at, damage, told): &Drift) -> Vec<String> {
         let (damage, told) = (self.filled(damage), self.filled(told));
         match at {
@@ -104,7 +104,7 @@ impl Attached {
         if !all.contains(&told) {
             wrong.push(format!("CHECK does not say {told:?}: {all}"));
         }
-        // CHECK names the first plugin that failed otherwise than those behind it.
+        // CHECK names the first failed plugin in other words than the plugins after it.
         if all.matches(" failed (check): ").count() + 1 != checks.len() {
             wrong.push(format!("not of {} plugins: {all}", checks.len()));
         }
@@ -130,8 +130,8 @@ impl Attached {
     }
 }
 
-/// Says whether a finding is what a plugin's CHECK says. A switch of the whole node is a finding of
-/// its own.
+/// Says whether a finding repeats what a plugin's CHECK says. A setting of the whole node is a
+/// finding of its own.
 fn is_told(finding: &Value, what: &str, details: &str) -> bool {
     let says = finding["says"].as_str().unwrap();
     if finding["id"] == "forwarding-off" {

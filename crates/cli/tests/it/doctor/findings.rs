@@ -1,4 +1,4 @@
-//! The page of findings has each finding that a rule may return.
+//! The page of findings describes each finding that a rule may return.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,7 +22,7 @@ fn the_page_has_each_finding_once() {
     assert_eq!(sorted(&told), sorted(&ids));
 }
 
-/// A reader wants to know what it means, how it came, and what to do.
+/// The page says what a finding means, how it arises, and what to do.
 #[test]
 fn each_paragraph_says_how_it_arises_and_what_to_do() {
     let page = page();

@@ -1,4 +1,4 @@
-//! Probes that are not answered are followed to where they, or their answers, end.
+//! `doctor` follows unanswered probes to the place where they, or their answers, end.
 
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -9,11 +9,12 @@ use super::situations::node::{Node, findings};
 use crate::support::command_in;
 use crate::system::address_of;
 
-/// The server, which is asked from each container.
+/// The server to which each container sends.
 const SERVER: &str = "203.0.113.2";
 const TO: [&str; 2] = ["--to", "203.0.113.2:80"];
 
-/// Nothing can compute whether a packet meets this condition, so only a probe shows that it does.
+/// A condition that no rule of `doctor` can compute, so that only a probe shows whether a packet
+/// meets it.
 const ANY: &str = "meta length > 20";
 
 /// Adds a table with one chain and one rule.
@@ -24,7 +25,8 @@ fn add_rule(node: &Node, table: &str, hook: &str, rule: &str) {
     assert!(done, "{said}");
 }
 
-/// Asserts that a rule of the node is named as that at which probes end, or their answers.
+/// Asserts that `doctor` names a rule of the node as the one that drops the probes, or their
+/// answers.
 #[track_caller]
 fn is_named(node: &Node, condition: &str, what: &str) {
     add_rule(node, "inet foreign", "forward", &format!("{condition} {SERVER} {ANY} drop"));
@@ -43,7 +45,7 @@ fn the_rule_at_which_a_probe_or_its_answer_ends_is_named() {
     require!("root", "program:nft");
     let node = Node::new("doctor-follow");
     is_named(&node, "ip daddr", "a probe");
-    // Without tracepoints, the packet filter alone tells it.
+    // Without tracepoints the packet filter alone shows it.
     node.lab.sh("mount -t tmpfs none /sys/kernel/tracing");
     is_named(&node, "ip saddr", "the answer to a probe");
     let complaints = node.complaints();
@@ -79,7 +81,7 @@ fn traffic_of_equal_sizes_does_not_confuse() {
     }
 }
 
-/// What `doctor` has to follow probes.
+/// The means by which `doctor` follows probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Means {
     Tracepoints,
@@ -87,14 +89,14 @@ enum Means {
     Counters,
 }
 
-/// A way to lose c1's packets, and where they end then.
+/// A way to lose c1's packets, and where they then end.
 struct End {
-    /// The server, or c2 where it is `{c2}`.
+    /// The destination: the server, or c2 if this is `{c2}`.
     to: &'static str,
     breaks: &'static str,
     mends: &'static str,
     ends: &'static str,
-    /// Tracepoints tell it too.
+    /// Tracepoints show it too.
     traced: bool,
 }
 
@@ -144,7 +146,7 @@ const ENDS: [End; 7] = [
         ends: "; it ended at cni0 of the node:",
         ..LOST
     },
-    // No machine answers for that gateway.
+    // No machine has that gateway's address.
     End {
         breaks: "ip -n c1 route replace default via 10.88.0.200",
         mends: "ip -n c1 route replace default via 10.88.0.1",
@@ -154,9 +156,9 @@ const ENDS: [End; 7] = [
     },
 ];
 
-/// Runs `doctor` for c1 with one means alone, and returns what it says. Tracing is hidden from it,
-/// or the tables that it would make are there already: it has the process's number before it
-/// starts.
+/// Runs `doctor` for c1 with only one means, and returns its output. The test hides tracing from
+/// it, or makes in advance the tables that it would make: their names contain the process ID, which
+/// is known before `doctor` starts.
 fn doctor_by(node: &Node, means: Means, to: &str) -> String {
     let hide = "mount -t tmpfs none /sys/kernel/tracing;";
     let take = "for family in inet bridge; do nft add table $family netwright-doctor-$$; done;
@@ -177,11 +179,11 @@ fn doctor_by(node: &Node, means: Means, to: &str) -> String {
     said
 }
 
-/// Tries each of these with one means alone. Returns what is not told.
+/// Tries each of these losses with only one means. Returns those that `doctor` does not report.
 fn not_told(node: &Node, means: Means) -> Vec<String> {
     let c2 = address_of(&node.lab.visit("/run/netns/c2"), "eth0", "inet").to_string();
     let mut wrong = Vec::new();
-    // Tracepoints do not tell of an answer that the container's own packet filter drops.
+    // Tracepoints do not show an answer that the container's own packet filter drops.
     let is_told = |end: &&End| end.traced && end.ends != "; the answer ended at eth0 of c1:";
     for end in ENDS.iter().filter(|end| is_told(end) || means != Means::Tracepoints) {
         node.lab.sh(end.breaks);
@@ -197,8 +199,8 @@ fn not_told(node: &Node, means: Means) -> Vec<String> {
     wrong
 }
 
-/// The packet filter and counters do it also in busy traffic of equal sizes; tracepoints do not
-/// tell an answer from other packets of its size.
+/// The packet filter and counters also work in busy traffic of equal sizes. Tracepoints do not
+/// distinguish an answer from other packets of its size.
 #[test]
 fn each_means_alone_tells_where_it_ended() {
     require!("root", "program:nft", "program:python3", "full", "file:/sys/kernel/tracing");
@@ -213,7 +215,7 @@ fn each_means_alone_tells_where_it_ended() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The packet filter's trace begins behind this hook.
+/// The packet filter's trace begins after this hook.
 #[test]
 fn tracepoints_alone_tell_the_link() {
     require!("root", "program:nft", "file:/sys/kernel/tracing");
@@ -226,7 +228,7 @@ fn tracepoints_alone_tell_the_link() {
     assert!(said.stdout.contains(&end), "{end}: {said:#?}");
 }
 
-/// Says whether the kernel has an instance of tracing that a process has made.
+/// Says whether the kernel has a trace instance that this process has made.
 fn has_instance(instances: &Path, pid: u32) -> bool {
     let prefix = format!("netwright-doctor-{pid}-");
     let entries = std::fs::read_dir(instances).unwrap();

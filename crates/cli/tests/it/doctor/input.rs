@@ -1,4 +1,4 @@
-//! What is written, read and refused, and that nothing is changed.
+//! What `doctor` writes, reads and refuses. It changes nothing.
 
 use std::io::Read as _;
 use std::process::Stdio;
@@ -10,7 +10,7 @@ use testkit::{Place, Snapshot, require};
 use super::situations::node::{Node, findings};
 use crate::support::{EXECUTABLE, Scratch, call_in, command_in, said};
 
-/// Probes are sent, files are written, and the node is as before.
+/// `doctor` sends probes and writes files, and the node is as before.
 #[test]
 fn probes_leave_nothing() {
     require!("root", "program:nft");
@@ -32,7 +32,7 @@ fn probes_leave_nothing() {
     }
     assert_eq!(before.diff(&Snapshot::take(&node.lab)), [""; 0]);
     assert_eq!(inside.diff(&Snapshot::of(&node.c1)), [""; 0]);
-    // Probes that are not answered are followed, by tables and traces of its own.
+    // It follows unanswered probes, with tables and traces of its own.
     let (done, broken) = node.run(
         "nft 'add table ip other; add chain ip other forward { type filter hook forward priority 0; }; \
          add rule ip other forward oifname up0 drop'",
@@ -45,7 +45,7 @@ fn probes_leave_nothing() {
     assert!(node.lab.processes().is_empty(), "{:?}", node.lab.processes());
 }
 
-/// What is wrong is told to anyone who has the file, without privileges and elsewhere.
+/// From a bundle `doctor` finds the same on another machine, without privileges.
 #[test]
 fn a_bundle_is_judged_as_the_node_was() {
     require!("root", "program:setpriv");
@@ -77,11 +77,11 @@ fn a_bundle_is_judged_as_the_node_was() {
     assert!(!objects.iter().any(|one| one.contains("c2")), "{objects:?}");
 }
 
-/// Calls `doctor` as a user without rights, beside a copy of a file. Returns its exit code and what
-/// it said.
+/// Calls `doctor` as a user without rights, in a folder with a copy of a file. Returns its exit
+/// code and its output.
 #[track_caller]
 fn as_nobody(node: &Node, file: &str, arguments: &str) -> (Option<i32>, Value) {
-    // The executable and the file are where every user may read them.
+    // Every user may read the executable and the file there.
     node.lab.sh(&format!(
         "mkdir /run/anybody; cp {EXECUTABLE} {file} /run/anybody; chmod -R a+rX /run/anybody"
     ));
@@ -94,7 +94,7 @@ fn as_nobody(node: &Node, file: &str, arguments: &str) -> (Option<i32>, Value) {
     (output.status.code(), said.unwrap_or_else(|error| panic!("{error}: {output:?}")))
 }
 
-/// What only root may see is told as not seen: neither as sound nor as wrong.
+/// What only root may see is reported as not seen, neither as sound nor as wrong.
 #[test]
 fn who_has_no_rights_hears_what_was_not_seen() {
     require!("root", "program:setpriv");
@@ -104,14 +104,14 @@ fn who_has_no_rights_hears_what_was_not_seen() {
     let found = said["findings"].as_array().unwrap();
     assert!(!found.is_empty() && found.iter().all(is_unknown), "{said:#}");
     assert_eq!(code, Some(3), "{said:#}");
-    // What changes the kernel tells root alone.
+    // The kernel reports changes only to root.
     let (code, said) = as_nobody(&node, "/etc/hostname", "--watch");
     assert_eq!(code, Some(3), "{said:#}");
     assert!(said["msg"].as_str().unwrap().starts_with("listen for changes: "), "{said:#}");
     assert!(said["details"].as_str().unwrap().contains("root"), "{said:#}");
 }
 
-/// The exit code follows what is told.
+/// The exit code follows from the findings.
 #[test]
 fn what_is_ignored_is_not_told() {
     require!("root");
@@ -131,7 +131,7 @@ fn what_is_ignored_is_not_told() {
     assert_eq!(told(&[], 1), ["c1"]);
 }
 
-/// People read it on any terminal, and may stop reading.
+/// The output is readable on any terminal, and its reader may stop reading.
 #[test]
 fn the_text_is_ascii_unless_the_terminal_takes_more() {
     require!("root", "program:nft", "program:script");
@@ -147,7 +147,7 @@ fn the_text_is_ascii_unless_the_terminal_takes_more() {
     assert!(plain.is_ascii(), "{plain}");
     assert!(plain.contains("x loopback-down"), "{plain}");
     assert!(plain.contains("nsenter --net=/run/netns/c1 ip link set lo up"), "{plain}");
-    // A name may have anything in it.
+    // A name may contain anything.
     let table = "table ip other { chain forward { type filter hook forward priority 0; \
                  oifname up0 drop comment \\\"a\\033[31mb\\\"; }; }";
     let (done, broken) = node.run(&format!("printf \"{table}\" | nft -f -"));
@@ -198,7 +198,7 @@ fn what_cannot_be_written_or_found_is_refused() {
     assert_eq!(beside, ["folder"], "something is half written");
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
 
-    // A full disk: what is there stays, and nothing is half written beside it.
+    // The disk is full: the existing file stays, and no half-written file is beside it.
     node.lab.sh("mkdir /run/small && mount -t tmpfs -o size=16k none /run/small && \
                  echo old >/run/small/node.json");
     let full = "/run/small/node.json";
@@ -235,7 +235,7 @@ fn a_file_that_is_no_scene_is_refused() {
     assert!(said.code != 0 && said.stderr.contains("is not a file"), "{said:#?}");
     let said = scratch.call(&["doctor", "--from", "/dev/zero"]);
     assert!(said.code != 0 && said.stderr.contains("is not a file"), "{said:#?}");
-    // It has no bytes on the disk.
+    // The file takes no space on the disk.
     let large = scratch.write("large", "");
     std::fs::File::options().write(true).open(&large).unwrap().set_len(1 << 30).unwrap();
     let said = scratch.call(&["doctor", "--from", large.to_str().unwrap()]);

@@ -1,4 +1,4 @@
-//! Bad input and bad luck: `doctor` ends, says something true, and believes no lie.
+//! Bad input and bad luck: `doctor` ends, says something true, and believes no false data.
 
 use scene::filter::{Base, Chain, Family, Hook, Rule, Ruleset, Step, Table, Verdict};
 use scene::{FORMAT, Scene};
@@ -10,7 +10,7 @@ use super::situations::node::{Node, findings};
 use super::untouched::{GO, traced};
 use crate::support::{Said, Scratch, call_in};
 
-/// A name that clears the screen and begins a line of its own.
+/// A name that clears the screen and starts a new line.
 fn evil(name: &str) -> String {
     format!("{name}\u{1b}[2J\u{7}\nFORGED")
 }
@@ -52,7 +52,7 @@ fn circular_link(index: u32, name: &str, master: u32) -> Value {
     })
 }
 
-/// A node of which every name is a lie, and whose links lead in circles.
+/// A node whose names are all malicious, and whose links form cycles.
 fn evil_scene() -> Value {
     let route = json!({
         "to": "0.0.0.0/0", "table": 254, "kind": "unicast", "metric": 0,
@@ -113,7 +113,7 @@ fn circles_end_and_names_forge_no_line() {
         assert!(said.stdout.chars().all(is_shown), "{more:?}: {:?}", said.stdout);
         let forged = said.stdout.lines().find(|line| line.starts_with("FORGED"));
         assert_eq!(forged, None, "{more:?}: {}", said.stdout);
-        // What is printed to be run has none of these names in it.
+        // Printed commands contain none of these names.
         for line in said.stdout.lines().filter(|line| line.trim_start().starts_with("fix ")) {
             assert!(!line.contains("FORGED"), "{line}");
         }
@@ -122,14 +122,14 @@ fn circles_end_and_names_forge_no_line() {
     assert!(!findings(&said).is_empty());
 }
 
-/// Returns the findings of an ID, also of what a cause explains.
+/// Returns the findings with an ID, including those that a cause explains.
 fn of_id(said: &Said, id: &str) -> Vec<Value> {
     let causes = findings(said);
     let explained = causes.iter().filter_map(|cause| cause["explains"].as_array()).flatten();
     causes.iter().chain(explained).filter(|one| one["id"] == id).cloned().collect()
 }
 
-/// Its owner puts anything there.
+/// The container's owner may put anything there.
 #[test]
 fn a_containers_resolv_conf_may_be_anything() {
     require!("root", "full");
@@ -141,7 +141,7 @@ fn a_containers_resolv_conf_may_be_anything() {
     let [unread] = all.as_slice() else { panic!("{said:#?}") };
     assert_eq!(unread["object"], "name resolution of c1");
     assert!(unread["seen"][0].as_str().unwrap().contains("it is not a file"), "{unread:#}");
-    // The first 64 KiB count.
+    // `doctor` reads only the first 64 KiB.
     let lines = "#".repeat(1 << 20);
     let text = format!("nameserver 203.0.113.2\n{lines}\nnameserver 127.0.0.1\n");
     node.lab.sh(&format!("rm {file}"));
@@ -149,7 +149,7 @@ fn a_containers_resolv_conf_may_be_anything() {
     node.doctor(&["--no-probe"]).succeeded();
 }
 
-/// Answers each question for a hardware address with 200 that no machine has.
+/// Answers each ARP request with 200 hardware addresses that no machine has.
 const LIAR: &str = r#"
 import socket
 link = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
@@ -163,7 +163,7 @@ while True:
             link.send(frame[6:12] + mac + b"\x08\x06" + answer)
 "#;
 
-/// Eight lies are told and no more, and their end is not waited for.
+/// `doctor` reports at most eight of the false answers, and does not wait for the last.
 #[test]
 fn a_container_that_lies_and_floods_is_told() {
     require!("root", "program:python3", "full");
@@ -179,7 +179,7 @@ fn a_container_that_lies_and_floods_is_told() {
     }
 }
 
-/// At which of the moments at which a namespace is entered it goes, in turn.
+/// The namespace is deleted just before the n-th entry into a namespace, for each n below this.
 const MOMENTS: usize = 8;
 
 #[test]
@@ -218,7 +218,7 @@ fn a_namespace_that_goes_while_it_is_read_says_nothing_of_others() {
     assert!(0 < gone, "no namespace was entered");
 }
 
-/// A rule set of others may be of any size, and may change all the time.
+/// Another program's rule set may have any size, and may change all the time.
 #[test]
 fn large_and_restless_rule_sets_are_told() {
     require!("root", "program:nft", "full");
@@ -252,7 +252,8 @@ fn large_and_restless_rule_sets_are_told() {
     });
 }
 
-/// What the kernel's tracing does not permit is done without, and what others trace goes on.
+/// If the kernel does not permit tracing, `doctor` works without it. The traces of other programs
+/// continue.
 #[test]
 fn tracing_that_is_read_only_or_in_use_stops_nothing() {
     require!("root", "program:nft", "full", "file:/sys/kernel/tracing");
@@ -276,7 +277,7 @@ fn tracing_that_is_read_only_or_in_use_stops_nothing() {
     let goes_on = node.lab.sh(&format!("cat {other}/events/net/enable {other}/tracing_on"));
     node.lab.sh(&format!("echo 0 >{other}/events/net/enable; rmdir {other}"));
     assert_eq!(goes_on, "1\n1\n");
-    // This mount alone: there is one tracefs for all.
+    // Only this mount is made read-only: all mounts show the same tracefs.
     node.lab.sh("mount -o remount,bind,ro /sys/kernel/tracing");
     is_named("tracing is read-only");
 }

@@ -1,4 +1,4 @@
-//! What is read of a node, compared with what a real one has.
+//! Compares what `doctor` reads of a node with what a real node has.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use testkit::{Lab, Place, Snapshot};
 
 use crate::support::{EXECUTABLE, call_in, command_in, said};
 
-/// Reads the node by a bundle.
+/// Reads the node through a bundle.
 fn look(lab: &Lab, arguments: &[&str]) -> Scene {
     let file = lab.dir().join("bundle.json");
     let path = file.to_str().unwrap();
@@ -119,7 +119,8 @@ fn a_node_is_read_with_what_surrounds_its_containers() {
 
     let web = container(&scene, "c1");
     assert_eq!((web.name.as_deref(), web.alive), (Some("shop/web-7f9c"), Some(true)));
-    // What its process sees; and what `ip netns exec` would show to one.
+    // The files that the container's process sees, and those that `ip netns exec` would show to a
+    // process.
     assert_eq!(web.nameservers, Some(vec![address("192.0.2.53")]));
     assert_eq!(container(&scene, "c2").nameservers, Some(vec![address("127.0.0.53")]));
     // The other one sees the node's own files besides.
@@ -257,7 +258,7 @@ fn what_differs_and_what_is_gone_is_in_the_scene() {
     std::fs::write(lab.path(format!("/var/lib/cni/results/{}", file.trim())), "").unwrap();
     let scene = look(&lab, &[]);
     let first = container(&scene, "c1");
-    // A plugin tells its first difference as the error, and the others as its details.
+    // A plugin reports its first difference as the error, and the others as its details.
     let [drift] = first.attachments[0].drifts.as_slice() else { panic!("{first:#?}") };
     assert_eq!((drift.plugin.as_str(), drift.code), ("bridge", 104));
     for what in ["route 0.0.0.0/0", "IPv4 forwarding is off"] {
@@ -285,7 +286,7 @@ fn a_look_changes_nothing() {
     assert_eq!(before.diff(&Snapshot::take(&lab)), [""; 0]);
 }
 
-/// Who lacks the rights gets what every user may see, and is told what that leaves out.
+/// A user without rights gets what every user may see, and `doctor` says what is missing.
 #[test]
 fn without_capabilities_the_rest_is_a_hole() {
     testkit::require!("root", "program:setpriv");
@@ -307,7 +308,7 @@ fn without_capabilities_the_rest_is_a_hole() {
     assert!(c1.attachments[0].drifts.is_empty() && c1.attachments[0].not_checked.is_some());
 }
 
-/// With a name only that container is asked for, and another name of it does as well.
+/// With a name `doctor` reads only that container. Another name of the container works as well.
 #[test]
 fn one_container_is_read_by_any_name_of_it() {
     testkit::require!("root");
@@ -326,7 +327,7 @@ fn one_container_is_read_by_any_name_of_it() {
         let (first, second) = (container(&scene, "c1"), container(&scene, "c2"));
         assert!(!first.attachments[0].drifts.is_empty(), "{name}: {first:#?}");
         assert!(second.attachments[0].drifts.is_empty(), "{name}: {second:#?}");
-        // It is on the same network.
+        // This container is on the same network.
         assert!(first.inside.is_some() && second.inside.is_some(), "{name}");
     }
     // A namespace that is on no network.
@@ -338,7 +339,7 @@ fn one_container_is_read_by_any_name_of_it() {
     assert!(container(&scene, "c1").inside.is_none());
 }
 
-/// A rule set of others may be of any size; so may one in a container.
+/// Another program's rule set may have any size, also in a container.
 #[test]
 fn large_rule_sets_are_read_up_to_a_limit_and_what_is_left_out_is_said() {
     testkit::require!("root", "full");
@@ -367,6 +368,6 @@ fn large_rule_sets_are_read_up_to_a_limit_and_what_is_left_out_is_said() {
     let inside = &container(&scene, "c1").inside.as_ref().unwrap().filter;
     let rules: usize = inside.tables[0].chains.iter().map(|chain| chain.rules.len()).sum();
     assert!(rules < 3_000 && inside.left_out.len() == 2, "{rules}: {:?}", inside.left_out);
-    // The rest is read all the same.
+    // The rest is still read.
     assert!(scene.host.link("nw0").is_some() && !scene.host.routes.is_empty());
 }

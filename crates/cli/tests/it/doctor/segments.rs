@@ -1,6 +1,6 @@
-//! Containers that are not behind the node's IP: on a parent, on a bridge that leads to a router, at
-//! a port of a switch. Each is broken for real, its traffic shows that, and `netwright doctor` must
-//! name the cause first; then it is mended, and `doctor` must be silent.
+//! Containers that are not behind the node's IP: on a parent, on a bridge that leads to a router,
+//! at a port of a switch. Each test really breaks one, and traffic shows that. `netwright doctor`
+//! must name the cause first. Then the test mends it, and `doctor` must be silent.
 //!
 //! | | address | answers |
 //! |---|---|---|
@@ -23,20 +23,20 @@ use crate::system::{address_of, netwrightd};
 
 const ROUTER: &str = "10.70.0.1";
 
-/// What gives the router its address.
+/// The command that gives the router its address.
 const PLAIN: &str = "ip addr add 10.70.0.1/24 dev lan0";
 const TAGGED: &str = "ip link add link lan0 name lan0.7 type vlan id 7 && \
      ip link set lan0.7 addrgenmode none && ip link set lan0.7 up && \
      ip addr add 10.70.0.1/24 dev lan0.7";
 
-/// How long what was mended may take to work, and how long what is broken is tried.
+/// How long mended traffic may take to work, and how long broken traffic is tried.
 const MENDED: Duration = Duration::from_secs(10);
 const BROKEN: Duration = Duration::from_millis(500);
 
 /// A node with a second cable.
 struct Lan {
     lab: Lab,
-    /// The machine at its other end.
+    /// The machine at the other end of the cable.
     router: Container,
 }
 
@@ -49,9 +49,9 @@ struct Attached<'l> {
     other: IpAddr,
 }
 
-/// What mends a node again.
+/// How a node is mended.
 enum Mends<'m> {
-    /// The fix, as printed.
+    /// By the printed fix.
     Printed,
     Sh(&'m str),
 }
@@ -121,7 +121,7 @@ impl Attached<'_> {
         assert!(said.code == 0 && found.is_empty(), "{}: {found:#?}", said.code);
     }
 
-    /// Breaks what is between c1 and an address, compares the first finding, and mends it.
+    /// Breaks the path from c1 to an address, compares the first finding, and mends the path.
     #[track_caller]
     fn try_one(&self, breaks: &str, to: &str, (id, object): (&str, &str), mends: &Mends<'_>) {
         self.lab.sh(&format!("set -e\n{breaks}"));
@@ -130,7 +130,7 @@ impl Attached<'_> {
         let found = findings(&said);
         let Some(first) = found.first() else { panic!("{breaks}: nothing was found") };
         let named = first["object"].as_str().unwrap();
-        // CHECK's words are wider.
+        // CHECK's words are less specific.
         let is_named = named == object || (id == "attachment-differs" && named.contains(object));
         assert!(first["id"] == id && is_named, "{breaks}: {found:#?}");
         let code = if first["severity"] == "unknown" { 3 } else { 1 };
@@ -230,14 +230,14 @@ fn vm_a_port_of_a_bridge_lacks_its_vlan() {
     );
 }
 
-/// One ipvlan decides for all of a parent.
+/// One ipvlan sets the mode of all ipvlans of a parent.
 #[test]
 fn vm_ipvlans_have_another_mode_than_was_asked_for() {
     require!("root", "full", "ipvlan");
     let lan = Lan::new("doctor-ipvlan", PLAIN, "");
     let on = lan.attach(json!({ "type": "ipvlan", "master": "up1", "mode": "l2" }));
     on.assert_sound();
-    // The router does not know them yet, as after a restart.
+    // The router does not know the containers' hardware addresses yet, as after a restart.
     on.try_one(
         "ip -n c1 link set eth0 type ipvlan mode l3; ip -n outside neigh flush all",
         ROUTER,
@@ -264,7 +264,7 @@ fn vm_macvlans_have_another_mode_than_was_asked_for() {
         ("attachment-differs", "macvlan mode private"),
         &Mends::Sh("for c in c1 c2; do ip -n $c link set eth0 type macvlan mode bridge; done"),
     );
-    // Who wants the parent for itself is refused, and told why.
+    // A plugin that wants the parent for itself is refused, with the reason.
     lan.network(&json!({
         "type": "macvlan", "master": "up1", "mode": "passthru",
         "ipam": { "type": "host-local", "ranges": [[{ "subnet": "10.71.0.0/24" }]] },
@@ -274,7 +274,8 @@ fn vm_macvlans_have_another_mode_than_was_asked_for() {
     assert!(said.code != 0 && said.both().contains("passthru"), "{said:#?}");
 }
 
-/// What is wrong with a port CHECK tells; nothing tells what the switch does with its packets.
+/// CHECK reports what is wrong with a port. `doctor` cannot see what the switch does with the
+/// port's packets.
 #[test]
 fn ports_of_open_vswitch() {
     require!("root", "full", "program:ovs-vswitchd", "program:ovsdb-server", "program:ovs-ofctl");
@@ -309,7 +310,7 @@ fn ports_of_open_vswitch() {
     );
 }
 
-/// ADD says that no server offers an address, so that a node does not get there.
+/// ADD fails because no server offers an address, so `doctor` never meets such a container.
 #[test]
 fn vm_no_dhcp_server_answers() {
     require!("root", "full", "macvlan");
@@ -322,6 +323,6 @@ fn vm_no_dhcp_server_answers() {
     let said = call_in(&lan.lab, &["add", "lan", "c1", "--container-id", "c1"]);
     let words = "no DHCP server offered an address";
     assert!(said.code != 0 && said.both().contains(words), "{said:#?}");
-    // The router itself is there.
+    // The router itself answers.
     assert!(lan.router.sh("ip -br addr show dev lan0").contains(ROUTER));
 }

@@ -1,10 +1,10 @@
-//! Broken nodes. Each is broken for real, its traffic shows that, and `netwright doctor` must name
-//! the cause first; then it is mended, by the printed fix where there is one, and `doctor` must be
-//! silent.
+//! Broken nodes. Each situation really breaks a node, and traffic shows that. `netwright doctor`
+//! must name the cause first. Then the test mends the node, by the printed fix if there is one, and
+//! `doctor` must be silent.
 //!
-//! A situation's number is its name; numbers that are missing showed no effect when they were
-//! tried. A new situation is a row in one of the tables below `situations/`. The laboratory is the
-//! same for a whole table, so each row undoes all that it did.
+//! A situation's number is its name. Missing numbers are situations that had no effect when they
+//! were tried. A new situation is a row in one of the tables below `situations/`. A whole table
+//! uses one laboratory, so each row undoes everything that it did.
 
 mod below;
 mod configured;
@@ -29,7 +29,7 @@ use self::node::{Node, Way, findings};
 #[derive(Debug)]
 struct Situation {
     number: u8,
-    /// What is so.
+    /// The fault, in words.
     is: &'static str,
     breaks: Act,
     fails: Fails,
@@ -47,40 +47,41 @@ enum Act {
     Do(fn(&mut Node)),
 }
 
-/// What shows that the node is broken.
+/// How the node shows that it is broken.
 #[derive(Debug)]
 enum Fails {
-    /// These ways get no answer.
+    /// Traffic on these ways gets no answer.
     Ways(&'static [Way]),
-    /// A command on the node does not succeed.
+    /// A command on the node fails.
     Command(&'static str),
-    /// Nothing yet: it says why.
+    /// It does not show yet, for this reason.
     Latent(&'static str),
 }
 
-/// What must be found.
+/// What `doctor` must find.
 #[derive(Debug)]
 enum Finds {
-    /// The ID of the first finding, and a part of its object. Several findings of this ID may come
-    /// first: then it is the object of one of them.
+    /// The ID of the first finding, and a part of its object. If several findings with this ID come
+    /// first, the object is that of one of them.
     First(&'static str, &'static str),
-    /// The same with a part of its evidence: the object is wider than what is at fault.
+    /// The ID of the first finding, and a part of its evidence, because its object is larger than
+    /// what is at fault.
     Shown(&'static str, &'static str),
-    /// [`Fails::Command`] is refused with these words, so that the node does not get there.
+    /// [`Fails::Command`] is refused with these words, so a node never gets into this situation.
     Refusal(&'static str),
 }
 
-/// What the printed fix is worth.
+/// What the printed fix achieves.
 #[derive(Debug, PartialEq, Eq)]
 enum Fix {
-    /// Its commands, run as printed, mend it.
+    /// Its commands, run as printed, mend the node.
     Mends,
-    /// It is for people: it says why it cannot be run as printed, or does not mend it alone.
+    /// It needs a person: this text says why it cannot be run as printed, or does not suffice.
     Hint(&'static str),
 }
 
-/// Situations whose cause no rule finds, and why. A test fails when one is found: then it is to be
-/// taken off this list.
+/// Situations whose cause no rule finds, and why. When a rule finds one, a test fails until it is
+/// removed from this list.
 const NOT_YET: &[(u8, &str)] = &[];
 
 const TABLES: [&[Situation]; 9] = [
@@ -99,7 +100,7 @@ fn all() -> impl Iterator<Item = &'static Situation> {
     TABLES.into_iter().flatten()
 }
 
-/// What a printed fix may begin with to be a command.
+/// The words with which a printed command may begin.
 const COMMANDS: [&str; 13] = [
     "bridge",
     "ip",
@@ -151,7 +152,7 @@ fn act(act: &Act, node: &mut Node, mistakes: &mut Vec<String>, what: &str) {
     }
 }
 
-/// Breaks the node and compares what `doctor` says. Returns what is not as it should be.
+/// Breaks the node and compares what `doctor` says. Returns what is wrong.
 fn tried(situation: &Situation, node: &mut Node) -> Vec<String> {
     let mut mistakes = Vec::new();
     act(&situation.breaks, node, &mut mistakes, "breaking");
@@ -189,7 +190,7 @@ fn tried(situation: &Situation, node: &mut Node) -> Vec<String> {
     mistakes
 }
 
-/// Compares with what fails. Returns what a command that is refused said.
+/// Checks that the node fails as expected. Returns the output of a refused command.
 fn fails(fails: &Fails, node: &Node, mistakes: &mut Vec<String>) -> String {
     match fails {
         Fails::Latent(_) => String::new(),
@@ -209,7 +210,7 @@ fn fails(fails: &Fails, node: &Node, mistakes: &mut Vec<String>) -> String {
     }
 }
 
-/// The findings of an ID with which it begins.
+/// The first findings, as long as they have this ID.
 fn first<'f>(found: &'f [Value], id: &str) -> impl Iterator<Item = &'f Value> {
     found.iter().take_while(move |finding| finding["id"] == id)
 }
@@ -235,8 +236,8 @@ impl Finds {
         finding["id"] == self.id() && is_there
     }
 
-    /// Says whether a finding has it in its evidence: of several differences a plugin tells one first,
-    /// and the others behind it.
+    /// Says whether a finding has the difference in its evidence: of several differences a plugin
+    /// reports one first, and the others after it.
     fn is_further_difference(&self, finding: &Value, node: &Node) -> bool {
         match *self {
             Finds::First(id @ "attachment-differs", part) => {
@@ -247,14 +248,14 @@ impl Finds {
     }
 }
 
-/// The findings in one line each.
+/// The findings, each in one line.
 fn told(found: &[Value]) -> String {
     let line = |finding: &Value| format!("{} of {}", finding["id"], finding["object"]);
     let lines: Vec<String> = found.iter().map(line).collect();
     format!("{lines:#?}")
 }
 
-/// Runs the commands of the fix that was printed. Returns what is wrong then.
+/// Runs the commands of the printed fix. Returns what is still wrong.
 fn fixed(found: &[Value], id: &str, node: &Node) -> Vec<String> {
     let fixes =
         first(found, id).flat_map(|finding| finding["fix"].as_array().into_iter().flatten());
@@ -332,21 +333,22 @@ fn networks_that_are_in_each_others_way() {
     try_each("doctor-networks", configured::NETWORKS);
 }
 
-/// A rule is about a class of faults, not about one of the list.
+/// A rule must find a class of faults, not just the one on the list.
 #[test]
 fn others_of_the_same_classes() {
     require!("root", "full", "program:tc", "program:nft", "program:iptables-nft");
     try_each("doctor-more", more::MORE);
 }
 
-/// What a program does not take is lost, although all else lets it pass.
+/// A program that does not accept connections or packets loses them, although everything else lets
+/// them pass.
 #[test]
 fn programs_that_take_nothing() {
     require!("root", "full", "program:python3", "program:iptables-nft", "file:/sys/fs/cgroup");
     try_each("doctor-programs", programs::PROGRAMS);
 }
 
-/// Those that kernels without modules do not have.
+/// The situations that need features which kernels without modules lack.
 #[test]
 fn vm_queues_filters_and_tunnels() {
     require!(
@@ -386,7 +388,7 @@ fn vm_a_vrf_without_a_default_route() {
     below::vrf();
 }
 
-/// All situations are tried, each by one table.
+/// Each situation is in exactly one table, and all are tried.
 #[test]
 fn the_situations_are_48() {
     let numbers: Vec<u8> = all().map(|one| one.number).collect();

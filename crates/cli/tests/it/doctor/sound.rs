@@ -1,7 +1,7 @@
-//! Sound nodes: where others have rules too, `doctor` finds nothing. A false alarm costs more than
-//! a fault that is not found.
+//! Sound nodes: `doctor` finds nothing, even if other programs have rules there too. A false alarm
+//! costs more than a missed fault.
 //!
-//! Whether a node is sound is shown by traffic first, and only then `doctor` is asked.
+//! Traffic first shows that a node is sound. Only then the test runs `doctor`.
 
 mod kinds;
 mod kube;
@@ -14,7 +14,7 @@ use testkit::{Lab, Place, Running, require, wait_until};
 use super::situations::node::Node;
 use crate::foreign_forward::{dockerd, ufw_enable};
 
-/// Asserts that a node on which something else was first has traffic, and no finding.
+/// Asserts that a node on which something else was set up first has traffic, and no finding.
 #[track_caller]
 fn is_sound(name: &str, prepare: impl FnOnce(&Lab)) {
     let node = Node::prepared(Lab::new(name), prepare);
@@ -52,7 +52,7 @@ fn beside_kube_proxys_rules_in_iptables() {
     is_sound("doctor-kube-ipt", kube::proxy_iptables);
 }
 
-/// Those that have many chains, together on one node.
+/// The programs with many chains, together on one node.
 #[test]
 fn beside_calico_cilium_libvirt_and_tailscale() {
     require!("root", "program:nft", "program:iptables-nft-restore", "file:/dev/net/tun");
@@ -68,7 +68,7 @@ const BUS: &str = r#"<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus C
 <policy context="default"><allow send_destination="*"/><allow receive_sender="*"/><allow own="*"/></policy>
 </busconfig>"#;
 
-/// Where clients find it.
+/// The bus's address for clients.
 const BUS_ADDRESS: &str = "DBUS_SYSTEM_BUS_ADDRESS=unix:path=/run/dbus/system_bus_socket";
 
 /// Starts Debian's firewalld, and waits until its rules are there.
@@ -85,7 +85,7 @@ fn firewalld(lab: &Lab) -> [Running; 2] {
     [daemon, bus]
 }
 
-/// The plugin `firewall` makes each container a source of a zone that lets it through.
+/// The plugin `firewall` adds each container to a zone that lets it through.
 #[test]
 fn beside_firewalld() {
     require!("root", "program:firewalld", "program:dbus-daemon");
@@ -124,8 +124,8 @@ fn beside_networks_that_lead_nowhere() {
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
 
-/// A program reads the queue that a rule fills, and lets all packets pass. Another one listens where a
-/// rule leads connections. A routing rule picks a router that is there.
+/// A program reads the queue that a rule fills, and lets all packets pass. Another program listens
+/// where a rule sends connections. A routing rule leads to a router that exists.
 #[test]
 fn beside_a_queue_a_proxy_and_a_routing_rule() {
     require!("root", "full", "program:python3", "program:iptables-nft");
@@ -144,7 +144,7 @@ fn beside_a_queue_a_proxy_and_a_routing_rule() {
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
 
-/// Some connections go by one router, and others by the other one.
+/// Some connections go through one router, and others through another.
 #[test]
 fn between_two_routers() {
     require!("root", "full");

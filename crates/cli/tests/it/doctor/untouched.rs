@@ -1,5 +1,5 @@
-//! Nothing is touched and nothing is left: flows of others, their traces, another `doctor` at the
-//! same time, and one that is killed.
+//! `doctor` touches nothing and leaves nothing: tests with the flows and traces of other programs,
+//! with another `doctor` at the same time, and with one that is killed.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -17,8 +17,8 @@ use crate::support::{EXECUTABLE, command_in};
 const SERVER: &str = "203.0.113.2";
 const TO: [&str; 2] = ["--to", "203.0.113.2:80"];
 
-/// Drops what c1 sends to the server. Only a probe shows it: nothing can compute whether a packet
-/// meets the condition on its length.
+/// Drops what c1 sends to the server. Only a probe shows that, because no rule of `doctor` can
+/// compute whether a packet meets the condition on its length.
 fn drop_probes(node: &Node) {
     let rule = format!("ip saddr {{a1}} ip daddr {SERVER} meta length > 20 drop");
     let (done, said) = node.run(&format!(
@@ -28,8 +28,7 @@ fn drop_probes(node: &Node) {
     assert!(done, "{said}");
 }
 
-/// Where the kernel's tracing can be looked at: not below a folder of which a snapshot has the
-/// files.
+/// The mount of tracefs for the test: not below a folder whose files a snapshot contains.
 fn show_tracing(node: &Node) -> PathBuf {
     let folder = node.lab.dir().join("tracing");
     std::fs::create_dir(&folder).unwrap();
@@ -37,7 +36,7 @@ fn show_tracing(node: &Node) -> PathBuf {
     node.lab.path(folder.join("instances"))
 }
 
-/// Says whether the kernel has an instance of tracing that one of these processes has made.
+/// Says whether the kernel has a trace instance that one of these processes has made.
 fn has_instance(instances: &Path, pids: &BTreeSet<u32>) -> bool {
     let names = std::fs::read_dir(instances).unwrap().flatten();
     let names: Vec<String> =
@@ -60,7 +59,7 @@ fn start(node: &Node) -> Child {
     command.spawn().unwrap()
 }
 
-/// Sends what no probe is, to where probes go.
+/// Sends packets that are not probes to the destination of the probes.
 const NOISE: &str = "
 import socket, sys, time
 sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -77,7 +76,7 @@ while True:
     time.sleep(0.002)
 ";
 
-/// Counts that, before `doctor` marks anything.
+/// Counts those packets before `doctor` marks anything.
 const COUNTS: &str = "nft -f - <<'X'
 table inet counts {
 chain counts {
@@ -139,7 +138,7 @@ fn two_at_once_find_the_same_and_a_foreign_monitor_sees_their_probes_alone() {
     assert!(of_others.is_empty(), "{of_others:#?}");
 }
 
-/// Answers many connections, and says of one what came by it.
+/// Answers many connections, and reports what arrived through one of them.
 const SERVE: &str = "
 import asyncio, hashlib
 async def echo(reader, writer):
@@ -163,8 +162,8 @@ async def main():
 asyncio.run(main())
 ";
 
-/// Makes the connections, and uses all of them until standard input ends. Whatever is lost ends it
-/// with an error.
+/// Makes the connections, and uses all of them until standard input ends. It fails if anything is
+/// lost.
 const CALL: &str = "
 import asyncio, hashlib, sys
 SERVER, FLOWS = sys.argv[1], int(sys.argv[2])
@@ -207,7 +206,7 @@ const FLOWS: usize = 500;
 /// How often `doctor` looks meanwhile.
 const LOOKS: usize = 8;
 
-/// The flows are marked when they begin, and not again.
+/// The rules mark flows only when they begin.
 const MARKS: &str = "nft -f - <<'X'
 table inet marks {
 chain marks {
@@ -217,7 +216,8 @@ ct state new tcp dport { 7000, 7001 } ct mark set 0x77
 }
 X";
 
-/// The marked flows, as the kernel tracks them, without what changes with every packet.
+/// The marked flows in the kernel's connection tracking, without the fields that change with every
+/// packet.
 fn tracked(node: &Node) -> BTreeSet<String> {
     let table = node.lab.sh("conntrack -L -p tcp 2>/dev/null");
     let lasts = |word: &&str| {
@@ -280,8 +280,8 @@ fn flows_of_others_lose_nothing() {
     eprintln!("MEASURED {rounds} answers and {poured} bytes beside doctor, and none was lost");
 }
 
-/// A `doctor` that can be traced from its beginning on: a trace begins with the first read of
-/// standard input. It tells its number first.
+/// A `doctor` that can be traced from its beginning: a trace starts at the first read of standard
+/// input. It first prints its process ID.
 pub(super) fn traced(node: &Node, arguments: &[&str]) -> Command {
     let mut command = node.lab.command("sh");
     command.args(["-c", "read go; echo $$ >&2; exec \"$@\"", "sh", EXECUTABLE, "doctor"]);
@@ -289,21 +289,21 @@ pub(super) fn traced(node: &Node, arguments: &[&str]) -> Command {
     command
 }
 
-/// What it reads.
+/// The line that it reads first.
 pub(super) const GO: &[u8] = b"go\n";
 
 #[test]
 fn a_doctor_that_is_killed_anywhere_leaves_nothing() {
     require!("root", "full", "ptrace", "program:nft");
     let node = Node::new("doctor-killed");
-    // Probes are followed, so that everything is made that doctor makes.
+    // `doctor` follows probes here, so that it makes everything that it can make.
     drop_probes(&node);
     let instances = show_tracing(&node);
     let before = (Snapshot::take(&node.lab), Snapshot::of(&node.c1));
     let whole = fault::watch(traced(&node, &TO), GO);
     assert_eq!((whole.code, whole.hung), (Some(1), false), "{whole:?}");
     assert!(!has_tables(&node));
-    // Its instance of tracing is the last that it makes a folder for.
+    // The trace instance is the last folder that it makes.
     let makes = |moment: &Moment| fault::name(moment.call).starts_with("mkdir");
     let making = whole.moments.iter().rposition(makes).unwrap();
     let (reading, making) = whole.moments.split_at(making);
@@ -314,7 +314,7 @@ fn a_doctor_that_is_killed_anywhere_leaves_nothing() {
         let ended = fault::strike(traced(&node, &TO), GO, *moment, Blow::KillAll);
         let told = String::from_utf8_lossy(&ended.stderr).into_owned();
         pids.extend(told.lines().next().and_then(|line| line.parse::<u32>().ok()));
-        // Its threads do not begin in the same order each time, so it may not get there.
+        // Its threads do not start in the same order each time, so it may not reach this call.
         if ended.struck {
             killed += 1;
         } else {

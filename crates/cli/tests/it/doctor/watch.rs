@@ -1,4 +1,4 @@
-//! `doctor --watch` looks again at each change, and rests between them.
+//! `doctor --watch` looks again at each change, and sleeps between changes.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, ChildStdout, Stdio};
@@ -10,7 +10,7 @@ use testkit::{Place as _, Snapshot, require, wait_until};
 use super::situations::node::Node;
 use crate::support::{Scratch, command_in};
 
-/// A `doctor` that watches, and what it says.
+/// A `doctor` that watches, and its output.
 struct Watching {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -26,7 +26,7 @@ impl Watching {
         Watching { child, lines }
     }
 
-    /// Reads what it says until it has found this, or nothing.
+    /// Reads its output until it reports this finding, or none.
     #[track_caller]
     fn until(&mut self, expected: Option<&str>) {
         loop {
@@ -46,28 +46,28 @@ impl Watching {
         }
     }
 
-    /// How often it went to sleep.
+    /// How often the process went to sleep.
     fn sleeps(&self) -> String {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches:"));
         line.unwrap().to_owned()
     }
 
-    /// Says whether it waits for a change without an end: by `ppoll` for all that it listens to. In
-    /// its rest after a look it waits for signals alone, and for some time.
+    /// Says whether it waits for a change without a time limit, by `ppoll` on everything that it
+    /// listens to. In the pause after a look it waits only for signals, with a time limit.
     fn waits(&self) -> bool {
         let call = std::fs::read_to_string(format!("/proc/{}/syscall", self.child.id())).unwrap();
         let mut words = call.split(' ').skip(2);
         (words.next(), words.next()) == (Some("0x4"), Some("0x0"))
     }
 
-    /// Waits until it does nothing while nothing changes: it neither looks at intervals, nor hears
-    /// what it does itself.
+    /// Waits until it does nothing while nothing changes: it neither looks at intervals, nor reacts
+    /// to its own changes.
     #[track_caller]
     fn rests(&self, node: &Node) {
         wait_until("it rests", || {
             let before = self.sleeps();
-            // Longer than it waits for quiet.
+            // This is longer than its own wait for quiet.
             for _ in 0..2 {
                 let _ = Snapshot::take(&node.lab);
             }
@@ -75,7 +75,7 @@ impl Watching {
         });
     }
 
-    /// Ends it by a signal. Returns its exit code.
+    /// Ends it with a signal. Returns its exit code.
     #[track_caller]
     fn end(mut self, signal: Signal) -> Option<i32> {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
@@ -96,7 +96,7 @@ fn changes_are_told_until_a_signal_ends_it() {
     let before = Snapshot::take(&node.lab);
     let mut watching = Watching::start(&node, &["--no-probe"]);
     watching.until(None);
-    // In a container, and in a folder.
+    // A change in a container, and one in a folder.
     node.lab.sh("ip -n c1 link set lo down");
     watching.until(Some("loopback-down"));
     node.network("05-broken", "{");
@@ -108,7 +108,7 @@ fn changes_are_told_until_a_signal_ends_it() {
     assert!(node.lab.processes().is_empty(), "{:?}", node.lab.processes());
 }
 
-/// It makes tables to follow probes, of which the kernel tells as of all others.
+/// It makes tables to follow probes. The kernel reports these changes like all others.
 #[test]
 fn it_does_not_hear_what_it_does_itself() {
     require!("root", "program:nft", "full");
@@ -122,7 +122,7 @@ fn it_does_not_hear_what_it_does_itself() {
     );
     watching.until(Some("forward-dropped"));
     watching.rests(&node);
-    // The code is that of what was found last.
+    // The exit code is that of the last look.
     assert_eq!(watching.end(Signal::INT), Some(1));
 }
 

@@ -1,5 +1,6 @@
-//! With `--full`: the machine's Debian, booted by its own systemd in `systemd-nspawn`, as a person
-//! has it: its units, its podman and containerd, and the reference's plugins with their socket.
+//! With `--full`: the machine's Debian, booted by its own systemd in `systemd-nspawn`, as on a
+//! user's machine, with its units, its podman and containerd, and the reference's plugins with
+//! their socket.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +16,7 @@ mkdir -p root/root/image/bin && cp /usr/bin/busybox root/root/image/bin/busybox
 for name in sh httpd mkdir hostname; do ln -s busybox root/root/image/bin/$name; done
 ";
 
-/// Everything that setup could leave, a line each.
+/// Everything that setup could leave, one thing in each line.
 const SNAPSHOT: &str = r"
 find /etc /usr/local /opt /usr/lib/cni /var/lib/netwright /var/lib/cni /run/netwright /run/cni -xdev \
     -printf '%p %y %m %U:%G %l\n' 2>/dev/null | sort
@@ -46,7 +47,7 @@ fn debian_is_set_up_and_is_as_before_afterwards() {
     debian.sh(
         "systemctl enable --now cni-dhcp.socket && tar -C /root/image -c . | podman import - web",
     );
-    // podman's own folders, and the image for containerd.
+    // These are podman's own folders, and the image for containerd.
     debian.sh("podman ps && podman save --quiet --format oci-archive --output /root/web.tar web");
     debian.sh("systemctl start containerd && ctr image import --snapshotter native /root/web.tar");
     let before = debian.sh(SNAPSHOT);
@@ -64,9 +65,8 @@ fn debian_is_set_up_and_is_as_before_afterwards() {
     ));
     let page = debian.sh("curl --silent --show-error --retry 50 --retry-connrefused --retry-delay 0 --retry-max-time 10 http://127.0.0.1:8081/");
     assert_eq!(page, "hello from web\n");
-    // containerd has the same plugins called for the same network. `ctr` itself waits for the end,
-    // and has the container detached.
-    // This machine's cgroups are read-only in there.
+    // containerd calls the same plugins for the same network. `ctr` itself waits for the end, and
+    // then detaches the container. The machine's cgroups are read-only in there.
     debian.sh("printf '#!/bin/sh\nexec crun --cgroup-manager=disabled \"$@\"\n' >/root/crun && chmod 755 /root/crun");
     debian.sh(&format!(
         "ctr run --rm --cni --runc-binary /root/crun --snapshotter native localhost/web:latest other sh -c '{SERVE}' >/root/other.log 2>&1 &"
@@ -91,7 +91,7 @@ fn debian_is_set_up_and_is_as_before_afterwards() {
     let said = debian.sh("netwright setup --undo --yes 2>&1");
     eprintln!("{said}");
     let after = debian.sh(SNAPSHOT);
-    // What podman and host-local keep of their containers, as with the reference.
+    // These are what podman and host-local keep of their containers, as with the reference.
     let lines = |text: &str| -> BTreeSet<String> {
         text.lines().filter(|line| !line.contains("/var/lib/cni")).map(str::to_owned).collect()
     };

@@ -1,4 +1,5 @@
-//! What cannot be done is refused, or put back, with a `systemctl` that says what the test wants.
+//! `setup` refuses what it cannot do, or undoes it. The test's `systemctl` gives the answers that
+//! each test needs.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,7 +11,8 @@ use testkit::{Lab, Place as _, Snapshot, feature};
 use super::{FILES, assert_as_before, empty_programs};
 use crate::support::{EXECUTABLE, Said, said};
 
-/// Knows no unit, notes what it is told to do, and refuses the call whose number is in `/run/fault`.
+/// A `systemctl` that knows no unit, records its calls, and fails at the call whose number is in
+/// `/run/fault`.
 const SYSTEMCTL: &str = r#"#!/bin/sh
 shift
 if [ "$1" = show ]; then
@@ -32,7 +34,7 @@ impl Host {
         let lab = Lab::new(name);
         empty_programs(&lab);
         lab.sh("mkdir -p /run/systemd/system /run/bin /run/programs /etc/systemd/system");
-        // A daemon of some octets: none of it is started.
+        // The daemon's file has only some bytes, because it is never started.
         fs::write(lab.path("/run/programs/netwrightd"), "a daemon").unwrap();
         fs::copy(EXECUTABLE, lab.path("/run/programs/netwright")).unwrap();
         let systemctl = lab.path("/run/bin/systemctl");
@@ -90,7 +92,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_changed() {
         error: --program-dir /opt/a b: a unit takes only letters, digits and ./_-+
     "#]],
     );
-    // A user who is not root.
+    // The user is not root.
     let words = ["--reuid", "65534", "--clear-groups", "/run/programs/netwright", "setup", "--yes"];
     let nobody = said(host.command("setpriv", &words)).failed(3);
     expect![[r#"
@@ -99,7 +101,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_changed() {
         hint: run as root
     "#]]
     .assert_eq(&nobody.stderr);
-    // A configuration that is wrong.
+    // The configuration is wrong.
     lab.sh("mkdir -p /etc/netwright && echo '[repiar]' >/etc/netwright/netwrightd.toml");
     host.refuses(
         &["--yes"],
@@ -115,7 +117,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_changed() {
     "#]],
     );
     lab.sh("rm -r /etc/netwright");
-    // Units of others.
+    // Units of other packages have our names.
     lab.sh("ln -s /dev/null /etc/systemd/system/netwright.target");
     host.refuses(
         &["--yes"],
@@ -132,7 +134,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_changed() {
         hint: call the `netwright` of that package, or remove it first
     "#]]);
     lab.sh("rm -r /usr/local/lib/systemd");
-    // A folder that cannot be written.
+    // A folder is not writable.
     lab.sh("mount --bind /usr/local/bin /usr/local/bin && mount -o remount,bind,ro /usr/local/bin");
     host.refuses(
         &["--yes"],
@@ -145,7 +147,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_changed() {
     "#]],
     );
     lab.sh("umount /usr/local/bin");
-    // No daemon, and no systemd.
+    // There is no daemon, and then no systemd.
     lab.sh("mv /run/programs/netwrightd /run/programs/x");
     host.refuses(
         &["--yes"],
@@ -162,8 +164,8 @@ fn what_cannot_be_done_is_refused_before_anything_is_changed() {
     "#]]);
 }
 
-/// Each thing that systemd is told can fail: everything is put back. An interruption there leaves
-/// what `--undo` takes away.
+/// Each call of `systemctl` can fail: setup then undoes everything. If setup is interrupted there,
+/// `--undo` removes what it left.
 #[test]
 fn a_step_that_fails_undoes_all_before_it() {
     testkit::require!("root");
@@ -192,7 +194,7 @@ fn a_step_that_fails_undoes_all_before_it() {
     assert_as_before(&before, lab);
 }
 
-/// The disk is full in the middle of an executable, and of a unit.
+/// The disk becomes full in the middle of an executable, and of a unit.
 #[test]
 fn a_full_disk_undoes_all() {
     testkit::require!("root");
@@ -209,7 +211,7 @@ fn a_full_disk_undoes_all() {
     }
 }
 
-/// A setup that is killed at any moment is gone on with, or taken back.
+/// If setup is killed at any moment, the next setup completes it, and `--undo` undoes it.
 #[test]
 fn a_killed_setup_is_finished_or_taken_back() {
     testkit::require!("root");
@@ -235,7 +237,8 @@ fn a_killed_setup_is_finished_or_taken_back() {
     }
 }
 
-/// What a person has changed since stays and is named; what was there before comes back.
+/// Files that a person has changed since then stay, and are named; files that existed before come
+/// back.
 #[test]
 fn files_of_others_are_kept() {
     testkit::require!("root");

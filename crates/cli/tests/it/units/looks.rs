@@ -91,7 +91,8 @@ fn systemd_starts_a_service_again_that_does_not_go_on() {
         host.systemctl(&format!("show --property {what} --value {UNIT}")).trim().to_owned()
     };
     let pid = show("MainPID");
-    // It reads its configuration again, and is the same process; longer than the watchdog waits.
+    // The service reads its configuration again and stays the same process, for longer than the
+    // watchdog waits.
     host.systemctl(&format!("reload {UNIT}"));
     wait_until("the reload", || host.log(UNIT).contains("read the configuration again"));
     std::thread::sleep(std::time::Duration::from_secs(3));
@@ -101,7 +102,8 @@ fn systemd_starts_a_service_again_that_does_not_go_on() {
     assert_ne!(show("MainPID"), pid);
 }
 
-/// systemd starts what the configuration enables, and `netwrightd agent` speaks for it.
+/// systemd starts the services that the configuration enables, and `netwrightd agent` talks to
+/// systemd for them.
 #[test]
 fn systemd_starts_what_the_configuration_enables() {
     testkit::require!("root", "file:/lib/systemd/systemd");
@@ -126,7 +128,7 @@ fn systemd_starts_what_the_configuration_enables() {
         (output.status.code(), text(&output.stdout), text(&output.stderr))
     };
     assert_eq!(said("reload").0, Some(0), "{:?}", said("reload"));
-    // One starts, one stops, one goes on.
+    // One service starts, one stops, one continues.
     let pid = |unit: &str| host.systemctl(&format!("show --property MainPID --value {unit}"));
     let collect = pid("netwrightd@collect.service");
     write(
@@ -148,7 +150,7 @@ fn systemd_starts_what_the_configuration_enables() {
     };
     assert_eq!(ready().unwrap().as_deref(), Some("ok\n"));
     host.assert_confined("netwrightd@agent.service");
-    // A file that is wrong changes nothing, whatever is started then.
+    // A wrong file changes nothing, whatever unit is started then.
     write("[repair]\nenable = 1\n");
     let (code, _, errors) = said("reload");
     assert_eq!(code, Some(78), "{errors}");
@@ -157,14 +159,15 @@ fn systemd_starts_what_the_configuration_enables() {
     assert_eq!(active(), ["agent.service", "collect.service", "repair.service"]);
     let log = host.log("netwrightd@collect.service");
     assert!(log.contains("the configuration that was accepted last counts"), "{log}");
-    // A path that the configuration names can be written.
+    // The service can write to a path that the configuration names.
     write("[collect]\nenable = true\n[dhcp]\nenable = true\nsocketpath = \"/run/other/d.sock\"\n");
     lab.sh("mkdir -p /run/other");
     assert_eq!(said("reload").0, Some(0), "{}", host.said());
     assert!(agent("status --wait").status.success(), "{}", host.said());
     assert!(ready().is_err());
     assert!(lab.path("/run/other/d.sock").exists() && !lab.path("/run/cni/dhcp.sock").exists());
-    // One that is killed starts again; one that is stopped is named with what helps.
+    // A killed service starts again. The status names a stopped service, with the command that
+    // starts it.
     host.systemctl("kill --signal KILL netwrightd@collect.service");
     assert!(agent("status --wait").status.success(), "{}", host.said());
     host.systemctl("stop netwrightd@collect.service");

@@ -20,7 +20,7 @@ fn pods_get_and_lose_networks_within_the_unit() {
     let lab = &cluster.lab;
     let host = Host::new(lab);
     let kubeconfig = cluster.api.kubeconfig(lab.dir());
-    // The generator lets it write the folder of the conflist.
+    // The generator lets the service write to the conflist's folder.
     host.enable(&format!(
         "[multinet]\nenable = true\nnode = \"n1\"\ncluster-network = \"cluster\"\nlabel-node = true\n\
          conflist = \"{CONFLIST}\"\nkubeconfig = \"{}\"\n",
@@ -78,7 +78,7 @@ fn addresses(lab: &Lab, verb: &str, pod: &str) -> Value {
 fn addresses_within_the_unit(lab: &Lab, records: &str) {
     const UNIT: &str = "netwrightd@ipam.service";
     let host = Host::new(lab);
-    // As versions before did, it runs as root; then as its own user; and then as root again.
+    // It runs as root, as earlier versions did; then as its own user; and then as root again.
     let as_root = || host.edit(UNIT, "User=root\nExecStartPre=");
     let is_root = || host.main_process(UNIT)["Uid"] == "0\t0\t0\t0";
     as_root();

@@ -162,8 +162,8 @@ impl World {
 
     fn add(&self, node: &Node, container: &str) -> Option<Vec<IpAddr>> {
         let ask = Assign { network: self.network.clone(), owner: owner(container), wanted: vec![] };
-        // As with a runtime: an ADD that fails temporarily is repeated, and one that fails
-        // permanently is undone by DEL.
+        // The test does what a runtime does: it repeats an ADD that failed temporarily, and undoes
+        // one that failed permanently by DEL.
         for _ in 0..200 {
             let began = Instant::now();
             match node.assign(&ask) {
@@ -254,7 +254,7 @@ impl World {
         for (_, container, _) in living.iter().filter(|(of, _, _)| of == name) {
             node.release(&owner(container)).unwrap();
         }
-        // It continues to assign, and nothing that others have.
+        // It continues to assign addresses, but none that others have.
         for index in 0..10 {
             let container = format!("{name}-back-{index}");
             let addresses = self.add(node, &container).expect("it is back");

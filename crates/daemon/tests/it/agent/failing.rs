@@ -11,7 +11,8 @@ use testkit::feature::available;
 
 use super::node::{ALL, Node, is_alive, of, signal, text, until};
 
-/// How soon the status must name a service. Only a full run has the machine for itself, and says so.
+/// How soon the status must name a service. The short time applies only to a full run, which has
+/// the machine for itself.
 const SOON: Duration = Duration::from_secs(5);
 
 /// Asserts that the status has named services soon enough.
@@ -20,7 +21,7 @@ fn assert_soon(began: Instant, services: &[&str]) {
     assert!(!available("full") || began.elapsed() < SOON, "{services:?}");
 }
 
-/// Which services fail at the same time: with `--full` each alone.
+/// The groups of services that fail at the same time. With `--full` each service fails alone.
 fn rounds() -> impl Iterator<Item = &'static [&'static str]> {
     ALL.chunks(if available("full") { 1 } else { 4 })
 }
@@ -73,11 +74,11 @@ fn a_service_that_is_killed_again_and_again_disturbs_no_other() {
     }
     let said = text(&node.run(&["agent", "status"]).stdout);
     assert!(said.contains(&format!("restarts: {times} (signal 9 ended it)\n")), "{said}");
-    // The services do not outlive the supervisor, whatever user they are.
+    // The services do not outlive the supervisor, whichever user they run as.
     node.signal(Signal::KILL);
     node.ended();
     until("the services to end", || pids.values().all(|pid| !is_alive(*pid)));
-    // Nothing that they left is in the way.
+    // Nothing that they left prevents the next start.
     node.start();
     node.wait_until_ready(ALL.len());
 }
@@ -130,7 +131,8 @@ fn each_service_that_stays_stopped_starts_again() {
     }
 }
 
-/// The loop waits for a plugin that does not end. The thread beside it goes on, and says so.
+/// The loop waits for a plugin that does not end. The thread beside the loop still answers, and
+/// reports that.
 #[test]
 fn a_service_whose_loop_hangs_starts_again() {
     testkit::require!("root", "full");
@@ -170,7 +172,7 @@ fn a_service_whose_loop_hangs_starts_again() {
 fn a_service_that_cannot_start_is_tried_less_and_less_often() {
     testkit::require!("root");
     let mut node = Node::with_all("agent-loop");
-    // The paths of two sockets are taken by files.
+    // Files have the paths of two sockets.
     node.lab.sh("mkdir -p /run/cni /run/netwright");
     let taken = ["/run/cni/dhcp.sock", "/run/netwright/ipam.sock"];
     for path in taken {
@@ -183,7 +185,7 @@ fn a_service_that_cannot_start_is_tried_less_and_less_often() {
         ["dhcp", "ipam"].iter().all(|service| of(&status, service)["restarts"].as_u64() >= Some(2))
     });
     for service in ["dhcp", "ipam"] {
-        // For a moment it ends, and has not said why.
+        // For a moment the service has ended, and has not yet said why.
         until("the reason", || {
             let report = node.service(service);
             assert_eq!(report["ended"], "it ended with exit code 1", "{report}");
@@ -196,7 +198,7 @@ fn a_service_that_cannot_start_is_tried_less_and_less_often() {
         assert!(log.contains(&format!("pause={pause}")), "{pause}: {log}");
     }
     until("the others", || node.pids().len() == ALL.len() - taken.len());
-    // Of some services, as probes ask.
+    // A probe asks about some services only.
     let status = |of: &[&str]| node.run(&[&["agent", "status"], of].concat());
     assert_eq!(status(&["dhcp", "collect"]).status.code(), Some(1));
     let said = status(&["collect", "repair"]);

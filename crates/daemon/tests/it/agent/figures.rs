@@ -1,4 +1,5 @@
-//! What the idle agent takes. The figures are printed (`--no-capture`), and docs/agent.md has them.
+//! What the idle agent costs. The test prints the figures (`--no-capture`), and docs/agent.md has
+//! them.
 
 use super::node::{ALL, Node, private_memory, until};
 
@@ -25,7 +26,7 @@ fn the_idle_agent_takes_what_its_services_take_alone() {
     }
     let (together, apart): (u64, u64) = (supervised.iter().sum(), alone.iter().sum());
     eprintln!("supervisor | {supervisor} |\nall | {} | {apart}", together + supervisor);
-    // It does less than any of them.
+    // The supervisor does less than any service.
     assert!(alone.iter().any(|alone| supervisor <= alone + alone / 4), "{supervisor} KiB");
     assert!(together <= apart + apart / 4, "{together} KiB, alone {apart} KiB");
     for single in singles {

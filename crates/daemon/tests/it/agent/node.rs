@@ -25,7 +25,7 @@ pub(crate) const FILE: &str = "/etc/netwright/netwrightd.toml";
 const KUBECONFIG: &str = "/etc/netwright/kubeconfig";
 const AGENT: &str = "/run/netwright/agent/agent.sock";
 
-/// The pause between looks.
+/// The pause between checks.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Every service.
@@ -102,7 +102,8 @@ impl Node {
             "spec": {"podCIDR": "10.244.1.0/24"},
             "status": {"addresses": [{"type": "InternalIP", "address": "127.0.0.1"}]},
         }));
-        // Only root reads it, and it is where a service with a /tmp of its own sees it.
+        // Only root can read the kubeconfig. It is in a folder that a service with a /tmp of its
+        // own sees.
         let path = self.path(KUBECONFIG);
         fs::copy(api.kubeconfig(self.lab.dir()), &path).unwrap();
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
@@ -114,7 +115,7 @@ impl Node {
         format!("{ALONE}{IN_A_CLUSTER}")
     }
 
-    /// The machine's path of one of the node's.
+    /// The machine's path of a path of the node.
     pub(crate) fn path(&self, inside: &str) -> PathBuf {
         self.lab.path(inside)
     }
@@ -169,7 +170,7 @@ impl Node {
         self.supervisor.take().unwrap().wait().unwrap().code()
     }
 
-    /// What is answered at a status socket; nothing if no service listens.
+    /// The answer at a status socket; nothing if no service listens.
     pub(crate) fn ask(&self, socket: &str, target: &str) -> Option<String> {
         let mut stream = UnixStream::connect(self.path(socket)).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -179,13 +180,13 @@ impl Node {
         Some(said.split_once("\r\n\r\n")?.1.to_owned())
     }
 
-    /// What the supervisor says; `null` if there is none.
+    /// What the supervisor reports; `null` if no supervisor runs.
     pub(crate) fn status(&self) -> Value {
         let said = self.ask(AGENT, "/status");
         said.map(|said| serde_json::from_str(&said).unwrap()).unwrap_or_default()
     }
 
-    /// What `netwrightd agent status` says.
+    /// What `netwrightd agent status` prints.
     pub(crate) fn told(&self) -> Value {
         let said = self.run(&["agent", "status", "-o", "json"]);
         serde_json::from_slice(&said.stdout)
@@ -206,7 +207,7 @@ impl Node {
             .collect()
     }
 
-    /// Waits until so many services are ready, and all that are enabled.
+    /// Waits until all enabled services are ready, and there are `count` of them.
     #[track_caller]
     pub(crate) fn wait_until_ready(&self, count: usize) -> BTreeMap<String, u64> {
         let mut found = BTreeMap::new();
@@ -238,7 +239,7 @@ impl Drop for Node {
     }
 }
 
-/// Waits until a condition holds. Each look asks several processes.
+/// Waits until a condition holds. Each check asks several processes.
 #[track_caller]
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     wait_for(what, || {
@@ -271,14 +272,14 @@ pub(crate) fn is_alive(pid: u64) -> bool {
     !status.is_empty() && !status.contains("\nState:\tZ")
 }
 
-/// What the kernel says of a process, in the line that begins with `key`.
+/// The kernel's value for a process in the line that begins with `key`.
 pub(crate) fn kernel_says(pid: u64, key: &str) -> String {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(&format!("{key}:")));
     line.unwrap_or_default().trim().to_owned()
 }
 
-/// The memory that a process has for itself, in KiB.
+/// The private memory of a process, in KiB.
 pub(crate) fn private_memory(pid: u64) -> u64 {
     kernel_says(pid, "RssAnon").trim_end_matches(" kB").trim().parse().unwrap()
 }

@@ -1,4 +1,4 @@
-//! The configuration is read again while the services work.
+//! The services read their configuration again while they work.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -46,7 +46,7 @@ fn a_reload_disturbs_only_what_changed() {
             .is_some_and(|did| did.contains("changed=grace"))
     });
     assert!(node.log().contains("answers /livez, /readyz and /metrics address=127.0.0.1:9470"));
-    // Whatever is wrong with the file: the configuration before goes on, and is said to.
+    // Whatever is wrong with the file, the agent keeps the previous configuration, and says so.
     for (content, want) in [
         ("[repair]\nenable = maybe\n", "netwrightd.toml:2:"),
         ("[repair]\nintervall = \"1s\"\n", "has no key \"intervall\""),
@@ -56,7 +56,7 @@ fn a_reload_disturbs_only_what_changed() {
         let said = node.run(&["agent", "reload"]);
         assert_eq!(said.status.code(), Some(78));
         assert!(text(&said.stderr).contains(want), "{}", text(&said.stderr));
-        // The signal is sent nevertheless.
+        // The command sends the signal nevertheless.
         let reloads = node.status()["agent"]["reloads"].as_u64().unwrap();
         node.signal(Signal::HUP);
         until("the refusal", || node.status()["agent"]["reloads"].as_u64().unwrap() == reloads + 1);
@@ -69,7 +69,7 @@ fn a_reload_disturbs_only_what_changed() {
     assert_eq!(said.status.code(), Some(78));
     assert!(text(&said.stderr).contains("netwrightd.toml: is gone"), "{}", text(&said.stderr));
     assert_eq!(node.pids(), after);
-    // A start with a wrong file goes on with what was accepted last.
+    // A start with a wrong file uses the configuration that was accepted last.
     assert_eq!(node.stop(), Some(0));
     node.configure("nonsense");
     node.start();
@@ -80,7 +80,7 @@ fn a_reload_disturbs_only_what_changed() {
     assert_eq!(node.status()["agent"]["state"], "ready");
 }
 
-/// Under load, with a lease that is renewed, and watches of an API server.
+/// A reload under load, while a lease is renewed and an API server is watched.
 #[test]
 fn many_reloads_lose_no_lease_and_no_watch() {
     testkit::require!("root", "program:kea-dhcp4");
@@ -96,7 +96,7 @@ fn many_reloads_lose_no_lease_and_no_watch() {
     let held = assigned(&socket, "lasting");
     let api = node.api.as_ref().unwrap();
     let watches = || api.asked().iter().filter(|asked| asked.verb == "watch").count();
-    // kea calls it so or so.
+    // kea's log has two names for an offer.
     let offers = || server.logged("DHCP4_LEASE_OFFER") + server.logged("DHCP4_LEASE_ADVERT");
     let watched = watches();
     assert!(0 < watched && offers() == 1, "{watched} {}", server.log());
@@ -117,7 +117,7 @@ fn many_reloads_lose_no_lease_and_no_watch() {
             }
         });
         for turn in 0..turns {
-            // Every service is told, and none starts again.
+            // Every service reads the configuration again, and none restarts.
             let (level, grace) = if turn % 2 == 0 { ("warn", 5) } else { ("info", 6) };
             node.configure(&format!(
                 "[log]\nlevel = \"{level}\"\n{}",
@@ -134,7 +134,7 @@ fn many_reloads_lose_no_lease_and_no_watch() {
                 early = memory();
             }
         }
-        // The lease is renewed; it was found once.
+        // The lease is renewed, and was requested only once.
         let renewed = server.logged("DHCP4_LEASE_ALLOC");
         until("a renewal", || renewed < server.logged("DHCP4_LEASE_ALLOC"));
     });

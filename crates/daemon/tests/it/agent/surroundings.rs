@@ -22,7 +22,7 @@ fn start(node: &mut Node, words: &[&str]) {
     node.start_as(command);
 }
 
-/// A container that was given few capabilities.
+/// A container with few capabilities.
 #[test]
 fn without_capabilities_services_keep_what_they_have_and_say_so() {
     testkit::require!("root", "program:setpriv");
@@ -39,7 +39,7 @@ fn without_capabilities_services_keep_what_they_have_and_say_so() {
         let is_root =
             says("cannot become the user 65521: it lacks CAP_CHOWN, CAP_SETUID or CAP_SETGID");
         assert_eq!(is_root, service == "ipam", "{service}: {steps:?}");
-        // What needs no capability is done.
+        // The services that need no capability work.
         assert_eq!(kernel_says(pids[service], "Seccomp"), "2", "{service}");
         assert_eq!(kernel_says(pids[service], "NoNewPrivs"), "1", "{service}");
     }
@@ -61,12 +61,13 @@ fn in_a_user_namespace_services_keep_what_they_have_and_say_so() {
     for (service, pid) in &pids {
         assert_eq!(kernel_says(*pid, "Seccomp"), "2", "{service}");
     }
-    // Its network namespace is not this one's, so what needs rights in it ends, and says why.
+    // The network namespace does not belong to this user namespace. So the services that need
+    // rights in it end, and say why.
     until("the reason", || {
         let failed = node.service("repair")["failed"]["text"].clone();
         failed.as_str().is_some_and(|why| why.contains("Operation not permitted"))
     });
-    // Only root is known here.
+    // The user namespace maps only root.
     let steps = unconfined(&node, "ipam");
     let user = steps.iter().find(|step| step.starts_with("cannot become the user 65521: "));
     assert!(user.is_some_and(|why| why.contains("Invalid argument")), "{steps:?}");

@@ -23,8 +23,8 @@ fn a_short_lease_is_renewed_at_t1() {
     let added = rig.bridge("ADD").to(&c1).call().ok();
     assert_eq!(kea.logged("DHCP4_LEASE_ALLOC"), 1);
     wait_for("two renewals", || 3 <= kea.logged("DHCP4_LEASE_ALLOC"));
-    // The daemon holds no socket open while it awaits no answer, and it renewed without a
-    // broadcast.
+    // The daemon holds no socket open while it awaits no answer, and it has renewed the lease
+    // without a broadcast.
     assert_eq!(daemon.log().matches("kind=DHCPDISCOVER").count(), 1);
     rig.bridge("CHECK").to(&c1).prev(&added).call().silent();
     traffic::assert_pings(&c1, "192.0.2.1");
@@ -139,7 +139,8 @@ fn whatever_became_of_a_lease_on_the_disk_the_others_last_and_its_container_goes
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// The reference sets the link down; ours removes the address, and keeps asking for one.
+/// When the lease is lost, the reference sets the link down. Ours removes the address, and keeps
+/// asking for one.
 #[test]
 fn a_lease_that_ends_takes_its_address_along_and_is_asked_for_again() {
     testkit::require!("root", "program:kea-dhcp4");

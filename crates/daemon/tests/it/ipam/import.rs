@@ -11,8 +11,8 @@ use super::rig::Cluster;
 
 const POOLS: &str = "whereabouts.cni.cncf.io/v1alpha1";
 
-/// Makes a pool of the network's first range, of which three pods have addresses, one of them gone;
-/// and their pods.
+/// Makes a pool of the network's first range, and pods. Three pods have addresses of the pool, and
+/// one of them is gone.
 fn whereabouts(api: &KubeApi) {
     let held = |name: &str| json!({"id": name, "podref": format!("ns/{name}"), "ifname": "net1"});
     api.create(&json!({

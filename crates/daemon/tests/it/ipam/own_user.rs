@@ -1,4 +1,5 @@
-//! The daemon as a user of its own, over what one left that ran as root, and the way back.
+//! The daemon runs as a user of its own, with the files of a daemon that ran as root; then the way
+//! back.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -56,20 +57,21 @@ fn what_a_version_left_that_ran_as_root_goes_on_and_comes_back() {
     assert_eq!(held(&socket, "lasting").unwrap(), lasting);
     assert_eq!((messages(), owner_of(&state)), (0, 65_521), "{}", daemon.log());
     assert!(held(&socket, "left").unwrap().is_empty());
-    // Plugins trust a socket of root.
+    // Plugins trust a socket that belongs to root.
     let peer = socket_peercred(UnixStream::connect(&socket).unwrap()).unwrap();
     assert!(peer.uid.is_root());
     assert_eq!(owner_of(&socket), 0);
     let new = assigned(&socket, "new").unwrap();
     until("STATUS to be told", || fs::metadata(node_api::ready::file(&socket)).unwrap().len() > 0);
-    // Killed, it leaves nothing in the way.
+    // A killed daemon leaves nothing that prevents the next start.
     daemon.kill();
     inbox::leave(&socket, &release.todo_name().unwrap(), &release.to_line().unwrap()).unwrap();
     let daemon = start(&node, &[], &["--confine"]);
     assert_eq!((held(&socket, "new").unwrap(), messages()), (new.clone(), 0), "{}", daemon.log());
     assert_eq!(daemon.stop(), Some(0));
 
-    // A version that runs as root has no capability either, so it cannot read what another user has.
+    // A version that runs as root has no capabilities either, so it cannot read another user's
+    // files.
     node.lab.sh("chown -R root:root /var/lib/netwright/ipam /run/netwright/ipam.sock*");
     let daemon = start(&node, &["setpriv", "--bounding-set=-all"], &[]);
     assert_eq!(held(&socket, "lasting").unwrap(), lasting);

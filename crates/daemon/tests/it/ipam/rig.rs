@@ -53,12 +53,13 @@ impl Cluster {
         self.start(node, &[&["--kubeconfig", kubeconfig.to_str().unwrap()], flags].concat())
     }
 
-    /// The same, with its records in etcd.
+    /// Does the same, with records in etcd.
     pub(crate) fn daemon_with_etcd(&self, node: &str, etcd: &Etcd<'_>, flags: &[&str]) -> Daemon {
         self.start(node, &[&["--etcd", &etcd.endpoints().join(",")], flags].concat())
     }
 
-    /// The same on a machine that trusts no authority: an image from scratch has no such files.
+    /// Does the same on a machine without files of trusted authorities, such as an image from
+    /// scratch.
     pub(crate) fn daemon_without_certificates(
         &self,
         node: &str,
@@ -136,7 +137,7 @@ impl Daemon {
     }
 }
 
-/// Has the daemon at a socket give addresses to a container, or say those that it gave before.
+/// Lets the daemon at a socket give addresses to a container, or return those that it gave before.
 pub(crate) fn assigned(socket: &Path, container: &str) -> Result<Vec<IpAddr>, Refusal> {
     let ask_for = Assign { network: network(), owner: owner(container), wanted: Vec::new() };
     addresses(ask(socket, &Request::Assign(ask_for)).unwrap())

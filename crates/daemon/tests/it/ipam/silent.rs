@@ -1,4 +1,4 @@
-//! A store that is gone without a word.
+//! A store that vanishes without closing connections.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use testkit::{Place as _, wait_until};
 use super::rig::Cluster;
 
 /// All members of etcd vanish without closing a connection, and come back. The daemon notices that,
-/// gives the addresses that it has, and asks for more again.
+/// gives out the addresses that it has, and then asks for more again.
 #[test]
 fn an_etcd_that_is_gone_without_a_word_is_noticed_and_heard_again() {
     testkit::require!("root", "program:etcd", "program:curl", "program:nft", "full");
@@ -27,7 +27,7 @@ fn an_etcd_that_is_gone_without_a_word_is_noticed_and_heard_again() {
          tcp dport {{ {ports} }} drop; tcp sport {{ {ports} }} drop; }}; }}'"
     ));
     let since = Instant::now();
-    // The node has it, and its record is to be written.
+    // The node has this address, and its record must still be written.
     assert_eq!(n1.assign("c1").unwrap().len(), 2);
     let told = "addresses are given as long as the lease holds";
     wait_until("the loss to be noticed", || n1.said().contains(told));
@@ -39,7 +39,7 @@ fn an_etcd_that_is_gone_without_a_word_is_noticed_and_heard_again() {
     let since = Instant::now();
     wait_until("the return to be noticed", || n1.said().contains("the store answers again"));
     let heard = since.elapsed();
-    // More than its blocks have, so the store is asked.
+    // The node's blocks do not have this many addresses, so the daemon asks the store.
     for index in 3..30 {
         assert_eq!(n1.assign(&format!("c{index}")).unwrap().len(), 2);
     }

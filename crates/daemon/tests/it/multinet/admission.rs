@@ -1,4 +1,5 @@
-//! What the policies of `4-policy.yaml` let the daemon write; a server evaluates them.
+//! The writes that the policies of `4-policy.yaml` allow the daemon. The test's API server
+//! evaluates the policies.
 
 use node_api::multinet::{Answer, Request};
 use serde_json::{Value, json};
@@ -58,7 +59,7 @@ fn a_daemon_writes_what_its_policies_allow_and_nothing_else() {
     cluster.api.change("pods", "ns", "p", &json!({"metadata": {"finalizers": ["they/hold"]}}));
     admit(&cluster, &user());
 
-    // Everything the daemon does.
+    // Everything that the daemon does is allowed.
     let daemon = cluster.daemon_with(&["--cluster-network", "cluster", "--label-node"]);
     cluster.planned("p", &uid);
     assert_eq!(cluster.ask(&Request::Attached(attached("p", &uid))).unwrap(), Answer::Ok);
@@ -73,7 +74,7 @@ fn a_daemon_writes_what_its_policies_allow_and_nothing_else() {
     let refused = cluster.api.asked().into_iter().find(|asked| asked.code == 422);
     assert_eq!(refused, None);
 
-    // Everything a thief of its token could try.
+    // Everything else that a thief of its token could try is refused.
     let status = metadata(&json!({"annotations": {"k8s.v1.cni.cncf.io/network-status": "[]"}}));
     let owner =
         json!([{"apiVersion": "v1", "kind": "Pod", "name": "q", "uid": "8", "controller": true}]);
@@ -124,7 +125,7 @@ fn a_daemon_writes_what_its_policies_allow_and_nothing_else() {
         assert!(expected.contains(&code) && said.contains(words), "{method} {path} {body}: {said}");
     }
 
-    // A token that names no node, and another user.
+    // A token that names no node is refused; the policy does not apply to another user.
     admit(&cluster, &json!({"username": user()["username"]}));
     for pod in ["p", "nowhere"] {
         let path = format!("/api/v1/namespaces/ns/pods/{pod}/status");

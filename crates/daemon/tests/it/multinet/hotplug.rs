@@ -121,8 +121,8 @@ fn an_annotation_that_changes_attaches_and_detaches() {
     assert_eq!(calls.all().len(), before);
 }
 
-/// The plugin's configuration forbids more than the daemon's: also what the annotation asks for
-/// later.
+/// The plugin's configuration forbids more than the daemon's does. It also limits what the
+/// annotation requests later.
 #[test]
 fn what_the_plugins_configuration_forbids_is_refused_while_the_pod_runs() {
     let cluster = Cluster::new("mn-settings");

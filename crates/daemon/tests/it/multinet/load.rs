@@ -109,8 +109,8 @@ fn a_daemon_killed_at_any_moment_loses_nothing() {
                     tell(cluster, &Request::Detached(detached));
                 }
             });
-            // Each life is a bit longer than the one before: it ends while a message arrives, is
-            // recorded, is written to the API server, or after that.
+            // Each daemon lives a bit longer than the one before. It ends while a message arrives,
+            // is recorded or is written to the API server, or after that.
             std::thread::sleep(Duration::from_micros(life * 300));
             daemon.service.child().kill().unwrap();
             let end = daemon.service.child().wait();
@@ -135,8 +135,9 @@ fn a_daemon_killed_at_any_moment_loses_nothing() {
     assert_eq!(count(cluster.dir.join("run/multinet/sandboxes")), stay.len());
 }
 
-/// One daemon for each request that it makes between its start and the end of a pod's ADD: it is
-/// killed as soon as that request has arrived, and the runtime continues with the next daemon.
+/// Kills a daemon at each request that it makes between its start and the end of a pod's ADD. The
+/// daemon is killed as soon as that request has arrived, and the runtime continues with the next
+/// daemon.
 #[test]
 fn a_daemon_killed_at_each_request_loses_nothing() {
     const REQUESTS: usize = 9;

@@ -1,4 +1,4 @@
-//! What a tenant, who writes annotations, can get.
+//! What a tenant can get by writing annotations.
 
 use serde_json::{Value, json};
 use testkit::wait_for;
@@ -135,7 +135,7 @@ fn a_device_is_one_that_the_pod_was_allocated_or_a_rule_grants() {
         assert!(refusal.msg.contains("which the kubelet has not given it"), "{refusal:?}");
         assert!(!refusal.retry, "{refusal:?}");
     }
-    // A device of its own, which no other network gets.
+    // Each network gets a device of its own.
     let asked = json!([{"name": "sriov"}, {"name": "more", "deviceID": "a"}]);
     let uid = pod(&cluster, "own", NETWORKS, &asked, json!({}));
     allocate(&cluster, &uid, &[("c", &["a", "b"])]);
@@ -175,14 +175,14 @@ fn devices_of_several_containers_are_in_the_order_of_the_containers() {
     let ids =
         || -> Vec<String> { devices(&cluster, "p", &uid).into_iter().map(|(id, _)| id).collect() };
     assert_eq!(ids(), ["c", "b", "a", "d"]);
-    // By now the daemon watches the definitions, and has not only asked for one.
+    // By now the daemon watches all definitions, and has not only requested one.
     cluster.api.wait_until("the definitions to be watched", |api| {
         let watched = |verb: &str, resource: &str| {
             verb == "watch" && resource == "network-attachment-definitions"
         };
         api.asked().iter().any(|asked| watched(&asked.verb, &asked.resource))
     });
-    // The daemon asks for the order of a pod's containers only once.
+    // The daemon requests the order of a pod's containers only once.
     cluster.api.refuse();
     assert_eq!(ids(), ["c", "b", "a", "d"]);
     cluster.api.restore();

@@ -1,4 +1,5 @@
-//! What the chart's role and policies let the service write; the API server judges.
+//! The writes that the chart's role and admission policies allow the service. The test's API server
+//! evaluates them.
 
 use serde_json::{Value, json};
 use testkit::chart::{objects, render};
@@ -26,7 +27,7 @@ fn the_service_writes_what_its_role_and_policies_allow_and_nothing_else() {
     let user = json!({"username": "system:serviceaccount:kube-system:netwright-policy"});
     cluster.api.admit(&policies, &user);
 
-    // Everything that the service does.
+    // Everything that the service does is allowed.
     let wrong = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
         "metadata": {"namespace": "shop", "name": "wrong"},
@@ -49,13 +50,13 @@ fn the_service_writes_what_its_role_and_policies_allow_and_nothing_else() {
     web.assert_reaches(&db, true);
     wait_until("the condition", || condition(&cluster, "c").is_some());
     wait_until("the Event", || cluster.api.objects("events").len() == 1);
-    // A list is asked for again.
+    // The service lists the kind again.
     cluster.api.compact();
     cluster.api.cut();
     let refused = cluster.api.asked().into_iter().find(|asked| [403, 422].contains(&asked.code));
     assert_eq!(refused, None);
 
-    // Everything that a thief of its token could try.
+    // Everything else that a thief of its token could try is refused.
     let send = |method: &str, path: &str, body: &Value| {
         cluster.node.lab.enter(|| cluster.api.send(method, path, body))
     };

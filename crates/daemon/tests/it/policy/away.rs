@@ -1,4 +1,4 @@
-//! The API server is slow, silent, away, or has lost what it knew; the service is away.
+//! The API server is slow, silent or away, or has lost objects; then the service is away.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use testkit::wait_until;
 
 use super::{Cluster, PORT, allow, object, uid};
 
-/// What is known stays while no server answers; what is new is closed, and opened without a
-/// restart.
+/// While no server answers, known pods stay as they are and new pods are closed. The service opens
+/// them later without a restart.
 #[test]
 fn a_pod_is_closed_while_nobody_knows_it() {
     testkit::require!("root");
@@ -22,7 +22,7 @@ fn a_pod_is_closed_while_nobody_knows_it() {
     let db = cluster.attach("db");
     web.assert_reaches(&db, false);
     db.assert_reaches(&web, false);
-    // Its node reaches it.
+    // The pod's own node reaches it.
     testkit::traffic::assert_tcp(&cluster.node.lab, &format!("{}:{PORT}", db.v4()));
     cluster.api.restore();
     for name in ["web", "db"] {
@@ -34,7 +34,7 @@ fn a_pod_is_closed_while_nobody_knows_it() {
         node_api::ready::was_ready(&cluster.socket())
     });
 
-    // Then it is away.
+    // Then the server is away.
     cluster.api.refuse();
     cluster.status().silent();
     let other = cluster.attach("other");
@@ -52,7 +52,7 @@ fn a_pod_is_closed_while_nobody_knows_it() {
     late.assert_reaches(&web, false);
     web.assert_reaches(&db, true);
     other.assert_reaches(&db, false);
-    // It starts while the API server is away: nothing changes, and what is new is closed.
+    // The service starts while the API server is away: nothing changes, and new pods are closed.
     cluster.api.refuse();
     cluster.spawn();
     // A service knew its lists a moment ago.
@@ -98,7 +98,7 @@ fn policies_that_a_list_lacks_stay_until_somebody_accepts_it() {
             socket.display()
         ));
     };
-    // The server comes back without it, and has forgotten its history.
+    // The server comes back without the policy, and has forgotten its history.
     let lose = |cluster: &Cluster| {
         cluster.api.refuse();
         cluster.api.remove("networkpolicies", "shop", "db");
@@ -113,7 +113,7 @@ fn policies_that_a_list_lacks_stay_until_somebody_accepts_it() {
     accept(&cluster);
     wait_until("the loss to be believed", || other.reaches(&db));
 
-    // The same across a restart of the service.
+    // The same holds across a restart of the service.
     cluster.api.create(&allow("db", "db", &["web"]));
     wait_until("the policy", || !other.reaches(&db));
     let known = cluster.node.roots.lib.join("policy/policies");
@@ -133,7 +133,8 @@ fn policies_that_a_list_lacks_stay_until_somebody_accepts_it() {
     wait_until("the loss to be believed", || other.reaches(&db) && late.reaches(&web));
 }
 
-/// A cluster without the definition of ClusterNetworkPolicy is enforced, and it may come later.
+/// Policies are enforced in a cluster that has no definition of ClusterNetworkPolicy. The
+/// definition may come later.
 #[test]
 fn the_kind_of_cluster_policies_may_come_later() {
     testkit::require!("root");
@@ -157,7 +158,7 @@ fn the_kind_of_cluster_policies_may_come_later() {
     wait_until("the policy", || !web.reaches(&db));
 }
 
-/// A pod that is made again under its name is another pod.
+/// A pod that is recreated under the same name is another pod.
 #[test]
 fn a_pod_of_the_same_name_is_another_one() {
     testkit::require!("root");
@@ -166,7 +167,7 @@ fn a_pod_of_the_same_name_is_another_one() {
     cluster.start();
     let [db, web] = ["db", "web"].map(|name| cluster.pod(name));
     web.assert_reaches(&db, true);
-    // The API has the new one before the old one's attachment ends.
+    // The API has the new pod before the old pod's attachment ends.
     cluster.api.remove("pods", "shop", "web");
     let mut new = object("web", "another", "n1");
     new["metadata"]["labels"] = json!({"app": "other"});

@@ -1,5 +1,5 @@
-//! Objects that should not be written, as an older server or another definition has let them in:
-//! each is told with a sentence, fails closed for its pods, and harms no other.
+//! Invalid objects, which an older server or another definition may have accepted. The service
+//! reports each in a sentence and closes the pods that it is for. It harms no other object.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ fn cluster(name: &str, change: impl FnOnce(&mut Value)) -> Value {
     })
 }
 
-/// NetworkPolicies with one mistake each, for all pods of the namespace `bad`.
+/// NetworkPolicies for all pods of the namespace `bad`, each with one mistake.
 fn network_policies() -> Vec<Value> {
     let from = |peer: Value| json!({"ingress": [{"from": [peer]}]});
     let block = |cidr: &str| from(json!({"ipBlock": {"cidr": cidr}}));
@@ -80,7 +80,7 @@ fn network_policies() -> Vec<Value> {
         json!({"policyTypes": "Ingress", "ingress": [{}]}),
         json!({"ingress": {"from": []}}),
         json!({"ingress": [{}], "tier": "Admin"}),
-        // A megabyte, all of it with too long a prefix.
+        // A policy of a megabyte, in which every prefix is too long.
         json!({"ingress": [{"from": long}]}),
         json!({"ingress": [{"from": many}]}),
     ];
@@ -88,7 +88,8 @@ fn network_policies() -> Vec<Value> {
     specs.into_iter().enumerate().map(|(number, spec)| network(&name(number), spec)).collect()
 }
 
-/// ClusterNetworkPolicies with one mistake each, for the pod of the namespace `worse` with their name.
+/// ClusterNetworkPolicies, each with one mistake, and each for the pod of the namespace `worse`
+/// that has its name.
 fn cluster_policies() -> Vec<Value> {
     let many = |what: Value, count: usize| Value::Array(vec![what; count]);
     let accept = |protocols: Value| json!([{"action": "Accept", "from": [{"namespaces": {}}], "protocols": protocols}]);
@@ -144,7 +145,7 @@ fn mistakes_are_told_and_fail_closed_for_their_own_pods() {
     rig.start();
     let [db, web, other] = ["db", "web", "other"].map(|name| rig.pod(name));
 
-    // Each has its sentence.
+    // Each mistake is reported in its sentence.
     let events = |rig: &Cluster| -> BTreeMap<String, String> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let events = rig.api.objects("events");
@@ -167,11 +168,11 @@ fn mistakes_are_told_and_fail_closed_for_their_own_pods() {
         assert!(message.starts_with("spec") && message.contains("; the "), "{message}");
     }
 
-    // The others are as they say.
+    // The other policies are enforced as written.
     web.assert_reaches(&db, true);
     other.assert_reaches(&db, false);
     db.assert_reaches(&other, true);
-    // Their own pods are closed, as the sentence says, and the node reaches them.
+    // The pods that they select are closed, as the sentence says. The node reaches them.
     let attach = |namespace: &'static str, name: &str| {
         let mut object = super::object(name, &super::uid(name), "n1");
         object["metadata"]["namespace"] = json!(namespace);

@@ -1,4 +1,4 @@
-//! Connections that a change forbids end, and the others lose nothing.
+//! When a change forbids a connection, the connection ends. Other connections lose nothing.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -11,13 +11,13 @@ use testkit::{Place, wait_until};
 
 use super::{Cluster, PORT, Pod, allow};
 
-/// How long an end may wait for the other one.
+/// How long one end may wait for the other.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long an end looks for an answer before it sends again.
+/// How long an end waits for an answer before it sends again.
 const MOMENT: Duration = Duration::from_millis(50);
 
-/// So many bytes are sent each way at a time.
+/// How many bytes are sent each way at a time.
 const BLOCK: usize = 1000;
 
 /// Both ends of a connection.
@@ -29,7 +29,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// Connects a place with a server's socket, by an address that leads there.
+    /// Connects a place with a server's socket, by an address that leads to it.
     fn new(from: &impl Place, to: SocketAddr, listener: &TcpListener) -> Self {
         let client = from.enter(|| TcpStream::connect_timeout(&to, PATIENCE));
         let client = client.unwrap_or_else(|error| panic!("connect to {to}: {error}"));
@@ -57,7 +57,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Asserts that nothing is lost from now on.
+    /// Asserts that the connection loses nothing from now on.
     #[track_caller]
     fn assert_goes_on(&mut self) {
         for _ in 0..100 {
@@ -65,7 +65,7 @@ impl Connection {
         }
     }
 
-    /// Asserts that each end hears of the end when it sends, and does not wait for its timeouts.
+    /// Asserts that each side gets an error as soon as it sends, without waiting for a timeout.
     #[track_caller]
     fn assert_ended(&self, what: &str) {
         for (name, end) in [("client", &self.client), ("server", &self.server)] {
@@ -91,7 +91,7 @@ fn listen(pod: &Pod, port: u16) -> Vec<TcpListener> {
     pod.addresses.iter().map(listen).collect()
 }
 
-/// A port beside that of the pods' servers, which policies name.
+/// A second port of the pods' servers. The policies name the first one.
 const OTHER: u16 = PORT + 1;
 
 /// The rules that lead a service's address to a pod, as kube-proxy has them.
@@ -120,9 +120,9 @@ fn connections_that_a_change_forbids_end_and_others_go_on() {
         allowed.push(Connection::new(&web.container, at(listener), listener));
         forbidden.push(Connection::new(&cache.container, at(listener), listener));
         forbidden.push(Connection::new(&cluster.others, at(listener), listener));
-        // It is not about what the pod itself begins.
+        // The policy does not limit connections that the pod itself opens.
         allowed.push(Connection::new(&db.container, at(&to_web[family]), &to_web[family]));
-        // Nor about its node.
+        // Nor does it limit connections from the pod's node.
         allowed.push(Connection::new(&cluster.node.lab, at(listener), listener));
     }
     let v4 = to_db.iter().find(|listener| at(listener).is_ipv4()).unwrap();
@@ -142,7 +142,7 @@ fn connections_that_a_change_forbids_end_and_others_go_on() {
         connection.assert_goes_on();
     }
 
-    // A label that one of two ends loses, and only its connections.
+    // One of the two pods loses its label: only its connections end.
     cluster.api.change("pods", "shop", "web", &json!({"metadata": {"labels": {"app": "x"}}}));
     let mut others = Vec::new();
     for (number, connection) in allowed.into_iter().enumerate() {

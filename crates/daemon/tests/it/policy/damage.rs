@@ -1,4 +1,4 @@
-//! What others do to the packet filter's table.
+//! What other programs do to the packet filter's table.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,14 +9,14 @@ use testkit::{Place as _, wait_until};
 
 use super::{Cluster, allow};
 
-/// The table as `nft` lists it, without what counts.
+/// The table as `nft` lists it, without counters.
 pub(super) fn table(cluster: &Cluster) -> String {
     let listed = cluster.node.lab.try_sh("nft -s list table inet netwright-policy");
     String::from_utf8_lossy(&listed.stdout).into_owned()
 }
 
-/// The words of a table in another order: chains are listed as they were made, and elements as they
-/// are stored.
+/// The sorted words of a table: `nft` lists chains in the order in which they were made, and
+/// elements as they are stored.
 pub(super) fn words(table: &str) -> Vec<&str> {
     let mut words: Vec<_> = table.split([' ', '\t', '\n', ',']).collect();
     words.retain(|word| !word.is_empty());
@@ -55,7 +55,7 @@ fn what_others_remove_comes_back() {
     let told = log.matches("put back what another program has changed").count();
     assert_eq!(told, 5, "each is told once: {log}");
     assert_eq!(log.matches("has removed the packet filter's table").count(), 2, "{log}");
-    // And it is counted. Each pod has two addresses.
+    // The metrics count it. Each pod has two addresses.
     for (line, value) in [
         ("netwright_policy_policies{kind=\"NetworkPolicy\"} ", 1),
         ("netwright_policy_pods ", 3),
@@ -69,7 +69,8 @@ fn what_others_remove_comes_back() {
     assert!(0 < cluster.metric("netwright_policy_drops_total{direction=\"ingress\"} "));
 }
 
-/// CHECK says what the packet filter lacks. The service hears of nothing: it is stopped.
+/// CHECK reports what the packet filter lacks. The service cannot restore it, because it is not
+/// running.
 #[test]
 fn check_tells_what_is_missing() {
     testkit::require!("root", "program:nft");
@@ -86,7 +87,8 @@ fn check_tells_what_is_missing() {
     cluster.check(&db).silent();
 }
 
-/// However the service ends, it changes nothing; nor does its start before it knows of policies.
+/// However the service ends, it changes nothing. A start changes nothing before the service knows
+/// the policies.
 #[test]
 fn a_service_that_ends_leaves_the_table_as_it_is() {
     testkit::require!("root", "program:nft");
@@ -94,7 +96,7 @@ fn a_service_that_ends_leaves_the_table_as_it_is() {
     cluster.api.create(&allow("db", "db", &["web"]));
     cluster.start();
     let [db, web, other] = ["db", "web", "other"].map(|name| cluster.pod(name));
-    // All three are known by then.
+    // The service knows all three pods by then.
     web.assert_reaches(&db, true);
     db.assert_reaches(&other, true);
     let whole = table(&cluster);
@@ -113,7 +115,7 @@ fn a_service_that_ends_leaves_the_table_as_it_is() {
     other.assert_reaches(&db, false);
 }
 
-/// Before anything is known of policies, a table that is gone comes back closed.
+/// If the table is deleted before the service knows the policies, the service restores it closed.
 #[test]
 fn without_policies_a_table_comes_back_closed() {
     testkit::require!("root", "program:nft");
@@ -131,7 +133,7 @@ fn without_policies_a_table_comes_back_closed() {
     cluster.node.sh("nft flush ruleset");
     wait_until("the pods to be closed", || table(&cluster).contains(&format!("{} : ", db.v4())));
     web.assert_reaches(&db, false);
-    // So does one that has lost its rules.
+    // It does the same with a table that has lost its rules.
     cluster.node.sh("nft flush table inet netwright-policy");
     wait_until("the rules to be back", || !web.reaches(&db));
     cluster.api.restore();

@@ -38,27 +38,28 @@ fn policies_of_files_hold_for_containers() {
     web.assert_reaches(&db, true);
     other.assert_reaches(&db, false);
 
-    // A file that cannot be read counts as it was.
+    // If a file cannot be read, its last content stays valid.
     write(&cluster, "db.json", "{");
     wait_until("the mistake to be told", || cluster.log().contains("its last content is used"));
     other.assert_reaches(&db, false);
     write(&cluster, "db.json", &in_default(allow("db", "db", &["other"])).to_string());
     wait_until("the other policy", || other.reaches(&db) && !web.reaches(&db));
-    // One file more, and none.
+    // One more file, then no file.
     write(&cluster, "web.json", &in_default(allow("web", "web", &[])).to_string());
     wait_until("another policy", || !other.reaches(&web));
     for file in ["db.json", "web.json"] {
         fs::remove_file(folder.join(file)).unwrap();
     }
     wait_until("no policy", || web.reaches(&db) && other.reaches(&web));
-    // A folder that is gone is no folder without policies.
+    // A missing folder is not taken for an empty one.
     write(&cluster, "db.json", &in_default(allow("db", "db", &["web"])).to_string());
     wait_until("the policy", || !other.reaches(&db));
     fs::rename(&folder, cluster.node.lab.dir().join("elsewhere")).unwrap();
     wait_until("the loss to be told", || cluster.log().contains("files with policies"));
     other.assert_reaches(&db, false);
 
-    // The service starts with a mistake: nothing changes, and what is new is closed.
+    // The service starts while a file has a mistake: nothing changes, and new containers are
+    // closed.
     cluster.kill();
     fs::rename(cluster.node.lab.dir().join("elsewhere"), &folder).unwrap();
     write(&cluster, "wrong.json", "[");
@@ -71,7 +72,7 @@ fn policies_of_files_hold_for_containers() {
     wait_until("the new container to be let free", || late.reaches(&web));
 }
 
-/// The namespace that the administrator isolates, and what he lists.
+/// The administrator isolates a namespace, and lists the addresses that may enter it.
 #[test]
 fn containers_are_isolated_by_default() {
     testkit::require!("root");
@@ -88,7 +89,7 @@ fn containers_are_isolated_by_default() {
     cluster.start();
     let [db, web] = ["db", "web"].map(|name| cluster.attach_container(name));
     web.assert_reaches(&db, true);
-    // Another one is of another namespace.
+    // The other container is in another namespace.
     let other = cluster.attach("other");
     other.assert_reaches(&db, false);
     db.assert_reaches(&other, false);
@@ -99,8 +100,8 @@ fn containers_are_isolated_by_default() {
     testkit::traffic::assert_no_tcp(&cluster.others, &at);
 }
 
-/// A policy that cannot be read closes the pods that it selects. People are told of it, and of what
-/// is passed over, once.
+/// A policy that cannot be read closes the pods that it selects. The service logs it once, and also
+/// once each object that it ignores.
 #[test]
 fn what_cannot_be_read_closes_its_pods_and_is_told() {
     testkit::require!("root", "program:curl");
@@ -137,7 +138,7 @@ fn what_cannot_be_read_closes_its_pods_and_is_told() {
         "{said}"
     );
 
-    // What is another program's, and what concerns no program here.
+    // A policy of another program's kind, and an object that is not a policy.
     let others = "
 apiVersion: projectcalico.org/v3
 kind: NetworkPolicy
@@ -161,7 +162,7 @@ metadata: {name: db}
     wait_until("the pod to be open", || web.reaches(&db));
     wait_until("the service to be ready", || ask(&cluster, "http://netwrightd/readyz") == "ok\n");
     assert_eq!(ask(&cluster, accept), "accepted\n");
-    // It was read several times.
+    // The service has read the files several times.
     let log = cluster.log();
     assert_eq!((log.matches(why).count(), log.matches(foreign).count()), (1, 1), "{log}");
 }

@@ -1,5 +1,5 @@
-//! Further networks whose packets do not pass the node: macvlans of one parent. They are judged in
-//! the pods' own namespaces.
+//! Further networks whose packets do not pass the node: macvlans of one parent. Policies for them
+//! are enforced in the pods' own namespaces.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener, TcpStream};
@@ -14,7 +14,7 @@ use super::{Cluster, Pod, allow};
 const DEADLINE: Duration = Duration::from_secs(20);
 const NETWORK: (&str, &str) = ("fabric", "net1");
 
-/// A cluster with a policy for the network, and pods that ask for it.
+/// A cluster with a policy for the network, and with pods that request the network.
 pub(super) fn cluster(name: &str) -> Cluster {
     let cluster = Cluster::new(name);
     cluster
@@ -35,8 +35,8 @@ fn change(cluster: &Cluster, change: &Value) {
     cluster.api.change("multi-networkpolicies", "shop", "db", change);
 }
 
-/// From the first packet on, in both families, and after each change: of a policy, of a label, and
-/// of pods that come.
+/// Policies hold from the first packet on, in both families, and after each change of a policy or a
+/// label. New pods are judged too.
 #[test]
 fn pods_on_a_macvlan_reach_each_other_as_policies_say() {
     testkit::require!("root");
@@ -48,7 +48,8 @@ fn pods_on_a_macvlan_reach_each_other_as_policies_say() {
     web.assert_reaches(&db, true);
     other.assert_reaches(&db, false);
     db.assert_reaches(&other, true);
-    // The pods' own network is another matter, and the node has nothing of this one.
+    // The policy does not apply to the pods' own network, and the node's table has nothing about
+    // this network.
     pods[2].assert_reaches(&pods[0], true);
     let table = cluster.node.sh("nft list table inet netwright-policy");
     assert!(!table.contains("net1"), "{table}");
@@ -56,16 +57,17 @@ fn pods_on_a_macvlan_reach_each_other_as_policies_say() {
     wait_until("the other label", || other.reaches(&db));
     change(&cluster, &json!({"spec": {"ingress": []}}));
     wait_until("the other policy", || !other.reaches(&db) && !web.reaches(&db));
-    // The service is killed: nothing opens and nothing shuts.
+    // The service is killed: nothing opens and nothing closes.
     cluster.kill();
     web.assert_reaches(&db, false);
     db.assert_reaches(&web, true);
-    // Who comes meanwhile is closed. DEL needs no service.
+    // A pod that is attached meanwhile is closed. DEL needs no service.
     assert!(other.admit(&cluster).contains("nothing reaches net1"));
     other.assert_reaches(&web, false);
     assert!(other.policy(&cluster, "DEL").call().succeeded());
     assert_eq!(other.pod.container.sh("nft list ruleset"), "");
-    // What has changed meanwhile is enforced. A list without the policy would have to be confirmed.
+    // The next service enforces the change that was made meanwhile. A list without the policy would
+    // have to be confirmed.
     change(&cluster, &json!({"spec": {"ingress": [{}]}}));
     cluster.start();
     wait_until("the policy that lets all in", || web.reaches(&db));
@@ -74,7 +76,8 @@ fn pods_on_a_macvlan_reach_each_other_as_policies_say() {
     assert_eq!(db.pod.container.sh("nft list ruleset"), "");
 }
 
-/// What is changed in the pod's namespace is restored, and a change meanwhile is made.
+/// The service restores what was changed in the pod's namespace, and still carries out changes of
+/// policies.
 #[test]
 fn what_a_pod_does_to_its_table_is_put_back() {
     testkit::require!("root");
@@ -89,12 +92,12 @@ fn what_a_pod_does_to_its_table_is_put_back() {
         "nft flush map inet netwright-policy at-in",
     ] {
         db.pod.container.sh(damage);
-        // CHECK sees it, and has the service look again.
+        // CHECK reports the damage, and makes the service look again.
         db.policy(&cluster, "CHECK").call().fails(104, "netwright-policy");
         wait_until("the table to be put back", || !other.reaches(&db));
         wait_until("CHECK to be content", || db.policy(&cluster, "CHECK").call().succeeded());
     }
-    // Elements of a set that is gone make it look too.
+    // The service also looks again when it cannot add elements to a set that is gone.
     db.pod.container.sh("nft delete table inet netwright-policy");
     cluster.api.change("pods", "shop", "other", &json!({"metadata": {"labels": {"app": "web"}}}));
     let address = other.address.to_string();
@@ -103,8 +106,8 @@ fn what_a_pod_does_to_its_table_is_put_back() {
     assert!(cluster.log().contains("put back what was changed in the namespace of pod shop/db"));
 }
 
-/// Before its first lists the service does not know what policies say. What a pod opens then is
-/// closed, and what is as it was stays.
+/// Before its first lists the service does not know the policies. It then closes what a pod has
+/// opened, and leaves everything else as it is.
 #[test]
 fn what_a_pod_undoes_before_policies_are_known_is_closed() {
     testkit::require!("root");
@@ -118,7 +121,7 @@ fn what_a_pod_undoes_before_policies_are_known_is_closed() {
     cluster.kill();
     cluster.api.refuse();
     cluster.spawn();
-    // The chains that are the same for all come back, and what it knew stays.
+    // The service restores the chains that are the same for all pods, and the pod's verdicts stay.
     db.pod.container.sh("nft insert rule inet netwright-policy ingress accept");
     wait_until("the rules to be put back", || !other.reaches(&db));
     web.assert_reaches(&db, true);
@@ -131,7 +134,7 @@ fn what_a_pod_undoes_before_policies_are_known_is_closed() {
     other.assert_reaches(&db, false);
 }
 
-/// A connection that a change forbids ends, also one by addresses that are not recorded.
+/// When a change forbids a connection, it ends, even if its addresses are not recorded.
 #[test]
 fn connections_on_a_macvlan_are_cut() {
     testkit::require!("root");
@@ -164,8 +167,8 @@ fn connections_on_a_macvlan_are_cut() {
         client.write_all(b"?").unwrap();
         server.read_exact(&mut [0; 1]).unwrap();
         change(&cluster, &json!({"spec": {"ingress": []}}));
-        // The kernel sends the reset of a link-local connection by the first link that has such
-        // addresses, so the client may not hear of the end: nothing of it arrives any more.
+        // The kernel sends the reset of a link-local connection through the first link that has
+        // such addresses, so the client may not receive it. No more of its data arrives.
         server.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
         wait_until(&format!("the end of the connection to {at}"), || {
             let sent = client.write_all(b"?");
@@ -179,7 +182,7 @@ fn connections_on_a_macvlan_are_cut() {
     }
 }
 
-/// A pod with NET_ADMIN can undo it: it gets an Event, once.
+/// A pod with NET_ADMIN can remove the rules: the service writes one Event about that.
 #[test]
 fn a_pod_that_can_undo_it_is_told_of() {
     testkit::require!("root");

@@ -1,5 +1,6 @@
-//! The service is killed at each of its changes: while it starts, and while it follows a change of a
-//! policy. What was enforced stays, or what is to be is enforced: never a mixture, and never nothing.
+//! The service is killed at each of its changes: while it starts, and while it carries out a change
+//! of a policy. Afterwards either the old policy or the new one is enforced, never a mixture, and
+//! never none.
 //!
 //! It runs under `strace`, as the tests of `routing` do (`routing/kill.rs`).
 
@@ -15,13 +16,13 @@ use super::{Cluster, allow};
 /// The calls at which it is killed.
 const CHANGES: &str = "sendto,sendmsg,rename,renameat,renameat2,unlink,unlinkat,mkdir,mkdirat";
 
-/// The pods: `db` is the one that others reach, or do not.
+/// The pods. The policy decides which of the others reach `db`.
 const NAMES: [&str; 4] = ["db", "web", "cache", "other"];
 
 /// How many moments every run tries.
 const MOMENTS: usize = 4;
 
-/// The moments to try of `first..=all`; with `--full` others in each round.
+/// The moments to try of `first..=all`. With `--full` each round tries other ones.
 fn chosen(first: usize, all: usize) -> Vec<usize> {
     if feature::available("full") {
         return share::of_this_round((first..=all).collect(), share::STRIKES);
@@ -37,7 +38,8 @@ fn traced(cluster: &Cluster, moment: Option<usize>) -> Command {
     cluster.traced(CHANGES, &["-e", &format!("inject={CHANGES}:signal=KILL:when={moment}")])
 }
 
-/// Returns how many calls the loop's thread has made so far: `strace` counts for each thread.
+/// Returns how many calls the loop's thread has made so far, because `strace` counts the calls of
+/// each thread.
 fn calls(cluster: &Cluster) -> usize {
     let text = std::fs::read_to_string(cluster.trace()).unwrap_or_default();
     let begun = text.lines().filter(|line| line.contains('(') && !line.contains(" resumed>"));
@@ -50,7 +52,7 @@ fn calls(cluster: &Cluster) -> usize {
     }
 }
 
-/// Starts the service so that it is killed at a moment. Returns whether it was.
+/// Starts the service, to be killed at a moment if one is given.
 fn start(cluster: &mut Cluster, moment: Option<usize>) {
     let _ = std::fs::remove_file(cluster.trace());
     let service = Service::start(traced(cluster, moment), &cluster.log_path());
@@ -66,11 +68,12 @@ fn is_dead(cluster: &mut Cluster) -> bool {
     status.is_some()
 }
 
-/// What a kill is tried with.
+/// The situation in which the service is killed.
 struct Tried<'t> {
-    /// Who reaches `db`: `web` by the old policy, `cache` by the new one.
+    /// Whether `web` reaches `db`, which the old policy allows, and whether `cache` does, which the
+    /// new one allows.
     who: &'t dyn Fn() -> (bool, bool),
-    /// Lets another one reach it.
+    /// Changes the policy so that the named pod reaches `db`.
     switch: &'t dyn Fn(&Cluster, &str),
 }
 
@@ -93,7 +96,7 @@ fn a_service_killed_at_any_change_of_a_policy_leaves_the_old_or_the_new_one() {
     killed(&mut cluster, &Tried { who: &who, switch: &switch });
 }
 
-/// The same where pods are judged in their own namespaces.
+/// The same for pods whose policies are enforced in their own namespaces.
 #[test]
 fn a_service_killed_at_any_change_leaves_the_old_or_the_new_policy_inside() {
     testkit::require!("root", "program:strace");
@@ -114,11 +117,11 @@ fn a_service_killed_at_any_change_leaves_the_old_or_the_new_policy_inside() {
     killed(&mut cluster, &Tried { who: &who, switch: &switch });
 }
 
-/// Kills the service at each moment while it starts and follows a change. It runs, and `web` may
-/// reach `db`.
+/// Kills the service at each moment of its start and of its work on a change. At the beginning the
+/// service runs, and `web` may reach `db`.
 fn killed(cluster: &mut Cluster, Tried { who, switch }: &Tried<'_>) {
     cluster.kill();
-    // How many calls the start makes, and the change.
+    // The number of calls of the start, and of the change.
     let times = |cluster: &Cluster| cluster.log().matches("policies are enforced").count();
     let enforced = times(cluster);
     start(cluster, None);

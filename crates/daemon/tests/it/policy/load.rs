@@ -21,7 +21,7 @@ use super::{Cluster, OTHERS, Pod};
 const FEW: usize = 25;
 const MANY: usize = 1000;
 
-/// Where pods send what is forbidden, and what is allowed.
+/// The ports to which pods send forbidden and allowed packets.
 const FORBIDDEN: u16 = 5000;
 const ALLOWED: u16 = 5001;
 
@@ -45,10 +45,10 @@ impl Listener {
         Listener { socket, heard: Mutex::default() }
     }
 
-    /// Hears, and answers, until it is told to end.
+    /// Receives and answers until it is told to end.
     fn run(&self, end: &AtomicBool) {
         let mut buffer = [0; 64];
-        // What is still queued counts.
+        // Packets that are still queued count too.
         loop {
             match self.socket.recv_from(&mut buffer) {
                 Ok((_, from)) => {
@@ -77,7 +77,7 @@ fn wait_for_answer(pod: &Pod, port: u16) -> Duration {
     }
 }
 
-/// Sends a burst of what is forbidden.
+/// Sends a burst of forbidden packets.
 fn send_forbidden(pod: &Pod) {
     let to = SocketAddr::new(OTHERS[0].parse().unwrap(), FORBIDDEN);
     let socket = pod.container.enter(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))).unwrap();
@@ -232,7 +232,7 @@ fn no_first_packet_arrives_that_is_forbidden() {
         let quiet = start_pods(&cluster, count);
         print("the service lives", &quiet);
 
-        // From now on it is killed at random moments, and the server answers slowly.
+        // From now on the service is killed at random moments, and the API server answers slowly.
         cluster.api.slow(Duration::from_millis(30));
         let log = cluster.log_path();
         let mut service = cluster.service.take();

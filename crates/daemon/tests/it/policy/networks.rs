@@ -1,4 +1,4 @@
-//! MultiNetworkPolicies: who reaches whom on further networks of pods.
+//! MultiNetworkPolicies: which pods reach each other on their further networks.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -15,16 +15,16 @@ pub(super) struct Further<'c> {
     pub(super) pod: &'c Pod,
     network: &'static str,
     ifname: &'static str,
-    /// What its first plugin answered.
+    /// The result of its first plugin.
     result: Value,
     pub(super) address: IpAddr,
-    /// Those of the other family.
+    /// The addresses of the other family.
     others: Vec<IpAddr>,
     servers: Vec<Server>,
 }
 
 impl<'c> Further<'c> {
-    /// Attaches a pod, as who attaches further networks does.
+    /// Attaches a pod to a further network, as `netwright-multi` does.
     pub(super) fn attach(
         cluster: &Cluster,
         pod: &'c Pod,
@@ -66,7 +66,7 @@ impl<'c> Further<'c> {
         run.prev(&self.result)
     }
 
-    /// Calls the plugin `policy`; returns what it warned of.
+    /// Calls ADD of the plugin `policy`; returns its warnings.
     pub(super) fn admit(&self, cluster: &Cluster) -> String {
         let answer = self.policy(cluster, "ADD").call();
         let told = answer.stderr();
@@ -91,14 +91,14 @@ impl<'c> Further<'c> {
     }
 }
 
-/// A pod that asks for further networks.
+/// A pod that requests further networks.
 pub(super) fn asks(name: &str, networks: &str) -> Value {
     let mut pod = object(name, &uid(name), "n1");
     pod["metadata"]["annotations"] = json!({"k8s.v1.cni.cncf.io/networks": networks});
     pod
 }
 
-/// The same as a NetworkPolicy, for further networks.
+/// A MultiNetworkPolicy for these networks, with the spec of this NetworkPolicy.
 pub(super) fn on(networks: &str, policy: Value) -> Value {
     let mut policy = policy;
     policy["apiVersion"] = json!("k8s.cni.cncf.io/v1beta1");
@@ -107,8 +107,8 @@ pub(super) fn on(networks: &str, policy: Value) -> Value {
     policy
 }
 
-/// On a bridge and on a routed link: only the networks that a policy names are limited, from the
-/// first packet on, and policies of the pods' own network are about neither.
+/// On a bridge and on a routed link, a policy limits only the networks that it names, from the
+/// first packet on. Policies of the pods' own network limit neither.
 #[test]
 fn pods_reach_each_other_on_further_networks_as_policies_say() {
     testkit::require!("root");
@@ -130,7 +130,7 @@ fn pods_reach_each_other_on_further_networks_as_policies_say() {
     change(&json!({"spec": {"ingress": []}}));
     wait_until("the other policy", || !web.reaches(&db));
 
-    // The policy is not for this one.
+    // The policy does not name this network.
     let [backup_db, backup_web, backup_other] = attach(("backup", "net2"));
     backup_web.assert_reaches(&backup_db, true);
     backup_other.assert_reaches(&backup_db, true);
@@ -141,12 +141,12 @@ fn pods_reach_each_other_on_further_networks_as_policies_say() {
     });
     cluster.api.remove("multi-networkpolicies", "shop", "db");
     wait_until("no policy", || backup_web.reaches(&backup_db));
-    // Their own network is another matter.
+    // The policy does not limit their own network.
     pods[1].assert_reaches(&pods[0], false);
     pods[0].assert_reaches(&pods[1], true);
 }
 
-/// An interface whose network is not known is closed until the status names it.
+/// An interface on an unknown network is closed until the pod's status names the network.
 #[test]
 fn an_interface_is_closed_until_its_network_is_known() {
     testkit::require!("root");

@@ -1,4 +1,4 @@
-//! What many policies and pods cost: counted in every run, measured with `--full`.
+//! What many policies and pods cost. Every run counts messages, and `--full` measures times.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use testkit::{Place as _, Running, wait_until};
 
 use super::{Cluster, PORT, Pod, allow, object};
 
-/// What the service sends to the kernel, as strace tells it.
+/// The service's messages to the kernel, as strace prints them.
 struct Trace {
     log: PathBuf,
     pid: String,
@@ -22,7 +22,7 @@ struct Trace {
 /// The messages of one act, by kind.
 type Counts = BTreeMap<&'static str, usize>;
 
-/// What changes the packet filter (`linux include/uapi/linux/netfilter/nf_tables.h`).
+/// The messages that change the packet filter (`linux include/uapi/linux/netfilter/nf_tables.h`).
 const KINDS: [&str; 11] = [
     "NFT_MSG_NEWTABLE",
     "NFT_MSG_NEWCHAIN",
@@ -55,7 +55,7 @@ impl Trace {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Says whether the service's loop waits: the last that is told of it has not returned.
+    /// Says whether the service's loop waits: its last call in the trace has not returned.
     fn is_idle(&self) -> bool {
         let text = self.text();
         let of_loop = |line: &&str| line.split_whitespace().next() == Some(self.pid.as_str());
@@ -63,7 +63,8 @@ impl Trace {
         last.is_some_and(|line| line.contains("epoll_") && !line.contains(" = "))
     }
 
-    /// Counts what the loop sends from an act until it is done and the loop waits again.
+    /// Counts the messages that the loop sends from an act until `is_done` holds and the loop waits
+    /// again.
     fn count(&self, what: &str, act: impl FnOnce(), is_done: impl FnMut() -> bool) -> Counts {
         let before = self.text().len();
         act();
@@ -79,7 +80,7 @@ impl Trace {
     }
 }
 
-/// A policy that has nothing to do with this node.
+/// A policy that does not concern this node.
 fn elsewhere(number: usize) -> Value {
     let name = format!("other-{number}");
     let mut policy = allow(&name, &name, &[&format!("{name}-client")]);
@@ -95,10 +96,10 @@ fn far(name: &str, app: &str, address: &str) -> Value {
     pod
 }
 
-/// The address of a pod of another node, from which the lab's others send.
+/// The address of another node's pod. The container of the other nodes sends from it.
 const FAR: &str = "10.64.0.200";
 
-/// Lets the others send from that address.
+/// Gives that address to the container of the other nodes.
 fn be_far(cluster: &Cluster) {
     let [node, _] = super::NODE;
     cluster
@@ -121,7 +122,7 @@ fn relabel(cluster: &Cluster, name: &str, app: &str) {
     cluster.api.change("pods", "shop", name, &json!({"metadata": {"labels": {"app": app}}}));
 }
 
-/// What one act each costs among so many policies.
+/// The cost of one act of each kind, with this many policies.
 fn costs(policies: usize) -> Vec<(&'static str, Counts)> {
     let mut cluster = Cluster::new(&format!("policy-size-{policies}"));
     for number in 0..policies {
@@ -168,7 +169,7 @@ fn costs(policies: usize) -> Vec<(&'static str, Counts)> {
     all
 }
 
-/// What one change costs in the kernel does not depend on how many policies there are.
+/// The messages for one change do not depend on the number of policies.
 #[test]
 fn a_change_costs_the_same_among_many_policies() {
     testkit::require!("root", "program:strace");
@@ -190,8 +191,9 @@ const LISTED: [&str; 6] = [
     "pods",
 ];
 
-/// 10,000 policies, and 100,000 pods of 4 KB. A pod of this node, which a hundred of the policies
-/// select, is there before the service. `NETWRIGHTD_MEASURED` names an executable that is optimised.
+/// There are 10,000 policies, and 100,000 pods of 4 KB. A pod of this node, which a hundred of the
+/// policies select, exists before the service starts. `NETWRIGHTD_MEASURED` names an optimised
+/// executable.
 #[test]
 fn many_pods_are_enforced_soon() {
     testkit::require!("root", "full");
@@ -200,7 +202,7 @@ fn many_pods_are_enforced_soon() {
     let mut cluster = Cluster::new("policy-many");
     be_far(&cluster);
     for number in 0..POLICIES {
-        // Some select pods of this node, and name all those that have a label.
+        // Some policies select pods of this node, and allow all pods that have a label.
         let policy = if number % 100 == 0 {
             allow(&format!("db-{number}"), "db", &[&format!("app-{}", number / 100)])
         } else {
@@ -223,7 +225,7 @@ fn many_pods_are_enforced_soon() {
     cluster.api.compact();
     let begin = Instant::now();
     cluster.spawn();
-    // A list is there when its watch is asked for.
+    // A list is complete when its watch is requested.
     let are_listed = |cluster: &Cluster| {
         let asked = cluster.api.asked();
         let is_watched =
@@ -250,7 +252,8 @@ fn many_pods_are_enforced_soon() {
     eprintln!("a pod of this node that is like another one: {:?}", begin.elapsed());
     assert!(!far_reaches(&cluster, &like));
 
-    // A label of a pod of another node, until a connection is made, or is not.
+    // The time from a change of a label on another node's pod until a connection succeeds or fails
+    // accordingly.
     let mut times = Vec::new();
     relabel(&cluster, "far-200", "none");
     wait_until("the first label", || !far_reaches(&cluster, &db));
@@ -269,17 +272,17 @@ fn many_pods_are_enforced_soon() {
     eprintln!("at most {} KiB", peak(&cluster));
 }
 
-/// Waits, longer than tests of less do.
+/// Waits longer than smaller tests do.
 fn wait_long(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(300);
     while !is_so() {
         assert!(Instant::now() < deadline, "{what}: not within time");
-        // Each look at the server's log holds it up.
+        // Each look at the server's log delays the server.
         std::thread::park_timeout(Duration::from_millis(10));
     }
 }
 
-/// The most memory that the service had, in KiB.
+/// The peak of the service's memory, in KiB.
 fn peak(cluster: &Cluster) -> u64 {
     let pid = cluster.service.as_ref().unwrap().pid();
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();

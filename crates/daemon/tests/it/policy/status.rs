@@ -1,4 +1,5 @@
-//! What the service writes to the API server: the same from every node, and once.
+//! What the service writes to the API server. The services of all nodes write the same, and it is
+//! written once.
 
 use serde_json::{Value, json};
 use testkit::{Place as _, Service, wait_until};
@@ -41,7 +42,7 @@ fn conditions_and_events_say_what_holds() {
     testkit::require!("root");
     let mut cluster = Cluster::new("policy-status");
     cluster.start();
-    // The other node is a host of its own.
+    // The other node is a host in its own lab.
     let kubeconfig = cluster.api.kubeconfig(cluster.node.lab.dir());
     let dir = cluster.node.dir("n2");
     let mut command = cluster.others.command(&daemon());
@@ -81,7 +82,7 @@ fn conditions_and_events_say_what_holds() {
     let policy = cluster.api.object("clusternetworkpolicies", "", "sound").unwrap();
     assert_eq!(policy["status"]["conditions"][0], theirs);
 
-    // A change of the policy, and a client that spoils the status.
+    // The policy changes, and then a client damages the status.
     cluster.api.change("clusternetworkpolicies", "", "two", &json!({"spec": {"priority": 4}}));
     wait_until("the change", || {
         short(&cluster, "one") == is("True", "AsWritten", 1)
@@ -90,7 +91,7 @@ fn conditions_and_events_say_what_holds() {
     cluster.api.change("clusternetworkpolicies", "", "two", &json!({"status": null}));
     wait_until("the status again", || short(&cluster, "two") == is("True", "AsWritten", 2));
 
-    // An Event about what no status is for.
+    // There is an Event about a mistake for which no status exists.
     let wrong = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
         "metadata": {"namespace": "shop", "name": "wrong"},
@@ -116,7 +117,7 @@ fn conditions_and_events_say_what_holds() {
     assert_eq!(about("wrong")["metadata"]["namespace"], "shop");
     assert_eq!(about("odd")["metadata"]["namespace"], "default");
 
-    // What one has written the other one does not write again.
+    // One service does not write again what the other has written.
     let asked = cluster.api.asked();
     let writes = asked.iter().filter(|asked| asked.resource == "clusternetworkpolicies/status");
     let done = writes.clone().filter(|asked| asked.code == 200).count();

@@ -1,8 +1,8 @@
-//! Random acts on a node: pods and policies come and go, while the service is killed, its table
-//! damaged and the API server away.
+//! Random acts on a node: pods and policies come and go, while the service is killed, its table is
+//! damaged and the API server is away.
 //!
-//! When that is over, packets meet what the evaluator says of the objects. The table is then the
-//! same as after a start of the service without a table. When all pods and policies are gone,
+//! After each burst of acts, packets pass or are dropped as the evaluator says of the objects. The
+//! table is then the same as one that a service makes anew. When all pods and policies are gone,
 //! nothing of them is left.
 
 mod last;
@@ -20,27 +20,29 @@ use testkit::{Chance, Container, Place as _, Service, wait_until};
 use super::damage::{table, words};
 use super::{Cluster, PORT, Pod, daemon, object, uid};
 
-/// How many acts there are. A burst takes seconds, so all of it is for `--full`.
+/// The number of acts. A burst takes seconds, so the test runs only with `--full`.
 const ACTS: usize = 1_200;
 
-/// After so many it is looked whether all is right.
+/// After this many acts the test checks whether all is right.
 const BURST: usize = 24;
 
-/// At most so many pods are there at a time.
+/// The largest number of pods at a time.
 const PODS: usize = 4;
 
 /// How long a connection may take.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// How long all may take to be right again. The service waits longer for the API server each time.
+/// How long it may take until all is right again. The service waits longer for the API server after
+/// each failure.
 const SOON: Duration = Duration::from_secs(60);
 
 const NAMESPACES: [&str; 2] = ["shop", "bank"];
 const APPS: [&str; 3] = ["a", "b", "c"];
 const TEAMS: [&str; 2] = ["red", "blue"];
 
-/// What others do to the table. What is not there cannot be damaged. Of what is only added the
-/// service does not hear; it finds it when it looks, as it does when something is taken.
+/// What other programs do to the table. Something that does not exist cannot be damaged. The
+/// service gets no event about an added rule. It finds the rule when it looks, which it does when
+/// something is removed.
 const DAMAGE: [&str; 6] = [
     "nft flush ruleset",
     "nft delete table inet netwright-policy",
@@ -52,7 +54,7 @@ const DAMAGE: [&str; 6] = [
        nft flush chain inet netwright-policy $chain; done",
 ];
 
-/// What the API server suffers.
+/// What happens to the API server.
 const TO_THE_SERVER: [&str; 5] = ["away", "slow", "cut off", "forgetful", "tired of watches"];
 
 /// An object that may be removed: its kind, namespace and name.
@@ -65,11 +67,11 @@ struct Torture {
     policies: Vec<Made>,
     /// All addresses that pods have had.
     addresses: Vec<IpAddr>,
-    /// How many pods have come.
+    /// How many pods have been created.
     count: usize,
-    /// How often the last objects have changed.
+    /// How often the objects that change last have changed.
     marks: usize,
-    /// How often a service had begun to enforce policies when the present one started.
+    /// How often services had begun to enforce policies before the present one started.
     enforced: usize,
 }
 
@@ -96,7 +98,7 @@ impl Torture {
         }
     }
 
-    /// Does something, and says what.
+    /// Does a random act, and returns its description.
     fn act(&mut self) -> String {
         match self.chance.below(12) {
             0..=2 if self.pods.len() < PODS => self.pod_comes(),
@@ -119,7 +121,7 @@ impl Torture {
         let mut pod = object(&name, &uid(&name), "n1");
         pod["metadata"]["namespace"] = json!(namespace);
         pod["metadata"]["labels"]["app"] = json!(self.chance.of(&APPS));
-        // The server may name it when its network is there already.
+        // The API server may have the pod only after the pod is attached.
         let is_late = self.chance.once_in(3);
         if !is_late {
             self.cluster.api.create(&pod);
@@ -144,7 +146,7 @@ impl Torture {
         self.remove_pod(place, is_early)
     }
 
-    /// Removes a pod. The server may have forgotten it before its network is gone.
+    /// Removes a pod. The API server may lose it before it is detached.
     fn remove_pod(&mut self, place: usize, is_early: bool) -> String {
         let pod = self.pods.swap_remove(place);
         let forget = || self.cluster.api.remove("pods", pod.namespace, &pod.name);
@@ -171,7 +173,7 @@ impl Torture {
         format!("{}/{} is {app}", pod.namespace, pod.name)
     }
 
-    /// Removes a policy, and most often makes another one of its name.
+    /// Removes a policy, and usually creates another one with its name.
     fn policy_changes(&mut self) -> String {
         let number = self.chance.below(5);
         let made: Made = match number {
@@ -206,7 +208,8 @@ impl Torture {
         match self.cluster.service.take() {
             Some(service) if is_killed => service.kill(),
             Some(service) => {
-                // One that has just started may not hear of it yet, and does not end with 0.
+                // A service that has just started may not handle the signal yet, and then does not
+                // end with 0.
                 let _ = service.stop();
             }
             None => {}
@@ -218,7 +221,7 @@ impl Torture {
         format!("the service is killed: {is_killed}, starts again: {comes_back}")
     }
 
-    /// Starts the service, and waits for nothing.
+    /// Starts the service without waiting.
     fn start(&mut self) {
         self.enforced = self.times_enforced();
         let service = Service::start(self.cluster.command(), &self.cluster.log_path());
@@ -245,7 +248,7 @@ impl Torture {
         format!("the API server is {what}")
     }
 
-    /// All pods are there again.
+    /// Lets the API server and the service work again.
     fn recover(&mut self) {
         self.cluster.api.slow(Duration::ZERO);
         self.cluster.api.restore();
@@ -254,14 +257,15 @@ impl Torture {
         }
     }
 
-    /// Confirms that what a list lacks is gone. A service that does not answer yet is asked again.
+    /// Confirms that the objects which a list lacks are gone. The callers repeat this, because the
+    /// service may not answer yet.
     fn accept(&self) {
         let mut command = self.cluster.node.lab.command(&daemon());
         command.args(["policies", "accept"]).env("NETWRIGHT_RUN_DIR", &self.cluster.node.roots.run);
         let _ = command.output().unwrap();
     }
 
-    /// Each pod and each address of another one.
+    /// Each pod with each address of every other pod.
     fn pairs(&self) -> Vec<(&Pod, SocketAddr)> {
         let all = || self.pods.iter().flat_map(|pod| &pod.addresses);
         let mut pairs = Vec::new();
@@ -272,7 +276,7 @@ impl Torture {
         pairs
     }
 
-    /// Returns the connections for which a question is answered with yes. All are asked at once.
+    /// Returns the connections for which `is_made` is true. All are tried at the same time.
     fn connections(
         &self,
         is_made: impl Fn(&Container, IpAddr, SocketAddr) -> bool + Sync,
@@ -295,7 +299,7 @@ impl Torture {
         })
     }
 
-    /// What the evaluator says of the objects.
+    /// The connections that the evaluator allows.
     fn expected(&self) -> Vec<String> {
         let kinds = ["namespaces", "nodes", "pods", "networkpolicies", "clusternetworkpolicies"];
         let items: Vec<Value> =
@@ -314,7 +318,7 @@ impl Torture {
         })
     }
 
-    /// What packets meet.
+    /// The connections that succeed.
     fn found(&self) -> Vec<String> {
         self.connections(|container, _, to| try_tcp(container, to, PATIENCE).is_ok())
     }
@@ -330,7 +334,7 @@ impl Torture {
             found == expected || SOON < begin.elapsed()
         });
         assert_eq!(found, expected, "{acts:#?}\n{}", self.cluster.log());
-        // Packets may meet the same before it has heard of the last changes.
+        // Packets may be treated correctly before the service has heard of the last changes.
         self.settle(acts);
         self.cluster.kill();
         let by_changes = table(&self.cluster);
@@ -351,7 +355,7 @@ impl Torture {
 fn random_acts_on_a_node_end_as_the_evaluator_says() {
     testkit::require!("root", "program:nft", "full");
     let mut torture = Torture::new();
-    // The table as one pod leaves it.
+    // The table after one pod was attached and detached.
     torture.pod_comes();
     torture.remove_pod(0, false);
     let empty = table(&torture.cluster);
@@ -360,14 +364,14 @@ fn random_acts_on_a_node_end_as_the_evaluator_says() {
         let burst = BURST.min(left);
         left -= burst;
         let mut acts: Vec<String> = (0..burst).map(|_| torture.act()).collect();
-        // Who is to meet something must be there.
+        // There must be enough pods to connect.
         while torture.pods.len() < PODS - 1 {
             acts.push(torture.pod_comes());
         }
         torture.recover();
         torture.assert_right(&acts);
     }
-    // Nothing is left of what is gone.
+    // Nothing is left of removed pods and policies.
     while !torture.pods.is_empty() {
         torture.remove_pod(0, false);
     }

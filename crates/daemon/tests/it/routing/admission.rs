@@ -1,4 +1,5 @@
-//! What the chart's role and policy let the service write; the API server judges.
+//! The writes that the chart's role and admission policy allow the service. The test's API server
+//! evaluates them.
 
 use std::collections::BTreeSet;
 
@@ -55,17 +56,17 @@ fn the_service_writes_what_its_role_and_policy_allow_and_nothing_else() {
     api.allow_only(&[(rules, None)]);
     api.admit(&policies, &user("a"));
 
-    // Everything that the service does.
+    // Everything that the service does is allowed.
     fabric.start_on(0);
     wait_until("the annotation", || annotation(&api, "a") != Value::Null);
-    // Another node says how it is reached, and is no part of this test.
+    // The other node publishes how it is reached; it is not under test.
     wait_until("the condition", || condition(&api, "a") == is("False", "RoutingIsUp"));
     fabric.uninstall(0);
     assert_eq!(annotation(&api, "a"), Value::Null);
     let refused = api.asked().into_iter().find(|asked| asked.code == 422 || asked.code == 403);
     assert_eq!(refused, None);
 
-    // Everything that a thief of its token could try.
+    // Everything else that a thief of its token could try is refused.
     let send = |path: &str, body: &Value| fabric.lab.enter(|| api.send("PATCH", path, body));
     let (node, status, other) = ("/api/v1/nodes/a", "/api/v1/nodes/a/status", "/api/v1/nodes/b");
     let ours = annotations(&json!({"routing.netwright.io/node": "{}"}));
@@ -102,7 +103,8 @@ fn the_service_writes_what_its_role_and_policy_allow_and_nothing_else() {
         let expected = if words.is_empty() { 200 } else { 422 };
         assert!(code == expected && said.contains(words), "{path} {body}: {code} {said}");
     }
-    // In flannel's place, its annotations too; but what an administrator sets stays his.
+    // In flannel's place the service may also write flannel's annotations, but not those that only
+    // an administrator sets.
     let (_, policies) = rendered(&["config.routing.flannel=replace"]);
     api.admit(&policies, &user("a"));
     let flannels =
@@ -110,7 +112,7 @@ fn the_service_writes_what_its_role_and_policy_allow_and_nothing_else() {
     assert_eq!(send(node, &flannels("backend-data")).0, 200);
     let (code, said) = send(node, &flannels("public-ip-overwrite"));
     assert!(code == 422 && said.contains("annotations of routing"), "{said}");
-    // It reads flanneld's configuration, and no other ConfigMap.
+    // The service may read flanneld's configuration, and no other ConfigMap.
     let mine = |namespace: &str, name: &str| {
         api.create(&json!({
             "apiVersion": "v1", "kind": "ConfigMap",
@@ -147,14 +149,15 @@ fn the_service_writes_what_its_role_and_policy_allow_and_nothing_else() {
     assert_eq!((get(&others[1]), get(&configuration)), (200, 403));
     allow(&[]);
     assert_eq!(get(&configuration), 403);
-    // A token that names no node.
+    // A token that names no node is refused.
     let (rules, _) = rendered(&[]);
     api.allow_only(&[(rules, None)]);
     api.admit(&policies, &json!({"username": user("a")["username"]}));
     assert_eq!(send(node, &ours).0, 422);
 }
 
-/// Only where spaces are routed may the service read who has which addresses, and it asks for no more.
+/// The service may read the blocks of addresses only if spaces are routed, and requests nothing
+/// more.
 #[test]
 fn the_role_lets_the_service_read_the_records_of_spaces_that_it_routes() {
     testkit::require!("root", "helm");
@@ -178,7 +181,7 @@ fn the_role_lets_the_service_read_the_records_of_spaces_that_it_routes() {
     let expected = ["addressblocks", "stickyaddresses"]
         .map(|kind| ["list", "watch"].map(|verb| format!("{verb} {kind}")));
     assert_eq!(asked, expected.into_iter().flatten().collect());
-    // With the records in etcd, none of the API server's.
+    // If the records are in etcd, it may read none from the API server.
     let etcd = [&spaces[..], &["config.routing.etcd={https://192.0.2.1:2379}"]].concat();
     assert!(!rendered(&etcd).0.to_string().contains("ipam.netwright.io"));
 }

@@ -1,4 +1,4 @@
-//! Pods that plugins attach, by the network configuration that the service writes.
+//! Plugins attach pods, with the network configuration that the service writes.
 
 use std::os::unix::fs::symlink;
 use std::{env, fs};
@@ -10,7 +10,7 @@ use testkit::{Place as _, wait_for};
 use super::Fabric;
 use crate::support::Run;
 
-/// Starts the service on every node, which is to have its pods attached by this plugin, and
+/// Starts the service on every node, with a configuration that attaches pods by this plugin. Then
 /// attaches each node's pod as a runtime does.
 pub(super) fn start(fabric: &mut Fabric, plugin: &str) {
     let bin = fabric.lab.dir().join("bin");
@@ -35,7 +35,7 @@ pub(super) fn start(fabric: &mut Fabric, plugin: &str) {
         assert_eq!(config["type"], plugin, "{list}");
         config["cniVersion"] = list["cniVersion"].clone();
         config["name"] = list["name"].clone();
-        // All nodes have the same /var here.
+        // The nodes share one /var here.
         config["ipam"]["dataDir"] = json!(node.dir.join("ipam"));
         let roots = Roots::new(node.dir.join("run"), node.dir.join("lib"));
         let result = node.host.enter(|| {

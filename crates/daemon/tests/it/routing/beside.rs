@@ -1,5 +1,5 @@
-//! Beside others: another program that routes to pods, as kindnet has a route to each node's
-//! prefix, and routers that announce themselves.
+//! The service beside others: another program that routes to pods, as kindnet has a route to each
+//! node's prefix, and routers that announce themselves.
 
 use std::process::Stdio;
 
@@ -7,7 +7,7 @@ use testkit::{Place as _, wait_until};
 
 use super::Fabric;
 
-/// Adds or deletes the other's routes on both nodes.
+/// Adds or deletes the other program's routes on both nodes.
 fn others(fabric: &Fabric, verb: &str) {
     for from in 0..2 {
         let (own, to) = (&fabric.nodes[from], &fabric.nodes[1 - from]);
@@ -19,8 +19,8 @@ fn others(fabric: &Fabric, verb: &str) {
     }
 }
 
-/// Beside the other's routes ours are there, and packets follow the other's. When those go, not one
-/// packet is lost.
+/// Our routes exist beside those of the other program, and packets follow the other program's. When
+/// those are deleted, no packet is lost.
 #[test]
 fn routes_of_kindnet_give_way_without_a_lost_packet() {
     testkit::require!("root", "program:ping");
@@ -58,8 +58,8 @@ fn routes_of_kindnet_give_way_without_a_lost_packet() {
     fabric.assert_all_reach_all();
 }
 
-/// A node that forwards IPv6 listens to routers by the links by which the kernel has heard one, and
-/// by no others.
+/// A node that forwards IPv6 accepts router advertisements only on the links on which the kernel
+/// has received one.
 #[test]
 fn a_router_that_has_announced_itself_is_listened_to() {
     testkit::require!("root");

@@ -1,4 +1,4 @@
-//! The source `kubernetes`: nodes are the Nodes of a cluster.
+//! The source `kubernetes`: the nodes are the Nodes of a cluster.
 
 use serde_json::{Value, json};
 use testkit::kube::KubeApi;
@@ -8,7 +8,7 @@ use super::Fabric;
 
 pub(super) const KEY: &str = "routing.netwright.io/node";
 
-/// Makes the Nodes of a fabric's nodes in an API server that all of them reach.
+/// Makes a Node for each node of a fabric, in an API server that all nodes reach.
 pub(super) fn cluster(fabric: &mut Fabric) -> KubeApi {
     let api = fabric.lab.enter(|| KubeApi::start_at("192.0.2.1"));
     for number in 0..fabric.nodes.len() {
@@ -41,7 +41,7 @@ pub(super) fn annotation(api: &KubeApi, node: &str) -> Value {
     text.map_or(Value::Null, |text| serde_json::from_str(text).unwrap())
 }
 
-/// What a Node says of its network: status and reason.
+/// The Node's condition of its network: status and reason.
 pub(super) fn condition(api: &KubeApi, node: &str) -> Option<(String, String)> {
     let node = api.object("nodes", "", node).unwrap();
     let all = node["status"]["conditions"].as_array()?.clone();
@@ -54,8 +54,8 @@ pub(super) fn is(status: &str, reason: &str) -> Option<(String, String)> {
     Some((status.to_owned(), reason.to_owned()))
 }
 
-/// Each node says of itself what the others need, by its own Node; pods then reach each other.
-/// Everything stays while the API server is away. A node that goes, goes everywhere.
+/// Each node publishes in its own Node what the others need, and pods then reach each other. While
+/// the API server is away, everything stays. A deleted node is removed from all others.
 #[test]
 fn vm_pods_of_a_cluster_reach_each_other() {
     testkit::require!("root", "vxlan", "vm-full");
@@ -76,12 +76,12 @@ fn vm_pods_of_a_cluster_reach_each_other() {
         wait_until("the condition", || condition(&api, node) == is("False", "RoutingIsUp"));
     }
 
-    // What a node says of itself is removed or spoilt: it is written again.
+    // If what a node publishes is removed or damaged, the node writes it again.
     for wrong in [Value::Null, json!("{}")] {
         api.change("nodes", "", "a", &json!({"metadata": {"annotations": {KEY: wrong}}}));
         wait_until("the annotation to be as before", || annotation(&api, "a") == said);
     }
-    // What a Node says of an address that is not its own is not believed.
+    // The others do not believe a Node that publishes an address which it does not have.
     let mut stolen = said.clone();
     stolen["underlay"] = json!(["192.0.2.12"]);
     stolen["offers"]["vxlan"].as_object_mut().unwrap().remove("mac6");
@@ -99,7 +99,7 @@ fn vm_pods_of_a_cluster_reach_each_other() {
     wait_until("the annotation to be as before", || annotation(&api, "a") == said);
     fabric.assert_all_reach_all();
 
-    // The server is away, and then it has forgotten what it was asked last.
+    // The server goes away, and when it is back it has lost its history.
     api.refuse();
     wait_until("the silence to be told", || {
         fabric.routes(0)["phase"].to_string().contains("degraded")
@@ -110,7 +110,7 @@ fn vm_pods_of_a_cluster_reach_each_other() {
     let routes = |fabric: &Fabric| fabric.nodes[0].host.sh("ip route show proto 78");
     wait_until("the third node to go", || !routes(&fabric).contains("10.244.3.0/24"));
     wait_until("this node to be ready again", || fabric.routes(0)["phase"] == "ready");
-    // It comes back as another Node: what it wrote went with the first.
+    // The node comes back as another Node, without what it wrote to the first.
     api.create(&node(&fabric, 2));
     wait_until("its annotation", || annotation(&api, "c") != Value::Null);
     fabric.assert_all_reach_all();
@@ -123,11 +123,11 @@ fn vm_pods_of_a_cluster_reach_each_other() {
     }
 }
 
-/// Tunnels' packets are dropped somewhere between the nodes, which answer by their own addresses:
-/// the cluster is told that pods have no network. An agent's condition beside it stays. It takes more
-/// than half a minute, after which alone that is said, and runs with `--full`. In every run
-/// `netwright-routing` shows what is decided, where time is a number
-/// (`routing::a_node_without_peers_is_available_and_one_whose_peers_are_cut_off_is_not`).
+/// The network between the nodes drops the tunnels' packets, while the nodes answer at their own
+/// addresses. The service then tells the cluster that pods have no network. The condition of
+/// another agent stays. The service waits half a minute before it says so, so this test runs only
+/// with `--full`. In every run a test of `netwright-routing` shows the decision with a virtual
+/// clock (`routing::a_node_without_peers_is_available_and_one_whose_peers_are_cut_off_is_not`).
 #[test]
 fn vm_a_node_that_is_cut_off_says_so() {
     testkit::require!("root", "vxlan", "full", "program:nft");
@@ -145,7 +145,7 @@ fn vm_a_node_that_is_cut_off_says_so() {
     assert!(node["status"]["conditions"].to_string().contains("DiskPressure"), "{node}");
 }
 
-/// A node waits, and says for what, until its Node and its prefix are there.
+/// A node waits until its Node and its prefix exist, and says for what it waits.
 #[test]
 fn a_node_waits_for_its_prefix() {
     testkit::require!("root");
@@ -161,7 +161,7 @@ fn a_node_waits_for_its_prefix() {
     let spec = std::mem::take(&mut bare["spec"]);
     api.create(&bare);
     wait_until("it to lack its prefix", || phase(&fabric).contains("has no spec.podCIDRs"));
-    // The cluster's controller and this service were told different ranges.
+    // The cluster's controller and this service are configured with different ranges.
     api.change("nodes", "", "a", &json!({"spec": {"podCIDRs": ["10.99.1.0/24"]}}));
     wait_until("it to refuse its prefix", || {
         phase(&fabric).contains("10.99.1.0/24 is outside the cluster's IPv4 ranges")
@@ -170,12 +170,12 @@ fn a_node_waits_for_its_prefix() {
     api.change("nodes", "", "a", &json!({"spec": spec}));
     wait_until("it to be ready", || fabric.routes(0)["phase"] == "ready");
     wait_until("the annotation", || annotation(&api, "a") != Value::Null);
-    // There is no other node, and that is no fault.
+    // There is no other node, which is not a fault.
     wait_until("the condition", || condition(&api, "a") == is("False", "RoutingIsUp"));
 }
 
-/// What the service was started with no longer serves, as when a certificate or a token ends: it
-/// takes what the kubeconfig says by then, without a restart.
+/// The credentials with which the service was started are no longer valid, as when a certificate or
+/// a token expires. The service reads the kubeconfig again, without a restart.
 #[test]
 fn a_kubeconfig_that_changes_is_read_again() {
     testkit::require!("root");
@@ -196,7 +196,7 @@ fn a_kubeconfig_that_changes_is_read_again() {
     wait_until("it to be ready again", || fabric.routes(0)["phase"] == "ready");
 }
 
-/// Nodes have prefixes of both families, and the cluster's pods addresses of one.
+/// Nodes have prefixes of both families, and the cluster's pods have addresses of one family.
 #[test]
 fn nodes_may_have_a_family_of_which_the_cluster_has_no_range() {
     testkit::require!("root");

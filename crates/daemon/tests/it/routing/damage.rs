@@ -1,4 +1,4 @@
-//! What others take away comes back.
+//! The service restores what other programs remove.
 
 use std::fs;
 use std::time::Instant;
@@ -7,7 +7,7 @@ use testkit::{Place as _, Snapshot, wait_until};
 
 use super::{Fabric, SOON};
 
-/// What others do to a node, each with one command.
+/// What other programs do to a node, each a command.
 const DAMAGES: [(&str, &str); 15] = [
     ("the tunnel goes down and up", "ip link set nw-vxlan4 down; ip link set nw-vxlan4 up"),
     ("the tunnel goes down", "ip link set nw-vxlan4 down"),
@@ -16,7 +16,7 @@ const DAMAGES: [(&str, &str); 15] = [
     ("the tunnel gets another address", "ip link set nw-vxlan4 address 02:00:00:00:00:07"),
     ("the tunnel gets another MTU", "ip link set nw-vxlan4 mtu 600"),
     ("the tunnel loses its address", "ip addr flush dev nw-vxlan4"),
-    // `ip route flush` cannot delete routes by nexthops.
+    // `ip route flush` cannot delete routes that use nexthop objects.
     (
         "routes are deleted",
         "for to in 10.244.2.0/24 10.244.3.0/24 fd00:244:2::/64 fd00:244:3::/64; do ip route del $to; done",
@@ -42,12 +42,12 @@ const DAMAGES: [(&str, &str); 15] = [
     ),
 ];
 
-/// The kernel's objects of a node, without what the kernel numbers anew.
+/// The kernel's objects of a node, without numbers that the kernel assigns.
 pub(super) fn objects(node: &super::Node) -> Vec<String> {
     objects_with(node, super::TUNNELS)
 }
 
-/// The same, where tunnels are called so.
+/// The same, for tunnels with these names.
 pub(super) fn objects_with(node: &super::Node, tunnels: [&str; 2]) -> Vec<String> {
     let script = "ip -4 route show; ip -6 route show; ip nexthop show; \
                   for dev in nw-vxlan4 nw-vxlan6; do \
@@ -61,12 +61,12 @@ pub(super) fn objects_with(node: &super::Node, tunnels: [&str; 2]) -> Vec<String
     lines
 }
 
-/// How often a service's descriptors are looked at: some are there for a moment, as while others
-/// are asked whether they answer.
+/// How often a service's descriptors are listed. Some exist only for a moment, for example those of
+/// probes.
 const LOOKS: usize = 20;
 
-/// What a node's service has open, without the numbers that the kernel gives: the fewest of some
-/// looks.
+/// The descriptors that a node's service has open, without the numbers that the kernel assigns: the
+/// shortest of [`LOOKS`] lists.
 pub(super) fn descriptors(node: &super::Node) -> Vec<String> {
     let folder = format!("/proc/{}/fd", node.service.as_ref().unwrap().pid());
     let look = || {
@@ -86,7 +86,7 @@ pub(super) fn descriptors(node: &super::Node) -> Vec<String> {
     (0..LOOKS).map(|_| look()).min_by_key(Vec::len).unwrap()
 }
 
-/// While the service runs, every damage is put right at once, and nothing else is touched.
+/// While the service runs, it repairs every damage at once, and touches nothing else.
 #[test]
 fn vm_what_others_take_away_comes_back() {
     testkit::require!("root", "vxlan", "vm-full", "program:bridge", "program:nft");
@@ -110,7 +110,8 @@ fn vm_what_others_take_away_comes_back() {
 /// Returns a damaged document.
 type Damage = fn(&str) -> String;
 
-/// What becomes of the record of nodes while the service is away, and why it does not count then.
+/// What happens to the record of nodes while the service is away, and why the service then ignores
+/// the record.
 const RECORDS: [(Damage, &str); 4] = [
     (|whole| whole[..whole.len() / 2].to_owned(), "EOF while parsing"),
     (|_| String::new(), "EOF while parsing"),
@@ -118,9 +119,9 @@ const RECORDS: [(Damage, &str); 4] = [
     (|whole| whole.replacen("\"version\":1,", "\"version\":2,", 1), "it has version 2"),
 ];
 
-/// A record of nodes that is damaged, or of a newer version, does not count: the service starts,
-/// says so, and leaves what is programmed, also if the list of nodes is gone. From the list it makes
-/// everything, and writes the record anew.
+/// If the record of nodes is damaged or has a newer version, the service ignores it: it starts,
+/// says so, and leaves what is programmed, even if the list of nodes is gone. Once it has the list,
+/// it makes everything from it, and writes the record again.
 #[test]
 fn vm_a_record_of_nodes_that_is_damaged_does_not_count() {
     testkit::require!("root", "vxlan", "vm-full", "program:bridge", "program:nft");
@@ -146,7 +147,8 @@ fn vm_a_record_of_nodes_that_is_damaged_does_not_count() {
         assert!(lines[number].contains(why), "{why}: {log}");
         assert_eq!(objects(&fabric.nodes[0]), whole, "{why}: something went");
         fabric.nodes[0].assert_reaches(&fabric.nodes[1]);
-        // Part of it goes meanwhile: only the list has it.
+        // Part of what is programmed is removed meanwhile. Only from the list can the service
+        // restore it.
         fabric.nodes[0].host.sh("ip neigh flush nud permanent dev nw-vxlan4");
         fabric.write_list(&list);
         wait_until("everything to be there", || objects(&fabric.nodes[0]) == whole);
@@ -155,8 +157,9 @@ fn vm_a_record_of_nodes_that_is_damaged_does_not_count() {
     fabric.assert_all_reach_all();
 }
 
-/// Damage while the service is away is put right when it starts, also if the list of nodes is gone:
-/// the last known nodes are on the disk. A node that went meanwhile is gone.
+/// When the service starts, it repairs the damage that was done while it was away, even if the list
+/// of nodes is gone: the last known nodes are on the disk. It removes a node that was deleted
+/// meanwhile.
 #[test]
 fn vm_what_happens_while_it_is_away_is_put_right() {
     testkit::require!("root", "vxlan", "vm-full", "program:nft");
@@ -165,7 +168,7 @@ fn vm_what_happens_while_it_is_away_is_put_right() {
     fabric.assert_all_reach_all();
     let whole = objects(&fabric.nodes[0]);
     let service = fabric.nodes[0].service.take().unwrap();
-    // Written some seconds after a change, or when the service ends.
+    // The record is written some seconds after a change, and when the service ends.
     assert_eq!(service.stop(), Some(0));
     fabric.assert_all_reach_all();
     assert_eq!(objects(&fabric.nodes[0]), whole, "something went with the service");
@@ -181,17 +184,18 @@ fn vm_what_happens_while_it_is_away_is_put_right() {
     assert!(phase.contains("degraded"), "{phase}");
     fabric.write_list(&list);
     wait_until("everything to be there", || objects(&fabric.nodes[0]) == whole);
-    // Killed, and a node goes.
+    // The service is killed, and a node is deleted.
     fabric.nodes[0].service.take().unwrap().kill();
     let (some, _) = list.split_once("[[node]]\nname = \"c\"").unwrap();
     fabric.write_list(some);
     let before = Snapshot::of(&fabric.nodes[0].host);
-    // Its hardware address alone says whose it is.
+    // Only the tunnel's hardware address shows that it is ours.
     fabric.nodes[0].host.sh("ip link set nw-vxlan4 alias other");
     fabric.start_on(0);
     let lines = before.diff(&Snapshot::of(&fabric.nodes[0].host));
     assert!(!lines.is_empty());
-    // By its prefixes, its addresses, and its tunnel's link-local address.
+    // A line is about the deleted node if it has its prefixes, its addresses, or its tunnel's
+    // link-local address.
     let marks = ["10.244.3.", "fd00:244:3:", "192.0.2.77", "2001:db8:1::30", "neighbours: fe80::"];
     let others: Vec<_> =
         lines.iter().filter(|line| !marks.iter().any(|mark| line.contains(mark))).collect();

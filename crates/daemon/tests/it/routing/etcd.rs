@@ -18,14 +18,14 @@ const PREFIX: &str = "/coreos.com/network";
 /// Where the members are: on the router, which all nodes reach.
 const HOST: &str = "192.0.2.1";
 
-/// One address family, and tunnels.
+/// flanneld's configuration with one address family, and tunnels.
 const V4: &str = r#"{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan"}}"#;
 
 /// A lease as etcd has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Lease {
     value: String,
-    /// The number of etcd's own lease; `0` is none.
+    /// The number of the grant; `0` is none.
     grant: String,
     modified: String,
 }
@@ -39,7 +39,7 @@ fn text(value: &Value) -> String {
     String::from_utf8_lossy(&bytes.0).into_owned()
 }
 
-/// Has the service on every node ask these members.
+/// Makes these members the source of the service on every node.
 fn use_etcd(fabric: &mut Fabric, etcd: &Etcd<'_>) {
     let endpoints = etcd.endpoints().join(",");
     fabric.source = ["--source", "etcd", "--etcd", &endpoints].map(str::to_owned).to_vec();
@@ -76,7 +76,7 @@ pub(super) fn grant(etcd: &Etcd<'_>, seconds: u32) -> String {
     answer["ID"].as_str().unwrap().to_owned()
 }
 
-/// How long a grant was given for, in seconds.
+/// The time for which a grant was given, in seconds.
 fn granted(etcd: &Etcd<'_>, grant: &str) -> String {
     let answer = etcd.ask("lease/timetolive", &json!({"ID": grant}));
     answer["grantedTTL"].as_str().unwrap_or("0").to_owned()
@@ -97,24 +97,24 @@ fn leases(etcd: &Etcd<'_>) -> BTreeMap<String, Lease> {
     found.collect()
 }
 
-/// What the leases say, by their keys.
+/// The values of the leases, by their keys.
 pub(super) fn values(etcd: &Etcd<'_>) -> BTreeMap<String, String> {
     leases(etcd).into_iter().map(|(key, lease)| (key, lease.value)).collect()
 }
 
-/// Something happens to etcd: to one of its members, or to the lease of a node.
+/// Does the named damage to etcd: to its members, or to the lease of a node.
 pub(super) fn suffer(etcd: &mut Etcd<'_>, what: &str, member: usize, number: usize) {
     match what {
         "away" => (0..3).for_each(|member| etcd.kill(member)),
         "without its leader" => etcd.leader().into_iter().for_each(|leader| etcd.kill(leader)),
         "with a member that is silent" => etcd.freeze(member, true),
-        // What is missed meanwhile cannot be asked for.
+        // The service cannot ask for what it missed meanwhile.
         "forgetful" => {
             (0..3).for_each(|member| etcd.kill(member));
             (0..3).for_each(|member| etcd.revive(member));
             etcd.wait_for_leader();
             delete_lease(etcd, &key(number));
-            // This revision is not compacted yet.
+            // This revision can still be compacted.
             put(etcd, "other", "", None);
             let answer = etcd.ask("kv/range", &json!({"key": bytes(PREFIX)}));
             let revision = answer["header"]["revision"].clone();
@@ -148,7 +148,7 @@ pub(super) fn suffer(etcd: &mut Etcd<'_>, what: &str, member: usize, number: usi
     }
 }
 
-/// All members run and answer, and have no lease of a stranger.
+/// Makes all members run and answer, without a stranger's lease.
 pub(super) fn recover(etcd: &mut Etcd<'_>) {
     for member in 0..3 {
         etcd.freeze(member, false);
@@ -160,7 +160,7 @@ pub(super) fn recover(etcd: &mut Etcd<'_>) {
     delete_lease(etcd, "10.244.40.0-24");
 }
 
-/// Waits until a lease is as it is to be.
+/// Waits until a lease is as the condition requires.
 fn wait_for_lease(etcd: &Etcd<'_>, key: &str, is_so: impl Fn(&Lease) -> bool) -> Lease {
     wait_for(&format!("lease {key}"), || leases(etcd).remove(key).filter(&is_so))
 }
@@ -191,8 +191,8 @@ pub(super) fn value_of(node: &super::Node, backend: Backend, [mac4, mac6]: &[Str
     format!(r#"{{"PublicIP":"{v4}","PublicIPv6":"{v6}","BackendType":"{name}"{data}}}"#)
 }
 
-/// Writes `subnet.env` as an earlier flanneld would have left it: the node's pods have addresses of
-/// these prefixes.
+/// Writes `subnet.env` as an earlier flanneld leaves it: the node's pods have addresses of these
+/// prefixes.
 pub(super) fn had_prefixes(fabric: &Fabric, node: usize) {
     let node = &fabric.nodes[node];
     let number = node.number;
@@ -252,9 +252,10 @@ fn signal(fabric: &Fabric, node: usize, name: &str) {
     fabric.lab.sh(&format!("kill -{name} {pid}"));
 }
 
-/// Each node takes the prefix that it had, and pods reach each other. A lease is what flanneld writes,
-/// byte for byte, and lasts as long. One that ends or is deleted is made again, one of others that
-/// ends goes, and `--uninstall` removes this node's.
+/// Each node takes its former prefix, and pods reach each other. A lease is what flanneld writes,
+/// byte for byte, and lasts as long. If a node's own lease ends or is deleted, the node makes it
+/// again. If another node's lease ends, that node is removed. `--uninstall` removes this node's
+/// lease.
 #[test]
 fn vm_nodes_lease_their_prefixes_and_pods_reach_each_other() {
     testkit::require!("root", "vxlan", "vm-full", "program:etcd", "program:curl");
@@ -289,8 +290,8 @@ fn vm_nodes_lease_their_prefixes_and_pods_reach_each_other() {
     wait_until("it to be ready", || is_ready(&fabric, 0));
     assert_eq!(leases(&etcd), all);
 
-    // One that starts while its node has another address leases another prefix. When the address is
-    // back, so is the first one, and nothing is left of the other.
+    // A service that starts while its node has another address leases another prefix. When the
+    // first address is back, the first prefix is too, and nothing is left of the other.
     assert_eq!(fabric.nodes[0].service.take().unwrap().stop(), Some(0));
     let (whole, of_tunnels) = (values(&etcd), tunnels(&fabric, 0));
     fabric.nodes[0].host.sh(&torture::uplink_renumbered(&fabric.nodes[0]));
@@ -302,7 +303,7 @@ fn vm_nodes_lease_their_prefixes_and_pods_reach_each_other() {
     fabric.assert_all_reach_all();
     let all = leases(&etcd);
 
-    // The lease ends, and is deleted: it is made again.
+    // The lease ends, and then is deleted: the service makes it again.
     etcd.ask("lease/revoke", &json!({"ID": all[&key(1)].grant}));
     let again = wait_for_lease(&etcd, &key(1), |lease| lease.grant != all[&key(1)].grant);
     assert_eq!(again.value, all[&key(1)].value);
@@ -310,13 +311,12 @@ fn vm_nodes_lease_their_prefixes_and_pods_reach_each_other() {
     let again = wait_for_lease(&etcd, &key(1), |lease| lease.modified != again.modified);
     assert_eq!(again.value, all[&key(1)].value);
     fabric.assert_all_reach_all();
-    // Another client writes something else into it.
+    // Another client writes something else into the lease.
     let wrong = all[&key(1)].value.replace("\"VNI\":1", "\"VNI\":2");
     put_lease(&etcd, &key(1), &wrong, Some(&again.grant));
     wait_for_lease(&etcd, &key(1), |lease| lease.value == all[&key(1)].value);
 
-    // Another node's ends. etcd revokes its grant then, as is done here; no test has to wait for
-    // it.
+    // Another node's lease ends. etcd then revokes its grant, which the test does without waiting.
     let passing = grant(&etcd, 3600);
     let other = r#"{"PublicIP":"192.0.2.40","PublicIPv6":"2001:db8::40","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"5e:72:04:aa:00:40"},"BackendV6Data":{"VNI":1,"VtepMAC":"5e:72:06:aa:00:40"}}"#;
     put_lease(&etcd, &key(40), other, Some(&passing));
@@ -336,8 +336,8 @@ fn vm_nodes_lease_their_prefixes_and_pods_reach_each_other() {
     }
 }
 
-/// What is wrong with one lease concerns it alone. A prefix that another node has by now is left to
-/// him: this node takes another, and says that pods of the first are cut off.
+/// A wrong lease affects only itself. If another node has this node's prefix by now, that node
+/// keeps it: this node takes another prefix, and says that pods of the first are cut off.
 #[test]
 fn vm_a_wrong_lease_is_refused_and_a_lost_one_is_not_stolen() {
     testkit::require!("root", "vxlan", "vm-full", "program:etcd", "program:curl");
@@ -470,8 +470,8 @@ fn a_node_without_tunnels_is_taken_over_by_its_lease_and_given_back() {
     taken_over_and_given_back("routing-etcd-flannel-gw", &[2], Backend::HostGw);
 }
 
-/// The service waits for flanneld's configuration, says why etcd is not reached, and takes the prefix
-/// that a person has reserved, which stays reserved.
+/// The service waits for flanneld's configuration, and says why it does not reach etcd. It takes
+/// the prefix that an administrator has reserved, and the prefix stays reserved.
 #[test]
 fn vm_a_reserved_prefix_stays_reserved_and_what_is_missing_is_said() {
     testkit::require!(
@@ -496,7 +496,7 @@ fn vm_a_reserved_prefix_stays_reserved_and_what_is_missing_is_said() {
             fabric.source.extend([flag.to_owned(), path.display().to_string()]);
         }
     };
-    // A file that is not there, and members that are others'.
+    // A file is missing, and then the members belong to another cluster.
     flannel(&mut fabric, 0, "standby");
     files("nobody", &mut fabric);
     let output = fabric.command(0, "routing").args(&fabric.source).args(&fabric.flags).output();
@@ -540,20 +540,21 @@ fn vm_a_reserved_prefix_stays_reserved_and_what_is_missing_is_said() {
     assert_eq!(leases(&etcd), BTreeMap::new());
     assert_eq!(fabric.nodes[0].service.take().unwrap().stop(), Some(0));
 
-    // What a person writes is little.
+    // An administrator's reservation has few keys.
     put_lease(&etcd, "10.244.1.0-24", r#"{"PublicIP":"192.0.2.11"}"#, None);
     replace(&mut fabric, 0);
     wait_until("it to be ready", || is_ready(&fabric, 0));
     let lease = wait_for_lease(&etcd, "10.244.1.0-24", |lease| lease.value.contains("VtepMAC"));
     assert_eq!(lease.grant, "0");
-    // Who removes the service needs no configuration in etcd.
+    // Removing the service needs no configuration in etcd.
     delete(&etcd, "config");
     uninstall(&mut fabric, 0, &["--uninstall"]);
     assert_eq!(leases(&etcd)["10.244.1.0-24"], lease);
 }
 
-/// The leader dies; then all members are away, and everything stays. A service that starts then has
-/// everything from the disk. When they are back, they have forgotten the changes since.
+/// The leader is killed. Then all members are away, and everything stays. A service that starts
+/// then has everything from the disk. When the members are back, they have forgotten the changes
+/// since.
 #[test]
 fn vm_everything_stays_while_etcd_is_away_and_nothing_is_missed() {
     testkit::require!("full", "root", "vxlan", "program:etcd", "program:curl", "program:nft");

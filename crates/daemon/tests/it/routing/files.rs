@@ -1,4 +1,5 @@
-//! What runtimes and plugins read, and what is refused before anything is programmed.
+//! The files that runtimes and plugins read, and the ranges that are refused before anything is
+//! programmed.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,8 +11,8 @@ use testkit::{Place as _, Service, Snapshot, wait_until};
 use super::cluster::cluster;
 use super::{Fabric, INTERVAL, RANGES};
 
-/// The configuration and `subnet.env` are written once this node is programmed, put back when they
-/// are changed, and gone with `--uninstall`.
+/// The service writes the configuration and `subnet.env` once this node is programmed, and restores
+/// them when they are changed. `--uninstall` removes them.
 #[test]
 fn files_for_pods_are_written_last_and_put_back() {
     testkit::require!("root");
@@ -47,7 +48,7 @@ fn files_for_pods_are_written_last_and_put_back() {
         }
         wait_until("it to be put back", || fs::read(&conflist).is_ok_and(|now| now == whole));
     }
-    // The underlay carries less: pods get less, at once.
+    // The underlay's MTU shrinks: the pods' MTU does too, at once.
     fabric.nodes[0].host.sh("ip link set eth0 mtu 1400");
     wait_until("the new MTU", || {
         let text = fs::read(&conflist).unwrap();
@@ -59,7 +60,7 @@ fn files_for_pods_are_written_last_and_put_back() {
     before.assert_same(&Snapshot::of(&fabric.nodes[0].host));
 }
 
-/// Where `[policy]` is enabled, pods start under network policy, and each has a pair of its own
+/// Where `[policy]` is enabled, pods start under network policy. Each has a veth pair of its own,
 /// unless the configuration asks for a bridge.
 #[test]
 fn pods_start_under_network_policy_where_it_is_enabled() {
@@ -96,7 +97,8 @@ fn pods_start_under_network_policy_where_it_is_enabled() {
     }
 }
 
-/// A configuration that runtimes take before ours is named, with what to do, and stays.
+/// If runtimes take another configuration before ours, the service names it and says what to do,
+/// but leaves it.
 #[test]
 fn a_configuration_that_comes_before_ours_is_named() {
     testkit::require!("root");
@@ -109,7 +111,7 @@ fn a_configuration_that_comes_before_ours_is_named() {
     let other = folder.join("05-other.conflist");
     let text = r#"{"cniVersion":"1.0.0","name":"other","plugins":[{"type":"bridge"}]}"#;
     fs::write(&other, text).unwrap();
-    // One that leads to ours, one that comes after it, and one that runtimes do not read.
+    // One configuration leads to ours, one comes after ours, and runtimes do not read the last.
     fs::write(folder.join("00-multus.conf"), r#"{"name":"m","type":"multus"}"#).unwrap();
     fs::write(folder.join("99-last.conflist"), text).unwrap();
     fs::write(folder.join("01-other.conflist.disabled"), text).unwrap();
@@ -123,7 +125,7 @@ fn a_configuration_that_comes_before_ours_is_named() {
          pods to \"pods\"; if it is not needed: mv {other_shown} {other_shown}.disabled"
     );
     assert_eq!(warnings(&fabric)[0], *sentence);
-    // It is said once, and again when it is another's.
+    // The service says it once, and again when there is another configuration.
     fs::write(folder.join("99-last.conflist"), "{}").unwrap();
     fs::write(folder.join("07-more.json"), text).unwrap();
     wait_until("both to be named", || warnings(&fabric).as_array().unwrap().len() == 2);
@@ -165,13 +167,13 @@ fn frames_that_the_packet_filter_does_not_see_are_named() {
         warnings(&fabric).contains("net.bridge.bridge-nf-call-ip6tables is not 1: ")
     });
     set("net/bridge/bridge-nf-call-ip6tables", "1\n");
-    // Something changes in the folder: it looks.
+    // A change in the folder makes the service look.
     fs::write(folder.join("99-last.conflist"), "{}").unwrap();
     wait_until("nothing to be named", || warnings(&fabric) == "[]");
 }
 
-/// No node uses a prefix that touches a range of services, and pods' packets to services keep their
-/// source.
+/// No node uses a prefix that overlaps a range of services. Pods' packets to services keep their
+/// source address.
 #[test]
 fn ranges_of_services_are_left_to_them() {
     testkit::require!("root");
@@ -197,7 +199,7 @@ fn ranges_of_services_are_left_to_them() {
     }
 }
 
-/// Before anything is programmed, a range of pods that the host uses itself is refused.
+/// A range of pods that the host itself uses is refused before anything is programmed.
 #[test]
 fn a_range_that_the_host_uses_is_refused() {
     testkit::require!("root");
@@ -209,7 +211,7 @@ fn a_range_that_the_host_uses_is_refused() {
     let phase = fabric.routes(0)["phase"].to_string();
     assert!(phase.contains("pod range 10.244.0.0/16 overlaps eth0's 10.244.200.1/24"), "{phase}");
     before.assert_same(&Snapshot::of(&fabric.nodes[0].host));
-    // The one who has looked may go on; the one who removes it need do nothing more.
+    // After the administrator has removed the address, the service continues by itself.
     fabric.nodes[0].host.sh("ip addr del 10.244.200.1/24 dev eth0");
     wait_until("it to be ready", || fabric.routes(0)["phase"] == "ready");
     assert!(RANGES.contains("10.244.0.0/16"));

@@ -1,4 +1,4 @@
-//! This node's flanneld is replaced while pods run, and comes back.
+//! Our service replaces flanneld on a node while pods run, and flanneld comes back.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -50,7 +50,7 @@ impl Backend {
     }
 }
 
-/// The hardware addresses of a node's tunnels over IPv4 and IPv6: flanneld takes any.
+/// The hardware addresses of a node's tunnels over IPv4 and IPv6. flanneld's are random.
 pub(super) fn macs(number: usize) -> [String; 2] {
     [format!("5e:72:04:aa:00:0{number}"), format!("5e:72:06:aa:00:0{number}")]
 }
@@ -74,15 +74,16 @@ fn annotations(node: &super::Node, backend: Backend) -> Value {
     all.into_iter().map(|(name, text)| (format!("{PREFIX}{name}"), Value::from(text))).collect()
 }
 
-/// What flanneld makes of a node when it starts, in its order, from what the other nodes have
-/// published: devices that are there stay, entries are replaced, routes have no protocol of their own
-/// and no metric. It removes nothing.
+/// Does what flanneld does on a node when it starts, in its order, from what the other nodes have
+/// published. Existing devices stay, entries are replaced, routes have no protocol of their own and
+/// no metric. flanneld removes nothing.
 pub(super) fn flanneld(fabric: &Fabric, number: usize, backend: Backend) {
     let others: Vec<usize> = (0..fabric.nodes.len()).filter(|other| *other != number).collect();
     flanneld_with(fabric, number, backend, &others);
 }
 
-/// The same, from what these nodes have published alone: those of another backend it ignores.
+/// Does the same only from what these nodes have published: flanneld ignores nodes with another
+/// backend.
 pub(super) fn flanneld_with(fabric: &Fabric, number: usize, backend: Backend, others: &[usize]) {
     let node = &fabric.nodes[number];
     let peers: Vec<&super::Node> = others.iter().map(|other| &fabric.nodes[*other]).collect();
@@ -136,7 +137,7 @@ fn vxlan(node: &super::Node, peers: &[&super::Node], direct: bool) -> String {
 /// How many TCP connections there are from one pod to another, half of them in each family.
 const STREAMS: usize = 20;
 
-/// TCP connections that carry something all the time.
+/// TCP connections that carry data all the time.
 struct Streams {
     ends: Arc<AtomicBool>,
     writers: Vec<JoinHandle<io::Result<u64>>>,
@@ -168,7 +169,7 @@ impl Streams {
         Streams { ends, writers, readers }
     }
 
-    /// Ends them, and asserts that everything has arrived.
+    /// Ends the connections, and asserts that everything has arrived.
     #[track_caller]
     fn assert_nothing_lost(self) {
         self.ends.store(true, Ordering::Relaxed);
@@ -185,8 +186,8 @@ fn published(api: &KubeApi, node: &str) -> Value {
     node["metadata"]["annotations"].take()
 }
 
-/// Asserts that services have written to Nodes what they say themselves, and that what flannelds
-/// publish was not even written again.
+/// Asserts that services have written their own annotations to Nodes, and have not written those of
+/// flannelds, not even unchanged.
 #[track_caller]
 pub(super) fn assert_only_ours_is_written(api: &KubeApi) {
     let asked = api.asked().into_iter().filter(|asked| asked.resource == "nodes");
@@ -198,7 +199,7 @@ pub(super) fn assert_only_ours_is_written(api: &KubeApi) {
     assert!(!changes.iter().any(|body| body.contains(PREFIX)), "{changes:#?}");
 }
 
-/// A cluster of flannelds: their Nodes, and what they make of their hosts.
+/// A cluster of flannelds: their Nodes, and what they make on their hosts.
 pub(super) fn flannelds(fabric: &mut Fabric, backend: Backend) -> KubeApi {
     let api = cluster(fabric);
     let config = fabric.lab.dir().join("net-conf.json");
@@ -213,15 +214,15 @@ pub(super) fn flannelds(fabric: &mut Fabric, backend: Backend) -> KubeApi {
     api
 }
 
-/// Says what the service of a node is to be to flanneld.
+/// Sets how the service of a node treats flanneld: `standby` or `replace`.
 pub(super) fn flannel(fabric: &mut Fabric, node: usize, mode: &str) {
     let env = fabric.nodes[node].dir.join("subnet.env");
     fabric.flags =
         ["--flannel", mode, "--subnet-env", env.to_str().unwrap()].map(str::to_owned).to_vec();
 }
 
-/// Node after node is taken over while pods ping each other, and given back. What flannelds publish
-/// stays byte for byte, and at the end each host is as it was.
+/// The nodes are taken over one after the other while pods ping each other, and are given back.
+/// What flannelds publish stays byte for byte the same, and at the end each host is as it was.
 fn taken_over_and_given_back(name: &str, segments: &[usize], backend: Backend) {
     let mut fabric = Fabric::new(name, segments);
     let api = flannelds(&mut fabric, backend);
@@ -236,7 +237,7 @@ fn taken_over_and_given_back(name: &str, segments: &[usize], backend: Backend) {
     };
     let said: Vec<Value> = names.iter().map(|name| of_flannel(name)).collect();
 
-    // On standby, it says what it would do, and does nothing.
+    // In standby the service says what it would do, and does nothing.
     flannel(&mut fabric, 0, "standby");
     fabric.start_on(0);
     wait_until("the Nodes", || fabric.routes(0)["phase"] == "standby");
@@ -325,8 +326,8 @@ fn vm_a_node_with_direct_routing_is_taken_over_from_flanneld_and_given_back() {
     taken_over_and_given_back("routing-flannel-direct", &[2, 1], Backend::DirectRouting);
 }
 
-/// A flanneld whose node is behind a translation of addresses publishes another one by
-/// `public-ip-overwrite`: tunnels lead there. They carry as much as flanneld's configuration says.
+/// A flanneld whose node is behind NAT publishes another address by `public-ip-overwrite`, and
+/// tunnels lead to that address. Their MTU is the one of flanneld's configuration.
 #[test]
 fn vm_a_flanneld_behind_a_translation_is_reached() {
     testkit::require!("root", "vxlan", "full", "program:bridge", "program:nft");

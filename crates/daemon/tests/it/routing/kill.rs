@@ -1,10 +1,11 @@
-//! The service is killed at each of its changes, while it makes a node's part, takes it over from
-//! flanneld, follows the list of nodes, puts right what others have taken, and takes its part away.
+//! The service is killed at each of its changes: while it programs a node, takes a node over from
+//! flanneld, follows the list of nodes, repairs what other programs have removed, and uninstalls
+//! itself.
 //!
 //! It runs under `strace`, which kills it as its loop's thread enters the n-th system call that
 //! sends a message to the kernel, or makes, renames or removes a file. The moments are the same in
-//! every run, however busy the machine is. In one test it is not killed but stopped, and others do
-//! something to the node meanwhile.
+//! every run, however busy the machine is. In one test the service is not killed but stopped, and
+//! the test damages the node meanwhile.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, ExitStatus, Stdio};
@@ -21,11 +22,11 @@ use super::{DAEMON, FLANNELS_TUNNELS, Fabric, Node, damage, torture};
 const CHANGES: &str =
     "sendto,sendmsg,rename,renameat,renameat2,unlink,unlinkat,mkdir,mkdirat,ftruncate";
 
-/// How many moments every run tries, and the virtual machine, which is slow. With `--full` it is a
-/// share of all.
+/// How many moments every run tries. The virtual machine, which is slow, never tries more.
+/// Elsewhere `--full` tries a share of all moments.
 const MOMENTS: usize = 2;
 
-/// The moments to try of `1..=all`; with `--full` others in each round.
+/// The moments to try of `1..=all`. With `--full` each round tries other ones.
 fn chosen(all: usize) -> Vec<usize> {
     let is_slow = std::env::var_os(feature::VM_VARIABLE).is_some();
     if feature::available("full") && !is_slow {
@@ -40,20 +41,20 @@ fn chosen(all: usize) -> Vec<usize> {
 fn traced(fabric: &Fabric, command: &Command, moment: Option<usize>) -> Command {
     let node = &fabric.nodes[0];
     let mut traced = node.host.command("strace");
-    // The program is the child that is waited for, and `strace` its grandchild.
+    // With `-D` the program is our child, for which the test waits, and `strace` is its grandchild.
     traced.args(["-D", "-f", "-qq", "--seccomp-bpf", "-e", &format!("trace={CHANGES}")]);
     if let Some(moment) = moment {
         traced.args(["-e", &format!("inject={CHANGES}:signal=KILL:when={moment}")]);
     }
     traced.arg("-o").arg(node.dir.join("trace"));
-    // Without what enters the node: `strace` is there already.
+    // The words that enter the node are left out: `strace` is in the node already.
     traced.args(command.get_args().skip_while(|word| *word != DAEMON));
     traced.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     traced
 }
 
-/// Returns how many calls the thread with the most of them has made, so far: `strace` counts for
-/// each thread.
+/// Returns how many calls the thread with the most calls has made so far, because `strace` counts
+/// the calls of each thread.
 fn calls(fabric: &Fabric) -> usize {
     let trace = std::fs::read_to_string(fabric.nodes[0].dir.join("trace")).unwrap_or_default();
     let begun = trace.lines().filter(|line| line.contains('(') && !line.contains(" resumed>"));
@@ -64,11 +65,11 @@ fn calls(fabric: &Fabric) -> usize {
     threads.into_values().max().unwrap_or(0)
 }
 
-/// What a node has, where its tunnels are called as ours are, or as flanneld's.
+/// The kernel's objects of a node, whether its tunnels have our names or flanneld's.
 type Objects = fn(&Node) -> Vec<String>;
 
-/// Reports whether these are the lines of the whole: a new set lists its elements in an order of its
-/// own.
+/// Reports whether these are the lines of the whole. The order does not count, because a new set
+/// lists its elements in another order.
 fn is_whole(lines: &[String], whole: &[String]) -> bool {
     let words = |lines: &[String]| {
         let words = lines.iter().flat_map(|line| line.split([' ', '\t', ',']));
@@ -79,7 +80,7 @@ fn is_whole(lines: &[String], whole: &[String]) -> bool {
     words(lines) == words(whole)
 }
 
-/// Waits until a node has the whole.
+/// Waits until a node has all objects of the whole.
 #[track_caller]
 fn wait_for_whole(node: &Node, whole: &[String]) {
     wait_until_or_tell(
@@ -89,8 +90,8 @@ fn wait_for_whole(node: &Node, whole: &[String]) {
     );
 }
 
-/// Starts the service on node `a`, and waits until it is dead or the node has the whole of it;
-/// kills it then.
+/// Starts the service on node `a`, and waits until it is dead or the node has the whole. Then kills
+/// it if it still runs.
 fn start_and_kill(fabric: &Fabric, objects: Objects, whole: &[String], moment: Option<usize>) {
     let node = &fabric.nodes[0];
     let command = traced(fabric, &fabric.routing(0), moment);
@@ -114,8 +115,8 @@ fn is_killed(status: ExitStatus) -> bool {
     status.signal() == Some(9)
 }
 
-/// Makes two nodes that reach each other, and takes everything from node `a`. Returns what `a` had,
-/// and its host as it is now.
+/// Makes two nodes that reach each other, and uninstalls the service on node `a`. Returns what `a`
+/// had, and a snapshot of its host afterwards.
 fn fabric_without_a(name: &str) -> (Fabric, Vec<String>, Snapshot) {
     let mut fabric = Fabric::new(name, &[1, 1]);
     fabric.start();
@@ -126,8 +127,8 @@ fn fabric_without_a(name: &str) -> (Fabric, Vec<String>, Snapshot) {
     (fabric, whole, before)
 }
 
-/// Whenever it is killed, the next start makes the whole, and `--uninstall` alone takes everything
-/// away.
+/// At whatever moment the service is killed, the next start makes the whole, and `--uninstall`
+/// alone removes everything.
 #[test]
 fn vm_a_service_killed_at_any_change_leaves_what_the_next_one_understands() {
     testkit::require!(
@@ -157,7 +158,8 @@ fn vm_a_service_killed_at_any_change_leaves_what_the_next_one_understands() {
     }
 }
 
-/// An `--uninstall` that is killed is completed by another one, and undone by a start.
+/// If `--uninstall` is killed, another `--uninstall` completes it, and a start of the service
+/// undoes it.
 #[test]
 fn vm_an_uninstall_killed_at_any_change_is_completed() {
     testkit::require!(
@@ -198,8 +200,8 @@ fn vm_an_uninstall_killed_at_any_change_is_completed() {
 }
 
 /// Attaches `strace` to the loop of the service of node `a`, which is the first thread of its
-/// process: to write a line for each call of [`CHANGES`] from now on, and to send a signal at one of
-/// them.
+/// process. From now on `strace` writes a line for each call of [`CHANGES`], and sends a signal at
+/// one of them.
 fn attach(fabric: &Fabric, at: Option<(&str, usize)>) -> Running {
     let node = &fabric.nodes[0];
     let pid = node.service.as_ref().unwrap().pid();
@@ -223,8 +225,8 @@ fn calls_of_loop(fabric: &Fabric) -> usize {
     trace.lines().filter(|line| line.contains('(')).count()
 }
 
-/// Does something that the service of node `a` follows, waits until it is dead or the node has the
-/// whole, and starts the next one.
+/// Makes a change to which the service of node `a` reacts, waits until the service is dead or the
+/// node has the whole, and starts the next service.
 fn strike(fabric: &mut Fabric, moment: usize, whole: &[String], act: impl FnOnce(&Fabric)) {
     let strace = attach(fabric, Some(("KILL", moment)));
     act(fabric);
@@ -246,8 +248,8 @@ fn strike(fabric: &mut Fabric, moment: usize, whole: &[String], act: impl FnOnce
     fabric.start_on(0);
 }
 
-/// A list of nodes, and by what is seen that node `a` has made it so: what it then has in the
-/// kernel, and what not.
+/// A list of nodes, and the signs that node `a` has carried it out: what its kernel then has, and
+/// what it no longer has.
 struct Stage {
     list: String,
     has: &'static [&'static str],
@@ -255,7 +257,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// Writes the list, waits until node `a` has made it so, and returns what it has.
+    /// Writes the list, waits until node `a` has carried it out, and returns what the node has.
     fn reach(&self, fabric: &Fabric) -> Vec<String> {
         fabric.write_list(&self.list);
         let mut objects = Vec::new();
@@ -270,8 +272,9 @@ impl Stage {
     }
 }
 
-/// The service is killed while it follows the list, in which a node comes, gets other addresses or
-/// goes: the next one makes the rest, and pods of the other nodes lose no packet meanwhile.
+/// The service is killed while it follows the list, in which a node is added, gets other addresses
+/// or is removed. The next service does the rest, and pods of the other nodes lose no packet
+/// meanwhile.
 #[test]
 fn vm_a_service_killed_while_it_follows_the_list_leaves_what_the_next_one_understands() {
     testkit::require!(
@@ -285,7 +288,7 @@ fn vm_a_service_killed_while_it_follows_the_list_leaves_what_the_next_one_unders
     );
     let mut fabric = Fabric::new("routing-kill-list", &[1, 1]);
     let two = std::fs::read_to_string(fabric.list()).unwrap();
-    // It is in the list alone.
+    // This node exists only in the list.
     let three = |v4: &str, v6: &str| {
         format!(
             "{two}[[node]]\nname = \"c\"\nprefixes = [\"10.244.3.0/24\", \"fd00:244:3::/64\"]\n\
@@ -332,12 +335,12 @@ fn vm_a_service_killed_while_it_follows_the_list_leaves_what_the_next_one_unders
     fabric.assert_all_reach_all();
 }
 
-/// What others do to node `a`, which takes the service many changes to put right.
+/// What other programs do to node `a`: the service needs many changes to repair it.
 const DAMAGE: &str = "ip link del nw-vxlan4; ip link del nw-vxlan6; ip nexthop flush proto 78; \
                       nft flush ruleset";
 
-/// The service is killed while it puts right what others have taken away: the next one does the
-/// rest.
+/// The service is killed while it repairs what other programs have removed. The next service does
+/// the rest.
 #[test]
 fn vm_a_service_killed_while_it_puts_things_right_is_followed_by_one_that_does() {
     testkit::require!("root", "vxlan", "full", "program:strace", "program:bridge", "program:nft");
@@ -360,16 +363,17 @@ fn vm_a_service_killed_while_it_puts_things_right_is_followed_by_one_that_does()
     }
 }
 
-/// What others do to node `a` so that the service looks, and what they do while it looks: the kernel
-/// does not report all that goes with a nexthop, or with a tunnel that is down.
+/// What other programs do to node `a` so that the service looks, and what they do while it looks.
+/// The kernel does not report everything that vanishes with a nexthop, or with a tunnel that goes
+/// down.
 const AT_FIRST: &str = "ip link del nw-vxlan6";
 const MEANWHILE: [&str; 2] = [
     "ip nexthop flush proto 78; nft flush ruleset",
     "ip link set nw-vxlan4 down; ip link set nw-vxlan4 up",
 ];
 
-/// The service is stopped while it looks and puts right what others have taken away, and they take
-/// more: it puts that right too, since it hears of it.
+/// The service is stopped while it looks and repairs what other programs have removed, and they
+/// remove more. The service repairs that too, because it gets the events.
 #[test]
 fn vm_what_others_take_away_while_the_service_looks_comes_back() {
     testkit::require!("root", "vxlan", "full", "program:strace", "program:bridge", "program:nft");
@@ -395,7 +399,7 @@ fn vm_what_others_take_away_while_the_service_looks_comes_back() {
             moment <= calls_of_loop(&fabric) || is_whole(&torture::objects(node), &whole)
         });
         node.host.sh(meanwhile);
-        // The call has begun, and it may be stopped a moment later only.
+        // The call has begun; the service may be stopped only a moment later.
         wait_until_or_tell(
             "the node to have the whole",
             || {
@@ -410,8 +414,8 @@ fn vm_what_others_take_away_while_the_service_looks_comes_back() {
     }
 }
 
-/// While it takes a node over from flanneld, the service is killed: no packet is lost, the next one
-/// takes over the rest, and flanneld has the node back as it was.
+/// The service is killed while it takes a node over from flanneld. No packet is lost, the next
+/// service takes over the rest, and flanneld gets the node back as it was.
 #[test]
 fn vm_a_service_killed_while_it_takes_over_from_flanneld_loses_nothing() {
     testkit::require!(

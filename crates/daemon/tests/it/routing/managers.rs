@@ -1,5 +1,5 @@
-//! Programs that manage the host's links beside the service. What they take comes back, and with our
-//! files they take nothing.
+//! Programs that manage the host's links beside the service. The service restores what they remove.
+//! With our files they remove nothing.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,8 +9,8 @@ use testkit::{Container, Place as _, Running, Service, wait_until};
 use super::{Fabric, Node};
 use crate::managers::{NetworkManager, Networkd};
 
-/// What systemd-networkd is told of the uplink of node `a`, and by an administrator who gives no
-/// thought to tunnels.
+/// systemd-networkd's configuration of node `a`'s uplink, by an administrator who did not think of
+/// tunnels.
 const NETWORKD: [(&str, &str); 2] = [
     (
         "50-uplink.network",
@@ -22,7 +22,7 @@ const NETWORKD: [(&str, &str); 2] = [
     ("60-tunnels.network", "[Match]\nKind=vxlan\n[Network]\nLinkLocalAddressing=no\n"),
 ];
 
-/// What is the service's in a node's kernel.
+/// The service's objects in a node's kernel.
 fn ours(node: &Node) -> Vec<String> {
     let script = "for of in 78 79; do ip -4 route show proto $of; ip -6 route show proto $of; done; \
                   ip nexthop show proto 78; \
@@ -37,7 +37,7 @@ fn ours(node: &Node) -> Vec<String> {
     lines
 }
 
-/// Waits until everything of the service is as it was, and pods reach each other.
+/// Waits until all objects of the service are as they were, and asserts that pods reach each other.
 #[track_caller]
 fn is_whole(fabric: &Fabric, whole: &[String], what: &str) {
     let node = &fabric.nodes[0];
@@ -73,7 +73,7 @@ impl<'f> Monitor<'f> {
         monitor
     }
 
-    /// Waits until it has said all that has happened so far; returns it.
+    /// Waits until it has printed everything that has happened so far; returns its output.
     fn says_all(&mut self) -> String {
         self.marks += 1;
         let mark = format!("127.9.9.{}/32", self.marks);
@@ -87,8 +87,8 @@ impl<'f> Monitor<'f> {
         said
     }
 
-    /// Returns what of the service was removed since it had said so much, but for nexthops and routes
-    /// by the uplink, which go with its addresses.
+    /// Returns the service's objects that were removed after this much output. Nexthops and routes
+    /// by the uplink do not count, because they vanish with the uplink's addresses.
     fn removed_since(&mut self, bytes: usize) -> Vec<String> {
         let said = self.says_all();
         let of_ours = ["proto 78", "proto 79", "nw-vxlan4", "nw-vxlan6"];
@@ -103,8 +103,8 @@ impl<'f> Monitor<'f> {
     }
 }
 
-/// Lets systemd-networkd configure the uplink of node `a` in each way, and waits each time until it has
-/// done so, and everything of the service is there.
+/// Lets systemd-networkd configure the uplink of node `a` in every way. Each time waits until it
+/// has done so, and the service's objects are there.
 fn configure(
     fabric: &Fabric,
     whole: &[String],
@@ -117,7 +117,7 @@ fn configure(
         is_whole(fabric, whole, what);
     };
     is_done(networkd, "a start");
-    // A file that is written anew counts as another one.
+    // systemd-networkd takes a rewritten file for a new one.
     let uplink = fabric.lab.path("/etc/systemd/network/50-uplink.network");
     fs::write(uplink, format!("{}# again\n", NETWORKD[0].1)).unwrap();
     networkd.does("reload");
@@ -128,7 +128,7 @@ fn configure(
     is_done(networkd, "another start");
 }
 
-/// systemd-networkd configures the uplink, and takes the tunnels, with all on both.
+/// systemd-networkd configures the uplink and takes over the tunnels, and removes what is on both.
 #[test]
 fn vm_what_systemd_networkd_takes_comes_back() {
     testkit::require!(
@@ -152,7 +152,7 @@ fn vm_what_systemd_networkd_takes_comes_back() {
     assert!(log.contains("put back what another program has changed"), "it took nothing: {log}");
 }
 
-/// With our files systemd-networkd leaves tunnels alone, and all routes that it did not make.
+/// With our files systemd-networkd does not touch tunnels, nor routes that it did not make.
 #[test]
 fn vm_with_our_files_systemd_networkd_takes_nothing() {
     testkit::require!(
@@ -165,12 +165,13 @@ fn vm_with_our_files_systemd_networkd_takes_nothing() {
         "file:/lib/systemd/systemd-networkd"
     );
     let mut fabric = Fabric::new("routing-networkd-files", &[2]);
-    // By tunnels: before version 256 it takes nexthops by the uplink whatever the files say.
+    // The nodes use tunnels: before version 256 systemd-networkd removes nexthops by the uplink,
+    // whatever the files say.
     fabric.flags = ["--path", "vxlan"].map(str::to_owned).to_vec();
     fabric.start();
     fabric.assert_all_reach_all();
     let whole = ours(&fabric.nodes[0]);
-    // Without the service nothing comes back.
+    // Without the service nothing is restored.
     let service = fabric.nodes[0].service.take().unwrap();
     assert_eq!(service.stop(), Some(0));
     let node = &fabric.nodes[0];
@@ -183,7 +184,7 @@ fn vm_with_our_files_systemd_networkd_takes_nothing() {
     let taken = monitor.removed_since(0);
     assert_eq!(taken, Vec::<String>::new(), "{}", networkd.log());
 
-    // It is the files that do it.
+    // The files are what makes the difference.
     let before = monitor.says_all().len();
     networkd.loses_our_files();
     networkd.starts();
@@ -198,7 +199,8 @@ fn vm_with_our_files_systemd_networkd_takes_nothing() {
     }
 }
 
-/// NetworkManager configures the uplink, and deletes a tunnel. With our file it leaves tunnels.
+/// NetworkManager configures the uplink, and deletes a tunnel. With our file it does not touch
+/// tunnels.
 #[test]
 fn vm_networkmanager_and_the_service_live_together() {
     testkit::require!(
@@ -210,7 +212,7 @@ fn vm_networkmanager_and_the_service_live_together() {
         "program:dbus-daemon"
     );
     let mut fabric = Fabric::new("routing-nm", &[2]);
-    // A path that its configuring the uplink does not change.
+    // This path does not change when NetworkManager configures the uplink.
     fabric.flags = ["--path", "vxlan"].map(str::to_owned).to_vec();
     fabric.start();
     fabric.assert_all_reach_all();
@@ -219,7 +221,7 @@ fn vm_networkmanager_and_the_service_live_together() {
     let mut monitor = Monitor::start(&fabric, node);
 
     let manager = NetworkManager::start(&fabric.lab, &node.host, &[]);
-    // The pods' own links are the service repair's.
+    // The service `repair` takes care of the pods' own links.
     manager.does("device set nw-pods managed no");
     manager.does("device set p0 managed no");
     wait_until("it to see the tunnel", || manager.has("nw-vxlan4:connected (externally)"));
@@ -246,7 +248,7 @@ fn vm_networkmanager_and_the_service_live_together() {
     manager.takes("90-netwright.conf");
     wait_until("it to leave the tunnel", || manager.has("nw-vxlan4:unmanaged"));
     is_whole(&fabric, &whole, "our file");
-    // Without the service nothing comes back.
+    // Without the service nothing is restored.
     fabric.lab.sh(&format!("kill -STOP {}", node.service.as_ref().unwrap().pid()));
     let before = monitor.says_all().len();
     manager.refuses("device disconnect nw-vxlan4");

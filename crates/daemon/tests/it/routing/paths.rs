@@ -1,5 +1,5 @@
-//! The kinds of paths: what the network between the nodes does by itself, one family over the
-//! other, and the change from one path to another.
+//! The kinds of paths: native ones, one family over the other, and the change from one path to
+//! another.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,8 @@ use super::pings::Pings;
 use super::reach::{at, path};
 use super::{Fabric, Node, SOON};
 
-/// Asserts that a pod reaches another's address by TCP and UDP, which sees the pod's own.
+/// Asserts that a pod reaches another's address by TCP and UDP, and that the other one sees the
+/// pod's own address.
 #[track_caller]
 fn assert_serves(from: &Node, to: &Node, address: &str) {
     let at = at(address, 7);
@@ -30,9 +31,9 @@ fn kill_and_start(fabric: &mut Fabric, node: usize) {
     wait_until("the node to be ready", || fabric.routes(node)["phase"] == "ready");
 }
 
-/// With native paths nothing of ours leads to another node. While the network between the nodes has
-/// no routes to their prefixes, that is said; once it has, pods reach each other with their own
-/// addresses. A node without pods, which has no address of its prefix, is no fault.
+/// With native paths we make no route to another node. While the network between the nodes has no
+/// routes to their prefixes, the service says so. Once it has them, pods reach each other with
+/// their own addresses. A node without pods, which has no address of its prefix, is not a fault.
 #[test]
 fn native_paths_are_the_networks_own_and_are_checked() {
     testkit::require!("root");
@@ -70,7 +71,7 @@ fn native_paths_are_the_networks_own_and_are_checked() {
     }
     let (sound, said) = fabric.probe(0, &[]);
     assert!(sound && said.matches("  sound\n").count() == 2, "{said}");
-    // At its start the service asks at once.
+    // When the service starts, it probes at once.
     kill_and_start(&mut fabric, 0);
     wait_until("the other to answer", || {
         fabric.routes(0)["rows"].to_string().matches(r#""state":"probed""#).count() == 2
@@ -98,16 +99,16 @@ fn flows(node: &Node, to: &str) -> usize {
     node.host.enter(|| ConntrackSocket::open().unwrap().flows(&udp).unwrap().len())
 }
 
-/// A path that becomes a tunnel, or a direct one again, loses no packet, and neither does a service
-/// that is killed and starts again. UDP flows to pods that are reached by another path now are
-/// forgotten, and no others.
+/// When a path becomes a tunnel, or direct again, no packet is lost. None is lost either when the
+/// service is killed and starts again. Connection tracking forgets only the UDP flows to pods whose
+/// path has changed.
 #[test]
 fn vm_paths_change_and_services_are_killed_without_a_lost_packet() {
     testkit::require!("root", "vxlan", "vm-full", "program:ping");
     let mut fabric = Fabric::new("routing-change", &[2]);
     fabric.start();
     fabric.assert_all_reach_all();
-    // They would end by themselves sooner than a test gives up.
+    // Without this the flows would expire before the test gives up.
     fabric.nodes[0].host.sh("sysctl -q -w net.netfilter.nf_conntrack_udp_timeout=3600 \
          net.netfilter.nf_conntrack_udp_timeout_stream=3600");
     let pings = Pings::everywhere(&fabric);
@@ -120,7 +121,7 @@ fn vm_paths_change_and_services_are_killed_without_a_lost_packet() {
             assert_serves(&fabric.nodes[0], &fabric.nodes[1], address);
             assert!(0 < flows(&fabric.nodes[0], address), "{address}");
         }
-        // By the router, and by the segment again.
+        // First by the router, then directly again.
         for (from, other) in [(0, 1), (1, 0)] {
             let (v4, v6) = fabric.nodes[other].underlay();
             fabric.nodes[from].host.sh(&format!(
@@ -144,8 +145,8 @@ fn vm_paths_change_and_services_are_killed_without_a_lost_packet() {
     pings.into_iter().for_each(Pings::assert_nothing_lost);
 }
 
-/// The list of nodes whose pods have addresses of these families, and that reach each other by
-/// those: 0 is IPv4, 1 is IPv6.
+/// The list of nodes whose pods have addresses of the first families, and which reach each other by
+/// addresses of the second: 0 is IPv4, 1 is IPv6.
 fn list(fabric: &Fabric, pods: &[usize], underlay: &[usize]) -> String {
     let some = |all: [String; 2], of: &[usize]| {
         let quoted: Vec<String> = of.iter().map(|family| format!("\"{}\"", all[*family])).collect();
@@ -163,8 +164,9 @@ fn list(fabric: &Fabric, pods: &[usize], underlay: &[usize]) -> String {
     fabric.nodes.iter().map(entry).collect()
 }
 
-/// Where the network between the nodes has one family only, pods' packets of the other go by
-/// tunnels over it, also within a segment. The list may change to either while the services run.
+/// If the network between the nodes has only one family, pods' packets of the other family go
+/// through tunnels over it, also within a segment. The list may change from one to the other while
+/// the services run.
 #[test]
 fn vm_one_family_goes_over_the_other() {
     testkit::require!("root", "vxlan", "full");
@@ -210,8 +212,8 @@ fn vm_one_family_goes_over_the_other() {
     }
 }
 
-/// A cluster without IPv4, direct within a segment and by tunnels between two: pods reach each
-/// other with their own addresses, and the outside with their node's.
+/// A cluster without IPv4, with direct paths within a segment and tunnels between segments. Pods
+/// reach each other with their own addresses, and the outside with their node's.
 #[test]
 fn vm_a_cluster_may_have_ipv6_alone() {
     testkit::require!("root", "vxlan", "full");

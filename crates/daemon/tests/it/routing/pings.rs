@@ -1,4 +1,4 @@
-//! Pings between all pods, all the time, of which none may be lost.
+//! Continuous pings between all pods, of which none may be lost.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,12 +13,12 @@ use super::Fabric;
 /// How many pings there are each second, of all pods together.
 const PINGS: usize = 500;
 
-/// Pings from one pod to another all the time.
+/// Continuous pings from one pod to another.
 pub(super) struct Pings {
     ping: Running,
     /// A line for each answer.
     answers: PathBuf,
-    /// What it says when it is asked: how many it has sent.
+    /// Its answers to the question how many it has sent.
     said: PathBuf,
 }
 
@@ -27,7 +27,7 @@ impl Pings {
     pub(super) fn everywhere(fabric: &Fabric) -> Vec<Pings> {
         let mut all = Vec::new();
         let nodes = fabric.nodes.len();
-        // To each other node in two families.
+        // Each pod pings the pod of each other node, in two families.
         let milliseconds = nodes * (nodes - 1) * 2 * 1000 / PINGS;
         for from in &fabric.nodes {
             for to in fabric.nodes.iter().filter(|to| to.number != from.number) {
@@ -51,7 +51,8 @@ impl Pings {
         all
     }
 
-    /// Says whether the program runs: only it takes the signal by which it is asked.
+    /// Says whether the program itself runs: before that, the signal with which the test asks it
+    /// would end its process.
     fn has_begun(&mut self) -> bool {
         let status = format!("/proc/{}/status", self.ping.child().id());
         let status = fs::read_to_string(status).unwrap();
@@ -61,7 +62,7 @@ impl Pings {
         caught & (1 << 2) != 0
     }
 
-    /// Returns how many it had sent, each time that it was asked.
+    /// Returns how many it had sent, for each time that it was asked.
     fn counts(&self) -> Vec<u16> {
         let said = fs::read_to_string(&self.said).unwrap();
         let (whole, _) = said.rsplit_once('\n').unwrap_or_default();
@@ -83,7 +84,8 @@ impl Pings {
         numbers.collect()
     }
 
-    /// Asserts that every one so far was answered, and ends them. Those on their way are waited for.
+    /// Asserts that every ping so far was answered, and ends the pings. Waits for the answers that
+    /// are still on their way.
     #[track_caller]
     pub(super) fn assert_nothing_lost(mut self) {
         kill_process(Pid::from_child(self.ping.child()), Signal::QUIT).unwrap();

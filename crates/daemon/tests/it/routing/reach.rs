@@ -8,31 +8,32 @@ use testkit::{Place, Snapshot, wait_until};
 
 use super::{Attach, Fabric, attached};
 
-/// An address with a port, as servers and clients take it.
+/// An address with a port, in the form that servers and clients take.
 pub(super) fn at(address: &str, port: u16) -> String {
     if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
 }
 
-/// The path to a node and family, as `routes` says.
+/// The path to a node in a family, as `routes` shows it.
 pub(super) fn path(table: &Value, peer: &str, family: &str) -> Value {
     let mut rows = table["rows"].as_array().unwrap().iter();
     let row = rows.find(|row| row["peer"] == peer && row["family"] == family);
     row.unwrap_or_else(|| panic!("{table}"))["path"].clone()
 }
 
-/// Two nodes on one segment, one behind a router: both kinds of path. Then the host is as before.
+/// Two nodes are on one segment and one is behind a router, so there are both kinds of path. In the
+/// end the host is as before.
 #[test]
 fn vm_pods_of_three_nodes_reach_each_other_and_keep_their_addresses() {
     testkit::require!("root", "vxlan", "program:iptables", "vm-full");
     let mut fabric = Fabric::new("routing-reach", &[2, 1]);
-    // Others have a tunnel, a route and a nexthop, which stay. Its address is there at once, and not
-    // when the kernel has asked for duplicates.
+    // Other programs have a tunnel, a route and a nexthop, which stay. The tunnel's address is
+    // ready at once, without duplicate address detection.
     let foreign = "ip link add other type vxlan id 7 dstport 7777 dev eth0 && \
                    ip link set other addrgenmode none up && \
                    ip addr add fe80::7/64 dev other nodad && \
                    ip route add 10.200.99.0/24 dev other && ip nexthop add id 7 dev other";
     fabric.nodes[0].host.sh(foreign);
-    // A host that drops what is forwarded, as Docker leaves it.
+    // The host drops forwarded packets, as Docker configures it.
     fabric.nodes[2].host.sh("iptables -P FORWARD DROP && ip6tables -P FORWARD DROP");
     let before: Vec<Snapshot> = fabric.nodes.iter().map(|node| Snapshot::of(&node.host)).collect();
     fabric.start();
@@ -46,7 +47,7 @@ fn vm_pods_of_three_nodes_reach_each_other_and_keep_their_addresses() {
     ] {
         assert_eq!(path(&table, peer, family), want, "{peer} {family}");
     }
-    // The source is the pod's own, by either path.
+    // The source is the pod's own address, on either path.
     for to in [1, 2] {
         for address in fabric.nodes[to].pod_addresses() {
             let at = match address.contains(':') {
@@ -58,7 +59,7 @@ fn vm_pods_of_three_nodes_reach_each_other_and_keep_their_addresses() {
             assert!(fabric.nodes[0].pod_addresses().contains(&seen), "{at} sees {seen}");
         }
     }
-    // To the outside it is the node's, but not to other nodes.
+    // To the outside it is the node's address, but not to other nodes.
     for (at, want) in [("192.0.2.1:7", "192.0.2.11"), ("[2001:db8:0::1]:7", "2001:db8::10")] {
         let _server = Server::udp(&*fabric.lab, at, "outside");
         assert_eq!(traffic::assert_udp(&fabric.nodes[0].pod, at).seen.ip().to_string(), want);
@@ -66,11 +67,11 @@ fn vm_pods_of_three_nodes_reach_each_other_and_keep_their_addresses() {
     let _server = Server::udp(&fabric.nodes[1].host, "192.0.2.12:7", "node");
     let seen = traffic::assert_udp(&fabric.nodes[0].pod, "192.0.2.12:7").seen.ip();
     assert_eq!(seen.to_string(), "10.244.1.2");
-    // A packet that fills the tunnel arrives; MTU of pods is what the paths leave.
+    // A packet that fills the tunnel arrives. The pods' MTU is the largest that fits all paths.
     assert_eq!(table["podMtu"], 1430, "{table}");
     assert_eq!(table["phase"], "ready", "{table}");
     fabric.nodes[0].pod.sh("ping -n -c 1 -W 5 -M do -s 1422 10.244.3.2");
-    // Unknown pods are unreachable at once; others are not asked by the default route.
+    // Unknown pods are unreachable at once: packets to them do not take the default route.
     let unknown = fabric.nodes[0].pod.try_sh("ping -n -c 1 -W 5 10.244.77.7");
     let unknown = String::from_utf8_lossy(&unknown.stdout).into_owned();
     assert!(unknown.contains("Unreachable"), "{unknown}");
@@ -81,7 +82,8 @@ fn vm_pods_of_three_nodes_reach_each_other_and_keep_their_addresses() {
     }
 }
 
-/// Servers of TCP and UDP at each of a place's addresses, with that and where they listen.
+/// TCP and UDP servers at each of a place's addresses. Each comes with that address and the place
+/// where it listens.
 fn servers(place: &impl Place, addresses: [String; 2]) -> [(String, String, [Server; 2]); 2] {
     addresses.map(|address| {
         let at = at(&address, 7);
@@ -90,8 +92,8 @@ fn servers(place: &impl Place, addresses: [String; 2]) -> [(String, String, [Ser
     })
 }
 
-/// Six nodes on two segments: every pod reaches every pod and every node, by TCP and by UDP, with
-/// its own address, and every pod with the largest packets.
+/// There are six nodes on two segments. Every pod reaches every pod and every node, by TCP and by
+/// UDP, with its own address. It reaches every pod with the largest packets too.
 fn six_nodes(name: &str, attach: Attach) {
     let mut fabric = Fabric::with_pods(name, &[3, 3], attach);
     match attach {
@@ -175,7 +177,7 @@ fn vm_the_list_of_nodes_is_followed() {
         (routes.contains("10.244.2.0/24"), routes.contains("10.244.3.0/24"))
     };
     assert_eq!(has(&fabric), (true, false));
-    // The third node is none of the list: it waits, and says for what.
+    // The third node is not in the list: it waits, and says for what.
     let phase = fabric.routes(2)["phase"].to_string();
     assert!(phase.contains("has no node \\\"c\\\""), "{phase}");
     fabric.write_list(&whole);

@@ -1,4 +1,4 @@
-//! What the kernel refuses, and what cannot be written.
+//! Changes that the kernel refuses, and files that cannot be written.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -8,7 +8,7 @@ use testkit::{Place as _, Service, wait_until};
 
 use super::{Fabric, INTERVAL, Node};
 
-/// Returns what a node's service says when it is asked whether it is ready.
+/// Returns the answer of a node's service to `/readyz`.
 fn readiness(node: &Node) -> String {
     let Ok(mut stream) = UnixStream::connect(node.dir.join("run/agent/routing.sock")) else {
         return String::new();
@@ -19,9 +19,10 @@ fn readiness(node: &Node) -> String {
     said.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default()
 }
 
-/// Strangers' routes have the place of this node's own and of the other node's, and forwarding of
-/// IPv4 cannot be switched on. The first and the last make the service not ready, the second is told
-/// in the other node's row. All are done once they can be; that forwarding can be, no event tells.
+/// Routes of another program occupy the places of this node's own route and of the route to the
+/// other node, and IPv4 forwarding cannot be switched on. The first and the last make the service
+/// not ready; the row of the other node shows the second. The service makes each change once it is
+/// possible. For forwarding no event says when that is.
 #[test]
 fn what_cannot_be_done_is_told_and_tried_again() {
     testkit::require!("root");
@@ -56,7 +57,7 @@ fn what_cannot_be_done_is_told_and_tried_again() {
     });
     fabric.nodes[0].host.sh(&format!("ip route del {for_own}"));
     wait_until("it to be ready", || readiness(&fabric.nodes[0]) == "ok\n");
-    // That the other node is not reached concerns that one alone.
+    // An unreachable other node affects only that node's row.
     wait_until("the node to be ready", || fabric.routes(0)["phase"] == "ready");
     let state = |family: &str| {
         let table = fabric.routes(0);

@@ -1,4 +1,4 @@
-//! A node gets other prefixes while its pods live.
+//! A node gets other prefixes while its pods run.
 
 use std::fs;
 
@@ -8,8 +8,9 @@ use testkit::{Place as _, wait_until};
 use super::Fabric;
 use super::cluster::{annotation, cluster, node};
 
-/// A Node that is made again with other prefixes keeps those in which its pods live, until the last
-/// is gone, or another node has been given them. New pods get addresses of the new ones.
+/// If a Node is recreated with other prefixes, the node keeps the prefixes that its pods use, until
+/// the last of these pods is gone or another node has the prefixes. New pods get addresses of the
+/// new prefixes.
 #[test]
 fn a_node_that_gets_other_prefixes_keeps_its_pods() {
     testkit::require!("root");
@@ -24,7 +25,7 @@ fn a_node_that_gets_other_prefixes_keeps_its_pods() {
     fabric.flags = with_files;
     fabric.start_on(0);
     fabric.assert_all_reach_all();
-    // As host-local records the pods' addresses.
+    // This is how host-local records the pods' addresses.
     fabric.lab.sh("mkdir -p /var/lib/cni/networks/pods; cd /var/lib/cni/networks/pods; \
                    for address in 10.244.1.2 fd00:244:1::2; do printf 'pod-a\\r\\neth0' >$address; done");
     let plugin = || -> Value {
@@ -50,13 +51,13 @@ fn a_node_that_gets_other_prefixes_keeps_its_pods() {
         wait_until(prefix, || routes_of_b(&fabric).contains(prefix));
     }
     assert_eq!(fabric.routes(0)["kept"], both);
-    // The bridge of the old prefix cannot have the gateway's address of the new one.
+    // A bridge with the old prefix cannot have the new prefix's gateway address.
     wait_until("the new prefix for pods", || plugin()["bridge"] == "nw-pods1");
     let ranges = plugin()["ipam"]["ranges"].clone();
     assert_eq!(ranges[0][0]["subnet"], "10.244.101.0/24", "{ranges}");
     assert!(!ranges.to_string().contains("10.244.1.0"), "{ranges}");
 
-    // A service that starts again, without its record of nodes, knows it all the same.
+    // A service that starts again without its record of nodes still knows the old prefixes.
     fabric.nodes[0].service.take().unwrap().kill();
     fs::remove_dir_all(fabric.nodes[0].dir.join("lib")).unwrap();
     fabric.start_on(0);
@@ -64,7 +65,7 @@ fn a_node_that_gets_other_prefixes_keeps_its_pods() {
     assert!(keeps(&both), "{}", annotation(&api, "a"));
     fabric.assert_all_reach_all();
 
-    // Another node is given it: it has it, and that is said.
+    // Another node gets the old prefix. The other node keeps it, and this node says so.
     let says = json!({"version": 1, "underlay": ["192.0.2.20"], "offers": {"direct": {}}});
     api.create(&json!({
         "apiVersion": "v1", "kind": "Node",
@@ -84,7 +85,7 @@ fn a_node_that_gets_other_prefixes_keeps_its_pods() {
     wait_until("it to be kept again", || keeps(&both));
     fabric.assert_all_reach_all();
 
-    // The last pod goes.
+    // The last pod ends.
     fabric.nodes[0].host.sh("ip link del p0");
     wait_until("nothing to be kept", || keeps(&Value::Null));
     wait_until("the others to know", || {

@@ -10,7 +10,8 @@ use super::flannel::{Backend, flanneld_with, macs};
 use super::reach::{at, path};
 use super::{Fabric, Node};
 
-/// A pod's UDP arrives at another's addresses, and has the pod's own.
+/// Asserts that a pod's UDP packets arrive at another's addresses, with the pod's own as their
+/// source.
 #[track_caller]
 fn assert_keeps_its_address(from: &Node, to: &Node) {
     for address in to.pod_addresses() {
@@ -31,7 +32,7 @@ fn vm_flannelds_of_both_backends_are_reached() {
     let lab = Rc::clone(&fabric.lab);
     let etcd = etcd::start(&mut fabric, &lab, &Backend::DirectRouting.config());
     let (ours, gateways, tunnels) = (0, 1, 2);
-    // The first is an earlier flanneld's of our node: its addresses are known.
+    // The tunnel comes from an earlier flanneld on our node, so its hardware addresses are known.
     for (number, backend) in
         [(ours, Backend::Vxlan), (gateways, Backend::HostGw), (tunnels, Backend::Vxlan)]
     {
@@ -41,7 +42,8 @@ fn vm_flannelds_of_both_backends_are_reached() {
     }
     let said = values(&etcd);
     flanneld_with(&fabric, tunnels, Backend::Vxlan, &[ours]);
-    // Nor does it look at ours, which says `vxlan`: another program has to make the route back.
+    // It also ignores our lease, whose backend is `vxlan`. Another program has to make the route
+    // back.
     flanneld_with(&fabric, gateways, Backend::HostGw, &[ours]);
 
     etcd::replace(&mut fabric, ours);

@@ -1,4 +1,5 @@
-//! What many nodes cost: counted in every run, measured with `--full` (docs/routing.md, "Sizes").
+//! What many nodes cost. Every run counts messages, and `--full` measures times (docs/routing.md,
+//! "Sizes").
 
 mod bare;
 mod measured;
@@ -14,7 +15,7 @@ use testkit::{Place as _, Running, Snapshot, feature, wait_until};
 use super::cluster::{annotation, cluster, condition, is};
 use super::{Fabric, Node};
 
-/// Ranges in which thousands of nodes have their prefixes, and this node's are.
+/// Ranges with room for the prefixes of thousands of nodes and of this node.
 const RANGES: &str = "10.128.0.0/9,fd00:244::/32";
 
 /// The number of the first of the other nodes, and how many there are beside this one in the
@@ -22,7 +23,7 @@ const RANGES: &str = "10.128.0.0/9,fd00:244::/32";
 const FIRST: u16 = 10;
 const MOST: u16 = 4999;
 
-/// A node that is in the list and nowhere else. It is behind the router, so that tunnels lead to it.
+/// A node that exists only in the list. It is behind the router, so tunnels lead to it.
 #[derive(Debug, Clone, Copy)]
 struct Other {
     name: u16,
@@ -97,24 +98,24 @@ impl Fabric {
         fabric
     }
 
-    /// The list of this node and so many others.
+    /// The list of this node and this many others.
     fn list_of(&self, count: u16) -> String {
         self.nodes[0].entry() + &Other::many(count).map(Other::entry).collect::<String>()
     }
 }
 
-/// What one act makes the service ask of the kernel.
+/// The requests that the service makes to the kernel for one act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Counts {
-    /// Messages of rtnetlink that change something.
+    /// The rtnetlink messages that change something.
     changes: usize,
-    /// Those that ask.
+    /// The rtnetlink messages that ask for something.
     questions: usize,
-    /// Transactions of nftables.
+    /// The transactions of nftables.
     transactions: usize,
 }
 
-/// What the service sends to the kernel, as strace tells it.
+/// The service's messages to the kernel, as strace prints them.
 struct Trace {
     log: PathBuf,
     pid: String,
@@ -139,7 +140,7 @@ impl Trace {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Says whether the service's loop waits: the last that is told of it has not returned.
+    /// Says whether the service's loop waits: its last call in the trace has not returned.
     fn is_idle(&self) -> bool {
         let text = self.text();
         let of_loop = |line: &&str| line.split_whitespace().next() == Some(self.pid.as_str());
@@ -147,7 +148,8 @@ impl Trace {
         last.is_some_and(|line| line.contains("epoll_") && !line.contains(" = "))
     }
 
-    /// Counts what is sent from an act until it is done and the loop waits again.
+    /// Counts the messages that are sent from an act until `is_done` holds and the loop waits
+    /// again.
     fn count(&self, what: &str, act: impl FnOnce(), is_done: impl FnMut() -> bool) -> Counts {
         let before = self.text().len();
         act();
@@ -165,12 +167,14 @@ impl Trace {
     }
 }
 
-/// A node comes among so many others, gets other addresses, gets other prefixes, and goes.
+/// Among this many others, a node is added, gets other addresses, gets other prefixes, and is
+/// removed.
 fn counts_among(count: u16) -> Vec<(&'static str, Counts)> {
     let mut fabric = Fabric::for_many(&format!("routing-size-{count}"));
     let others = fabric.list_of(count - 1);
     fabric.write_list(&others);
-    // Until the kernel is done with the links: what it tells of them makes the service look.
+    // The snapshot waits until the kernel has finished with the links, because its events about
+    // them make the service look.
     let _ = Snapshot::of(&fabric.nodes[0].host);
     fabric.start();
     let trace = Trace::of(&fabric.nodes[0]);
@@ -221,9 +225,10 @@ fn counts_among(count: u16) -> Vec<(&'static str, Counts)> {
     counts
 }
 
-/// What one node's change costs does not depend on how many others there are. It is no look: the
-/// service asks for the ways to new addresses, and for nothing else. Nor is another program's route
-/// that leads to no node and to no pod, which comes as the node goes.
+/// The cost of one node's change does not depend on the number of other nodes. The change does not
+/// make the service look at everything: the service asks only for the routes to new addresses.
+/// Another program's route that leads to no node and no pod, added as the node is removed, does not
+/// make it look either.
 #[test]
 fn vm_one_nodes_change_costs_the_same_among_many() {
     testkit::require!("root", "vxlan", "vm-full", "program:strace", "program:bridge");
@@ -241,12 +246,12 @@ fn vm_one_nodes_change_costs_the_same_among_many() {
     assert_eq!(counts_among(many), known, "among {many}");
 }
 
-/// How many nodes come together: more than are asked for one by one.
+/// How many nodes are added at once: more than the service asks about one by one.
 const TOGETHER: u16 = 100;
 
-/// Where many nodes come at once, the kernel is asked for the ways to two of those that it treats
-/// alike, after its rules and tables were listed; of the node to which it has learnt a smaller MTU it
-/// is asked besides.
+/// If many nodes are added at once, the service lists the kernel's rules and tables. Then it asks
+/// for the routes to only two of the addresses that the kernel treats alike, and to the one node
+/// for which the kernel has learnt a smaller MTU.
 #[test]
 fn vm_many_nodes_that_come_together_are_few_questions() {
     testkit::require!("root", "vxlan", "vm-full", "program:strace", "program:ping");
@@ -274,7 +279,8 @@ fn vm_many_nodes_that_come_together_are_few_questions() {
         || fabric.write_list(&many),
         || !host.sh(&format!("ip -6 route show {last} proto 78")).is_empty(),
     );
-    // In each family: the rules, three tables, what was learnt, two addresses of all.
+    // In each family the service asks for the rules, three tables, what the kernel has learnt, and
+    // two of all the addresses.
     let questions = 2 * (1 + 3 + 1 + 2) + 1;
     let changes = 8 * usize::from(TOGETHER);
     assert_eq!(counts, Counts { changes, questions, transactions: 1 });
@@ -290,10 +296,10 @@ fn vm_many_nodes_that_come_together_are_few_questions() {
     }
 }
 
-/// How many routes a router's table has here: many more than nodes that come together.
+/// How many routes the table of a router has: many more than nodes are added at once.
 const OF_ROUTER: u32 = 60_000;
 
-/// Where a table has more routes than it takes questions to ask for each way, it is not listed to
+/// If a table has more routes than there are addresses to ask for, the service does not list it to
 /// its end.
 #[test]
 fn vm_a_routers_table_is_not_listed_for_nodes_that_come() {
@@ -318,7 +324,8 @@ fn vm_a_routers_table_is_not_listed_for_nodes_that_come() {
         || fabric.write_list(&many),
         || !host.sh(&format!("ip -6 route show {last} proto 78")).is_empty(),
     );
-    // The rules, the local table, the main one in part, each address; and for IPv6 as elsewhere.
+    // The service asks for the rules, the local table, part of the main table and each address. For
+    // IPv6 it asks as in the other test.
     let questions = (1 + 2 + usize::from(TOGETHER)) + (1 + 3 + 1 + 2);
     let changes = 8 * usize::from(TOGETHER);
     assert_eq!(counts, Counts { changes, questions, transactions: 1 });
@@ -333,8 +340,8 @@ fn requests(api: &testkit::kube::KubeApi) -> BTreeMap<String, usize> {
     counts
 }
 
-/// An hour in which nothing changes: watches end when their time is over, and are all that is asked
-/// for. The hour is as long as they take to end.
+/// An hour in which nothing changes: watches end when their time is over, and the service requests
+/// only new watches. The test ends the watches itself, so its hour takes only as long as that.
 #[test]
 fn in_a_quiet_hour_the_api_server_is_asked_for_watches_alone() {
     testkit::require!("root");
@@ -365,7 +372,7 @@ fn in_a_quiet_hour_the_api_server_is_asked_for_watches_alone() {
     );
     assert_eq!(in_an_hour, 13);
     assert_eq!((at_start["list nodes"], at_start["watch nodes"]), (1, 1), "{at_start:?}");
-    // And it hears what the last of them says.
+    // The service also receives the events of the last watch.
     api.create(&Other::new(FIRST).object());
     wait_until("the other node", || fabric.routes(0)["rows"].to_string().contains("node-10"));
 }
@@ -383,15 +390,15 @@ fn waits(pid: u32) -> BTreeMap<String, u64> {
     waits
 }
 
-/// How many minutes a quiet node is looked at, and one whose source is silent, which is asked for every
-/// few seconds; and how often a loop may wake up in each: for its look, and half way for the watchdog.
-/// What others do on the host besides may wake it up too.
+/// For how many minutes the test watches a quiet node, and a node whose source is silent and is
+/// asked every few seconds. Also, how often a loop may wake up in each minute: for its look, and
+/// half a minute later for the watchdog. Other programs on the host may wake it up too.
 const QUIET_MINUTES: u64 = 3;
 const SILENT_MINUTES: u64 = 2;
 const WAKE_UPS: u64 = 2;
 const BY_OTHERS: u64 = 3;
 
-/// Asserts how seldom the loop of the first node wakes up.
+/// Asserts that the loop of the first node wakes up no more often than allowed.
 fn assert_sleeps(fabric: &Fabric, what: &str, minutes: u64) {
     let pid = fabric.nodes[0].service.as_ref().unwrap().pid();
     let before = waits(pid);
@@ -405,7 +412,7 @@ fn assert_sleeps(fabric: &Fabric, what: &str, minutes: u64) {
     assert!(woken["netwrightd"] <= WAKE_UPS * minutes + BY_OTHERS, "{what}: {woken:?}");
 }
 
-/// While nothing changes, a node looks at the kernel and asks some others once a minute.
+/// While nothing changes, a node looks at the kernel and probes some other nodes once a minute.
 #[test]
 fn vm_a_quiet_node_sleeps() {
     testkit::require!("root", "vxlan", "full", "vm-full");
@@ -415,12 +422,12 @@ fn vm_a_quiet_node_sleeps() {
     fabric.assert_all_reach_all();
     let answers = |fabric: &Fabric| fabric.routes(0)["rows"][0]["state"] == "probed";
     wait_until("the other node to answer", || answers(&fabric));
-    // What follows the start is over: the nodes are written to the disk.
+    // The work after the start is done: the nodes are on the disk.
     wait_until("the record of nodes", || fabric.nodes[0].dir.join("lib/routing/peers").exists());
     assert_sleeps(&fabric, "nothing changes", QUIET_MINUTES);
 }
 
-/// An API server that is away, or does not answer, does not change that: a service that tries to
+/// An API server that is away, or does not answer, does not change that: the thread that tries to
 /// reach it wakes up, and the loop does not.
 #[test]
 fn vm_a_node_whose_source_is_silent_sleeps() {
@@ -430,7 +437,7 @@ fn vm_a_node_whose_source_is_silent_sleeps() {
     let api = cluster(&mut fabric);
     fabric.start();
     wait_until("the condition", || condition(&api, "a") == is("False", "RoutingIsUp"));
-    // What follows the start is over: the other node is known, has answered, and is on the disk.
+    // The work after the start is done: the other node is known, has answered, and is on the disk.
     let answers = |fabric: &Fabric| fabric.routes(0)["rows"][0]["state"] == "probed";
     wait_until("the other node to answer", || answers(&fabric));
     let record = fabric.nodes[0].dir.join("lib/routing/peers");

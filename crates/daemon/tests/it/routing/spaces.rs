@@ -58,7 +58,7 @@ impl Network {
         self.services[node] = Some(service);
     }
 
-    /// Where nodes have no names, ipam's are of its own.
+    /// If the source has no names of nodes, `ipam` uses names of its own.
     fn prefix(&self) -> &'static str {
         if self.store.contains(&"--etcd".to_owned()) { "worker-" } else { "" }
     }
@@ -90,7 +90,7 @@ impl Network {
         })
     }
 
-    /// Attaches a pod. Where a route still leads to its block's former holder, it is tried again.
+    /// Attaches a pod. Tries again while a route still leads to the block's former holder.
     fn add(&self, fabric: &Fabric, node: usize, pod: &Container, name: &str) -> Pod {
         let result = wait_for("the pod to be attached", || {
             let answer = self.call(fabric, node, "ADD", pod, name);
@@ -142,7 +142,7 @@ fn log_of(node: &super::Node) -> String {
     format!("--- {}\n{routes}\n{log}\n", node.name())
 }
 
-/// The routes of a node to blocks of others.
+/// A node's routes to blocks of other nodes.
 fn block_routes(fabric: &Fabric, node: usize) -> Vec<String> {
     let host = &fabric.nodes[node].host;
     let all = host.sh("ip -4 route show proto 78; ip -6 route show proto 78");
@@ -179,14 +179,14 @@ fn pods_reach_each_other(fabric: &Fabric, network: &Network) -> Vec<(Container, 
         let (v4, v6) = fabric.nodes[0].underlay();
         assert_eq!(seen, [v4, v6][place].parse::<IpAddr>().unwrap());
     }
-    // The pods of the cluster's own network, too.
+    // The pods of the cluster's own network reach each other too.
     fabric.nodes[0].assert_reaches(&fabric.nodes[2]);
     assert!(pings_within(&pods[0].0, &fabric.nodes[2].pod_addresses()[0], SOON));
     pods
 }
 
-/// The records are objects of the API server. A block moves, is given back, and is a stranger's; the
-/// server is away; a pod keeps its address on another node.
+/// The records are objects of the API server. A block moves, is given back, and then belongs to an
+/// unknown node. The server is away. A pod keeps its address on another node.
 #[test]
 fn vm_a_secondary_network_spans_the_nodes_of_a_cluster() {
     testkit::require!("root", "vxlan", "vm-full");
@@ -215,7 +215,7 @@ fn vm_a_secondary_network_spans_the_nodes_of_a_cluster() {
     a_block_moves_without_a_lost_route(&fabric, &api);
     a_kept_address_is_where_the_pod_is(&fabric, &network, &pods[0].0);
 
-    // While the server is away everything stays, also for a service that starts then.
+    // While the server is away, everything stays, even for a service that starts then.
     api.refuse();
     wait_until("the silence to be told", || {
         fabric.routes(0)["warnings"]
@@ -227,7 +227,7 @@ fn vm_a_secondary_network_spans_the_nodes_of_a_cluster() {
     fabric.start_on(0);
     assert_reaches(&fabric, &pods[0].0, &pods[1].1);
     api.restore();
-    // A watch that stands again and has nothing to say is noticed after a quarter of a minute.
+    // The service takes a quarter of a minute to notice that a watch without events works again.
     for kind in ["addressblocks", "stickyaddresses"] {
         let name = api.objects(kind)[0]["metadata"]["name"].as_str().unwrap().to_owned();
         api.change(kind, "", &name, &json!({"metadata": {"annotations": {"x": "y"}}}));
@@ -236,7 +236,7 @@ fn vm_a_secondary_network_spans_the_nodes_of_a_cluster() {
         !fabric.routes(0)["warnings"].to_string().contains("cannot be read")
     });
 
-    // The last pods are gone, and their blocks are given back, but for one with a kept address.
+    // The last pods are gone, and their blocks are given back, except one with a kept address.
     for (node, (pod, _)) in pods.iter().enumerate() {
         network.del(&fabric, node, pod);
     }
@@ -279,7 +279,7 @@ fn a_strangers_block_is_named_and_not_routed(fabric: &Fabric, api: &KubeApi) {
     wait_until("it to be forgotten", || fabric.routes(0)["warnings"] == json!([]));
 }
 
-/// The kernel tells of a route that is replaced, and of none that is deleted.
+/// The kernel reports the replaced route, and no deleted one.
 fn a_block_moves_without_a_lost_route(fabric: &Fabric, api: &KubeApi) {
     let prefix = "10.60.201.0/29";
     block(api, prefix, "b");
@@ -314,8 +314,8 @@ fn a_block_moves_without_a_lost_route(fabric: &Fabric, api: &KubeApi) {
     wait_until("the block's route to go", || by().is_empty());
 }
 
-/// A pod that keeps its address ends on the second node, and begins on the third: its block stays with
-/// the second.
+/// A pod that keeps its address ends on the second node and starts on the third. Its block stays
+/// with the second node.
 fn a_kept_address_is_where_the_pod_is(fabric: &Fabric, network: &Network, from: &Container) {
     let first = fabric.lab.container("web-first");
     let kept = network.add(fabric, 1, &first, "web-0");
@@ -332,8 +332,8 @@ fn a_kept_address_is_where_the_pod_is(fabric: &Fabric, network: &Network, from: 
     });
 }
 
-/// The records are in etcd, as flannel's leases are: the leases name no nodes, and what the records say
-/// of addresses does.
+/// The records are in etcd, as flannel's leases are. The leases do not name nodes; the addresses in
+/// the records identify them.
 #[test]
 fn vm_a_secondary_network_spans_nodes_with_leases() {
     testkit::require!("root", "vxlan", "vm-full", "program:etcd", "program:curl");

@@ -1,5 +1,5 @@
-//! What a cluster survives: a list that lacks most nodes, a power cut of all of it, a node that
-//! gets other addresses.
+//! What a cluster survives: a list without most nodes, a power cut of the whole cluster, a node
+//! that gets other addresses.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,8 +10,8 @@ use testkit::{Place as _, traffic, wait_until};
 use super::reach::path;
 use super::{Fabric, cluster, torture};
 
-/// A list that lacks most nodes removes none of them, also for a service that starts then, until
-/// a person confirms it.
+/// A list without most nodes removes none of them until a person confirms it, even for a service
+/// that starts then.
 #[test]
 fn a_list_that_lacks_most_nodes_is_held_until_it_is_accepted() {
     testkit::require!("root");
@@ -28,7 +28,7 @@ fn a_list_that_lacks_most_nodes_is_held_until_it_is_accepted() {
     }
     fabric.write_list(&whole);
     fabric.start_on(0);
-    // Others are to unknown pods.
+    // The other routes are for unknown pods.
     let routes = |fabric: &Fabric| {
         let all = fabric.nodes[0].host.sh("ip route show proto 78");
         all.lines().filter(|line| !line.starts_with("unreachable")).count()
@@ -84,8 +84,8 @@ const POWER: &str = "ip link del nw-vxlan4; ip link del nw-vxlan6; ip nexthop fl
                      nft delete table inet netwright-routing; \
                      sysctl -q -w net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0";
 
-/// All nodes lose what the kernel has, and their source with it; then their services start, and
-/// then the source comes.
+/// All nodes lose the kernel's objects and their source. Then their services start, and then the
+/// source comes back.
 fn power_goes_and_comes(
     mut fabric: Fabric,
     source_goes: impl FnOnce(&Fabric),
@@ -133,7 +133,7 @@ fn power_goes_and_comes(
     fabric.assert_all_reach_all();
 }
 
-/// After a power cut of the whole cluster pods reach each other although no node has a list of
+/// After a power cut of the whole cluster, pods reach each other although no node has a list of
 /// nodes.
 #[test]
 fn vm_after_a_power_cut_pods_reach_each_other_without_the_list() {
@@ -156,8 +156,8 @@ fn vm_after_a_power_cut_pods_reach_each_other_without_the_api_server() {
     power_goes_and_comes(fabric, |_| api.refuse(), |_| api.restore());
 }
 
-/// Node `b` gets other addresses, as from a DHCP server, and its source is told of them. The
-/// service goes on.
+/// Node `b` gets other addresses, as from a DHCP server, and its source contains them. The service
+/// continues.
 fn addresses_change(mut fabric: Fabric, tell: impl FnOnce(&Fabric, [&str; 2])) {
     fabric.start();
     fabric.assert_all_reach_all();

@@ -1,4 +1,4 @@
-//! Random acts of others on three nodes, while their pods ping each other.
+//! Random acts of other programs on three nodes, while the pods ping each other.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,24 +15,24 @@ use testkit::{Chance, Place as _, Running, Snapshot, feature, wait_until};
 use super::flannel::Backend;
 use super::{FLANNELS_TUNNELS, Fabric, Node, TUNNELS, cluster, damage, etcd, with_tunnels};
 
-/// How many acts there are: in every run and in the virtual machine, which is slow, and with
-/// `--full`.
+/// The number of acts: in every run and in the virtual machine, which is slow; and with `--full`.
 const ACTS: [usize; 2] = [20, 2_000];
 
-/// How many there are where an API server, or etcd, must answer first: clients wait longer each time.
+/// The number of acts where an API server or etcd must answer first. Clients wait longer after each
+/// failure.
 const ACTS_ON_A_CLUSTER: usize = 300;
 const ACTS_WITH_LEASES: usize = 200;
 
-/// At most so many come at once.
+/// The largest number of acts at once.
 const BURST: usize = 6;
 
-/// How often a service whose nodes are in a file may look at everything that the kernel has, from
-/// the last act of a burst until all is right: what is asserted in place of a time, which depends on
-/// what else the machine does. It looks by events alone, and gathers them.
+/// How often a service whose nodes are in a file may look at all of the kernel's objects, from the
+/// last act of a burst until all is right. The test asserts this instead of a time, which depends
+/// on what else the machine does. Only events make the service look, and it collects them.
 const LOOKS: u64 = 20;
 
-/// What a node has, whatever the numbers of its nexthops: one that starts while their routes are
-/// gone takes others.
+/// The objects of a node, without the numbers of its nexthops: a service that starts while their
+/// routes are gone chooses other numbers.
 pub(super) fn objects(node: &Node) -> Vec<String> {
     unnumbered(damage::objects(node))
 }
@@ -50,14 +50,14 @@ pub(super) fn unnumbered(lines: Vec<String>) -> Vec<String> {
     lines
 }
 
-/// Which lines a node lacks of the whole, and which it has besides.
+/// The lines of the whole that a node lacks, and the lines that it has in addition.
 pub(super) fn differences(whole: &[String], is: &[String]) -> String {
     let gone: Vec<_> = whole.iter().filter(|line| !is.contains(line)).collect();
     let new: Vec<_> = is.iter().filter(|line| !whole.contains(line)).collect();
     format!("gone {gone:#?}\nnew {new:#?}")
 }
 
-/// What others do to a node with a command. `$peers` are the prefixes of the other nodes.
+/// What other programs do to a node, each a command. `$peers` are the prefixes of the other nodes.
 const TO_THE_KERNEL: [&str; 17] = [
     "ip link set nw-vxlan4 down; ip link set nw-vxlan4 up",
     "ip link set nw-vxlan6 down",
@@ -78,13 +78,13 @@ const TO_THE_KERNEL: [&str; 17] = [
     "nft flush ruleset",
 ];
 
-/// Where the nodes are learnt, and what becomes of it.
+/// The source of the nodes, which suffers acts too.
 enum Source<'lab> {
-    /// A file, which is to have this list.
+    /// A file; its right content is this list.
     File(String),
     /// An API server.
     Cluster(KubeApi),
-    /// etcd, which is to have these leases.
+    /// etcd; its right leases are these.
     Etcd(Etcd<'lab>, BTreeMap<String, String>),
 }
 
@@ -112,12 +112,12 @@ impl Source<'_> {
         "with a lease of a stranger",
     ];
 
-    /// How tunnels are called.
+    /// The names of the tunnels.
     fn tunnels(&self) -> [&'static str; 2] {
         if matches!(self, Source::Etcd(..)) { FLANNELS_TUNNELS } else { TUNNELS }
     }
 
-    /// How often of ten acts it is what suffers.
+    /// How many of ten acts are on the source.
     fn share(&self) -> usize {
         if matches!(self, Source::Etcd(..)) { 3 } else { 1 }
     }
@@ -130,7 +130,7 @@ impl Source<'_> {
         }
     }
 
-    /// Ends it, and removes everything of it.
+    /// Ends the service, and removes everything that it made.
     fn uninstall(&self, fabric: &mut Fabric, node: usize) {
         match self {
             Source::Etcd(..) => drop(etcd::uninstall(fabric, node, &["--uninstall"])),
@@ -138,12 +138,12 @@ impl Source<'_> {
         }
     }
 
-    /// What a node has.
+    /// The objects of a node.
     fn objects(&self, node: &Node) -> Vec<String> {
         unnumbered(damage::objects_with(node, self.tunnels()))
     }
 
-    /// Makes something of it, and says what.
+    /// Does a random act to the source, and returns its description.
     fn suffer(&mut self, fabric: &Fabric, chance: &mut Chance) -> String {
         match self {
             Source::Etcd(members, _) => {
@@ -195,7 +195,7 @@ impl Source<'_> {
         }
     }
 
-    /// Makes it whole again.
+    /// Repairs the source.
     fn recover(&mut self, fabric: &Fabric) {
         match self {
             Source::Etcd(members, _) => etcd::recover(members),
@@ -211,7 +211,7 @@ impl Source<'_> {
         }
     }
 
-    /// Whether it says of each node what the others need.
+    /// Whether the source has what the others need to know of each node.
     fn is_whole(&self, fabric: &Fabric) -> bool {
         match self {
             Source::File(_) => true,
@@ -223,7 +223,7 @@ impl Source<'_> {
         }
     }
 
-    /// What it has to say where it does not become whole.
+    /// Details for the message if the source does not become right.
     fn said(&self) -> String {
         match self {
             Source::Etcd(members, leases) => {
@@ -234,10 +234,10 @@ impl Source<'_> {
     }
 }
 
-/// What becomes of the link by which a node reaches the others.
+/// What happens to the link by which a node reaches the others.
 const TO_THE_UPLINK: [&str; 3] = ["goes down and up", "has another address", "has a smaller MTU"];
 
-/// What becomes of the service.
+/// What happens to the service.
 const TO_THE_SERVICE: [&str; 3] = ["killed", "ended", "stopped"];
 
 fn act(fabric: &mut Fabric, chance: &mut Chance, source: &mut Source<'_>) -> String {
@@ -268,7 +268,7 @@ fn act(fabric: &mut Fabric, chance: &mut Chance, source: &mut Source<'_>) -> Str
             let what = *chance.of(&TO_THE_UPLINK);
             match what {
                 "goes down and up" => drop(node.host.sh(&uplink_flaps(node))),
-                // It may have another address already.
+                // The link may have another address already.
                 "has another address" => drop(node.host.try_sh(&uplink_renumbered(node))),
                 _ => drop(node.host.sh("ip link set eth0 mtu 1400")),
             }
@@ -282,7 +282,7 @@ fn act(fabric: &mut Fabric, chance: &mut Chance, source: &mut Source<'_>) -> Str
                     [format!("10.244.{}.0/24", of.number), format!("fd00:244:{}::/64", of.number)]
                 })
                 .collect();
-            // What an act before has taken away cannot be taken again.
+            // An object that an earlier act removed cannot be removed again.
             let what = with_tunnels(what, source.tunnels());
             let script = format!("peers='{}'; {what}", peers.join(" "));
             let _ = fabric.nodes[number].host.try_sh(&script);
@@ -291,7 +291,8 @@ fn act(fabric: &mut Fabric, chance: &mut Chance, source: &mut Source<'_>) -> Str
     }
 }
 
-/// The link comes back as a network manager brings it: with its addresses and routes.
+/// The link goes down and comes back with its addresses and routes, as a network manager restores
+/// it.
 fn uplink_flaps(node: &Node) -> String {
     let ((v4, v6), number, segment) = (node.underlay(), node.number, node.segment);
     format!(
@@ -302,7 +303,8 @@ fn uplink_flaps(node: &Node) -> String {
     )
 }
 
-/// The link gets another address of its segment, and with it the default route, which went.
+/// The link gets another address of its segment, and again the default route, which vanished with
+/// the first address.
 pub(super) fn uplink_renumbered(node: &Node) -> String {
     let (from, to) = (node.underlay().0, other_address(node));
     let gateway = node.segment * 64 + 1;
@@ -312,7 +314,7 @@ pub(super) fn uplink_renumbered(node: &Node) -> String {
     )
 }
 
-/// The link has its own address and MTU again, whatever became of them.
+/// The link gets its own address and MTU again, whatever has happened to them.
 pub(super) fn uplink_is_whole(node: &Node) -> String {
     let (to, from) = (node.underlay().0, other_address(node));
     let gateway = node.segment * 64 + 1;
@@ -338,8 +340,9 @@ fn looks(node: &Node) -> u64 {
     count.and_then(|count| count.trim().parse().ok()).unwrap_or_else(|| panic!("{said}"))
 }
 
-/// Whatever others do, and however fast, all is as before when they are done, and nothing of theirs
-/// is touched. In the end nothing is left. There are 2,000 acts with `--full`, and 20 else.
+/// Whatever other programs do, and however fast, all is as before when they have finished, and the
+/// service touches nothing of theirs. In the end nothing is left. There are 2,000 acts with
+/// `--full`, and 20 otherwise.
 #[test]
 fn vm_random_acts_on_three_nodes_are_put_right() {
     testkit::require!("root", "vxlan", "vm-full", "program:bridge", "program:nft");
@@ -350,7 +353,7 @@ fn vm_random_acts_on_three_nodes_are_put_right() {
     torture(fabric, Source::File(list), acts);
 }
 
-/// The same where an API server must answer, and suffers too.
+/// The same with an API server that must answer, and that suffers acts too.
 #[test]
 fn random_acts_on_three_nodes_of_a_cluster_are_put_right() {
     testkit::require!("root", "full", "program:bridge", "program:nft");
@@ -359,9 +362,9 @@ fn random_acts_on_three_nodes_of_a_cluster_are_put_right() {
     torture(fabric, Source::Cluster(api), ACTS_ON_A_CLUSTER);
 }
 
-/// The same where leases in etcd are the list, and every node holds one: etcd's members are killed,
-/// stopped and made anew, and leases end, are deleted or say something else. In the end each lease
-/// says what it said at first.
+/// The same with leases in etcd as the list; every node holds one. etcd's members are killed,
+/// stopped and made anew, and leases end, are deleted or get another content. In the end each lease
+/// has its first content.
 #[test]
 fn random_acts_on_three_nodes_with_leases_are_put_right() {
     testkit::require!(
@@ -381,7 +384,7 @@ fn random_acts_on_three_nodes_with_leases_are_put_right() {
 
 fn torture(mut fabric: Fabric, mut source: Source<'_>, acts: usize) {
     let mut chance = Chance::new(20_261_126);
-    // Others' objects of every kind.
+    // Other programs have objects of every kind.
     for node in &fabric.nodes {
         node.host.sh(
             "ip link add other type vxlan id 7 dstport 7777 dev eth0; ip link set other addrgenmode none up; \
@@ -421,7 +424,8 @@ fn torture(mut fabric: Fabric, mut source: Source<'_>, acts: usize) {
         acts.push("the source is whole".to_owned());
         let begin = Instant::now();
         let mut now: Vec<Vec<String>> = Vec::new();
-        // Each look at a node starts a dozen programs: the first that is not whole ends it.
+        // Each check of a node starts a dozen programs, so the check ends at the first node that is
+        // not right.
         let mut is_whole = || {
             now.clear();
             fabric.nodes.iter().zip(&whole).all(|(node, was)| {
@@ -459,8 +463,8 @@ fn torture(mut fabric: Fabric, mut source: Source<'_>, acts: usize) {
         times.last().unwrap(),
         times.len()
     );
-    // Connections to servers come and go, and so do sockets that ask other nodes. What leaks does so
-    // with every act.
+    // Connections to servers come and go, and so do the sockets of probes. A leak would grow with
+    // every act.
     if matches!(source, Source::File(_)) {
         for (node, open) in fabric.nodes.iter().zip(&open) {
             let has_not_more = || damage::descriptors(node).len() <= open.len() + 2;

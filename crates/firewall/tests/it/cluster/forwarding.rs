@@ -1,4 +1,4 @@
-//! Hosts that drop what is forwarded.
+//! Hosts that drop forwarded packets.
 
 use firewall::cluster::Opener;
 use firewall::firewalld::{Firewalld, TIMEOUT, TRUSTED};
@@ -10,7 +10,8 @@ use testkit::{Place, Snapshot, traffic};
 use super::{Cluster, assert_seen, filter, servers};
 
 impl Cluster {
-    /// Calls the function with what opens the lab's host. No firewalld runs there.
+    /// Calls the function with the value that opens the lab's host for forwarding. No firewalld
+    /// runs there.
     fn opener<'c, T: Send>(&'c self, work: impl FnOnce(&Opener<'c>, &[IpNet]) -> T + Send) -> T {
         let bus = format!("unix:path={}/none", self.node.lab.dir().display());
         self.node.lab.enter(|| {
@@ -39,7 +40,7 @@ impl Cluster {
     }
 }
 
-/// Pods are reached, and reach others; and what has nothing to do with them is still dropped.
+/// Pods are reached, and reach others. Packets that do not concern pods are still dropped.
 #[track_caller]
 fn check(name: &str, drop: &str) {
     let cluster = Cluster::new(name);
@@ -55,7 +56,7 @@ fn check(name: &str, drop: &str) {
     let before = Snapshot::take(&node.lab);
     traffic::assert_no_tcp(&node.c1, "198.51.100.2:80");
     assert_eq!(cluster.missing().len(), 4, "{:?}", cluster.missing());
-    // Twice: what is there stays.
+    // A second call leaves what exists.
     for _ in 0..2 {
         assert_eq!(cluster.open(), []);
         assert_eq!(cluster.missing(), [""; 0]);
@@ -68,12 +69,12 @@ fn check(name: &str, drop: &str) {
     // To a port of this node that leads to a pod of the other.
     assert_seen(&node.outside, "198.51.100.1:30081", "198.51.100.2");
     traffic::assert_no_tcp(&node.outside, "192.0.2.2:80");
-    // Other ranges take their place.
+    // Other ranges replace them.
     let narrow: [IpNet; 1] = ["10.1.0.0/24".parse().unwrap()];
     cluster.opener(|opener, _| opener.open(&narrow)).unwrap();
     assert_eq!(cluster.opener(|opener, _| opener.check(&narrow)).unwrap(), [""; 0]);
     assert_ne!(cluster.missing(), [""; 0]);
-    // Gone, and a second time.
+    // The rules are removed, and removed a second time.
     cluster.open();
     for _ in 0..2 {
         cluster.close();

@@ -1,5 +1,5 @@
-//! Beside kube-proxy, and after flannel. kube-proxy's rules are as its sources make them, for three
-//! services and a port:
+//! Beside kube-proxy, and after flannel. kube-proxy's rules are those that its sources make, for
+//! three services and a port:
 //!
 //! | service | endpoint | masqueraded by kube-proxy |
 //! |---|---|---|
@@ -136,8 +136,8 @@ table ip flannel-ipv4 {
 table ip6 flannel-ipv6 { }
 X";
 
-/// Row: `flannel.md` §4. The rules that a flanneld leaves behind when it ends hide pods from nodes;
-/// taken over, they are gone, and what others have in the same chains stays.
+/// Row: `flannel.md` §4. The rules that a flanneld leaves when it ends hide pods from nodes. The
+/// take-over removes them, and leaves what others have in the same chains.
 #[test]
 fn flannels_rules_are_taken_away() {
     testkit::require!("root", "program:iptables-legacy");

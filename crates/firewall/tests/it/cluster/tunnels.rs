@@ -27,14 +27,14 @@ fn tunnel(cluster: &Cluster, vni: u8, underlay: [&str; 2], mtu: [u32; 2]) {
     cluster.b.sh(&here(2, 1, mtu[1]));
 }
 
-/// How many packets of strangers were dropped.
+/// How many packets from strangers were dropped.
 fn dropped(cluster: &Cluster) -> u64 {
     let listed = cluster.node.lab.sh("nft list chain inet netwright-routing strangers");
     let (_, rest) = listed.split_once("counter packets ").unwrap();
     rest.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// Waits until so many packets of strangers were dropped.
+/// Waits until this many packets from strangers were dropped.
 #[track_caller]
 fn assert_dropped(cluster: &Cluster, expected: u64) {
     let end = Instant::now() + traffic::ANSWER_DEADLINE;
@@ -60,7 +60,7 @@ fn send(from: &Container, to: &str, payload: &[u8]) {
     });
 }
 
-/// RFC 7348 §5: flags, and VNI 1; what follows is no frame.
+/// RFC 7348 §5: flags, and VNI 1. What follows is not a frame.
 const OF_VNI_1: [u8; 8] = [8, 0, 0, 0, 0, 0, 1, 0];
 
 #[test]
@@ -91,7 +91,8 @@ fn vm_packets_of_strangers_do_not_come_out_of_a_tunnel() {
     }
 }
 
-/// Whatever address of this host they are sent to; and packets for others are none of our business.
+/// Strangers' packets are dropped at every address of this host. Packets for other hosts are not
+/// touched.
 #[test]
 fn strangers_are_dropped_at_every_address_and_what_passes_through_is_not() {
     testkit::require!("root");
@@ -110,7 +111,7 @@ fn strangers_are_dropped_at_every_address_and_what_passes_through_is_not() {
         assert_dropped(&cluster, before + 1);
     }
     let before = dropped(&cluster);
-    // Another VNI, another port, and no VXLAN at all.
+    // Packets with another VNI, packets to another port, and packets that are not VXLAN.
     send(outside, "198.51.100.1:8472", &[8, 0, 0, 0, 0, 0, 2, 0]);
     send(outside, "198.51.100.1:4789", &OF_VNI_1);
     send(outside, "198.51.100.1:8472", b"?");
@@ -149,8 +150,8 @@ fn assert_announced(place: &impl Place, which: &str) {
     watch(place);
 }
 
-/// Pods have the underlay's MTU, and the other end of the tunnel has a larger one: what each side
-/// announces is made to fit, in both directions.
+/// Pods have the underlay's MTU, and the other end of the tunnel has a larger one. The segment
+/// sizes that both sides announce are reduced to fit.
 #[test]
 fn vm_segments_fit_the_tunnel() {
     testkit::require!("root", "vxlan", "vm-full");

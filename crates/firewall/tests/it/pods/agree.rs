@@ -1,4 +1,4 @@
-//! Random clusters in one lab: what every packet meets, against the evaluator's verdict.
+//! Random clusters in one lab: the fate of every packet is compared with the evaluator's verdict.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use testkit::Chance;
 use super::clusters::{Case, NODE, PODS, of_pod, placed};
 use super::lab::{Fate, OWN, PodLab, Probe, Where, place_of, routed};
 
-/// Clusters in every run, with `--full`, and in the virtual machine.
+/// The number of clusters in every run, with `--full`, and in the virtual machine.
 const SOME: usize = 20;
 const MANY: usize = 500;
 const FEW: usize = 5;
@@ -39,8 +39,8 @@ const OUTSIDE: [&str; 9] = [
     "2001:db8::3",
 ];
 
-/// What is sent in a cluster: each pair with some traffic, and over all pairs all traffic. With
-/// `turn` `None`, all traffic of each pair.
+/// The packets sent in a cluster: each pair gets some of the traffic, and all pairs together get
+/// all of it. If `turn` is `None`, each pair gets all traffic.
 fn probes(world: &World, turn: Option<usize>) -> Vec<Probe> {
     let mut ends: Vec<IpAddr> =
         OUTSIDE.iter().chain(&OWN).map(|text| text.parse().unwrap()).collect();
@@ -69,7 +69,8 @@ fn probes(world: &World, turn: Option<usize>) -> Vec<Probe> {
                     Protocol::NeighbourDiscovery => source.is_ipv6(),
                     _ => true,
                 };
-                // The node hears everything that passes it; an answer shows that it was meant.
+                // The node's station receives everything that passes the node. An answer shows that
+                // a packet was for the node.
                 let shows = place_of(*destination) != Where::Node || probe.is_answered();
                 if exists && shows && number % each == 0 {
                     probes.push(probe);
@@ -82,12 +83,12 @@ fn probes(world: &World, turn: Option<usize>) -> Vec<Probe> {
     probes
 }
 
-/// What should become of a packet: the ends of this node are judged here.
+/// The expected fate of a packet. Only the ends on this node are judged here.
 fn expected(world: &World, probe: &Probe) -> (Option<Direction>, Verdict) {
     let Probe { source, destination, traffic } = *probe;
     let judged = verdict(world, source, destination, routed(traffic));
     if [source, destination].iter().any(|end| place_of(*end) == Where::Node) {
-        // It is not forwarded.
+        // The packet is not forwarded.
         return (None, judged);
     }
     let is_here = |address| {
@@ -103,7 +104,7 @@ fn expected(world: &World, probe: &Probe) -> (Option<Direction>, Verdict) {
     (denied, judged)
 }
 
-/// How many packets had which fate.
+/// The number of packets for each fate.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Count(BTreeMap<Option<Direction>, usize>);
 
@@ -126,7 +127,7 @@ fn compare(
         }
         *count.0.entry(denied).or_default() += 1;
     }
-    // Also of answers that belong to no connection.
+    // Answers that belong to no connection are sent too.
     lab.hear_all(before);
     match lab.table.dropped().unwrap().revived {
         0 => Ok(()),
@@ -146,7 +147,7 @@ fn check(
     let mut compiler = Compiler::new(world, NODE);
     lab.table.put(compiler.program()).map_err(|error| format!("put: {error:?}"))?;
     compare(lab, compiler.world(), turn, count)?;
-    // What changes then is one transaction.
+    // The following changes are one transaction each.
     let steps: Vec<Step> =
         case.changes.iter().flat_map(|change| compiler.apply(change.clone())).collect();
     lab.table.apply(&steps).map_err(|error| format!("apply {steps:#?}: {error:?}"))?;
@@ -164,14 +165,14 @@ fn packets_meet_what_the_evaluator_says() {
     println!("{}", compare_clusters("pods", 23, clusters));
 }
 
-/// An older kernel, whose connection tracking knows SCTP.
+/// The same on an older kernel, whose connection tracking knows SCTP.
 #[test]
 fn vm_packets_meet_what_the_evaluator_says_there_too() {
     testkit::require!("root", "full", "configured-machine");
     println!("{}", compare_clusters("podsvm", 24, FEW));
 }
 
-/// Says how many packets had which fate.
+/// Compares this many clusters. Returns the number of packets for each fate.
 fn compare_clusters(name: &str, seed: u64, clusters: usize) -> String {
     let mut lab = PodLab::new(name);
     let mut chance = Chance::new(seed);
@@ -187,7 +188,7 @@ fn compare_clusters(name: &str, seed: u64, clusters: usize) -> String {
             panic!("cluster {number}: {why}\nreduced to {reduced:#?}\nwhere {now:?}");
         }
     }
-    // What never happened was not compared.
+    // A fate that never occurred was not compared.
     for fate in [None, Some(Direction::Ingress), Some(Direction::Egress)] {
         let times = count.0.get(&fate).copied().unwrap_or_default();
         assert!(5 * clusters < times, "{fate:?} {times} times only");

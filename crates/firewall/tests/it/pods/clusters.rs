@@ -15,13 +15,13 @@ pub(super) use case::Case;
 
 /// The node whose table is tested.
 pub(super) const NODE: &str = "one";
-/// The node of pods that are elsewhere.
+/// The node of all other pods.
 const ELSEWHERE: &str = "three";
 /// How many pods the lab has.
 pub(super) const PODS: u8 = 6;
 
-/// Moves the pods of a case: most of them are of the lab's node, and have the addresses of the
-/// lab's pods; the others are of one other node.
+/// Moves the pods of a case. Most of them get the lab's node, and the addresses of the lab's pods.
+/// The others get one other node.
 pub(super) fn placed(mut case: Case) -> Case {
     for change in case.objects.iter_mut().chain(&mut case.changes) {
         if let Change::Pod(_, Some(pod)) = change

@@ -1,5 +1,5 @@
-//! What a change costs: the same number of messages however large the cluster is. And how long many
-//! elements take.
+//! The cost of a change is the same number of messages however large the cluster is. Also, how long
+//! many elements take.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -81,12 +81,13 @@ fn a_change_takes_the_same_messages_however_many_policies_there_are() {
     let [costs] = costs.as_slice() else { panic!("it depends on the size: {costs:#?}") };
     let expected = [
         ("a remote pod that no policy means", 0),
-        // An element of each family.
+        // One element for each family.
         ("it gets the label of a peer", 2),
         ("it loses the label", 2),
-        // Of each family and direction, a verdict and its key.
+        // For each family and direction, a verdict and its key.
         ("a pod of this node", 8),
-        // Its sets come with their elements and go, its chain is emptied and gets two rules.
+        // Its old sets are removed, its new sets come with their elements, and its chain is flushed
+        // and gets two rules.
         ("a policy that changes", 7),
         ("another pod's policy", 0),
         ("the pod of this node goes", 8),
@@ -94,7 +95,7 @@ fn a_change_takes_the_same_messages_however_many_policies_there_are() {
     assert_eq!(costs, &expected);
 }
 
-/// How many pods are in a large selector.
+/// The number of pods in a large selector.
 pub(super) fn many() -> u32 {
     if super::has_time() { 100_000 } else { 1_000 }
 }

@@ -1,5 +1,5 @@
-//! Whatever others do to the table is seen, named and repaired; and single addresses are closed
-//! and forgotten without knowing the cluster.
+//! Whatever other programs do to the table is noticed, named and repaired. Single addresses can be
+//! closed and forgotten without knowledge of the cluster.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -19,13 +19,14 @@ use super::clusters::support::{namespace, network, node, pod};
 use super::clusters::{Case, NODE, of_pod, placed};
 use super::lab::{Fate, OWN, PodLab, Probe};
 
-/// Each kind of damage is done so often, to whatever comes: a hundred and more.
+/// How often each kind of damage is done, each time to a random object: more than a hundred damages
+/// in all.
 const TIMES: usize = 5;
 
 const FIXED: [&str; 6] = ["egress", "ingress", "revived", "cut", "deny-in", "deny-out"];
 const MAPS: [&str; 4] = ["in4", "in6", "out4", "out6"];
 
-/// What others do: commands of nft, and what the sentences must name.
+/// A damage: commands of nft, and the words that the report must contain.
 struct Damage {
     commands: String,
     names: String,
@@ -43,7 +44,7 @@ impl Vandal<'_> {
         self.chance.of(&all).clone()
     }
 
-    /// A set with elements: its name, one of them, and one that is not there.
+    /// A set with elements: its name, one of the elements, and one that it does not have.
     fn element(&mut self) -> Option<(String, String, String)> {
         let full = self.program.sets.iter().filter_map(|(name, set)| {
             let v6 = program::family_of(name) == Some(Family::V6);
@@ -55,7 +56,7 @@ impl Vandal<'_> {
                     let protocol = protocol.to_string().to_lowercase();
                     (format!("{address} . {protocol} . {port}"), format!("{other} . tcp . 7"))
                 }
-                // They may be everything, so that nothing fits in.
+                // The elements may cover everything, so that there is no element to add.
                 Set::Intervals(_) => return None,
             };
             Some((name.clone(), one, other))
@@ -194,7 +195,7 @@ fn whatever_is_done_to_the_table_is_named_and_repaired() {
         lab.enter(|| (PodsTable::open(Logging::default()).unwrap(), NftSocket::open().unwrap()));
     let mut chance = Chance::new(7);
     for round in 0..TIMES {
-        // A cluster in which there is something to damage in each way.
+        // This cluster has something to damage in each way.
         let program = loop {
             let case = placed(Case::random(&mut chance));
             let program = policy::compile(World::of(case.isolation, case.objects), NODE);
@@ -216,7 +217,7 @@ fn whatever_is_done_to_the_table_is_named_and_repaired() {
             assert!(named, "round {round}: {what}: {} is not in {:#?}", damage.names, seen.lines());
             assert!(looked.is_none_or(|looked| looked == seen), "{what}");
             let after = nft.generation().unwrap();
-            // What is missing is made first.
+            // Missing objects are made first.
             assert!([1, 2].contains(&(after - generation)), "{what}: transactions");
             let left = table.bring(&program).unwrap();
             assert!(left.is_empty(), "{what} leaves {left}");
@@ -225,7 +226,7 @@ fn whatever_is_done_to_the_table_is_named_and_repaired() {
     }
 }
 
-/// Runs commands, each behind a semicolon.
+/// Runs commands, separated by semicolons.
 fn nft(lab: &Lab, commands: &str) {
     lab.sh(&format!("nft -f - <<'END'\n{}\nEND\n", commands.replace("; ", "\n")));
 }
@@ -285,7 +286,7 @@ END",
     "#]].assert_eq(&text);
 }
 
-/// Tries to reach pod two from pod one and from outside, and to reach one from two.
+/// Tries to reach pod 2 from pod 1 and from outside, and pod 1 from pod 2.
 fn reach(lab: &mut PodLab) -> Vec<Fate> {
     let outside: IpAddr = "198.51.100.1".parse().unwrap();
     let [one, two] = [of_pod(1)[0], of_pod(2)[0]];
@@ -312,7 +313,7 @@ fn an_address_is_closed_and_forgotten_without_a_program() {
     testkit::require!("root");
     let mut lab = PodLab::new("podsclose");
     let two = of_pod(2);
-    // Nothing there, nothing to forget, and nothing made.
+    // If there is no table, there is nothing to forget, and nothing is made.
     pods::forget(&mut lab.table, &two).unwrap();
     pods::close(&mut lab.table, &[]).unwrap();
     assert!(!lab.table.exists().unwrap());
@@ -323,7 +324,7 @@ fn an_address_is_closed_and_forgotten_without_a_program() {
         assert_eq!(pods::verdicts(&mut lab.table, two[1]).unwrap(), unknown());
         assert_eq!(reach(&mut lab), CLOSED);
     }
-    // It is what the program of a compiler says that knows of a start.
+    // This equals the program of a compiler that only knows that these pods start.
     let mut compiler = Compiler::new(World::new(None), NODE);
     for address in two {
         compiler.start(address, "uid".into());
@@ -351,7 +352,7 @@ fn an_address_of_a_program_is_closed_and_led_back() {
     let led = lab.table.bring(compiler.program()).unwrap();
     assert_eq!(led.lines().len(), 3, "{led}");
     assert_eq!(reach(&mut lab), selected);
-    // Counters stay when something else is repaired.
+    // A repair of something else keeps the counters.
     assert_eq!(lab.table.dropped().unwrap().incoming, 4);
     pods::forget(&mut lab.table, &two).unwrap();
     assert_eq!(reach(&mut lab), OPEN);
@@ -359,7 +360,7 @@ fn an_address_of_a_program_is_closed_and_led_back() {
     assert_eq!(lab.table.dropped().unwrap().incoming, 4);
 }
 
-/// Closing repairs what it needs, and nothing else.
+/// Closing an address repairs what it needs, and nothing else.
 #[test]
 fn an_address_is_closed_in_a_damaged_table() {
     testkit::require!("root");
@@ -403,7 +404,7 @@ fn closing_leaves_the_log_alone() {
     let difference = own.bring(compiler.program()).unwrap();
     let told = difference.to_string();
     assert!(!difference.is_empty() && !told.contains("deny-"), "{told}");
-    // But what decides in the rule's place is not a log.
+    // A rule that decides in its place is not taken for a log rule.
     for rule in ["accept", "continue"] {
         nft(&lab.lab, "flush chain inet netwright-policy deny-in");
         nft(&lab.lab, &format!("add rule inet netwright-policy deny-in {rule}"));

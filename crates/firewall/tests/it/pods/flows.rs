@@ -1,4 +1,4 @@
-//! Connections that are there already: they go on, or they are cut and stay so.
+//! Existing connections: they continue, or they are cut and stay cut.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -23,12 +23,12 @@ pub(super) const PORT: u16 = 5432;
 /// How long an answer may take on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// The pods of the lab, `shop/pod-1` and so on, with the label `app`, and these policies.
+/// The lab's pods, `shop/pod-1` and so on, with the label `app`, and these policies.
 pub(super) fn program(policies: impl IntoIterator<Item = Policy>) -> Program {
     compile(world(policies), NODE)
 }
 
-/// The objects of it.
+/// The objects of that cluster.
 pub(super) fn world(policies: impl IntoIterator<Item = Policy>) -> World {
     world_of((1..=PODS).map(of_pod), policies)
 }
@@ -53,14 +53,14 @@ pub(super) fn app(number: u8) -> Value {
     json!({"matchLabels": {"app": format!("pod-{number}")}})
 }
 
-/// Pod 2 may be reached by pod 1 only, or by no pod.
+/// A policy by which only pod 1 reaches pod 2, or no pod does.
 pub(super) fn guarded(by_pod_one: bool) -> Policy {
     let from = json!([{"from": [{"podSelector": app(1)}]}]);
     let ingress = if by_pod_one { from } else { json!([]) };
     network("shop/guarded", json!({"podSelector": app(2), "ingress": ingress}))
 }
 
-/// Pod 1 may reach pod 2 only, or no pod.
+/// A policy by which pod 1 reaches only pod 2, or no pod.
 pub(super) fn confined(to_pod_two: bool) -> Policy {
     let to = json!([{"to": [{"podSelector": app(2)}]}]);
     let egress = if to_pod_two { to } else { json!([]) };
@@ -87,7 +87,7 @@ fn connected(from: &Container, to: &Container, at: IpAddr) -> [TcpStream; 2] {
     ends
 }
 
-/// Both ends say something, and each hears the other.
+/// Both ends send something, and each receives it from the other.
 #[track_caller]
 fn talk(ends: &mut [TcpStream; 2]) {
     for (from, to) in [(0, 1), (1, 0)] {
@@ -96,7 +96,7 @@ fn talk(ends: &mut [TcpStream; 2]) {
     }
 }
 
-/// Says something, and is told that there is no such connection any more.
+/// Sends something, and gets the error that the connection no longer exists.
 #[track_caller]
 fn ended(end: &mut TcpStream) {
     let gone = [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe, ErrorKind::ConnectionAborted];
@@ -131,7 +131,7 @@ fn a_connection_goes_on_as_long_as_its_flow_is_there() {
     let programs = [
         program([]),
         program([guarded(true), confined(true)]),
-        // New ones are denied by now; a program that wants to cut this one deletes its flow.
+        // New connections are denied by now. A program that wants to cut this one deletes its flow.
         program([guarded(false), confined(false)]),
     ];
     for family in FAMILIES {
@@ -152,7 +152,7 @@ fn a_connection_goes_on_as_long_as_its_flow_is_there() {
             answers.send_to(b"!", from).unwrap();
             questions.recv_from(&mut [0; 8]).unwrap();
         }
-        // What is not known to connection tracking is a new connection, and judged as one.
+        // A packet of a flow that connection tracking does not know is judged as a new connection.
         cut(&mut lab.conntrack, &ends);
         ended(&mut ends[0]);
     }
@@ -177,7 +177,7 @@ fn without_policies_a_connection_is_picked_up() {
     assert_eq!(lab.table.dropped().unwrap(), firewall::pods::Dropped::default());
 }
 
-/// Either end may speak first, and no packet brings it back.
+/// Whichever end sends first, no packet revives the connection.
 #[test]
 fn a_connection_that_was_cut_is_over_at_both_ends() {
     testkit::require!("root");
@@ -207,7 +207,8 @@ fn a_connection_that_was_cut_is_over_at_both_ends() {
                     [original.source_port, original.destination_port].contains(&Some(port))
                 };
                 assert!(!flows.iter().any(is_of_it), "{what}: {flows:?}");
-                // The server's packet begins no connection; the client's is denied as one.
+                // The server's packet does not begin a connection. The client's packet is denied as
+                // a new one.
                 let dropped = lab.table.dropped().unwrap();
                 assert_eq!(dropped.incoming + dropped.outgoing, 1, "{what}: {dropped:?}");
                 assert_eq!(dropped.revived, 1, "{what}: {dropped:?}");
@@ -248,13 +249,13 @@ fn a_connection_over_a_bridge_is_cut_too() {
     }
 }
 
-/// A packet that connection tracking takes for invalid, such as one out of the window, may be of a
-/// connection that is alive, and a reset would end that.
+/// A packet that connection tracking takes for invalid, such as one outside the window, may belong
+/// to a living connection, which a reset would end.
 #[test]
 fn a_packet_out_of_the_window_ends_no_connection() {
     testkit::require!("root");
     let mut lab = PodLab::new("podslate");
-    // Nothing may reach pod 1, and only pod 1 may reach pod 2.
+    // No pod may reach pod 1, and only pod 1 may reach pod 2.
     let closed = network("shop/closed", json!({"podSelector": app(1), "ingress": []}));
     lab.table.put(&program([guarded(true), closed])).unwrap();
     for family in FAMILIES {
@@ -275,7 +276,7 @@ fn a_packet_out_of_the_window_ends_no_connection() {
     }
 }
 
-/// The numbers of sequence and acknowledgement of the server's last packet to pod 1.
+/// The sequence and acknowledgement numbers of the server's last packet to pod 1.
 fn numbers_of(lab: &PodLab, server: SocketAddr, client: SocketAddr) -> [u32; 2] {
     let mut numbers = None;
     lab.station(Where::Pod(1)).heard(|bytes| {
@@ -290,7 +291,7 @@ fn numbers_of(lab: &PodLab, server: SocketAddr, client: SocketAddr) -> [u32; 2] 
     numbers.expect("the server has answered")
 }
 
-/// The next packet that was dropped.
+/// The next dropped packet.
 fn nflog_packet(lab: &mut PodLab) -> nflog::Packet {
     use std::os::fd::AsFd as _;
     assert!(testkit::probe::wait(&[lab.log.as_fd()], DEADLINE), "nothing was dropped");
@@ -322,7 +323,8 @@ fn an_accept_of_egress_does_not_skip_ingress() {
     }
 }
 
-/// An error about a connection that is allowed comes back, whatever may not be begun that way.
+/// An ICMP error about an allowed connection comes back, even if no connection may be opened in
+/// that direction.
 #[test]
 fn errors_about_a_connection_pass() {
     testkit::require!("root");
@@ -337,7 +339,7 @@ fn errors_about_a_connection_pass() {
     };
     let mute = json!({"podSelector": app(2), "policyTypes": ["Egress"]});
     for policies in [
-        // Pod 1 hears nothing, and pod 2 tells nothing.
+        // No pod may reach pod 1, and pod 2 may reach no pod.
         vec![
             confined(true),
             network("shop/deaf", json!({"podSelector": app(1)})),
@@ -354,7 +356,7 @@ fn errors_about_a_connection_pass() {
             socket.send(b"?").unwrap();
             let error = socket.recv(&mut [0; 8]).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{to}");
-            // What is no answer is not let through.
+            // An error that belongs to no connection is dropped.
             let back =
                 Probe { source: to, destination: from, traffic: Traffic::to(Protocol::Tcp, PORT) };
             let denied = Fate { denied: Some(Direction::Egress), ..Fate::default() };
@@ -363,7 +365,7 @@ fn errors_about_a_connection_pass() {
     }
 }
 
-/// All that is dropped is counted; of that, so much is logged as is asked for.
+/// All dropped packets are counted, and as many of them are logged as the configuration says.
 #[test]
 fn drops_are_counted_exactly_and_logged_at_a_rate() {
     testkit::require!("root");

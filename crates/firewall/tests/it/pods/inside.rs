@@ -1,5 +1,5 @@
-//! The table in a container's own namespace: real packets between macvlans of one parent, which
-//! pass no filter of the node.
+//! The table in a container's own namespace, with real packets between macvlans of one parent,
+//! which do not pass the node's filter.
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
@@ -28,7 +28,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 const PORT: u16 = 80;
 const FAMILIES: [usize; 2] = [0, 1];
 
-/// Three containers with the interface `net1`; the first one is judged.
+/// Three containers with the interface `net1`; policies apply to the first.
 struct Macvlans {
     lab: Lab,
     containers: Vec<Container>,
@@ -69,7 +69,7 @@ impl Macvlans {
         Macvlans { lab, containers, table, conntrack }
     }
 
-    /// Asserts whether one container reaches another by ping, which finds its neighbour anew.
+    /// Asserts whether one container reaches another by ping, with new neighbour discovery.
     #[track_caller]
     fn pings(&self, from: usize, to: usize, arrive: bool) {
         let container = &self.containers[from - 1];
@@ -81,7 +81,7 @@ impl Macvlans {
     }
 }
 
-/// Asserts that none of these addresses answers; all are asked at once.
+/// Asserts that none of these addresses answers. All are tried at once.
 #[track_caller]
 fn silent(from: &impl Place, addresses: &str) {
     let answered = from.sh(&format!(
@@ -150,14 +150,14 @@ fn packets_that_do_not_pass_the_node_are_judged_in_the_container() {
     macvlans.pings(1, 2, false);
     macvlans.pings(1, 1, true);
     macvlans.pings(2, 3, true);
-    // Addresses that are not recorded are no way around.
+    // Unrecorded addresses do not bypass the policy.
     let link_local = macvlans.containers[0]
         .sh("ip -j -6 addr show dev net1 scope link | jq -r '.[0].addr_info[0].local'");
     let link_local = format!("{}%net1", link_local.trim());
     silent(&macvlans.containers[1], &format!("{} {link_local}", of(1).join(" ")));
     let judged = pods::interfaces(&mut macvlans.table).unwrap();
     assert_eq!(judged, BTreeSet::from(["net1".to_owned()]));
-    // Nothing of it is on the node.
+    // The node's packet filter has nothing of it.
     assert_eq!(macvlans.lab.sh("nft list ruleset"), "");
 
     let mut cluster = Cluster::new();
@@ -188,7 +188,7 @@ fn packets_that_do_not_pass_the_node_are_judged_in_the_container() {
     assert_eq!(macvlans.containers[0].sh("nft list ruleset"), "");
 }
 
-/// What a container forwards out of a judged interface, and in by it, is judged as its own.
+/// Packets that a container forwards in or out by this interface are judged like its own.
 #[test]
 fn a_container_that_forwards_is_no_way_around() {
     testkit::require!("root");
@@ -202,12 +202,12 @@ fn a_container_that_forwards_is_no_way_around() {
     pods::close_interface(&mut macvlans.table, "net1").unwrap();
     silent(&macvlans.lab, "172.16.0.2");
     silent(&macvlans.containers[1], "192.0.2.1");
-    // The container's other interfaces are none of it.
+    // The container's other interfaces are not affected.
     assert_pings(&macvlans.lab, "192.0.2.2");
 }
 
-/// What a host needs on its link passes, and nothing else that ICMPv6 has for it: nothing from
-/// beyond the link comes in, and nothing that routers say goes out.
+/// The ICMPv6 messages that a host needs on its link pass, and no others: none from beyond the link
+/// comes in, and no router's message goes out.
 #[test]
 fn a_closed_container_hears_of_neighbours_and_routers_alone() {
     testkit::require!("root");
@@ -222,12 +222,13 @@ fn a_closed_container_hears_of_neighbours_and_routers_alone() {
             packet
         }
     };
-    // Into it: what may not pass is counted, one after the other, and what may is not.
+    // Into the container: the messages that may not pass are counted one after the other, and the
+    // others are not.
     let (station, packet) = (Station::at(&macvlans.containers[1]), from(two, one));
     let before = macvlans.table.dropped().unwrap().incoming;
     let may = [(134, 255), (135, 255), (136, 255)];
     let may_not = [(133, 255), (137, 255), (134, 254), (135, 64), (136, 1), (130, 1), (143, 1)];
-    // A question for groups comes from the link.
+    // A multicast listener query comes from the link.
     station.send(&from("fe80::2".parse().unwrap(), one)(130, 1));
     for (kind, hop_limit) in may.into_iter().chain(may_not) {
         station.send(&packet(kind, hop_limit));
@@ -238,7 +239,7 @@ fn a_closed_container_hears_of_neighbours_and_routers_alone() {
         may_not.len() <= usize::try_from(dropped).unwrap()
     });
     assert_eq!(usize::try_from(dropped).unwrap(), may_not.len());
-    // Out of it: the kernel tells who sends.
+    // Out of the container: the kernel reports to the sender.
     let (station, packet) = (Station::at(&macvlans.containers[0]), from(one, two));
     for (kind, hop_limit) in [(133, 255), (135, 255), (136, 255)] {
         assert!(station.sends(&packet(kind, hop_limit)), "{kind} {hop_limit}");
@@ -248,13 +249,13 @@ fn a_closed_container_hears_of_neighbours_and_routers_alone() {
     }
 }
 
-/// An interface in a VRF is where the kernel says the VRF.
+/// For an interface in a VRF the kernel reports the VRF's name.
 #[test]
 fn vm_an_interface_in_a_vrf_is_judged_in_the_container() {
     testkit::require!("root", "vrf");
     let mut macvlans = Macvlans::new("podsinsidevrf");
     let [v4, v6] = of(1);
-    // What joins a VRF loses its IPv6 addresses.
+    // A link that joins a VRF loses its IPv6 addresses.
     macvlans.containers[0].sh(&format!(
         "ip link add red type vrf table 10 && ip link set red up && \
          ip link set net1 master red && ip addr replace {v4}/24 dev net1 && \
@@ -271,7 +272,7 @@ fn vm_an_interface_in_a_vrf_is_judged_in_the_container() {
     pods::close_interface(&mut macvlans.table, "net1").unwrap();
     macvlans.pings(2, 1, false);
     assert!(of(2).iter().all(|address| !leaves(&macvlans, address)));
-    // What it forwards is no way around either.
+    // Forwarded packets do not bypass the policy either.
     macvlans.containers[0].sh("ip link add h0 type veth peer name h0x && ip link set h0x up && ip link set h0 master red up && \
          ip addr add 192.0.2.1/24 dev h0 && echo 1 > /proc/sys/net/ipv4/ip_forward");
     macvlans.containers[1].sh("ip route add 192.0.2.0/24 via 172.16.0.1");
@@ -281,7 +282,7 @@ fn vm_an_interface_in_a_vrf_is_judged_in_the_container() {
     assert!(before.incoming + 1 < after.incoming, "{after:?}");
 }
 
-/// A connection that was cut ends at both ends, no matter which sends first.
+/// A cut connection ends at both ends, whichever sends first.
 #[test]
 fn a_connection_that_was_cut_in_a_container_stays_cut() {
     testkit::require!("root");
@@ -301,7 +302,7 @@ fn a_connection_that_was_cut_in_a_container_stays_cut() {
             end.set_read_timeout(Some(DEADLINE)).unwrap();
         }
         macvlans.table.bring(&shut).unwrap();
-        // As long as its flow is there, it goes on.
+        // While its flow exists, the connection continues.
         ends[0].write_all(b"?").unwrap();
         ends[1].read_exact(&mut [0; 1]).unwrap();
         let all = FlowFilter::all(if family == 0 { IpFamily::V4 } else { IpFamily::V6 });
@@ -314,8 +315,8 @@ fn a_connection_that_was_cut_in_a_container_stays_cut() {
     }
 }
 
-/// A user with rights in the container changes the table: it is restored. An element that comes
-/// is one transaction, and others stay.
+/// A user with rights in the container changes the table, and it is restored. A new element is one
+/// transaction, and other elements stay.
 #[test]
 fn what_a_container_does_to_its_table_is_put_back() {
     testkit::require!("root");

@@ -1,4 +1,5 @@
-//! Services of IPVS. What it translates is not forwarded, and is judged at the hook output.
+//! Services of IPVS. Packets that IPVS translates are not forwarded; policies judge them at the
+//! hook output.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,8 +16,8 @@ use super::flows::{PORT, app, confined, guarded, program};
 use super::lab::{PodLab, Where};
 use super::services::{Came, NODE_PORT, OF_TWO, send};
 
-/// As kube-proxy's IPVS mode has it: the Service's address is one of the node, and flows are tracked
-/// (`pkg/proxy/ipvs/proxier.go`).
+/// The set-up of kube-proxy's IPVS mode: the Service's address is one of the node's, and flows are
+/// tracked (`pkg/proxy/ipvs/proxier.go`).
 const IPVSADM: &str = "set -e
     ip link set lo up
     echo 1 >/proc/sys/net/ipv4/vs/conntrack
@@ -33,7 +34,7 @@ const IPVSADM6: &str = "set -e
 
 const OF_TWO6: &str = "[fd00:96::12]:80";
 
-/// A lab whose table judges what IPVS sends on.
+/// A lab whose table judges the packets that IPVS sends on.
 fn with_ipvs(name: &str) -> PodLab {
     let mut lab = PodLab::new(name);
     lab.table.put(&program([])).unwrap();
@@ -45,7 +46,8 @@ fn with_ipvs(name: &str) -> PodLab {
     lab
 }
 
-/// A Service of IPVS is judged as any other, by the pods' own addresses, and each packet once.
+/// Connections to a Service of IPVS are judged like all others, by the pods' own addresses, and
+/// each packet is judged once.
 #[test]
 fn vm_services_of_ipvs_are_judged_on_their_node() {
     testkit::require!("root", "ip_vs", "program:ipvsadm");
@@ -59,7 +61,8 @@ fn vm_services_of_ipvs_are_judged_on_their_node() {
     for (from, source, to, came) in [
         (Where::Pod(1), one, OF_TWO, Came::To(2, one)),
         (Where::Pod(1), one, direct, Came::To(2, one)),
-        // Another node's pod, whose node has translated, and one that asks this node to.
+        // A pod of another node calls: once its own node has translated the packets, once this node
+        // does.
         (Where::Outside, elsewhere, direct, dropped(Direction::Ingress, elsewhere)),
         (Where::Outside, elsewhere, NODE_PORT, dropped(Direction::Ingress, elsewhere)),
         (Where::Pod(3), three, direct, dropped(Direction::Ingress, three)),
@@ -74,12 +77,12 @@ fn vm_services_of_ipvs_are_judged_on_their_node() {
         let came = send(&mut lab, Where::Pod(1), one, to);
         assert_eq!(came, dropped(Direction::Egress, one), "{to}");
     }
-    // Connections, and not only their first packets.
+    // Whole connections work, and not only their first packets.
     let _server = Server::tcp(&lab.pods[1], direct, "two");
     lab.table.put(&program([])).unwrap();
     assert_eq!(assert_tcp(&lab.pods[0], OF_TWO).seen.ip(), one);
     let seen = assert_tcp(&lab.lab, OF_TWO).seen.ip();
-    // Replies are forwarded, and belong to a connection that is known.
+    // Replies are forwarded, and belong to a known connection.
     let deaf = network("shop/deaf", json!({"podSelector": app(1)}));
     let mute = network("shop/mute", json!({"podSelector": app(2), "policyTypes": ["Egress"]}));
     lab.table.put(&program([deaf, mute])).unwrap();
@@ -90,7 +93,7 @@ fn vm_services_of_ipvs_are_judged_on_their_node() {
     assert_tcp(&lab.lab, direct);
 }
 
-/// A link-local source, which could be any pod's, leads to no verdict.
+/// A link-local source could be any pod's, so it leads to no verdict.
 #[test]
 fn vm_services_of_ipvs_are_judged_in_ipv6_too() {
     testkit::require!("root", "ip_vs", "program:ipvsadm");
@@ -113,7 +116,8 @@ fn vm_services_of_ipvs_are_judged_in_ipv6_too() {
     }
 }
 
-/// The chains for it come with the first service, without a program and with one, and stay.
+/// The chains for IPVS are made with the first service, whether there is a program or not, and
+/// stay.
 #[test]
 fn vm_the_chains_for_ipvs_come_with_its_first_service() {
     testkit::require!("root", "ip_vs", "program:ipvsadm");
@@ -125,7 +129,7 @@ fn vm_the_chains_for_ipvs_come_with_its_first_service() {
     assert_eq!(chains(&lab), 2);
     lab.table.bring(&program).unwrap();
     assert!(lab.table.observe(&program).unwrap().is_empty());
-    // nft reads what it wrote.
+    // nft reads its own listing.
     lab.lab.sh("nft list ruleset > /run/listed && nft flush ruleset && nft -f /run/listed");
     lab.table.put(&program).unwrap();
     lab.lab.sh("nft delete chain inet netwright-policy egress-services");
@@ -134,7 +138,7 @@ fn vm_the_chains_for_ipvs_come_with_its_first_service() {
     lab.lab.sh("ipvsadm -C");
     assert!(lab.lab.enter(|| lab.table.look_for_services()));
     assert!(lab.table.bring(&program).unwrap().is_empty());
-    // Who begins later needs none.
+    // A program that opens the table later needs no such chains.
     let logging = Logging { group: Logging::GROUP, rate: 0 };
     let mut later = lab.lab.enter(|| PodsTable::open(logging)).unwrap();
     assert!(!later.bring(&program).unwrap().is_empty());

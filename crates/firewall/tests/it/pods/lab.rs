@@ -1,5 +1,5 @@
-//! A node that forwards for six pods, and whatever is outside; the table is swapped, and nothing
-//! else changes.
+//! A node that forwards for six pods and the outside. Tests replace its table, and nothing else
+//! changes.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -44,11 +44,11 @@ pub(super) struct PodLab {
     pub(super) conntrack: ConntrackSocket,
     stations: Vec<Station>,
     next_id: u16,
-    /// How many drops were heard.
+    /// How many drops were reported.
     pub(super) logged: PerDirection<u64>,
 }
 
-/// Where something is: its station's number.
+/// A place, as the number of its station.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Where {
     Node,
@@ -56,7 +56,7 @@ pub(super) enum Where {
     Pod(u8),
 }
 
-/// A packet of a connection's beginning.
+/// The first packet of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Probe {
     pub(super) source: IpAddr,
@@ -64,12 +64,12 @@ pub(super) struct Probe {
     pub(super) traffic: Traffic,
 }
 
-/// What became of it.
+/// The fate of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Fate {
-    /// Where it was dropped.
+    /// The place where the packet was dropped.
     pub(super) denied: Option<Direction>,
-    /// Whether it came to where it should.
+    /// Whether the packet arrived at its destination.
     pub(super) arrived: bool,
     /// Whether an answer came back.
     pub(super) answered: bool,
@@ -107,7 +107,7 @@ impl PodLab {
         ] {
             beyond += &format!("route add {there} via {gateway} dev eth0 onlink\n");
         }
-        // From now on no gateway is another host.
+        // After this no route by a gateway can be added, because every address is local.
         for half in ["0.0.0.0/1", "128.0.0.0/1", "::/1", "8000::/1"] {
             beyond += &format!("route add local {half} dev lo table main\n");
         }
@@ -153,7 +153,7 @@ impl PodLab {
         }]
     }
 
-    /// Takes a number that no packet has that is still remembered somewhere.
+    /// Takes a packet number that nothing still remembers.
     pub(super) fn id(&mut self) -> u16 {
         self.next_id = self.next_id.wrapping_add(1);
         if self.next_id < 1024 {
@@ -169,7 +169,7 @@ impl PodLab {
         }
     }
 
-    /// Waits until as many packets were heard of as were counted since `before`.
+    /// Waits until as many drops were reported as were counted since `before`.
     pub(super) fn hear_all(&mut self, before: Dropped) {
         testkit::wait_until("every drop is heard of", || {
             self.hear(&[], &BTreeMap::new(), &mut []);
@@ -179,7 +179,7 @@ impl PodLab {
         });
     }
 
-    /// Sends packets and follows each of them to where it arrives or is dropped.
+    /// Sends packets and follows each of them to the place where it arrives or is dropped.
     pub(super) fn try_all(&mut self, probes: &[Probe]) -> Vec<Fate> {
         let mut fates = Vec::new();
         for some in probes.chunks(256) {
@@ -236,7 +236,7 @@ impl PodLab {
                 let (probe, fate) = (&probes[*number], &mut fates[*number]);
                 let is = |address| usize::from(number_of(place_of(address))) == at;
                 if !answers && (source, destination) == (probe.source, probe.destination) {
-                    // The node's own station hears packets before any rule does.
+                    // The node's own station receives packets before any rule sees them.
                     fate.arrived |= is(destination) && place_of(destination) != Where::Node;
                 } else if answers && (destination, source) == (probe.source, probe.destination) {
                     fate.answered |= is(destination);
@@ -247,7 +247,7 @@ impl PodLab {
 }
 
 impl Fate {
-    /// Whether nothing more is to come.
+    /// Whether no more packets are expected.
     fn is_known(self, probe: &Probe) -> bool {
         let to_node = place_of(probe.destination) == Where::Node;
         let passed = (self.arrived || to_node) && (self.answered || !probe.is_answered());
@@ -256,7 +256,7 @@ impl Fate {
 }
 
 impl Probe {
-    /// Whether who gets it answers.
+    /// Whether the receiver answers.
     pub(super) fn is_answered(&self) -> bool {
         match self.traffic.protocol {
             Protocol::Tcp | Protocol::Other(1) => true,
@@ -280,8 +280,8 @@ impl Probe {
     }
 }
 
-/// What the packet filter sees when such traffic is sent here: the node routes, and what a router
-/// has passed on is no neighbour discovery.
+/// What the packet filter sees of such traffic here. The node routes, and a routed packet is not
+/// neighbour discovery.
 pub(super) fn routed(traffic: Traffic) -> Traffic {
     match traffic.protocol {
         Protocol::NeighbourDiscovery => Traffic::of(Protocol::Other(58)),
@@ -289,8 +289,8 @@ pub(super) fn routed(traffic: Traffic) -> Traffic {
     }
 }
 
-/// The number of a packet, its ends, and whether it is an answer; of packets of ours and of answers
-/// to these.
+/// The number of a packet, its ends, and whether it is an answer, for our packets and for answers
+/// to them.
 fn identity(bytes: &[u8]) -> Option<(u16, IpAddr, IpAddr, bool)> {
     let packet = nflog::Packet::read(bytes)?;
     let length = if packet.source.is_ipv4() { 20 } else { 40 };
@@ -307,7 +307,7 @@ fn identity(bytes: &[u8]) -> Option<(u16, IpAddr, IpAddr, bool)> {
     Some((id, packet.source, packet.destination, answers))
 }
 
-/// Where an address is.
+/// The place that has an address.
 pub(super) fn place_of(address: IpAddr) -> Where {
     if OWN.iter().any(|own| address == own.parse::<IpAddr>().unwrap()) {
         return Where::Node;
@@ -337,7 +337,7 @@ fn cable(name: &str, place: &str, number: u8) -> String {
     )
 }
 
-/// The node's routes into a cable.
+/// The node's routes by a cable.
 fn routes(name: &str, v4: &str, v6: &str, number: u8) -> String {
     let there = mac(false, number);
     let mut text = String::new();
@@ -348,7 +348,7 @@ fn routes(name: &str, v4: &str, v6: &str, number: u8) -> String {
     text
 }
 
-/// The other end of a cable: everything goes to the node.
+/// The other end of a cable, which sends everything to the node.
 fn end(number: u8) -> String {
     let there = mac(true, number);
     format!(

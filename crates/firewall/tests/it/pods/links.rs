@@ -1,4 +1,4 @@
-//! Pods of further networks: their addresses count at one interface of the node.
+//! Pods on further networks: their addresses count only at one interface of the node.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -26,7 +26,7 @@ const TRAFFIC: [Traffic; 4] = [
     Traffic { protocol: Protocol::NeighbourDiscovery, port: None },
 ];
 
-/// The host's side of a pod's link in the lab.
+/// The host's end of a pod's link in the lab.
 fn interface(number: u8) -> String {
     format!("v{number}")
 }
@@ -107,7 +107,7 @@ fn at(address: IpAddr) -> String {
     }
 }
 
-/// Sends packets, and compares what becomes of them with a program. Returns how many were denied.
+/// Sends packets, and compares their fates with a program. Returns how many were denied.
 #[track_caller]
 fn compare(lab: &mut PodLab, program: &Program) -> usize {
     let difference = lab.table.observe(program).unwrap();
@@ -141,15 +141,15 @@ fn packets_are_judged_by_interface_and_address() {
     let id = first.policy.id.clone();
     let other =
         for_network(json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": {}}]}]}));
-    // By steps, and each time the kernel has what the whole table would be.
+    // Changes are applied in steps. After each, the kernel's table equals one that is made anew.
     for policy in [Some(first.clone()), Some(other), None, Some(first)] {
         let is_there = policy.is_some();
         let steps = networks.policy(&id, policy, &own);
         lab.table.apply(&steps).unwrap();
         assert_eq!(compare(&mut lab, &whole(&networks)) > 0, is_there);
     }
-    // A pod of its own network has the address of pod 2, and no pod may reach it: at the interface
-    // of pod 2 that does not count.
+    // A pod on the pods' own network has the same address as pod 2, and no pod may reach it. At the
+    // interface of pod 2 that does not count.
     let mut program = whole(&networks);
     for address in of_pod(2).into_iter().chain(of_pod(6)) {
         for direction in Direction::ALL {
@@ -158,7 +158,7 @@ fn packets_are_judged_by_interface_and_address() {
     }
     lab.table.bring(&program).unwrap();
     assert!(compare(&mut lab, &program) > 0);
-    // What others change is named and restored.
+    // Changes by other programs are named and restored.
     let table = "inet netwright-policy";
     lab.lab.sh(&format!("nft flush map {table} net-out4"));
     lab.lab.sh(&format!("nft add element {table} has-net-in4 '{{ \"v1\" . 10.244.1.1 }}'"));
@@ -195,7 +195,7 @@ fn an_address_of_a_further_network_is_closed_and_forgotten() {
         assert_eq!(pods::addresses(&mut lab.table).unwrap(), BTreeSet::new());
     }
     assert!(compare(&mut lab, &program) > 0);
-    // The service, which has been told of it, leads it to where it belongs.
+    // The service knows the address, and leads it to the right chain.
     let (own, mut networks) = (own(), Networks::new(NODE));
     two.iter().for_each(|link| networks.closed(link));
     let made = pod("shop/pod-2", NODE, json!({}), &[]);

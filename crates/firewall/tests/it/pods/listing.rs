@@ -217,6 +217,6 @@ fn the_table_reads_well() {
         }
     "#]]
     .assert_eq(&listed);
-    // nft reads what it wrote: no name of ours is a word of its language.
+    // nft reads its own listing: no name of ours is a word of its language.
     lab.sh("nft list ruleset > /run/listed && nft -f /run/listed");
 }

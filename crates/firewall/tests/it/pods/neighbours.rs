@@ -1,4 +1,5 @@
-//! Neighbours on a bridge: closed pods find each other, and that is all.
+//! Neighbour discovery on a bridge: closed pods find each other's hardware addresses, and nothing
+//! more.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,14 +14,14 @@ use crate::support::Node;
 
 /// How long a packet may be on its way on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// The number that the packets of this test have.
+/// The number in all packets of this test.
 const ID: u16 = 7;
 
 /// Types of ICMPv6, and hop limits. The last ones are those of neighbours (RFC 4861 §7.1).
 const SENT: [(u8, u8); 7] =
     [(133, 255), (134, 255), (137, 255), (135, 64), (136, 254), (135, 255), (136, 255)];
 
-/// Two containers and what they send each other.
+/// Two containers, and the packets between them.
 struct Way<'c> {
     from: &'c Container,
     stations: [Station; 2],
@@ -58,7 +59,7 @@ impl Way<'_> {
         (is_ours && id == ID.to_be_bytes()).then(|| (message[0], header[7]))
     }
 
-    /// Asks for the neighbour anew until it is found.
+    /// Repeats neighbour discovery until it succeeds.
     fn finds(&self) {
         let to = self.ends.destination;
         self.from.sh("ip -6 neigh flush all");
@@ -69,8 +70,8 @@ impl Way<'_> {
     }
 }
 
-/// Between ports of a bridge, nothing routes: what neighbours need has the largest hop limit. What
-/// else has such types is judged like everything.
+/// Between ports of a bridge nothing is routed, so neighbour discovery has the largest hop limit.
+/// Other packets of such types are judged like all packets.
 #[test]
 fn closed_pods_on_a_bridge_find_their_neighbours_and_hear_nothing_else() {
     testkit::require!("root");

@@ -1,5 +1,4 @@
-//! Beside what leads packets for Services to pods. kube-proxy's rules are as its sources make them, for
-//! these services:
+//! Policies beside kube-proxy, whose rules are those that its sources make, for these services:
 //!
 //! | service | endpoint |
 //! |---|---|
@@ -131,16 +130,16 @@ table ip kube-proxy {
 }
 X";
 
-/// What became of the first packet of a connection.
+/// The fate of the first packet of a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Came {
-    /// It came to a pod, from this address.
+    /// It arrived at a pod, with this source address.
     To(u8, IpAddr),
-    /// It was dropped there, on its way from one address to another.
+    /// It was dropped, with this source and this destination.
     Dropped(Direction, IpAddr, IpAddr),
 }
 
-/// A first packet: where it is sent, from which address and to what, and what becomes of it.
+/// A first packet: the place that sends it, its source and destination, and its fate.
 type Sent = (Where, IpAddr, &'static str, Came);
 
 /// Sends the first packet of a connection, and follows it.
@@ -203,7 +202,8 @@ fn selfish() -> Policy {
     network("shop/selfish", rules)
 }
 
-/// Asserts that `policy explain` says of a pod that calls itself by a Service what has become of it.
+/// Asserts that `policy explain` reports the actual fate of a pod's connection to itself through a
+/// Service.
 #[track_caller]
 fn assert_explained(policies: Vec<Policy>, own: IpAddr, came: &Came) {
     let (world, traffic) = (world(policies), Traffic::to(Protocol::Tcp, PORT));
@@ -243,7 +243,8 @@ fn check(name: &str, proxy: &str) {
             vec![
                 (pod(1), one, OF_TWO, Came::To(2, one)),
                 (pod(3), three, OF_TWO, dropped(Direction::Ingress, three)),
-                // Itself by its own service is not the other pod.
+                // Through its own Service pod 1 calls itself, which is not the pod that it may
+                // reach.
                 (pod(1), one, OF_ONE, Came::Dropped(Direction::Egress, one, one)),
                 (Where::Outside, client, NODE_PORT, dropped(Direction::Ingress, client)),
             ],
@@ -280,7 +281,8 @@ fn check(name: &str, proxy: &str) {
             }
         }
     }
-    // A connection, not only its first packet, and from the node too, whatever policies say.
+    // A whole connection works, and not only its first packet; also from the node, whatever
+    // policies say.
     let _server = Server::tcp(&lab.pods[1], &SocketAddr::new(two, PORT).to_string(), "two");
     lab.table.put(&program([guarded(true), confined(true)])).unwrap();
     assert_eq!(assert_tcp(&lab.pods[0], OF_TWO).seen.ip(), one);

@@ -1,4 +1,5 @@
-//! What policies cost packets: measured in turn, printed, and judged by the reader.
+//! What policies cost packets. The test measures the kinds of nodes in turn and prints the figures,
+//! but does not judge them.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -18,15 +19,17 @@ use super::lab::{OWN, PodLab, Where};
 const TURNS: usize = 9;
 /// How many slices a turn has.
 const SLICES: usize = 10;
-/// The kind to which the others are compared.
+/// The kind with which the others are compared.
 const BASE: usize = 1;
-/// Other pods of the node, and policies on each of them: a thousand with those of the two.
+/// The node's other pods, and the policies for each: a thousand policies, with those of the two
+/// pods.
 const OTHERS: usize = 198;
 const EACH: usize = 5;
 const PORT: u16 = 5432;
 
-/// A node on which a thousand policies select pods. Five of them select pod 2, and with `both` five
-/// pod 1, each with a selector of its own; the last that is asked lets the packet pass.
+/// A node on which a thousand policies select pods. Five of them select pod 2, and with `both`
+/// another five select pod 1, each with a selector of its own. Only the last one lets the packet
+/// pass.
 fn program(both: bool) -> Program {
     let mut objects: Vec<Change> =
         vec![node(NODE, json!({}), &OWN).into(), namespace("shop", json!({})).into()];
@@ -64,7 +67,7 @@ fn program(both: bool) -> Program {
     Compiler::new(World::of(None, objects), NODE).program().clone()
 }
 
-/// The same with a hundred thousand pods more in each selector of pod 2's policies.
+/// The same with a hundred thousand more pods in each selector of pod 2's policies.
 fn crowded(mut program: Program) -> Program {
     let class = &program.verdicts[&(Direction::Ingress, of_pod(2)[0])];
     let jumps = program.chains[class].iter().filter_map(|line| match &line.then {
@@ -89,19 +92,19 @@ fn crowded(mut program: Program) -> Program {
 struct Kind {
     name: &'static str,
     lab: PodLab,
-    /// Of each turn: how many in a second, and how many times more than without a table.
+    /// For each turn: the number per second, and its ratio to that without a table.
     rates: Vec<f64>,
     shares: Vec<f64>,
 }
 
-/// How long this thread has run, without the time in which others did: the kernel passes a packet on
+/// How long this thread has run, without the time of other threads: the kernel passes a packet on
 /// in the thread that sends it (`man 5 proc` /proc/PID/schedstat).
 fn on_processor() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
 }
 
-/// Connections one after the other, made and closed.
+/// Opens and closes connections one after the other.
 fn connections(lab: &PodLab, count: u32) -> Duration {
     let at = SocketAddr::new(of_pod(2)[0], PORT);
     let listener = lab.pods[1].enter(|| TcpListener::bind(at).unwrap());
@@ -117,7 +120,7 @@ fn connections(lab: &PodLab, count: u32) -> Duration {
     })
 }
 
-/// First packets of UDP, each of another port.
+/// Sends first packets of UDP flows, each from another port.
 fn first_packets(lab: &mut PodLab, count: u32) -> Duration {
     let ends = Ends { source: of_pod(1)[0], destination: of_pod(2)[0] };
     let packets: Vec<_> =
@@ -128,7 +131,7 @@ fn first_packets(lab: &mut PodLab, count: u32) -> Duration {
     on_processor() - begin
 }
 
-/// Packets of one UDP flow that is answered.
+/// Sends packets of one UDP flow that is answered.
 fn standing(lab: &PodLab, count: u32) -> Duration {
     let [one, two]: [IpAddr; 2] = [of_pod(1)[0], of_pod(2)[0]];
     let client = lab.pods[0].enter(|| UdpSocket::bind((one, 0)).unwrap());
@@ -148,7 +151,7 @@ fn standing(lab: &PodLab, count: u32) -> Duration {
     on_processor() - begin
 }
 
-/// So many mebibytes through a connection.
+/// Sends this many mebibytes through a connection.
 fn mebibytes(lab: &PodLab, count: u32) -> Duration {
     let at = SocketAddr::new(of_pod(2)[0], PORT);
     let listener = lab.pods[1].enter(|| TcpListener::bind(at).unwrap());
@@ -182,7 +185,7 @@ fn what_policies_cost_packets() {
     let begun = |name: &'static str, tracked: bool, program: Option<&Program>| {
         let mut lab = PodLab::new("podsspeed");
         if tracked {
-            // As on each node that translates addresses.
+            // Connection tracking is on, as on each node that translates addresses.
             lab.lab.sh("nft 'add table inet other; add chain inet other forward { type filter hook forward priority 0; }; add rule inet other forward ct state invalid counter'");
         }
         if let Some(program) = program {
@@ -212,8 +215,8 @@ fn what_policies_cost_packets() {
     ];
     for (what, count, measure) in measures {
         for turn in 0..=turns {
-            // In small slices, each beside one of the others, so that what else the machine does
-            // meets all of them.
+            // The kinds are measured in small slices in turn, so that other work of the machine
+            // affects all of them.
             let mut took = vec![Vec::new(); kinds.len()];
             for slice in 0..slices {
                 let mut order: Vec<usize> = (0..kinds.len()).collect();
@@ -224,7 +227,7 @@ fn what_policies_cost_packets() {
                     lab.forget_flows();
                 }
             }
-            // Of the first turn all is cold.
+            // In the first turn all caches are cold.
             for (number, kind) in kinds.iter_mut().enumerate().filter(|_| turn > 0) {
                 let shares = took[BASE].iter().zip(&took[number]).map(|(base, own)| base / own);
                 kind.shares.push(quartiles(shares.collect())[1]);

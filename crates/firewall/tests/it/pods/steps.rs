@@ -1,4 +1,4 @@
-//! From one program to the next, in as few transactions as can be.
+//! From one program to the next in as few transactions as possible.
 
 use firewall::FirewallError;
 use firewall::pods::{Logging, PodsTable, transactions};
@@ -11,7 +11,7 @@ use testkit::{Chance, Lab, Place};
 use super::clusters::support::{namespace, network, pod};
 use super::clusters::{Case, NODE, placed};
 
-/// Pairs of clusters in every run.
+/// The number of pairs of clusters in every run.
 const PAIRS: usize = 12;
 
 fn opened(lab: &Lab) -> (PodsTable, NftSocket) {
@@ -35,7 +35,7 @@ fn steps_leave_what_the_whole_table_would_be() {
         let [first, second] = transactions(steps);
         let wanted = u32::from(!first.is_empty()) + u32::from(!second.is_empty());
         assert_eq!(done - generation, wanted, "transactions");
-        // Only what comes needs two.
+        // Only additions need two transactions.
         let comes =
             |step: &Step| matches!(step, Step::AddSet { .. } | Step::PutChain { new: true, .. });
         assert_eq!(first.is_empty(), !steps.iter().any(comes), "{first}");
@@ -44,7 +44,8 @@ fn steps_leave_what_the_whole_table_would_be() {
         if before != after {
             assert!(!table.observe(before).unwrap().is_empty());
         }
-        // Once more: what comes is there already, and what goes is gone. The rest can be done again.
+        // The steps once more: what they add exists, and what they remove is gone. The other steps
+        // can be repeated.
         let again = |step: &Step| match step {
             Step::PutChain { new, .. } => !new,
             Step::Verdict { before, chain, .. } => before.is_some() && chain.is_some(),
@@ -65,7 +66,7 @@ fn steps_leave_what_the_whole_table_would_be() {
             check(&now, &steps, compiler.program());
             now = compiler.program().clone();
         }
-        // There and back again, as one: whatever comes and goes within it.
+        // There and back in one transaction, with additions that the same transaction removes.
         let empty = Program::empty();
         let mut steps = Program::difference(&now, &empty);
         steps.extend(Program::difference(&empty, &now));
@@ -73,7 +74,7 @@ fn steps_leave_what_the_whole_table_would_be() {
     }
 }
 
-/// Steps of which the later undo the earlier.
+/// Steps of which the later ones undo the earlier ones.
 fn table_stays(lab: &Lab, program: &Program, steps: &[Step]) {
     let (mut table, _) = opened(lab);
     table.apply(steps).unwrap_or_else(|error| panic!("{steps:#?}: {error:?}"));
@@ -81,7 +82,7 @@ fn table_stays(lab: &Lab, program: &Program, steps: &[Step]) {
     assert!(difference.is_empty(), "{difference}\nafter {steps:#?}");
 }
 
-/// The first of two transactions is taken back if the second is refused.
+/// If the kernel refuses the second of two transactions, the first is undone.
 #[test]
 fn steps_that_are_refused_leave_the_table_as_it_was() {
     testkit::require!("root");
@@ -96,7 +97,7 @@ fn steps_that_are_refused_leave_the_table_as_it_was() {
         compiler.apply(object);
     }
     table.put(compiler.program()).unwrap();
-    // Another program leads the pod's address elsewhere, and a policy comes that selects the pod.
+    // Another program leads the pod's address elsewhere, and a new policy selects the pod.
     lab.sh("nft add element inet netwright-policy in4 '{ 10.244.1.1 : goto unknown-in }'");
     let before = lab.sh("nft list ruleset");
     let block = json!({"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}});

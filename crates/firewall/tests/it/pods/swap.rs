@@ -1,5 +1,5 @@
-//! A change is one step for packets: what is denied before and after never passes in between, and
-//! what is allowed is never held up.
+//! For packets a change is one step: packets that are denied before and after never pass in
+//! between, and packets that are allowed before and after always pass.
 
 use std::net::IpAddr;
 use std::os::fd::AsFd as _;
@@ -15,7 +15,7 @@ use super::clusters::support::{cluster, namespace, network, node, pod};
 use super::clusters::{NODE, of_pod};
 use super::lab::{OWN, PodLab, Where};
 
-/// Swaps in every run, and with `--full`.
+/// The number of swaps in every run, and with `--full`.
 const SOME: usize = 500;
 const MANY: usize = 20_000;
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -78,7 +78,7 @@ fn packets_meet_one_program_or_the_other() {
     let sent = std::thread::scope(|scope| {
         let flood = scope.spawn(|| {
             let mut sent = 0_u64;
-            // Each is a connection of its own. The port that is denied comes first, then the other.
+            // Each packet is a connection of its own. The denied port comes first, then the other.
             for port in (1024..=u16::MAX).cycle() {
                 sender.send(&ends.udp(port, DENIED));
                 sender.send(&ends.udp(port, ALLOWED));
@@ -101,7 +101,7 @@ fn packets_meet_one_program_or_the_other() {
         drop(stops);
         flood.join().unwrap()
     });
-    // What is on its way arrives.
+    // The test waits for packets that are still on their way.
     while arrived < sent {
         let station = lab.station(Where::Pod(2));
         assert!(probe::wait(&[station.descriptors()[0]], DEADLINE), "{arrived} of {sent}");
@@ -124,7 +124,7 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// Counts what arrived; nothing that is denied does.
+/// Counts the packets that arrived, and asserts that no denied one did.
 fn count(station: &Station, ends: Ends, arrived: &mut u64) {
     station.heard(|bytes| {
         let Some(packet) = kernel::nflog::Packet::read(bytes) else { return };

@@ -110,8 +110,8 @@ fn show(rates: &[f64]) -> String {
     })
 }
 
-/// No second may have more than a tenth too much. A tenth too little is asserted for the total, at
-/// half of it; [`is_full_in_every_second`] says more.
+/// Asserts that no second is more than a tenth above the limit, and that the mean is at least half
+/// of it; [`is_full_in_every_second`] asserts more.
 #[track_caller]
 fn assert_held(what: &str, rates: &[f64], limit: f64) {
     eprintln!("MEASURED bandwidth: {what}, Mbit/s by the second: {}", show(rates));
@@ -246,7 +246,7 @@ fn vm_loaded_latency_beside_the_references() {
     }
 }
 
-/// CHECK asks for the queue only where ADD could make it.
+/// CHECK expects the queue only where ADD could make it.
 #[test]
 fn vm_packets_queue_fairly() {
     testkit::require!("root", "fq_codel", "ifb", "tbf");

@@ -6,8 +6,8 @@ use testkit::traffic::assert_pings;
 
 use super::{ONE_V4, add, node_with};
 
-/// Frames with one tag or two, from addresses that are not the container's, are neither passed on
-/// nor learnt from. Without the checks both are.
+/// The bridge neither passes on nor learns from frames with one tag or two that come from foreign
+/// addresses. Without the checks it does both.
 #[test]
 fn vm_macspoofchk_is_not_passed_by_tagged_frames() {
     testkit::require!("full", "root", "bridge-vlan-filtering", "vlan");
@@ -23,7 +23,7 @@ fn vm_macspoofchk_is_not_passed_by_tagged_frames() {
              ip link set one up && ip addr add 10.7.0.1/24 dev one && \
              ip link add link one name two address 02:00:00:00:00:67 type vlan id 8 && \
              ip link set two up && ip addr add 10.8.0.1/24 dev two");
-        // They ask for their neighbours.
+        // The containers ask for their neighbours.
         c1.try_sh("ping -c 1 -W 0.2 10.7.0.2; ping -c 1 -W 0.2 10.8.0.2");
         // The host sees this after those frames.
         assert_pings(&c1, "10.1.0.1");

@@ -1,4 +1,4 @@
-//! The link with a VLAN's gateway, under another name or unfinished.
+//! The link with a VLAN's gateway, when it was renamed or left unfinished.
 
 use serde_json::json;
 use testkit::Snapshot;
@@ -6,8 +6,8 @@ use testkit::traffic::assert_pings;
 
 use super::{ONE_V4, add, answer_with, del, has_bridge, node_with, rename, succeeds};
 
-/// Someone renames the link: the next ADD says so and makes no second gateway, and the last DEL
-/// removes the link all the same, and the bridge, which it is a port of.
+/// An administrator renames the link. The next ADD reports that and makes no second gateway. The
+/// last DEL still removes the link, and the bridge of which it is a port.
 #[test]
 fn vm_a_vlans_link_that_was_renamed_goes_with_the_last() {
     testkit::require!("full", "root", "bridge-vlan-filtering");

@@ -6,7 +6,7 @@ use testkit::Snapshot;
 use super::{add, bridge, cable, macvlan, node, one, run};
 use crate::support::fixed;
 
-/// By a macvlan of its own on the same parent, and by a pair of links to the bridge.
+/// The host's link is a macvlan on the same parent, or a veth pair to the bridge.
 #[test]
 fn the_hosts_own_address_beside_the_container_is_refused() {
     testkit::require!("root");
@@ -42,7 +42,7 @@ fn the_hosts_own_address_beside_the_container_is_refused() {
     check().fails(104, "address 10.1.0.8 is the host's own, on link \"shim0\"");
 }
 
-/// By a VLAN device on the bridge, whatever its name is.
+/// The host's link is a VLAN device on the bridge, whatever its name is.
 #[test]
 fn vm_the_hosts_own_address_in_a_vlan_of_the_bridge_is_refused() {
     testkit::require!("full", "root", "bridge-vlan-filtering", "vlan");

@@ -36,7 +36,7 @@ fn a_lent_device_is_where_it_leads() {
          ip link add mv0 link p0 type macvlan mode bridge");
     let c2 = node.container("c2");
     add(&node, &c2, &host_device("nic0")).fails(108, "taken on \"br0\": n/c1/eth0 has it");
-    // It was returned as it was.
+    // The host device was returned as it was.
     node.sh("ip link show nic0 && ip link set nic0 up");
     add(&node, &c2, &host_device("mv0")).ok();
     let c3 = node.container("c3");
@@ -222,7 +222,7 @@ fn bridges_of_a_switch_that_patch_ports_join_have_an_address_once() {
     add(&node, &c2, &port("br1", 100)).fails(108, "n/c1/eth0 has it");
     add(&node, &c2, &port("br1", 200)).ok();
     run(&node, "DEL", &c2, &port("br1", 200)).call().silent();
-    // A trunk that does not carry the VLAN. An address is claimed where it was met at ADD.
+    // The trunk does not carry the VLAN. An address is claimed in the segment that it had at ADD.
     ovs.vsctl(&["set", "port", "p1", "trunks=200"]);
     add(&node, &c2, &port("br1", 100)).fails(108, "n/c1/eth0 has it");
     run(&node, "DEL", &c1, &port("br0", 100)).call().silent();
@@ -269,7 +269,8 @@ fn vm_vlans_of_a_bridge_never_meet() {
     let _all = all_get_it(&node, &[bridge("br0"), in_vlan(5), in_vlan(6)]);
     let c1 = node.container("c1");
     add(&node, &c1, &in_vlan(5)).fails(108, "taken on VLAN 5 of \"br0\": n/apart2/eth0 has it");
-    // The host's addresses on the bridge are in no VLAN, and the other way round.
+    // The host's addresses on the bridge are in no VLAN. They conflict only with addresses of
+    // containers that are in no VLAN either.
     node.sh("ip addr add 10.1.0.7/24 dev br0");
     fixed::answers(&node, &one("10.1.0.7/24", None));
     add(&node, &c1, &bridge("br0")).fails(108, "is the host's own, on link \"br0\"");

@@ -104,7 +104,7 @@ fn a_driver_may_be_started_again_at_any_time() {
 }
 
 /// The driver does its work, and the plugin dies before it has the answer. An address that an IPAM
-/// driver chose in that moment goes with its pool.
+/// driver chose at that moment is released with its pool.
 #[test]
 fn a_plugin_that_dies_in_a_call_is_undone_by_one_del() {
     testkit::require!("root", "program:python3", "program:strace");

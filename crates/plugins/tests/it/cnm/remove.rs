@@ -20,7 +20,7 @@ fn del_needs_nothing_but_the_key() {
         drop(c1);
         node.run("cnm", "DEL").call().silent();
     });
-    // The namespace is there and the runtime does not say so.
+    // The namespace exists, but the runtime does not name it.
     leaves_nothing(&node, &driver, || {
         let c1 = node.container("c1");
         cnm(&node, "ADD", &c1).call().ok();
@@ -56,7 +56,7 @@ fn a_journal_that_is_lost_or_garbled_is_done_without() {
             cnm(&node, "DEL", &c1).call().silent();
         });
     }
-    // All records are lost: the pools are lost with them, and everything else goes.
+    // All records are lost: the pools cannot be released then, and everything else is removed.
     let c1 = node.container("c1");
     cnm(&node, "ADD", &c1).call().ok();
     fs::write(node.roots.lib.join("cnm/n/network.json"), "").unwrap();

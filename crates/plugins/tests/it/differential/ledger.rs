@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use testkit::reference::Release;
 
-/// The list. Each line of an entry must be needed by each of the tables it is for.
+/// The list. Each table for which an entry is must need each line of the entry.
 #[derive(Debug)]
 pub(super) struct Ledger {
     entries: Vec<Entry>,
@@ -150,7 +150,7 @@ fn parse(text: &str) -> Result<Vec<Entry>, String> {
             let (_, more) = lines.next().ok_or_else(wrong)?;
             value.push_str(more.trim());
         }
-        // Texts of ours are the same in JSON, but for the comma after the last one of a list.
+        // Our texts are valid JSON too, except for the comma after the last one of a list.
         let json = value.replace(",]", "]");
         let texts =
             match serde_json::from_str(&json).map_err(|error| format!("{}: {error}", wrong()))? {

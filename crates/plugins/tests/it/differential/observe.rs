@@ -83,7 +83,7 @@ impl Observation {
     }
 }
 
-/// How a call ended. Of errors only that they happened: their texts have other tests.
+/// How a call ended. An error counts only as such: other tests compare the texts.
 fn answer(facts: &mut BTreeMap<String, String>, names: &Names, name: &str, ended: &Ended) {
     match ended {
         Ok(value) => {

@@ -66,7 +66,7 @@ impl Guarded {
         self.wait(&state);
     }
 
-    /// Ends firewalld as an administrator would: its rules go.
+    /// Ends firewalld as an administrator would; its rules are removed.
     fn stop(&mut self) {
         self.host.node.sh("kill $(cat /run/firewalld.pid)");
         self.daemon.take().unwrap().child().wait().unwrap();
@@ -215,8 +215,8 @@ fn check_finds_what_firewalld_has_lost() {
     assert_eq!(traffic::assert_tcp(&c1, "198.51.100.2:80").server, "outside");
 }
 
-/// What a cluster forwards passes by ranges in the zone. An attachment whose address lies in one
-/// keeps its own source.
+/// A zone accepts a cluster's ranges, so that the cluster's forwarded packets pass. An attachment
+/// whose address is in such a range still has a source of its own.
 #[test]
 fn ranges_of_a_cluster_are_sources_of_the_zone() {
     testkit::require!("root", "program:firewalld", "program:dbus-daemon");

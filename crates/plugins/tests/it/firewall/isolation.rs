@@ -128,7 +128,7 @@ fn isolated_of(backend: &str) {
     }
     for br_netfilter in [false, true] {
         host.br_netfilter(br_netfilter);
-        // Bridged, routed by way of the gateway, and from another bridge.
+        // Packets come bridged, routed through the gateway, and from another bridge.
         traffic::assert_no_tcp(&a2, "10.1.0.2:80");
         traffic::assert_no_tcp(&a2, "[fd00:1::2]:80");
         a2.sh("ip route replace 10.1.0.2/32 via 10.1.0.1");

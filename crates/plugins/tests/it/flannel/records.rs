@@ -1,9 +1,10 @@
-//! Records: flannel's plugin detaches what this one attached, and this one what flannel's attached.
+//! Records: flannel's plugin detaches what ours attached, and ours detaches what flannel's
+//! attached.
 //!
-//! Flannel's plugin is one of another project and is not here. What it does is little, and is done
-//! by hand: ADD writes the delegate's configuration to a file and calls the delegate with it, DEL
-//! calls the delegate with the file's content and removes the file (flannel-io/cni-plugin
-//! flannel.go `delegateAdd`, flannel_linux.go `doCmdDel`).
+//! Flannel's plugin is another project's and is not installed here. The tests do by hand the little
+//! that it does: its ADD writes the delegate's configuration to a file and calls the delegate with
+//! it, its DEL calls the delegate with the file's content and removes the file
+//! (flannel-io/cni-plugin flannel.go `delegateAdd`, flannel_linux.go `doCmdDel`).
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -17,8 +18,8 @@ use super::{SUBNET_ENV, add_witness, is_attached, log, node, of};
 use crate::support::matrix::{self, assert_settles, look};
 use crate::support::{Node, Run};
 
-/// What flannel's plugin left in its folder on a node (published by several users), but for the
-/// node's addresses.
+/// A file that flannel's plugin left in its folder on a node (published by several users), with
+/// other addresses.
 const GOLDEN: &str = r#"{"cniVersion":"0.3.1","hairpinMode":true,"ipMasq":false,"ipam":{"ranges":[[{"subnet":"10.244.0.0/24"}]],"routes":[{"dst":"10.244.0.0/16"}],"type":"host-local"},"isDefaultGateway":true,"isGateway":true,"mtu":1450,"name":"cbr0","type":"bridge"}"#;
 
 fn record(node: &Node, container: &str) -> PathBuf {
@@ -32,7 +33,7 @@ fn of_manifest<'n>(node: &'n Node, verb: &str, to: &Container) -> Run<'n> {
     run.config(json!({ "delegate": delegate }))
 }
 
-/// A host of the golden record, on which a container has come and gone.
+/// A host that fits this file, on which one container was attached and detached.
 fn of_golden(name: &str) -> Node {
     let node = Node::new(name);
     node.sh(&format!(
@@ -74,7 +75,7 @@ fn a_record_is_what_flannels_plugin_writes_and_where_it_does() {
     assert_eq!((mode(&path), mode(&path.parent().unwrap().to_owned())), (0o600, 0o700));
     of_manifest(&node, "DEL", &c1).call().silent();
     assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 0);
-    // Another folder.
+    // The configuration names another folder.
     let own = node.dir("own");
     of_manifest(&node, "ADD", &c1).config(json!({ "dataDir": own })).call().ok();
     assert!(own.join("c1").exists() && !path.exists());
@@ -113,8 +114,8 @@ fn flannels_plugin_detaches_what_this_one_attached() {
     assert_as_before(&before, &node);
 }
 
-/// The delegate may be the Go plugin that flannel's manifest expects on the node, or ours, and
-/// another one at DEL than at ADD.
+/// The delegate may be the Go plugin that flannel's manifest expects on the node, or ours. It may
+/// be one at ADD and the other at DEL.
 #[test]
 fn whichever_bridge_attached_either_detaches() {
     testkit::require!("root", "go-plugins");
@@ -136,8 +137,9 @@ fn whichever_bridge_attached_either_detaches() {
     }
 }
 
-/// Flannel's plugin writes in place, and older ones do not flush: after a power cut a part is
-/// there, or nothing. Then flanneld has written nothing yet, either.
+/// Flannel's plugin writes the file in place, and older versions do not flush it: after a power cut
+/// the file has a part of its content, or none. At that time flanneld has written nothing yet
+/// either.
 #[test]
 fn a_torn_or_lost_record_does_not_keep_a_container_attached() {
     testkit::require!("root");
@@ -163,7 +165,8 @@ fn a_torn_or_lost_record_does_not_keep_a_container_attached() {
     }
 }
 
-/// As with flannel's plugin; a torn record shows that there is something to detach.
+/// The result is the same as with flannel's plugin. A torn record shows that there is something to
+/// detach.
 #[test]
 fn another_projects_delegate_is_asked_only_where_something_is_recorded() {
     testkit::require!("root");
@@ -188,8 +191,8 @@ fn another_projects_delegate_is_asked_only_where_something_is_recorded() {
     assert!(!record(&node, "c1").exists());
 }
 
-/// The file is named by the container alone: the second attachment's record takes the first one's
-/// place.
+/// The file is named after the container only, so the second attachment's record replaces the first
+/// one's.
 #[test]
 fn two_attachments_of_a_container_are_both_detached() {
     testkit::require!("root");
@@ -231,8 +234,8 @@ fn gc_removes_only_this_networks_records_of_containers_that_are_gone() {
     let (c1, c2) = (node.container("c1"), node.container("c2"));
     of(&node, "ADD", &c1).call().ok();
     of(&node, "ADD", &c2).call().ok();
-    // Of flannel's plugin; of another network; illegible; of another project's delegate; not a
-    // record; what a writer of ours left that was killed.
+    // The files are: one of flannel's plugin; one of another network; an illegible one; one of
+    // another project's delegate; one that is not a record; one that a killed writer of ours left.
     let theirs = GOLDEN.replace("cbr0", "n");
     for (name, text) in [
         ("gone", theirs.as_str()),
@@ -257,7 +260,7 @@ fn gc_removes_only_this_networks_records_of_containers_that_are_gone() {
     );
     assert!(is_attached(&c1) && !is_attached(&c2));
     assert_eq!(log(&node), ["GC"]);
-    // A delegate that fails is told, and the others are collected all the same.
+    // GC reports a delegate that fails, and still collects the others.
     fs::write(record(&node, "gone"), &theirs).unwrap();
     super::fails(&node, "GC", 11, "not yet");
     let again = of(&node, "GC", &c1).of_network().valid(&[("c1", "eth0")]).call();

@@ -70,7 +70,7 @@ fn vm_a_card_comes_home_from_living_and_dead_containers() {
     machine(&format!("ip link set {name} mtu 1400 alias 'to the world' && ip link set {name} up"));
     let found = card(name);
 
-    // A container that lives: traffic, CHECK, and the card's return.
+    // The container lives: traffic, CHECK, and the card's return.
     let c1 = rig.node.container("c1");
     let result = rig.add(&c1);
     assert_eq!(link(&c1, "eth0")["ifalias"], name);
@@ -79,7 +79,7 @@ fn vm_a_card_comes_home_from_living_and_dead_containers() {
     rig.del("c1", c1.netns_path());
     assert_eq!(card(name), found);
 
-    // A container that changes what it can and dies first.
+    // The container changes what it can, and dies before DEL.
     for (number, taken) in [false, true].into_iter().enumerate() {
         let id = format!("d{number}");
         let dying = rig.node.container(&id);
@@ -96,8 +96,8 @@ fn vm_a_card_comes_home_from_living_and_dead_containers() {
         rig.del(&id, path);
     }
 
-    // A container that dies and gets no DEL: GC returns the card, or the ADD of the next container
-    // that asks for it.
+    // The container dies and gets no DEL: GC returns the card, or the ADD of the next container
+    // that requests it does.
     let dying = rig.node.container("e1");
     rig.add(&dying);
     drop(dying);

@@ -194,8 +194,9 @@ fn a_name_taken_meanwhile_is_told_and_the_device_still_comes_home() {
     assert!(node.sh("ip -o link").lines().any(|line| line.contains(" dev") && line.contains(&mac)));
 }
 
-/// A dead container's device is taken over: it got no DEL, and the next container asks for it by
-/// its original name, which it no longer has, or by something it has kept.
+/// A dead container's device is taken over. The container got no DEL, and the next container
+/// requests the device by its original name, which it no longer has, or by something that it has
+/// kept.
 #[test]
 fn a_dead_holders_device_is_taken_over() {
     for key in ["device", "hwaddr"] {

@@ -1,4 +1,4 @@
-//! `multi` and `netwright-multi` attach a container's networks in one call at a time.
+//! `multi` and `netwright-multi` work on a container's networks in only one call at a time.
 
 use node_api::multinet::Answer;
 use serde_json::{Value, json};

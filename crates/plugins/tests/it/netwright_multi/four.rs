@@ -131,7 +131,7 @@ fn vm_a_vlan_among_four_networks() {
     assert_eq!(annotation(&daemon.heard()), wanted);
     pod(&node, "CHECK", &c1).prev(&result).call().silent();
 
-    // The VLAN's network goes while the others stay, and its VLAN ID is free.
+    // The VLAN's network is removed while the others stay, and its VLAN ID is free.
     pod(&node, "DEL", &c1).config(json!({ DETACH: "tagged0" })).call().silent();
     assert_eq!(links(&c1), ["eth0", "data0", "net2"]);
     assert_eq!(c1.sh("ip route show default").trim(), "default via 10.2.0.1 dev data0");
@@ -181,8 +181,8 @@ fn what_somebody_changed_on_any_network_is_put_back() {
     assert_eq!((address("eth0"), address("net1")), (first, second));
     pod(&node, "CHECK", &c1).prev(&result).call().silent();
     assert_pings(&c1, "10.2.0.1");
-    // An interface that is gone altogether is not made again under a running process; the others
-    // are repaired nevertheless.
+    // The repair does not make a missing interface again while a process runs, but repairs the
+    // others.
     c1.sh("ip link del net1; ip link set eth0 down");
     let said = pod(&node, "CHECK", &c1).prev(&result).config(json!({ cni::REPAIR: true })).call();
     let error = said.error();

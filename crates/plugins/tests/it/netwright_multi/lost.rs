@@ -29,8 +29,8 @@ fn without_a_daemon_a_pod_is_told_to_try_again() {
     bare(&node, "STATUS", &c1).call().fails(50, "netwrightd does not answer");
 }
 
-/// The daemon is gone for good, and its configuration stayed: pods that ask for nothing start on the
-/// cluster's own network, and the others fail with a sentence that says what to do.
+/// The daemon is gone for good, and its configuration stayed. Pods that request no network start on
+/// the cluster's own network. The others fail with a sentence that says what to do.
 #[test]
 fn without_a_daemon_plain_pods_start_and_no_pod_gets_half() {
     testkit::require!("root");
@@ -67,7 +67,7 @@ fn without_a_daemon_plain_pods_start_and_no_pod_gets_half() {
         .deadline(Duration::from_secs(5))
         .call()
         .fails(11, "start");
-    // The runtime does not say what it has.
+    // The runtime does not name its capabilities.
     let mut unsaid = with(&asks_nothing);
     unsaid["runtimeConfig"] = json!({});
     pod(&node, "ADD", &c1)
@@ -94,7 +94,7 @@ fn without_a_daemon_plain_pods_start_and_no_pod_gets_half() {
     // Without its network on the node, no pod can start.
     let gone = json!({ "plainPodsWithoutDaemon": true, "clusterNetwork": "nowhere" });
     bare(&node, "STATUS", &c1).config(gone).call().fails(50, "netwrightd does not answer");
-    // A daemon that is there decides.
+    // If a daemon answers, it decides.
     let refuse = |_: &Request| Answer::Refused(Refusal::for_now("nothing is known")).into();
     let _daemon = Daemon::start(&node, refuse);
     add(&with(&asks_nothing)).fails(11, "nothing is known");
@@ -121,7 +121,7 @@ fn status_bears_a_daemon_that_is_away_for_a_moment() {
         ready.says(nonsense);
         status().fails(50, "netwrightd does not answer");
     }
-    // The daemon's present answer counts, whatever it said before.
+    // The daemon's present answer is valid, whatever it said before.
     ready.said_before(Duration::ZERO);
     fs::remove_file(multinet::socket(&node)).unwrap();
     let refuse = |_: &Request| Answer::Refused(Refusal::for_now("nothing is known")).into();

@@ -1,4 +1,4 @@
-//! Networks that come and go while a pod runs.
+//! Networks that are added and removed while a pod runs.
 
 use node_api::multinet::{ATTACH, DETACH, PlannedNetwork};
 use serde_json::{Value, json};
@@ -109,9 +109,8 @@ fn a_network_stays_while_the_pods_namespace_cannot_be_seen() {
     pod(&node, "DEL", &c1).call().silent();
 }
 
-/// The kernel gives the inode of a namespace that is gone to a new one. If a path leads to a
-/// stranger with the pod's inode number, the plugin does not follow it, neither to attach nor to
-/// detach.
+/// The kernel gives the inode number of a deleted namespace to a new one. If a path leads to
+/// another namespace with the pod's inode number, the plugin neither attaches nor detaches there.
 #[test]
 fn a_stranger_with_the_number_of_the_pods_namespace_is_left_alone() {
     testkit::require!("root");
@@ -120,7 +119,7 @@ fn a_stranger_with_the_number_of_the_pods_namespace_is_left_alone() {
     let _daemon = Daemon::planning(&node, vec![default(), blue]);
     let c1 = node.container("c1");
     pod(&node, "ADD", &c1).call().ok();
-    // As if the record were of an earlier namespace with the same number.
+    // The record now looks as if it belongs to an earlier namespace with the same number.
     let index = state::Index::new(&node.roots);
     let shift = |by: i64| {
         let found = index.list().found;

@@ -1,4 +1,4 @@
-//! Bad input and a bad database: a clear error, no change, no hang.
+//! Bad input and a bad database give a clear error, change nothing, and do not hang.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixListener;

@@ -1,4 +1,4 @@
-//! What is refused, and what is left when something of ours cannot be written.
+//! What ADD refuses, and what it leaves when it cannot write a file.
 
 use std::cell::Cell;
 
@@ -10,7 +10,7 @@ use super::{Pod, closed, links, no_bridge_shows, verdicts};
 use crate::support::Node;
 use crate::support::matrix::look;
 
-/// Interfaces whose packets do not pass this node's packet filter.
+/// ADD refuses interfaces whose packets do not pass this node's packet filter.
 #[test]
 fn interfaces_that_nothing_here_can_judge() {
     testkit::require!("root");
@@ -19,7 +19,7 @@ fn interfaces_that_nothing_here_can_judge() {
     let ipam = json!({
         "type": "host-local", "dataDir": node.dir("ipam"), "ranges": [[{ "subnet": "10.1.0.0/24" }]],
     });
-    // Both have no other end here; a device that is lent may have one, and nothing lists it.
+    // Neither has another end on the node. A lent device may have one, which no record lists.
     for (by, keys, words) in [
         (
             "macvlan",
@@ -61,7 +61,7 @@ fn interfaces_that_nothing_here_can_judge() {
     assert_eq!((verdicts(&node), links(&node)), (Vec::new(), String::new()));
 }
 
-/// Of a further network all packets have to be seen at one interface.
+/// All packets of a further network must be visible at one interface.
 #[test]
 fn vm_a_further_network_is_refused_where_packets_are_seen_at_several_interfaces() {
     testkit::require!("root", "bridge-vlan-filtering");
@@ -77,8 +77,8 @@ fn vm_a_further_network_is_refused_where_packets_are_seen_at_several_interfaces(
     assert_eq!(verdicts(&node), closed(&c1));
 }
 
-/// No space is left for one file after another: ADD fails with nothing changed, or does without the
-/// file.
+/// The disk is full when one file after the other is written. ADD then fails without a change, or
+/// works without the file.
 #[test]
 fn a_file_that_cannot_be_written_leaves_nothing() {
     testkit::require!("root", "program:strace");
@@ -102,7 +102,7 @@ fn a_file_that_cannot_be_written_leaves_nothing() {
                 return;
             }
             failed.set(failed.get() + 1);
-            // What the first container of all leaves for the others.
+            // The objects that the node's first container leaves for the others exist already.
             let now = look(&node);
             let left = before.take().unwrap().diff(&now);
             let left: Vec<_> = left.iter().filter(|line| !line.contains("/locks")).collect();
@@ -119,7 +119,7 @@ fn a_file_that_cannot_be_written_leaves_nothing() {
     }
 }
 
-/// Nothing can be written at all: neither a lock nor a record.
+/// Nothing at all can be written, neither a lock nor a record.
 #[test]
 fn a_read_only_folder_fails_add() {
     testkit::require!("root");
@@ -134,7 +134,7 @@ fn a_read_only_folder_fails_add() {
     c1.add();
 }
 
-/// A port of something that is no bridge.
+/// The link is a port of something that is not a bridge.
 #[test]
 fn vm_a_port_of_a_bond_is_refused() {
     testkit::require!("root", "bond");

@@ -1,4 +1,4 @@
-//! What the plugin asks of the daemon, and what it does without one.
+//! What the plugin requests from the daemon, and what it does without one.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::support::Node;
 use crate::support::listener::{Listener, Reply};
 use crate::support::ready::Ready;
 
-/// How often a daemon may be too late because the machine is busy.
+/// How often the daemon may answer too late because the machine is busy.
 const TRIES: usize = 10;
 
 /// The `CNI_ARGS` of kubelet.
@@ -22,7 +22,7 @@ fn says(answer: &Answer) -> Reply {
     Reply::Writes(answer.to_line().unwrap())
 }
 
-/// Starts a stand-in that has this reply.
+/// Starts a stand-in that gives this reply.
 fn daemon(
     node: &Node,
     script: impl FnMut(&Request) -> Reply + Send + 'static,
@@ -31,7 +31,7 @@ fn daemon(
     Listener::start(socket, |line| Request::from_line(line).ok(), script)
 }
 
-/// A daemon that does what it is asked, but for verdicts.
+/// A daemon that does what it is asked, but writes no verdicts.
 fn obliging(request: &Request) -> Reply {
     says(&match request {
         Request::Start(_) | Request::Verdicts(_) => {
@@ -41,7 +41,7 @@ fn obliging(request: &Request) -> Reply {
     })
 }
 
-/// What it hears, and what is on the node by then.
+/// The requests that it receives, and what is on the node by then.
 #[test]
 fn what_the_daemon_hears_and_when() {
     testkit::require!("root");
@@ -49,7 +49,7 @@ fn what_the_daemon_hears_and_when() {
     let c1 = Pod::new(&node, "c1", "ptp");
     let (index, key) = (Index::new(&node.roots), c1.key());
     let daemon = daemon(&node, move |request| {
-        // At the start the record is there already, at the end it is there still.
+        // The record exists already when an ADD asks the daemon, and still exists when a DEL does.
         let is_recorded = index.get(&key, "policy").found.is_some();
         assert!(is_recorded || matches!(request, Request::Status(_)), "{request:?}");
         obliging(request)
@@ -87,17 +87,17 @@ fn what_the_daemon_hears_and_when() {
         panic!("{heard:?}")
     };
     assert_eq!((status.network.as_str(), collect.network.as_str()), ("n", "n"));
-    // What DEL is passed is not what ADD recorded: the record counts.
+    // DEL gets a prevResult that differs from what ADD recorded: DEL uses the record.
     c1.policy("DEL").netns("").call().silent();
     assert_eq!(daemon.heard(), [Request::End(owner)]);
     assert_eq!((c1.recorded(), links(&node)), (None, String::new()));
     assert!(!node.sh(&format!("ip link show {}", c1.host_ifname())).contains(",UP"));
-    // It has nothing left to say of it.
+    // The second DEL has nothing to report to the daemon.
     c1.del();
     assert_eq!(daemon.heard(), []);
 }
 
-/// Whatever the daemon does instead of answering, the container is closed, and ADD succeeds.
+/// Whatever the daemon does instead of giving an answer, the container is closed, and ADD succeeds.
 #[test]
 fn a_daemon_that_does_not_answer_leaves_the_container_closed() {
     testkit::require!("root");
@@ -116,7 +116,7 @@ fn a_daemon_that_does_not_answer_leaves_the_container_closed() {
     ] {
         let c1 = Pod::new(&node, "c1", "ptp");
         let daemon = daemon(&node, move |_| reply.clone());
-        // On a machine that is busy enough no answer comes in time.
+        // On a busy machine no answer may come in time.
         let told = (0..TRIES).map(|_| c1.add()).find(|told| told.contains(words));
         let told = told.unwrap_or_else(|| panic!("{name}: it is not told"));
         assert!(told.contains("only this node reaches the container"), "{name}: {told}");
@@ -124,7 +124,7 @@ fn a_daemon_that_does_not_answer_leaves_the_container_closed() {
         c1.assert_closed(&[&c2]);
         let heard = daemon.heard();
         assert!(heard.iter().all(|request| matches!(request, Request::Start(_))), "{heard:?}");
-        // DEL does without it too.
+        // DEL also works without the daemon.
         let answer = c1.policy("DEL").call();
         assert!(answer.succeeded(), "{name}: {answer:?}");
         let left = if name == "another question" { closed(&c1) } else { Vec::new() };
@@ -136,7 +136,7 @@ fn a_daemon_that_does_not_answer_leaves_the_container_closed() {
     }
 }
 
-/// One that was there a moment ago, and is killed with the request, is asked again.
+/// If the daemon was ready a moment ago and is killed with the request, the plugin asks again.
 #[test]
 fn a_daemon_that_is_killed_is_asked_again() {
     testkit::require!("root");
@@ -149,20 +149,20 @@ fn a_daemon_that_is_killed_is_asked_again() {
     });
     let ready = Ready::of(&node.roots.run.join("policy.sock"));
     ready.said_before(Duration::from_secs(1));
-    // On a machine that is busy enough the time is over.
+    // On a busy machine the time may be over.
     let is_asked_again = |_| {
         let (told, heard) = (c1.add(), daemon.heard());
         told.is_empty() && heard.len() == 2
     };
     assert!((0..TRIES).any(is_asked_again));
-    // One that is not known to have been there is asked once.
+    // If no daemon is known to have been ready, the plugin asks once.
     ready.says("");
     let told = c1.add();
     assert!(told.contains("it closed the connection"), "{told}");
     assert_eq!(daemon.heard().len(), 1);
 }
 
-/// The deadline of a call holds for the daemon too.
+/// The deadline of a call limits the wait for the daemon too.
 #[test]
 fn a_call_that_has_no_time_left_closes_at_once() {
     testkit::require!("root");
@@ -175,7 +175,7 @@ fn a_call_that_has_no_time_left_closes_at_once() {
     daemon.forget();
 }
 
-/// What the daemon says of verdicts is what CHECK says, and repair has it write them again.
+/// CHECK reports what the daemon says about verdicts. A repair makes the daemon write them again.
 #[test]
 fn the_daemon_judges_what_check_finds() {
     testkit::require!("root");
@@ -198,7 +198,7 @@ fn the_daemon_judges_what_check_finds() {
     assert_eq!(restored.len(), 1, "{restored:?}");
     assert!(restored[0].starts_with("verdicts of network policy for 10.1.0.2"), "{restored:?}");
     c1.check();
-    // An address that no policy selects has no verdict by right.
+    // An address that no policy selects rightly has no verdict.
     daemon.heard();
     node.sh("nft delete table inet netwright-policy");
     c1.check();

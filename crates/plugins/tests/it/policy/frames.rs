@@ -1,4 +1,5 @@
-//! Bridges: frames between two ports meet the packet filter, and those of other bridges do not.
+//! Bridges: frames between two ports of a pods' bridge pass through the packet filter, and those of
+//! other bridges do not.
 
 use serde_json::json;
 use testkit::{Container, Place, traffic};
@@ -7,7 +8,7 @@ use super::{Pod, bridge, closed, links, no_bridge_shows, shows, verdicts};
 use crate::support::matrix::{Family, ipam};
 use crate::support::{Answer, Node};
 
-/// Two containers of one bridge, both families, and by link-local addresses.
+/// Two containers on one bridge, in both families, and with link-local addresses.
 #[test]
 fn containers_of_one_bridge_are_isolated() {
     testkit::require!("root");
@@ -35,13 +36,13 @@ fn containers_of_one_bridge_are_isolated() {
     c2.assert_closed(&[&c1, &c3]);
     super::assert_silent(&*c1.c, &[local2]);
     super::assert_silent(&*c2.c, &[local1]);
-    // What is not under policy is as before, and the sysctl for all bridges is not needed.
+    // Containers without policy work as before, and the sysctl for all bridges is not needed.
     traffic::assert_pings(&*c3.c, &c3.gateways()[0]);
     assert_eq!(node.sh("cat /proc/sys/net/bridge/bridge-nf-call-iptables").trim(), "0");
     c1.check();
     c2.check();
 
-    // The bridge goes back with the last of both.
+    // The last of the two containers gives the bridge its former settings back.
     c1.del();
     assert_eq!((shows(&node, "br0").as_str(), verdicts(&node)), ("1 1", closed(&c2)));
     c2.del();
@@ -49,7 +50,7 @@ fn containers_of_one_bridge_are_isolated() {
     assert_eq!(links(&node), "");
 }
 
-/// A filter that drops what is forwarded does not get the frames of a bridge that has no pods.
+/// A filter that drops forwarded packets does not get the frames of a bridge without pods.
 #[test]
 fn other_bridges_stay_as_they_are() {
     testkit::require!("root");
@@ -75,7 +76,7 @@ fn other_bridges_stay_as_they_are() {
     for to in ["192.0.2.3", "2001:db8::3"] {
         traffic::assert_pings(&a, to);
     }
-    // With the sysctl for all bridges they would meet it.
+    // With the sysctl for all bridges it would get them.
     node.sh("echo 1 > /proc/sys/net/bridge/bridge-nf-call-iptables");
     traffic::assert_no_ping(&a, "192.0.2.3");
 }
@@ -90,7 +91,7 @@ fn a_bridge_gets_its_switches_back() {
     let c1 = Pod::new(&node, "c1", "bridge");
     c1.add();
     assert_eq!(shows(&node, "br0"), "1 1");
-    // ADD twice notes nothing new.
+    // A second ADD records nothing new.
     c1.add();
     c1.del();
     assert_eq!(shows(&node, "br0"), "1 0");
@@ -106,7 +107,7 @@ fn a_bridge_gets_its_switches_back() {
     assert_eq!(shows(&node, "br0"), "0 0");
 }
 
-/// A bridge that distinguishes VLANs sends tagged frames by its trunk: these are shown too.
+/// A bridge with VLANs sends tagged frames through its trunk: the packet filter sees these too.
 #[test]
 fn vm_frames_with_a_tag_are_shown_where_vlans_are_distinguished() {
     testkit::require!("root", "bridge-vlan-filtering", "vlan", "br_netfilter");
@@ -115,7 +116,7 @@ fn vm_frames_with_a_tag_are_shown_where_vlans_are_distinguished() {
     let tagged =
         || node.sh("cat /proc/sys/net/bridge/bridge-nf-filter-vlan-tagged").trim().to_owned();
     node.sh("echo 0 > /proc/sys/net/bridge/bridge-nf-filter-vlan-tagged");
-    // The trunk leads to another machine of VLAN 10.
+    // The trunk leads to another machine in VLAN 10.
     let far = node.container("far");
     node.sh("ip link add br0 type bridge vlan_filtering 1 && ip link set br0 up && \
              ip link add trunk type veth peer name eth0 netns far && ip link set trunk master br0 up && \
@@ -142,7 +143,7 @@ fn vm_frames_with_a_tag_are_shown_where_vlans_are_distinguished() {
     assert_eq!((shows(&node, "br0").as_str(), tagged().as_str()), ("0 0", "0"));
 }
 
-/// CHECK names what was switched off, and a repair switches it on again.
+/// CHECK names a setting that was switched off, and a repair switches it on again.
 #[test]
 fn what_is_switched_off_is_noticed_and_restored() {
     testkit::require!("root");
@@ -172,7 +173,7 @@ fn what_is_switched_off_is_noticed_and_restored() {
         c1.check();
         c1.assert_closed(&[&c2]);
     }
-    // The sysctl for all bridges is not what isolates them.
+    // The isolation does not come from the sysctl for all bridges.
     for value in [1, 0] {
         node.sh(&format!("echo {value} > /proc/sys/net/bridge/bridge-nf-call-iptables"));
         c1.check();
@@ -180,7 +181,7 @@ fn what_is_switched_off_is_noticed_and_restored() {
     }
 }
 
-/// Without `br_netfilter` nothing on a bridge can be judged, and ADD says so and does nothing.
+/// Without `br_netfilter` policies cannot be enforced on a bridge: ADD says so and does nothing.
 #[test]
 fn a_bridge_is_refused_without_br_netfilter() {
     testkit::require!("root");
@@ -191,7 +192,7 @@ fn a_bridge_is_refused_without_br_netfilter() {
     hide();
     c1.policy("ADD").call().fails(100, "the kernel's module br_netfilter is not loaded");
     assert_eq!((c1.recorded(), verdicts(&node), links(&node)), (None, Vec::new(), String::new()));
-    // A link that the host routes needs none of it.
+    // A link that the host routes does not need it.
     c2.add();
     super::ready(&node);
     let status: Answer = node.run("policy", "STATUS").of_network().call();
@@ -200,7 +201,7 @@ fn a_bridge_is_refused_without_br_netfilter() {
     c1.add();
     hide();
     c1.policy("CHECK").call().fails(104, "the kernel's module br_netfilter is not loaded");
-    // DEL needs nothing of it either.
+    // DEL does not need it either.
     c1.del();
     node.sh("umount /proc/sys/net/bridge");
     assert_eq!(shows(&node, "br0"), "0 0");

@@ -1,5 +1,5 @@
-//! Further networks whose packets do not pass the node: they are judged in the container's own
-//! namespace, and only there.
+//! Further networks whose packets do not pass the node. Policies for them are enforced in the
+//! container's own namespace, and only there.
 
 use std::rc::Rc;
 
@@ -10,7 +10,7 @@ use testkit::{Place as _, Snapshot};
 use super::{Pod, assert_silent, keys, verdicts, verdicts_of};
 use crate::support::{Node, on_parent};
 
-/// What [`inside`] shows of an interface `net1` that is closed.
+/// The verdicts of a closed interface `net1`, as [`inside`] shows them.
 pub(super) const CLOSED: [&str; 2] = ["at-in net1 unknown-in", "at-out net1 unknown-out"];
 
 /// The verdicts in a container's namespace.
@@ -33,12 +33,12 @@ fn a_container_on_a_macvlan_is_closed_in_its_namespace() {
     let told = c1.add();
     assert!(told.contains("until its policies are known"), "{told}");
     silent(&c1, &c2);
-    // It reaches itself, and neighbours are found all the while.
+    // The container reaches itself, and neighbour discovery works all the time.
     c1.addresses().iter().for_each(|address| assert_pings(&*c1.c, address));
     assert_eq!(inside(&c1), CLOSED);
     let started = c1.recorded().unwrap().started;
     assert!(started.inside && started.meets.is_none() && started.interface.is_none());
-    // Nothing of it is on the node, nor in other containers.
+    // Neither the node nor other containers have anything of it.
     assert_eq!((verdicts(&node), node.sh("nft list ruleset")), (Vec::new(), before));
     assert_eq!(c2.c.sh("nft list ruleset"), "");
     c1.check();
@@ -50,11 +50,11 @@ fn a_container_on_a_macvlan_is_closed_in_its_namespace() {
         c1.check();
         assert_eq!(inside(&c1), CLOSED, "{damage}");
     }
-    // Twice is once.
+    // A second ADD changes nothing.
     c1.add();
     assert_eq!(inside(&c1), CLOSED);
     c1.del();
-    // It was off before it was free.
+    // DEL sets the link down before it removes the verdicts.
     assert!(!c1.c.sh("ip link show net1").contains(",UP"));
     assert_eq!((c1.c.sh("nft list ruleset"), c1.recorded()), (String::new(), None));
     c1.del();
@@ -62,8 +62,8 @@ fn a_container_on_a_macvlan_is_closed_in_its_namespace() {
     assert_pings(&*c2.c, &c1.addresses()[0]);
 }
 
-/// Two further networks of one container share a table, and each goes alone. The container's own
-/// network is judged on the node.
+/// Two further networks of one container share a table, and each is removed by itself. The policies
+/// for the container's own network are enforced on the node.
 #[test]
 fn interfaces_of_one_container_share_the_table() {
     testkit::require!("root");
@@ -88,7 +88,7 @@ fn interfaces_of_one_container_share_the_table() {
     let second = ["at-in net2 unknown-in", "at-out net2 unknown-out"];
     assert_eq!(inside(&two), second);
     two.check();
-    // What the container has made illegible does not open the other one.
+    // If the container damages the table, that does not open the other network.
     one.add();
     one.c.sh("nft flush ruleset && \
          nft 'table inet netwright-policy { map at-in { type ipv4_addr : verdict; }; }'");
@@ -102,7 +102,7 @@ fn interfaces_of_one_container_share_the_table() {
     assert_eq!(verdicts(&node), Vec::<String>::new());
 }
 
-/// DEL of a container of which nothing is recorded, by a path that now leads to another one.
+/// DEL of a container without records, with a path that now leads to another container.
 #[test]
 fn del_of_what_nothing_was_written_down_of_leaves_another_container_closed() {
     testkit::require!("root");
@@ -118,7 +118,7 @@ fn del_of_what_nothing_was_written_down_of_leaves_another_container_closed() {
     c2.del();
 }
 
-/// DEL without a path, DEL without a record, and GC, which has no path but that of the record.
+/// DEL without a path, DEL without a record, and GC, which has only the path in the record.
 #[test]
 fn what_is_stale_goes_from_the_namespace() {
     testkit::require!("root");
@@ -142,8 +142,8 @@ fn what_is_stale_goes_from_the_namespace() {
     assert_eq!((inside(&c2), c2.recorded()), (Vec::new(), None));
 }
 
-/// A device with its other end on this node that no plugin has listed is judged inside, and refused as
-/// the container's own interface (`bad`).
+/// For a device whose other end is on this node, but which no plugin has listed, policies are
+/// enforced inside. As the container's own interface ADD refuses it (`bad`).
 #[test]
 fn a_device_that_was_lent_is_judged_inside() {
     testkit::require!("root");
@@ -156,13 +156,13 @@ fn a_device_that_was_lent_is_judged_inside() {
     assert_pings(&node.lab, &c1.addresses()[0]);
     c1.add();
     assert_eq!(inside(&c1), CLOSED);
-    // On such a network the node is a host like others.
+    // On such a network the node is a host like any other.
     assert_silent(&node.lab, &c1.addresses());
     c1.del();
     c1.detach();
 }
 
-/// Hooks of IP see nothing of what a switch in the container passes on.
+/// The IP hooks see nothing of the frames that a bridge in the container passes on.
 #[test]
 fn a_port_of_a_bridge_in_the_container_is_refused() {
     testkit::require!("root");
@@ -190,8 +190,8 @@ fn closes(node: &Node, by: &'static str, keys: serde_json::Value) {
     assert_eq!(c1.c.sh("nft list ruleset"), "");
 }
 
-/// Of one parent, in both modes in which the container receives its packets; in the third one it does
-/// not, and is refused.
+/// Two ipvlans on one parent, in both modes in which the container itself receives its packets. In
+/// the third mode it does not, so ADD refuses it.
 #[test]
 fn vm_containers_on_an_ipvlan_are_closed() {
     testkit::require!("root", "ipvlan");
@@ -208,7 +208,7 @@ fn vm_containers_on_an_ipvlan_are_closed() {
     assert_eq!((c1.recorded(), c1.c.sh("nft list ruleset")), (None, String::new()));
 }
 
-/// Each on a parent of its own, since one parent has each VLAN once.
+/// Each is on a parent of its own, because a parent can have each VLAN only once.
 #[test]
 fn vm_containers_on_a_vlan_are_closed() {
     testkit::require!("root", "vlan");

@@ -1,4 +1,4 @@
-//! An ADD, or a DEL, that is killed between any two of its steps.
+//! ADDs and DELs that are killed between any two of their steps.
 
 use testkit::{Place as _, feature};
 
@@ -11,9 +11,9 @@ use crate::support::{Node, on_parent};
 const CHANGES: &str =
     "sendto,sendmsg,connect,rename,renameat,renameat2,unlink,unlinkat,mkdir,mkdirat,rmdir";
 
-/// What happens to a call at a moment.
+/// A fault at a moment of a call.
 pub(super) struct Fault {
-    /// The system calls that count.
+    /// The system calls at which the fault may strike.
     pub(super) calls: &'static str,
     /// What `strace` does with one of them.
     pub(super) is: &'static str,
@@ -23,7 +23,7 @@ pub(super) struct Fault {
 
 const KILLED: Fault = Fault { calls: CHANGES, is: "signal=KILL", moments: 3 };
 
-/// Has a fault strike at moments spread over all that a call does, each time for another container.
+/// Injects a fault at moments that are spread over a whole call, each time for another container.
 /// `look` gets whether the call succeeded.
 pub(super) fn struck(
     node: &Node,
@@ -60,8 +60,8 @@ fn steps(trace: &str) -> usize {
     threads.into_values().max().unwrap()
 }
 
-/// From its first change of the packet filter on, an ADD that is killed leaves the container closed.
-/// Before that the container is as the plugin that made the link left it.
+/// An ADD that is killed after its first change of the packet filter leaves the container closed.
+/// If it is killed earlier, the container is as the plugin that made the link left it.
 #[test]
 fn a_killed_add_leaves_nothing_open() {
     testkit::require!("root", "program:strace");
@@ -89,7 +89,7 @@ fn a_killed_add_leaves_nothing_open() {
     }
 }
 
-/// A DEL that is killed leaves the address without traffic, and the next one finishes.
+/// A killed DEL leaves the address without traffic, and the next DEL completes it.
 #[test]
 fn a_killed_del_leaves_nothing_open() {
     testkit::require!("root", "program:strace");
@@ -112,8 +112,8 @@ fn a_killed_del_leaves_nothing_open() {
     }
 }
 
-/// The same where the container is judged in its own namespace: what is there is whole, and nothing
-/// gets through it.
+/// The same where policies are enforced in the container's own namespace: the table is complete or
+/// absent, and if it exists, no packet passes.
 #[test]
 fn a_killed_call_leaves_nothing_open_inside() {
     testkit::require!("root", "program:strace");

@@ -14,8 +14,8 @@ use super::{Pod, closed, keys, links, no_bridge_shows, shows, verdicts};
 use crate::support::Node;
 use crate::support::matrix::look;
 
-/// Where no daemon cuts them, connections end with their container: who gets its address next does
-/// not go on with them.
+/// If no daemon cuts them, connections end with their container: the next container with the
+/// address does not inherit them.
 #[test]
 fn connections_end_with_their_container() {
     testkit::require!("root");
@@ -42,7 +42,7 @@ fn connections_end_with_their_container() {
     assert!(2 <= of(&c2), "another container's go on");
 }
 
-/// A link that the host routes.
+/// The same for a link that the host routes.
 #[test]
 fn containers_by_ptp_are_isolated() {
     testkit::require!("root");
@@ -67,7 +67,7 @@ fn containers_by_ptp_are_isolated() {
     assert_eq!((verdicts(&node), links(&node)), (Vec::new(), String::new()));
 }
 
-/// The address belonged to another pod, whose verdict was left behind: it lets all pass.
+/// The address belonged to another pod, whose verdict was left behind and lets everything pass.
 #[test]
 fn a_verdict_of_a_former_pod_does_not_count() {
     testkit::require!("root");
@@ -107,7 +107,7 @@ fn add_twice_is_add_once() {
         c1.add();
         once.assert_same(&look(&node));
         c1.assert_closed(&[&c2]);
-        // Another ADD with other addresses: nothing of the former ones stays.
+        // A second ADD with other addresses leaves nothing of the former ones.
         let mut other = c1.prev.clone();
         other["ips"].as_array_mut().unwrap().pop();
         c1.policy("ADD").prev(&other).call().ok();
@@ -119,7 +119,7 @@ fn add_twice_is_add_once() {
     }
 }
 
-/// DEL finds what there is, with as little as a runtime may have.
+/// DEL finds what ADD made, with as little as a runtime may pass.
 #[test]
 fn del_with_less_and_less() {
     testkit::require!("root");
@@ -161,7 +161,7 @@ fn del_with_less_and_less() {
         forget();
         c1.del();
         assert_gone("no record", true);
-        // Without that and prevResult, the daemon or GC removes the verdicts; they close an
+        // Without the mark and prevResult, the daemon or GC removes the verdicts, which close an
         // address.
         c1.add();
         let index = Index::new(&node.roots);
@@ -172,7 +172,7 @@ fn del_with_less_and_less() {
         node.run("policy", "GC").of_network().valid(&[]).call().silent();
         assert_eq!((verdicts(&node), links(&node)), (Vec::new(), String::new()));
         assert!(!is_up(), "{by}: GC has taken the verdicts of a link that is up");
-        // GC alone, where the other plugin's record is not lost.
+        // Here only GC runs, and the other plugin's record is not lost.
         let c2 = Pod::new(&node, "c2", by);
         c2.add();
         assert!(index.remove(&c2.key(), "policy").unwrap());
@@ -184,9 +184,9 @@ fn del_with_less_and_less() {
     }
 }
 
-/// A damaged record may have the address too. Then its verdict stays, and DEL and a second ADD say
-/// so and succeed. What other plugins have recorded does not matter, nor does the record of the
-/// attachment that goes.
+/// A damaged record may have the address too. Then the address's verdict stays, and DEL and a
+/// second ADD say so and succeed. Records of other plugins do not matter, nor does the record of
+/// the attachment that is removed.
 #[test]
 fn del_beside_a_damaged_record() {
     testkit::require!("root");
@@ -210,7 +210,7 @@ fn del_beside_a_damaged_record() {
         assert_eq!(verdicts(&node), both);
     }
     assert_eq!(c1.recorded(), None);
-    // The next ADD of the container writes it anew.
+    // The next ADD of the container writes the record again.
     c2.add();
     damage("ptp.json");
     node.run("policy", "GC").of_network().valid(&[("c2", "eth0")]).call().silent();
@@ -220,7 +220,7 @@ fn del_beside_a_damaged_record() {
     assert_eq!((verdicts(&node), links(&node)), (Vec::new(), String::new()));
 }
 
-/// DEL finds the link that ADD saw, and no other that has its name by now.
+/// DEL finds the link that ADD saw, and not another one that has its name by now.
 #[test]
 fn del_after_the_link_was_renamed_or_replaced() {
     testkit::require!("root");
@@ -246,7 +246,7 @@ fn del_after_the_link_was_renamed_or_replaced() {
     assert_eq!((verdicts(&node), links(&node)), (Vec::new(), String::new()));
 }
 
-/// Whichever comes last, the verdicts and the record are of one mind.
+/// ADD and DEL run at once. Whichever ends last, the verdicts and the record agree.
 #[test]
 fn add_and_del_at_once() {
     testkit::require!("root");
@@ -273,7 +273,7 @@ fn add_and_del_at_once() {
     assert_eq!((verdicts(&node), links(&node)), (Vec::new(), String::new()));
 }
 
-/// Both interfaces of a container are closed, and each goes alone.
+/// Both interfaces of a container are closed, and each is removed by itself.
 #[test]
 fn two_networks_of_one_container() {
     testkit::require!("root");
@@ -312,8 +312,8 @@ fn two_networks_of_one_container() {
     assert_eq!(verdicts(&node), Vec::<String>::new());
 }
 
-/// Two further networks have the same addresses, on bridges of their own: of each only the own
-/// bridge counts, and what is lost is closed again.
+/// Two further networks have the same addresses, each on a bridge of its own. An address counts
+/// only on its own bridge, and lost verdicts are closed again.
 #[test]
 fn further_networks_may_have_the_same_addresses() {
     testkit::require!("root");
@@ -347,7 +347,7 @@ fn further_networks_may_have_the_same_addresses() {
     assert_eq!(verdicts(&node), Vec::<String>::new());
 }
 
-/// Two records have one address: the verdict goes with the second.
+/// Two records have the same address: its verdict is removed with the second.
 #[test]
 fn a_verdict_goes_with_the_last_that_has_the_address() {
     testkit::require!("root");
@@ -363,8 +363,8 @@ fn a_verdict_goes_with_the_last_that_has_the_address() {
     assert_eq!(verdicts(&node), Vec::<String>::new());
 }
 
-/// GC removes what is not on its list, and verdicts without an owner; of what it cannot read it
-/// removes nothing.
+/// GC removes attachments that are not on its list, and verdicts without an owner. It removes
+/// nothing of records that it cannot read.
 #[test]
 fn gc_removes_what_nobody_has() {
     testkit::require!("root");
@@ -383,7 +383,7 @@ fn gc_removes_what_nobody_has() {
     let gc = |valid: &[(&str, &str)]| node.run("policy", "GC").of_network().valid(valid).call();
     gc(&[("c1", "eth0"), ("c2", "eth0")]).silent();
     assert_eq!(verdicts(&node), two);
-    // Those of another network are not on this list, and stay.
+    // Attachments of another network are not on this list, and stay.
     node.run("policy", "GC").of_network().network("m").valid(&[]).call().silent();
     assert_eq!(verdicts(&node), two);
     // A plugin was killed between the verdict and the answer, and the record is lost.
@@ -410,7 +410,7 @@ fn gc_removes_what_nobody_has() {
     assert_eq!(shows(&node, "br0"), "0 0");
 }
 
-/// What CHECK names beside the bridge, and what a repair restores.
+/// What CHECK reports besides the bridge's settings, and what a repair restores.
 #[test]
 fn what_is_missing_is_noticed_and_restored() {
     testkit::require!("root");
@@ -449,11 +449,12 @@ fn what_is_missing_is_noticed_and_restored() {
         c1.check();
         c1.assert_closed(&[&c2]);
     }
-    // A verdict that is missing alone may be one that no policy selects: no daemon is here to say.
+    // If only one verdict is missing, its address may be one that no policy selects. No daemon runs
+    // here that could say.
     node.sh(&format!("nft delete element inet netwright-policy in4 {{ {} }}", c1.addresses()[0]));
     let said = c1.policy("CHECK").call();
     assert!(said.succeeded() && said.stderr().contains("has no verdict"), "{said:?}");
-    // The link is another by now.
+    // The name belongs to another link by now.
     c1.detach();
     let again = c1.run("ptp", "ADD").config(c1.keys.clone()).call().ok();
     c1.run("policy", "CHECK")

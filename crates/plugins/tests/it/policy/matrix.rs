@@ -14,7 +14,7 @@ const SUBJECT: Subject = Subject {
     config: |node, c1, family| json!({ "prevResult": matrix::attached(node, c1, family) }),
     holds: |node, c1, family| {
         let name = c1.name();
-        // DEL sets the link down, and the plugin that made it would delete it.
+        // DEL of `policy` only sets the link down; the plugin that made the link would delete it.
         node.sh(&format!("ip link set v{name} up 2>/dev/null || true"));
         let last = 2 + name.trim_start_matches('c').parse::<u8>().unwrap();
         let all = verdicts(node);

@@ -10,7 +10,7 @@ use testkit::{Container, Place};
 use super::{Chain, differences, picture};
 use crate::support::Node;
 
-/// A container whose gateway is the host's end of its pair.
+/// A container whose gateway is the host's end of its veth pair.
 const PTP: &[Drift] = &[
     Drift("address gone", Inside, "ip addr del 10.1.0.2/24 dev eth0", "10.1.0.2/24"),
     Drift("the way to the gateway gone", Inside, "ip route del 10.1.0.1/32", "route 10.1.0.1/32"),
@@ -266,7 +266,7 @@ fn check_names_each_drift_and_repair_puts_it_back() {
     chain.del();
 }
 
-/// Drifts of [`BRIDGE`] that happen at once. One hides another, or undoes what was restored.
+/// Drifts of [`BRIDGE`] that happen at once. One may hide another, or undo what was restored.
 const TOGETHER: &[&[&str]] = &[
     &["STP on", "bridge's link-local address gone", "container's link down"],
     &["bridge gone", "default route gone", "container's link down", "IPv4 forwarding off"],

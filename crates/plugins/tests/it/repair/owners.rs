@@ -18,7 +18,7 @@ fn chain<'n>(node: &'n Node, container: &'n testkit::Container) -> Chain<'n> {
     Chain::add(node, container, plugins)
 }
 
-/// Repair does not give the container an address that another one has by now.
+/// Repair does not restore an address that another container has by now.
 #[test]
 fn an_address_that_is_reserved_for_another_is_not_put_back() {
     testkit::require!("root");
@@ -114,7 +114,7 @@ fn a_route_that_covers_an_address_is_named_and_never_followed() {
     }
 }
 
-/// If the bridge belongs to a VRF, the table of that counts, and not the main one.
+/// If the bridge belongs to a VRF, the VRF's table counts, and not the main one.
 #[test]
 fn vm_a_route_of_a_vrf_that_covers_an_address_is_named() {
     testkit::require!("root", "vrf");
@@ -211,7 +211,7 @@ fn what_others_put_in_the_way_stays() {
     assert!(left[0].contains("bridge \"cni0\" is gone"), "{left:?}");
 }
 
-/// An interface that is gone, or whose name another link has, needs another ADD.
+/// If the interface is gone, or another link has its name, only another ADD helps.
 #[test]
 fn an_interface_that_is_gone_is_reported() {
     testkit::require!("root");
@@ -245,8 +245,8 @@ fn a_link_that_is_no_bridge_is_left_alone() {
     assert_eq!(before, after);
 }
 
-/// Without an IPAM plugin, ADD of a bridge makes no gateway: addresses that a later plugin adds to
-/// the result ask for none either.
+/// Without an IPAM plugin, ADD of a bridge makes no gateway. Addresses that a later plugin adds to
+/// the result do not need one either.
 #[test]
 fn a_bridge_without_ipam_wants_no_gateway() {
     testkit::require!("root");
@@ -331,8 +331,8 @@ fn interfaces_with_one_gateway_get_their_own_routes_back() {
     assert_eq!(routes(), before);
 }
 
-/// A route of the host to the container is gone and another one has its place: it is not said to be
-/// restored, and the rest is.
+/// The host's route to the container is gone, and another route has its place. The repair does not
+/// claim to have restored it, and restores the rest.
 #[test]
 fn a_route_whose_place_is_taken_is_not_said_to_be_back() {
     testkit::require!("root");

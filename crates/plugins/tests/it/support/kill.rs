@@ -35,7 +35,7 @@ const MOMENTS_OF_A_SHARE: usize = share::STRIKES / 3;
 /// the host once, at the end.
 const MOMENTS_IN_VM: usize = 2;
 
-/// The words of an ADD's error when what it would make exists: that it does, and its owner.
+/// The words of an ADD's error if the object that it would make exists, with the object's owner.
 const CLEAR: [&str; 2] = ["already exists", "has been allocated to c1"];
 
 /// Kills ADD at moments spread over all it does. After each, DEL leaves nothing; or another ADD

@@ -102,7 +102,7 @@ pub(crate) fn attached(node: &Node, container: &Container, family: Family) -> Va
         inside += &format!("addr add {address} dev eth0 nodad\nroute add default via {gateway}\n");
         ips.push(json!({ "interface": 2, "address": address, "gateway": gateway }));
     }
-    // Few programs do it: most tests of the table begin so, more than once.
+    // This starts few programs, because most tests of the table do it, more than once.
     node.sh(&format!(
         "
 test -e /sys/class/net/cni0 || ip -batch - <<END || exit
@@ -139,8 +139,8 @@ link set eth0 up
     })
 }
 
-/// A host on which one container has come and gone: what a network's first container leaves for the
-/// next exists.
+/// A host on which one container was attached and detached, so that the objects which a network's
+/// first container leaves for the next one exist.
 pub(crate) fn warm(subject: &Subject, name: &str, family: Family) -> Node {
     warmed(Node::new(&format!("{}-{name}", subject.plugin)), subject, family)
 }
@@ -151,7 +151,7 @@ fn warmed(node: Node, subject: &Subject, family: Family) -> Node {
     let keys = (subject.config)(&node, &c0, family);
     let result = run(subject, &node, "ADD", &c0, &keys).call().ok();
     run(subject, &node, "DEL", &c0, &keys).prev(&result).call().silent();
-    // One that finds no record looks further, under locks whose files stay.
+    // A DEL that finds no record searches further, under locks whose files stay.
     run(subject, &node, "DEL", &c0, &keys).call().silent();
     collect(subject, &node, &keys, &[]);
     // The kernel would delete the host end of `attached` with the namespace too, but later.
@@ -228,7 +228,7 @@ pub(crate) fn check(subject: &Subject, family: Family) {
     assert!(!error.msg.is_empty(), "{error:?}");
 }
 
-/// GC removes what a container that is gone left, and nothing of an existing one.
+/// GC removes what a dead container left, and nothing of an existing one.
 pub(crate) fn gc(subject: &Subject, family: Family) {
     let node = warm(subject, "gc", family);
     let c1 = node.container("c1");
@@ -298,11 +298,11 @@ pub(crate) fn status(subject: &Subject, family: Family) {
     }
 }
 
-/// No verb makes the kernel look for a module, once those that the first container needs are
-/// loaded: for each look the kernel starts a process or two, and the call waits for them.
+/// Once the modules that the first container needs are loaded, no verb makes the kernel look for a
+/// module: for each look the kernel starts a process or two, and the call waits for them.
 pub(crate) fn asks_for_no_module(subject: &Subject, family: Family) {
     let node = Node::new(&format!("{}-modules", subject.plugin));
-    // The plugin notes what the kernel lacks only where something of ours exists, as it does after
+    // The plugin records what the kernel lacks only if something of ours exists, which is so after
     // a chain's first plugin.
     std::fs::create_dir_all(&node.roots.run).unwrap();
     let node = warmed(node, subject, family);
@@ -342,7 +342,7 @@ pub(crate) fn assert_settles(before: &Snapshot, node: &Node) {
             before.assert_same(&now);
             return;
         }
-        // A look takes many programs: they are not to keep the kernel from its work.
+        // A snapshot starts many programs, which must not keep the kernel from its work.
         std::thread::sleep(began.elapsed().clamp(Duration::from_millis(20), PAUSE));
     }
 }
@@ -360,8 +360,8 @@ macro_rules! tests {
     ($subject:expr) => {
         $crate::support::matrix::tests!($subject; "root", "module-requests");
     };
-    // The kernel's looks for modules run with `--full` alone: other tests make the same calls in
-    // every run.
+    // The test of the kernel's looks for modules runs only with `--full`: other tests make the same
+    // calls in every run.
     ($subject:expr, modules: full) => {
         $crate::support::matrix::tests!($subject; "root", "full", "module-requests");
     };

@@ -15,7 +15,7 @@ impl Ready {
         Ready(node_api::ready::file(socket))
     }
 
-    /// Sets the daemon's last ready time to so long ago.
+    /// Sets the time at which the daemon was last ready to this long ago.
     pub(crate) fn said_before(&self, age: Duration) {
         let now = Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap();
         // On a machine that was booted a moment ago, no time can be that long ago.

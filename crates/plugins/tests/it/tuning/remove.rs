@@ -49,7 +49,7 @@ fn del_needs_no_configuration_that_add_would_take() {
     before.assert_same(&Picture::of(&c1));
 }
 
-/// One letter of the path in the record is another one: DEL looks where the configuration says.
+/// One letter of the path in the record is wrong: DEL looks where the configuration says.
 #[test]
 fn del_finds_the_backup_that_a_damaged_record_misses() {
     let node = Node::new("tun-del-damaged");
@@ -226,7 +226,7 @@ fn gc_removes_what_no_valid_attachment_owns() {
     assert_eq!(files(&node), "");
 }
 
-/// An interface's own sysctls, too, are restored on the link that was tuned.
+/// DEL restores an interface's own sysctls on the link that was tuned, too.
 #[test]
 fn own_sysctls_come_back_on_the_link_that_was_tuned() {
     let node = Node::new("tun-own");

@@ -1,5 +1,5 @@
-//! What is below the packet filters, and tunnels: kernels without modules lack some of it, so these
-//! situations are tried in the virtual machine.
+//! Situations below the packet filters, and in tunnels. Kernels without modules lack some features
+//! for them, so the virtual machine tries them.
 
 use serde_json::Value;
 use testkit::real::Ovs;
@@ -8,7 +8,7 @@ use testkit::traffic::pings_within;
 use super::node::{MENDED, Node, Way, findings};
 use super::{Act, Fails, Finds, Fix, Situation};
 
-/// All ways that packets of IPv4 take to c1 and from it.
+/// All ways of IPv4 packets to c1 and from it.
 const ALL: &[Way] = &[
     Way::Out4,
     Way::Between,
@@ -66,7 +66,7 @@ pub(super) const BELOW: &[Situation] = &[
     Situation {
         number: 54,
         is: "a program of BPF of traffic control drops what a container sends",
-        // It has one instruction, which returns TC_ACT_SHOT.
+        // The program has one instruction, which returns TC_ACT_SHOT.
         breaks: Act::Sh(
             "tc qdisc add dev {p1} clsact; \
              tc filter add dev {p1} ingress pref 10 protocol ip bpf da bytecode '1,6 0 0 2,'",
@@ -119,7 +119,7 @@ pub(super) const BELOW: &[Situation] = &[
         fails: Fails::Ways(&[Way::Out4, Way::Names, Way::Large]),
         finds: Finds::First("peer-not-allowed", "wg0: 203.0.113.0/24"),
         fix: Fix::Hint("the program wg is not everywhere"),
-        // c1 has learnt how little WireGuard carries, and would know it for ten minutes.
+        // c1 has learnt WireGuard's small MTU, and would remember it for ten minutes.
         mends: Act::Sh("ip link del wg0; ip netns exec c1 ip route flush cache"),
     },
     Situation {
@@ -197,8 +197,8 @@ fn wireguard(node: &mut Node) {
     assert!(done, "{said}");
 }
 
-/// A switch in user space passes on the frames that it reads, and nothing has filled in the
-/// checksums of what is in a tunnel.
+/// A user-space switch passes on the frames that it reads, but nothing has filled in the checksums
+/// of packets in a tunnel.
 pub(super) fn checksums() {
     let node = Node::new("doctor-checksums");
     let ovs = Ovs::start(&node.lab);
@@ -228,14 +228,15 @@ pub(super) fn checksums() {
     let lost = [Way::Out4, Way::Names];
     assert_eq!(node.silent(&lost), lost);
     let found = findings(&node.doctor(&[]));
-    // A filter behind the tunnel would look the same, so it is a warning, after what is broken.
+    // A filter after the tunnel would look the same, so this finding is a warning, after the
+    // errors.
     let is_told = |finding: &Value| {
         finding["id"] == "tunnel-checksums"
             && finding["object"] == "vx0"
             && finding["severity"] == "warning"
     };
     assert!(found.iter().any(is_told), "{found:#?}");
-    // As the fix says, at both ends.
+    // The fix is applied at both ends, as it says.
     run("ethtool -K vx0 tx-checksum-ip-generic off
          nsenter --net=/run/netns/outside ethtool -K vx0 tx-checksum-ip-generic off");
     let complaints = node.complaints();
@@ -243,16 +244,16 @@ pub(super) fn checksums() {
     drop(ovs);
 }
 
-/// The bridge and the uplink join a VRF, and take along no default route. The node itself is outside
-/// of it then, so only the containers' way out is tried.
+/// The bridge and the uplink join a VRF, without a default route. The node itself is then outside
+/// the VRF, so the test tries only the containers' way out.
 pub(super) fn vrf() {
     let node = Node::new("doctor-vrf");
     let run = |commands: &str| {
         let (done, said) = node.run(commands);
         assert!(done, "{commands}: {said}");
     };
-    // A link that joins is set down and up, and loses its routes and its addresses of IPv6. The
-    // server's answers are led back with translation or without.
+    // The kernel sets a link that joins a VRF down and up, and the link loses its routes and its
+    // IPv6 addresses. The server's answers find their way back with address translation or without.
     run("ip link add blue type vrf table 10
          ip link set blue up
          ip link set up0 master blue
@@ -264,7 +265,7 @@ pub(super) fn vrf() {
         finding["id"] == "vrf-no-route" && finding["object"] == "table 10 of blue IPv4"
     };
     assert!(of_vrf(&found[0]), "{found:#?}");
-    // As the fix says, with the router's address.
+    // The fix is applied with the router's address, as it says.
     run("ip route add default via 198.51.100.2 dev up0 table 10");
     assert!(pings_within(&node.c1, "203.0.113.2", MENDED));
     assert_eq!(node.silent(&[Way::Out4]), []);

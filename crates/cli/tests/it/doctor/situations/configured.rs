@@ -1,4 +1,4 @@
-//! Networks and plugins that cannot be used, or not beside each other.
+//! Networks and plugins that cannot be used, or cannot be used together.
 
 use testkit::Place as _;
 
@@ -120,7 +120,7 @@ pub(super) const PLUGINS: &[Situation] = &[
         fails: Fails::Command("netwright add mynet c3 --container-id c3"),
         finds: Finds::First("network-refused", "/var/lib/cni/networks"),
         fix: Fix::Hint("it depends on why it is read-only"),
-        // The roll-back of the refused ADD could not write either.
+        // The roll-back of the refused ADD could not write its files either.
         mends: Act::Sh("umount /var/lib/cni/networks; netwright del mynet c3 --container-id c3"),
     },
 ];
@@ -133,7 +133,7 @@ pub(super) const NETWORKS: &[Situation] = &[
             other(node, "00-foreign", "foreign", r#""bridge": "cni0""#, "10.90.0.0/24");
         }),
         fails: Fails::Command("ls /etc/cni/net.d | head -n 1 | grep mynet"),
-        // STATUS knows already that the bridge has the other network's gateway.
+        // STATUS already reports that the bridge has the other network's gateway.
         finds: Finds::First("network-refused", "foreign"),
         fix: Fix::Hint("only the administrator knows which is meant"),
         mends: Act::Sh("rm /etc/cni/net.d/00-foreign.conflist"),

@@ -1,6 +1,7 @@
-//! Situations drawn by lot, as a person meets them who knows neither the node nor the code: what
-//! does not work, and what the commands of README's section "When it does not work" say. What was
-//! done to the node is printed behind all of them, so that causes can be written down before.
+//! Situations drawn by lot, for a person who knows neither the node nor the code. For each the test
+//! prints what does not work, and the output of the commands in README's section "When it does not
+//! work". It prints what was done to the node only after all of them, so that the person can first
+//! write down the causes.
 
 use testkit::{Chance, require};
 
@@ -12,7 +13,7 @@ use crate::support::call_in;
 /// How many are drawn.
 const DRAWN: usize = 10;
 
-/// It leaves tables that cannot be removed.
+/// This situation leaves tables that cannot be removed.
 const LEGACY: u8 = 3;
 
 /// `NETWRIGHT_SEED` chooses the lot; a run prints which one it had.
@@ -51,7 +52,7 @@ fn ten_that_are_drawn_are_told_in_words() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// What a person says who asks for help.
+/// The complaint of a person who asks for help.
 fn heard(fails: &Fails) -> String {
     match fails {
         Fails::Ways(ways) => {

@@ -1,4 +1,4 @@
-//! Situations that are not on the list: other faults of the same classes.
+//! Situations that are not on the list, but have other faults of the same classes.
 
 use super::node::Way;
 use super::{Act, Fails, Finds, Fix, Situation};

@@ -32,7 +32,7 @@ const MYNET: &str = r#"{"cniVersion": "1.0.0", "name": "mynet", "plugins": [
     {"type": "firewall"}]}"#;
 
 /// Reads queue 7 of the packet filter (`linux include/uapi/linux/netfilter/nfnetlink_queue.h`), and
-/// accepts all packets, or judges none.
+/// accepts all packets, or gives no verdict.
 const QUEUE: &str = r#"
 import signal, socket, struct, sys
 
@@ -60,16 +60,17 @@ signal.pause()
 
 const NAMES: &str = "nameserver 203.0.113.2\nnameserver 2001:db8:5::2\n";
 
-/// How long what was mended may take to work: neighbours are asked again, addresses are examined.
+/// How long mended traffic may take to work: the kernel resolves neighbours again, and checks
+/// addresses for duplicates.
 pub(super) const MENDED: Duration = Duration::from_secs(10);
 
 /// The pause between tries.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// How long the server of names waits before it looks whether it is to end.
+/// How long the name server waits before it checks whether it must end.
 const POLL: Duration = Duration::from_millis(20);
 
-/// A way of packets that is tried.
+/// A way of packets that a situation tries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::doctor) enum Way {
     /// c1 to the server.
@@ -85,16 +86,16 @@ pub(in crate::doctor) enum Way {
     FromNode,
     /// c1 to itself, over loopback.
     Inside,
-    /// c1 to its first server of names.
+    /// c1 to its first name server.
     Names,
-    /// c1 to the server, 1400 bytes that may not be fragmented.
+    /// c1 to the server, with 1400 bytes that may not be fragmented.
     Large,
     /// The server to a program of the node at port 8080.
     Program,
 }
 
 impl Way {
-    /// The ways that a sound node has.
+    /// The ways that work on a sound node.
     const ALL: [Way; 9] = [
         Way::Out4,
         Way::Out6,
@@ -118,7 +119,7 @@ impl Way {
         Way::Names,
     ];
 
-    /// What a person says for whom it does not work.
+    /// The complaint of a person for whom this way does not work.
     pub(in crate::doctor) fn words(self) -> &'static str {
         match self {
             Way::Out4 => "c1 does not reach the server 203.0.113.2, port 80",
@@ -135,7 +136,7 @@ impl Way {
     }
 }
 
-/// The node, as a situation finds it.
+/// The node on which situations are tried.
 #[derive(Debug)]
 pub(in crate::doctor) struct Node {
     pub(in crate::doctor) lab: Lab,
@@ -145,7 +146,7 @@ pub(in crate::doctor) struct Node {
     web: Option<Server>,
     /// A program of the node.
     program: Option<Server>,
-    /// A socket of c1 on which no program accepts connections.
+    /// A listening socket of c1 whose program accepts no connections.
     idle: Option<TcpListener>,
     /// A control group in which a process of `others` is frozen. It ends that, so it goes first.
     frozen: Option<Frozen>,
@@ -164,7 +165,7 @@ impl Node {
         Self::prepared(Lab::new(name), |_| {})
     }
 
-    /// Makes a node on which something else has been before the first container.
+    /// Makes a node on which something else is set up before the first container.
     pub(in crate::doctor) fn prepared(lab: Lab, prepare: impl FnOnce(&Lab)) -> Self {
         let router = lab.outside();
         let server = lab.container("server");
@@ -215,8 +216,8 @@ impl Node {
         }
     }
 
-    /// Puts in what only this node knows: `{a1}` and `{a2}` are the addresses of c1 and c2, `{p1}` and
-    /// `{p2}` are the node's ends of their links.
+    /// Replaces the placeholders by this node's values: `{a1}` and `{a2}` are the addresses of c1
+    /// and c2, `{p1}` and `{p2}` are the node's ends of their links.
     pub(in crate::doctor) fn filled(&self, text: &str) -> String {
         text.replace("{a1}", &self.addresses[0].to_string())
             .replace("{a2}", &self.addresses[1].to_string())
@@ -224,8 +225,8 @@ impl Node {
             .replace("{p2}", &self.ports[1])
     }
 
-    /// Runs commands on the node, as a person there would. Returns whether they succeeded, and what
-    /// they said.
+    /// Runs commands on the node, as a person there would. Returns whether they succeeded, and
+    /// their output.
     pub(in crate::doctor) fn run(&self, commands: &str) -> (bool, String) {
         let folder = Path::new(EXECUTABLE).parent().unwrap().display();
         let commands = self.filled(commands);
@@ -259,7 +260,8 @@ impl Node {
         self.program = listens.then(|| Server::tcp(&self.lab, "0.0.0.0:8080", "program"));
     }
 
-    /// Lets the program of c1 accept no connection, of which two may wait, or serve as before.
+    /// Lets the program of c1 accept no connections, with room for two that wait, or serve as
+    /// before.
     pub(in crate::doctor) fn hang(&mut self, hangs: bool) {
         self.serve(None);
         self.idle = None;
@@ -272,7 +274,7 @@ impl Node {
         }
     }
 
-    /// Lets a process of c1 listen that is stopped then.
+    /// Starts a process of c1 that listens, and stops it.
     pub(in crate::doctor) fn stop_program(&mut self) {
         let pid = self.serve_by_process();
         self.lab.sh(&format!("kill -STOP {pid}"));
@@ -317,7 +319,7 @@ impl Node {
         call_in(&self.lab, &[&["doctor", "--output", "json"], more].concat())
     }
 
-    /// Returns those of some ways that get no answer.
+    /// Returns the ways that get no answer.
     pub(in crate::doctor) fn silent(&self, ways: &[Way]) -> Vec<Way> {
         thread::scope(|scope| {
             let asked: Vec<_> =
@@ -387,8 +389,8 @@ impl Node {
     }
 }
 
-/// Brings a link between router and server up, whose addresses end in a number. No address is
-/// examined: no other machine is on that cable.
+/// Brings up a link between router and server, with addresses that end in this number. Duplicate
+/// address detection is off, because no other machine is on that cable.
 fn link(name: &str, end: u8) -> String {
     format!(
         "ip link set {name} addrgenmode none && ip link set {name} up && \
@@ -419,13 +421,13 @@ pub(in crate::doctor) fn host_end(lab: &Lab, name: &str) -> String {
     end["ifname"].as_str().unwrap().to_owned()
 }
 
-/// The causes that `doctor --output json` has told, the first one first.
+/// The causes in the output of `doctor --output json`, in its order.
 #[track_caller]
 pub(in crate::doctor) fn findings(said: &Said) -> Vec<Value> {
     said.json()["findings"].as_array().unwrap_or_else(|| panic!("{said:#?}")).clone()
 }
 
-/// A server of names that knows none.
+/// A name server that knows no names.
 #[derive(Debug)]
 struct Resolver {
     stop: Arc<AtomicBool>,
@@ -441,10 +443,11 @@ impl Resolver {
         let thread = thread::spawn(move || {
             while !stopping.load(Ordering::Relaxed) {
                 let mut message = [0; 512];
-                // Nothing came yet, or a client is gone: the next one counts.
+                // No query has arrived yet, or a client is gone: wait for the next one.
                 let Ok((length, from)) = socket.recv_from(&mut message) else { continue };
                 if 12 <= length {
-                    // An answer, and: there is no such name (RFC 1035 §4.1.1).
+                    // The flags say: this is a response, and there is no such name (RFC 1035
+                    // §4.1.1).
                     message[2] |= 0x80;
                     message[3] = 3;
                     let _ = socket.send_to(&message[..length], from);

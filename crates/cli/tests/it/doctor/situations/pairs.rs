@@ -6,12 +6,13 @@ use testkit::{Chance, require, share};
 use super::node::{Node, findings};
 use super::{Finds, NOT_YET, Situation, act, all};
 
-/// How many pairs are tried, and of how many both must be named: 190 are wanted. Some cannot be:
-/// what is wrong with an interface is not to be seen once it is gone.
+/// How many pairs are tried, and for how many `doctor` must name both faults: the aim is 190. Some
+/// pairs make that impossible: once an interface is gone, `doctor` cannot see what else is wrong
+/// with it.
 const PAIRS: usize = 200;
 const NAMED: usize = 180;
 
-/// What a run asks for that does not try all: a pair takes some five seconds.
+/// The same for a run that does not try all: a pair takes some five seconds.
 const PAIRS_OF_A_SHARE: usize = 50;
 const NAMED_OF_A_SHARE: usize = 43;
 
@@ -19,9 +20,9 @@ const NAMED_OF_A_SHARE: usize = 43;
 /// listens in a container.
 const ONE_MENDS_THE_OTHER: [[u8; 2]; 2] = [[25, 68], [42, 63]];
 
-/// It takes away what others have made, so it comes first.
+/// This situation removes what others make, so it is made first.
 const FLUSH: u8 = 16;
-/// It leaves tables that cannot be removed.
+/// This situation leaves tables that cannot be removed.
 const LEGACY: u8 = 3;
 
 #[test]
@@ -52,7 +53,7 @@ fn both_of_two_faults_are_named() {
         for situation in pair {
             act(&situation.breaks, &mut node, &mut impossible, "breaking");
         }
-        // Some cannot be made after another one.
+        // Some faults cannot be made after another one.
         if impossible.is_empty() {
             tried += 1;
             let found = findings(&node.doctor(&[]));
@@ -78,7 +79,7 @@ fn both_of_two_faults_are_named() {
     assert!(wanted + wrong.len() <= pairs, "{unnamed:#?}");
 }
 
-/// Says whether a fault is among the causes, or among what they explain.
+/// Says whether a fault is among the causes, or among the findings that they explain.
 fn is_named(situation: &Situation, found: &[Value], node: &Node) -> bool {
     let is = |finding: &Value| {
         let finds = &situation.finds;

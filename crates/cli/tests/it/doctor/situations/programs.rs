@@ -1,4 +1,4 @@
-//! Programs that hold a port or a queue, and take nothing from it.
+//! Programs that hold a port or a queue, and read nothing from it.
 
 use super::node::{Node, Way};
 use super::{Act, Fails, Finds, Fix, Situation};

@@ -1,4 +1,4 @@
-//! The node's switches, its way out, and routes.
+//! The node's sysctls, its way out, and its routes.
 
 use super::node::Way;
 use super::{Act, Fails, Finds, Fix, Situation};

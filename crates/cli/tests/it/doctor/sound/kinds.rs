@@ -1,12 +1,12 @@
-//! What others set up on a node: their rules, links and routes, as their sources make them (see
-//! [`super::kube`]).
+//! What other programs set up on a node: their rules, links and routes, as their sources make them
+//! (see [`super::kube`]).
 
 use testkit::{Lab, Place as _};
 
 use super::kube;
 use crate::foreign_forward::dockerd;
 
-/// Something that a program of others has set up.
+/// Something that another program sets up.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Kind {
     pub(super) name: &'static str,
@@ -17,7 +17,8 @@ const fn kind(name: &'static str, make: fn(&Lab)) -> Kind {
     Kind { name, make }
 }
 
-/// What lets through all that it does not know. A node has one of each group at most.
+/// Programs that let through packets that they do not know. A node has at most one program of each
+/// group.
 pub(super) const OPEN: &[&[Kind]] = &[
     &[kind("podman", podman)],
     &[
@@ -35,7 +36,7 @@ pub(super) const OPEN: &[&[Kind]] = &[
     &[kind("fail2ban", fail2ban)],
 ];
 
-/// What drops what it does not know.
+/// Programs that drop packets that they do not know.
 pub(super) const CLOSED: &[&[Kind]] = &[
     &[
         kind("Docker 20", |lab| dockerd(lab, "")),
@@ -46,7 +47,7 @@ pub(super) const CLOSED: &[&[Kind]] = &[
     &[kind("ufw", ufw), kind("rules of the administrator", administrator)],
 ];
 
-/// Gives a text to `iptables-restore`, in addition to what is there.
+/// Gives a text to `iptables-restore`, which adds it to the existing rules.
 pub(super) fn restore(lab: &Lab, program: &str, rules: &str) {
     lab.sh(&format!("{program} --noflush <<'X'\n{rules}X"));
 }
@@ -389,7 +390,7 @@ const UFW_ICMP: &str = "\
 -A ufw-before-input -p icmp -m icmp --icmp-type 8 -j ACCEPT
 ";
 
-/// Neighbours are asked with a hop limit of 255.
+/// Neighbour solicitations have a hop limit of 255.
 const UFW_ICMP6: &str = "\
 -A ufw6-before-input -p ipv6-icmp -m icmp6 --icmpv6-type 1 -j ACCEPT
 -A ufw6-before-input -p ipv6-icmp -m icmp6 --icmpv6-type 128 -j ACCEPT
@@ -406,7 +407,7 @@ fn ufw(lab: &Lab) {
     }
 }
 
-/// As nftables' own example for a workstation has it, with a closed door.
+/// As nftables' own example for a workstation, which drops what it does not know.
 const ADMINISTRATOR: &str = r#"
 table inet filter {
   chain input {

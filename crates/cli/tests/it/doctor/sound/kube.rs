@@ -1,7 +1,7 @@
-//! The rules of what runs on nodes of Kubernetes.
+//! The rules of programs that run on nodes of Kubernetes.
 //!
-//! Each text was written for this test, after the source that its comment names: the chains, their
-//! hooks and the order and kind of their rules are those that the program makes; addresses, ports
+//! Each text was written for this test, after the source that its comment names. The chains, their
+//! hooks, and the order and kind of their rules are those that the program makes. Addresses, ports
 //! and the hashes in names are made up. Sets of iptables (`ipset`) are replaced by prefixes.
 
 use testkit::{Lab, Place as _};
@@ -494,7 +494,7 @@ COMMIT
 COMMIT
 "#;
 
-/// Cilium's links and its ways for what its proxy gets and sends (`pkg/datapath/linux/routing`,
+/// Cilium's links, and its routes for packets to and from its proxy (`pkg/datapath/linux/routing`,
 /// `bpf/init.sh`).
 const CILIUM_LINKS: &str = "set -e
 ip link add cilium_host type veth peer name cilium_net

@@ -1,5 +1,4 @@
-//! A hundred sound nodes, each with what chance has put on it: programs of others, and networks of
-//! ours of several kinds.
+//! A hundred sound nodes, each with a random choice of other programs and of our kinds of networks.
 
 use std::net::{IpAddr, SocketAddr};
 use std::thread;
@@ -19,7 +18,7 @@ const NODES: usize = 100;
 /// How many of them one run tries: a node takes some ten seconds.
 const SHARE: usize = 17;
 
-/// Every so many nodes one has firewalld, with zones.
+/// One of this many nodes has firewalld, with zones.
 const FIREWALLD: usize = 10;
 
 /// How many containers the last node has on one network.
@@ -34,18 +33,18 @@ const SOON: Duration = Duration::from_secs(10);
 /// The pause between tries.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// How a network is meant to be.
+/// The intended kind of a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sort {
     /// IPv4 only, with a published port.
     OneFamily,
-    /// Both families, each container with a pair of links of its own.
+    /// Both families, with a veth pair for each container.
     Pairs,
-    /// Only its containers.
+    /// Containers reach only each other.
     Isolated,
-    /// The node is reached, and nothing beyond it.
+    /// Containers reach the node, but nothing beyond it.
     WithoutDefault,
-    /// Containers that are smaller than the uplink.
+    /// The containers' MTU is smaller than the uplink's.
     Small,
 }
 
@@ -53,8 +52,8 @@ const SORTS: [Sort; 5] =
     [Sort::OneFamily, Sort::Pairs, Sort::Isolated, Sort::WithoutDefault, Sort::Small];
 
 impl Sort {
-    /// The plugins of the network of this number. Its range is none of a cluster's Services, which
-    /// Calico rejects.
+    /// The plugins of the network with this number. Its range is not among those of a cluster's
+    /// Services, which Calico rejects.
     fn plugins(self, number: usize) -> String {
         let v4 = format!(r#"[{{"subnet": "10.{}.0.0/24"}}]"#, 150 + number);
         let v6 = format!(r#"[{{"subnet": "fd00:{}::/64"}}]"#, 150 + number);
@@ -92,7 +91,7 @@ impl Sort {
         matches!(self, Sort::OneFamily | Sort::Pairs | Sort::Small)
     }
 
-    /// What `netwright add` is told besides.
+    /// The further arguments of `netwright add`.
     fn options(self, number: usize, first: bool) -> String {
         match self {
             Sort::OneFamily if first => format!("--publish {}:80", 9000 + number),
@@ -101,7 +100,7 @@ impl Sort {
     }
 }
 
-/// What a node has.
+/// What is on a node.
 struct Plan {
     kinds: Vec<Kind>,
     networks: Vec<Sort>,
@@ -112,7 +111,7 @@ struct Plan {
 impl Plan {
     fn draw(chance: &mut Chance, number: usize) -> Self {
         let firewalld = number % FIREWALLD == FIREWALLD - 1;
-        // Two firewalls that each drop what they do not know are not sound.
+        // A node with two firewalls that each drop what they do not know is not sound.
         let closed: &[&[Kind]] = if firewalld { &[] } else { CLOSED };
         let mut kinds = Vec::new();
         for group in closed.iter().chain(OPEN) {
@@ -124,7 +123,7 @@ impl Plan {
         Plan { kinds, networks, firewalld, crowd: number + 1 == NODES }
     }
 
-    /// What it is, for the reader of a failure.
+    /// A description of the node, for the message of a failure.
     fn told(&self) -> String {
         let kinds: Vec<&str> = self.kinds.iter().map(|kind| kind.name).collect();
         let firewalld = if self.firewalld { ", firewalld" } else { "" };
@@ -219,7 +218,7 @@ impl Members {
         Members { sort, number, containers, _server: server }
     }
 
-    /// Shows by traffic that the network is as it is meant to be.
+    /// Shows by traffic that the network is as intended.
     fn prove(&self, node: &Node, wrong: &mut Vec<String>) {
         let [a, b] = &self.containers;
         let own = address_of(a, "eth0", "inet");
@@ -267,7 +266,7 @@ fn serves(from: &impl Place, at: IpAddr, port: u16, name: &str) -> bool {
     }
 }
 
-/// Attaches so many containers to the first network that it has as many as the crowd.
+/// Attaches containers to the first network until it has as many as [`CROWD`].
 fn crowd(node: &Node, wrong: &mut Vec<String>) -> Vec<Container> {
     let add = |number: usize| {
         let name = format!("m{number}");

@@ -1,4 +1,4 @@
-//! Routing and policy of ours, and VRFs: what they refuse is refused by intent.
+//! Our routing and policy, and VRFs: what they refuse is refused on purpose.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use testkit::{Container, Place as _, Service, require, wait_until};
 use crate::doctor::situations::node::Node;
 use crate::system::{address_of, netwrightd};
 
-/// This node and another one, which is the router here.
+/// This node and another one. The lab's router plays the other one.
 const NODES: &str = r#"
 [[node]]
 name = "n1"
@@ -77,7 +77,7 @@ fn beside_our_routing_and_policy() {
     let cluster = "10.244.0.0/16,fd00:244::/32";
     let arguments = ["routing", "--socketpath", &routing, "--nodes", &nodes, "--cluster", cluster];
     let _routing = service(&node, &[&arguments[..], &["--path", "direct"]].concat(), " ready ");
-    // Who has the label `db` is reached by `web` alone.
+    // Only `web` reaches pods with the label `db`.
     let policy = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
         "metadata": {"name": "db", "namespace": "default"},

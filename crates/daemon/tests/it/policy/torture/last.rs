@@ -1,5 +1,5 @@
-//! Whether the service has heard of everything: some objects change last, and it is asked what it
-//! says of them.
+//! Checks whether the service has heard of everything: some objects change last, and the test asks
+//! the service about them.
 
 use std::time::Instant;
 
@@ -9,16 +9,16 @@ use testkit::{Place as _, wait_until};
 use super::super::{daemon, object, uid};
 use super::{SOON, Torture};
 
-/// The namespace and the name of the objects that change last. In a list they come last.
+/// The namespace and the name of the objects that change last. They are the last in a list.
 const LAST: &str = "zz";
 
-/// What policies say of connections from the pod of that name, to addresses of these networks.
+/// Whether policies allow connections from the pod of that name to addresses of these networks.
 const ANSWERS: [(&str, bool); 3] =
     [("198.51.100", true), ("203.0.113", true), ("192.168.0", false)];
 
 impl Torture {
-    /// Waits until the service has heard of all that has happened, and has carried it out: it
-    /// enforces policies, knows what has come last of each kind, and keeps nothing that is gone.
+    /// Waits until the service has heard of everything, and has carried it out: it enforces
+    /// policies, knows the last object of each kind, and keeps no deleted object.
     pub(super) fn settle(&mut self, acts: &[String]) {
         self.marks += 1;
         let mark = 1 + self.marks % 200;
@@ -48,13 +48,13 @@ impl Torture {
             is_so || SOON < begin.elapsed()
         });
         assert!(is_so, "{differs}\n{acts:#?}\n{}", self.cluster.log());
-        // It answers a plugin when everything that it knows is carried out.
+        // The service answers a plugin only after it has carried out everything that it knows.
         for pod in &self.pods {
             let _ = self.cluster.check(pod);
         }
     }
 
-    /// What the service answers; nothing if it does not know it.
+    /// The service's answer; null if it has none.
     fn said(&self, words: &[&str]) -> Value {
         let mut command = self.cluster.node.lab.command(&daemon());
         command.arg("policies").args(words).args(["-o", "json"]);
@@ -81,9 +81,9 @@ impl Torture {
     }
 }
 
-/// The objects that change last, each with its kind and namespace. Only who knows all of them as
-/// they are with this mark gives the [`ANSWERS`]: the pod's policy denies the last, and allows the
-/// second, the one of the cluster allows the first.
+/// The objects that change last, each with its kind and namespace. A service gives the [`ANSWERS`]
+/// only if it knows all of them with this mark: the cluster's policy allows the first, the pod's
+/// policy allows the second and denies the third.
 pub(super) fn marks(mark: usize) -> [(&'static str, &'static str, Value); 4] {
     let labels = json!({"mark": mark.to_string()});
     let namespace = json!({

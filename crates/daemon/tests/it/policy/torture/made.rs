@@ -1,4 +1,4 @@
-//! Policies, made at random.
+//! Random policies.
 
 use serde_json::{Value, json};
 use testkit::Chance;
@@ -8,7 +8,7 @@ use super::{APPS, TEAMS};
 
 const TYPES: [&[&str]; 3] = [&["Ingress"], &["Egress"], &["Ingress", "Egress"]];
 
-/// A selector of pods by their label, or of all.
+/// A selector of pods by label, or of all pods.
 fn selector(chance: &mut Chance) -> Value {
     match chance.once_in(3) {
         true => json!({}),
@@ -16,7 +16,7 @@ fn selector(chance: &mut Chance) -> Value {
     }
 }
 
-/// A selector of namespaces by their label, or of all.
+/// A selector of namespaces by label, or of all namespaces.
 fn namespaces(chance: &mut Chance) -> Value {
     match chance.once_in(2) {
         true => json!({}),
@@ -24,7 +24,7 @@ fn namespaces(chance: &mut Chance) -> Value {
     }
 }
 
-/// What a NetworkPolicy says.
+/// A random `spec` of a NetworkPolicy.
 pub(super) fn spec(chance: &mut Chance) -> Value {
     let types = *chance.of(&TYPES);
     let mut spec = json!({"podSelector": selector(chance), "policyTypes": types});
@@ -58,7 +58,7 @@ fn rule(chance: &mut Chance, ends: &str) -> Value {
     rule
 }
 
-/// What a ClusterNetworkPolicy says. No two of them have one priority.
+/// A random `spec` of a ClusterNetworkPolicy. No two of them have the same priority.
 pub(super) fn spec_of_cluster(chance: &mut Chance, priority: usize) -> Value {
     let tier = *chance.of(&["Admin", "Baseline"]);
     let actions: &[&str] =
@@ -74,7 +74,7 @@ pub(super) fn spec_of_cluster(chance: &mut Chance, priority: usize) -> Value {
     spec
 }
 
-/// A subject, or an end, of a ClusterNetworkPolicy.
+/// A subject or a peer of a ClusterNetworkPolicy.
 fn pods_by_labels(chance: &mut Chance) -> Value {
     let namespaces = namespaces(chance);
     match chance.once_in(3) {

@@ -1,6 +1,6 @@
-//! A bare netlink program: it makes the same objects for other nodes as the service, and nothing
-//! else. Its messages are put together before the clock runs. And an ear that hears when objects
-//! are there, no matter which program makes them.
+//! A bare netlink program: it makes the same objects for other nodes as the service does, and
+//! nothing else. It prepares its messages before the clock starts. Also a listener that notices
+//! when objects exist, whichever program makes them.
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -16,10 +16,10 @@ use testkit::Place;
 
 use super::Other;
 
-/// How long objects may take to be there.
+/// How long it may take until the objects exist.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How many messages travel together.
+/// How many messages are in one datagram.
 const TOGETHER: usize = 128;
 
 /// `linux include/uapi/linux/netlink.h`, `rtnetlink.h`, `neighbour.h`, `nexthop.h`.
@@ -41,7 +41,7 @@ const PROTOCOL: u8 = 78;
 /// ends each transaction.
 const NEW_GENERATION: u16 = (10 << 8) | 15;
 
-/// Hears of routes of the service, and of transactions of the packet filter.
+/// Listens to events about the service's routes, and about transactions of the packet filter.
 pub(super) struct Ear {
     route: OwnedFd,
     filter: OwnedFd,
@@ -62,7 +62,7 @@ impl Ear {
         })
     }
 
-    /// Waits until so many routes were made, and, if asked for, a transaction was.
+    /// Waits until this many routes were made, and, if requested, a transaction.
     pub(super) fn until(&self, routes: usize, transaction: bool) {
         let deadline = Instant::now() + TIMEOUT;
         let (mut missing, mut is_open) = (routes, transaction);
@@ -84,7 +84,7 @@ fn socket(protocol: Option<Protocol>) -> OwnedFd {
     socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol).unwrap()
 }
 
-/// Counts messages that are there and of a kind.
+/// Counts the available messages of a kind.
 fn count(socket: &OwnedFd, is_it: impl Fn(u16, &[u8]) -> bool) -> usize {
     let mut buffer = vec![0; 1 << 16];
     let mut found = 0;
@@ -114,7 +114,7 @@ fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, u32, &[u8])> {
 pub(super) struct Bare(Vec<(Vec<u8>, u32)>);
 
 impl Bare {
-    /// Puts the messages together that make these nodes reachable by two tunnels, in the service's
+    /// Prepares the messages that make these nodes reachable by two tunnels, in the service's
     /// order: FDB entries, neighbours, nexthops, routes.
     pub(super) fn new(others: &[Other], tunnels: [u32; 2]) -> Self {
         let mut all: Vec<Vec<u8>> = Vec::new();
@@ -131,7 +131,8 @@ impl Bare {
                 sequence += 1;
                 message[8..12].copy_from_slice(&sequence.to_ne_bytes());
                 if number == last {
-                    // The kernel works in order, and answers what it refuses in any case.
+                    // The kernel handles messages in order, and always answers those that it
+                    // refuses.
                     let flags = u16::from_ne_bytes([message[6], message[7]]) | ACK;
                     message[6..8].copy_from_slice(&flags.to_ne_bytes());
                 }
@@ -141,7 +142,7 @@ impl Bare {
         Bare(datagrams)
     }
 
-    /// Sends them, and waits for each to be worked through.
+    /// Sends the datagrams, and waits until the kernel has handled each.
     pub(super) fn run(&self) {
         let socket = socket(None);
         let mut buffer = vec![0; 1 << 16];

@@ -1,5 +1,5 @@
-//! How long it takes, and how much memory, with as many nodes as a list may have. The times are
-//! printed, and docs/routing.md has them; no test asserts a time.
+//! The time and the memory that the service takes with as many nodes as a list may have. The tests
+//! print the times, which docs/routing.md has, and assert none of them.
 //!
 //! `NETWRIGHTD_MEASURED` names the executable that is measured, such as `target/dist/netwrightd`:
 //! the tests' own is not optimised.
@@ -17,25 +17,25 @@ use super::super::cluster::cluster;
 use super::bare::{Bare, Ear};
 use super::{MOST, Other};
 
-/// What the service may take of memory with so many nodes, in bytes: its control group lets it have
-/// no more. The group counts what the kernel holds for the service too. It does not count pages of
+/// The memory that the service may use with this many nodes, in bytes: its control group allows no
+/// more. The group also counts what the kernel holds for the service. It does not count pages of
 /// the executable that were in memory before: all processes share them, and the kernel takes them
 /// back when it lacks memory. The largest resident size (`VmHWM`) counts them for each process, and
 /// the tests' own executable has many.
 const MEMORY: u64 = 48 << 20;
 
-/// The pause before something is measured, so that the late work for what was before is not charged
-/// to it: the service rests four times as long as it looked.
+/// The pause before a measurement, so that it does not include late work for earlier changes: after
+/// a look the service rests four times as long as the look took.
 const SETTLE: Duration = Duration::from_secs(4);
 
-/// Tunnels as the service makes them, and their end, with all that is on them.
+/// Scripts that make tunnels as the service does, and that delete them with everything on them.
 const TUNNELS: &str = "set -e; \
     ip link add nw-vxlan4 mtu 1450 type vxlan id 1 dstport 8472 local 192.0.2.11 dev eth0 nolearning; \
     ip link add nw-vxlan6 mtu 1430 type vxlan id 1 dstport 8472 local 2001:db8:0::10 dev eth0 nolearning; \
     ip link set nw-vxlan4 addrgenmode none up; ip link set nw-vxlan6 addrgenmode none up";
 const NO_TUNNELS: &str = "ip link del nw-vxlan4; ip link del nw-vxlan6";
 
-/// How many nodes there are, how often each is measured.
+/// How many nodes there are, and how often each measurement is repeated.
 struct Extent {
     nodes: u16,
     turns: usize,
@@ -45,7 +45,7 @@ impl Extent {
     fn here() -> Self {
         match std::env::var_os(feature::VM_VARIABLE) {
             Some(_) => Extent { nodes: 200, turns: 1 },
-            // One is left for the node that comes.
+            // One place in the list stays free for the node that is added.
             None => Extent { nodes: MOST - 1, turns: 9 },
         }
     }
@@ -69,7 +69,7 @@ impl std::fmt::Display for Spread {
     }
 }
 
-/// A node, and many others of which a source tells.
+/// A node, and a source that lists many others.
 struct Bench {
     fabric: Fabric,
     others: Vec<Other>,
@@ -108,7 +108,7 @@ impl Bench {
         self.fabric.nodes[0].service.as_ref().unwrap().pid()
     }
 
-    /// Starts the service, and waits until all is programmed.
+    /// Starts the service, and waits until everything is programmed.
     fn start(&mut self) {
         let mut command = self.fabric.command(0, "routing");
         command.args(&self.fabric.source).args(&self.fabric.cluster).args(["--interval", "1m"]);
@@ -125,7 +125,7 @@ impl Bench {
         self.fabric.nodes[0].service = Some(service);
     }
 
-    /// Makes the same by the bare program, after the service has gone with everything.
+    /// Makes the same objects with the bare program, after the service was uninstalled.
     fn start_bare(&mut self) {
         let rules = self.fabric.nodes[0].dir.join("rules");
         let shown = rules.display();
@@ -150,7 +150,7 @@ impl Bench {
         host.sh(TUNNELS);
         host.enter(|| bare.run());
         host.sh(&format!("nft -f {shown}"));
-        // The kernel has answered to the last.
+        // The kernel has answered the last message.
         self.bare.push(begin.elapsed());
         self.bare_worked.push(worked(own) - before);
         ear.until(self.routes(), true);
@@ -159,7 +159,8 @@ impl Bench {
         sleep(SETTLE);
     }
 
-    /// So many cold starts, each followed by the bare program; the service runs after one more.
+    /// Makes this many cold starts, each followed by the bare program. One more start leaves the
+    /// service running.
     fn starts(&mut self, turns: usize) {
         for _ in 0..turns {
             self.start();
@@ -168,7 +169,7 @@ impl Bench {
         self.start();
     }
 
-    /// How long it takes from an act until the other node that it brings is in the kernel.
+    /// The time from an act until the node that it adds is in the kernel.
     fn change(&self, brings: impl FnOnce()) -> Duration {
         let ear = self.ear();
         let begin = Instant::now();
@@ -177,14 +178,14 @@ impl Bench {
         begin.elapsed()
     }
 
-    /// Waits until an other node is gone.
+    /// Waits until another node is gone.
     fn wait_for_end(&self, other: Other) {
         let [v4, _] = other.prefixes();
         let show = format!("ip route show {v4} proto 78");
         wait_until("it to go", || self.fabric.nodes[0].host.sh(&show).is_empty());
     }
 
-    /// How long it takes until all that was on a deleted tunnel is there again.
+    /// The time until everything on a deleted tunnel exists again.
     fn recovery(&self) -> Duration {
         let host = &self.fabric.nodes[0].host;
         let count = "ip -4 route show proto 78 | wc -l; ip -6 route show proto 78 | wc -l; \
@@ -201,7 +202,7 @@ impl Bench {
         took
     }
 
-    /// Prints what was measured, and asserts what is no time.
+    /// Prints the measurements, and asserts those that are not times.
     fn tell(&self, source: &str, changes: &[Duration], recoveries: &[Duration], list: &str) {
         let (cold, bare) = (Spread::of(&self.cold), Spread::of(&self.bare));
         let times = cold.0[1] / bare.0[1];
@@ -260,8 +261,8 @@ fn vm_a_full_list() {
     bench.tell("file", &changes, &recoveries, "");
 }
 
-/// As many Nodes, from an API server. The server is the test kit's, which is not optimised: what it
-/// takes to give the list to a client that does nothing with it is printed too.
+/// As many Nodes, from an API server. The server is the test kit's, which is not optimised. So the
+/// test also prints the time in which a client gets the list from it without using it.
 #[test]
 fn vm_a_large_cluster() {
     testkit::require!("root", "vxlan", "full", "vm-full", "program:nft", "program:bridge");

@@ -1,7 +1,7 @@
-//! Damages drawn at random, one after another, thousands in the life of one attachment: CHECK, a
-//! dry run and a repair name the same difference of each, and after the repair CHECK finds nothing.
+//! Thousands of random damages, one after the other, to one attachment. CHECK, a dry run and a
+//! repair name the same difference for each, and after the repair CHECK finds nothing.
 //!
-//! The three are asked as the commands ask them, by the library for runtimes, in this process.
+//! The test calls the three as the commands do, through the library for runtimes, in this process.
 
 use std::collections::BTreeSet;
 use std::iter;
@@ -27,15 +27,15 @@ const DAMAGES: usize = 10_000;
 /// An attachment that is damaged.
 struct Subject {
     name: &'static str,
-    /// What the host has before.
+    /// What the host has before the attachment.
     host: &'static str,
     plugins: fn(&Node) -> Vec<(&'static str, Value)>,
     drifts: &'static [Drift],
-    /// How many of the damages are its.
+    /// How many of the damages this attachment gets.
     damages: usize,
 }
 
-/// The chain of five plugins takes half of the time, so it is damaged on two hosts at once.
+/// The chain of five plugins takes half of the time, so two hosts do its damages at once.
 static SUBJECTS: [Subject; 5] = [
     Subject { name: "bridge", host: ":", plugins: bridge, drifts: BRIDGE, damages: 2_000 },
     Subject { name: "bridge-2", host: ":", plugins: bridge, drifts: BRIDGE, damages: 2_000 },
@@ -44,15 +44,15 @@ static SUBJECTS: [Subject; 5] = [
     Subject { name: "macvlan", host: PARENT, plugins: macvlan, drifts: MACVLAN, damages: 2_000 },
 ];
 
-/// After so many damages, host and container are compared with what they were.
+/// After this many damages, host and container are compared with their first state.
 const BETWEEN_PICTURES: usize = 200;
 
-/// How often CHECK and the dry run are asked of one damage. The kernel tells the other end of a
-/// pair some time later that the carrier is gone: the first of the two may be too early.
+/// How often CHECK and the dry run are called for one damage. The kernel reports only some time
+/// later to the other end of a pair that the carrier is gone, so the first call may be too early.
 const TRIES: usize = 3;
 
-/// What CHECK says in the reference's words, without an object, and what repair calls it: a plugin,
-/// words of CHECK, words of repair.
+/// Differences that CHECK reports in the reference's words, without an object, and how repair names
+/// them: the plugin, CHECK's words, and repair's words.
 const OTHER_WORDS: [(&str, &str, &str); 3] = [
     ("bridge", "Failed to find address added by container", "reservation of address"),
     ("bandwidth", "", "limited to"),
@@ -69,22 +69,22 @@ struct Life {
     attachment: Attachment,
 }
 
-/// What the three say of one damage.
+/// The reports of the three about one damage.
 struct Said {
     check: Told,
     dry_run: Told,
-    /// How often the first two were asked.
+    /// How often the first two were called.
     asked: usize,
     repairs: Repairs,
-    /// What CHECK says then.
+    /// CHECK's report after the repair.
     after: Told,
 }
 
-/// What became of one attachment.
+/// The outcome for one attachment.
 #[derive(Default)]
 struct Outcome {
     damages: usize,
-    /// How many damages were asked about more than once.
+    /// How many damages needed more than one call.
     asked_again: usize,
     problems: Vec<String>,
 }
@@ -109,7 +109,7 @@ impl Life {
         Life { runtime, list, attachment }
     }
 
-    /// Asks all three, on the host.
+    /// Calls all three, on the host.
     fn ask(&self) -> Said {
         let (mut check, mut dry_run) = (self.check(), self.dry_run());
         let mut asked = 1;
@@ -150,7 +150,7 @@ fn objects(text: &str) -> BTreeSet<&str> {
     words.filter(is_object).collect()
 }
 
-/// Says whether a repair names what this plugin's CHECK said.
+/// Says whether a repair names the difference that this plugin's CHECK reported.
 fn is_named(plugin: &str, said: &str, repairs: &Repairs) -> bool {
     let objects_of_check = objects(said);
     let is = |line: &str| {
@@ -163,7 +163,7 @@ fn is_named(plugin: &str, said: &str, repairs: &Repairs) -> bool {
     repairs.put_back.iter().any(|(by, line)| by == plugin && is(line))
 }
 
-/// Returns what is wrong with the answers to a damage of which CHECK must say these words.
+/// Returns what is wrong with the reports about a damage for which CHECK must say these words.
 fn problems(words: &str, said: &Said) -> Vec<String> {
     let Said { check, dry_run, repairs, after, .. } = said;
     let mut problems = Vec::new();
@@ -190,7 +190,7 @@ fn problems(words: &str, said: &Said) -> Vec<String> {
     problems
 }
 
-/// Does and repairs these damages, each by its place in the subject's table, until something is
+/// Does and repairs these damages, given by their places in the subject's table, until something is
 /// wrong.
 fn run(subject: &Subject, order: &[usize]) -> Outcome {
     let node = Node::new(&format!("chance-{}", subject.name));
