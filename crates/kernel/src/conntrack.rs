@@ -237,10 +237,20 @@ impl ConntrackSocket {
     /// # Errors
     /// Those of [`NetlinkError`].
     pub fn flows(&mut self, filter: &FlowFilter) -> Result<Vec<Flow>, NetlinkError> {
+        self.flows_if(filter, &|_| true)
+    }
+
+    /// Lists those of the flows for which `keep` returns true. Of many flows only these are in
+    /// memory at once.
+    fn flows_if(
+        &mut self,
+        filter: &FlowFilter,
+        keep: &dyn Fn(&Flow) -> bool,
+    ) -> Result<Vec<Flow>, NetlinkError> {
         let body = |writer: &mut Writer| filter.encode(writer);
         let request = Request { operation: &"list flows", kind: CT_GET, flags: 0, body: &body };
-        self.socket
-            .dump(&request, |message| Flow::decode(message).filter(|flow| filter.matches(flow)))
+        let is_wanted = |flow: &Flow| filter.matches(flow) && keep(flow);
+        self.socket.dump(&request, |message| Flow::decode(message).filter(is_wanted))
     }
 
     /// Deletes flows; returns how many. A flow that ends meanwhile is neither counted nor an error.
@@ -263,7 +273,7 @@ impl ConntrackSocket {
     ) -> Result<usize, NetlinkError> {
         let mut deleted = 0;
         let mut first_error = None;
-        for flow in self.flows(filter)?.into_iter().filter(goes) {
+        for flow in self.flows_if(filter, &goes)? {
             match self.delete(&flow) {
                 Ok(()) => deleted += 1,
                 Err(error) if error.errno() == Some(Errno::NOENT) => {}

@@ -16,7 +16,8 @@
 //! | tell the daemon | the verdicts of the pod, or closed |
 //!
 //! DEL sets the host's side of the link down first, so the address carries nothing when it loses its
-//! verdicts. It needs no daemon.
+//! verdicts. Then connection tracking forgets the connections of its addresses. The daemon does both
+//! before it answers. DEL needs no daemon: without an answer it does them itself.
 //!
 //! If the packets of a further network do not pass the node, ADD closes the link in the container's
 //! own namespace (`inside`), instead of all steps between record and daemon. DEL sets the
