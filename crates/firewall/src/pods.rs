@@ -8,6 +8,7 @@
 //! | chain `egress`, hook forward, priority 5 | replies pass; a pod's packets go where `out4`, `out6` lead their source |
 //! | chain `ingress`, hook forward, priority 6 | replies pass; packets go where `in4`, `in6` lead their destination |
 //! | chains `egress-services`, `ingress-services`, hook output | the same for what IPVS sends on ([`ipvs`]); only where it has services |
+//! | chain `own-node`, hook input, priority 101 | replies pass; what pods send to the node itself goes to chains of the program; only if the program has it |
 //! | maps `net-in4`, `net-in6`, `net-out4`, `net-out6` | the same for addresses of further networks, at one interface each; asked first |
 //! | chain `open` | lets everything pass; addresses of further networks that no policy selects lead to it |
 //! | sets `has-in4`, `has-in6`, `has-out4`, `has-out6`, and `has-net-…` | the keys of these maps that policies select: not every kernel can look up only the key of a map |
@@ -15,8 +16,8 @@
 //! | chains `deny-in`, `deny-out` | logs, counts, and drops |
 //!
 //! An accept of `egress` does not end `ingress`. An address that is in no map is not judged. What
-//! the node itself sends and receives is not forwarded, and meets none of these chains; the chains
-//! at the hook output let it through.
+//! the node itself sends and receives is not forwarded, and meets none of these chains but
+//! `own-node`; the chains at the hook output let it through.
 //!
 //! Packets of macvlan, SR-IOV and the like do not pass the node. A table of the same name in the
 //! container's own namespace judges them ([`PodsTable::open_inside`]): the hooks are output, input

@@ -64,7 +64,6 @@ pub fn read(object: &Value) -> Result<Policy, Refused> {
         faults.insert(0, (fault, effect));
         policy.ingress = Some(vec![deny("spec")]);
         policy.egress = Some(vec![deny("spec")]);
-        policy.notices.clear();
     }
     let refused = |(fault, effect)| Refused::new(&names.object, fault, effect);
     policy.faults = faults.into_iter().map(refused).collect();
@@ -120,16 +119,6 @@ fn read_spec(spec: &At<'_>, policy: &mut Policy, faults: &mut Vec<(Fault, Effect
     }
     policy.ingress = read_rules(spec, Direction::Ingress, faults);
     policy.egress = read_rules(spec, Direction::Egress, faults);
-    let denies_nodes = |rule: &&Rule| {
-        let mut peers = rule.peers.iter().flatten();
-        rule.action == Action::Deny && peers.any(|peer| matches!(peer, Peer::Nodes(_)))
-    };
-    if let Some(rule) = policy.egress.iter().flatten().find(denies_nodes) {
-        policy.notices.push(format!(
-            "{}, {}, denies nodes, and a pod reaches its own node all the same",
-            policy.id, rule.path
-        ));
-    }
 }
 
 fn selects_all(pods: &PodSet) -> bool {

@@ -18,6 +18,7 @@ use crate::world::{Change, Touched, World};
 
 mod lines;
 mod names;
+mod own;
 mod sets;
 
 use lines::{About, Compiled};
@@ -47,6 +48,8 @@ struct PolicyUse {
     /// How many classes jump there.
     users: usize,
     compiled: Compiled,
+    /// What it says of this node.
+    own: Compiled,
 }
 
 #[derive(Debug)]
@@ -81,6 +84,10 @@ pub struct Compiler {
     idle_classes: BTreeSet<(Direction, Class)>,
     idle_policies: BTreeSet<(Direction, PolicyId)>,
     idle_sets: BTreeSet<About>,
+    /// The chains and sets about this node itself, and whether they may have to be others now.
+    own_chains: BTreeSet<Name>,
+    own_sets: BTreeSet<Name>,
+    own_due: bool,
     steps: Vec<Step>,
     work: u64,
 }
@@ -123,6 +130,9 @@ impl Compiler {
             idle_classes: BTreeSet::new(),
             idle_policies: BTreeSet::new(),
             idle_sets: BTreeSet::new(),
+            own_chains: BTreeSet::new(),
+            own_sets: BTreeSet::new(),
+            own_due: false,
             steps: Vec::new(),
             work: 0,
         };
@@ -165,6 +175,7 @@ impl Compiler {
         for id in &policies {
             self.compile_again(id);
         }
+        self.own_due |= !node_addresses.is_empty() || !policies.is_empty();
         let mut leading = addresses;
         if !policies.is_empty() {
             leading.extend(self.selected_by(&policies));
@@ -251,6 +262,9 @@ impl Compiler {
                 }
             }
         }
+        if std::mem::take(&mut self.own_due) {
+            self.write_own_node();
+        }
         for name in std::mem::take(&mut self.stale) {
             self.emit(Step::RemoveChain { name });
         }
@@ -274,6 +288,7 @@ impl Compiler {
             if self.leads.get(&key) == new.as_ref() {
                 continue;
             }
+            self.own_due |= direction == Direction::Egress;
             let chain = match &new {
                 Some(Leads::Class(class)) => Some(self.use_class(direction, class)),
                 Some(Leads::Unknown) => Some(program::unknown(direction)),
@@ -380,8 +395,9 @@ impl Compiler {
         }
         let Some(policy) = self.world.policy(id) else { return };
         let compiled = lines::compile(policy, direction, &self.salt);
+        let own = lines::compile_own(policy, direction, &self.salt);
         self.put_policy(direction, id, &compiled);
-        self.policies.insert(key, PolicyUse { users: 1, compiled });
+        self.policies.insert(key, PolicyUse { users: 1, compiled, own });
     }
 
     fn put_policy(&mut self, direction: Direction, id: &PolicyId, compiled: &Compiled) {
@@ -410,8 +426,10 @@ impl Compiler {
                 continue;
             }
             let compiled = lines::compile(policy, direction, &self.salt);
+            let own = lines::compile_own(policy, direction, &self.salt);
             self.put_policy(direction, id, &compiled);
             let Some(there) = self.policies.get_mut(&key) else { continue };
+            there.own = own;
             let old = std::mem::replace(&mut there.compiled, compiled);
             let main = names::policy(direction, &self.salt, id);
             let kept = there.compiled.chains(&main);

@@ -6,7 +6,9 @@
 use std::net::IpAddr;
 
 use crate::object::Pod;
-use crate::policy::{Action, Direction, Peer, PolicyId, Ports, Protocol, Rule, Tier, Traffic};
+use crate::policy::{
+    Action, Direction, Peer, Policy, PolicyId, Ports, Protocol, Rule, Tier, Traffic,
+};
 use crate::world::World;
 
 /// Whether a connection may be made, and why.
@@ -35,7 +37,8 @@ pub enum Decision {
     NoPod,
     /// It is neighbour discovery, which no policy is about.
     NeighbourDiscovery,
-    /// The other end is the pod's own node, which always reaches it and is reached.
+    /// The other end is the pod's own node, which always reaches it, and which it reaches unless a
+    /// rule of a ClusterNetworkPolicy decides otherwise.
     OwnNode { node: String },
     /// Both ends are the same pod.
     Itself,
@@ -129,7 +132,11 @@ fn judge(
         return without(Decision::NeighbourDiscovery);
     }
     if let Some(node) = own_node(world, &pods, peer) {
-        return without(Decision::OwnNode { node });
+        let decided = match direction {
+            Direction::Egress => at_own_node(world, &pods, peer, traffic),
+            Direction::Ingress => None,
+        };
+        return decided.unwrap_or_else(|| without(Decision::OwnNode { node }));
     }
     let [pod] = pods.as_slice() else {
         let pods = pods.iter().map(|pod| pod.full_name()).collect();
@@ -142,30 +149,52 @@ fn judge(
         return without(Decision::UnknownNamespace { namespace: pod.namespace.to_string() });
     }
     let asked = world.asked(pod, direction);
-    let ids = asked.iter().map(|policy| policy.id.clone()).collect();
-    let mut decision = Decision::Default;
-    'tiers: for tier in [Tier::Admin, Tier::Namespaced, Tier::Baseline] {
+    let is_matched = |rule: &Rule| matches(world, rule, peer, destination, traffic);
+    Side { asked: ids(&asked), decision: decide(&asked, direction, is_matched) }
+}
+
+/// Asks policies in their order.
+fn decide(asked: &[&Policy], direction: Direction, is_matched: impl Fn(&Rule) -> bool) -> Decision {
+    for tier in [Tier::Admin, Tier::Namespaced, Tier::Baseline] {
         let of_tier = asked.iter().filter(|policy| policy.tier == tier);
         'tier: for policy in of_tier {
             let rules = policy.rules(direction).unwrap_or_default();
             for (number, rule) in rules.iter().enumerate() {
-                if !matches(world, rule, peer, destination, traffic) {
+                if !is_matched(rule) {
                     continue;
                 }
                 if rule.action == Action::Pass {
                     break 'tier;
                 }
                 let (policy, action) = (policy.id.clone(), rule.action);
-                decision = Decision::Rule { policy, rule: number, action };
-                break 'tiers;
+                return Decision::Rule { policy, rule: number, action };
             }
         }
         if tier == Tier::Namespaced && asked.iter().any(|policy| policy.tier == tier) {
-            decision = Decision::NoneAllows;
-            break;
+            return Decision::NoneAllows;
         }
     }
-    Side { asked: ids, decision }
+    Decision::Default
+}
+
+/// Says what ClusterNetworkPolicies decide about what goes to the node of these pods; `None` if they
+/// decide nothing. A pod of which too little is known reaches its node.
+fn at_own_node(world: &World, pods: &[&Pod], node: IpAddr, traffic: Traffic) -> Option<Side> {
+    let [pod] = pods else { return None };
+    world.namespace(&pod.namespace)?;
+    let mut asked = world.asked(pod, Direction::Egress);
+    // Nothing is asked after a NetworkPolicy, also where that says nothing.
+    let is_final = asked.iter().any(|policy| policy.tier == Tier::Namespaced);
+    asked.retain(|policy| {
+        policy.decides_about_own_node() && !(is_final && policy.tier == Tier::Baseline)
+    });
+    let is_matched = |rule: &Rule| rule.names_nodes() && matches(world, rule, node, node, traffic);
+    let decision = decide(&asked, Direction::Egress, is_matched);
+    (decision != Decision::Default).then(|| Side { asked: ids(&asked), decision })
+}
+
+fn ids(policies: &[&Policy]) -> Vec<PolicyId> {
+    policies.iter().map(|policy| policy.id.clone()).collect()
 }
 
 /// Returns the name of the node of one of these pods, if the other end is that.

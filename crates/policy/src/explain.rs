@@ -193,9 +193,13 @@ impl<'a> Asked<'a> {
         match &side.decision {
             Decision::NoPod => return,
             Decision::NeighbourDiscovery => say("no policy is about neighbour discovery.".into()),
-            Decision::OwnNode { node } => say(format!(
-                "node {node} is its own node, which it always reaches and which always reaches it."
-            )),
+            Decision::OwnNode { node } => {
+                let what = match direction {
+                    Direction::Ingress => "which always reaches it",
+                    Direction::Egress => "which it reaches: no ClusterNetworkPolicy denies that",
+                };
+                say(format!("node {node} is its own node, {what}."));
+            }
             Decision::Itself => say("it is the pod itself, which no policy cuts off.".into()),
             Decision::UnknownNamespace { .. } | Decision::SeveralPods { .. } => {
                 say(format!("{}.", self.cause(direction, side)));

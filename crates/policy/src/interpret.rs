@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use crate::family::Family;
 use crate::policy::{Direction, Protocol, Traffic};
-use crate::program::{End, Line, Link, Match, OPEN, Program, Set, Then};
+use crate::program::{End, Line, Link, Match, OPEN, OWN_NODE, Program, Set, Then};
 
 /// How many jumps nftables follows (linux `include/net/netfilter/nf_tables.h`
 /// `NFT_JUMP_STACK_SIZE`).
@@ -33,7 +33,7 @@ enum Outcome {
 
 /// Reports whether a packet that a node forwards passes both hooks.
 ///
-/// What the node itself sends or receives is not forwarded and meets no hook.
+/// What the node itself sends or receives is not forwarded and meets neither.
 #[must_use]
 pub fn passes(program: &Program, packet: Packet) -> bool {
     // An accept ends its own hook only.
@@ -46,6 +46,14 @@ pub fn passes(program: &Program, packet: Packet) -> bool {
 pub fn passes_between(program: &Program, from: &str, to: &str, packet: Packet) -> bool {
     hook_at(program, Direction::Egress, Some(from), packet)
         && hook_at(program, Direction::Ingress, Some(to), packet)
+}
+
+/// Reports whether a packet that a pod of a node sends to the node itself passes.
+#[must_use]
+pub fn reaches_node(program: &Program, packet: Packet) -> bool {
+    packet.traffic.protocol == Protocol::NeighbourDiscovery
+        || !program.chains.contains_key(OWN_NODE)
+        || !matches!(walk(program, OWN_NODE, packet, 0), Outcome::Drop)
 }
 
 /// Reports whether a packet passes one hook.

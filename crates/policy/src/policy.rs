@@ -227,6 +227,13 @@ impl Policy {
         }
     }
 
+    /// Reports whether a pod that it selects may be kept from its own node, or be let there: only
+    /// ClusterNetworkPolicies decide about that.
+    pub(crate) fn decides_about_own_node(&self) -> bool {
+        matches!(self.id, PolicyId::Cluster { .. })
+            && self.egress.iter().flatten().any(Rule::names_nodes)
+    }
+
     /// Gives back the room that reading has left over: a cluster has thousands of policies.
     pub(crate) fn shrink_to_fit(&mut self) {
         for rules in [&mut self.ingress, &mut self.egress].into_iter().flatten() {
@@ -278,6 +285,15 @@ pub struct Rule {
     pub peers: Option<Vec<Peer>>,
     /// The destination's ports; `None` is all traffic, of protocols without ports too.
     pub ports: Option<Vec<Ports>>,
+}
+
+impl Rule {
+    /// Reports whether nodes or addresses are among its peers. Only such a rule decides about a
+    /// pod's own node: a policy that cannot be read denies everything, and is about no node.
+    pub(crate) fn names_nodes(&self) -> bool {
+        let mut peers = self.peers.iter().flatten();
+        peers.any(|peer| matches!(peer, Peer::Nodes(_) | Peer::Block(_)))
+    }
 }
 
 /// The other end of a connection.

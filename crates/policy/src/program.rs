@@ -5,7 +5,8 @@
 //! source up (egress) and the destination (ingress) in a verdict map, after replies and neighbour
 //! discovery have been accepted. An address that is not in the map is accepted; so the accept of
 //! one hook does not end the other. Before that, interface and address are looked up together, for
-//! pods of further networks ([`crate::networks`]).
+//! pods of further networks ([`crate::networks`]). What pods send to the node itself meets the chain
+//! [`OWN_NODE`] at the input hook, if there is one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -36,8 +37,12 @@ pub fn unknown(direction: Direction) -> Name {
 /// passes. It is in every table, and no program has it.
 pub const OPEN: &str = "open";
 
+/// The base chain at the input hook, which what pods of this node send to the node itself meets. A
+/// program has it as long as ClusterNetworkPolicies decide about that.
+pub const OWN_NODE: &str = "own-node";
+
 /// Returns the direction of the packets that meet a chain, which its name tells; `None` if no chain
-/// of a program has such a name.
+/// of a program that denies has such a name.
 #[must_use]
 pub fn direction_of(chain: &str) -> Option<Direction> {
     let is_unknown = |direction: &Direction| unknown(*direction) == chain;
@@ -46,7 +51,7 @@ pub fn direction_of(chain: &str) -> Option<Direction> {
     }
     match chain.as_bytes() {
         [b'a' | b'b' | b'c' | b'p', b'i', b'-', ..] => Some(Direction::Ingress),
-        [b'a' | b'b' | b'c' | b'p', b'o', b'-', ..] => Some(Direction::Egress),
+        [b'a' | b'b' | b'c' | b'p', b'o' | b'n', b'-', ..] => Some(Direction::Egress),
         _ => None,
     }
 }
@@ -441,10 +446,11 @@ pub(crate) fn sort(steps: &mut [Step]) {
     });
 }
 
-/// Returns how many kinds of chains may lie below a chain: classes jump to tiers, these to
-/// policies, and these to their parts.
+/// Returns how many kinds of chains may lie below a chain: the base chain of a program jumps to
+/// classes, these jump to tiers, these to policies, and these to their parts.
 fn depth(chain: &str) -> u8 {
     match chain.as_bytes().first() {
+        _ if chain == OWN_NODE => 4,
         Some(b'c' | b'u') => 3,
         Some(b'a' | b'b') => 2,
         _ if chain.matches('-').count() == 1 => 1,

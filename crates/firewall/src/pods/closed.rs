@@ -399,17 +399,16 @@ fn logs_otherwise(chain: &str, there: &ChainState, wanted: &ChainState) -> bool 
 /// The chains of a table about which nothing is known, and their rules.
 fn chains(form: Form) -> Vec<(NewChain, ChainState)> {
     let empty = Program::empty();
-    let regular = |name: &Name| NewChain::regular(&layout::table(), name);
-    let all = layout::chains(form.site).into_iter().chain(empty.chains.keys().map(regular));
+    let of_program = |name: &Name| layout::chain_of_program(name);
+    let all = layout::chains(form.site).into_iter().chain(empty.chains.keys().map(of_program));
     let of = |chain: NewChain| {
         let mut state = ChainState { hook: chain.hook.clone(), ..ChainState::default() };
         let fixed = layout::rules(form);
         fixed.into_iter().filter(|rule| rule.chain == chain.name).for_each(|rule| {
             state.add_rule(rule.exprs);
         });
-        for line in empty.chains.get(&chain.name).into_iter().flatten() {
-            state.add_rule(encode::rule(&chain.name, line).exprs);
-        }
+        let lines = empty.chains.get(&chain.name).map(Vec::as_slice).unwrap_or_default();
+        encode::rules(&chain.name, lines).into_iter().for_each(|rule| state.add_rule(rule.exprs));
         (chain, state)
     };
     all.map(of).collect()

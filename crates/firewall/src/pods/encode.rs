@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use kernel::nft::{
-    Batch, Element, Key, KeyType, Mode, NewChain, NewRule, NewSet, Operation, Value, Verdict, field,
+    Batch, Element, Key, KeyType, Mode, NewRule, NewSet, Operation, Value, Verdict, field,
 };
-use policy::program::{self, End, Line, Link, Match, Set, Then};
+use policy::program::{self, End, Line, Link, Match, OWN_NODE, Set, Then};
 use policy::{Direction, Family, Name, Program, Protocol, Step};
 
 use super::layout::{self, Form};
@@ -79,7 +79,7 @@ pub(crate) fn whole(program: &Program, form: Form) -> Batch {
         batch.add_chain(chain);
     }
     for name in program.chains.keys() {
-        batch.add_chain(NewChain::regular(&table, name));
+        batch.add_chain(layout::chain_of_program(name));
     }
     for rule in layout::rules(form) {
         batch.add_rule(rule);
@@ -163,6 +163,8 @@ impl<'s> Coming<'s> {
                 add_set(&mut self.batch, name, set, Mode::Create);
                 true
             }
+            // As soon as it is there, packets meet it.
+            Step::PutChain { name, .. } if name == OWN_NODE => false,
             Step::PutChain { name, lines, new: true } => {
                 let is_later = |name: &str| self.later.contains(name);
                 if is_later(name) || lines.iter().flat_map(references).any(is_later) {
@@ -196,7 +198,7 @@ fn references(line: &Line) -> impl Iterator<Item = &str> {
 
 /// Makes a chain with its rules.
 fn add_chain(batch: &mut Batch, name: &str, lines: &[Line]) {
-    let chain = NewChain::regular(&layout::table(), name);
+    let chain = layout::chain_of_program(name);
     batch.push(Operation::AddChain { chain, mode: Mode::Create });
     add_rules(batch, name, lines);
 }
@@ -403,13 +405,20 @@ fn element_of(element: program::Element) -> Element {
 }
 
 pub(crate) fn add_rules(batch: &mut Batch, chain: &str, lines: &[Line]) {
-    for line in lines {
-        batch.add_rule(rule(chain, line));
+    for rule in rules(chain, lines) {
+        batch.add_rule(rule);
     }
 }
 
+/// The rules of a chain of a program.
+pub(crate) fn rules(chain: &str, lines: &[Line]) -> Vec<NewRule> {
+    let mut rules = layout::first_rules(chain);
+    rules.extend(lines.iter().map(|line| rule(chain, line)));
+    rules
+}
+
 /// A line as a rule.
-pub(crate) fn rule(chain: &str, line: &Line) -> NewRule {
+fn rule(chain: &str, line: &Line) -> NewRule {
     // A comparison costs less than a look-up.
     let is_look_up =
         |wanted: &&Match| matches!(wanted, Match::Address { .. } | Match::NamedPort { .. });

@@ -10,7 +10,7 @@ use kernel::nft::{
     self, CmpOp, Expr, Hook, HookPoint, KeyType, NewChain, NewRule, NewSet, PayloadBase, Register,
     TableRef, Value,
 };
-use policy::program::OPEN;
+use policy::program::{OPEN, OWN_NODE};
 use policy::{Direction, Family};
 
 use super::{Logging, TABLE, log_prefix};
@@ -45,6 +45,10 @@ pub(crate) const COMMENT: &str = "Netwright. Filled by netwrightd policy: do not
 const EGRESS_PRIORITY: i32 = 5;
 /// After it: an accept of one chain does not end the other.
 const INGRESS_PRIORITY: i32 = 6;
+/// After IPVS (linux net/netfilter/ipvs/ip_vs_core.c `ip_vs_ops4`: `NF_IP_PRI_NAT_SRC` - 1 at most),
+/// which takes packets for its services there: these may be for an address of the node, and go to
+/// pods.
+const OWN_NODE_PRIORITY: i32 = 101;
 
 const EGRESS: &str = "egress";
 const INGRESS: &str = "ingress";
@@ -194,6 +198,24 @@ fn base(name: &str, point: HookPoint, priority: i32) -> NewChain {
     NewChain::base(&table(), name, Hook::filter(point, priority))
 }
 
+/// Describes a chain of a program, without its rules.
+pub(crate) fn chain_of_program(name: &str) -> NewChain {
+    match name == OWN_NODE {
+        true => base(name, HookPoint::Input, OWN_NODE_PRIORITY),
+        false => NewChain::regular(&table(), name),
+    }
+}
+
+/// Lists the rules with which a chain of a program begins: to the node itself, answers pass, and so
+/// do neighbours.
+pub(crate) fn first_rules(chain: &str) -> Vec<NewRule> {
+    if chain != OWN_NODE {
+        return Vec::new();
+    }
+    let rule = || NewRule::new(&table(), chain);
+    vec![known_passes(rule()), icmpv6(rule(), NEIGHBOURS, OWN_LINK).accept()]
+}
+
 /// Lists the rules of these chains, chain by chain.
 ///
 /// The rules that most packets meet come first: each rule that the first packet of a connection
@@ -280,8 +302,7 @@ fn base_rules(hook: Base, direction: Direction) -> Vec<NewRule> {
         let link = hook.knows_interface(direction).then(|| lead_link(family));
         link.into_iter().chain([lead(family)])
     };
-    let known = ct_state_bits::ESTABLISHED | ct_state_bits::RELATED;
-    let mut rules = vec![rule().has_any(field::ct_state(), known).accept()];
+    let mut rules = vec![known_passes(rule())];
     if hook == Base::Services {
         rules.extend(own_rules(rule));
     }
@@ -295,6 +316,11 @@ fn base_rules(hook: Base, direction: Direction) -> Vec<NewRule> {
     }
     rules.extend(leads(Family::V6));
     rules
+}
+
+/// Lets pass what belongs to a connection that is known.
+fn known_passes(rule: NewRule) -> NewRule {
+    rule.has_any(field::ct_state(), ct_state_bits::ESTABLISHED | ct_state_bits::RELATED).accept()
 }
 
 /// Lets pass what the node itself sends. A process is recognised by its socket and not by its

@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use kernel::nft::{Batch, Element, ElementData, Mode, NewChain, Verdict};
+use kernel::nft::{Batch, Element, ElementData, Mode, Verdict};
 use policy::Program;
+use policy::program::OWN_NODE;
 
 use super::encode;
 use super::layout::{self, Form};
@@ -172,10 +173,9 @@ impl<'a> Repair<'a> {
         changed
     }
 
-    /// Makes the missing sets and chains. As long as no verdict leads to them, no packet meets
-    /// them.
+    /// Makes the missing sets and chains but for the base chain of a program. As long as nothing
+    /// leads to them, no packet meets them.
     fn first(&self) -> Batch {
-        let table = layout::table();
         let found = self.found;
         let mut batch = Batch::new();
         for set in layout::sets(self.form.site) {
@@ -188,14 +188,14 @@ impl<'a> Repair<'a> {
                 encode::add_set(&mut batch, name, set, Mode::Create);
             }
         }
-        let is_missing = |name: &String| !found.chains.contains_key(name);
+        let is_missing = |name: &String| name != OWN_NODE && !found.chains.contains_key(name);
         for chain in layout::chains(self.form.site) {
             if is_missing(&chain.name) {
                 batch.add_chain(chain);
             }
         }
         for name in self.program.chains.keys().filter(|name| is_missing(name)) {
-            batch.add_chain(NewChain::regular(&table, name));
+            batch.add_chain(layout::chain_of_program(name));
         }
         self.write(&mut batch, is_missing);
         batch
@@ -223,7 +223,11 @@ impl<'a> Repair<'a> {
         foreign_chains.iter().for_each(|name| batch.flush_chain(&table, *name));
         foreign_sets.iter().for_each(|name| batch.flush_set(&table, *name));
         chains.iter().for_each(|name| batch.flush_chain(&table, name));
-        self.write(&mut batch, |name| chains.contains(name));
+        let is_new = |name: &str| name == OWN_NODE && !self.found.chains.contains_key(name);
+        if self.program.chains.keys().any(|name| is_new(name)) {
+            batch.add_chain(layout::chain_of_program(OWN_NODE));
+        }
+        self.write(&mut batch, |name| is_new(name) || chains.contains(name));
         for (name, Changed { gone, come }) in changed {
             if !gone.is_empty() {
                 batch.delete_elements(&table, &name, gone);

@@ -163,7 +163,8 @@ impl TableState {
         }
         for (name, lines) in &program.chains {
             let chain = chains.entry(name.clone()).or_default();
-            lines.iter().for_each(|line| chain.add_rule(encode::rule(name, line).exprs));
+            chain.hook = layout::chain_of_program(name).hook;
+            encode::rules(name, lines).into_iter().for_each(|rule| chain.add_rule(rule.exprs));
         }
         let mut verdicts: BTreeMap<String, Vec<Element>> = BTreeMap::new();
         for ((direction, at), chain) in encode::leading(program) {

@@ -150,7 +150,7 @@ fn a_table_that_is_off_and_a_chain_elsewhere_are_told_and_mended() {
     ] {
         for by_add in [false, true] {
             node.lab.sh(&damage);
-            assert_eq!(node.check(&key, &plan), [told.clone()], "{damage}");
+            assert_eq!(node.check(&key, &plan), std::slice::from_ref(&told), "{damage}");
             if by_add {
                 node.add(&key, &plan);
             } else {

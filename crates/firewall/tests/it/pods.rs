@@ -12,6 +12,7 @@ mod lab;
 mod links;
 mod listing;
 mod neighbours;
+mod own_node;
 mod services;
 mod speed;
 mod steps;

@@ -82,6 +82,22 @@ pub(crate) fn compile(policy: &Policy, direction: Direction, salt: &str) -> Comp
     compiled
 }
 
+/// Compiles what a policy says of the node of its pods. All sets that this refers to are among those
+/// of the policy's egress.
+pub(crate) fn compile_own(policy: &Policy, direction: Direction, salt: &str) -> Compiled {
+    let mut compiled = Compiled::default();
+    if direction == Direction::Ingress || !policy.decides_about_own_node() {
+        return compiled;
+    }
+    let main = names::own_policy(salt, &policy.id);
+    for (number, rule) in policy.rules(direction).unwrap_or_default().iter().enumerate() {
+        if rule.names_nodes() {
+            compile_rule(rule, names::part(&main, number), direction, salt, &mut compiled);
+        }
+    }
+    compiled
+}
+
 /// `part` is the name of the chain that the rule's ports have if they need one.
 fn compile_rule(
     rule: &Rule,
@@ -207,6 +223,34 @@ fn of_ports(
             Family::ALL.into_iter().map(alternative).collect()
         }
     }
+}
+
+/// Returns the chains of pods about whose node the same policies decide: their own, one for each
+/// tier with policies, and those to which these jump. Policies are in the order in which they are
+/// asked.
+///
+/// A policy has no chain of its own here: few policies are about nodes, and fewer pods differ in
+/// that.
+pub(crate) fn own_class(
+    hash: &str,
+    policies: &[(&Policy, &Compiled)],
+) -> BTreeMap<Name, Vec<Line>> {
+    let mut chains = BTreeMap::new();
+    let mut main = Vec::new();
+    for tier in [Tier::Admin, Tier::Baseline] {
+        let of_tier = policies.iter().filter(|(policy, _)| policy.tier == tier);
+        let lines: Vec<Line> = of_tier.flat_map(|(_, own)| own.lines.iter().cloned()).collect();
+        if !lines.is_empty() {
+            let name = names::own_tier(tier, hash);
+            main.push(Line { matches: Vec::new(), then: Then::Jump(name.clone()) });
+            chains.insert(name, lines);
+        }
+    }
+    for (_, own) in policies {
+        chains.extend(own.parts.clone());
+    }
+    chains.insert(names::own_class(hash), main);
+    chains
 }
 
 /// Returns the chains of a class: its own, and one for each tier with policies.

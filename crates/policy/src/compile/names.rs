@@ -64,6 +64,32 @@ pub(crate) fn part(policy: &str, rule: usize) -> Name {
     format!("{policy}-{rule}")
 }
 
+/// The chain of pods about whose node the same policies decide; its hash is of these.
+pub(crate) fn own_class(hash: &str) -> Name {
+    format!("cn-{hash}")
+}
+
+/// The chain of what such policies of one tier say of the node.
+pub(crate) fn own_tier(tier: Tier, hash: &str) -> Name {
+    let kind = if tier == Tier::Admin { 'a' } else { 'b' };
+    format!("{kind}n-{hash}")
+}
+
+/// What the chains of the ports of such a policy's rules are named after.
+pub(crate) fn own_policy(salt: &str, id: &impl Display) -> Name {
+    format!("pn-{}", hash(&format!("{salt}{id}")))
+}
+
+/// The set of the addresses of such pods.
+pub(crate) fn own_pods(family: Family, hash: &str) -> Name {
+    format!("from{}-{hash}", family.digit())
+}
+
+/// The set of the addresses of this node.
+pub(crate) fn own_addresses(family: Family) -> Name {
+    format!("own{}-node", family.digit())
+}
+
 /// The kinds of sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {

@@ -180,7 +180,7 @@ impl Compiler {
         }
     }
 
-    fn emit_element(&mut self, set: Name, element: Element, comes: bool) {
+    pub(super) fn emit_element(&mut self, set: Name, element: Element, comes: bool) {
         self.emit(if comes {
             Step::AddElement { set, element }
         } else {
@@ -196,7 +196,7 @@ impl Compiler {
 }
 
 /// Returns what is in one of two only, and whether that is the second.
-fn changed<'a, T: Ord>(
+pub(super) fn changed<'a, T: Ord>(
     before: &'a BTreeSet<T>,
     now: &'a BTreeSet<T>,
 ) -> impl Iterator<Item = (&'a T, bool)> {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use netwright_policy::evaluate::{Decision, Side};
-use netwright_policy::interpret::{Packet, passes};
+use netwright_policy::interpret::{Packet, passes, reaches_node};
 use netwright_policy::program::{Set, Then};
 use netwright_policy::{
     Change, Compiler, Direction, Family, Pod, Policy, Program, Protocol, Traffic, Verdict, World,
@@ -56,7 +56,8 @@ impl Count {
     }
 }
 
-/// Whether a packet arrives, by the programs of the nodes that forward it.
+/// Whether a packet arrives, by the programs of the nodes that forward it, and of the node that it is
+/// for.
 fn arrives(world: &World, programs: &BTreeMap<String, Program>, packet: Packet) -> bool {
     let Packet { source, destination, .. } = packet;
     let (from, to) = (world.claimants(source), world.claimants(destination));
@@ -79,6 +80,8 @@ fn arrives(world: &World, programs: &BTreeMap<String, Program>, packet: Packet) 
     let mut forwarding = Vec::new();
     if from_pod && !is_local(&from, &to, to_pod) {
         forwarding.extend(&from);
+    } else if from_pod && !from.iter().all(|node| reaches_node(&programs[node], packet)) {
+        return false;
     }
     if to_pod && !is_local(&to, &from, from_pod) {
         forwarding.extend(&to);

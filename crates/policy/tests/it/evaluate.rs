@@ -9,8 +9,8 @@ use netwright_policy::labels::Selector;
 use netwright_policy::object::Uid;
 use netwright_policy::policy::{Peer, PodSet, Ports};
 use netwright_policy::{
-    Change, Namespace, Protocol, Traffic, World, multi_policy, network_policy, verdict,
-    verdict_by_service,
+    Change, Namespace, Protocol, Traffic, World, cluster_policy, multi_policy, network_policy,
+    verdict, verdict_by_service,
 };
 use serde_json::{Value, json};
 
@@ -264,16 +264,57 @@ fn the_own_node_is_always_reached_and_reaches_its_pods() {
     let world = world_with([shut("shop/all")]);
     assert_eq!(reaching(&world, "shop/web"), ["shop/web", "node one"]);
     assert_eq!(reached(&world, "shop/web"), ["shop/web", "node one"]);
-    let admin = cluster(
-        "all",
-        json!({
-            "tier": "Admin", "priority": 0, "subject": {"namespaces": {}},
-            "ingress": [{"action": "Deny", "from": [{"namespaces": {}}]}],
-            "egress": [{"action": "Deny", "to": [{"networks": ["0.0.0.0/0"]}]}],
-        }),
-    );
-    let world = world_with([admin]);
-    assert_eq!(reached(&world, "shop/web"), ["shop/web", "node one"]);
+}
+
+/// Rules that name nodes or networks decide, in the order of the tiers, and nothing else does.
+#[test]
+fn cluster_policies_decide_what_reaches_the_own_node() {
+    let policy = |name: &str, tier: &str, rules: Value| {
+        let subject = json!({"namespaces": {"matchLabels": {"team": "red"}}});
+        cluster(name, json!({"tier": tier, "priority": 1, "subject": subject, "egress": rules}))
+    };
+    let (nodes, web) =
+        (json!([{"nodes": {}}]), json!([{"tcp": {"destinationPort": {"number": 80}}}]));
+    let rule = |action: &str| json!({"action": action, "to": nodes});
+    let on_web = |action: &str| json!({"action": action, "to": nodes, "protocols": web});
+    let shut = || network("shop/all", json!({"podSelector": {}, "policyTypes": ["Egress"]}));
+    let reached = |world: &World| -> Vec<u16> {
+        let is = |port: &u16| allowed(world, "shop/web", "node one", tcp(*port));
+        [80, 443].into_iter().filter(is).collect()
+    };
+    let denied = || policy("a", "Admin", json!([on_web("Accept"), rule("Deny")]));
+    let passed = || policy("a", "Admin", json!([on_web("Pass"), rule("Deny")]));
+    let base = || policy("b", "Baseline", json!([rule("Deny")]));
+    assert_eq!(reached(&world_with([denied()])), [80]);
+    assert_eq!(reached(&world_with([passed()])), [80]);
+    assert!(reached(&world_with([passed(), base()])).is_empty());
+    assert!(reached(&world_with([base()])).is_empty());
+    // A NetworkPolicy leaves the own node alone, and nothing is asked after it.
+    assert_eq!(reached(&world_with([base(), shut()])), [80, 443]);
+    assert_eq!(reached(&world_with([passed(), base(), shut()])), [80]);
+    // Pods elsewhere and pods that are no subject reach it as they did.
+    let world = world_with([denied()]);
+    assert!(allowed(&world, "other/web", "node one", tcp(443)));
+    assert!(!allowed(&world, "shop/db", "node one", tcp(443)));
+    // What denies everything since it cannot be read is about no node.
+    let unread = json!({"metadata": {"name": "x"}, "spec": {
+        "tier": "Admin", "priority": 1, "subject": {"namespaces": {}},
+        "egress": [{"action": "Deny", "to": [{"nodes": {}, "pods": {}}]}],
+    }});
+    let world = world_with([cluster_policy::read(&unread).unwrap()]);
+    assert!(!allowed(&world, "shop/web", "outside", tcp(80)));
+    assert_eq!(reached(&world), [80, 443]);
+    // A pod of which too little is known reaches its node.
+    let mut world = world_with([denied()]);
+    world.change(pod("shop/two", "one", json!({}), &["10.244.1.1"]).into());
+    assert_eq!(reached(&world), [80, 443]);
+    // Networks hold the node's addresses too. The node reaches its pods whatever is said.
+    let networks = json!([{"action": "Deny", "to": [{"networks": ["0.0.0.0/0"]}]}]);
+    let mut all = policy("a", "Admin", networks);
+    all.ingress.clone_from(&all.egress);
+    let world = world_with([all]);
+    assert!(reached(&world).is_empty());
+    assert!(allowed(&world, "node one", "shop/web", tcp(80)));
 }
 
 #[test]
@@ -484,23 +525,10 @@ fn cluster_policies_peers_are_pods_networks_and_nodes() {
     // Networks in a rule match pods and nodes too.
     let networks = json!([{"networks": ["10.244.2.0/24", "192.0.2.2/32"]}]);
     assert_eq!(denied(&deny(networks)), ["shop/db", "other/db", "kube-system/dns", "node two"]);
-    // The own node stays reached, and the policy's author is told.
-    let notices = |world: &World| -> Vec<String> {
-        world.policies().flat_map(|policy| policy.notices.clone()).collect()
-    };
-    assert_eq!(notices(&deny(json!([{"networks": ["192.0.2.0/24"]}]))), Vec::<String>::new());
-    assert_eq!(
-        notices(&deny(json!([{"nodes": {}}]))),
-        [
-            "ClusterNetworkPolicy x, spec.egress[0], denies nodes, and a pod reaches its own node all the same"
-        ]
-    );
-    assert_eq!(denied(&deny(json!([{"nodes": {}}]))), ["node two"]);
+    // The own node is one of them.
+    assert_eq!(denied(&deny(json!([{"nodes": {}}]))), ["node one", "node two"]);
     assert_eq!(denied(&deny(json!([{"nodes": {"matchLabels": {"zone": "b"}}}]))), ["node two"]);
-    assert_eq!(
-        denied(&deny(json!([{"nodes": {"matchLabels": {"zone": "a"}}}]))),
-        Vec::<&str>::new()
-    );
+    assert_eq!(denied(&deny(json!([{"nodes": {"matchLabels": {"zone": "a"}}}]))), ["node one"]);
 }
 
 #[test]

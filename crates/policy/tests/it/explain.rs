@@ -481,7 +481,33 @@ fn ends_that_no_policy_is_about() {
         tcp(80),
         expect![[r#"
         node one (192.0.2.1) to shop/web (10.244.1.1), TCP port 80: allowed.
-        Ingress of shop/web: node one is its own node, which it always reaches and which always reaches it.
+        Ingress of shop/web: node one is its own node, which always reaches it.
+    "#]],
+    );
+    check_in(
+        &world,
+        ("shop/web", "node one"),
+        tcp(80),
+        expect![[r#"
+        shop/web (10.244.1.1) to node one (192.0.2.1), TCP port 80: allowed.
+        Egress of shop/web: node one is its own node, which it reaches: no ClusterNetworkPolicy denies that.
+    "#]],
+    );
+    let nodes = cluster(
+        "nodes",
+        json!({
+            "tier": "Admin", "priority": 1, "subject": {"namespaces": {}},
+            "egress": [{"action": "Deny", "to": [{"nodes": {}}]}],
+        }),
+    );
+    check(
+        [nodes],
+        ("shop/web", "node one"),
+        tcp(80),
+        expect![[r#"
+        shop/web (10.244.1.1) to node one (192.0.2.1), TCP port 80: denied.
+        Egress of shop/web: ClusterNetworkPolicy nodes, spec.egress[0], denies it.
+          node one is among all nodes.
     "#]],
     );
     check_in(

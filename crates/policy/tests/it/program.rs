@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use expect_test::{Expect, expect};
 use netwright_policy::policy::{Block, intervals};
 use netwright_policy::program::{Element, Line, Set, Then};
-use netwright_policy::{Change, Compiler, Direction, Program, Step, World, compile};
+use netwright_policy::{Change, Compiler, Direction, PolicyId, Program, Step, World, compile};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::support::{cluster, cluster_of_two, ip, network, pod, world_with};
+use crate::support::{cluster, cluster_of_two, ip, network, node, pod, world_with};
 
 /// Prints a program as nftables would, without the sets of the other family.
 fn show(program: &Program) -> String {
@@ -196,6 +196,61 @@ fn a_node_whose_pods_no_policy_selects_has_nothing() {
           [] Deny
     "#]],
     );
+}
+
+/// The names of chains and sets, without what hashes them.
+fn kinds(program: &Program) -> Vec<&str> {
+    let all = program.chains.keys().chain(program.sets.keys());
+    all.map(|name| name.split('-').next().unwrap()).collect()
+}
+
+/// The elements of the set whose name begins so.
+fn members(program: &Program, kind: &str) -> Vec<IpAddr> {
+    let found = program.sets.iter().find(|(name, _)| name.starts_with(kind));
+    match found {
+        Some((_, Set::Addresses(all))) => all.iter().copied().collect(),
+        other => panic!("{kind}: {other:?}"),
+    }
+}
+
+#[test]
+fn the_node_itself_has_a_chain_as_long_as_a_policy_decides_about_it() {
+    let policy = |team: &str| {
+        let subject = json!({"namespaces": {"matchLabels": {"team": team}}});
+        let to = json!([{"nodes": {}}, {"networks": ["192.0.2.0/24"]}]);
+        let egress = json!([{"action": "Deny", "to": to}]);
+        cluster("x", json!({"tier": "Admin", "priority": 1, "subject": subject, "egress": egress}))
+    };
+    let mut compiler = Compiler::new(world_with([policy("red")]), "one");
+    compiler.program().check().unwrap();
+    assert_eq!(
+        kinds(compiler.program()),
+        [
+            "an", "ao", "cn", "co", "own", "po", "unknown", "unknown", "blk4", "from4", "from6",
+            "node4", "node6", "own4", "own6",
+        ]
+    );
+    assert_eq!(members(compiler.program(), "from4"), [ip("10.244.1.1")]);
+    assert_eq!(members(compiler.program(), "own6"), [ip("2001:db8::1")]);
+    // Another pod of the class is its verdict, and one element.
+    let steps = compiler.apply(pod("shop/two", "one", json!({}), &["10.244.1.9"]).into());
+    assert!(
+        matches!(steps.as_slice(), [Step::AddElement { .. }, Step::Verdict { .. }]),
+        "{steps:?}"
+    );
+    // Another address of the node changes no rule.
+    let steps = compiler.apply(node("one", json!({"zone": "a"}), &["192.0.2.9"]).into());
+    let is_element =
+        |step: &Step| matches!(step, Step::AddElement { .. } | Step::RemoveElement { .. });
+    assert!(steps.iter().all(is_element), "{steps:?}");
+    assert_eq!(members(compiler.program(), "own4"), [ip("192.0.2.9")]);
+    // Nothing is left for pods that no such policy selects, or without the policy.
+    compiler.apply(policy("green").into());
+    assert_eq!(kinds(compiler.program()), ["unknown", "unknown"]);
+    compiler.apply(policy("blue").into());
+    assert_eq!(members(compiler.program(), "from4"), [ip("10.244.1.2")]);
+    compiler.apply(Change::Policy(PolicyId::Cluster { name: "x".to_owned() }, None));
+    assert_eq!(kinds(compiler.program()), ["unknown", "unknown"]);
 }
 
 #[test]

@@ -101,8 +101,8 @@ fn explain(shared: &Shared, question: &str) -> Answer {
 }
 
 /// Takes an address of this host for one that the API server has of this node, if the other end is
-/// a pod of this node: the two always reach each other. The API server does not know the address of
-/// a bridge, or of a cache of names on the node. Returns what people should know of that.
+/// a pod of this node. The API server does not know the address of a bridge, or of a cache of names
+/// on the node: there the two always reach each other. Returns what people should know of that.
 fn as_this_node(
     question: &mut Question,
     engine: &Engine,
@@ -127,25 +127,31 @@ fn as_this_node(
         _ => None,
     };
     let (source, destination) = (of_host(&question.source), of_host(&question.destination));
-    let (address, end) = match (source, destination) {
-        (Some(address), None) if is_pod(&question.destination) => (address, &mut question.source),
-        (None, Some(address)) if is_pod(&question.source) => (address, &mut question.destination),
+    let is_source = source.is_some();
+    let address = match (source, destination) {
+        (Some(address), None) if is_pod(&question.destination) => address,
+        (None, Some(address)) if is_pod(&question.source) => address,
         _ => return None,
     };
     let known = world.node(node).map(|node| &node.addresses);
     if known.is_some_and(|known| known.contains(&address)) {
         return None;
     }
-    match known.into_iter().flatten().find(|one| one.is_ipv4() == address.is_ipv4()) {
-        Some(one) => {
-            *end = End::Address(*one);
-            Some(format!("{address} is an address of this node, and is judged as {one}"))
+    let mut as_node = question.clone();
+    let of_family = known.into_iter().flatten().find(|one| one.is_ipv4() == address.is_ipv4());
+    if let Some(one) = of_family {
+        let end = if is_source { &mut as_node.source } else { &mut as_node.destination };
+        *end = End::Address(*one);
+        // A policy that denies the node is about the addresses that the API server has.
+        if judge(world, &as_node).is_ok_and(|judged| judged.allowed) {
+            *question = as_node;
+            return Some(format!("{address} is an address of this node, and is judged as {one}"));
         }
-        None => Some(format!(
-            "{address} is an address of this node, which its pods always reach and which always \
-             reaches them, whatever is said here"
-        )),
     }
+    Some(format!(
+        "{address} is an address of this node, which its pods always reach and which always \
+         reaches them, whatever is said here"
+    ))
 }
 
 /// Says what the service still waits for.
@@ -170,6 +176,28 @@ mod tests {
 ---
 {apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: shut, namespace: shop}, spec: {podSelector: {}, policyTypes: [Ingress, Egress]}}
 "#;
+
+    /// A policy that denies the node is about the addresses that the API server has.
+    #[test]
+    fn a_node_that_is_denied_is_reached_at_other_addresses() {
+        let denies = r#"---
+{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: nodes}, spec: {tier: Admin, priority: 1, subject: {namespaces: {}}, egress: [{action: Deny, to: [{nodes: {}}]}]}}
+"#;
+        let read = objects::read_stream("a.yaml", format!("{OBJECTS}{denies}").as_bytes());
+        let engine = Engine::knowing(of_files::world(vec![read], None).unwrap().world);
+        let own: [IpAddr; 2] = ["192.0.2.1", "10.0.0.254"].map(|text| text.parse().unwrap());
+        let own = BTreeSet::from(own);
+        let asked = |source: &str, destination: &str| {
+            let target = format!("{source}/{destination}/udp/53");
+            let mut question = Question::of_target(&target).unwrap();
+            let note = as_this_node(&mut question, &engine, &own).unwrap_or_default();
+            (judge(engine.world(), &question).unwrap().allowed, note)
+        };
+        assert_eq!(asked("shop:web", "192.0.2.1"), (false, String::new()));
+        assert_eq!(asked("192.0.2.1", "shop:web"), (true, String::new()));
+        let (_, note) = asked("shop:web", "10.0.0.254");
+        assert!(note.ends_with("whatever is said here"), "{note}");
+    }
 
     #[test]
     fn addresses_of_this_host_are_this_nodes() {

@@ -8,7 +8,8 @@
 //! Connections of networks that do not pass the node are tracked in their containers' own
 //! namespaces, and are judged there.
 //!
-//! Connections of the host itself never meet the packet filter's rules, and stay.
+//! Connections that the host itself begins never meet the packet filter's rules, and stay; so do
+//! those to it, unless a ClusterNetworkPolicy denies the node.
 //!
 //! A container that goes leaves its connections behind. The next one with its address would go on
 //! with them, even while it is closed. So another thread makes connection tracking forget all of
@@ -170,10 +171,15 @@ impl Cutter {
         };
         let goes = |flow: &Flow| {
             let Some((ends, traffic)) = ends(flow) else { return false };
-            !own.contains(&ends[0])
-                && !own.contains(&ends[1])
-                && concern.has(ends)
-                && self.shared.engine().forbids(ends[0], ends[1], traffic)
+            let [source, destination] = ends;
+            if own.contains(&source) || !concern.has(ends) {
+                return false;
+            }
+            let engine = self.shared.engine();
+            match own.contains(&destination) {
+                true => engine.forbids_at_node(source, destination, traffic),
+                false => engine.forbids(source, destination, traffic),
+            }
         };
         let mut count = 0;
         for filter in filters(concern) {

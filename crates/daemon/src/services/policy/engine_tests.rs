@@ -560,6 +560,36 @@ fn connections_are_judged_at_ends_of_this_node() {
 }
 
 #[test]
+fn connections_to_the_node_are_judged_by_what_names_nodes() {
+    let mut rig = shop();
+    let at = |text: &str| text.parse::<std::net::IpAddr>().unwrap();
+    let web = Traffic::to(Protocol::Tcp, 80);
+    let addresses = json!([{"type": "InternalIP", "address": "192.0.2.1"}]);
+    let node = json!({"metadata": {"name": NODE}, "status": {"addresses": addresses}});
+    rig.changed(Kind::Nodes, &node);
+    rig.changed(Kind::Pods, &pod("db", "u1", NODE));
+    rig.add(&started("c1", Some(("db", "u1")), &["10.0.0.1"]));
+    let forbids =
+        |rig: &Rig, from: &str, to: &str| rig.engine.forbids_at_node(at(from), at(to), web);
+    assert!(!forbids(&rig, "10.0.0.1", "192.0.2.1"));
+    rig.done.concern = Concern::default();
+    let denies = json!({
+        "metadata": {"name": "nodes", "uid": "nodes"},
+        "spec": {
+            "tier": "Admin", "priority": 1, "subject": {"namespaces": {}},
+            "egress": [{"action": "Deny", "to": [{"networks": ["0.0.0.0/0"]}]}],
+        },
+    });
+    rig.changed(Kind::ClusterNetworkPolicies, &denies);
+    assert!(rig.done.concern.local.contains(&at("10.0.0.1")));
+    assert!(forbids(&rig, "10.0.0.1", "192.0.2.1"));
+    // No Node has this address, and a pod that is closed reaches its node.
+    assert!(!forbids(&rig, "10.0.0.1", "169.254.20.10"));
+    rig.add(&started("c2", Some(("new", "u4")), &["10.0.0.4"]));
+    assert!(!forbids(&rig, "10.0.0.4", "192.0.2.1"));
+}
+
+#[test]
 fn what_is_wrong_is_known_and_harms_no_other() {
     let mut rig = shop();
     rig.changed(Kind::Pods, &pod("db", "u1", NODE));

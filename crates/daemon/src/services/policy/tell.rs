@@ -90,8 +90,6 @@ impl Condition {
             (false, "Refused", sentences(&policy.faults))
         } else if let Some(shared) = shared {
             (true, "SharedPriority", shared.to_owned())
-        } else if !policy.notices.is_empty() {
-            (true, "WithNotice", policy.notices.join("; "))
         } else {
             (true, "AsWritten", "the policy holds as it is written".to_owned())
         };

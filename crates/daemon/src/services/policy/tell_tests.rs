@@ -46,14 +46,11 @@ const LONG: Duration = Duration::from_secs(600);
 #[test]
 fn a_condition_says_what_holds() {
     let other = json!({"type": "Other", "status": "True"});
-    let mut nodes = cluster("d", 3, &[]);
-    nodes["spec"]["egress"] = json!([{"action": "Deny", "to": [{"nodes": {}}]}]);
     let all = [
         (Kind::ClusterNetworkPolicies, cluster("a", 1, std::slice::from_ref(&other))),
         (Kind::ClusterNetworkPolicies, cluster("b", 2, &[])),
         (Kind::ClusterNetworkPolicies, cluster("b2", 2, &[])),
         (Kind::ClusterNetworkPolicies, cluster("c", 1001, &[])),
-        (Kind::ClusterNetworkPolicies, nodes),
     ];
     let told = written("n0", 1, &all, LONG);
     let of = |wanted: &str| {
@@ -68,7 +65,6 @@ fn a_condition_says_what_holds() {
     assert_eq!((&of("a").others[..], of("a").version.as_str()), (&[other][..], "7"));
     assert_eq!(short("b"), (true, "SharedPriority"));
     assert!(of("b2").condition.message.contains("ClusterNetworkPolicy b and"));
-    assert_eq!(short("d"), (true, "WithNotice"));
     assert_eq!(short("c"), (false, "Refused"));
     assert_eq!(
         of("c").condition.message,

@@ -9,7 +9,7 @@ use policy::Direction;
 
 use super::{
     CUT, EGRESS, EGRESS_PRIORITY, INGRESS, INGRESS_PRIORITY, NEIGHBOURS, OWN_LINK, REVIVED, base,
-    icmpv6, in_the_middle, interface_keys, interface_map, known_returns, table,
+    icmpv6, in_the_middle, interface_keys, interface_map, known_passes, known_returns, table,
 };
 use crate::layout::net;
 
@@ -82,12 +82,8 @@ pub(super) fn rules() -> Vec<NewRule> {
 /// by, and the interface itself separately (`meta sdifname`, which the hook output does not have).
 fn base_rules(chain: &str, direction: Direction) -> Vec<NewRule> {
     let rule = || NewRule::new(&table(), chain);
-    let known = ct_state_bits::ESTABLISHED | ct_state_bits::RELATED;
     let is_ingress = direction == Direction::Ingress;
-    let mut rules = vec![
-        rule().has_any(field::ct_state(), known).accept(),
-        in_the_middle(rule()).jump(REVIVED),
-    ];
+    let mut rules = vec![known_passes(rule()), in_the_middle(rule()).jump(REVIVED)];
     if is_ingress {
         let begun = rule().has_any(field::ct_state(), ct_state_bits::NEW);
         let known = interface_keys(Direction::Egress);

@@ -87,15 +87,18 @@ fn probes(world: &World, turn: Option<usize>) -> Vec<Probe> {
 fn expected(world: &World, probe: &Probe) -> (Option<Direction>, Verdict) {
     let Probe { source, destination, traffic } = *probe;
     let judged = verdict(world, source, destination, routed(traffic));
-    if [source, destination].iter().any(|end| place_of(*end) == Where::Node) {
-        // The packet is not forwarded.
-        return (None, judged);
-    }
     let is_here = |address| {
         let pods = world.claimants(address);
         pods.iter().any(|pod| pod.node.as_deref() == Some(NODE))
     };
     let denied = |direction, address| is_here(address) && !judged.side(direction).decision.allows();
+    // What the node sends is never judged, nor what it gets at an address that its Node does not
+    // have.
+    let is_known = || world.nodes_at(destination).any(|node| node.name == NODE);
+    let to_node = place_of(destination) == Where::Node;
+    if place_of(source) == Where::Node || (to_node && !is_known()) {
+        return (None, judged);
+    }
     let denied = match () {
         () if denied(Direction::Egress, source) => Some(Direction::Egress),
         () if denied(Direction::Ingress, destination) => Some(Direction::Ingress),

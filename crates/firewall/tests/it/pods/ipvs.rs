@@ -11,7 +11,7 @@ use testkit::Place as _;
 use testkit::traffic::{Server, assert_tcp};
 
 use super::clusters::of_pod;
-use super::clusters::support::network;
+use super::clusters::support::{cluster, network};
 use super::flows::{PORT, app, confined, guarded, program};
 use super::lab::{PodLab, Where};
 use super::services::{Came, NODE_PORT, OF_TWO, send};
@@ -114,6 +114,22 @@ fn vm_services_of_ipvs_are_judged_in_ipv6_too() {
         let went = send(&mut lab, Where::Pod(number), source, OF_TWO6);
         assert_eq!(went, came, "{source}");
     }
+}
+
+/// A service at the node's address leads to pods, and not to the node.
+#[test]
+fn vm_a_service_of_ipvs_at_the_nodes_address_is_not_the_node() {
+    testkit::require!("root", "ip_vs", "program:ipvsadm");
+    let mut lab = with_ipvs("podsipvsnode");
+    let one = of_pod(1)[0];
+    let denies = json!({
+        "tier": "Admin", "priority": 1, "subject": {"pods": {"podSelector": app(1)}},
+        "egress": [{"action": "Deny", "to": [{"nodes": {}}]}],
+    });
+    lab.table.put(&program([cluster("nodes", denies)])).unwrap();
+    assert_eq!(send(&mut lab, Where::Pod(1), one, NODE_PORT), Came::To(2, one));
+    let came = send(&mut lab, Where::Pod(1), one, "192.0.2.1:30081");
+    assert_eq!(came, Came::Dropped(Direction::Egress, one, "192.0.2.1".parse().unwrap()));
 }
 
 /// The chains for IPVS are made with the first service, whether there is a program or not, and

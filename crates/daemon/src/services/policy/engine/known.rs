@@ -182,6 +182,19 @@ impl Engine {
         is_here.then_some(forbids)
     }
 
+    /// Reports whether policies forbid an existing connection from a pod of this node to the node
+    /// itself. Only ClusterNetworkPolicies do, and only at the addresses that the Node has.
+    pub(in super::super) fn forbids_at_node(
+        &self,
+        source: IpAddr,
+        destination: IpAddr,
+        traffic: Traffic,
+    ) -> bool {
+        let is_known = self.world().nodes_at(destination).any(|node| node.name == self.node);
+        let judge = || verdict_by_service(self.world(), source, destination, traffic);
+        is_known && self.program().is_some() && !judge().egress.decision.allows()
+    }
+
     /// Says what holds for an attachment.
     pub(in super::super) fn enforced(&self, owner: &Owner) -> Enforced {
         let Some(attachment) = self.records.get(&id(owner)) else {
