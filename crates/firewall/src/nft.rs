@@ -133,8 +133,14 @@ impl Tables for NftTables {
         for rule in self.socket.ask().rules_of_table(&own).map_err(refused)? {
             found.entry(rule.chain).or_default().push(Meaning::of(&rule.exprs));
         }
-        let wanted = layout::meanings(table, masquerades).into_iter();
-        let others = wanted.filter(|(chain, rules)| found.get(chain) != Some(rules));
+        let is_other = |(chain, wanted): &(String, Vec<Meaning>)| {
+            let agree = |found: &Vec<Meaning>| {
+                found.len() == wanted.len()
+                    && found.iter().zip(wanted).all(|(found, wanted)| found.agrees(wanted))
+            };
+            !found.get(chain).is_some_and(agree)
+        };
+        let others = layout::meanings(table, masquerades).into_iter().filter(is_other);
         altered.rules = cni::order::gather(others.map(|(chain, _)| chain));
         Ok(Some(altered))
     }
