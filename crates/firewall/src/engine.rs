@@ -190,12 +190,11 @@ impl<'a> Firewall<'a> {
         } else {
             (Set::Hostports6, Set::HostportsAt6)
         };
-        let port = [Field::Protocol(protocol), Field::Port(port)];
-        let at_one = [&[Field::Address(at)], port.as_slice()].concat();
-        for (set, key) in [(exact, at_one), (all, port.to_vec())] {
-            let found = self.tables.get(set, &key)?;
+        let key = [Field::Address(at), Field::Protocol(protocol), Field::Port(port)];
+        // The port at one address takes precedence.
+        for (set, key) in [(exact, &key[..]), (all, &key[1..])] {
+            let found = self.tables.get(set, key)?;
             if let Some(Found { value: FoundValue::Endpoint(address, _), .. }) = found {
-                // The port at one address takes precedence.
                 return Ok(address == to);
             }
         }

@@ -22,7 +22,7 @@ use crate::pod_link;
 
 /// A table's comment. It does not contain the layout's version: the kernel keeps the comment with
 /// which a table was made. The chains and the number of their rules tell ADD which layout a table
-/// has ([`uses`]), so a change of rules that leaves all numbers alone must rename a chain.
+/// has ([`shapes`]), so a change of rules that leaves all numbers alone must rename a chain.
 const COMMENT: &str = "Netwright. Filled by its CNI plugins: do not edit.";
 
 /// How many rules a masquerade chain has.

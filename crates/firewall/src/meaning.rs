@@ -10,6 +10,9 @@
 //! - The protocol that a packet must have is compared, or is not: nft leaves it out where a field
 //!   implies it, and adds it again.
 //! - Registers, the order of comparisons, and counters.
+//!
+//! A later kernel or nft may write a match in a form that we cannot read. Then only what the rule
+//! does is compared.
 
 use std::collections::BTreeMap;
 
@@ -25,6 +28,8 @@ pub(crate) struct Meaning {
     conditions: Vec<Condition>,
     /// What else happens, in this order.
     acts: Vec<Act>,
+    /// There are conditions that we cannot read.
+    is_unread: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -145,9 +150,15 @@ impl Meaning {
             }
         }
         meaning.join_ranges();
-        meaning.conditions.sort_unstable();
+        cni::order::sort(&mut meaning.conditions);
         meaning.conditions.dedup();
         meaning
+    }
+
+    /// Says whether two rules mean the same, as far as we can read them.
+    pub(crate) fn agrees(&self, other: &Meaning) -> bool {
+        let is_unread = self.is_unread || other.is_unread;
+        self.acts == other.acts && (is_unread || self.conditions == other.conditions)
     }
 
     fn read(&mut self, expr: &Expr, registers: &mut BTreeMap<Register, Loaded>) {
@@ -178,6 +189,8 @@ impl Meaning {
                 let absent = matches!(to, LookupTo::NoMatch);
                 self.acts.push(Act::Asks { set: set.clone(), absent });
             }
+            Expr::ToNetworkOrder { .. } => self.is_unread = true,
+            Expr::Other { name, .. } if only_matches(name) => self.is_unread = true,
             other => self.acts.extend(act(other)),
         }
     }
@@ -227,12 +240,17 @@ fn loads(expr: &Expr) -> Option<(Register, Loaded)> {
             (register, Source::Connection(*key, *direction), 0)
         }
         Expr::Fib { result, flags, register } => (register, Source::Routes(*result, *flags), 0),
-        Expr::Rt { register, .. }
-        | Expr::ToNetworkOrder { register, .. }
-        | Expr::Immediate { register, .. } => (register, Source::Other, 0),
+        Expr::Rt { register, .. } | Expr::Immediate { register, .. } => {
+            (register, Source::Other, 0)
+        }
         _ => return None,
     };
     Some((*register, Loaded::new(of, first)))
+}
+
+/// Says whether an expression with this name changes nothing but registers.
+fn only_matches(name: &str) -> bool {
+    matches!(name, "cmp" | "range" | "bitwise" | "byteorder" | "fib")
 }
 
 fn act(expr: &Expr) -> Option<Act> {
@@ -320,6 +338,20 @@ mod tests {
     }
 
     #[test]
+    fn what_cannot_be_read_makes_no_difference() {
+        let shift = Expr::Other { name: "bitwise".to_owned(), attributes: vec![1] };
+        let quota = Expr::Other { name: "quota".to_owned(), attributes: vec![1] };
+        let ours = of(&rule().in_net(field::ip_saddr(), net("192.0.2.0/24")).drop());
+        let load = load(PayloadBase::Network, 12, 4);
+        let theirs = |what, verdict| {
+            Meaning::of(&[load.clone(), what, cmp(CmpOp::Eq, &[1]), Expr::Verdict(verdict)])
+        };
+        assert!(ours.agrees(&theirs(shift.clone(), Verdict::Drop)));
+        assert!(!ours.agrees(&theirs(shift, Verdict::Accept)));
+        assert!(!ours.agrees(&theirs(quota, Verdict::Drop)));
+    }
+
+    #[test]
     fn a_constant_a_condition_or_a_set_makes_a_difference() {
         let from = |text: &str| rule().in_net(field::ip_saddr(), net(text));
         let links = |name: &str| rule().in_set(&[field::iifname()], name);
@@ -348,7 +380,7 @@ mod tests {
         ];
         for (at, one) in rules.iter().enumerate() {
             for other in &rules[..at] {
-                assert_ne!(of(one), of(other), "{one:?}\n{other:?}");
+                assert!(!of(one).agrees(&of(other)), "{one:?}\n{other:?}");
             }
         }
     }

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 use kernel::netlink::NetlinkError;
-use kernel::nft::{self, Batch, ElementData, Hook, Key, NftSocket, Verdict};
+use kernel::nft::{self, Batch, ChainInfo, ElementData, Hook, Key, NftSocket, Verdict};
 
 use crate::close::LateSocket;
 use crate::element::{Element, Field, Maps, Protocol, Set, Table, Value};
 use crate::error::FirewallError;
-use crate::layout::{self, MASQUERADE_RULES, table_ref};
+use crate::layout::{self, MASQUERADE_RULES, Shape, table_ref};
 use crate::meaning::Meaning;
 use crate::tables::{Altered, Change, Found, FoundValue, Tables, TablesError};
 
@@ -53,14 +53,23 @@ impl NftTables {
             batch.wake_table(&own);
             self.send(&batch)?;
         }
-        let mut misplaced = Vec::new();
-        for (chain, wanted) in layout::shapes(table) {
-            let found = self.socket.ask().get_chain(&own, &chain).map_err(refused)?;
-            if found.is_some_and(|found| !same_place(found.hook.as_ref(), wanted.hook.as_ref())) {
-                misplaced.push(chain);
-            }
-        }
-        Ok(misplaced)
+        let shapes = layout::shapes(table);
+        let is_misplaced = |found: &ChainInfo| {
+            let wanted = shapes.get(&found.name);
+            wanted.is_some_and(|wanted| !same_place(found.hook.as_ref(), wanted.hook.as_ref()))
+        };
+        let misplaced = self.chains(table, &shapes)?.into_iter().filter(is_misplaced);
+        Ok(misplaced.map(|found| found.name).collect())
+    }
+
+    /// Reads those of these chains of a table that exist.
+    fn chains(
+        &mut self,
+        table: Table,
+        shapes: &BTreeMap<String, Shape>,
+    ) -> Result<Vec<ChainInfo>, TablesError> {
+        let names = shapes.keys().map(String::as_str);
+        self.socket.ask().get_chains(&table_ref(table), names).map_err(refused)
     }
 
     fn send(&mut self, batch: &Batch) -> Result<(), TablesError> {
@@ -93,13 +102,13 @@ impl Tables for NftTables {
         if found.is_none_or(|found| found.is_dormant()) {
             return Ok(false);
         }
-        for (chain, wanted) in layout::shapes(table) {
-            let found = self.socket.ask().get_chain(&own, &chain).map_err(refused)?;
-            if found.is_none_or(|found| (found.used, found.hook) != (wanted.used, wanted.hook)) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        let shapes = layout::shapes(table);
+        let found = self.chains(table, &shapes)?;
+        let is_as_wanted = |found: &ChainInfo| {
+            let wanted = shapes.get(&found.name);
+            wanted.is_some_and(|wanted| found.used == wanted.used && found.hook == wanted.hook)
+        };
+        Ok(found.len() == shapes.len() && found.iter().all(is_as_wanted))
     }
 
     fn altered(
@@ -112,21 +121,26 @@ impl Tables for NftTables {
             return Ok(None);
         };
         let mut altered = Altered { dormant: info.is_dormant(), ..Altered::default() };
-        for (chain, wanted) in layout::shapes(table) {
-            // A chain without a hook sees what jumps to it: the rules tell.
-            if wanted.hook.is_some()
-                && let Some(found) = self.socket.ask().get_chain(&own, &chain).map_err(refused)?
-                && found.hook != wanted.hook
-            {
-                altered.hooks.insert(chain);
+        let mut shapes = layout::shapes(table);
+        // A chain without a hook sees what jumps to it: the rules tell.
+        shapes.retain(|_, wanted| wanted.hook.is_some());
+        for found in self.chains(table, &shapes)? {
+            if shapes.get(&found.name).is_some_and(|wanted| wanted.hook != found.hook) {
+                altered.hooks.insert(found.name);
             }
         }
         let mut found: BTreeMap<String, Vec<Meaning>> = BTreeMap::new();
         for rule in self.socket.ask().rules_of_table(&own).map_err(refused)? {
             found.entry(rule.chain).or_default().push(Meaning::of(&rule.exprs));
         }
-        let wanted = layout::meanings(table, masquerades).into_iter();
-        let others = wanted.filter(|(chain, rules)| found.get(chain) != Some(rules));
+        let is_other = |(chain, wanted): &(String, Vec<Meaning>)| {
+            let agree = |found: &Vec<Meaning>| {
+                found.len() == wanted.len()
+                    && found.iter().zip(wanted).all(|(found, wanted)| found.agrees(wanted))
+            };
+            !found.get(chain).is_some_and(agree)
+        };
+        let others = layout::meanings(table, masquerades).into_iter().filter(is_other);
         altered.rules = cni::order::gather(others.map(|(chain, _)| chain));
         Ok(Some(altered))
     }

@@ -46,11 +46,12 @@ pub fn add(
     Ok(())
 }
 
-/// Forgets that an attachment needs these addresses accepted. Its rules go before that
-/// ([`crate::reference::remove_forward`]).
+/// Forgets that an attachment needs these addresses accepted, and that attachments without a record
+/// do. Only then its rules can go ([`crate::reference::remove_forward`]): of two attachments with
+/// one address that are removed at the same time, each would leave them to the other.
 ///
 /// # Errors
-/// [`ChangeError`].
+/// [`ChangeError`]; then the attachment may still count as one that needs them.
 pub fn forget(index: &Index, key: &AttachmentKey, addresses: &[IpAddr]) -> Result<(), ChangeError> {
     let objects = addresses.iter().map(|address| object(*address));
     let noted: Vec<String> =
@@ -60,21 +61,38 @@ pub fn forget(index: &Index, key: &AttachmentKey, addresses: &[IpAddr]) -> Resul
     }
     let _lock = super::lock(index)?;
     for object in noted {
-        let released = index.release(&object, key);
-        let _: Release = released.map_err(|source| ChangeError::State { object, source })?;
+        let others = index.holders(&object).found.into_iter();
+        let gone = others.filter(|other| other != key && is_gone(index, other));
+        for holder in gone.chain([key.clone()]) {
+            let released = index.release(&object, &holder);
+            let state = |source| ChangeError::State { object: object.clone(), source };
+            let _: Release = released.map_err(state)?;
+        }
     }
     Ok(())
 }
 
 /// Lists those of these addresses that no other attachment needs accepted. If that is not known of
-/// an address, another may.
+/// an address, another may. An attachment without a record is none: no call comes that removes the
+/// rules for it.
 pub(crate) fn needed_by_no_other(
     index: &Index,
     key: &AttachmentKey,
     addresses: &[IpAddr],
 ) -> Vec<IpAddr> {
-    let is_alone = |at: &IpAddr| matches!(index.is_held_by_others(&object(*at), key), Ok(false));
+    let is_alone = |at: &IpAddr| {
+        let holders = index.holders(&object(*at));
+        // An unreadable holder counts as a holder.
+        holders.damaged.is_empty()
+            && holders.found.iter().all(|other| other == key || is_gone(index, other))
+    };
     addresses.iter().copied().filter(is_alone).collect()
+}
+
+/// Says whether an attachment has no record. It has one before it needs anything.
+fn is_gone(index: &Index, key: &AttachmentKey) -> bool {
+    let records = index.of_attachment(key);
+    records.found.is_empty() && records.damaged.is_empty()
 }
 
 /// Names the shared object of those who need an address accepted.

@@ -107,6 +107,8 @@ fn a_rule_that_matches_something_else_is_told_and_mended() {
         assert_eq!(node.check(&key, &plan), Vec::<String>::new(), "{from}");
         assert_eq!(listed(), before, "{from}");
     }
+    node.lab.sh("nft list ruleset > /run/saved && nft flush ruleset && nft -f /run/saved");
+    assert_eq!(node.check(&key, &plan), Vec::<String>::new());
 }
 
 /// All rules are there, and packets do not meet them, or meet more. A repair and an ADD put it

@@ -238,6 +238,47 @@ impl NftSocket {
         nothing_if(self.socket.get(&request, ChainInfo::decode), &[Errno::NOENT])
     }
 
+    /// Looks chains of a table up, all in one request; leaves out those that do not exist.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn get_chains<'a>(
+        &mut self,
+        table: &TableRef,
+        chains: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Vec<ChainInfo>, NetlinkError> {
+        let mut writer = Writer::new();
+        let mut asked = Vec::new();
+        for chain in chains {
+            let seq = self.socket.next_seq();
+            // Not acknowledged: each question has one answer, the chain or the refusal.
+            writer.message(msg::GET_CHAIN, NLM_F_REQUEST, seq, |writer| {
+                begin(writer, table);
+                writer.put_text(3, chain);
+            });
+            asked.push(seq);
+        }
+        let Some(first) = asked.first().copied() else { return Ok(Vec::new()) };
+        let operation = format_args!("look up chains of {table}");
+        self.socket.send(&writer, asked.len(), &operation)?;
+        let (mut found, mut left, mut refused) = (Vec::new(), asked.len(), None);
+        self.socket.receive_from(first, &operation, writer.bytes(), |message, outcome| {
+            left -= 1;
+            match outcome {
+                None => found.extend(ChainInfo::decode(message)),
+                Some(Outcome::Refused(Errno::NOENT, _)) => {}
+                // A caller without permission gets only one answer.
+                Some(other) => {
+                    refused = Some(other);
+                    return true;
+                }
+            }
+            left == 0
+        })?;
+        refused.map_or(Ok(()), |outcome| outcome.into_result(&operation))?;
+        Ok(found)
+    }
+
     /// Looks a set or map up; `None` if it or its table does not exist.
     ///
     /// # Errors

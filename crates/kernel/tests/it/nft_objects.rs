@@ -53,6 +53,11 @@ fn questions_for_one() {
             (HookPoint::Forward, 10, ChainType::Filter)
         );
         assert_eq!(hook.policy, Some(Policy::Accept));
+        let both = nft.get_chains(&table, ["base", "nothing", "c"]).unwrap();
+        let names: Vec<&str> = both.iter().map(|chain| chain.name.as_str()).collect();
+        assert_eq!(names, ["base", "c"]);
+        assert_eq!(both[1], chain);
+        assert_eq!(nft.get_chains(&table, []).unwrap(), []);
         let map = nft.get_set(&table, "m").unwrap().unwrap();
         assert_eq!(map.key, Some(vec![KeyType::Ipv4Addr]));
         assert_eq!((map.data, map.comment.as_deref()), (Some(MapData::Verdict), Some("a map")));
@@ -66,6 +71,7 @@ fn questions_for_one() {
         let nothing = TableRef::new(Family::Ip, "nwt");
         assert_eq!(nft.get_table(&nothing).unwrap(), None);
         assert_eq!(nft.get_chain(&nothing, "c").unwrap(), None);
+        assert_eq!(nft.get_chains(&nothing, ["c", "base"]).unwrap(), []);
         assert_eq!(nft.get_chain(&table, "nothing").unwrap(), None);
         assert_eq!(nft.get_set(&table, "nothing").unwrap(), None);
         assert_eq!(nft.get_element(&table, "nothing", &address(1).into()).unwrap(), None);

@@ -211,11 +211,11 @@ fn remove_what_changed(
     Ok(())
 }
 
-/// Removes the rules for addresses from the reference's chains, and the note that the attachment
-/// needs them.
+/// Removes the note that the attachment needs rules for addresses in the reference's chains, and the
+/// rules.
 fn remove_noted(index: &Index, key: &AttachmentKey, addresses: &[IpAddr]) -> Result<(), Failure> {
-    reference::remove_forward(index, key, addresses)?;
-    Ok(iptables::filter::forget(index, key, addresses)?)
+    iptables::filter::forget(index, key, addresses)?;
+    Ok(reference::remove_forward(index, key, addresses)?)
 }
 
 /// Returns what the reference would have given firewalld. An unreadable configuration names no

@@ -170,6 +170,13 @@ fn del_leaves_the_rules_of_another_with_the_same_address() {
         let left = save(&host);
         assert!(!left.contains("10.1.0.2") && !left.contains("fd00:1::2"), "{left}");
     }
+    // An attachment whose record is lost keeps no rules: nobody would remove them.
+    host.run("ADD", &c1, &prev1, iptables()).call().ok();
+    std::fs::remove_dir_all(host.node.roots.run.join("owners")).unwrap();
+    host.run("ADD", &c2, &prev2, iptables()).call().ok();
+    host.run("DEL", &c2, &prev2, iptables()).call().silent();
+    let left = save(&host);
+    assert!(!left.contains("10.1.0.2") && !left.contains("fd00:1::2"), "{left}");
 }
 
 /// Row: firewall | custom admin chain.
