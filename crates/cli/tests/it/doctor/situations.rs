@@ -18,7 +18,7 @@ mod pairs;
 mod programs;
 mod routed;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 use testkit::require;
@@ -75,8 +75,25 @@ enum Finds {
 enum Fix {
     /// Its commands, run as printed, mend it.
     Mends,
-    /// It is for people: it says why it cannot be run as printed, or does not mend it alone.
-    Hint(&'static str),
+    /// It is for people: no command that could be printed mends it.
+    Hint(Why, &'static str),
+}
+
+/// Why no command that could be printed mends it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Why {
+    /// Another machine is at fault.
+    Peer,
+    /// A program has to be started, ended or configured, as only its owner can.
+    Program,
+    /// A file, a person's or a runtime's, has to say something else, or a plugin's has to be another.
+    File,
+    /// There are several ways out, and a person has to choose.
+    Choice,
+    /// What was there before is not known.
+    Lost,
+    /// ADD refuses, so nothing is broken.
+    Refused,
 }
 
 /// Situations whose cause no rule finds, and why. A test fails when one is found: then it is to be
@@ -183,10 +200,17 @@ fn tried(situation: &Situation, node: &mut Node) -> Vec<String> {
     if said.code != i32::from(is_error) {
         mistakes.push(format!("doctor ends with {}", said.code));
     }
-    if situation.fix == Fix::Mends {
-        mistakes.extend(fixed(&found, id, node));
+    match situation.fix {
+        Fix::Mends => mistakes.extend(fixed(&found, id, node)),
+        Fix::Hint(..) => mistakes.extend(without_advice(&found)),
     }
     mistakes
+}
+
+/// A first finding that does not say what to do.
+fn without_advice(found: &[Value]) -> Option<String> {
+    let is_said = found[0]["fix"].as_array().is_some_and(|fix| !fix.is_empty());
+    (!is_said).then(|| format!("it does not say what to do: {}", found[0]))
 }
 
 /// Compares with what fails. Returns what a command that is refused said.
@@ -401,9 +425,32 @@ fn the_situations_are_48() {
             _ => None,
         };
         let hint = match situation.fix {
-            Fix::Hint(why) => Some(why),
+            Fix::Hint(_, why) => Some(why),
             Fix::Mends => None,
         };
         assert!(!latent.into_iter().chain(hint).any(str::is_empty), "{situation:?}");
     }
+}
+
+/// Of each situation it is known whether the printed commands mend it, and why not where none can.
+#[test]
+fn a_command_mends_27_and_of_21_it_is_said_why_none_can() {
+    let mut whys: BTreeMap<Why, usize> = BTreeMap::new();
+    let mut mended = 0;
+    for situation in all() {
+        match situation.fix {
+            Fix::Mends => mended += 1,
+            Fix::Hint(why, _) => *whys.entry(why).or_default() += 1,
+        }
+    }
+    let counted: Vec<(Why, usize)> = whys.into_iter().collect();
+    let wanted = [
+        (Why::Peer, 1),
+        (Why::Program, 3),
+        (Why::File, 9),
+        (Why::Choice, 3),
+        (Why::Lost, 4),
+        (Why::Refused, 1),
+    ];
+    assert_eq!((mended, counted.as_slice()), (27, wanted.as_slice()));
 }
