@@ -4,6 +4,7 @@
 use std::process::ExitCode;
 
 use agent::installed::{self, DPKG, Disturbed, Installed};
+use cni::code;
 use cni::text::one_line;
 use kernel::remedy;
 use serde::Serialize;
@@ -11,7 +12,7 @@ use state::Index;
 
 use super::Outcome;
 use crate::args::{Common, Status};
-use crate::failure::{EXIT_ENVIRONMENT, EXIT_PERMANENT, Failure};
+use crate::failure::{EXIT_ENVIRONMENT, EXIT_PERMANENT, Failure, look_around};
 use crate::net::forwarding;
 use crate::net::judgement::{self, Judgement};
 use crate::net::runtimes::Runtimes;
@@ -76,6 +77,10 @@ impl Report for Networks {
                     one_line(error),
                     error.code
                 ));
+                // Containers that are attached already may suffer too.
+                if error.code == code::LIMITED_CONNECTIVITY {
+                    text.push_str(&format!("hint: {}\n", look_around(None)));
+                }
             }
             for warning in &state.warnings {
                 text.push_str(&format!("warning: {}\n", one_line(warning)));

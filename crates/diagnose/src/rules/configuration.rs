@@ -343,17 +343,16 @@ mod tests {
             ..Plugin::default()
         };
         let advice = |plugin: Plugin| {
-            let scene = Scene {
-                networks: vec![absent.clone()],
-                plugins: vec![plugin],
-                ..Scene::default()
-            };
+            let scene =
+                Scene { networks: vec![absent.clone()], plugins: vec![plugin], ..Scene::default() };
             let found = refused(&scene, &scene.networks[0]);
             found.into_iter().flat_map(|finding| finding.fix).collect::<Vec<String>>()
         };
         assert_eq!(
             advice(plugin.clone()),
-            ["install plugin portmap, or correct its type: netwright lint /etc/cni/net.d/10-mynet.conflist"]
+            [
+                "install plugin portmap, or correct its type: netwright lint /etc/cni/net.d/10-mynet.conflist"
+            ]
         );
         let path = Some("/opt/cni/bin/portmap".to_owned());
         assert_eq!(
