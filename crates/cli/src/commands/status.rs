@@ -166,3 +166,41 @@ fn state(
         exit: exit.unwrap_or_default(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    /// What keeps a container from others may concern those that are attached, which `doctor` looks
+    /// at; what only ADD needs does not.
+    #[test]
+    fn where_attached_containers_may_suffer_doctor_is_named() {
+        let text = |code: u32| {
+            let state = State {
+                network: "blue".to_owned(),
+                file: None,
+                cni_version: "1.1.0".to_owned(),
+                plugins: vec!["bridge".to_owned()],
+                ready: Some(false),
+                error: Some(cni::Error::new(code, "no way out")),
+                warnings: Vec::new(),
+                origin: "here".to_owned(),
+                exit: EXIT_ENVIRONMENT,
+            };
+            let networks =
+                Networks { networks: vec![state], broken: Vec::new(), disturbed: Vec::new() };
+            let text = networks.text();
+            text.lines().skip(2).map(|line| format!("{line}\n")).collect::<String>()
+        };
+        expect![[r#"
+            blue: no way out (code 51)
+            hint: `netwright doctor` looks for the cause on this node
+        "#]]
+        .assert_eq(&text(code::LIMITED_CONNECTIVITY));
+        expect![[r#"
+            blue: no way out (code 50)
+        "#]]
+        .assert_eq(&text(code::PLUGIN_NOT_AVAILABLE));
+    }
+}
