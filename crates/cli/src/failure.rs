@@ -262,7 +262,8 @@ mod tests {
         assert_eq!(failure.exit_number(), EXIT_ENVIRONMENT);
     }
 
-    /// A difference, or a rule of others, has a cause that `doctor` names; a wrong request has none.
+    /// A difference, or a rule of others, has a cause that `doctor` may name; a wrong request has
+    /// none.
     #[test]
     fn what_surroundings_cause_is_left_to_doctor() {
         let c1 = ContainerId::new("c1").unwrap();

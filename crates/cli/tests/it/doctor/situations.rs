@@ -86,7 +86,8 @@ enum Why {
     Peer,
     /// A program has to be started, ended or configured, as only its owner can.
     Program,
-    /// A file, a person's or a runtime's, has to say something else, or a plugin's has to be another.
+    /// A file has to say something else, a person's or a runtime's, or that of a plugin has to be
+    /// another.
     File,
     /// There are several ways out, and a person has to choose.
     Choice,
