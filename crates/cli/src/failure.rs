@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use cni::text::{lines, one_line};
-use cni::{Error, code};
+use cni::{ContainerId, Error, code};
 use cni_plugin::codes;
 use kernel::remedy;
 use plugins::shared::host_side::ROUTE_OF_OTHERS;
@@ -30,6 +30,8 @@ pub(crate) struct Failure(Box<Parts>);
 struct Parts {
     error: Error,
     hints: Vec<String>,
+    /// What looks further, where the error's cause may lie elsewhere on the node.
+    doctor: Option<String>,
     exit: Option<u8>,
     /// Text after the error's first line, such as the place in a file.
     excerpt: String,
@@ -77,6 +79,15 @@ impl Failure {
     #[must_use]
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.0.hints.push(hint.into());
+        self
+    }
+
+    /// Adds which command looks for the cause, if it may lie in what surrounds a container: the
+    /// container's, or the whole node where it is not attached.
+    #[must_use]
+    pub(crate) fn look_around(mut self, container: Option<&ContainerId>) -> Self {
+        let container = container.map(ContainerId::as_str);
+        self.0.doctor = is_around(self.0.error.code).then(|| look_around(container));
         self
     }
 
@@ -154,7 +165,9 @@ impl Failure {
         let own = self.0.hints.iter().map(String::as_str);
         let alone = remedy.is_none() && self.0.hints.is_empty();
         let general = if alone { hint_for(&self.0.error) } else { None };
-        remedy.into_iter().chain(own).chain(general).collect()
+        // Who may not look is told that first.
+        let doctor = self.0.doctor.as_deref().filter(|_| remedy.is_none());
+        remedy.into_iter().chain(own).chain(general).chain(doctor).collect()
     }
 }
 
@@ -162,7 +175,27 @@ impl From<Error> for Failure {
     fn from(mut error: Error) -> Self {
         error.msg = own_plugins::without_folder(&error.msg);
         error.details = own_plugins::without_folder(&error.details);
-        Failure(Box::new(Parts { error, hints: Vec::new(), exit: None, excerpt: String::new() }))
+        Failure(Box::new(Parts {
+            error,
+            hints: Vec::new(),
+            doctor: None,
+            exit: None,
+            excerpt: String::new(),
+        }))
+    }
+}
+
+/// Says whether the cause of an error with this code may lie in what surrounds a container:
+/// something changed what ADD made, or a link, an address or a rule of others is in the way.
+pub(crate) fn is_around(code: u32) -> bool {
+    [codes::DRIFT, codes::CONFLICT, codes::FIREWALL].contains(&code)
+}
+
+/// Says which command looks for what lies behind an error: for a container, or the whole node.
+pub(crate) fn look_around(container: Option<&str>) -> String {
+    match container {
+        Some(container) => format!("`netwright doctor {container}` looks for the cause around it"),
+        None => "`netwright doctor` looks for the cause on this node".to_owned(),
     }
 }
 
@@ -227,6 +260,36 @@ mod tests {
         "#]]
         .assert_eq(&failure.text());
         assert_eq!(failure.exit_number(), EXIT_ENVIRONMENT);
+    }
+
+    /// A difference, or a rule of others, has a cause that `doctor` may name; a wrong request has
+    /// none.
+    #[test]
+    fn what_surroundings_cause_is_left_to_doctor() {
+        let c1 = ContainerId::new("c1").unwrap();
+        let told = |code: u32, container: Option<&ContainerId>| {
+            Failure::new(code, "it differs").look_around(container).text()
+        };
+        expect![[r#"
+            error: it differs
+            hint: put it back with `netwright repair`, or detach and attach it again
+            hint: `netwright doctor c1` looks for the cause around it
+        "#]]
+        .assert_eq(&told(codes::DRIFT, Some(&c1)));
+        expect![[r#"
+            error: it differs
+            hint: `netwright doctor` looks for the cause on this node
+        "#]]
+        .assert_eq(&told(codes::CONFLICT, None));
+        for code in [code::INVALID_CONFIG, codes::ADDRESS, codes::HOST_PORT] {
+            assert!(!told(code, None).contains("doctor"), "{code}");
+        }
+        let refused = Failure::new(codes::FIREWALL, "add a rule")
+            .because("Permission denied (os error 13)")
+            .look_around(None);
+        assert!(!refused.text().contains("doctor"), "{}", refused.text());
+        let json = Failure::new(codes::DRIFT, "x").look_around(Some(&c1)).to_cni();
+        assert!(json.details.ends_with("`netwright doctor c1` looks for the cause around it"));
     }
 
     #[test]

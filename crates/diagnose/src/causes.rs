@@ -229,6 +229,9 @@ fn is_open(finding: &Finding) -> bool {
         || ["hop-silent", "nameserver-silent", "path-mtu"].contains(&finding.id)
 }
 
+/// The command that restores what ADD made, of every container.
+const REPAIR: &str = "netwright repair";
+
 /// The same difference of several containers is one finding of their network. Several plugins may
 /// tell it of one attachment.
 fn together(findings: Vec<Finding>) -> Vec<Finding> {
@@ -253,7 +256,9 @@ fn together(findings: Vec<Finding>) -> Vec<Finding> {
             if 1 < count {
                 finding.object = format!("{network}: {what}");
                 finding.says = format!("{count} attachments to {network}: {what}");
-                finding.fix = vec!["netwright repair".to_owned()];
+                if finding.fix.iter().all(|fix| fix.starts_with(REPAIR)) {
+                    finding.fix = vec![REPAIR.to_owned()];
+                }
             }
         }
         all.push(finding);

@@ -58,7 +58,7 @@ pub(crate) fn add(args: &Add, common: &Common, world: &World, shell: &mut Shell)
     let waiting = shell.waiting(format!("attaching to network {:?}", list.name));
     let added = session.runtime.add_list(&list, &attachment, session.deadline());
     drop(waiting);
-    let added = added.map_err(|error| Failure::from(error.to_cni()))?;
+    let added = added.map_err(|error| Failure::from(error.to_cni()).look_around(None))?;
     if let Err(error) = attachment.require_given(&added.result) {
         let undoing = session.runtime.clone().undoing();
         let undone = undoing.del_list(&list, &attachment, session.deadline());
@@ -277,7 +277,9 @@ pub(crate) fn check(args: &Check, common: &Common, world: &World, shell: &mut Sh
     let deadline = session.deadline();
     let checked = session.runtime.check_whole_list(&network.list, &found.attachment, deadline);
     drop(waiting);
-    checked.map_err(|error| Failure::from(error.to_cni()))?;
+    checked.map_err(|error| {
+        Failure::from(error.to_cni()).look_around(Some(&found.attachment.container_id))
+    })?;
     shell.confirm(&done(&args.which, &target, "sound"));
     Ok(ExitCode::SUCCESS)
 }

@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::Outcome;
 use crate::args::Probe;
 use crate::failure::{EXIT_PERMANENT, Failure};
-use crate::shell::{Report, Shell};
+use crate::shell::{Format, Report, Shell};
 use crate::table::Table;
 use outside::{Outside, outside};
 
@@ -89,6 +89,13 @@ impl Findings {
             !self.gateways.is_empty() && self.gateways.iter().all(|gateway| gateway.answered);
         self.outside.reached || (self.outside.machine_error.is_some() && answered)
     }
+
+    /// Says what to do about a network that does not work.
+    fn advice(&self) -> Option<&'static str> {
+        (!self.is_sound()).then_some(
+            "hint: `netwright doctor CONTAINER`, on the node while the container runs, looks for the cause",
+        )
+    }
 }
 
 pub(crate) fn main(args: &Probe, shell: &mut Shell) -> Outcome {
@@ -124,6 +131,9 @@ pub(crate) fn main(args: &Probe, shell: &mut Shell) -> Outcome {
     drop(waiting);
     let findings = Findings { interfaces, routes: shown, gateways, outside };
     shell.print(&findings);
+    if let (Some(advice), Format::Text) = (findings.advice(), shell.format) {
+        shell.say(advice);
+    }
     Ok(ExitCode::from(if findings.is_sound() { 0 } else { EXIT_PERMANENT }))
 }
 
@@ -251,8 +261,13 @@ mod tests {
         let last = alone.text().lines().last().unwrap().to_owned();
         expect!["outside  this machine cannot reach example.com:80 either: connect to 203.0.113.9:80: Network is unreachable (os error 101). The gateway answered, so this network works as far as its gateway"]
             .assert_eq(&last);
+        assert_eq!(alone.advice(), None);
         assert!(!findings(false, unreachable, false).is_sound());
-        assert!(!findings(false, None, true).is_sound());
+        let silent = findings(false, None, true);
+        assert!(!silent.is_sound());
+        assert!(
+            silent.advice().is_some_and(|advice| advice.contains("`netwright doctor CONTAINER`"))
+        );
     }
 
     /// Two gateways, of which one is silent, are not a network that works.

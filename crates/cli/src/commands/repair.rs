@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::Outcome;
 use crate::args::{Common, Repair};
-use crate::failure::Failure;
+use crate::failure::{Failure, is_around, look_around};
 use crate::net::attachments;
 use crate::net::container;
 use crate::net::session::{PluginSource, Session};
@@ -79,6 +79,9 @@ impl Report for Repaired {
                     one_line(&left.plugin),
                     one_line(&left.error)
                 ));
+            }
+            if !self.dry_run && left.iter().any(|left| is_around(left.error.code)) {
+                text.push_str(&format!("  hint: {}\n", look_around(Some(container_id))));
             }
         }
         let lines = |count: fn(&Item) -> usize| self.attachments.iter().map(count).sum::<usize>();

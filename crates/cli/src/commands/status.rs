@@ -4,6 +4,7 @@
 use std::process::ExitCode;
 
 use agent::installed::{self, DPKG, Disturbed, Installed};
+use cni::code;
 use cni::text::one_line;
 use kernel::remedy;
 use serde::Serialize;
@@ -11,7 +12,7 @@ use state::Index;
 
 use super::Outcome;
 use crate::args::{Common, Status};
-use crate::failure::{EXIT_ENVIRONMENT, EXIT_PERMANENT, Failure};
+use crate::failure::{EXIT_ENVIRONMENT, EXIT_PERMANENT, Failure, look_around};
 use crate::net::forwarding;
 use crate::net::judgement::{self, Judgement};
 use crate::net::runtimes::Runtimes;
@@ -76,6 +77,10 @@ impl Report for Networks {
                     one_line(error),
                     error.code
                 ));
+                // Containers that are attached already may suffer too.
+                if error.code == code::LIMITED_CONNECTIVITY {
+                    text.push_str(&format!("hint: {}\n", look_around(None)));
+                }
             }
             for warning in &state.warnings {
                 text.push_str(&format!("warning: {}\n", one_line(warning)));
@@ -159,5 +164,43 @@ fn state(
         warnings,
         origin: network.origin(),
         exit: exit.unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    /// What keeps a container from others may concern those that are attached, which `doctor` looks
+    /// at; what only ADD needs does not.
+    #[test]
+    fn where_attached_containers_may_suffer_doctor_is_named() {
+        let text = |code: u32| {
+            let state = State {
+                network: "blue".to_owned(),
+                file: None,
+                cni_version: "1.1.0".to_owned(),
+                plugins: vec!["bridge".to_owned()],
+                ready: Some(false),
+                error: Some(cni::Error::new(code, "no way out")),
+                warnings: Vec::new(),
+                origin: "here".to_owned(),
+                exit: EXIT_ENVIRONMENT,
+            };
+            let networks =
+                Networks { networks: vec![state], broken: Vec::new(), disturbed: Vec::new() };
+            let text = networks.text();
+            text.lines().skip(2).map(|line| format!("{line}\n")).collect::<String>()
+        };
+        expect![[r#"
+            blue: no way out (code 51)
+            hint: `netwright doctor` looks for the cause on this node
+        "#]]
+        .assert_eq(&text(code::LIMITED_CONNECTIVITY));
+        expect![[r#"
+            blue: no way out (code 50)
+        "#]]
+        .assert_eq(&text(code::PLUGIN_NOT_AVAILABLE));
     }
 }

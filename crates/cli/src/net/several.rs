@@ -97,7 +97,7 @@ impl Plan {
         }
         let (runtime, deadline) = (&session.runtime, session.deadline());
         let added = runtime.add_several(&self.members, deadline);
-        let added = added.map_err(|error| Failure::from(error.to_cni()))?;
+        let added = added.map_err(|error| Failure::from(error.to_cni()).look_around(None))?;
         let mut results: Vec<_> = added.into_iter().map(|one| one.result).collect();
         let chosen = self.default_route.as_ref();
         let given = self.members.iter().zip(&results).try_for_each(|(member, result)| {

@@ -66,6 +66,7 @@ fn every_difference_is_named_by_check_dry_run_and_repair() {
     ];
     let check = call_in(&lab, &["check", "netwright", "c1"]).failed(1);
     let dry = call_in(&lab, &["repair", "--dry-run"]).failed(1);
+    assert!(check.stderr.contains("\nhint: `netwright doctor cnitool-"), "{check:#?}");
     for what in four {
         assert!(check.stderr.contains(what), "{what}: {check:#?}");
         assert!(dry.stdout.contains(what), "{what}: {dry:#?}");
@@ -86,6 +87,7 @@ fn what_cannot_be_put_back_is_told_with_an_exit_code() {
     c1.sh("ip link del eth0");
     let said = call_in(&lab, &["repair"]).failed(1);
     assert!(said.stdout.contains("\"eth0\" is gone from the container"), "{said:#?}");
+    assert!(said.stdout.contains("\n  hint: `netwright doctor cnitool-"), "{said:#?}");
     let said = call_in(&lab, &["repair", "nobody"]).failed(1);
     assert!(said.stderr.contains("there is no attachment of "), "{said:#?}");
     call_in(&lab, &["repair", "--network", "nowhere"]).failed(1);

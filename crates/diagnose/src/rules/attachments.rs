@@ -15,6 +15,9 @@ pub(super) const RULE: Rule = Rule {
     ..Rule::NONE
 };
 
+/// CHECK's words for an interface that is in the container no more. No repair makes another one.
+const GONE: &str = "is gone from the container";
+
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for container in &look.scene.containers {
@@ -102,7 +105,10 @@ fn differs(container: &Container, attachment: &Attachment, drift: &Drift) -> Fin
     let finding = Finding::error("attachment-differs", object, says)
         .at(format!("plugin {} of network {}", drift.plugin, attachment.network))
         .hits(container.id.clone())
-        .fix(format!("netwright repair {}", container.id));
+        .fix(match drift.what.contains(GONE) {
+            true => "attach the container again: repair makes no interface".to_owned(),
+            false => format!("netwright repair {}", container.id),
+        });
     let ways = ways::of(drift, attachment).into_iter();
     let breaks = ways.map(|(kind, family)| Way { container: None, kind, family }).collect();
     let finding = Finding { breaks, ..finding };
@@ -234,6 +240,26 @@ mod tests {
         let drift = &mut scene.containers[0].attachments[0].drifts[0];
         drift.items = vec![forwarding];
         assert_eq!(found(&scene), []);
+    }
+
+    #[test]
+    fn what_no_repair_brings_back_needs_another_add() {
+        let drift = |what: &str| Drift {
+            plugin: "bridge".to_owned(),
+            code: 104,
+            what: what.to_owned(),
+            details: String::new(),
+            items: Vec::new(),
+        };
+        let fix = |what: &str| {
+            let drifts = vec![drift(what)];
+            found(&scene(Attachment { drifts, ..Attachment::default() }))[0].fix.clone()
+        };
+        assert_eq!(fix("interface \"eth0\" is down"), ["netwright repair c1"]);
+        assert_eq!(
+            fix("interface \"eth0\" is gone from the container"),
+            ["attach the container again: repair makes no interface"]
+        );
     }
 
     #[test]

@@ -85,9 +85,16 @@ fn refused(scene: &Scene, network: &Network) -> Vec<Finding> {
                 format!("plugin {} of network {} cannot be used", plugin.plugin_type, network.name);
             let finding = Finding::error("network-refused", plugin.plugin_type.clone(), says)
                 .seen(error.clone());
+            let name = &plugin.plugin_type;
             match &plugin.path {
-                Some(path) => finding.at(path.clone()),
-                None => in_file(finding, network),
+                Some(path) => finding.at(path.clone()).fix(format!(
+                    "install plugin {name} again, in a version that network {} can use",
+                    network.name
+                )),
+                None => in_file(finding, network).fix(format!(
+                    "install plugin {name}, or correct its type: netwright lint{}",
+                    network.file.as_ref().map(|file| format!(" {file}")).unwrap_or_default()
+                )),
             }
         })
         .collect();
@@ -323,6 +330,34 @@ mod tests {
         assert_eq!(
             ids,
             ["network-refused", "network-refused", "network-shadowed", "service-not-ready"]
+        );
+    }
+
+    #[test]
+    fn what_to_do_about_a_plugin_depends_on_whether_it_is_there() {
+        let mut absent = network("mynet");
+        absent.file = Some("/etc/cni/net.d/10-mynet.conflist".to_owned());
+        let plugin = Plugin {
+            plugin_type: "portmap".to_owned(),
+            error: Some("it is in none of the folders".to_owned()),
+            ..Plugin::default()
+        };
+        let advice = |plugin: Plugin| {
+            let scene =
+                Scene { networks: vec![absent.clone()], plugins: vec![plugin], ..Scene::default() };
+            let found = refused(&scene, &scene.networks[0]);
+            found.into_iter().flat_map(|finding| finding.fix).collect::<Vec<String>>()
+        };
+        assert_eq!(
+            advice(plugin.clone()),
+            [
+                "install plugin portmap, or correct its type: netwright lint /etc/cni/net.d/10-mynet.conflist"
+            ]
+        );
+        let path = Some("/opt/cni/bin/portmap".to_owned());
+        assert_eq!(
+            advice(Plugin { path, ..plugin }),
+            ["install plugin portmap again, in a version that network mynet can use"]
         );
     }
 }

@@ -81,7 +81,12 @@ fn uplinks(look: Look<'_>) -> Vec<Finding> {
         let says = format!("{} {what}, and this node has no other way to reach others", link.name);
         let mut finding = Finding::error(id, link.name.clone(), says).fix(fix);
         if !link.up {
-            finding = finding.seen("there is no default route, and the link has a global address");
+            finding = finding
+                .seen("there is no default route, and the link has a global address")
+                .fix(format!(
+                    "then restart what configures {}: the kernel has removed its routes and IPv6 addresses",
+                    link.name
+                ));
         }
         for family in families {
             finding = finding

@@ -145,3 +145,33 @@ fn a_packet_is_followed_to_where_it_is_dropped() {
         assert!(reasons[0].1.is_empty() || reasons[0].1 == "NETFILTER_DROP", "{reasons:?}");
     });
 }
+
+/// What came first stays, and no more is read than a bound.
+#[test]
+fn a_flood_of_packets_of_one_length_hides_no_beginning() {
+    in_netns(|| {
+        const LENGTH: u32 = 345;
+        /// Each is sent, received and dropped.
+        const PACKETS: usize = 20_000;
+        const MOST_EVENTS: usize = 50_000;
+        let name = "a_flood_of_packets_of_one_length_hides_no_beginning";
+        lo_up(&mut RouteSocket::open().unwrap());
+        drop_udp();
+        let (socket, _) = sender();
+        let trace = match Trace::open(&[LENGTH..=LENGTH, LENGTH + 14..=LENGTH + 14]) {
+            Ok(trace) => trace,
+            Err(error) => return skip(name, &format!("{error:?}")),
+        };
+        trace.mark("here");
+        let payload = vec![7; usize::try_from(LENGTH).unwrap() - 28];
+        for _ in 0..PACKETS {
+            socket.send_to(&payload, ("127.0.0.1", PORT)).unwrap();
+        }
+        let events = trace.read().unwrap();
+        assert!((1_000..=MOST_EVENTS).contains(&events.len()), "{}", events.len());
+        let begin = events.iter().position(|one| one.what == What::Marked("here".to_owned()));
+        let mut behind = events[begin.unwrap()..].iter();
+        let queued = behind.find(|one| matches!(one.what, What::Queued { length: 359, .. }));
+        assert!(queued.is_some(), "{:#?}", &events[..100]);
+    });
+}

@@ -179,7 +179,106 @@ fn a_container_that_lies_and_floods_is_told() {
     }
 }
 
-/// The namespace is deleted just before the n-th entry into a namespace, for each n below this.
+/// Answers an echo request with lies alone, a thousand times a second: answers to other questions,
+/// and messages that the question cannot be delivered, or only in small pieces.
+const ICMP_LIAR: &str = r#"
+import select, socket, struct
+
+def checksum(data):
+    data += bytes(len(data) % 2)
+    total = sum(struct.unpack("!%dH" % (len(data) // 2), data))
+    while total >> 16:
+        total = (total & 0xffff) + (total >> 16)
+    return struct.pack("!H", total ^ 0xffff)
+
+def frame(asked, icmp):
+    icmp = icmp[:2] + checksum(icmp) + icmp[4:]
+    head = struct.pack("!BBHHHBB", 0x45, 0, 20 + len(icmp), 0, 0, 64, 1)
+    ends = asked[30:34] + asked[26:30]
+    return asked[6:12] + asked[:6] + b"\x08\x00" + head + checksum(head + ends) + ends + icmp
+
+def lies(asked):
+    number, sequence = struct.unpack("!HH", asked[38:42])
+    echo = lambda number, sequence, data: struct.pack("!4xHH", number, sequence) + data
+    unreachable = lambda code, mtu: struct.pack("!BB4xH", 3, code, mtu) + asked[14:62]
+    return [
+        echo(number ^ 1, sequence, asked[42:]),
+        echo(number, sequence ^ 0x4000, asked[42:]),
+        echo(number, sequence, bytes(len(asked) - 42)),
+        unreachable(1, 0),
+        unreachable(4, 68),
+    ]
+
+link = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
+link.bind(("eth0", 0))
+frames = []
+while True:
+    if not frames or select.select([link], [], [], 0.001)[0]:
+        asked = link.recv(65536)
+        if asked[23] == 1 and asked[34] == 8:
+            frames = [frame(asked, lie) for lie in lies(asked)]
+    for one in frames:
+        link.send(one)
+"#;
+
+/// c1 answers no echo request of c2, and its lies are not believed: it is reached, and nothing is
+/// wrong.
+#[test]
+fn a_container_that_lies_by_icmp_raises_no_alarm() {
+    require!("root", "program:python3", "full");
+    let node = Node::new("doctor-liar-icmp");
+    node.c1.sh("sysctl -qw net.ipv4.icmp_echo_ignore_all=1");
+    let _liar = node.c1.start("python3", &["-c", ICMP_LIAR]);
+    let c2 = node.lab.visit("/run/netns/c2");
+    let told = || -> u64 {
+        let line = c2.sh("grep '^Icmp: [0-9]' /proc/net/snmp");
+        // InDestUnreachs, behind the name and three other counts (RFC 2011).
+        line.split_whitespace().nth(4).unwrap().parse().unwrap()
+    };
+    let to = node.filled("{a1}:80");
+    let asked = || node.doctor(&["c2", "--to", &to]);
+    wait_until("c2 hears lies", || {
+        let said = asked().succeeded();
+        assert!(findings(&said).is_empty(), "{said:#?}");
+        100 < told()
+    });
+}
+
+/// Answers each question for a name with another number than its own, and goes on with that.
+const NAME_LIAR: &str = r#"
+import select, socket
+
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(("0.0.0.0", 53))
+asked = None
+while True:
+    if asked is None or select.select([server], [], [], 0.001)[0]:
+        asked, asker = server.recvfrom(512)
+    number = int.from_bytes(asked[:2], "big")
+    for lie in range(1, 65):
+        server.sendto((number ^ lie).to_bytes(2, "big") + b"\x81" + asked[3:], asker)
+    server.sendto(b"", asker)
+"#;
+
+/// A server of names that floods who asks has not answered.
+#[test]
+fn a_server_of_names_that_lies_and_floods_is_silent() {
+    require!("root", "program:python3", "full");
+    let node = Node::new("doctor-liar-names");
+    let c2 = node.lab.visit("/run/netns/c2");
+    let _liar = c2.start("python3", &["-c", NAME_LIAR]);
+    wait_until("the liar listens", || c2.try_sh("grep -q ':0035 ' /proc/net/udp").status.success());
+    let server = node.filled("{a2}");
+    let names = node.lab.path("/etc/netns/c1/resolv.conf");
+    std::fs::write(names, format!("nameserver {server}\n")).unwrap();
+    for arguments in [&["c1"][..], &[]] {
+        let found = findings(&node.doctor(arguments).failed(1));
+        assert_eq!(found[0]["id"], "nameserver-silent", "{arguments:?}: {found:#?}");
+        assert_eq!(found[0]["object"], server.as_str(), "{arguments:?}: {found:#?}");
+    }
+}
+
+/// At which of the moments at which a namespace is entered it goes, in turn.
 const MOMENTS: usize = 8;
 
 #[test]
@@ -255,7 +354,7 @@ fn large_and_restless_rule_sets_are_told() {
 /// If the kernel does not permit tracing, `doctor` works without it. The traces of other programs
 /// continue.
 #[test]
-fn tracing_that_is_read_only_or_in_use_stops_nothing() {
+fn tracing_that_is_full_read_only_or_in_use_stops_nothing() {
     require!("root", "program:nft", "full", "file:/sys/kernel/tracing");
     let node = Node::new("doctor-tracing");
     let (done, said) = node.run(
@@ -277,7 +376,11 @@ fn tracing_that_is_read_only_or_in_use_stops_nothing() {
     let goes_on = node.lab.sh(&format!("cat {other}/events/net/enable {other}/tracing_on"));
     node.lab.sh(&format!("echo 0 >{other}/events/net/enable; rmdir {other}"));
     assert_eq!(goes_on, "1\n1\n");
-    // Only this mount is made read-only: all mounts show the same tracefs.
+    // There is room for the folder of instances, and for none in it.
+    node.lab.sh("mount -t tmpfs -o nr_inodes=1 none /sys/kernel/tracing/instances");
+    is_named("tracing is full");
+    node.lab.sh("umount /sys/kernel/tracing/instances");
+    // This mount alone: there is one tracefs for all.
     node.lab.sh("mount -o remount,bind,ro /sys/kernel/tracing");
     is_named("tracing is read-only");
 }

@@ -18,7 +18,7 @@ mod pairs;
 mod programs;
 mod routed;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 use testkit::require;
@@ -76,8 +76,26 @@ enum Finds {
 enum Fix {
     /// Its commands, run as printed, mend the node.
     Mends,
-    /// It needs a person: this text says why it cannot be run as printed, or does not suffice.
-    Hint(&'static str),
+    /// It is for people: no command that could be printed mends it.
+    Hint(Why, &'static str),
+}
+
+/// Why no command that could be printed mends it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Why {
+    /// Another machine is at fault.
+    Peer,
+    /// A program has to be started, ended or configured, as only its owner can.
+    Program,
+    /// A file has to say something else, a person's or a runtime's, or that of a plugin has to be
+    /// another.
+    File,
+    /// There are several ways out, and a person has to choose.
+    Choice,
+    /// What was there before is not known.
+    Lost,
+    /// ADD refuses, so nothing is broken.
+    Refused,
 }
 
 /// Situations whose cause no rule finds, and why. When a rule finds one, a test fails until it is
@@ -184,13 +202,20 @@ fn tried(situation: &Situation, node: &mut Node) -> Vec<String> {
     if said.code != i32::from(is_error) {
         mistakes.push(format!("doctor ends with {}", said.code));
     }
-    if situation.fix == Fix::Mends {
-        mistakes.extend(fixed(&found, id, node));
+    match situation.fix {
+        Fix::Mends => mistakes.extend(fixed(&found, id, node)),
+        Fix::Hint(..) => mistakes.extend(without_advice(&found)),
     }
     mistakes
 }
 
-/// Checks that the node fails as expected. Returns the output of a refused command.
+/// A first finding that does not say what to do.
+fn without_advice(found: &[Value]) -> Option<String> {
+    let is_said = found[0]["fix"].as_array().is_some_and(|fix| !fix.is_empty());
+    (!is_said).then(|| format!("it does not say what to do: {}", found[0]))
+}
+
+/// Compares with what fails. Returns what a command that is refused said.
 fn fails(fails: &Fails, node: &Node, mistakes: &mut Vec<String>) -> String {
     match fails {
         Fails::Latent(_) => String::new(),
@@ -403,9 +428,32 @@ fn the_situations_are_48() {
             _ => None,
         };
         let hint = match situation.fix {
-            Fix::Hint(why) => Some(why),
+            Fix::Hint(_, why) => Some(why),
             Fix::Mends => None,
         };
         assert!(!latent.into_iter().chain(hint).any(str::is_empty), "{situation:?}");
     }
+}
+
+/// Of each situation it is known whether the printed commands mend it, and why not where none can.
+#[test]
+fn a_command_mends_27_and_of_21_it_is_said_why_none_can() {
+    let mut whys: BTreeMap<Why, usize> = BTreeMap::new();
+    let mut mended = 0;
+    for situation in all() {
+        match situation.fix {
+            Fix::Mends => mended += 1,
+            Fix::Hint(why, _) => *whys.entry(why).or_default() += 1,
+        }
+    }
+    let counted: Vec<(Why, usize)> = whys.into_iter().collect();
+    let wanted = [
+        (Why::Peer, 1),
+        (Why::Program, 3),
+        (Why::File, 9),
+        (Why::Choice, 3),
+        (Why::Lost, 4),
+        (Why::Refused, 1),
+    ];
+    assert_eq!((mended, counted.as_slice()), (27, wanted.as_slice()));
 }

@@ -6,7 +6,7 @@ use testkit::real::Ovs;
 use testkit::traffic::pings_within;
 
 use super::node::{MENDED, Node, Way, findings};
-use super::{Act, Fails, Finds, Fix, Situation};
+use super::{Act, Fails, Finds, Fix, Situation, Why};
 
 /// All ways of IPv4 packets to c1 and from it.
 const ALL: &[Way] = &[
@@ -73,7 +73,7 @@ pub(super) const BELOW: &[Situation] = &[
         ),
         fails: Fails::Ways(ALL),
         finds: Finds::First("program-drops", "{p1} ingress"),
-        fix: Fix::Hint("whose program it is, the agent's own tool says"),
+        fix: Fix::Hint(Why::Program, "whose program it is, the agent's own tool says"),
         mends: Act::Sh("tc qdisc del dev {p1} clsact"),
     },
     Situation {
@@ -85,7 +85,7 @@ pub(super) const BELOW: &[Situation] = &[
         ),
         fails: Fails::Ways(ALL),
         finds: Finds::First("program-drops", "c1: eth0 egress"),
-        fix: Fix::Hint("whose program it is, the agent's own tool says"),
+        fix: Fix::Hint(Why::Program, "whose program it is, the agent's own tool says"),
         mends: Act::Sh("ip netns exec c1 tc qdisc del dev eth0 clsact"),
     },
     Situation {
@@ -97,7 +97,7 @@ pub(super) const BELOW: &[Situation] = &[
         ),
         fails: Fails::Latent("only some packets get there"),
         finds: Finds::First("rate-too-low", "{p1}"),
-        fix: Fix::Hint("the limit may be meant, and only too low"),
+        fix: Fix::Hint(Why::Choice, "the limit may be meant, and only too low"),
         mends: Act::Sh("tc qdisc del dev {p1} root"),
     },
     Situation {
@@ -109,7 +109,7 @@ pub(super) const BELOW: &[Situation] = &[
         ),
         fails: Fails::Latent("each large packet takes a second and a half"),
         finds: Finds::First("rate-too-low", "{p1}"),
-        fix: Fix::Hint("the limit may be meant, and only too low"),
+        fix: Fix::Hint(Why::Choice, "the limit may be meant, and only too low"),
         mends: Act::Sh("tc qdisc del dev {p1} root"),
     },
     Situation {
@@ -118,8 +118,8 @@ pub(super) const BELOW: &[Situation] = &[
         breaks: Act::Do(wireguard),
         fails: Fails::Ways(&[Way::Out4, Way::Names, Way::Large]),
         finds: Finds::First("peer-not-allowed", "wg0: 203.0.113.0/24"),
-        fix: Fix::Hint("the program wg is not everywhere"),
-        // c1 has learnt WireGuard's small MTU, and would remember it for ten minutes.
+        fix: Fix::Hint(Why::Program, "the program wg is not everywhere"),
+        // c1 has learnt how little WireGuard carries, and would know it for ten minutes.
         mends: Act::Sh("ip link del wg0; ip netns exec c1 ip route flush cache"),
     },
     Situation {
@@ -140,7 +140,7 @@ pub(super) const BELOW: &[Situation] = &[
         ),
         fails: Fails::Ways(&[Way::Large]),
         finds: Finds::First("tunnel-mtu", "vx0"),
-        fix: Fix::Hint("large packets are refused then, with a word"),
+        fix: Fix::Hint(Why::Choice, "large packets are refused then, with a word"),
         mends: Act::Sh(
             "ip link del vx0; ip -n outside link del vx0; \
              ip netns exec outside nft delete table ip below; \

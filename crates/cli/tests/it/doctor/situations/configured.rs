@@ -3,7 +3,7 @@
 use testkit::Place as _;
 
 use super::node::Node;
-use super::{Act, Fails, Finds, Fix, Situation};
+use super::{Act, Fails, Finds, Fix, Situation, Why};
 
 const ADD: &str = "netwright add chain c3 --container-id c3";
 const NO_CHAIN: &str = "rm -f /etc/cni/net.d/20-chain.conflist /opt/cni/bin/*";
@@ -33,7 +33,7 @@ pub(super) const PLUGINS: &[Situation] = &[
         breaks: Act::Do(|node| chain(node, "absent")),
         fails: Fails::Command(ADD),
         finds: Finds::First("network-refused", "absent"),
-        fix: Fix::Hint("the network's author knows where the plugin is"),
+        fix: Fix::Hint(Why::File, "the network's author knows where the plugin is"),
         mends: Act::Sh(NO_CHAIN),
     },
     Situation {
@@ -42,7 +42,7 @@ pub(super) const PLUGINS: &[Situation] = &[
         breaks: Act::Do(|node| chain(node, "portmapp")),
         fails: Fails::Command(ADD),
         finds: Finds::First("network-refused", "portmapp"),
-        fix: Fix::Hint("the file is to be corrected"),
+        fix: Fix::Hint(Why::File, "the file is to be corrected"),
         mends: Act::Sh(NO_CHAIN),
     },
     Situation {
@@ -54,7 +54,7 @@ pub(super) const PLUGINS: &[Situation] = &[
         }),
         fails: Fails::Command(ADD),
         finds: Finds::First("network-refused", "garbage"),
-        fix: Fix::Hint("the plugin is to be installed again"),
+        fix: Fix::Hint(Why::File, "the plugin is to be installed again"),
         mends: Act::Sh(NO_CHAIN),
     },
     Situation {
@@ -73,7 +73,7 @@ pub(super) const PLUGINS: &[Situation] = &[
         }),
         fails: Fails::Command(ADD),
         finds: Finds::Shown("network-refused", "aged"),
-        fix: Fix::Hint("the plugin is to be replaced by a newer one"),
+        fix: Fix::Hint(Why::File, "the plugin is to be replaced by a newer one"),
         mends: Act::Sh(NO_CHAIN),
     },
     Situation {
@@ -84,7 +84,7 @@ pub(super) const PLUGINS: &[Situation] = &[
         }),
         fails: Fails::Command("netwright add half c3 --container-id c3"),
         finds: Finds::First("network-broken", "/etc/cni/net.d/15-half.conflist"),
-        fix: Fix::Hint("the file is to be written again"),
+        fix: Fix::Hint(Why::File, "the file is to be written again"),
         mends: Act::Sh("rm /etc/cni/net.d/15-half.conflist"),
     },
     Situation {
@@ -96,7 +96,7 @@ pub(super) const PLUGINS: &[Situation] = &[
         }),
         fails: Fails::Command("netwright add small c4 --container-id c4"),
         finds: Finds::First("network-refused", "small"),
-        fix: Fix::Hint("all of its containers live"),
+        fix: Fix::Hint(Why::Choice, "all of its containers live"),
         mends: Act::Sh(
             "netwright del small c3 --container-id c3; rm /etc/cni/net.d/40-small.conflist",
         ),
@@ -107,7 +107,7 @@ pub(super) const PLUGINS: &[Situation] = &[
         breaks: Act::Sh(""),
         fails: Fails::Command("netwright add mynet c3 --container-id c3 --publish 8080:80"),
         finds: Finds::Refusal("c1"),
-        fix: Fix::Hint("ADD refuses, so nothing is broken"),
+        fix: Fix::Hint(Why::Refused, "ADD refuses, so nothing is broken"),
         mends: Act::Sh(""),
     },
     Situation {
@@ -119,8 +119,8 @@ pub(super) const PLUGINS: &[Situation] = &[
         ),
         fails: Fails::Command("netwright add mynet c3 --container-id c3"),
         finds: Finds::First("network-refused", "/var/lib/cni/networks"),
-        fix: Fix::Hint("it depends on why it is read-only"),
-        // The roll-back of the refused ADD could not write its files either.
+        fix: Fix::Hint(Why::Lost, "it depends on why it is read-only"),
+        // The roll-back of the refused ADD could not write either.
         mends: Act::Sh("umount /var/lib/cni/networks; netwright del mynet c3 --container-id c3"),
     },
 ];
@@ -135,7 +135,7 @@ pub(super) const NETWORKS: &[Situation] = &[
         fails: Fails::Command("ls /etc/cni/net.d | head -n 1 | grep mynet"),
         // STATUS already reports that the bridge has the other network's gateway.
         finds: Finds::First("network-refused", "foreign"),
-        fix: Fix::Hint("only the administrator knows which is meant"),
+        fix: Fix::Hint(Why::Choice, "only the administrator knows which is meant"),
         mends: Act::Sh("rm /etc/cni/net.d/00-foreign.conflist"),
     },
     Situation {
@@ -159,7 +159,7 @@ pub(super) const NETWORKS: &[Situation] = &[
         }),
         fails: Fails::Latent("it works while routers say what fits"),
         finds: Finds::First("mtu-too-large", "jumbo"),
-        fix: Fix::Hint("the file is to be changed, and containers attached again"),
+        fix: Fix::Hint(Why::File, "the file is to be changed, and containers attached again"),
         mends: Act::Sh(
             "netwright del jumbo c3 --container-id c3; rm /etc/cni/net.d/30-jumbo.conflist",
         ),
@@ -172,7 +172,7 @@ pub(super) const NETWORKS: &[Situation] = &[
         }),
         fails: Fails::Latent("no container is attached: that would take the node off its uplink"),
         finds: Finds::First("subnet-taken", "same"),
-        fix: Fix::Hint("the network needs another subnet"),
+        fix: Fix::Hint(Why::File, "the network needs another subnet"),
         mends: Act::Sh("rm /etc/cni/net.d/50-same.conflist"),
     },
 ];

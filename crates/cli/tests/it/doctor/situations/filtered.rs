@@ -1,7 +1,7 @@
 //! Packet filters of others.
 
 use super::node::Way;
-use super::{Act, Fails, Finds, Fix, Situation};
+use super::{Act, Fails, Finds, Fix, Situation, Why};
 
 pub(super) const FILTERS: &[Situation] = &[
     Situation {
@@ -48,7 +48,10 @@ pub(super) const FILTERS: &[Situation] = &[
         ),
         fails: Fails::Ways(&[Way::Out4, Way::Out6, Way::Names]),
         finds: Finds::First("forward-dropped", "inet firewalld/filter_FORWARD rule 4"),
-        fix: Fix::Hint("STATUS refuses until firewalld runs, which nothing printed can start"),
+        fix: Fix::Hint(
+            Why::Program,
+            "STATUS refuses until firewalld runs, which nothing printed can start",
+        ),
         mends: Act::Sh("nft delete table inet firewalld"),
     },
     Situation {

@@ -1,7 +1,7 @@
 //! Containers that are broken inside, and programs that listen or do not.
 
 use super::node::Way;
-use super::{Act, Fails, Finds, Fix, Situation};
+use super::{Act, Fails, Finds, Fix, Situation, Why};
 
 pub(super) const INSIDE: &[Situation] = &[
     Situation {
@@ -50,7 +50,7 @@ pub(super) const INSIDE: &[Situation] = &[
         breaks: Act::Sh("ip -n c1 link set eth0 netns c4"),
         fails: Fails::Ways(Way::BY_ITS_LINK),
         finds: Finds::First("attachment-differs", "is gone from the container"),
-        fix: Fix::Hint("who moved it must move it back"),
+        fix: Fix::Hint(Why::Lost, "who moved it must move it back"),
         mends: Act::Sh("ip -n c4 link set eth0 netns c1; netwright repair"),
     },
     Situation {
@@ -59,7 +59,7 @@ pub(super) const INSIDE: &[Situation] = &[
         breaks: Act::Sh("echo nameserver 127.0.0.53 >/etc/netns/c1/resolv.conf"),
         fails: Fails::Ways(&[Way::Names]),
         finds: Finds::First("nameserver-loopback", "c1"),
-        fix: Fix::Hint("the runtime writes that file"),
+        fix: Fix::Hint(Why::File, "the runtime writes that file"),
         mends: Act::Sh("cp /etc/netns/c2/resolv.conf /etc/netns/c1/resolv.conf"),
     },
     Situation {
@@ -68,7 +68,7 @@ pub(super) const INSIDE: &[Situation] = &[
         breaks: Act::Do(|node| node.serve(Some("127.0.0.1:80"))),
         fails: Fails::Ways(&[Way::Published, Way::PublishedHere, Way::FromNode]),
         finds: Finds::First("listens-on-loopback", "c1:80/tcp"),
-        fix: Fix::Hint("it is the program's configuration"),
+        fix: Fix::Hint(Why::Program, "it is the program's configuration"),
         mends: Act::Do(|node| node.serve(Some("[::]:80"))),
     },
     Situation {
@@ -77,7 +77,7 @@ pub(super) const INSIDE: &[Situation] = &[
         breaks: Act::Do(|node| node.serve(None)),
         fails: Fails::Ways(&[Way::Published, Way::PublishedHere, Way::FromNode, Way::Inside]),
         finds: Finds::First("nothing-listens", "c1:80/tcp"),
-        fix: Fix::Hint("only its owner knows the program"),
+        fix: Fix::Hint(Why::Program, "only its owner knows the program"),
         mends: Act::Do(|node| node.serve(Some("[::]:80"))),
     },
     Situation {
@@ -86,7 +86,7 @@ pub(super) const INSIDE: &[Situation] = &[
         breaks: Act::Do(|node| node.listen(true)),
         fails: Fails::Ways(&[Way::Program]),
         finds: Finds::First("port-hidden", "8080/tcp"),
-        fix: Fix::Hint("one of the two needs another port"),
+        fix: Fix::Hint(Why::Choice, "one of the two needs another port"),
         mends: Act::Do(|node| node.listen(false)),
     },
 ];

@@ -1,7 +1,7 @@
 //! The bridge, its ports, neighbours, and how large packets may be.
 
 use super::node::Way;
-use super::{Act, Fails, Finds, Fix, Situation};
+use super::{Act, Fails, Finds, Fix, Situation, Why};
 
 pub(super) const BRIDGE: &[Situation] = &[
     Situation {
@@ -112,7 +112,7 @@ pub(super) const NEIGHBOURS: &[Situation] = &[
         ),
         fails: Fails::Ways(&[Way::Large]),
         finds: Finds::First("path-mtu", "203.0.113.2"),
-        fix: Fix::Hint("the fault is another machine's"),
+        fix: Fix::Hint(Why::Peer, "the fault is another machine's"),
         mends: Act::Sh(
             "ip -n outside link set eth1 mtu 1500; \
              nsenter --net=/run/netns/outside nft delete table ip hush",

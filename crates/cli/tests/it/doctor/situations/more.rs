@@ -1,7 +1,7 @@
 //! Situations that are not on the list, but have other faults of the same classes.
 
 use super::node::Way;
-use super::{Act, Fails, Finds, Fix, Situation};
+use super::{Act, Fails, Finds, Fix, Situation, Why};
 
 pub(super) const MORE: &[Situation] = &[
     Situation {
@@ -37,7 +37,7 @@ pub(super) const MORE: &[Situation] = &[
         breaks: Act::Sh("tc qdisc add dev {p1} root tbf rate 8kbit burst 3000 latency 100ms"),
         fails: Fails::Latent("each large packet takes a second and a half"),
         finds: Finds::First("rate-too-low", "{p1}"),
-        fix: Fix::Hint("the limit may be meant, and only too low"),
+        fix: Fix::Hint(Why::Choice, "the limit may be meant, and only too low"),
         mends: Act::Sh("tc qdisc del dev {p1} root"),
     },
     Situation {
@@ -50,7 +50,7 @@ pub(super) const MORE: &[Situation] = &[
         ),
         fails: Fails::Latent("the first answer is believed"),
         finds: Finds::First("address-claimed", "10.88.0.1"),
-        fix: Fix::Hint("a person has to find the other machine"),
+        fix: Fix::Hint(Why::Peer, "a person has to find the other machine"),
         mends: Act::Sh(
             "ip link del twin0; ip neigh flush dev cni0; \
              for c in c1 c2; do ip -n $c neigh flush dev eth0; done",
@@ -62,7 +62,7 @@ pub(super) const MORE: &[Situation] = &[
         breaks: Act::Sh("ip -4 addr flush dev up0; ip -6 route del default"),
         fails: Fails::Ways(&[Way::Out4, Way::Out6, Way::Published, Way::Names]),
         finds: Finds::First("no-default-route", "IPv4"),
-        fix: Fix::Hint("what the address was is not known"),
+        fix: Fix::Hint(Why::Lost, "what the address was is not known"),
         mends: Act::Sh(
             "ip addr add 198.51.100.1/24 dev up0; ip route replace default via 198.51.100.2; \
              ip -6 route replace default via 2001:db8:ffff::2",
@@ -185,7 +185,7 @@ pub(super) const MORE: &[Situation] = &[
         breaks: Act::Sh("echo search example.com >/etc/netns/c1/resolv.conf"),
         fails: Fails::Command("grep -q ^nameserver /etc/netns/c1/resolv.conf"),
         finds: Finds::First("nameserver-missing", "c1"),
-        fix: Fix::Hint("the runtime writes that file"),
+        fix: Fix::Hint(Why::File, "the runtime writes that file"),
         mends: Act::Sh("cp /etc/netns/c2/resolv.conf /etc/netns/c1/resolv.conf"),
     },
     Situation {
@@ -199,7 +199,7 @@ pub(super) const MORE: &[Situation] = &[
         ),
         fails: Fails::Latent("some connections go by the other one"),
         finds: Finds::First("hop-silent", "192.0.2.99"),
-        fix: Fix::Hint("a person has to look at the router"),
+        fix: Fix::Hint(Why::Peer, "a person has to look at the router"),
         mends: Act::Sh("ip route replace default via 198.51.100.2; ip link del up1"),
     },
     Situation {
@@ -226,7 +226,7 @@ pub(super) const MORE: &[Situation] = &[
         breaks: Act::Sh("sysctl -qw net.ipv6.conf.up0.disable_ipv6=1"),
         fails: Fails::Ways(&[Way::Out6]),
         finds: Finds::First("no-default-route", "net.ipv6.conf.up0.disable_ipv6"),
-        fix: Fix::Hint("the kernel does not restore addresses and routes"),
+        fix: Fix::Hint(Why::Lost, "the kernel does not restore addresses and routes"),
         mends: Act::Sh(
             "sysctl -qw net.ipv6.conf.up0.disable_ipv6=0; ip addr add fe80::1/64 dev up0 nodad; \
              ip addr add 2001:db8:ffff::1/64 dev up0 nodad; \
@@ -239,7 +239,7 @@ pub(super) const MORE: &[Situation] = &[
         breaks: Act::Sh("ip -4 addr flush dev up0"),
         fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
         finds: Finds::First("no-default-route", "IPv4"),
-        fix: Fix::Hint("what the address was is not known"),
+        fix: Fix::Hint(Why::Lost, "what the address was is not known"),
         mends: Act::Sh(
             "ip addr add 198.51.100.1/24 dev up0; ip route replace default via 198.51.100.2",
         ),
@@ -323,7 +323,7 @@ pub(super) const MORE: &[Situation] = &[
         breaks: Act::Sh("ip route replace default dev up0"),
         fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
         finds: Finds::First("hop-silent", "default dev up0"),
-        fix: Fix::Hint("only the administrator knows the router"),
+        fix: Fix::Hint(Why::Lost, "only the administrator knows the router"),
         mends: Act::Sh("ip route replace default via 198.51.100.2"),
     },
     Situation {
@@ -332,7 +332,7 @@ pub(super) const MORE: &[Situation] = &[
         breaks: Act::Sh("ip -n c1 route add 128.0.0.0/1 dev eth0"),
         fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
         finds: Finds::First("hop-silent", "c1: 128.0.0.0/1 dev eth0"),
-        fix: Fix::Hint("which router is meant is not known"),
+        fix: Fix::Hint(Why::Lost, "which router is meant is not known"),
         mends: Act::Sh("ip -n c1 route del 128.0.0.0/1"),
     },
     Situation {
@@ -341,7 +341,7 @@ pub(super) const MORE: &[Situation] = &[
         breaks: Act::Sh("ip route add 203.0.113.0/24 dev up0"),
         fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
         finds: Finds::First("hop-silent", "203.0.113.0/24 dev up0"),
-        fix: Fix::Hint("which router is meant is not known"),
+        fix: Fix::Hint(Why::Lost, "which router is meant is not known"),
         mends: Act::Sh("ip route del 203.0.113.0/24"),
     },
     Situation {
@@ -392,7 +392,7 @@ pub(super) const MORE: &[Situation] = &[
         breaks: Act::Sh("ip -n outside addr add 198.51.100.1/32 dev eth0"),
         fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
         finds: Finds::First("address-claimed", "198.51.100.1"),
-        fix: Fix::Hint("somebody has to find the other machine"),
+        fix: Fix::Hint(Why::Peer, "somebody has to find the other machine"),
         mends: Act::Sh("ip -n outside addr del 198.51.100.1/32 dev eth0"),
     },
     Situation {
@@ -437,7 +437,7 @@ pub(super) const MORE: &[Situation] = &[
              test $before -lt $(sent)",
         ),
         finds: Finds::First("nameserver-skipped", "c1"),
-        fix: Fix::Hint("the file is the image's"),
+        fix: Fix::Hint(Why::File, "the file is the image's"),
         mends: Act::Sh("rm /etc/netns/c1/nsswitch.conf"),
     },
     Situation {
@@ -446,7 +446,7 @@ pub(super) const MORE: &[Situation] = &[
         breaks: Act::Sh("echo 10.9.9.9 localhost >/etc/netns/c1/hosts"),
         fails: Fails::Command("ip netns exec c1 getent ahostsv4 localhost | grep -q '^127'"),
         finds: Finds::First("hosts-wrong", "c1: localhost"),
-        fix: Fix::Hint("the runtime writes that file"),
+        fix: Fix::Hint(Why::File, "the runtime writes that file"),
         mends: Act::Sh("rm /etc/netns/c1/hosts"),
     },
     Situation {
@@ -458,7 +458,7 @@ pub(super) const MORE: &[Situation] = &[
         ),
         fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
         finds: Finds::Shown("nameserver-silent", "198.51.100.1/4 on up0"),
-        fix: Fix::Hint("which machines are on the link is not known"),
+        fix: Fix::Hint(Why::Choice, "which machines are on the link is not known"),
         mends: Act::Sh(
             "ip addr del 198.51.100.1/4 dev up0; ip addr add 198.51.100.1/24 dev up0; \
              ip route replace default via 198.51.100.2",

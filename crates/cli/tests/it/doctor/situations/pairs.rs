@@ -1,4 +1,6 @@
-//! Two faults at once: neither hides the other.
+//! Two faults at once: `doctor` names both, unless one of them hides the other.
+
+use std::collections::BTreeSet;
 
 use serde_json::Value;
 use testkit::{Chance, require, share};
@@ -6,15 +8,24 @@ use testkit::{Chance, require, share};
 use super::node::{Node, findings};
 use super::{Finds, NOT_YET, Situation, act, all};
 
-/// How many pairs are tried, and for how many `doctor` must name both faults: the aim is 190. Some
-/// pairs make that impossible: once an interface is gone, `doctor` cannot see what else is wrong
-/// with it.
+/// How many pairs are tried. A run that does not try all has fewer: a pair takes some five seconds.
 const PAIRS: usize = 200;
-const NAMED: usize = 180;
-
-/// The same for a run that does not try all: a pair takes some five seconds.
 const PAIRS_OF_A_SHARE: usize = 50;
-const NAMED_OF_A_SHARE: usize = 43;
+
+/// Of how many in a hundred both must be named, where neither fault hides the other.
+const NAMED: usize = 95;
+
+/// Faults of which nothing can be seen while there is one of others, and why. The others must be
+/// named.
+const HIDDEN: [(&[u8], &[u8], &str); 3] = [
+    (
+        &[9],
+        &[1, 2, 4, 6, 16, 29, 30, 31, 37, 43, 44],
+        "no container gets an answer from beyond the node, so none shows which sizes pass",
+    ),
+    (&[58], &[67], "the bridge has no IPv6, so no question by it comes to the filter"),
+    (&[5, 17, 49, 50], &[33], "it is gone with the interface"),
+];
 
 /// Pairs of which the second fault mends the first: both change the one plugin of a list, or what
 /// listens in a container.
@@ -37,8 +48,7 @@ fn both_of_two_faults_are_named() {
     let mut chance = Chance::new(25);
     let mut node = Node::new("doctor-pairs");
     let pairs = share::count(PAIRS, PAIRS_OF_A_SHARE);
-    let wanted = share::count(NAMED, NAMED_OF_A_SHARE);
-    let (mut tried, mut unnamed) = (0, Vec::new());
+    let (mut tried, mut hidden, mut unnamed) = (0, Vec::new(), Vec::new());
     while tried < pairs {
         let mut pair = [*chance.of(&situations), *chance.of(&situations)];
         let mut numbers = pair.map(|one| one.number);
@@ -57,9 +67,14 @@ fn both_of_two_faults_are_named() {
         if impossible.is_empty() {
             tried += 1;
             let found = findings(&node.doctor(&[]));
-            for situation in pair {
-                if !is_named(situation, &found, &node) {
-                    unnamed.push((pair.map(|one| one.number), situation.is, ids(&found)));
+            let numbers = pair.map(|one| one.number);
+            for (situation, other) in [(pair[0], pair[1]), (pair[1], pair[0])] {
+                if is_named(situation, &found, &node) {
+                    continue;
+                }
+                match why_hidden(situation.number, other.number) {
+                    Some(why) => hidden.push((tried, numbers, situation.is, why)),
+                    None => unnamed.push((tried, numbers, situation.is, ids(&found))),
                 }
             }
         }
@@ -70,13 +85,42 @@ fn both_of_two_faults_are_named() {
             node = Node::new("doctor-pairs");
         }
     }
-    let mut wrong: Vec<[u8; 2]> = unnamed.iter().map(|(pair, ..)| *pair).collect();
-    wrong.dedup();
-    eprintln!("MEASURED of {pairs} pairs of faults both were named in {}", pairs - wrong.len());
-    for (pair, is, found) in &unnamed {
+    let wrong: BTreeSet<usize> = unnamed.iter().map(|(pair, ..)| *pair).collect();
+    hidden.retain(|(pair, ..)| !wrong.contains(pair));
+    let seen = pairs - hidden.len();
+    let named = seen - wrong.len();
+    eprintln!(
+        "MEASURED of {pairs} pairs of faults both were named in {named}; in {} one hid the other",
+        hidden.len()
+    );
+    for (_, pair, is, why) in &hidden {
+        eprintln!("of {pair:?} this was hidden: {is}; {why}");
+    }
+    for (_, pair, is, found) in &unnamed {
         eprintln!("of {pair:?} this was not named: {is}; found {}", found.join(" "));
     }
-    assert!(wanted + wrong.len() <= pairs, "{unnamed:#?}");
+    assert!(seen * NAMED <= named * 100, "{unnamed:#?}");
+}
+
+/// Says why a fault cannot be seen beside another one.
+fn why_hidden(fault: u8, other: u8) -> Option<&'static str> {
+    let is_so = |(faults, others, _): &&(&[u8], &[u8], &str)| {
+        faults.contains(&fault) && others.contains(&other)
+    };
+    HIDDEN.iter().find(is_so).map(|(_, _, why)| *why)
+}
+
+#[test]
+fn what_hides_a_fault_is_another_fault_that_is_not_hidden_by_it() {
+    let numbers: BTreeSet<u8> = all().map(|one| one.number).collect();
+    for (faults, others, why) in HIDDEN {
+        assert!(faults.iter().chain(others).all(|number| numbers.contains(number)), "{why}");
+        for fault in faults {
+            for other in others {
+                assert_eq!(why_hidden(*other, *fault), None, "{fault} and {other}");
+            }
+        }
+    }
 }
 
 /// Says whether a fault is among the causes, or among the findings that they explain.

@@ -1,7 +1,7 @@
 //! Programs that hold a port or a queue, and read nothing from it.
 
 use super::node::{Node, Way};
-use super::{Act, Fails, Finds, Fix, Situation};
+use super::{Act, Fails, Finds, Fix, Situation, Why};
 
 /// What c1 serves at port 80.
 const SERVED: &[Way] = &[Way::Published, Way::PublishedHere, Way::FromNode, Way::Inside];
@@ -13,7 +13,7 @@ pub(super) const PROGRAMS: &[Situation] = &[
         breaks: Act::Do(|node| node.hang(true)),
         fails: Fails::Ways(SERVED),
         finds: Finds::First("program-hangs", "c1:80/tcp"),
-        fix: Fix::Hint("only its owner knows the program"),
+        fix: Fix::Hint(Why::Program, "only its owner knows the program"),
         mends: Act::Do(|node| node.hang(false)),
     },
     Situation {
@@ -22,7 +22,7 @@ pub(super) const PROGRAMS: &[Situation] = &[
         breaks: Act::Do(Node::stop_program),
         fails: Fails::Ways(SERVED),
         finds: Finds::First("program-hangs", "c1:80/tcp"),
-        fix: Fix::Hint("it may be debugged"),
+        fix: Fix::Hint(Why::Choice, "it may be debugged"),
         mends: Act::Do(|node| {
             node.end_others();
             node.serve(Some("[::]:80"));
@@ -38,7 +38,7 @@ pub(super) const PROGRAMS: &[Situation] = &[
         }),
         fails: Fails::Ways(SERVED),
         finds: Finds::First("nothing-listens", "c1:80/tcp"),
-        fix: Fix::Hint("it is the program's configuration"),
+        fix: Fix::Hint(Why::Program, "it is the program's configuration"),
         mends: Act::Do(|node| {
             node.serve(None);
             node.run("ip netns exec c1 sysctl -qw net.ipv6.bindv6only=0");
@@ -66,7 +66,7 @@ pub(super) const PROGRAMS: &[Situation] = &[
         breaks: Act::Do(Node::freeze_program),
         fails: Fails::Ways(SERVED),
         finds: Finds::First("program-hangs", "c1:80/tcp"),
-        fix: Fix::Hint("it may be paused on purpose"),
+        fix: Fix::Hint(Why::Choice, "it may be paused on purpose"),
         mends: Act::Do(|node| {
             node.end_others();
             node.serve(Some("[::]:80"));

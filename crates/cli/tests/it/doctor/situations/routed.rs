@@ -1,7 +1,7 @@
 //! The node's sysctls, its way out, and its routes.
 
 use super::node::Way;
-use super::{Act, Fails, Finds, Fix, Situation};
+use super::{Act, Fails, Finds, Fix, Situation, Why};
 
 pub(super) const SWITCHES: &[Situation] = &[
     Situation {
@@ -46,7 +46,7 @@ pub(super) const SWITCHES: &[Situation] = &[
         breaks: Act::Sh("ip route del default"),
         fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
         finds: Finds::First("no-default-route", "IPv4"),
-        fix: Fix::Hint("only the administrator knows the router"),
+        fix: Fix::Hint(Why::Lost, "only the administrator knows the router"),
         mends: Act::Sh("ip route replace default via 198.51.100.2"),
     },
     Situation {
@@ -55,7 +55,7 @@ pub(super) const SWITCHES: &[Situation] = &[
         breaks: Act::Sh("ip link set up0 down"),
         fails: Fails::Ways(&[Way::Out4, Way::Out6, Way::Published, Way::Names]),
         finds: Finds::First("link-down", "up0"),
-        fix: Fix::Hint("the kernel does not restore routes and IPv6 addresses"),
+        fix: Fix::Hint(Why::Lost, "the kernel does not restore routes and IPv6 addresses"),
         mends: Act::Sh(
             "ip link set up0 up; ip addr add fe80::1/64 dev up0 nodad; \
              ip addr add 2001:db8:ffff::1/64 dev up0 nodad; ip route replace default via 198.51.100.2; \
@@ -120,7 +120,7 @@ pub(super) const ROUTES: &[Situation] = &[
             Way::Names,
         ]),
         finds: Finds::First("subnet-taken", "mynet"),
-        fix: Fix::Hint("the network needs another subnet"),
+        fix: Fix::Hint(Why::File, "the network needs another subnet"),
         mends: Act::Sh(
             "ip addr del 10.88.0.77/24 dev up0; \
              ip route replace 10.88.0.0/24 dev cni0 proto kernel scope link src 10.88.0.1",
