@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use super::{Answer, FirewalldError, Method};
+use super::{Answer, FirewalldError, Method, TIMEOUT};
 
 /// The bus's default address (D-Bus specification, "System message bus").
 const SYSTEM_BUS: &str = "unix:path=/var/run/dbus/system_bus_socket";
@@ -63,8 +63,8 @@ const MOST_OTHERS: usize = 100;
 /// Has one conversation: one question for each pair of zone and source.
 ///
 /// It runs on a thread, so that the caller's wait ends in every step, even if the other side is
-/// silent. A thread that is given up is left alone: it ends when the other side ends, or with the
-/// process.
+/// silent. A thread that is given up is left alone: it ends when the other side ends or has been
+/// silent for [`TIMEOUT`], or with the process.
 pub(super) fn ask(
     address: Option<String>,
     timeout: Duration,
@@ -86,6 +86,8 @@ pub(super) fn ask(
         Ok(Ok(answers)) => Ok(answers),
         Ok(Err(error)) => Err(match error.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => FirewalldError::Absent,
+            // The socket's own timeout (`man 7 socket`, SO_RCVTIMEO).
+            ErrorKind::WouldBlock => FirewalldError::Late { timeout },
             _ => FirewalldError::Bus(Box::new(error)),
         }),
         Err(mpsc::RecvTimeoutError::Timeout) => Err(FirewalldError::Late { timeout }),
@@ -137,7 +139,10 @@ struct Connection {
 impl Connection {
     /// Connects, and has the bus accept us.
     fn open(address: &str) -> io::Result<Self> {
-        let mut socket = BufReader::new(connect(address)?);
+        let socket = connect(address)?;
+        socket.set_read_timeout(Some(TIMEOUT))?;
+        socket.set_write_timeout(Some(TIMEOUT))?;
+        let mut socket = BufReader::new(socket);
         socket.get_mut().write_all(HANDSHAKE)?;
         for beginning in ACCEPTED {
             let mut line = String::new();
@@ -449,7 +454,7 @@ mod tests {
         let address = format!("tcp:host=h;unix:path={}/a%20bus,guid=0", dir.path().display());
         let source = |address: &str| ("trusted".to_owned(), address.to_owned());
         let questions = vec![source("192.0.2.1/32"), source("192.0.2.2/32")];
-        let answers = ask(Some(address), super::super::TIMEOUT, Method::Query, questions);
+        let answers = ask(Some(address), TIMEOUT, Method::Query, questions);
         bus.join().unwrap();
         answers
     }
