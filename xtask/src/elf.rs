@@ -1,4 +1,5 @@
-//! Reads the headers of an executable, and cuts off what only unwinding reads (`man 5 elf`).
+//! Reads the headers of an executable, and cuts off what only unwinding reads (`man 5 elf`;
+//! docs/decisions/0077).
 
 /// Types of program headers and of sections (linux include/uapi/linux/elf.h).
 pub(crate) const PT_INTERP: usize = 3;

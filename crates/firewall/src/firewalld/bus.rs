@@ -1,7 +1,8 @@
 //! The only file that speaks D-Bus.
 //!
 //! firewalld is asked with two texts and answers yes, no, or an error. That is little of D-Bus, so
-//! it is written here: one connection to a Unix socket, one call after the other, and it blocks.
+//! it is written here (docs/decisions/0076): one connection to a Unix socket, one call after the
+//! other, and it blocks.
 
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
