@@ -406,6 +406,8 @@ impl<'b> Marshaled<'b> {
 mod tests {
     use std::os::unix::net::UnixListener;
 
+    use proptest::prelude::*;
+
     use super::*;
 
     /// The type of an answer, which nobody reads: the error's name tells.
@@ -516,6 +518,26 @@ mod tests {
         ] {
             let outcome = asked(handshake, &messages);
             assert!(matches!(outcome, Err(FirewalldError::Bus(_))), "{handshake:?}: {outcome:?}");
+        }
+    }
+
+    proptest! {
+        /// No message of the bus makes us panic.
+        #[test]
+        fn a_changed_message_is_read_or_refused(
+            at in 0..90_usize,
+            byte in any::<u8>(),
+            kept in 0..90_usize,
+        ) {
+            let mut bytes = message(b'l', 3, "a.b", "s", &text("NO: a"));
+            if let Some(changed) = bytes.get_mut(at) {
+                *changed = byte;
+            }
+            for length in [bytes.len(), kept.min(bytes.len())] {
+                if let Ok(reply) = Reply::read(&mut &bytes[..length]) {
+                    let _ = (reply.text(), reply.is_true());
+                }
+            }
         }
     }
 
