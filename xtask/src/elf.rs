@@ -1,15 +1,15 @@
-//! Reads the headers of an executable, and cuts off what only unwinding reads (`man 5 elf`).
+//! Reads the headers of an executable, and cuts off what only unwinding reads (`man 5 elf`;
+//! docs/decisions/0077).
 
-/// Types of program headers and of sections, and a flag (linux include/uapi/linux/elf.h).
+/// Types of program headers and of sections (linux include/uapi/linux/elf.h).
 pub(crate) const PT_INTERP: usize = 3;
-const PT_NULL: usize = 0;
 const PT_LOAD: usize = 1;
 const PT_GNU_EH_FRAME: usize = 0x6474_e550;
-const SHT_NULL: usize = 0;
 const SHT_NOBITS: usize = 8;
 
 /// What unwinders read: where registers lie in each function's frame, an index of that, and what to
-/// clean up. A program whose panics abort has no unwinder but a debugger.
+/// clean up. A program whose panics abort, and that captures no backtrace, has no unwinder but a
+/// debugger.
 const FRAMES: &str = ".eh_frame";
 const UNWINDING: [&str; 3] = [".eh_frame_hdr", FRAMES, ".gcc_except_table"];
 
@@ -109,7 +109,7 @@ impl Elf {
         let gone = (segment.end - from) / page * page;
         for other in &segments {
             if other.kind == PT_GNU_EH_FRAME {
-                self.put(other.header, 4, PT_NULL)?;
+                self.empty(other.header, &SEGMENTS)?;
             } else if segment.end <= other.start {
                 self.put(other.header + 8, 8, other.start - gone)?;
             }
@@ -118,7 +118,7 @@ impl Elf {
             self.put(segment.header + size, 8, from - segment.start)?;
         }
         for section in &cut {
-            self.put(section.header + 4, 4, SHT_NULL)?;
+            self.empty(section.header, &SECTIONS)?;
         }
         for section in sections.iter().filter(|section| segment.end <= section.start) {
             self.put(section.header + 24, 8, section.start - gone)?;
@@ -177,6 +177,14 @@ impl Elf {
         }
     }
 
+    /// Makes all of an entry zero: its type is then `PT_NULL` or `SHT_NULL`, and it names no part
+    /// of the file. Tools refuse a file with one that ends behind the file's end.
+    fn empty(&mut self, header: usize, table: &Table) -> Result<(), String> {
+        let end = header + self.number(table.size, 2)?;
+        self.bytes.get_mut(header..end).ok_or(TRUNCATED)?.fill(0);
+        Ok(())
+    }
+
     /// Returns where a part ends whose size a header has.
     fn end(&self, start: usize, size: usize) -> Result<usize, String> {
         let end = start.checked_add(self.number(size, 8)?);
@@ -223,7 +231,8 @@ mod tests {
             let [old_bytes, new_bytes] = [(&own, old), (&cut, new)]
                 .map(|(elf, section)| elf.bytes().get(section.start..section.end));
             let is_same = new_bytes.is_some() && old_bytes == new_bytes;
-            assert!(is_same || old.is_for_unwinding(), "{old:?} {new:?}");
+            let is_gone = old.is_for_unwinding() && new.end == 0;
+            assert!(is_same || is_gone, "{old:?} {new:?}");
         }
         let [old, new] = [&own, &cut].map(|elf| elf.segments().unwrap());
         for (old, new) in old.iter().zip(&new).filter(|(old, _)| old.kind == PT_LOAD) {

@@ -1,7 +1,8 @@
 //! The only file that speaks D-Bus.
 //!
 //! firewalld is asked with two texts and answers yes, no, or an error. That is little of D-Bus, so
-//! it is written here: one connection to a Unix socket, one call after the other, and it blocks.
+//! it is written here (docs/decisions/0076): one connection to a Unix socket, one call after the
+//! other, and it blocks.
 
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -12,7 +13,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use super::{Answer, FirewalldError, Method};
+use super::{Answer, FirewalldError, Method, TIMEOUT};
 
 /// The bus's default address (D-Bus specification, "System message bus").
 const SYSTEM_BUS: &str = "unix:path=/var/run/dbus/system_bus_socket";
@@ -63,8 +64,8 @@ const MOST_OTHERS: usize = 100;
 /// Has one conversation: one question for each pair of zone and source.
 ///
 /// It runs on a thread, so that the caller's wait ends in every step, even if the other side is
-/// silent. A thread that is given up is left alone: it ends when the other side ends, or with the
-/// process.
+/// silent. A thread that is given up is left alone: it ends when the other side ends or has been
+/// silent for [`TIMEOUT`], or with the process.
 pub(super) fn ask(
     address: Option<String>,
     timeout: Duration,
@@ -86,6 +87,8 @@ pub(super) fn ask(
         Ok(Ok(answers)) => Ok(answers),
         Ok(Err(error)) => Err(match error.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => FirewalldError::Absent,
+            // The socket's own timeout (`man 7 socket`, SO_RCVTIMEO).
+            ErrorKind::WouldBlock => FirewalldError::Late { timeout },
             _ => FirewalldError::Bus(Box::new(error)),
         }),
         Err(mpsc::RecvTimeoutError::Timeout) => Err(FirewalldError::Late { timeout }),
@@ -137,7 +140,10 @@ struct Connection {
 impl Connection {
     /// Connects, and has the bus accept us.
     fn open(address: &str) -> io::Result<Self> {
-        let mut socket = BufReader::new(connect(address)?);
+        let socket = connect(address)?;
+        socket.set_read_timeout(Some(TIMEOUT))?;
+        socket.set_write_timeout(Some(TIMEOUT))?;
+        let mut socket = BufReader::new(socket);
         socket.get_mut().write_all(HANDSHAKE)?;
         for beginning in ACCEPTED {
             let mut line = String::new();
@@ -400,6 +406,8 @@ impl<'b> Marshaled<'b> {
 mod tests {
     use std::os::unix::net::UnixListener;
 
+    use proptest::prelude::*;
+
     use super::*;
 
     /// The type of an answer, which nobody reads: the error's name tells.
@@ -449,7 +457,7 @@ mod tests {
         let address = format!("tcp:host=h;unix:path={}/a%20bus,guid=0", dir.path().display());
         let source = |address: &str| ("trusted".to_owned(), address.to_owned());
         let questions = vec![source("192.0.2.1/32"), source("192.0.2.2/32")];
-        let answers = ask(Some(address), super::super::TIMEOUT, Method::Query, questions);
+        let answers = ask(Some(address), TIMEOUT, Method::Query, questions);
         bus.join().unwrap();
         answers
     }
@@ -510,6 +518,26 @@ mod tests {
         ] {
             let outcome = asked(handshake, &messages);
             assert!(matches!(outcome, Err(FirewalldError::Bus(_))), "{handshake:?}: {outcome:?}");
+        }
+    }
+
+    proptest! {
+        /// No message of the bus makes us panic.
+        #[test]
+        fn a_changed_message_is_read_or_refused(
+            at in 0..90_usize,
+            byte in any::<u8>(),
+            kept in 0..90_usize,
+        ) {
+            let mut bytes = message(b'l', 3, "a.b", "s", &text("NO: a"));
+            if let Some(changed) = bytes.get_mut(at) {
+                *changed = byte;
+            }
+            for length in [bytes.len(), kept.min(bytes.len())] {
+                if let Ok(reply) = Reply::read(&mut &bytes[..length]) {
+                    let _ = (reply.text(), reply.is_true());
+                }
+            }
         }
     }
 
