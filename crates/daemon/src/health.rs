@@ -50,8 +50,8 @@ impl std::fmt::Debug for Figures {
 pub(crate) struct Manager {
     /// Its socket.
     pub(crate) socket: Option<OsString>,
-    /// How often the manager wants to hear that the service goes on; the service notifies it twice
-    /// as often.
+    /// How often the manager wants to hear that the service goes on. The service notifies it when
+    /// its loop comes round after a quarter of that, and in any case after three quarters.
     pub(crate) watchdog: Option<Duration>,
 }
 
@@ -202,7 +202,7 @@ impl Health {
         let tell = {
             let mut inner = self.inner();
             inner.turned = now;
-            let due = self.0.manager.watchdog.is_some_and(|limit| limit / 2 <= now - inner.told);
+            let due = self.0.manager.watchdog.is_some_and(|limit| limit / 4 <= now - inner.told);
             if due {
                 inner.told = now;
             }
@@ -213,11 +213,14 @@ impl Health {
         }
     }
 
-    /// Returns how long a loop may wait: at most `wanted`, and less where the watchdog needs a turn
-    /// sooner.
+    /// Returns how long a loop may wait, once it has come round: at most `wanted`, and less where
+    /// the watchdog needs a turn sooner. A loop that has something to do in half the watchdog's
+    /// time needs no turn for it.
     pub(crate) fn pause(&self, wanted: Duration) -> Duration {
-        let limit = self.0.manager.watchdog.unwrap_or(self.0.watchdog).min(self.0.watchdog);
-        wanted.min(limit / 4)
+        let wanted = wanted.min(self.0.watchdog / 2);
+        let Some(limit) = self.0.manager.watchdog else { return wanted };
+        let since = self.inner().told.elapsed();
+        wanted.min((limit * 3 / 4).saturating_sub(since))
     }
 
     /// Notes an event of the log.
@@ -369,7 +372,7 @@ mod tests {
     fn a_clock_that_is_set_back_changes_only_what_people_read() {
         static WALL: AtomicI64 = AtomicI64::new(1_800_000_000);
         let wall = || Timestamp::from_second(WALL.load(Ordering::SeqCst)).unwrap();
-        // The loop has to come round four times in this time; the wall clock does not matter.
+        // The loop has to come round twice in this time; the wall clock does not matter.
         let day = Duration::from_secs(24 * 3600);
         let manager = Manager { watchdog: Some(day), ..Manager::default() };
         let health = Health::by(wall, "repair", manager, day);
@@ -381,7 +384,7 @@ mod tests {
             (report.state, report.since.unwrap().as_str()),
             (State::Ready, "2027-01-15T08:00:00Z")
         );
-        assert_eq!(health.pause(day), day / 4);
+        assert_eq!(health.pause(day), day / 2);
         health.logged(Level::INFO, "repaired");
         assert_eq!(health.report().did.unwrap().at, "2027-01-12T08:00:00Z");
         health.needs("cache", Err("refused".to_owned()));
@@ -392,6 +395,30 @@ mod tests {
         );
         WALL.fetch_add(30 * 24 * 3600, Ordering::SeqCst);
         assert_eq!(health.report().state, State::Waiting);
+    }
+
+    /// A loop that comes round once a minute by itself does not wake up besides.
+    #[test]
+    fn the_watchdog_needs_a_turn_of_loops_that_would_wait_longer() {
+        let minute = Duration::from_secs(60);
+        let of = |manager: Duration| {
+            let manager = Manager { watchdog: Some(manager), ..Manager::default() };
+            let health = Health::new("routing", manager, 2 * minute);
+            health.turns();
+            health
+        };
+        let health = of(2 * minute);
+        assert_eq!(health.pause(minute), minute);
+        assert_eq!(health.pause(60 * minute), minute);
+        // The manager wants to hear of it sooner, or has waited for half the time already.
+        let pause = of(minute).pause(60 * minute);
+        assert!(minute / 2 < pause && pause <= minute * 3 / 4, "{pause:?}");
+        let waited = Instant::now().checked_sub(minute / 2).unwrap();
+        let health = of(minute);
+        health.inner().told = waited;
+        assert!(health.pause(60 * minute) <= minute / 4);
+        health.turns();
+        assert!(minute / 2 < health.pause(60 * minute));
     }
 
     #[test]

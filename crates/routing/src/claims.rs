@@ -31,16 +31,48 @@ pub(crate) struct Claims {
 /// Something of a node that another one has claimed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Taken {
-    Prefix { prefix: IpNet, theirs: ClaimedPrefix },
-    Address { address: IpAddr, whose: Arc<str> },
-    Mac { mac: MacAddr, whose: Arc<str> },
+    Prefix {
+        prefix: IpNet,
+        theirs: ClaimedPrefix,
+    },
+    Address {
+        address: IpAddr,
+        whose: Arc<str>,
+    },
+    Mac {
+        mac: MacAddr,
+        whose: Arc<str>,
+    },
+    /// The node's address is in a prefix of the other.
+    Inside {
+        address: IpAddr,
+        theirs: ClaimedPrefix,
+    },
+    /// The node's prefix has an address of the other in it.
+    Has {
+        prefix: IpNet,
+        address: IpAddr,
+        whose: Arc<str>,
+    },
 }
 
 impl Taken {
     pub(crate) fn whose(&self) -> &Arc<str> {
         match self {
-            Taken::Prefix { theirs, .. } => &theirs.whose,
-            Taken::Address { whose, .. } | Taken::Mac { whose, .. } => whose,
+            Taken::Prefix { theirs, .. } | Taken::Inside { theirs, .. } => &theirs.whose,
+            Taken::Address { whose, .. } | Taken::Mac { whose, .. } | Taken::Has { whose, .. } => {
+                whose
+            }
+        }
+    }
+
+    /// Returns the other's prefix, if it is an earlier one, which yields.
+    pub(crate) fn earlier_prefix(&self) -> Option<IpNet> {
+        match self {
+            Taken::Prefix { theirs, .. } | Taken::Inside { theirs, .. } => {
+                theirs.kept.then_some(theirs.prefix)
+            }
+            Taken::Address { .. } | Taken::Mac { .. } | Taken::Has { .. } => None,
         }
     }
 }
@@ -87,6 +119,28 @@ impl Claims {
             taken.extend(whose.map(|whose| Taken::Mac { mac, whose }));
         }
         taken
+    }
+
+    /// Returns which addresses of a node are in other peers' prefixes, and the reverse: packets to
+    /// one of two such nodes would go to the other. Prefixes and addresses have ranges of their own
+    /// unless an administrator has let them overlap.
+    pub(crate) fn crossed(&self, node: &Node) -> Vec<Taken> {
+        let others = |whose: &Arc<str>| **whose != *node.name;
+        let mut crossed = Vec::new();
+        for prefix in node.prefixes.iter().copied() {
+            let there = self.addresses.range(prefix.network()..=prefix.broadcast());
+            let theirs = there.filter(|(_, whose)| others(whose));
+            crossed.extend(theirs.map(|(address, whose)| Taken::Has {
+                prefix,
+                address: *address,
+                whose: whose.clone(),
+            }));
+        }
+        for address in node.underlay.iter() {
+            let theirs = self.of_address(address).filter(|claim| others(&claim.whose)).cloned();
+            crossed.extend(theirs.map(|theirs| Taken::Inside { address, theirs }));
+        }
+        crossed
     }
 
     /// Claims what a node has, its earlier prefixes aside. No other peer has any of it.

@@ -82,6 +82,14 @@ pub enum Cause {
     AddressOfPeer { address: IpAddr, peer: String, since: Time },
     #[error("{address} is in the cluster's range {range}: a tunnel to it would run through itself")]
     InsideRange { address: IpAddr, range: IpNet },
+    #[error("{address} is in {own}, which is this node's: packets to it would stay here")]
+    InsideOwn { address: IpAddr, own: IpNet },
+    #[error(
+        "{address} is in {theirs}, which is node {peer}'s since {since}: packets to it would go there"
+    )]
+    InsidePeer { address: IpAddr, theirs: IpNet, peer: String, since: Time },
+    #[error("{prefix} has {address} in it, which is node {peer}'s since {since}")]
+    HasAddressOfPeer { prefix: IpNet, address: IpAddr, peer: String, since: Time },
     #[error("{address} is {what}, and no other node can reach it")]
     Unreachable { address: IpAddr, what: String },
     #[error("{mac} is not the hardware address of one link")]

@@ -25,6 +25,13 @@ pub fn count<N: Ord>(all: N, share: N) -> N {
     if env::var_os(EVERY_VARIABLE).is_some() { all } else { share.min(all) }
 }
 
+/// Returns the round; 0 if none is set.
+#[must_use]
+pub fn round() -> usize {
+    let round = env::var(ROUND_VARIABLE).ok();
+    round.and_then(|round| round.parse().ok()).unwrap_or_default()
+}
+
 /// Chooses which of these a run with `--full` tries: at most `share` of them, or every one if the
 /// variable is set.
 #[must_use]
@@ -32,8 +39,7 @@ pub fn of_this_round<T>(all: Vec<T>, share: usize) -> Vec<T> {
     if env::var_os(EVERY_VARIABLE).is_some() {
         return all;
     }
-    let round = env::var(ROUND_VARIABLE).ok().and_then(|round| round.parse().ok());
-    let chosen = spread(all.len(), share, round.unwrap_or_default());
+    let chosen = spread(all.len(), share, round());
     let mut chosen = chosen.into_iter().peekable();
     let numbered = all.into_iter().enumerate();
     numbered.filter(|(number, _)| chosen.next_if_eq(number).is_some()).map(|(_, one)| one).collect()

@@ -52,15 +52,13 @@ impl Cluster {
                 }
             };
             for taken in evicted {
-                if let Taken::Prefix { theirs, .. } = &taken
-                    && theirs.kept
-                {
-                    self.claims.drop_prefix(theirs.prefix);
-                    earlier_prefixes.extend(self.age(&theirs.whose));
+                let whose = taken.whose().clone();
+                if let Some(prefix) = taken.earlier_prefix() {
+                    self.claims.drop_prefix(prefix);
+                    earlier_prefixes.extend(self.age(&whose));
                     freed = true;
                     continue;
                 }
-                let whose = taken.whose().clone();
                 work.touch(&self.peers, &whose);
                 let peer = self.peers.get_mut(&*whose).expect("who claims is a peer");
                 if let Some(used) = peer.used.take() {
@@ -134,12 +132,15 @@ impl Cluster {
         evicted
     }
 
-    /// Reports whether an earlier prefix is the cluster's, and not this node's.
+    /// Reports whether an earlier prefix is the cluster's, and not this node's, and no node that is
+    /// used has its address in it.
     fn may_be_kept(&self, prefix: IpNet) -> bool {
         let own = &self.own.node;
         self.settings.cluster_ranges.iter().any(|range| range.contains(&prefix))
             && self.settings.services_at(prefix).is_none()
             && !own.prefixes.iter().chain(&own.kept).any(|own| overlap(*own, prefix))
+            && !own.underlay.iter().any(|address| prefix.contains(&address))
+            && !self.claims.has_underlay_in(prefix)
     }
 
     /// Reports whether a peer surely stays used as it is, now that this node has changed.
@@ -188,6 +189,10 @@ impl Cluster {
             if own.underlay.iter().any(|own| own == address) {
                 return refused(key(), Cause::OwnAddress { address });
             }
+            let mut owns = own.prefixes.iter().chain(&own.kept).copied();
+            if let Some(own) = owns.find(has(address)) {
+                return refused(key(), Cause::InsideOwn { address, own });
+            }
             let prefixes = node.prefixes.iter().copied();
             let range = match settings.allow_overlap {
                 true => prefixes.chain(settings.space_ranges.iter().copied()).find(has(address)),
@@ -222,10 +227,13 @@ impl Cluster {
 
     /// Finds what in a record belongs to an older peer; returns what belongs to younger ones.
     fn against_peers(&mut self, node: &Node, age: &Age) -> Result<Vec<Taken>, Refused> {
-        let taken = self.claims.taken(node);
+        let mut taken = self.claims.taken(node);
+        if self.settings.allow_overlap {
+            taken.extend(self.claims.crossed(node));
+        }
         let of_older = taken.iter().find(|taken| {
-            let kept = matches!(taken, Taken::Prefix { theirs, .. } if theirs.kept);
-            !kept && self.age(taken.whose()).is_some_and(|theirs| theirs < *age)
+            let yields = taken.earlier_prefix().is_some();
+            !yields && self.age(taken.whose()).is_some_and(|theirs| theirs < *age)
         });
         let Some(of_older) = of_older else { return Ok(taken) };
         let keys = self.settings.keys(node.dialect);
@@ -246,6 +254,15 @@ impl Cluster {
                 let is_v6 = vxlan.is_some_and(|vxlan| vxlan.mac6 == Some(*mac));
                 let key = keys.mac(if is_v6 { Family::V6 } else { Family::V4 });
                 (key, Cause::MacOfPeer { mac: *mac, peer, since })
+            }
+            Taken::Inside { address, theirs } => {
+                let (address, theirs) = (*address, theirs.prefix);
+                let key = keys.underlay(Family::of(address));
+                (key, Cause::InsidePeer { address, theirs, peer, since })
+            }
+            Taken::Has { prefix, address, .. } => {
+                let (prefix, address) = (*prefix, *address);
+                (keys.prefixes(), Cause::HasAddressOfPeer { prefix, address, peer, since })
             }
         };
         self.contested.insert(node.name.clone());

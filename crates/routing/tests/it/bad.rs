@@ -15,8 +15,8 @@ use netwright_routing::settings::Source;
 use netwright_routing::{Node, Settings};
 
 use crate::support::{
-    NOW, Random, fields, flannel, flannel_fields, flannel_settings, net, node, own, seen, settings,
-    v4_node,
+    NOW, Random, fields, flannel, flannel_fields, flannel_settings, ip, net, node, own, seen,
+    settings, v4_node,
 };
 
 /// Returns the sentences about a peer `x` beside two good peers, and asserts that nothing of these
@@ -243,6 +243,71 @@ fn a_prefix_that_has_this_nodes_address() {
         node x: refused: spec.podCIDRs: 2001:db8::/126 has this node's address 2001:db8::1 in it
     "#]]
     .assert_eq(&bad.concat());
+}
+
+/// Packets to such a node would go to another one, which may be reached through the first, or would
+/// stay here.
+#[test]
+fn loops() {
+    let mut settings = settings();
+    settings.cluster_ranges.extend([net("192.0.2.0/24"), net("2001:db8::/32")]);
+    settings.allow_overlap = true;
+    let mut text = String::new();
+    for (prefix, address) in [
+        // In node b's prefix, and in node c's.
+        ("10.244.7.0/24", "10.244.2.9"),
+        ("10.244.7.0/24", "fd00:244:0:3::9"),
+        // The reverse, and both.
+        ("192.0.2.2/31", "192.0.2.7"),
+        ("2001:db8::2/127", "192.0.2.7"),
+        ("192.0.2.2/31", "10.244.2.9"),
+        // The node's own.
+        ("192.0.2.4/30", "192.0.2.7"),
+        // This node's.
+        ("10.244.7.0/24", "10.244.1.9"),
+        ("10.244.7.0/24", "fd00:244:0:1::9"),
+        ("192.0.2.0/31", "10.244.1.9"),
+        ("10.244.7.0/24", "192.0.2.1"),
+    ] {
+        let mut node = node("x", 7);
+        node.prefixes = vec![net(prefix)];
+        node.underlay.set(ip(address));
+        text.push_str(&refused(&settings, Seen::whole(node)));
+    }
+    // What other sources call it.
+    let of_file = Settings { source: Source::File, ..settings.clone() };
+    let entry =
+        "[[node]]\nname = \"x\"\nunderlay = [\"10.244.2.9\"]\nprefixes = [\"10.244.7.0/24\"]\n";
+    let mut list = file::read(entry, &of_file).unwrap();
+    let mut seen = list.remove(0);
+    seen.node.as_mut().unwrap().created = Some(NOW);
+    text.push_str(&refused(&of_file, seen));
+    let of_flannel = Settings { flannel: Some(flannel()), ..settings };
+    let of_etcd = Settings { source: Source::Etcd, ..of_flannel.clone() };
+    let value = r#"{"PublicIP":"10.244.2.9","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:00:00:00:04:07"}}"#;
+    let seen = lease::read("10.244.7.0-24", value.as_bytes(), &flannel(), &of_etcd);
+    text.push_str(&refused(&of_etcd, seen));
+    let mut fields = flannel_fields("x", 7);
+    fields.pod_cidrs.truncate(1);
+    fields.addresses.push("10.244.2.9".to_owned());
+    let key = "flannel.alpha.coreos.com/public-ip".to_owned();
+    fields.annotations.insert(key, "10.244.2.9".to_owned());
+    text.push_str(&refused(&of_flannel, kubernetes::read(&fields, &of_flannel)));
+    expect![[r#"
+        node x: refused: routing.netwright.io/node: underlay: 10.244.2.9 is in 10.244.2.0/24, which is node b's since 12:00 UTC: packets to it would go there
+        node x: refused: routing.netwright.io/node: underlay: fd00:244:0:3::9 is in fd00:244:0:3::/64, which is node c's since 12:00 UTC: packets to it would go there
+        node x: refused: spec.podCIDRs: 192.0.2.2/31 has 192.0.2.2 in it, which is node b's since 12:00 UTC
+        node x: refused: spec.podCIDRs: 2001:db8::2/127 has 2001:db8::2 in it, which is node b's since 12:00 UTC
+        node x: refused: spec.podCIDRs: 192.0.2.2/31 has 192.0.2.2 in it, which is node b's since 12:00 UTC
+        node x: refused: routing.netwright.io/node: underlay: 192.0.2.7 is in the cluster's range 192.0.2.4/30: a tunnel to it would run through itself
+        node x: refused: routing.netwright.io/node: underlay: 10.244.1.9 is in 10.244.1.0/24, which is this node's: packets to it would stay here
+        node x: refused: routing.netwright.io/node: underlay: fd00:244:0:1::9 is in fd00:244:0:1::/64, which is this node's: packets to it would stay here
+        node x: refused: spec.podCIDRs: 192.0.2.0/31 has this node's address 192.0.2.1 in it
+        node x: refused: routing.netwright.io/node: underlay: 192.0.2.1 is this node's
+        node x: refused: underlay: 10.244.2.9 is in 10.244.2.0/24, which is node b's since 12:00 UTC: packets to it would go there
+        node 10.244.7.0-24: refused: PublicIP: 10.244.2.9 is in 10.244.2.0/24, which is node b's since 12:00 UTC: packets to it would go there
+        node x: refused: flannel.alpha.coreos.com/public-ip: 10.244.2.9 is in 10.244.2.0/24, which is node b's since 12:00 UTC: packets to it would go there
+    "#]].assert_eq(&text);
 }
 
 #[test]

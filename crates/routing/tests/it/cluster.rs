@@ -17,6 +17,15 @@ fn cluster() -> Cluster {
     Cluster::new(Arc::new(settings), own)
 }
 
+/// One where nodes' addresses may be in ranges of pods.
+fn overlapping() -> Cluster {
+    let mut settings = settings();
+    settings.cluster_ranges.push(net("192.0.2.0/24"));
+    settings.allow_overlap = true;
+    let own = own(&settings);
+    Cluster::new(Arc::new(settings), own)
+}
+
 fn ten() -> Vec<Node> {
     (2..12).map(|n| node(&format!("n{n}"), n)).collect()
 }
@@ -258,6 +267,54 @@ fn of_two_that_want_the_same_the_older_has_it() {
     }
 }
 
+/// Packets to the one would go to the other, and the reverse.
+#[test]
+fn of_two_that_are_reached_through_each_other_the_older_is() {
+    let prefixes = vec![net("192.0.2.64/26")];
+    let mut old = Node { created: Some(at(0)), prefixes, ..node("old", 2) };
+    old.underlay.set(ip("10.244.9.2"));
+    let prefixes = vec![net("10.244.9.0/24")];
+    let young = Node { created: Some(at(9)), prefixes, ..node("young", 70) };
+    for order in [[&old, &young], [&young, &old]] {
+        let mut cluster = overlapping();
+        for node in order {
+            cluster.apply(Event::Changed(Seen::whole(node.clone())), at(60));
+        }
+        assert_eq!(used(&cluster), ["old"]);
+        let refused = cluster.peer("young").unwrap().refused.clone().unwrap();
+        assert_eq!(
+            refused.to_string(),
+            "node young: refused: spec.podCIDRs: 10.244.9.0/24 has 10.244.9.2 in it, which is node \
+             old's since 12:01 UTC"
+        );
+        let outcome = cluster.apply(Event::Deleted("old".to_owned()), at(90));
+        assert_eq!(used(&cluster), ["young"]);
+        assert_eq!(outcome.affected.len(), 2);
+    }
+}
+
+/// Which prefixes it had, a node says itself.
+#[test]
+fn no_earlier_prefix_has_an_address_of_a_node() {
+    let mut cluster = overlapping();
+    let mut renumbered = node("b", 2);
+    // They have this node's address and its own, one of node c, one of none.
+    renumbered.kept = vec![net("192.0.2.0/30"), net("192.0.2.4/31"), net("192.0.2.8/29")];
+    list(&mut cluster, &[renumbered, node("c", 5)], NOW);
+    let holder = |cluster: &Cluster, address| {
+        cluster.of_address(ip(address)).map(|(prefix, whose)| (prefix, whose.to_owned()))
+    };
+    let of_b = Some((net("192.0.2.8/29"), "b".to_owned()));
+    assert_eq!(holder(&cluster, "192.0.2.3"), None);
+    assert_eq!(holder(&cluster, "192.0.2.4"), None);
+    assert_eq!(holder(&cluster, "192.0.2.9"), of_b);
+    cluster.apply(Event::Changed(Seen::whole(node("d", 9))), NOW);
+    assert_eq!(used(&cluster), ["b", "c", "d"]);
+    assert_eq!(holder(&cluster, "192.0.2.9"), None);
+    cluster.apply(Event::Deleted("d".to_owned()), NOW);
+    assert_eq!(holder(&cluster, "192.0.2.9"), of_b);
+}
+
 #[test]
 fn an_earlier_prefix_stays_until_somebody_else_has_it() {
     let mut cluster = cluster();
@@ -338,11 +395,74 @@ prop_compose! {
     }
 }
 
-fn one_event() -> impl Strategy<Value = Event> {
+prop_compose! {
+    /// The same, and its address may be in a prefix of some of them.
+    fn crossed(name: usize)(
+        node in small(name),
+        inside in proptest::option::weighted(0.5, 0_u8..6),
+    ) -> Node {
+        let mut node = node;
+        if let Some(inside) = inside {
+            node.underlay.set(ip(&format!("10.244.{}.9", 2 + inside)));
+        }
+        node
+    }
+}
+
+fn one_event<S: Strategy<Value = Node>>(one: impl Fn(usize) -> S) -> impl Strategy<Value = Event> {
     let changed =
-        (0_usize..7).prop_flat_map(small).prop_map(|node| Event::Changed(Seen::whole(node)));
+        (0_usize..7).prop_flat_map(one).prop_map(|node| Event::Changed(Seen::whole(node)));
     let deleted = (0_usize..7).prop_map(|name| Event::Deleted(format!("n{name}")));
     prop_oneof![4 => changed, 1 => deleted]
+}
+
+/// Tells a cluster some events, and another one at once what they have said last.
+fn assert_order_does_not_matter(
+    new: fn() -> Cluster,
+    events: Vec<Event>,
+) -> Result<(), TestCaseError> {
+    let mut one = new();
+    let mut last = std::collections::BTreeMap::new();
+    for event in events {
+        match &event {
+            Event::Changed(seen) => drop(last.insert(seen.name.clone(), seen.clone())),
+            Event::Deleted(name) => drop(last.remove(name)),
+            Event::Listed(_) | Event::Silent | Event::Answers => {}
+        }
+        let before: Vec<Node> = one.used().map(|(_, node)| node.clone()).collect();
+        let outcome = one.apply(event, NOW);
+        // Every changed node is among those that are planned again.
+        let after: Vec<Node> = one.used().map(|(_, node)| node.clone()).collect();
+        for node in before.iter().filter(|node| !after.contains(node)) {
+            prop_assert!(outcome.affected.contains(&node.name), "{}", node.name);
+        }
+        for node in after.iter().filter(|node| !before.contains(node)) {
+            prop_assert!(outcome.affected.contains(&node.name), "{}", node.name);
+        }
+    }
+    let mut other = new();
+    other.apply(Event::Listed(last.into_values().rev().collect()), NOW);
+    let used =
+        |cluster: &Cluster| -> Vec<Node> { cluster.used().map(|(_, node)| node.clone()).collect() };
+    prop_assert_eq!(used(&one), used(&other));
+    // No two peers have the same prefix or address, and none is reached through another.
+    let nodes = used(&one);
+    for (number, node) in nodes.iter().enumerate() {
+        for other in &nodes[number + 1..] {
+            prop_assert_ne!(node.underlay, other.underlay);
+            prop_assert_ne!(node.offers.vxlan, other.offers.vxlan);
+            for prefix in node.prefixes.iter().chain(&node.kept) {
+                for theirs in other.prefixes.iter().chain(&other.kept) {
+                    prop_assert!(!prefix.contains(theirs) && !theirs.contains(prefix));
+                }
+            }
+        }
+        for address in nodes.iter().flat_map(|other| other.underlay.iter()) {
+            let has_it = node.prefixes.iter().chain(&node.kept).any(|of| of.contains(&address));
+            prop_assert!(!has_it, "{}: {address}", node.name);
+        }
+    }
+    Ok(())
 }
 
 proptest! {
@@ -350,45 +470,15 @@ proptest! {
 
     #[test]
     fn who_is_used_depends_on_what_was_said_last_and_not_on_the_order(
-        events in prop::collection::vec(one_event(), 1..25)
+        events in prop::collection::vec(one_event(small), 1..25)
     ) {
-        let mut one = cluster();
-        let mut last = std::collections::BTreeMap::new();
-        for event in events {
-            match &event {
-                Event::Changed(seen) => drop(last.insert(seen.name.clone(), seen.clone())),
-                Event::Deleted(name) => drop(last.remove(name)),
-                Event::Listed(_) | Event::Silent | Event::Answers => {}
-            }
-            let before: Vec<Node> = one.used().map(|(_, node)| node.clone()).collect();
-            let outcome = one.apply(event, NOW);
-            // Every changed node is among those that are planned again.
-            let after: Vec<Node> = one.used().map(|(_, node)| node.clone()).collect();
-            for node in before.iter().filter(|node| !after.contains(node)) {
-                prop_assert!(outcome.affected.contains(&node.name), "{}", node.name);
-            }
-            for node in after.iter().filter(|node| !before.contains(node)) {
-                prop_assert!(outcome.affected.contains(&node.name), "{}", node.name);
-            }
-        }
-        let mut other = cluster();
-        other.apply(Event::Listed(last.into_values().rev().collect()), NOW);
-        let used = |cluster: &Cluster| -> Vec<Node> {
-            cluster.used().map(|(_, node)| node.clone()).collect()
-        };
-        prop_assert_eq!(used(&one), used(&other));
-        // No two peers have the same prefix or address.
-        let nodes = used(&one);
-        for (number, node) in nodes.iter().enumerate() {
-            for other in &nodes[number + 1..] {
-                prop_assert_ne!(node.underlay, other.underlay);
-                prop_assert_ne!(node.offers.vxlan, other.offers.vxlan);
-                for prefix in node.prefixes.iter().chain(&node.kept) {
-                    for theirs in other.prefixes.iter().chain(&other.kept) {
-                        prop_assert!(!prefix.contains(theirs) && !theirs.contains(prefix));
-                    }
-                }
-            }
-        }
+        assert_order_does_not_matter(cluster, events)?;
+    }
+
+    #[test]
+    fn where_addresses_are_in_prefixes_the_order_does_not_matter_either(
+        events in prop::collection::vec(one_event(crossed), 1..25)
+    ) {
+        assert_order_does_not_matter(overlapping, events)?;
     }
 }

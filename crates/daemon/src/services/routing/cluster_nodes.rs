@@ -236,7 +236,8 @@ impl Thread {
     async fn client(&self, silence: &mut Silence) -> Client {
         let mut pause = RETRY.0;
         loop {
-            match kubernetes::client(self.kubeconfig.as_deref(), CONNECT_TIME, true).await {
+            let kubeconfig = self.kubeconfig.as_deref();
+            match kubernetes::watching_client(kubeconfig, CONNECT_TIME).await {
                 Ok(client) => return client,
                 Err(error) => {
                     let why = words(&error);

@@ -642,7 +642,9 @@ pub(super) fn way(
         }
         Err(error) => return Err(error),
     };
-    let link = route.oif.and_then(|index| links.by_index.get(&index));
+    // A tunnel to an address cannot run through a tunnel of ours.
+    let way_out = route.oif.filter(|index| !links.tunnels.contains_key(index));
+    let link = way_out.and_then(|index| links.by_index.get(&index));
     let Some(link) = link.filter(|_| route.kind == RouteKind::Unicast) else {
         return Ok(Way::Missing);
     };

@@ -187,7 +187,7 @@ impl Thread {
         let (mut pause, mut silence) = (RETRY.0, Silence::default());
         loop {
             let path = kubeconfig.map(PathBuf::as_path);
-            match kubernetes::client(path, CONNECT_TIME, true).await {
+            match kubernetes::watching_client(path, CONNECT_TIME).await {
                 Ok(client) => return client,
                 Err(error) => {
                     let why = words(&error);

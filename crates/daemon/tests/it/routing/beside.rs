@@ -6,6 +6,7 @@ use std::process::Stdio;
 use testkit::{Place as _, wait_until};
 
 use super::Fabric;
+use super::reach::path;
 
 /// Adds or deletes the other program's routes on both nodes.
 fn others(fabric: &Fabric, verb: &str) {
@@ -78,4 +79,20 @@ fn a_router_that_has_announced_itself_is_listened_to() {
     let accepts = "sysctl -n net.ipv6.conf.eth0.accept_ra net.ipv6.conf.other.accept_ra";
     let accepts = fabric.nodes[0].host.sh(accepts);
     assert_eq!(accepts.split_whitespace().collect::<Vec<_>>(), ["2", "1"]);
+}
+
+/// Another program's route to the other node leads into this node's own tunnel, where packets would
+/// go in circles: it counts as none, and pods reach each other over the other family meanwhile.
+#[test]
+fn vm_a_route_into_this_nodes_own_tunnel_is_not_followed() {
+    testkit::require!("root", "vxlan", "vm-full");
+    let mut fabric = Fabric::new("routing-circle", &[2]);
+    fabric.start();
+    fabric.assert_all_reach_all();
+    let (of_b, _) = fabric.nodes[1].underlay();
+    for (verb, want) in [("add", "vxlan6"), ("del", "direct")] {
+        fabric.nodes[0].host.sh(&format!("ip route {verb} {of_b}/32 dev nw-vxlan4"));
+        wait_until("the path", || path(&fabric.routes(0), "b", "ipv4") == want);
+        fabric.assert_all_reach_all();
+    }
 }

@@ -1,5 +1,7 @@
 //! The source `kubernetes`: the nodes are the Nodes of a cluster.
 
+use std::time::Instant;
+
 use serde_json::{Value, json};
 use testkit::kube::KubeApi;
 use testkit::{Place as _, Snapshot, wait_until};
@@ -194,6 +196,53 @@ fn a_kubeconfig_that_changes_is_read_again() {
     api.change("nodes", "", "a", &json!({"metadata": {"annotations": {KEY: Value::Null}}}));
     wait_until("the annotation", || annotation(&api, "a") != Value::Null);
     wait_until("it to be ready again", || fabric.routes(0)["phase"] == "ready");
+}
+
+/// The server is too busy to answer, and then it disappears without closing the connection: a watch
+/// without news is usual, so the connection itself must detect that. Both are told, nothing goes
+/// meanwhile, and what changed is known soon after the server is back.
+#[test]
+fn a_server_that_is_busy_or_gone_without_a_word_is_noticed_and_heard_again() {
+    testkit::require!("root", "program:nft");
+    let mut fabric = Fabric::new("routing-half-open", &[2]);
+    fabric.flags = vec!["--path".to_owned(), "direct".to_owned()];
+    let api = cluster(&mut fabric);
+    fabric.start();
+    let has_other = |fabric: &Fabric| {
+        fabric.nodes[0].host.sh("ip route show proto 78").contains("10.244.2.0/24")
+    };
+    let url = api.url();
+    let port = url.rsplit(':').next().unwrap();
+    let cut = format!(
+        "nft 'table inet cut {{ chain input {{ type filter hook input priority 0; tcp dport {port} drop; }}; \
+         chain output {{ type filter hook output priority 0; tcp sport {port} drop; }}; }}'"
+    );
+    let mut said = Vec::new();
+    for what in ["busy", "gone without a word"] {
+        wait_until("the other node", || has_other(&fabric));
+        wait_until("this node to be ready", || fabric.routes(0)["phase"] == "ready");
+        match what {
+            "busy" => api.fail(503),
+            _ => drop(fabric.lab.sh(&cut)),
+        }
+        api.remove("nodes", "", "b");
+        let since = Instant::now();
+        wait_until("the silence to be told", || {
+            fabric.routes(0)["phase"].to_string().contains("degraded")
+        });
+        let noticed = since.elapsed().as_secs_f64();
+        assert!(has_other(&fabric), "it stays while the server is {what}");
+        match what {
+            "busy" => api.restore(),
+            _ => drop(fabric.lab.sh("nft delete table inet cut")),
+        }
+        let since = Instant::now();
+        wait_until("the other node to go", || !has_other(&fabric));
+        let heard = since.elapsed().as_secs_f64();
+        said.push(format!("{what}: noticed after {noticed:.1} s, heard again {heard:.1} s later"));
+        api.create(&node(&fabric, 1));
+    }
+    eprintln!("MEASURED routing: an API server that is {}", said.join("; "));
 }
 
 /// Nodes have prefixes of both families, and the cluster's pods have addresses of one family.

@@ -10,7 +10,8 @@ use testkit::real::Etcd;
 use testkit::traffic::assert_pings;
 use testkit::{Lab, Place as _, Snapshot, wait_for, wait_until};
 
-use super::flannel::{Backend, flannel, flanneld, macs};
+use super::flannel::{Backend, Streams, flannel, flanneld, macs};
+use super::pings::Pings;
 use super::{Fabric, torture};
 
 const PREFIX: &str = "/coreos.com/network";
@@ -418,8 +419,8 @@ fn vm_a_wrong_lease_is_refused_and_a_lost_one_is_not_stolen() {
     wait_for_lease(&etcd, &new, |lease| lease.value == moved);
 }
 
-/// A node is taken over from flanneld and given back: its lease, and those of flannelds, stay byte for
-/// byte.
+/// A node is taken over from flanneld and given back while pods ping each other: its lease, and
+/// those of flannelds, stay byte for byte.
 fn taken_over_and_given_back(name: &str, segments: &[usize], backend: Backend) {
     let mut fabric = Fabric::new(name, segments);
     let lab = Rc::clone(&fabric.lab);
@@ -440,6 +441,9 @@ fn taken_over_and_given_back(name: &str, segments: &[usize], backend: Backend) {
     before.assert_same(&Snapshot::of(&fabric.nodes[0].host));
     assert_eq!(leases(&etcd), said);
 
+    fabric.assert_all_reach_all();
+    let pings = Pings::everywhere(&fabric);
+    let streams = Streams::start(&fabric.nodes[0], &fabric.nodes[1]);
     replace(&mut fabric, 0);
     wait_until("the node to be ready", || is_ready(&fabric, 0));
     fabric.assert_all_reach_all();
@@ -454,19 +458,21 @@ fn taken_over_and_given_back(name: &str, segments: &[usize], backend: Backend) {
     flanneld(&fabric, 0, backend);
     uninstall(&mut fabric, 0, &["--uninstall", "--to-flannel"]);
     fabric.assert_all_reach_all();
+    pings.into_iter().for_each(Pings::assert_nothing_lost);
+    streams.assert_nothing_lost();
     assert_eq!(leases(&etcd)[&key(1)], own);
     before.assert_same(&Snapshot::of(&fabric.nodes[0].host));
 }
 
 #[test]
 fn vm_a_node_is_taken_over_by_its_lease_and_given_back() {
-    testkit::require!("root", "vxlan", "vm-full", "program:etcd", "program:curl");
+    testkit::require!("root", "vxlan", "vm-full", "program:etcd", "program:curl", "program:ping");
     taken_over_and_given_back("routing-etcd-flannel", &[2, 1], Backend::Vxlan);
 }
 
 #[test]
 fn a_node_without_tunnels_is_taken_over_by_its_lease_and_given_back() {
-    testkit::require!("root", "program:etcd", "program:curl");
+    testkit::require!("root", "program:etcd", "program:curl", "program:ping");
     taken_over_and_given_back("routing-etcd-flannel-gw", &[2], Backend::HostGw);
 }
 

@@ -138,14 +138,14 @@ fn vxlan(node: &super::Node, peers: &[&super::Node], direct: bool) -> String {
 const STREAMS: usize = 20;
 
 /// TCP connections that carry data all the time.
-struct Streams {
+pub(super) struct Streams {
     ends: Arc<AtomicBool>,
     writers: Vec<JoinHandle<io::Result<u64>>>,
     readers: Vec<JoinHandle<io::Result<u64>>>,
 }
 
 impl Streams {
-    fn start(from: &super::Node, to: &super::Node) -> Self {
+    pub(super) fn start(from: &super::Node, to: &super::Node) -> Self {
         let ends = Arc::new(AtomicBool::new(false));
         let (mut writers, mut readers) = (Vec::new(), Vec::new());
         for number in 0..STREAMS {
@@ -171,7 +171,7 @@ impl Streams {
 
     /// Ends the connections, and asserts that everything has arrived.
     #[track_caller]
-    fn assert_nothing_lost(self) {
+    pub(super) fn assert_nothing_lost(self) {
         self.ends.store(true, Ordering::Relaxed);
         for (writer, reader) in self.writers.into_iter().zip(self.readers) {
             let (written, read) =

@@ -255,3 +255,83 @@ fn vm_networkmanager_and_the_service_live_together() {
     everything(&manager, &uplink);
     assert_eq!(monitor.removed_since(before), Vec::<String>::new());
 }
+
+/// What systemd-networkd is told of the uplink of node `b`: its IPv4 address comes from a server.
+const BY_DHCP: (&str, &str) = (
+    "50-uplink.network",
+    "[Match]\nName=eth0\n[Network]\nDHCP=ipv4\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n\
+     Gateway=2001:db8:1::1\n[Address]\nAddress=2001:db8:1::20/64\nDuplicateAddressDetection=none\n\
+     [Address]\nAddress=fe80::2/64\nDuplicateAddressDetection=none\n\
+     [DHCPv4]\nClientIdentifier=mac\nSendHostname=no\nUseHostname=no\n",
+);
+
+/// A DHCP server on the second segment, which has this address to give.
+fn dhcp_server(fabric: &Fabric, address: &str) -> Running {
+    let dir = fabric.lab.dir().join(format!("dnsmasq-{address}"));
+    fs::create_dir(&dir).unwrap();
+    let (config, leases, log) = (dir.join("conf"), dir.join("leases"), dir.join("log"));
+    let text = format!(
+        "interface=seg1\nbind-interfaces\nexcept-interface=lo\nport=0\nno-ping\ndhcp-authoritative\n\
+         dhcp-range={address},{address},255.255.255.192,2m\ndhcp-option=option:router,192.0.2.65\n\
+         dhcp-leasefile={}\nlog-facility={}\nuser=root\npid-file=\n",
+        leases.display(),
+        log.display()
+    );
+    fs::write(&config, text).unwrap();
+    let server = fabric.lab.start("dnsmasq", &["-k", "-C", config.to_str().unwrap()]);
+    wait_until("the DHCP server", || {
+        fs::read_to_string(&log).unwrap_or_default().contains("DHCP, IP range")
+    });
+    server
+}
+
+/// A DHCP server gives a node another address, and systemd-networkd takes the old one away. Once
+/// the list says so, the node is reached by the same tunnels.
+#[test]
+fn vm_a_node_that_gets_another_address_by_dhcp_is_reached() {
+    testkit::require!(
+        "root",
+        "vxlan",
+        "full",
+        "program:bridge",
+        "program:dbus-daemon",
+        "program:dnsmasq",
+        "program:networkctl",
+        "file:/lib/systemd/systemd-networkd"
+    );
+    let mut fabric = Fabric::new("routing-dhcp", &[1, 1]);
+    fabric.start();
+    fabric.assert_all_reach_all();
+    let node = &fabric.nodes[1];
+    let ((old, _), new) = (node.underlay(), "192.0.2.114");
+    let tunnels = || node.host.sh("ip -o link show type vxlan | cut -d: -f1,2");
+    let before = tunnels();
+    let server = dhcp_server(&fabric, &old);
+    let mut networkd = Networkd::new(&fabric.lab, &node.host, &[BY_DHCP]);
+    networkd.starts();
+    let has = |networkd: &Networkd<'_, Container>, address: &str| {
+        networkd.has("eth0", "configured");
+        wait_until("the address of the server", || {
+            let shown = node.host.sh("ip -4 -o addr show dev eth0");
+            shown.lines().count() == 1
+                && shown.contains(&format!("inet {address}/26"))
+                && shown.contains("dynamic")
+        });
+    };
+    has(&networkd, &old);
+    fabric.assert_all_reach_all();
+
+    drop(server);
+    let _server = dhcp_server(&fabric, new);
+    networkd.does("reconfigure eth0");
+    has(&networkd, new);
+    let list = fs::read_to_string(fabric.list()).unwrap();
+    fabric.write_list(&list.replace(&format!("\"{old}\""), &format!("\"{new}\"")));
+    wait_until("the other node to hear of it", || {
+        let entries = fabric.nodes[0].host.sh("bridge fdb show dev nw-vxlan4");
+        entries.contains(&format!("dst {new} ")) && !entries.contains(&format!("dst {old} "))
+    });
+    fabric.assert_all_reach_all();
+    wait_until("the node to be ready", || fabric.routes(1)["phase"] == "ready");
+    assert_eq!(tunnels(), before, "the tunnels are the same links");
+}

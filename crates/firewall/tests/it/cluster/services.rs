@@ -12,7 +12,7 @@ use firewall::reference::remove_flannel;
 use netwright_firewall as firewall;
 use testkit::{Place, Snapshot, traffic};
 
-use super::{Cluster, filter, servers};
+use super::{Cluster, assert_seen, filter, servers};
 
 /// `pkg/proxy/nftables/proxier.go`: chains at `dstnat` and `srcnat`, the mark's bit tested, cleared
 /// and followed by a fully random masquerade.
@@ -104,6 +104,56 @@ fn kube_proxys_iptables_mode() {
     testkit::require!("root");
     check("clkubeipt", IPTABLES, true);
     check("clkubeipt", IPTABLES, false);
+}
+
+/// Services of IPVS, whose addresses are the node's own and whose flows are tracked, as in
+/// kube-proxy's IPVS mode (`pkg/proxy/ipvs/proxier.go`), but without its rules, which masquerade
+/// besides: only our rules masquerade here. Endpoints are a pod of the other node (`.10` and the
+/// port), the outside (`.12`), and a range that sees pods' own addresses (`.13`).
+const IPVSADM: &str = "set -e
+    ip link set lo up
+    echo 1 >/proc/sys/net/ipv4/vs/conntrack
+    for last in 10 12 13; do
+        ip addr add 10.96.0.$last/32 dev lo
+        ip addr add fd00:96::$last/128 dev lo nodad
+    done
+    serve() {
+        for kind in -t -u; do
+            ipvsadm -A $kind $1 -s rr
+            ipvsadm -a $kind $1 -r $2 -m
+        done
+    }
+    serve 10.96.0.10:80 10.2.0.2:80
+    serve 10.96.0.12:80 198.51.100.2:80
+    serve 10.96.0.13:80 203.0.113.2:80
+    serve 198.51.100.1:30082 10.2.0.2:80
+    serve [fd00:96::10]:80 [fd00:2::2]:80
+    serve [fd00:96::12]:80 [2001:db8:ffff::2]:80
+    serve [fd00:96::13]:80 [2001:db8:cafe::2]:80
+    serve [2001:db8:ffff::1]:30082 [fd00:2::2]:80";
+
+/// What IPVS translates is not forwarded: it comes in, and goes out as if the node had sent it. It
+/// gets the node's address where it leaves the cluster, and nowhere else.
+#[test]
+fn vm_services_of_ipvs() {
+    testkit::require!("root", "ip_vs", "program:ipvsadm");
+    let cluster = Cluster::new("clipvs");
+    let node = &cluster.node;
+    let _servers = [servers(&cluster.b, "b"), servers(&node.outside, "o")];
+    cluster.bring(&filter());
+    node.lab.sh(IPVSADM);
+    for (from, to, seen) in [
+        (&node.c1, "10.96.0.10:80", "10.1.0.2"),
+        (&node.c1, "10.96.0.12:80", "198.51.100.1"),
+        (&node.c1, "10.96.0.13:80", "10.1.0.2"),
+        (&node.outside, "198.51.100.1:30082", "198.51.100.2"),
+        (&node.c1, "[fd00:96::10]:80", "fd00:1::2"),
+        (&node.c1, "[fd00:96::12]:80", "2001:db8:ffff::1"),
+        (&node.c1, "[fd00:96::13]:80", "fd00:1::2"),
+        (&node.outside, "[2001:db8:ffff::1]:30082", "2001:db8:ffff::2"),
+    ] {
+        assert_seen(from, to, seen);
+    }
 }
 
 /// `pkg/trafficmngr/iptables/iptables.go`.
