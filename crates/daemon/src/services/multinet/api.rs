@@ -37,7 +37,7 @@ impl Debug for Api {
 impl Api {
     /// Reads the configuration from a file, or finds it as a pod does; sends nothing yet.
     pub(super) async fn new(kubeconfig: Option<&Path>) -> Result<Self, ConnectError> {
-        let client = kubernetes::client(kubeconfig, CONNECT_TIME, true).await?;
+        let client = kubernetes::watching_client(kubeconfig, CONNECT_TIME).await?;
         Ok(Api { client })
     }
 
