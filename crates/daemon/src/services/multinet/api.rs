@@ -26,6 +26,8 @@ pub(super) const MANAGER: &str = "netwrightd-multinet";
 #[derive(Clone)]
 pub(super) struct Api {
     client: Client,
+    /// For what is watched.
+    watching: Client,
 }
 
 impl Debug for Api {
@@ -37,20 +39,21 @@ impl Debug for Api {
 impl Api {
     /// Reads the configuration from a file, or finds it as a pod does; sends nothing yet.
     pub(super) async fn new(kubeconfig: Option<&Path>) -> Result<Self, ConnectError> {
-        let client = kubernetes::watching_client(kubeconfig, CONNECT_TIME).await?;
-        Ok(Api { client })
+        let client = kubernetes::client(kubeconfig, CONNECT_TIME, true).await?;
+        let watching = kubernetes::watching_client(kubeconfig, CONNECT_TIME).await?;
+        Ok(Api { client, watching })
     }
 
     /// Reports the pods of a node, until the receiver is gone.
     pub(super) async fn follow_pods(&self, node: &str, to: Sender<Change<PodFacts>>) {
-        let pods: Collection<PartialObjectMeta<Pod>> = Collection::all(self.client.clone());
+        let pods: Collection<PartialObjectMeta<Pod>> = Collection::all(self.watching.clone());
         let config = kubernetes::watch_config().fields(&format!("spec.nodeName={node}"));
         follow(watcher(pods, config), pod_facts, to).await;
     }
 
     /// Reports all definitions, until the receiver is gone.
     pub(super) async fn follow_definitions(&self, to: Sender<Change<DefinitionFacts>>) {
-        let all = Collection::all_with(self.client.clone(), &definition_kind());
+        let all = Collection::all_with(self.watching.clone(), &definition_kind());
         follow(watcher(all, kubernetes::watch_config()), definition_facts, to).await;
     }
 
