@@ -2,10 +2,10 @@
 //!
 //! It serves the kinds that we use ([`Kind`]) as the API's documentation describes (Kubernetes API
 //! concepts): get, list in pages, watch from a resource version with bookmarks, create, update,
-//! patch and delete, conflicts and expiry, selectors, sub-resources `status`, metadata only,
-//! tokens, and role-based access control. It is never more lenient than a real server: it refuses
-//! what it does not know. A test can make it slow, gone or silent, or make it forget its history.
-//! It logs all requests.
+//! patch and delete, conflicts and expiry, selectors, sub-resources `status`, metadata only, kinds
+//! with two versions, tokens, and role-based access control. It is never more lenient than a real
+//! server: it refuses what it does not know. A test can make it slow, gone or silent, or make it
+//! forget its history. It logs all requests.
 //!
 //! ```
 //! use serde_json::json;
@@ -34,7 +34,7 @@ mod store;
 
 pub use front::Front;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -79,13 +79,20 @@ struct State {
     token: Option<String>,
     rules: Option<Vec<Rule>>,
     admission: Option<Admission>,
-    /// Kinds that are not served.
-    absent: BTreeSet<usize>,
+    /// The versions in which kinds are served that are not served as from the start.
+    served: BTreeMap<usize, Vec<&'static str>>,
     /// Verb, resource and code of the requests that must fail; each fails once.
     failures: VecDeque<(String, String, u16)>,
     connections: BTreeMap<u64, TcpStream>,
     next: u64,
     ended: bool,
+}
+
+impl State {
+    /// Returns the versions in which a kind is served.
+    fn versions(&self, number: usize) -> Vec<&'static str> {
+        self.served.get(&number).cloned().unwrap_or_else(|| vec![KINDS[number].version])
+    }
 }
 
 #[derive(Debug)]
@@ -153,7 +160,7 @@ impl KubeApi {
             token: None,
             rules: None,
             admission: None,
-            absent: BTreeSet::new(),
+            served: BTreeMap::new(),
             failures: VecDeque::new(),
             connections: BTreeMap::new(),
             next: 0,
@@ -224,7 +231,7 @@ impl KubeApi {
     /// request sends.
     ///
     /// # Panics
-    /// When the API would refuse it.
+    /// When the API would refuse it, whichever versions of the kind are served.
     #[expect(clippy::must_use_candidate, reason = "creating is often all that is wanted")]
     pub fn create(&self, object: &Value) -> Value {
         let (number, kind) = kind_of(object);
@@ -280,14 +287,25 @@ impl KubeApi {
     pub fn withdraw(&self, plural: &str) {
         let mut state = self.shared.lock();
         state.store.delete_all(number(plural));
-        state.absent.insert(number(plural));
+        state.served.insert(number(plural), Vec::new());
         drop(state);
         self.shared.changed.notify_all();
     }
 
-    /// Serves a kind again that was withdrawn.
-    pub fn define(&self, plural: &str) {
-        self.shared.lock().absent.remove(&number(plural));
+    /// Serves a kind in these versions and in no other, as if its definition was changed: its
+    /// objects stay, and watches in other versions end. It may have been withdrawn.
+    ///
+    /// # Panics
+    /// When the kind does not have one of the versions.
+    pub fn serve(&self, plural: &str, versions: &[&str]) {
+        let number = number(plural);
+        let version = |name: &&str| {
+            let found = KINDS[number].version_named(name);
+            found.unwrap_or_else(|| panic!("{plural} have no version {name}"))
+        };
+        let versions = versions.iter().map(version).collect();
+        self.shared.lock().served.insert(number, versions);
+        self.shared.changed.notify_all();
     }
 
     /// Removes an object, if it exists.
@@ -445,7 +463,8 @@ fn number(plural: &str) -> usize {
 
 fn kind_of(object: &Value) -> (usize, &'static Kind) {
     let found = KINDS.iter().enumerate().find(|(_, kind)| {
-        object["kind"] == kind.kind && object["apiVersion"] == kind.api_version()
+        let is_of = |version: &str| object["apiVersion"] == kind.api_version(version);
+        object["kind"] == kind.kind && (is_of(kind.version) || kind.later.is_some_and(is_of))
     });
     found.unwrap_or_else(|| panic!("no such kind: {object}"))
 }

@@ -16,8 +16,8 @@ pub(super) struct Admission {
 #[derive(Debug)]
 struct Policy {
     name: String,
-    /// The groups, resources and operations that the policy applies to.
-    rules: Vec<[Vec<String>; 3]>,
+    /// The groups, versions, resources and operations that the policy applies to.
+    rules: Vec<[Vec<String>; 4]>,
     conditions: Vec<Expression>,
     variables: Vec<(String, Expression)>,
     validations: Vec<(Expression, String)>,
@@ -46,11 +46,14 @@ impl Admission {
     pub(super) fn new(policies: &[Value], user: &Value) -> Self {
         let policy = |policy: &Value| {
             assert_eq!(policy["spec"]["failurePolicy"], "Fail", "no other is known here");
+            let matched = &policy["spec"]["matchConstraints"]["matchPolicy"];
+            assert!(matched.is_null(), "only the default, `Equivalent`, is known here");
             Policy {
                 name: text(&policy["metadata"]["name"]),
                 rules: all(policy, "/spec/matchConstraints/resourceRules")
                     .map(|rule| {
-                        ["apiGroups", "resources", "operations"].map(|key| texts(&rule[key]))
+                        let keys = ["apiGroups", "apiVersions", "resources", "operations"];
+                        keys.map(|key| texts(&rule[key]))
                     })
                     .collect(),
                 conditions: all(policy, "/spec/matchConditions").map(expression).collect(),
@@ -65,10 +68,12 @@ impl Admission {
         Admission { policies: policies.iter().map(policy).collect(), user: user.clone() }
     }
 
-    /// Judges a change: `before` is `None` for a creation.
+    /// Judges a change: `before` is `None` for a creation. A rule that names one of the versions in
+    /// which the kind is served is about requests in all of them (admissionregistration/v1
+    /// MatchResources, `matchPolicy: Equivalent`).
     pub(super) fn judge(
         &self,
-        kind: &Kind,
+        (kind, served): (&Kind, &[&str]),
         resource: &str,
         before: Option<&Value>,
         after: &Value,
@@ -79,10 +84,13 @@ impl Admission {
             ("oldObject".to_owned(), before.cloned().unwrap_or_default()),
             ("request".to_owned(), json!({"userInfo": self.user, "operation": operation})),
         ]);
-        let asked = [kind.group, resource, operation];
         for policy in &self.policies {
-            let is_about = |rule: &[Vec<String>; 3]| {
-                rule.iter().zip(asked).all(|(listed, asked)| listed.iter().any(|one| one == asked))
+            let is_about = |[groups, versions, resources, operations]: &[Vec<String>; 4]| {
+                let has = |listed: &[String], asked: &str| listed.iter().any(|one| one == asked);
+                has(groups, kind.group)
+                    && served.iter().any(|version| has(versions, version))
+                    && has(resources, resource)
+                    && has(operations, operation)
             };
             if !policy.rules.iter().any(is_about) {
                 continue;

@@ -7,8 +7,11 @@ use serde_json::{Value, json};
 pub struct Kind {
     /// The API's group; empty for the core's.
     pub group: &'static str,
-    /// The version.
+    /// The version in which its objects are stored, and which is served from the start.
     pub version: &'static str,
+    /// A later version with the same fields, which is served if a test wants it
+    /// ([`KubeApi::serve`](super::KubeApi::serve)).
+    pub later: Option<&'static str>,
     /// The name in addresses.
     pub plural: &'static str,
     /// The name in objects.
@@ -73,7 +76,10 @@ pub(super) const KINDS: [Kind; 28] = [
         "NetworkAttachmentDefinition",
     ),
     custom("k8s.cni.cncf.io", "v1alpha1", "ipamclaims", "IPAMClaim"),
-    custom("k8s.cni.cncf.io", "v1beta1", "multi-networkpolicies", "MultiNetworkPolicy"),
+    Kind {
+        later: Some("v1beta2"),
+        ..custom("k8s.cni.cncf.io", "v1beta1", "multi-networkpolicies", "MultiNetworkPolicy")
+    },
     custom("whereabouts.cni.cncf.io", "v1alpha1", "ippools", "IPPool"),
     custom(
         "whereabouts.cni.cncf.io",
@@ -87,6 +93,7 @@ pub(super) const KINDS: [Kind; 28] = [
     wide("ipam.netwright.io", "v1alpha1", "addressnodes", "AddressNode"),
     wide("ipam.netwright.io", "v1alpha1", "stickyaddresses", "StickyAddress"),
     Kind {
+        later: Some("v1beta1"),
         status: true,
         ..wide(POLICY, "v1alpha2", "clusternetworkpolicies", "ClusterNetworkPolicy")
     },
@@ -100,7 +107,7 @@ const fn built_in(
     namespaced: bool,
     status: bool,
 ) -> Kind {
-    Kind { group, version, plural, kind, namespaced, status, custom: false }
+    Kind { group, version, later: None, plural, kind, namespaced, status, custom: false }
 }
 
 const fn custom(
@@ -109,7 +116,7 @@ const fn custom(
     plural: &'static str,
     kind: &'static str,
 ) -> Kind {
-    Kind { group, version, plural, kind, namespaced: true, status: false, custom: true }
+    Kind { custom: true, ..built_in(group, version, plural, kind, true, false) }
 }
 
 /// A custom kind without namespaces.
@@ -119,17 +126,30 @@ const fn wide(
     plural: &'static str,
     kind: &'static str,
 ) -> Kind {
-    Kind { group, version, plural, kind, namespaced: false, status: false, custom: true }
+    Kind { namespaced: false, ..custom(group, version, plural, kind) }
 }
 
 impl Kind {
+    /// Returns its version of this name, if it has one.
+    pub(super) fn version_named(&self, name: &str) -> Option<&'static str> {
+        [Some(self.version), self.later].into_iter().flatten().find(|version| *version == name)
+    }
+
     /// `group/version`, or the version alone.
-    pub(super) fn api_version(&self) -> String {
+    pub(super) fn api_version(&self, version: &str) -> String {
         if self.group.is_empty() {
-            self.version.to_owned()
+            version.to_owned()
         } else {
-            format!("{}/{}", self.group, self.version)
+            format!("{}/{version}", self.group)
         }
+    }
+
+    /// Returns an object that was stored as a version has it.
+    pub(super) fn in_version(&self, version: &str, mut object: Value) -> Value {
+        if version != self.version {
+            object["apiVersion"] = json!(self.api_version(version));
+        }
+        object
     }
 
     /// Whether a change of `spec` increases `metadata.generation`.

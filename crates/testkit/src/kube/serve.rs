@@ -24,6 +24,7 @@ const BEAT: Duration = Duration::from_millis(50);
 struct Target {
     number: usize,
     kind: &'static Kind,
+    version: &'static str,
     namespace: String,
     name: String,
     sub: String,
@@ -65,17 +66,7 @@ pub(super) fn serve(shared: &Shared, stream: &TcpStream) -> io::Result<()> {
         }
         let mut state = shared.lock();
         let (asked, reply) = match target(&request.path) {
-            Ok(target) if state.absent.contains(&target.number) => {
-                (asked(&request, Some(&target)), Err(no_resource()))
-            }
-            Ok(target) => {
-                let asked = asked(&request, Some(&target));
-                (
-                    asked,
-                    permitted(&mut state, &request, &target)
-                        .and_then(|()| handle(&mut state, &request, target)),
-                )
-            }
+            Ok(target) => (asked(&request, Some(&target)), answer(&mut state, &request, target)),
             Err(None) => (asked(&request, None), Ok(Reply::Whole(200, other(&request.path)))),
             Err(Some(refusal)) => (asked(&request, None), Err(refusal)),
         };
@@ -163,6 +154,7 @@ fn target(path: &str) -> Result<Target, Option<Refusal>> {
         parts.drain(..2);
     }
     let (number, kind) = kind(group, version, parts[0]).ok_or_else(gone)?;
+    let version = kind.version_named(version).ok_or_else(gone)?;
     if kind.namespaced && namespace.is_empty() && 1 < parts.len()
         || !kind.namespaced && !namespace.is_empty()
     {
@@ -175,7 +167,8 @@ fn target(path: &str) -> Result<Target, Option<Refusal>> {
         _ => return Err(gone()),
     };
     let owned = str::to_owned;
-    Ok(Target { number, kind, namespace: owned(namespace), name: owned(name), sub: owned(sub) })
+    let (namespace, name, sub) = (owned(namespace), owned(name), owned(sub));
+    Ok(Target { number, kind, version, namespace, name, sub })
 }
 
 fn other(path: &str) -> Value {
@@ -187,7 +180,18 @@ fn other(path: &str) -> Value {
     }
 }
 
-fn permitted(state: &mut State, request: &Request, target: &Target) -> Result<(), Refusal> {
+/// Answers a request about objects. A client that may not ask for a resource does not get to know
+/// whether it is served.
+fn answer(state: &mut State, request: &Request, target: Target) -> Result<Reply, Refusal> {
+    permitted(state, request, &target)?;
+    if !state.versions(target.number).contains(&target.version) {
+        return Err(no_resource());
+    }
+    fail_once(state, request, &target)?;
+    handle(state, request, target)
+}
+
+fn permitted(state: &State, request: &Request, target: &Target) -> Result<(), Refusal> {
     if let Some(token) = &state.token
         && request.header("authorization") != format!("Bearer {token}")
     {
@@ -211,6 +215,12 @@ fn permitted(state: &mut State, request: &Request, target: &Target) -> Result<()
         );
         return Err(Refusal::new(403, "Forbidden", text).of(target.kind, &asked.name));
     }
+    Ok(())
+}
+
+/// Refuses a request that a test wants to fail.
+fn fail_once(state: &mut State, request: &Request, target: &Target) -> Result<(), Refusal> {
+    let asked = asked(request, Some(target));
     let found = state
         .failures
         .iter()
@@ -245,16 +255,20 @@ fn handle(state: &mut State, request: &Request, target: Target) -> Result<Reply,
         Part::Main => target.kind.plural.to_owned(),
         Part::Status => format!("{}/status", target.kind.plural),
     };
+    let served = state.versions(target.number);
     let admission = state.admission.as_ref();
     let admit = |before: Option<&Value>, after: &Value| {
         policies::check(target.kind, part, &key.2, after)?;
         match admission {
-            Some(admission) => admission.judge(target.kind, &resource, before, after),
+            Some(admission) => admission.judge((target.kind, served.as_slice()), &resource, before, after),
             None => Ok(()),
         }
     };
-    let shown =
-        |object: Value| if metadata_only(request) { Kind::metadata_only(&object) } else { object };
+    let (kind, version) = (target.kind, target.version);
+    let shown = |object: Value| match metadata_only(request) {
+        true => Kind::metadata_only(&object),
+        false => kind.in_version(version, object),
+    };
     match verb(request, &target) {
         "get" => Ok(Reply::Whole(200, shown(state.store.get(&key)?.clone()))),
         "list" => list(state, request, &target).map(|value| Reply::Whole(200, value)),
@@ -268,14 +282,14 @@ fn handle(state: &mut State, request: &Request, target: Target) -> Result<Reply,
                 ));
             }
             let object = body()?;
-            typed(&object, target.kind)?;
+            typed(&object, &target)?;
             admit(None, &object)?;
             let made = state.store.create(target.number, &target.namespace, object)?;
             Ok(Reply::Whole(201, shown(made)))
         }
         "update" => {
             let object = body()?;
-            typed(&object, target.kind)?;
+            typed(&object, &target)?;
             // A client that does not know what it replaces may not replace a custom object.
             if target.kind.custom
                 && object["metadata"]["resourceVersion"].as_str().unwrap_or_default().is_empty()
@@ -296,7 +310,6 @@ fn handle(state: &mut State, request: &Request, target: Target) -> Result<Reply,
         }
         "patch" => {
             let patch = body()?;
-            let kind = target.kind;
             let change = |before: &Value| patched(request, kind, before, &patch);
             let admit = |before: &Value, after: &Value| admit(Some(before), after);
             let made = state.store.update_if(&key, part, change, admit)?;
@@ -318,8 +331,9 @@ fn handle(state: &mut State, request: &Request, target: Target) -> Result<Reply,
     }
 }
 
-fn typed(object: &Value, kind: &Kind) -> Result<(), Refusal> {
-    let (version, name) = (kind.api_version(), kind.kind);
+fn typed(object: &Value, target: &Target) -> Result<(), Refusal> {
+    let kind = target.kind;
+    let (version, name) = (kind.api_version(target.version), kind.kind);
     let same = |value: &Value, wanted: &str| value.as_str().is_none_or(|text| text == wanted);
     // Custom objects must contain their kind. For built-in objects the address says it.
     if same(&object["apiVersion"], &version)
@@ -421,12 +435,15 @@ fn list(state: &mut State, request: &Request, target: &Target) -> Result<Value, 
     let partial = metadata_only(request);
     let items: Vec<Value> = items
         .into_iter()
-        .map(|item| if partial { Kind::metadata_only(&item) } else { kind.item(item) })
+        .map(|item| match partial {
+            true => Kind::metadata_only(&item),
+            false => kind.item(kind.in_version(target.version, item)),
+        })
         .collect();
     let (list, version) = if partial {
         ("PartialObjectMetadataList".to_owned(), "meta.k8s.io/v1".to_owned())
     } else {
-        (format!("{}List", kind.kind), kind.api_version())
+        (format!("{}List", kind.kind), kind.api_version(target.version))
     };
     let mut whole = json!({"kind": list, "apiVersion": version, "metadata": metadata});
     // The macro `json!` would copy the items.
@@ -478,8 +495,12 @@ fn watch(
     let bookmarks = matches!(request.asks("allowWatchBookmarks"), "1" | "true");
     let show = |event: &Value| {
         let mut event = event.clone();
-        if partial && event["type"] != "ERROR" {
-            event["object"] = Kind::metadata_only(&event["object"]);
+        if event["type"] != "ERROR" {
+            let object = event["object"].take();
+            event["object"] = match partial {
+                true => Kind::metadata_only(&object),
+                false => target.kind.in_version(target.version, object),
+            };
         }
         format!("{event}\n")
     };
@@ -494,7 +515,7 @@ fn watch(
     loop {
         let mut state = shared.lock();
         let is_over = end.is_some_and(|end| end <= Instant::now()) || since.ends < state.ends;
-        let is_withdrawn = state.absent.contains(&target.number);
+        let is_withdrawn = !state.versions(target.number).contains(&target.version);
         if state.ended || state.mode != Mode::Up || is_over {
             break;
         }
@@ -525,7 +546,7 @@ fn watch(
             marked = state.bookmarks;
             seen = state.store.version();
             events.push(json!({"type": "BOOKMARK", "object": {
-                "kind": target.kind.kind, "apiVersion": target.kind.api_version(),
+                "kind": target.kind.kind, "apiVersion": target.kind.api_version(target.version),
                 "metadata": {"resourceVersion": seen.to_string(), "creationTimestamp": null},
             }}));
         }

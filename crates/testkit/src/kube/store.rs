@@ -72,12 +72,13 @@ impl Default for Store {
     }
 }
 
-/// Returns the kind with this name, and its number.
+/// Returns the kind with this name, and its number, if the kind has this version.
 pub(super) fn kind(group: &str, version: &str, plural: &str) -> Option<(usize, &'static Kind)> {
     KINDS
         .iter()
         .enumerate()
-        .find(|(_, kind)| kind.group == group && kind.version == version && kind.plural == plural)
+        .find(|(_, kind)| kind.group == group && kind.plural == plural)
+        .filter(|(_, kind)| kind.version_named(version).is_some())
 }
 
 impl Store {
@@ -193,7 +194,7 @@ impl Store {
         object["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
         object["metadata"]["generation"] = json!(1);
         object["kind"] = json!(kind.kind);
-        object["apiVersion"] = json!(kind.api_version());
+        object["apiVersion"] = json!(kind.api_version(kind.version));
         Ok(self.put(key, None, object))
     }
 

@@ -396,7 +396,79 @@ fn kinds_come_and_go() {
     assert_eq!(watching.event(), None);
     let (code, refused) = client.ask(path, "", "");
     assert_eq!((code, reason(&refused)), (404, "NotFound"));
-    api.define("clusternetworkpolicies");
+    api.serve("clusternetworkpolicies", &["v1alpha2"]);
     let (code, list) = client.ask(path, "", "");
     assert_eq!((code, &list["items"]), (200, &json!([])));
+}
+
+/// A kind with two versions is served in those that a test wants. Its objects are the same in both,
+/// and so is what an admission policy says of them.
+#[test]
+fn kinds_are_served_in_one_version_or_in_two() {
+    const VERSIONS: [&str; 2] = ["v1alpha2", "v1beta1"];
+    const KIND: &str = "clusternetworkpolicies";
+    let api = KubeApi::start();
+    let [earlier, later] = VERSIONS.map(|version| format!("policy.networking.k8s.io/{version}"));
+    let [earlier_path, later_path] =
+        [&earlier, &later].map(|version| format!("/apis/{version}/{KIND}"));
+    let lists = |client: &mut Client| {
+        [&earlier_path, &later_path].map(|path| client.ask(&format!("GET {path}"), "", "").0)
+    };
+    api.create(&json!({
+        "apiVersion": later, "kind": "ClusterNetworkPolicy", "metadata": {"name": "c"},
+        "spec": {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}}},
+    }));
+    let mut client = Client::new(&api);
+    assert_eq!(lists(&mut client), [200, 404]);
+    let mut watching = Client::new(&api);
+    assert_eq!(watching.send(&format!("GET {earlier_path}?watch=1"), "", "").0, 200);
+    assert_eq!(watching.event().unwrap()["object"]["apiVersion"], earlier);
+
+    api.serve(KIND, &VERSIONS);
+    assert_eq!(lists(&mut client), [200, 200]);
+    let (_, list) = client.ask(&format!("GET {later_path}"), "", "");
+    assert_eq!(list["apiVersion"], later);
+    assert_eq!(list["items"][0]["apiVersion"], later);
+    let patch = |client: &mut Client, path: &str, priority: u32| {
+        let by = json!({"spec": {"priority": priority}}).to_string();
+        client.ask(&format!("PATCH {path}/c"), MERGE, &by)
+    };
+    let (code, patched) = patch(&mut client, &later_path, 2);
+    assert_eq!((code, &patched["apiVersion"]), (200, &json!(later)), "{patched}");
+    let event = watching.event().unwrap();
+    assert_eq!(event["object"]["apiVersion"], earlier);
+    assert_eq!(event["object"]["spec"]["priority"], 2);
+    // The body names the version of the address.
+    let object = list["items"][0].to_string();
+    assert_eq!(client.ask(&format!("POST {earlier_path}"), "", &object).0, 400);
+
+    let admit = |version: &str| {
+        api.admit(
+            &[json!({
+                "metadata": {"name": "no"},
+                "spec": {
+                    "failurePolicy": "Fail",
+                    "matchConstraints": {"resourceRules": [{
+                        "apiGroups": ["policy.networking.k8s.io"], "apiVersions": [version],
+                        "operations": ["UPDATE"], "resources": [KIND],
+                    }]},
+                    "validations": [{"expression": "object.kind == 'Pod'", "message": "no"}],
+                },
+            })],
+            &json!({"username": "somebody"}),
+        );
+    };
+    admit("v1beta1");
+    assert_eq!(patch(&mut client, &earlier_path, 3).0, 422);
+    assert_eq!(patch(&mut client, &later_path, 3).0, 422);
+    api.serve(KIND, &["v1alpha2"]);
+    assert_eq!(patch(&mut client, &earlier_path, 3).0, 200);
+
+    assert_eq!(watching.event().unwrap()["object"]["spec"]["priority"], 3);
+    api.serve(KIND, &["v1beta1"]);
+    assert_eq!(watching.event(), None);
+    assert_eq!(lists(&mut client), [404, 200]);
+    // A client without rights does not get to know what is served.
+    api.allow_only(&[]);
+    assert_eq!(lists(&mut client), [403, 403]);
 }

@@ -60,8 +60,6 @@ fn the_service_writes_what_its_role_and_policies_allow_and_nothing_else() {
     let send = |method: &str, path: &str, body: &Value| {
         cluster.node.lab.enter(|| cluster.api.send(method, path, body))
     };
-    let status = "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies/c/status";
-    let whole = "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies/c";
     let conditions = |all: &[&Value]| json!({"status": {"conditions": all}});
     let mut own = theirs.clone();
     own["type"] = json!("policy.netwright.io/Accepted");
@@ -82,11 +80,22 @@ fn the_service_writes_what_its_role_and_policies_allow_and_nothing_else() {
         event["involvedObject"]["kind"] = json!("Pod");
     });
     let events = "/api/v1/namespaces/shop/events";
+    // The kind may be served in either version alone.
+    for version in ["v1beta1", "v1alpha2"] {
+        cluster.api.serve("clusternetworkpolicies", &[version]);
+        let whole = format!("/apis/policy.networking.k8s.io/{version}/clusternetworkpolicies/c");
+        let status = format!("{whole}/status");
+        for (path, body, code) in [
+            (&status, conditions(&[&theirs, &own]), 200),
+            (&status, conditions(&[&other, &own]), 422),
+            (&status, conditions(&[&own]), 422),
+            (&whole, json!({"spec": {"priority": 2}}), 403),
+        ] {
+            let (found, said) = send("PATCH", path, &body);
+            assert_eq!(found, code, "{path} {body}: {said}");
+        }
+    }
     for (method, path, body, code) in [
-        ("PATCH", status, conditions(&[&theirs, &own]), 200),
-        ("PATCH", status, conditions(&[&other, &own]), 422),
-        ("PATCH", status, conditions(&[&own]), 422),
-        ("PATCH", whole, json!({"spec": {"priority": 2}}), 403),
         ("POST", events, event(&|_| {}), 201),
         ("POST", events, event(&|event| event["reason"] = json!("Killing")), 422),
         ("POST", events, event(&|event| event["involvedObject"]["kind"] = json!("Pod")), 422),

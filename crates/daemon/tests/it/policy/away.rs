@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use testkit::wait_until;
 
+use super::status::condition;
 use super::{Cluster, PORT, allow, object, uid};
 
 /// While no server answers, known pods stay as they are and new pods are closed. The service opens
@@ -134,21 +135,22 @@ fn policies_that_a_list_lacks_stay_until_somebody_accepts_it() {
 }
 
 /// Policies are enforced in a cluster that has no definition of ClusterNetworkPolicy. The
-/// definition may come later.
+/// definition may come later, and in its newer version alone: statuses are written in that one.
 #[test]
 fn the_kind_of_cluster_policies_may_come_later() {
+    const KIND: &str = "clusternetworkpolicies";
     testkit::require!("root");
     let mut cluster = Cluster::new("policy-kind");
-    cluster.api.withdraw("clusternetworkpolicies");
+    cluster.api.withdraw(KIND);
     cluster.api.create(&allow("db", "db", &["web"]));
     let interval = cluster.flags.iter().position(|flag| flag == "1h").unwrap();
     cluster.flags[interval] = "1s".to_owned();
     cluster.start();
     let [db, web] = ["db", "web"].map(|name| cluster.pod(name));
     web.assert_reaches(&db, true);
-    cluster.api.define("clusternetworkpolicies");
+    cluster.api.serve(KIND, &["v1beta1"]);
     cluster.api.create(&json!({
-        "apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
+        "apiVersion": "policy.networking.k8s.io/v1beta1", "kind": "ClusterNetworkPolicy",
         "metadata": {"name": "shut"},
         "spec": {
             "tier": "Admin", "priority": 0, "subject": {"namespaces": {}},
@@ -156,6 +158,10 @@ fn the_kind_of_cluster_policies_may_come_later() {
         },
     }));
     wait_until("the policy", || !web.reaches(&db));
+    wait_until("its condition", || condition(&cluster, "shut").is_some());
+    let asked = cluster.api.asked();
+    let mut writes = asked.iter().filter(|one| one.resource == format!("{KIND}/status"));
+    assert!(writes.all(|write| write.line.contains("/v1beta1/")), "{asked:#?}");
 }
 
 /// A pod that is recreated under the same name is another pod.
