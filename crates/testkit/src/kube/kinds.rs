@@ -137,11 +137,7 @@ impl Kind {
 
     /// `group/version`, or the version alone.
     pub(super) fn api_version(&self, version: &str) -> String {
-        if self.group.is_empty() {
-            version.to_owned()
-        } else {
-            format!("{}/{version}", self.group)
-        }
+        if self.group.is_empty() { version.to_owned() } else { format!("{}/{version}", self.group) }
     }
 
     /// Returns an object that was stored as a version has it.

@@ -260,7 +260,9 @@ fn handle(state: &mut State, request: &Request, target: Target) -> Result<Reply,
     let admit = |before: Option<&Value>, after: &Value| {
         policies::check(target.kind, part, &key.2, after)?;
         match admission {
-            Some(admission) => admission.judge((target.kind, served.as_slice()), &resource, before, after),
+            Some(admission) => {
+                admission.judge((target.kind, served.as_slice()), &resource, before, after)
+            }
             None => Ok(()),
         }
     };
