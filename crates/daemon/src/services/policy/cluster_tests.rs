@@ -1,51 +1,151 @@
-//! Which of two versions of a kind is followed. Two kinds stand for the versions here.
+//! Which of two versions of a kind is followed.
 
+use serde_json::{Value, json};
 use testkit::kube::KubeApi;
 
 use super::*;
 use crate::services::outlet::{self, Inlet};
 
-/// Returns the kinds of which lists have begun.
-fn begun(inlet: &Inlet<Heard>) -> Vec<Kind> {
-    let begins = |heard: Heard| match heard {
-        Heard::Event(event, _) => match *event {
-            Event::Begin(kind) => Some(kind),
-            _ => None,
-        },
-        _ => None,
+/// Longer than the server may need for anything.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// An API server, and what a cluster's thread says of it.
+struct Server {
+    api: KubeApi,
+    inlet: Inlet<Heard>,
+    bell: tokio::net::UnixStream,
+    cluster: Cluster,
+    client: Client,
+    /// It has the kubeconfig, which is read again after a refusal.
+    _folder: tempfile::TempDir,
+}
+
+impl Server {
+    async fn new() -> Self {
+        let api = KubeApi::start();
+        let folder = tempfile::tempdir().unwrap();
+        let (inlet, outlet) = outlet::pair().unwrap();
+        let kubeconfig = Some(api.kubeconfig(folder.path()));
+        let source = Source { kubeconfig, interval: LONGEST };
+        let cluster = Cluster::new(source, Arc::new(outlet));
+        let client = cluster.client().await;
+        let bell = inlet.bell().try_clone().unwrap();
+        let bell = tokio::net::UnixStream::from_std(bell).unwrap();
+        Server { api, inlet, bell, cluster, client, _folder: folder }
+    }
+
+    /// Returns in short what is said, until that has this.
+    async fn until(&self, last: &str) -> Vec<String> {
+        let mut said: Vec<String> = Vec::new();
+        let listening = async {
+            while !said.iter().any(|one| one == last) {
+                self.bell.readable().await.unwrap();
+                let _ = self.bell.try_read(&mut [0; 64]);
+                said.extend(self.inlet.heard().into_iter().map(short));
+            }
+        };
+        let result = tokio::time::timeout(LONGEST, listening).await;
+        assert!(result.is_ok(), "{last}: not within time; heard: {said:?}");
+        said
+    }
+}
+
+fn short(heard: Heard) -> String {
+    let event = match heard {
+        Heard::Event(event, _) => event,
+        other => return format!("{other:?}"),
     };
-    inlet.heard().into_iter().filter_map(begins).collect()
+    match *event {
+        Event::Begin(_) => "begin".to_owned(),
+        Event::Listed(object) => object.key().to_string(),
+        Event::Complete(_) => "complete".to_owned(),
+        Event::Silent(_, why) if why.contains("is forbidden") => "forbidden".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+/// The versions that are served change under a service that runs. Its objects stay: no list is
+/// empty, and nothing is said to be gone.
+async fn go_through_versions<N: Followed, O: Followed>(kind: Kind, object: &Value) {
+    let server = Server::new().await;
+    let plural = kind.to_string();
+    let (older, newer) = (O::version(&()), N::version(&()));
+    let (older, newer): (&str, &str) = (&older, &newer);
+    let serve = |versions: &[&str]| server.api.serve(&plural, versions);
+    let made = server.api.create(object);
+    let name = Object::of(kind, &made).unwrap().key().to_string();
+    let listed = ["begin", name.as_str(), "complete"];
+    let (again, relist) = channel(1);
+    let is_older = Arc::new(AtomicBool::new(false));
+    let follows_older = || is_older.load(Ordering::SeqCst);
+
+    serve(&[older]);
+    let following = server.cluster.spawn_either::<N, O>(
+        &server.client,
+        kind,
+        watch_config(),
+        (relist, is_older.clone()),
+    );
+    assert_eq!(server.until("complete").await, listed);
+    assert!(follows_older());
+
+    // The newer one comes later. It is followed from the next list on.
+    serve(&[older, newer]);
+    again.send(()).await.unwrap();
+    assert_eq!(server.until("complete").await, listed);
+    assert!(!follows_older());
+
+    // It goes while it is followed, and comes back when the older one goes.
+    for (served, expects_older) in [(older, true), (newer, false)] {
+        serve(&[served]);
+        assert_eq!(server.until("complete").await, listed);
+        assert_eq!(follows_older(), expects_older);
+    }
+
+    // The service has no right to list it in any version. Then it has, and the older one is served.
+    server.api.allow_only(&[]);
+    server.api.end_watches();
+    assert!(server.until("forbidden").await.iter().all(|one| one == "forbidden"));
+    serve(&[older]);
+    let all = json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]);
+    server.api.allow_only(&[(all, None)]);
+    let mut said = server.until("complete").await;
+    said.retain(|one| one != "forbidden");
+    assert_eq!(said, listed);
+    assert!(follows_older());
+
+    // There is no version: an empty list. What it means is decided elsewhere (`lists`).
+    serve(&[]);
+    assert_eq!(server.until("complete").await, ["begin", "complete"]);
+    following.abort();
 }
 
 #[tokio::test]
-async fn the_newer_one_of_two_versions_is_followed_if_it_is_served() {
-    const NEWER: Kind = Kind::NetworkPolicies;
-    const OLDER: Kind = Kind::ClusterNetworkPolicies;
-    let api = KubeApi::start();
-    let folder = tempfile::tempdir().unwrap();
-    let (inlet, outlet) = outlet::pair().unwrap();
-    let kubeconfig = Some(api.kubeconfig(folder.path()));
-    let source = Source { kubeconfig, interval: Duration::from_secs(60) };
-    let cluster = Cluster::new(source, Arc::new(outlet));
-    let client = cluster.client().await;
-    let newer = cluster.follower::<slim::NetworkPolicies>(&client, NEWER, watch_config());
-    let older =
-        cluster.follower::<slim::EarlierClusterNetworkPolicies>(&client, OLDER, watch_config());
-    let is_older = AtomicBool::new(false);
-    let (again, mut relist) = channel(1);
-    for (is_newer_served, expected) in [(true, NEWER), (false, OLDER)] {
-        if !is_newer_served {
-            api.withdraw("networkpolicies");
-        }
-        // The test asks it to begin anew after it has passed on the first report.
-        again.send(()).await.unwrap();
-        let end = follow_either(&newer, &older, &is_older, &mut relist).await;
-        assert!(matches!(end, End::Relist));
-        assert_eq!(begun(&inlet), [expected]);
-        assert_eq!(is_older.load(Ordering::SeqCst), !is_newer_served);
-    }
-    api.withdraw("clusternetworkpolicies");
-    let end = follow_either(&newer, &older, &is_older, &mut relist).await;
-    assert!(matches!(end, End::NoKind));
-    assert_eq!(begun(&inlet), []);
+async fn cluster_policies_stay_while_their_versions_come_and_go() {
+    let policy = json!({
+        "apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
+        "metadata": {"name": "c"},
+        "spec": {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}}},
+    });
+    go_through_versions::<slim::ClusterNetworkPolicies, slim::EarlierClusterNetworkPolicies>(
+        Kind::ClusterNetworkPolicies,
+        &policy,
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn multi_network_policies_stay_while_their_versions_come_and_go() {
+    let policy = json!({
+        "apiVersion": "k8s.cni.cncf.io/v1beta1", "kind": "MultiNetworkPolicy",
+        "metadata": {
+            "namespace": "shop", "name": "m", "annotations": {"k8s.v1.cni.cncf.io/policy-for": "a"},
+        },
+        "spec": {"podSelector": {}},
+    });
+    go_through_versions::<slim::MultiNetworkPolicies, slim::EarlierMultiNetworkPolicies>(
+        Kind::MultiNetworkPolicies,
+        &policy,
+    )
+    .await;
 }
