@@ -283,6 +283,23 @@ mod tests {
         }
     }
 
+    /// By `musl_quicker.c`, too: where the two ranges overlap, and where they do not.
+    #[test]
+    fn a_copy_has_what_was_there_before_it() {
+        let before: Vec<u8> = (0..=250).cycle().take(1500).collect();
+        for length in (0..70).chain([1024, 1025, 1400]) {
+            for (from, to) in [(0, 1), (1, 0), (0, 17), (17, 0), (0, 100), (100, 0), (50, 50)] {
+                let mut after = before.clone();
+                after.copy_within(from..from + length, to);
+                let is_right = |(at, byte): (usize, &u8)| {
+                    let is_copied = (to..to + length).contains(&at);
+                    *byte == before[if is_copied { at - to + from } else { at }]
+                };
+                assert!(after.iter().enumerate().all(is_right), "{length}, {from}, {to}");
+            }
+        }
+    }
+
     #[test]
     fn the_ordinary_way_is_taken_where_it_can_be() {
         let host = host_triple().unwrap();
