@@ -27,6 +27,11 @@ const LACKING: &str = include_str!("musl.c");
 const WRAPPED: [&str; 4] = ["pthread_getattr_np", "memcpy", "memmove", "memcmp"];
 const QUICKER: &str = include_str!("musl_quicker.c");
 
+/// How they are compiled. What copies is not to be made into a call of what it replaces: musl's own
+/// copies are compiled so, too.
+const OPTIONS: &str = "-Os -ffunction-sections -fno-builtin -fno-tree-loop-distribute-patterns \
+                       -Wall -Werror -c -o";
+
 /// The executables are not position independent: that saves relocations at every start, and plugins
 /// start often. Their segments share pages, so that fewer pages are faulted in. They do not query
 /// the processor's features for faster hashes: that takes three queries, each of which traps in a
@@ -223,17 +228,17 @@ fn has_standard_library(triple: &str) -> Result<bool, String> {
     Ok(names.any(|name| name.to_string_lossy().starts_with("libstd-")))
 }
 
-/// Compiles a source once. Cargo compares only the flags, so different content gets a different
-/// name.
+/// Compiles a source once. Cargo compares only the flags, so different content, or other options of
+/// the compiler, get a different name.
 fn compile(dir: &Path, name: &str, content: &str) -> Result<PathBuf, String> {
     let mut hasher = DefaultHasher::new();
-    content.hash(&mut hasher);
+    (OPTIONS, content).hash(&mut hasher);
     let name = format!("{name}-{:016x}", hasher.finish());
     let [source, object] = ["c", "o"].map(|kind| dir.join(format!("{name}.{kind}")));
     if !object.exists() {
         fs::write(&source, content)
             .map_err(|error| format!("write {}: {error}", source.display()))?;
-        Program::new(&format!("{LINKER} -Os -ffunction-sections -fno-builtin -Wall -Werror -c -o"))
+        Program::new(&format!("{LINKER} {OPTIONS}"))
             .arg(object.display().to_string())
             .arg(source.display().to_string())
             .logged("musl", quiet)?;
@@ -274,6 +279,23 @@ mod tests {
                     assert_eq!(one.cmp(&other), was.cmp(&byte), "{length}, {at}, {byte}");
                     assert_eq!(other.cmp(&one), byte.cmp(was), "{length}, {at}, {byte}");
                 }
+            }
+        }
+    }
+
+    /// By `musl_quicker.c`, too: where the two ranges overlap, and where they do not.
+    #[test]
+    fn a_copy_has_what_was_there_before_it() {
+        let before: Vec<u8> = (0..=250).cycle().take(1500).collect();
+        for length in (0..70).chain([1024, 1025, 1400]) {
+            for (from, to) in [(0, 1), (1, 0), (0, 17), (17, 0), (0, 100), (100, 0), (50, 50)] {
+                let mut after = before.clone();
+                after.copy_within(from..from + length, to);
+                let is_right = |(at, byte): (usize, &u8)| {
+                    let is_copied = (to..to + length).contains(&at);
+                    *byte == before[if is_copied { at - to + from } else { at }]
+                };
+                assert!(after.iter().enumerate().all(is_right), "{length}, {from}, {to}");
             }
         }
     }

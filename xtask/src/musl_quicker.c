@@ -76,7 +76,8 @@ static int copy_short(char *to, const char *from, size_t n)
 	return 1;
 }
 
-void *__wrap_memcpy(void *restrict into, const void *restrict of, size_t n)
+/* Not restrict: memmove uses it also where the two overlap, and the destination begins first. */
+void *__wrap_memcpy(void *into, const void *of, size_t n)
 {
 	char *to = into;
 	const char *from = of;

@@ -1025,6 +1025,7 @@ impl Service {
                 // By another link, another MTU.
                 self.other_ways = true;
                 self.filter.set_own(&own);
+                self.filter_brought = None;
                 let todo = routing.own(own, now);
                 drop(routing);
                 self.obey(todo);
