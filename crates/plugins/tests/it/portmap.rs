@@ -40,8 +40,9 @@ impl Host {
     /// A container whose addresses end in `last`, and the result of a bridge plugin for it.
     fn container(&self, name: &str, last: u8) -> (Container, Value) {
         let container = self.node.container(name);
+        // The link of an earlier container of this name goes some time after its namespace.
         self.node.sh(&format!(
-            "ip link add v{name} type veth peer name eth0 netns {name} && echo 1 > /proc/sys/net/ipv6/conf/v{name}/disable_ipv6 && \
+            "ip link del v{name} 2>/dev/null; ip link add v{name} type veth peer name eth0 netns {name} && echo 1 > /proc/sys/net/ipv6/conf/v{name}/disable_ipv6 && \
              ip link set v{name} master cni0 up && bridge link set dev v{name} hairpin on"
         ));
         container.sh(&format!(
