@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use policy::program::{Element, Then};
+use policy::program::{Element, End, Line, Match, OWN_NODE, Set, Then};
 use policy::{Name, Program, Step};
 
 /// The addresses whose connections are to be judged again.
@@ -53,7 +53,11 @@ impl Concern {
                     let (Element::Address(address) | Element::Port(address, ..)) = element;
                     concern.others.insert(*address);
                 }
-                // A new one stands below one that has changed.
+                // Nothing has judged before what these pods send to the node.
+                Step::PutChain { name, lines, new: true } if name == OWN_NODE => {
+                    concern.local.extend(sources(lines, program));
+                }
+                // Another new one stands below one that has changed.
                 Step::PutChain { name, new: false, .. } => {
                     chains.insert(name);
                 }
@@ -64,6 +68,19 @@ impl Concern {
         concern.local.extend(addresses_at(&chains, program));
         concern
     }
+}
+
+/// Returns the addresses of which these lines ask whether a packet comes from there.
+fn sources(lines: &[Line], program: &Program) -> BTreeSet<IpAddr> {
+    let mut all = BTreeSet::new();
+    for wanted in lines.iter().flat_map(|line| &line.matches) {
+        if let Match::Address { end: End::Source, set, .. } = wanted
+            && let Some(Set::Addresses(addresses)) = program.sets.get(set)
+        {
+            all.extend(addresses);
+        }
+    }
+    all
 }
 
 /// Returns the addresses that lead to one of these chains, or to one above it.
@@ -94,8 +111,7 @@ fn addresses_at<'p>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use policy::Direction;
-    use policy::program::{Line, Set};
+    use policy::{Direction, Family};
 
     fn address(text: &str) -> IpAddr {
         text.parse().unwrap()
@@ -122,6 +138,24 @@ mod tests {
         assert_eq!(put("ci-2", false), [address("10.0.0.2")]);
         assert_eq!(put("pi-1", true), [""; 0].map(address));
         assert_eq!(Concern::all(&program).local.len(), 2);
+    }
+
+    #[test]
+    fn the_chain_of_the_node_itself_concerns_the_pods_that_meet_it() {
+        let end = |end, set: &str| Match::Address { end, family: Family::V4, set: set.to_owned() };
+        let matches = vec![end(End::Source, "from4-1"), end(End::Destination, "own4-node")];
+        let lines = vec![Line { matches, then: Then::Jump("cn-1".to_owned()) }];
+        let mut program = Program::empty();
+        for (set, at) in [("from4-1", "10.0.0.1"), ("own4-node", "192.0.2.1")] {
+            let all = Set::Addresses(BTreeSet::from([address(at)]));
+            program.sets.insert(set.to_owned(), all);
+        }
+        let put = |new| {
+            let steps = [Step::PutChain { name: OWN_NODE.to_owned(), lines: lines.clone(), new }];
+            Concern::of(&steps, &program)
+        };
+        assert_eq!(put(true).local, BTreeSet::from([address("10.0.0.1")]));
+        assert!(put(false).is_empty());
     }
 
     #[test]

@@ -587,6 +587,9 @@ fn connections_to_the_node_are_judged_by_what_names_nodes() {
     assert!(!forbids(&rig, "10.0.0.1", "169.254.20.10"));
     rig.add(&started("c2", Some(("new", "u4")), &["10.0.0.4"]));
     assert!(!forbids(&rig, "10.0.0.4", "192.0.2.1"));
+    // What another node's pod sends is judged there.
+    rig.changed(Kind::Pods, &with_address(pod("far", "u5", "n2"), "10.0.9.9"));
+    assert!(!forbids(&rig, "10.0.9.9", "192.0.2.1"));
 }
 
 #[test]

@@ -238,7 +238,7 @@ impl Filter {
         self.close_some(shared, |_| true, |_| true)
     }
 
-    /// Closes those addresses of pods that are picked.
+    /// Lists the records, and closes those addresses of pods that are picked.
     fn close_some(
         &mut self,
         shared: &Shared,
@@ -246,8 +246,11 @@ impl Filter {
         picks_link: impl Fn(&Link) -> bool,
     ) -> Result<usize, FirewallError> {
         let _lock = self.lock()?;
+        // A plugin may have removed an attachment without telling the service.
+        let records = self.records(shared);
         let (addresses, links): (Vec<IpAddr>, Vec<Link>) = {
-            let engine = shared.engine();
+            let mut engine = shared.engine();
+            engine.list_records(records);
             let recorded = engine.attachments().flat_map(|one| one.own().iter().copied());
             let judged = engine.program().into_iter().flat_map(|program| program.verdicts.keys());
             let all: BTreeSet<IpAddr> =

@@ -7,7 +7,7 @@ use std::time::Instant;
 use serde_json::json;
 use testkit::{Place as _, wait_until};
 
-use super::{Cluster, allow};
+use super::{Cluster, Pod, allow};
 
 /// The table as `nft` lists it, without counters.
 pub(super) fn table(cluster: &Cluster) -> String {
@@ -168,6 +168,35 @@ fn without_policies_a_pod_that_others_have_opened_is_closed() {
         wait_until("policies to be enforced", || web.reaches(&db));
         other.assert_reaches(&db, false);
     }
+}
+
+/// A plugin that does not find the service removes a pod's verdicts itself. Then the pod's address
+/// is not closed again with those that others have opened.
+#[test]
+fn without_policies_a_pod_that_goes_untold_is_not_closed_again() {
+    testkit::require!("root", "program:nft");
+    let mut cluster = Cluster::new("policy-untold-early");
+    cluster.api.create(&allow("db", "db", &["web"]));
+    cluster.api.create(&allow("web", "web", &["db"]));
+    cluster.start();
+    let [db, web] = ["db", "web"].map(|name| cluster.pod(name));
+    web.assert_reaches(&db, true);
+    db.assert_reaches(&web, true);
+    cluster.kill();
+    cluster.api.refuse();
+    cluster.spawn();
+    // It hears of both at once, when the record of the one is gone.
+    let pid = cluster.service.as_ref().unwrap().pid();
+    cluster.node.sh(&format!("kill -STOP {pid}"));
+    let nobody = json!({"socketpath": cluster.node.lab.dir().join("nobody.sock")});
+    assert!(cluster.policy("DEL", &db).config(nobody).call().succeeded());
+    let leads = |pod: &Pod| table(&cluster).contains(&format!("{} : ", pod.v4()));
+    assert!(leads(&web) && !leads(&db));
+    let damage = format!("nft delete element inet netwright-policy in4 '{{ {} }}'", web.v4());
+    cluster.node.sh(&damage);
+    cluster.node.sh(&format!("kill -CONT {pid}"));
+    wait_until("the other pod to be closed", || leads(&web));
+    assert!(!leads(&db), "{}", table(&cluster));
 }
 
 /// A damaged record opens nothing: a service that has read it before goes on as it was, and one

@@ -85,8 +85,11 @@ fn what_names_nodes_decides_what_reaches_the_node() {
     assert_eq!(fates(&mut lab), limited);
     assert_eq!(lab.table.dropped().unwrap().outgoing - before.outgoing, 2);
     client.set_read_timeout(Some(DEADLINE)).unwrap();
+    server.set_read_timeout(Some(DEADLINE)).unwrap();
     server.write_all(b"!").unwrap();
     client.read_exact(&mut [0; 1]).unwrap();
+    client.write_all(b"?").unwrap();
+    server.read_exact(&mut [0; 1]).unwrap();
     assert_tcp(&lab.pods[0], CACHE);
     // It is there whole, or not at all.
     assert!(lab.table.observe(&with).unwrap().is_empty());
@@ -119,6 +122,9 @@ fn pods_of_a_bridge_are_kept_from_the_node_too() {
     for (number, (at, from)) in (1..).zip(nodes) {
         let listener = lab.lab.enter(|| TcpListener::bind((at, PORT)).unwrap());
         let to = listener.local_addr().unwrap();
+        lab.c1.enter(|| TcpStream::connect_timeout(&to, DEADLINE).unwrap());
+        // The pod knows the node by now. What it advertises to the node is no part of a connection.
+        lab.lab.sh("ip neigh flush all");
         lab.c1.enter(|| TcpStream::connect_timeout(&to, DEADLINE).unwrap());
         let from = SocketAddr::new(from.parse().unwrap(), 0);
         let socket = lab.c1.enter(|| UdpSocket::bind(from).unwrap());

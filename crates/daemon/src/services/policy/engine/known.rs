@@ -190,9 +190,12 @@ impl Engine {
         destination: IpAddr,
         traffic: Traffic,
     ) -> bool {
+        let Some(program) = self.program() else { return false };
+        let leads = program.verdicts.get(&(Direction::Egress, source));
+        let is_judged = leads.is_some_and(|chain| *chain != program::unknown(Direction::Egress));
         let is_known = self.world().nodes_at(destination).any(|node| node.name == self.node);
         let judge = || verdict_by_service(self.world(), source, destination, traffic);
-        is_known && self.program().is_some() && !judge().egress.decision.allows()
+        is_judged && is_known && !judge().egress.decision.allows()
     }
 
     /// Says what holds for an attachment.
