@@ -33,7 +33,8 @@ const ETH_P_IPV6: u16 = 0x86dd;
 const OUT: &[WayKind] = &[WayKind::Outside, WayKind::Names, WayKind::Published];
 const INSIDE: &[WayKind] = &[WayKind::Inside];
 const HERE: &[WayKind] = &[WayKind::PublishedHere];
-const ALL: &[WayKind] = &[
+/// All ways by a container's link.
+pub(super) const ALL: &[WayKind] = &[
     WayKind::Gateway,
     WayKind::Outside,
     WayKind::Names,

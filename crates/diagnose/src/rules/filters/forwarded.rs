@@ -7,11 +7,12 @@
 use scene::Namespace;
 use scene::filter::{Chain, Hook, Rule, Step, Table};
 
+use super::super::queues::ALL;
 use super::super::{containers, unanswered};
 use super::fix;
 use crate::Look;
 use crate::filter::{End, Layer, Packet, Place, walk};
-use crate::finding::{Family, Finding, WayKind};
+use crate::finding::{Family, Finding};
 use crate::path::Site;
 use crate::whose;
 
@@ -53,16 +54,7 @@ fn sent_on(look: Look<'_>, site: &Site<'_>, packet: &Packet) -> Option<Finding> 
         .at(place.to_string())
         .seen(format!("nothing that {called} asked by {family} was answered"))
         .hits(site.container.id.clone());
-    let ways = [
-        WayKind::Gateway,
-        WayKind::Outside,
-        WayKind::Names,
-        WayKind::Between,
-        WayKind::FromNode,
-        WayKind::Published,
-        WayKind::PublishedHere,
-    ];
-    let finding = ways.into_iter().fold(finding, |one, kind| one.breaks(kind, Some(family)));
+    let finding = ALL.iter().fold(finding, |one, kind| one.breaks(*kind, Some(family)));
     let finding = Finding { whose: whose::of_place(&place, look.scene), ..finding };
     Some(fix::remove(&place, None).into_iter().fold(finding, Finding::fix))
 }
