@@ -2,6 +2,7 @@
 
 use std::thread;
 
+use cni::AttachmentKey;
 use firewall::{Firewall, Plan, masquerade, spoof};
 use netwright_firewall as firewall;
 use testkit::{Place, Snapshot, traffic};
@@ -10,6 +11,21 @@ use crate::support::{Node, key};
 
 fn masqueraded(last: u8) -> Plan {
     masquerade::plan("n", "cni0", format!("10.1.0.{last}/24").parse().unwrap())
+}
+
+/// A node with an attachment whose rules are in both tables.
+fn with_both_tables(name: &str) -> (Node, AttachmentKey, Plan) {
+    let node = Node::new(name);
+    let (key, mut plan) = (key("n", "c1"), masqueraded(2));
+    plan.join(spoof::plan("veth1", &[[2, 0, 0, 0, 0, 1]]));
+    node.add(&key, &plan);
+    (node, key, plan)
+}
+
+/// The name of the only chain for masquerading.
+fn masquerade_chain(node: &Node) -> String {
+    let listed = node.lab.sh("nft list chains inet | grep -o 'masquerade-[0-9a-f]*'");
+    listed.trim().to_owned()
 }
 
 #[test]
@@ -38,14 +54,10 @@ fn many_at_once_leave_nothing_behind() {
 #[test]
 fn a_rule_that_was_replaced_is_told_and_mended() {
     testkit::require!("root");
-    let node = Node::new("replaced");
-    let (key, mut plan) = (key("n", "c1"), masqueraded(2));
-    plan.join(spoof::plan("veth1", &[[2, 0, 0, 0, 0, 1]]));
-    node.add(&key, &plan);
+    let (node, key, plan) = with_both_tables("replaced");
     let listed = || node.lab.sh("nft -s list ruleset");
     let before = listed();
-    let masquerade = node.lab.sh("nft list chains inet | grep -o 'masquerade-[0-9a-f]*'");
-    let masquerade = masquerade.trim();
+    let masquerade = &masquerade_chain(&node);
     let dnat = "ct status dnat jump hostport_snat";
     for (family, chain, rules) in [
         ("inet", "postrouting", [dnat, "accept", "accept"].as_slice()),
@@ -71,14 +83,10 @@ fn a_rule_that_was_replaced_is_told_and_mended() {
 #[test]
 fn a_rule_that_matches_something_else_is_told_and_mended() {
     testkit::require!("root");
-    let node = Node::new("matches");
-    let (key, mut plan) = (key("n", "c1"), masqueraded(2));
-    plan.join(spoof::plan("veth1", &[[2, 0, 0, 0, 0, 1]]));
-    node.add(&key, &plan);
+    let (node, key, plan) = with_both_tables("matches");
     let listed = || node.lab.sh("nft -s list ruleset");
     let before = listed();
-    let masquerade = node.lab.sh("nft list chains inet | grep -o 'masquerade-[0-9a-f]*'");
-    let masquerade = masquerade.trim();
+    let masquerade = &masquerade_chain(&node);
     for (family, chain, from, to) in [
         ("inet", "raw", "saddr 127.0.0.0/8", "saddr 127.0.0.0/16"),
         ("inet", "prerouting", "!= \"lo\"", "!= \"l2\""),
@@ -116,10 +124,7 @@ fn a_rule_that_matches_something_else_is_told_and_mended() {
 #[test]
 fn a_table_that_is_off_and_a_chain_elsewhere_are_told_and_mended() {
     testkit::require!("root");
-    let node = Node::new("dormant");
-    let (key, mut plan) = (key("n", "c1"), masqueraded(2));
-    plan.join(spoof::plan("veth1", &[[2, 0, 0, 0, 0, 1]]));
-    node.add(&key, &plan);
+    let (node, key, plan) = with_both_tables("dormant");
     let sorted = || {
         let text = node.lab.sh("nft -s list ruleset");
         let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
