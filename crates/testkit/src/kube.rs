@@ -257,7 +257,9 @@ impl KubeApi {
     #[must_use]
     pub fn objects(&self, plural: &str) -> Vec<Value> {
         let state = self.shared.lock();
-        state.store.list(number(plural), "", &select::Selector::default(), usize::MAX, None).items
+        let all = select::Selector::default();
+        let page = state.store.list(number(plural), "", &all, usize::MAX, None);
+        page.items.into_iter().map(|stored| stored.object.clone()).collect()
     }
 
     /// Changes an object by a merge patch of any part, bypassing access control.

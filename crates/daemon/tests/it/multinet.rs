@@ -302,7 +302,7 @@ fn a_failure_is_told_to_the_pod() {
 fn it_says_why_it_is_not_ready_and_the_configuration_comes_last() {
     let cluster = Cluster::new("mn-ready");
     let path = cluster.dir.join("00-netwright.conflist");
-    cluster.api.refuse();
+    cluster.api.fail(503);
     let flags = ["--cluster-network", "cluster", "--conflist", path.to_str().unwrap()];
     let daemon = cluster.daemon_with(&flags);
     let Answer::Refused(refusal) = cluster.ask(&Request::Status).unwrap() else {
@@ -310,6 +310,11 @@ fn it_says_why_it_is_not_ready_and_the_configuration_comes_last() {
     };
     assert_eq!(refusal.code, 50);
     assert!(refusal.msg.contains("nothing is known of the pods of this node"), "{refusal:?}");
+    // The client of the watch does not go on asking a busy server without a word.
+    wait_for("the server's own words", || match cluster.ask(&Request::Status) {
+        Ok(Answer::Refused(refusal)) => refusal.msg.contains("unable to handle").then_some(()),
+        other => panic!("{other:?}"),
+    });
     assert!(!path.exists());
     cluster.api.restore();
     wait_for("the configuration", || path.exists().then_some(()));

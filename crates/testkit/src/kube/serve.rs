@@ -11,7 +11,7 @@ use super::kinds::{KINDS, Kind};
 use super::log::Asked;
 use super::select::Selector;
 use super::status::Refusal;
-use super::store::{Key, Page, Part, kind};
+use super::store::{Key, Page, Part, Stored, kind};
 use super::{Mode, Shared, State, patch, policies};
 
 /// The default page size of a list.
@@ -33,6 +33,8 @@ struct Target {
 /// The answer to send.
 enum Reply {
     Whole(u16, Value),
+    /// A list, as text.
+    List(String),
     Watch(Target, Selector, Since, Vec<Value>),
 }
 
@@ -72,7 +74,7 @@ pub(super) fn serve(shared: &Shared, stream: &TcpStream) -> io::Result<()> {
         };
         let code = match &reply {
             Ok(Reply::Whole(code, _)) => *code,
-            Ok(Reply::Watch(..)) => 200,
+            Ok(Reply::List(_) | Reply::Watch(..)) => 200,
             Err(refusal) => refusal.code,
         };
         state.log.push(Asked { code, ..asked });
@@ -80,6 +82,7 @@ pub(super) fn serve(shared: &Shared, stream: &TcpStream) -> io::Result<()> {
         shared.changed.notify_all();
         match reply {
             Ok(Reply::Whole(code, value)) => http::answer(&mut to, code, &value.to_string())?,
+            Ok(Reply::List(text)) => http::answer(&mut to, 200, &text)?,
             Ok(Reply::Watch(target, selector, since, first)) => {
                 watch(shared, &request, &target, &selector, since, first, &mut to)?;
             }
@@ -273,7 +276,7 @@ fn handle(state: &mut State, request: &Request, target: Target) -> Result<Reply,
     };
     match verb(request, &target) {
         "get" => Ok(Reply::Whole(200, shown(state.store.get(&key)?.clone()))),
-        "list" => list(state, request, &target).map(|value| Reply::Whole(200, value)),
+        "list" => list(state, request, &target).map(Reply::List),
         "watch" => begin_watch(state, request, target),
         "create" => {
             if part == Part::Status || !target.name.is_empty() {
@@ -401,7 +404,7 @@ fn selector(request: &Request, kind: &Kind) -> Result<Selector, Refusal> {
     Selector::parse(kind, request.asks("fieldSelector"), request.asks("labelSelector"))
 }
 
-fn list(state: &mut State, request: &Request, target: &Target) -> Result<Value, Refusal> {
+fn list(state: &State, request: &Request, target: &Target) -> Result<String, Refusal> {
     let kind = target.kind;
     let selector = selector(request, kind)?;
     let limit: usize = match request.asks("limit") {
@@ -411,46 +414,63 @@ fn list(state: &mut State, request: &Request, target: &Target) -> Result<Value, 
     // A page has the version of its list's beginning. The content here is the current one, as with
     // a list that continues "inconsistently" (API concepts, "Retrieving large results sets in
     // chunks").
-    let (after, version) = match request.asks("continue") {
-        "" => (None, None),
+    let (after, version, left) = match request.asks("continue") {
+        "" => (None, None, None),
         token => {
             let bad = || Refusal::bad("continue key is not valid");
-            let (version, place) = token.split_once('!').ok_or_else(bad)?;
+            let mut parts = token.splitn(3, '!');
+            let mut part = || parts.next().ok_or_else(bad);
+            let (version, left, place) = (part()?, part()?, part()?);
             let number = version.parse().map_err(|_| bad())?;
             state.store.since(number).map_err(|_| {
                 Refusal::expired("The provided continue parameter is too old to display a consistent list result.")
             })?;
             let (namespace, name) = place.split_once('/').ok_or_else(bad)?;
-            (Some((namespace.to_owned(), name.to_owned())), Some(number))
+            let left: Option<usize> = left.parse().ok();
+            (Some((namespace.to_owned(), name.to_owned())), Some(number), left)
         }
     };
     let Page { items, version: now, more } =
         state.store.list(target.number, &target.namespace, &selector, limit, after);
     let version = version.unwrap_or(now);
     let mut metadata = json!({"resourceVersion": version.to_string()});
-    if let Some((place, rest)) = more {
-        metadata["continue"] = json!(format!("{version}!{place}"));
+    if let Some(place) = more {
+        // With a selector the API does not count the rest. Without one the number is an estimate
+        // (meta/v1 ListMeta, `remainingItemCount`): what the first page has counted serves for all.
+        let rest = selector.selects_all().then(|| {
+            let all = || state.store.count(target.number, &target.namespace);
+            left.unwrap_or_else(all).saturating_sub(items.len())
+        });
+        let shown = rest.map_or(String::new(), |rest| rest.to_string());
+        metadata["continue"] = json!(format!("{version}!{shown}!{place}"));
         if let Some(rest) = rest {
             metadata["remainingItemCount"] = json!(rest);
         }
     }
     let partial = metadata_only(request);
-    let items: Vec<Value> = items
-        .into_iter()
-        .map(|item| match partial {
-            true => Kind::metadata_only(&item),
-            false => kind.item(kind.in_version(target.version, item)),
-        })
-        .collect();
     let (list, version) = if partial {
         ("PartialObjectMetadataList".to_owned(), "meta.k8s.io/v1".to_owned())
     } else {
         (format!("{}List", kind.kind), kind.api_version(target.version))
     };
-    let mut whole = json!({"kind": list, "apiVersion": version, "metadata": metadata});
-    // The macro `json!` would copy the items.
-    whole["items"] = Value::Array(items);
-    Ok(whole)
+    // As from a real server, the items come last.
+    let mut text =
+        format!(r#"{{"kind":"{list}","apiVersion":"{version}","metadata":{metadata},"items":["#);
+    for (number, stored) in items.into_iter().enumerate() {
+        if 0 < number {
+            text.push(',');
+        }
+        if partial {
+            text.push_str(&Kind::metadata_only(&stored.object).to_string());
+        } else if target.version == kind.version {
+            text.push_str(stored.text(kind));
+        } else {
+            let object = kind.in_version(target.version, stored.object.clone());
+            text.push_str(&kind.item(object).to_string());
+        }
+    }
+    text.push_str("]}");
+    Ok(text)
 }
 
 fn begin_watch(state: &mut State, request: &Request, target: Target) -> Result<Reply, Refusal> {
@@ -458,10 +478,10 @@ fn begin_watch(state: &mut State, request: &Request, target: Target) -> Result<R
     match request.asks("resourceVersion") {
         "" | "0" => {
             let page = state.store.list(target.number, &target.namespace, &selector, ALL, None);
-            let first =
-                page.items.into_iter().map(|object| json!({"type": "ADDED", "object": object}));
+            let event = |stored: &Stored| json!({"type": "ADDED", "object": stored.object});
+            let first = page.items.into_iter().map(event).collect();
             let since = Since { version: page.version, ends: state.ends };
-            Ok(Reply::Watch(target, selector, since, first.collect()))
+            Ok(Reply::Watch(target, selector, since, first))
         }
         text => {
             let since: u64 = text

@@ -3,6 +3,7 @@
 //! Every change has a number, the resource version, which the whole store shares (API concepts,
 //! "Resource versions").
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 
@@ -34,11 +35,27 @@ pub(super) enum Part {
     Status,
 }
 
+/// An object as it is stored.
+#[derive(Debug)]
+pub(super) struct Stored {
+    pub(super) object: Value,
+    /// As lists show it, once one has. Most objects of a long list have not changed since the one
+    /// before.
+    text: OnceCell<String>,
+}
+
+impl Stored {
+    /// Returns its text as an item of a list, in the version in which it is stored.
+    pub(super) fn text(&self, kind: &Kind) -> &str {
+        self.text.get_or_init(|| kind.item(self.object.clone()).to_string())
+    }
+}
+
 /// All objects and their history.
 #[derive(Debug)]
 pub(super) struct Store {
     version: u64,
-    objects: BTreeMap<Key, Value>,
+    objects: BTreeMap<Key, Stored>,
     pub(super) history: VecDeque<Change>,
     /// Changes up to this one are forgotten.
     compacted: u64,
@@ -47,11 +64,11 @@ pub(super) struct Store {
 
 /// A part of a list.
 #[derive(Debug)]
-pub(super) struct Page {
-    pub(super) items: Vec<Value>,
+pub(super) struct Page<'s> {
+    pub(super) items: Vec<&'s Stored>,
     pub(super) version: u64,
-    /// Where the next part begins, and how many objects are left, if the API says so.
-    pub(super) more: Option<(String, Option<usize>)>,
+    /// Where the next part begins.
+    pub(super) more: Option<String>,
 }
 
 impl Default for Store {
@@ -102,7 +119,8 @@ impl Store {
     }
 
     pub(super) fn get(&self, key: &Key) -> Result<&Value, Refusal> {
-        self.objects.get(key).ok_or_else(|| Refusal::not_found(&KINDS[key.0], &key.2))
+        let found = self.objects.get(key).map(|stored| &stored.object);
+        found.ok_or_else(|| Refusal::not_found(&KINDS[key.0], &key.2))
     }
 
     /// Lists a kind's objects after `after`, in the order of namespaces and names.
@@ -113,7 +131,7 @@ impl Store {
         selector: &Selector,
         limit: usize,
         after: Option<(String, String)>,
-    ) -> Page {
+    ) -> Page<'_> {
         let from = match after {
             Some((namespace, name)) => Bound::Excluded((kind, namespace, name)),
             None => Bound::Included((kind, namespace.to_owned(), String::new())),
@@ -121,18 +139,22 @@ impl Store {
         let range = self.objects.range((from, Bound::Unbounded));
         let mut matching = range
             .take_while(|(key, _)| key.0 == kind && (namespace.is_empty() || key.1 == namespace))
-            .filter(|(_, object)| selector.matches(object));
-        let (mut items, mut last) = (Vec::new(), String::new());
-        for (key, object) in matching.by_ref().take(limit) {
-            items.push(object.clone());
-            last = format!("{}/{}", key.1, key.2);
+            .filter(|(_, stored)| selector.matches(&stored.object));
+        let (mut items, mut last) = (Vec::new(), None);
+        for (key, stored) in matching.by_ref().take(limit) {
+            items.push(stored);
+            last = Some(key);
         }
-        // With a selector the API does not count the rest (meta/v1 ListMeta, `remainingItemCount`).
-        let more = match selector.selects_all() {
-            true => Some(matching.count()).filter(|rest| 0 < *rest).map(Some),
-            false => matching.next().map(|_| None),
-        };
-        Page { items, version: self.version, more: more.map(|rest| (last, rest)) }
+        let place = last.map(|key| format!("{}/{}", key.1, key.2));
+        let more = matching.next().and(place);
+        Page { items, version: self.version, more }
+    }
+
+    /// Counts a kind's objects, in a namespace or in all.
+    pub(super) fn count(&self, kind: usize, namespace: &str) -> usize {
+        let from = (kind, namespace.to_owned(), String::new());
+        let is_of = |key: &&Key| key.0 == kind && (namespace.is_empty() || key.1 == namespace);
+        self.objects.range(from..).map(|(key, _)| key).take_while(is_of).count()
     }
 
     pub(super) fn create(
@@ -297,7 +319,8 @@ impl Store {
     fn put(&mut self, key: Key, before: Option<Value>, mut after: Value) -> Value {
         self.version += 1;
         after["metadata"]["resourceVersion"] = json!(self.version.to_string());
-        self.objects.insert(key.clone(), after.clone());
+        let stored = Stored { object: after.clone(), text: OnceCell::new() };
+        self.objects.insert(key.clone(), stored);
         self.note(key, before, Some(after.clone()));
         after
     }

@@ -172,6 +172,9 @@ fn lists_come_in_pages_and_by_selectors() {
     assert_eq!(count(&list), Value::Null, "with a selector the server does not count them");
     let (_, all) = client.ask("GET /api/v1/pods?limit=1", "", "");
     assert_eq!(count(&all), 3);
+    let more = all["metadata"]["continue"].as_str().unwrap();
+    let (_, next) = client.ask(&format!("GET /api/v1/pods?limit=1&continue={more}"), "", "");
+    assert_eq!((names(&next), count(&next)), (vec!["b".to_owned()], json!(2)));
     assert!(list["items"][0]["kind"].is_null(), "items of built-in lists do not say what they are");
     let more = list["metadata"]["continue"].as_str().unwrap();
     let (_, rest) =
@@ -184,6 +187,8 @@ fn lists_come_in_pages_and_by_selectors() {
     assert!(list["items"][0]["spec"].is_null());
     assert_eq!(client.ask("GET /api/v1/pods?fieldSelector=spec.colour%3Dred", "", "").0, 400);
     api.change("pods", "ns", "a", &json!({"metadata": {"labels": {"l": "1"}}}));
+    let (_, all) = client.ask("GET /api/v1/pods?limit=1", "", "");
+    assert_eq!(all["items"][0]["metadata"]["labels"]["l"], "1", "it has changed since");
     api.compact();
     let (code, gone) =
         client.ask(&format!("GET /api/v1/pods?{query}&limit=2&continue={more}"), "", "");

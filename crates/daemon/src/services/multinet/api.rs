@@ -25,8 +25,11 @@ pub(super) const MANAGER: &str = "netwrightd-multinet";
 /// The API server.
 #[derive(Clone)]
 pub(super) struct Api {
+    /// For single objects. While the server is busy, this client asks again until the timeout of
+    /// the request: if an ADD that waits for its answer failed instead, the runtime would begin the
+    /// pod anew.
     client: Client,
-    /// For what is watched.
+    /// For what is watched. It soon reports that the server is busy.
     watching: Client,
 }
 

@@ -4,7 +4,7 @@
 //! the next one together. The loop takes what the thread has heard when the bell rings, and says
 //! what this node's annotation and condition are to be.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::convert::identity;
 use std::hash::{BuildHasher as _, RandomState};
 use std::os::unix::net::UnixStream;
@@ -31,7 +31,7 @@ use super::super::kubernetes::{
 };
 use super::super::outlet::{self, Inlet, Outlet, Silence};
 use super::super::setup::{runtime, words};
-use super::node_object::NodeObject;
+use super::node_object::{CONDITION, NodeObject};
 
 /// Our name: the field manager of patches.
 const MANAGER: &str = "netwrightd-routing";
@@ -177,9 +177,6 @@ pub(super) fn forget(
     })
 }
 
-/// The condition that says whether pods of a node have a network.
-const CONDITION: &str = "NetworkUnavailable";
-
 /// Returns the patch of a Node's status that sets the condition. Conditions are merged by their type.
 fn of_condition(condition: &Condition) -> serde_json::Value {
     let now = crate::clock::rfc3339(crate::clock::now().wall.as_millis());
@@ -261,8 +258,9 @@ impl Thread {
         silence: &mut Silence,
     ) {
         let hashes = RandomState::new();
-        let mut known: BTreeMap<String, u64> = BTreeMap::new();
-        let mut listing: BTreeMap<String, (u64, Told)> = BTreeMap::new();
+        // Of each Node as it was heard last. A list begins anew.
+        let mut known: HashMap<String, u64> = HashMap::new();
+        let mut listing: Vec<Told> = Vec::new();
         let mut lost = false;
         loop {
             let change = if lost {
@@ -298,24 +296,20 @@ impl Thread {
             }
             let heard = match change {
                 Change::Begin => {
-                    listing = BTreeMap::new();
+                    known.clear();
+                    listing.clear();
                     continue;
                 }
                 Change::Listed(Read { told, hash, .. }) => {
-                    listing.insert(told.seen.name.clone(), (hash, told));
+                    known.insert(told.seen.name.clone(), hash);
+                    listing.push(told);
                     continue;
                 }
                 Change::Complete => {
-                    known.clear();
-                    let mut all = Vec::with_capacity(listing.len());
-                    for (name, (hash, told)) in std::mem::take(&mut listing) {
-                        known.insert(name, hash);
-                        all.push(told);
-                    }
                     if !known.contains_key(&self.node) {
                         own_is.send_modify(|own| *own = None);
                     }
-                    Heard::Listed(all)
+                    Heard::Listed(std::mem::take(&mut listing))
                 }
                 Change::Changed(Read { told, hash, .. })
                     if known.get(&told.seen.name) == Some(&hash) =>
@@ -416,14 +410,13 @@ impl Thread {
 
 /// Reads a Node: what this service writes into it too, if it is that of the node of this name.
 fn read_node(node: NodeObject, name: &str, settings: &Settings, hashes: &RandomState) -> Read {
-    let NodeObject { mut fields, conditions, .. } = node;
+    let NodeObject { mut fields, condition, .. } = node;
     fields.annotations.retain(|key, _| is_ours(key, settings));
     let is_own = fields.name == name;
-    let condition = conditions.into_iter().find(|one| one.kind == CONDITION);
     let said = is_own.then(|| Said {
         uid: fields.uid.clone(),
         annotations: fields.annotations.clone(),
-        condition: condition.map(|one| (one.status, one.reason.unwrap_or_default())),
+        condition: condition.map(|one| (one.status, one.reason)),
     });
     let hash = hashes.hash_one(&fields);
     let told = Told {

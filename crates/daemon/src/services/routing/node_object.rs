@@ -11,6 +11,9 @@ use routing::Time;
 use routing::kubernetes::NodeFields;
 use serde::{Deserialize, Deserializer};
 
+/// The condition that says whether pods of a node have a network.
+pub(super) const CONDITION: &str = "NetworkUnavailable";
+
 /// A Node.
 #[derive(Debug, Clone)]
 pub(super) struct NodeObject {
@@ -18,24 +21,24 @@ pub(super) struct NodeObject {
     meta: ObjectMeta,
     /// What routing reads, with all annotations.
     pub(super) fields: NodeFields,
-    pub(super) conditions: Vec<Condition>,
+    /// The [`CONDITION`].
+    pub(super) condition: Option<Condition>,
 }
 
-/// A condition of a Node.
-#[derive(Debug, Clone, Deserialize)]
+/// What a condition says.
+#[derive(Debug, Clone)]
 pub(super) struct Condition {
-    #[serde(default, rename = "type")]
-    pub(super) kind: String,
-    #[serde(default)]
     pub(super) status: String,
-    pub(super) reason: Option<String>,
+    pub(super) reason: String,
 }
 
+/// A Node as it is read. What is only compared is not copied.
 #[derive(Deserialize)]
-struct Whole {
+struct Whole<'a> {
     metadata: Metadata,
     spec: Option<Spec>,
-    status: Option<Status>,
+    #[serde(borrow)]
+    status: Option<Status<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -65,21 +68,32 @@ struct Spec {
 }
 
 #[derive(Default, Deserialize)]
-struct Status {
-    addresses: Option<Vec<Address>>,
-    conditions: Option<Vec<Condition>>,
+struct Status<'a> {
+    #[serde(borrow)]
+    addresses: Option<Vec<Address<'a>>>,
+    #[serde(borrow)]
+    conditions: Option<Vec<AnyCondition<'a>>>,
 }
 
 #[derive(Deserialize)]
-struct Address {
-    #[serde(rename = "type", default)]
-    kind: String,
+struct Address<'a> {
+    #[serde(rename = "type", default, borrow)]
+    kind: Cow<'a, str>,
     #[serde(default)]
     address: String,
 }
 
-impl From<Whole> for NodeObject {
-    fn from(whole: Whole) -> Self {
+#[derive(Deserialize)]
+struct AnyCondition<'a> {
+    #[serde(rename = "type", default, borrow)]
+    kind: Cow<'a, str>,
+    #[serde(default, borrow)]
+    status: Cow<'a, str>,
+    reason: Option<String>,
+}
+
+impl From<Whole<'_>> for NodeObject {
+    fn from(whole: Whole<'_>) -> Self {
         let Whole { metadata, spec, status } = whole;
         let (spec, status) = (spec.unwrap_or_default(), status.unwrap_or_default());
         let pod_cidrs = match spec.pod_cidrs {
@@ -91,6 +105,8 @@ impl From<Whole> for NodeObject {
         let mut addresses = status.addresses.unwrap_or_default();
         // A cloud's controller may list a node's address in the internet first.
         addresses.sort_by_key(|of| of.kind != "InternalIP");
+        let mut conditions = status.conditions.unwrap_or_default().into_iter();
+        let condition = conditions.find(|of| of.kind == CONDITION);
         NodeObject {
             meta: ObjectMeta {
                 name: metadata.name.clone(),
@@ -106,7 +122,10 @@ impl From<Whole> for NodeObject {
                 zone: metadata.labels.and_then(|labels| labels.zone),
                 annotations: metadata.annotations.unwrap_or_default(),
             },
-            conditions: status.conditions.unwrap_or_default(),
+            condition: condition.map(|of| Condition {
+                status: of.status.into_owned(),
+                reason: of.reason.unwrap_or_default(),
+            }),
         }
     }
 }
@@ -165,14 +184,17 @@ mod tests {
             "spec": {"podCIDR": "10.244.1.0/24", "podCIDRs": ["10.244.1.0/24", "fd00::/64"]},
             "status": {
                 "addresses": [{"type": "InternalIP", "address": "192.0.2.1"}],
-                "conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": null}],
+                "conditions": [
+                    {"type": "Ready", "status": "True", "lastHeartbeatTime": null},
+                    {"type": "NetworkUnavailable", "status": "False", "reason": "RoutingIsUp"},
+                ],
                 "images": [{"names": ["i"], "sizeBytes": 1}], "nodeInfo": {"osImage": "o"},
             },
         });
         let text = whole.to_string();
         // A watch's objects are buffered first.
         for node in [serde_json::from_str(&text), serde_json::from_value(whole)] {
-            let NodeObject { meta, fields, conditions } = node.unwrap();
+            let NodeObject { meta, fields, condition } = node.unwrap();
             assert_eq!(meta.name.as_deref(), Some("a"));
             assert_eq!(meta.resource_version.as_deref(), Some("7"));
             let expected = NodeFields {
@@ -185,9 +207,8 @@ mod tests {
                 annotations: BTreeMap::from([("b".to_owned(), "c".to_owned())]),
             };
             assert_eq!(fields, expected);
-            assert_eq!(conditions.len(), 1);
-            let Condition { kind, status, reason } = &conditions[0];
-            assert_eq!((&**kind, &**status, reason), ("Ready", "True", &None));
+            let Condition { status, reason } = condition.unwrap();
+            assert_eq!((&*status, &*reason), ("False", "RoutingIsUp"));
         }
     }
 
