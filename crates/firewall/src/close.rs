@@ -6,6 +6,10 @@
 //! of plugins in one process would wait once for each plugin. So a process that has deleted
 //! something keeps its sockets for a moment, and a process that ends leaves them to another
 //! ([`kernel::linger`]).
+//!
+//! It does not matter which process has deleted. Where others do it all the time
+//! ([`others_delete`]), a process that ends with its call also opens only one socket, and uses it
+//! again and again: whoever closes a socket then holds up the transactions of all others.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +18,7 @@ use std::time::Duration;
 
 use kernel::linger;
 use kernel::netlink::NetlinkError;
-use kernel::netns::Netns;
+use kernel::netns::{Netns, NetnsId};
 use kernel::nft::{Batch, NftError, NftSocket, Operation};
 
 /// How long a socket is kept: several times what the kernel needs to destroy things.
@@ -25,22 +29,42 @@ const KEPT_MAX: usize = 64;
 
 /// Whether this process has deleted anything.
 static DELETED: AtomicBool = AtomicBool::new(false);
+/// Whether others delete while this process works.
+static OTHERS_DELETE: AtomicBool = AtomicBool::new(false);
+/// The socket to use again, and the network namespace that it was opened in. The socket keeps the
+/// namespace, so no other one gets its number.
+static IDLE: Mutex<Option<(NetnsId, NftSocket)>> = Mutex::new(None);
 /// The sockets waiting to be closed; `None` while no thread looks after them.
 static KEPT: Mutex<Option<Vec<NftSocket>>> = Mutex::new(None);
+
+/// Declares that other processes delete from the packet filter while this one works, as the daemon
+/// of network policy does for each attachment. From then on, if this process ends with its call, it
+/// uses one socket, and leaves that to a helper even if it deletes nothing.
+pub fn others_delete() {
+    OTHERS_DELETE.store(true, Ordering::Relaxed);
+}
 
 /// An nftables socket whose closing is delayed if need be.
 #[derive(Debug)]
 pub(crate) struct LateSocket {
     socket: Option<NftSocket>,
+    /// Where it was opened, if it is to be used again there.
+    netns: Option<NetnsId>,
 }
 
 impl LateSocket {
     pub(crate) fn open() -> Result<Self, NetlinkError> {
-        NftSocket::open().map(|socket| LateSocket { socket: Some(socket) })
+        let is_again = OTHERS_DELETE.load(Ordering::Relaxed) && linger::stays_open();
+        // Without procfs each socket is used once.
+        let netns = if is_again { Netns::current_id().ok() } else { None };
+        if let Some((_, socket)) = idle(netns) {
+            return Ok(LateSocket { socket: Some(socket), netns });
+        }
+        NftSocket::open().map(|socket| LateSocket { socket: Some(socket), netns })
     }
 
     pub(crate) fn open_in(netns: &Netns) -> Result<Self, NetlinkError> {
-        NftSocket::open_in(netns).map(|socket| LateSocket { socket: Some(socket) })
+        NftSocket::open_in(netns).map(|socket| LateSocket { socket: Some(socket), netns: None })
     }
 
     /// Commits a transaction.
@@ -60,6 +84,12 @@ impl LateSocket {
 impl Drop for LateSocket {
     fn drop(&mut self) {
         let Some(socket) = self.socket.take() else { return };
+        if let Some(netns) = self.netns {
+            let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
+            let other = idle.replace((netns, socket));
+            drop(other.map(|(_, other)| linger::leave_open(other)));
+            return;
+        }
         if !DELETED.load(Ordering::Relaxed) {
             return;
         }
@@ -76,6 +106,12 @@ impl Drop for LateSocket {
             }
         }
     }
+}
+
+/// Takes the socket to use again in a network namespace, if there is one.
+fn idle(netns: Option<NetnsId>) -> Option<(NetnsId, NftSocket)> {
+    let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
+    idle.take_if(|(of, _)| Some(*of) == netns)
 }
 
 /// Closes the kept sockets until none is left.
@@ -104,4 +140,36 @@ fn deletes(operation: &Operation) -> bool {
             | Operation::AddElements { .. }
             | Operation::AddRule { .. }
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use kernel::nft::{Family, TableRef};
+    use testkit::{Lab, Place as _};
+
+    use super::*;
+
+    #[test]
+    fn a_socket_is_used_again_where_others_delete() {
+        testkit::require!("root");
+        let lab = Lab::new("nft-again");
+        let (own, container) = (TableRef::new(Family::Inet, "own"), lab.container("c1"));
+        lab.sh("nft add table inet own");
+        let look = || {
+            let mut socket = LateSocket::open().unwrap();
+            let is_there = socket.ask().get_table(&own).unwrap().is_some();
+            (is_there, socket.ask().port().unwrap())
+        };
+        others_delete();
+        // A process that goes on opens one each time.
+        lab.enter(look);
+        assert!(IDLE.lock().unwrap().is_none());
+        linger::by_process();
+        let (is_there, port) = lab.enter(look);
+        assert!(is_there);
+        assert_eq!(lab.enter(look), (true, port));
+        // It does not show another network namespace.
+        assert!(!container.enter(look).0);
+        assert!(lab.enter(look).0);
+    }
 }

@@ -56,6 +56,7 @@ pub mod spoof;
 pub mod tables;
 pub mod taken;
 
+pub use close::others_delete;
 pub use engine::{Collected, Firewall, LOCK_TIMEOUT, is_live};
 pub use error::FirewallError;
 pub use nft::usable;

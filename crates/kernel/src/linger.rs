@@ -41,6 +41,8 @@ const STACK: usize = 64 * 1024;
 static BY_PROCESS: AtomicBool = AtomicBool::new(false);
 /// Whether a helper process holds our open files.
 static HELD: AtomicBool = AtomicBool::new(false);
+/// Whether something stays open for a helper process to close.
+static LEFT: AtomicBool = AtomicBool::new(false);
 
 /// Declares that this process ends when its call is done, so that work is left to another process.
 ///
@@ -49,11 +51,15 @@ pub fn by_process() {
     BY_PROCESS.store(true, Ordering::Relaxed);
 }
 
-/// Closes standard input, output and error if a helper process holds them too: their reader waits
-/// for the end of the stream.
+/// Leaves to a helper process what [stays open](stays_open). Closes standard input, output and
+/// error if such a process holds them too: their reader waits for the end of the stream.
 ///
 /// Nothing may be read or written afterwards.
 pub fn end() {
+    if LEFT.load(Ordering::Relaxed) && !HELD.load(Ordering::Relaxed) {
+        // Without a helper the kernel closes everything as we end, which may take a moment.
+        let _ = start(None);
+    }
     if HELD.load(Ordering::Relaxed) {
         for number in 0..3 {
             // SAFETY: the process ends next, as this function demands, so nothing uses these
@@ -63,14 +69,26 @@ pub fn end() {
     }
 }
 
-/// Leaves a descriptor open beyond the end of this process, for a helper to close.
+/// Lets what is open at the end of this process stay open for a while, for a helper to close.
+/// Reports whether it will: not if this process does not end with its call.
+///
+/// The helper is started at the end of the call. So nothing that a killed process had open stays
+/// open: it might be a lock.
+#[must_use]
+pub fn stays_open() -> bool {
+    let stays = BY_PROCESS.load(Ordering::Relaxed);
+    if stays {
+        LEFT.store(true, Ordering::Relaxed);
+    }
+    stays
+}
+
+/// Leaves a descriptor open beyond the end of this process ([`stays_open`]).
 ///
 /// # Errors
-/// Returns it if no helper would close it: this process does not end with its call, or the helper
-/// could not be started.
+/// Returns it if this process does not end with its call.
 pub fn leave_open<T: AsFd>(open: T) -> Result<(), T> {
-    if BY_PROCESS.load(Ordering::Relaxed) && (HELD.load(Ordering::Relaxed) || start(None).is_some())
-    {
+    if stays_open() {
         mem::forget(open);
         return Ok(());
     }

@@ -119,6 +119,15 @@ impl Host {
         (counts(&trace, &said.stderr), result)
     }
 
+    /// Counts the sockets for the packet filter and for connection tracking that the last call
+    /// opened.
+    fn netfilter_sockets(&self) -> usize {
+        let text = std::fs::read_to_string(self.lab.dir().join("trace")).unwrap();
+        let of_netfilter =
+            |line: &&str| line.contains("socket(") && line.contains("NETLINK_NETFILTER");
+        text.lines().filter(of_netfilter).count()
+    }
+
     /// Attaches and detaches once more on a network that is in use, and returns the counts of each
     /// verb of each plugin.
     fn attach_and_detach(&self, plugins: fn(u16) -> Vec<Value>) -> Vec<(String, Counts)> {
@@ -223,6 +232,22 @@ fn a_chain_asks_no_more_of_the_kernel_than_it_did() {
     testkit::require!("root", "program:strace");
     let found = Host::new("counts-chain").attach_and_detach(together);
     hold(&found, &[("chain ADD", [381, 27, 50, 0, 840]), ("chain DEL", [394, 32, 44, 2, 873])]);
+}
+
+/// To close a socket of the packet filter may hold up all other calls, since the daemon of network
+/// policy deletes at each of them. So a call has one, and a helper closes it. DEL has another one for
+/// connection tracking.
+#[test]
+fn a_call_under_network_policy_has_one_socket_of_the_packet_filter() {
+    testkit::require!("root", "program:strace");
+    let host = Host::new("counts-policy");
+    let c1 = host.lab.container("c1");
+    let ipam = json!({ "type": "host-local", "ranges": [[{ "subnet": "10.1.0.0/16" }]] });
+    let (_, made) = host.call(&json!({ "type": "ptp", "ipam": ipam }), "ADD", &c1, None);
+    for (verb, sockets) in [("ADD", 1), ("DEL", 2)] {
+        let (counts, _) = host.call(&json!({ "type": "policy" }), verb, &c1, Some(&made));
+        assert_eq!((host.netfilter_sockets(), counts.started), (sockets, 1), "{verb}");
+    }
 }
 
 /// A CHECK that repairs observes a sound attachment once: beyond the calls of CHECK it needs those

@@ -154,12 +154,6 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     };
     let engine = Engine::new(&node, origin, isolate::isolation(config), disk.read());
     let shared = Shared::new(engine).map_err(failed)?;
-    let counters = Counters::default();
-    let health = process.health.clone();
-    let drops = Drops::start(logging(config).group, shared.clone(), health, counters.clone());
-    let of_answers = shared.clone();
-    let answer = move |target: &str| answers::answer(&of_answers, &drops, target);
-    let attended = process.attend_with("policy", &invocation.loaded, Box::new(answer))?;
     let listener = process.listen(&config.socketpath).map_err(failed)?;
     let (inlet, outlet) = outlet::pair().map_err(failed)?;
     let (source, files) = match config.source.0 {
@@ -169,7 +163,14 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
         }
         PolicySource::File => (None, Some(Files::new(&config.objects).map_err(failed)?)),
     };
+    // Pods may wait for the first lists: they are asked for before everything else.
     let server = Server::start(&listener, outlet, source, shared.clone())?;
+    let counters = Counters::default();
+    let health = process.health.clone();
+    let drops = Drops::start(logging(config).group, shared.clone(), health, counters.clone());
+    let of_answers = shared.clone();
+    let answer = move |target: &str| answers::answer(&of_answers, &drops, target);
+    let attended = process.attend_with("policy", &invocation.loaded, Box::new(answer))?;
     let filter = filter.map_err(failed)?;
     let mut service = Service::new(config, shared, filter, server, process, counters)?;
     service.files = files;

@@ -118,6 +118,7 @@ impl Kind for Policy {
     fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {
         let (call, index, config) = (attaching.call, attaching.index, attaching.config);
         let result = call.require_prev_result(NO_PREVIOUS)?;
+        ::firewall::others_delete();
         let mut namespaces = Namespaces::open(call.open_netns()?)?;
         let ifname = call.ifname().as_str();
         let side = link::find(&mut namespaces, ifname, &result)?;
@@ -154,6 +155,7 @@ impl Kind for Policy {
     /// verdicts behind unless the call has `prevResult`: the daemon, or GC, removes them when it
     /// lists the records.
     fn take_down(removal: &Removal<'_, Self>, failures: &mut Failures) {
+        ::firewall::others_delete();
         let (index, key, recorded) = (removal.index, removal.key, removal.recorded.as_ref());
         // GC calls this with a key without a record only if the key holds something, or only its
         // link is left.

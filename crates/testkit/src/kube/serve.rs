@@ -1,9 +1,10 @@
 //! Answers requests.
 
-use std::io::{self, BufReader, Write};
+use std::io::{self, BufReader};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 
 use super::http::{self, Request};
@@ -84,7 +85,7 @@ pub(super) fn serve(shared: &Shared, stream: &TcpStream) -> io::Result<()> {
             Ok(Reply::Whole(code, value)) => http::answer(&mut to, code, &value.to_string())?,
             Ok(Reply::List(text)) => http::answer(&mut to, 200, &text)?,
             Ok(Reply::Watch(target, selector, since, first)) => {
-                watch(shared, &request, &target, &selector, since, first, &mut to)?;
+                watch(shared, &request, &target, &selector, since, first, stream)?;
             }
             Err(refusal) => http::answer(&mut to, refusal.code, &refusal.status().to_string())?,
         }
@@ -506,8 +507,9 @@ fn watch(
     selector: &Selector,
     since: Since,
     first: Vec<Value>,
-    to: &mut impl Write,
+    stream: &TcpStream,
 ) -> io::Result<()> {
+    let mut to = stream;
     let partial = metadata_only(request);
     let end = request
         .asks("timeoutSeconds")
@@ -526,11 +528,11 @@ fn watch(
         }
         format!("{event}\n")
     };
-    http::begin(to)?;
+    http::begin(&mut to)?;
     for event in &first {
-        http::piece(to, &show(event))?;
+        http::piece(&mut to, &show(event))?;
         if event["type"] == "ERROR" {
-            return http::piece(to, "");
+            return http::piece(&mut to, "");
         }
     }
     let (mut seen, mut marked) = (since.version, shared.lock().bookmarks);
@@ -538,7 +540,7 @@ fn watch(
         let mut state = shared.lock();
         let is_over = end.is_some_and(|end| end <= Instant::now()) || since.ends < state.ends;
         let is_withdrawn = !state.versions(target.number).contains(&target.version);
-        if state.ended || state.mode != Mode::Up || is_over {
+        if state.ended || state.mode != Mode::Up || is_over || is_left(stream) {
             break;
         }
         let begin = state.store.history.partition_point(|change| change.version <= seen);
@@ -582,10 +584,18 @@ fn watch(
         }
         drop(state);
         for event in &events {
-            http::piece(to, &show(event))?;
+            http::piece(&mut to, &show(event))?;
         }
     }
-    http::piece(to, "")
+    http::piece(&mut to, "")
+}
+
+/// Reports whether the peer has closed its end of a connection. For a process that was killed the
+/// kernel does that.
+fn is_left(stream: &TcpStream) -> bool {
+    let mut ready = [PollFd::new(stream, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut ready, Some(&now)).is_ok_and(|count| 0 < count)
 }
 
 /// Returns all kinds with objects, for messages.

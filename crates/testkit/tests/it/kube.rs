@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a client of a test: what fails ends it")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -240,6 +240,10 @@ fn watches_tell_what_happens_from_a_version_on() {
     assert_eq!(late.event(), None);
     // A watch ends at the time that the client asked for.
     assert_eq!(late.send("GET /api/v1/pods?watch=1&timeoutSeconds=0", "", "").0, 200);
+    while late.event().is_some() {}
+    // And when nobody takes its events any longer.
+    assert_eq!(late.send("GET /api/v1/pods?watch=1", "", "").0, 200);
+    late.0.get_ref().shutdown(Shutdown::Write).unwrap();
     while late.event().is_some() {}
 }
 
