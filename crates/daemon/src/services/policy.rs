@@ -313,6 +313,16 @@ impl Service {
         self.judged_wrongly = found;
     }
 
+    /// Reads which addresses this host has.
+    fn look_at_host(&self) {
+        match cuts::own_addresses() {
+            Ok(own) => self.shared.engine().take_host(own),
+            Err(error) => {
+                tracing::warn!(error = words(&error), "the host's addresses cannot be read");
+            }
+        }
+    }
+
     fn serve(
         &mut self,
         poller: &Poller,
@@ -662,6 +672,7 @@ impl Service {
     fn look(&mut self) {
         // Another thread reads lists meanwhile: its time does not count for the look.
         let (begin, worked) = (Instant::now(), thread_time());
+        self.look_at_host();
         self.list_records();
         self.read_files();
         let enforces = self.shared.engine().program().is_some();

@@ -79,12 +79,13 @@ fn explain(shared: &Shared, question: &str) -> Answer {
         Ok(question) => question,
         Err(why) => return Answer::text(404, &why),
     };
+    let host = cuts::own_addresses().ok();
     // kube-proxy in IPVS mode gives the host the addresses of all Services.
-    let own = match ipvs::has_services() {
-        true => BTreeSet::new(),
-        false => cuts::own_addresses().unwrap_or_default(),
-    };
-    let engine = shared.engine();
+    let own = host.clone().filter(|_| !ipvs::has_services()).unwrap_or_default();
+    let mut engine = shared.engine();
+    if let Some(host) = host {
+        engine.take_host(host);
+    }
     let note = as_this_node(&mut question, &engine, &own);
     let world = match question.world(engine.world(), engine.networks()) {
         Ok(world) => world,
@@ -138,8 +139,8 @@ fn as_this_node(
         return None;
     }
     let mut as_node = question.clone();
-    let of_family = known.into_iter().flatten().find(|one| one.is_ipv4() == address.is_ipv4());
-    if let Some(one) = of_family {
+    let is_like = |one: &&IpAddr| one.is_ipv4() == address.is_ipv4() && own.contains(*one);
+    if let Some(one) = known.into_iter().flatten().find(is_like) {
         let end = if is_source { &mut as_node.source } else { &mut as_node.destination };
         *end = End::Address(*one);
         // A policy that denies the node is about the addresses that the API server has.
@@ -197,6 +198,31 @@ mod tests {
         assert_eq!(asked("192.0.2.1", "shop:web"), (true, String::new()));
         let (_, note) = asked("shop:web", "10.0.0.254");
         assert!(note.ends_with("whatever is said here"), "{note}");
+    }
+
+    /// A Node may have an address that its host does not have, such as one that a cloud translates.
+    #[test]
+    fn an_address_of_the_node_that_the_host_lacks_is_judged() {
+        let internal = "{type: InternalIP, address: 192.0.2.1}";
+        let both = format!("{internal}, {{type: ExternalIP, address: 10.9.0.9}}");
+        let read = objects::read_stream("a.yaml", OBJECTS.replace(internal, &both).as_bytes());
+        let mut engine = Engine::knowing(of_files::world(vec![read], None).unwrap().world);
+        let own: [IpAddr; 2] = ["192.0.2.1", "10.0.0.254"].map(|text| text.parse().unwrap());
+        let own = BTreeSet::from(own);
+        engine.take_host(own.clone());
+        for (source, destination, expected) in [
+            ("shop:web", "10.9.0.9", false),
+            ("10.9.0.9", "shop:web", false),
+            ("shop:web", "192.0.2.1", true),
+            ("shop:web", "one", true),
+            ("one", "shop:web", true),
+            ("shop:web", "10.0.0.254", true),
+        ] {
+            let target = format!("{source}/{destination}/udp/53");
+            let mut question = Question::of_target(&target).unwrap();
+            as_this_node(&mut question, &engine, &own);
+            assert_eq!(judge(engine.world(), &question).unwrap().allowed, expected, "{target}");
+        }
     }
 
     #[test]

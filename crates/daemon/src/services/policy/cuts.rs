@@ -165,6 +165,7 @@ impl Cutter {
 
     fn cut(&mut self, concern: &Concern) -> Result<usize, NetlinkError> {
         let own = own_addresses()?;
+        self.shared.engine().take_host(own.clone());
         let mut conntrack = match self.conntrack.take() {
             Some(conntrack) => conntrack,
             None => ConntrackSocket::open()?,

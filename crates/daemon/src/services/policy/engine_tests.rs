@@ -592,6 +592,28 @@ fn connections_to_the_node_are_judged_by_what_names_nodes() {
     assert!(!forbids(&rig, "10.0.9.9", "192.0.2.1"));
 }
 
+/// What a pod sends to an address of its Node that the host does not have is forwarded.
+#[test]
+fn connections_to_an_address_that_the_host_lacks_are_judged_like_others() {
+    let mut rig = shop();
+    let at = |text: &str| text.parse::<std::net::IpAddr>().unwrap();
+    let addresses = json!([{"address": "192.0.2.1"}, {"address": "203.0.113.9"}]);
+    let node = json!({"metadata": {"name": NODE}, "status": {"addresses": addresses}});
+    rig.changed(Kind::Nodes, &node);
+    let mut mute = policy("db", "db");
+    mute["spec"]["policyTypes"] = json!(["Egress"]);
+    rig.changed(Kind::NetworkPolicies, &mute);
+    rig.changed(Kind::Pods, &pod("db", "u1", NODE));
+    rig.add(&started("c1", Some(("db", "u1")), &["10.0.0.1"]));
+    let forbids = |rig: &Rig, to: &str| {
+        rig.engine.forbids(at("10.0.0.1"), at(to), Traffic::to(Protocol::Tcp, 80))
+    };
+    assert_eq!((forbids(&rig, "192.0.2.1"), forbids(&rig, "203.0.113.9")), (false, false));
+    rig.engine.take_host(BTreeSet::from([at("192.0.2.1")]));
+    rig.carry_out();
+    assert_eq!((forbids(&rig, "192.0.2.1"), forbids(&rig, "203.0.113.9")), (false, true));
+}
+
 #[test]
 fn what_is_wrong_is_known_and_harms_no_other() {
     let mut rig = shop();
