@@ -538,7 +538,8 @@ impl Service {
     /// Does what the engine says. Returns whether the packet filter is as it is to be.
     fn carry_out(&mut self) -> Result<(), String> {
         let mut todo = self.shared.engine().take_todo(Instant::now());
-        todo.bring |= self.filter.sees_again();
+        // After a failure it is not known what the packet filter lacks.
+        todo.bring |= self.filter.sees_again() || self.refused.is_some();
         let done = self.change_filter(&mut todo);
         self.change_inside(&todo);
         self.do_the_rest(todo);
@@ -595,8 +596,8 @@ impl Service {
         for kind in todo.relist {
             self.server.order(Order::Relist(kind));
         }
-        if let Some(cuts) = &self.cuts {
-            cuts.judge(todo.concern);
+        if let Some(cuts) = &mut self.cuts {
+            cuts.judge(todo.concern, self.refused.is_none());
         }
         if todo.save && self.save_at.is_none() {
             let earliest = self.saved.map_or(now, |saved| saved + BETWEEN_WRITES);
