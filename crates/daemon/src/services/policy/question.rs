@@ -33,7 +33,8 @@ impl End {
     }
 
     fn divided_by(mark: char, text: &str) -> Result<Self, String> {
-        if let Ok(address) = text.parse() {
+        // A packet to ::ffff:10.0.0.1 is one of IPv4.
+        if let Some(address) = cni::text::parse_ip(text) {
             return Ok(End::Address(address));
         }
         // Names of Kubernetes are lower case; other runtimes have more.
@@ -440,6 +441,15 @@ mod tests {
             "shop/web",
             "10.0.0.2",
             "5432/TCP",
+            expect![[r#"
+            allowed
+            IPv4 true []
+        "#]],
+        );
+        check(
+            "shop/web",
+            "::ffff:10.0.0.2",
+            "5432",
             expect![[r#"
             allowed
             IPv4 true []
