@@ -51,13 +51,9 @@ pub(super) fn answer(shared: &Shared, kept: &Drops, target: &str) -> Option<Answ
 
 fn policies(shared: &Shared) -> Answer {
     let engine = shared.engine();
-    let unknown = engine.attachments().filter_map(|attachment| {
-        let is_unknown = |address: &IpAddr| {
-            engine.is_closed(*address) && engine.world().claimants(*address).is_empty()
-        };
-        let addresses: Vec<_> = attachment.own().iter().copied().filter(is_unknown).collect();
+    let unknown = engine.unknown().map(|(attachment, addresses)| {
         let name = attachment.label();
-        (!addresses.is_empty()).then_some(Unknown { name, addresses })
+        Unknown { name, addresses }
     });
     let unknown = unknown.collect();
     let mut warnings = not_enforced(&engine.waits_for());

@@ -371,6 +371,23 @@ fn records_count_more_than_statuses() {
     assert_eq!(rig.state("192.0.2.1"), "open");
 }
 
+/// A pod of another node that has gone may still count.
+#[test]
+fn a_closed_address_that_another_nodes_pod_has_is_known_as_such() {
+    let mut rig = shop();
+    let unknown = |rig: &Rig| -> Vec<String> {
+        rig.engine.unknown().map(|(attachment, _)| attachment.label()).collect()
+    };
+    rig.changed(Kind::Pods, &with_address(pod("cache", "u1", "n2"), "10.0.0.3"));
+    rig.add(&started("c1", Some(("web", "u2")), &["10.0.0.3"]));
+    assert_eq!((unknown(&rig), rig.state("10.0.0.3")), (vec!["shop/web".to_owned()], "closed"));
+    // Now two pods have it, which the pod's own line says.
+    rig.changed(Kind::Pods, &pod("web", "u2", NODE));
+    assert_eq!((unknown(&rig), rig.state("10.0.0.3")), (Vec::new(), "closed"));
+    rig.gone(Kind::Pods, &pod("cache", "u1", "n2"));
+    assert_eq!((unknown(&rig), rig.state("10.0.0.3")), (Vec::new(), "open"));
+}
+
 #[test]
 fn policies_that_a_list_lacks_stay_until_another_one_does() {
     let mut rig = shop();
