@@ -6,7 +6,7 @@
 //!
 //! | link | table | rules |
 //! |---|---|---|
-//! | routed (`ptp`) | `inet netwright` | a packet that is forwarded, or that IPVS sends on, has the pod's address as source or destination; a packet for the host has it as source |
+//! | routed (`ptp`) | `inet netwright` | a packet that is forwarded, or that IPVS sends on, has the pod's address as source or destination; a packet for an address of the host has it as source |
 //! | port of a bridge | `bridge netwright` | the same for frames, which carry only IP and ARP; what the host sends has the pod's address as destination |
 //!
 //! Frames need more. `br_netfilter` shows the hooks of IP no packet in a frame with a tag, and the
@@ -19,11 +19,16 @@
 //! reports the link separately (`meta sdifname`).
 //!
 //! A pod must not forge its address to the host either: the host might take it for a node, whose
-//! tunnels the host trusts. To the host it may send from a link-local address, or from none. An
-//! address is valid only at its own link, not at another link of the same pod: an answer that the
-//! pod's routes send out by another link is dropped, both to the host and when it is forwarded.
-//! Connection tracking cannot distinguish such an answer from a forged one, which an IPIP tunnel of
-//! the host would accept.
+//! tunnels the host trusts. An address is valid only at its own link, not at another link of the
+//! same pod: an answer that the pod's routes send out by another link is dropped, both to the host
+//! and when it is forwarded. Connection tracking cannot distinguish such an answer from a forged
+//! one, which an IPIP tunnel of the host would accept.
+//!
+//! A link-local source could be any pod's, so no policy about the node itself ([`crate::pods`]) can
+//! judge it. From a link-local address a pod may send to link-local addresses and groups of the
+//! host, from no address to groups, and from either nothing to other addresses of the host. Two
+//! things pass all the same: neighbour discovery, which may ask an address itself (RFC 4861 §7.3.3),
+//! and, from a routed link, answers.
 //!
 //! A pod may claim another's address, by ARP, by neighbour discovery, or as the sender of frames
 //! from its hardware address. What the host sends or forwards into a bridge goes to the pod that
@@ -34,6 +39,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use kernel::nft::field::ct_state_bits;
 use kernel::nft::{CmpOp, Expr, NewChain, NewRule, PayloadBase, Register, TableRef, Value, field};
 
 use crate::element::{Element, Field, Set, ifname};
@@ -127,25 +133,46 @@ pub(crate) fn inet_rules(table: &TableRef) -> Vec<NewRule> {
             .counter()
             .drop()
     });
-    drops.chain([iif, vrf].into_iter().flat_map(|link| input_rules(table, link))).collect()
+    let input = [iif, vrf].into_iter().flat_map(|link| input_rules(table, link));
+    drops.chain(own_link_rules(table)).chain(input).collect()
+}
+
+/// Returns the rules for what passes from a link-local address to every address of the host.
+fn own_link_rules(table: &TableRef) -> [NewRule; 2] {
+    let rule = || NewRule::new(table, INPUT);
+    let (first, last) = (NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT);
+    let neighbours =
+        rule().in_range(field::icmp6_type(), Value::Icmp6Type(first), Value::Icmp6Type(last));
+    let own_link = net("fe80::/10");
+    let known = ct_state_bits::ESTABLISHED | ct_state_bits::RELATED;
+    [
+        neighbours.in_net(field::ip6_saddr(), own_link).accept(),
+        rule().in_net(field::ip6_saddr(), own_link).has_any(field::ct_state(), known).accept(),
+    ]
 }
 
 /// Returns the rules for what comes in for the host by a link. Everything that the host receives
-/// meets them, so a packet looks up the link only in the rule of its own family.
-fn input_rules(table: &TableRef, link: field::Field) -> [NewRule; 2] {
+/// meets them, so a packet looks up the link only in the rule of its own family and source.
+fn input_rules(table: &TableRef, link: field::Field) -> [NewRule; 4] {
     let rule = || NewRule::new(table, INPUT);
+    let from_pod = |rule: NewRule| rule.in_set(&[link], Set::PodLinks.name());
+    let drop = |rule: NewRule| rule.counter().drop();
+    let unless = |rule: NewRule, address, known: Set| {
+        drop(from_pod(rule).not_in_set(&[link, address], known.name()))
+    };
     let (source, source6) = (field::ip_saddr(), field::ip6_saddr());
+    let unspecified = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+    let (own_link, groups) = (net("fe80::/10"), net("ff00::/8"));
     let some = rule().is_not(source, IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-    let some6 = rule()
-        .not_in_net(source6, net("fe80::/10"))
-        .is_not(source6, IpAddr::V6(Ipv6Addr::UNSPECIFIED));
-    let ways = [(some, source, Set::PodAddresses4), (some6, source6, Set::PodAddresses6)];
-    ways.map(|(rule, address, known)| {
-        rule.in_set(&[link], Set::PodLinks.name())
-            .not_in_set(&[link, address], known.name())
-            .counter()
-            .drop()
-    })
+    let some6 = rule().not_in_net(source6, own_link).is_not(source6, unspecified);
+    let from_link = rule().in_net(source6, own_link).not_in_net(field::ip6_daddr(), own_link);
+    let from_none = rule().is(source6, unspecified);
+    [
+        unless(some, source, Set::PodAddresses4),
+        unless(some6, source6, Set::PodAddresses6),
+        drop(from_pod(from_link.not_in_net(field::ip6_daddr(), groups))),
+        drop(from_pod(from_none.not_in_net(field::ip6_daddr(), groups))),
+    ]
 }
 
 /// Returns the chains of `bridge netwright` besides its base chains.
@@ -181,6 +208,19 @@ pub(crate) fn bridge_rules(table: &TableRef) -> Vec<NewRule> {
                 .not_in_net(field::ip6_saddr(), net("fe80::/10"))
                 .is_not(field::ip6_saddr(), IpAddr::V6(Ipv6Addr::UNSPECIFIED))
                 .not_in_set(&[iif, field::ip6_saddr()], Set::PortAddresses6.name()),
+        ),
+        // From a link-local address or from none, only to the link or to groups.
+        icmpv6(from_port(), NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT).accept(),
+        drop(
+            from_port()
+                .in_net(field::ip6_saddr(), net("fe80::/10"))
+                .not_in_net(field::ip6_daddr(), net("fe80::/10"))
+                .not_in_net(field::ip6_daddr(), net("ff00::/8")),
+        ),
+        drop(
+            from_port()
+                .is(field::ip6_saddr(), IpAddr::V6(Ipv6Addr::UNSPECIFIED))
+                .not_in_net(field::ip6_daddr(), net("ff00::/8")),
         ),
         rule("forward").in_set(&[iif], Set::PodPorts.name()).jump(FROM_POD),
         rule("forward").in_set(&[oif], Set::PodPorts.name()).jump(TO_POD),

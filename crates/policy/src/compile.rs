@@ -189,6 +189,12 @@ impl Compiler {
         self.finish()
     }
 
+    /// Takes which addresses this node's host has ([`World::set_host`]). That changes nothing in the
+    /// program: no packet to another address of the Node comes to the chain for the node itself.
+    pub fn set_host(&mut self, addresses: BTreeSet<IpAddr>) {
+        self.world.set_host(&self.node, addresses);
+    }
+
     /// Closes an address of this node until one pod is known to have it, and no other pod: the pod
     /// starts, and the API may not have said so yet. A caller that knows the pod's object by then
     /// may add the address to it, and need not wait for its status.

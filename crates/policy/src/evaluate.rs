@@ -197,14 +197,15 @@ fn ids(policies: &[&Policy]) -> Vec<PolicyId> {
     policies.iter().map(|policy| policy.id.clone()).collect()
 }
 
-/// Returns the name of the node of one of these pods, if the other end is that.
+/// Returns the name of the node of one of these pods, if the other end is that node's host.
 fn own_node(world: &World, pods: &[&Pod], peer: IpAddr) -> Option<String> {
     let is_own = |name: &str| pods.iter().any(|pod| pod.node.as_deref() == Some(name));
     // An address that a pod has is the pod's.
     if !world.claimants(peer).is_empty() {
         return None;
     }
-    world.nodes_at(peer).map(|node| node.name.clone()).find(|name| is_own(name))
+    let mut nodes = world.nodes_at(peer).map(|node| node.name.as_str());
+    nodes.find(|name| is_own(name) && world.host_has(name, peer)).map(str::to_owned)
 }
 
 /// Reports whether a rule matches a connection whose other end is `peer`.

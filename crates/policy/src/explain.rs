@@ -243,11 +243,23 @@ impl<'a> Asked<'a> {
             }
             lines.extend(policy.faults.iter().map(|fault| format!("  {fault}.")));
         }
+        lines.extend(self.not_at_host(direction));
         if let Some(pod) = self.pod_at(subject)
             && side.decision == Decision::Default
         {
             self.idle_policies(pod, lines);
         }
+    }
+
+    /// Says that the other end is the pod's own node by an address that the node's host lacks.
+    fn not_at_host(&self, direction: Direction) -> Option<String> {
+        let (subject, peer) = self.ends(direction);
+        let node = self.pod_at(subject)?.node.as_deref()?;
+        let is_node = self.world.nodes_at(peer).any(|there| there.name == node);
+        let leaves = is_node && self.pod_at(peer).is_none() && !self.world.host_has(node, peer);
+        leaves.then(|| {
+            format!("  The host of node {node} does not have {peer}: policies apply to it.")
+        })
     }
 
     /// Says in one sentence why an end denies the connection.

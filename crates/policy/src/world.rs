@@ -87,6 +87,8 @@ pub struct World {
     labels: Shared<Labels>,
     ports: Shared<Vec<NamedPort>>,
     nodes_by_address: BTreeMap<IpAddr, BTreeSet<String>>,
+    /// A node, and the addresses that its host has.
+    host: Option<(String, BTreeSet<IpAddr>)>,
     subjects: Index<Arc<PolicyId>>,
 }
 
@@ -344,6 +346,27 @@ impl World {
     pub fn nodes_at(&self, address: IpAddr) -> impl Iterator<Item = &Node> {
         let names = self.nodes_by_address.get(&address).into_iter().flatten();
         names.filter_map(|name| self.nodes.get(name))
+    }
+
+    /// Takes which addresses the host of a node has. A Node may have others, such as one that a cloud
+    /// translates: packets between these and the node's pods pass the host like those of any other
+    /// peer.
+    pub fn set_host(&mut self, node: &str, addresses: BTreeSet<IpAddr>) {
+        let host = Some((node.to_owned(), addresses));
+        if self.host != host {
+            self.host = host;
+            self.changes += 1;
+        }
+    }
+
+    /// Reports whether the host of a node has an address of the Node. A host of which nothing is
+    /// known has all of them.
+    #[must_use]
+    pub fn host_has(&self, node: &str, address: IpAddr) -> bool {
+        match &self.host {
+            Some((name, addresses)) if name == node => addresses.contains(&address),
+            _ => true,
+        }
     }
 
     /// Reports whether a pod is in a set.

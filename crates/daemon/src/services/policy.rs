@@ -314,6 +314,16 @@ impl Service {
         self.judged_wrongly = found;
     }
 
+    /// Reads which addresses this host has.
+    fn look_at_host(&self) {
+        match cuts::own_addresses() {
+            Ok(own) => self.shared.engine().take_host(own),
+            Err(error) => {
+                tracing::warn!(error = words(&error), "the host's addresses cannot be read");
+            }
+        }
+    }
+
     fn serve(
         &mut self,
         poller: &Poller,
@@ -529,7 +539,8 @@ impl Service {
     /// Does what the engine says. Returns whether the packet filter is as it is to be.
     fn carry_out(&mut self) -> Result<(), String> {
         let mut todo = self.shared.engine().take_todo(Instant::now());
-        todo.bring |= self.filter.sees_again();
+        // After a failure it is not known what the packet filter lacks.
+        todo.bring |= self.filter.sees_again() || self.refused.is_some();
         let done = self.change_filter(&mut todo);
         self.change_inside(&todo);
         self.do_the_rest(todo);
@@ -586,8 +597,8 @@ impl Service {
         for kind in todo.relist {
             self.server.order(Order::Relist(kind));
         }
-        if let Some(cuts) = &self.cuts {
-            cuts.judge(todo.concern);
+        if let Some(cuts) = &mut self.cuts {
+            cuts.judge(todo.concern, self.refused.is_none());
         }
         if todo.save && self.save_at.is_none() {
             let earliest = self.saved.map_or(now, |saved| saved + BETWEEN_WRITES);
@@ -663,6 +674,7 @@ impl Service {
     fn look(&mut self) {
         // Another thread reads lists meanwhile: its time does not count for the look.
         let (begin, worked) = (Instant::now(), thread_time());
+        self.look_at_host();
         self.list_records();
         self.read_files();
         let enforces = self.shared.engine().program().is_some();

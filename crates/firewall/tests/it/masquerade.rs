@@ -191,10 +191,16 @@ fn tables_read_well_and_can_be_read_back() {
 
         	chain pod_input {
         		type filter hook input priority filter; policy accept;
+        		icmpv6 type 135-136 ip6 saddr fe80::/10 accept
+        		ip6 saddr fe80::/10 ct state established,related accept
         		ip saddr != 0.0.0.0 iifname @pod_links iifname . ip saddr != @pod_addresses4 counter packets 0 bytes 0 drop
         		ip6 saddr != fe80::/10 ip6 saddr != :: iifname @pod_links iifname . ip6 saddr != @pod_addresses6 counter packets 0 bytes 0 drop
+        		ip6 saddr fe80::/10 ip6 daddr != fe80::/10 ip6 daddr != ff00::/8 iifname @pod_links counter packets 0 bytes 0 drop
+        		ip6 saddr :: ip6 daddr != ff00::/8 iifname @pod_links counter packets 0 bytes 0 drop
         		ip saddr != 0.0.0.0 meta sdifname @pod_links meta sdifname . ip saddr != @pod_addresses4 counter packets 0 bytes 0 drop
         		ip6 saddr != fe80::/10 ip6 saddr != :: meta sdifname @pod_links meta sdifname . ip6 saddr != @pod_addresses6 counter packets 0 bytes 0 drop
+        		ip6 saddr fe80::/10 ip6 daddr != fe80::/10 ip6 daddr != ff00::/8 meta sdifname @pod_links counter packets 0 bytes 0 drop
+        		ip6 saddr :: ip6 daddr != ff00::/8 meta sdifname @pod_links counter packets 0 bytes 0 drop
         	}
 
         	chain input {

@@ -42,6 +42,12 @@ fn port(of: IpAddr) -> u16 {
     if of.is_ipv4() { PORT4 } else { PORT6 }
 }
 
+/// Returns the link-local address of a container.
+fn link_local(container: &Container) -> String {
+    let text = container.sh("ip -br -6 addr show dev eth0 scope link");
+    text.split_whitespace().nth(2).unwrap().split('/').next().unwrap().to_owned()
+}
+
 /// Writes a UDP packet.
 fn udp(source: &str, destination: &str, content: &[u8]) -> Vec<u8> {
     let length = u16::try_from(8 + content.len()).unwrap();
@@ -204,14 +210,10 @@ fn a_port_passes_the_pods_own_packets_alone() {
     let (c1, c2) = (&node.c1, &node.c2);
     // The source is an address that the container was not given.
     c2.sh("ip addr add 10.1.0.99/24 dev eth0 && ip addr add fd00:1::99/64 dev eth0 nodad");
-    let linklocal = |place: &Container| {
-        let text = place.sh("ip -br -6 addr show dev eth0 scope link");
-        text.split_whitespace().nth(2).unwrap().split('/').next().unwrap().to_owned()
-    };
     let (own, other, host) = (mac(c1, "eth0"), mac(c2, "eth0"), mac(&node.lab, "cni0"));
     let (all, group, group6) = ([0xff; 6], [1, 0, 0x5e, 0, 0, 1], [0x33, 0x33, 0, 0, 0, 1]);
     let (direct, broadcast) = ([other, own], [all, own]);
-    let (local, others) = (linklocal(c1), linklocal(c2));
+    let (local, others) = (link_local(c1), link_local(c2));
     let to_c2 = [
         forged("a tag", direct, &[TAG, IPV4], "10.1.0.2", "10.1.0.3"),
         forged("a tag, IPv6", direct, &[TAG, IPV6], "fd00:1::2", "fd00:1::3"),
@@ -236,6 +238,8 @@ fn a_port_passes_the_pods_own_packets_alone() {
     let to_host = [
         forged("another source", [host, own], &[IPV4], "10.1.0.77", "10.1.0.1"),
         forged("another source, IPv6", [host, own], &[IPV6], "fd00:1::77", "fd00:1::1"),
+        forged("from link-local", [host, own], &[IPV6], &local, "fd00:1::1"),
+        forged("no source, IPv6", [host, own], &[IPV6], "::", "fd00:1::1"),
     ];
     let between = Path::new(c1, c2, ["10.1.0.3", "fd00:1::3"]);
     let home = Path::new(c1, &node.lab, ["10.1.0.1", "fd00:1::1"]);
@@ -375,6 +379,8 @@ fn a_routed_link_passes_the_pods_own_packets_alone() {
     let to_host = [
         forged("another source", way, &[IPV4], "10.9.3.77", "10.9.3.1"),
         forged("another source, IPv6", way, &[IPV6], "fd00:9:3::77", "fd00:9:3::1"),
+        forged("from link-local", way, &[IPV6], "fe80::77", "fd00:9:3::1"),
+        forged("no source, IPv6", way, &[IPV6], "::", "fd00:9:3::1"),
     ];
     let path = Path::new(&c3, &c4, ["10.9.4.2", "fd00:9:4::2"]);
     let home = Path::new(&c3, &node.lab, ["10.9.3.1", "fd00:9:3::1"]);
@@ -392,6 +398,7 @@ fn a_routed_link_passes_the_pods_own_packets_alone() {
     for to in ["10.9.4.2", "fd00:9:4::2", "10.9.3.1", "fd00:9:3::1"] {
         traffic::assert_pings(&c3, to);
     }
+    traffic::assert_pings(&node.lab, &format!("{}%vc3", link_local(&c3)));
     // An answer that the host has translated arrives too.
     node.lab.sh(
         "nft -f - <<'END'\n\

@@ -1,7 +1,7 @@
 //! Random clusters, judged in two ways: by the evaluator, and by a packet that walks the programs
 //! of the nodes on its way. Programs are also made in two ways: by each change, and from scratch.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use netwright_policy::evaluate::{Decision, Side};
@@ -73,17 +73,18 @@ fn arrives(world: &World, programs: &BTreeMap<String, Program>, packet: Packet) 
     };
     let (from, from_pod) = node_at(&from, source);
     let (to, to_pod) = node_at(&to, destination);
-    let is_local = |node: &Option<String>, end: &Option<String>, is_pod: bool| {
+    let is_local = |node: &Option<String>, end: &Option<String>, is_pod: bool, address: IpAddr| {
         // The other end is the node itself.
-        node == end && !is_pod
+        let has = |node: &String| world.host_has(node, address);
+        node == end && !is_pod && end.as_ref().is_none_or(has)
     };
     let mut forwarding = Vec::new();
-    if from_pod && !is_local(&from, &to, to_pod) {
+    if from_pod && !is_local(&from, &to, to_pod, destination) {
         forwarding.extend(&from);
     } else if from_pod && !from.iter().all(|node| reaches_node(&programs[node], packet)) {
         return false;
     }
-    if to_pod && !is_local(&to, &from, from_pod) {
+    if to_pod && !is_local(&to, &from, from_pod, source) {
         forwarding.extend(&to);
     }
     forwarding.iter().all(|node| passes(&programs[*node], packet))
@@ -177,7 +178,9 @@ fn check_with(
     count: &mut Count,
     damage: impl Fn(&mut Program),
 ) -> Result<(), String> {
-    let world = World::of(case.isolation.clone(), case.objects.clone());
+    let mut world = World::of(case.isolation.clone(), case.objects.clone());
+    // The host of the first node does not have its IPv6 address.
+    world.set_host(NODES[0], BTreeSet::from(["192.0.2.1".parse().unwrap()]));
     let mut compilers: Vec<Compiler> =
         NODES.iter().map(|node| Compiler::new(world.clone(), node)).collect();
     let programs = |compilers: &[Compiler]| -> BTreeMap<String, Program> {

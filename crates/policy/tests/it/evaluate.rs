@@ -1,6 +1,7 @@
 //! Rules of the APIs that are often misunderstood, each shown by connections that are allowed or
 //! denied.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use netwright_policy::evaluate::Decision;
@@ -315,6 +316,22 @@ fn cluster_policies_decide_what_reaches_the_own_node() {
     let world = world_with([all]);
     assert!(reached(&world).is_empty());
     assert!(allowed(&world, "node one", "shop/web", tcp(80)));
+}
+
+/// A Node may have an address that its host does not have.
+#[test]
+fn what_the_host_of_the_own_node_lacks_is_judged() {
+    let shut =
+        network("shop/all", json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}));
+    let mut world = world_with([shut]);
+    let before = world.changes();
+    world.set_host("one", BTreeSet::from([ip("2001:db8::1")]));
+    assert!(before < world.changes());
+    assert_eq!(reached(&world, "shop/web"), ["shop/web"]);
+    assert_eq!(reaching(&world, "shop/web"), ["shop/web"]);
+    assert!(allowed(&world, "fd00:244:1::1", "2001:db8::1", tcp(80)));
+    // Nothing is known of the host of another node.
+    assert_eq!(reached(&world, "shop/db"), ["shop/db", "node two"]);
 }
 
 #[test]

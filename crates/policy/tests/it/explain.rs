@@ -493,6 +493,19 @@ fn ends_that_no_policy_is_about() {
         Egress of shop/web: node one is its own node, which it reaches: no ClusterNetworkPolicy denies that.
     "#]],
     );
+    let mut elsewhere = world.clone();
+    elsewhere.set_host("one", BTreeSet::new());
+    check_in(
+        &elsewhere,
+        ("shop/web", "node one"),
+        tcp(80),
+        expect![[r#"
+        shop/web (10.244.1.1) to node one (192.0.2.1), TCP port 80: denied.
+        Egress of shop/web: NetworkPolicy shop/all selects it, and none of its rules allows this.
+          NetworkPolicy shop/all is about egress and has no egress rules: it allows nothing.
+          The host of node one does not have 192.0.2.1: policies apply to it.
+    "#]],
+    );
     let nodes = cluster(
         "nodes",
         json!({

@@ -51,13 +51,9 @@ pub(super) fn answer(shared: &Shared, kept: &Drops, target: &str) -> Option<Answ
 
 fn policies(shared: &Shared) -> Answer {
     let engine = shared.engine();
-    let unknown = engine.attachments().filter_map(|attachment| {
-        let is_unknown = |address: &IpAddr| {
-            engine.is_closed(*address) && engine.world().claimants(*address).is_empty()
-        };
-        let addresses: Vec<_> = attachment.own().iter().copied().filter(is_unknown).collect();
+    let unknown = engine.unknown().map(|(attachment, addresses)| {
         let name = attachment.label();
-        (!addresses.is_empty()).then_some(Unknown { name, addresses })
+        Unknown { name, addresses }
     });
     let unknown = unknown.collect();
     let mut warnings = not_enforced(&engine.waits_for());
@@ -79,12 +75,13 @@ fn explain(shared: &Shared, question: &str) -> Answer {
         Ok(question) => question,
         Err(why) => return Answer::text(404, &why),
     };
+    let host = cuts::own_addresses().ok();
     // kube-proxy in IPVS mode gives the host the addresses of all Services.
-    let own = match ipvs::has_services() {
-        true => BTreeSet::new(),
-        false => cuts::own_addresses().unwrap_or_default(),
-    };
-    let engine = shared.engine();
+    let own = host.clone().filter(|_| !ipvs::has_services()).unwrap_or_default();
+    let mut engine = shared.engine();
+    if let Some(host) = host {
+        engine.take_host(host);
+    }
     let note = as_this_node(&mut question, &engine, &own);
     let world = match question.world(engine.world(), engine.networks()) {
         Ok(world) => world,
@@ -108,8 +105,8 @@ fn as_this_node(
     engine: &Engine,
     own: &BTreeSet<IpAddr>,
 ) -> Option<String> {
-    if question.network.is_some() {
-        return None;
+    if let Some(network) = &question.network {
+        return at_node_on(network, question, engine, own);
     }
     let (world, node) = (engine.world(), engine.node());
     let is_here = |pod: &Pod| !pod.host_network && pod.node.as_deref() == Some(node);
@@ -138,8 +135,8 @@ fn as_this_node(
         return None;
     }
     let mut as_node = question.clone();
-    let of_family = known.into_iter().flatten().find(|one| one.is_ipv4() == address.is_ipv4());
-    if let Some(one) = of_family {
+    let is_like = |one: &&IpAddr| one.is_ipv4() == address.is_ipv4() && own.contains(*one);
+    if let Some(one) = known.into_iter().flatten().find(is_like) {
         let end = if is_source { &mut as_node.source } else { &mut as_node.destination };
         *end = End::Address(*one);
         // A policy that denies the node is about the addresses that the API server has.
@@ -148,10 +145,44 @@ fn as_this_node(
             return Some(format!("{address} is an address of this node, and is judged as {one}"));
         }
     }
-    Some(format!(
+    Some(always_reached(address))
+}
+
+/// Says of an address of this host that policies of a further network are not about it, if the other
+/// end is a pod whose packets pass this node there.
+fn at_node_on(
+    network: &str,
+    question: &Question,
+    engine: &Engine,
+    own: &BTreeSet<IpAddr>,
+) -> Option<String> {
+    let world = engine.networks().world(network)?;
+    let is_pod = |end: &End| {
+        let mut here = engine.networks().attachments().filter(|one| !one.inside);
+        here.any(|one| match end {
+            _ if one.network.as_deref() != Some(network) => false,
+            End::Address(address) => one.addresses.contains(address),
+            End::Pod { namespace, name } => {
+                let pod = one.pod.as_ref().and_then(|uid| world.pod(uid));
+                pod.is_some_and(|pod| *pod.namespace == **namespace && pod.name == *name)
+            }
+            End::Node(_) => false,
+        })
+    };
+    let Question { source, destination, .. } = question;
+    [(source, destination), (destination, source)].into_iter().find_map(|(end, other)| {
+        let End::Address(address) = end else { return None };
+        let is_host = own.contains(address) && !address.is_loopback();
+        let is_free = world.claimants(*address).is_empty();
+        (is_host && is_free && is_pod(other)).then(|| always_reached(*address))
+    })
+}
+
+fn always_reached(address: IpAddr) -> String {
+    format!(
         "{address} is an address of this node, which its pods always reach and which always \
          reaches them, whatever is said here"
-    ))
+    )
 }
 
 /// Says what the service still waits for.
@@ -164,6 +195,14 @@ fn not_enforced(waits_for: &[String]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
+    use node_api::policy::{Owner, Started};
+    use policy::World;
+    use serde_json::json;
+
+    use super::super::engine::Event;
+    use super::super::kinds::{Kind, Object};
     use super::super::{objects, of_files};
     use super::*;
 
@@ -197,6 +236,72 @@ mod tests {
         assert_eq!(asked("192.0.2.1", "shop:web"), (true, String::new()));
         let (_, note) = asked("shop:web", "10.0.0.254");
         assert!(note.ends_with("whatever is said here"), "{note}");
+    }
+
+    /// Policies of further networks are about no node. Packets of one of the pods do not pass it.
+    #[test]
+    fn on_a_further_network_this_host_is_the_node_of_its_pods() {
+        let mut engine = Engine::knowing(World::new(None));
+        let annotations = json!({"k8s.v1.cni.cncf.io/policy-for": "storage"});
+        let shut = json!({
+            "metadata": {"name": "shut", "namespace": "default", "annotations": annotations},
+            "spec": {"podSelector": {}},
+        });
+        let shut = Object::of(Kind::MultiNetworkPolicies, &shut).unwrap();
+        engine.hear(Event::Changed(shut), Instant::now());
+        for (container, address, inside) in
+            [("c1", "172.16.0.2", false), ("c2", "172.16.0.3", true)]
+        {
+            let (network, ifname) = ("storage".to_owned(), "net1".to_owned());
+            let container = container.to_owned();
+            engine.start(Started {
+                owner: Owner { network, container, ifname, ..Owner::default() },
+                addresses: vec![address.parse().unwrap()],
+                meets: (!inside).then(|| "br1".to_owned()),
+                inside,
+                ..Started::default()
+            });
+        }
+        let own: BTreeSet<IpAddr> = BTreeSet::from(["172.16.0.1".parse().unwrap()]);
+        for (source, destination, is_node) in [
+            ("172.16.0.1", "172.16.0.2", true),
+            ("default:c1", "172.16.0.1", true),
+            ("172.16.0.9", "172.16.0.2", false),
+            ("172.16.0.1", "172.16.0.3", false),
+        ] {
+            let target = format!("{source}/{destination}/udp/53/storage");
+            let mut question = Question::of_target(&target).unwrap();
+            let note = as_this_node(&mut question, &engine, &own).unwrap_or_default();
+            assert_eq!(note.ends_with("whatever is said here"), is_node, "{target}");
+            let world = question.world(engine.world(), engine.networks()).unwrap();
+            let is_allowed = judge(world, &question).unwrap().allowed;
+            assert_eq!(is_allowed, destination == "172.16.0.1", "{target}");
+        }
+    }
+
+    /// A Node may have an address that its host does not have, such as one that a cloud translates.
+    #[test]
+    fn an_address_of_the_node_that_the_host_lacks_is_judged() {
+        let internal = "{type: InternalIP, address: 192.0.2.1}";
+        let both = format!("{internal}, {{type: ExternalIP, address: 10.9.0.9}}");
+        let read = objects::read_stream("a.yaml", OBJECTS.replace(internal, &both).as_bytes());
+        let mut engine = Engine::knowing(of_files::world(vec![read], None).unwrap().world);
+        let own: [IpAddr; 2] = ["192.0.2.1", "10.0.0.254"].map(|text| text.parse().unwrap());
+        let own = BTreeSet::from(own);
+        engine.take_host(own.clone());
+        for (source, destination, expected) in [
+            ("shop:web", "10.9.0.9", false),
+            ("10.9.0.9", "shop:web", false),
+            ("shop:web", "192.0.2.1", true),
+            ("shop:web", "one", true),
+            ("one", "shop:web", true),
+            ("shop:web", "10.0.0.254", true),
+        ] {
+            let target = format!("{source}/{destination}/udp/53");
+            let mut question = Question::of_target(&target).unwrap();
+            as_this_node(&mut question, &engine, &own);
+            assert_eq!(judge(engine.world(), &question).unwrap().allowed, expected, "{target}");
+        }
     }
 
     #[test]

@@ -17,7 +17,8 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
 
 use kernel::conntrack::{ConntrackSocket, Flow, FlowFilter};
 use kernel::living::Census;
@@ -39,10 +40,16 @@ use crate::services::setup::words;
 /// With more addresses of a family, all connections are listed at once.
 const ONE_BY_ONE: usize = 4;
 
+/// Pauses until connections that could not be judged are judged again: at first, and at most. Each
+/// attempt may list all connections.
+const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
 /// The loop's end of the thread.
 #[derive(Debug)]
 pub(super) struct Cuts {
     to: Sender<Concern>,
+    /// What is to be judged once the packet filter is as it is to be.
+    owed: Concern,
 }
 
 impl Cuts {
@@ -51,13 +58,15 @@ impl Cuts {
         let (to, from) = channel();
         let cutter = Cutter { shared, counts, health, conntrack: None };
         std::thread::Builder::new().name("cuts".to_owned()).spawn(move || cutter.run(&from))?;
-        Ok(Cuts { to })
+        Ok(Cuts { to, owed: Concern::default() })
     }
 
-    /// Judges the connections of these addresses.
-    pub(super) fn judge(&self, concern: Concern) {
-        if !concern.is_empty() {
-            let _ = self.to.send(concern);
+    /// Judges the connections of these addresses, once the packet filter is as it is to be
+    /// (`is_made`). Before that, a connection that is cut would go on by the old rules.
+    pub(super) fn judge(&mut self, concern: Concern, is_made: bool) {
+        self.owed.add(concern);
+        if is_made && !self.owed.is_empty() {
+            let _ = self.to.send(std::mem::take(&mut self.owed));
         }
     }
 }
@@ -149,10 +158,12 @@ struct Cutter {
 
 impl Cutter {
     fn run(mut self, from: &Receiver<Concern>) {
-        while let Ok(mut concern) = from.recv() {
+        let mut failed = None;
+        while let Some((mut concern, pause)) = next(from, failed) {
             // All that came meanwhile is judged together.
             from.try_iter().for_each(|more| concern.add(more));
             let cut = self.cut(&concern);
+            failed = cut.is_err().then_some((concern, pause));
             match &cut {
                 Ok(0) => {}
                 Ok(count) => tracing::info!(count, "ended connections that policies forbid now"),
@@ -165,6 +176,7 @@ impl Cutter {
 
     fn cut(&mut self, concern: &Concern) -> Result<usize, NetlinkError> {
         let own = own_addresses()?;
+        self.shared.engine().take_host(own.clone());
         let mut conntrack = match self.conntrack.take() {
             Some(conntrack) => conntrack,
             None => ConntrackSocket::open()?,
@@ -225,6 +237,23 @@ impl Cutter {
     }
 }
 
+/// Waits for what is to be judged. Returns it with the pause until it is judged again if that fails.
+/// What has failed is judged again after its pause, or together with what comes before.
+fn next(
+    from: &Receiver<Concern>,
+    failed: Option<(Concern, Duration)>,
+) -> Option<(Concern, Duration)> {
+    let Some((mut concern, pause)) = failed else {
+        return from.recv().ok().map(|concern| (concern, AGAIN.0));
+    };
+    match from.recv_timeout(pause) {
+        Ok(more) => concern.add(more),
+        Err(RecvTimeoutError::Timeout) => {}
+        Err(RecvTimeoutError::Disconnected) => return None,
+    }
+    Some((concern, (pause * 2).min(AGAIN.1)))
+}
+
 /// Returns filters that list the connections of these addresses. For few addresses the kernel sends
 /// only their connections.
 fn filters(concern: &Concern) -> Vec<FlowFilter> {
@@ -270,12 +299,39 @@ pub(super) fn own_addresses() -> Result<BTreeSet<IpAddr>, NetlinkError> {
 mod tests {
     use super::*;
 
+    fn concern(addresses: &[&str]) -> Concern {
+        let local = addresses.iter().map(|address| address.parse().unwrap()).collect();
+        Concern { local, others: BTreeSet::new() }
+    }
+
+    #[test]
+    fn connections_are_judged_once_the_packet_filter_is_as_it_is_to_be() {
+        let (to, from) = channel();
+        let mut cuts = Cuts { to, owed: Concern::default() };
+        cuts.judge(concern(&["10.0.0.1"]), false);
+        assert!(from.try_recv().is_err());
+        cuts.judge(concern(&["10.0.0.2"]), true);
+        assert_eq!(from.try_recv(), Ok(concern(&["10.0.0.1", "10.0.0.2"])));
+        cuts.judge(Concern::default(), true);
+        assert!(from.try_recv().is_err());
+    }
+
+    #[test]
+    fn what_failed_is_judged_again() {
+        let (to, from) = channel();
+        let failed = || Some((concern(&["10.0.0.1"]), Duration::ZERO));
+        assert_eq!(next(&from, failed()), failed());
+        to.send(concern(&["10.0.0.2"])).unwrap();
+        let both = concern(&["10.0.0.1", "10.0.0.2"]);
+        assert_eq!(next(&from, failed()), Some((both, Duration::ZERO)));
+        to.send(concern(&["10.0.0.2"])).unwrap();
+        assert_eq!(next(&from, None), Some((concern(&["10.0.0.2"]), AGAIN.0)));
+        drop(to);
+        assert_eq!(next(&from, failed()), None);
+    }
+
     #[test]
     fn few_addresses_are_asked_for_one_by_one() {
-        let concern = |addresses: &[&str]| Concern {
-            local: addresses.iter().map(|address| address.parse().unwrap()).collect(),
-            others: BTreeSet::new(),
-        };
         assert!(filters(&concern(&[])).is_empty());
         let one = filters(&concern(&["10.0.0.1"]));
         assert_eq!(one.len(), 2);

@@ -348,10 +348,12 @@ fn read(
     let (policies, cause) = explained.find(world, direction, (source, destination), traffic);
     let flags = packet.tcp_flags.unwrap_or(SYN);
     let in_the_middle = flags & SYN == 0 || flags & ACK != 0;
+    // A pod of another node may have had the address before, and its policies allow the packet.
+    let is_unknown = is_closed(pod) && (cause.is_none() || world.claimants(pod).is_empty());
     let cause = match cause {
-        _ if is_closed(pod) && world.claimants(pod).is_empty() => format!(
-            "no pod with {pod} is known yet: it is closed to all but its node until the API \
-             server names one"
+        _ if is_unknown => format!(
+            "no pod of this node with {pod} is known yet: it is closed to all but its node until \
+             the API server names one"
         ),
         Some(cause) if in_the_middle => {
             format!("a packet in the middle of a connection that is not allowed now: {cause}")
@@ -481,11 +483,13 @@ mod tests {
             logged("nwt-in ", web_to_db, 5432, SYN),
             logged("nwt-in ", web_to_db, 5432, ACK),
             logged("nwt-out ", ("10.0.0.9", "10.0.0.1"), 80, SYN),
+            // Its address is another one's here by now.
+            logged("nwt-out ", ("10.0.0.1", "198.51.100.1"), 80, SYN),
             // Nothing of ours.
             logged("other", web_to_db, 80, SYN),
         ];
-        let closed: IpAddr = "10.0.0.9".parse().unwrap();
-        drops.take(heard(packets, 0), NOW, &world(), |address| address == closed);
+        let closed: [IpAddr; 2] = ["10.0.0.9", "10.0.0.1"].map(|text| text.parse().unwrap());
+        drops.take(heard(packets, 0), NOW, &world(), |address| closed.contains(&address));
         let page = drops.after(0, None);
         let lines: String = page
             .drops
@@ -509,9 +513,11 @@ mod tests {
             5 ingress shop/db shop/web Some(5432) ["NetworkPolicy shop/db"]
               a packet in the middle of a connection that this node does not know, or has cut: a new connection is allowed
             6 egress 10.0.0.9 shop/web Some(80) []
-              no pod with 10.0.0.9 is known yet: it is closed to all but its node until the API server names one
+              no pod of this node with 10.0.0.9 is known yet: it is closed to all but its node until the API server names one
+            7 egress shop/web 198.51.100.1 Some(80) []
+              no pod of this node with 10.0.0.1 is known yet: it is closed to all but its node until the API server names one
         "#]].assert_eq(&lines);
-        assert_eq!((page.listed, page.overrun, page.next), (6, 1, 6));
+        assert_eq!((page.listed, page.overrun, page.next), (7, 1, 7));
         assert_eq!(page.drops[0].time, NOW);
     }
 

@@ -13,6 +13,7 @@ mod local;
 mod networks;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -217,6 +218,15 @@ impl Engine {
     }
 
     // What sources say.
+
+    /// Takes which addresses this host has: not all that the API server has of this node need be
+    /// among them.
+    pub(super) fn take_host(&mut self, addresses: BTreeSet<IpAddr>) {
+        match &mut self.phase {
+            Phase::Gathering(world) => world.set_host(&self.node, addresses),
+            Phase::Standing(compiler) => compiler.set_host(addresses),
+        }
+    }
 
     /// Takes what a source says.
     pub(super) fn hear(&mut self, event: Event, now: Instant) {

@@ -371,6 +371,23 @@ fn records_count_more_than_statuses() {
     assert_eq!(rig.state("192.0.2.1"), "open");
 }
 
+/// A pod of another node that has gone may still count.
+#[test]
+fn a_closed_address_that_another_nodes_pod_has_is_known_as_such() {
+    let mut rig = shop();
+    let unknown = |rig: &Rig| -> Vec<String> {
+        rig.engine.unknown().map(|(attachment, _)| attachment.label()).collect()
+    };
+    rig.changed(Kind::Pods, &with_address(pod("cache", "u1", "n2"), "10.0.0.3"));
+    rig.add(&started("c1", Some(("web", "u2")), &["10.0.0.3"]));
+    assert_eq!((unknown(&rig), rig.state("10.0.0.3")), (vec!["shop/web".to_owned()], "closed"));
+    // Now two pods have it, which the pod's own line says.
+    rig.changed(Kind::Pods, &pod("web", "u2", NODE));
+    assert_eq!((unknown(&rig), rig.state("10.0.0.3")), (Vec::new(), "closed"));
+    rig.gone(Kind::Pods, &pod("cache", "u1", "n2"));
+    assert_eq!((unknown(&rig), rig.state("10.0.0.3")), (Vec::new(), "open"));
+}
+
 #[test]
 fn policies_that_a_list_lacks_stay_until_another_one_does() {
     let mut rig = shop();
@@ -590,6 +607,28 @@ fn connections_to_the_node_are_judged_by_what_names_nodes() {
     // What another node's pod sends is judged there.
     rig.changed(Kind::Pods, &with_address(pod("far", "u5", "n2"), "10.0.9.9"));
     assert!(!forbids(&rig, "10.0.9.9", "192.0.2.1"));
+}
+
+/// What a pod sends to an address of its Node that the host does not have is forwarded.
+#[test]
+fn connections_to_an_address_that_the_host_lacks_are_judged_like_others() {
+    let mut rig = shop();
+    let at = |text: &str| text.parse::<std::net::IpAddr>().unwrap();
+    let addresses = json!([{"address": "192.0.2.1"}, {"address": "203.0.113.9"}]);
+    let node = json!({"metadata": {"name": NODE}, "status": {"addresses": addresses}});
+    rig.changed(Kind::Nodes, &node);
+    let mut mute = policy("db", "db");
+    mute["spec"]["policyTypes"] = json!(["Egress"]);
+    rig.changed(Kind::NetworkPolicies, &mute);
+    rig.changed(Kind::Pods, &pod("db", "u1", NODE));
+    rig.add(&started("c1", Some(("db", "u1")), &["10.0.0.1"]));
+    let forbids = |rig: &Rig, to: &str| {
+        rig.engine.forbids(at("10.0.0.1"), at(to), Traffic::to(Protocol::Tcp, 80))
+    };
+    assert_eq!((forbids(&rig, "192.0.2.1"), forbids(&rig, "203.0.113.9")), (false, false));
+    rig.engine.take_host(BTreeSet::from([at("192.0.2.1")]));
+    rig.carry_out();
+    assert_eq!((forbids(&rig, "192.0.2.1"), forbids(&rig, "203.0.113.9")), (false, true));
 }
 
 #[test]

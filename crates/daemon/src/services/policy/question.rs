@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use policy::object::is_stand_in;
-use policy::{Direction, Family, Networks, Pod, Protocol, Traffic, World, explain};
+use policy::{Direction, Family, Networks, Node, Pod, Protocol, Traffic, World, explain};
 use serde::{Deserialize, Serialize};
 
 /// The version of what is answered.
@@ -33,7 +33,8 @@ impl End {
     }
 
     fn divided_by(mark: char, text: &str) -> Result<Self, String> {
-        if let Ok(address) = text.parse() {
+        // A packet to ::ffff:10.0.0.1 is one of IPv4.
+        if let Some(address) = cni::text::parse_ip(text) {
             return Ok(End::Address(address));
         }
         // Names of Kubernetes are lower case; other runtimes have more.
@@ -289,7 +290,7 @@ fn addresses(world: &World, end: &End, notes: &mut Vec<String>) -> Result<Vec<Ip
         End::Address(address) => Ok(vec![*address]),
         End::Node(name) => match world.node(name) {
             Some(node) if node.addresses.is_empty() => Err(format!("node {name} has no address")),
-            Some(node) => Ok(node.addresses.iter().copied().collect()),
+            Some(node) => Ok(of_node(world, node)),
             None => Err(no_node(world, name)),
         },
         End::Pod { namespace, name } => {
@@ -302,6 +303,13 @@ fn addresses(world: &World, end: &End, notes: &mut Vec<String>) -> Result<Vec<Ip
     }
 }
 
+/// Returns the addresses of a node. Those that its host has come first: the node is reached there.
+fn of_node(world: &World, node: &Node) -> Vec<IpAddr> {
+    let mut all: Vec<IpAddr> = node.addresses.iter().copied().collect();
+    all.sort_by_key(|address| !world.host_has(&node.name, *address));
+    all
+}
+
 fn of_pod(world: &World, pod: &Pod, notes: &mut Vec<String>) -> Result<Vec<IpAddr>, String> {
     let name = pod.full_name();
     if pod.finished {
@@ -312,8 +320,7 @@ fn of_pod(world: &World, pod: &Pod, notes: &mut Vec<String>) -> Result<Vec<IpAdd
             "{name} is in the host's network: policies see its node and not the pod"
         ));
         let node = pod.node.as_deref().and_then(|node| world.node(node));
-        let of_node = node.map(|node| node.addresses.iter().copied().collect::<Vec<IpAddr>>());
-        let found = of_node.unwrap_or_default();
+        let found = node.map(|node| of_node(world, node)).unwrap_or_default();
         return match found.is_empty() {
             true if pod.addresses.iter().all(|address| is_stand_in(*address)) => Err(format!(
                 "{name} is in the host's network, and its node is not known: ask for a node"
@@ -434,6 +441,15 @@ mod tests {
             "shop/web",
             "10.0.0.2",
             "5432/TCP",
+            expect![[r#"
+            allowed
+            IPv4 true []
+        "#]],
+        );
+        check(
+            "shop/web",
+            "::ffff:10.0.0.2",
+            "5432",
             expect![[r#"
             allowed
             IPv4 true []

@@ -47,6 +47,21 @@ impl Engine {
         })
     }
 
+    /// Returns the attachments that are closed since their pods are not known, with these addresses.
+    /// A pod of another node may have such an address too, as far as is known.
+    pub(in super::super) fn unknown(&self) -> impl Iterator<Item = (&Attachment, Vec<IpAddr>)> {
+        let is_known = |address: IpAddr| {
+            let pods = self.world().claimants(address);
+            pods.iter().any(|pod| pod.node.as_deref() == Some(self.node.as_str()))
+        };
+        self.records.all().filter_map(move |attachment| {
+            let own = attachment.own().iter().copied();
+            let is_unknown = |address: &IpAddr| self.is_closed(*address) && !is_known(*address);
+            let addresses: Vec<IpAddr> = own.filter(is_unknown).collect();
+            (!addresses.is_empty()).then_some((attachment, addresses))
+        })
+    }
+
     /// Returns the attachments of this node.
     pub(in super::super) fn attachments(&self) -> impl Iterator<Item = &Attachment> {
         self.records.all()
