@@ -4,6 +4,7 @@ use expect_test::{Expect, expect};
 use netwright_policy::policy::Policy;
 use netwright_policy::{Traffic, World, cluster_policy, explain, network_policy};
 use serde_json::json;
+use std::collections::BTreeSet;
 
 use crate::support::{at, cluster, network, network_object, tcp, udp, world_with};
 
