@@ -34,8 +34,9 @@
 //! from its hardware address. What the host sends or forwards into a bridge goes to the pod that
 //! claims the address, so a port passes none of it that is for another address.
 //!
-//! A link without addresses is closed: a port passes nothing, and from a routed link nothing is
-//! forwarded and nothing reaches the host.
+//! A link without addresses is closed: nothing is forwarded from it or to it, and the host gets from
+//! it only what needs no address of the pod: neighbour discovery, ARP, and what is sent as above from
+//! a link-local address or from none.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
