@@ -110,8 +110,7 @@ pub trait Tables: fmt::Debug {
     fn is_laid_out(&mut self, table: Table) -> Result<bool, TablesError>;
 
     /// Compares a table with this version's layout, rule by rule; also these masquerade chains:
-    /// networks and prefixes. `None` if there is no table. Of what rules write into packets and to
-    /// where they translate, and of the protocols that they match, nothing is compared.
+    /// networks and prefixes. `None` if there is no table.
     ///
     /// # Errors
     /// When the kernel refuses.
