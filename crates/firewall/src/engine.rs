@@ -635,6 +635,13 @@ impl<'a> Firewall<'a> {
             // The tables were flushed between our look and our change: they are gone, which is what
             // we want.
             Err(error) if error.absent && self.all_gone(changes) => {}
+            // Another program has changed the number of a chain's rules, by which we count what
+            // jumps to it. The chain stays until a repair has written it again.
+            Err(error) if error.is_busy() && changes.iter().any(deletes_chain) => {
+                let others = changes.iter().filter(|change| !deletes_chain(change));
+                let others: Vec<Change> = others.cloned().collect();
+                self.commit_removal(&others, first);
+            }
             Err(error) => {
                 first.get_or_insert(error.into());
             }
@@ -777,6 +784,10 @@ impl Holders<'_> {
 #[must_use]
 pub fn is_live(record: &Record, census: &Census) -> bool {
     record.noted().is_none_or(|noted| census.life(&noted) != Life::Gone)
+}
+
+fn deletes_chain(change: &Change) -> bool {
+    matches!(change, Change::DeleteMasquerade { .. })
 }
 
 /// Lists the changes that bring existing tables to this layout.

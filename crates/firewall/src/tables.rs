@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use ipnet::IpNet;
+use kernel::nft::NftError;
 
 use crate::element::{Element, Field, Set, Table};
 use crate::masquerade::chain_name;
@@ -168,6 +169,14 @@ pub struct TablesError {
     /// The kernel's answer.
     #[source]
     pub source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+impl TablesError {
+    /// Says whether the kernel refused to delete what is still referred to.
+    pub(crate) fn is_busy(&self) -> bool {
+        let error: Option<&NftError> = self.source.downcast_ref();
+        error.is_some_and(NftError::is_busy)
+    }
 }
 
 /// Written as an nft command.
