@@ -14,8 +14,8 @@
 //! nft does not show a protocol that a field implies, but it writes that comparison again when it
 //! loads the rule (nftables src/payload.c `payload_gen_dependency`).
 //!
-//! A later kernel or nft may write a match in a form that we cannot read. Then only what the rule
-//! does is compared.
+//! A later kernel or nft may write a match in a form that we cannot read. Then that match may be any
+//! of those that the rule should have.
 
 use kernel::nft::{
     BitwiseExpr, CmpOp, CtDirection, CtKey, Expr, Family, FibFlags, FibResult, LookupTo, MetaKey,
@@ -85,6 +85,18 @@ enum Condition {
     Compares(CmpOp, Vec<Bits>),
     /// Both ends of a range.
     Outside(Vec<Bits>),
+}
+
+impl Condition {
+    /// Says whether it compares what we could not read.
+    fn is_unread(&self) -> bool {
+        match self {
+            Condition::Is(bits) => bits.of == Source::Other,
+            Condition::Compares(_, all) | Condition::Outside(all) => {
+                all.iter().any(|bits| bits.of == Source::Other)
+            }
+        }
+    }
 }
 
 /// Some bits of one byte.
@@ -233,10 +245,14 @@ impl Meaning {
         meaning
     }
 
-    /// Says whether two rules mean the same, as far as we can read them.
-    pub(crate) fn agrees(&self, other: &Meaning) -> bool {
-        let is_unread = self.is_unread || other.is_unread;
-        self.acts == other.acts && (is_unread || self.conditions == other.conditions)
+    /// Says whether a rule means the same as one of ours, as far as we can read it.
+    pub(crate) fn agrees(&self, ours: &Meaning) -> bool {
+        let is_ours = |condition| ours.conditions.contains(condition);
+        let agree = match self.is_unread {
+            true => self.conditions.iter().all(|found| found.is_unread() || is_ours(found)),
+            false => self.conditions == ours.conditions,
+        };
+        agree && self.acts == ours.acts
     }
 
     fn read(&mut self, expr: &Expr, registers: &mut Registers) {
@@ -498,14 +514,17 @@ mod tests {
         let shift = Expr::Other { name: "bitwise".to_owned(), attributes: vec![1] };
         let quota = Expr::Other { name: "quota".to_owned(), attributes: vec![1] };
         let ours = of(&rule().in_net(field::ip_saddr(), net("192.0.2.0/24")).drop());
+        let ip_version = |number| meta(MetaKey::NfProto, &[number]);
         let load = load(PayloadBase::Network, 12, 4);
-        let theirs = |what, verdict| {
-            let rule = [load.clone(), what, cmp(CmpOp::Eq, &[1]), Expr::Verdict(verdict)];
-            Meaning::of(Table::Inet, &rule)
+        let agrees = |version, what, verdict| {
+            let unread = vec![load.clone(), what, cmp(CmpOp::Eq, &[1]), Expr::Verdict(verdict)];
+            Meaning::of(Table::Inet, &[ip_version(version), unread].concat()).agrees(&ours)
         };
-        assert!(ours.agrees(&theirs(shift.clone(), Verdict::Drop)));
-        assert!(!ours.agrees(&theirs(shift, Verdict::Accept)));
-        assert!(!ours.agrees(&theirs(quota, Verdict::Drop)));
+        assert!(agrees(2, shift.clone(), Verdict::Drop));
+        // What can be read is compared all the same.
+        assert!(!agrees(10, shift.clone(), Verdict::Drop));
+        assert!(!agrees(2, shift, Verdict::Accept));
+        assert!(!agrees(2, quota, Verdict::Drop));
     }
 
     /// A frame with a tag has another type than its packet; nft writes either comparison.
