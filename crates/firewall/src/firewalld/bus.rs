@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -211,9 +212,16 @@ fn connect(address: &str, until: Instant) -> io::Result<UnixStream> {
 fn connect_to(address: &SocketAddrUnix, until: Instant) -> io::Result<UnixStream> {
     let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
     let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
-    sockopt::set_socket_timeout(&socket, Timeout::Send, Some(left(until)?))?;
-    rustix::net::connect(&socket, address)?;
-    Ok(UnixStream::from(socket))
+    loop {
+        sockopt::set_socket_timeout(&socket, Timeout::Send, Some(left(until)?))?;
+        match rustix::net::connect(&socket, address) {
+            // A signal ends a wait that has a timeout, also one whose handler restarts calls
+            // (`man 7 signal`).
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+            Ok(()) => return Ok(UnixStream::from(socket)),
+        }
+    }
 }
 
 /// Replaces `%` and two digits by the byte that they mean.
