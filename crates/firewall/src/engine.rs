@@ -636,11 +636,17 @@ impl<'a> Firewall<'a> {
             // we want.
             Err(error) if error.absent && self.all_gone(changes) => {}
             // Another program has changed the number of a chain's rules, by which we count what
-            // jumps to it. The chain stays until a repair has written it again.
+            // jumps to it. That chain stays until a repair has written it again.
             Err(error) if error.is_busy() && changes.iter().any(deletes_chain) => {
-                let others = changes.iter().filter(|change| !deletes_chain(change));
-                let others: Vec<Change> = others.cloned().collect();
+                let (chains, others): (Vec<Change>, Vec<Change>) =
+                    changes.iter().cloned().partition(deletes_chain);
                 self.commit_removal(&others, first);
+                // One by one: the kernel does not say which of several it is.
+                if 1 < chains.len() {
+                    for chain in &chains {
+                        self.commit_removal(std::slice::from_ref(chain), first);
+                    }
+                }
             }
             Err(error) => {
                 first.get_or_insert(error.into());
