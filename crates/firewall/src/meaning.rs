@@ -15,7 +15,7 @@
 //! loads the rule (nftables src/payload.c `payload_gen_dependency`).
 //!
 //! A later kernel or nft may write a match in a form that we cannot read. Then that match may be any
-//! of those that the rule should have.
+//! of those that the rule should have, and that are missing.
 
 use kernel::nft::{
     BitwiseExpr, CmpOp, CtDirection, CtKey, Expr, Family, FibFlags, FibResult, LookupTo, MetaKey,
@@ -247,9 +247,10 @@ impl Meaning {
 
     /// Says whether a rule means the same as one of ours, as far as we can read it.
     pub(crate) fn agrees(&self, ours: &Meaning) -> bool {
-        let is_ours = |condition| ours.conditions.contains(condition);
+        let is_ours = |found: &Condition| found.is_unread() || ours.conditions.contains(found);
+        let is_missing = |wanted: &Condition| !self.conditions.contains(wanted);
         let agree = match self.is_unread {
-            true => self.conditions.iter().all(|found| found.is_unread() || is_ours(found)),
+            true => self.conditions.iter().all(is_ours) && ours.conditions.iter().any(is_missing),
             false => self.conditions == ours.conditions,
         };
         agree && self.acts == ours.acts
@@ -523,8 +524,12 @@ mod tests {
         assert!(agrees(2, shift.clone(), Verdict::Drop));
         // What can be read is compared all the same.
         assert!(!agrees(10, shift.clone(), Verdict::Drop));
-        assert!(!agrees(2, shift, Verdict::Accept));
+        assert!(!agrees(2, shift.clone(), Verdict::Accept));
         assert!(!agrees(2, quota, Verdict::Drop));
+        // It is one more than there should be.
+        let ours = of(&rule().masquerade());
+        let theirs = [load.clone(), shift, cmp(CmpOp::Eq, &[1]), Expr::Masquerade { flags: 0 }];
+        assert!(!Meaning::of(Table::Inet, &theirs).agrees(&ours));
     }
 
     /// A frame with a tag has another type than its packet; nft writes either comparison.

@@ -97,6 +97,7 @@ fn a_rule_that_matches_something_else_is_told_and_mended() {
         ("inet", masquerade, "daddr 10.1.0.0/24", "daddr 10.1.0.0/25"),
         ("inet", masquerade, "^[[:space:]]*masquerade", "ip saddr 192.0.2.1 masquerade"),
         ("inet", masquerade, "^[[:space:]]*masquerade", "masquerade random"),
+        ("inet", masquerade, "^[[:space:]]*masquerade", "meta mark 1-5 masquerade"),
         ("inet", "hostports", "map @hostports4", "map @hostports4 random"),
         ("inet", "hostport_snat", "oifname . ip daddr @snat", "iifname . ip daddr @snat"),
         ("inet", "raw_output", "saddr set fd6e:6574", "saddr set fd6e:6575"),
