@@ -635,6 +635,19 @@ impl<'a> Firewall<'a> {
             // The tables were flushed between our look and our change: they are gone, which is what
             // we want.
             Err(error) if error.absent && self.all_gone(changes) => {}
+            // Another program has changed the number of a chain's rules, by which we count what
+            // jumps to it. That chain stays until a repair has written it again.
+            Err(error) if error.is_busy() && changes.iter().any(deletes_chain) => {
+                let (chains, others): (Vec<Change>, Vec<Change>) =
+                    changes.iter().cloned().partition(deletes_chain);
+                self.commit_removal(&others, first);
+                // One by one: the kernel does not say which of several it is.
+                if 1 < chains.len() {
+                    for chain in &chains {
+                        self.commit_removal(std::slice::from_ref(chain), first);
+                    }
+                }
+            }
             Err(error) => {
                 first.get_or_insert(error.into());
             }
@@ -777,6 +790,10 @@ impl Holders<'_> {
 #[must_use]
 pub fn is_live(record: &Record, census: &Census) -> bool {
     record.noted().is_none_or(|noted| census.life(&noted) != Life::Gone)
+}
+
+fn deletes_chain(change: &Change) -> bool {
+    matches!(change, Change::DeleteMasquerade { .. })
 }
 
 /// Lists the changes that bring existing tables to this layout.

@@ -366,7 +366,7 @@ impl Firewalld {
 
     /// Asks one question after the other. Fails if firewalld does not run, even without a question.
     fn ask(&self, method: Method, questions: &[Question]) -> Result<Vec<Answer>, FirewalldError> {
-        bus::ask(self.bus.clone(), self.timeout, method, questions.to_vec())
+        bus::ask(self.bus.as_deref(), self.timeout, method, questions)
     }
 }
 
@@ -433,6 +433,19 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("bus");
         let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let bus = format!("unix:path={}", path.display());
+        let firewalld = Firewalld::new(Some(&bus), Duration::from_millis(100));
+        assert!(matches!(firewalld.is_running(), Err(FirewalldError::Late { .. })));
+    }
+
+    /// Its queue of connections is full.
+    #[test]
+    fn a_bus_that_accepts_nobody_is_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("bus");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let _waiting = std::os::unix::net::UnixStream::connect(&path).unwrap();
         let bus = format!("unix:path={}", path.display());
         let firewalld = Firewalld::new(Some(&bus), Duration::from_millis(100));
         assert!(matches!(firewalld.is_running(), Err(FirewalldError::Late { .. })));

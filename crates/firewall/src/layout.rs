@@ -121,7 +121,7 @@ pub(crate) fn meanings(
     }
     let mut by_chain: BTreeMap<String, Vec<Meaning>> = BTreeMap::new();
     for rule in rules {
-        by_chain.entry(rule.chain).or_default().push(Meaning::of(&rule.exprs));
+        by_chain.entry(rule.chain).or_default().push(Meaning::of(table, &rule.exprs));
     }
     by_chain
 }

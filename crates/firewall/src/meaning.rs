@@ -7,19 +7,35 @@
 //! - Bytes that follow each other are compared at once, or one after the other.
 //! - One bit is compared with 0 by `!=`, or with 1 by `==`.
 //! - A range is compared by its two ends, or at once; a range of one value by `==`.
-//! - The protocol that a packet must have is compared, or is not: nft leaves it out where a field
-//!   implies it, and adds it again.
+//! - The EtherType of a frame is compared in the frame, or beside it.
+//! - The IP version is compared, or ICMPv6 or a translation implies it.
 //! - Registers, the order of comparisons, and counters.
 //!
-//! A later kernel or nft may write a match in a form that we cannot read. Then only what the rule
-//! does is compared.
-
-use std::collections::BTreeMap;
+//! nft does not show a protocol that a field implies, but it writes that comparison again when it
+//! loads the rule (nftables src/payload.c `payload_gen_dependency`).
+//!
+//! A later kernel or nft may write a match in a form that we cannot read. Then that match may be any
+//! of those that the rule should have, and that are missing.
 
 use kernel::nft::{
-    BitwiseExpr, CmpOp, CtDirection, CtKey, Expr, FibFlags, FibResult, LookupTo, MetaKey, NatKind,
-    PayloadBase, Register, Verdict,
+    BitwiseExpr, CmpOp, CtDirection, CtKey, Expr, Family, FibFlags, FibResult, LookupTo, MetaKey,
+    NatKind, PayloadBase, Register, Verdict,
 };
+
+use crate::element::{Set, Table};
+use crate::layout;
+
+/// What is known of the EtherType beside the packet.
+const ETHERTYPE: Source = Source::Meta(MetaKey::Protocol);
+/// RFC 4443 §2.1: the protocol number of ICMPv6.
+const ICMP6: Bits = Bits { of: Source::Meta(MetaKey::L4Proto), byte: 0, mask: u8::MAX, value: 58 };
+/// `linux include/uapi/linux/netfilter/nf_nat.h` NF_NAT_RANGE_MAP_IPS and
+/// NF_NAT_RANGE_PROTO_SPECIFIED: the kernel adds them where there is an address, and a port.
+const IMPLIED: u32 = 0b11;
+/// The number of places that registers have.
+const PLACES: usize = 16;
+/// How long a place is.
+const PLACE: usize = 4;
 
 /// A rule.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -35,15 +51,30 @@ pub(crate) struct Meaning {
 #[derive(Debug, PartialEq, Eq)]
 enum Act {
     Decides(Verdict),
-    /// It asks a set or map; `absent`: it continues if the set does not have the key.
+    /// It looks a key up in a set or map: where the parts come from, if the set is ours. `to` names
+    /// the first register, if it names one.
     Asks {
         set: String,
-        absent: bool,
+        key: Vec<(Source, u32)>,
+        to: LookupTo,
     },
-    Translates(NatKind),
-    Masquerades,
-    /// It changes the packet, or what is known of it.
-    Sets,
+    /// It translates to an address and a port. `flags` are those that it does not imply.
+    Translates {
+        kind: NatKind,
+        family: Family,
+        to: [Option<Box<Loaded>>; 2],
+        flags: u32,
+    },
+    Masquerades {
+        flags: u32,
+    },
+    /// It writes into the packet.
+    Writes {
+        base: PayloadBase,
+        offset: u32,
+        len: u32,
+        value: Box<Loaded>,
+    },
     /// It does what no rule of ours does.
     Other,
 }
@@ -54,6 +85,18 @@ enum Condition {
     Compares(CmpOp, Vec<Bits>),
     /// Both ends of a range.
     Outside(Vec<Bits>),
+}
+
+impl Condition {
+    /// Says whether it compares what we could not read.
+    fn is_unread(&self) -> bool {
+        match self {
+            Condition::Is(bits) => bits.of == Source::Other,
+            Condition::Compares(_, all) | Condition::Outside(all) => {
+                all.iter().any(|bits| bits.of == Source::Other)
+            }
+        }
+    }
 }
 
 /// Some bits of one byte.
@@ -72,12 +115,16 @@ enum Source {
     Meta(MetaKey),
     Connection(CtKey, Option<CtDirection>),
     Routes(FibResult, FibFlags),
+    /// The rule has it.
+    Constant,
+    /// The map that was asked last.
+    Map,
     /// From where no rule of ours has it.
     Other,
 }
 
 /// What a register contains.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Loaded {
     of: Source,
     first: u32,
@@ -88,6 +135,16 @@ struct Loaded {
 impl Loaded {
     fn new(of: Source, first: u32) -> Self {
         Loaded { of, first, mask: Vec::new(), xor: Vec::new() }
+    }
+
+    fn constant(data: &[u8]) -> Self {
+        Loaded { of: Source::Constant, first: 0, mask: vec![0; data.len()], xor: data.to_vec() }
+    }
+
+    /// Returns where it comes from, as the part of a key.
+    fn part(&self) -> (Source, u32) {
+        let is_changed = !self.mask.is_empty() || !self.xor.is_empty();
+        if is_changed { (Source::Other, 0) } else { (self.of, self.first) }
     }
 
     fn mask(&self, at: usize) -> u8 {
@@ -122,58 +179,96 @@ impl Bits {
     fn is_one_bit(&self) -> bool {
         self.mask.is_power_of_two() && (self.value == 0 || self.value == self.mask)
     }
+}
 
-    /// Says whether they are the protocol of the packet, or of what is in it.
-    fn are_of_protocol(&self) -> bool {
-        match self.of {
-            Source::Meta(key) => matches!(
-                key,
-                MetaKey::NfProto | MetaKey::Protocol | MetaKey::L4Proto | MetaKey::IifType
-            ),
-            // The EtherType.
-            Source::Packet(PayloadBase::Link) => matches!(self.byte, 12 | 13),
-            _ => false,
+/// What the registers contain.
+#[derive(Debug, Default)]
+struct Registers([Option<Loaded>; PLACES]);
+
+impl Registers {
+    fn put(&mut self, register: Register, loaded: Loaded) {
+        let place = usize::from(register.place());
+        if loaded.of == Source::Map {
+            // A map's value takes more than one place.
+            self.0.iter_mut().skip(place).for_each(|behind| *behind = None);
         }
+        if let Some(at) = self.0.get_mut(place) {
+            *at = Some(loaded);
+        }
+    }
+
+    fn at(&self, register: Register) -> Loaded {
+        let place = usize::from(register.place());
+        let before = self.0.get(..=place).unwrap_or_default();
+        let mut held = before.iter().rev().enumerate();
+        let nearest = held.find_map(|(behind, held)| Some((behind, held.as_ref()?)));
+        match nearest {
+            Some((0, loaded)) => loaded.clone(),
+            Some((behind, Loaded { of: Source::Map, .. })) => {
+                let first = u32::try_from(behind * PLACE).unwrap_or(u32::MAX);
+                Loaded::new(Source::Map, first)
+            }
+            _ => Loaded::new(Source::Other, 0),
+        }
+    }
+
+    /// Returns where the parts of a key come from; nothing for a set that is not ours.
+    fn key(&self, set: &str, first: Register) -> Vec<(Source, u32)> {
+        let ours = Set::ALL.iter().find(|ours| ours.name() == set);
+        let kinds = ours.map(|ours| layout::key_types(*ours)).unwrap_or_default();
+        let mut parts = Vec::with_capacity(kinds.len());
+        let mut next = Some(first);
+        for kind in kinds {
+            let Some(register) = next else { break };
+            parts.push(self.at(register).part());
+            next = register.behind(kind.size());
+        }
+        parts
     }
 }
 
 impl Meaning {
-    pub(crate) fn of(rule: &[Expr]) -> Self {
+    /// Reads a rule of a table.
+    pub(crate) fn of(table: Table, rule: &[Expr]) -> Self {
         let mut meaning = Meaning::default();
-        let mut registers = BTreeMap::new();
+        let mut registers = Registers::default();
         for expr in rule {
             match loads(expr) {
-                Some((register, loaded)) => {
-                    registers.insert(register, loaded);
-                }
+                Some((register, loaded)) => registers.put(register, loaded),
                 None => meaning.read(expr, &mut registers),
             }
         }
         meaning.join_ranges();
+        meaning.join_protocols(table);
         cni::order::sort(&mut meaning.conditions);
         meaning.conditions.dedup();
         meaning
     }
 
-    /// Says whether two rules mean the same, as far as we can read them.
-    pub(crate) fn agrees(&self, other: &Meaning) -> bool {
-        let is_unread = self.is_unread || other.is_unread;
-        self.acts == other.acts && (is_unread || self.conditions == other.conditions)
+    /// Says whether a rule means the same as one of ours, as far as we can read it.
+    pub(crate) fn agrees(&self, ours: &Meaning) -> bool {
+        let is_ours = |found: &Condition| found.is_unread() || ours.conditions.contains(found);
+        let is_missing = |wanted: &Condition| !self.conditions.contains(wanted);
+        let agree = match self.is_unread {
+            true => self.conditions.iter().all(is_ours) && ours.conditions.iter().any(is_missing),
+            false => self.conditions == ours.conditions,
+        };
+        agree && self.acts == ours.acts
     }
 
-    fn read(&mut self, expr: &Expr, registers: &mut BTreeMap<Register, Loaded>) {
-        let at = |register: &Register| match registers.get(register) {
-            Some(loaded) => loaded.clone(),
-            None => Loaded::new(Source::Other, 0),
-        };
+    fn read(&mut self, expr: &Expr, registers: &mut Registers) {
         match expr {
             Expr::Bitwise(by) => {
-                let masked = at(&by.source).masked(by);
-                registers.insert(by.register, masked);
+                let masked = registers.at(by.source).masked(by);
+                registers.put(by.register, masked);
             }
-            Expr::Cmp { op, register, data } => self.compare(*op, at(register).bits(data)),
+            Expr::Cmp { op, register, data } => {
+                self.note_condition();
+                self.compare(*op, registers.at(*register).bits(data));
+            }
             Expr::Range { invert, register, from, to } => {
-                let loaded = at(register);
+                self.note_condition();
+                let loaded = registers.at(*register);
                 let (from, to) = (loaded.bits(from), loaded.bits(to));
                 if *invert {
                     self.conditions.push(Condition::Outside([from, to].concat()));
@@ -182,16 +277,35 @@ impl Meaning {
                     self.compare(CmpOp::Le, to);
                 }
             }
-            Expr::Lookup { set, to, .. } => {
-                if let LookupTo::Register(register) = to {
-                    registers.insert(*register, Loaded::new(Source::Other, 0));
-                }
-                let absent = matches!(to, LookupTo::NoMatch);
-                self.acts.push(Act::Asks { set: set.clone(), absent });
+            Expr::Lookup { set, register, to } => {
+                let key = registers.key(set, *register);
+                let to = match to {
+                    LookupTo::Register(register) => {
+                        registers.put(*register, Loaded::new(Source::Map, 0));
+                        LookupTo::Register(Register::FIRST)
+                    }
+                    other => *other,
+                };
+                self.acts.push(Act::Asks { set: set.clone(), key, to });
             }
-            Expr::ToNetworkOrder { .. } => self.is_unread = true,
-            Expr::Other { name, .. } if only_matches(name) => self.is_unread = true,
-            other => self.acts.extend(act(other)),
+            Expr::ToNetworkOrder { register, .. } => {
+                self.is_unread = true;
+                registers.put(*register, Loaded::new(Source::Other, 0));
+            }
+            Expr::Other { name, .. } if only_matches(name) => {
+                self.note_condition();
+                self.is_unread = true;
+                // It may have written to any.
+                *registers = Registers::default();
+            }
+            other => self.acts.extend(act(other, registers)),
+        }
+    }
+
+    /// Notes that a condition comes. After something has happened, no rule of ours has one.
+    fn note_condition(&mut self) {
+        if self.acts.iter().any(|act| !matches!(act, Act::Asks { .. })) {
+            self.acts.push(Act::Other);
         }
     }
 
@@ -201,10 +315,7 @@ impl Meaning {
             _ => None,
         };
         match (op, single) {
-            (CmpOp::Eq, _) => {
-                let all = bits.into_iter().filter(|bits| !bits.are_of_protocol());
-                self.conditions.extend(all.map(Condition::Is));
-            }
+            (CmpOp::Eq, _) => self.conditions.extend(bits.into_iter().map(Condition::Is)),
             (CmpOp::Ne, Some(bit)) => {
                 let value = bit.value ^ bit.mask;
                 self.conditions.push(Condition::Is(Bits { value, ..bit }));
@@ -229,6 +340,49 @@ impl Meaning {
             }
         }
     }
+
+    /// Makes one comparison of those that say the same of the protocols below a field.
+    fn join_protocols(&mut self, table: Table) {
+        for condition in &mut self.conditions {
+            if let Condition::Is(bits) = condition
+                && table == Table::Bridge
+                && bits.of == Source::Packet(PayloadBase::Link)
+                && matches!(bits.byte, 12 | 13)
+            {
+                *bits = Bits { of: ETHERTYPE, byte: bits.byte - 12, ..*bits };
+            }
+        }
+        // A translation leaves packets of the other version alone (linux net/netfilter/nft_nat.c
+        // `nft_nat_inet_eval`).
+        let translates = |act: &Act| match act {
+            Act::Translates { family, .. } => Some(*family),
+            _ => None,
+        };
+        let is_icmp6 = self.conditions.contains(&Condition::Is(ICMP6));
+        let implied =
+            self.acts.iter().filter_map(translates).chain(is_icmp6.then_some(Family::Ip6));
+        let implied: Vec<Family> = implied.collect();
+        for version in implied {
+            self.require(table, version);
+        }
+    }
+
+    /// Adds the comparison that nft writes for an IP version.
+    fn require(&mut self, table: Table, version: Family) {
+        // NFPROTO_* of linux include/uapi/linux/netfilter.h, and EtherTypes (RFC 9542).
+        let (number, ethertype): (u8, u16) = match version {
+            Family::Ip => (2, 0x0800),
+            Family::Ip6 => (10, 0x86dd),
+            _ => return,
+        };
+        let (of, bytes) = match table {
+            Table::Inet => (Source::Meta(MetaKey::NfProto), vec![number]),
+            Table::Bridge => (ETHERTYPE, ethertype.to_be_bytes().to_vec()),
+        };
+        for (byte, value) in (0..).zip(bytes) {
+            self.conditions.push(Condition::Is(Bits { of, byte, mask: u8::MAX, value }));
+        }
+    }
 }
 
 /// Returns the register into which an expression loads something of the packet, and what.
@@ -240,9 +394,8 @@ fn loads(expr: &Expr) -> Option<(Register, Loaded)> {
             (register, Source::Connection(*key, *direction), 0)
         }
         Expr::Fib { result, flags, register } => (register, Source::Routes(*result, *flags), 0),
-        Expr::Rt { register, .. } | Expr::Immediate { register, .. } => {
-            (register, Source::Other, 0)
-        }
+        Expr::Rt { register, .. } => (register, Source::Other, 0),
+        Expr::Immediate { register, data } => return Some((*register, Loaded::constant(data))),
         _ => return None,
     };
     Some((*register, Loaded::new(of, first)))
@@ -253,15 +406,23 @@ fn only_matches(name: &str) -> bool {
     matches!(name, "cmp" | "range" | "bitwise" | "byteorder" | "fib")
 }
 
-fn act(expr: &Expr) -> Option<Act> {
+fn act(expr: &Expr, registers: &Registers) -> Option<Act> {
+    let held = |register: Option<Register>| register.map(|from| Box::new(registers.at(from)));
     Some(match expr {
         Expr::Verdict(verdict) => Act::Decides(verdict.clone()),
-        Expr::Nat { kind, .. } => Act::Translates(*kind),
-        Expr::Masquerade { .. } => Act::Masquerades,
-        Expr::MetaSet { .. }
-        | Expr::CtSet { .. }
-        | Expr::PayloadSet { .. }
-        | Expr::TcpOptionSet { .. } => Act::Sets,
+        Expr::Nat { kind, family, address, port, flags } => Act::Translates {
+            kind: *kind,
+            family: *family,
+            to: [held(*address), held(*port)],
+            flags: flags & !IMPLIED,
+        },
+        Expr::Masquerade { flags } => Act::Masquerades { flags: *flags },
+        Expr::PayloadSet { base, offset, len, register } => Act::Writes {
+            base: *base,
+            offset: *offset,
+            len: *len,
+            value: Box::new(registers.at(*register)),
+        },
         Expr::Counter { .. } => return None,
         _ => Act::Other,
     })
@@ -269,9 +430,12 @@ fn act(expr: &Expr) -> Option<Act> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::IpAddr;
+    use std::collections::BTreeSet;
+    use std::net::{IpAddr, Ipv6Addr};
 
-    use kernel::nft::{Family, NewRule, TableRef, Value, field};
+    use kernel::nft::field::Ip6Address;
+    use kernel::nft::{NewRule, TableRef, Value, field};
+    use kernel::route::IpFamily;
 
     use super::*;
     use crate::layout::net;
@@ -288,12 +452,17 @@ mod tests {
         Expr::Cmp { op, register: Register::FIRST, data: data.to_vec() }
     }
 
+    fn meta(key: MetaKey, data: &[u8]) -> Vec<Expr> {
+        vec![Expr::Meta { key, register: Register::FIRST }, cmp(CmpOp::Eq, data)]
+    }
+
     fn of(rule: &NewRule) -> Meaning {
-        Meaning::of(&rule.exprs)
+        Meaning::of(Table::Inet, &rule.exprs)
     }
 
     /// As nft writes them: nftables src/netlink_linearize.c `netlink_gen_relational`,
-    /// `netlink_gen_range`, `netlink_gen_flagcmp`, and src/rule.c `stmt_reduce`.
+    /// `netlink_gen_range`, `netlink_gen_flagcmp`, src/rule.c `stmt_reduce`, and src/payload.c
+    /// `payload_gen_dependency`.
     #[test]
     fn other_words_mean_the_same() {
         use CmpOp::{Eq, Ge, Le, Ne};
@@ -323,17 +492,21 @@ mod tests {
         let some =
             rule().in_range(field::icmp6_type(), Value::Icmp6Type(135), Value::Icmp6Type(136));
         let elsewhere = rule().not_in_net(field::ip6_saddr(), net("ff00::/8"));
-        for (ours, theirs) in [
-            (group, vec![load(network, 24, 1), cmp(Eq, &[0xff])]),
-            (both, vec![load(network, 12, 7), cmp(Eq, &[192, 0, 2, 1, 192, 0, 2])]),
-            (translated, vec![status, masked, cmp(Eq, &bit)]),
-            (one.clone(), vec![kind.clone(), cmp(Eq, &[133])]),
-            (one, vec![kind.clone(), range(133, 133)]),
-            (some.clone(), vec![kind.clone(), range(135, 136)]),
-            (some, vec![kind, cmp(Le, &[136]), cmp(Ge, &[135])]),
-            (elsewhere, vec![load(network, 8, 1), cmp(Ne, &[0xff])]),
+        let (ipv4, ipv6) = (meta(MetaKey::NfProto, &[2]), meta(MetaKey::NfProto, &[10]));
+        let icmp6 = meta(MetaKey::L4Proto, &[58]);
+        let (none, twice) = (Vec::new(), [ipv6.clone(), ipv6.clone()].concat());
+        for (ours, protocol, theirs) in [
+            (group, &ipv6, vec![load(network, 24, 1), cmp(Eq, &[0xff])]),
+            (both, &ipv4, vec![load(network, 12, 7), cmp(Eq, &[192, 0, 2, 1, 192, 0, 2])]),
+            (translated, &none, vec![status, masked, cmp(Eq, &bit)]),
+            (one.clone(), &icmp6, vec![kind.clone(), cmp(Eq, &[133])]),
+            (one, &icmp6, vec![kind.clone(), range(133, 133)]),
+            (some.clone(), &icmp6, vec![kind.clone(), range(135, 136)]),
+            (some, &icmp6, vec![kind, cmp(Le, &[136]), cmp(Ge, &[135])]),
+            (elsewhere, &twice, vec![load(network, 8, 1), cmp(Ne, &[0xff])]),
         ] {
-            assert_eq!(of(&ours), Meaning::of(&theirs), "{ours:?}");
+            let theirs = [protocol.clone(), theirs].concat();
+            assert_eq!(of(&ours), Meaning::of(Table::Inet, &theirs), "{ours:?}");
         }
     }
 
@@ -342,13 +515,60 @@ mod tests {
         let shift = Expr::Other { name: "bitwise".to_owned(), attributes: vec![1] };
         let quota = Expr::Other { name: "quota".to_owned(), attributes: vec![1] };
         let ours = of(&rule().in_net(field::ip_saddr(), net("192.0.2.0/24")).drop());
+        let ip_version = |number| meta(MetaKey::NfProto, &[number]);
         let load = load(PayloadBase::Network, 12, 4);
-        let theirs = |what, verdict| {
-            Meaning::of(&[load.clone(), what, cmp(CmpOp::Eq, &[1]), Expr::Verdict(verdict)])
+        let agrees = |version, what, verdict| {
+            let unread = vec![load.clone(), what, cmp(CmpOp::Eq, &[1]), Expr::Verdict(verdict)];
+            Meaning::of(Table::Inet, &[ip_version(version), unread].concat()).agrees(&ours)
         };
-        assert!(ours.agrees(&theirs(shift.clone(), Verdict::Drop)));
-        assert!(!ours.agrees(&theirs(shift, Verdict::Accept)));
-        assert!(!ours.agrees(&theirs(quota, Verdict::Drop)));
+        assert!(agrees(2, shift.clone(), Verdict::Drop));
+        // What can be read is compared all the same.
+        assert!(!agrees(10, shift.clone(), Verdict::Drop));
+        assert!(!agrees(2, shift.clone(), Verdict::Accept));
+        assert!(!agrees(2, quota, Verdict::Drop));
+        // It is one more than there should be.
+        let ours = of(&rule().masquerade());
+        let theirs = [load.clone(), shift, cmp(CmpOp::Eq, &[1]), Expr::Masquerade { flags: 0 }];
+        assert!(!Meaning::of(Table::Inet, &theirs).agrees(&ours));
+    }
+
+    /// A frame with a tag has another type than its packet; nft writes either comparison.
+    #[test]
+    fn the_type_of_a_frame_is_read_in_it_or_beside_it() {
+        let bridge = TableRef::new(Family::Bridge, "t");
+        let ours = NewRule::new(&bridge, "c").in_net(field::ip_saddr(), net("192.0.2.1/32"));
+        let ours = Meaning::of(Table::Bridge, &ours.exprs);
+        let ipv4 = cmp(CmpOp::Eq, &[0x08, 0x00]);
+        for (protocol, is_same) in [
+            (meta(MetaKey::Protocol, &[0x08, 0x00]), true),
+            (vec![load(PayloadBase::Link, 12, 2), ipv4.clone()], true),
+            (vec![load(PayloadBase::Link, 16, 2), ipv4], false),
+            (meta(MetaKey::Protocol, &[0x08, 0x06]), false),
+            (meta(MetaKey::NfProto, &[2]), false),
+            (Vec::new(), false),
+        ] {
+            let address = [load(PayloadBase::Network, 12, 4), cmp(CmpOp::Eq, &[192, 0, 2, 1])];
+            let theirs = [protocol, address.to_vec()].concat();
+            assert_eq!(ours.agrees(&Meaning::of(Table::Bridge, &theirs)), is_same, "{theirs:?}");
+        }
+    }
+
+    /// Two rules that cannot be read would agree.
+    #[test]
+    fn every_rule_of_ours_is_read() {
+        let masquerades = BTreeSet::from([
+            ("n".to_owned(), net("192.0.2.0/24")),
+            ("n".to_owned(), net("2001:db8::/64")),
+        ]);
+        for table in Table::ALL {
+            for (chain, rules) in layout::meanings(*table, &masquerades) {
+                for rule in rules {
+                    let text = format!("{rule:?}");
+                    assert!(!rule.is_unread, "{chain}: {text}");
+                    assert!(!text.contains("Other") && !text.contains("key: []"), "{text}");
+                }
+            }
+        }
     }
 
     #[test]
@@ -378,10 +598,102 @@ mod tests {
             rule().in_range(field::icmp6_type(), Value::Icmp6Type(1), Value::Icmp6Type(2)).drop(),
             rule().in_range(field::icmp6_type(), Value::Icmp6Type(1), Value::Icmp6Type(3)).drop(),
         ];
+        all_differ(&rules);
+    }
+
+    #[track_caller]
+    fn all_differ(rules: &[NewRule]) {
         for (at, one) in rules.iter().enumerate() {
             for other in &rules[..at] {
                 assert!(!of(one).agrees(&of(other)), "{one:?}\n{other:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_protocol_makes_a_difference() {
+        let port = |rule: NewRule| rule.is(field::th_dport(), Value::Port(67)).returns();
+        let is = |field, value: Value| port(rule().is(field, value));
+        all_differ(&[
+            port(rule()),
+            is(field::l4proto(), Value::TCP),
+            is(field::l4proto(), Value::UDP),
+            is(field::nfproto(), Value::NfProto(2)),
+            is(field::nfproto(), Value::NfProto(10)),
+            is(field::protocol(), Value::EtherType(0x0800)),
+            is(field::protocol(), Value::EtherType(0x0806)),
+            port(rule().is_not(field::l4proto(), Value::TCP)),
+        ]);
+    }
+
+    #[test]
+    fn what_a_rule_writes_and_what_it_looks_up_make_a_difference() {
+        let [one, other]: [IpAddr; 2] = ["192.0.2.1", "192.0.2.2"].map(|at| at.parse().unwrap());
+        let six = Ipv6Addr::LOCALHOST;
+        let (iif, oif, mac) = (field::iifname(), field::oifname(), field::ether_saddr());
+        let port = [field::l4proto(), field::th_dport()];
+        let flags = |flags| rule().expr(Expr::Masquerade { flags });
+        all_differ(&[
+            rule().masquerade(),
+            flags(4),
+            rule().masquerade_fully_random(),
+            rule().set_ip6(Ip6Address::Source, six),
+            rule().set_ip6(Ip6Address::Source, Ipv6Addr::UNSPECIFIED),
+            rule().set_ip6(Ip6Address::Destination, six),
+            rule().set_mark(1),
+            rule().snat(one),
+            rule().dnat(one, None),
+            rule().dnat(other, None),
+            rule().dnat(one, Some(80)),
+            rule().dnat(one, Some(81)),
+            rule().dnat_to_map(IpFamily::V4, &port, "hostports4"),
+            rule().dnat_to_map(IpFamily::V6, &port, "hostports4"),
+            rule().dnat_to_map(IpFamily::V4, &[port[1], port[0]], "hostports4"),
+            rule().in_set(&[iif], "localnet"),
+            rule().in_set(&[oif], "localnet"),
+            rule().load(&[iif]).expr(bitwise()).in_set(&[], "localnet"),
+            rule().in_set(&[iif, mac], "spoof_allowed"),
+            rule().in_set(&[iif, field::ether_daddr()], "spoof_allowed"),
+            rule().vmap(&[iif, field::ip_saddr()], "masquerade4"),
+            rule().vmap(&[iif, field::ip_daddr()], "masquerade4"),
+            // What comes after it counts for nothing.
+            rule().drop(),
+            rule().is(field::nfproto(), Value::NfProto(2)).drop(),
+            rule().drop().is(field::nfproto(), Value::NfProto(2)),
+        ]);
+    }
+
+    fn bitwise() -> Expr {
+        Expr::Bitwise(BitwiseExpr {
+            source: Register::FIRST,
+            register: Register::FIRST,
+            mask: vec![0xff],
+            xor: vec![0],
+        })
+    }
+
+    /// The kernel adds flags that the registers imply, and nft may use others.
+    #[test]
+    fn a_translation_is_the_same_by_other_registers() {
+        let port = [field::l4proto(), field::th_dport()];
+        let ours = rule().dnat_to_map(IpFamily::V4, &port, "hostports4");
+        let register = Register::new(4).unwrap();
+        let family = Family::Ip;
+        let theirs = rule()
+            .is(field::nfproto(), Value::NfProto(2))
+            .load(&port)
+            .expr(Expr::Lookup {
+                set: "hostports4".to_owned(),
+                register: Register::FIRST,
+                to: LookupTo::Register(register),
+            })
+            .expr(Expr::Nat {
+                kind: NatKind::Destination,
+                family,
+                address: Some(register),
+                port: register.behind(4),
+                flags: IMPLIED,
+            });
+        assert_eq!(of(&ours), of(&theirs));
     }
 }

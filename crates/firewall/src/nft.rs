@@ -131,7 +131,7 @@ impl Tables for NftTables {
         }
         let mut found: BTreeMap<String, Vec<Meaning>> = BTreeMap::new();
         for rule in self.socket.ask().rules_of_table(&own).map_err(refused)? {
-            found.entry(rule.chain).or_default().push(Meaning::of(&rule.exprs));
+            found.entry(rule.chain).or_default().push(Meaning::of(table, &rule.exprs));
         }
         let is_other = |(chain, wanted): &(String, Vec<Meaning>)| {
             let agree = |found: &Vec<Meaning>| {

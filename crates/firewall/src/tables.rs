@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use ipnet::IpNet;
+use kernel::nft::NftError;
 
 use crate::element::{Element, Field, Set, Table};
 use crate::masquerade::chain_name;
@@ -110,8 +111,7 @@ pub trait Tables: fmt::Debug {
     fn is_laid_out(&mut self, table: Table) -> Result<bool, TablesError>;
 
     /// Compares a table with this version's layout, rule by rule; also these masquerade chains:
-    /// networks and prefixes. `None` if there is no table. Of what rules write into packets and to
-    /// where they translate, and of the protocols that they match, nothing is compared.
+    /// networks and prefixes. `None` if there is no table.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -169,6 +169,14 @@ pub struct TablesError {
     /// The kernel's answer.
     #[source]
     pub source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+impl TablesError {
+    /// Says whether the kernel refused to delete what is still referred to.
+    pub(crate) fn is_busy(&self) -> bool {
+        let error: Option<&NftError> = self.source.downcast_ref();
+        error.is_some_and(NftError::is_busy)
+    }
 }
 
 /// Written as an nft command.

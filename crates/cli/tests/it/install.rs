@@ -377,6 +377,40 @@ fn a_removal_finishes_what_was_killed_anywhere() {
     }
 }
 
+/// A removal that takes our state and the tables along is found to be done only at its end.
+#[test]
+fn a_whole_removal_finishes_what_was_killed_anywhere() {
+    testkit::require!("full", "root", "ptrace", "program:strace");
+    let lab = Lab::new("cli-uninstall-killed");
+    lab.sh("mkdir -p /etc/cni/net.d /opt/cni/bin && echo theirs >/opt/cni/bin/bridge");
+    let list = "ls -A /opt/cni/bin && cat /opt/cni/bin/bridge && nft list tables && \
+                find /run/netwright /var/lib/netwright 2>/dev/null; true";
+    let before = lab.sh(list);
+    let there = ["--bin-dir", "/opt/cni/bin"];
+    let remove = [&["uninstall"][..], &there].concat();
+    let call = |args: &[&str]| crate::support::call_in(&lab, args);
+    let _c1 = lab.container("c1");
+    let prepare = || {
+        call(&[&["install"][..], &there].concat()).succeeded();
+        for verb in ["add", "del"] {
+            call(&[verb, "netwright", "c1", "--container-id", "web"]).succeeded();
+        }
+    };
+    prepare();
+    let (failed, all) = killed(&lab, &remove, None);
+    assert!(!failed && 50 < all.len(), "{all:?}");
+    assert_eq!(lab.sh(list), before);
+    let mut count = 0;
+    for moment in share::of_this_round(all, MOMENTS) {
+        prepare();
+        count += usize::from(killed(&lab, &remove, Some(&moment)).0);
+        // It fails if nothing was left but an empty folder.
+        call(&remove);
+        assert_eq!(lab.sh(list), before, "killed at {moment:?}");
+    }
+    assert!(10 < count, "it was killed {count} times");
+}
+
 /// What `netwrightd multinet` writes.
 const CONFLIST: &str = r#"{"cniVersion": "1.0.0", "name": "netwright-multi", "plugins": [{"type": "netwright-multi", "clusterNetwork": "cluster"}]}"#;
 

@@ -2,18 +2,19 @@
 //!
 //! firewalld is asked with two texts and answers yes, no, or an error. That is little of D-Bus, so
 //! it is written here (docs/decisions/0076): one connection to a Unix socket, one call after the
-//! other, and it blocks.
+//! other, and it blocks until a deadline.
 
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
-use super::{Answer, FirewalldError, Method, TIMEOUT};
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::{Answer, FirewalldError, Method};
 
 /// The bus's default address (D-Bus specification, "System message bus").
 const SYSTEM_BUS: &str = "unix:path=/var/run/dbus/system_bus_socket";
@@ -43,6 +44,8 @@ const LONGEST_LINE: u64 = 1024;
 
 /// "Message Format": the types of messages, a flag, and the codes of header fields.
 const CALL: u8 = 1;
+const RETURN: u8 = 2;
+const ERROR: u8 = 3;
 const NO_AUTO_START: u8 = 2;
 const PROTOCOL: u8 = 1;
 const FIELD_PATH: u8 = 1;
@@ -55,47 +58,27 @@ const FIELD_SIGNATURE: u8 = 8;
 
 /// The length of the part of a header that every message has.
 const FIXED: usize = 16;
-/// The largest header or body that is read. firewalld's errors are a line; the specification allows
-/// 128 MiB.
+/// The largest header or body of an answer that is read. firewalld's errors are a line; the
+/// specification allows 128 MiB.
 const LARGEST: usize = 1 << 20;
-/// How many messages may come before an answer: the bus itself sends one signal.
-const MOST_OTHERS: usize = 100;
 
-/// Has one conversation: one question for each pair of zone and source.
-///
-/// It runs on a thread, so that the caller's wait ends in every step, even if the other side is
-/// silent. A thread that is given up is left alone: it ends when the other side ends or has been
-/// silent for [`TIMEOUT`], or with the process.
+/// Has one conversation: one question for each pair of zone and source. It ends in time, whatever
+/// the other side does.
 pub(super) fn ask(
-    address: Option<String>,
+    address: Option<&str>,
     timeout: Duration,
     method: Method,
-    questions: Vec<(String, String)>,
+    questions: &[(String, String)],
 ) -> Result<Vec<Answer>, FirewalldError> {
-    let (answers, answered) = mpsc::sync_channel(1);
-    let conversation = move || {
-        let outcome = Connection::open(address.as_deref().unwrap_or(SYSTEM_BUS))
-            .and_then(|mut bus| converse(&mut bus, method, &questions));
-        // After the timeout the receiver is gone.
-        let _ = answers.send(outcome);
-    };
-    thread::Builder::new()
-        .name("d-bus".to_owned())
-        .spawn(conversation)
-        .map_err(|error| FirewalldError::Bus(Box::new(error)))?;
-    match answered.recv_timeout(timeout) {
-        Ok(Ok(answers)) => Ok(answers),
-        Ok(Err(error)) => Err(match error.kind() {
-            ErrorKind::NotFound | ErrorKind::ConnectionRefused => FirewalldError::Absent,
-            // The socket's own timeout (`man 7 socket`, SO_RCVTIMEO).
-            ErrorKind::WouldBlock => FirewalldError::Late { timeout },
-            _ => FirewalldError::Bus(Box::new(error)),
-        }),
-        Err(mpsc::RecvTimeoutError::Timeout) => Err(FirewalldError::Late { timeout }),
-        Err(mpsc::RecvTimeoutError::Disconnected) => {
-            Err(FirewalldError::Bus("the conversation broke off".into()))
-        }
-    }
+    let until = Instant::now() + timeout;
+    let answers = Connection::open(address.unwrap_or(SYSTEM_BUS), until)
+        .and_then(|mut bus| converse(&mut bus, method, questions));
+    answers.map_err(|error| match error.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => FirewalldError::Absent,
+        // The socket's timeouts (`man 7 socket`, SO_RCVTIMEO).
+        ErrorKind::WouldBlock => FirewalldError::Late { timeout },
+        _ => FirewalldError::Bus(Box::new(error)),
+    })
 }
 
 fn converse(
@@ -132,18 +115,16 @@ struct Object {
 
 /// A connection to a bus.
 struct Connection {
-    socket: BufReader<UnixStream>,
+    socket: BufReader<Timed>,
     /// The number of the last call.
     serial: u32,
 }
 
 impl Connection {
     /// Connects, and has the bus accept us.
-    fn open(address: &str) -> io::Result<Self> {
-        let socket = connect(address)?;
-        socket.set_read_timeout(Some(TIMEOUT))?;
-        socket.set_write_timeout(Some(TIMEOUT))?;
-        let mut socket = BufReader::new(socket);
+    fn open(address: &str, until: Instant) -> io::Result<Self> {
+        let socket = connect(address, until)?;
+        let mut socket = BufReader::new(Timed { socket, until });
         socket.get_mut().write_all(HANDSHAKE)?;
         for beginning in ACCEPTED {
             let mut line = String::new();
@@ -163,35 +144,84 @@ impl Connection {
         self.serial += 1;
         let call = encoded(self.serial, object, method, arguments)?;
         self.socket.get_mut().write_all(&call)?;
-        for _ in 0..MOST_OTHERS {
+        loop {
             let reply = Reply::read(&mut self.socket)?;
             if reply.answers == self.serial {
                 return Ok(reply);
             }
         }
-        Err(broken("no answer to a call"))
+    }
+}
+
+/// A socket that waits until a moment. The other side may send a byte now and then.
+struct Timed {
+    socket: UnixStream,
+    until: Instant,
+}
+
+impl Read for Timed {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.socket.set_read_timeout(Some(left(self.until)?))?;
+        self.socket.read(into)
+    }
+}
+
+impl Write for Timed {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        self.socket.set_write_timeout(Some(left(self.until)?))?;
+        self.socket.write(from)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Returns the time that is left. None left is what the kernel says when a timeout passes.
+fn left(until: Instant) -> io::Result<Duration> {
+    match until.saturating_duration_since(Instant::now()) {
+        Duration::ZERO => Err(ErrorKind::WouldBlock.into()),
+        left => Ok(left),
     }
 }
 
 /// Connects to the first of an address's sockets that is there ("Server Addresses").
-fn connect(address: &str) -> io::Result<UnixStream> {
+fn connect(address: &str, until: Instant) -> io::Result<UnixStream> {
     let mut outcome = Err(io::Error::other(format!("no Unix socket in the address {address:?}")));
     for one in address.split(';') {
         let keys = one.strip_prefix("unix:").unwrap_or_default();
         for (key, value) in keys.split(',').filter_map(|key| key.split_once('=')) {
             let name = unescaped(value);
             outcome = match key {
-                "path" => UnixStream::connect(OsStr::from_bytes(&name)),
-                "abstract" => SocketAddr::from_abstract_name(&name)
-                    .and_then(|socket| UnixStream::connect_addr(&socket)),
+                "path" => SocketAddrUnix::new(OsStr::from_bytes(&name)),
+                "abstract" => SocketAddrUnix::new_abstract_name(&name),
                 _ => continue,
-            };
+            }
+            .map_err(io::Error::from)
+            .and_then(|socket| connect_to(&socket, until));
             if outcome.is_ok() {
                 return outcome;
             }
         }
     }
     outcome
+}
+
+/// Connects to a socket. If its listener does not accept, and its queue is full, that would wait for
+/// ever without a timeout (linux net/unix/af_unix.c `unix_stream_connect`).
+fn connect_to(address: &SocketAddrUnix, until: Instant) -> io::Result<UnixStream> {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    loop {
+        sockopt::set_socket_timeout(&socket, Timeout::Send, Some(left(until)?))?;
+        match rustix::net::connect(&socket, address) {
+            // A signal ends a wait that has a timeout, also one whose handler restarts calls
+            // (`man 7 signal`).
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+            Ok(()) => return Ok(UnixStream::from(socket)),
+        }
+    }
 }
 
 /// Replaces `%` and two digits by the byte that they mean.
@@ -267,10 +297,15 @@ fn broken(what: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, format!("the bus sent {what}"))
 }
 
-/// A message from the bus.
+fn bounded(length: u32) -> io::Result<usize> {
+    let length = usize::try_from(length).map_err(io::Error::other)?;
+    if LARGEST < length { Err(broken("too much")) } else { Ok(length) }
+}
+
+/// An answer from the bus.
 #[derive(Debug, Default)]
 struct Reply {
-    /// The number of the call that it answers; no call has 0.
+    /// The number of the call that it answers; no call has 0, but a message that is no answer.
     answers: u32,
     /// The name of the error that it is.
     error: Option<String>,
@@ -290,9 +325,16 @@ impl Reply {
         };
         // After the byte order: type, flags, version; then the number of the message.
         let mut head = Marshaled { bytes: &fixed, at: 4, is_big_endian };
-        let body = head.length()?;
-        head.number()?;
-        let fields = head.length()?;
+        let (body, _, fields) = (head.number()?, head.number()?, head.number()?);
+        if !matches!(fixed[1], RETURN | ERROR) {
+            // Any user may send us a signal, and any header and length with it. An answer comes from
+            // whom we have asked: the bus passes on no other (`man 1 dbus-daemon`,
+            // send_requested_reply).
+            let rest = u64::from(fields).next_multiple_of(8) + u64::from(body);
+            io::copy(&mut socket.take(rest), &mut io::sink())?;
+            return Ok(Reply::default());
+        }
+        let (body, fields) = (bounded(body)?, bounded(fields)?);
         let mut rest = vec![0; fields.next_multiple_of(8) + body];
         socket.read_exact(&mut rest)?;
         let body = rest.split_off(fields.next_multiple_of(8));
@@ -381,13 +423,8 @@ impl<'b> Marshaled<'b> {
         Ok(if self.is_big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
     }
 
-    fn length(&mut self) -> io::Result<usize> {
-        let length = usize::try_from(self.number()?).map_err(io::Error::other)?;
-        if LARGEST < length { Err(broken("too much")) } else { Ok(length) }
-    }
-
     fn text(&mut self) -> io::Result<String> {
-        let length = self.length()?;
+        let length = bounded(self.number()?)?;
         let text = self.take(length)?;
         // A zero byte follows.
         self.take(1)?;
@@ -405,13 +442,14 @@ impl<'b> Marshaled<'b> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixListener;
+    use std::thread;
 
     use proptest::prelude::*;
 
+    use super::super::TIMEOUT;
     use super::*;
 
-    /// The type of an answer, which nobody reads: the error's name tells.
-    const RETURN: u8 = 2;
+    const SIGNAL: u8 = 4;
 
     /// Encodes a message of the bus, of either byte order.
     fn message(order: u8, answers: u32, error: &str, signature: &str, body: &[u8]) -> Vec<u8> {
@@ -431,7 +469,8 @@ mod tests {
         fields.extend([FIELD_SIGNATURE, 1, b'g', 0, u8::try_from(signature.len()).unwrap()]);
         fields.extend(signature.as_bytes());
         fields.push(0);
-        let mut message = vec![order, RETURN, 1, PROTOCOL];
+        let kind = if error.is_empty() { RETURN } else { ERROR };
+        let mut message = vec![order, kind, 1, PROTOCOL];
         message.extend(number(body.len()));
         message.extend(number(7));
         message.extend(number(fields.len()));
@@ -456,8 +495,8 @@ mod tests {
         });
         let address = format!("tcp:host=h;unix:path={}/a%20bus,guid=0", dir.path().display());
         let source = |address: &str| ("trusted".to_owned(), address.to_owned());
-        let questions = vec![source("192.0.2.1/32"), source("192.0.2.2/32")];
-        let answers = ask(Some(address), TIMEOUT, Method::Query, questions);
+        let questions = [source("192.0.2.1/32"), source("192.0.2.2/32")];
+        let answers = ask(Some(&address), TIMEOUT, Method::Query, &questions);
         bus.join().unwrap();
         answers
     }
@@ -484,6 +523,54 @@ mod tests {
             ],
         );
         assert_eq!(answers.unwrap(), [Answer::Is(true), Answer::Refused("NO: a".to_owned())]);
+    }
+
+    /// Any user may send us signals with the number of our next call in them.
+    #[test]
+    fn only_who_is_asked_answers() {
+        let forged = |answers, body: &[u8]| {
+            let mut message = message(b'l', answers, "", "b", body);
+            message[1] = SIGNAL;
+            message
+        };
+        let mut unknown = forged(3, &[0; 4]);
+        // The type of the first field of the header.
+        unknown[FIXED + 2] = b'v';
+        let answers = asked(
+            WELCOME,
+            &[
+                message(b'l', 1, "", "s", &text(":1.7")),
+                forged(2, &[0; 4]),
+                message(b'l', 2, "", "b", &YES),
+                forged(3, &[0; 4]),
+                forged(3, &vec![0; LARGEST + 1]),
+                unknown,
+                message(b'l', 3, "", "b", &YES),
+                message(b'l', 4, "", "b", &YES),
+            ],
+        );
+        assert_eq!(answers.unwrap(), [Answer::Is(true), Answer::Is(true)]);
+    }
+
+    /// Something comes all the time, and no answer.
+    #[test]
+    fn a_bus_that_talks_for_ever_is_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("bus");
+        let listener = UnixListener::bind(&path).unwrap();
+        let bus = thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            let other = message(b'l', 9, "", "b", &YES);
+            let mut written = socket.write_all(WELCOME.as_bytes());
+            while written.is_ok() {
+                written = socket.write_all(&other);
+            }
+        });
+        let address = format!("unix:path={}", path.display());
+        let late = ask(Some(&address), Duration::from_millis(100), Method::Query, &[]);
+        assert!(matches!(late, Err(FirewalldError::Late { .. })), "{late:?}");
+        // The socket is closed, so the other side ends too.
+        bus.join().unwrap();
     }
 
     #[test]
@@ -514,7 +601,7 @@ mod tests {
             (WELCOME, vec![message(b'l', 1, "org.freedesktop.DBus.Error.LimitsExceeded", "", &[])]),
             (WELCOME, vec![hello.clone(), message(b'l', 2, "", "s", &text("yes"))]),
             (WELCOME, vec![hello.clone(), message(b'l', 2, "", "b", &[1])]),
-            (WELCOME, vec![message(b'l', 9, "", "b", &YES); MOST_OTHERS + 1]),
+            (WELCOME, vec![message(b'l', 9, "", "b", &YES); 2]),
         ] {
             let outcome = asked(handshake, &messages);
             assert!(matches!(outcome, Err(FirewalldError::Bus(_))), "{handshake:?}: {outcome:?}");

@@ -78,8 +78,8 @@ fn a_rule_that_was_replaced_is_told_and_mended() {
     }
 }
 
-/// A rule that another program changed still does what it did, but to other packets. What nft only
-/// writes anew is no difference.
+/// A rule that another program changed still does what it did, but to other packets, or it writes
+/// something else into them. What nft only writes anew is no difference.
 #[test]
 fn a_rule_that_matches_something_else_is_told_and_mended() {
     testkit::require!("root");
@@ -96,7 +96,16 @@ fn a_rule_that_matches_something_else_is_told_and_mended() {
         ("inet", "forward", "oifname @policy_bridges", "oifname != @policy_bridges"),
         ("inet", masquerade, "daddr 10.1.0.0/24", "daddr 10.1.0.0/25"),
         ("inet", masquerade, "^[[:space:]]*masquerade", "ip saddr 192.0.2.1 masquerade"),
+        ("inet", masquerade, "^[[:space:]]*masquerade", "masquerade random"),
+        ("inet", masquerade, "^[[:space:]]*masquerade", "meta mark 1-5 masquerade"),
+        ("inet", "hostports", "map @hostports4", "map @hostports4 random"),
+        ("inet", "hostport_snat", "oifname . ip daddr @snat", "iifname . ip daddr @snat"),
+        ("inet", "raw_output", "saddr set fd6e:6574", "saddr set fd6e:6575"),
+        ("inet", "input", "daddr set ::1", "daddr set ::2"),
         ("bridge", "forward", "oifname @isolated_ports", "oifname != @isolated_ports"),
+        ("bridge", "forward", "oifname @isolated_ports", "iifname @isolated_ports"),
+        ("bridge", "prerouting", "ether saddr != @spoof", "ether daddr != @spoof"),
+        ("bridge", "from_pod", "udp dport", "tcp dport"),
     ] {
         let table = format!("{family} netwright");
         let write = |from: &str, to: &str| {

@@ -1,7 +1,7 @@
 //! Packets that leave a network get the host's address, and no others do.
 
 use expect_test::expect;
-use firewall::{Plan, masquerade};
+use firewall::{Concern, Plan, masquerade};
 use netwright_firewall as firewall;
 use testkit::traffic::{self, Server};
 use testkit::{Place, Snapshot};
@@ -257,6 +257,28 @@ fn the_last_attachment_takes_the_chain_along() {
     assert_eq!(node.elements(), "");
     // A second time, with nothing left to remove.
     node.remove(&key("n", "c2"), &both("n", 3));
+}
+
+/// Then the number of its rules does not say how many elements lead to it.
+#[test]
+fn a_chain_that_another_program_emptied_stays_while_it_is_used() {
+    testkit::require!("root");
+    let node = Node::new("masqempty");
+    node.add(&key("n", "c1"), &both("n", 2));
+    node.add(&key("n", "c2"), &both("n", 3));
+    node.lab.sh("nft list chains inet | grep -o 'masquerade-[0-9a-f]*' | \
+         xargs -n 1 nft flush chain inet netwright");
+    node.remove(&key("n", "c1"), &both("n", 2));
+    // A chain that nothing jumps to goes all the same.
+    node.lab.sh("nft add chain inet netwright masquerade-0");
+    let nothing = firewall::Collected::default();
+    let collected = node.firewall(|firewall| firewall.gc("n", &|_| true, Concern::ALL)).unwrap();
+    assert_eq!(collected, nothing);
+    assert_eq!(node.elements().matches("chain ").count(), 2, "{}", node.elements());
+    node.firewall(|firewall| firewall.mend(&both("n", 3))).unwrap();
+    assert_eq!(node.check(&key("n", "c2"), &both("n", 3)), Vec::<String>::new());
+    node.remove(&key("n", "c2"), &both("n", 3));
+    assert_eq!(node.elements(), "");
 }
 
 #[test]

@@ -81,6 +81,12 @@ impl NftError {
         self.source.is_not_found()
     }
 
+    /// Whether an object is still referred to (EBUSY).
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.errno() == Some(Errno::BUSY)
+    }
+
     /// Whether another transaction came first ([`Batch::require_generation`]): read again and
     /// retry.
     #[must_use]

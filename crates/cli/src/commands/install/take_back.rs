@@ -118,14 +118,19 @@ pub(crate) fn uninstall(
             std::thread::sleep(PAUSE);
         }
     }
-    if let Some(installed) = &installed {
-        remove(&dir, installed, &roots, &mut report)?;
-    }
+    let taken_back = match &installed {
+        Some(installed) => Some((installed, take_back(&dir, installed, &roots, &mut report)?)),
+        None => None,
+    };
     // If the record was all of it, nothing is reported of our state.
     let _ = state::remove_directory(&roots.lib);
     // A new session: the first one's folder of links was below the state that is removed now.
     let session = Session::open(world, common, shell, PluginSource::None)?;
     remove_state(&session, &mut report);
+    // Last: a removal that is killed before is not found to be done.
+    if let Some((installed, folder)) = taken_back {
+        finish(folder, installed, &mut report)?;
+    }
     shell.confirm(&report);
     Ok(ExitCode::SUCCESS)
 }
@@ -204,12 +209,23 @@ fn remove(
     roots: &Roots,
     report: &mut Removed,
 ) -> Result<(), Failure> {
+    finish(take_back(dir, installed, roots, report)?, installed, report)
+}
+
+/// Does that in the folder, which stays locked, and for the configuration. The manifest stays too.
+fn take_back(
+    dir: &Path,
+    installed: &Manifest,
+    roots: &Roots,
+    report: &mut Removed,
+) -> Result<Folder, Failure> {
     let folder = Folder::open(dir)?;
     forget(roots, &folder)?;
     for name in &installed.links {
         match folder.look(name) {
             Ok(Entry::Ours | Entry::Absent) => give_back(&folder, name, report)?,
             Ok(Entry::Foreign) if folder.has_back(name) => give_back(&folder, name, report)?,
+            Ok(Entry::Foreign) if installed.is_theirs(dir, name) => {}
             Ok(Entry::Foreign) => leave(&folder, name, report),
             Err(failure) => report.left.push(failure.message().to_owned()),
         }
@@ -231,7 +247,12 @@ fn remove(
         }
     }
     folder.sync()?;
-    Manifest::remove(dir)?;
+    Ok(folder)
+}
+
+/// Removes the manifest, and the folders that were created.
+fn finish(folder: Folder, installed: &Manifest, report: &mut Removed) -> Result<(), Failure> {
+    Manifest::remove(folder.dir())?;
     drop(folder);
     let configurations = installed.config.as_ref().and_then(|config| config.path.parent());
     let (watched, created): (Vec<PathBuf>, Vec<PathBuf>) = installed
@@ -262,11 +283,18 @@ fn installation(args: &Uninstall, world: &World) -> Result<(PathBuf, Option<Mani
     match installed {
         Some(_) => Ok((dir, installed)),
         None if may_be_gone || is_recorded(&world.roots(), &dir) => Ok((dir, None)),
-        None => Err(Failure::new(
-            code::INVALID_CONFIG,
-            format!("nothing was installed in {} by `netwright install`", dir.display()),
-        )
-        .hint("give the folder that was given to `install`")),
+        None => {
+            // A removal may have been killed at its last step: opening the folder removes what that
+            // left.
+            if manifest::folder_of(&dir).is_dir() {
+                let _ = Folder::open(&dir);
+            }
+            Err(Failure::new(
+                code::INVALID_CONFIG,
+                format!("nothing was installed in {} by `netwright install`", dir.display()),
+            )
+            .hint("give the folder that was given to `install`"))
+        }
     }
 }
 
