@@ -1,7 +1,7 @@
 //! The last known peers, as they are kept on the disk.
 //!
 //! ```json
-//! {"version":1,"sum":"…","known":{"own":{…},"peers":[{"since":1700000000000,"node":{…}}]}}
+//! {"version":1,"sum":"…","known":{"own":{…},"macs":{…},"peers":[{"since":1700000000000,"node":{…}}]}}
 //! ```
 
 use std::borrow::Cow;
@@ -9,6 +9,8 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Cluster, Peer};
+use crate::family::PerFamily;
+use crate::mac::MacAddr;
 use crate::node::Node;
 use crate::sealed;
 use crate::time::Time;
@@ -29,6 +31,9 @@ pub struct Damaged(pub String);
 pub struct Document {
     /// This node; `None` if it had no prefix yet.
     pub own: Option<Node>,
+    /// The hardware addresses of its tunnels. `own` lacks those over a family in which it had no
+    /// address just then.
+    pub macs: PerFamily<Option<MacAddr>>,
     /// The peers that were in use, with since when each is known.
     pub peers: Vec<(Node, Time)>,
 }
@@ -37,7 +42,15 @@ pub struct Document {
 struct Inner<'a> {
     #[serde(default)]
     own: Option<Cow<'a, Node>>,
+    #[serde(default)]
+    macs: Macs,
     peers: Vec<Entry<'a>>,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+struct Macs {
+    v4: Option<MacAddr>,
+    v6: Option<MacAddr>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -52,8 +65,12 @@ pub fn write(cluster: &Cluster) -> String {
     fn entry<'a>((peer, node): (&Peer, &'a Node)) -> Entry<'a> {
         Entry { since: peer.first_seen, node: Cow::Borrowed(node) }
     }
-    let own = Some(&cluster.own().node).filter(|own| !own.prefixes.is_empty());
-    let inner = Inner { own: own.map(Cow::Borrowed), peers: cluster.used().map(entry).collect() };
+    let own = Some(cluster.own()).filter(|own| !own.node.prefixes.is_empty());
+    let inner = Inner {
+        own: own.map(|own| Cow::Borrowed(&own.node)),
+        macs: Macs { v4: own.map(|own| own.macs.v4), v6: own.map(|own| own.macs.v6) },
+        peers: cluster.used().map(entry).collect(),
+    };
     sealed::write(VERSION, &inner)
 }
 
@@ -65,5 +82,10 @@ pub fn write(cluster: &Cluster) -> String {
 pub fn read(document: &[u8]) -> Result<Document, Damaged> {
     let inner: Inner<'_> = sealed::read(document, VERSION, LONGEST).map_err(Damaged)?;
     let peers = inner.peers.into_iter().map(|entry| (entry.node.into_owned(), entry.since));
-    Ok(Document { own: inner.own.map(Cow::into_owned), peers: peers.collect() })
+    let Macs { v4, v6 } = inner.macs;
+    Ok(Document {
+        own: inner.own.map(Cow::into_owned),
+        macs: PerFamily { v4, v6 },
+        peers: peers.collect(),
+    })
 }

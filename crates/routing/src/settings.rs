@@ -374,6 +374,8 @@ pub struct Own {
     pub uplinks: PerFamily<Option<Uplink>>,
     /// The names of its tunnels over each family.
     pub tunnels: PerFamily<LinkName>,
+    /// The hardware addresses of its tunnels, also over a family in which it has no address now.
+    pub macs: PerFamily<MacAddr>,
 }
 
 /// A link by which this node reaches others.
@@ -445,11 +447,11 @@ impl Own {
             None => tunnel_name(settings, family).into(),
         });
         let identity = if uid.is_empty() { &name } else { &uid };
-        let mac = |family: Family| {
-            underlay.get(family)?;
+        let macs = PerFamily::with(|family| {
             let taken = taken_over.get(family).as_ref().and_then(|taken| taken.mac);
-            Some(taken.unwrap_or_else(|| MacAddr::of_tunnel(identity, family)))
-        };
+            taken.unwrap_or_else(|| MacAddr::of_tunnel(identity, family))
+        });
+        let mac = |family: Family| underlay.get(family).map(|_| *macs.get(family));
         let mut offers = settings.offers();
         if let Some(vxlan) = &mut offers.vxlan {
             (vxlan.mac4, vxlan.mac6) = (mac(Family::V4), mac(Family::V6));
@@ -472,7 +474,7 @@ impl Own {
             zone,
             dialect: Dialect::Netwright,
         };
-        Own { node, uplinks, tunnels }
+        Own { node, uplinks, tunnels, macs }
     }
 }
 

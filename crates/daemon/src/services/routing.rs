@@ -75,7 +75,8 @@ use routing::render;
 use routing::routing::Leaving;
 use routing::settings::{Backend, Found, Own, Paths, TakenOver, Tunnels};
 use routing::{
-    Family, PerFamily, Routing, Settings, Time, Todo, annotation, flannel, overlap, settings,
+    Family, MacAddr, PerFamily, Routing, Settings, Time, Todo, annotation, flannel, overlap,
+    settings,
 };
 
 pub(crate) use self::answers::{ACCEPT, EXPLAIN, ROUTES, TARGETS};
@@ -358,6 +359,8 @@ struct Service {
     of_source: Result<OfSource, String>,
     /// This node's tunnels, once they are known: other nodes reach it by them.
     tunnels: PerFamily<Option<TakenOver>>,
+    /// The hardware addresses of its tunnels, as the disk has them.
+    recorded: PerFamily<Option<MacAddr>>,
     /// The prefixes of all nodes, as the source says.
     prefixes: Vec<IpNet>,
     /// Those that this node had before.
@@ -453,6 +456,7 @@ impl Service {
             away: BTreeMap::new(),
             of_source: Err("the list of nodes has not been read yet".to_owned()),
             tunnels: PerFamily::default(),
+            recorded: PerFamily::default(),
             prefixes: Vec::new(),
             earlier: Earlier::default(),
             disk: Disk::new(&folder),
@@ -492,6 +496,7 @@ impl Service {
         if let Some(own) = own {
             self.earlier.had(own.prefixes.iter().chain(&own.kept).copied());
             self.of_source = Ok(own.clone().into());
+            self.recorded = document.macs;
         }
         let now = self.clock.now();
         let todo = self.shared.routing().restore(document, now);
@@ -945,7 +950,9 @@ impl Service {
         }
         let there = host.tunnel_before(&self.settings, family);
         // The address that other nodes know counts: another program may have changed the link's.
+        // They know none while this node has no address of the family.
         let mac = node.macs.get(family).or(there.as_ref().and_then(|there| there.mac));
+        let mac = mac.or(*self.recorded.get(family));
         let name = there.map_or_else(
             || settings::tunnel_name(&self.settings, family).into(),
             |there| there.name,

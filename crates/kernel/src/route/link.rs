@@ -183,8 +183,11 @@ pub struct Link {
     /// Whether its link-local IPv6 address is derived from its hardware address (sysctl
     /// `addr_gen_mode` 0, the kernel's default). False without IPv6.
     pub link_local_of_mac: bool,
-    /// Whether it generates no link-local IPv6 address (sysctl `addr_gen_mode` 1).
+    /// Whether it generates no link-local IPv6 address (sysctl `addr_gen_mode` 1). False without
+    /// IPv6.
     pub no_own_ipv6: bool,
+    /// Whether it generates one in any way. False without IPv6.
+    pub own_ipv6: bool,
 }
 
 /// Operational state, RFC 2863 (`linux Documentation/networking/operstates.rst`).
@@ -388,6 +391,7 @@ impl Link {
                     .and_then(|v6| v6.find(ifla::INET6_ADDR_GEN_MODE)?.u8());
                 self.link_local_of_mac = mode == Some(IN6_ADDR_GEN_MODE_EUI64);
                 self.no_own_ipv6 = mode == Some(IN6_ADDR_GEN_MODE_NONE);
+                self.own_ipv6 = mode.is_some_and(|mode| mode != IN6_ADDR_GEN_MODE_NONE);
             }
             _ => {}
         }

@@ -1,9 +1,10 @@
 //! The last known peers on the disk.
 
-use netwright_routing::Routing;
 use netwright_routing::document::{self, Document};
+use netwright_routing::settings::{Own, TakenOver};
+use netwright_routing::{MacAddr, Routing};
 
-use crate::support::{Machine, NOW, Random, node, on_link, own, settings};
+use crate::support::{Machine, NOW, Random, found, node, on_link, own, settings};
 
 fn written() -> String {
     let mut machine = Machine::start(settings(), |_| on_link());
@@ -15,6 +16,8 @@ fn written() -> String {
 fn the_last_known_peers_are_programmed_before_anybody_was_asked() {
     let document = document::read(written().as_bytes()).unwrap();
     assert_eq!(document.own.as_ref().unwrap().name, "a");
+    let macs = own(&settings()).macs;
+    assert_eq!((document.macs.v4, document.macs.v6), (Some(macs.v4), Some(macs.v6)));
     let names: Vec<&str> = document.peers.iter().map(|(node, _)| node.name.as_str()).collect();
     assert_eq!(names, ["b", "c"]);
 
@@ -28,6 +31,20 @@ fn the_last_known_peers_are_programmed_before_anybody_was_asked() {
     assert!(machine.kernel.end(node("b", 2).prefixes[0]).is_none());
     assert!(machine.kernel.end(node("c", 3).prefixes[0]).is_some());
     machine.assert_right();
+}
+
+/// Others do not know the hardware address of a tunnel for which this node has no address just then,
+/// and the UID from which it follows may be another one by now.
+#[test]
+fn a_tunnels_hardware_address_outlives_an_address_that_goes() {
+    let mac = MacAddr([2, 0, 0, 0, 0, 9]);
+    let tunnel = TakenOver { name: "nw-vxlan6".into(), mac: Some(mac) };
+    let mut found = found();
+    found.uplinks.v6 = None;
+    found.taken_over.v6 = Some(tunnel);
+    let own = Own::new(&settings(), found);
+    assert_eq!(own.node.offers.vxlan.unwrap().mac6, None);
+    assert_eq!(own.macs.v6, mac);
 }
 
 #[test]

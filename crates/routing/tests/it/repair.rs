@@ -331,7 +331,7 @@ fn a_route_of_flanneld_that_comes_back_shows_that_it_runs() {
 #[test]
 fn a_route_of_flanneld_stays_until_the_nodes_are_listed() {
     let mut machine = machine_with_flannels_route(flannel_settings());
-    let document = Document { own: None, peers: vec![(node("n5", 5), NOW)] };
+    let document = Document { peers: vec![(node("n5", 5), NOW)], ..Document::default() };
     let todo = machine.routing.restore(document, NOW);
     machine.obey(todo);
     let ours = Key::Route { prefix: net("10.244.5.0/24") };

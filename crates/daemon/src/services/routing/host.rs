@@ -158,13 +158,16 @@ impl Links {
         let info = link.vxlan.as_ref()?;
         // A tunnel that does more than ours has to be made again, as one with another number.
         let vni = if info.switches.is_empty() { info.options.vni } else { 0 };
+        // A service that was killed while it put the MTU back has not taken from the link what the
+        // kernel gave it then.
+        let mtu = if link.own_ipv6 { 0 } else { link.mtu };
         let tunnel = object::Tunnel {
             vni,
             port: info.options.port,
             local: info.options.local.unwrap_or(NOWHERE),
             underlay: info.options.underlay.map_or("?".into(), |index| self.name_of(index)),
             mac: MacAddr(link.mac.map(|mac| mac.0).unwrap_or_default()),
-            mtu: link.mtu,
+            mtu,
             up: link.up(),
             learning: info.options.learning,
         };
