@@ -121,6 +121,9 @@ impl Rule {
 /// The finding of what network policy denies.
 pub(crate) const DENIED: &str = "policy-denies";
 
+/// The finding of a rule that drops by who sends.
+pub(crate) const BY_SENDER: &str = "sender-filtered";
+
 /// Asks nothing.
 fn nothing(_: Look<'_>) -> Vec<Question> {
     Vec::new()
@@ -232,6 +235,7 @@ pub const RULES: &[Rule] = &[
     ways::SILENT,
     filters::RULE,
     filters::denied::RULE,
+    filters::sender::RULE,
     neighbours::RULE,
     ports::RULE,
     ports::ADDRESSES,
