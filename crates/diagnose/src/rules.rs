@@ -31,6 +31,7 @@ use crate::filter::{Carries, Port};
 use crate::finding::{Family, Finding};
 use crate::path;
 use crate::question::{Answer, Asked, Question};
+use crate::routes::{Routed, look_up};
 
 /// A rule.
 #[derive(Debug, Clone, Copy)]
@@ -208,6 +209,19 @@ fn targets(look: Look<'_>, container: &Container) -> Vec<std::net::IpAddr> {
     let mut targets: Vec<std::net::IpAddr> = servers.filter(|server| !is_here(server)).collect();
     targets.truncate(2);
     targets
+}
+
+/// Adds to the finding of an address that does not answer that the router on the way there answers
+/// the node: of another machine it is not known whether that forwards packets.
+fn with_router(look: Look<'_>, to: std::net::IpAddr, finding: Finding) -> Finding {
+    let routed = look_up(&look.scene.host, None, to, None, Some(0));
+    let Routed::By { via: Some(router), .. } = routed else { return finding };
+    let echo = Question { from: None, asked: Asked::Echo { to: router } };
+    match look.answers.to(&echo) {
+        Some(Answer::Reached { .. }) => finding
+            .seen(format!("{router}, by which this node reaches {to}, answers an echo request")),
+        _ => finding,
+    }
 }
 
 /// Returns the family of an address.
