@@ -123,7 +123,7 @@ struct Last<'s, 't> {
     back: bool,
     /// It was for another hardware address, and is no copy.
     for_another: bool,
-    /// A copy of it was seen further on, which was for another.
+    /// A copy of it was seen on this way, which was for another.
     copied: bool,
 }
 
@@ -315,11 +315,15 @@ impl<'s> Counted<'s> {
         let mut last: Option<Last<'s, '_>> = None;
         for back in [false, true] {
             for told in ordered.iter().copied() {
-                for frame in told.frames.iter().filter(|frame| frame.is_of(way.flows, back)) {
+                let is_own = |frame: &&Frame| frame.is_of(way.flows, back);
+                // Then what comes by another link of this namespace is a copy.
+                let is_taken = |frame: &Frame| !frame.outgoing && !frame.for_another;
+                let arrives = told.frames.iter().filter(is_own).any(is_taken);
+                for frame in told.frames.iter().filter(is_own) {
                     let link = told.namespace.link_of(frame.link);
                     let for_another =
                         frame.for_another && link.is_some_and(|link| link.master.is_none());
-                    if for_another && self.is_copy(frame, told, link, last.as_ref()) {
+                    if for_another && (arrives || self.is_copy(frame, told, link, last.as_ref())) {
                         last = last.map(|last| Last { copied: true, ..last });
                         continue;
                     }
@@ -328,7 +332,9 @@ impl<'s> Counted<'s> {
                         hops.push(hop);
                     }
                     let outgoing = frame.outgoing;
-                    last = Some(Last { told, link, outgoing, back, for_another, copied: false });
+                    // By a port that sends back what it received (hairpin), the sender gets a copy.
+                    let copied = last.is_some_and(|last| last.copied && last.back == back);
+                    last = Some(Last { told, link, outgoing, back, for_another, copied });
                 }
             }
             ordered.reverse();

@@ -154,7 +154,8 @@ fn a_rule_is_told_if_it_counted_all_that_ended() {
 }
 
 /// Returns the links at which a packet of c1 was seen, with the reason of its end, and whether it
-/// surely ended. Each link that received it did so for another hardware address.
+/// surely ended. Each link that received it did so for another hardware address, except those with
+/// `!`.
 fn misaddressed(scene: &Scene, to: &str, seen: &[(Place<'static>, &[&str])]) -> (String, bool) {
     let there = headers((OWN, PORT), (to, 80));
     let at = |(place, links): &(Place<'static>, &[&str])| Told {
@@ -162,8 +163,10 @@ fn misaddressed(scene: &Scene, to: &str, seen: &[(Place<'static>, &[&str])]) -> 
         namespace: chain::namespace(scene, *place).unwrap(),
         frames: links
             .iter()
-            .map(|link| frame(scene, *place, link, there))
-            .map(|frame| Frame { for_another: !frame.outgoing, ..frame })
+            .map(|link| {
+                let frame = frame(scene, *place, link.trim_end_matches('!'), there);
+                Frame { for_another: !frame.outgoing && !link.ends_with('!'), ..frame }
+            })
             .collect(),
         reason: None,
         rule: None,
@@ -191,6 +194,16 @@ fn copies_for_others_say_nothing() {
     // It has the address, and the sender has another hardware address for it.
     let told = misaddressed(&node(), NEIGHBOUR, &flooded);
     assert_eq!(told, ("eth0, vetha, vethb, eth0 OTHERHOST".to_owned(), true));
+    // The sender's own port sends it back, after the other port.
+    let hairpin: [(Place<'static>, &[&str]); 2] =
+        [(Some("c1"), &[">eth0", "eth0"]), (None, &["vetha", ">vethb", ">vetha"])];
+    let told = misaddressed(&node(), OUT, &hairpin);
+    assert_eq!(told, ("eth0, vetha, vethb, vetha".to_owned(), false));
+    // A switch sends a copy to another link of the node, which has the address.
+    let switched: [(Place<'static>, &[&str]); 2] =
+        [(Some("c1"), &[">eth0"]), (None, &["vetha", "cni0!", "up1"])];
+    let told = misaddressed(&node(), NODE, &switched);
+    assert_eq!(told, ("eth0, vetha, cni0".to_owned(), true));
 }
 
 /// What comes from the other end of a pair, and by no bridge, is no copy.
