@@ -275,6 +275,9 @@ const MADE: &[Lost] = &[
     },
 ];
 
+/// How often an answer is followed until its end is told.
+const TRIES: usize = 3;
+
 /// How many of [`LOST`] one run with `--full` tries: each takes some ten seconds.
 const OF_A_SHARE: usize = 10;
 
@@ -342,7 +345,10 @@ impl Lost {
         act(&Act::Sh(self.then), node, &mut mistakes, "preparing");
         let mut traced = self.traced;
         if self.back {
-            mistakes.extend(self.mistake(node, Means::Tracepoints, traced));
+            // Tracepoints also show the packets of tests that run beside this one.
+            let failed: Option<Vec<String>> =
+                (0..TRIES).map(|_| self.mistake(node, Means::Tracepoints, traced)).collect();
+            mistakes.extend(failed.into_iter().flatten());
             traced = traced.if_at_all();
         }
         let busy = noise(node);
