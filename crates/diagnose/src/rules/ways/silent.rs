@@ -261,9 +261,9 @@ fn beyond(
             (None, _) => None,
         };
         let Some(lost) = lost else { continue };
-        let (to, address, is_named) = match &asked {
-            Asked::Connect { to } => (to.to_string(), to.ip(), true),
-            Asked::Echo { to } => (to.to_string(), *to, false),
+        let (to, at, is_named) = match &asked {
+            Asked::Connect { to } => (to.to_string(), *to, true),
+            Asked::Echo { to } => (to.to_string(), SocketAddr::new(*to, 0), false),
             _ => continue,
         };
         if !node_reaches && !is_named {
@@ -283,7 +283,7 @@ fn beyond(
         } else {
             (
                 format!("{to} answers neither {called} nor this node"),
-                format!("look at {to} and at the way to it: ip route get {address}"),
+                format!("look at {to} and at the way to it: ip route get {}", at.ip()),
             )
         };
         let finding = Finding::error("outside-silent", format!("{called}: {to}"), says)
@@ -293,7 +293,7 @@ fn beyond(
             .breaks(WayKind::Outside, Some(family));
         found.push(match node_reaches {
             true => finding,
-            false => with_router(look, address, finding),
+            false => with_router(look, container, at, Transport::Tcp, finding),
         });
     }
     found
