@@ -13,7 +13,7 @@ use scene::{Namespace, Scene};
 
 use self::joined::joined;
 use crate::finding::{Finding, Severity, Way, WayKind};
-use crate::rules::{DENIED, UNJUDGED, is_because_of};
+use crate::rules::{BY_SENDER, DENIED, UNJUDGED, is_because_of};
 
 /// A finding with what it explains.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -146,6 +146,7 @@ const DEPTHS: [&[&str]; 17] = [
         "mtu-too-large",
         "mtu-too-small",
         DENIED,
+        BY_SENDER,
     ],
     &["path-mtu", "nameserver-silent", "nameserver-fails"],
     SYMPTOMS,
@@ -216,7 +217,7 @@ pub(crate) fn sort(findings: Vec<Finding>, scene: &Scene) -> Diagnosis {
     let is_open = causes.iter().any(|cause| is_open(&cause.finding));
     let is_note = |cause: &Explained| match cause.finding.id {
         UNJUDGED => !is_open,
-        id => id == DENIED,
+        id => [DENIED, BY_SENDER].contains(&id),
     };
     let (notes, causes): (Vec<Explained>, Vec<Explained>) = causes.into_iter().partition(is_note);
     let notes = notes.into_iter().map(|note| note.finding).collect();

@@ -23,14 +23,16 @@ mod ways;
 
 use std::collections::BTreeSet;
 
+use scene::filter::Hook;
 use scene::{Container, Hole, Part, Scene, Transport};
 
 pub(crate) use self::holes::{UNJUDGED, is_because_of};
 use crate::Look;
-use crate::filter::{Carries, Port};
+use crate::filter::{Carries, End, Layer, Packet, Port, walk};
 use crate::finding::{Family, Finding};
 use crate::path;
 use crate::question::{Answer, Asked, Question};
+use crate::routes::{Routed, look_up};
 
 /// A rule.
 #[derive(Debug, Clone, Copy)]
@@ -121,6 +123,9 @@ impl Rule {
 /// The finding of what network policy denies.
 pub(crate) const DENIED: &str = "policy-denies";
 
+/// The finding of a rule that drops by who sends.
+pub(crate) const BY_SENDER: &str = "sender-filtered";
+
 /// Asks nothing.
 fn nothing(_: Look<'_>) -> Vec<Question> {
     Vec::new()
@@ -207,6 +212,49 @@ fn targets(look: Look<'_>, container: &Container) -> Vec<std::net::IpAddr> {
     targets
 }
 
+/// Adds to the finding of a container whose packets to an address are not answered that the router
+/// on the way there answers the node: of another machine it is not known whether that forwards
+/// packets. If a rule may send the packets elsewhere, as to a Service, that says nothing.
+fn with_router(
+    look: Look<'_>,
+    container: &Container,
+    to: std::net::SocketAddr,
+    transport: Transport,
+    finding: Finding,
+) -> Finding {
+    let address = to.ip();
+    let routed = look_up(&look.scene.host, None, address, None, Some(0));
+    let Routed::By { via: Some(router), .. } = routed else { return finding };
+    let echo = Question { from: None, asked: Asked::Echo { to: router } };
+    let is_own = container.inside.as_ref().is_some_and(|one| one.owner_of(address).is_some());
+    match look.answers.to(&echo) {
+        Some(Answer::Reached { .. })
+            if !is_own && !may_be_led(look.scene, container, to, transport) =>
+        {
+            finding.seen(format!(
+                "{router}, by which this node reaches {address}, answers an echo request"
+            ))
+        }
+        _ => finding,
+    }
+}
+
+/// Says whether a rule of the node may send a container's packets to an address elsewhere.
+fn may_be_led(
+    scene: &Scene,
+    container: &Container,
+    to: std::net::SocketAddr,
+    transport: Transport,
+) -> bool {
+    let with = path::carries(transport, Port::Is(to.port()));
+    path::Site::all(scene, container, family_of(to.ip())).any(|site| {
+        let packet = Packet { macs: site.macs_out(), ..Packet::first(site.address, to.ip(), with) };
+        let packet = packet.between(Some(&site.seen_by.name), None);
+        let walked = walk(&scene.host, Layer::Ip, Hook::Prerouting, &packet);
+        walked.destination.is_some() || matches!(walked.end, End::Lost(_))
+    })
+}
+
 /// Returns the family of an address.
 fn family_of(address: std::net::IpAddr) -> Family {
     if address.is_ipv4() { Family::V4 } else { Family::V6 }
@@ -232,6 +280,7 @@ pub const RULES: &[Rule] = &[
     ways::SILENT,
     filters::RULE,
     filters::denied::RULE,
+    filters::sender::RULE,
     neighbours::RULE,
     ports::RULE,
     ports::ADDRESSES,

@@ -69,8 +69,8 @@ pub struct Seen {
     pub ifindex: u32,
     /// The link has sent it; otherwise it has received it.
     pub outgoing: bool,
-    /// The link has received it, and it is for another hardware address: it is a copy, unless the
-    /// link is a port of a bridge.
+    /// The link has received it, and it is for another hardware address: unless the link is a port
+    /// of a bridge, the kernel drops it, and mostly it is a copy.
     pub for_another: bool,
     /// The packet.
     pub packet: Packet,

@@ -12,6 +12,7 @@ mod ports;
 mod proved;
 mod proxies;
 mod say;
+pub(super) mod sender;
 #[cfg(test)]
 mod sound;
 mod source;

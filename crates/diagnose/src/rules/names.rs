@@ -9,7 +9,7 @@ use scene::filter::Hook;
 use scene::{Container, Namespace, Part, Transport};
 
 use super::filters::denied::{Owners, is_denied};
-use super::{Rule, containers, family_of, is_outbound};
+use super::{Rule, containers, family_of, is_outbound, with_router};
 use crate::Look;
 use crate::filter::{Layer, NewDestination, Packet, Port, walk};
 use crate::finding::{Family, Finding, WayKind};
@@ -81,9 +81,17 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
             if let Asked::Name { server } = asked
                 && !is_denied(look, &owners, container, asked, answer)
             {
-                let finding = silent(container, *server, answer);
-                let led = finding.map(|finding| led(look, container, *server, finding));
-                found.extend(led.map(|finding| near::add(look, *server, finding)));
+                let finding = silent(container, *server, answer).map(|finding| {
+                    let finding = led(look, container, *server, finding);
+                    near::add(look, *server, finding)
+                });
+                found.extend(match answer {
+                    Answer::Silent { .. } => finding.map(|finding| {
+                        let at = SocketAddr::new(*server, PORT);
+                        with_router(look, container, at, Transport::Udp, finding)
+                    }),
+                    _ => finding,
+                });
             }
         }
     }
@@ -347,6 +355,34 @@ mod tests {
         let good = Answer::Named { after_us: 900, error: None };
         let good = Answers { all: vec![(asked[0].clone(), good)] };
         assert_eq!(judge(look(&scene, &good)), []);
+    }
+
+    #[test]
+    fn the_router_on_the_way_to_a_server_may_answer() {
+        use crate::filter::samples::{dnat, nat, rule, table, udp_port, unknown};
+        use scene::filter::Family as Kin;
+        let mut scene = crate::path::samples::node();
+        let told = |scene: &Scene, from: Option<&str>, asked: Asked, answer: Answer| {
+            let named = Asked::Name { server: "198.51.100.53".parse().unwrap() };
+            let silent = Answer::Silent { hops: Vec::new() };
+            let all = [(Some("c2"), named, silent), (from, asked, answer)];
+            let question =
+                |from: Option<&str>, asked| Question { from: from.map(str::to_owned), asked };
+            let all = all.map(|(from, asked, answer)| (question(from, asked), answer)).to_vec();
+            judge(look(scene, &Answers { all }))[0].seen.get(1).cloned()
+        };
+        let router = || Asked::Echo { to: "192.0.2.1".parse().unwrap() };
+        let reached = || Answer::Reached { after_us: 300 };
+        let says = "192.0.2.1, by which this node reaches 198.51.100.53, answers an echo request";
+        assert_eq!(told(&scene, None, router(), reached()).as_deref(), Some(says));
+        assert_eq!(told(&scene, None, router(), Answer::Silent { hops: Vec::new() }), None);
+        // A container's request may have another way.
+        assert_eq!(told(&scene, Some("c2"), router(), reached()), None);
+        // A rule may send the question elsewhere.
+        let led = [udp_port(53), unknown("statistic"), dnat("10.9.9.9", 53)];
+        let prerouting = nat("PREROUTING", Hook::Prerouting, -100, vec![rule(&led)]);
+        scene.host.filter.tables.push(table(Kin::Ip, "nat", vec![prerouting]));
+        assert_eq!(told(&scene, None, router(), reached()), None);
     }
 
     /// Questions do not leave the node.

@@ -249,6 +249,7 @@ fn meta(key: MetaKey) -> Meta {
         MetaKey::Mark => Meta::Mark,
         // linux include/uapi/linux/netfilter/nf_tables.h NFT_META_*.
         MetaKey::IifType => Meta::Other(8),
+        MetaKey::SocketUser => Meta::Other(10),
         MetaKey::BridgeIifName => Meta::Other(17),
         MetaKey::PktType => Meta::Other(19),
         MetaKey::Other(number) => Meta::Other(number),

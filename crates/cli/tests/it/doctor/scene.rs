@@ -308,6 +308,23 @@ fn without_capabilities_the_rest_is_a_hole() {
     assert!(c1.attachments[0].drifts.is_empty() && c1.attachments[0].not_checked.is_some());
 }
 
+/// A probe is sent by root, so it does not show such a rule.
+#[test]
+fn a_rule_about_the_sender_is_a_note() {
+    testkit::require!("root", "program:nft");
+    let lab = Lab::new("scene-sender");
+    let c1 = lab.container("c1");
+    call_in(&lab, &["add", "netwright", "c1"]).succeeded();
+    c1.sh("nft 'table inet own { chain out { type filter hook output priority 0; \
+           meta skuid 4711 drop; }; }'");
+    let said = call_in(&lab, &["doctor", "c1", "--no-probe", "--output", "json"]).json();
+    let notes = said["notes"].as_array().unwrap();
+    let note = notes.iter().find(|note| note["id"] == "sender-filtered");
+    let note = note.unwrap_or_else(|| panic!("{said:#}"));
+    assert!(note["object"].as_str().unwrap().ends_with(": inet own/out rule 1"), "{note:#}");
+    assert!(note["where"].as_str().unwrap().contains("rule 1: drop (handle "), "{note:#}");
+}
+
 /// With a name `doctor` reads only that container. Another name of the container works as well.
 #[test]
 fn one_container_is_read_by_any_name_of_it() {

@@ -27,21 +27,21 @@ use self::node::{Node, Way, findings};
 
 /// A way to break a node.
 #[derive(Debug)]
-struct Situation {
-    number: u8,
+pub(super) struct Situation {
+    pub(super) number: u8,
     /// The fault, in words.
     is: &'static str,
-    breaks: Act,
+    pub(super) breaks: Act,
     fails: Fails,
     finds: Finds,
     fix: Fix,
     /// Undoes what `breaks` did, also after the printed fix.
-    mends: Act,
+    pub(super) mends: Act,
 }
 
 /// Something that is done to a node.
 #[derive(Debug)]
-enum Act {
+pub(super) enum Act {
     /// Commands on the node, with [`Node::filled`].
     Sh(&'static str),
     Do(fn(&mut Node)),
@@ -114,7 +114,7 @@ const TABLES: [&[Situation]; 9] = [
     configured::NETWORKS,
 ];
 
-fn all() -> impl Iterator<Item = &'static Situation> {
+pub(super) fn all() -> impl Iterator<Item = &'static Situation> {
     TABLES.into_iter().flatten()
 }
 
@@ -158,7 +158,7 @@ fn try_each(name: &str, situations: &[Situation]) {
     assert!(wrong.is_empty(), "{} of {}: {wrong:#?}", wrong.len(), situations.len());
 }
 
-fn act(act: &Act, node: &mut Node, mistakes: &mut Vec<String>, what: &str) {
+pub(super) fn act(act: &Act, node: &mut Node, mistakes: &mut Vec<String>, what: &str) {
     match act {
         Act::Sh(commands) => {
             let (done, said) = node.run(commands);

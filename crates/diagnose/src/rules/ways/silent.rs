@@ -8,7 +8,7 @@ use scene::{Container, Part, Port, Transport};
 
 use super::super::filters::denied::{Owners, is_denied};
 use super::super::inside::speaks;
-use super::super::{asks_links, containers, is_outbound};
+use super::super::{asks_links, containers, is_outbound, with_router};
 use super::samples;
 use crate::Look;
 use crate::filter::{End, Layer, Packet, walk};
@@ -261,9 +261,9 @@ fn beyond(
             (None, _) => None,
         };
         let Some(lost) = lost else { continue };
-        let (to, is_named) = match &asked {
-            Asked::Connect { to } => (to.to_string(), true),
-            Asked::Echo { to } => (to.to_string(), false),
+        let (to, at, is_named) = match &asked {
+            Asked::Connect { to } => (to.to_string(), *to, true),
+            Asked::Echo { to } => (to.to_string(), SocketAddr::new(*to, 0), false),
             _ => continue,
         };
         if !node_reaches && !is_named {
@@ -283,16 +283,18 @@ fn beyond(
         } else {
             (
                 format!("{to} answers neither {called} nor this node"),
-                format!("look at {to} and at the way to it: ip route get {}", address_in(&asked)),
+                format!("look at {to} and at the way to it: ip route get {}", at.ip()),
             )
         };
-        found.push(
-            Finding::error("outside-silent", format!("{called}: {to}"), says)
-                .seen(format!("a probe from {called} to {to} {lost}"))
-                .hits(container.id.clone())
-                .fix(fix)
-                .breaks(WayKind::Outside, Some(family)),
-        );
+        let finding = Finding::error("outside-silent", format!("{called}: {to}"), says)
+            .seen(format!("a probe from {called} to {to} {lost}"))
+            .hits(container.id.clone())
+            .fix(fix)
+            .breaks(WayKind::Outside, Some(family));
+        found.push(match node_reaches {
+            true => finding,
+            false => with_router(look, container, at, Transport::Tcp, finding),
+        });
     }
     found
 }
@@ -304,14 +306,6 @@ fn passes_echo(look: Look<'_>, container: &Container, family: Family, to: IpAddr
         let trip = Trip::Outside { from: &site, to, with };
         matches!(follow_filters(look.scene, &trip, &[]), Outcome::Passes(_))
     })
-}
-
-fn address_in(asked: &Asked) -> String {
-    match asked {
-        Asked::Connect { to } => to.ip().to_string(),
-        Asked::Echo { to } => to.to_string(),
-        _ => String::new(),
-    }
 }
 
 /// A published port of a container that is not reached from the node.

@@ -255,6 +255,30 @@ fn probes_that_are_lost_are_symptoms() {
 }
 
 #[test]
+fn the_router_may_answer_where_nothing_behind_it_does() {
+    let (scene, to) = (node(), "198.51.100.1:80".parse().unwrap());
+    let told = |of_node: Answer| {
+        let question =
+            |from: Option<&str>, asked: Asked| Question { from: from.map(str::to_owned), asked };
+        let connect = || Asked::Connect { to };
+        let router = Asked::Echo { to: address("192.0.2.1") };
+        let all = vec![
+            (question(Some("c2"), connect()), Answer::Silent { hops: Vec::new() }),
+            (question(None, connect()), of_node),
+            (question(None, router), Answer::Reached { after_us: 1 }),
+        ];
+        let answers = Answers { all };
+        let look = Look { scene: &scene, answers: &answers, only: None, to: Some(to) };
+        let found = SILENT.findings(look);
+        assert_eq!((found.len(), found[0].id), (1, "outside-silent"));
+        found[0].seen.get(1).cloned()
+    };
+    let says = "192.0.2.1, by which this node reaches 198.51.100.1, answers an echo request";
+    assert_eq!(told(Answer::Silent { hops: Vec::new() }).as_deref(), Some(says));
+    assert_eq!(told(Answer::Reached { after_us: 1 }), None);
+}
+
+#[test]
 fn each_probe_is_asked_for() {
     let scene = node();
     let none = Answers::default();

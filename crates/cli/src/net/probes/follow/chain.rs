@@ -30,8 +30,9 @@ const TAG: u32 = 4;
 const AT_ONCE_US: u64 = 100_000;
 const WAITED: &str = "NEIGH";
 
-/// The link's other end was not meant: a copy of a packet that a bridge sends to all its ports.
-const COPY: &str = "OTHERHOST";
+/// The frame is for another hardware address: mostly it is a copy of a packet that a bridge sends
+/// to all its ports.
+const FOR_ANOTHER: &str = "OTHERHOST";
 /// Drivers also free what they have sent in this way.
 const UNSPECIFIED: [&str; 2] = ["", "NOT_SPECIFIED"];
 
@@ -58,6 +59,9 @@ struct Way<'s> {
     place: Place<'s>,
     link: Option<&'s Link>,
     received: bool,
+    /// That link is the other end of a pair whose first end is no port of a bridge: it has received
+    /// no copy.
+    paired: bool,
     dropped: bool,
     /// Which event was the last of it.
     last: usize,
@@ -122,10 +126,12 @@ fn ether_type(to: IpAddr) -> u16 {
     if to.is_ipv4() { IPV4 } else { IPV6 }
 }
 
-/// Returns the packet that an event names.
-fn packet_of(event: &Event) -> Option<u64> {
+/// Returns the packet that an event names, and the link that sends or has received it.
+fn passing(event: &Event) -> Option<(u64, &str)> {
     match &event.what {
-        What::Queued { packet, .. } | What::Received { packet, .. } => Some(*packet),
+        What::Queued { packet, link, .. } | What::Received { packet, link, .. } => {
+            Some((*packet, link.as_str()))
+        }
         _ => None,
     }
 }
@@ -152,6 +158,11 @@ fn is_uplink(scene: &Scene, place: Place<'_>, link: &Link) -> bool {
     !is_bridge(link) && far_end(scene, place, link).is_none()
 }
 
+/// Says whether a link is an end of a pair, and no bridge sends by it.
+pub(super) fn is_no_port(link: &Link) -> bool {
+    link.kind.as_deref() == Some("veth") && link.master.is_none()
+}
+
 /// Returns the namespace in which the other end of a veth is, if we know it.
 pub(super) fn far_end<'s>(scene: &'s Scene, place: Place<'_>, link: &Link) -> Option<Place<'s>> {
     let index = link.peer.filter(|_| link.kind.as_deref() == Some("veth"))?;
@@ -175,7 +186,7 @@ impl<'s> Follower<'s, '_> {
 
     /// Follows the packet of an event, which happened at this place.
     fn follow(self, begin: usize, place: Place<'_>) -> Option<Way<'s>> {
-        let packet = packet_of(self.events.get(begin)?)?;
+        let (packet, _) = passing(self.events.get(begin)?)?;
         // The place's name as the scene has it.
         let (place, _) = places(self.scene).find(|(one, _)| *one == place)?;
         let mut way = Way {
@@ -183,6 +194,7 @@ impl<'s> Follower<'s, '_> {
             place,
             link: None,
             received: false,
+            paired: false,
             dropped: false,
             last: begin,
         };
@@ -208,6 +220,7 @@ impl<'s> Follower<'s, '_> {
             let Some(received) = received else { break };
             let Some((place, seen)) = self.next(&way, link, received) else { break };
             way.pass(place, link, self.back);
+            way.paired = received && !way.received && way.link.is_some_and(is_no_port);
             (way.place, way.link, way.received, way.last) = (place, seen, received, index);
         }
         Some(way)
@@ -274,10 +287,11 @@ impl<'s> Follower<'s, '_> {
         found.next().is_none().then_some(first)
     }
 
-    /// Follows the answer to a packet that has reached an end. If several packets may be the
+    /// Follows the answer to a packet that has reached an end. The events have lengths and no
+    /// addresses, so a packet of another program looks the same: if several packets may be the
     /// answer, even before another probe was sent, we take none of them.
     fn answer(self, way: &Way<'s>, begin: usize) -> Option<Way<'s>> {
-        let question = packet_of(self.events.get(begin)?)?;
+        let (question, _) = passing(self.events.get(begin)?)?;
         let inside = namespace(self.scene, way.place)?;
         let begins = |event: &Event| match &event.what {
             // The kernel, or a program that listens, sends it where the question arrived.
@@ -295,24 +309,43 @@ impl<'s> Follower<'s, '_> {
             }
             _ => false,
         };
-        let mut candidates: BTreeMap<u64, usize> = BTreeMap::new();
+        let mut candidates: Vec<usize> = Vec::new();
+        let mut links: BTreeMap<u64, &str> = BTreeMap::new();
         for (index, event) in self.events.iter().enumerate().skip(way.last + 1) {
-            if let Some(packet) = packet_of(event).filter(|packet| *packet != question)
+            if let Some((packet, link)) = passing(event).filter(|(packet, _)| *packet != question)
                 && begins(event)
+                // A link above the first one receives the same packet once more.
+                && *links.entry(packet).or_insert(link) == link
             {
-                candidates.entry(packet).or_insert(index);
+                candidates.push(index);
             }
         }
         // Another probe, of the same length perhaps, was sent from here on.
         let is_mark = |event: &&Event| matches!(event.what, What::Marked(_));
         let until = begin + self.events.iter().skip(begin).take_while(|one| !is_mark(one)).count();
-        let early: Vec<usize> = candidates.values().copied().filter(|one| *one < until).collect();
-        let first = match (candidates.len(), early.as_slice()) {
-            (1, _) => candidates.into_values().next()?,
-            (_, [first]) => *first,
+        let early = candidates.iter().filter(|one| **one < until).count();
+        let first = match (candidates.as_slice(), early) {
+            ([only], _) => *only,
+            // With more packets than probes, other programs send packets of this length too.
+            ([first, others @ ..], 1) if others.len() <= self.sent_from(until) => *first,
             _ => return None,
         };
         self.follow(first, way.place)
+    }
+
+    /// Counts the probes of this length that were sent from an event on.
+    fn sent_from(self, begin: usize) -> usize {
+        let behind = self.events.get(begin..).unwrap_or_default();
+        let is_sent = |(number, mark): &(usize, &Event)| {
+            matches!(mark.what, What::Marked(_))
+                && behind.iter().skip(*number).any(|event| match &event.what {
+                    What::Queued { length, .. } => {
+                        event.thread == mark.thread && !event.interrupted && self.is_sent(*length)
+                    }
+                    _ => false,
+                })
+        };
+        behind.iter().enumerate().filter(is_sent).count()
     }
 }
 
@@ -335,7 +368,7 @@ impl<'s> Way<'s> {
         let is_hardware = |link: &Link| link.kind.is_none() && link.name != "lo";
         let is_sent_out = !self.received && self.link.is_some_and(is_hardware);
         (after_us <= AT_ONCE_US || reason.contains(WAITED))
-            && reason != COPY
+            && (reason != FOR_ANOTHER || self.paired)
             && !(is_sent_out && UNSPECIFIED.contains(&reason))
     }
 

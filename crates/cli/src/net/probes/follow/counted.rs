@@ -36,6 +36,7 @@ pub(super) const FUNCTION: &str = "counters";
 /// The kernel's names of reasons.
 const BY_FILTER: &str = "NETFILTER_DROP";
 const NO_NEIGHBOUR: &str = "NEIGH_FAILED";
+const FOR_ANOTHER: &str = "OTHERHOST";
 const UNKNOWN: &str = "NOT_SPECIFIED";
 
 /// How long counters are watched before anything is sent.
@@ -120,7 +121,9 @@ struct Last<'s, 't> {
     link: Option<&'s Link>,
     outgoing: bool,
     back: bool,
-    /// A copy of it was seen further on, which was for another.
+    /// It was for another hardware address, and is no copy.
+    for_another: bool,
+    /// A copy of it was seen on this way, which was for another.
     copied: bool,
 }
 
@@ -297,6 +300,11 @@ impl<'s> Counted<'s> {
             (None, Some(last)) if self.is_end(&last, way, connection) => Some(last.told),
             (None, _) => None,
         };
+        if let (None, Some(Last { for_another: true, .. }), Some(hop)) =
+            (beyond, last, hops.last_mut())
+        {
+            hop.dropped = Some((FUNCTION.to_owned(), FOR_ANOTHER.to_owned()));
+        }
         (hops, end.map(|told| told.place))
     }
 
@@ -307,10 +315,15 @@ impl<'s> Counted<'s> {
         let mut last: Option<Last<'s, '_>> = None;
         for back in [false, true] {
             for told in ordered.iter().copied() {
-                for frame in told.frames.iter().filter(|frame| frame.is_of(way.flows, back)) {
+                let is_own = |frame: &&Frame| frame.is_of(way.flows, back);
+                // Then what comes by another link of this namespace is a copy.
+                let is_taken = |frame: &Frame| !frame.outgoing && !frame.for_another;
+                let arrives = told.frames.iter().filter(is_own).any(is_taken);
+                for frame in told.frames.iter().filter(is_own) {
                     let link = told.namespace.link_of(frame.link);
-                    // A bridge sends copies to all its ports while it does not know the right one.
-                    if frame.for_another && link.is_some_and(|link| link.master.is_none()) {
+                    let for_another =
+                        frame.for_another && link.is_some_and(|link| link.master.is_none());
+                    if for_another && (arrives || self.is_copy(frame, told, link, last.as_ref())) {
                         last = last.map(|last| Last { copied: true, ..last });
                         continue;
                     }
@@ -319,7 +332,9 @@ impl<'s> Counted<'s> {
                         hops.push(hop);
                     }
                     let outgoing = frame.outgoing;
-                    last = Some(Last { told, link, outgoing, back, copied: false });
+                    // By a port that sends back what it received (hairpin), the sender gets a copy.
+                    let copied = last.is_some_and(|last| last.copied && last.back == back);
+                    last = Some(Last { told, link, outgoing, back, for_another, copied });
                 }
             }
             ordered.reverse();
@@ -327,9 +342,33 @@ impl<'s> Counted<'s> {
         (hops, last)
     }
 
+    /// Says whether a packet for another hardware address may be a copy: a bridge sends copies to
+    /// all its ports while it does not know the right one. What comes by a pair of links without a
+    /// bridge is none, nor is what comes to the namespace that has its address.
+    fn is_copy(
+        &self,
+        frame: &Frame,
+        told: &Told<'_>,
+        link: Option<&Link>,
+        last: Option<&Last<'s, '_>>,
+    ) -> bool {
+        let is_other_end = |last: &Last<'s, '_>| {
+            let (Some(sender), Some(link)) = (last.link, link) else { return false };
+            last.outgoing
+                && chain::is_no_port(sender)
+                && sender.peer == Some(link.index)
+                && chain::far_end(self.scene, last.told.place, sender) == Some(told.place)
+        };
+        !last.is_some_and(is_other_end)
+            && told.namespace.owner_of(frame.headers.destination).is_none()
+    }
+
     /// Says whether a packet surely went no further.
     fn is_end(&self, last: &Last<'s, '_>, way: &Way<'_>, connection: Connection) -> bool {
         let place = last.told.place;
+        if last.for_another {
+            return true;
+        }
         if last.outgoing {
             let is_watched = |end: Place<'_>| self.places.iter().any(|told| told.place == end);
             let is_short = |link: &Link| {
@@ -366,6 +405,9 @@ impl<'s> Counted<'s> {
 
     /// Says why a packet ended at a hop, as far as that is known.
     fn say_why(&self, hop: &mut Hop, place: Place<'_>, flows: &[Flow]) {
+        if hop.dropped.is_some() {
+            return;
+        }
         let Some(told) = self.places.iter().find(|told| told.place == place) else { return };
         let reason = match (&told.rule, told.reason) {
             (Some((rule, _)), _) => {

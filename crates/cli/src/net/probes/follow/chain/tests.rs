@@ -148,7 +148,15 @@ fn an_answer_from_outside_is_followed() {
     assert_eq!(told_with(&[received(9, "up0")]), [""; 0]);
     // But the second comes when another probe was sent.
     let other = event(125, US + 1, false, What::Marked("netwright probe 1".to_owned()));
-    assert_eq!(told_with(&[other, received(9, "up0")]), ["< node up1"]);
+    let mut sent_then = sent(10);
+    sent_then.thread = US + 1;
+    let both = [other.clone(), sent_then, received(9, "up0")];
+    assert_eq!(told_with(&both), ["< node up1"]);
+    // More packets have come than probes were sent, with the same address perhaps.
+    assert_eq!(told_with(&[other, received(9, "up0")]), [""; 0]);
+    assert_eq!(told_with(&[&both[..], &[received(9, "up0")]].concat()), [""; 0]);
+    // A VLAN's link receives what the link below it has received.
+    assert_eq!(told_with(&[received(8, "up0")]), ["< node up1", "< node up0"]);
 }
 
 #[test]
@@ -175,6 +183,17 @@ fn a_copy_says_nothing() {
     let copy = dropped(7, "ip_rcv_core", "OTHERHOST");
     let events = [marked(), sent(7), received(7, "vetha"), queued(7, "vethb"), copy];
     assert_eq!(told(NEIGHBOUR, &events), ["c1 eth0", "node vetha", "node vethb"]);
+    let copy = dropped(7, "ip_rcv_core", "OTHERHOST");
+    let bridge = [marked(), sent(7), received(7, "vetha"), received(7, "cni0"), copy];
+    assert_eq!(told(OUT, &bridge), ["c1 eth0", "node vetha", "node cni0"]);
+}
+
+/// What comes from the other end of a pair, and by no bridge, is no copy.
+#[test]
+fn a_packet_for_another_hardware_address_ends_at_the_other_end() {
+    let end = dropped(7, "ip_rcv_core", "OTHERHOST");
+    let events = [marked(), sent(7), received(7, "vetha"), end];
+    assert_eq!(told(OUT, &events), ["c1 eth0", "node vetha ip_rcv_core OTHERHOST"]);
 }
 
 #[test]

@@ -153,26 +153,65 @@ fn a_rule_is_told_if_it_counted_all_that_ended() {
     assert_eq!(told(&one)[2], "node cni0 NOT_SPECIFIED");
 }
 
-#[test]
-fn copies_for_others_say_nothing() {
-    let scene = node();
-    let there = headers((OWN, PORT), (NEIGHBOUR, 80));
-    let at = |place: Place<'static>, links: &[&str]| Told {
-        place,
-        namespace: chain::namespace(&scene, place).unwrap(),
-        frames: links.iter().map(|link| frame(&scene, place, link, there)).collect(),
+/// Returns the links at which a packet of c1 was seen, with the reason of its end, and whether it
+/// surely ended. Each link that received it did so for another hardware address, except those with
+/// `!`.
+fn misaddressed(scene: &Scene, to: &str, seen: &[(Place<'static>, &[&str])]) -> (String, bool) {
+    let there = headers((OWN, PORT), (to, 80));
+    let at = |(place, links): &(Place<'static>, &[&str])| Told {
+        place: *place,
+        namespace: chain::namespace(scene, *place).unwrap(),
+        frames: links
+            .iter()
+            .map(|link| {
+                let frame = frame(scene, *place, link.trim_end_matches('!'), there);
+                Frame { for_another: !frame.outgoing && !link.ends_with('!'), ..frame }
+            })
+            .collect(),
         reason: None,
         rule: None,
         silent: Vec::new(),
     };
-    let mut places =
-        vec![at(Some("c1"), &[">eth0"]), at(None, &["vetha", ">vethb"]), at(Some("c2"), &["eth0"])];
-    places[1].frames[0].for_another = true;
-    places[2].frames[0].for_another = true;
-    let counted = Counted { scene: &scene, places, connections: vec![Connection::None] };
-    let flows = [flow(NEIGHBOUR)];
+    let places = seen.iter().map(at).collect();
+    let counted = Counted { scene, places, connections: vec![Connection::None] };
+    let flows = [flow(to)];
     let way = Way { from: Some("c1"), flows: &flows, asks_names: false };
     let (hops, end) = counted.follow(0, &way);
-    let links: Vec<_> = hops.iter().map(|hop| hop.link.as_deref().unwrap()).collect();
-    assert_eq!((links.as_slice(), end), (&["eth0", "vetha", "vethb"][..], None));
+    let show = |hop: &Hop| {
+        let reason = hop.dropped.as_ref().map(|(_, reason)| format!(" {reason}"));
+        format!("{}{}", hop.link.as_deref().unwrap(), reason.unwrap_or_default())
+    };
+    let links: Vec<String> = hops.iter().map(show).collect();
+    (links.join(", "), end.is_some())
+}
+
+#[test]
+fn copies_for_others_say_nothing() {
+    let flooded: [(Place<'static>, &[&str]); 3] =
+        [(Some("c1"), &[">eth0"]), (None, &["vetha", ">vethb"]), (Some("c2"), &["eth0"])];
+    let told = misaddressed(&node(), OUT, &flooded);
+    assert_eq!(told, ("eth0, vetha, vethb".to_owned(), false));
+    // It has the address, and the sender has another hardware address for it.
+    let told = misaddressed(&node(), NEIGHBOUR, &flooded);
+    assert_eq!(told, ("eth0, vetha, vethb, eth0 OTHERHOST".to_owned(), true));
+    // The sender's own port sends it back, after the other port.
+    let hairpin: [(Place<'static>, &[&str]); 2] =
+        [(Some("c1"), &[">eth0", "eth0"]), (None, &["vetha", ">vethb", ">vetha"])];
+    let told = misaddressed(&node(), OUT, &hairpin);
+    assert_eq!(told, ("eth0, vetha, vethb, vetha".to_owned(), false));
+    // A switch sends a copy to another link of the node, which has the address.
+    let switched: [(Place<'static>, &[&str]); 2] =
+        [(Some("c1"), &[">eth0"]), (None, &["vetha", "cni0!", "up1"])];
+    let told = misaddressed(&node(), NODE, &switched);
+    assert_eq!(told, ("eth0, vetha, cni0".to_owned(), true));
+}
+
+/// What comes from the other end of a pair, and by no bridge, is no copy.
+#[test]
+fn a_packet_for_another_hardware_address_ends_at_the_other_end() {
+    let mut scene = node();
+    let mut links = scene.host.links.iter_mut();
+    links.find(|link| link.name == "vetha").unwrap().master = None;
+    let seen: [(Place<'static>, &[&str]); 2] = [(Some("c1"), &[">eth0"]), (None, &["vetha"])];
+    assert_eq!(misaddressed(&scene, OUT, &seen), ("eth0, vetha OTHERHOST".to_owned(), true));
 }
