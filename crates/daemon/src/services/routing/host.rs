@@ -159,8 +159,8 @@ impl Links {
         // A tunnel that does more than ours has to be made again, as one with another number.
         let vni = if info.switches.is_empty() { info.options.vni } else { 0 };
         // A service that was killed while it put the MTU back has not taken from the link what the
-        // kernel gave it then.
-        let mtu = if link.own_ipv6 { 0 } else { link.mtu };
+        // kernel gave it then. flanneld's tunnel always has that.
+        let mtu = if link.own_ipv6 && !has_flannels_name(link) { 0 } else { link.mtu };
         let tunnel = object::Tunnel {
             vni,
             port: info.options.port,
@@ -247,11 +247,15 @@ fn is_ours(link: &Link, vni: u32, own: &Own) -> bool {
     let has_mac = macs.any(|mac| link.mac.is_some_and(|of_link| of_link.0 == mac.0));
     let has_vni = own.node.offers.vxlan.is_some_and(|vxlan| vxlan.vni == vni);
     // flanneld's tunnel has no mark, and another program may have changed its hardware address.
-    let is_flannels = link.name.starts_with("flannel") && has_vni;
+    let is_flannels = has_flannels_name(link) && has_vni;
     // An earlier version made its tunnel without the group, and may have been killed before it gave
     // it the alias. The hardware address shows that only once this node is known.
     let is_unmarked = link.alias.is_none() && has_vni;
     is_marked(link) || (is_named && (has_mac || is_flannels || is_unmarked))
+}
+
+fn has_flannels_name(link: &Link) -> bool {
+    link.name.starts_with("flannel")
 }
 
 /// Reports whether a link is the host's end of a container's interface: plugins mark those.
