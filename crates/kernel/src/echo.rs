@@ -315,7 +315,8 @@ struct Asker {
 }
 
 impl Asker {
-    /// Opens a raw socket, or one of the kind that needs no privilege.
+    /// Opens a raw socket, or one of the kind that needs no privilege. An error is `Unsupported`, so
+    /// that no caller takes it for one of the way to an address.
     fn open(address: IpAddr, identifier: u16) -> io::Result<Self> {
         let (family, protocol) = match address {
             IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP),
@@ -328,7 +329,11 @@ impl Asker {
                 Ok(Asker { socket, has_ip_header, identifier: Some(identifier) })
             }
             Err(_) => {
-                let socket = socket_with(family, SocketType::DGRAM, flags, Some(protocol))?;
+                let socket = socket_with(family, SocketType::DGRAM, flags, Some(protocol))
+                    .map_err(|error| {
+                        let said = format!("there is no socket for echo requests: {error}");
+                        io::Error::new(io::ErrorKind::Unsupported, said)
+                    })?;
                 Ok(Asker { socket, has_ip_header: false, identifier: None })
             }
         }

@@ -149,13 +149,16 @@ fn size(to: IpAddr, up_to: u32) -> Answer {
     let answers = |size: u32, timeout: Duration| {
         let question = echo::Question { size, ..echo::Question::small(to) };
         // Twice, since any single packet may be lost.
-        echo::ask_all(&[question, question], timeout)
-            .is_ok_and(|echoes| echoes.iter().any(|echo| matches!(echo, Echo::Answered(_))))
+        let echoes = echo::ask_all(&[question, question], timeout)?;
+        Ok::<bool, io::Error>(echoes.iter().any(|echo| matches!(echo, Echo::Answered(_))))
     };
     let began = Instant::now();
-    if !answers(always.min(up_to), TIMEOUT / 2) {
-        return Answer::Silent { hops: Vec::new() };
+    match answers(always.min(up_to), TIMEOUT / 2) {
+        Ok(true) => {}
+        Ok(false) => return Answer::Silent { hops: Vec::new() },
+        Err(error) => return of_error(&error),
     }
+    let answers = |size: u32, timeout: Duration| answers(size, timeout).unwrap_or(false);
     let after_us = micros(began.elapsed());
     if up_to <= always || answers(up_to, SIZE_TIMEOUT) || is_told(to, up_to) {
         return Answer::Reached { after_us };

@@ -111,6 +111,19 @@ fn who_has_no_rights_hears_what_was_not_seen() {
     assert!(said["details"].as_str().unwrap().contains("root"), "{said:#}");
 }
 
+/// Without CAP_NET_RAW no echo request can be sent: that says nothing of those who would answer.
+#[test]
+fn without_the_right_to_ask_nobody_is_called_silent() {
+    require!("root", "program:setpriv");
+    let node = Node::new("doctor-unasked");
+    let mut bare = node.lab.command("setpriv");
+    bare.args(["--inh-caps=-net_raw", "--bounding-set=-net_raw", EXECUTABLE]);
+    bare.args(["doctor", "c1", "--verbose", "--output", "json"]);
+    let said = said(bare).json();
+    let mut found = said["findings"].as_array().unwrap().iter();
+    assert!(!found.any(|one| one["severity"] == "error"), "{said:#}");
+}
+
 /// The exit code follows from the findings.
 #[test]
 fn what_is_ignored_is_not_told() {
