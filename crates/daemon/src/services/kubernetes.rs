@@ -72,7 +72,8 @@ pub(super) async fn client(
     timeout: Duration,
     retry: bool,
 ) -> Result<Client, ConnectError> {
-    connect(kubeconfig, timeout, retry.then(RetryPolicy::server_retry)).await
+    let retry = retry.then(RetryPolicy::server_retry);
+    connect(kubeconfig, Manner { timeout, retry, unacknowledged: UNACKNOWLEDGED }).await
 }
 
 /// The same for a watch. By default the client doubles its pauses up to a minute while the server
@@ -82,23 +83,29 @@ pub(super) async fn watching_client(
     timeout: Duration,
 ) -> Result<Client, ConnectError> {
     let retry = RetryPolicy::new(BUSY_DELAY.0, BUSY_DELAY.1, BUSY_TRIES, true).ok();
-    connect(kubeconfig, timeout, retry).await
+    connect(kubeconfig, Manner { timeout, retry, unacknowledged: UNACKNOWLEDGED_SOON }).await
 }
 
-async fn connect(
-    kubeconfig: Option<&Path>,
+/// How a client treats a server that does not answer.
+#[derive(Clone)]
+struct Manner {
+    /// The time for a connection.
     timeout: Duration,
+    /// When a request is sent again.
     retry: Option<RetryPolicy>,
-) -> Result<Client, ConnectError> {
+    /// How long sent data may stay unacknowledged.
+    unacknowledged: Duration,
+}
+
+async fn connect(kubeconfig: Option<&Path>, manner: Manner) -> Result<Client, ConnectError> {
     let Some(path) = kubeconfig else {
-        return connect_once(None, timeout, retry).await;
+        return connect_once(None, manner).await;
     };
     let credentials = Credentials::read(path);
-    let client = connect_once(Some(path), timeout, retry.clone()).await?;
+    let client = connect_once(Some(path), manner.clone()).await?;
     let namespace = client.default_namespace().to_owned();
     let renewed = Arc::new(Renewed {
-        timeout,
-        retry,
+        manner,
         present: Mutex::new((client, credentials)),
         is_in_doubt: AtomicBool::new(false),
     });
@@ -110,13 +117,10 @@ async fn connect(
 }
 
 /// Makes a client that keeps what it has read.
-async fn connect_once(
-    kubeconfig: Option<&Path>,
-    timeout: Duration,
-    retry: Option<RetryPolicy>,
-) -> Result<Client, ConnectError> {
-    let config = configuration(kubeconfig, timeout).await?;
-    open_with(config, retry).map_err(|error| ConnectError::Client(words(&error)))
+async fn connect_once(kubeconfig: Option<&Path>, manner: Manner) -> Result<Client, ConnectError> {
+    let config = configuration(kubeconfig, manner.timeout).await?;
+    open_with(config, manner.retry, manner.unacknowledged)
+        .map_err(|error| ConnectError::Client(words(&error)))
 }
 
 async fn configuration(
@@ -153,8 +157,7 @@ async fn configuration(
 /// they are others by now, until one of these is answered. A watch goes on where it was: the
 /// kubeconfig still names the same cluster.
 struct Renewed {
-    timeout: Duration,
-    retry: Option<RetryPolicy>,
+    manner: Manner,
     present: Mutex<(Client, Credentials)>,
     is_in_doubt: AtomicBool,
 }
@@ -185,7 +188,7 @@ impl Renewed {
         if is_in_doubt && present.1.are_others() {
             let credentials = Credentials::read(&present.1.kubeconfig);
             let path = Some(&*credentials.kubeconfig);
-            match connect_once(path, self.timeout, self.retry.clone()).await {
+            match connect_once(path, self.manner.clone()).await {
                 Ok(client) => {
                     tracing::info!("the kubeconfig or its certificates have changed: read again");
                     *present = (client, credentials);
@@ -260,17 +263,23 @@ pub(super) fn hash_of(files: impl IntoIterator<Item = impl AsRef<Path>>) -> u64 
 const SILENCE: Duration = Duration::from_secs(8);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(4);
 const PROBES: u32 = 3;
-/// How long sent data may stay unacknowledged.
+/// How long sent data may stay unacknowledged. The second is that of a client that asks again anyway:
+/// if the address from which it was connected has gone from this host, that takes no longer.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(20);
+const UNACKNOWLEDGED_SOON: Duration = Duration::from_secs(3);
 
 /// Makes a client from a configuration, as kube's own function does, but with other connections:
 /// they notice within 20 s that their other end is gone, and without TLS no certificates are read.
 pub(super) fn open(config: Config) -> Result<Client, kube::Error> {
     let retry = config.default_retry.then(RetryPolicy::server_retry);
-    open_with(config, retry)
+    open_with(config, retry, UNACKNOWLEDGED_SOON)
 }
 
-fn open_with(mut config: Config, retry: Option<RetryPolicy>) -> Result<Client, kube::Error> {
+fn open_with(
+    mut config: Config,
+    retry: Option<RetryPolicy>,
+    unacknowledged: Duration,
+) -> Result<Client, kube::Error> {
     if config.proxy_url.is_some() {
         // It reports that it does not support this.
         return Client::try_from(config);
@@ -281,7 +290,7 @@ fn open_with(mut config: Config, retry: Option<RetryPolicy>) -> Result<Client, k
     tcp.set_keepalive(Some(SILENCE));
     tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
     tcp.set_keepalive_retries(Some(PROBES));
-    tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
+    tcp.set_tcp_user_timeout(Some(unacknowledged));
     if config.cluster_url.scheme_str() == Some("http") {
         // No certificate is checked, so no file of trusted ones is needed.
         config.root_cert = Some(Vec::new());

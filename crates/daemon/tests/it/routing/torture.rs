@@ -415,6 +415,7 @@ fn torture(mut fabric: Fabric, mut source: Source<'_>, acts: usize) {
             fabric.nodes[from].pod.start("ping", &["-n", "-q", "-i", "0.05", to])
         })
         .collect();
+    let in_time = IN_TIME[usize::from(!is_file)];
     let mut left = acts;
     let mut times: Vec<Duration> = Vec::new();
     let mut most_looks = 0;
@@ -445,6 +446,9 @@ fn torture(mut fabric: Fabric, mut source: Source<'_>, acts: usize) {
             is_whole() && source.is_whole(&fabric) || super::SOON < begin.elapsed()
         });
         times.push(begin.elapsed());
+        if in_time < begin.elapsed() {
+            eprintln!("right again after {:?}: {acts:?}", begin.elapsed());
+        }
         for (node, (was, is)) in fabric.nodes.iter().zip(whole.iter().zip(&now)) {
             let log = || node.service.as_ref().unwrap().log();
             let (name, different) = (node.name(), differences(was, is));
@@ -464,7 +468,6 @@ fn torture(mut fabric: Fabric, mut source: Source<'_>, acts: usize) {
     drop(pings);
     fabric.assert_all_reach_all();
     times.sort();
-    let in_time = IN_TIME[usize::from(!is_file)];
     let late = times.iter().filter(|time| in_time < **time).count();
     eprintln!(
         "MEASURED right again after {:?} (median), {:?} (longest) of {} bursts, {late} of them \
