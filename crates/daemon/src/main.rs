@@ -63,12 +63,18 @@ use std::time::Duration;
 use agent::Problem;
 use agent::load::Surroundings;
 use clap::{Arg, ArgAction, Command};
+use kernel::heap::Heap;
 use signal_hook::consts::SIGHUP;
 
 use confinement::Confined;
 use health::{Health, Manager};
 use services::setup::{Process, Reread, failed};
 use services::{Service, Stop};
+
+/// A service may have hundreds of thousands of small blocks, those of thousands of nodes: musl's
+/// allocator takes more time and more room for each.
+#[global_allocator]
+static HEAP: Heap = Heap::new();
 
 /// The exit code for wrong flags, as Go's flag package and clap have it.
 const USAGE: u8 = 2;
