@@ -1,4 +1,4 @@
-//! The heap of programs that run for a few milliseconds.
+//! The heap of what ships: of plugins, which run for a few milliseconds, and of the daemon.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
@@ -16,7 +16,7 @@ const GRANULARITY: usize = 256 * 1024;
 const TRIES: u32 = 16;
 
 /// An allocator behind a lock that costs next to nothing while only one thread runs, as in plugins
-/// and most commands. A second thread that finds the lock taken tries again, and yields in the end.
+/// and most commands, and most of the time in the daemon. A second thread that finds the lock taken tries again, and yields in the end.
 ///
 /// ```
 /// #[global_allocator]
