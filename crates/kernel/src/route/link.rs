@@ -180,14 +180,8 @@ pub struct Link {
     pub ipvlan_mode: Option<IpvlanMode>,
     /// Which ipvlans it may talk to, if it is an ipvlan (IFLA_IPVLAN_FLAGS).
     pub ipvlan_reach: Option<IpvlanReach>,
-    /// Whether its link-local IPv6 address is derived from its hardware address (sysctl
-    /// `addr_gen_mode` 0, the kernel's default). False without IPv6.
-    pub link_local_of_mac: bool,
-    /// Whether it generates no link-local IPv6 address (sysctl `addr_gen_mode` 1). False without
-    /// IPv6.
-    pub no_own_ipv6: bool,
-    /// Whether it generates one in any way. False without IPv6.
-    pub own_ipv6: bool,
+    /// How it generates link-local IPv6 addresses (sysctl `addr_gen_mode`); `None` without IPv6.
+    addr_gen_mode: Option<u8>,
 }
 
 /// Operational state, RFC 2863 (`linux Documentation/networking/operstates.rst`).
@@ -293,6 +287,26 @@ impl Link {
         self.flags & iff::UP != 0
     }
 
+    /// Whether its link-local IPv6 address is derived from its hardware address (sysctl
+    /// `addr_gen_mode` 0, the kernel's default). False without IPv6.
+    #[must_use]
+    pub fn link_local_of_mac(&self) -> bool {
+        self.addr_gen_mode == Some(IN6_ADDR_GEN_MODE_EUI64)
+    }
+
+    /// Whether it generates no link-local IPv6 address (sysctl `addr_gen_mode` 1). False without
+    /// IPv6.
+    #[must_use]
+    pub fn no_own_ipv6(&self) -> bool {
+        self.addr_gen_mode == Some(IN6_ADDR_GEN_MODE_NONE)
+    }
+
+    /// Whether it generates a link-local IPv6 address in any way. False without IPv6.
+    #[must_use]
+    pub fn own_ipv6(&self) -> bool {
+        self.addr_gen_mode.is_some() && !self.no_own_ipv6()
+    }
+
     /// Whether it has a carrier (IFF_LOWER_UP).
     #[must_use]
     pub fn lower_up(&self) -> bool {
@@ -386,12 +400,9 @@ impl Link {
             }
             ifla::LINKINFO => self.read_info(attribute),
             ifla::AF_SPEC => {
-                let mode = attribute
+                self.addr_gen_mode = attribute
                     .find(AF_INET6.into())
                     .and_then(|v6| v6.find(ifla::INET6_ADDR_GEN_MODE)?.u8());
-                self.link_local_of_mac = mode == Some(IN6_ADDR_GEN_MODE_EUI64);
-                self.no_own_ipv6 = mode == Some(IN6_ADDR_GEN_MODE_NONE);
-                self.own_ipv6 = mode.is_some_and(|mode| mode != IN6_ADDR_GEN_MODE_NONE);
             }
             _ => {}
         }

@@ -154,7 +154,7 @@ fn link_local_addresses_are_made_or_not() {
         let mut made = |mode| {
             sh(&format!("ip link set veth1 addrgenmode {mode}"));
             let link = route.link_by_name("veth1").unwrap().unwrap();
-            (link.link_local_of_mac, link.no_own_ipv6)
+            (link.link_local_of_mac(), link.no_own_ipv6())
         };
         assert_eq!(made("eui64"), (true, false));
         assert_eq!(made("none"), (false, true));

@@ -128,7 +128,7 @@ pub fn prepare(
 /// not derived from its hardware address alone.
 fn give_link_local(inside: &mut RouteSocket, ifindex: u32) -> Result<bool, Failure> {
     let link = inside.link_by_index(ifindex)?;
-    let known = link.filter(|link| link.link_local_of_mac && link.is_kind("veth"));
+    let known = link.filter(|link| link.link_local_of_mac() && link.is_kind("veth"));
     let Some(mac) = known.and_then(|link| link.mac) else { return Ok(false) };
     let Ok(net) = Ipv6Net::new(mac.link_local(), 64) else { return Ok(false) };
     let options = AddressOptions { nodad: true, ..AddressOptions::default() };

@@ -90,7 +90,7 @@ fn lack(host: &mut RouteSocket, link: &Link) -> Result<Option<MissingIpv6>, Fail
     } else if is("default", "addr_gen_mode", NO_ADDRESS) {
         // The kernel never created one.
         None
-    } else if link.no_own_ipv6 {
+    } else if link.no_own_ipv6() {
         Some(MissingIpv6::LinkLocal)
     } else {
         // Without a carrier the kernel creates none.

@@ -160,7 +160,7 @@ impl Links {
         let vni = if info.switches.is_empty() { info.options.vni } else { 0 };
         // A service that was killed while it put the MTU back has not taken from the link what the
         // kernel gave it then. flanneld's tunnel always has that.
-        let mtu = if link.own_ipv6 && !has_flannels_name(link) { 0 } else { link.mtu };
+        let mtu = if link.own_ipv6() && !has_flannels_name(link) { 0 } else { link.mtu };
         let tunnel = object::Tunnel {
             vni,
             port: info.options.port,
