@@ -74,23 +74,24 @@ const GET: &str = "curl --silent --show-error --retry 50 --retry-connrefused --r
 const NETWORK: &str = r#""type":"bridge","bridge":"load0","isGateway":true,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.99.0.0/16"}]]}"#;
 
 /// Attaches containers and detaches them, as a runtime does, until the test stops it. Between the
-/// two calls another package's plugins may take the place.
+/// two calls another package's plugins may take the place. The namespace stays: making one takes
+/// longer than an ADD.
 const CALLS: &str = r"
 number=0
+ip netns add load$1 || exit
 until [ -e /run/stop ]; do
     number=$((number + 1))
     id=load$1-$number
-    ip netns add $id || exit
     for verb in ADD DEL; do
-        CNI_COMMAND=$verb CNI_CONTAINERID=$id CNI_NETNS=/run/netns/$id CNI_IFNAME=eth0 \
+        CNI_COMMAND=$verb CNI_CONTAINERID=$id CNI_NETNS=/run/netns/load$1 CNI_IFNAME=c$number \
             CNI_PATH=/usr/lib/cni /usr/lib/cni/bridge </root/load.json >/run/load$1.said 2>>/run/errors || {
             echo $verb of $id failed >>/run/failed
             cat /run/load$1.said >>/run/errors
         }
     done
-    ip netns del $id
     echo called >>/run/called
 done
+ip netns del load$1
 echo ended >>/run/ended
 ";
 
@@ -101,7 +102,8 @@ const STAYS: &str = "CNI_CONTAINERID=stays CNI_NETNS=/run/netns/stays CNI_IFNAME
 /// How many callers there are.
 const CALLERS: u128 = 4;
 
-/// Containers that come and go: some fifty in a second, if the machine can do that.
+/// Containers that come and go: some fifty in a second, if the machine can do that, and the
+/// executables are those that ship (`NETWRIGHT_MEASURED`, `NETWRIGHTD_MEASURED`).
 struct Load<'d> {
     debian: &'d Debian,
 }

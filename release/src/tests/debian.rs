@@ -104,6 +104,10 @@ impl Debian {
 
 /// An executable that tests run, without what is for debuggers.
 fn stripped(name: &str) -> Vec<u8> {
+    // The tests' own are not optimised.
+    if let Some(measured) = std::env::var_os(format!("{}_MEASURED", name.to_uppercase())) {
+        return std::fs::read(measured).unwrap();
+    }
     let own = std::env::current_exe().unwrap();
     let built = own.ancestors().nth(2).unwrap().join(name);
     let dir = tempfile::tempdir().unwrap();

@@ -18,8 +18,8 @@ const DEAF: Duration = Duration::from_secs(25 * 60);
 /// How long etcd may not answer before it counts as silent: one member may die in a moment.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Pauses between attempts to list and watch, at first and at most: up to half as long again, and yet
-/// less than five seconds after etcd is back.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(3));
+/// less than four seconds after etcd is back, since this node may have to make its lease anew then.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
 
 /// What is heard of the keys.
 #[derive(Debug)]

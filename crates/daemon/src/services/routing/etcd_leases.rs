@@ -27,13 +27,15 @@ use super::super::etcd::{
 use super::super::outlet::{self, Inlet, Outlet};
 use super::super::setup::{LONG, failed, runtime};
 use super::etcd_keys::{self, Keys};
-use super::turns::{Turns, WRITE};
+use super::turns::Turns;
 
 /// How long a grant of etcd's lasts, as flanneld asks for it.
 const GRANT: Duration = Duration::from_secs(24 * 3600);
 /// How long after its last renewal a grant is renewed: etcd may be away for 23 hours, and no lease
 /// ends.
 const RENEW: Duration = Duration::from_secs(3600);
+/// How long the writer waits for the watch to report what etcd has after a write.
+const REPORTED: Duration = Duration::from_secs(30);
 /// How many of the values that this node's lease was to have are remembered as its own: as many as
 /// the addresses that a node may have one after the other while etcd does not answer.
 const WRITTEN: usize = 4;
@@ -454,6 +456,7 @@ impl Thread {
                 None => LONG,
                 Some(wish) if wish.is_write() && !rest.is_zero() => rest,
                 Some(wish) => {
+                    let is_new = matches!(wish.there, There::Nothing { .. });
                     let done = self.registry.hold(&wish).await;
                     let now = Instant::now();
                     self.away.set(matches!(done, Err(EtcdError::Away(_))));
@@ -467,19 +470,19 @@ impl Thread {
                     if conflicted.is_some() && conflicted == before {
                         self.doubted.set(true);
                     }
+                    let seed = crate::clock::seed();
+                    match &done {
+                        Ok(Done::Held(_)) => {}
+                        Ok(Done::Gone) => self.doubted.set(true),
+                        Ok(Done::Conflict) if is_new => turns.lost(now, seed),
+                        Ok(Done::Written | Done::Conflict) => turns.written(now, seed),
+                        Err(EtcdError::Refused(_)) => turns.lost(now, seed),
+                        Err(EtcdError::Away(_)) => turns.away(now, seed),
+                    }
                     let wait = match &done {
                         Ok(Done::Held(wait)) => *wait,
-                        Ok(Done::Gone) => {
-                            self.doubted.set(true);
-                            WRITE.1
-                        }
-                        Ok(Done::Written | Done::Conflict) => {
-                            turns.written(now, crate::clock::seed());
-                            // The watch will report it.
-                            WRITE.1
-                        }
-                        Err(EtcdError::Refused(_)) => turns.written(now, crate::clock::seed()),
-                        Err(EtcdError::Away(_)) => turns.away(now, crate::clock::seed()),
+                        Ok(Done::Gone | Done::Written | Done::Conflict) => REPORTED,
+                        Err(_) => turns.rest(now),
                     };
                     if !matches!(done, Ok(Done::Conflict)) {
                         let done = done.map(|_| ()).map_err(|error| error.to_string());

@@ -3,7 +3,8 @@
 //!
 //! The test prints how long they wait, beside pods without policy that start in turn with them, and
 //! asserts no time. `NETWRIGHTD_MEASURED` and `NETWRIGHT_MEASURED` name the executables of service
-//! and plugins that are measured: the tests' own are not optimised.
+//! and plugins that are measured: the tests' own are not optimised. `NETWRIGHT_AT_ONCE` says how
+//! many pods start at the same time: where they are more than the processors, they wait for those.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -25,7 +26,7 @@ const MANY: usize = 1000;
 const FORBIDDEN: u16 = 5000;
 const ALLOWED: u16 = 5001;
 
-/// How many pods start at the same time.
+/// How many pods start at the same time, unless `NETWRIGHT_AT_ONCE` says so.
 const AT_ONCE: usize = 8;
 
 /// After so many pods one without policy starts; with `--full` after each.
@@ -176,8 +177,10 @@ fn start_beside(cluster: &Cluster, number: usize) -> Wait {
 fn start_pods(cluster: &Cluster, count: usize) -> Waits {
     let beside = if feature::available("full") { 1 } else { BESIDE };
     let (next, waits) = (Mutex::new(0..count), Mutex::new(Waits::default()));
+    let at_once = std::env::var("NETWRIGHT_AT_ONCE");
+    let at_once = at_once.map_or(AT_ONCE, |count| count.parse().unwrap());
     std::thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
+        for _ in 0..at_once {
             scope.spawn(|| {
                 loop {
                     let Some(number) = next.lock().unwrap().next() else { return };
