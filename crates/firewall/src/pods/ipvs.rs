@@ -4,8 +4,10 @@
 //! net/netfilter/ipvs/ip_vs_core.c `ip_vs_ops4`, ip_vs_xmit.c `ip_vs_nat_send_or_cont`), past the hook
 //! forward. So where it has services, policies are asked at output too.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read as _};
+use std::net::{IpAddr, Ipv4Addr};
 
 use kernel::sysctl::Sysctl;
 
@@ -21,6 +23,9 @@ const ENOUGH: u64 = 4096;
 
 /// A program that makes services makes them alike, so the first thousands show how it makes them.
 const PLENTY: u64 = 256 << 10;
+
+/// The list of a hundred thousand endpoints has less.
+const ALL: u64 = 16 << 20;
 
 /// Whether what IPVS sends on belongs to connections that are tracked.
 const CONNTRACK: &str = "net/ipv4/vs/conntrack";
@@ -62,6 +67,67 @@ pub fn judged_wrongly() -> Vec<&'static str> {
     all
 }
 
+/// The services of IPVS.
+#[derive(Debug, Default)]
+pub struct Services {
+    /// Protocol, address, and port; zero stands for every port.
+    at: BTreeSet<(u8, IpAddr, u16)>,
+    /// There are more, by the marks of packets.
+    by_mark: bool,
+}
+
+impl Services {
+    /// Reads those of the network namespace of the calling thread. Without IPVS there are none.
+    #[must_use]
+    pub fn read() -> Self {
+        let Ok(file) = File::open(LIST) else { return Services::default() };
+        Services::of(BufReader::new(file.take(ALL)))
+    }
+
+    /// Reads a list as the kernel writes it.
+    #[must_use]
+    pub fn of(list: impl BufRead) -> Self {
+        let mut all = Services::default();
+        for line in services(list) {
+            match service(&line) {
+                Some(service) => drop(all.at.insert(service)),
+                None => all.by_mark |= line.starts_with("FWM"),
+            }
+        }
+        all
+    }
+
+    /// Reports whether packets of a protocol (its number in the IP header) to an address and port
+    /// are for a service. Which packets services by mark take is not known.
+    #[must_use]
+    pub fn has(&self, protocol: u8, address: IpAddr, port: u16) -> bool {
+        [port, 0].into_iter().any(|port| self.at.contains(&(protocol, address, port)))
+    }
+
+    /// Reports whether there are services by the marks of packets.
+    #[must_use]
+    pub fn by_mark(&self) -> bool {
+        self.by_mark
+    }
+}
+
+/// Reads a line about a service.
+fn service(line: &str) -> Option<(u8, IpAddr, u16)> {
+    let mut words = line.split_whitespace();
+    let protocol = match words.next()? {
+        "TCP" => 6,
+        "UDP" => 17,
+        "SCTP" => 132,
+        _ => return None,
+    };
+    let (address, port) = words.next()?.rsplit_once(':')?;
+    let address = match address.strip_prefix('[') {
+        Some(v6) => IpAddr::V6(v6.strip_suffix(']')?.parse().ok()?),
+        None => IpAddr::V4(Ipv4Addr::from(u32::from_str_radix(address, 16).ok()?)),
+    };
+    Some((protocol, address, u16::from_str_radix(port, 16).ok()?))
+}
+
 /// The lines about services and about where they lead.
 fn services(list: impl BufRead) -> impl Iterator<Item = String> {
     let lines = list.lines().map_while(Result::ok).skip(HEADING);
@@ -97,6 +163,24 @@ mod tests {
         assert_eq!(services("".as_bytes()).count(), 0);
         let one = "TCP  0A60000C:0050 rr  \n";
         assert_eq!(services(format!("{EMPTY}{one}").as_bytes()).count(), 1);
+    }
+
+    #[test]
+    fn addresses_of_services_are_read() {
+        let list = "TCP  0A60000C:0050 rr  \n  \
+             -> 0AF40102:1538      Masq    1      0          0         \n\
+             UDP  [fd00:0096:0000:0000:0000:0000:0000:000a]:0035 rr  \n\
+             SCTP 0A60000D:0000 wlc persistent 10800 FFFFFFFF\n";
+        let services = Services::of(format!("{EMPTY}{list}").as_bytes());
+        let has = |protocol, address: &str, port| {
+            services.has(protocol, address.parse().unwrap(), port)
+        };
+        assert!(has(6, "10.96.0.12", 80) && has(17, "fd00:96::a", 53));
+        assert!(has(132, "10.96.0.13", 1) && has(132, "10.96.0.13", 65_535));
+        assert!(!has(6, "10.96.0.12", 81) && !has(17, "10.96.0.12", 80));
+        assert!(!has(6, "10.244.1.2", 5432) && !has(17, "fd00:96::b", 53));
+        assert!(!services.by_mark());
+        assert!(Services::of(format!("{EMPTY}FWM  00000001 rr  \n").as_bytes()).by_mark());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use firewall::pods::ipvs;
-use policy::Pod;
+use policy::{Pod, Protocol, Traffic};
 
 use crate::exchange::Answer;
 
@@ -76,8 +76,9 @@ fn explain(shared: &Shared, question: &str) -> Answer {
         Err(why) => return Answer::text(404, &why),
     };
     let host = cuts::own_addresses().ok();
-    // kube-proxy in IPVS mode gives the host the addresses of all Services.
-    let own = host.clone().filter(|_| !ipvs::has_services()).unwrap_or_default();
+    let services = ipvs::Services::read();
+    let own = without_services(host.clone().unwrap_or_default(), &services, question.traffic);
+    let to_service = to_service(&question, &services);
     let mut engine = shared.engine();
     if let Some(host) = host {
         engine.take_host(host);
@@ -90,11 +91,46 @@ fn explain(shared: &Shared, question: &str) -> Answer {
     match judge(world, &question) {
         Ok(mut judged) => {
             judged.notes.extend(note);
+            judged.notes.extend(to_service);
             judged.notes.extend(not_enforced(&engine.waits_for()));
             Answer::json(&judged)
         }
         Err(why) => Answer::text(404, &cni::text::one_line(why)),
     }
+}
+
+/// Returns the addresses of this host that are this node's for some traffic: kube-proxy in IPVS mode
+/// gives the host the addresses of all Services, whose packets IPVS sends on. If it does so by the
+/// marks of packets, none surely is.
+fn without_services(
+    mut host: BTreeSet<IpAddr>,
+    services: &ipvs::Services,
+    traffic: Traffic,
+) -> BTreeSet<IpAddr> {
+    host.retain(|address| !services.by_mark() && !takes(services, *address, traffic));
+    host
+}
+
+/// Says of a destination that IPVS sends its packets on, so that other rules count.
+fn to_service(question: &Question, services: &ipvs::Services) -> Option<String> {
+    let End::Address(address) = &question.destination else { return None };
+    takes(services, *address, question.traffic).then(|| {
+        format!(
+            "{} at {address} is a service of IPVS: a packet to it is judged as one to the pod to \
+             which IPVS sends it",
+            question.traffic
+        )
+    })
+}
+
+fn takes(services: &ipvs::Services, address: IpAddr, traffic: Traffic) -> bool {
+    let protocol = match traffic.protocol {
+        Protocol::Tcp => 6,
+        Protocol::Udp => 17,
+        Protocol::Sctp => 132,
+        Protocol::NeighbourDiscovery | Protocol::Other(_) => return false,
+    };
+    traffic.port.is_some_and(|port| services.has(protocol, address, port))
 }
 
 /// Takes an address of this host for one that the API server has of this node, if the other end is
@@ -301,6 +337,29 @@ mod tests {
             let mut question = Question::of_target(&target).unwrap();
             as_this_node(&mut question, &engine, &own);
             assert_eq!(judge(engine.world(), &question).unwrap().allowed, expected, "{target}");
+        }
+    }
+
+    #[test]
+    fn the_address_of_a_service_is_not_this_nodes_at_its_port() {
+        let services = |list: &str| ipvs::Services::of(format!("\n\n\n{list}\n").as_bytes());
+        let [service, bridge]: [IpAddr; 2] =
+            ["10.96.0.10", "10.0.0.254"].map(|text| text.parse().unwrap());
+        let host = BTreeSet::from([service, bridge]);
+        let at = |port| Traffic::to(Protocol::Udp, port);
+        let names = services("UDP  0A60000A:0035 rr  ");
+        let own = |port| without_services(host.clone(), &names, at(port));
+        assert_eq!(own(53), BTreeSet::from([bridge]));
+        assert_eq!(own(54), host);
+        let by_mark = services("FWM  00000001 rr  ");
+        assert_eq!(without_services(host.clone(), &by_mark, at(54)), BTreeSet::new());
+        let note = |target: &str| to_service(&Question::of_target(target).unwrap(), &names);
+        let said = "UDP port 53 at 10.96.0.10 is a service of IPVS: a packet to it is judged as one \
+                    to the pod to which IPVS sends it";
+        assert_eq!(note("shop:web/10.96.0.10/udp/53").as_deref(), Some(said));
+        for other in ["shop:web/10.96.0.10/tcp/53", "shop:web/10.0.0.254/udp/53", "shop:web/one/udp/53"]
+        {
+            assert_eq!(note(other), None, "{other}");
         }
     }
 
