@@ -8,7 +8,9 @@
 mod joined;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 
+use ipnet::IpNet;
 use scene::{Namespace, Scene};
 
 use self::joined::joined;
@@ -382,16 +384,28 @@ fn is_told_twice(cause: &Finding, difference: &Finding) -> bool {
         "route-covers-pool" | "rule-diverts" | "subnet-taken" if is_of("portmap") => return true,
         "subnet-taken" => &["route"],
         "forwarding-off" => &["forwarding is off"],
-        "neighbour-wrong" | "link-down" | "no-carrier" | "route-covers-pool" | "parent-down"
-        | "vlan-missing" => &[],
+        "route-covers-pool" => return has_address_of(text, &cause.object),
+        "neighbour-wrong" | "link-down" | "no-carrier" | "parent-down" | "vlan-missing" => &[],
         _ => return false,
     };
     if words.iter().any(|word| text.contains(word)) {
         return true;
     }
-    // The object of a neighbour is its address, of a link its name, of a route its destination.
+    // The object of a neighbour is its address, of a link its name.
     let object = cause.object.split(' ').next().unwrap_or_default();
     words.is_empty() && !object.is_empty() && text.contains(object)
+}
+
+/// Says whether a text names an address or a prefix within the destination of a route, with which
+/// its object begins.
+fn has_address_of(text: &str, route: &str) -> bool {
+    let first = route.split(' ').next().unwrap_or_default();
+    let Ok(to) = first.parse::<IpNet>() else { return false };
+    let ends = |one: char| one.is_whitespace() || ",;\"()[]{}".contains(one);
+    text.split(ends).map(|word| word.trim_end_matches(':')).any(|word| {
+        word.parse::<IpNet>().is_ok_and(|net| to.contains(&net))
+            || word.parse::<IpAddr>().is_ok_and(|address| to.contains(&address))
+    })
 }
 
 /// Counts what a diagnosis looked at.
@@ -453,6 +467,27 @@ mod tests {
         let ids = crate::rules::RULES.iter().flat_map(|rule| rule.ids);
         let missing: Vec<&&str> = ids.filter(|id| depth(id) == DEPTHS.len()).collect();
         assert!(missing.is_empty(), "{missing:?}");
+    }
+
+    #[test]
+    fn a_route_explains_what_check_says_of_the_addresses_that_it_covers() {
+        let route = Finding::error("route-covers-pool", "10.88.0.0/25 dev lo", "covers").hits("c1");
+        let differs = |what: &str| {
+            let object = format!("mynet/c1/eth0: {what}");
+            Finding::error("attachment-differs", object, format!("eth0 of c1 on mynet: {what}"))
+                .hits("c1")
+        };
+        let covered = "the host reaches 10.88.0.2 by \"lo\", not by \"cni0\"";
+        let own = "address 10.88.0.2: it is the host's own";
+        let other = "the host reaches 10.88.0.130 by \"lo\", not by \"cni0\"";
+        assert_eq!(
+            listed(vec![route, differs(covered), differs(own), differs(other)]),
+            [
+                "route-covers-pool 10.88.0.0/25 dev lo: attachment-differs attachment-differs"
+                    .to_owned(),
+                format!("attachment-differs mynet/c1/eth0: {other}: "),
+            ]
+        );
     }
 
     #[test]

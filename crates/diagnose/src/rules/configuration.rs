@@ -91,10 +91,16 @@ fn refused(scene: &Scene, network: &Network) -> Vec<Finding> {
                     "install plugin {name} again, in a version that network {} can use",
                     network.name
                 )),
-                None => in_file(finding, network).fix(format!(
-                    "install plugin {name}, or correct its type: netwright lint{}",
-                    network.file.as_ref().map(|file| format!(" {file}")).unwrap_or_default()
-                )),
+                None => {
+                    let file = network.file.as_ref().map(|file| format!(" {file}"));
+                    let correct = match like(scene, name) {
+                        Some(other) => format!("write {other:?} in place of {name:?}"),
+                        None => format!("install plugin {name}, or correct its type"),
+                    };
+                    let file = file.unwrap_or_default();
+                    in_file(finding, network)
+                        .fix(format!("{correct}; netwright lint{file} checks it"))
+                }
             }
         })
         .collect();
@@ -182,6 +188,15 @@ fn unwritable(folder: &Folder) -> Option<Finding> {
     )
 }
 
+/// Returns the plugin of this node that has nearly this name.
+fn like<'s>(scene: &'s Scene, name: &str) -> Option<&'s str> {
+    let others = scene.plugins.iter().filter(|plugin| plugin.error.is_none());
+    let near = others.map(|plugin| {
+        (strsim::damerau_levenshtein(&plugin.plugin_type, name), plugin.plugin_type.as_str())
+    });
+    near.filter(|(edits, other)| *edits <= 2 && edits * 2 < other.len()).min().map(|(_, name)| name)
+}
+
 /// A subnet of a network in which the node has an address by another link: answers to its containers
 /// leave by that link.
 fn taken(scene: &Scene, network: &Network) -> Vec<Finding> {
@@ -202,15 +217,16 @@ fn taken(scene: &Scene, network: &Network) -> Vec<Finding> {
     for link in foreign {
         let told = |address: &&scene::Address| !is_a_containers(scene, address.address);
         for address in link.addresses.iter().filter(told) {
-            if network.subnets.iter().any(|subnet| overlap(subnet, &address.address)) {
+            let mut subnets = network.subnets.iter();
+            if let Some(subnet) = subnets.find(|subnet| overlap(subnet, &address.address)) {
                 let says = format!(
-                    "the addresses of network {} are also those of link {}, so answers to containers leave by it",
+                    "network {:?} has {subnet}, which {} has too, so the node and the containers reach only one of the two",
                     network.name, link.name
                 );
                 let finding = Finding::error("subnet-taken", network.name.clone(), says)
                     .seen(format!("{} has {}", link.name, address.address));
                 found.push(in_file(finding, network).fix(format!(
-                    "give network {} a subnet that this node does not have",
+                    "give network {:?} a subnet that is free on this node and around it",
                     network.name
                 )));
             }
@@ -334,6 +350,22 @@ mod tests {
     }
 
     #[test]
+    fn a_name_that_is_misspelt_is_corrected() {
+        let plugin = |name: &str, error: Option<&str>| Plugin {
+            plugin_type: name.to_owned(),
+            error: error.map(str::to_owned),
+            ..Plugin::default()
+        };
+        let all = [("portmap", None), ("vlan", None), ("portmapp", Some("it is not there"))];
+        let plugins = all.map(|(name, error)| plugin(name, error)).to_vec();
+        let scene = Scene { plugins, ..Scene::default() };
+        assert_eq!(like(&scene, "portmapp"), Some("portmap"));
+        assert_eq!(like(&scene, "vlna"), Some("vlan"));
+        assert_eq!(like(&scene, "absent"), None);
+        assert_eq!(like(&scene, "ovs"), None);
+    }
+
+    #[test]
     fn what_to_do_about_a_plugin_depends_on_whether_it_is_there() {
         let mut absent = network("mynet");
         absent.file = Some("/etc/cni/net.d/10-mynet.conflist".to_owned());
@@ -351,7 +383,7 @@ mod tests {
         assert_eq!(
             advice(plugin.clone()),
             [
-                "install plugin portmap, or correct its type: netwright lint /etc/cni/net.d/10-mynet.conflist"
+                "install plugin portmap, or correct its type; netwright lint /etc/cni/net.d/10-mynet.conflist checks it"
             ]
         );
         let path = Some("/opt/cni/bin/portmap".to_owned());

@@ -357,10 +357,7 @@ fn refused(
 ) -> Finding {
     let called = site.container.called();
     let network = &site.attachment.network;
-    let of_whom = match inside {
-        Some(_) => called.to_owned(),
-        None => format!("containers of {network}"),
-    };
+    let of_whom = format!("containers of {network}");
     let tool = match inside {
         Some(_) => format!("nsenter --net={} {}", site.container.netns, ip(site.family())),
         None => ip(site.family()).to_owned(),
@@ -383,11 +380,15 @@ fn refused(
         Some(route) if route.kind == RouteKind::Unicast => "discards",
         _ => "refuses",
     };
-    let says = match kind {
-        WayKind::Outside => {
-            format!("{name} {does} what {of_whom} send beyond this node, or the answers")
+    let (says, place) = match (inside, kind) {
+        (Some(_), _) => (
+            format!("{name} of {called} {does} what it sends beyond this node"),
+            format!("in {called}: {place}"),
+        ),
+        (None, WayKind::Outside) => {
+            (format!("{name} {does} what {of_whom} send beyond this node, or the answers"), place)
         }
-        _ => format!("{name} {does} what this node sends to {of_whom}"),
+        (None, _) => (format!("{name} {does} what this node sends to {of_whom}"), place),
     };
     let finding = Finding::error("route-refuses", object, says).at(place).fix(fix);
     let finding = finding.seen(format!("the way of packets of {} ends there", site.address));

@@ -172,9 +172,8 @@ mod tests {
              UDP  [fd00:0096:0000:0000:0000:0000:0000:000a]:0035 rr  \n\
              SCTP 0A60000D:0000 wlc persistent 10800 FFFFFFFF\n";
         let services = Services::of(format!("{EMPTY}{list}").as_bytes());
-        let has = |protocol, address: &str, port| {
-            services.has(protocol, address.parse().unwrap(), port)
-        };
+        let has =
+            |protocol, address: &str, port| services.has(protocol, address.parse().unwrap(), port);
         assert!(has(6, "10.96.0.12", 80) && has(17, "fd00:96::a", 53));
         assert!(has(132, "10.96.0.13", 1) && has(132, "10.96.0.13", 65_535));
         assert!(!has(6, "10.96.0.12", 81) && !has(17, "10.96.0.12", 80));

@@ -13,6 +13,9 @@ use crate::shell::Report;
 /// How many of the affected containers of a finding are named.
 const NAMED: usize = 5;
 
+/// How many kinds of findings are named that another one explains.
+const KINDS: usize = 3;
+
 /// What was found.
 pub(super) struct Told<'t> {
     pub(super) diagnosis: &'t Diagnosis,
@@ -112,7 +115,7 @@ impl Told<'_> {
                 row("so", &format!("{}: {}", explained.id, explained.says));
             }
         } else if !explains.is_empty() {
-            row("so", &format!("the cause of {} more: netwright doctor -v", explains.len()));
+            row("so", &so(explains));
         }
         text
     }
@@ -318,6 +321,20 @@ fn several(count: usize, what: &str) -> String {
     }
 }
 
+/// Says of how many findings another one is the cause, and which they are.
+fn so(explains: &[Finding]) -> String {
+    let mut kinds: Vec<&str> = explains.iter().map(|finding| finding.id).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    let more = if KINDS < kinds.len() { " and others" } else { "" };
+    kinds.truncate(KINDS);
+    format!(
+        "the cause of {} more ({}{more}): netwright doctor -v",
+        explains.len(),
+        kinds.join(", ")
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -437,7 +454,7 @@ mod tests {
                     seen    a probe ended there
                     hits    c1
                     fix     nft delete rule ip filter FORWARD handle 7
-                    so      the cause of 1 more: netwright doctor -v
+                    so      the cause of 1 more (outside-silent): netwright doctor -v
 
                 1 error; 6 things are as they should be
             "#]],

@@ -357,7 +357,8 @@ mod tests {
         let said = "UDP port 53 at 10.96.0.10 is a service of IPVS: a packet to it is judged as one \
                     to the pod to which IPVS sends it";
         assert_eq!(note("shop:web/10.96.0.10/udp/53").as_deref(), Some(said));
-        for other in ["shop:web/10.96.0.10/tcp/53", "shop:web/10.0.0.254/udp/53", "shop:web/one/udp/53"]
+        for other in
+            ["shop:web/10.96.0.10/tcp/53", "shop:web/10.0.0.254/udp/53", "shop:web/one/udp/53"]
         {
             assert_eq!(note(other), None, "{other}");
         }

@@ -83,7 +83,7 @@ fn missing(
         }
     };
     let says = format!(
-        "{name} leads connections of {sender} to port {port} of others to port {at} of {of_whom}, where no program listens"
+        "connections of {sender} to port {port} are led to port {at} of {of_whom} by {name}, and no program listens there"
     );
     let finding = Finding::error("proxy-missing", object, says)
         .at(place.to_string())
@@ -95,8 +95,10 @@ fn missing(
         Some(own) => Some(format!("{}, or who set it up", own.called())),
     };
     let finding = Finding { whose, ..finding };
-    let finding = fix::remove(&place, netns).into_iter().fold(finding, Finding::fix);
-    Some(finding.fix(format!("or start the program that is to listen on port {at}")))
+    let finding = finding.fix(format!(
+        "start the program that is to listen on port {at}; if there is to be none, remove the rule"
+    ));
+    Some(fix::remove(&place, netns).into_iter().fold(finding, Finding::fix))
 }
 
 #[cfg(test)]

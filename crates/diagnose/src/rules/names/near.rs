@@ -1,6 +1,7 @@
 //! A silent server of names that the node takes for a machine on a link of its own, since a subnet
-//! of the link has the server's address. If the prefix is too wide, the server is behind a router,
-//! and no machine on the link answers for it.
+//! of the link has the server's address. If the prefix is too short, the server is behind a router,
+//! and no machine on the link answers for it. (Where it is so short that it is surely wrong,
+//! `neighbours` says so.)
 
 use std::net::IpAddr;
 
@@ -34,8 +35,9 @@ pub(super) fn add(look: Look<'_>, server: IpAddr, finding: Finding) -> Finding {
             "this node has {own} on {name}, so it asks no router for {server}, and no machine on {name} answers for it"
         ))
         .fix(format!(
-            "if {server} is not on {name}, give {} the prefix length of its own subnet there",
-            own.addr()
+            "or, if {server} is not on {name}, give {} the prefix length of its own subnet in place of {}",
+            own.addr(),
+            own.prefix_len()
         ))
 }
 
@@ -71,7 +73,7 @@ mod tests {
     /// A node whose uplink has an address with this prefix length, and a server behind its router.
     fn with(prefix: &str) -> Scene {
         let mut scene = node();
-        scene.containers[0].nameservers = Some(vec![ip("198.51.100.53")]);
+        scene.containers[0].nameservers = Some(vec![ip("192.0.100.53")]);
         let subnet: IpNet = prefix.parse().unwrap();
         let uplink = scene.host.links.iter_mut().find(|link| link.name == "up0").unwrap();
         uplink.mac = Some("02:00:00:00:00:20".to_owned());
@@ -98,16 +100,16 @@ mod tests {
 
     #[test]
     fn a_subnet_that_is_too_large_is_told_with_the_server_that_it_hides() {
-        let lost = "a question to 198.51.100.53:53 by UDP was not answered".to_owned();
+        let lost = "a question to 192.0.100.53:53 by UDP was not answered".to_owned();
         assert_eq!(seen(&with("192.0.2.2/24"), Vec::new()), std::slice::from_ref(&lost));
-        let near = "this node has 192.0.2.2/4 on up0, so it asks no router for 198.51.100.53, and \
+        let near = "this node has 192.0.2.2/16 on up0, so it asks no router for 192.0.100.53, and \
                     no machine on up0 answers for it";
-        let wide = with("192.0.2.2/4");
+        let wide = with("192.0.2.2/16");
         assert_eq!(seen(&wide, Vec::new()), [lost.clone(), near.to_owned()]);
         // It is there.
         assert_eq!(seen(&wide, vec!["02:00:00:00:00:53".to_owned()]), std::slice::from_ref(&lost));
-        let mut pool = with("192.0.2.2/4");
-        pool.networks[0].subnets.push("198.51.100.0/24".parse().unwrap());
+        let mut pool = with("192.0.2.2/16");
+        pool.networks[0].subnets.push("192.0.100.0/24".parse().unwrap());
         assert_eq!(seen(&pool, Vec::new()), [lost]);
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use scene::{Container, Link, Namespace, Route, RouteKind};
 
 use super::super::ways::{samples, text};
@@ -154,7 +155,8 @@ fn direct(look: Look<'_>, to: IpAddr, hits: Vec<String>) -> Option<Own<'_>> {
 }
 
 /// Returns the link on which an address is asked for that is in none of its subnets, and the route
-/// that says so: the default one, or any other.
+/// that says so: the default one, or any other. A subnet of which no link has all the machines does
+/// not count: the prefix length is wrong.
 fn without_router(
     namespace: &Namespace,
     from: Option<IpAddr>,
@@ -162,10 +164,17 @@ fn without_router(
 ) -> Option<(&Link, &Route)> {
     let routed = look_up(namespace, from, to, None, Some(0));
     let Routed::By { link, via: None, route, .. } = routed else { return None };
-    let is_near = link.addresses.iter().any(|own| own.address.contains(&to));
+    let is_near =
+        link.addresses.iter().any(|own| own.address.contains(&to) && !is_too_short(own.address));
     let carries = link.up && link.carrier;
     let is_asked = carries && link.mac.is_some() && !link.no_arp && link.name != "lo";
     (route.hops.len() == 1 && is_asked && !is_near).then_some((link, route))
+}
+
+/// Says whether a prefix is shorter than any that is given out (IANA's registries: at least /8 of
+/// IPv4, and /12 of IPv6).
+fn is_too_short(prefix: IpNet) -> bool {
+    prefix.prefix_len() < if prefix.addr().is_ipv4() { 8 } else { 12 }
 }
 
 fn of_node(look: Look<'_>, own: Own<'_>) -> Option<Finding> {
@@ -219,13 +228,19 @@ fn of_node(look: Look<'_>, own: Own<'_>) -> Option<Finding> {
 fn silent(look: Look<'_>, own: &Own<'_>) -> Finding {
     let (address, link) = (own.address, &own.link.name);
     if let Some(route) = own.route.filter(|_| own.is_direct) {
-        let text = text(route, &look.scene.host);
+        let mut subnets = own.link.addresses.iter().map(|own| own.address);
+        if let Some(subnet) = subnets.find(|subnet| subnet.contains(&address)) {
+            return too_short(address, link, subnet);
+        }
+        let host = &look.scene.host;
+        let router = default_router(host, own.link.index, own.family);
+        let text = text(route, host);
         let says =
             format!("route {text} has no router, and no machine on {link} answers for {address}");
         return Finding::error("hop-silent", text.clone(), says)
             .at(format!("route {text}"))
             .seen("neither a request for its hardware address was answered, nor an echo request")
-            .fix(format!("give the route its router: {}", by_router(route, link)));
+            .fix(format!("give the route its router: {}", by_router(route, link, router)));
     }
     let which = if own.is_one_of_several { "one of the routers" } else { "the router" };
     let look_at = format!("look at {address}, and at what is between it and {link}");
@@ -250,10 +265,42 @@ fn silent(look: Look<'_>, own: &Own<'_>) -> Finding {
         .fix(fix)
 }
 
-/// The command that gives a route a router.
-fn by_router(route: &Route, link: &str) -> String {
+/// The prefix of a link's own address is so short that the node takes other networks for the link's.
+fn too_short(address: IpAddr, link: &str, subnet: IpNet) -> Finding {
+    let says = format!(
+        "{link} has {subnet}, so this node asks no router for {address}, and no machine on {link} \
+         answers for it"
+    );
+    let (own, length) = (subnet.addr(), subnet.prefix_len());
+    Finding::error("hop-silent", format!("{link}: {subnet}"), says)
+        .at(format!("address {subnet} dev {link}"))
+        .seen(format!(
+            "with a prefix length of {length}, all of {} counts as the subnet of {link}",
+            subnet.trunc()
+        ))
+        .seen("neither a request for its hardware address was answered, nor an echo request")
+        .fix(format!(
+            "give {own} the prefix length of its own subnet: ip addr add {own}/LENGTH dev {link} \
+             && ip addr del {subnet} dev {link}"
+        ))
+}
+
+/// The command that gives a route a router. Without one that is known, the text says ROUTER.
+fn by_router(route: &Route, link: &str, router: Option<IpAddr>) -> String {
     let version = if route.to.addr().is_ipv4() { "ip" } else { "ip -6" };
-    format!("{version} route replace {} via ROUTER dev {link}", route.to)
+    let router = router.map_or("ROUTER".to_owned(), |router| router.to_string());
+    format!("{version} route replace {} via {router} dev {link}", route.to)
+}
+
+/// The router of the default route that leaves by a link.
+fn default_router(namespace: &Namespace, link: u32, family: Family) -> Option<IpAddr> {
+    let is_default = |route: &&Route| {
+        route.to.prefix_len() == 0
+            && route.table == TABLE_MAIN
+            && family_of(route.to.addr()) == family
+    };
+    let hops = namespace.routes.iter().filter(is_default).flat_map(|route| &route.hops);
+    hops.filter(|hop| hop.link == Some(link)).find_map(|hop| hop.via)
 }
 
 /// Another hardware address is configured for the router than it has.
@@ -368,7 +415,7 @@ fn to_mute(site: &Site<'_>, route: &Route, via: IpAddr, other: &Container, key: 
     let (netns, text) = (&site.container.netns, text(route, site.inside));
     let version = if via.is_ipv4() { "ip" } else { "ip -6" };
     let says = format!(
-        "route {text} of {called} leads to {third}, which sends on nothing that is for others"
+        "route {text} of {called} leads to {third}, which does not forward what is for others"
     );
     let family = Some(site.family());
     Finding::error("hop-silent", format!("{}: {text}", site.container.id), says)
@@ -433,10 +480,12 @@ fn of_direct(look: Look<'_>, given: &Given<'_>) -> Option<Finding> {
         |answer: &Answer| matches!(answer, Answer::Silent { .. } | Answer::Unreachable { .. });
     let all = look.answers.from(Some(&container.id)).filter(|&(asked, _)| is_it(asked));
     let lost: Vec<bool> = all.map(|(_, answer)| is_lost(answer)).collect();
-    let is_configured = configured(inside, inside.link(link)?.index, *via).is_some();
+    let index = inside.link(link)?.index;
+    let is_configured = configured(inside, index, *via).is_some();
     if is_configured || lost.is_empty() || lost.contains(&false) {
         return None;
     }
+    let router = default_router(inside, index, family_of(*via));
     let (called, family, text) = (container.called(), Some(family_of(*via)), text(route, inside));
     let says = format!(
         "route {text} of {called} has no router, and no machine on {link} answers for {via}"
@@ -449,7 +498,7 @@ fn of_direct(look: Look<'_>, given: &Given<'_>) -> Option<Finding> {
             .fix(format!(
                 "give the route its router: nsenter --net={} {}",
                 container.netns,
-                by_router(route, link)
+                by_router(route, link, router)
             ))
             .breaks(WayKind::Outside, family)
             .breaks(WayKind::Names, family)
@@ -720,7 +769,7 @@ mod tests {
         let said = |macs: &[&str], named: Answer| {
             told(&scene, vec![(asked.clone(), owners(macs)), (name.clone(), named)])
         };
-        let fix = "give the route its router: nsenter --net=/run/netns/c2 ip route replace 128.0.0.0/1 via ROUTER dev eth0";
+        let fix = "give the route its router: nsenter --net=/run/netns/c2 ip route replace 128.0.0.0/1 via 10.88.0.1 dev eth0";
         assert_eq!(said(&[], silent()), [("hop-silent", fix.to_owned())]);
         assert_eq!(said(&[], Answer::Named { after_us: 1, error: None }), []);
         assert_eq!(said(&["02:00:00:00:00:01"], silent()), []);
@@ -734,9 +783,32 @@ mod tests {
         let asked = who(None, "198.51.100.53", "up0");
         let echo = Question { from: None, asked: Asked::Echo { to: ip("198.51.100.53") } };
         let silent = Answer::Silent { hops: Vec::new() };
-        let fix = "give the route its router: ip route replace 198.51.100.0/24 via ROUTER dev up0";
+        let fix =
+            "give the route its router: ip route replace 198.51.100.0/24 via 192.0.2.1 dev up0";
         let all = vec![(asked, owners(&[])), (echo, silent)];
         assert_eq!(told(&scene, all), [("hop-silent", fix.to_owned())]);
+    }
+
+    /// A prefix of four bits has machines of many networks.
+    #[test]
+    fn a_prefix_that_is_too_short_hides_the_router() {
+        let mut scene = with_router();
+        scene.containers[0].nameservers = Some(vec![ip("198.51.100.53")]);
+        let asked = who(None, "198.51.100.53", "up0");
+        let echo = Question { from: None, asked: Asked::Echo { to: ip("198.51.100.53") } };
+        let silent = Answer::Silent { hops: Vec::new() };
+        let all = vec![(asked, owners(&[])), (echo, silent)];
+        let mut with = |prefix: &str| {
+            let subnet: IpNet = prefix.parse().unwrap();
+            let uplink = scene.host.links.iter_mut().find(|link| link.name == "up0").unwrap();
+            uplink.addresses[0].address = subnet;
+            scene.host.routes[1].to = subnet.trunc();
+            told(&scene, all.clone())
+        };
+        let fix = "give 192.0.2.2 the prefix length of its own subnet: ip addr add \
+                   192.0.2.2/LENGTH dev up0 && ip addr del 192.0.2.2/4 dev up0";
+        assert_eq!(with("192.0.2.2/4"), [("hop-silent", fix.to_owned())]);
+        assert_eq!(with("192.0.2.2/24"), []);
     }
 
     /// It asks for no names there, so it sends an echo request.

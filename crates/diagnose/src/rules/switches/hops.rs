@@ -34,20 +34,26 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
 fn few(container: &Container, family: Family, key: &str, hops: i64) -> Finding {
     let (called, id) = (container.called(), &container.id);
     let object = format!("{id}: {key}");
+    let (version, limit) = match family {
+        Family::V4 => ("IPv4", "TTL"),
+        Family::V6 => ("IPv6", "hop limit"),
+    };
     let finding = if hops <= NONE {
-        let says = format!("packets of {called} live for {hops} hop, so none leaves this node");
+        let says = format!(
+            "{version} packets of {called} have a {limit} of {hops}, so this node forwards none"
+        );
         Finding::error("hops-too-few", object, says)
             .breaks(WayKind::Outside, Some(family))
             .breaks(WayKind::Names, Some(family))
             .breaks(WayKind::Published, Some(family))
     } else {
         let says =
-            format!("packets of {called} live for {hops} hops, so they do not reach far away");
+            format!("{version} packets of {called} have a {limit} of {hops}, and do not get far");
         Finding::warning("hops-too-few", object, says)
     };
     let netns = &container.netns;
     finding
-        .at(format!("{key} is {hops}"))
+        .at(format!("in {called}: {key} is {hops}"))
         .hits(id.clone())
         .fix(format!("nsenter --net={netns} sysctl -w {key}=64"))
 }

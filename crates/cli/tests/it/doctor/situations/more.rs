@@ -451,13 +451,13 @@ pub(super) const MORE: &[Situation] = &[
     },
     Situation {
         number: 43,
-        is: "the prefix of the uplink is too wide, so the node asks no router for the server",
+        is: "the prefix of the uplink is too short, so the node asks no router for the server",
         breaks: Act::Sh(
             "ip addr del 198.51.100.1/24 dev up0; ip addr add 198.51.100.1/4 dev up0; \
              ip route replace default via 198.51.100.2",
         ),
         fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
-        finds: Finds::Shown("nameserver-silent", "198.51.100.1/4 on up0"),
+        finds: Finds::First("hop-silent", "up0: 198.51.100.1/4"),
         fix: Fix::Hint(Why::Choice, "which machines are on the link is not known"),
         mends: Act::Sh(
             "ip addr del 198.51.100.1/4 dev up0; ip addr add 198.51.100.1/24 dev up0; \
