@@ -34,7 +34,7 @@ complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "ipam" -d 'Giv
 complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "multinet" -d 'Gives pods several networks.'
 complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "policy" -d 'Enforces network policies for the pods of this node.'
 complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "repair" -d 'Puts back what other programs change under running containers.'
-complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "routing" -d 'Makes the pods of every node reach those of all others.'
+complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "routing" -d 'Connects the pods of every node with those of all others.'
 complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "agent" -d 'Shows what the services do, and has them read their configuration again'
 complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "config" -d 'Prints and checks the configuration'
 complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "policies" -d 'Shows who may talk to whom, and why something was dropped'
@@ -49,7 +49,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l grace 
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l interval -d 'how often to look [default: 1m]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l netwright -d 'the executable whose plugins are called in the service\'s process; by default netwright beside netwrightd' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l path -d 'where plugins are [default: [/opt/cni/bin, /usr/lib/cni, /usr/libexec/cni]]' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l confine -d 'keep only the rights that the service needs, as its systemd unit does; for service managers that cannot limit rights'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l prepare
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l or-accepted -d 'while the configuration\'s file is wrong, use the last one that was accepted'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l follow -d 'read the configuration again whenever its files change, and start again where that is needed'
@@ -63,8 +63,8 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l resendmax
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l resendtimeout -d 'how long to try for a lease before ADD fails [default: 3m28s]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l socketpath -d 'where the service listens [default: /run/cni/dhcp.sock]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l state -d 'where leases are kept; by default /var/lib/netwright/dhcp' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l timeout -d 'the wait before a message is sent again for the first time, of which at most 4s are used [default: 10s]' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l timeout -d 'the wait before a message is first sent again; more than 4s counts as 4s [default: 10s]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l confine -d 'keep only the rights that the service needs, as its systemd unit does; for service managers that cannot limit rights'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l prepare
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l or-accepted -d 'while the configuration\'s file is wrong, use the last one that was accepted'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l follow -d 'read the configuration again whenever its files change, and start again where that is needed'
@@ -76,7 +76,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l pluginp
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l socketpath -d 'where the service listens [default: /run/docker/plugins/netwright.sock]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l state -d 'where networks and endpoints are recorded; by default /var/lib/netwright/docker' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l timeout -d 'how long the plugins of a network may take [default: 10s]' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l confine -d 'keep only the rights that the service needs, as its systemd unit does; for service managers that cannot limit rights'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l prepare
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l or-accepted -d 'while the configuration\'s file is wrong, use the last one that was accepted'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l follow -d 'read the configuration again whenever its files change, and start again where that is needed'
@@ -92,13 +92,13 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l lease -d 
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l node -d 'this node\'s name in its cluster; by default $NODE_NAME, or else the host\'s name' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l socketpath -d 'where the service listens [default: /run/netwright/ipam.sock]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l state -d 'where the node\'s blocks and addresses are recorded; by default /var/lib/netwright/ipam' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l underlay -d 'the addresses by which other nodes reach this one, one of each family: records of its blocks have them, for routing; by default the source addresses of packets by the default routes' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l underlay -d 'the addresses by which other nodes reach this one, one of each family; the records of its blocks have them, for routing; by default the addresses from which it sends packets by its default routes' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l forget -d 'gives up a node that will not come back, and ends: its blocks are free once its lease has run out' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l import -d 'prints what would be taken over from Whereabouts\' pools, and ends: the pools of the API server, or of files (kubectl get -A -o json ippools,overlappingrangeipreservations,pods). Use it before any of their addresses is given' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l import -d 'prints what would be taken over from Whereabouts\' pools, and ends: the pools of the API server, or of files (kubectl get -A -o json ippools,overlappingrangeipreservations,pods). Use it before any address of these pools is given' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l output -d 'with --import: text or json' -r -f -a "text\t''
 json\t''"
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l release-sticky -d 'frees the addresses that a pod keeps, unless it has them; and ends' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l release-sticky -d 'frees the addresses that are kept for a pod, unless the pod has them now, and ends' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l confine -d 'keep only the rights that the service needs, as its systemd unit does; for service managers that cannot limit rights'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l prepare
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l or-accepted -d 'while the configuration\'s file is wrong, use the last one that was accepted'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l follow -d 'read the configuration again whenever its files change, and start again where that is needed'
@@ -120,7 +120,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l path 
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l socketpath -d 'where the service listens [default: /run/netwright/multinet.sock]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l status -d 'how a pod\'s status is written: library, or text as in the standard\'s example [default: library]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l system-namespaces -d 'namespaces whose pods get the cluster\'s network only [default: [kube-system]]' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l confine -d 'keep only the rights that the service needs, as its systemd unit does; for service managers that cannot limit rights'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l prepare
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l or-accepted -d 'while the configuration\'s file is wrong, use the last one that was accepted'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l follow -d 'read the configuration again whenever its files change, and start again where that is needed'
@@ -133,7 +133,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l isolate
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l isolate-except -d 'namespaces that isolate leaves out [default: [kube-system]]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l isolate-from -d 'who reaches isolated pods: namespaces, pods of one by a label, or ranges of addresses' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l isolate-to -d 'whom isolated pods reach, written in the same way' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l keep-connections -d 'let connections go on that were made before a policy forbids them' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l keep-connections -d 'let connections go on if they were made before a policy forbade them' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l kubeconfig -d 'how to reach the API server; by default as in a pod' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l log-group -d 'the group of nflog to which dropped packets are sent [default: 20055]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l log-rate -d 'how many dropped packets a second are sent there at most, for each direction; 0 is all of them [default: 100]' -r
@@ -142,7 +142,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l objects
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l socketpath -d 'where the service listens [default: /run/netwright/policy.sock]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l source -d 'where policies and other objects are learnt: file (objects names it), or kubernetes [default: file]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l state -d 'where the service records how many policies there were; by default /var/lib/netwright/policy' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l confine -d 'keep only the rights that the service needs, as its systemd unit does; for service managers that cannot limit rights'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l prepare
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l or-accepted -d 'while the configuration\'s file is wrong, use the last one that was accepted'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l follow -d 'read the configuration again whenever its files change, and start again where that is needed'
@@ -158,7 +158,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l netwrig
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l ovsdb -d 'databases of Open vSwitch to listen to, such as unix:/run/openvswitch/db.sock; ports of containers that are gone are removed' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l path -d 'where plugins are [default: [/opt/cni/bin, /usr/lib/cni, /usr/libexec/cni]]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l private-key -d 'the certificate\'s key' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l confine -d 'keep only the rights that the service needs, as its systemd unit does; for service managers that cannot limit rights'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l prepare
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l or-accepted -d 'while the configuration\'s file is wrong, use the last one that was accepted'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l follow -d 'read the configuration again whenever its files change, and start again where that is needed'
@@ -174,7 +174,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l etcd-c
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l etcd-key -d 'the certificate\'s key, as PEM' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l etcd-prefix -d 'what flannel\'s keys in etcd begin with [default: /coreos.com/network]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l exempt -d 'more ranges to which pods\' packets keep their source address' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel -d 'what to do about flanneld: replace it on this node, standby (show what would be done), or none [default: none]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel -d 'replace takes flanneld's place on this node, standby shows what would be done, none leaves it alone [default: none]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel-config -d 'flanneld\'s configuration, which has the cluster\'s ranges and its backend; read where flannel is replace or standby, unless source is etcd, which has it [default: /etc/kube-flannel/net-conf.json]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel-config-map -d 'the ConfigMap, as NAMESPACE/NAME, that has flanneld\'s configuration where the file is not there, or none [default: kube-flannel/kube-flannel-cfg]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel-prefix -d 'what flanneld\'s annotations begin with [default: flannel.alpha.coreos.com]' -r
@@ -189,14 +189,14 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l pod-mt
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l services -d 'the ranges of services\' addresses: no node\'s prefix may touch them, and pods\' packets to them keep their source address' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l socketpath -d 'where the service listens [default: /run/netwright/routing.sock]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l source -d 'where nodes are learnt: file (nodes names it), kubernetes (the cluster\'s Nodes), or etcd (flannel\'s leases) [default: file]' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l space-ranges -d 'the ranges that blocks of spaces are of; none of them overlaps cluster' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l space-ranges -d 'the ranges that contain the blocks of spaces; none of them overlaps cluster' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l spaces -d 'spaces of cluster-ipam whose blocks are routed between nodes, as their records name them; the records are in etcd if that is set, else in the API server' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l state -d 'where the last known nodes are recorded; by default /var/lib/netwright/routing' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l subnet-env -d 'a file to write as flanneld does; by default /run/flannel/subnet.env where flannel is replace, else none' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l underlay -d 'with the source etcd, this node\'s addresses for other nodes, one of each family; by default those of the link with the default route' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l vxlan-port -d 'the UDP port of VXLAN, the same on each node [default: 8472]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l vxlan-vni -d 'the network identifier of VXLAN, the same on each node [default: 1]' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l confine -d 'keep only the rights that the service needs, as its systemd unit does; for service managers that cannot limit rights'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l prepare
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l or-accepted -d 'while the configuration\'s file is wrong, use the last one that was accepted'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l follow -d 'read the configuration again whenever its files change, and start again where that is needed'
@@ -221,7 +221,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from status" -s o -l output -d 'text or json' -r -f -a "text\t''
 json\t''"
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from status" -l wait -d 'wait until every enabled service is ready, at most so long' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from status" -l live -d 'exit code 0 unless a service hangs or does not run, whatever it waits for'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from status" -l live -d 'exit code 0 unless a service hangs or does not run, even if it waits for something'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from status" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and not __fish_seen_subcommand_from check default from-flags schema show" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and not __fish_seen_subcommand_from check default from-flags schema show" -f -a "check" -d 'Says everything that is wrong with the configuration'

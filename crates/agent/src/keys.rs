@@ -83,7 +83,7 @@ pub const TABLES: &[Table] = &[
     ),
     service(
         "routing",
-        "Makes the pods of every node reach those of all others",
+        "Connects the pods of every node with those of all others",
         &[
             "netwrightd routing --nodes /etc/netwright/nodes.toml --cluster 10.244.0.0/16 --conflist /etc/cni/net.d/10-pods.conflist",
             "netwrightd routing --source kubernetes --kubeconfig /etc/kubernetes/netwright.conf --cluster 10.244.0.0/16 --conflist /etc/cni/net.d/10-pods.conflist",
@@ -227,7 +227,7 @@ pub const KEYS: &[Key] = &[
     key(
         "dhcp",
         "timeout",
-        "the wait before a message is sent again for the first time, of which at most 4s are used",
+        "the wait before a message is first sent again; more than 4s counts as 4s",
         |c| &mut c.dhcp.timeout,
     ),
     key("docker", "enable", ENABLE, |c| &mut c.docker.enable),
@@ -279,7 +279,7 @@ pub const KEYS: &[Key] = &[
     key(
         "ipam",
         "underlay",
-        "the addresses by which other nodes reach this one, one of each family: records of its blocks have them, for routing; by default the source addresses of packets by the default routes",
+        "the addresses by which other nodes reach this one, one of each family; the records of its blocks have them, for routing; by default the addresses from which it sends packets by its default routes",
         |c| &mut c.ipam.underlay,
     ),
     key("multinet", "enable", ENABLE, |c| &mut c.multinet.enable),
@@ -381,7 +381,7 @@ pub const KEYS: &[Key] = &[
     key(
         "policy",
         "keep-connections",
-        "let connections go on that were made before a policy forbids them",
+        "let connections go on if they were made before a policy forbade them",
         |c| &mut c.policy.keep_connections,
     ),
     key("policy", "kubeconfig", KUBECONFIG, |c| &mut c.policy.kubeconfig),
@@ -451,7 +451,7 @@ pub const KEYS: &[Key] = &[
         "how the written configuration attaches pods: bridge, ptp for a pair of links each, or auto: ptp where [policy] is enabled, else bridge",
         |c| &mut c.routing.attach,
     ),
-    key("routing", "cluster", "the ranges that every node's prefixes are of", |c| {
+    key("routing", "cluster", "the ranges that contain every node's prefixes", |c| {
         &mut c.routing.cluster
     }),
     key(
@@ -482,7 +482,7 @@ pub const KEYS: &[Key] = &[
     key(
         "routing",
         "flannel",
-        "what to do about flanneld: replace it on this node, standby (show what would be done), or none",
+        "replace takes flanneld's place on this node, standby shows what would be done, none leaves it alone",
         |c| &mut c.routing.flannel,
     ),
     key(
@@ -548,7 +548,7 @@ pub const KEYS: &[Key] = &[
     key(
         "routing",
         "space-ranges",
-        "the ranges that blocks of spaces are of; none of them overlaps cluster",
+        "the ranges that contain the blocks of spaces; none of them overlaps cluster",
         |c| &mut c.routing.space_ranges,
     ),
     key(

@@ -34,7 +34,7 @@ fn configuration() -> String {
     );
     page.paragraph(
         "Each service of the agent has a table, and a key of its table is also a flag of the \
-         service, which counts before the files. A key that does not exist is an error, and so is \
+         service, which takes precedence over the files. A key that does not exist is an error, and so is \
          a value of another type. The files, their folders and what links lead to must belong to \
          root, and only root may write them.",
     );

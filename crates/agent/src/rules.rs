@@ -258,7 +258,7 @@ pub(crate) const RULES: &[Rule] = &[
     Rule {
         keys: &[("routing", "cluster"), ("routing", "enable")],
         error: "routing does not know the ranges of pods: cluster is not set",
-        hint: "set cluster to the ranges that all nodes' prefixes are of, such as 10.244.0.0/16",
+        hint: "set cluster to the ranges that contain all nodes' prefixes, such as 10.244.0.0/16",
         broken: |config, _| {
             let routing = &config.routing;
             let of_flannel = routing.flannel.0 != RoutingFlannel::None

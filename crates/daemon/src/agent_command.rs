@@ -51,7 +51,7 @@ pub(crate) fn command() -> Command {
     let live = Arg::new(LIVE)
         .long(LIVE)
         .action(ArgAction::SetTrue)
-        .help("exit code 0 unless a service hangs or does not run, whatever it waits for");
+        .help("exit code 0 unless a service hangs or does not run, even if it waits for something");
     let dry_run = Arg::new(DRY_RUN)
         .long(DRY_RUN)
         .action(ArgAction::SetTrue)

@@ -90,7 +90,7 @@ pub(crate) fn command(table: &Table, more: &[Arg]) -> Command {
         .about(format!("{}.", table.about))
         .override_usage(format!("netwrightd {} [FLAG…]", table.name))
         .after_help(format!(
-            "Each flag but --{CONFIGURATION} counts before the same key of [{}] in the configuration. \
+            "Each flag but --{CONFIGURATION} takes precedence over the same key of [{}] in the configuration. \
              Durations are written as 10s, 1m30s, 500ms.\n\nExamples:\n{}",
             table.name,
             examples.join("\n")
@@ -99,7 +99,7 @@ pub(crate) fn command(table: &Table, more: &[Arg]) -> Command {
         .disable_help_subcommand(true)
         .arg(configuration())
         .arg(Arg::new(CONFINE).long(CONFINE).action(ArgAction::SetTrue).help(
-            "give up every right that the service does not need, as its unit does; for service managers that cannot do that",
+            "keep only the rights that the service needs, as its systemd unit does; for service managers that cannot limit rights",
         ));
     command = command.arg(Arg::new(PREPARE).long(PREPARE).action(ArgAction::SetTrue).hide(true));
     command = command.arg(

@@ -35,14 +35,14 @@ pub(crate) fn more_flags() -> Vec<Arg> {
         flag(
             IMPORT,
             "prints what would be taken over from Whereabouts' pools, and ends: the pools of the API server, or of files \
-             (kubectl get -A -o json ippools,overlappingrangeipreservations,pods). Use it before any of their addresses is given",
+             (kubectl get -A -o json ippools,overlappingrangeipreservations,pods). Use it before any address of these pools is given",
         )
         .value_name("api|FILE,…"),
         flag(OUTPUT, "with --import: text or json")
             .value_name("FORMAT")
             .value_parser(PossibleValuesParser::new(["text", "json"]))
             .default_value("text"),
-        flag(RELEASE_STICKY, "frees the addresses that a pod keeps, unless it has them; and ends")
+        flag(RELEASE_STICKY, "frees the addresses that are kept for a pod, unless the pod has them now, and ends")
             .value_name("NAMESPACE/POD"),
     ]
 }
