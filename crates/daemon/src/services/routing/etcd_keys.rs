@@ -3,9 +3,12 @@
 
 use std::cell::Cell;
 use std::convert::Infallible;
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
+use futures_util::future::{Either, select};
 use serde_json::json;
+use tokio::sync::Notify;
 
 use super::super::etcd::{Etcd, EtcdError, Pair, RangeAnswer, bytes, number};
 use super::super::outlet::Silence;
@@ -45,9 +48,24 @@ pub(super) struct Keys<'e> {
     /// The key that is asked for while nothing is reported. A member that answers has a leader, and
     /// its answer says how far etcd is.
     pub(super) probed: String,
-    /// The writer of this node's lease sets it when etcd does not have what was reported: all keys
+    /// The writer of this node's lease raises it when etcd does not have what was reported: all keys
     /// are listed again then.
-    pub(super) doubted: Option<&'e Cell<bool>>,
+    pub(super) doubt: Option<&'e Doubt>,
+}
+
+/// A doubt whether what was reported is what etcd has.
+#[derive(Debug, Default)]
+pub(super) struct Doubt {
+    is_raised: Cell<bool>,
+    bell: Notify,
+}
+
+impl Doubt {
+    /// Has all keys listed again soon.
+    pub(super) fn raise(&self) {
+        self.is_raised.set(true);
+        self.bell.notify_one();
+    }
 }
 
 /// What was passed on, and how far.
@@ -135,11 +153,17 @@ impl Keys<'_> {
         let mut watch = self.etcd.watch(place, &self.prefix, from).await?;
         let mut heard = Instant::now();
         loop {
-            let report = tokio::time::timeout(PROBE, watch.next()).await;
+            let report = {
+                let (next, doubt) = (pin!(watch.next()), pin!(self.doubt()));
+                match tokio::time::timeout(PROBE, select(next, doubt)).await {
+                    Ok(Either::Left((report, _))) => Some(report),
+                    Ok(Either::Right(_)) | Err(_) => None,
+                }
+            };
             if self.is_doubted() {
                 return Err(Broken::Missed);
             }
-            let Ok(report) = report else {
+            let Some(report) = report else {
                 self.probe(watch.place(), told, tell).await?;
                 if DEAF <= heard.elapsed() {
                     let why = "the watch reports nothing".to_owned();
@@ -177,7 +201,15 @@ impl Keys<'_> {
     }
 
     fn is_doubted(&self) -> bool {
-        self.doubted.is_some_and(Cell::take)
+        self.doubt.is_some_and(|doubt| doubt.is_raised.take())
+    }
+
+    /// Waits for a doubt.
+    async fn doubt(&self) {
+        match self.doubt {
+            Some(doubt) => doubt.bell.notified().await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Asks a member for one key.

@@ -26,7 +26,7 @@ use super::super::etcd::{
 };
 use super::super::outlet::{self, Inlet, Outlet};
 use super::super::setup::{LONG, failed, runtime};
-use super::etcd_keys::{self, Keys};
+use super::etcd_keys::{self, Doubt, Keys};
 use super::turns::Turns;
 
 /// How long a grant of etcd's lasts, as flanneld asks for it.
@@ -132,7 +132,7 @@ impl EtcdLeases {
             registry,
             configuration,
             outlet,
-            doubted: Cell::new(false),
+            doubt: Doubt::default(),
             away: Cell::new(false),
             back: Notify::new(),
         };
@@ -395,7 +395,7 @@ struct Thread {
     configuration: String,
     outlet: Outlet<Heard>,
     /// The leases that the loop knows may be wrong.
-    doubted: Cell<bool>,
+    doubt: Doubt,
     /// No member has answered the last attempt to write.
     away: Cell<bool>,
     /// Rung when a member answers after that: the writer need not wait any longer.
@@ -414,7 +414,7 @@ impl Thread {
             etcd: &registry.etcd,
             prefix: registry.subnets(),
             probed: registry.configuration_key(),
-            doubted: Some(&self.doubted),
+            doubt: Some(&self.doubt),
         };
         let is_configured = Cell::new(true);
         let tell = |heard: etcd_keys::Heard| {
@@ -468,12 +468,12 @@ impl Thread {
                     let before = conflicted.take();
                     conflicted = matches!(done, Ok(Done::Conflict)).then_some(wish);
                     if conflicted.is_some() && conflicted == before {
-                        self.doubted.set(true);
+                        self.doubt.raise();
                     }
                     let seed = crate::clock::seed();
                     match &done {
                         Ok(Done::Held(_)) => {}
-                        Ok(Done::Gone) => self.doubted.set(true),
+                        Ok(Done::Gone) => self.doubt.raise(),
                         Ok(Done::Conflict) if is_new => turns.lost(now, seed),
                         Ok(Done::Written | Done::Conflict) => turns.written(now, seed),
                         Err(EtcdError::Refused(_)) => turns.lost(now, seed),

@@ -165,7 +165,7 @@ impl Thread {
     async fn follow_keys(&self, etcd: &Etcd, records: &Records) {
         let reader = Reader::new(records);
         let prefix = published::keys_of_space(reader.kind, &records.space);
-        let keys = Keys { etcd, probed: prefix.clone(), prefix, doubted: None };
+        let keys = Keys { etcd, probed: prefix.clone(), prefix, doubt: None };
         let entry = |pair| published::of_pair(reader.kind, pair);
         let tell = |heard| match heard {
             etcd_keys::Heard::Listed(all, _) => {
