@@ -166,7 +166,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -s h -l he
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l allow-overlap -d 'start although a range of pods overlaps addresses or routes of this host' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l attach -d 'how the written configuration attaches pods: bridge, ptp for a pair of links each, or auto: ptp where [policy] is enabled, else bridge [default: auto]' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l cluster -d 'the ranges that every node\'s prefixes are of' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l cluster -d 'the ranges that contain every node\'s prefixes' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l conflist -d 'the CNI configuration to write once pods can be reached; by default none is written' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l etcd -d 'etcd\'s members, where source is etcd (flannel\'s leases are the list of nodes), and for the records of spaces' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l etcd-ca -d 'the CA certificates of etcd\'s members, as PEM' -r
@@ -174,7 +174,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l etcd-c
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l etcd-key -d 'the certificate\'s key, as PEM' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l etcd-prefix -d 'what flannel\'s keys in etcd begin with [default: /coreos.com/network]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l exempt -d 'more ranges to which pods\' packets keep their source address' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel -d 'replace takes flanneld's place on this node, standby shows what would be done, none leaves it alone [default: none]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel -d 'replace takes flanneld\'s place on this node, standby shows what would be done, none leaves it alone [default: none]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel-config -d 'flanneld\'s configuration, which has the cluster\'s ranges and its backend; read where flannel is replace or standby, unless source is etcd, which has it [default: /etc/kube-flannel/net-conf.json]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel-config-map -d 'the ConfigMap, as NAMESPACE/NAME, that has flanneld\'s configuration where the file is not there, or none [default: kube-flannel/kube-flannel-cfg]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel-prefix -d 'what flanneld\'s annotations begin with [default: flannel.alpha.coreos.com]' -r

@@ -454,7 +454,7 @@ mod tests {
                     seen    a probe ended there
                     hits    c1
                     fix     nft delete rule ip filter FORWARD handle 7
-                    so      the cause of 1 more (outside-silent): netwright doctor -v
+                    so      the cause of 1 more (nameserver-silent): netwright doctor -v
 
                 1 error; 6 things are as they should be
             "#]],
