@@ -20,9 +20,13 @@ const PROBE: Duration = Duration::from_secs(10);
 const DEAF: Duration = Duration::from_secs(25 * 60);
 /// How long etcd may not answer before it counts as silent: one member may die in a moment.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Pauses between attempts to list and watch, at first and at most: up to half as long again, and yet
-/// less than four seconds after etcd is back, since this node may have to make its lease anew then.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
+/// The pause after the first attempt to list and watch. It is doubled each time, and is up to half as
+/// long again, by chance.
+const PAUSE: Duration = Duration::from_millis(200);
+/// The longest pause while etcd has been silent for less than [`LASTING`], and after that. A node may
+/// have to make its lease anew when etcd is back, and is to be right within five seconds.
+const MOST: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(2));
+const LASTING: Duration = Duration::from_secs(30);
 
 /// What is heard of the keys.
 #[derive(Debug)]
@@ -105,7 +109,7 @@ impl Keys<'_> {
             term: 0,
             failing: None,
             silence: Silence::default(),
-            pause: PAUSE.0,
+            pause: PAUSE,
         };
         loop {
             let Err(broken) = self.follow_once(&mut told, &tell).await;
@@ -122,7 +126,8 @@ impl Keys<'_> {
                 }
             }
             tokio::time::sleep(spread(told.pause, crate::clock::seed())).await;
-            told.pause = (told.pause * 2).min(PAUSE.1);
+            let lasts = told.failing.is_some_and(|since| LASTING <= since.elapsed());
+            told.pause = (told.pause * 2).min(if lasts { MOST.1 } else { MOST.0 });
         }
     }
 
@@ -180,7 +185,7 @@ impl Keys<'_> {
                 let why = report.reason().to_owned();
                 return Err(Broken::Error(EtcdError::Away(why)));
             }
-            (told.failing, told.pause) = (None, PAUSE.0);
+            (told.failing, told.pause) = (None, PAUSE);
             if report.created {
                 if told.silence.end() {
                     tell(Heard::Answers);
