@@ -5,8 +5,8 @@ export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/t
 export NETWRIGHT_VM=1 RUST_BACKTRACE=0
 [ -n "$NETWRIGHT_FULL" ] || unset NETWRIGHT_FULL
 
-# Runs one job and prints its result in one line and, if it matters, its output, all in one piece.
-# The shell is busybox's, with most commands built in: a dynamic program takes a tenth of a second
+# Runs one job and prints its result in one line and, if it matters, its output, all in one piece. A
+# test that fails is tried once more, as on the host. The shell is busybox's, with most commands built in: a dynamic program takes a tenth of a second
 # to start here.
 if [ "$1" = job ]; then
     directory=$2 program=$3 name=$4 output=/tmp/output.$$
@@ -16,12 +16,25 @@ if [ "$1" = job ]; then
         bash -c "$name"
         exit 0
     fi
-    read -r start _ </proc/uptime # in hundredths of a second
-    timeout -k 5 "$TEST_DEADLINE" "$program" --exact "$name" --nocapture >"$output" 2>&1 </dev/null
-    status=$?
-    read -r end _ </proc/uptime
-    time=$(((${end%.*}${end#*.} - ${start%.*}${start#*.}) * 10))
-    if [ $status != 0 ]; then result=FAIL; elif grep -q 'SKIP ' "$output"; then result=SKIP; else result=PASS; fi
+    try() {
+        read -r start _ </proc/uptime # in hundredths of a second
+        timeout -k 5 "$TEST_DEADLINE" "$program" --exact "$name" --nocapture >"$output" 2>&1 </dev/null
+        status=$?
+        read -r end _ </proc/uptime
+        time=$(((${end%.*}${end#*.} - ${start%.*}${start#*.}) * 10))
+    }
+    passed=PASS
+    try
+    if [ $status != 0 ]; then
+        passed=FLAKY
+        {
+            flock 9
+            echo "@try FAIL $time ${directory##*/} $name"
+            cat "$output"
+        } 9>>/run/output.lock
+        try
+    fi
+    if [ $status != 0 ]; then result=FAIL; elif grep -q 'SKIP ' "$output"; then result=SKIP; else result=$passed; fi
     {
         flock 9
         echo "@test $result $time ${directory##*/} $name"

@@ -458,7 +458,7 @@ fn taken_over_and_given_back(name: &str, segments: &[usize], backend: Backend) {
     flanneld(&fabric, 0, backend);
     uninstall(&mut fabric, 0, &["--uninstall", "--to-flannel"]);
     fabric.assert_all_reach_all();
-    pings.into_iter().for_each(Pings::assert_nothing_lost);
+    Pings::assert_nothing_lost(&fabric, pings);
     streams.assert_nothing_lost();
     assert_eq!(leases(&etcd)[&key(1)], own);
     before.assert_same(&Snapshot::of(&fabric.nodes[0].host));

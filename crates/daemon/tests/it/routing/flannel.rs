@@ -288,7 +288,7 @@ fn taken_over_and_given_back(name: &str, segments: &[usize], backend: Backend) {
         let env = wait_for("subnet.env", || fs::read_to_string(&env).ok());
         assert!(env.contains(&format!("FLANNEL_SUBNET=10.244.{}.1/24\n", number + 1)), "{env}");
     }
-    pings.into_iter().for_each(Pings::assert_nothing_lost);
+    Pings::assert_nothing_lost(&fabric, pings);
 
     let pings = Pings::everywhere(&fabric);
     for (number, name) in names.iter().enumerate() {
@@ -300,7 +300,7 @@ fn taken_over_and_given_back(name: &str, segments: &[usize], backend: Backend) {
         fabric.assert_all_reach_all();
         assert_eq!(published(&api, name), said[number]);
     }
-    pings.into_iter().for_each(Pings::assert_nothing_lost);
+    Pings::assert_nothing_lost(&fabric, pings);
     streams.assert_nothing_lost();
     assert_only_ours_is_written(&api);
     for (number, before) in before.iter().enumerate() {

@@ -331,7 +331,7 @@ fn vm_a_service_killed_while_it_follows_the_list_leaves_what_the_next_one_unders
             assert_eq!(to.reach(&fabric), *whole, "{what}, killed at {moment}");
         }
     }
-    pings.into_iter().for_each(Pings::assert_nothing_lost);
+    Pings::assert_nothing_lost(&fabric, pings);
     fabric.assert_all_reach_all();
 }
 
@@ -464,6 +464,6 @@ fn vm_a_service_killed_while_it_takes_over_from_flanneld_loses_nothing() {
         assert_eq!(take_over(&mut fabric), whole, "killed at {moment}");
         give_back(&mut fabric);
     }
-    pings.into_iter().for_each(Pings::assert_nothing_lost);
+    Pings::assert_nothing_lost(&fabric, pings);
     flannel::assert_only_ours_is_written(&api);
 }

@@ -142,7 +142,7 @@ fn vm_paths_change_and_services_are_killed_without_a_lost_packet() {
         assert!(0 < flows(&fabric.nodes[0], outside), "one to the outside is gone too");
         (0..2).for_each(|node| kill_and_start(&mut fabric, node));
     }
-    pings.into_iter().for_each(Pings::assert_nothing_lost);
+    Pings::assert_nothing_lost(&fabric, pings);
 }
 
 /// The list of nodes whose pods have addresses of the first families, and which reach each other by

@@ -84,10 +84,9 @@ impl Pings {
         numbers.collect()
     }
 
-    /// Asserts that every ping so far was answered, and ends the pings. Waits for the answers that
-    /// are still on their way.
-    #[track_caller]
-    pub(super) fn assert_nothing_lost(mut self) {
+    /// Ends the pings. Returns how many were sent, and the numbers of those that were not answered;
+    /// waits for the answers that are still on their way.
+    fn lost(mut self) -> Lost {
         kill_process(Pid::from_child(self.ping.child()), Signal::QUIT).unwrap();
         wait_until("ping to say how many it has sent", || !self.counts().is_empty());
         let sent = self.counts()[0];
@@ -97,7 +96,37 @@ impl Pings {
         };
         let begin = Instant::now();
         wait_until("all answers", || lost().is_empty() || super::SOON < begin.elapsed());
-        let lost = lost();
-        assert!(0 < sent && lost.is_empty(), "{}: lost {lost:?} of {sent}", self.said.display());
+        Lost { way: self.said.display().to_string(), sent, numbers: lost() }
+    }
+
+    /// Asserts that every ping so far was answered, and ends the pings. Otherwise says which ways
+    /// have lost some, and what the kernel counts as lost.
+    #[track_caller]
+    pub(super) fn assert_nothing_lost(fabric: &Fabric, all: Vec<Pings>) {
+        let all: Vec<Lost> = all.into_iter().map(Pings::lost).collect();
+        let is_bad = |one: &&Lost| one.sent == 0 || !one.numbers.is_empty();
+        let bad: Vec<String> = (all.iter().filter(is_bad))
+            .map(|Lost { way, sent, numbers }| format!("{way}: lost {numbers:?} of {sent}"))
+            .collect();
+        if bad.is_empty() {
+            return;
+        }
+        let counted: Vec<String> = (fabric.nodes.iter())
+            .map(|node| format!("{}: {}", node.name(), node.host.sh(COUNTED)))
+            .collect();
+        panic!("{bad:#?}\n{}", counted.join("\n"));
     }
 }
+
+/// What was lost on one way.
+struct Lost {
+    way: String,
+    sent: u16,
+    numbers: Vec<u16>,
+}
+
+/// Prints what the kernel counts of packets that it has dropped: queues of processors, connection
+/// tracking, IP, and links.
+const COUNTED: &str = "cat /proc/net/softnet_stat /proc/net/stat/nf_conntrack; \
+     grep -E 'Discards|NoRoutes|Errors' /proc/net/snmp6 | grep -v '\\s0$'; \
+     grep '^Ip:' /proc/net/snmp; ip -s -s link; true";
