@@ -388,6 +388,22 @@ fn a_closed_address_that_another_nodes_pod_has_is_known_as_such() {
     assert_eq!((unknown(&rig), rig.state("10.0.0.3")), (Vec::new(), "open"));
 }
 
+/// A plugin tells of the end before it removes the record. Records that are listed between the two
+/// have it still.
+#[test]
+fn what_has_ended_is_not_told_as_unknown() {
+    let mut rig = shop();
+    let one = started("c1", Some(("db", "u1")), &["10.0.0.1"]);
+    rig.add(&one);
+    assert_eq!(rig.engine.unknown().count(), 1);
+    rig.end(&one);
+    rig.list_records(&[&one]);
+    assert_eq!(rig.state("10.0.0.1"), "closed");
+    assert_eq!(rig.engine.unknown().count(), 0);
+    rig.list_records(&[]);
+    assert_eq!(rig.state("10.0.0.1"), "open");
+}
+
 #[test]
 fn policies_that_a_list_lacks_stay_until_another_one_does() {
     let mut rig = shop();

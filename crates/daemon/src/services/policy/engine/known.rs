@@ -48,13 +48,15 @@ impl Engine {
     }
 
     /// Returns the attachments that are closed since their pods are not known, with these addresses.
-    /// A pod of another node may have such an address too, as far as is known.
+    /// A pod of another node may have such an address too, as far as is known. One that has ended is
+    /// not waited for.
     pub(in super::super) fn unknown(&self) -> impl Iterator<Item = (&Attachment, Vec<IpAddr>)> {
         let is_known = |address: IpAddr| {
             let pods = self.world().claimants(address);
             pods.iter().any(|pod| pod.node.as_deref() == Some(self.node.as_str()))
         };
-        self.records.all().filter_map(move |attachment| {
+        let all = self.records.all().filter(|one| !self.records.has_ended(&one.id));
+        all.filter_map(move |attachment| {
             let own = attachment.own().iter().copied();
             let is_unknown = |address: &IpAddr| self.is_closed(*address) && !is_known(*address);
             let addresses: Vec<IpAddr> = own.filter(is_unknown).collect();
