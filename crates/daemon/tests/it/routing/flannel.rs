@@ -74,6 +74,13 @@ fn annotations(node: &super::Node, backend: Backend) -> Value {
     all.into_iter().map(|(name, text)| (format!("{PREFIX}{name}"), Value::from(text))).collect()
 }
 
+/// Begins connection tracking, as the rules of flanneld and kube-proxy do on every node. If it began
+/// with the take-over, all flows would be new to it at that moment, and of two packets of a new flow
+/// that the kernel takes in together it drops the second (`__nf_conntrack_confirm`).
+const TRACKED: &str = "nft list table inet tracked >/dev/null 2>&1 || nft 'add table inet tracked; \
+     add chain inet tracked forward { type filter hook forward priority 10; }; \
+     add rule inet tracked forward ct state established accept'";
+
 /// Does what flanneld does on a node when it starts, in its order, from what the other nodes have
 /// published. Existing devices stay, entries are replaced, routes have no protocol of their own and
 /// no metric. flanneld removes nothing.
@@ -93,7 +100,7 @@ pub(super) fn flanneld_with(fabric: &Fabric, number: usize, backend: Backend, ot
         Backend::HostGw => peers.into_iter().map(without_tunnel).collect(),
     };
     node.host.sh(&format!(
-        "set -e; sysctl -q -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1\n{script}"
+        "set -e; sysctl -q -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1\n{TRACKED}\n{script}"
     ));
 }
 
