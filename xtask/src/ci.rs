@@ -28,6 +28,8 @@ pub(crate) enum Extent {
 pub(crate) struct Report {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
+    /// How many of the tests that the virtual machine passed had failed before, at their first try.
+    pub(crate) flaky: u64,
     pub(crate) skips: Vec<Skip>,
     /// Each test's name within its crate, and whether its runner reports it as passed; a skip
     /// counts as passed.

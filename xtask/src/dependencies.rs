@@ -90,8 +90,11 @@ const LAYERS: [(&str, u8); 28] = [
 ];
 
 /// Pairs that the layers allow and the design forbids.
-const STRANGERS: [(&str, &str); 2] =
-    [("netwright-kernel", "netwright-cni"), ("netwright-kernel", "netwright-state")];
+const STRANGERS: [(&str, &str); 3] = [
+    ("netwright-kernel", "netwright-cni"),
+    ("netwright-kernel", "netwright-state"),
+    ("netwright-diagnose", "netwright-cni"),
+];
 
 /// Fast-moving or heavy crates, by name prefix, and the only crates of ours that may name them.
 const CONFINED: [(&str, &[&str]); 15] = [

@@ -192,7 +192,7 @@ fn count(
     // The runner counted a test that skipped itself as passed.
     let skipped = u64::try_from(found.skips.len()).unwrap_or(u64::MAX);
     let failed = if failure.is_some() { failed.max(1) } else { failed };
-    let flaky = flaky(&lines).map(|count| format!("{count} FLAKY: passed when tried once more"));
+    let flaky = flaky(&lines).map(flaky_note);
     Ok(Report {
         passed: passed.saturating_sub(skipped),
         failed,
@@ -281,6 +281,11 @@ fn nextest(lines: &[String]) -> Option<(u64, u64)> {
         found.and_then(|part| part.split(' ').next()?.parse().ok()).unwrap_or(0)
     };
     Some((number(" passed"), number(" failed") + number(" timed out") + number("exec failed")))
+}
+
+/// What the table says of tests that failed once and passed at the second try.
+pub(crate) fn flaky_note(count: u64) -> String {
+    format!("{count} FLAKY: passed when tried once more")
 }
 
 /// How many tests failed once and passed at the second try: `Summary [ 4.0s] 14 tests run: 13

@@ -66,8 +66,8 @@ const SILENCE: Duration = Duration::from_secs(120);
 /// kernel then ends the machine (`softlockup_panic`).
 const STUCK: &str = "Kernel panic - not syncing: softlockup";
 
-/// What the table says of tests that failed and then passed.
-const FLAKY: &str = "FLAKY: some passed when tried once more";
+/// What a line of a failed test's output has, before the line with the reason.
+const PANICKED: &str = " panicked at ";
 
 /// How often the machine is booted if it falls silent, or a processor of it is stuck.
 const BOOTS: usize = 5;
@@ -199,13 +199,18 @@ pub(crate) fn report(log: &[String]) -> Report {
 
 /// Counts a line from the machine, `@test RESULT MS PACKAGE NAME`, or a line that belongs to the
 /// test before; returns how to show the first kind. `@try FAIL …` is a first try, which counts
-/// nothing.
+/// nothing, and whose panics are shown at the end. The machine prints panics of failed tries only.
 fn count(line: &str, report: &mut Report) -> Option<String> {
     if let Some(rest) = line.strip_prefix("@try ") {
+        report.failures.push(format!("TRY 1 {rest}"));
         return Some(format!("  TRY 1 {rest}"));
     }
     let Some(rest) = line.strip_prefix("@test ") else {
         report.skips.extend(skips::find([line]));
+        let is_reason = report.failures.last().is_some_and(|last| last.contains(PANICKED));
+        if is_reason || line.contains(PANICKED) {
+            report.failures.push(line.to_owned());
+        }
         return None;
     };
     let words: Vec<&str> = rest.split(' ').collect();
@@ -214,9 +219,13 @@ fn count(line: &str, report: &mut Report) -> Option<String> {
         "PASS" => report.passed += 1,
         "FLAKY" => {
             report.passed += 1;
-            FLAKY.clone_into(&mut report.note);
+            report.flaky += 1;
+            report.note = suite::flaky_note(report.flaky);
         }
-        "FAIL" => report.failed += 1,
+        "FAIL" => {
+            report.failed += 1;
+            report.failures.push(format!("FAIL {}", place.join(" ")));
+        }
         _ => {}
     }
     report.tests.extend(place.last().map(|name| ((*name).to_owned(), *result != "FAIL")));
@@ -340,4 +349,27 @@ fn qemu(kernel: &Path, initramfs: &Path, deadline: Duration) -> Program {
 fn write(path: &Path, content: &[u8]) -> Result<PathBuf, String> {
     fs::write(path, content).map_err(|error| format!("write {}: {error}", path.display()))?;
     Ok(path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::report;
+
+    #[test]
+    fn a_test_that_passes_at_its_second_try_is_counted_and_shown() {
+        let log = [
+            "@try FAIL 120 daemon a::vm_b",
+            "thread 'a::vm_b' panicked at a.rs:2:2:",
+            "the reason",
+            "note: how to see more",
+            "@test FLAKY 80 daemon a::vm_b",
+            "@test FAIL 90 daemon a::vm_c",
+        ];
+        let report = report(&log.map(str::to_owned));
+        assert_eq!((report.passed, report.failed), (1, 1));
+        assert_eq!(report.note, "1 FLAKY: passed when tried once more");
+        assert_eq!(report.tests, [("a::vm_b".to_owned(), true), ("a::vm_c".to_owned(), false)]);
+        let shown = ["TRY 1 FAIL 120 daemon a::vm_b", log[1], log[2], "FAIL daemon a::vm_c"];
+        assert_eq!(report.failures, shown);
+    }
 }

@@ -482,7 +482,7 @@ pub const KEYS: &[Key] = &[
     key(
         "routing",
         "flannel",
-        "replace takes flanneld's place on this node, standby shows what would be done, none leaves it alone",
+        "whether to take flanneld's place on this node: replace does, standby shows what would be done, none leaves flanneld alone",
         |c| &mut c.routing.flannel,
     ),
     key(

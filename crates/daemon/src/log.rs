@@ -100,7 +100,7 @@ const FOREIGN: [&str; 5] = ["hyper", "kube", "rustls", "tokio", "tower"];
 /// Where the journal takes events with fields.
 const JOURNAL: &str = "/run/systemd/journal/socket";
 
-/// Starts logging for a service. `level` is the environment's, which precedes the
+/// Starts logging for a service. `level` is the environment's, which takes precedence over the
 /// configuration's; `journal` says that the journal reads standard error; a line of text begins
 /// with `label` after the program's name. Only the first call counts.
 pub(crate) fn start(

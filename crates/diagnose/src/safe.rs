@@ -60,7 +60,10 @@ fn others(scene: &Scene) -> impl Iterator<Item = &str> {
     });
     let files = scene.broken.iter().map(|(file, _)| file.as_str());
     let pools = scene.pools.iter().map(|pool| pool.folder.as_str());
-    let plugins = scene.plugins.iter().map(|plugin| plugin.plugin_type.as_str());
+    let plugins = scene.plugins.iter().flat_map(|plugin| {
+        let names = [Some(plugin.plugin_type.as_str()), plugin.near.as_deref()];
+        names.into_iter().flatten()
+    });
     networks.chain(files).chain(pools).chain(plugins)
 }
 

@@ -47,6 +47,8 @@ pub struct Plugin {
     pub versions: Vec<String>,
     /// Why it cannot be used.
     pub error: Option<String>,
+    /// The plugin of nearly this name that is there, if this one is not.
+    pub near: Option<String>,
 }
 
 /// An address pool.

@@ -93,11 +93,16 @@ fn refused(scene: &Scene, network: &Network) -> Vec<Finding> {
                 )),
                 None => {
                     let file = network.file.as_ref().map(|file| format!(" {file}"));
-                    let correct = match like(scene, name) {
-                        Some(other) => format!("write {other:?} in place of {name:?}"),
-                        None => format!("install plugin {name}, or correct its type"),
-                    };
                     let file = file.unwrap_or_default();
+                    let (finding, correct) = match &plugin.near {
+                        Some(near) => (
+                            finding.seen(format!("plugin {near:?} is there")),
+                            format!(
+                                "write {near:?} in place of {name:?} if that is meant, or install plugin {name}"
+                            ),
+                        ),
+                        None => (finding, format!("install plugin {name}, or correct its type")),
+                    };
                     in_file(finding, network)
                         .fix(format!("{correct}; netwright lint{file} checks it"))
                 }
@@ -186,15 +191,6 @@ fn unwritable(folder: &Folder) -> Option<Finding> {
             .seen(trouble.clone())
             .fix(format!("make {path} writable, and give it space: see mount and df")),
     )
-}
-
-/// Returns the plugin of this node that has nearly this name.
-fn like<'s>(scene: &'s Scene, name: &str) -> Option<&'s str> {
-    let others = scene.plugins.iter().filter(|plugin| plugin.error.is_none());
-    let near = others.map(|plugin| {
-        (strsim::damerau_levenshtein(&plugin.plugin_type, name), plugin.plugin_type.as_str())
-    });
-    near.filter(|(edits, other)| *edits <= 2 && edits * 2 < other.len()).min().map(|(_, name)| name)
 }
 
 /// A subnet of a network in which the node has an address by another link: answers to its containers
@@ -350,23 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_misspelt_is_corrected() {
-        let plugin = |name: &str, error: Option<&str>| Plugin {
-            plugin_type: name.to_owned(),
-            error: error.map(str::to_owned),
-            ..Plugin::default()
-        };
-        let all = [("portmap", None), ("vlan", None), ("portmapp", Some("it is not there"))];
-        let plugins = all.map(|(name, error)| plugin(name, error)).to_vec();
-        let scene = Scene { plugins, ..Scene::default() };
-        assert_eq!(like(&scene, "portmapp"), Some("portmap"));
-        assert_eq!(like(&scene, "vlna"), Some("vlan"));
-        assert_eq!(like(&scene, "absent"), None);
-        assert_eq!(like(&scene, "ovs"), None);
-    }
-
-    #[test]
-    fn what_to_do_about_a_plugin_depends_on_whether_it_is_there() {
+    fn what_to_do_about_a_plugin_depends_on_what_is_there() {
         let mut absent = network("mynet");
         absent.file = Some("/etc/cni/net.d/10-mynet.conflist".to_owned());
         let plugin = Plugin {
@@ -384,6 +364,13 @@ mod tests {
             advice(plugin.clone()),
             [
                 "install plugin portmap, or correct its type; netwright lint /etc/cni/net.d/10-mynet.conflist checks it"
+            ]
+        );
+        let near = Some("portman".to_owned());
+        assert_eq!(
+            advice(Plugin { near, ..plugin.clone() }),
+            [
+                "write \"portman\" in place of \"portmap\" if that is meant, or install plugin portmap; netwright lint /etc/cni/net.d/10-mynet.conflist checks it"
             ]
         );
         let path = Some("/opt/cni/bin/portmap".to_owned());

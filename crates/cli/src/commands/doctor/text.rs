@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use cni::order::sort;
 use cni::text::one_line;
 use diagnose::{Answer, Answers, Asked, Diagnosis, Explained, Finding, Severity, WayKind};
 use scene::{Attachment, Container, Scene};
@@ -324,7 +325,7 @@ fn several(count: usize, what: &str) -> String {
 /// Says of how many findings another one is the cause, and which they are.
 fn so(explains: &[Finding]) -> String {
     let mut kinds: Vec<&str> = explains.iter().map(|finding| finding.id).collect();
-    kinds.sort_unstable();
+    sort(&mut kinds);
     kinds.dedup();
     let more = if KINDS < kinds.len() { " and others" } else { "" };
     kinds.truncate(KINDS);

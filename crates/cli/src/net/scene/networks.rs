@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use cni::json::Object;
+use cni::nearest::nearest;
 use cni::order::gather;
 use cni::{NetworkList, NetworkName, PluginConfig};
 use cni_runtime::{ConfigFolder, Outcome};
@@ -250,6 +251,7 @@ fn plugin(session: &Session, plugin_type: String) -> Plugin {
         }
         Err(error) => {
             plugin.error = Some(super::namespace::told(&error));
+            plugin.near = near(session, &plugin.plugin_type);
             return plugin;
         }
     }
@@ -258,6 +260,12 @@ fn plugin(session: &Session, plugin_type: String) -> Plugin {
         Err(failure) => plugin.error = Some(cni::text::one_line(failure.to_cni())),
     }
     plugin
+}
+
+/// Returns the plugin of ours that a type which is not there may mean, if that one is there.
+fn near(session: &Session, plugin_type: &str) -> Option<String> {
+    let near = nearest(plugin_type, plugins::all().iter().map(|plugin| plugin.name()))?;
+    session.runtime.find_plugin(near).is_ok().then(|| near.to_owned())
 }
 
 /// Returns the executable's path, and not one in a folder that is removed when this process ends.

@@ -190,6 +190,20 @@ fn a_network_without_the_plugin_is_told() {
     assert_eq!(rig.state_at("br1", "10.0.0.1"), "judged");
 }
 
+/// As on the pods' own network, a list of records may have it still.
+#[test]
+fn what_has_ended_on_a_further_network_is_not_told_as_closed() {
+    let mut rig = shop();
+    rig.changed(Kind::MultiNetworkPolicies, &multi("db", "db", "storage"));
+    let db = further("c1", ("db", "u1"), "br1", "10.0.0.1");
+    rig.add(&db);
+    assert_eq!(rig.engine.closed_further().count(), 1);
+    rig.end(&db);
+    rig.list_records(&[&db]);
+    assert_eq!(rig.state_at("br1", "10.0.0.1"), "closed");
+    assert_eq!(rig.engine.closed_further().count(), 0);
+}
+
 /// Without a cluster a network is what its configuration calls it.
 #[test]
 fn files_have_further_networks_too() {

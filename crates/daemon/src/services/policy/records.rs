@@ -163,6 +163,11 @@ impl Records {
         self.all.values()
     }
 
+    /// Returns the attachments that have not ended.
+    pub(super) fn living(&self) -> impl Iterator<Item = &Attachment> {
+        self.all().filter(move |attachment| !self.has_ended(&attachment.id))
+    }
+
     /// Returns an attachment.
     pub(super) fn get(&self, id: &Id) -> Option<&Attachment> {
         self.all.get(id)

@@ -472,7 +472,7 @@ impl Thread {
                     }
                     let seed = crate::clock::seed();
                     match &done {
-                        Ok(Done::Held(_)) => {}
+                        Ok(Done::Held(_)) => turns.held(),
                         Ok(Done::Gone) => self.doubt.raise(),
                         Ok(Done::Conflict) if is_new => turns.lost(now, seed),
                         Ok(Done::Written | Done::Conflict) => turns.written(now, seed),

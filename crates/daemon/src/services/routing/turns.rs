@@ -93,6 +93,11 @@ impl Turns {
         self.lost = Some(Attempts::after(self.lost, &LOST, now, random));
     }
 
+    /// Takes note that this node has its lease, as it is to be.
+    pub(super) fn held(&mut self) {
+        self.lost = None;
+    }
+
     /// Takes note that no member has answered. `random` is any number.
     pub(super) fn away(&mut self, now: Instant, random: u64) {
         self.away = Some(Attempts::after(self.away, &AWAY, now, random));
@@ -166,6 +171,9 @@ mod tests {
         turns.written(now, 0);
         assert_eq!(turns.rest(now), FIRST);
         now += FIRST;
+        assert_eq!(rests(&mut turns, &mut now, 2, lose), [500, 1_000]);
+        // A refusal that is over does not count at the next one.
+        turns.held();
         assert_eq!(rests(&mut turns, &mut now, 2, lose), [500, 1_000]);
     }
 

@@ -228,9 +228,10 @@ fn of_node(look: Look<'_>, own: Own<'_>) -> Option<Finding> {
 fn silent(look: Look<'_>, own: &Own<'_>) -> Finding {
     let (address, link) = (own.address, &own.link.name);
     if let Some(route) = own.route.filter(|_| own.is_direct) {
-        let mut subnets = own.link.addresses.iter().map(|own| own.address);
-        if let Some(subnet) = subnets.find(|subnet| subnet.contains(&address)) {
-            return too_short(address, link, subnet);
+        let evidence =
+            "neither a request for its hardware address was answered, nor an echo request";
+        if let Some(subnet) = subnet_of(own.link, address) {
+            return too_short(address, link, subnet, None).seen(evidence);
         }
         let host = &look.scene.host;
         let router = default_router(host, own.link.index, own.family);
@@ -239,7 +240,7 @@ fn silent(look: Look<'_>, own: &Own<'_>) -> Finding {
             format!("route {text} has no router, and no machine on {link} answers for {address}");
         return Finding::error("hop-silent", text.clone(), says)
             .at(format!("route {text}"))
-            .seen("neither a request for its hardware address was answered, nor an echo request")
+            .seen(evidence)
             .fix(format!("give the route its router: {}", by_router(route, link, router)));
     }
     let which = if own.is_one_of_several { "one of the routers" } else { "the router" };
@@ -265,23 +266,37 @@ fn silent(look: Look<'_>, own: &Own<'_>) -> Finding {
         .fix(fix)
 }
 
-/// The prefix of a link's own address is so short that the node takes other networks for the link's.
-fn too_short(address: IpAddr, link: &str, subnet: IpNet) -> Finding {
+/// Returns the subnet of a link that an address is in.
+fn subnet_of(link: &Link, address: IpAddr) -> Option<IpNet> {
+    let mut subnets = link.addresses.iter().map(|own| own.address);
+    subnets.find(|subnet| subnet.contains(&address))
+}
+
+/// The prefix of a link's own address is so short that other networks count as the link's. `inside`
+/// is the container whose link it is.
+fn too_short(address: IpAddr, link: &str, subnet: IpNet, inside: Option<&Container>) -> Finding {
+    let (object, who, place, ip) = match inside {
+        None => (String::new(), "this node", String::new(), "ip".to_owned()),
+        Some(own) => {
+            let called = own.called();
+            let ip = format!("nsenter --net={} ip", own.netns);
+            (format!("{}: ", own.id), called, format!("in {called}: "), ip)
+        }
+    };
     let says = format!(
-        "{link} has {subnet}, so this node asks no router for {address}, and no machine on {link} \
+        "{link} has {subnet}, so {who} asks no router for {address}, and no machine on {link} \
          answers for it"
     );
     let (own, length) = (subnet.addr(), subnet.prefix_len());
-    Finding::error("hop-silent", format!("{link}: {subnet}"), says)
-        .at(format!("address {subnet} dev {link}"))
+    Finding::error("hop-silent", format!("{object}{link}: {subnet}"), says)
+        .at(format!("{place}address {subnet} dev {link}"))
         .seen(format!(
             "with a prefix length of {length}, all of {} counts as the subnet of {link}",
             subnet.trunc()
         ))
-        .seen("neither a request for its hardware address was answered, nor an echo request")
         .fix(format!(
-            "give {own} the prefix length of its own subnet: ip addr add {own}/LENGTH dev {link} \
-             && ip addr del {subnet} dev {link}"
+            "give {own} the prefix length of its own subnet: {ip} addr add {own}/LENGTH dev {link} \
+             && {ip} addr del {subnet} dev {link}"
         ))
 }
 
@@ -300,7 +315,9 @@ fn default_router(namespace: &Namespace, link: u32, family: Family) -> Option<Ip
             && family_of(route.to.addr()) == family
     };
     let hops = namespace.routes.iter().filter(is_default).flat_map(|route| &route.hops);
-    hops.filter(|hop| hop.link == Some(link)).find_map(|hop| hop.via)
+    let mut routers = hops.filter(|hop| hop.link == Some(link)).filter_map(|hop| hop.via);
+    // An IPv4 route may have a router's IPv6 address.
+    routers.find(|router| family_of(*router) == family)
 }
 
 /// Another hardware address is configured for the router than it has.
@@ -480,26 +497,33 @@ fn of_direct(look: Look<'_>, given: &Given<'_>) -> Option<Finding> {
         |answer: &Answer| matches!(answer, Answer::Silent { .. } | Answer::Unreachable { .. });
     let all = look.answers.from(Some(&container.id)).filter(|&(asked, _)| is_it(asked));
     let lost: Vec<bool> = all.map(|(_, answer)| is_lost(answer)).collect();
-    let index = inside.link(link)?.index;
-    let is_configured = configured(inside, index, *via).is_some();
+    let its = inside.link(link)?;
+    let is_configured = configured(inside, its.index, *via).is_some();
     if is_configured || lost.is_empty() || lost.contains(&false) {
         return None;
     }
-    let router = default_router(inside, index, family_of(*via));
-    let (called, family, text) = (container.called(), Some(family_of(*via)), text(route, inside));
-    let says = format!(
-        "route {text} of {called} has no router, and no machine on {link} answers for {via}"
-    );
+    let (called, family) = (container.called(), Some(family_of(*via)));
+    let finding = match subnet_of(its, *via) {
+        Some(subnet) => too_short(*via, link, subnet, Some(*container)),
+        None => {
+            let router = default_router(inside, its.index, family_of(*via));
+            let text = text(route, inside);
+            let says = format!(
+                "route {text} of {called} has no router, and no machine on {link} answers for {via}"
+            );
+            Finding::error("hop-silent", format!("{}: {text}", container.id), says)
+                .at(format!("in {called}: route {text}"))
+                .fix(format!(
+                    "give the route its router: nsenter --net={} {}",
+                    container.netns,
+                    by_router(route, link, router)
+                ))
+        }
+    };
     Some(
-        Finding::error("hop-silent", format!("{}: {text}", container.id), says)
-            .at(format!("in {called}: route {text}"))
+        finding
             .seen(format!("no request for the hardware address of {via} was answered"))
             .hits(container.id.clone())
-            .fix(format!(
-                "give the route its router: nsenter --net={} {}",
-                container.netns,
-                by_router(route, link, router)
-            ))
             .breaks(WayKind::Outside, family)
             .breaks(WayKind::Names, family)
             .breaks(WayKind::Published, family),
@@ -809,6 +833,22 @@ mod tests {
                    192.0.2.2/LENGTH dev up0 && ip addr del 192.0.2.2/4 dev up0";
         assert_eq!(with("192.0.2.2/4"), [("hop-silent", fix.to_owned())]);
         assert_eq!(with("192.0.2.2/24"), []);
+
+        let mut scene = node();
+        scene.containers[0].nameservers = Some(vec![ip("10.99.0.53")]);
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        let eth0 = inside.links.iter_mut().find(|link| link.name == "eth0").unwrap();
+        eth0.addresses[0].address = "10.88.0.2/4".parse().unwrap();
+        inside.routes[1].to = "0.0.0.0/4".parse().unwrap();
+        let asked = who(Some("c2"), "10.99.0.53", "eth0");
+        let name = Asked::Name { server: ip("10.99.0.53") };
+        let name = Question { from: Some("c2".to_owned()), asked: name };
+        let silent = Answer::Silent { hops: Vec::new() };
+        let fix = "give 10.88.0.2 the prefix length of its own subnet: nsenter \
+                   --net=/run/netns/c2 ip addr add 10.88.0.2/LENGTH dev eth0 && nsenter \
+                   --net=/run/netns/c2 ip addr del 10.88.0.2/4 dev eth0";
+        let all = vec![(asked, owners(&[])), (name, silent)];
+        assert_eq!(told(&scene, all), [("hop-silent", fix.to_owned())]);
     }
 
     /// It asks for no names there, so it sends an echo request.

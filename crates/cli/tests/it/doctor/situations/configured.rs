@@ -41,7 +41,7 @@ pub(super) const PLUGINS: &[Situation] = &[
         is: "the type of a plugin is misspelt",
         breaks: Act::Do(|node| chain(node, "portmapp")),
         fails: Fails::Command(ADD),
-        finds: Finds::First("network-refused", "portmapp"),
+        finds: Finds::Shown("network-refused", "plugin \"portmap\" is there"),
         fix: Fix::Hint(Why::File, "the file is to be corrected"),
         mends: Act::Sh(NO_CHAIN),
     },

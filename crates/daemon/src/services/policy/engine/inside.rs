@@ -35,7 +35,7 @@ impl Engine {
     /// that has ended is for the plugin to remove.
     pub(in super::super) fn containers(&self) -> Vec<Container> {
         let mut all: BTreeMap<Site, Container> = BTreeMap::new();
-        for attachment in self.records.all().filter(|one| !self.records.has_ended(&one.id)) {
+        for attachment in self.records.living() {
             let Some(noted) = &attachment.inside else { continue };
             let site = match noted.id {
                 Some(id) => (Some(id), PathBuf::new()),

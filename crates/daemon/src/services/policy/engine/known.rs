@@ -55,8 +55,7 @@ impl Engine {
             let pods = self.world().claimants(address);
             pods.iter().any(|pod| pod.node.as_deref() == Some(self.node.as_str()))
         };
-        let all = self.records.all().filter(|one| !self.records.has_ended(&one.id));
-        all.filter_map(move |attachment| {
+        self.records.living().filter_map(move |attachment| {
             let own = attachment.own().iter().copied();
             let is_unknown = |address: &IpAddr| self.is_closed(*address) && !is_known(*address);
             let addresses: Vec<IpAddr> = own.filter(is_unknown).collect();

@@ -138,9 +138,10 @@ impl Engine {
         &self.networks
     }
 
-    /// Returns the attachments to further networks that are closed, with the reason.
+    /// Returns the attachments to further networks that are closed, with the reason. One that has
+    /// ended is not waited for.
     pub(in super::super) fn closed_further(&self) -> impl Iterator<Item = (&Attachment, String)> {
-        let further = self.records.all().filter(|one| one.is_further());
+        let further = self.records.living().filter(|one| one.is_further());
         further.filter_map(move |attachment| {
             if attachment.inside.is_some() {
                 let is_closed = self.is_closed_inside(attachment);
