@@ -248,8 +248,8 @@ impl<'a> Firewall<'a> {
     }
 
     /// Gives the chains that a plan needs the hooks and rules that they should have, lets their
-    /// tables see packets, and leaves all elements as they are. [`Firewall::add`] only counts
-    /// rules: for a repair.
+    /// tables see packets, and removes chains of others that see packets from these tables. Leaves
+    /// all elements as they are. [`Firewall::add`] only counts rules: for a repair.
     ///
     /// **Idempotence**: nothing is written if nothing is different.
     ///
@@ -270,10 +270,12 @@ impl<'a> Firewall<'a> {
                     own.push(Change::AddMasquerade { network, prefix: *prefix });
                 }
             }
+            let foreign = std::mem::take(&mut altered.foreign);
             if altered != Altered::default() {
                 changes.push(Change::Layout(table));
             }
             changes.extend(own);
+            changes.extend(foreign.into_iter().map(|chain| Change::DeleteChain { table, chain }));
         }
         if !changes.is_empty() {
             self.tables.commit(&changes)?;
@@ -604,7 +606,7 @@ impl<'a> Firewall<'a> {
         for (chain, fewer) in jumps {
             match self.tables.jumps_to(chain) {
                 Ok(Some(all)) if all <= fewer => {
-                    unused.push(Change::DeleteMasquerade { chain: chain.to_owned() });
+                    unused.push(delete_masquerade(chain.to_owned()));
                 }
                 Ok(_) => {}
                 Err(error) => {
@@ -701,8 +703,7 @@ impl<'a> Firewall<'a> {
         match self.tables.masquerade_chains() {
             Ok(chains) => {
                 let unused = chains.into_iter().filter(|(_, jumps)| *jumps == 0);
-                let changes: Vec<_> =
-                    unused.map(|(chain, _)| Change::DeleteMasquerade { chain }).collect();
+                let changes: Vec<_> = unused.map(|(chain, _)| delete_masquerade(chain)).collect();
                 self.commit_removal(&changes, first);
             }
             Err(error) => {
@@ -792,8 +793,12 @@ pub fn is_live(record: &Record, census: &Census) -> bool {
     record.noted().is_none_or(|noted| census.life(&noted) != Life::Gone)
 }
 
+fn delete_masquerade(chain: String) -> Change {
+    Change::DeleteChain { table: Table::Inet, chain }
+}
+
 fn deletes_chain(change: &Change) -> bool {
-    matches!(change, Change::DeleteMasquerade { .. })
+    matches!(change, Change::DeleteChain { .. })
 }
 
 /// Lists the changes that bring existing tables to this layout.

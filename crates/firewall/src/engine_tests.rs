@@ -102,7 +102,7 @@ impl Tables for Fake {
                 Change::AddMasquerade { network, prefix } => {
                     chains.insert(masquerade::chain_name(network, *prefix), 0);
                 }
-                Change::DeleteMasquerade { chain } => {
+                Change::DeleteChain { chain, .. } => {
                     assert_eq!(chains.remove(chain), Some(0), "the kernel says EBUSY: {chain}");
                 }
                 Change::AddElement { element, comment } => {

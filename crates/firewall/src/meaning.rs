@@ -5,6 +5,7 @@
 //!
 //! - A prefix is compared by a mask, or by its first bytes alone.
 //! - Bytes that follow each other are compared at once, or one after the other.
+//! - More bytes of the packet are loaded than are compared.
 //! - One bit is compared with 0 by `!=`, or with 1 by `==`.
 //! - A range is compared by its two ends, or at once; a range of one value by `==`.
 //! - The EtherType of a frame is compared in the frame, or beside it.
@@ -128,23 +129,27 @@ enum Source {
 struct Loaded {
     of: Source,
     first: u32,
+    /// How many bytes, if it says so: the kernel puts zeros behind them.
+    len: Option<u32>,
     mask: Vec<u8>,
     xor: Vec<u8>,
 }
 
 impl Loaded {
     fn new(of: Source, first: u32) -> Self {
-        Loaded { of, first, mask: Vec::new(), xor: Vec::new() }
+        Loaded { of, first, len: None, mask: Vec::new(), xor: Vec::new() }
     }
 
     fn constant(data: &[u8]) -> Self {
-        Loaded { of: Source::Constant, first: 0, mask: vec![0; data.len()], xor: data.to_vec() }
+        let (mask, xor) = (vec![0; data.len()], data.to_vec());
+        Loaded { mask, xor, ..Loaded::new(Source::Constant, 0) }
     }
 
-    /// Returns where it comes from, as the part of a key.
-    fn part(&self) -> (Source, u32) {
+    /// Returns where it comes from, as the part of a key that has this many bytes.
+    fn part(&self, size: usize) -> (Source, u32) {
         let is_changed = !self.mask.is_empty() || !self.xor.is_empty();
-        if is_changed { (Source::Other, 0) } else { (self.of, self.first) }
+        let is_whole = self.len.is_none_or(|len| usize::try_from(len) == Ok(size));
+        if is_changed || !is_whole { (Source::Other, 0) } else { (self.of, self.first) }
     }
 
     fn mask(&self, at: usize) -> u8 {
@@ -159,15 +164,16 @@ impl Loaded {
         let mask = by.mask.iter().enumerate().map(|(at, mask)| self.mask(at) & mask);
         let both = by.mask.iter().zip(&by.xor).enumerate();
         let xor = both.map(|(at, (mask, xor))| (self.xor(at) & mask) ^ xor);
-        Loaded { of: self.of, first: self.first, mask: mask.collect(), xor: xor.collect() }
+        let (mask, xor) = (mask.collect(), xor.collect());
+        Loaded { of: self.of, first: self.first, len: self.len, mask, xor }
     }
 
     /// The bits that are compared with these bytes. A byte that is masked away counts only if it
     /// never has its value.
     fn bits(&self, data: &[u8]) -> Vec<Bits> {
-        let bits = data.iter().enumerate().map(|(at, value)| Bits {
-            of: self.of,
-            byte: self.first.saturating_add(u32::try_from(at).unwrap_or(u32::MAX)),
+        let bits = data.iter().zip(0_u32..).enumerate().map(|(at, (value, byte))| Bits {
+            of: if self.len.is_none_or(|len| byte < len) { self.of } else { Source::Other },
+            byte: self.first.saturating_add(byte),
             mask: self.mask(at),
             value: value ^ self.xor(at),
         });
@@ -220,7 +226,7 @@ impl Registers {
         let mut next = Some(first);
         for kind in kinds {
             let Some(register) = next else { break };
-            parts.push(self.at(register).part());
+            parts.push(self.at(register).part(kind.size()));
             next = register.behind(kind.size());
         }
         parts
@@ -388,7 +394,10 @@ impl Meaning {
 /// Returns the register into which an expression loads something of the packet, and what.
 fn loads(expr: &Expr) -> Option<(Register, Loaded)> {
     let (register, of, first) = match expr {
-        Expr::Payload { base, offset, register, .. } => (register, Source::Packet(*base), *offset),
+        Expr::Payload { base, offset, len, register } => {
+            let loaded = Loaded::new(Source::Packet(*base), *offset);
+            return Some((*register, Loaded { len: Some(*len), ..loaded }));
+        }
         Expr::Meta { key, register } => (register, Source::Meta(*key), 0),
         Expr::Ct { key, direction, register } => {
             (register, Source::Connection(*key, *direction), 0)
@@ -661,6 +670,36 @@ mod tests {
             rule().is(field::nfproto(), Value::NfProto(2)).drop(),
             rule().drop().is(field::nfproto(), Value::NfProto(2)),
         ]);
+    }
+
+    /// nft does not write this: the kernel puts zeros in place of what is not loaded.
+    #[test]
+    fn how_much_is_loaded_makes_a_difference() {
+        let compared = |len| {
+            let exprs = [load(PayloadBase::Network, 12, len), cmp(CmpOp::Eq, &[192, 0])];
+            Meaning::of(Table::Inet, &exprs)
+        };
+        for (len, is_same) in [(1, false), (2, true), (4, true)] {
+            assert_eq!(compared(len).agrees(&compared(2)), is_same, "{len}");
+        }
+        let key = [field::l4proto(), field::th_dport()];
+        let ours = of(&rule().in_set(&key, "hostports4"));
+        let asked = |len| {
+            let register = Register::FIRST.behind(1).unwrap();
+            let exprs = [
+                Expr::Meta { key: MetaKey::L4Proto, register: Register::FIRST },
+                Expr::Payload { base: PayloadBase::Transport, offset: 2, len, register },
+                Expr::Lookup {
+                    set: "hostports4".to_owned(),
+                    register: Register::FIRST,
+                    to: LookupTo::Match,
+                },
+            ];
+            Meaning::of(Table::Inet, &exprs)
+        };
+        for (len, is_same) in [(1, false), (2, true), (3, false)] {
+            assert_eq!(asked(len).agrees(&ours), is_same, "{len}");
+        }
     }
 
     fn bitwise() -> Expr {

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 use kernel::netlink::NetlinkError;
-use kernel::nft::{self, Batch, ChainInfo, ElementData, Hook, Key, NftSocket, Verdict};
+use kernel::nft::{self, Batch, ChainInfo, ElementData, Hook, Key, NftSocket, TableRef, Verdict};
 
 use crate::close::LateSocket;
 use crate::element::{Element, Field, Maps, Protocol, Set, Table, Value};
 use crate::error::FirewallError;
-use crate::layout::{self, MASQUERADE_RULES, Shape, table_ref};
+use crate::layout::{self, LATER, MASQUERADE_RULES, Shape, table_ref};
 use crate::meaning::Meaning;
 use crate::tables::{Altered, Change, Found, FoundValue, Tables, TablesError};
 
@@ -72,6 +72,20 @@ impl NftTables {
         self.socket.ask().get_chains(&table_ref(table), names).map_err(refused)
     }
 
+    /// Lists the chains of a table that are at a hook and are not ours.
+    fn foreign(
+        &mut self,
+        table: &TableRef,
+        is_ours: impl Fn(&str) -> bool,
+    ) -> Result<BTreeSet<String>, TablesError> {
+        let chains = self.socket.ask().chains(Some(table.family)).map_err(refused)?;
+        let is_foreign = |found: &ChainInfo| {
+            found.table == *table && found.hook.is_some() && !is_ours(&found.name)
+        };
+        let foreign = chains.into_iter().filter(is_foreign);
+        Ok(cni::order::gather(foreign.map(|found| found.name)))
+    }
+
     fn send(&mut self, batch: &Batch) -> Result<(), TablesError> {
         for operation in batch.operations() {
             tracing::debug!(%operation, "nftables");
@@ -124,14 +138,27 @@ impl Tables for NftTables {
         let mut shapes = layout::shapes(table);
         // A chain without a hook sees what jumps to it: the rules tell.
         shapes.retain(|_, wanted| wanted.hook.is_some());
-        for found in self.chains(table, &shapes)? {
-            if shapes.get(&found.name).is_some_and(|wanted| wanted.hook != found.hook) {
-                altered.hooks.insert(found.name);
+        let bases = self.chains(table, &shapes)?;
+        for base in &bases {
+            if shapes.get(&base.name).is_some_and(|wanted| wanted.hook != base.hook) {
+                altered.hooks.insert(base.name.clone());
             }
         }
         let mut found: BTreeMap<String, Vec<Meaning>> = BTreeMap::new();
         for rule in self.socket.ask().rules_of_table(&own).map_err(refused)? {
             found.entry(rule.chain).or_default().push(Meaning::of(table, &rule.exprs));
+        }
+        let meanings = layout::meanings(table, masquerades);
+        let is_ours = |chain: &str| {
+            let is_known = shapes.contains_key(chain) || meanings.contains_key(chain);
+            is_known || chain.starts_with(MASQUERADE) || chain.starts_with(LATER)
+        };
+        let without_rules = bases.iter().filter(|base| !found.contains_key(&base.name)).count();
+        let chains = found.keys().filter(|chain| is_ours(chain)).count() + without_rules;
+        let sets = Set::ALL.iter().filter(|set| set.table() == table).count();
+        // A chain without rules is not among these, so the table says whether there is more.
+        if chains + sets < usize::try_from(info.used).unwrap_or(usize::MAX) {
+            altered.foreign = self.foreign(&own, is_ours)?;
         }
         let is_other = |(chain, wanted): &(String, Vec<Meaning>)| {
             let agree = |found: &Vec<Meaning>| {
@@ -140,7 +167,7 @@ impl Tables for NftTables {
             };
             !found.get(chain).is_some_and(agree)
         };
-        let others = layout::meanings(table, masquerades).into_iter().filter(is_other);
+        let others = meanings.into_iter().filter(is_other);
         altered.rules = cni::order::gather(others.map(|(chain, _)| chain));
         Ok(Some(altered))
     }
@@ -235,8 +262,8 @@ fn batch(changes: &[Change], misplaced: &BTreeMap<Table, Vec<String>>) -> Batch 
             Change::AddMasquerade { network, prefix } => {
                 layout::add_masquerade(&mut batch, network, *prefix);
             }
-            Change::DeleteMasquerade { chain } => {
-                let table = table_ref(Table::Inet);
+            Change::DeleteChain { table, chain } => {
+                let table = table_ref(*table);
                 batch.flush_chain(&table, chain.as_str());
                 batch.delete_chain(&table, chain.as_str());
             }

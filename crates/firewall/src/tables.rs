@@ -21,8 +21,10 @@ pub enum Change {
         /// The prefix.
         prefix: IpNet,
     },
-    /// Delete such a chain.
-    DeleteMasquerade {
+    /// Delete a chain and its rules.
+    DeleteChain {
+        /// The chain's table.
+        table: Table,
         /// The chain's name.
         chain: String,
     },
@@ -75,6 +77,8 @@ pub struct Altered {
     pub hooks: BTreeSet<String>,
     /// Its chains that have other rules, or are missing.
     pub rules: BTreeSet<String>,
+    /// Chains of others in it that are at a hook.
+    pub foreign: BTreeSet<String>,
 }
 
 impl Altered {
@@ -89,7 +93,9 @@ impl Altered {
             .rules
             .iter()
             .map(|chain| format!("chain {chain} of table {table} has other rules"));
-        dormant.into_iter().chain(hooks).chain(rules).collect()
+        let foreign = self.foreign.iter();
+        let foreign = foreign.map(|chain| format!("foreign: chain {chain} of table {table}"));
+        dormant.into_iter().chain(hooks).chain(rules).chain(foreign).collect()
     }
 }
 
@@ -111,7 +117,7 @@ pub trait Tables: fmt::Debug {
     fn is_laid_out(&mut self, table: Table) -> Result<bool, TablesError>;
 
     /// Compares a table with this version's layout, rule by rule; also these masquerade chains:
-    /// networks and prefixes. `None` if there is no table.
+    /// networks and prefixes. Looks for chains of others at hooks. `None` if there is no table.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -188,9 +194,7 @@ impl fmt::Display for Change {
                 write!(f, "add chain inet netwright {}", chain_name(network, *prefix))?;
                 write!(f, " # {network} {prefix}")
             }
-            Change::DeleteMasquerade { chain } => {
-                write!(f, "delete chain inet netwright {chain}")
-            }
+            Change::DeleteChain { table, chain } => write!(f, "delete chain {table} {chain}"),
             Change::AddElement { element, comment } => {
                 write!(f, "add element {element} # {comment}")
             }

@@ -162,6 +162,12 @@ pub const BRIDGE: &[Drift] = &[
         "nft flush set inet netwright policy_bridges",
         "policy_bridges",
     ),
+    Drift(
+        "somebody's chain in our table",
+        Host,
+        "nft 'add chain inet netwright x { type filter hook forward priority 5; }'",
+        "foreign: chain x of table inet netwright",
+    ),
     Drift("our table gone", Host, "nft delete table inet netwright", "missing: table"),
     Drift("the whole ruleset flushed", Host, "nft flush ruleset", "missing: table"),
     Drift("reservation gone", Host, "rm $ipam/n/10.1.0.2", "10.1.0.2 is not reserved"),

@@ -178,6 +178,56 @@ fn a_table_that_is_off_and_a_chain_elsewhere_are_told_and_mended() {
     }
 }
 
+/// It sees packets as our own chains do. One without a hook sees none unless a rule leads to it,
+/// and a later version may have one that this version does not know.
+#[test]
+fn a_chain_of_others_that_sees_packets_is_told_and_removed() {
+    testkit::require!("root");
+    let (node, key, plan) = with_both_tables("foreign");
+    let listed = || node.lab.sh("nft -s list ruleset");
+    let nft = |commands: &str| node.lab.sh(&format!("nft -f - <<'END'\n{commands}\nEND"));
+    nft("add table inet other
+         add chain inet other x { type filter hook forward priority 0; }
+         add chain inet netwright idle
+         add rule inet netwright idle drop
+         add chain inet netwright netwright-later { type filter hook forward priority 0; }
+         add rule inet netwright netwright-later counter");
+    let before = listed();
+    assert_eq!(node.check(&key, &plan), Vec::<String>::new());
+    for (damage, told) in [
+        (
+            "add chain inet netwright x { type filter hook forward priority 5; policy drop; }",
+            ["foreign: chain x of table inet netwright"].as_slice(),
+        ),
+        (
+            "add chain inet netwright x { type filter hook input priority 0; }
+             add rule inet netwright x tcp dport { 22, 80 } jump idle",
+            ["foreign: chain x of table inet netwright"].as_slice(),
+        ),
+        (
+            "add chain bridge netwright x { type filter hook forward priority 0; }
+             add rule bridge netwright x drop",
+            ["foreign: chain x of table bridge netwright"].as_slice(),
+        ),
+        // It is found also where chains of ours have lost their rules.
+        (
+            "flush chain inet netwright forward
+             add chain inet netwright x { type filter hook forward priority 5; }",
+            [
+                "chain forward of table inet netwright has other rules",
+                "foreign: chain x of table inet netwright",
+            ]
+            .as_slice(),
+        ),
+    ] {
+        nft(damage);
+        assert_eq!(node.check(&key, &plan), told, "{damage}");
+        node.firewall(|firewall| firewall.mend(&plan)).unwrap();
+        assert_eq!(node.check(&key, &plan), Vec::<String>::new(), "{damage}");
+        assert_eq!(listed(), before, "{damage}");
+    }
+}
+
 /// netavark#1258, CVE-2025-54388: a reload of another program's firewall removes our tables with
 /// its own.
 #[test]
