@@ -8,6 +8,7 @@ use std::cell::Cell;
 use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use agent::config;
@@ -90,6 +91,8 @@ impl Wish {
 pub(super) struct EtcdLeases {
     inlet: Inlet<Heard>,
     wish: watch::Sender<Option<Wish>>,
+    /// Rung when connections are to be made anew.
+    moved: Arc<Notify>,
     /// All leases.
     pub(super) leases: Leases,
     /// There was a list.
@@ -101,6 +104,8 @@ pub(super) struct EtcdLeases {
     pub(super) told: Vec<IpAddr>,
     /// The addresses by which others reach this node, as they were found last.
     pub(super) addresses: PerFamily<Option<IpAddr>>,
+    /// The addresses by which connections may have been made, of those that the host still has.
+    pub(super) present: Vec<IpAddr>,
     /// This node's lease, as it was last.
     pub(super) held: Option<Lease>,
     /// What the lease was to say, the newest last. An earlier value may still reach etcd after the
@@ -123,6 +128,8 @@ impl EtcdLeases {
     ) -> Result<Self, Stop> {
         let (inlet, outlet) = outlet::pair().map_err(failed)?;
         let (wish, wishes) = watch::channel(None);
+        let told = config.underlay.clone();
+        let leases = EtcdLeases { told, of_file, ..EtcdLeases::new(inlet, wish, windows) };
         let runtime = runtime(1)?;
         let registry = {
             let _context = runtime.enter();
@@ -135,26 +142,38 @@ impl EtcdLeases {
             doubt: Doubt::default(),
             away: Cell::new(false),
             back: Notify::new(),
+            moved: Arc::clone(&leases.moved),
         };
         std::thread::Builder::new()
             .name("leases".to_owned())
             .spawn(move || runtime.block_on(thread.run(wishes)))
             .map_err(failed)?;
-        Ok(EtcdLeases {
+        Ok(leases)
+    }
+
+    /// Knows nothing yet.
+    pub(super) fn new(
+        inlet: Inlet<Heard>,
+        wish: watch::Sender<Option<Wish>>,
+        windows: Windows,
+    ) -> Self {
+        EtcdLeases {
             inlet,
             wish,
+            moved: Arc::default(),
             leases: Leases::default(),
             listed: false,
             is_new: false,
             windows,
-            told: config.underlay.clone(),
+            told: Vec::new(),
             addresses: PerFamily::default(),
+            present: Vec::new(),
             held: None,
             written: Vec::new(),
             left: Vec::new(),
             chosen: Vec::new(),
-            of_file,
-        })
+            of_file: Vec::new(),
+        }
     }
 
     /// Returns what is readable when something was heard.
@@ -165,6 +184,11 @@ impl EtcdLeases {
     /// Takes what was heard since the last call.
     pub(super) fn heard(&self) -> Vec<Heard> {
         self.inlet.heard()
+    }
+
+    /// Has the thread make its connections anew.
+    pub(super) fn reconnect(&self) {
+        self.moved.notify_one();
     }
 
     /// Says what this node's lease is to be.
@@ -400,11 +424,22 @@ struct Thread {
     away: Cell<bool>,
     /// Rung when a member answers after that: the writer need not wait any longer.
     back: Notify,
+    /// Rung when connections are to be made anew.
+    moved: Arc<Notify>,
 }
 
 impl Thread {
     async fn run(self, wishes: watch::Receiver<Option<Wish>>) {
-        select(pin!(self.follow()), pin!(self.write(wishes))).await;
+        let (follow, write) = (pin!(self.follow()), pin!(self.write(wishes)));
+        select(select(follow, write), pin!(self.reconnect())).await;
+    }
+
+    /// Makes connections anew whenever that is said.
+    async fn reconnect(&self) {
+        loop {
+            self.moved.notified().await;
+            self.registry.etcd.reconnect();
+        }
     }
 
     /// Passes on what etcd has, and every change.

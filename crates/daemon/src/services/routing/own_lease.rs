@@ -270,6 +270,25 @@ impl EtcdLeases {
         left.map(|lease| (lease.key.clone(), lease.modified)).collect()
     }
 
+    /// Takes note of the addresses of the link with the default route: connections are made by
+    /// them. `has` says whether the host has an address. Returns whether one has gone since the last
+    /// time.
+    fn has_moved(
+        &mut self,
+        found: &PerFamily<Option<IpAddr>>,
+        has: impl Fn(&IpAddr) -> bool,
+    ) -> bool {
+        let before = self.present.len();
+        self.present.retain(has);
+        let has_moved = self.present.len() < before;
+        for address in found.iter().filter_map(|(_, address)| *address) {
+            if !self.present.contains(&address) {
+                self.present.push(address);
+            }
+        }
+        has_moved
+    }
+
     /// Reports whether a change of a lease may concern this node's.
     fn concerns_own(&self, key: &str) -> bool {
         let has_address = |lease: &Lease| {
@@ -353,6 +372,10 @@ impl Service {
     /// Finds out which lease is this node's, and says what it is to be.
     pub(super) fn settle_lease(&mut self, host: &Host) {
         let Source::Etcd(source) = &mut self.source else { return };
+        let has = |address: &IpAddr| host.uplink(*address).is_some();
+        if source.has_moved(&host.default_addresses(), has) {
+            source.reconnect();
+        }
         source.addresses = find_addresses(&source.told, &source.windows, source.addresses, host);
         if !source.listed {
             return;
@@ -447,10 +470,42 @@ impl Service {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::watch;
+
+    use super::super::super::outlet;
     use super::*;
 
     const KEY: &str = "/coreos.com/network/config";
     const TEXT: &str = r#"{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan"}}"#;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    /// What is known before anything was heard.
+    fn unheard() -> EtcdLeases {
+        let windows = Configuration::of(TEXT.to_owned(), KEY).unwrap().windows;
+        EtcdLeases::new(outlet::pair().unwrap().0, watch::channel(None).0, windows)
+    }
+
+    #[test]
+    fn an_address_that_has_gone_is_noticed_once() {
+        let mut source = unheard();
+        let mut look = |default: Option<&str>, all: &[&str]| {
+            let found = PerFamily { v4: default.map(ip), v6: None };
+            source.has_moved(&found, |address| all.iter().any(|of| ip(of) == *address))
+        };
+        let (first, other) = ("192.0.2.1", "192.0.2.2");
+        assert!(!look(Some(first), &[first]));
+        assert!(!look(Some(first), &[first, other]));
+        // The default route goes before the address.
+        assert!(!look(None, &[first]));
+        assert!(look(None, &[]));
+        assert!(!look(None, &[]));
+        assert!(!look(Some(other), &[other]));
+        assert!(look(Some(first), &[first]));
+        assert!(!look(Some(first), &[first]));
+    }
 
     /// While etcd is away, what the disk has counts if it is whole, and no other cluster is ever read
     /// from it.
