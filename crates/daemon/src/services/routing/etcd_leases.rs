@@ -37,8 +37,9 @@ const GRANT: Duration = Duration::from_secs(24 * 3600);
 const RENEW: Duration = Duration::from_secs(3600);
 /// How long the writer waits for the watch to report what etcd has after a write.
 const REPORTED: Duration = Duration::from_secs(30);
-/// How many of the values that this node's lease was to have are remembered as its own: as many as
-/// the addresses that a node may have one after the other while etcd does not answer.
+/// How many of the values that this node's lease was to have are remembered as its own, and how many
+/// leases that it has left: as many as the addresses that a node may have one after the other while
+/// etcd does not answer.
 const WRITTEN: usize = 4;
 
 /// What the thread has heard.
@@ -111,7 +112,8 @@ pub(super) struct EtcdLeases {
     /// What the lease was to say, the newest last. An earlier value may still reach etcd after the
     /// node's address has changed once more.
     pub(super) written: Vec<Vec<u8>>,
-    /// Leases that this node has held and does not hold now, though they may be there.
+    /// Leases that this node has held or wanted to create, and may not hold now though they are
+    /// there. If no answer has come, one may be created unheard.
     pub(super) left: Vec<String>,
     /// Prefixes to take if they are free: those of an earlier choice, and those of `subnet.env`.
     pub(super) chosen: Vec<IpNet>,
@@ -200,11 +202,29 @@ impl EtcdLeases {
             let old = self.written.len().saturating_sub(WRITTEN);
             self.written.drain(..old);
         }
+        if matches!(wanted.there, There::Nothing { .. }) {
+            self.leave(wanted.key.clone());
+        }
         self.wish.send_if_modified(|wish| {
             let differs = wish.as_ref() != Some(&wanted);
             *wish = Some(wanted);
             differs
         });
+    }
+
+    /// Remembers a lease that may be this node's and not the one that it holds.
+    pub(super) fn leave(&mut self, key: String) {
+        self.left.retain(|left| *left != key);
+        self.left.push(key);
+        let old = self.left.len().saturating_sub(WRITTEN);
+        self.left.drain(..old);
+    }
+
+    /// Returns the lease that this node has wanted last, if etcd has it as this node has wanted it
+    /// at some time. It may have been created unheard, with an address that the node had then.
+    pub(super) fn wanted(&self) -> Option<&Lease> {
+        let key = self.wish.borrow().as_ref().map(|wish| wish.key.clone())?;
+        self.leases.get(&key).filter(|lease| self.written.contains(&lease.value))
     }
 }
 
