@@ -358,7 +358,7 @@ impl Registry {
         if self.change(json!(compare), put).await? {
             return Ok(Done::Written);
         }
-        let _: Value = self.etcd.ask_any("lease/revoke", &json!({"ID": grant})).await?;
+        self.give_back(&grant).await;
         Ok(Done::Conflict)
     }
 
@@ -368,8 +368,13 @@ impl Registry {
         let grant = if expires { self.grant().await? } else { "0".to_owned() };
         let key = bytes(&self.key(&wish.key));
         let put = json!({"request_put": {"key": key, "value": bytes(&wish.value), "lease": grant}});
-        let done = self.change(json!([is_as_it_was(&key, modified)]), put).await?;
-        Ok(if done { Done::Written } else { Done::Conflict })
+        if self.change(json!([is_as_it_was(&key, modified)]), put).await? {
+            return Ok(Done::Written);
+        }
+        if expires {
+            self.give_back(&grant).await;
+        }
+        Ok(Done::Conflict)
     }
 
     /// Removes a lease if it is as it was at a revision.
@@ -397,6 +402,12 @@ impl Registry {
         let answer: Value = self.etcd.ask_any("lease/grant", &body).await?;
         let none = || EtcdError::Away("a grant of etcd's has no number".to_owned());
         answer["ID"].as_str().map(str::to_owned).ok_or_else(none)
+    }
+
+    /// Gives back a grant that no lease has come to have. One that etcd keeps ends by itself.
+    async fn give_back(&self, grant: &str) {
+        let body = json!({"ID": grant});
+        let _: Result<Value, EtcdError> = self.etcd.ask("lease/revoke", &body).await;
     }
 
     /// Renews a grant. Returns how long it lasts; `None` if it is gone.
@@ -625,8 +636,14 @@ mod tests {
             wish(first, There::Lease { modified, grant, is_right })
         };
         let grant = lease.grant.clone();
+        let grants = async || {
+            let all: Value = registry.etcd.ask_any("lease/leases", &json!({})).await.unwrap();
+            all["leases"].as_array().map_or(0, Vec::len)
+        };
+        assert_eq!(grants().await, 3);
         let stale = there(lease.modified - 1, grant.clone(), false);
         assert!(!is_written(&registry.hold(&stale).await));
+        assert_eq!(grants().await, 3);
         registry.remove(first, lease.modified - 1).await.unwrap();
         assert_eq!(registry.list().await.unwrap().0.len(), 3);
         // What is right is renewed for an hour.
