@@ -21,7 +21,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use thiserror::Error;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::kubernetes;
 use super::setup::words;
@@ -275,9 +275,17 @@ impl Etcd {
     /// Makes all connections anew, and ends every question and watch: from a connection whose own
     /// address has gone from this host, nothing is heard any more, not even its end. A runtime is
     /// needed around it.
-    pub(super) fn reconnect(&self) {
+    fn reconnect(&self) {
         self.make_clients();
         self.made_anew.send_replace(());
+    }
+
+    /// Does that each time that a bell rings, for ever.
+    pub(super) async fn reconnect_at(&self, bell: &Notify) {
+        loop {
+            bell.notified().await;
+            self.reconnect();
+        }
     }
 
     fn member(&self, place: usize) -> &Member {

@@ -462,15 +462,8 @@ struct Thread {
 impl Thread {
     async fn run(self, wishes: watch::Receiver<Option<Wish>>) {
         let (follow, write) = (pin!(self.follow()), pin!(self.write(wishes)));
-        select(select(follow, write), pin!(self.reconnect())).await;
-    }
-
-    /// Makes connections anew whenever that is said.
-    async fn reconnect(&self) {
-        loop {
-            self.moved.notified().await;
-            self.registry.etcd.reconnect();
-        }
+        let reconnect = pin!(self.registry.etcd.reconnect_at(&self.moved));
+        select(select(follow, write), reconnect).await;
     }
 
     /// Passes on what etcd has, and every change.

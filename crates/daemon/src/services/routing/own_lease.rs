@@ -25,6 +25,7 @@ use super::etcd_leases::{EtcdLeases, Heard, Registry, There, Wish};
 use super::files::{self, Disk};
 use super::host::Host;
 use super::of_source::OfSource;
+use super::spaces::Spaces;
 use super::{SIGNALS, Service, Source};
 use crate::poll::{Interest, Poller};
 
@@ -387,6 +388,7 @@ impl Service {
         let has = |address: &IpAddr| host.uplink(*address).is_some();
         if source.has_moved(&host.default_addresses(), has) {
             source.reconnect();
+            self.spaces.iter().for_each(Spaces::reconnect);
         }
         source.addresses = find_addresses(&source.told, &source.windows, source.addresses, host);
         if !source.listed {
