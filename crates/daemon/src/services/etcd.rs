@@ -6,11 +6,12 @@
 //! linearizable, as etcd's are unless a client asks otherwise.
 
 use std::path::PathBuf;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use futures_util::io::{AsyncBufRead, AsyncBufReadExt as _};
 use http::Request;
 use k8s_openapi::ByteString;
@@ -20,6 +21,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use thiserror::Error;
+use tokio::sync::{Notify, watch};
 
 use super::kubernetes;
 use super::setup::words;
@@ -31,6 +33,9 @@ const CONNECT_TIME: Duration = Duration::from_secs(3);
 const MEMBER_TIME: Duration = Duration::from_secs(2);
 /// How many keys one page of a list has.
 const PAGE: u32 = 500;
+
+/// Why a question or a watch ends when connections are made anew.
+const MADE_ANEW: &str = "connections are made anew, as an address of this host has gone";
 
 /// The files for connections to etcd.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -146,6 +151,8 @@ pub(super) struct Etcd {
     read: AtomicU64,
     /// The member to ask next.
     preferred: AtomicUsize,
+    /// Tells questions and watches that connections are made anew.
+    made_anew: watch::Sender<()>,
 }
 
 impl std::fmt::Debug for Etcd {
@@ -180,7 +187,7 @@ impl Etcd {
         // So that not all nodes ask the same member.
         let first = usize::try_from(crate::clock::seed() % 1024).unwrap_or_default();
         let (read, preferred) = (AtomicU64::new(read), AtomicUsize::new(first));
-        Etcd { members, files, read, preferred }
+        Etcd { members, files, read, preferred, made_anew: watch::Sender::new(()) }
     }
 
     /// Returns the place of the member to ask next.
@@ -234,11 +241,9 @@ impl Etcd {
         call: &str,
         body: &Value,
     ) -> Result<T, EtcdError> {
+        let mut made_anew = self.made_anew.subscribe();
         let client = self.member(place).client();
-        let answer = match tokio::time::timeout(MEMBER_TIME, ask(&client, call, body)).await {
-            Ok(answer) => answer,
-            Err(_) => Err(EtcdError::Away(format!("nothing within {} s", MEMBER_TIME.as_secs()))),
-        };
+        let answer = in_time(ask(&client, call, body), &mut made_anew).await;
         answer.map_err(|error| self.passed_over(place, error))
     }
 
@@ -256,15 +261,31 @@ impl Etcd {
             // If there are no changes, etcd says so every ten minutes.
             "progress_notify": true,
         }});
-        let away = |why: String| self.passed_over(place, EtcdError::Away(why));
-        let request = request("watch", &body).map_err(|error| away(error.to_string()))?;
+        let request =
+            request("watch", &body).map_err(|error| EtcdError::Refused(error.to_string()))?;
+        let mut made_anew = self.made_anew.subscribe();
         let client = self.member(place).client();
-        let asked = client.request_stream(request);
-        let lines = match tokio::time::timeout(MEMBER_TIME, asked).await {
-            Ok(lines) => lines.map_err(|error| away(words(&error)))?,
-            Err(_) => return Err(away(format!("nothing within {} s", MEMBER_TIME.as_secs()))),
-        };
-        Ok(Watch { etcd: self, place, lines: Box::pin(lines), line: Vec::new() })
+        let away = |error: kube::Error| EtcdError::Away(words(&error));
+        let asked = async { client.request_stream(request).await.map_err(away) };
+        let lines = in_time(asked, &mut made_anew).await;
+        let lines = lines.map_err(|error| self.passed_over(place, error))?;
+        Ok(Watch { etcd: self, place, lines: Box::pin(lines), line: Vec::new(), made_anew })
+    }
+
+    /// Makes all connections anew, and ends every question and watch: from a connection whose own
+    /// address has gone from this host, nothing is heard any more, not even its end. A runtime is
+    /// needed around it.
+    fn reconnect(&self) {
+        self.make_clients();
+        self.made_anew.send_replace(());
+    }
+
+    /// Does that each time that a bell rings, for ever.
+    pub(super) async fn reconnect_at(&self, bell: &Notify) {
+        loop {
+            bell.notified().await;
+            self.reconnect();
+        }
     }
 
     fn member(&self, place: usize) -> &Member {
@@ -275,9 +296,12 @@ impl Etcd {
     /// may not serve yet, and is another one when it does.
     fn renew(&self) {
         let read = self.files.hash();
-        if self.read.swap(read, Ordering::Relaxed) == read {
-            return;
+        if self.read.swap(read, Ordering::Relaxed) != read {
+            self.make_clients();
         }
+    }
+
+    fn make_clients(&self) {
         for member in &self.members {
             if let Ok(renewed) = client(&member.url, &self.files) {
                 *member.client.lock().unwrap_or_else(PoisonError::into_inner) = renewed;
@@ -398,6 +422,7 @@ pub(super) struct Watch<'a> {
     lines: Pin<Box<dyn AsyncBufRead + 'a>>,
     /// What of the next line has arrived.
     line: Vec<u8>,
+    made_anew: watch::Receiver<()>,
 }
 
 impl std::fmt::Debug for Watch<'_> {
@@ -414,8 +439,16 @@ impl Watch<'_> {
 
     /// Returns the next report. If waiting for it is given up, nothing is lost.
     pub(super) async fn next(&mut self) -> Result<Watched, EtcdError> {
-        let read = self.lines.read_until(b'\n', &mut self.line).await;
+        let read = {
+            let line = self.lines.read_until(b'\n', &mut self.line);
+            let (line, made_anew) = (pin!(line), pin!(self.made_anew.changed()));
+            match select(line, made_anew).await {
+                Either::Left((read, _)) => Some(read),
+                Either::Right(_) => None,
+            }
+        };
         let away = |why: String| self.etcd.passed_over(self.place, EtcdError::Away(why));
+        let Some(read) = read else { return Err(away(MADE_ANEW.to_owned())) };
         read.map_err(|error| away(words(&error)))?;
         if self.line.last() != Some(&b'\n') {
             return Err(away("it has closed the connection".to_owned()));
@@ -483,6 +516,21 @@ fn request(call: &str, body: &Value) -> Result<Request<Vec<u8>>, http::Error> {
         .body(body.to_string().into_bytes())
 }
 
+/// Waits for an answer for [`MEMBER_TIME`], unless connections are made anew meanwhile.
+async fn in_time<T>(
+    answer: impl Future<Output = Result<T, EtcdError>>,
+    made_anew: &mut watch::Receiver<()>,
+) -> Result<T, EtcdError> {
+    let answer = pin!(tokio::time::timeout(MEMBER_TIME, answer));
+    match select(answer, pin!(made_anew.changed())).await {
+        Either::Left((Ok(answer), _)) => answer,
+        Either::Left((Err(_), _)) => {
+            Err(EtcdError::Away(format!("nothing within {} s", MEMBER_TIME.as_secs())))
+        }
+        Either::Right(_) => Err(EtcdError::Away(MADE_ANEW.to_owned())),
+    }
+}
+
 async fn ask<T: DeserializeOwned>(
     client: &Client,
     call: &str,
@@ -511,4 +559,59 @@ async fn ask<T: DeserializeOwned>(
 /// Returns the words of an error, which are a text or in an object.
 fn message(error: &Value) -> String {
     error.as_str().or(error["message"].as_str()).unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpListener;
+
+    use futures_util::future::join;
+
+    use super::super::setup::runtime;
+    use super::*;
+
+    /// Each connection of this member is answered once, in this way, and stays.
+    const ANSWERS: [&str; 3] = [
+        "content-length: 2\r\n\r\n{}",
+        "content-length: 2\r\n\r\n{}",
+        "transfer-encoding: chunked\r\n\r\n",
+    ];
+
+    /// As when the address has gone from which they were made: nothing is heard by them.
+    #[test]
+    fn silent_connections_are_made_anew() {
+        let member = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", member.local_addr().unwrap());
+        let made_anew = EtcdError::Away(format!("etcd at {url}: {MADE_ANEW}"));
+        let serve = move || {
+            let streams = ANSWERS.map(|answer| {
+                let (mut stream, _) = member.accept().unwrap();
+                assert_ne!(stream.read(&mut [0; 1024]).unwrap(), 0);
+                write!(stream, "HTTP/1.1 200 OK\r\n{answer}").unwrap();
+                stream
+            });
+            (member, streams)
+        };
+        let serving = std::thread::spawn(serve);
+        runtime(1).unwrap().block_on(async {
+            let etcd = Etcd::new([&url], &EtcdFiles::default()).unwrap();
+            let body = json!({});
+            for _ in 0..2 {
+                let answer: Value = etcd.ask("kv/range", &body).await.unwrap();
+                assert_eq!(answer, body);
+                etcd.reconnect();
+            }
+            let mut watch = etcd.watch(0, "/", 1).await.unwrap();
+            let (report, ()) = join(watch.next(), async { etcd.reconnect() }).await;
+            assert_eq!(report.unwrap_err(), made_anew);
+            // Nobody waits for the watch's next report at that moment.
+            etcd.reconnect();
+            assert_eq!(watch.next().await.unwrap_err(), made_anew);
+            let question = etcd.ask_member::<Value>(0, "kv/range", &body);
+            let (answer, ()) = join(question, async { etcd.reconnect() }).await;
+            assert_eq!(answer.unwrap_err(), made_anew);
+        });
+        drop(serving.join().unwrap());
+    }
 }

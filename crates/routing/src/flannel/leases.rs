@@ -144,8 +144,8 @@ impl Leases {
     /// several, the one with the prefixes that the node had before, else one that a person has
     /// reserved.
     ///
-    /// `held` is the lease as this node last held it, and `written` are the values that this node
-    /// has wanted there since. A lease with one of these values is this node's, even if the node's
+    /// `held` is the lease as this node last held it, or created it unheard, and `written` are the
+    /// values that this node has wanted there since. A lease with one of these values is this node's, even if the node's
     /// address is another now.
     #[must_use]
     pub fn own(

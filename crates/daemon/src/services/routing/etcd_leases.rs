@@ -8,6 +8,7 @@ use std::cell::Cell;
 use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use agent::config;
@@ -36,8 +37,9 @@ const GRANT: Duration = Duration::from_secs(24 * 3600);
 const RENEW: Duration = Duration::from_secs(3600);
 /// How long the writer waits for the watch to report what etcd has after a write.
 const REPORTED: Duration = Duration::from_secs(30);
-/// How many of the values that this node's lease was to have are remembered as its own: as many as
-/// the addresses that a node may have one after the other while etcd does not answer.
+/// How many of the values that this node's lease was to have are remembered as its own, and how many
+/// leases that it has left: as many as the addresses that a node may have one after the other while
+/// etcd does not answer.
 const WRITTEN: usize = 4;
 
 /// What the thread has heard.
@@ -90,6 +92,8 @@ impl Wish {
 pub(super) struct EtcdLeases {
     inlet: Inlet<Heard>,
     wish: watch::Sender<Option<Wish>>,
+    /// Rung when connections are to be made anew.
+    moved: Arc<Notify>,
     /// All leases.
     pub(super) leases: Leases,
     /// There was a list.
@@ -101,12 +105,15 @@ pub(super) struct EtcdLeases {
     pub(super) told: Vec<IpAddr>,
     /// The addresses by which others reach this node, as they were found last.
     pub(super) addresses: PerFamily<Option<IpAddr>>,
+    /// The addresses by which connections may have been made, of those that the host still has.
+    pub(super) present: Vec<IpAddr>,
     /// This node's lease, as it was last.
     pub(super) held: Option<Lease>,
     /// What the lease was to say, the newest last. An earlier value may still reach etcd after the
     /// node's address has changed once more.
     pub(super) written: Vec<Vec<u8>>,
-    /// Leases that this node has held and does not hold now, though they may be there.
+    /// Leases that this node has held or wanted to create, and may not hold now though they are
+    /// there. If no answer has come, one may be created unheard.
     pub(super) left: Vec<String>,
     /// Prefixes to take if they are free: those of an earlier choice, and those of `subnet.env`.
     pub(super) chosen: Vec<IpNet>,
@@ -123,6 +130,8 @@ impl EtcdLeases {
     ) -> Result<Self, Stop> {
         let (inlet, outlet) = outlet::pair().map_err(failed)?;
         let (wish, wishes) = watch::channel(None);
+        let told = config.underlay.clone();
+        let leases = EtcdLeases { told, of_file, ..EtcdLeases::new(inlet, wish, windows) };
         let runtime = runtime(1)?;
         let registry = {
             let _context = runtime.enter();
@@ -135,26 +144,38 @@ impl EtcdLeases {
             doubt: Doubt::default(),
             away: Cell::new(false),
             back: Notify::new(),
+            moved: Arc::clone(&leases.moved),
         };
         std::thread::Builder::new()
             .name("leases".to_owned())
             .spawn(move || runtime.block_on(thread.run(wishes)))
             .map_err(failed)?;
-        Ok(EtcdLeases {
+        Ok(leases)
+    }
+
+    /// Knows nothing yet.
+    pub(super) fn new(
+        inlet: Inlet<Heard>,
+        wish: watch::Sender<Option<Wish>>,
+        windows: Windows,
+    ) -> Self {
+        EtcdLeases {
             inlet,
             wish,
+            moved: Arc::default(),
             leases: Leases::default(),
             listed: false,
             is_new: false,
             windows,
-            told: config.underlay.clone(),
+            told: Vec::new(),
             addresses: PerFamily::default(),
+            present: Vec::new(),
             held: None,
             written: Vec::new(),
             left: Vec::new(),
             chosen: Vec::new(),
-            of_file,
-        })
+            of_file: Vec::new(),
+        }
     }
 
     /// Returns what is readable when something was heard.
@@ -167,6 +188,11 @@ impl EtcdLeases {
         self.inlet.heard()
     }
 
+    /// Has the thread make its connections anew.
+    pub(super) fn reconnect(&self) {
+        self.moved.notify_one();
+    }
+
     /// Says what this node's lease is to be.
     pub(super) fn wish(&mut self, wanted: Wish) {
         let value = wanted.value.as_bytes();
@@ -176,11 +202,29 @@ impl EtcdLeases {
             let old = self.written.len().saturating_sub(WRITTEN);
             self.written.drain(..old);
         }
+        if matches!(wanted.there, There::Nothing { .. }) {
+            self.leave(wanted.key.clone());
+        }
         self.wish.send_if_modified(|wish| {
             let differs = wish.as_ref() != Some(&wanted);
             *wish = Some(wanted);
             differs
         });
+    }
+
+    /// Remembers a lease that may be this node's and not the one that it holds.
+    pub(super) fn leave(&mut self, key: String) {
+        self.left.retain(|left| *left != key);
+        self.left.push(key);
+        let old = self.left.len().saturating_sub(WRITTEN);
+        self.left.drain(..old);
+    }
+
+    /// Returns the lease that this node has wanted last, if etcd has it as this node has wanted it
+    /// at some time. It may have been created unheard, with an address that the node had then.
+    pub(super) fn wanted(&self) -> Option<&Lease> {
+        let key = self.wish.borrow().as_ref().map(|wish| wish.key.clone())?;
+        self.leases.get(&key).filter(|lease| self.written.contains(&lease.value))
     }
 }
 
@@ -314,7 +358,7 @@ impl Registry {
         if self.change(json!(compare), put).await? {
             return Ok(Done::Written);
         }
-        let _: Value = self.etcd.ask_any("lease/revoke", &json!({"ID": grant})).await?;
+        self.give_back(&grant).await;
         Ok(Done::Conflict)
     }
 
@@ -324,8 +368,13 @@ impl Registry {
         let grant = if expires { self.grant().await? } else { "0".to_owned() };
         let key = bytes(&self.key(&wish.key));
         let put = json!({"request_put": {"key": key, "value": bytes(&wish.value), "lease": grant}});
-        let done = self.change(json!([is_as_it_was(&key, modified)]), put).await?;
-        Ok(if done { Done::Written } else { Done::Conflict })
+        if self.change(json!([is_as_it_was(&key, modified)]), put).await? {
+            return Ok(Done::Written);
+        }
+        if expires {
+            self.give_back(&grant).await;
+        }
+        Ok(Done::Conflict)
     }
 
     /// Removes a lease if it is as it was at a revision.
@@ -353,6 +402,12 @@ impl Registry {
         let answer: Value = self.etcd.ask_any("lease/grant", &body).await?;
         let none = || EtcdError::Away("a grant of etcd's has no number".to_owned());
         answer["ID"].as_str().map(str::to_owned).ok_or_else(none)
+    }
+
+    /// Gives back a grant that no lease has come to have. One that etcd keeps ends by itself.
+    async fn give_back(&self, grant: &str) {
+        let body = json!({"ID": grant});
+        let _: Result<Value, EtcdError> = self.etcd.ask("lease/revoke", &body).await;
     }
 
     /// Renews a grant. Returns how long it lasts; `None` if it is gone.
@@ -400,11 +455,15 @@ struct Thread {
     away: Cell<bool>,
     /// Rung when a member answers after that: the writer need not wait any longer.
     back: Notify,
+    /// Rung when connections are to be made anew.
+    moved: Arc<Notify>,
 }
 
 impl Thread {
     async fn run(self, wishes: watch::Receiver<Option<Wish>>) {
-        select(pin!(self.follow()), pin!(self.write(wishes))).await;
+        let (follow, write) = (pin!(self.follow()), pin!(self.write(wishes)));
+        let reconnect = pin!(self.registry.etcd.reconnect_at(&self.moved));
+        select(select(follow, write), reconnect).await;
     }
 
     /// Passes on what etcd has, and every change.
@@ -570,8 +629,14 @@ mod tests {
             wish(first, There::Lease { modified, grant, is_right })
         };
         let grant = lease.grant.clone();
+        let grants = async || {
+            let all: Value = registry.etcd.ask_any("lease/leases", &json!({})).await.unwrap();
+            all["leases"].as_array().map_or(0, Vec::len)
+        };
+        assert_eq!(grants().await, 3);
         let stale = there(lease.modified - 1, grant.clone(), false);
         assert!(!is_written(&registry.hold(&stale).await));
+        assert_eq!(grants().await, 3);
         registry.remove(first, lease.modified - 1).await.unwrap();
         assert_eq!(registry.list().await.unwrap().0.len(), 3);
         // What is right is renewed for an hour.

@@ -25,6 +25,7 @@ use super::etcd_leases::{EtcdLeases, Heard, Registry, There, Wish};
 use super::files::{self, Disk};
 use super::host::Host;
 use super::of_source::OfSource;
+use super::spaces::Spaces;
 use super::{SIGNALS, Service, Source};
 use crate::poll::{Interest, Poller};
 
@@ -214,13 +215,16 @@ impl EtcdLeases {
         }
         let Some(address) = self.addresses.v4 else { return Claim::None(no_address(Family::V4)) };
         let had = before.map_or(&[][..], |before| &before.prefixes[..]);
-        let held = self.held.as_ref();
+        let wanted = self.wanted().cloned();
+        let held = self.held.as_ref().or(wanted.as_ref());
         let own = self.leases.own(address, held, &self.written, had, &self.windows).cloned();
         let was = std::mem::replace(&mut self.held, own.clone());
         let key = |lease: &Option<Lease>| lease.as_ref().map(|lease| lease.key.clone());
         if key(&was) != key(&own) {
             self.is_new = true;
-            self.left.extend(key(&was));
+            if let Some(key) = key(&was).filter(|key| self.leases.get(key).is_some()) {
+                self.leave(key);
+            }
             match (&was, &own) {
                 (_, Some(own)) => tracing::info!(lease = own.key, "this node's lease"),
                 (Some(was), None) => {
@@ -249,25 +253,50 @@ impl EtcdLeases {
         }
     }
 
-    /// Returns leases that this node has made itself and no longer holds, each with its revision:
-    /// it was started with another address for a while, and leased another prefix for it. A lease
-    /// in which pods may live stays, and so does one that another node wrote or an administrator
-    /// reserved.
+    /// Returns leases that this node has made itself and does not hold, each with its revision: it
+    /// was started with another address for a while, and leased another prefix for it. A lease in
+    /// which pods may live stays.
     fn given_up(&mut self, host: &Host) -> Vec<(String, u64)> {
-        let (leases, held, written) = (&self.leases, self.held.as_ref(), &self.written);
-        let is_held = |key: &str| held.is_some_and(|held| held.key == key);
-        let is_ours = |lease: &Lease| lease.grant.is_some() && written.contains(&lease.value);
-        self.left.retain(|key| !is_held(key) && leases.get(key).is_some_and(is_ours));
-        if held.is_none() || self.left.is_empty() {
-            return Vec::new();
+        let mut unheld = self.unheld();
+        if !unheld.is_empty() {
+            let pods = host.pods(files::recorded());
+            let is_used = |key: &str| {
+                let prefixes = self.leases.prefixes_of(key);
+                prefixes.iter().any(|prefix| pods.may_live_in(*prefix))
+            };
+            unheld.retain(|(key, _)| !is_used(key));
         }
-        let pods = host.pods(files::recorded());
-        let is_empty = |lease: &&Lease| {
-            let prefixes = leases.prefixes_of(&lease.key);
-            !prefixes.iter().any(|prefix| pods.may_live_in(*prefix))
-        };
-        let left = self.left.iter().filter_map(|key| leases.get(key)).filter(is_empty);
+        unheld
+    }
+
+    /// Returns leases that this node has made itself and does not hold, while it holds one. One that
+    /// another node wrote or an administrator reserved is none of these.
+    fn unheld(&mut self) -> Vec<(String, u64)> {
+        let (leases, written) = (&self.leases, &self.written);
+        let Some(held) = &self.held else { return Vec::new() };
+        let is_ours = |lease: &Lease| lease.grant.is_some() && written.contains(&lease.value);
+        self.left.retain(|key| *key != held.key && leases.get(key).is_none_or(is_ours));
+        let left = self.left.iter().filter_map(|key| leases.get(key));
         left.map(|lease| (lease.key.clone(), lease.modified)).collect()
+    }
+
+    /// Takes note of the addresses of the link with the default route: connections are made by
+    /// them. `has` says whether the host has an address. Returns whether one has gone since the last
+    /// time.
+    fn has_moved(
+        &mut self,
+        found: &PerFamily<Option<IpAddr>>,
+        has: impl Fn(&IpAddr) -> bool,
+    ) -> bool {
+        let before = self.present.len();
+        self.present.retain(has);
+        let has_moved = self.present.len() < before;
+        for address in found.iter().filter_map(|(_, address)| *address) {
+            if !self.present.contains(&address) {
+                self.present.push(address);
+            }
+        }
+        has_moved
     }
 
     /// Reports whether a change of a lease may concern this node's.
@@ -276,7 +305,9 @@ impl EtcdLeases {
             let address = flannel::lease::address(&lease.value);
             address.is_some() && address == self.addresses.v4
         };
-        self.held.as_ref().is_some_and(|held| held.key == key)
+        let is_it = |lease: &Lease| lease.key == key;
+        self.held.as_ref().is_some_and(is_it)
+            || self.wanted().is_some_and(is_it)
             || self.leases.get(key).is_some_and(has_address)
     }
 }
@@ -311,6 +342,7 @@ impl Service {
             Heard::Deleted(key, revision) => {
                 is_own = source.concerns_own(&key);
                 source.leases.remove(&key, revision);
+                source.left.retain(|left| *left != key);
                 Event::Deleted(flannel::lease::name(&key))
             }
             Heard::Silent(why) => {
@@ -353,6 +385,11 @@ impl Service {
     /// Finds out which lease is this node's, and says what it is to be.
     pub(super) fn settle_lease(&mut self, host: &Host) {
         let Source::Etcd(source) = &mut self.source else { return };
+        let has = |address: &IpAddr| host.uplink(*address).is_some();
+        if source.has_moved(&host.default_addresses(), has) {
+            source.reconnect();
+            self.spaces.iter().for_each(Spaces::reconnect);
+        }
         source.addresses = find_addresses(&source.told, &source.windows, source.addresses, host);
         if !source.listed {
             return;
@@ -447,10 +484,90 @@ impl Service {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::watch;
+
+    use super::super::super::outlet;
     use super::*;
 
     const KEY: &str = "/coreos.com/network/config";
     const TEXT: &str = r#"{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan"}}"#;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    /// What is known before anything was heard.
+    fn unheard() -> EtcdLeases {
+        let windows = Configuration::of(TEXT.to_owned(), KEY).unwrap().windows;
+        EtcdLeases::new(outlet::pair().unwrap().0, watch::channel(None).0, windows)
+    }
+
+    #[test]
+    fn an_address_that_has_gone_is_noticed_once() {
+        let mut source = unheard();
+        let mut look = |default: Option<&str>, all: &[&str]| {
+            let found = PerFamily { v4: default.map(ip), v6: None };
+            source.has_moved(&found, |address| all.iter().any(|of| ip(of) == *address))
+        };
+        let (first, other) = ("192.0.2.1", "192.0.2.2");
+        assert!(!look(Some(first), &[first]));
+        assert!(!look(Some(first), &[first, other]));
+        // The default route goes before the address.
+        assert!(!look(None, &[first]));
+        assert!(look(None, &[]));
+        assert!(!look(None, &[]));
+        assert!(!look(Some(other), &[other]));
+        assert!(look(Some(first), &[first]));
+        assert!(!look(Some(first), &[first]));
+    }
+
+    /// A lease of the node with this address.
+    fn lease(key: &str, address: &str) -> Lease {
+        let value = format!(r#"{{"PublicIP":"{address}"}}"#).into_bytes();
+        let grant = Some("7".to_owned());
+        Lease { key: key.to_owned(), value, created: 2, modified: 2, grant }
+    }
+
+    /// This node has wanted to create a lease, and has another address before it hears of it.
+    fn created_unheard(created: &Lease) -> EtcdLeases {
+        let mut source = unheard();
+        source.addresses.v4 = flannel::lease::address(&created.value);
+        assert!(matches!(source.claim(None, false), Claim::Wanted(_)));
+        let value = String::from_utf8(created.value.clone()).unwrap();
+        let there = There::Nothing { listed: 1 };
+        source.wish(Wish { key: created.key.clone(), value, there, outdated: Vec::new() });
+        source.addresses.v4 = Some(ip("192.0.2.2"));
+        source
+    }
+
+    #[test]
+    fn a_lease_that_was_created_unheard_is_this_nodes_though_its_address_has_changed() {
+        let created = lease("10.244.1.0-24", "192.0.2.1");
+        let mut source = created_unheard(&created);
+        // Another node was first.
+        source.leases.put(lease("10.244.1.0-24", "192.0.2.3"));
+        assert!(!source.concerns_own("10.244.1.0-24"));
+        assert!(matches!(source.claim(None, false), Claim::Wanted(_)));
+        source.leases.put(created.clone());
+        assert!(source.concerns_own("10.244.1.0-24"));
+        assert!(matches!(source.claim(None, false), Claim::Held(held) if held == created));
+        assert!(source.unheld().is_empty());
+    }
+
+    #[test]
+    fn a_lease_that_was_created_unheard_is_given_up_if_another_is_held() {
+        let created = lease("10.244.1.0-24", "192.0.2.1");
+        let mut source = created_unheard(&created);
+        let held = lease("10.244.2.0-24", "192.0.2.2");
+        source.leases.put(held.clone());
+        assert!(matches!(source.claim(None, false), Claim::Held(found) if found == held));
+        assert!(source.unheld().is_empty());
+        source.leases.put(created.clone());
+        assert_eq!(source.unheld(), vec![(created.key.clone(), 2)]);
+        // By now it is another node's.
+        source.leases.put(lease("10.244.1.0-24", "192.0.2.3"));
+        assert!(source.unheld().is_empty());
+    }
 
     /// While etcd is away, what the disk has counts if it is whole, and no other cluster is ever read
     /// from it.

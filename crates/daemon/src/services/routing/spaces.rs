@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use agent::config;
@@ -20,6 +21,7 @@ use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::runtime::watcher::watcher;
 use routing::blocks::{Block, Event, Holder, Records, Shown};
+use tokio::sync::Notify;
 
 use super::super::Stop;
 use super::super::etcd::Etcd;
@@ -52,7 +54,11 @@ pub(super) enum Heard {
 
 /// The loop's end of the thread.
 #[derive(Debug)]
-pub(super) struct Spaces(Inlet<Heard>);
+pub(super) struct Spaces {
+    inlet: Inlet<Heard>,
+    /// Rung when connections to etcd are to be made anew.
+    moved: Arc<Notify>,
+}
 
 impl Spaces {
     /// Starts the thread, if there are spaces to be routed.
@@ -68,24 +74,30 @@ impl Spaces {
             let _context = runtime.enter();
             Store::Etcd(etcd_leases::open(config)?)
         };
-        let thread = Thread { store, records: Records::of(&config.spaces).collect(), outlet };
+        let (records, moved) = (Records::of(&config.spaces).collect(), Arc::default());
+        let thread = Thread { store, records, outlet, moved: Arc::clone(&moved) };
         std::thread::Builder::new()
             .name("spaces".to_owned())
             .spawn(move || runtime.block_on(thread.run()))
             .map_err(failed)?;
-        Ok(Some(Spaces(inlet)))
+        Ok(Some(Spaces { inlet, moved }))
     }
 
     /// Returns what is readable when something was heard.
     pub(super) fn bell(&self) -> &UnixStream {
-        self.0.bell()
+        self.inlet.bell()
+    }
+
+    /// Has the thread make its connections to etcd anew.
+    pub(super) fn reconnect(&self) {
+        self.moved.notify_one();
     }
 
     /// Takes what was heard since the last call. Changes that came together are one event: a block
     /// that moves is deleted and made anew.
     pub(super) fn heard(&self) -> Vec<Heard> {
         let mut together: Vec<Heard> = Vec::new();
-        for heard in self.0.heard() {
+        for heard in self.inlet.heard() {
             match (together.last_mut(), heard) {
                 (Some(Heard::Event(Event::Changed(all))), Heard::Event(Event::Changed(more))) => {
                     all.extend(more);
@@ -137,6 +149,7 @@ struct Thread {
     store: Store,
     records: Vec<Records>,
     outlet: Outlet<Heard>,
+    moved: Arc<Notify>,
 }
 
 impl Thread {
@@ -144,7 +157,8 @@ impl Thread {
         match &self.store {
             Store::Etcd(etcd) => {
                 let all = self.records.iter().map(|records| self.follow_keys(etcd, records));
-                join_all(all).await;
+                let reconnect = pin!(etcd.reconnect_at(&self.moved));
+                select(pin!(join_all(all)), reconnect).await;
             }
             Store::Api(kubeconfig) => {
                 let client = self.client(kubeconfig.as_ref()).await;
