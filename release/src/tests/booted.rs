@@ -1,5 +1,5 @@
-//! With `--full`: what a new user types on a Debian that systemd has booted: from nothing to a
-//! container that answers, an upgrade, and back. Meanwhile other containers come and go.
+//! What a new user types on a Debian that systemd has booted: from nothing to a container that
+//! answers, and back. With `--full` also upgrades, while other containers come and go.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -164,6 +164,79 @@ impl<'d> Load<'d> {
     }
 }
 
+/// A booted Debian with podman, an image, and our packages of these versions in its folders.
+struct Booted {
+    debian: Debian,
+    before: String,
+    _files: tempfile::TempDir,
+}
+
+impl Booted {
+    fn new(name: &str, versions: &[&str]) -> Self {
+        let files = tempfile::tempdir().unwrap();
+        let prepare = format!("{IMAGE}{}", bring(&files, versions));
+        let debian = Debian::boot(name, &prepare);
+        debian.sh("tar -C /root/image -c . | podman import - web && podman ps");
+        let before = debian.sh(SNAPSHOT);
+        Booted { debian, before, _files: files }
+    }
+
+    fn install(&self, version: &str) {
+        let packages = format!("/root/{version}/*.deb");
+        self.debian.sh(&format!("apt-get install --yes --allow-downgrades {packages} 2>&1"));
+    }
+
+    /// Sets the node up, and runs a container whose published port answers.
+    fn serve(&self) {
+        let said = self.debian.sh("netwright setup --yes 2>&1");
+        assert!(said.contains("gateway 10.63.0.1: answers after"), "{said}");
+        assert!(!said.contains("/usr/local/bin"), "{said}");
+        self.debian.sh("netwright agent status --wait");
+        self.debian.sh(&format!(
+            "podman run --cgroups disabled --detach --name web --network netwright --publish 8081:80 web sh -c '{SERVE}'"
+        ));
+        self.answers();
+    }
+
+    #[track_caller]
+    fn answers(&self) {
+        assert_eq!(self.debian.sh(GET), "hello\n");
+    }
+
+    fn end_container(&self) {
+        self.debian.sh("podman rm --force --time 0 web");
+    }
+
+    fn purge(&self) {
+        self.debian.sh("apt-get purge --yes netwright netwright-cni-plugins 2>&1");
+    }
+
+    #[track_caller]
+    fn assert_as_before(&self) {
+        assert_as_before(&self.before, &self.debian.sh(SNAPSHOT));
+    }
+}
+
+#[test]
+fn packages_serve_a_node_and_leave_it_as_before() {
+    testkit::require!(
+        "root",
+        "program:systemd-nspawn",
+        "program:podman",
+        "program:crun",
+        "program:curl",
+        "program:strip",
+        "file:/usr/bin/busybox",
+        "file:/usr/lib/cni/bridge"
+    );
+    let booted = Booted::new("release-short", &["0.1.0"]);
+    booted.install("0.1.0");
+    booted.serve();
+    booted.end_container();
+    booted.purge();
+    booted.assert_as_before();
+}
+
 #[test]
 fn a_node_is_served_by_packages_and_is_as_before_afterwards() {
     testkit::require!(
@@ -177,41 +250,27 @@ fn a_node_is_served_by_packages_and_is_as_before_afterwards() {
         "file:/usr/bin/busybox",
         "file:/usr/lib/cni/bridge"
     );
-    let dir = tempfile::tempdir().unwrap();
-    let prepare = format!("{IMAGE}{}", bring(&dir, &["0.1.0", "0.1.1"]));
-    let debian = Debian::boot("release-booted", &prepare);
-    debian.sh("tar -C /root/image -c . | podman import - web && podman ps");
-    let before = debian.sh(SNAPSHOT);
+    let booted = Booted::new("release-booted", &["0.1.0", "0.1.1"]);
+    let debian = &booted.debian;
 
-    let load = Load::start(&debian);
-    load.during("installed beside Debian's", || {
-        debian.sh("apt-get install --yes /root/0.1.0/*.deb 2>&1");
-    });
+    let load = Load::start(debian);
+    load.during("installed beside Debian's", || booted.install("0.1.0"));
     // Nor would the first boot of an image enable it.
     let enabled = debian.sh(
         "systemctl is-enabled netwright.target
         systemctl preset netwright.target 2>/dev/null && systemctl is-enabled netwright.target; true",
     );
     assert_eq!(enabled, "disabled\ndisabled\n");
-    let said = debian.sh("netwright setup --yes 2>&1");
-    assert!(said.contains("gateway 10.63.0.1: answers after"), "{said}");
-    assert!(!said.contains("/usr/local/bin"), "{said}");
-    debian.sh("netwright agent status --wait");
-    debian.sh(&format!(
-        "podman run --cgroups disabled --detach --name web --network netwright --publish 8081:80 web sh -c '{SERVE}'"
-    ));
-    assert_eq!(debian.sh(GET), "hello\n");
+    booted.serve();
 
     let started =
         debian.sh("systemctl show --property=ExecMainStartTimestampMonotonic netwrightd@repair");
     for (what, version) in [("upgraded", "0.1.1"), ("downgraded", "0.1.0")] {
         load.during(what, || {
-            debian.sh(&format!(
-                "apt-get install --yes --allow-downgrades /root/{version}/*.deb 2>&1"
-            ));
+            booted.install(version);
             debian.sh("netwright agent status --wait");
         });
-        assert_eq!(debian.sh(GET), "hello\n");
+        booted.answers();
     }
     let now =
         debian.sh("systemctl show --property=ExecMainStartTimestampMonotonic netwrightd@repair");
@@ -220,19 +279,15 @@ fn a_node_is_served_by_packages_and_is_as_before_afterwards() {
     load.during("the plugins removed, Debian's serve", || {
         debian.sh("apt-get remove --yes netwright-cni-plugins 2>&1");
     });
-    assert_eq!(debian.sh(GET), "hello\n");
-    load.during("installed again", || {
-        debian.sh("apt-get install --yes /root/0.1.0/*.deb 2>&1");
-    });
-    debian.sh("podman rm --force --time 0 web");
+    booted.answers();
+    load.during("installed again", || booted.install("0.1.0"));
+    booted.end_container();
     load.during("the plugins removed again", || {
         debian.sh("apt-get remove --yes netwright-cni-plugins 2>&1");
     });
     load.forget();
-    load.during("purged", || {
-        debian.sh("apt-get purge --yes netwright netwright-cni-plugins 2>&1");
-    });
+    load.during("purged", || booted.purge());
     load.end();
     debian.sh(WITHOUT_GO_CHAINS);
-    assert_as_before(&before, &debian.sh(SNAPSHOT));
+    booted.assert_as_before();
 }
