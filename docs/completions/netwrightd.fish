@@ -174,7 +174,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l etcd-c
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l etcd-key -d 'the certificate\'s key, as PEM' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l etcd-prefix -d 'what flannel\'s keys in etcd begin with [default: /coreos.com/network]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l exempt -d 'more ranges to which pods\' packets keep their source address' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel -d 'replace takes flanneld\'s place on this node, standby shows what would be done, none leaves it alone [default: none]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel -d 'whether to take flanneld\'s place on this node: replace does, standby shows what would be done, none leaves flanneld alone [default: none]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel-config -d 'flanneld\'s configuration, which has the cluster\'s ranges and its backend; read where flannel is replace or standby, unless source is etcd, which has it [default: /etc/kube-flannel/net-conf.json]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel-config-map -d 'the ConfigMap, as NAMESPACE/NAME, that has flanneld\'s configuration where the file is not there, or none [default: kube-flannel/kube-flannel-cfg]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel-prefix -d 'what flanneld\'s annotations begin with [default: flannel.alpha.coreos.com]' -r
