@@ -407,9 +407,12 @@ fn vm_a_wrong_lease_is_refused_and_a_lost_one_is_not_stolen() {
     let prefix = new.replace('-', "/");
     assert_eq!(fabric.routes(0)["prefixes"], json!([prefix]));
     assert_pings(&fabric.nodes[0].host, "10.244.1.2");
-    let env = fs::read_to_string(fabric.nodes[0].dir.join("subnet.env")).unwrap();
-    let first = prefix.replace(".0/", ".1/");
-    assert!(env.contains(&format!("FLANNEL_SUBNET={first}\n")), "{env}");
+    // The files for pods are written last.
+    let subnet = format!("FLANNEL_SUBNET={}\n", prefix.replace(".0/", ".1/"));
+    wait_until(&subnet, || {
+        let env = fs::read_to_string(fabric.nodes[0].dir.join("subnet.env")).unwrap();
+        env.contains(&subnet)
+    });
 
     // The node gets another address, and keeps its lease.
     let said = leases(&etcd)[&new].value.clone();
