@@ -48,10 +48,15 @@ impl<'lab> Repairs<'lab> {
     /// Waits until a command succeeds in a place.
     #[track_caller]
     fn wait(&self, place: &impl Place, command: &str) {
+        self.wait_for(command, || place.try_sh(command).status.success());
+    }
+
+    #[track_caller]
+    fn wait_for(&self, what: &str, holds: impl Fn() -> bool) {
         let deadline = Instant::now() + BACK;
-        while !place.try_sh(command).status.success() {
+        while !holds() {
             let log = self.log();
-            assert!(Instant::now() < deadline, "{command}: not put back; the log:\n{log}");
+            assert!(Instant::now() < deadline, "{what}: not put back; the log:\n{log}");
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -145,8 +150,9 @@ pub(super) fn flushed(engine: Engine) {
     // On the host: the packet filter, the bridge's port, the route to a routed pair.
     lab.sh("nft delete table inet netwright");
     repairs.wait(&lab, "nft list table inet netwright 2>/dev/null | grep -q 8080");
+    repairs.wait_for("the rules of all containers", || sorted() == rules);
     repairs.looks(&other, "10.71.0.1");
-    assert_eq!(sorted(), rules);
+    assert_eq!(sorted(), rules, "{}", repairs.log());
     lab.sh("for port in $(ls /sys/class/net/lan0/brif); do ip link set $port nomaster; done");
     repairs.wait(&lab, "test $(ls /sys/class/net/lan0/brif | wc -l) = 2");
     let zone = address_of(&web, "eth1", "inet").to_string();
