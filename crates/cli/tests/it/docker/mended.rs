@@ -16,7 +16,7 @@ use super::support::{Driver, LAN, assert_nothing_left_but, write_network};
 use crate::system::{NETWRIGHT, address_of, install, netwrightd};
 
 /// How long a repair may take on a busy machine.
-const BACK: Duration = Duration::from_secs(30);
+const BACK: Duration = Duration::from_secs(60);
 
 /// A running `netwrightd repair`.
 #[derive(Debug)]
