@@ -10,6 +10,24 @@ use testkit::wait_until;
 use super::debian::packages;
 use crate::goods::tests::texts;
 
+/// Skips a test on a machine that cannot boot its Debian, or lacks what [`Booted`] uses.
+macro_rules! needs_podman {
+    () => {
+        testkit::require!(
+            "root",
+            "program:systemd-nspawn",
+            "program:podman",
+            "program:crun",
+            "program:curl",
+            "program:strip",
+            "file:/usr/bin/busybox",
+            "file:/usr/lib/cni/bridge"
+        );
+    };
+}
+
+pub(super) use needs_podman;
+
 /// An image for containers: a page on port 80. The machine on which tests run may refuse to start
 /// services of packages; this one does not.
 pub(super) const IMAGE: &str = r#"
@@ -219,16 +237,7 @@ impl Booted {
 
 #[test]
 fn packages_serve_a_node_and_leave_it_as_before() {
-    testkit::require!(
-        "root",
-        "program:systemd-nspawn",
-        "program:podman",
-        "program:crun",
-        "program:curl",
-        "program:strip",
-        "file:/usr/bin/busybox",
-        "file:/usr/lib/cni/bridge"
-    );
+    needs_podman!();
     let booted = Booted::new("release-short", &["0.1.0"]);
     booted.install("0.1.0");
     booted.serve();
@@ -239,17 +248,8 @@ fn packages_serve_a_node_and_leave_it_as_before() {
 
 #[test]
 fn a_node_is_served_by_packages_and_is_as_before_afterwards() {
-    testkit::require!(
-        "full",
-        "root",
-        "program:systemd-nspawn",
-        "program:podman",
-        "program:crun",
-        "program:curl",
-        "program:strip",
-        "file:/usr/bin/busybox",
-        "file:/usr/lib/cni/bridge"
-    );
+    testkit::require!("full");
+    needs_podman!();
     let booted = Booted::new("release-booted", &["0.1.0", "0.1.1"]);
     let debian = &booted.debian;
 
