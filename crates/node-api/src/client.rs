@@ -15,8 +15,8 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use crate::line::{LineError, MAX_MESSAGE, Message};
 use crate::{ready, socket, wait};
 
-/// How long a call waits for an absent daemon: one that is being replaced comes back within
-/// seconds.
+/// How long a call waits for an absent daemon that [may come](Daemon::start_timeout): one that is
+/// being replaced comes back within seconds.
 pub const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a call waits for an answer that decides what is done: a server may be slow, and kubelet
@@ -157,6 +157,14 @@ impl Daemon {
     #[must_use]
     pub fn was_ready(&self) -> bool {
         ready::was_ready(&self.socket)
+    }
+
+    /// Returns how long a call that needs the daemon waits for it if it is absent: not at all if it
+    /// has been gone for long ([`ready::may_come`]), so that what a runtime starts on a node that
+    /// lost its daemon fails at once, with the reason.
+    #[must_use]
+    pub fn start_timeout(&self) -> Duration {
+        if ready::may_come(&self.socket) { START_TIMEOUT } else { Duration::ZERO }
     }
 
     /// Sends a message and returns the one that comes back. The call waits for an absent daemon for

@@ -19,6 +19,10 @@ use rustix::time::{ClockId, clock_gettime};
 /// meanwhile, others would consider its pods lost.
 const MISSING: Duration = Duration::from_secs(60);
 
+/// How long after the boot a daemon that was not ready yet may still come: the node agent, or the
+/// kubelet with its images, starts within minutes.
+const BOOT: Duration = Duration::from_secs(600);
+
 /// Returns the path of the file.
 #[must_use]
 pub fn file(socket: &Path) -> PathBuf {
@@ -50,10 +54,63 @@ pub fn record(socket: &Path, since_boot: Duration) -> io::Result<()> {
 /// file counts as not ready.
 #[must_use]
 pub fn was_ready(socket: &Path) -> bool {
-    let text = state::read_optional(&file(socket)).ok().flatten();
-    let text = text.and_then(|text| String::from_utf8(text).ok());
-    let then = text.and_then(|text| text.trim().parse().ok()).map(Duration::from_millis);
-    let now = clock_gettime(ClockId::Boottime);
-    let now = Duration::try_from(now).unwrap_or_default();
-    then.and_then(|then| now.checked_sub(then)).is_some_and(|missing| missing < MISSING)
+    missing(socket, since_boot()).is_some_and(|missing| missing < MISSING)
+}
+
+/// Reports whether it is worth waiting for the daemon of a socket that does not listen: it was ready
+/// a moment ago, or has not been ready yet and the machine was booted a moment ago.
+#[must_use]
+pub fn may_come(socket: &Path) -> bool {
+    may_come_at(socket, since_boot())
+}
+
+fn may_come_at(socket: &Path, now: Duration) -> bool {
+    missing(socket, now).map_or(now < BOOT, |missing| missing < MISSING)
+}
+
+/// Returns for how long the daemon has not been ready; `None` if it was not ready since the boot,
+/// as far as can be read.
+fn missing(socket: &Path, now: Duration) -> Option<Duration> {
+    let text = state::read_optional(&file(socket)).ok().flatten()?;
+    let text = String::from_utf8(text).ok()?;
+    now.checked_sub(Duration::from_millis(text.trim().parse().ok()?))
+}
+
+fn since_boot() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::{BOOT, Duration, MISSING, file, may_come_at};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_daemon_that_is_gone_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s.sock");
+        let (long, booted) = (BOOT + MISSING + MISSING, BOOT - SECOND);
+        let says = |then: Duration| fs::write(file(&socket), then.as_millis().to_string()).unwrap();
+
+        assert!(may_come_at(&socket, booted), "it may be starting with the machine");
+        assert!(!may_come_at(&socket, long), "it has not been ready since the boot");
+        for (now, missing, comes) in [
+            (long, Duration::ZERO, true),
+            (long, MISSING - SECOND, true),
+            (long, MISSING, false),
+            (long, BOOT, false),
+            (booted, MISSING, false),
+        ] {
+            says(now - missing);
+            assert_eq!(may_come_at(&socket, now), comes, "missing for {missing:?} at {now:?}");
+        }
+        // By the clock of another boot it was ready later than now.
+        says(long);
+        assert!(may_come_at(&socket, booted));
+        fs::write(file(&socket), "soon").unwrap();
+        assert!(may_come_at(&socket, booted) && !may_come_at(&socket, long));
+    }
 }

@@ -75,7 +75,12 @@ pub fn conflist(config: &NetworkConfig) -> String {
         plugins.push(plugin);
     }
     plugins.push(json!({ "type": "portmap", "capabilities": { "portMappings": true } }));
-    let list = json!({ "cniVersion": "1.0.0", "name": config.name, "plugins": plugins });
+    let list = json!({
+        // CNI 1.1.0 "cniVersions": older runtimes take the first; newer ones take the newest they
+        // know, and ask STATUS, by which `policy` says that new pods would be closed.
+        "cniVersion": "1.0.0", "cniVersions": ["1.0.0", "1.1.0"],
+        "name": config.name, "plugins": plugins,
+    });
     let mut text = serde_json::to_string_pretty(&list).expect("JSON is written as JSON");
     text.push('\n');
     text

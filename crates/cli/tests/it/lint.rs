@@ -311,6 +311,36 @@ fn missing_plugins_are_named() {
 }
 
 #[test]
+fn network_policy_without_status_is_named() {
+    let list = |versions: &str| {
+        format!(
+            r#"{{{versions}, "name": "x", "plugins": [
+    {{"type": "ptp", "ipam": {{"type": "static", "addresses": [{{"address": "10.1.0.2/24"}}]}}}},
+    {{"type": "policy"}}
+]}}
+"#
+        )
+    };
+    check(&list(r#""cniVersion": "1.0.0""#), 0, expect![[r#"
+        warning: runtimes do not ask STATUS of this version: the node stays ready while netwrightd policy is away and new pods are closed
+          --> SCRATCH/net.d/10-x.conflist:3:14
+          |
+        3 |     {"type": "policy"}
+          |              ^
+          hint: add "cniVersions": ["1.0.0", "1.1.0"]: older runtimes keep to `cniVersion`
+
+        1 file looked at: 0 errors, 1 warning
+    "#]]);
+    check(
+        &list(r#""cniVersion": "1.0.0", "cniVersions": ["1.0.0", "1.1.0"]"#),
+        0,
+        expect![[r#"
+            1 file looked at: 0 errors, 0 warnings
+        "#]],
+    );
+}
+
+#[test]
 fn network_policy_needs_packets_that_this_node_filters() {
     check(
         r#"{"cniVersion": "1.1.0", "name": "x", "plugins": [

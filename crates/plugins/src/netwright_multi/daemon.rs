@@ -45,12 +45,12 @@ impl Daemon {
         Daemon(node_api::Daemon::new(socket, deadline))
     }
 
-    /// Sends a request, and waits for a daemon that is not there yet.
+    /// Sends a request, and waits for a daemon that is not there yet and may come.
     ///
     /// # Errors
     /// [`AskError`].
     pub(super) fn ask(&self, request: &Request) -> Result<Answer, AskError> {
-        self.exchange(request, START_TIMEOUT, ANSWER_TIMEOUT)
+        self.exchange(request, self.0.start_timeout(), ANSWER_TIMEOUT)
     }
 
     /// Sends a request, and waits for a daemon that has been missing only for a moment.

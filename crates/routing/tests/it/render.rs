@@ -18,6 +18,10 @@ fn pods_get_addresses_of_the_nodes_prefixes() {
     expect![[r#"
         {
           "cniVersion": "1.0.0",
+          "cniVersions": [
+            "1.0.0",
+            "1.1.0"
+          ],
           "name": "pods",
           "plugins": [
             {

@@ -1,13 +1,22 @@
 //! Mistakes in the order of a chain.
 
-use cni::NetworkList;
 use cni::excerpt::Place;
+use cni::{NetworkList, Version};
 use cni_plugin::Role;
 use plugins::chained::policy;
 use plugins::judge;
 
 use super::keys::Top;
 use super::{Examined, Severity};
+
+/// Says how a list has a version with STATUS and stays readable for every runtime.
+const VERSIONS_HINT: &str =
+    "add \"cniVersions\": [\"1.0.0\", \"1.1.0\"]: older runtimes keep to `cniVersion`";
+
+/// Reports whether the list's version has STATUS (CNI 1.1.0 "STATUS: Check plugin status").
+fn asks_status(list: &NetworkList) -> bool {
+    Version::parse(&list.cni_version).is_some_and(|version| Version::V1_1_0 <= version)
+}
 
 /// Checks the order of a chain.
 pub(super) fn lint(list: &NetworkList, top: &Top<'_>, examined: &mut Examined<'_>) {
@@ -63,6 +72,16 @@ pub(super) fn lint(list: &NetworkList, top: &Top<'_>, examined: &mut Examined<'_
                 place,
                 format!("plugin {name:?} is in the chain twice"),
                 None,
+            );
+        }
+        if info.is_some_and(|info| info.name == policy::INFO.name) && !asks_status(list) {
+            examined.find(
+                Severity::Warning,
+                place,
+                "runtimes do not ask STATUS of this version: the node stays ready while netwrightd policy \
+                 is away and new pods are closed"
+                    .to_owned(),
+                Some(VERSIONS_HINT.to_owned()),
             );
         }
         if let Some(capability) = info.and_then(|info| info.sole_capability)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cni::code;
 use cni_plugin::{Call, codes};
-use node_api::client::{ANSWER_TIMEOUT, START_TIMEOUT, TELL_TIMEOUT};
+use node_api::client::{ANSWER_TIMEOUT, TELL_TIMEOUT};
 use node_api::ipam::{Answer, Assigned, Request};
 use node_api::{AskError, ExchangeError, Message, inbox};
 
@@ -39,9 +39,9 @@ impl Daemon {
         Daemon(node_api::Daemon::new(socket, call.context().deadline))
     }
 
-    /// Requests addresses, and waits for a daemon that is not there yet.
+    /// Requests addresses, and waits for a daemon that is not there yet and may come.
     pub(super) fn assigned(&self, request: &Request) -> Result<Vec<Assigned>, Failed> {
-        match self.ask(request, START_TIMEOUT, ANSWER_TIMEOUT)? {
+        match self.ask(request, self.0.start_timeout(), ANSWER_TIMEOUT)? {
             Answer::Assigned(assigned) => Ok(assigned),
             Answer::Ok => Err(nonsense("it names no addresses")),
             Answer::Refused(refusal) => Err(Failed { error: refusal.into(), may_be_done: false }),

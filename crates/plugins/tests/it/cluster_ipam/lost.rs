@@ -80,10 +80,22 @@ fn what_nobody_heard_is_done_later() {
 }
 
 #[test]
+fn a_daemon_that_is_gone_is_not_waited_for() {
+    testkit::require!("root");
+    let node = Node::new("cluster-gone");
+    let c1 = node.container("c1");
+    Ready::of(&socket(&node)).said_before(Duration::from_secs(61));
+    let begin = Instant::now();
+    call(&node, "ADD", &c1, &both()).call().fails(11, "connect to");
+    assert!(begin.elapsed() < AT_ONCE, "it waited for {:?}", begin.elapsed());
+}
+
+#[test]
 fn a_daemon_that_comes_is_waited_for() {
     testkit::require!("root");
     let node = Node::new("cluster-comes");
     let c1 = node.container("c1");
+    Ready::of(&socket(&node)).said_before(Duration::from_secs(5));
     std::thread::scope(|scope| {
         let added = scope.spawn(|| call(&node, "ADD", &c1, &both()).call().ok());
         let daemon = Daemon::start(&node);

@@ -5,10 +5,11 @@ use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use node_api::Refusal;
+use node_api::client::START_TIMEOUT;
 use node_api::multinet::{Answer, Plan, Request};
 use serde_json::{Value, json};
 
-use super::{bare, bridge, default, links, list, node, planned, pod};
+use super::{bare, bridge, conf, default, links, list, node, planned, pod};
 use crate::support::matrix::addresses;
 use crate::support::multinet::{self, Daemon, Reply, left};
 use crate::support::ready::Ready;
@@ -100,6 +101,31 @@ fn without_a_daemon_plain_pods_start_and_no_pod_gets_half() {
     add(&with(&asks_nothing)).fails(11, "nothing is known");
 }
 
+/// Without `netwrightd policy` new pods would be closed. That reaches the runtime through the plugin,
+/// even where pods start without the daemon.
+#[test]
+fn status_of_the_default_networks_policy_reaches_the_runtime() {
+    testkit::require!("root");
+    let node = node("pod-closed");
+    let c1 = node.container("c1");
+    let socket = node.dir("policy").join("policy.sock");
+    let policy = json!({ "type": "policy", "socketpath": socket });
+    let mut cluster = list("cluster", json!([bridge(&node, 1), policy]));
+    cluster["cniVersion"] = json!("1.0.0");
+    let status =
+        || bare(&node, "STATUS", &c1).config(json!({ "plainPodsWithoutDaemon": true })).call();
+    conf(&node, "50-cluster.conflist", &cluster);
+    // A list of version 1.0.0 has no STATUS.
+    status().silent();
+    cluster["cniVersions"] = json!(["1.0.0", "1.1.0"]);
+    conf(&node, "50-cluster.conflist", &cluster);
+    status().fails(50, "network \"cluster\"");
+    Ready::of(&socket).said_before(Duration::from_secs(5));
+    status().silent();
+    Ready::of(&socket).said_before(Duration::from_secs(61));
+    status().fails(50, "netwrightd does not answer");
+}
+
 /// A daemon that is being replaced does not make the node "not ready"; one that stays away does.
 #[test]
 fn status_bears_a_daemon_that_is_away_for_a_moment() {
@@ -129,11 +155,25 @@ fn status_bears_a_daemon_that_is_away_for_a_moment() {
     status().fails(50, "nothing is known");
 }
 
+/// Kubelet would wait for each pod, for as long as the node lives.
+#[test]
+fn a_daemon_that_is_gone_is_not_waited_for() {
+    testkit::require!("root");
+    let node = node("pod-gone");
+    let c1 = node.container("c1");
+    Ready::of(&multinet::socket(&node)).said_before(Duration::from_secs(61));
+    let begin = Instant::now();
+    pod(&node, "ADD", &c1).call().fails(11, "remove its 00-netwright.conflist");
+    assert!(begin.elapsed() < START_TIMEOUT, "it waited for {:?}", begin.elapsed());
+    assert_eq!((links(&c1), addresses(&node).as_str()), (vec![], ""));
+}
+
 #[test]
 fn a_daemon_that_comes_is_waited_for() {
     testkit::require!("root");
     let node = node("pod-comes");
     let c1 = node.container("c1");
+    Ready::of(&multinet::socket(&node)).said_before(Duration::from_secs(5));
     std::thread::scope(|scope| {
         let added = scope.spawn(|| pod(&node, "ADD", &c1).call().ok());
         let daemon = Daemon::planning(&node, vec![default()]);
