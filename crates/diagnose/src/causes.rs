@@ -159,8 +159,9 @@ const SYMPTOMS: &[&str] =
     &["gateway-silent", "router-silent", "outside-silent", "port-silent", "container-silent"];
 
 /// Pairs: the first explains the second.
-const PAIRS: [(&str, &str); 22] = [
+const PAIRS: [(&str, &str); 23] = [
     ("link-down", "no-default-route"),
+    ("link-down", "router-advertisements"),
     ("link-down", "reverse-path-filter"),
     ("no-carrier", "reverse-path-filter"),
     ("subnet-taken", "route-covers-pool"),

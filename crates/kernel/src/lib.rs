@@ -23,6 +23,7 @@ pub mod nft;
 pub mod packet;
 pub mod remedy;
 pub mod route;
+pub mod routers;
 #[cfg(test)]
 mod second_opinion;
 pub mod sockets;

@@ -141,16 +141,7 @@ impl Sysctl {
     /// [`SysctlError::Name`].
     pub fn parse(name: &str) -> Result<Self, SysctlError> {
         let dots = name.find(['.', '/']).is_some_and(|at| name[at..].starts_with('.'));
-        let path = if dots {
-            let swap = |letter| match letter {
-                '.' => '/',
-                '/' => '.',
-                other => other,
-            };
-            name.chars().map(swap).collect()
-        } else {
-            name.to_owned()
-        };
+        let path = if dots { swapped(name) } else { name.to_owned() };
         Self::checked(path, name)
     }
 
@@ -188,6 +179,13 @@ impl Sysctl {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.path
+    }
+
+    /// The name as `sysctl` spells it: with dots between its parts, and with a slash for a dot inside
+    /// a part.
+    #[must_use]
+    pub fn spelled(&self) -> String {
+        swapped(&self.path)
     }
 
     /// The file.
@@ -297,6 +295,16 @@ impl Sysctl {
     }
 }
 
+/// Turns dots into slashes, and slashes into dots.
+fn swapped(name: &str) -> String {
+    let swap = |letter| match letter {
+        '.' => '/',
+        '/' => '.',
+        other => other,
+    };
+    name.chars().map(swap).collect()
+}
+
 impl Folder {
     /// Opens a folder below `/proc/sys`, such as `net/ipv6/conf`.
     ///
@@ -362,6 +370,7 @@ mod tests {
         }
         let of_link = Sysctl::of_link("net/ipv6/conf", "eth0.10", "accept_ra").unwrap();
         assert_eq!(of_link.file(), Path::new("/proc/sys/net/ipv6/conf/eth0.10/accept_ra"));
+        assert_eq!(of_link.spelled(), "net.ipv6.conf.eth0/10.accept_ra");
     }
 
     #[test]

@@ -179,6 +179,8 @@ impl Forwarding {
             ("sysctls", Some("1"), Some("0")) => {
                 self.v4 && fact.name == "net/ipv4/conf/all/accept_redirects"
             }
+            // Before that, links that listen to routers are told to go on.
+            ("sysctls", Some("1"), Some("2")) => self.v6 && fact.name.ends_with("/accept_ra"),
             // Routers have an address in common (RFC 4291 §2.6.1), and groups that they listen to.
             ("routes", None, Some(_)) => self.v6 && fact.name.contains("anycast "),
             ("fdb", None, Some(_)) => self.v6 && fact.name.starts_with("33:33:"),

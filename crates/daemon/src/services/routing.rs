@@ -88,7 +88,7 @@ use self::counts::Counts;
 use self::etcd_leases::EtcdLeases;
 use self::files::{Disk, Published};
 use self::filter::Filter;
-use self::host::{Host, IP_FORWARD, IPV6_FORWARDING, Links};
+use self::host::{Host, IP_FORWARD, Links};
 use self::making::{Made, Results, are_many};
 use self::nodes::Nodes;
 use self::of_source::OfSource;
@@ -1256,8 +1256,7 @@ impl Service {
         // The second is written even if the first fails.
         let of_v4 = if has(Family::V4) { host::forward(IP_FORWARD) } else { Ok(()) };
         let of_v6 = match has(Family::V6) {
-            true => host::keep_routers(&mut self.netlink, &self.links)
-                .and_then(|()| host::forward(IPV6_FORWARDING)),
+            true => host::forward_ipv6(&mut self.netlink),
             false => Ok(()),
         };
         let done = of_v4.and(of_v6);

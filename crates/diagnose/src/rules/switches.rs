@@ -19,7 +19,6 @@ pub(super) const RULE: Rule = Rule {
         "ipsec-drops",
         "requests-ignored",
         "reverse-path-filter",
-        "router-advertisements",
         "conntrack-full",
         "neighbour-table-full",
     ],
@@ -27,15 +26,11 @@ pub(super) const RULE: Rule = Rule {
     ..Rule::NONE
 };
 
-/// RTPROT_RA of linux include/uapi/linux/rtnetlink.h: a router advertisement made the route.
-const OF_ADVERTISEMENT: u8 = 9;
-
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     found.extend(forwarding::judge(look, Family::V4));
     found.extend(forwarding::judge(look, Family::V6));
     found.extend(reverse_path(look));
-    found.extend(advertisements(look));
     found.extend(arp::judge(look));
     found.extend(tables::judge(look));
     found.extend(hops::judge(look));
@@ -83,39 +78,11 @@ fn reverse_path(look: Look<'_>) -> Vec<Finding> {
     found
 }
 
-/// With forwarding on, the kernel ignores router advertisements unless `accept_ra` is 2: the default
-/// route that one has made expires.
-fn advertisements(look: Look<'_>) -> Vec<Finding> {
-    let host = &look.scene.host;
-    let defaults = host
-        .routes
-        .iter()
-        .filter(|route| route.protocol == Some(OF_ADVERTISEMENT) && route.to.prefix_len() == 0);
-    let mut found = Vec::new();
-    for hop in defaults.flat_map(|route| &route.hops) {
-        let Some(link) = hop.link.and_then(|index| host.link_of(index)) else { continue };
-        let of_link = |key: &str| host.number(&format!("net.ipv6.conf.{}.{key}", link.name));
-        if of_link("forwarding") == Some(1) && of_link("accept_ra") == Some(1) {
-            let says = format!(
-                "the IPv6 default route by {} will expire: it came by a router advertisement, and with forwarding on this node no longer accepts them",
-                link.name
-            );
-            let finding = Finding::warning("router-advertisements", link.name.clone(), says)
-                .at(format!("net.ipv6.conf.{}.accept_ra is 1", link.name))
-                .fix(format!("sysctl -w net.ipv6.conf.{}.accept_ra=2", link.name));
-            if !found.contains(&finding) {
-                found.push(finding);
-            }
-        }
-    }
-    found
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::question::{Answers, Asked, Hop, Question};
-    use scene::{Attachment, Container, Link, NextHop, Route, RouteKind, Scene};
+    use scene::{Attachment, Container, Scene};
 
     fn ids(scene: &Scene, answers: &Answers) -> Vec<&'static str> {
         let look = Look { scene, answers, only: None, to: None };
@@ -175,27 +142,5 @@ mod tests {
         let found = judge(look);
         assert_eq!(found[0].object, "c1: up1");
         assert!(found[0].fix[0].starts_with("nsenter --net="), "{:?}", found[0].fix);
-    }
-
-    #[test]
-    fn a_default_route_that_will_expire() {
-        let mut scene = node();
-        let host = &mut scene.host;
-        host.links = vec![Link { index: 2, name: "up0".to_owned(), ..Link::default() }];
-        host.routes = vec![Route {
-            to: "::/0".parse().unwrap(),
-            table: 254,
-            kind: RouteKind::Unicast,
-            metric: 1024,
-            hops: vec![NextHop { via: Some("fe80::1".parse().unwrap()), link: Some(2) }],
-            source: None,
-            mtu: None,
-            protocol: Some(OF_ADVERTISEMENT),
-        }];
-        host.sysctls.insert("net.ipv6.conf.up0.forwarding".to_owned(), "1".to_owned());
-        host.sysctls.insert("net.ipv6.conf.up0.accept_ra".to_owned(), "1".to_owned());
-        assert_eq!(ids(&scene, &Answers::default()), ["router-advertisements"]);
-        scene.host.sysctls.insert("net.ipv6.conf.up0.accept_ra".to_owned(), "2".to_owned());
-        assert_eq!(ids(&scene, &Answers::default()), [""; 0]);
     }
 }

@@ -1,6 +1,7 @@
 //! Routes and routing rules that lead a container's packets elsewhere, or nowhere, and ways that
 //! probes found broken.
 
+mod routers;
 mod silent;
 #[cfg(test)]
 mod tests;
@@ -22,7 +23,13 @@ use crate::whose;
 /// Routes and routing rules.
 pub(super) const ROUTES: Rule = Rule {
     judges: "routes",
-    ids: &["no-default-route", "route-covers-pool", "route-refuses", "rule-diverts"],
+    ids: &[
+        "no-default-route",
+        "router-advertisements",
+        "route-covers-pool",
+        "route-refuses",
+        "rule-diverts",
+    ],
     needs: &[Part::Links, Part::Routes],
     inside: &[Part::Links, Part::Routes],
     judge,
@@ -49,7 +56,7 @@ pub(super) const SILENT: Rule = Rule {
 };
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
-    let mut found = Vec::new();
+    let mut found = routers::expiring(look);
     let scene = look.scene;
     let mark = if may_mark(scene) { None } else { Some(0) };
     for family in [Family::V4, Family::V6] {
@@ -438,7 +445,7 @@ fn nowhere(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
             let bare = other.or_else(|| outer.find(is_ready))?;
             // Where IPv6 works on the link itself, the node may have been given no more of it.
             let mut own = bare.addresses.iter().map(|own| own.address.addr());
-            if family == Family::V6 && own.any(is_of) {
+            if family == Family::V6 && own.any(is_of) && !routers::are_ignored(host, bare) {
                 return None;
             }
             (bare, format!("is up, and neither it nor another link has an address of {family}"))
@@ -449,6 +456,9 @@ fn nowhere(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let is_off = family == Family::V6 && host.number(&switch) == Some(1);
     if is_off {
         return Some(switched_off(site, &uplink.name, &switch));
+    }
+    if family == Family::V6 && routers::are_ignored(host, uplink) {
+        return Some(routers::ignored(site, &uplink.name, &seen));
     }
     let says = format!(
         "this node has no default route for {family}, so its containers do not reach beyond it"

@@ -21,6 +21,7 @@ mod nflog;
 mod nft;
 mod nft_objects;
 mod packet;
+mod routers;
 mod routes;
 mod sysctl;
 mod tap;

@@ -11,6 +11,7 @@ use kernel::NetlinkError;
 use kernel::ethtool::EthtoolError;
 use kernel::netns::NetnsError;
 use kernel::route::ApplyError;
+use kernel::routers::KeepError;
 use kernel::sysctl::SysctlError;
 use node_api::Refusal;
 use state::{FileError, LockError};
@@ -111,6 +112,13 @@ always! {
     IptablesError => codes::FIREWALL,
     FileError => codes::STATE,
     NetnsError => code::INVALID_NETNS,
+}
+
+impl From<KeepError> for Failure {
+    fn from(error: KeepError) -> Self {
+        let hint = error.hint().unwrap_or_default();
+        Failure(Error::from_chain(codes::KERNEL, &error).with_details(hint))
+    }
 }
 
 impl From<NetlinkError> for Failure {

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use cni::AttachmentKey;
 use cni_plugin::{Call, codes};
+use kernel::route::RouteSocket;
+use kernel::routers;
 use kernel::sysctl::{Sysctl, SysctlError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -67,6 +69,10 @@ const OTHER: &str = "other";
 /// net/ipv6/addrconf.c `addrconf_forward_change`).
 const ALONE: &str = "alone";
 
+/// In a sysctl's note: the links whose `accept_ra` was set from 1 to 2 before the sysctl was switched
+/// on ([`routers`]).
+const LISTENING: &str = "listening";
+
 /// In a sysctl's note: whether all that held it asked for [`AtTheEnd::Restore`].
 const RESTORE: &str = "putBack";
 
@@ -102,7 +108,7 @@ pub const FORWARD_V4: SharedSysctl =
     SharedSysctl { key: "net/ipv4/ip_forward", each: "net/ipv4/conf" };
 /// IPv6 forwarding.
 pub const FORWARD_V6: SharedSysctl =
-    SharedSysctl { key: "net/ipv6/conf/all/forwarding", each: "net/ipv6/conf" };
+    SharedSysctl { key: routers::FORWARDING, each: "net/ipv6/conf" };
 
 impl SharedSysctl {
     /// Returns its name in the index.
@@ -118,7 +124,8 @@ impl SharedSysctl {
     }
 
     /// Switches it on and holds it for the attachment. If it was on before any of ours needed it,
-    /// we do not restore it, and it costs one read.
+    /// we do not restore it, and it costs one read. Links that listen to routers go on listening
+    /// beside it ([`routers`]), for as long as it is on.
     ///
     /// It is restored at the end only if all that held it since ask for [`AtTheEnd::Restore`].
     ///
@@ -146,9 +153,11 @@ impl SharedSysctl {
         }
         let restore = at_the_end == AtTheEnd::Restore;
         let hash = key.hash();
+        let listening = if on { Vec::new() } else { self.listening()? };
         if !ours {
             let alone = self.forward_alone()?;
-            let made = json!({ "was": "0", RESTORE: restore, BY: hash, ALONE: alone });
+            let mut made = json!({ "was": "0", RESTORE: restore, BY: hash, ALONE: alone });
+            remember(&mut made, &listening);
             index.note(&object, &made)?;
         } else if let Some(mut made) = note {
             let before = made.clone();
@@ -157,15 +166,27 @@ impl SharedSysctl {
                 made[OTHER] = json!(Other { hash, restore: made[RESTORE] == true });
             }
             made[RESTORE] = json!(restore && made[RESTORE] == true);
+            remember(&mut made, &listening);
             if made != before {
                 index.note(&object, &made)?;
             }
         }
         index.hold(&object, key)?;
+        for link in &listening {
+            routers::keep(link)?;
+        }
         if !on {
             self.sysctl()?.write("1").map_err(refused)?;
         }
         Ok(())
+    }
+
+    /// Lists the links that would ignore routers once the sysctl is on.
+    fn listening(self) -> Result<Vec<String>, Failure> {
+        if self != FORWARD_V6 {
+            return Ok(Vec::new());
+        }
+        Ok(RouteSocket::open().and_then(|mut host| routers::listening(&mut host))?)
     }
 
     /// Lists the interfaces that forward by themselves while the sysctl is off.
@@ -186,11 +207,14 @@ impl SharedSysctl {
         Ok(alone)
     }
 
-    /// Switches it off, and switches those interfaces on again that forwarded by themselves before.
+    /// Switches it off, switches those interfaces on again that forwarded by themselves before, and
+    /// restores how links listen to routers.
     fn restore(self, note: Option<&Value>) -> Result<(), Failure> {
         self.sysctl()?.write_if_different("0").map_err(refused)?;
-        let alone = note.and_then(|note| note[ALONE].as_array()).into_iter().flatten();
-        for name in alone.filter_map(Value::as_str) {
+        for link in names_in(note, LISTENING) {
+            routers::restore(link).map_err(refused)?;
+        }
+        for name in names_in(note, ALONE) {
             let own = Sysctl::of_link(self.each, name, "forwarding").map_err(refused)?;
             match own.write("1") {
                 Err(error) if !error.is_missing() => return Err(refused(error)),
@@ -294,6 +318,26 @@ impl SharedSysctl {
     fn sysctl(self) -> Result<Sysctl, Failure> {
         Sysctl::parse(self.key).map_err(refused)
     }
+}
+
+/// Adds links to those in a sysctl's note that go on listening to routers.
+fn remember(note: &mut Value, listening: &[String]) {
+    if listening.is_empty() {
+        return;
+    }
+    let mut all: Vec<&str> = names_in(Some(note), LISTENING).collect();
+    for link in listening {
+        if !all.contains(&link.as_str()) {
+            all.push(link);
+        }
+    }
+    note[LISTENING] = json!(all);
+}
+
+/// Returns the names in a list of a sysctl's note.
+fn names_in<'n>(note: Option<&'n Value>, list: &str) -> impl Iterator<Item = &'n str> {
+    let names = note.and_then(|note| note[list].as_array());
+    names.into_iter().flatten().filter_map(Value::as_str)
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]

@@ -34,6 +34,7 @@ mod portmap;
 mod protocol;
 mod ptp;
 mod repair;
+mod routers;
 mod rows;
 mod sbr;
 mod security;

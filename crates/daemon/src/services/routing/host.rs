@@ -11,6 +11,7 @@ use kernel::route::{
     Route, RouteFilter, RouteKind, RouteProtocol, RouteSocket, Scope, TABLE_MAIN, VxlanFdb,
     is_link_local_v6,
 };
+use kernel::routers;
 use kernel::sysctl::Sysctl;
 use routing::earlier::Pods;
 use routing::object::{
@@ -40,9 +41,8 @@ const NOWHERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 /// (linux include/uapi/linux/if_addr.h).
 const PASSING: u32 = 0x01 | 0x20;
 
-/// The kernel parameters that switch forwarding on.
+/// The kernel parameter that switches forwarding of IPv4 on.
 pub(super) const IP_FORWARD: &str = "net/ipv4/ip_forward";
-pub(super) const IPV6_FORWARDING: &str = "net/ipv6/conf/all/forwarding";
 
 /// The links of this host, and which of them are our tunnels.
 #[derive(Debug, Default)]
@@ -599,35 +599,18 @@ pub(super) fn forward(parameter: &str) -> Result<(), String> {
     written.map(drop).map_err(|error| words(&error))
 }
 
-/// Lets the kernel listen to routers as before, once it forwards IPv6: the default routes that it
-/// has learnt go then, and it learns no other, by links whose `accept_ra` is 1 (linux
-/// net/ipv6/addrconf.c `addrconf_fixup_forwarding`, `ipv6_accept_ra`). Where another program
-/// listens, it is 0, and stays.
-pub(super) fn keep_routers(netlink: &mut RouteSocket, links: &Links) -> Result<(), String> {
-    if is_one(IPV6_FORWARDING) {
+/// Switches forwarding of IPv6 on, and keeps the links listening that listen to routers.
+pub(super) fn forward_ipv6(netlink: &mut RouteSocket) -> Result<(), String> {
+    if is_one(routers::FORWARDING) {
         return Ok(());
     }
-    let announced = |route: Route| {
-        let is_default = route.destination.prefix_len() == 0
-            && route.kind == RouteKind::Unicast
-            && route.protocol == Some(RouteProtocol::RA);
-        let link = route.oif.or_else(|| route.next_hops.first()?.oif);
-        link.filter(|_| is_default)
-    };
-    let filter = RouteFilter::main(IpFamily::V6);
-    let by = netlink.routes_as(filter, announced).map_err(|error| words(&error))?;
-    for link in by.into_iter().collect::<BTreeSet<u32>>() {
-        let name = links.name_of(link);
-        let kept = Sysctl::of_link("net/ipv6/conf", &name, "accept_ra").and_then(|accept_ra| {
-            if accept_ra.read()? == "1" {
-                accept_ra.write("2")?;
-                tracing::info!(link = %name, "accept_ra is 2 now: a router has announced itself");
-            }
-            Ok(())
-        });
-        kept.map_err(|error| words(&error))?;
+    for link in routers::listening(netlink).map_err(|error| words(&error))? {
+        routers::keep(&link).map_err(|error| {
+            error.hint().into_iter().fold(words(&error), |text, hint| format!("{text}; {hint}"))
+        })?;
+        tracing::info!(%link, "accept_ra is 2 now: the link listens to routers");
     }
-    Ok(())
+    forward(routers::FORWARDING)
 }
 
 /// Looks up the way to an underlay address.

@@ -212,9 +212,29 @@ fn a_container_misses_what_the_node_has_lost() {
     let of_link = scene::Address { address, duplicate: false, tentative: false };
     half.host.links[1].addresses.push(of_link);
     assert_eq!(told(&half, "2001:db8:9::53"), [""; 0]);
+    // Unless it ignores the routers that would give it more.
+    for key in ["forwarding", "accept_ra"] {
+        half.host.sysctls.insert(format!("net.ipv6.conf.up0.{key}"), "1".to_owned());
+    }
+    assert_eq!(told(&half, "2001:db8:9::53"), ["router-advertisements up0"]);
     let switch = "net.ipv6.conf.up0.disable_ipv6";
     scene.host.sysctls.insert(switch.to_owned(), "1".to_owned());
     assert_eq!(told(&scene, "2001:db8:9::53"), [format!("no-default-route IPv6: {switch}")]);
+}
+
+/// A default route that came by a router's advertisement is gone as soon as the node forwards.
+#[test]
+fn routers_are_ignored_beside_forwarding() {
+    let mut scene = node();
+    let is_default = |route: &Route| route.to.addr().is_ipv6() && route.to.prefix_len() == 0;
+    scene.host.routes.retain(|route| !is_default(route));
+    assert_eq!(found(&scene)[0].id, "no-default-route");
+    for key in ["forwarding", "accept_ra"] {
+        scene.host.sysctls.insert(format!("net.ipv6.conf.up0.{key}"), "1".to_owned());
+    }
+    let all = found(&scene);
+    assert_eq!((all[0].id, all[0].object.as_str()), ("router-advertisements", "up0"));
+    assert_eq!(all[0].fix[0], "sysctl -w net.ipv6.conf.up0.accept_ra=2");
 }
 
 #[test]

@@ -1,0 +1,49 @@
+use kernel::route::RouteSocket;
+use kernel::routers;
+
+use crate::guard::{in_netns, sh};
+
+/// Links that learn from routers, or by which the host reaches others, listen on beside forwarding;
+/// links of containers, and those that an administrator has set, stay as they are.
+#[test]
+fn links_with_a_router_listen_beside_forwarding() {
+    in_netns(|| {
+        sh("set -e; cd /proc/sys/net/ipv6/conf; echo 0 >all/forwarding; echo 0 >default/forwarding
+            echo 1 >default/accept_ra; echo 0 >default/disable_ipv6
+            for name in route.1 learnt default4 default6 none always never v4only routes; do
+                ip link add $name type veth peer name p-$name
+                ip link set $name up; ip link set p-$name up
+                ip -6 addr add fe80::a/64 dev $name nodad
+            done
+            ip -6 route add default via fe80::1 dev route.1 proto ra metric 1
+            ip -6 addr add 2001:db8:1::5/64 dev learnt valid_lft 600 preferred_lft 600
+            ip addr add 192.0.2.5/24 dev default4; ip route add default via 192.0.2.1
+            ip -6 route add default via fe80::1 dev default6 metric 2
+            ip -6 addr add 2001:db8:2::5/64 dev none
+            metric=3
+            for name in always never v4only routes; do
+                ip -6 route add default via fe80::1 dev $name proto ra metric $metric
+                metric=$((metric + 1))
+            done
+            echo 2 >always/accept_ra; echo 0 >never/accept_ra; echo 1 >routes/forwarding
+            echo 1 >v4only/disable_ipv6");
+        let mut netlink = RouteSocket::open().unwrap();
+        let mut found = routers::listening(&mut netlink).unwrap();
+        found.sort();
+        assert_eq!(found, ["default4", "default6", "learnt", "route.1"]);
+        let values = || {
+            let shown = sh("cd /proc/sys/net/ipv6/conf; cat always/accept_ra never/accept_ra \
+                            none/accept_ra route.1/accept_ra");
+            shown.split_whitespace().collect::<String>()
+        };
+        for link in ["always", "never", "route.1", "gone"] {
+            routers::keep(link).unwrap();
+        }
+        assert_eq!(values(), "2012");
+        assert_eq!(routers::listening(&mut netlink).unwrap().len(), 3);
+        for link in ["never", "route.1", "gone"] {
+            routers::restore(link).unwrap();
+        }
+        assert_eq!(values(), "2011");
+    });
+}

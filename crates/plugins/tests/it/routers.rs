@@ -1,0 +1,122 @@
+//! A host that learns its IPv6 default route from its router, and gets containers.
+
+use serde_json::{Value, json};
+use testkit::{Container, Place, Snapshot};
+
+use crate::security::advertise;
+use crate::support::Node;
+use crate::support::matrix::{self, Family};
+
+/// The host's way out by IPv6, as the kernel has learnt it.
+fn learnt(node: &Node) -> String {
+    node.sh("ip -6 route show default proto ra | cut -d' ' -f1-5")
+}
+
+/// Returns a host with an uplink to a router that has announced itself, and the router.
+fn host(name: &str) -> (Node, Container) {
+    let node = Node::new(name);
+    let router = node.container("router");
+    node.sh("sysctl -qw net.ipv6.conf.all.forwarding=0; \
+             ip link add up0 type veth peer name eth0 netns router; \
+             sysctl -qw net.ipv6.conf.up0.accept_ra=1 net.ipv6.conf.up0.accept_dad=0");
+    router.sh("sysctl -qw net.ipv6.conf.eth0.accept_dad=0; ip link set eth0 up");
+    node.sh("ip link set up0 up");
+    advertise(&node, &router, "up0");
+    assert_ne!(learnt(&node), "");
+    (node, router)
+}
+
+fn keys(node: &Node, plugin: &str) -> Value {
+    let ipam = matrix::ipam(node, Family::V6);
+    match plugin {
+        "bridge" => json!({ "isGateway": true, "ipam": ipam }),
+        _ => json!({ "ipam": ipam }),
+    }
+}
+
+fn accept_ra(node: &Node) -> String {
+    node.sh("sysctl -n net.ipv6.conf.up0.accept_ra").trim().to_owned()
+}
+
+/// The kernel deletes routes of advertisements when it begins to forward, and takes no more, where
+/// `accept_ra` is 1.
+#[test]
+fn the_hosts_default_route_outlives_its_first_ipv6_container() {
+    testkit::require!("root", "program:socat");
+    for plugin in ["bridge", "ptp"] {
+        let (node, router) = host(&format!("routers-{plugin}"));
+        let before = learnt(&node);
+        let other =
+            node.sh("sysctl -n net.ipv6.conf.default.accept_ra net.ipv6.conf.all.accept_ra");
+        let c1 = node.container("c1");
+        let run = |verb| node.run(plugin, verb).to(&c1).config(keys(&node, plugin));
+        let result = run("ADD").call().ok();
+        assert_eq!(node.sh("sysctl -n net.ipv6.conf.all.forwarding").trim(), "1", "{plugin}");
+        assert_eq!((learnt(&node), accept_ra(&node)), (before.clone(), "2".to_owned()), "{plugin}");
+        run("DEL").prev(&result).call().silent();
+        // Forwarding stays on, so this stays too.
+        assert_eq!((learnt(&node), accept_ra(&node)), (before.clone(), "2".to_owned()), "{plugin}");
+        // Another advertisement is taken as well.
+        node.sh("ip -6 route del default");
+        advertise(&node, &router, "up0");
+        assert_eq!(learnt(&node), before, "{plugin}");
+        let after =
+            node.sh("sysctl -n net.ipv6.conf.default.accept_ra net.ipv6.conf.all.accept_ra");
+        assert_eq!(after, other, "{plugin}: links that come later");
+    }
+}
+
+/// Where forwarding is switched off again, links listen as before.
+#[test]
+fn links_listen_as_before_once_the_host_does_not_forward() {
+    testkit::require!("root", "program:socat");
+    let (node, _router) = host("routers-restored");
+    let c1 = node.container("c1");
+    let before = Snapshot::take(&node.lab);
+    let mut config = keys(&node, "ptp");
+    config["restoreForwarding"] = json!(true);
+    let run = |verb| node.run("ptp", verb).to(&c1).config(config.clone());
+    let result = run("ADD").call().ok();
+    assert_eq!(accept_ra(&node), "2");
+    // An administrator's own value stays.
+    run("DEL").prev(&result).call().silent();
+    assert_eq!(accept_ra(&node), "1");
+    before.assert_same(&Snapshot::take(&node.lab));
+}
+
+/// Repair switches forwarding on again as ADD does.
+#[test]
+fn repair_keeps_the_default_route_too() {
+    testkit::require!("root", "program:socat");
+    let (node, router) = host("routers-repair");
+    let c1 = node.container("c1");
+    let run = |verb| node.run("ptp", verb).to(&c1);
+    let result = run("ADD").config(keys(&node, "ptp")).call().ok();
+    node.sh("sysctl -qw net.ipv6.conf.all.forwarding=0 net.ipv6.conf.up0.accept_ra=1");
+    advertise(&node, &router, "up0");
+    let before = learnt(&node);
+    assert_ne!(before, "");
+    let mut config = keys(&node, "ptp");
+    config[cni::REPAIR] = json!(true);
+    assert!(run("CHECK").prev(&result).config(config).call().succeeded());
+    assert_eq!(node.sh("sysctl -n net.ipv6.conf.all.forwarding").trim(), "1");
+    assert_eq!((learnt(&node), accept_ra(&node)), (before, "2".to_owned()));
+}
+
+/// Where the sysctl cannot be written, ADD fails before the host forwards, and says what to do.
+#[test]
+fn an_add_that_would_take_the_default_route_away_is_refused() {
+    testkit::require!("root", "program:socat");
+    let (node, _router) = host("routers-refused");
+    let route = learnt(&node);
+    let file = "/proc/sys/net/ipv6/conf/up0/accept_ra";
+    node.sh(&format!("mount --bind {file} {file}; mount -o remount,ro,bind {file}"));
+    let c1 = node.container("c1");
+    let before = Snapshot::take(&node.lab);
+    let error = node.run("ptp", "ADD").to(&c1).config(keys(&node, "ptp")).call().error();
+    assert!(error.msg.contains("link \"up0\" listening to routers"), "{error:?}");
+    let command = "sysctl -w net.ipv6.conf.up0.accept_ra=2 net.ipv6.conf.all.forwarding=1";
+    assert!(error.details.contains(command), "{error:?}");
+    assert_eq!(learnt(&node), route);
+    before.assert_same(&Snapshot::take(&node.lab));
+}
