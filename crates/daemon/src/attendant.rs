@@ -1,7 +1,6 @@
 //! The thread beside a service's loop: it answers at the service's status socket, and reads the
 //! configuration again when a signal asks for it (SIGHUP). It answers also while the loop hangs.
 
-use std::io::Write as _;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -17,10 +16,10 @@ use rustix::io::Errno;
 use signal_hook::consts::SIGHUP;
 use state::{Durability, Roots};
 
+use crate::bell::Bell;
 use crate::exchange::Answer;
 use crate::health;
 use crate::listen::Listener;
-use crate::poll::drain;
 use crate::talks::Talks;
 
 /// How often a process that follows its configuration looks at its files, and how long at least is
@@ -86,7 +85,7 @@ pub(crate) struct Duties {
 /// The thread. It ends, and its socket is removed, when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Attendant {
-    end: Option<UnixStream>,
+    end: Bell,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -98,29 +97,23 @@ impl Attendant {
         duties: Duties,
         hung_up: &AtomicBool,
     ) -> std::io::Result<Self> {
-        let (end, ended) = UnixStream::pair()?;
-        let (hangups, notices) = UnixStream::pair()?;
-        hangups.set_nonblocking(true)?;
+        let (end, hangups) = (Bell::new()?, Bell::new()?);
         if duties.reload.is_some() {
-            signal_hook::low_level::pipe::register(SIGHUP, notices.try_clone()?)?;
+            hangups.ring_at(SIGHUP)?;
             if hung_up.swap(false, Ordering::SeqCst) {
-                (&notices).write_all(&[0])?;
+                hangups.ring();
             }
         }
         let thread = std::thread::Builder::new().name("attendant".to_owned());
-        let thread = thread.spawn(move || {
-            // While it is open, `hangups` is not at its end.
-            let _notices = notices;
-            attend(listener, &hangups, &ended, duties);
-        })?;
-        Ok(Attendant { end: Some(end), thread: Some(thread) })
+        let ended = end.clone();
+        let thread = thread.spawn(move || attend(listener, &hangups, &ended, duties))?;
+        Ok(Attendant { end, thread: Some(thread) })
     }
 }
 
 impl Drop for Attendant {
     fn drop(&mut self) {
-        // The other end sees the end of the stream.
-        self.end = None;
+        self.end.ring();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -139,12 +132,7 @@ pub(crate) fn listen(path: &Path) -> Option<Listener> {
     }
 }
 
-fn attend(
-    listener: Option<Listener>,
-    hangups: &UnixStream,
-    ended: &UnixStream,
-    mut duties: Duties,
-) {
+fn attend(listener: Option<Listener>, hangups: &Bell, ended: &Bell, mut duties: Duties) {
     let mut talks: Talks<UnixStream> = Talks::new();
     let mut looked = Instant::now();
     loop {
@@ -167,7 +155,7 @@ fn attend(
         }
         let mut wanted = is_ready[1];
         if wanted {
-            drain(hangups);
+            hangups.heard();
         }
         if let Some(changed) = &mut duties.changed
             && LOOK_AFTER <= looked.elapsed()
@@ -210,16 +198,12 @@ pub(crate) struct Changes(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     config: Mutex<Option<Config>>,
-    bell: UnixStream,
-    ringer: UnixStream,
+    bell: Bell,
 }
 
 impl Changes {
     pub(crate) fn new() -> std::io::Result<Self> {
-        let (bell, ringer) = UnixStream::pair()?;
-        bell.set_nonblocking(true)?;
-        ringer.set_nonblocking(true)?;
-        Ok(Changes(Arc::new(Inner { config: Mutex::new(None), bell, ringer })))
+        Ok(Changes(Arc::new(Inner { config: Mutex::new(None), bell: Bell::new()? })))
     }
 
     /// Returns what is readable while there is a change.
@@ -230,13 +214,12 @@ impl Changes {
     /// Leaves a configuration for the loop.
     pub(crate) fn put(&self, config: Config) {
         *self.0.config.lock().unwrap_or_else(PoisonError::into_inner) = Some(config);
-        // If the socket is full, it is readable already: the loop has not read it yet.
-        let _ = (&self.0.ringer).write(&[0]);
+        self.0.bell.ring();
     }
 
     /// Takes the last configuration that was left.
     pub(crate) fn take(&self) -> Option<Config> {
-        drain(&self.0.bell);
+        self.0.bell.heard();
         self.0.config.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
@@ -246,7 +229,7 @@ mod tests {
     use super::*;
     use crate::exchange;
     use crate::talks::MOST;
-    use std::io::Read as _;
+    use std::io::{Read as _, Write as _};
 
     /// More than a socket's buffers hold.
     const LONG: usize = 1 << 20;

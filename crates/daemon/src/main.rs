@@ -27,6 +27,7 @@ extern crate cluster_ipam as netwright_cluster_ipam;
 
 mod agent_command;
 mod attendant;
+mod bell;
 mod clock;
 mod command_line;
 mod config_command;

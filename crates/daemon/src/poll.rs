@@ -1,8 +1,6 @@
 //! The descriptors that the loop waits for.
 
-use std::io::Read as _;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
@@ -12,11 +10,6 @@ use rustix::io::Errno;
 
 /// How many events one wait returns; the next wait returns the rest.
 const BATCH: usize = 64;
-
-/// Empties a socket by which signals or other threads wake the loop.
-pub(crate) fn drain(mut of: &UnixStream) {
-    while matches!(of.read(&mut [0; 64]), Ok(64)) {}
-}
 
 /// A set of descriptors, each registered with a number that the caller chose (`man 7 epoll`),
 /// level-triggered.

@@ -5,7 +5,6 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -16,6 +15,7 @@ use agent::report::Status;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use crate::bell::Bell;
 use crate::exchange::Answer;
 use crate::health::Health;
 use crate::talks::Talks;
@@ -81,7 +81,7 @@ impl Probes {
 /// A port and the thread that serves it, which ends when this is dropped.
 struct Port {
     address: SocketAddr,
-    end: Option<UnixStream>,
+    end: Bell,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -89,24 +89,24 @@ impl Port {
     fn open(address: SocketAddr, look: Look) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
-        let (end, ended) = UnixStream::pair()?;
+        let end = Bell::new()?;
+        let ended = end.clone();
         let thread = std::thread::Builder::new().name("probes".to_owned());
         let thread = thread.spawn(move || serve(&listener, &ended, &look))?;
-        Ok(Port { address, end: Some(end), thread: Some(thread) })
+        Ok(Port { address, end, thread: Some(thread) })
     }
 }
 
 impl Drop for Port {
     fn drop(&mut self) {
-        // The other end sees the end of the stream.
-        self.end = None;
+        self.end.ring();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
 
-fn serve(listener: &TcpListener, ended: &UnixStream, look: &Look) {
+fn serve(listener: &TcpListener, ended: &Bell, look: &Look) {
     let mut talks: Talks<TcpStream> = Talks::new();
     let mut seen: Option<(Instant, Status)> = None;
     loop {

@@ -2,7 +2,6 @@
 //! supervisor does for its own.
 
 use std::ffi::OsString;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -16,9 +15,10 @@ use signal_hook::consts::SIGHUP;
 use state::Roots;
 
 use crate::attendant::{self, Attendant, Duties};
+use crate::bell::Bell;
 use crate::health::{Health, Manager};
 use crate::listen::Listener;
-use crate::poll::{Interest, Poller, drain};
+use crate::poll::{Interest, Poller};
 use crate::probes::{Look, Probes};
 use crate::services::Stop;
 use crate::services::setup::{failed, stop_signals};
@@ -47,9 +47,7 @@ pub(crate) fn run(
     let control = log::start(AGENT, None, &loaded.config.log, level, journal, Some(health.clone()));
     supervisor::refuse(&health, &standing.refused);
     let stop = stop_signals().map_err(failed)?;
-    let (hangups, notices) = UnixStream::pair().map_err(failed)?;
-    hangups.set_nonblocking(true).map_err(failed)?;
-    signal_hook::low_level::pipe::register(SIGHUP, notices).map_err(failed)?;
+    let hangups = Bell::of_signals(&[SIGHUP]).map_err(failed)?;
     let poller = Poller::new().map_err(failed)?;
     poller.add(&stop, STOP, Interest::Read).map_err(failed)?;
     poller.add(&hangups, HANGUP, Interest::Read).map_err(failed)?;
@@ -74,7 +72,7 @@ pub(crate) fn run(
             probes.look_again();
             continue;
         }
-        drain(&hangups);
+        hangups.heard();
         match accepted::renewed(file, &loaded, around) {
             Ok(new) => {
                 health.tell_reloading();

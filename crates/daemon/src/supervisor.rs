@@ -12,8 +12,6 @@
 mod child;
 
 use std::ffi::OsString;
-use std::io::Read as _;
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -31,11 +29,12 @@ use signal_hook::consts::{SIGCHLD, SIGHUP};
 use state::Roots;
 
 use crate::attendant::{self, Attendant, Duties};
+use crate::bell::Bell;
 use crate::exchange::{Answer, NoAnswer, ask};
 use crate::health::{Health, Manager};
 use crate::listen::Listener;
 use crate::log;
-use crate::poll::{Interest, Poller, drain};
+use crate::poll::{Interest, Poller};
 use crate::probes::{self, Look, Probes};
 use crate::services::Stop;
 use crate::services::setup::{failed, stop_signals};
@@ -132,19 +131,14 @@ pub(crate) fn run(
 
 /// What arrives of each kind of signals.
 struct Signals {
-    stop: UnixStream,
-    hangup: UnixStream,
-    child: UnixStream,
+    stop: Bell,
+    hangup: Bell,
+    child: Bell,
 }
 
 fn listen_for_signals() -> std::io::Result<(Poller, Signals)> {
-    let of = |signal| {
-        let (signals, notices) = UnixStream::pair()?;
-        signals.set_nonblocking(true)?;
-        signal_hook::low_level::pipe::register(signal, notices)?;
-        Ok::<_, std::io::Error>(signals)
-    };
-    let signals = Signals { stop: stop_signals()?, hangup: of(SIGHUP)?, child: of(SIGCHLD)? };
+    let (hangup, child) = (Bell::of_signals(&[SIGHUP])?, Bell::of_signals(&[SIGCHLD])?);
+    let signals = Signals { stop: stop_signals()?, hangup, child };
     let poller = Poller::new()?;
     poller.add(&signals.stop, STOP, Interest::Read)?;
     poller.add(&signals.hangup, HANGUP, Interest::Read)?;
@@ -212,7 +206,7 @@ impl Supervisor {
             for number in poller.wait(Some(self.health.pause(pause)))? {
                 match number {
                     STOP => {
-                        let _ = (&signals.stop).read(&mut [0; 16]);
+                        signals.stop.heard();
                         if !self.ends {
                             self.health.stops();
                             tracing::info!("stopping");
@@ -220,12 +214,14 @@ impl Supervisor {
                         self.ends = true;
                     }
                     HANGUP => {
-                        drain(&signals.hangup);
+                        signals.hangup.heard();
                         if !self.ends {
                             self.reload();
                         }
                     }
-                    _ => drain(&signals.child),
+                    _ => {
+                        signals.child.heard();
+                    }
                 }
             }
             self.turn();

@@ -189,6 +189,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     /// Creates a client that has asked.
+    #[expect(clippy::disallowed_methods, reason = "a connection, not a bell")]
     fn asking(talks: &mut Talks<UnixStream>) -> UnixStream {
         let (mut client, stream) = UnixStream::pair().unwrap();
         client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
@@ -225,6 +226,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "a connection, not a bell")]
     fn who_does_not_read_goes_when_memory_is_short() {
         let talk = |turn| {
             let (stream, _) = UnixStream::pair().unwrap();

@@ -58,29 +58,30 @@ pub fn leave(socket: &Path, name: &str, message: &[u8]) -> Result<(), FileError>
 }
 
 /// Handles the messages in the folder now; `done` says whether a message can be deleted. What is
-/// not a message is deleted.
-pub fn look<M: Message>(folder: &Path, mut done: impl FnMut(M) -> bool) {
+/// not a message is deleted. Says whether nothing is left for another look.
+pub fn look<M: Message>(folder: &Path, mut done: impl FnMut(M) -> bool) -> bool {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let files = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
     let files = files.filter(|file| !file.starts_with('.'));
     let names: BTreeSet<String> =
         files.map(|file| file.strip_suffix(TAKEN).unwrap_or(&file).to_owned()).collect();
-    for name in names {
-        look_at(folder, &name, &mut done);
-    }
+    names.iter().fold(true, |all, name| look_at(folder, name, &mut done) && all)
 }
 
-/// Handles the message with a given name, if there is one.
-pub fn look_at<M: Message>(folder: &Path, name: &str, mut done: impl FnMut(M) -> bool) {
+/// Handles the message with a given name, if there is one. Says whether nothing of it is left.
+pub fn look_at<M: Message>(folder: &Path, name: &str, mut done: impl FnMut(M) -> bool) -> bool {
     let taken = folder.join(format!("{name}{TAKEN}"));
     if taken.exists() {
         finish(&taken, &mut done);
     }
     // An older one that failed is still there: the newer one waits.
-    if taken.exists() || std::fs::rename(folder.join(name), &taken).is_err() {
-        return;
+    if taken.exists() {
+        return false;
     }
-    finish(&taken, &mut done);
+    if std::fs::rename(folder.join(name), &taken).is_ok() {
+        finish(&taken, &mut done);
+    }
+    !taken.exists()
 }
 
 fn finish<M: Message>(path: &Path, done: &mut impl FnMut(M) -> bool) {
@@ -132,23 +133,23 @@ mod tests {
         std::fs::write(folder.join(".half"), "").unwrap();
         leave(&socket, "c", b"tea").unwrap();
         let mut seen = Vec::new();
-        look(&folder, |request: Request| {
+        assert!(!look(&folder, |request: Request| {
             seen.push(request);
             seen.len() == 1
-        });
+        }));
         assert_eq!(seen, [release("new"), release("other")]);
         assert!(!folder.join("a").exists() && folder.join("b.taken").exists());
         assert!(!folder.join("c").exists(), "nonsense goes");
         // Another one of that name waits for it.
         leaves("b", "later");
-        look_at(&folder, "b", |request: Request| request == release("later"));
-        look_at(&folder, "a", |request: Request| panic!("{request:?} is done"));
+        assert!(!look_at(&folder, "b", |request: Request| request == release("later")));
+        assert!(look_at(&folder, "a", |request: Request| panic!("{request:?} is done")));
         let mut seen = Vec::new();
-        look(&folder, |request: Request| {
+        assert!(look(&folder, |request: Request| {
             seen.push(request);
             true
-        });
+        }));
         assert_eq!(seen, [release("other"), release("later")]);
-        look(&folder, |request: Request| panic!("{request:?} is done"));
+        assert!(look(&folder, |request: Request| panic!("{request:?} is done")));
     }
 }

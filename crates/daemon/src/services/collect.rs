@@ -12,7 +12,6 @@
 mod runtimes;
 
 use std::collections::HashMap;
-use std::io::Read as _;
 use std::time::{Duration, Instant};
 
 use clap::{Arg, ArgAction};
@@ -40,7 +39,7 @@ const ONCE: &str = "once";
 pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop> {
     let once = invocation.more.get_flag(ONCE);
     let flags = Flags { once, ..Flags::from(&invocation.config().collect) };
-    let mut signals = stop_signals().map_err(failed)?;
+    let signals = stop_signals().map_err(failed)?;
     // A process that looks once may run beside the service, which has the status socket.
     let attended = match once {
         true => None,
@@ -66,7 +65,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
         let pause = service.health.pause(due.saturating_duration_since(Instant::now()));
         for number in poller.wait(Some(pause)).map_err(failed)? {
             if number == SIGNALS {
-                let _ = signals.read(&mut [0; 16]);
+                signals.heard();
                 break 'looks;
             }
             if let Some(config) = attended.as_ref().and_then(|attended| attended.changes.take()) {

@@ -27,7 +27,6 @@ mod store;
 mod token;
 
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use kernel::living::Census;
@@ -44,6 +43,7 @@ use store::Store;
 use super::Stop;
 use super::docker::Dockers;
 use super::setup::{Process, failed, raise_descriptor_limit, stop_signals};
+use crate::bell::Bell;
 use crate::command_line::Invocation;
 use crate::health::Health;
 use crate::listen::{self, Listener};
@@ -82,7 +82,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
 fn serve(
     flags: Flags,
     handed_over: Vec<OwnedFd>,
-    (signals, health): (UnixStream, Health),
+    (signals, health): (Bell, Health),
     (state, dockers): (&Path, Dockers),
     ready: impl FnOnce(&Path) -> Result<(), state::FileError>,
 ) -> Result<(), Stop> {

@@ -28,7 +28,6 @@ mod service;
 mod simulation;
 mod tend;
 
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use cluster_ipam::store::{Store, Sure};
@@ -42,6 +41,7 @@ use self::service::Service;
 use super::Stop;
 use super::setup::{Process, failed, go_on, raise_descriptor_limit, runtime, stop_signals, wait};
 use super::{line_server, ready};
+use crate::bell::Bell;
 use crate::clock;
 use crate::command_line::Invocation;
 use crate::listen::Listener;
@@ -112,7 +112,7 @@ async fn serve(
     flags: Flags,
     process: &Process,
     listener: &Listener,
-    signals: UnixStream,
+    signals: Bell,
 ) -> Result<(), Stop> {
     let store = store(&flags).await?;
     let or_new = |text: Option<String>| {
@@ -130,14 +130,14 @@ async fn serve(
     let dir = flags.state.clone().unwrap_or_else(|| process.roots().lib.join("ipam"));
     let node = Node::open(&dir, Arc::clone(&store), Arc::new(BootClock), settings);
     let inbox = inbox::open(&listener.path).map_err(failed)?;
-    let service = Arc::new(Service::new(node.map_err(failed)?, inbox));
+    let service = Arc::new(Service::new(node.map_err(failed)?, inbox.clone()));
     service.node.set_addresses(&own_addresses::find(&flags.underlay, &[]));
     service.tell();
     // Before the first answer, free the addresses that plugins asked to free.
     service.look_at_inbox();
     line_server::start(Arc::clone(&service), listener).map_err(failed)?;
     let of = Arc::clone(&service);
-    tokio::spawn(line_server::look_at_inbox(move || of.look_at_inbox()));
+    tokio::spawn(line_server::look_at_inbox(inbox, move || of.look_at_inbox()));
     tokio::spawn(tend::tend(Arc::clone(&service), flags.underlay, process.health.clone()));
     tokio::spawn(tend::reclaim(Arc::clone(&service), store, flags.lease));
     tokio::spawn(ready::run(listener.path.clone(), || true));

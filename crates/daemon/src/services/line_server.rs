@@ -2,6 +2,7 @@
 //! the other.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,10 +10,12 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use node_api::line::MAX_MESSAGE;
 use node_api::{Message, Refusal};
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Interest};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore};
 
+use super::folders::Folders;
 use crate::listen::{ACCEPT_RETRY_DELAY, Listener};
 
 /// How many connections are open at once: a node that restarts starts all its pods at once. One
@@ -22,8 +25,11 @@ const MAX_CONNECTIONS: usize = 1024;
 /// The timeout for a message to arrive and for an answer to be sent; also how long a connection may
 /// be idle.
 const TALK_TIME: Duration = Duration::from_secs(30);
-/// The pause between looks at what plugins left.
-const INBOX_INTERVAL: Duration = Duration::from_millis(500);
+/// The pause before what plugins left, and what could not be done, is tried again.
+const INBOX_RETRY: Duration = Duration::from_millis(500);
+/// The longest pause between looks at what plugins left: a folder that another program replaced is
+/// found that late.
+const INBOX_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What answers requests.
 pub(super) trait Answers: Send + Sync + 'static {
@@ -41,12 +47,34 @@ pub(super) fn start<A: Answers>(answers: Arc<A>, listener: &Listener) -> std::io
     Ok(())
 }
 
-/// Looks for ever at what plugins left, on a thread that may block.
-pub(super) async fn look_at_inbox(look: impl Fn() + Clone + Send + 'static) {
+/// Looks for ever at what plugins left in a folder, on a thread that may block, as soon as
+/// something is there. `look` says whether nothing is left.
+pub(super) async fn look_at_inbox(
+    folder: PathBuf,
+    look: impl Fn() -> bool + Clone + Send + 'static,
+) {
+    let watched = Folders::watching([folder.as_path()].into_iter()).and_then(|folders| {
+        let changed = folders.descriptor().try_clone()?;
+        Ok((folders, AsyncFd::with_interest(changed, Interest::READABLE)?))
+    });
+    let watched = watched.inspect_err(|error| {
+        tracing::warn!(%error, "what plugins leave is looked for again and again");
+    });
+    let mut is_empty = watched.is_ok();
     loop {
-        tokio::time::sleep(INBOX_INTERVAL).await;
-        if tokio::task::spawn_blocking(look.clone()).await.is_err() {
-            return;
+        if let Ok((folders, changed)) = &watched {
+            folders.watch();
+            let pause = if is_empty { INBOX_INTERVAL } else { INBOX_RETRY };
+            if let Ok(Ok(mut ready)) = tokio::time::timeout(pause, changed.readable()).await {
+                ready.clear_ready();
+                folders.heard();
+            }
+        } else {
+            tokio::time::sleep(INBOX_RETRY).await;
+        }
+        match tokio::task::spawn_blocking(look.clone()).await {
+            Ok(done) => is_empty = done,
+            Err(_) => return,
         }
     }
 }

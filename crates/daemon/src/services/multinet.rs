@@ -36,7 +36,6 @@ mod plan;
 mod service;
 
 use std::collections::BTreeMap;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use clap::{Arg, ArgAction};
@@ -52,6 +51,7 @@ use self::service::Service;
 use super::Stop;
 use super::setup::{Process, failed, go_on, raise_descriptor_limit, runtime, stop_signals, wait};
 use super::{line_server, ready};
+use crate::bell::Bell;
 use crate::command_line::Invocation;
 use crate::listen::{self, Listener};
 
@@ -106,7 +106,7 @@ async fn serve(
     flags: Flags,
     process: &Process,
     listener: &Listener,
-    signals: UnixStream,
+    signals: Bell,
 ) -> Result<(), Stop> {
     let api = Api::new(flags.kubeconfig.as_deref()).await.map_err(failed)?;
     let inbox = inbox::open(&listener.path).map_err(failed)?;
@@ -116,7 +116,8 @@ async fn serve(
     service.look_at_inbox(&inbox);
     line_server::start(Arc::clone(&service), listener).map_err(failed)?;
     let of = Arc::clone(&service);
-    tokio::spawn(line_server::look_at_inbox(move || of.look_at_inbox(&inbox)));
+    let folder = inbox.clone();
+    tokio::spawn(line_server::look_at_inbox(folder, move || of.look_at_inbox(&inbox)));
     tokio::spawn(Arc::clone(&service.outbox).run(api));
     let (pods, changes) = mpsc::channel(CHANGES);
     let of = Arc::clone(&service);

@@ -1,30 +1,31 @@
 //! From a source's thread to the loop: what was heard, and a bell that wakes the loop.
 
 use std::collections::BTreeSet;
-use std::io::{self, Write as _};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
+
+use crate::bell::Bell;
 
 /// The loop's end.
 #[derive(Debug)]
 pub(super) struct Inlet<T> {
     heard: mpsc::Receiver<T>,
-    bell: UnixStream,
+    bell: Bell,
     /// The bell was rung, and the loop has not taken anything since.
     rung: Arc<AtomicBool>,
 }
 
 impl<T> Inlet<T> {
     /// Returns what is readable when something was heard.
-    pub(super) fn bell(&self) -> &UnixStream {
+    pub(super) fn bell(&self) -> &Bell {
         &self.bell
     }
 
     /// Takes what was heard since the last call.
     pub(super) fn heard(&self) -> Vec<T> {
-        crate::poll::drain(&self.bell);
+        self.bell.heard();
         // What is passed on from now on rings again; what came before is taken here.
         self.rung.swap(false, Ordering::SeqCst);
         self.heard.try_iter().collect()
@@ -35,7 +36,7 @@ impl<T> Inlet<T> {
 #[derive(Debug)]
 pub(super) struct Outlet<T> {
     to: mpsc::Sender<T>,
-    ringer: UnixStream,
+    bell: Bell,
     rung: Arc<AtomicBool>,
 }
 
@@ -45,7 +46,7 @@ impl<T> Outlet<T> {
     pub(super) fn tell(&self, heard: T) {
         let _ = self.to.send(heard);
         if !self.rung.swap(true, Ordering::SeqCst) {
-            let _ = (&self.ringer).write(&[0]);
+            self.bell.ring();
         }
     }
 }
@@ -76,31 +77,28 @@ impl Silence {
 
 /// Creates both ends.
 pub(super) fn pair<T>() -> io::Result<(Inlet<T>, Outlet<T>)> {
-    let (bell, ringer) = UnixStream::pair()?;
-    bell.set_nonblocking(true)?;
-    ringer.set_nonblocking(true)?;
+    let bell = Bell::new()?;
     let (to, heard) = mpsc::channel();
     let rung = Arc::new(AtomicBool::new(false));
-    Ok((Inlet { heard, bell, rung: Arc::clone(&rung) }, Outlet { to, ringer, rung }))
+    let outlet = Outlet { to, bell: bell.clone(), rung: Arc::clone(&rung) };
+    Ok((Inlet { heard, bell, rung }, outlet))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read as _;
-
     use super::*;
+    use rustix::event::{PollFd, PollFlags, poll};
 
     /// A list of 100,000 objects does not cost 100,000 system calls.
     #[test]
     fn it_rings_once_until_the_loop_looks() {
         let (inlet, outlet) = pair::<u8>().unwrap();
-        let rings = || inlet.bell().read(&mut [0; 64]).unwrap_or_default();
         (1..=3).for_each(|heard| outlet.tell(heard));
-        assert_eq!(rings(), 1);
+        assert_eq!(rustix::io::ioctl_fionread(inlet.bell()), Ok(1));
         assert_eq!(inlet.heard(), [1, 2, 3]);
-        assert_eq!(rings(), 0);
+        assert!(!inlet.bell().heard());
         outlet.tell(4);
-        assert_eq!(rings(), 1);
+        assert_eq!(rustix::io::ioctl_fionread(inlet.bell()), Ok(1));
         assert_eq!(inlet.heard(), [4]);
         assert!(inlet.heard().is_empty());
     }
@@ -125,14 +123,11 @@ mod tests {
         const ALL: u32 = 10_000;
         let (inlet, outlet) = pair::<u32>().unwrap();
         let teller = std::thread::spawn(move || (0..ALL).for_each(|number| outlet.tell(number)));
-        inlet.bell().set_nonblocking(false).unwrap();
         let mut heard = Vec::new();
         while heard.len() < usize::try_from(ALL).unwrap() {
             // It waits for the bell, as the loop does.
-            inlet.bell().read_exact(&mut [0; 1]).unwrap();
-            inlet.bell().set_nonblocking(true).unwrap();
+            poll(&mut [PollFd::new(inlet.bell(), PollFlags::IN)], None).unwrap();
             heard.extend(inlet.heard());
-            inlet.bell().set_nonblocking(false).unwrap();
         }
         teller.join().unwrap();
         assert!(heard.into_iter().eq(0..ALL));

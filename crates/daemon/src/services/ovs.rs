@@ -5,9 +5,8 @@
 //! loop then looks for what to do: the plugin `ovs` restores live ports ([`super::repair`]),
 //! [`Switches::sweep`] removes dead ones.
 
-use std::io::{Read as _, Write as _};
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,23 +15,32 @@ use ovsdb::{Client, Keys, Limits, MonitorRequest, OvsdbError, Remote, Select};
 
 use super::Stop;
 use super::setup::failed;
+use crate::bell::Bell;
 
 /// The timeout for an answer of a server.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The pause before a server that is not there is tried again: live ports are to be restored within
-/// seconds of its return.
-const RETRY_DELAY: Duration = Duration::from_millis(200);
+/// The first and the longest pause before a server that is not there is tried again: live ports are
+/// to be restored within seconds of its return.
+const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
 
 /// After this silence the thread asks the server whether it is alive.
 const SILENCE: Duration = Duration::from_secs(10);
 
+/// A database.
+#[derive(Debug, Clone)]
+struct Database {
+    remote: Remote,
+    /// Its server answers: a loop that asked one that does not would never rest.
+    answers: Arc<AtomicBool>,
+}
+
 /// The databases that are watched.
 #[derive(Debug)]
 pub(super) struct Switches {
-    remotes: Vec<Remote>,
-    /// Receives a byte when something changed.
-    bell: UnixStream,
+    databases: Vec<Database>,
+    /// Rings when something changed.
+    bell: Bell,
     /// What failed in the last sweep, so that it is logged once.
     told: String,
 }
@@ -44,32 +52,28 @@ impl Switches {
         let remotes = databases.iter().map(remote);
         let remotes = remotes.collect::<Result<Vec<_>, OvsdbError>>();
         let remotes = remotes.map_err(|error| Stop::Usage(format!("error: --ovsdb: {error}\n")))?;
-        let (bell, ringer) = UnixStream::pair().map_err(failed)?;
-        bell.set_nonblocking(true).map_err(failed)?;
-        ringer.set_nonblocking(true).map_err(failed)?;
-        for remote in remotes.clone() {
-            let ringer = ringer.try_clone().map_err(failed)?;
-            let thread = thread::Builder::new().name(format!("listen {remote}"));
-            thread.spawn(move || listen(&remote, &ringer)).map_err(failed)?;
+        let database = |remote| Database { remote, answers: Arc::default() };
+        let databases: Vec<Database> = remotes.into_iter().map(database).collect();
+        let bell = Bell::new().map_err(failed)?;
+        for database in databases.clone() {
+            let bell = bell.clone();
+            let thread = thread::Builder::new().name(format!("listen {}", database.remote));
+            thread.spawn(move || listen(&database, &bell)).map_err(failed)?;
         }
-        Ok(Switches { remotes, bell, told: String::new() })
+        Ok(Switches { databases, bell, told: String::new() })
     }
 
-    /// Returns what becomes readable when something changed.
-    pub(super) fn descriptor(&self) -> impl AsFd + '_ {
+    /// Returns what rings when something changed.
+    pub(super) fn bell(&self) -> &Bell {
         &self.bell
     }
 
-    /// Empties the descriptor.
-    pub(super) fn heard(&mut self) {
-        let mut bytes = [0; 256];
-        while matches!(self.bell.read(&mut bytes), Ok(count) if count == bytes.len()) {}
-    }
-
-    /// Removes ports of containers that are gone; says whether that could be done.
+    /// Removes ports of containers that are gone; says whether that could be done. A database that
+    /// does not answer rings when it does.
     pub(super) fn sweep(&mut self, roots: &state::Roots) -> bool {
         let mut failures = String::new();
-        for remote in &self.remotes {
+        let answers = |database: &&Database| database.answers.load(Ordering::SeqCst);
+        for Database { remote, .. } in self.databases.iter().filter(answers) {
             match plugins::interface::ovs::sweep(remote, roots, Instant::now() + TIMEOUT) {
                 Ok(lines) => {
                     for what in lines {
@@ -89,26 +93,32 @@ impl Switches {
 }
 
 /// Watches one database as long as the service lives.
-fn listen(remote: &Remote, mut ringer: &UnixStream) {
+fn listen(database: &Database, bell: &Bell) {
+    let remote = &database.remote;
+    let (mut told, mut pause) = (false, RETRY_DELAYS.0);
     loop {
-        let mut heard = false;
-        let ended = follow(remote, ringer, &mut heard);
-        if heard {
+        let ended = follow(database, bell);
+        let answered = database.answers.swap(false, Ordering::SeqCst);
+        if answered || !told {
             tracing::warn!(%remote, error = %ended, "ports are not restored until the switch's database answers");
+            told = true;
         } else {
             tracing::debug!(%remote, error = %ended, "not listening");
         }
-        // If the loop has ended, the process ends too; if the socket is full, the loop knows
-        // already.
-        let _ = ringer.write(&[0]);
-        thread::sleep(RETRY_DELAY);
+        // Where nothing was heard, nothing has changed.
+        if answered {
+            bell.ring();
+            pause = RETRY_DELAYS.0;
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(RETRY_DELAYS.1);
     }
 }
 
-/// Writes a byte for everything that the server reports, until the connection ends; `heard` says
-/// whether the server answered at all.
-fn follow(remote: &Remote, mut ringer: &UnixStream, heard: &mut bool) -> OvsdbError {
-    let mut work = || -> Result<(), OvsdbError> {
+/// Rings for everything that the server reports, until the connection ends.
+fn follow(database: &Database, bell: &Bell) -> OvsdbError {
+    let remote = &database.remote;
+    let work = || -> Result<(), OvsdbError> {
         let until = || Instant::now() + TIMEOUT;
         let mut client = Client::connect(remote, Limits::default(), until())?;
         let select = Select::CHANGES;
@@ -118,10 +128,10 @@ fn follow(remote: &Remote, mut ringer: &UnixStream, heard: &mut bool) -> OvsdbEr
             MonitorRequest { table: "Interface", columns: &["ofport", "ifindex", "error"], select },
         ];
         client.monitor(DATABASE, "netwrightd", &requests, until())?;
-        *heard = true;
+        database.answers.store(true, Ordering::SeqCst);
         tracing::info!(%remote, "listening");
         loop {
-            let _ = ringer.write(&[0]);
+            bell.ring();
             while client.next_event(Instant::now() + SILENCE)?.is_none() {
                 client.echo(until())?;
             }

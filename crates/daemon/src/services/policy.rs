@@ -61,9 +61,7 @@ mod tell;
 mod writer;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Read as _;
 use std::net::IpAddr;
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use agent::Config;
@@ -93,6 +91,7 @@ use super::outlet::{self, Inlet};
 use super::pace::{Pace, thread_time};
 use super::setup::{LONG, Process, failed, raise_descriptor_limit, stop_signals, words};
 use crate::attendant::Changes;
+use crate::bell::Bell;
 use crate::command_line::Invocation;
 use crate::health::Health;
 use crate::poll::{Interest, Poller};
@@ -327,7 +326,7 @@ impl Service {
     fn serve(
         &mut self,
         poller: &Poller,
-        mut signals: &UnixStream,
+        signals: &Bell,
         changes: &Changes,
         inlet: &Inlet<Heard>,
     ) -> std::io::Result<()> {
@@ -339,7 +338,7 @@ impl Service {
             for number in ready {
                 match number {
                     SIGNALS => {
-                        let _ = signals.read(&mut [0; 16]);
+                        signals.heard();
                         return Ok(());
                     }
                     CHANGES => {

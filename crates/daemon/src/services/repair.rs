@@ -18,8 +18,6 @@ mod remembered;
 mod schedule;
 
 use std::collections::BTreeSet;
-use std::io::Read as _;
-use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use cni::{AttachmentKey, Error};
@@ -33,6 +31,7 @@ use super::pace::{Pace, processor_time};
 use super::runtimes::{Flags, Node};
 use super::setup::{Process, failed, stop_signals};
 use crate::attendant::Changes;
+use crate::bell::Bell;
 use crate::command_line::Invocation;
 use crate::health::Health;
 use crate::poll::{Interest, Poller};
@@ -63,7 +62,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
         );
     }
     let switches = Switches::watch(&flags.databases, &flags.keys)?;
-    poller.add(switches.descriptor(), SWITCH, Interest::Read).map_err(failed)?;
+    poller.add(switches.bell(), SWITCH, Interest::Read).map_err(failed)?;
     poller.add(attended.changes.descriptor(), CHANGES, Interest::Read).map_err(failed)?;
     let node = Node::new(&flags, process);
     let mut service = Service {
@@ -106,23 +105,18 @@ struct Service {
 }
 
 impl Service {
-    fn serve(
-        &mut self,
-        poller: &Poller,
-        mut signals: &UnixStream,
-        changes: &Changes,
-    ) -> std::io::Result<()> {
+    fn serve(&mut self, poller: &Poller, signals: &Bell, changes: &Changes) -> std::io::Result<()> {
         loop {
             self.health.turns();
             let pause = self.health.pause(self.pace.until_due(Instant::now()));
             for number in poller.wait(Some(pause))? {
                 match number {
                     SIGNALS => {
-                        let _ = signals.read(&mut [0; 16]);
+                        signals.heard();
                         return Ok(());
                     }
                     SWITCH => {
-                        self.switches.heard();
+                        self.switches.bell().heard();
                         self.pace.hurry(Instant::now());
                     }
                     CHANGES => {

@@ -51,9 +51,7 @@ mod turns;
 mod ways;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::io::Read as _;
 use std::net::IpAddr;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -100,6 +98,7 @@ use super::folders::Folders;
 use super::pace::{Pace, processor_time};
 use super::setup::{Process, failed, stop_signals, words};
 use crate::attendant::{Attendant, Changes, Duties};
+use crate::bell::Bell;
 use crate::clock;
 use crate::command_line::Invocation;
 use crate::health::Health;
@@ -327,7 +326,7 @@ enum Source {
 
 impl Source {
     /// Returns what becomes readable when something was heard; `None` if a look finds that.
-    fn bell(&self) -> Option<&UnixStream> {
+    fn bell(&self) -> Option<&Bell> {
         match self {
             Source::File(_) => None,
             Source::Kubernetes(nodes) => Some(nodes.bell()),
@@ -519,18 +518,13 @@ impl Service {
         host.is_ok_and(|host| host.is_flannels(&prefixes))
     }
 
-    fn serve(
-        &mut self,
-        poller: &Poller,
-        mut signals: &UnixStream,
-        changes: &Changes,
-    ) -> std::io::Result<()> {
+    fn serve(&mut self, poller: &Poller, signals: &Bell, changes: &Changes) -> std::io::Result<()> {
         loop {
             self.health.turns();
             for number in poller.wait(Some(self.health.pause(self.pause())))? {
                 match number {
                     SIGNALS => {
-                        let _ = signals.read(&mut [0; 16]);
+                        signals.heard();
                         return Ok(());
                     }
                     CHANGES => {

@@ -2,8 +2,8 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,9 +18,12 @@ use agent::{Config, Loaded};
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use state::{FileError, Roots};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 use super::Stop;
 use crate::attendant::{self, Attendant, Changes, Duties};
+use crate::bell::Bell;
 use crate::exchange::Answer;
 use crate::health::Health;
 use crate::listen::{self, ListenError, Listener};
@@ -303,13 +306,9 @@ fn answer(report: &Report, target: &str) -> Answer {
     }
 }
 
-/// Returns a socket that becomes readable when the service is to stop.
-pub(crate) fn stop_signals() -> std::io::Result<UnixStream> {
-    let (signals, notices) = UnixStream::pair()?;
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::low_level::pipe::register(signal, notices.try_clone()?)?;
-    }
-    Ok(signals)
+/// Returns a bell that rings when the service is to stop.
+pub(crate) fn stop_signals() -> std::io::Result<Bell> {
+    Bell::of_signals(&[SIGINT, SIGTERM])
 }
 
 /// Returns the reason why a service could not start or continue.
@@ -358,17 +357,9 @@ pub(super) async fn go_on(health: Health) {
 pub(super) const LONG: Duration = Duration::from_secs(3600);
 
 /// Waits for a signal without blocking the asynchronous thread.
-pub(super) async fn wait(signals: UnixStream) -> std::io::Result<()> {
-    signals.set_nonblocking(true)?;
-    let signals = tokio::net::UnixStream::from_std(signals)?;
-    loop {
-        signals.readable().await?;
-        let mut octets = [0; 16];
-        match signals.try_read(&mut octets) {
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-            other => return other.map(|_| ()),
-        }
-    }
+pub(super) async fn wait(signals: Bell) -> std::io::Result<()> {
+    let rung = AsyncFd::with_interest(signals.as_fd(), Interest::READABLE)?;
+    rung.readable().await.map(drop)
 }
 
 /// Raises the limit of open files to what the service manager allows: each connection is one file.

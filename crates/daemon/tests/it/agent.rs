@@ -3,6 +3,7 @@
 
 mod failing;
 mod figures;
+mod idle;
 pub(crate) mod node;
 mod reload;
 mod surroundings;

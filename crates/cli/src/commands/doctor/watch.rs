@@ -180,6 +180,7 @@ fn is_passing(name: &str) -> bool {
 /// Returns a socket that becomes readable when a signal asks us to end. A second signal ends the
 /// process at once, even during a look.
 fn signals() -> std::io::Result<UnixStream> {
+    #[expect(clippy::disallowed_methods, reason = "the handlers of the signals hold the other end")]
     let (signals, notices) = UnixStream::pair()?;
     let asked = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {

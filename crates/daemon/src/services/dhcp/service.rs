@@ -5,8 +5,6 @@
 //! between two events takes microseconds.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::io::Read as _;
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use cni::{AttachmentKey, Error, GcAttachment, NetworkName, code};
@@ -22,6 +20,7 @@ use super::deferred::chain;
 use super::lease::{HeldLease, Outcome};
 use super::store::Saved;
 use super::token::Token;
+use crate::bell::Bell;
 use crate::clock;
 use crate::health::Health;
 use crate::listen::{ACCEPT_RETRY_DELAY, Listener};
@@ -41,7 +40,7 @@ pub(crate) struct Service {
     world: Context,
     listener: Listener,
     listening: bool,
-    signals: UnixStream,
+    signals: Bell,
     health: Health,
     held: HashMap<u64, HeldLease>,
     by_key: BTreeMap<AttachmentKey, u64>,
@@ -54,12 +53,7 @@ pub(crate) struct Service {
 
 impl Service {
     /// Resumes what earlier daemons kept.
-    pub(crate) fn new(
-        world: Context,
-        listener: Listener,
-        signals: UnixStream,
-        health: Health,
-    ) -> Self {
+    pub(crate) fn new(world: Context, listener: Listener, signals: Bell, health: Health) -> Self {
         let mut service = Service {
             world,
             ready: ReadyFile::of(&listener.path),
@@ -94,7 +88,7 @@ impl Service {
             for token in ready.into_iter().filter_map(Token::of) {
                 match token {
                     Token::Signals => {
-                        let _ = self.signals.read(&mut [0; 16]);
+                        self.signals.heard();
                         return Ok(self.listener);
                     }
                     Token::Listener => self.accept(),

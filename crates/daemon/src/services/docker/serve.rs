@@ -18,6 +18,7 @@ use rustix::io::Errno;
 
 use super::driver::Driver;
 use super::sandbox::Engine;
+use crate::bell::Bell;
 use crate::health::Health;
 use crate::listen::ACCEPT_RETRY_DELAY;
 use crate::log;
@@ -48,7 +49,7 @@ pub(super) struct Server {
 pub(super) fn accept(
     server: &Arc<Server>,
     listener: &UnixListener,
-    signals: &UnixStream,
+    signals: &Bell,
     health: &Health,
 ) -> Result<(), Errno> {
     loop {

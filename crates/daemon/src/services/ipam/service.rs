@@ -37,8 +37,8 @@ impl Service {
     }
 
     /// Handles the messages that plugins left.
-    pub(super) fn look_at_inbox(&self) {
-        inbox::look(&self.inbox, |request| self.hear(request));
+    pub(super) fn look_at_inbox(&self) -> bool {
+        inbox::look(&self.inbox, |request| self.hear(request))
     }
 
     /// Handles a message that a plugin left; says whether it can be deleted.

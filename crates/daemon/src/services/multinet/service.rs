@@ -106,9 +106,10 @@ impl Service {
         std::mem::take(&mut self.changed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Handles the messages that plugins left while no daemon listened.
-    pub(super) fn look_at_inbox(&self, inbox: &Path) {
-        inbox::look(inbox, |request| self.hear(request) == Answer::Ok);
+    /// Handles the messages that plugins left while no daemon listened; says whether nothing is
+    /// left.
+    pub(super) fn look_at_inbox(&self, inbox: &Path) -> bool {
+        inbox::look(inbox, |request| self.hear(request) == Answer::Ok)
     }
 
     /// Handles a message from the plugin, now or when it was left while no daemon listened.

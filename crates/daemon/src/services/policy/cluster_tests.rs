@@ -1,7 +1,11 @@
 //! Which of two versions of a kind is followed.
 
+use std::os::fd::{AsFd as _, OwnedFd};
+
 use serde_json::{Value, json};
 use testkit::kube::KubeApi;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 use super::*;
 use crate::services::outlet::{self, Inlet};
@@ -13,7 +17,7 @@ const LONGEST: Duration = Duration::from_secs(30);
 struct Server {
     api: KubeApi,
     inlet: Inlet<Heard>,
-    bell: tokio::net::UnixStream,
+    bell: AsyncFd<OwnedFd>,
     cluster: Cluster,
     client: Client,
     /// It has the kubeconfig, which is read again after a refusal.
@@ -29,8 +33,8 @@ impl Server {
         let source = Source { kubeconfig, interval: LONGEST };
         let cluster = Cluster::new(source, Arc::new(outlet));
         let client = cluster.client().await;
-        let bell = inlet.bell().try_clone().unwrap();
-        let bell = tokio::net::UnixStream::from_std(bell).unwrap();
+        let bell = inlet.bell().as_fd().try_clone_to_owned().unwrap();
+        let bell = AsyncFd::with_interest(bell, Interest::READABLE).unwrap();
         Server { api, inlet, bell, cluster, client, _folder: folder }
     }
 
@@ -39,8 +43,8 @@ impl Server {
         let mut said: Vec<String> = Vec::new();
         let listening = async {
             while !said.iter().any(|one| one == last) {
-                self.bell.readable().await.unwrap();
-                let _ = self.bell.try_read(&mut [0; 64]);
+                let mut rung = self.bell.readable().await.unwrap();
+                rung.clear_ready();
                 said.extend(self.inlet.heard().into_iter().map(short));
             }
         };

@@ -1,11 +1,10 @@
 //! The engine, for the loop and the other threads.
 
-use std::io::Write as _;
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::engine::Engine;
+use crate::bell::Bell;
 
 /// The engine; copies share it. It is held for decisions, and by the loop while that compares the
 /// packet filter with the program.
@@ -21,18 +20,15 @@ struct Inner {
     accepted: AtomicBool,
     /// Every kind of objects was listed.
     listed: AtomicBool,
-    bell: UnixStream,
-    ringer: UnixStream,
+    bell: Bell,
 }
 
 impl Shared {
     pub(super) fn new(engine: Engine) -> std::io::Result<Self> {
-        let (bell, ringer) = UnixStream::pair()?;
-        bell.set_nonblocking(true)?;
-        ringer.set_nonblocking(true)?;
+        let bell = Bell::new()?;
         let (engine, next) = (Mutex::new(engine), Mutex::new(()));
         let (accepted, listed) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Shared(Arc::new(Inner { engine, next, accepted, listed, bell, ringer })))
+        Ok(Shared(Arc::new(Inner { engine, next, accepted, listed, bell })))
     }
 
     /// An engine of the node `one` that knows these objects, and nothing else.
@@ -60,20 +56,19 @@ impl Shared {
     }
 
     /// Returns what becomes readable when another thread wants something done.
-    pub(super) fn bell(&self) -> &UnixStream {
+    pub(super) fn bell(&self) -> &Bell {
         &self.0.bell
     }
 
     /// Drops what is kept since a list lacked it: an administrator has confirmed that.
     pub(super) fn accept(&self) {
         self.0.accepted.store(true, Ordering::SeqCst);
-        // If the socket is full, the loop is about to look.
-        let _ = (&self.0.ringer).write(&[0]);
+        self.0.bell.ring();
     }
 
     /// Says whether an administrator has confirmed it since the last call.
     pub(super) fn take_accepted(&self) -> bool {
-        crate::poll::drain(&self.0.bell);
+        self.0.bell.heard();
         self.0.accepted.swap(false, Ordering::SeqCst)
     }
 }

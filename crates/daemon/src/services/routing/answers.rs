@@ -1,13 +1,12 @@
 //! What `netwright routes` asks, by HTTP at the service's socket.
 
-use std::io::Write as _;
 use std::net::IpAddr;
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use routing::Routing;
 
+use crate::bell::Bell;
 use crate::exchange::Answer;
 
 /// The targets: all that is shown, how packets to an address go, what can be probed, and to remove
@@ -27,17 +26,14 @@ struct Inner {
     routing: Mutex<Routing>,
     /// An administrator has confirmed that nodes are gone.
     accepted: AtomicBool,
-    bell: UnixStream,
-    ringer: UnixStream,
+    bell: Bell,
 }
 
 impl Shared {
     pub(super) fn new(routing: Routing) -> std::io::Result<Self> {
-        let (bell, ringer) = UnixStream::pair()?;
-        bell.set_nonblocking(true)?;
-        ringer.set_nonblocking(true)?;
+        let bell = Bell::new()?;
         let (routing, accepted) = (Mutex::new(routing), AtomicBool::new(false));
-        Ok(Shared(Arc::new(Inner { routing, accepted, bell, ringer })))
+        Ok(Shared(Arc::new(Inner { routing, accepted, bell })))
     }
 
     pub(super) fn routing(&self) -> MutexGuard<'_, Routing> {
@@ -45,19 +41,18 @@ impl Shared {
     }
 
     /// Returns what becomes readable when another thread wants something done.
-    pub(super) fn bell(&self) -> &UnixStream {
+    pub(super) fn bell(&self) -> &Bell {
         &self.0.bell
     }
 
     /// Makes the loop look whether something is to be said or done.
     pub(super) fn ring(&self) {
-        // If the socket is full, the loop is about to look.
-        let _ = (&self.0.ringer).write(&[0]);
+        self.0.bell.ring();
     }
 
     /// Says whether an administrator has confirmed that nodes are gone, since the last call.
     pub(super) fn take_accepted(&self) -> bool {
-        crate::poll::drain(&self.0.bell);
+        self.0.bell.heard();
         self.0.accepted.swap(false, Ordering::SeqCst)
     }
 

@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::convert::identity;
 use std::hash::{BuildHasher as _, RandomState};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::time::Duration;
@@ -32,6 +31,7 @@ use super::super::kubernetes::{
 use super::super::outlet::{self, Inlet, Outlet, Silence};
 use super::super::setup::{runtime, words};
 use super::node_object::{CONDITION, NodeObject};
+use crate::bell::Bell;
 
 /// Our name: the field manager of patches.
 const MANAGER: &str = "netwrightd-routing";
@@ -127,7 +127,7 @@ impl ClusterNodes {
     }
 
     /// Returns what is readable when something was heard.
-    pub(super) fn bell(&self) -> &UnixStream {
+    pub(super) fn bell(&self) -> &Bell {
         self.inlet.bell()
     }
 

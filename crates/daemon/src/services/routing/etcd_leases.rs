@@ -6,7 +6,6 @@
 
 use std::cell::Cell;
 use std::net::IpAddr;
-use std::os::unix::net::UnixStream;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,6 +28,7 @@ use super::super::outlet::{self, Inlet, Outlet};
 use super::super::setup::{LONG, failed, runtime};
 use super::etcd_keys::{self, Doubt, Keys};
 use super::turns::Turns;
+use crate::bell::Bell;
 
 /// How long a grant of etcd's lasts, as flanneld asks for it.
 const GRANT: Duration = Duration::from_secs(24 * 3600);
@@ -179,7 +179,7 @@ impl EtcdLeases {
     }
 
     /// Returns what is readable when something was heard.
-    pub(super) fn bell(&self) -> &UnixStream {
+    pub(super) fn bell(&self) -> &Bell {
         self.inlet.bell()
     }
 

@@ -4,9 +4,7 @@
 //! changed, it finds out which is this node's, and what it is to be. The thread writes it, and what
 //! it has written comes back as a change like any other.
 
-use std::io::Read as _;
 use std::net::IpAddr;
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use agent::config;
@@ -27,6 +25,7 @@ use super::host::Host;
 use super::of_source::OfSource;
 use super::spaces::Spaces;
 use super::{SIGNALS, Service, Source};
+use crate::bell::Bell;
 use crate::poll::{Interest, Poller};
 
 /// What the service's status calls these.
@@ -98,7 +97,7 @@ impl Configuration {
         config: &config::Routing,
         disk: &Disk,
         process: &Process,
-        mut signals: &UnixStream,
+        signals: &Bell,
     ) -> Result<Option<Self>, Stop> {
         let runtime = runtime(1)?;
         let registry = {
@@ -135,7 +134,7 @@ impl Configuration {
                 told = Some(why);
             }
             if !poller.wait(Some(process.health.pause(RETRY))).map_err(failed)?.is_empty() {
-                let _ = signals.read(&mut [0; 16]);
+                signals.heard();
                 return Ok(None);
             }
         }

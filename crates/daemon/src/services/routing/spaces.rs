@@ -6,7 +6,6 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
@@ -32,6 +31,7 @@ use super::super::setup::{failed, runtime, words};
 use super::Service;
 use super::etcd_keys::{self, Keys};
 use super::etcd_leases;
+use crate::bell::Bell;
 
 /// Pauses between attempts to find the API server: at first, and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
@@ -84,7 +84,7 @@ impl Spaces {
     }
 
     /// Returns what is readable when something was heard.
-    pub(super) fn bell(&self) -> &UnixStream {
+    pub(super) fn bell(&self) -> &Bell {
         self.inlet.bell()
     }
 
