@@ -1015,7 +1015,7 @@ _netwright() {
             return 0
             ;;
         netwright__subcmd__setup)
-            opts="-y -o -h --bin-dir --also --no-config --allow-downgrade --program-dir --no-packet --yes --dry-run --undo --output --timeout --conf-dir --help"
+            opts="-y -o -h --bin-dir --also --no-config --allow-downgrade --program-dir --no-packet --yes --dry-run --undo --force --output --timeout --conf-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1099,7 +1099,7 @@ _netwright() {
             return 0
             ;;
         netwright__subcmd__uninstall)
-            opts="-o -h --bin-dir --force --wait --keep-state --conflist --next-network --output --timeout --conf-dir --help"
+            opts="-o -h --bin-dir --force --wait --keep-state --dry-run --conflist --next-network --output --timeout --conf-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -192,9 +192,10 @@ complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -s o -l o
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
-complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l force -d 'Detach what is still attached, instead of refusing'
+complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l force -d 'Detach what is still attached, instead of refusing. With --keep-state: leave it attached, and name what stays of it'
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l wait -d 'Restore the earlier plugins for new containers, wait until no container is attached, and then remove the rest, instead of refusing. Succeeds if nothing is installed'
-complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l keep-state -d 'Only restore the earlier plugins: attached containers keep their networks, and our state stays'
+complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l keep-state -d 'Only restore the earlier plugins: our state stays. Refuses while containers are attached, as no other plugin removes their published ports and masquerade. Succeeds if nothing is installed'
+complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l dry-run -d 'With --keep-state: only say whether it would be refused, and change nothing'
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -s h -l help -d 'Print help'
 complete -c netwright -n "__fish_netwright_using_subcommand setup" -l bin-dir -d 'The folder for the plugins [default: the one in the configurations of this machine\'s container runtimes; /opt/cni/bin if there is no runtime]' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand setup" -l also -d 'Also answer to this name, by which configurations written for another project\'s plugin call ours: `multus`, `multus-shim`, `whereabouts`; may be repeated' -r
@@ -209,6 +210,7 @@ complete -c netwright -n "__fish_netwright_using_subcommand setup" -l no-packet 
 complete -c netwright -n "__fish_netwright_using_subcommand setup" -s y -l yes -d 'Do not ask'
 complete -c netwright -n "__fish_netwright_using_subcommand setup" -l dry-run -d 'Say what would be done, and change nothing'
 complete -c netwright -n "__fish_netwright_using_subcommand setup" -l undo -d 'Undo what was set up. A file that was changed since is kept, and named'
+complete -c netwright -n "__fish_netwright_using_subcommand setup" -l force -d 'Undo it also while containers are attached, and leave them attached: what stays of them is named'
 complete -c netwright -n "__fish_netwright_using_subcommand setup" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l bin-dir -d 'The folder of the plugins. Repeated, each folder is tested, and a table shows where they differ' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l plugin -d 'Test this plugin only; may be repeated' -r

@@ -413,6 +413,10 @@ pub(crate) struct Setup {
         conflicts_with_all = ["bin_dir", "also", "no_config", "allow_downgrade", "program_dir", "no_packet"]
     )]
     pub(crate) undo: bool,
+    /// Undo it also while containers are attached, and leave them attached: what stays of them is
+    /// named.
+    #[arg(long, requires = "undo")]
+    pub(crate) force: bool,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -456,17 +460,22 @@ pub(crate) struct Uninstall {
     /// runtimes look for plugins].
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) bin_dir: Option<PathBuf>,
-    /// Detach what is still attached, instead of refusing.
+    /// Detach what is still attached, instead of refusing. With --keep-state: leave it attached, and
+    /// name what stays of it.
     #[arg(long)]
     pub(crate) force: bool,
     /// Restore the earlier plugins for new containers, wait until no container is attached, and
     /// then remove the rest, instead of refusing. Succeeds if nothing is installed.
     #[arg(long)]
     pub(crate) wait: bool,
-    /// Only restore the earlier plugins: attached containers keep their networks, and our state
-    /// stays.
-    #[arg(long, conflicts_with_all = ["force", "wait", "conflist"])]
+    /// Only restore the earlier plugins: our state stays. Refuses while containers are attached, as
+    /// no other plugin removes their published ports and masquerade. Succeeds if nothing is
+    /// installed.
+    #[arg(long, conflicts_with_all = ["wait", "conflist"])]
     pub(crate) keep_state: bool,
+    /// With --keep-state: only say whether it would be refused, and change nothing.
+    #[arg(long, requires = "keep_state")]
+    pub(crate) dry_run: bool,
     /// The configuration that `netwrightd multinet` wrote (its key `conflist`), which is removed
     /// first: runtimes then use the next one. Stop the daemon before.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]

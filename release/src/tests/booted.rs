@@ -277,13 +277,13 @@ fn a_node_is_served_by_packages_and_is_as_before_afterwards() {
     assert_ne!(now, started, "the service was restarted");
     // The plugins go, the container stays; a second installation finds it.
     load.during("the plugins removed, Debian's serve", || {
-        debian.sh("apt-get remove --yes netwright-cni-plugins 2>&1");
+        debian.sh("NETWRIGHT_LEAVE_ATTACHED=1 apt-get remove --yes netwright-cni-plugins 2>&1");
     });
     booted.answers();
     load.during("installed again", || booted.install("0.1.0"));
     booted.end_container();
     load.during("the plugins removed again", || {
-        debian.sh("apt-get remove --yes netwright-cni-plugins 2>&1");
+        debian.sh("NETWRIGHT_LEAVE_ATTACHED=1 apt-get remove --yes netwright-cni-plugins 2>&1");
     });
     load.forget();
     load.during("purged", || booted.purge());

@@ -248,14 +248,14 @@ fn somebody_elses_diversion_fails_the_installation_and_stays() {
 /// `/usr/local/bin`, and the package.
 #[test]
 fn a_purge_leaves_the_setup_of_other_executables_alone() {
-    testkit::require!("root", "program:dpkg-divert");
+    testkit::require!("root", "program:dpkg-divert", "program:strip");
     let debian = Debian::new("release-both");
     let record = "/var/lib/netwright/setup/record.json";
     let make = |programs: &str| {
         debian.sh("mkdir -p /etc/netwright /var/lib/netwright/setup");
         debian.sh(&format!("echo '{{\"programs\":\"{programs}\"}}' >{record}"));
     };
-    let [netwright, _] = packages("0.1.0", &[]);
+    let [netwright, _] = ours("0.1.0");
     let package = debian.bring(&[&netwright]);
     debian.dpkg(&format!("--install {package}"));
     make("/usr/local/bin");

@@ -91,42 +91,58 @@ fn a_downgrade_over_newer_state_is_refused_and_plugins_serve() {
     assert_eq!(debian.sh(SNAPSHOT), before);
 }
 
-/// Calls a plugin for a container, as a runtime does.
-const CALL: &str = r#"
-call() {
-    CNI_COMMAND=$1 CNI_CONTAINERID=web CNI_NETNS=/run/netns/web CNI_IFNAME=eth0 CNI_PATH=/usr/lib/cni \
-        /usr/lib/cni/bridge <<'E'
-{"cniVersion":"1.0.0","name":"n","type":"bridge","bridge":"br0","isGateway":true,
- "ipam":{"type":"host-local","ranges":[[{"subnet":"10.93.0.0/24"}]]}}
+/// A network with everything that other plugins leave, and a container on it.
+const ATTACH: &str = r#"
+mkdir -p /etc/cni/net.d && cat >/etc/cni/net.d/n.conflist <<'E'
+{"cniVersion": "1.0.0", "name": "n", "plugins": [
+ {"type": "bridge", "bridge": "br0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
+  "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.93.0.0/24"}]]}},
+ {"type": "portmap", "capabilities": {"portMappings": true}, "snat": true}]}
 E
-}
+ip netns add web && netwright add n web --container-id web -p 8080:80
 "#;
 
-/// A container that our plugins attached keeps its network, and its state, over a purge. Once our
-/// plugins are installed again, they detach it.
+/// What the kernel has of containers, and what lies on the disk.
+const KERNEL: &str = "nft list ruleset; ip -brief link; ip rule; ip netns; \
+    ls -d /usr/bin/netwright* /run/netwright* /var/lib/netwright* 2>/dev/null; true";
+
+/// Where containers are attached, each way off is refused before anything is changed, and names
+/// them; one of two words detaches them, or leaves them with what removes the rest.
 #[test]
-fn what_is_attached_outlives_a_purge() {
-    testkit::require!("full", "root", "program:dpkg-divert", "program:strip");
+fn packages_do_not_go_before_what_is_attached() {
+    testkit::require!("root", "program:dpkg-divert", "program:strip", "program:nft");
     let debian = Debian::new("release-attached");
-    debian.sh("rm -rf /usr/lib/cni /var/lib/cni");
+    debian.sh("rm -rf /usr/lib/cni /var/lib/cni /etc/cni /var/lib/netwright");
+    let before = debian.sh(KERNEL);
     let [netwright, plugins] = ours("0.1.0");
     let both = debian.bring(&[&netwright, &plugins]);
-    debian.dpkg(&format!("--install {both}"));
-    debian.sh(&format!("{CALL} ip netns add web && call ADD"));
-    let address = || debian.sh("ip netns exec web ip -brief -4 address show dev eth0");
-    let before = address();
-    assert!(before.contains(" 10.93.0."), "{before}");
-    let said = debian.dpkg("--purge netwright netwright-cni-plugins");
-    assert!(said.contains("containers are attached; kept for them: /run/netwright"), "{said}");
-    assert!(said.contains("once they are gone: rm -r /run/netwright /var/lib/netwright"), "{said}");
-    debian.sh("test ! -e /usr/lib/cni && test ! -e /usr/bin/netwright");
-    assert_eq!(address(), before);
+    let install = || debian.dpkg(&format!("--install {both}"));
+    let purge = "--purge netwright netwright-cni-plugins";
+    install();
+    debian.sh(ATTACH);
+    let attached = debian.sh(KERNEL);
+    assert!(attached.contains("8080"), "{attached}");
+    // Each of the two packages by itself, too.
+    for what in ["--remove netwright-cni-plugins", purge, "--force-depends --remove netwright"] {
+        let said = debian.dpkg(&format!("{what} || true"));
+        assert!(said.contains("cause: n/web/eth0\n"), "{said}");
+        assert!(said.contains("or detach them by `netwright gc --all`; "), "{said}");
+        assert_eq!(debian.sh(KERNEL), attached, "{what}");
+        debian.sh("CNI_COMMAND=VERSION /usr/lib/cni/portmap </dev/null");
+    }
+    // A node that is thrown away.
+    debian.sh("netwright gc --all");
+    debian.dpkg(purge);
+    assert_eq!(debian.sh(&format!("ip netns del web; rm -r /etc/cni; {KERNEL}")), before);
 
-    debian.dpkg(&format!("--install {both}"));
-    debian.sh(&format!("{CALL} call DEL"));
-    let links = debian.sh("ip netns exec web ip -brief link; ip -brief link");
-    assert!(links.lines().all(|line| line.starts_with("lo ")), "{links}");
-    let said = debian.dpkg("--purge netwright netwright-cni-plugins");
-    assert!(!said.contains("containers are attached"), "{said}");
-    debian.sh("ip netns del web; test ! -e /run/netwright && test ! -e /var/lib/netwright");
+    install();
+    debian.sh(ATTACH);
+    let said = debian.sh(&format!("NETWRIGHT_LEAVE_ATTACHED=1 dpkg {purge} 2>&1"));
+    assert!(said.contains("n/web/eth0 are attached, and keep their networks; "), "{said}");
+    let left = said.lines().find_map(|line| line.strip_prefix("netwright: once they have ended: "));
+    debian.sh("test ! -e /usr/lib/cni && test ! -e /usr/bin/netwright");
+    debian.sh("ip netns exec web ping -c 1 -W 5 10.93.0.1");
+    assert_eq!(debian.sh("nft list ruleset | grep -c 8080"), "1\n", "as was said");
+    debian.sh(&format!("ip netns del web; {}; rm -r /etc/cni", left.unwrap()));
+    assert_eq!(debian.sh(KERNEL), before);
 }

@@ -39,7 +39,9 @@ pub(super) use folder::{duplicate, replace_by_link};
 use manifest::{Config, Manifest};
 pub(super) use manifest::{missing, remove_created};
 pub(crate) use take_back::uninstall;
-pub(super) use take_back::{Removed, detach, listed, living, remove_from, remove_state};
+pub(super) use take_back::{
+    Removed, detach, detach_ended, listed, living, remove_from, remove_state, stays,
+};
 
 /// The executable's own name in the folder, which the links point at.
 const EXECUTABLE: &str = "netwright";

@@ -33,6 +33,7 @@ use apply::Work;
 use plan::{Facts, Paths, Plan};
 use record::Record;
 pub(crate) use record::is_recorded;
+use undo::Living;
 
 /// The folder that is locked, so that two do not change it at the same time.
 const LOCKED: &str = "/etc/systemd/system";
@@ -189,7 +190,12 @@ fn undo_it(args: &Setup, common: &Common, world: &World, shell: &mut Shell) -> O
         let names = [units::TARGET, plan::NETWORK_MANAGER].map(str::to_owned);
         let known = systemctl::units(&names)?;
         let living = install::living(&session)?;
-        let plan = undo::plan(&record, &paths, &known[0], &known[1], &living);
+        let stays = install::stays(&install::listed(&living), &session);
+        let living = match args.force {
+            true => Living::Leave(&living, &stays),
+            false => Living::Keep(&living),
+        };
+        let plan = undo::plan(&record, &paths, &known[0], &known[1], living);
         Ok((record, plan))
     };
     let (record, plan) = look()?;

@@ -271,10 +271,10 @@ fn uninstall_refuses_while_containers_are_attached_unless_forced() {
     crate::support::assert_as_before(&before, &lab);
 }
 
-/// This happens when the package of the plugins is removed: runtimes get their former plugins back,
-/// and containers continue.
+/// Other plugins' DEL leaves a published port and the masquerade: nothing is given back while
+/// containers have them, unless somebody says so and has read what stays.
 #[test]
-fn plugins_are_given_back_while_containers_go_on() {
+fn plugins_are_given_back_once_nothing_is_left_that_others_would_leave() {
     testkit::require!("root");
     let lab = Lab::new("cli-uninstall-package");
     lab.sh("mkdir -p /etc/cni/net.d /opt/cni/bin && echo theirs >/opt/cni/bin/bridge");
@@ -282,26 +282,51 @@ fn plugins_are_given_back_while_containers_go_on() {
     let call = |args: &[&str]| crate::support::call_in(&lab, args);
     let there = ["--bin-dir", "/opt/cni/bin"];
     let install = || call(&[&["install", "--linked"][..], &there].concat()).succeeded();
-    let give_back = || call(&[&["uninstall", "--keep-state"][..], &there].concat()).succeeded();
+    let give_back =
+        |more: &[&str]| call(&[&["uninstall", "--keep-state"][..], &there, more].concat());
     install();
     let c1 = lab.container("c1");
-    call(&["add", "netwright", "c1", "--container-id", "web"]).succeeded();
-    let said = give_back();
-    assert!(said.stderr.contains(": netwright/web/eth0 are attached, and keep"), "{said:#?}");
+    call(&["add", "netwright", "c1", "--container-id", "web", "-p", "8080:80"]).succeeded();
+    let attached = testkit::Snapshot::take(&lab);
+    for more in [&[][..], &["--dry-run"]] {
+        let said = give_back(more).failed(1);
+        expect![[r#"
+            error: containers are still attached
+            cause: netwright/web/eth0
+            cause: other plugins do not remove their published ports and masquerade
+            hint: stop them first, or detach them by `netwright gc --all`; --force leaves them attached (for a package: NETWRIGHT_LEAVE_ATTACHED=1 in the environment)
+        "#]]
+        .assert_eq(&said.stderr);
+        attached.assert_same(&testkit::Snapshot::take(&lab));
+    }
+    give_back(&["--force", "--dry-run"]).succeeded();
+    attached.assert_same(&testkit::Snapshot::take(&lab));
+    let said = give_back(&["--force"]).succeeded();
+    let line =
+        "left: netwright/web/eth0 are attached, and keep their networks; their published ports";
+    assert!(said.stderr.contains(line), "{said:#?}");
     assert_eq!(lab.sh("ls -A /opt/cni/bin; cat /opt/cni/bin/bridge"), "bridge\ntheirs\n");
-    assert_ne!(lab.sh("ls /run/netwright/owners"), "", "what detaches it stays");
     testkit::traffic::assert_pings(&c1, "10.63.0.1");
-    // After another installation the plugins know the containers; the last container's end removes
-    // the tables.
-    install();
-    call(&["del", "netwright", "c1", "--container-id", "web"]).succeeded();
+    // The container ends as with other plugins, and what was printed removes the rest.
     drop(c1);
-    give_back();
-    assert_eq!(lab.sh("ls -A /opt/cni/bin"), "bridge\n");
-    lab.sh("test -d /run/netwright && rm -rf /run/netwright /var/lib/netwright");
+    assert!(lab.sh("nft list ruleset").contains("8080"), "it stays, as was said");
+    let printed = said.stderr.split('`').nth(1).unwrap();
+    assert!(printed.starts_with("netwright gc --all && rm "), "{printed}");
+    lab.sh(&printed.replacen("netwright", EXECUTABLE, 1));
+    assert_eq!(lab.sh("rm /etc/cni/net.d/* 2>/dev/null; ls -A /opt/cni/bin"), "bridge\n");
+    crate::support::assert_as_before(&before, &lab);
+
+    // The other way: what is attached is detached, and nothing is left.
+    install();
+    let c1 = lab.container("c1");
+    call(&["add", "netwright", "c1", "--container-id", "web", "-p", "8080:80"]).succeeded();
+    call(&["gc", "--all"]).succeeded();
+    drop(c1);
+    give_back(&[]).succeeded();
+    lab.sh("rm -rf /run/netwright /var/lib/netwright");
     crate::support::assert_as_before(&before, &lab);
     // There is nothing left to give back: a package may be removed that was never configured.
-    give_back();
+    give_back(&[]).succeeded();
 }
 
 /// The calls that change a folder.

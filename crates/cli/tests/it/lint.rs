@@ -321,7 +321,10 @@ fn network_policy_without_status_is_named() {
 "#
         )
     };
-    check(&list(r#""cniVersion": "1.0.0""#), 0, expect![[r#"
+    check(
+        &list(r#""cniVersion": "1.0.0""#),
+        0,
+        expect![[r#"
         warning: runtimes do not ask STATUS of this version: the node stays ready while netwrightd policy is away and new pods are closed
           --> SCRATCH/net.d/10-x.conflist:3:14
           |
@@ -330,7 +333,8 @@ fn network_policy_without_status_is_named() {
           hint: add "cniVersions": ["1.0.0", "1.1.0"]: older runtimes keep to `cniVersion`
 
         1 file looked at: 0 errors, 1 warning
-    "#]]);
+    "#]],
+    );
     check(
         &list(r#""cniVersion": "1.0.0", "cniVersions": ["1.0.0", "1.1.0"]"#),
         0,

@@ -6,7 +6,7 @@ mod faults;
 use serde_json::Value;
 use testkit::{Lab, Place as _, Snapshot, traffic};
 
-use crate::support::{Said, call_in};
+use crate::support::{EXECUTABLE, Said, call_in};
 
 /// Where setup may leave something, besides the folders that every snapshot has.
 const FILES: [&str; 12] = [
@@ -115,4 +115,28 @@ fn a_machine_is_set_up_and_is_as_before_afterwards() {
     assert_as_before(&before, lab);
     let said = undo(lab).failed(1);
     assert!(said.stderr.starts_with("error: nothing was set up here"), "{said:#?}");
+}
+
+/// As when the package of the executables goes: nothing leads to them any longer, and what is said of
+/// the container is so.
+#[test]
+fn a_setup_goes_beside_containers_that_are_left() {
+    testkit::require!("root", "file:/lib/systemd/systemd");
+    let lab = &Lab::with_systemd("setup-left");
+    empty_programs(lab);
+    let before = Snapshot::with_files(lab, &FILES);
+    setup(lab, &["--yes", "--no-packet"]).succeeded();
+    let c1 = lab.container("c1");
+    lab.sh("/usr/local/bin/netwright add netwright c1 --container-id web -p 8080:80");
+    let said = call_in(lab, &["setup", "--undo", "--yes", "--force"]).succeeded();
+    let stays = "note: netwright/web/eth0 are attached, and keep their networks; their published";
+    assert!(said.stderr.contains(stays), "{said:#?}");
+    traffic::assert_pings(&c1, "10.63.0.1");
+    let left = lab.sh("ls -A /opt/cni/bin /etc/cni/net.d /usr/local/bin 2>/dev/null; true");
+    assert!(!left.contains("bridge") && !left.contains("netwright"), "{left}");
+    drop(c1);
+    assert!(lab.sh("nft list ruleset").contains("8080"), "it stays, as was said");
+    let printed = said.stderr.split('`').nth(1).unwrap();
+    lab.sh(&printed.replacen("netwright", EXECUTABLE, 1));
+    assert_as_before(&before, lab);
 }

@@ -75,8 +75,14 @@ pub(crate) fn uninstall(
     let mut report = Removed { dir: dir.clone(), ..Removed::default() };
     let roots = world.roots();
     if args.keep_state {
-        let session = |source| Session::open(world, common, shell, source);
-        return give_back_only(&dir, installed.as_ref(), session, report).map(|report| {
+        let open = |source| Session::open(world, common, shell, source);
+        if !args.force {
+            refuse_living(&open(PluginSource::None)?)?;
+        }
+        if args.dry_run {
+            return Ok(ExitCode::SUCCESS);
+        }
+        return give_back_only(&dir, installed.as_ref(), open, report).map(|report| {
             shell.confirm(&report);
             ExitCode::SUCCESS
         });
@@ -135,9 +141,33 @@ pub(crate) fn uninstall(
     Ok(ExitCode::SUCCESS)
 }
 
+/// Refuses while containers are attached: another plugin's DEL knows nothing of our tables.
+fn refuse_living(session: &Session) -> Result<(), Failure> {
+    let living = living(session)?;
+    if living.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(code::INVALID_CONFIG, "containers are still attached")
+        .because(listed(&living))
+        .because("other plugins do not remove their published ports and masquerade")
+        .hint(
+            "stop them first, or detach them by `netwright gc --all`; --force leaves them attached \
+             (for a package: NETWRIGHT_LEAVE_ATTACHED=1 in the environment)",
+        ))
+}
+
+/// Says what stays of attached containers when our plugins go, and what removes it.
+pub(in crate::commands) fn stays(attached: &str, session: &Session) -> String {
+    format!(
+        "{attached} are attached, and keep their networks; their published ports and masquerade \
+         outlive them. Once they have ended: `netwright gc --all && rm -rf {} {}`",
+        session.roots.run.display(),
+        session.roots.lib.display()
+    )
+}
+
 /// Restores the earlier plugins, as when a package is removed. What ended containers have left is
-/// removed first, while our plugins are still there; the last container's DEL removes the packet
-/// filter's tables.
+/// removed first, while our plugins are still there.
 fn give_back_only(
     dir: &Path,
     installed: Option<&Manifest>,
@@ -159,10 +189,7 @@ fn give_back_only(
         }
     }
     match attached {
-        Some(attached) => report.left.push(format!(
-            "{}: {attached} are attached, and keep their networks",
-            session.roots.run.display()
-        )),
+        Some(attached) => report.left.push(stays(&attached, &session)),
         None => remove_tables(&session, &mut report),
     }
     Ok(report)
@@ -375,6 +402,14 @@ pub(in crate::commands) fn detach(
     }
     detach_each(&ours, session, report);
     Ok(())
+}
+
+/// Detaches what containers that are gone had, and leaves the others attached.
+pub(in crate::commands) fn detach_ended(
+    session: &Session,
+    report: &mut Removed,
+) -> Result<(), Failure> {
+    detach_gone(false, session, report).map(drop)
 }
 
 /// Detaches what containers that are gone had, or everything if it is forced. Returns a list of

@@ -25,13 +25,28 @@ const DHCP_TODO: &str = "/run/cni/dhcp.sock.todo";
 #[serde(tag = "step", rename_all = "kebab-case")]
 pub(super) enum Back {
     Stop,
-    Disable { unit: &'static str },
-    RemoveFile { path: PathBuf, restores: bool },
+    Disable {
+        unit: &'static str,
+    },
+    RemoveFile {
+        path: PathBuf,
+        restores: bool,
+    },
     Reload,
-    Start { unit: &'static str },
-    RestoreUnit { unit: String, enables: bool, starts: bool },
+    Start {
+        unit: &'static str,
+    },
+    RestoreUnit {
+        unit: String,
+        enables: bool,
+        starts: bool,
+    },
     ReloadNetworkManager,
-    RemovePlugins { folders: Vec<PathBuf> },
+    /// `leaves` says whether containers that are attached stay so.
+    RemovePlugins {
+        folders: Vec<PathBuf>,
+        leaves: bool,
+    },
     RemoveState,
 }
 
@@ -54,7 +69,7 @@ impl fmt::Display for Back {
             Back::ReloadNetworkManager => {
                 write!(f, "have NetworkManager read its configuration again")
             }
-            Back::RemovePlugins { folders } => {
+            Back::RemovePlugins { folders, .. } => {
                 write!(f, "remove the plugins from {}", super::plan::all(folders))
             }
             Back::RemoveState => write!(f, "remove our state, and our tables of nftables"),
@@ -71,14 +86,29 @@ pub(super) struct Return {
     pub(super) rest: Option<Record>,
 }
 
-/// Decides how to undo what is recorded. `living` are the attachments of our plugins whose
-/// containers are there; `network_manager` is its unit.
+/// The attachments of our plugins whose containers are there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Living<'a> {
+    /// What they need stays.
+    Keep(&'a [String]),
+    /// They stay attached, and everything else goes; a line says what stays of them.
+    Leave(&'a [String], &'a str),
+}
+
+impl Living<'_> {
+    /// Says whether the plugins must stay.
+    fn keeps_plugins(&self) -> bool {
+        matches!(self, Living::Keep(living) if !living.is_empty())
+    }
+}
+
+/// Decides how to undo what is recorded; `network_manager` is its unit.
 pub(super) fn plan(
     record: &Record,
     paths: &Paths,
     target: &Unit,
     network_manager: &Unit,
-    living: &[String],
+    living: Living<'_>,
 ) -> Return {
     let mut plan = Return { steps: Vec::new(), notes: Vec::new(), rest: None };
     if target.is.active {
@@ -91,7 +121,7 @@ pub(super) fn plan(
     let mut changes_units = false;
     for written in record.files.iter().rev() {
         let path = &written.path;
-        if !living.is_empty() && is_program(path) {
+        if living.keeps_plugins() && is_program(path) {
             continue;
         }
         let here = paths.at(path);
@@ -130,15 +160,25 @@ pub(super) fn plan(
     if network_manager.is.active && plan.steps.iter().any(is_network_managers) {
         plan.steps.push(Back::ReloadNetworkManager);
     }
-    if living.is_empty() {
-        if !record.plugins.is_empty() {
-            plan.steps.push(Back::RemovePlugins { folders: record.plugins.clone() });
+    let living = match living {
+        Living::Keep(living) if !living.is_empty() => living,
+        of => {
+            let left = match of {
+                Living::Leave(living, stays) if !living.is_empty() => Some(stays),
+                _ => None,
+            };
+            if !record.plugins.is_empty() {
+                let (folders, leaves) = (record.plugins.clone(), left.is_some());
+                plan.steps.push(Back::RemovePlugins { folders, leaves });
+            }
+            match left {
+                Some(stays) => plan.notes.push(stays.to_owned()),
+                None if record.owns_state => plan.steps.push(Back::RemoveState),
+                None => {}
+            }
+            return plan;
         }
-        if record.owns_state {
-            plan.steps.push(Back::RemoveState);
-        }
-        return plan;
-    }
+    };
     plan.notes.push(format!(
         "containers are attached, and keep their networks: {}. The plugins, the executables in {} and \
          our state stay for them; once they are gone, `netwright setup --undo` removes these, too",
@@ -208,10 +248,13 @@ fn one(
             give_back(unit, Before { enabled: *enables, active: *starts })
         }
         Back::ReloadNetworkManager => call(&["reload", NETWORK_MANAGER]).map(drop),
-        Back::RemovePlugins { folders } => {
-            // If a container was attached meanwhile, its plugins stay.
+        Back::RemovePlugins { folders, leaves } => {
             let session = open(true)?;
-            install::detach(false, &session, removed)?;
+            match leaves {
+                true => install::detach_ended(&session, removed)?,
+                // If a container was attached meanwhile, its plugins stay.
+                false => install::detach(false, &session, removed)?,
+            }
             folders
                 .iter()
                 .try_for_each(|folder| install::remove_from(folder, &session.roots, removed))
@@ -276,7 +319,8 @@ mod tests {
     #[track_caller]
     fn check(record: &Record, paths: &Paths, living: &[&str], expected: &Expect) -> Return {
         let living: Vec<String> = living.iter().map(|name| (*name).to_owned()).collect();
-        let plan = plan(record, paths, &unit(true, true), &unit(true, true), &living);
+        let living = Living::Keep(&living);
+        let plan = plan(record, paths, &unit(true, true), &unit(true, true), living);
         let steps = plan.steps.iter().map(|step| format!("{step}\n"));
         let text: String =
             steps.chain(plan.notes.iter().map(|note| format!("note: {note}\n"))).collect();
@@ -360,7 +404,7 @@ mod tests {
         let rest = plan.rest.unwrap();
         paths.here.retain(|path, _| path.starts_with("/usr/local"));
         let none = Unit::default();
-        let steps = super::plan(&rest, &paths, &none, &none, &[]).steps;
+        let steps = super::plan(&rest, &paths, &none, &none, Living::Keep(&[])).steps;
         let steps: Vec<String> = steps.iter().map(ToString::to_string).collect();
         expect![[r#"
             remove /usr/local/bin/netwrightd
@@ -368,6 +412,21 @@ mod tests {
             remove the plugins from /usr/lib/cni
             remove our state, and our tables of nftables"#]]
         .assert_eq(&steps.join("\n"));
+    }
+
+    /// As when a package goes that has the executables: nothing may need them any longer.
+    #[test]
+    fn containers_that_are_left_keep_nothing_of_the_setup() {
+        let (record, paths) = recorded();
+        let (none, web) = (Unit::default(), ["net/web/eth0".to_owned()]);
+        let plan = super::plan(&record, &paths, &none, &none, Living::Leave(&web, "it stays"));
+        let programs = PathBuf::from("/usr/local/bin/netwright");
+        assert!(plan.steps.contains(&Back::RemoveFile { path: programs, restores: true }));
+        let (folders, leaves) = (vec!["/usr/lib/cni".into()], true);
+        assert_eq!(plan.steps.last(), Some(&Back::RemovePlugins { folders, leaves }));
+        assert_eq!((plan.notes, plan.rest), (vec!["it stays".to_owned()], None));
+        let plan = super::plan(&record, &paths, &none, &none, Living::Leave(&[], "it stays"));
+        assert_eq!((plan.notes, plan.steps.last()), (Vec::new(), Some(&Back::RemoveState)));
     }
 
     /// What ran before runs again.
@@ -424,7 +483,7 @@ mod tests {
         );
         paths.here.retain(|path, _| !path.to_string_lossy().ends_with("-kept"));
         let none = Unit::default();
-        let again = super::plan(&record, &paths, &none, &none, &[]);
+        let again = super::plan(&record, &paths, &none, &none, Living::Keep(&[]));
         assert!(!again.steps.iter().any(|step| matches!(step, Back::RemoveFile { .. })));
         assert_eq!((again.notes, plan.notes), (Vec::new(), Vec::new()));
     }
