@@ -65,7 +65,8 @@ pub fn look<M: Message>(folder: &Path, mut done: impl FnMut(M) -> bool) -> bool 
     let files = files.filter(|file| !file.starts_with('.'));
     let names: BTreeSet<String> =
         files.map(|file| file.strip_suffix(TAKEN).unwrap_or(&file).to_owned()).collect();
-    names.iter().fold(true, |all, name| look_at(folder, name, &mut done) && all)
+    let left = names.iter().filter(|name| !look_at(folder, name, &mut done));
+    left.count() == 0
 }
 
 /// Handles the message with a given name, if there is one. Says whether nothing of it is left.
