@@ -6,7 +6,9 @@
 //! |---|---|
 //! | `postrouting` | what pods send out of the cluster takes the node's address |
 //! | `forward` | the segment sizes that TCP announces are cut to fit the tunnels |
-//! | `prerouting`, `strangers` | tunnels' packets from addresses that no node has are dropped |
+//! | `prerouting`, `input`, `strangers` | tunnels take packets of nodes alone, at the node's own address |
+//! | `prerouting`, `sources` | packets from pods' addresses come in by the links of these pods alone |
+//! | `outbound`, `to-nodes` | nobody but nodes sends tunnels' packets to nodes |
 //!
 //! Rules are fixed by [`Rules`]; everything that comes and goes is an element of a set. A
 //! [`ClusterFilter`] is all of it as data. It makes the transaction that brings any kernel to it
@@ -40,7 +42,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use kernel::nft::{Batch, Element};
+use kernel::nft::{Batch, Element, KeyType};
 
 use self::layout::Set;
 use self::ranges::{Net, Ranges};
@@ -80,6 +82,16 @@ pub enum Member {
     Exempt(IpNet),
     /// An address of a node: it sees pods' own addresses, and tunnels' packets come from it.
     Node(IpAddr),
+    /// A further address of a node, from which no packet of a tunnel comes.
+    Address(IpAddr),
+    /// An address of this node to which other nodes send tunnels' packets.
+    Endpoint(IpAddr),
+    /// A prefix, or a block, that only pods of this node have addresses of.
+    Local(IpNet),
+    /// A prefix, or a block, whose pods' packets come without a tunnel.
+    Plain(IpNet),
+    /// A link by which packets of other nodes come.
+    Underlay(String),
     /// A tunnel's interface.
     Tunnel(String),
 }
@@ -99,7 +111,7 @@ pub struct Change {
 pub struct ClusterFilter {
     rules: Rules,
     addresses: BTreeMap<Set, Ranges>,
-    tunnels: BTreeMap<String, u32>,
+    links: BTreeMap<(Set, String), u32>,
 }
 
 impl ClusterFilter {
@@ -107,7 +119,7 @@ impl ClusterFilter {
     #[must_use]
     pub fn new(rules: Rules, members: impl IntoIterator<Item = Member>) -> Self {
         let mut filter =
-            ClusterFilter { rules, addresses: BTreeMap::new(), tunnels: BTreeMap::new() };
+            ClusterFilter { rules, addresses: BTreeMap::new(), links: BTreeMap::new() };
         for member in members {
             filter.add(&member, None);
         }
@@ -188,11 +200,11 @@ impl ClusterFilter {
                 let step = self.addresses.entry(set).or_default().add(prefix);
                 take(set, step, net);
             }
-            Place::Tunnel(name) => {
-                let count = self.tunnels.entry(name.to_owned()).or_default();
+            Place::Link(set, name) => {
+                let count = self.links.entry((set, name.to_owned())).or_default();
                 *count = count.saturating_add(1);
                 if let (1, Some(net)) = (*count, net) {
-                    net.come((Set::Tunnels, Entry::ifname(name)));
+                    net.come((set, Entry::ifname(name)));
                 }
             }
         }
@@ -204,13 +216,14 @@ impl ClusterFilter {
                 let step = self.addresses.entry(set).or_default().remove(prefix);
                 take(set, step, net);
             }
-            Place::Tunnel(name) => {
-                let Some(count) = self.tunnels.get_mut(name) else { return };
+            Place::Link(set, name) => {
+                let key = (set, name.to_owned());
+                let Some(count) = self.links.get_mut(&key) else { return };
                 *count -= 1;
                 if *count == 0 {
-                    self.tunnels.remove(name);
+                    self.links.remove(&key);
                     if let Some(net) = net {
-                        net.go((Set::Tunnels, Entry::ifname(name)));
+                        net.go((set, Entry::ifname(name)));
                     }
                 }
             }
@@ -219,18 +232,22 @@ impl ClusterFilter {
 
     /// Lists the elements of a set.
     fn entries(&self, set: Set) -> BTreeSet<Entry> {
-        if set == Set::Tunnels {
-            return self.tunnels.keys().map(|name| Entry::ifname(name)).collect();
+        if set.key() == KeyType::IfName {
+            return self.names(set).map(Entry::ifname).collect();
         }
         self.outermost(set).map(Entry::range).collect()
     }
 
     /// Lists the same for a transaction, in their order.
     fn elements(&self, set: Set) -> Vec<Element> {
-        if set == Set::Tunnels {
-            return self.tunnels.keys().map(|name| Entry::ifname(name).element(set)).collect();
+        if set.key() == KeyType::IfName {
+            return self.names(set).map(|name| Entry::ifname(name).element(set)).collect();
         }
         self.outermost(set).map(|prefix| state::element(set, prefix)).collect()
+    }
+
+    fn names(&self, of: Set) -> impl Iterator<Item = &str> {
+        self.links.keys().filter(move |(set, _)| *set == of).map(|(_, name)| name.as_str())
     }
 
     fn outermost(&self, set: Set) -> impl Iterator<Item = IpNet> {
@@ -241,7 +258,7 @@ impl ClusterFilter {
 /// Where a member belongs.
 enum Place<'m> {
     Address(Set, IpNet),
-    Tunnel(&'m str),
+    Link(Set, &'m str),
 }
 
 fn place(member: &Member) -> Place<'_> {
@@ -250,7 +267,12 @@ fn place(member: &Member) -> Place<'_> {
         Member::Cluster(prefix) => (Set::Cluster4, Set::Cluster6, *prefix),
         Member::Exempt(prefix) => (Set::Exempt4, Set::Exempt6, *prefix),
         Member::Node(address) => (Set::Nodes4, Set::Nodes6, IpNet::from(*address)),
-        Member::Tunnel(name) => return Place::Tunnel(name),
+        Member::Address(address) => (Set::Addresses4, Set::Addresses6, IpNet::from(*address)),
+        Member::Endpoint(address) => (Set::Endpoints4, Set::Endpoints6, IpNet::from(*address)),
+        Member::Local(prefix) => (Set::Local4, Set::Local6, *prefix),
+        Member::Plain(prefix) => (Set::Plain4, Set::Plain6, *prefix),
+        Member::Underlay(name) => return Place::Link(Set::Underlay, name),
+        Member::Tunnel(name) => return Place::Link(Set::Tunnels, name),
     };
     Place::Address(if prefix.addr().is_ipv4() { v4 } else { v6 }, prefix)
 }

@@ -338,8 +338,9 @@ fn hostport_snat_rules(table: &TableRef) -> Vec<NewRule> {
     ]
 }
 
-/// Written as a number: nft can list an empty name but cannot read it back.
-fn no_interface_in(rule: NewRule) -> NewRule {
+/// Continues if a packet came in by no link. Written as a number: nft can list an empty name but
+/// cannot read it back.
+pub(crate) fn no_interface_in(rule: NewRule) -> NewRule {
     let register = Register::FIRST;
     rule.expr(Expr::Meta { key: MetaKey::Iif, register }).expr(Expr::Cmp {
         op: CmpOp::Eq,

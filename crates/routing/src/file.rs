@@ -226,6 +226,7 @@ fn node_of(
         kept: Vec::new(),
         blocks: Vec::new(),
         underlay,
+        addresses: Vec::new(),
         offers,
         mtu: None,
         zone: None,

@@ -43,6 +43,9 @@ pub const ADDRESSES: &str = "status.addresses";
 /// A Node has one prefix of each family; some more are read for controllers to come.
 const MOST_PREFIXES: usize = 8;
 
+/// How many further addresses of a Node are kept.
+const MOST_ADDRESSES: usize = 16;
+
 /// Reports whether an annotation is read here; a source keeps no other.
 #[must_use]
 pub fn is_ours(key: &str, settings: &Settings) -> bool {
@@ -72,7 +75,7 @@ fn read_node(
     if prefixes.is_empty() {
         return incomplete(format!("{POD_CIDRS} is empty"));
     }
-    let node = if let Some(text) = fields.annotations.get(annotation::KEY) {
+    let mut node = if let Some(text) = fields.annotations.get(annotation::KEY) {
         read_ours(fields, prefixes, text)?
     } else if let Some(flannel) = &settings.flannel {
         match flannel::read(fields, prefixes, flannel, settings, faults) {
@@ -99,7 +102,18 @@ fn read_node(
             }
         }
     }
+    node.addresses = further_addresses(fields, &node);
     Ok(node)
+}
+
+/// Returns the addresses that a Node has besides those by which it is reached.
+fn further_addresses(fields: &NodeFields, node: &Node) -> Vec<IpAddr> {
+    let is_further = |address: &IpAddr| node.underlay.iter().all(|of| of != *address);
+    let addresses = fields.addresses.iter().filter_map(|text| cni::text::parse_ip(text));
+    let mut addresses: Vec<IpAddr> = addresses.filter(is_further).take(MOST_ADDRESSES).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses
 }
 
 impl From<Refused> for Unusable {
@@ -123,6 +137,7 @@ fn read_ours(fields: &NodeFields, prefixes: Vec<IpNet>, text: &str) -> Result<No
         prefixes,
         blocks: Vec::new(),
         underlay: read.underlay,
+        addresses: Vec::new(),
         offers: read.offers,
         mtu: read.mtu,
         zone: fields.zone.clone().or(read.zone),

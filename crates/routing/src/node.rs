@@ -34,6 +34,10 @@ pub struct Node {
     pub blocks: Vec<Block>,
     /// The addresses by which other nodes reach it.
     pub underlay: Underlay,
+    /// Its further addresses, as far as the source has them: nobody but nodes sends packets of tunnels
+    /// there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<IpAddr>,
     /// How it can be reached.
     pub offers: Offers,
     /// The lowest MTU of the links that have its underlay addresses, in bytes.

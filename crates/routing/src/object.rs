@@ -51,6 +51,13 @@ pub enum Set {
     Exempt,
     /// The underlay addresses of the nodes: `nodes4`, `nodes6`. Single addresses.
     Nodes,
+    /// Further addresses of the nodes: `addresses4`, `addresses6`. Single addresses.
+    Addresses,
+    /// What this node's pods have addresses of: `local4`, `local6`. Intervals.
+    Local,
+    /// What pods have addresses of whose packets come without a tunnel: `plain4`, `plain6`.
+    /// Intervals.
+    Plain,
 }
 
 /// Which object it is.
@@ -63,6 +70,11 @@ pub enum Key {
         set: Set,
         /// The element.
         prefix: IpNet,
+    },
+    /// An element of the packet filter's set `underlay`: a link by which packets of other nodes come.
+    Link {
+        /// The link.
+        link: LinkName,
     },
     /// A route to a prefix that says it is unreachable, with [`METRIC_WORST`].
     Unreachable {
@@ -113,12 +125,23 @@ impl Key {
     #[must_use]
     pub fn is_of_node(&self) -> bool {
         match self {
-            Key::Unreachable { .. } | Key::Tunnel { .. } | Key::Address { .. } => true,
-            Key::Element { set, .. } => *set != Set::Nodes,
+            Key::Link { .. }
+            | Key::Unreachable { .. }
+            | Key::Tunnel { .. }
+            | Key::Address { .. } => true,
+            Key::Element { set, .. } => matches!(set, Set::Cluster | Set::Exempt | Set::Local),
             Key::Fdb { .. } | Key::Neighbour { .. } | Key::Nexthop { .. } | Key::Route { .. } => {
                 false
             }
         }
+    }
+}
+
+impl Key {
+    /// Reports whether it is of the packet filter: all of these are one transaction.
+    #[must_use]
+    pub fn is_filter(&self) -> bool {
+        matches!(self, Key::Element { .. } | Key::Link { .. })
     }
 }
 
@@ -207,6 +230,9 @@ impl fmt::Display for Set {
             Set::Cluster => "cluster",
             Set::Exempt => "exempt",
             Set::Nodes => "nodes",
+            Set::Addresses => "addresses",
+            Set::Local => "local",
+            Set::Plain => "plain",
         })
     }
 }
@@ -218,6 +244,7 @@ impl fmt::Display for Key {
                 let number = if prefix.addr().is_ipv4() { 4 } else { 6 };
                 write!(f, "element {prefix} of {set}{number}")
             }
+            Key::Link { link } => write!(f, "element {link} of underlay"),
             Key::Unreachable { prefix } => write!(f, "unreachable route {prefix}"),
             Key::Tunnel { link } => write!(f, "tunnel {link}"),
             Key::Address { link, address } => write!(f, "address {address} of {link}"),

@@ -30,6 +30,12 @@ pub enum Path {
 }
 
 impl Path {
+    /// Reports whether packets come by it as pods send them.
+    #[must_use]
+    pub fn is_plain(self) -> bool {
+        matches!(self, Path::Native | Path::Learned | Path::Direct)
+    }
+
     /// Reports whether it needs a route of ours.
     #[must_use]
     pub fn has_route(self) -> bool {
@@ -137,6 +143,12 @@ pub fn choose(own: &Node, peer: &Node, family: Family, reach: Reachability<'_>) 
 #[must_use]
 pub fn choose_path(own: &Node, peer: &Node, family: Family, reach: Reachability<'_>) -> Path {
     decide(own, peer, family, reach, false).path
+}
+
+/// Reports whether a peer can be reached by a tunnel over a family.
+pub(crate) fn can_tunnel(own: &Node, peer: &Node, family: Family, underlay: Family) -> bool {
+    let choosing = Choosing { own, peer, tells: false, passed_over: Vec::new() };
+    choosing.vxlan(family, underlay).is_ok()
 }
 
 fn all_reasons(passed_over: &[PassedOver]) -> String {

@@ -331,7 +331,7 @@ impl Change {
     /// are messages of rtnetlink.
     #[must_use]
     pub fn is_filter(&self) -> bool {
-        matches!(self.key(), Some(Key::Element { .. }))
+        self.key().is_some_and(Key::is_filter)
     }
 }
 

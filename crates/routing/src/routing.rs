@@ -46,6 +46,7 @@ mod failures;
 mod flanneld;
 mod health;
 mod planning;
+mod turning;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -65,6 +66,7 @@ use crate::plan::{Change, ForeignRoute, Observed, Wanted};
 use crate::settings::{LinkName, Own, Settings};
 use crate::time::Time;
 use failures::Failure;
+use turning::Turn;
 
 /// What is to be done, in this order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -178,6 +180,8 @@ pub struct Routing {
     complete: bool,
     ids: Ids,
     pub(crate) plans: BTreeMap<String, PeerPlan>,
+    /// Peers whose path changes between a tunnel and none.
+    turns: BTreeMap<(String, Family), Turn>,
     /// Links of other programs that are down: nothing can be made by them now.
     down: BTreeSet<LinkName>,
     pub(crate) failures: BTreeMap<Key, Failure>,
@@ -224,6 +228,7 @@ impl Routing {
             complete: false,
             ids: Ids::default(),
             plans: BTreeMap::new(),
+            turns: BTreeMap::new(),
             down: BTreeSet::new(),
             failures: BTreeMap::new(),
             foreign_failures: HashMap::new(),
@@ -431,7 +436,8 @@ impl Routing {
 
     /// Does what is due: peers that the brake has held long enough, changes that failed before.
     pub fn tick(&mut self, now: Time) -> Todo {
-        let outcome = self.cluster.tick(now);
+        let mut outcome = self.cluster.tick(now);
+        outcome.affected.extend(self.end_turns(now));
         let mut todo = self.follow(outcome);
         let due = |(key, failure): (&Key, &Failure)| (failure.again <= now).then(|| key.clone());
         let keys: BTreeSet<Key> = self.failures.iter().filter_map(due).collect();
@@ -456,7 +462,7 @@ impl Routing {
         let failures = self.failures.values().chain(self.foreign_failures.values());
         let retry = failures.map(|failure| failure.again).min();
         let cut_off = self.cut_off_since.map(|since| since.after(condition::GRACE_PERIOD));
-        [self.cluster.due(), retry, cut_off].into_iter().flatten().min()
+        [self.cluster.due(), retry, cut_off, self.turns_due()].into_iter().flatten().min()
     }
 
     /// Removes at once what the brake holds.

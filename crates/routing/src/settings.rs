@@ -2,6 +2,7 @@
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::ops::Deref;
@@ -372,6 +373,9 @@ pub struct Own {
     pub node: Node,
     /// The link that has the underlay address of each family.
     pub uplinks: PerFamily<Option<Uplink>>,
+    /// The links by which packets of other nodes may come, as far as that follows from this node: the
+    /// uplinks, and what is on the same segments.
+    pub links: BTreeSet<LinkName>,
     /// The names of its tunnels over each family.
     pub tunnels: PerFamily<LinkName>,
     /// The hardware addresses of its tunnels, also over a family in which it has no address now.
@@ -461,6 +465,8 @@ impl Own {
             v4: uplinks.v4.map(|(uplink, _)| uplink),
             v6: uplinks.v6.map(|(uplink, _)| uplink),
         };
+        let links = uplinks.iter().filter_map(|(_, uplink)| Some(uplink.as_ref()?.name.clone()));
+        let links = links.collect();
         let node = Node {
             name,
             uid,
@@ -469,12 +475,13 @@ impl Own {
             kept,
             blocks: Vec::new(),
             underlay,
+            addresses: Vec::new(),
             offers,
             mtu: settings.underlay_mtu.or(mtu),
             zone,
             dialect: Dialect::Netwright,
         };
-        Own { node, uplinks, tunnels, macs }
+        Own { node, uplinks, links, tunnels, macs }
     }
 }
 

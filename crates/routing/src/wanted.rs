@@ -1,5 +1,6 @@
 //! What a node wants of its kernel: for itself, and for each peer.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -16,9 +17,15 @@ use crate::settings::{LinkName, Own, Settings};
 /// Returns what this node wants for itself, with any peers or none.
 ///
 /// `native` are the families of which a peer's path is native: packets to it follow the network's
-/// routes, so nothing may stand before these.
+/// routes, so nothing may stand before these. `underlay` are the links by which packets of other nodes
+/// come.
 #[must_use]
-pub fn of_node(settings: &Settings, own: &Own, native: PerFamily<bool>) -> Objects {
+pub fn of_node(
+    settings: &Settings,
+    own: &Own,
+    native: PerFamily<bool>,
+    underlay: BTreeSet<LinkName>,
+) -> Objects {
     let mut objects = Objects::new();
     // A program that translates services' addresses must see the pod's own address.
     let exempt = [&settings.exempt[..], &settings.service_ranges].concat();
@@ -27,6 +34,12 @@ pub fn of_node(settings: &Settings, own: &Own, native: PerFamily<bool>) -> Objec
         for prefix in IpNet::aggregate(ranges) {
             objects.insert(Key::Element { set, prefix }, Value::There);
         }
+    }
+    for prefix in own.node.all_prefixes() {
+        objects.insert(Key::Element { set: Set::Local, prefix }, Value::There);
+    }
+    for link in underlay {
+        objects.insert(Key::Link { link }, Value::There);
     }
     for prefix in &all {
         let is_native = own.node.offers.native || *native.get(Family::of_prefix(*prefix));
@@ -90,6 +103,8 @@ pub struct Reach {
     pub hop: Option<Hop>,
     /// What fits, in bytes, where it is less than the link carries.
     pub mtu: Option<u32>,
+    /// Packets from its pods may come without a tunnel by now, although the path is one, or has been.
+    pub turns: bool,
 }
 
 /// Returns what this node wants for a peer.
@@ -100,8 +115,21 @@ pub fn of_peer(own: &Own, peer: &Node, reach: &PerFamily<Option<Reach>>) -> Obje
         let key = Key::Element { set: Set::Nodes, prefix: host_prefix(address) };
         objects.insert(key, Value::There);
     }
+    for address in &peer.addresses {
+        let key = Key::Element { set: Set::Addresses, prefix: host_prefix(*address) };
+        objects.insert(key, Value::There);
+    }
     for (family, reach) in reach.iter() {
         let Some(reach) = reach else { continue };
+        // The packet filter takes what comes by the link of the kernel's route, too. That is enough
+        // for blocks: they change all the time.
+        let plain = peer.prefixes.iter().chain(&peer.kept).copied();
+        let plain = plain.filter(|_| reach.turns || reach.path.is_plain());
+        let blocks = peer.blocks.iter().filter(|_| reach.turns).map(|block| block.prefix);
+        let of_family = |prefix: &IpNet| Family::of_prefix(*prefix) == family;
+        for prefix in plain.chain(blocks).filter(of_family) {
+            objects.insert(Key::Element { set: Set::Plain, prefix }, Value::There);
+        }
         let Some(nexthop) = nexthop(own, peer, family, reach, &mut objects) else { continue };
         objects.insert(Key::Nexthop { id: reach.nexthop }, Value::Nexthop(nexthop));
         for prefix in peer.prefixes_of(family) {

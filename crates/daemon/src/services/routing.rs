@@ -778,7 +778,7 @@ impl Service {
             let known = own.as_ref().unwrap_or(routing.cluster().own()).clone();
             // The table of the packet filter has what was noted of it.
             let elements = routing.observed().objects().iter();
-            let elements = elements.take_while(|(key, _)| matches!(key, Key::Element { .. }));
+            let elements = elements.take_while(|(key, _)| key.is_filter());
             let elements = elements.map(|(key, value)| (key.clone(), value.clone())).collect();
             drop(routing);
             host.observe(&mut self.netlink, &ranges, &known, elements).map_err(said)?
@@ -861,6 +861,9 @@ impl Service {
         self.shared.routing().notice("families", unused.collect());
         let mut own = self.own_of(&node, host)?;
         own.node.kept = self.find_kept(&node, host);
+        own.links = host.underlay(&own, &self.settings, |address| {
+            self.shared.routing().cluster().of_underlay(address).is_some()
+        });
         own.node.blocks.clone_from(&self.shared.routing().cluster().own().node.blocks);
         Ok(own)
     }
@@ -959,7 +962,7 @@ impl Service {
     /// it is checked by itself.
     fn overlap(&self, host: &Host, observed: &Observed) -> Option<String> {
         let objects = observed.objects();
-        let is_empty = objects.keys().all(|key| matches!(key, Key::Element { .. }));
+        let is_empty = objects.keys().all(Key::is_filter);
         let is_new = |range: &&IpNet| {
             // Where paths are native, the range has no route of ours, but blocks of this node do.
             let is_of = |key: &Key| match key {
@@ -1471,10 +1474,11 @@ impl Service {
             Object::Link(link) => {
                 may_end || is_waiting || carries(link.index) || own_name(own, &link.name)
             }
+            // On the segment of another node, packets may come in by any link.
             Object::Address(address) => {
                 is_waiting
                     || carries(address.ifindex)
-                    || own.node.underlay.iter().any(|own| own == address.address.addr())
+                    || own.node.underlay.iter().any(|own| address.address.contains(&own))
             }
             // Routes of pods come and go all the time, and so do a router's. The kernel's own
             // routes follow from addresses and links, which have events too.

@@ -9,6 +9,7 @@ mod damage;
 mod etcd;
 mod files;
 mod flannel;
+mod forged;
 mod kill;
 mod managers;
 mod paths;

@@ -8,14 +8,19 @@ use kernel::nft::{
 };
 
 use super::{Rules, Vxlan};
-use crate::layout::{BEHIND_SRCNAT, RAW, net};
+use crate::layout::{BEHIND_SRCNAT, RAW, net, no_interface_in};
 
 /// The table's comment.
 const COMMENT: &str = "Netwright. Filled by netwrightd routing: do not edit.";
 /// The usual priority of what changes packets (`mangle`).
 const MANGLE: i32 = -150;
+/// After IPVS and all that translates, so that packets have the destination that they arrive at (linux
+/// net/netfilter/ipvs/ip_vs_core.c `ip_vs_ops4`: `NF_IP_PRI_NAT_SRC` - 1 at most).
+const ARRIVED: i32 = 101;
 
 const STRANGERS: &str = "strangers";
+const SOURCES: &str = "sources";
+const TO_NODES: &str = "to-nodes";
 
 /// A set of the table. The names are those `nft list ruleset` shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,17 +37,35 @@ pub(crate) enum Set {
     Exempt4,
     /// The same for IPv6.
     Exempt6,
-    /// Addresses of nodes.
+    /// Addresses of nodes, from which tunnels' packets come.
     Nodes4,
     /// The same for IPv6.
     Nodes6,
+    /// Further addresses of nodes.
+    Addresses4,
+    /// The same for IPv6.
+    Addresses6,
+    /// This node's addresses to which other nodes send tunnels' packets.
+    Endpoints4,
+    /// The same for IPv6.
+    Endpoints6,
+    /// What this node's pods have addresses of, and no others.
+    Local4,
+    /// The same for IPv6.
+    Local6,
+    /// What pods of other nodes have addresses of whose packets come without a tunnel.
+    Plain4,
+    /// The same for IPv6.
+    Plain6,
+    /// Links by which packets of other nodes come, by name.
+    Underlay,
     /// Tunnels to other nodes, by name.
     Tunnels,
 }
 
 impl Set {
     /// Every set, in the order they are made.
-    pub(crate) const ALL: [Set; 9] = [
+    pub(crate) const ALL: [Set; 18] = [
         Set::Own4,
         Set::Own6,
         Set::Cluster4,
@@ -51,6 +74,15 @@ impl Set {
         Set::Exempt6,
         Set::Nodes4,
         Set::Nodes6,
+        Set::Addresses4,
+        Set::Addresses6,
+        Set::Endpoints4,
+        Set::Endpoints6,
+        Set::Local4,
+        Set::Local6,
+        Set::Plain4,
+        Set::Plain6,
+        Set::Underlay,
         Set::Tunnels,
     ];
 
@@ -65,6 +97,15 @@ impl Set {
             Set::Exempt6 => "exempt6",
             Set::Nodes4 => "nodes4",
             Set::Nodes6 => "nodes6",
+            Set::Addresses4 => "addresses4",
+            Set::Addresses6 => "addresses6",
+            Set::Endpoints4 => "endpoints4",
+            Set::Endpoints6 => "endpoints6",
+            Set::Local4 => "local4",
+            Set::Local6 => "local6",
+            Set::Plain4 => "plain4",
+            Set::Plain6 => "plain6",
+            Set::Underlay => "underlay",
             Set::Tunnels => "tunnels",
         }
     }
@@ -72,15 +113,41 @@ impl Set {
     /// Returns the type of its keys.
     pub(crate) const fn key(self) -> KeyType {
         match self {
-            Set::Own4 | Set::Cluster4 | Set::Exempt4 | Set::Nodes4 => KeyType::Ipv4Addr,
-            Set::Own6 | Set::Cluster6 | Set::Exempt6 | Set::Nodes6 => KeyType::Ipv6Addr,
-            Set::Tunnels => KeyType::IfName,
+            Set::Own4
+            | Set::Cluster4
+            | Set::Exempt4
+            | Set::Nodes4
+            | Set::Addresses4
+            | Set::Endpoints4
+            | Set::Local4
+            | Set::Plain4 => KeyType::Ipv4Addr,
+            Set::Own6
+            | Set::Cluster6
+            | Set::Exempt6
+            | Set::Nodes6
+            | Set::Addresses6
+            | Set::Endpoints6
+            | Set::Local6
+            | Set::Plain6 => KeyType::Ipv6Addr,
+            Set::Underlay | Set::Tunnels => KeyType::IfName,
         }
     }
 
     /// Says whether its elements are ranges.
     pub(crate) const fn has_ranges(self) -> bool {
-        !matches!(self, Set::Nodes4 | Set::Nodes6 | Set::Tunnels)
+        matches!(
+            self,
+            Set::Own4
+                | Set::Own6
+                | Set::Cluster4
+                | Set::Cluster6
+                | Set::Exempt4
+                | Set::Exempt6
+                | Set::Local4
+                | Set::Local6
+                | Set::Plain4
+                | Set::Plain6
+        )
     }
 }
 
@@ -108,8 +175,13 @@ pub(crate) fn chains() -> Vec<NewChain> {
     let base = |name: &str, hook| NewChain::base(&table, name, hook);
     vec![
         NewChain::regular(&table, STRANGERS),
+        NewChain::regular(&table, SOURCES),
+        NewChain::regular(&table, TO_NODES),
         base("prerouting", Hook::filter(HookPoint::Prerouting, RAW)),
+        base("input", Hook::filter(HookPoint::Input, ARRIVED)),
         base("forward", Hook::filter(HookPoint::Forward, MANGLE)),
+        // Before anything translates sources.
+        base("outbound", Hook::filter(HookPoint::Postrouting, MANGLE)),
         // Programs that translate service addresses (kube-proxy and the like) and the plugins'
         // own rules do that at the usual priority, and the first translation of a flow wins.
         base("postrouting", Hook::nat(HookPoint::Postrouting, BEHIND_SRCNAT)),
@@ -124,14 +196,29 @@ pub(crate) fn rules(wanted: &Rules) -> Vec<NewRule> {
     let mut rules = Vec::new();
 
     for vxlan in &wanted.vxlan {
-        rules.push(of_tunnel(rule("prerouting"), *vxlan).jump(STRANGERS));
+        let early = of_tunnel(rule("prerouting"), *vxlan);
+        // What is for another host passes; a broadcast is for this host too.
+        rules.push(early.is_not(field::fib_daddr_type(), UNICAST).jump(STRANGERS));
+        rules.push(of_tunnel(rule("input"), *vxlan).jump(STRANGERS));
     }
-    let known = |address, set: Set| rule(STRANGERS).in_set(&[address], set.name()).returns();
-    rules.push(known(field::ip_saddr(), Set::Nodes4));
-    rules.push(known(field::ip6_saddr(), Set::Nodes6));
-    // For another host; a broadcast is for this host too.
-    rules.push(rule(STRANGERS).is(field::fib_daddr_type(), UNICAST).returns());
-    rules.push(rule(STRANGERS).counter().drop());
+    rules.extend(strangers_rules(&table));
+    let sources = [(field::ip_saddr(), Set::Cluster4), (field::ip6_saddr(), Set::Cluster6)];
+    rules.extend(
+        sources.map(|(source, set)| rule("prerouting").in_set(&[source], set.name()).jump(SOURCES)),
+    );
+    rules.extend(sources_rules(&table));
+    for vxlan in &wanted.vxlan {
+        for (address, set) in [
+            (field::ip_daddr(), Set::Nodes4),
+            (field::ip6_daddr(), Set::Nodes6),
+            (field::ip_daddr(), Set::Addresses4),
+            (field::ip6_daddr(), Set::Addresses6),
+        ] {
+            let leaving = of_tunnel(rule("outbound"), *vxlan);
+            rules.push(leaving.in_set(&[address], set.name()).jump(TO_NODES));
+        }
+    }
+    rules.extend(to_nodes_rules(&table));
 
     // What comes out of a tunnel is clamped too: its sender may not have clamped it.
     for way in [field::oifname(), field::iifname()] {
@@ -164,6 +251,86 @@ pub(crate) fn rules(wanted: &Rules) -> Vec<NewRule> {
         }
     }
     rules
+}
+
+/// Judges packets of tunnels for this host. A tunnel takes them at every address of the host, from
+/// every sender. So does this: a node may have sent what a pod of it has sent to an address that is
+/// not known as a node's, with the pod's source translated.
+fn strangers_rules(table: &TableRef) -> [NewRule; 3] {
+    let rule = || NewRule::new(table, STRANGERS);
+    let of_node = |source, nodes: Set, destination, endpoints: Set| {
+        rule()
+            .in_set(&[source], nodes.name())
+            .in_set(&[destination], endpoints.name())
+            .in_set(&[field::iifname()], Set::Underlay.name())
+            .returns()
+    };
+    [
+        of_node(field::ip_saddr(), Set::Nodes4, field::ip_daddr(), Set::Endpoints4),
+        of_node(field::ip6_saddr(), Set::Nodes6, field::ip6_daddr(), Set::Endpoints6),
+        rule().counter().drop(),
+    ]
+}
+
+/// Judges by which link packets from addresses of pods come in.
+fn sources_rules(table: &TableRef) -> [NewRule; 8] {
+    let rule = || NewRule::new(table, SOURCES);
+    let (tunnels, underlay) = (Set::Tunnels.name(), Set::Underlay.name());
+    let out_of_tunnel = |source, local: Set| {
+        rule().in_set(&[field::iifname()], tunnels).not_in_set(&[source], local.name()).returns()
+    };
+    let plain = |source, plain: Set| {
+        rule().in_set(&[field::iifname()], underlay).in_set(&[source], plain.name()).returns()
+    };
+    // Only what is for other nodes' pods goes into a tunnel.
+    let for_node = |source, local: Set, destination, endpoints: Set| {
+        rule()
+            .in_set(&[field::iifname()], underlay)
+            .in_set(&[destination], endpoints.name())
+            .not_in_set(&[source], local.name())
+            .returns()
+    };
+    [
+        out_of_tunnel(field::ip_saddr(), Set::Local4),
+        out_of_tunnel(field::ip6_saddr(), Set::Local6),
+        plain(field::ip_saddr(), Set::Plain4),
+        plain(field::ip6_saddr(), Set::Plain6),
+        for_node(field::ip_saddr(), Set::Local4, field::ip_daddr(), Set::Endpoints4),
+        for_node(field::ip6_saddr(), Set::Local6, field::ip6_daddr(), Set::Endpoints6),
+        // A pod's own link is the one by which the host reaches it.
+        rule().is_not(field::fib_reverse_oif(), Value::IfIndex(0)).returns(),
+        rule().counter().drop(),
+    ]
+}
+
+/// Judges packets of tunnels that leave for a node's address. Its tunnel would take them for this
+/// node's once their source is translated.
+fn to_nodes_rules(table: &TableRef) -> [NewRule; 6] {
+    let rule = || NewRule::new(table, TO_NODES);
+    // A router between other nodes passes on what they send.
+    let between = |source, nodes: Set| {
+        rule()
+            .in_set(&[field::iifname()], Set::Underlay.name())
+            .in_set(&[source], nodes.name())
+            .returns()
+    };
+    [
+        // A program of this host sends it. A frame that `br_netfilter` shows on its way through a bridge
+        // came in by no link either.
+        no_interface_in(rule()).is(field::fib_saddr_type(), Value::LOCAL).returns(),
+        // The outer packet comes from the tunnel, and from an address of this host. A packet that
+        // came out of the tunnel has another source.
+        rule()
+            .in_set(&[field::iifname()], Set::Tunnels.name())
+            .is(field::fib_saddr_type(), Value::LOCAL)
+            .returns(),
+        // Nodes send to nodes: what was for another address, such as a service's, is no node's. This
+        // also makes the kernel put fragments together, so that each packet has the headers.
+        rule().has_any(field::ct_status(), field::ct_status_bits::DNAT).counter().drop(),
+        between(field::ip_saddr(), Set::Nodes4),
+        between(field::ip6_saddr(), Set::Nodes6),
+        rule().counter().drop(),
+    ]
 }
 
 /// A route to another host (RTN_UNICAST).

@@ -99,6 +99,15 @@ fn the_whole_table_is_made_in_one_transaction() {
         add set inet netwright-routing exempt6
         add set inet netwright-routing nodes4
         add set inet netwright-routing nodes6
+        add set inet netwright-routing addresses4
+        add set inet netwright-routing addresses6
+        add set inet netwright-routing endpoints4
+        add set inet netwright-routing endpoints6
+        add set inet netwright-routing local4
+        add set inet netwright-routing local6
+        add set inet netwright-routing plain4
+        add set inet netwright-routing plain6
+        add set inet netwright-routing underlay
         add set inet netwright-routing tunnels
         add element of inet netwright-routing own4
         add element of inet netwright-routing own6
@@ -109,14 +118,38 @@ fn the_whole_table_is_made_in_one_transaction() {
         add element of inet netwright-routing nodes6
         add element of inet netwright-routing tunnels
         add chain inet netwright-routing strangers
+        add chain inet netwright-routing sources
+        add chain inet netwright-routing to-nodes
         add chain inet netwright-routing prerouting
+        add chain inet netwright-routing input
         add chain inet netwright-routing forward
+        add chain inet netwright-routing outbound
         add chain inet netwright-routing postrouting
         add rule to inet netwright-routing prerouting
+        add rule to inet netwright-routing input
         add rule to inet netwright-routing strangers
         add rule to inet netwright-routing strangers
         add rule to inet netwright-routing strangers
-        add rule to inet netwright-routing strangers
+        add rule to inet netwright-routing prerouting
+        add rule to inet netwright-routing prerouting
+        add rule to inet netwright-routing sources
+        add rule to inet netwright-routing sources
+        add rule to inet netwright-routing sources
+        add rule to inet netwright-routing sources
+        add rule to inet netwright-routing sources
+        add rule to inet netwright-routing sources
+        add rule to inet netwright-routing sources
+        add rule to inet netwright-routing sources
+        add rule to inet netwright-routing outbound
+        add rule to inet netwright-routing outbound
+        add rule to inet netwright-routing outbound
+        add rule to inet netwright-routing outbound
+        add rule to inet netwright-routing to-nodes
+        add rule to inet netwright-routing to-nodes
+        add rule to inet netwright-routing to-nodes
+        add rule to inet netwright-routing to-nodes
+        add rule to inet netwright-routing to-nodes
+        add rule to inet netwright-routing to-nodes
         add rule to inet netwright-routing forward
         add rule to inet netwright-routing forward
         add rule to inet netwright-routing postrouting

@@ -3,6 +3,7 @@
 
 mod forwarding;
 mod services;
+mod sources;
 mod tunnels;
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -95,11 +96,31 @@ pub(super) fn filter() -> ClusterFilter {
         Member::Cluster(net("fd00::/16")),
         Member::Exempt(net("203.0.113.0/24")),
         Member::Exempt(net("2001:db8:cafe::/48")),
+        Member::Local(net("10.1.0.0/24")),
+        Member::Local(net("fd00:1::/64")),
+        Member::Endpoint("192.0.2.1".parse().unwrap()),
+        Member::Endpoint("2001:db8:2::1".parse().unwrap()),
+        Member::Underlay("n0".to_owned()),
         Member::Tunnel("tun0".to_owned()),
     ];
     members.extend(["192.0.2.1", "192.0.2.2", "2001:db8:2::1", "2001:db8:2::2"].map(node));
     let vxlan = [Vxlan { port: 8472, vni: 1 }].into();
     ClusterFilter::new(Rules { masquerade: true, vxlan }, members)
+}
+
+/// How many packets the rules of a chain have counted.
+pub(super) fn counted(place: &impl Place, chain: &str) -> u64 {
+    let listed = place.sh(&format!("nft list chain inet netwright-routing {chain}"));
+    let counts = listed.split("counter packets ").skip(1);
+    counts.map(|rest| rest.split_whitespace().next().unwrap().parse::<u64>().unwrap()).sum()
+}
+
+/// Sends one UDP packet from an address of a place.
+pub(super) fn sends(from: &impl Place, source: &str, to: &str, content: &[u8]) {
+    let (source, to): (IpAddr, SocketAddr) = (source.parse().unwrap(), to.parse().unwrap());
+    let socket = from.enter(|| UdpSocket::bind((source, 0)).unwrap());
+    socket.set_broadcast(true).unwrap();
+    socket.send_to(content, to).unwrap();
 }
 
 /// Asserts which address servers at `to` see of what `from` sends, by TCP and UDP.
@@ -188,14 +209,20 @@ fn what_comes_in_keeps_its_source() {
     assert_seen(b, "[fd00:1::2]:80", "2001:db8:2::2");
 }
 
-/// Another node cannot borrow this one's address for packets with the address of a pod of this node.
+/// Another node cannot borrow this one's address for packets from an address of a pod.
 #[test]
 fn what_comes_out_of_a_tunnel_is_not_masqueraded() {
     testkit::require!("root");
     let cluster = Cluster::new("clborrow");
     let (outside, b) = (&cluster.node.outside, &cluster.b);
-    b.sh("ip addr add 10.1.0.9/32 dev lo && ip addr add fd00:1::9/128 dev lo nodad");
+    b.sh("ip addr add 10.0.0.9/32 dev lo && ip addr add fd00:9::9/128 dev lo nodad");
+    // As a whole range of a space is.
+    let own = ["10.0.0.0/24", "fd00:9::/64"].map(|own| Member::Own(own.parse().unwrap()));
+    cluster.node.lab.sh(
+        "ip route add 10.0.0.0/24 via 192.0.2.2 && ip -6 route add fd00:9::/64 via 2001:db8:2::2",
+    );
     let mut filter = filter();
+    filter.note(&Change { add: own.to_vec(), remove: Vec::new() });
     cluster.bring(&filter);
     for tunnel in [false, true] {
         if tunnel {
@@ -203,8 +230,8 @@ fn what_comes_out_of_a_tunnel_is_not_masqueraded() {
             cluster.change(&mut filter, &comes(Member::Tunnel("n0".to_owned())));
         }
         for (forged, to, this) in [
-            ("10.1.0.9:0", "198.51.100.2:80", "198.51.100.1"),
-            ("[fd00:1::9]:0", "[2001:db8:ffff::2]:80", "2001:db8:ffff::1"),
+            ("10.0.0.9:0", "198.51.100.2:80", "198.51.100.1"),
+            ("[fd00:9::9]:0", "[2001:db8:ffff::2]:80", "2001:db8:ffff::1"),
         ] {
             let receiver = outside.enter(|| UdpSocket::bind(to).unwrap());
             receiver.set_read_timeout(Some(traffic::ANSWER_DEADLINE)).unwrap();
@@ -274,20 +301,91 @@ fn the_table_reads_well_and_can_be_read_back() {
         			     2001:db8:2::2 }
         	}
 
+        	set addresses4 {
+        		type ipv4_addr
+        	}
+
+        	set addresses6 {
+        		type ipv6_addr
+        	}
+
+        	set endpoints4 {
+        		type ipv4_addr
+        		elements = { 192.0.2.1 }
+        	}
+
+        	set endpoints6 {
+        		type ipv6_addr
+        		elements = { 2001:db8:2::1 }
+        	}
+
+        	set local4 {
+        		type ipv4_addr
+        		flags interval
+        		elements = { 10.1.0.0/24 }
+        	}
+
+        	set local6 {
+        		type ipv6_addr
+        		flags interval
+        		elements = { fd00:1::/64 }
+        	}
+
+        	set plain4 {
+        		type ipv4_addr
+        		flags interval
+        	}
+
+        	set plain6 {
+        		type ipv6_addr
+        		flags interval
+        	}
+
+        	set underlay {
+        		type ifname
+        		elements = { "n0" }
+        	}
+
         	set tunnels {
         		type ifname
         		elements = { "tun0" }
         	}
 
         	chain strangers {
-        		ip saddr @nodes4 return
-        		ip6 saddr @nodes6 return
-        		fib daddr type unicast return
+        		ip saddr @nodes4 ip daddr @endpoints4 iifname @underlay return
+        		ip6 saddr @nodes6 ip6 daddr @endpoints6 iifname @underlay return
+        		counter packets 0 bytes 0 drop
+        	}
+
+        	chain sources {
+        		iifname @tunnels ip saddr != @local4 return
+        		iifname @tunnels ip6 saddr != @local6 return
+        		iifname @underlay ip saddr @plain4 return
+        		iifname @underlay ip6 saddr @plain6 return
+        		iifname @underlay ip daddr @endpoints4 ip saddr != @local4 return
+        		iifname @underlay ip6 daddr @endpoints6 ip6 saddr != @local6 return
+        		fib saddr . iif oif != 0 return
+        		counter packets 0 bytes 0 drop
+        	}
+
+        	chain to-nodes {
+        		iif 0 fib saddr type local return
+        		iifname @tunnels fib saddr type local return
+        		ct status dnat counter packets 0 bytes 0 drop
+        		iifname @underlay ip saddr @nodes4 return
+        		iifname @underlay ip6 saddr @nodes6 return
         		counter packets 0 bytes 0 drop
         	}
 
         	chain prerouting {
         		type filter hook prerouting priority raw; policy accept;
+        		udp dport 8472 @th,96,24 0x1 fib daddr type != unicast jump strangers
+        		ip saddr @cluster4 jump sources
+        		ip6 saddr @cluster6 jump sources
+        	}
+
+        	chain input {
+        		type filter hook input priority 101; policy accept;
         		udp dport 8472 @th,96,24 0x1 jump strangers
         	}
 
@@ -295,6 +393,14 @@ fn the_table_reads_well_and_can_be_read_back() {
         		type filter hook forward priority mangle; policy accept;
         		oifname @tunnels tcp flags syn / syn,rst tcp option maxseg size set rt mtu
         		iifname @tunnels tcp flags syn / syn,rst tcp option maxseg size set rt mtu
+        	}
+
+        	chain outbound {
+        		type filter hook postrouting priority mangle; policy accept;
+        		udp dport 8472 @th,96,24 0x1 ip daddr @nodes4 jump to-nodes
+        		udp dport 8472 @th,96,24 0x1 ip6 daddr @nodes6 jump to-nodes
+        		udp dport 8472 @th,96,24 0x1 ip daddr @addresses4 jump to-nodes
+        		udp dport 8472 @th,96,24 0x1 ip6 daddr @addresses6 jump to-nodes
         	}
 
         	chain postrouting {
@@ -342,7 +448,7 @@ fn damage_is_found_and_repaired() {
         ("add chain T mine", "foreign: chain mine of table T"),
         ("add set T mine { type mark; }", "foreign: set mine of table T"),
         (
-            "flush chain T forward && flush chain T postrouting && delete set T tunnels && add set T tunnels { type mark; }",
+            "flush chain T forward && flush chain T postrouting && flush chain T sources && flush chain T to-nodes && delete set T tunnels && add set T tunnels { type mark; }",
             "set tunnels of table T has another type",
         ),
         ("delete element T nodes4 { 192.0.2.2 }", "missing from set nodes4 of table T: 192.0.2.2"),

@@ -317,6 +317,17 @@ pub const fn fib_saddr_type() -> Field {
     }
 }
 
+/// `fib saddr . iif oif`: the link that the packet came in by, if this host would answer by it; else
+/// 0. It may be used at the hook prerouting.
+#[must_use]
+pub const fn fib_reverse_oif() -> Field {
+    Field {
+        load: Load::Fib(FibResult::Oif, FibFlags(FibFlags::SADDR.0 | FibFlags::IIF.0)),
+        guard: None,
+        kind: KeyType::IfIndex,
+    }
+}
+
 /// Bits of [`ct_state`] (nftables src/ct.c, `NF_CT_STATE_BIT`).
 pub mod ct_state_bits {
     /// Belongs to no connection.

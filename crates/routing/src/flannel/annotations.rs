@@ -189,6 +189,7 @@ pub(crate) fn read(
         kept: Vec::new(),
         blocks: Vec::new(),
         underlay,
+        addresses: Vec::new(),
         offers,
         mtu: None,
         zone: fields.zone.clone(),

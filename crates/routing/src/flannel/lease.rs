@@ -144,6 +144,7 @@ fn read_lease(
         kept: Vec::new(),
         blocks: Vec::new(),
         underlay,
+        addresses: Vec::new(),
         offers,
         mtu: None,
         zone: None,

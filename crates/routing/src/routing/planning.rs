@@ -10,10 +10,10 @@ use crate::cluster::{News, Outcome, Peer};
 use crate::family::{Family, PerFamily};
 use crate::mtu;
 use crate::node::Node;
-use crate::object::{Key, METRIC, Value};
+use crate::object::{Key, METRIC, Set, Value};
 use crate::path::{self, Choice, Hop, Path, Reachability, Way};
 use crate::plan::{self, Change, ForeignRoute, Objects};
-use crate::settings::Own;
+use crate::settings::{LinkName, Own, Source};
 use crate::wanted::{self, Reach};
 
 /// The way to an address that has not been looked up.
@@ -47,7 +47,8 @@ impl Routing {
                 None => self.plan_gone(name, &mut keys, &mut todo),
             }
         }
-        let mut of_node = wanted::of_node(&self.settings, self.cluster.own(), self.native());
+        let mut of_node =
+            wanted::of_node(&self.settings, self.cluster.own(), self.native(), self.underlay());
         self.keep_tunnels(&mut of_node);
         let is_new = self.wanted.keys_of("").len() != of_node.len()
             || of_node.iter().any(|(key, value)| self.wanted.get(key) != Some(value));
@@ -100,7 +101,11 @@ impl Routing {
                 continue;
             }
             let reachability = self.reachability(node, &prefixes);
-            let path = path::choose_path(&own.node, node, family, reachability);
+            let is_on_link = matches!(reachability.ways.get(family), Way::OnLink(_));
+            let chosen = path::choose_path(&own.node, node, family, reachability);
+            let (path, turns) = self.turn(node, family, chosen);
+            // Within a segment the peer may offer it by now, and know that this node does.
+            let may_turn = is_on_link && own.node.offers.direct && !chosen.is_plain();
             let hop = self.hop(node, family, path);
             let mtu = self.path_mtu(&own, node, family, path, hop.as_ref());
             let link_mtu = match path {
@@ -130,6 +135,7 @@ impl Routing {
                 nexthop,
                 hop,
                 mtu: mtu.filter(|mtu| link_mtu.is_none_or(|link| *mtu < link)),
+                turns: turns || may_turn,
             });
             *families.get_mut(family) = Some(FamilyPlan { prefixes, path, mtu });
         }
@@ -149,6 +155,7 @@ impl Routing {
         self.unplanned.remove(name);
         for family in Family::ALL {
             self.probes.remove(&(name.to_owned(), family));
+            self.turns.remove(&(name.to_owned(), family));
         }
         if let Some(before) = self.plans.remove(name) {
             let prefixes = changed_prefixes(&before, None);
@@ -269,7 +276,9 @@ impl Routing {
     fn goes(&self, change: &Change) -> bool {
         let Change::Remove(key, _) = change else { return true };
         let may_be_block = match key {
-            Key::Route { prefix } | Key::Unreachable { prefix } => {
+            Key::Route { prefix }
+            | Key::Unreachable { prefix }
+            | Key::Element { set: Set::Local | Set::Plain, prefix } => {
                 !self.cluster.blocks_listed() && self.settings.is_of_space(*prefix)
             }
             _ => false,
@@ -316,6 +325,23 @@ impl Routing {
                 plan.is_some_and(|plan| plan.path == Path::Native)
             })
         })
+    }
+
+    /// Returns the links by which packets of other nodes may come.
+    fn underlay(&self) -> BTreeSet<LinkName> {
+        let own = self.cluster.own();
+        let mut links = own.links.clone();
+        for way in self.ways.values() {
+            if let Way::OnLink(hop) | Way::ByGateway(hop) = way
+                && !links.contains(&hop.link)
+            {
+                links.insert(hop.link.clone());
+            }
+        }
+        for (_, tunnel) in own.tunnels.iter() {
+            links.remove(tunnel);
+        }
+        links
     }
 
     pub(super) fn whose_prefix(&self, prefix: IpNet) -> Option<String> {

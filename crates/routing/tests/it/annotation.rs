@@ -68,7 +68,10 @@ fn an_administrator_may_set_an_address_that_the_node_does_not_have() {
     assert!(kubernetes::read(&fields, &flannel_settings()).node.is_err());
     let key = "flannel.alpha.coreos.com/public-ip-overwrite".to_owned();
     fields.annotations.insert(key, "192.0.2.2".to_owned());
-    assert_eq!(kubernetes::read(&fields, &flannel_settings()).node, Ok(original));
+    // Nothing but nodes sends packets of tunnels to the other one either.
+    let addresses = vec!["198.51.100.2".parse().unwrap()];
+    let read = netwright_routing::Node { addresses, ..original };
+    assert_eq!(kubernetes::read(&fields, &flannel_settings()).node, Ok(read));
 }
 
 #[test]

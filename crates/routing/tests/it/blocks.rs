@@ -153,7 +153,8 @@ fn blocks_of_this_node_are_announced_and_taken_from_peers() {
     // once.
     assert_eq!(
         machine.take_log(),
-        "create unreachable route 10.60.0.64/26 proto 79\nremove route 10.60.0.64/26\n"
+        "create element 10.60.0.64/26 of local4\n\
+         create unreachable route 10.60.0.64/26 proto 79\nremove route 10.60.0.64/26\n"
     );
     let todo = machine.routing.blocks(changed(&[held("10.60.0.64/26", "b")]), NOW);
     assert!(todo.document_changed);
@@ -593,7 +594,7 @@ proptest! {
     }
 }
 
-/// Blocks cause no change of the packet filter, which has only the ranges.
+/// Other nodes' blocks cause no change of the packet filter, which has only the ranges.
 #[test]
 fn ranges_of_spaces_are_the_clusters_for_the_packet_filter() {
     let mut machine = Machine::start(spaces(), |_| on_link());

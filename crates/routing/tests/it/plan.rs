@@ -10,7 +10,7 @@ use netwright_routing::plan::{difference, difference_of};
 use proptest::prelude::*;
 
 use crate::kernel::{End, Kernel};
-use crate::support::{Machine, by_gateway, cases, ip, net, node, on_link, settings};
+use crate::support::{Machine, at, by_gateway, cases, ip, net, node, on_link, settings};
 
 /// Peers 2 to 5 are on the segment, the others behind a router.
 fn way(address: std::net::IpAddr) -> Way {
@@ -160,10 +160,25 @@ fn a_change_of_path_is_one_message_for_each_family_before_the_rest_goes() {
         panic!("they go by the tunnel");
     };
     machine.take_log();
-    let ways = node("b", 2).underlay.iter().map(|address| (address, on_link()));
-    let todo = machine.routing.ways(ways.collect::<Vec<_>>());
-    assert_eq!(todo.flush_flows, prefixes);
+    let ways =
+        |way: fn() -> Way| node("b", 2).underlay.iter().map(|of| (of, way())).collect::<Vec<_>>();
+    let todo = machine.routing.ways(ways(on_link));
     machine.obey(todo);
+    // The other end may send so by now, and does not expect it yet.
+    assert_eq!(
+        machine.take_log(),
+        "create element 10.244.2.0/24 of plain4\ncreate element fd00:244:0:2::/64 of plain6\n"
+    );
+    assert!(matches!(machine.kernel.end(prefixes[0]), Some(End::Tunnel(..))));
+    let tick = |machine: &mut Machine, seconds| {
+        assert!(machine.routing.due().is_some_and(|due| due <= at(seconds)));
+        let todo = machine.routing.tick(at(seconds));
+        machine.obey(todo.clone());
+        todo.flush_flows
+    };
+    assert_eq!(tick(&mut machine, 0), []);
+    assert_eq!(machine.routing.due(), Some(at(10)));
+    assert_eq!(tick(&mut machine, 10), prefixes);
     let log = machine.take_log();
     expect_test::expect![[r#"
         replace nexthop 0x4e185a04 via 192.0.2.2 dev eth0 onlink
@@ -176,6 +191,52 @@ fn a_change_of_path_is_one_message_for_each_family_before_the_rest_goes() {
     .assert_eq(&log);
     assert_eq!(machine.kernel.end(prefixes[0]), Some(End::Direct(ip("192.0.2.2"))));
     machine.assert_right();
+    assert_eq!(machine.routing.due(), None);
+
+    // Back it goes at once, and what comes as before is taken for a while.
+    let todo = machine.routing.ways(ways(by_gateway));
+    assert_eq!(todo.flush_flows, prefixes);
+    machine.obey(todo);
+    assert!(matches!(machine.kernel.end(prefixes[0]), Some(End::Tunnel(..))));
+    machine.take_log();
+    tick(&mut machine, 20);
+    assert_eq!(machine.take_log(), "");
+    tick(&mut machine, 30);
+    assert_eq!(
+        machine.take_log(),
+        "remove element fd00:244:0:2::/64 of plain6\nremove element 10.244.2.0/24 of plain4\n"
+    );
+    machine.assert_right();
+}
+
+/// A change that does not last does not change the path, and one that the peer no longer offers a
+/// tunnel for does not wait.
+#[test]
+fn a_path_that_turns_back_stays_and_one_without_a_tunnel_does_not_wait() {
+    let mut machine = Machine::start(settings(), |_| by_gateway());
+    machine.list(&[node("b", 2)]);
+    let prefix = node("b", 2).prefixes[0];
+    for way in [on_link, by_gateway] {
+        let ways: Vec<_> = node("b", 2).underlay.iter().map(|of| (of, way())).collect();
+        let todo = machine.routing.ways(ways);
+        machine.obey(todo);
+    }
+    for seconds in [0, 10] {
+        let todo = machine.routing.tick(at(seconds));
+        machine.obey(todo);
+    }
+    assert!(matches!(machine.kernel.end(prefix), Some(End::Tunnel(..))));
+    assert_eq!(machine.routing.due(), None);
+    let ways: Vec<_> = node("b", 2).underlay.iter().map(|of| (of, on_link())).collect();
+    let todo = machine.routing.ways(ways);
+    machine.obey(todo);
+    let mut peer = node("b", 2);
+    peer.offers.vxlan = None;
+    machine.event(Event::Changed(Seen::whole(peer)));
+    assert!(matches!(machine.kernel.end(prefix), Some(End::Direct(..))));
+    machine.event(Event::Deleted("b".to_owned()));
+    assert_eq!(machine.routing.due(), None);
+    machine.assert_right();
 }
 
 #[test]
@@ -185,6 +246,9 @@ fn the_first_start_makes_everything_in_an_order_that_the_kernel_takes() {
     expect_test::expect![[r#"
         create element 10.244.0.0/16 of cluster4
         create element fd00:244::/48 of cluster6
+        create element 10.244.1.0/24 of local4
+        create element fd00:244:0:1::/64 of local6
+        create element eth0 of underlay
         create unreachable route 10.244.0.0/16 proto 78
         create unreachable route 10.244.1.0/24 proto 79
         create unreachable route fd00:244::/48 proto 78

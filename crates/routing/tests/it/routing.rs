@@ -194,6 +194,9 @@ fn flannels_objects_are_taken_over_and_nothing_is_lost() {
     expect_test::expect![[r#"
         create element 10.244.0.0/16 of cluster4
         create element fd00:244::/48 of cluster6
+        create element 10.244.1.0/24 of local4
+        create element fd00:244:0:1::/64 of local6
+        create element eth0 of underlay
         create unreachable route 10.244.0.0/16 proto 78
         create unreachable route 10.244.1.0/24 proto 79
         create unreachable route fd00:244::/48 proto 78
@@ -421,6 +424,11 @@ fn native_paths_need_nothing_and_nothing_stands_before_them() {
             "element fd00:244::/48 of cluster6",
             "element 192.0.2.2/32 of nodes4",
             "element 2001:db8::2/128 of nodes6",
+            "element 10.244.1.0/24 of local4",
+            "element fd00:244:0:1::/64 of local6",
+            "element 10.244.2.0/24 of plain4",
+            "element fd00:244:0:2::/64 of plain6",
+            "element eth0 of underlay",
             "unreachable route 10.244.1.0/24",
             "unreachable route fd00:244:0:1::/64",
         ]

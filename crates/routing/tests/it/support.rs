@@ -81,6 +81,7 @@ fn numbered(name: &str, v4: &str, v6: &str, underlay: Underlay) -> Node {
         kept: Vec::new(),
         blocks: Vec::new(),
         underlay,
+        addresses: Vec::new(),
         offers: Offers { native: false, direct: true, vxlan: Some(vxlan) },
         mtu: Some(1500),
         zone: None,

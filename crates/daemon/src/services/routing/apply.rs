@@ -33,7 +33,7 @@ pub(super) enum Kind {
 impl Kind {
     fn of(change: &Change) -> Self {
         match change.key() {
-            Some(Key::Element { .. }) => Kind::Elements,
+            Some(key) if key.is_filter() => Kind::Elements,
             Some(Key::Tunnel { .. }) => Kind::Tunnels,
             Some(_) => Kind::Objects,
             None => Kind::Foreign,

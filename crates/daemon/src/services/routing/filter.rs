@@ -52,9 +52,13 @@ impl Filter {
         let node = &own.node;
         let prefixes = node.prefixes.iter().chain(&node.kept).chain(&self.spaces);
         let prefixes = prefixes.copied().map(Member::Own);
-        let tunnels = own.tunnels.iter().map(|(_, link)| Member::Tunnel(link.to_string()));
+        // The name of a tunnel that is not there may be another link's.
+        let there = own.tunnels.iter().filter(|(family, _)| node.underlay.get(*family).is_some());
+        let tunnels = there.map(|(_, link)| Member::Tunnel(link.to_string()));
         let has_tunnels = node.offers.vxlan.is_some();
-        let of_node: Vec<Member> = prefixes.chain(tunnels.filter(|_| has_tunnels)).collect();
+        let endpoints = node.underlay.iter().map(Member::Endpoint);
+        let of_tunnels = tunnels.chain(endpoints).filter(|_| has_tunnels);
+        let of_node: Vec<Member> = prefixes.chain(of_tunnels).collect();
         let remove = std::mem::replace(&mut self.of_node, of_node.clone());
         self.wanted.note(&Change { add: of_node, remove });
     }
@@ -105,22 +109,26 @@ fn change(changes: &[plan::Change]) -> Change {
     let mut all = Change::default();
     for change in changes {
         match change {
-            plan::Change::Create(Key::Element { set, prefix }, _) => {
-                all.add.push(member(*set, *prefix));
-            }
-            plan::Change::Remove(Key::Element { set, prefix }, _) => {
-                all.remove.push(member(*set, *prefix));
-            }
+            plan::Change::Create(key, _) => all.add.extend(member(key)),
+            plan::Change::Remove(key, _) => all.remove.extend(member(key)),
             _ => {}
         }
     }
     all
 }
 
-fn member(set: Set, prefix: IpNet) -> Member {
-    match set {
+fn member(key: &Key) -> Option<Member> {
+    let (set, prefix) = match key {
+        Key::Element { set, prefix } => (*set, *prefix),
+        Key::Link { link } => return Some(Member::Underlay(link.to_string())),
+        _ => return None,
+    };
+    Some(match set {
         Set::Cluster => Member::Cluster(prefix),
         Set::Exempt => Member::Exempt(prefix),
         Set::Nodes => Member::Node(prefix.addr()),
-    }
+        Set::Addresses => Member::Address(prefix.addr()),
+        Set::Local => Member::Local(prefix),
+        Set::Plain => Member::Plain(prefix),
+    })
 }

@@ -231,13 +231,18 @@ fn carrier<'a>(
 ) -> Option<&'a Link> {
     let mut first = None;
     for link in with_it {
-        if !link.loopback() && link.kind.as_deref() != Some("dummy") {
+        if is_carrier(link) {
             return Some(link);
         }
         first = first.or(Some(link));
     }
     let first = first?;
     Some(default().unwrap_or(first))
+}
+
+/// Reports whether packets can leave by a link, and come in.
+fn is_carrier(link: &Link) -> bool {
+    !link.loopback() && link.kind.as_deref() != Some("dummy")
 }
 
 /// Reports whether a VXLAN link with a number is ours.
@@ -363,6 +368,49 @@ impl Host {
         let default = || self.links.by_index.get(&self.default_link(Family::of(address))?);
         let link = carrier(with_it, default)?;
         Some(Uplink { name: link.name.as_str().into(), mtu: link.mtu })
+    }
+
+    /// Returns the links by which packets of other nodes may come, as far as that follows from this
+    /// node: those on the segment of its addresses, since a host answers for these by any link; and, if
+    /// it has them where nothing comes in, all of the default routes, and of the routes to single
+    /// nodes. No container is behind them.
+    pub(super) fn underlay(
+        &self,
+        own: &Own,
+        settings: &Settings,
+        is_node: impl Fn(IpAddr) -> bool,
+    ) -> BTreeSet<LinkName> {
+        let mut found = BTreeSet::new();
+        for address in own.node.underlay.iter() {
+            let is_of_pods =
+                |of: &Address| settings.ranges().any(|range| range.contains(&of.address.addr()));
+            let beside = self.addresses.iter().filter(|of| of.address.contains(&address));
+            found.extend(beside.filter(|of| !is_of_pods(of)).map(|of| of.ifindex));
+            let mut with_it = self.addresses.iter().filter(|of| of.address.addr() == address);
+            let carries =
+                |of: &Address| self.links.by_index.get(&of.ifindex).is_some_and(is_carrier);
+            if !with_it.any(carries) {
+                let family = Family::of(address);
+                let leads = |route: &&Route| {
+                    let to = route.destination;
+                    route.kind == RouteKind::Unicast
+                        && Family::of_prefix(to) == family
+                        && (to.prefix_len() == 0
+                            || (to.prefix_len() == to.max_prefix_len() && is_node(to.addr())))
+                };
+                let hops = self.routes.iter().filter(leads).flat_map(|route| {
+                    route.oif.into_iter().chain(route.next_hops.iter().filter_map(|hop| hop.oif))
+                });
+                found.extend(hops);
+            }
+        }
+        let links = found.into_iter().filter_map(|index| self.links.by_index.get(&index));
+        let links = links.filter(|link| {
+            is_carrier(link)
+                && !is_of_attachment(link)
+                && !self.links.tunnels.contains_key(&link.index)
+        });
+        links.map(|link| self.links.names[&link.index].clone()).collect()
     }
 
     /// Returns the addresses of the link with the default route. Others reach this host by them

@@ -8,7 +8,7 @@ use netwright_firewall as firewall;
 use testkit::traffic::{self, Server};
 use testkit::{Container, Place};
 
-use super::{Cluster, comes, filter, goes, node};
+use super::{Cluster, comes, counted, filter, goes, node, sends};
 
 /// A tunnel to node `b` over IPv4 or IPv6: 10.7.VNI.1 here, 10.7.VNI.2 and the MAC address
 /// 02:00:00:00:VNI:02 there.
@@ -29,9 +29,7 @@ fn tunnel(cluster: &Cluster, vni: u8, underlay: [&str; 2], mtu: [u32; 2]) {
 
 /// How many packets from strangers were dropped.
 fn dropped(cluster: &Cluster) -> u64 {
-    let listed = cluster.node.lab.sh("nft list chain inet netwright-routing strangers");
-    let (_, rest) = listed.split_once("counter packets ").unwrap();
-    rest.split_whitespace().next().unwrap().parse().unwrap()
+    counted(&cluster.node.lab, "strangers")
 }
 
 /// Waits until this many packets from strangers were dropped.
@@ -74,6 +72,7 @@ fn vm_packets_of_strangers_do_not_come_out_of_a_tunnel() {
         // Another program's tunnel, at the same port.
         tunnel(&cluster, 2, underlay, [1450; 2]);
         let mut filter = filter();
+        filter.note(&comes(Member::Tunnel("vx1".to_owned())));
         cluster.bring(&filter);
         traffic::assert_pings(&cluster.b, "10.7.1.1");
         assert_eq!(dropped(&cluster), 0);
@@ -130,6 +129,176 @@ fn strangers_are_dropped_at_every_address_and_what_passes_through_is_not() {
     assert_eq!(dropped(&cluster), before);
 }
 
+/// What a tunnel of a place would take.
+struct Taken(UdpSocket);
+
+impl Taken {
+    fn at(place: &impl Place) -> Self {
+        let socket = place.enter(|| UdpSocket::bind("[::]:8472").unwrap());
+        socket.set_read_timeout(Some(traffic::ANSWER_DEADLINE)).unwrap();
+        Taken(socket)
+    }
+
+    /// Asserts that the next packet that is taken has this content.
+    #[track_caller]
+    fn assert_next(&self, to: &str, content: &[u8]) {
+        let mut buffer = [0; 64];
+        let (length, from) = self.0.recv_from(&mut buffer).unwrap();
+        assert_eq!(&buffer[..length], content, "{to} from {from}");
+    }
+}
+
+/// A tunnel takes what a node sends to this node's own address by a link between the nodes, and
+/// nothing else: a node may have translated the source of what its pods send.
+#[test]
+fn a_tunnel_takes_what_nodes_send_to_its_own_address_by_their_link() {
+    testkit::require!("root");
+    let cluster = Cluster::new("clown");
+    let (host, b, c1) = (&cluster.node.lab, &cluster.b, &cluster.node.c1);
+    host.sh("ip addr add 192.0.2.101/24 dev n0 && ip addr add 2001:db8:2::101/64 dev n0 nodad");
+    // A pod forges the node's address.
+    c1.sh("ip addr add 192.0.2.2/32 dev lo && ip addr add 2001:db8:2::2/128 dev lo nodad");
+    // Services whose endpoint is the tunnel, one of which hides who asks.
+    host.sh("nft -f - <<'X'
+        table inet ports {
+          chain pre { type nat hook prerouting priority dstnat;
+            udp dport 9998-9999 dnat ip to 192.0.2.1:8472; udp dport 9998-9999 dnat ip6 to [2001:db8:2::1]:8472; }
+          chain in { type nat hook input priority 100;
+            udp dport 8472 ct original proto-dst 9998 snat ip to 192.0.2.2;
+            udp dport 8472 ct original proto-dst 9998 snat ip6 to 2001:db8:2::2; }
+        }\nX");
+    let taken = Taken::at(host);
+    let attempts: [(&Container, &str, &str); 14] = [
+        (b, "192.0.2.2", "192.0.2.101:8472"),
+        (b, "192.0.2.2", "198.51.100.1:8472"),
+        (b, "192.0.2.2", "192.0.2.255:8472"),
+        (b, "2001:db8:2::2", "[2001:db8:2::101]:8472"),
+        (b, "2001:db8:2::2", "[2001:db8:ffff::1]:8472"),
+        (b, "10.2.0.2", "192.0.2.1:8472"),
+        (c1, "192.0.2.2", "192.0.2.1:8472"),
+        (c1, "2001:db8:2::2", "[2001:db8:2::1]:8472"),
+        (c1, "10.1.0.2", "198.51.100.1:9999"),
+        (c1, "fd00:1::2", "[2001:db8:ffff::1]:9999"),
+        (c1, "10.1.0.2", "198.51.100.1:9998"),
+        (c1, "fd00:1::2", "[2001:db8:ffff::1]:9998"),
+        (&cluster.node.outside, "198.51.100.2", "198.51.100.1:9998"),
+        (&cluster.node.outside, "2001:db8:ffff::2", "[2001:db8:ffff::1]:9998"),
+    ];
+    for (from, source, to) in attempts {
+        // Without the table it is taken.
+        sends(from, source, to, &OF_VNI_1);
+        taken.assert_next(to, &OF_VNI_1);
+    }
+    // The flows are translated as before; the kernel must not know them any longer.
+    host.sh("conntrack -F 2>/dev/null");
+    cluster.bring(&filter());
+    let own = [("192.0.2.2", "192.0.2.1:8472"), ("2001:db8:2::2", "[2001:db8:2::1]:8472")];
+    for (number, (from, source, to)) in attempts.into_iter().enumerate() {
+        let before = dropped(&cluster);
+        sends(from, source, to, &OF_VNI_1);
+        assert_dropped(&cluster, before + 1);
+        let (source, to) = own[usize::from(to.starts_with('['))];
+        let content = [&OF_VNI_1[..], &[u8::try_from(number).unwrap()]].concat();
+        sends(b, source, to, &content);
+        taken.assert_next(to, &content);
+    }
+}
+
+/// What pods, the outside, and containers of other networks send to a node's tunnel does not leave
+/// with this node's address, whatever translates it. To other hosts it goes, and so does what this
+/// node's tunnel sends, and what passes between nodes.
+#[test]
+fn nobody_but_nodes_sends_to_a_nodes_tunnel() {
+    testkit::require!("root");
+    let cluster = Cluster::new("cltonode");
+    let (host, b, outside) = (&cluster.node.lab, &cluster.b, &cluster.node.outside);
+    let c1 = &cluster.node.c1;
+    b.sh("ip addr add 192.0.2.102/24 dev eth0 && ip addr add 2001:db8:2::102/64 dev eth0 nodad");
+    // Another network's masquerade, and a service whose endpoint is a node.
+    host.sh("nft -f - <<'X'
+        table inet ports {
+          chain pre { type nat hook prerouting priority dstnat;
+            udp dport 9999 dnat ip to 192.0.2.2:8472; udp dport 9999 dnat ip6 to [2001:db8:2::2]:8472; }
+          chain post { type nat hook postrouting priority srcnat; oifname n0 udp dport 8472 masquerade; }
+        }\nX");
+    let taken = Taken::at(b);
+    let attempts: [(&Container, &str, &str); 10] = [
+        (c1, "10.1.0.2", "192.0.2.2:8472"),
+        (c1, "fd00:1::2", "[2001:db8:2::2]:8472"),
+        (c1, "10.1.0.2", "192.0.2.102:8472"),
+        (c1, "fd00:1::2", "[2001:db8:2::102]:8472"),
+        (c1, "10.1.0.2", "198.51.100.1:9999"),
+        (c1, "fd00:1::2", "[2001:db8:ffff::1]:9999"),
+        (outside, "198.51.100.2", "192.0.2.2:8472"),
+        (outside, "2001:db8:ffff::2", "[2001:db8:2::2]:8472"),
+        (outside, "198.51.100.2", "198.51.100.1:9999"),
+        (outside, "2001:db8:ffff::2", "[2001:db8:ffff::1]:9999"),
+    ];
+    for (from, source, to) in attempts {
+        sends(from, source, to, &OF_VNI_1);
+        taken.assert_next(to, &OF_VNI_1);
+    }
+    let mut filter = filter();
+    for address in ["192.0.2.102", "2001:db8:2::102"] {
+        filter.note(&comes(Member::Address(address.parse().unwrap())));
+    }
+    cluster.bring(&filter);
+    for (number, (from, source, to)) in attempts.into_iter().enumerate() {
+        let before = counted(host, "to-nodes");
+        sends(from, source, to, &OF_VNI_1);
+        let end = Instant::now() + traffic::ANSWER_DEADLINE;
+        while counted(host, "to-nodes") == before {
+            assert!(Instant::now() < end, "{source} to {to} is not dropped");
+        }
+        // Another VNI is another tunnel's, and the next that arrives.
+        let mut content = OF_VNI_1.to_vec();
+        content[6] = 2;
+        content.push(u8::try_from(number).unwrap());
+        sends(from, source, to, &content);
+        taken.assert_next(to, &content);
+    }
+    // Another node behind this one.
+    for (address, to) in
+        [("198.51.100.2", "192.0.2.2:8472"), ("2001:db8:ffff::2", "[2001:db8:2::2]:8472")]
+    {
+        cluster.change(&mut filter, &comes(node(address)));
+        cluster.change(&mut filter, &comes(Member::Underlay("up0".to_owned())));
+        sends(outside, address, to, &OF_VNI_1);
+        taken.assert_next(to, &OF_VNI_1);
+    }
+    // To a host that is no node.
+    let taken = Taken::at(outside);
+    for address in ["198.51.100.2", "2001:db8:ffff::2"] {
+        cluster.change(&mut filter, &goes(node(address)));
+    }
+    for (source, to) in
+        [("10.1.0.2", "198.51.100.2:8472"), ("fd00:1::2", "[2001:db8:ffff::2]:8472")]
+    {
+        sends(c1, source, to, &OF_VNI_1);
+        taken.assert_next(to, &OF_VNI_1);
+    }
+}
+
+/// What this node's tunnel sends, and what the other end's sends, passes both ends' rules.
+#[test]
+fn vm_tunnels_of_two_nodes_reach_each_other() {
+    testkit::require!("root", "vxlan");
+    for (name, underlay) in
+        [("clend4", ["192.0.2.1", "192.0.2.2"]), ("clend6", ["2001:db8:2::1", "2001:db8:2::2"])]
+    {
+        let cluster = Cluster::new(name);
+        tunnel(&cluster, 1, underlay, [1450; 2]);
+        let mut filter = filter();
+        filter.note(&comes(Member::Tunnel("vx1".to_owned())));
+        cluster.bring(&filter);
+        traffic::assert_pings(&cluster.b, "10.7.1.1");
+        traffic::assert_pings(&cluster.node.lab, "10.7.1.2");
+        for chain in ["strangers", "to-nodes", "sources"] {
+            assert_eq!(counted(&cluster.node.lab, chain), 0, "{chain}");
+        }
+    }
+}
+
 /// Counts the segment sizes that TCP's first packets announce to a place.
 fn watch(place: &impl Place) {
     place.sh("nft -f - <<'X'\n\
@@ -168,13 +337,13 @@ fn vm_segments_fit_the_tunnel() {
          ip -6 route add fd00:1::/64 via fd00:7::1 dev vx1");
     let _servers = [Server::tcp(b, "[::]:80", "b"), Server::tcp(c1, "[::]:80", "c1")];
     let mut filter = filter();
-    cluster.bring(&filter);
     watch(b);
     watch(c1);
     traffic::assert_tcp(c1, "10.2.0.2:80");
     assert_announced(b, "more");
     assert_announced(c1, "more");
-    cluster.change(&mut filter, &comes(Member::Tunnel("vx1".to_owned())));
+    filter.note(&comes(Member::Tunnel("vx1".to_owned())));
+    cluster.bring(&filter);
     for (from, to, size) in [
         (c1, "10.2.0.2:80", "1410"),
         (c1, "[fd00:2::2]:80", "1390"),
