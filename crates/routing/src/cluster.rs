@@ -1,8 +1,8 @@
 //! The peers: what a source says of them, and what is taken of it.
 //!
-//! A peer is used if its record can be read, and if nothing in it belongs to this node or to an
-//! older peer. Which peers are used depends on what the source says last, never on the order in
-//! which it was said: of several that want the same, the oldest has it.
+//! A peer is used if its record can be read, and if nothing in it belongs to this node or to another
+//! peer. Of several that want the same prefix, the oldest has it, whatever was said first. What a node
+//! says of itself, its addresses and hardware addresses, stays with the peer that has worked with it.
 //!
 //! A peer goes when the source deletes it, or when a complete list lacks it. Nothing else removes
 //! one: not silence, not a record that became unreadable. A list that would remove more than half

@@ -26,6 +26,12 @@ pub fn vxlan_overhead(underlay: Family) -> u32 {
     }
 }
 
+/// Returns the least that a node can say of the network to it: pods everywhere keep IPv6.
+#[must_use]
+pub fn least(path: Path) -> u32 {
+    IPV6_LEAST + overhead(path)
+}
+
 /// Returns the MTU of a path: what the smaller of both ends' underlays leaves.
 #[must_use]
 pub fn of_path(path: Path, way: u32, published: Option<u32>) -> u32 {

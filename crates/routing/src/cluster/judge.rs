@@ -1,6 +1,11 @@
-//! Which peers are used: nothing that a used peer has belongs to this node, or to an older peer.
+//! Which peers are used: nothing that a used peer has belongs to this node, or to another used peer.
+//!
+//! Of two that want the same prefix, the older has it: who assigns prefixes does not assign one twice.
+//! Addresses and hardware addresses are what a node says of itself. So whoever has worked with one
+//! keeps it, and of two that are new the older has it; a peer that is only kept yields to one that its
+//! source shows.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -9,23 +14,38 @@ use ipnet::IpNet;
 use super::{Age, Cluster, Held, Peer, Unusable, Work};
 use crate::claims::{ClaimedPrefix, Taken};
 use crate::family::Family;
-use crate::node::Node;
+use crate::node::{Node, Vxlan};
 use crate::reader::overlap;
 use crate::refused::{Cause, Refused};
+use crate::settings::Source;
+
+/// How often each peer is judged at most before whoever is older has everything, also what others
+/// have worked with. What is found for one then changes it for younger ones only, so it ends.
+const OFTEN: usize = 16;
+
+/// What the peers that are judged were used with before, if they were.
+struct Before {
+    used: BTreeMap<String, Option<Arc<Node>>>,
+    /// Peers still to be judged until age alone counts.
+    left: usize,
+}
 
 impl Cluster {
-    /// Judges peers, the older before the younger. What it finds for one changes it for younger
-    /// ones only, so it ends.
+    /// Judges peers, the older before the younger.
     pub(super) fn judge(&mut self, touched: Vec<String>, work: &mut Work) {
         let mut queue: BTreeSet<Age> = BTreeSet::new();
         let mut freed = work.freed;
+        let often = (touched.len() + self.contested.len() + 1).saturating_mul(OFTEN);
+        let mut before = Before { used: BTreeMap::new(), left: often };
         for name in touched {
             let Some(age) = self.age(&name) else { continue };
             let peer = self.peers.get_mut(&name).expect("it has an age");
-            if let Some(used) = peer.used.take() {
-                self.claims.release(&used);
+            let used = peer.used.take();
+            if let Some(used) = &used {
+                self.claims.release(used);
                 freed = true;
             }
+            before.used.insert(name, used);
             queue.insert(age);
         }
         if freed {
@@ -37,12 +57,15 @@ impl Cluster {
             work.touch(&self.peers, name);
             let Some(peer) = self.peers.get_mut(name) else { continue };
             let Some(record) = peer.record.clone() else { continue };
-            if let Some(used) = peer.used.take() {
-                self.claims.release(&used);
+            let used = peer.used.take();
+            if let Some(used) = &used {
+                self.claims.release(used);
             }
+            before.used.entry(name.to_owned()).or_insert(used);
             self.contested.remove(name);
+            before.left = before.left.saturating_sub(1);
             let verdict =
-                self.against_own(&record).and_then(|()| self.against_peers(&record, &age));
+                self.against_own(&record).and_then(|()| self.against_peers(&record, &age, &before));
             let evicted = match verdict {
                 Ok(evicted) => evicted,
                 Err(refused) => {
@@ -61,10 +84,12 @@ impl Cluster {
                 }
                 work.touch(&self.peers, &whose);
                 let peer = self.peers.get_mut(&*whose).expect("who claims is a peer");
-                if let Some(used) = peer.used.take() {
-                    self.claims.release(&used);
+                let used = peer.used.take();
+                if let Some(used) = &used {
+                    self.claims.release(used);
                     freed = true;
                 }
+                before.used.entry(whose.to_string()).or_insert(used);
                 let younger = self.age(&whose).expect("who claims is a peer");
                 // Other peers may wait for what it gives up besides.
                 let waiting = self.contested.iter().filter_map(|name| self.age(name));
@@ -107,7 +132,7 @@ impl Cluster {
             };
             if theirs.iter().any(has_it) {
                 kept.push(prefix);
-            } else if self.may_be_kept(prefix) && theirs.iter().all(yields) {
+            } else if self.may_be_kept(&record, prefix) && theirs.iter().all(yields) {
                 for claim in theirs {
                     self.claims.drop_prefix(claim.prefix);
                     evicted.extend(self.age(&claim.whose));
@@ -133,10 +158,17 @@ impl Cluster {
     }
 
     /// Reports whether an earlier prefix is the cluster's, and not this node's, and no node that is
-    /// used has its address in it.
-    fn may_be_kept(&self, prefix: IpNet) -> bool {
+    /// used has its address in it. Unless a person wrote it, it is no wider than those that the two
+    /// nodes were given: a node must not have all that belongs to nobody yet.
+    fn may_be_kept(&self, node: &Node, prefix: IpNet) -> bool {
         let own = &self.own.node;
-        self.settings.cluster_ranges.iter().any(|range| range.contains(&prefix))
+        let mut given = node.prefixes.iter().chain(&own.prefixes);
+        let is_as_wide = |given: &IpNet| {
+            Family::of_prefix(*given) == Family::of_prefix(prefix)
+                && given.prefix_len() <= prefix.prefix_len()
+        };
+        (self.settings.source == Source::File || given.any(is_as_wide))
+            && self.settings.cluster_ranges.iter().any(|range| range.contains(&prefix))
             && self.settings.services_at(prefix).is_none()
             && !own.prefixes.iter().chain(&own.kept).any(|own| overlap(*own, prefix))
             && !own.underlay.iter().any(|address| prefix.contains(&address))
@@ -225,21 +257,45 @@ impl Cluster {
         Ok(())
     }
 
-    /// Finds what in a record belongs to an older peer; returns what belongs to younger ones.
-    fn against_peers(&mut self, node: &Node, age: &Age) -> Result<Vec<Taken>, Refused> {
+    /// Reports whether another peer keeps what a peer wants too.
+    fn keeps(&self, taken: &Taken, node: &Node, age: &Age, before: &Before) -> bool {
+        if taken.earlier_prefix().is_some() {
+            return false;
+        }
+        let Some(theirs) = self.age(taken.whose()) else { return false };
+        let is_assigned = matches!(taken, Taken::Prefix { .. });
+        if is_assigned || theirs.0 != age.0 || before.left == 0 {
+            return theirs < *age;
+        }
+        let used = |name: &str| match before.used.get(name) {
+            Some(used) => used.as_deref(),
+            None => self.peers.get(name).and_then(Peer::used),
+        };
+        let worked = |name: &str| used(name).is_some_and(|used| taken.is_of(used));
+        match (worked(taken.whose()), worked(&node.name)) {
+            (true, false) => true,
+            (false, true) => false,
+            _ => theirs < *age,
+        }
+    }
+
+    /// Finds what in a record another peer keeps; returns what others give up.
+    fn against_peers(
+        &mut self,
+        node: &Node,
+        age: &Age,
+        before: &Before,
+    ) -> Result<Vec<Taken>, Refused> {
         let mut taken = self.claims.taken(node);
         if self.settings.allow_overlap {
             taken.extend(self.claims.crossed(node));
         }
-        let of_older = taken.iter().find(|taken| {
-            let yields = taken.earlier_prefix().is_some();
-            !yields && self.age(taken.whose()).is_some_and(|theirs| theirs < *age)
-        });
-        let Some(of_older) = of_older else { return Ok(taken) };
+        let kept = taken.iter().find(|taken| self.keeps(taken, node, age, before));
+        let Some(kept) = kept else { return Ok(taken) };
         let keys = self.settings.keys(node.dialect);
-        let peer = of_older.whose().to_string();
+        let peer = kept.whose().to_string();
         let since = self.peers.get(&peer).map_or(age.1, |peer| peer.first_seen);
-        let (key, cause) = match of_older {
+        let (key, cause) = match kept {
             Taken::Prefix { prefix, theirs } => {
                 let (prefix, theirs) = (*prefix, theirs.prefix);
                 (keys.prefixes(), Cause::OverlapsPeer { prefix, theirs, peer, since })
@@ -267,6 +323,25 @@ impl Cluster {
         };
         self.contested.insert(node.name.clone());
         Err(Refused::new(&node.name, key, cause))
+    }
+}
+
+impl Taken {
+    /// Reports whether a node has its part in it: the value itself, or the prefix or the address of
+    /// which one is in the other.
+    fn is_of(&self, node: &Node) -> bool {
+        let has_address = |address: &IpAddr| node.underlay.iter().any(|of| of == *address);
+        match self {
+            Taken::Prefix { .. } => false,
+            Taken::Address { address, .. } => has_address(address),
+            Taken::Mac { mac, .. } => {
+                node.offers.vxlan.iter().flat_map(Vxlan::macs).any(|of| of == *mac)
+            }
+            Taken::Inside { address, theirs: ClaimedPrefix { prefix, .. } }
+            | Taken::Has { prefix, address, .. } => {
+                has_address(address) || node.prefixes.contains(prefix)
+            }
+        }
     }
 }
 

@@ -211,7 +211,12 @@ impl Routing {
         };
         let uplink = || own.uplinks.get(underlay).as_ref().map(|uplink| uplink.mtu);
         let way = self.settings.underlay_mtu.or(hop.map(|hop| hop.mtu)).or_else(uplink)?;
-        Some(mtu::of_path(path, way, node.mtu))
+        let published = match self.settings.source {
+            Source::File => node.mtu,
+            // A node says it of itself, and all pods of the cluster follow.
+            Source::Kubernetes | Source::Etcd => node.mtu.map(|mtu| mtu.max(mtu::least(path))),
+        };
+        Some(mtu::of_path(path, way, published))
     }
 
     /// Reports routes of other programs that are in the way of a peer's.

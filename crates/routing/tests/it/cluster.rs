@@ -267,30 +267,35 @@ fn of_two_that_want_the_same_the_older_has_it() {
     }
 }
 
-/// Packets to the one would go to the other, and the reverse.
+/// Packets to the one would go to the other, and the reverse. A node that is used stays.
 #[test]
-fn of_two_that_are_reached_through_each_other_the_older_is() {
+fn of_two_that_are_reached_through_each_other_one_is() {
     let prefixes = vec![net("192.0.2.64/26")];
     let mut old = Node { created: Some(at(0)), prefixes, ..node("old", 2) };
     old.underlay.set(ip("10.244.9.2"));
     let prefixes = vec![net("10.244.9.0/24")];
     let young = Node { created: Some(at(9)), prefixes, ..node("young", 70) };
-    for order in [[&old, &young], [&young, &old]] {
+    let refused_as = |cluster: &Cluster, name: &str, said: &str| {
+        let refused = cluster.peer(name).unwrap().refused.clone().unwrap();
+        assert_eq!(refused.to_string(), format!("node {name}: refused: {said} since 12:01 UTC"));
+    };
+    for both in [[&old, &young], [&young, &old]] {
         let mut cluster = overlapping();
-        for node in order {
-            cluster.apply(Event::Changed(Seen::whole(node.clone())), at(60));
-        }
+        list(&mut cluster, &both.map(Node::clone), at(60));
         assert_eq!(used(&cluster), ["old"]);
-        let refused = cluster.peer("young").unwrap().refused.clone().unwrap();
-        assert_eq!(
-            refused.to_string(),
-            "node young: refused: spec.podCIDRs: 10.244.9.0/24 has 10.244.9.2 in it, which is node \
-             old's since 12:01 UTC"
-        );
+        let said = "spec.podCIDRs: 10.244.9.0/24 has 10.244.9.2 in it, which is node old's";
+        refused_as(&cluster, "young", said);
         let outcome = cluster.apply(Event::Deleted("old".to_owned()), at(90));
         assert_eq!(used(&cluster), ["young"]);
         assert_eq!(outcome.affected.len(), 2);
     }
+    let mut cluster = overlapping();
+    for node in [&young, &old] {
+        cluster.apply(Event::Changed(Seen::whole(node.clone())), at(60));
+    }
+    assert_eq!(used(&cluster), ["young"]);
+    let said = "spec.podCIDRs: 192.0.2.64/26 has 192.0.2.70 in it, which is node young's";
+    refused_as(&cluster, "old", said);
 }
 
 /// Which prefixes it had, a node says itself.
@@ -409,6 +414,17 @@ prop_compose! {
     }
 }
 
+prop_compose! {
+    /// The same with addresses of its own.
+    fn honest(name: usize)(node in small(name)) -> Node {
+        let mut node = node;
+        let last = u8::try_from(name).unwrap();
+        node.underlay.v4 = Some(format!("192.0.2.{}", 100 + last).parse().unwrap());
+        node.offers.vxlan.as_mut().unwrap().mac4 = Some(netwright_routing::MacAddr([2, 0, 0, 0, 0, last]));
+        node
+    }
+}
+
 fn one_event<S: Strategy<Value = Node>>(one: impl Fn(usize) -> S) -> impl Strategy<Value = Event> {
     let changed =
         (0_usize..7).prop_flat_map(one).prop_map(|node| Event::Changed(Seen::whole(node)));
@@ -416,37 +432,58 @@ fn one_event<S: Strategy<Value = Node>>(one: impl Fn(usize) -> S) -> impl Strate
     prop_oneof![4 => changed, 1 => deleted]
 }
 
-/// Tells a cluster some events, and another one at once what they have said last.
-fn assert_order_does_not_matter(
-    new: fn() -> Cluster,
+/// Tells a cluster some events. Returns what they have said last.
+fn tell(
+    cluster: &mut Cluster,
     events: Vec<Event>,
-) -> Result<(), TestCaseError> {
-    let mut one = new();
+) -> Result<std::collections::BTreeMap<String, Seen>, TestCaseError> {
     let mut last = std::collections::BTreeMap::new();
     for event in events {
-        match &event {
-            Event::Changed(seen) => drop(last.insert(seen.name.clone(), seen.clone())),
-            Event::Deleted(name) => drop(last.remove(name)),
-            Event::Listed(_) | Event::Silent | Event::Answers => {}
-        }
-        let before: Vec<Node> = one.used().map(|(_, node)| node.clone()).collect();
-        let outcome = one.apply(event, NOW);
+        let about = match &event {
+            Event::Changed(seen) => {
+                last.insert(seen.name.clone(), seen.clone());
+                seen.name.clone()
+            }
+            Event::Deleted(name) => {
+                last.remove(name);
+                name.clone()
+            }
+            Event::Listed(_) | Event::Silent | Event::Answers => String::new(),
+        };
+        let used = |cluster: &Cluster| -> Vec<Node> {
+            cluster.used().map(|(_, node)| node.clone()).collect()
+        };
+        let before = used(cluster);
+        let outcome = cluster.apply(event, NOW);
         // Every changed node is among those that are planned again.
-        let after: Vec<Node> = one.used().map(|(_, node)| node.clone()).collect();
+        let after = used(cluster);
         for node in before.iter().filter(|node| !after.contains(node)) {
             prop_assert!(outcome.affected.contains(&node.name), "{}", node.name);
         }
         for node in after.iter().filter(|node| !before.contains(node)) {
             prop_assert!(outcome.affected.contains(&node.name), "{}", node.name);
         }
+        // Nothing that a node says of itself cuts another one off: only a prefix does, which an older
+        // one is given.
+        for node in before.iter().filter(|node| node.name != about) {
+            let overlaps = |other: &Node| {
+                let all = other
+                    .prefixes
+                    .iter()
+                    .flat_map(|of| node.prefixes.iter().map(move |own| (of, own)));
+                all.clone().any(|(of, own)| of.contains(own) || own.contains(of))
+            };
+            let is_used = after.iter().any(|other| other.name == node.name);
+            prop_assert!(is_used || after.iter().any(overlaps), "{}", node.name);
+        }
     }
-    let mut other = new();
-    other.apply(Event::Listed(last.into_values().rev().collect()), NOW);
-    let used =
-        |cluster: &Cluster| -> Vec<Node> { cluster.used().map(|(_, node)| node.clone()).collect() };
-    prop_assert_eq!(used(&one), used(&other));
-    // No two peers have the same prefix or address, and none is reached through another.
-    let nodes = used(&one);
+    Ok(last)
+}
+
+/// Asserts that no two peers have the same prefix or address, and that none is reached through
+/// another.
+fn assert_apart(cluster: &Cluster) -> Result<(), TestCaseError> {
+    let nodes: Vec<Node> = cluster.used().map(|(_, node)| node.clone()).collect();
     for (number, node) in nodes.iter().enumerate() {
         for other in &nodes[number + 1..] {
             prop_assert_ne!(node.underlay, other.underlay);
@@ -468,17 +505,88 @@ fn assert_order_does_not_matter(
 proptest! {
     #![proptest_config(cases(300))]
 
+    /// Of prefixes, that is: no two have the same address.
     #[test]
     fn who_is_used_depends_on_what_was_said_last_and_not_on_the_order(
-        events in prop::collection::vec(one_event(small), 1..25)
+        events in prop::collection::vec(one_event(honest), 1..25)
     ) {
-        assert_order_does_not_matter(cluster, events)?;
+        let mut one = cluster();
+        let last = tell(&mut one, events)?;
+        let mut other = cluster();
+        other.apply(Event::Listed(last.into_values().rev().collect()), NOW);
+        let used = |cluster: &Cluster| -> Vec<Node> { cluster.used().map(|(_, node)| node.clone()).collect() };
+        prop_assert_eq!(used(&one), used(&other));
+        assert_apart(&one)?;
     }
 
     #[test]
-    fn where_addresses_are_in_prefixes_the_order_does_not_matter_either(
+    fn nothing_that_a_node_says_of_itself_cuts_off_another(
+        events in prop::collection::vec(one_event(small), 1..25)
+    ) {
+        let mut cluster = cluster();
+        tell(&mut cluster, events)?;
+        assert_apart(&cluster)?;
+    }
+
+    #[test]
+    fn nor_does_an_address_in_anothers_prefix(
         events in prop::collection::vec(one_event(crossed), 1..25)
     ) {
-        assert_order_does_not_matter(overlapping, events)?;
+        let mut cluster = overlapping();
+        tell(&mut cluster, events)?;
+        assert_apart(&cluster)?;
     }
+}
+
+/// An older node writes what a younger one works with.
+#[test]
+fn who_has_worked_with_an_address_keeps_it() {
+    let old = Node { created: Some(at(0)), ..node("old", 2) };
+    let young = Node { created: Some(at(9)), ..node("young", 3) };
+    let mut same_mac = old.clone();
+    same_mac.offers.vxlan = young.offers.vxlan;
+    let same_address = Node { underlay: young.underlay, ..old.clone() };
+    for (forged, key) in [(same_mac, "offers.vxlan.mac4"), (same_address, "underlay")] {
+        let mut cluster = cluster();
+        list(&mut cluster, &[old.clone(), young.clone()], NOW);
+        cluster.apply(Event::Changed(Seen::whole(forged.clone())), at(60));
+        assert_eq!(used(&cluster), ["young"]);
+        let refused = cluster.peer("old").unwrap().refused.clone().unwrap();
+        assert!(refused.key.ends_with(key), "{refused}");
+        // Nor when both are told of again, or the younger one changes otherwise.
+        let other = Node { mtu: Some(1400), ..young.clone() };
+        list(&mut cluster, &[forged.clone(), other.clone()], at(70));
+        assert_eq!(used(&cluster), ["young"]);
+        // The disk knows who it was.
+        let mut again = self::cluster();
+        again.restore(vec![(other.clone(), NOW)], at(80));
+        list(&mut again, &[forged.clone(), other], at(81));
+        assert_eq!(used(&again), ["young"]);
+        // It is the other's once nobody works with it.
+        cluster.apply(Event::Deleted("young".to_owned()), at(90));
+        assert_eq!(used(&cluster), ["old"]);
+        list(&mut cluster, &[forged, young.clone()], at(91));
+        assert_eq!(used(&cluster), ["old"]);
+    }
+}
+
+/// Halves of the cluster's range belong to nobody, and no node takes them by what it says of itself.
+#[test]
+fn a_kept_prefix_is_no_wider_than_those_that_are_given() {
+    let mut cluster = cluster();
+    let mut greedy = node("b", 2);
+    greedy.kept = [
+        "10.244.0.0/17",
+        "10.244.128.0/17",
+        "10.244.32.0/23",
+        "10.244.34.0/24",
+        "fd00:244:0:8000::/49",
+        "fd00:244:0:9::/64",
+    ]
+    .map(net)
+    .to_vec();
+    list(&mut cluster, &[greedy], NOW);
+    let kept = cluster.peer("b").unwrap().used().unwrap().kept.clone();
+    assert_eq!(kept, [net("10.244.34.0/24"), net("fd00:244:0:9::/64")]);
+    assert_eq!(cluster.of_address(ip("10.244.200.1")), None);
 }

@@ -455,6 +455,8 @@ fn the_mtu_is_that_of_the_narrowest_path() {
         machine.routing.pod_mtu().unwrap()
     };
     let narrow = Node { mtu: Some(1400), ..v4_node("b", 2) };
+    let tiny = Node { mtu: Some(576), ..v4_node("b", 2) };
+    let of_file = Settings { source: netwright_routing::settings::Source::File, ..settings() };
     let jumbo: fn(std::net::IpAddr) -> Way =
         |_| Way::OnLink(Hop { link: "eth0".into(), mtu: 9000 });
     let slow: fn(std::net::IpAddr) -> Way =
@@ -468,6 +470,15 @@ fn the_mtu_is_that_of_the_narrowest_path() {
         (1350, settings(), |_| by_gateway(), vec![narrow.clone()], "the peer's side is narrower"),
         (1350, settings(), slow, vec![v4_node("b", 2)], "the link that packets take"),
         (1400, settings(), |_| on_link(), vec![narrow.clone()], "also without a tunnel"),
+        (
+            1280,
+            settings(),
+            |_| on_link(),
+            vec![tiny.clone()],
+            "one node does not take IPv6 from all",
+        ),
+        (1280, settings(), |_| by_gateway(), vec![tiny.clone()], "nor behind a tunnel"),
+        (526, of_file, |_| by_gateway(), vec![tiny], "a person has written the list"),
         (1500, settings(), jumbo, vec![node("b", 2)], "what the peer says counts"),
         (1500, with(PodMtu::Underlay), |_| by_gateway(), vec![narrow.clone()], "the underlay's"),
         (1234, with(PodMtu::Fixed(1234)), |_| by_gateway(), vec![narrow], "as configured"),
