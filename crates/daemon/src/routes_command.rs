@@ -127,8 +127,11 @@ fn probe_table(probed: &[Probed]) -> String {
     text
 }
 
-/// Returns lines whose cells stand below each other.
+/// Returns lines whose cells stand below each other. Other programs and users may have written what is
+/// in a cell.
 pub(crate) fn columns(lines: &[Vec<String>]) -> String {
+    let one_line = |line: &Vec<String>| line.iter().map(cni::text::one_line).collect();
+    let lines: Vec<Vec<String>> = lines.iter().map(one_line).collect();
     let count = lines.first().map_or(0, Vec::len);
     let width = |column: usize| {
         lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default()
@@ -136,7 +139,7 @@ pub(crate) fn columns(lines: &[Vec<String>]) -> String {
     // The last one is as long as it is.
     let widths: Vec<usize> = (0..count.saturating_sub(1)).map(width).collect();
     let mut text = String::new();
-    for line in lines {
+    for line in &lines {
         for (cell, width) in line.iter().zip(&widths) {
             let _ = write!(text, "{cell:width$}  ");
         }
@@ -182,6 +185,8 @@ fn ask_service(matches: &ArgMatches, question: &str) -> Result<Vec<u8>, Stop> {
 
 /// Returns the table as people read it.
 fn table(table: &Table) -> String {
+    use cni::text::one_line;
+
     let mut text = String::new();
     let phase = match &table.phase {
         Phase::Waiting(why) => format!("waits: {why}"),
@@ -197,7 +202,7 @@ fn table(table: &Table) -> String {
     };
     let prefixes: Vec<String> = table.prefixes.iter().map(ToString::to_string).collect();
     let mtu = table.pod_mtu.map_or(String::new(), |mtu| format!(", MTU of pods {mtu}"));
-    let _ = writeln!(text, "node {}: {phase}", table.node);
+    let _ = writeln!(text, "{}", one_line(format!("node {}: {phase}", table.node)));
     if !prefixes.is_empty() {
         let _ = writeln!(text, "prefixes {}{mtu}", prefixes.join(", "));
     }
@@ -208,16 +213,16 @@ fn table(table: &Table) -> String {
     if !table.blocks.is_empty() {
         let block = |block: &Block| format!("{block} of {}", block.space);
         let blocks: Vec<String> = table.blocks.iter().map(block).collect();
-        let _ = writeln!(text, "blocks {}", blocks.join(", "));
+        let _ = writeln!(text, "blocks {}", one_line(blocks.join(", ")));
     }
     for warning in &table.warnings {
-        let _ = writeln!(text, "warning: {warning}");
+        let _ = writeln!(text, "warning: {}", one_line(warning));
     }
     if !table.standby.is_empty() {
         text.push_str("in its place, this node would make:\n");
     }
     for change in &table.standby {
-        let _ = writeln!(text, "  {change}");
+        let _ = writeln!(text, "  {}", one_line(change));
     }
     let head = ["NODE", "PREFIXES", "PATH", "MTU", "SINCE", "STATE"].map(str::to_owned);
     let lines: Vec<Vec<String>> = std::iter::once(head.to_vec())
@@ -262,7 +267,7 @@ fn line(row: &Row) -> [String; 6] {
         row.path.to_string(),
         row.mtu.map_or("-".to_owned(), |mtu| mtu.to_string()),
         since.unwrap_or_default(),
-        cni::text::one_line(state),
+        state,
     ]
 }
 
@@ -336,6 +341,18 @@ mod tests {
             b          10.244.2.0/24,1 block  direct  1450  2023-11-14T22:13:20Z  programmed
             long-name  10.244.2.0/24          none    1450  2023-11-14T22:13:20Z  failing since 00:00 UTC: no\nroom: neither end offers VXLAN
         "#]].assert_eq(&table(&shown));
+        // Whatever a record says, it is not the terminal's.
+        let evil = "b\u{1b}[2J\nnode c\u{202e}".to_owned();
+        let mut obeyed = shown.clone();
+        (obeyed.node, obeyed.phase) = (evil.clone(), Phase::Waiting(evil.clone()));
+        (obeyed.warnings, obeyed.standby) = (vec![evil.clone()], vec![evil.clone()]);
+        obeyed.blocks[0].space.clone_from(&evil);
+        obeyed.rows[0].peer.clone_from(&evil);
+        obeyed.rows[0].faults.push(evil);
+        let written = table(&obeyed);
+        assert_eq!(written.lines().count(), table(&shown).lines().count(), "{written}");
+        let raw = |letter: char| letter != '\n' && (letter.is_control() || letter == '\u{202e}');
+        assert!(!written.contains(raw), "{written}");
         let none = Table {
             kept: Vec::new(),
             blocks: Vec::new(),

@@ -211,6 +211,8 @@ pub struct Tunnel {
     pub up: bool,
     /// It learns hardware addresses from packets. Ours never do.
     pub learning: bool,
+    /// Another program has made it a port, or has switched off its ARP or its forwarding.
+    pub altered: bool,
 }
 
 /// A nexthop object.
@@ -263,13 +265,15 @@ impl fmt::Display for Value {
             Value::There => Ok(()),
             Value::Unreachable { protocol } => write!(f, " proto {protocol}"),
             Value::Tunnel(tunnel) => {
-                let Tunnel { vni, port, local, underlay, mac, mtu, up, learning } = &**tunnel;
+                let Tunnel { vni, port, local, underlay, mac, mtu, up, learning, altered } =
+                    &**tunnel;
                 write!(
                     f,
                     ": VNI {vni}, port {port}, local {local} dev {underlay}, {mac}, mtu {mtu}"
                 )?;
                 f.write_str(if *up { "" } else { ", down" })?;
-                f.write_str(if *learning { ", learning" } else { "" })
+                f.write_str(if *learning { ", learning" } else { "" })?;
+                f.write_str(if *altered { ", altered" } else { "" })
             }
             Value::Fdb { to } => write!(f, " to {to}"),
             Value::Neighbour { mac } => write!(f, " is {mac}"),

@@ -221,7 +221,11 @@ impl Observed {
         match (value, there) {
             (_, there) if !value.can_replace(there) => self.with_link(link),
             (_, Value::Tunnel(there)) if !there.up => self.with_link_up(link),
-            (Value::Tunnel(value), Value::Tunnel(there)) if value.mac != there.mac => {
+            // Neighbours also go when ARP is switched on or off (linux net/ipv4/arp.c
+            // `arp_netdev_event`).
+            (Value::Tunnel(value), Value::Tunnel(there))
+                if value.mac != there.mac || value.altered != there.altered =>
+            {
                 let on_link =
                     |key: &&Key| matches!(key, Key::Neighbour { link: on, .. } if **on == *link);
                 self.objects.keys().filter(on_link).cloned().collect()

@@ -81,6 +81,7 @@ fn tunnel(settings: &Settings, own: &Own, underlay: Family) -> Option<(LinkName,
         mtu: tunnel_mtu(settings, own, underlay)?,
         up: true,
         learning: false,
+        altered: false,
     };
     Some((own.tunnels.get(underlay).clone(), tunnel))
 }

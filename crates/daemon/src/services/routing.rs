@@ -771,6 +771,7 @@ impl Service {
         if let Ok(own) = &own {
             host.links.recognise(own);
         }
+        host.links.note_forwarding();
         // Before neighbours are read: what becomes of them after that is heard.
         let _ = self.listener.only_neighbours_of(host.links.tunnels());
         let observed = {

@@ -57,7 +57,9 @@ mod info {
 }
 
 /// Settings that [`VxlanOptions`] lacks, off by default, with the words of `ip link` for them.
-const SWITCHES: [(u16, &str); 11] = [
+const SWITCHES: [(u16, &str); 16] = [
+    (5, "ttl"),
+    (6, "tos"),
     (11, "proxy"),
     (12, "rsc"),
     (13, "l2miss"),
@@ -67,7 +69,10 @@ const SWITCHES: [(u16, &str); 11] = [
     (23, "gbp"),
     (24, "remcsum_nopartial"),
     (25, "external"),
+    (26, "flowlabel"),
     (27, "gpe"),
+    (28, "ttl inherit"),
+    (29, "df"),
     (30, "vnifilter"),
 ];
 
@@ -201,7 +206,7 @@ impl VxlanInfo {
         let (mut group, mut switches) = (None, Vec::new());
         for attribute in data.nested() {
             // Some settings are numbers, others are on by being there.
-            let on = attribute.u8() != Some(0);
+            let on = attribute.value.is_empty() || attribute.value.iter().any(|byte| *byte != 0);
             match attribute.kind {
                 info::ID => options.vni = attribute.u32().unwrap_or_default(),
                 info::PORT => options.port = attribute.u16_be().unwrap_or_default(),
@@ -305,12 +310,15 @@ mod tests {
         let found = info(|writer| {
             VxlanOptions::new(1, 8472).encode(writer);
             writer.put_u8(11, 0);
+            writer.put_u8(5, 0);
+            writer.put_u8(6, 16);
             writer.put_u8(13, 1);
+            writer.put(26, &[0, 0, 0, 7]);
             writer.put(23, &[]);
             writer.put_u8(31, 1);
             writer.put_u8(99, 1);
         });
-        assert_eq!(found.switches, ["l2miss", "gbp"]);
+        assert_eq!(found.switches, ["tos", "l2miss", "flowlabel", "gbp"]);
     }
 
     proptest! {

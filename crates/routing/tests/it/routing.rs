@@ -105,6 +105,7 @@ fn flannels_kernel() -> Kernel {
             mtu,
             up: true,
             learning: false,
+            altered: false,
         };
         kernel.objects.insert(Key::Tunnel { link: link.into() }, Value::Tunnel(Box::new(tunnel)));
     }

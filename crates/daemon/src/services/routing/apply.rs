@@ -15,7 +15,7 @@ use routing::object::{
 use routing::plan::{Change, ForeignRoute};
 
 use super::super::setup::words;
-use super::host::Links;
+use super::host::{FORWARDING_OF_LINKS, Links};
 
 /// What the changes of a run are about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,6 +158,7 @@ fn create_tunnel(
     let ifindex = link.index;
     links.add_tunnel(link);
     quieten(netlink, name, ifindex)?;
+    forward(name)?;
     let finished = LinkSet { group: Some(0), ..LinkSet::default() };
     set(netlink, ifindex, finished.up(tunnel.up))
 }
@@ -178,6 +179,8 @@ fn adjust_tunnel(
         mac: Some(MacAddr(tunnel.mac.0)),
         mtu: Some(tunnel.mtu),
         alias: Some(ALIAS.to_owned()),
+        master: Some(None),
+        no_arp: Some(false),
         ..LinkSet::default()
     };
     // One after the other: the kernel takes no MTU beside a tunnel's own settings (linux
@@ -186,6 +189,7 @@ fn adjust_tunnel(
     set(netlink, ifindex, of_link)?;
     // With an MTU below 1280 the link had no IPv6; now the kernel gives it IPv6 anew.
     quieten(netlink, name, ifindex)?;
+    forward(name)?;
     // Last, as when it is created: one that could not be quietened does not come up, so the next
     // look finds it down and tries again.
     set(netlink, ifindex, LinkSet::default().up(tunnel.up))
@@ -215,6 +219,20 @@ fn quieten(netlink: &mut RouteSocket, name: &str, ifindex: u32) -> Result<(), St
         Err(error) if !error.is_missing() => Err(words(&error)),
         _ => Ok(()),
     }
+}
+
+/// Lets a tunnel forward: a link has the default of its kind, and another program may have changed
+/// either.
+fn forward(name: &str) -> Result<(), String> {
+    for folder in FORWARDING_OF_LINKS {
+        let forwarding = Sysctl::of_link(folder, name, "forwarding");
+        match forwarding.and_then(|forwarding| forwarding.write_if_different("1")) {
+            // The link, or the kernel, has no IPv6.
+            Err(error) if !error.is_missing() => return Err(words(&error)),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn set(netlink: &mut RouteSocket, ifindex: u32, set: LinkSet) -> Result<(), String> {

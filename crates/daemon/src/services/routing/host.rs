@@ -41,6 +41,12 @@ const NOWHERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 /// (linux include/uapi/linux/if_addr.h).
 const PASSING: u32 = 0x01 | 0x20;
 
+/// A link without ARP (linux include/uapi/linux/if.h IFF_NOARP).
+const NOARP: u32 = 0x80;
+
+/// The folders of the kernel parameters of links.
+pub(super) const FORWARDING_OF_LINKS: [&str; 2] = ["net/ipv4/conf", "net/ipv6/conf"];
+
 /// The kernel parameter that switches forwarding of IPv4 on.
 pub(super) const IP_FORWARD: &str = "net/ipv4/ip_forward";
 
@@ -51,6 +57,8 @@ pub(super) struct Links {
     /// Their names, shared by all that refers to them.
     names: BTreeMap<u32, LinkName>,
     tunnels: BTreeMap<u32, LinkName>,
+    /// Tunnels that do not forward.
+    closed: BTreeSet<u32>,
 }
 
 impl Links {
@@ -58,7 +66,8 @@ impl Links {
         let named = |link: &Link| (link.index, LinkName::from(link.name.as_str()));
         let names: BTreeMap<u32, LinkName> = links.iter().map(named).collect();
         let by_index = links.into_iter().map(|link| (link.index, link)).collect();
-        let mut links = Links { by_index, names, tunnels: BTreeMap::new() };
+        let (tunnels, closed) = (BTreeMap::new(), BTreeSet::new());
+        let mut links = Links { by_index, names, tunnels, closed };
         links.recognise(own);
         links
     }
@@ -70,6 +79,18 @@ impl Links {
         let tunnels = self.by_index.values().filter(|link| is_tunnel(link, own));
         let named = tunnels.map(|link| (link.index, self.names[&link.index].clone()));
         self.tunnels = named.collect();
+    }
+
+    /// Finds the tunnels that do not forward: no event of a link reports that.
+    pub(super) fn note_forwarding(&mut self) {
+        let is_closed = |name: &LinkName| {
+            FORWARDING_OF_LINKS.iter().any(|folder| {
+                let forwarding = Sysctl::of_link(folder, name, "forwarding");
+                forwarding.and_then(|forwarding| forwarding.read()).is_ok_and(|value| value == "0")
+            })
+        };
+        let tunnels = self.tunnels.iter().filter(|(_, name)| is_closed(name));
+        self.closed = tunnels.map(|(index, _)| *index).collect();
     }
 
     /// Returns the name of a link; an index that is gone has none.
@@ -170,6 +191,9 @@ impl Links {
             mtu,
             up: link.up(),
             learning: info.options.learning,
+            altered: link.master.is_some()
+                || link.flags & NOARP != 0
+                || self.closed.contains(&link.index),
         };
         Some((Key::Tunnel { link: name.clone() }, Value::Tunnel(Box::new(tunnel))))
     }

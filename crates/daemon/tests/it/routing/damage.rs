@@ -8,13 +8,24 @@ use testkit::{Place as _, Snapshot, wait_until};
 use super::{Fabric, SOON};
 
 /// What other programs do to a node, each a command.
-const DAMAGES: [(&str, &str); 15] = [
+const DAMAGES: [(&str, &str); 19] = [
     ("the tunnel goes down and up", "ip link set nw-vxlan4 down; ip link set nw-vxlan4 up"),
     ("the tunnel goes down", "ip link set nw-vxlan4 down"),
     ("the tunnel is deleted", "ip link del nw-vxlan4"),
     ("both tunnels are deleted", "ip link del nw-vxlan4; ip link del nw-vxlan6"),
     ("the tunnel gets another address", "ip link set nw-vxlan4 address 02:00:00:00:00:07"),
     ("the tunnel gets another MTU", "ip link set nw-vxlan4 mtu 600"),
+    (
+        "the tunnel becomes a bridge's port",
+        "ip link add damage0 type bridge; ip link set nw-vxlan4 master damage0",
+    ),
+    ("the tunnel does without ARP", "ip link set nw-vxlan4 arp off"),
+    ("the tunnel's packets end early", "ip link set nw-vxlan4 type vxlan ttl 1"),
+    // The kernel reports the MTU alone.
+    (
+        "the tunnel does not forward",
+        "sysctl -q -w net.ipv4.conf.nw-vxlan4.forwarding=0 net.ipv6.conf.nw-vxlan4.forwarding=0; ip link set nw-vxlan4 mtu 1400",
+    ),
     ("the tunnel loses its address", "ip addr flush dev nw-vxlan4"),
     // `ip route flush` cannot delete routes that use nexthop objects.
     (
@@ -53,6 +64,7 @@ pub(super) fn objects_with(node: &super::Node, tunnels: [&str; 2]) -> Vec<String
                   for dev in nw-vxlan4 nw-vxlan6; do \
                     ip -d -o link show dev $dev | sed 's/^[0-9]*: //'; ip -o addr show dev $dev | sed 's/^[0-9]*: //'; \
                     ip neigh show dev $dev nud permanent; bridge fdb show dev $dev; \
+                    cat /proc/sys/net/ipv4/conf/$dev/forwarding /proc/sys/net/ipv6/conf/$dev/forwarding; \
                   done; nft -s list table inet netwright-routing";
     let text = node.host.try_sh(&super::with_tunnels(script, tunnels));
     let mut lines: Vec<String> =
