@@ -45,6 +45,11 @@ impl Bell {
         signal_hook::low_level::pipe::register(signal, self.0.ringer.try_clone()?).map(drop)
     }
 
+    /// Waits until it is rung, without blocking the asynchronous thread.
+    pub(crate) async fn rung(&self) -> io::Result<()> {
+        tokio::net::UnixStream::from_std(self.0.heard.try_clone()?)?.readable().await
+    }
+
     /// Rings it.
     pub(crate) fn ring(&self) {
         // If the socket is full, it is readable already: the loop has not heard it yet.

@@ -137,7 +137,7 @@ async fn serve(
     service.look_at_inbox();
     line_server::start(Arc::clone(&service), listener).map_err(failed)?;
     let of = Arc::clone(&service);
-    tokio::spawn(line_server::look_at_inbox(inbox, move || of.look_at_inbox()));
+    line_server::look_at_inbox(&inbox, move || of.look_at_inbox()).map_err(failed)?;
     tokio::spawn(tend::tend(Arc::clone(&service), flags.underlay, process.health.clone()));
     tokio::spawn(tend::reclaim(Arc::clone(&service), store, flags.lease));
     tokio::spawn(ready::run(listener.path.clone(), || true));

@@ -2,7 +2,7 @@
 //! the other.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,9 +10,10 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use node_api::line::MAX_MESSAGE;
 use node_api::{Message, Refusal};
-use tokio::io::unix::AsyncFd;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Interest};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
 
 use super::folders::Folders;
@@ -47,36 +48,38 @@ pub(super) fn start<A: Answers>(answers: Arc<A>, listener: &Listener) -> std::io
     Ok(())
 }
 
-/// Looks for ever at what plugins left in a folder, on a thread that may block, as soon as
-/// something is there. `look` says whether nothing is left.
-pub(super) async fn look_at_inbox(
-    folder: PathBuf,
-    look: impl Fn() -> bool + Clone + Send + 'static,
-) {
-    let watched = Folders::watching([folder.as_path()].into_iter()).and_then(|folders| {
-        let changed = folders.descriptor().try_clone()?;
-        Ok((folders, AsyncFd::with_interest(changed, Interest::READABLE)?))
-    });
-    let watched = watched.inspect_err(|error| {
+/// Looks for ever at what plugins left in a folder, on a thread of its own, as soon as something is
+/// there. `look` says whether nothing is left.
+pub(super) fn look_at_inbox(
+    folder: &Path,
+    look: impl Fn() -> bool + Send + 'static,
+) -> std::io::Result<()> {
+    let folders = Folders::watching([folder].into_iter());
+    let folders = folders.inspect_err(|error| {
         tracing::warn!(%error, "what plugins leave is looked for again and again");
     });
-    let mut is_empty = watched.is_ok();
-    loop {
-        if let Ok((folders, changed)) = &watched {
-            folders.watch();
-            let pause = if is_empty { INBOX_INTERVAL } else { INBOX_RETRY };
-            if let Ok(Ok(mut ready)) = tokio::time::timeout(pause, changed.readable()).await {
-                ready.clear_ready();
-                folders.heard();
+    let runtime = Handle::current();
+    let thread = std::thread::Builder::new().name("inbox".to_owned());
+    let work = move || {
+        let _entered = runtime.enter();
+        let mut is_empty = true;
+        loop {
+            match &folders {
+                Ok(folders) => {
+                    folders.watch();
+                    let pause = if is_empty { INBOX_INTERVAL } else { INBOX_RETRY };
+                    let pause = Timespec::try_from(pause).ok();
+                    // A signal or a failure only makes the look come earlier.
+                    let mut changed = [PollFd::new(folders.descriptor(), PollFlags::IN)];
+                    let _ = poll(&mut changed, pause.as_ref());
+                    folders.heard();
+                }
+                Err(_) => std::thread::sleep(INBOX_RETRY),
             }
-        } else {
-            tokio::time::sleep(INBOX_RETRY).await;
+            is_empty = look();
         }
-        match tokio::task::spawn_blocking(look.clone()).await {
-            Ok(done) => is_empty = done,
-            Err(_) => return,
-        }
-    }
+    };
+    thread.spawn(work).map(drop)
 }
 
 /// Connections that have sent nothing yet, or nothing since their last answer.

@@ -117,7 +117,7 @@ async fn serve(
     line_server::start(Arc::clone(&service), listener).map_err(failed)?;
     let of = Arc::clone(&service);
     let folder = inbox.clone();
-    tokio::spawn(line_server::look_at_inbox(folder, move || of.look_at_inbox(&inbox)));
+    line_server::look_at_inbox(&folder, move || of.look_at_inbox(&inbox)).map_err(failed)?;
     tokio::spawn(Arc::clone(&service.outbox).run(api));
     let (pods, changes) = mpsc::channel(CHANGES);
     let of = Arc::clone(&service);

@@ -2,7 +2,6 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
-use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,8 +17,6 @@ use agent::{Config, Loaded};
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use state::{FileError, Roots};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 
 use super::Stop;
 use crate::attendant::{self, Attendant, Changes, Duties};
@@ -358,8 +355,7 @@ pub(super) const LONG: Duration = Duration::from_secs(3600);
 
 /// Waits for a signal without blocking the asynchronous thread.
 pub(super) async fn wait(signals: Bell) -> std::io::Result<()> {
-    let rung = AsyncFd::with_interest(signals.as_fd(), Interest::READABLE)?;
-    rung.readable().await.map(drop)
+    signals.rung().await
 }
 
 /// Raises the limit of open files to what the service manager allows: each connection is one file.

@@ -1,11 +1,7 @@
 //! Which of two versions of a kind is followed.
 
-use std::os::fd::{AsFd as _, OwnedFd};
-
 use serde_json::{Value, json};
 use testkit::kube::KubeApi;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 
 use super::*;
 use crate::services::outlet::{self, Inlet};
@@ -17,7 +13,6 @@ const LONGEST: Duration = Duration::from_secs(30);
 struct Server {
     api: KubeApi,
     inlet: Inlet<Heard>,
-    bell: AsyncFd<OwnedFd>,
     cluster: Cluster,
     client: Client,
     /// It has the kubeconfig, which is read again after a refusal.
@@ -33,9 +28,7 @@ impl Server {
         let source = Source { kubeconfig, interval: LONGEST };
         let cluster = Cluster::new(source, Arc::new(outlet));
         let client = cluster.client().await;
-        let bell = inlet.bell().as_fd().try_clone_to_owned().unwrap();
-        let bell = AsyncFd::with_interest(bell, Interest::READABLE).unwrap();
-        Server { api, inlet, bell, cluster, client, _folder: folder }
+        Server { api, inlet, cluster, client, _folder: folder }
     }
 
     /// Returns in short what is said, until that has this.
@@ -43,8 +36,7 @@ impl Server {
         let mut said: Vec<String> = Vec::new();
         let listening = async {
             while !said.iter().any(|one| one == last) {
-                let mut rung = self.bell.readable().await.unwrap();
-                rung.clear_ready();
+                self.inlet.bell().rung().await.unwrap();
                 said.extend(self.inlet.heard().into_iter().map(short));
             }
         };
