@@ -11,6 +11,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use cni_invoke::executable_of;
 use serde::{Deserialize, Serialize};
 use state::{Damaged, Durability, FileError, Read, Roots};
 
@@ -23,7 +24,7 @@ const FORMAT: u32 = 1;
 const FOLDER_MODE: u32 = 0o711;
 const MODE: u32 = 0o644;
 
-/// The executable that the plugins are links to.
+/// The executable that has the plugins.
 const EXECUTABLE: &str = "netwright";
 
 /// What puts everything back.
@@ -50,7 +51,7 @@ pub struct Installed {
     pub executables: Vec<String>,
     /// Whether these are links to those of a package.
     pub linked: bool,
-    /// The plugins, each a link to the executable beside it.
+    /// The plugins, each a file that names the executable beside it, or a link to it.
     pub links: Vec<String>,
 }
 
@@ -85,7 +86,7 @@ impl Installed {
     pub fn disturbed(&self) -> Option<Disturbed> {
         let mut disturbed = Disturbed::of(&self.dir);
         let executables = self.executables.iter().map(|name| (name, self.executable(name)));
-        let links = self.links.iter().map(|name| (name, link(&self.dir.join(name))));
+        let links = self.links.iter().map(|name| (name, plugin(&self.dir, name)));
         for (name, found) in executables.chain(links) {
             match found {
                 Found::AsInstalled => {}
@@ -165,10 +166,14 @@ enum Found {
     Other,
 }
 
-fn link(path: &Path) -> Found {
+fn plugin(dir: &Path, name: &str) -> Found {
+    let path = dir.join(name);
     match path.symlink_metadata() {
         Err(error) => of_error(&error),
-        Ok(found) if !found.is_symlink() => Found::Other,
+        Ok(found) if !found.is_symlink() => match executable_of(&path) {
+            Some(executable) if executable == dir.join(EXECUTABLE) => Found::AsInstalled,
+            _ => Found::Other,
+        },
         Ok(_) => match fs::read_link(path) {
             Ok(target) if target != Path::new(EXECUTABLE) => Found::Other,
             _ => Found::AsInstalled,

@@ -1,8 +1,10 @@
 //! Decides what this process is to be.
 //!
 //! The base name of `argv[0]` decides first, so that `/opt/cni/bin/bridge` can be a link to this
-//! executable; then the first argument (`netwright bridge`). Only one command has a plugin's name,
-//! `policy`; a test checks that. As the first argument it means the plugin only if a runtime calls.
+//! executable; then the first argument (`netwright bridge`). If `/opt/cni/bin/bridge` is a file that
+//! names this executable, its path is the first argument ([`cni_invoke::script_of`]). Only one
+//! command has a plugin's name, `policy`; a test checks that. As the first argument, without a path,
+//! it means the plugin only if a runtime calls.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -39,7 +41,9 @@ pub(crate) fn role(program: &OsStr, arguments: &[OsString], has_verb: bool) -> R
     let base = Path::new(program).file_name().and_then(OsStr::to_str).unwrap_or_default();
     // The reference reads its first argument before anything else.
     let at = |index: usize| arguments.get(index).and_then(|argument| argument.to_str());
-    match (base, at(0), at(1)) {
+    let of_file = at(0).and_then(|first| Some(first.rsplit_once('/')?.1));
+    let of_file = of_file.filter(|name| plugins::find(name).is_some());
+    match (base, of_file.or(at(0)), at(1)) {
         ("dhcp", Some("daemon"), _) => return Role::DhcpDaemon(1),
         (base, Some("dhcp"), Some("daemon")) if plugins::find(base).is_none() => {
             return Role::DhcpDaemon(2);
@@ -54,8 +58,8 @@ pub(crate) fn role(program: &OsStr, arguments: &[OsString], has_verb: bool) -> R
         "cnitool" => return Role::Cnitool,
         _ => {}
     }
-    match arguments.first().and_then(|first| first.to_str()) {
-        Some(COMMAND_AND_PLUGIN) if !has_verb => Role::CommandLine,
+    match of_file.or(at(0)) {
+        Some(COMMAND_AND_PLUGIN) if !has_verb && of_file.is_none() => Role::CommandLine,
         Some(first) => match plugins::find(first) {
             Some(plugin) => Role::Plugin(plugin),
             None => Role::CommandLine,
@@ -84,6 +88,8 @@ mod tests {
             assert_eq!(name(own, &[], true), own);
             assert_eq!(name(&format!("/opt/cni/bin/{own}"), &["--help"], false), own);
             assert_eq!(name("./netwright", &[own], true), own);
+            assert_eq!(name("/a/netwright", &[&format!("/opt/cni/bin/{own}")], true), own);
+            assert_eq!(name("/a/netwright", &[&format!("./{own}"), "--help"], false), own);
             let without_verb = if own == COMMAND_AND_PLUGIN { "CommandLine" } else { own };
             assert_eq!(name("netwright", &[own], false), without_verb);
         }
@@ -98,6 +104,7 @@ mod tests {
         assert_eq!(name("/usr/local/bin/cnitool", &["add"], false), "Cnitool");
         assert_eq!(name("netwright", &[], true), "NotAPlugin");
         assert_eq!(name("netwright-enter", &["1", "sh"], false), "Enter");
+        assert_eq!(name("netwright", &["/bin/tea"], false), "CommandLine");
     }
 
     #[test]
@@ -107,6 +114,7 @@ mod tests {
             "DhcpDaemon(1)"
         );
         assert_eq!(name("netwright", &["dhcp", "daemon"], true), "DhcpDaemon(2)");
+        assert_eq!(name("netwright", &["/opt/cni/bin/dhcp", "daemon"], false), "DhcpDaemon(2)");
         assert_eq!(name("dhcp", &["deamon"], true), "dhcp");
         assert_eq!(name("bridge", &["dhcp", "daemon"], true), "bridge");
         assert_eq!(name("netwright", &["daemon"], false), "CommandLine");

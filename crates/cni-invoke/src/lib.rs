@@ -5,6 +5,7 @@ mod exec;
 mod find;
 mod mixed;
 mod outcome;
+mod script;
 mod trust;
 
 use std::fmt;
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 pub use exec::Exec;
 pub use find::{FindError, find};
 pub use mixed::{Builtin, Mixed};
+pub use script::{executable_of, script_of};
 pub use trust::{Distrust, REQUIRE_TRUSTED_PLUGINS, Reason, distrust};
 
 /// The folders in which distributions install plugins: the default search path.

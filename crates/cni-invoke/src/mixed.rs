@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Instant;
 
-use crate::{Exec, Executor, InvokeError, Output, Request};
+use crate::{Exec, Executor, InvokeError, Output, Request, executable_of};
 
 /// The plugins of an executable.
 pub trait Builtin: std::fmt::Debug + Send + Sync {
@@ -24,8 +24,9 @@ pub trait Builtin: std::fmt::Debug + Send + Sync {
 
 /// Calls plugins of this executable in process and starts all others.
 ///
-/// Device and inode decide whether a file is this executable, after following links: a wrapper
-/// script or another project's plugin of the same name is always executed.
+/// Device and inode decide whether a file is this executable, after following links, or names it
+/// ([`executable_of`]): a wrapper script or another project's plugin of the same name is always
+/// executed.
 #[derive(Debug)]
 pub struct Mixed<B> {
     builtin: B,
@@ -59,10 +60,12 @@ impl<B: Builtin> Mixed<B> {
         Mixed { builtin, exec, own: None }
     }
 
-    fn is_own(&self, executable: &Path) -> bool {
-        self.own.is_some()
-            && executable.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()))
-                == self.own
+    fn is_own(&self, file: &Path) -> bool {
+        let Some(own) = self.own else { return false };
+        let is_it = |path: &Path| {
+            path.metadata().is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == own)
+        };
+        is_it(file) || executable_of(file).is_some_and(|executable| is_it(&executable))
     }
 }
 

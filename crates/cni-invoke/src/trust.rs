@@ -8,6 +8,8 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use crate::executable_of;
+
 /// While a node has this file, which may be empty, Netwright runs no plugin that a user other than
 /// root can change.
 pub const REQUIRE_TRUSTED_PLUGINS: &str = "/etc/netwright/require-trusted-plugins";
@@ -46,8 +48,8 @@ impl fmt::Display for Distrust {
     }
 }
 
-/// Lists what other users can change on the path to a file: the file, the folders above it, and the
-/// targets of links. A missing file or folder is not listed.
+/// Lists what other users can change on the path to a file: the file, the folders above it, the
+/// targets of links, and the executable that the file names. A missing file or folder is not listed.
 #[must_use]
 pub fn distrust(file: &Path) -> Vec<Distrust> {
     let own = rustix::process::geteuid().as_raw();
@@ -62,9 +64,11 @@ pub fn distrust(file: &Path) -> Vec<Distrust> {
             }
         }
     };
-    file.ancestors().for_each(&mut look);
-    if let Ok(target) = file.canonicalize() {
-        target.ancestors().for_each(&mut look);
+    for file in [Some(file.to_owned()), executable_of(file)].into_iter().flatten() {
+        file.ancestors().for_each(&mut look);
+        if let Ok(target) = file.canonicalize() {
+            target.ancestors().for_each(&mut look);
+        }
     }
     found
 }

@@ -174,8 +174,12 @@ pub(super) fn go(version: &str) -> Package {
     }
 }
 
-pub(super) const BRIDGE: &str =
-    "readlink -f /usr/lib/cni/bridge; CNI_COMMAND=VERSION /usr/lib/cni/bridge </dev/null";
+/// Says which file runtimes execute, and has it say its version.
+pub(super) const BRIDGE: &str = "
+file=/usr/lib/cni/bridge
+named=$(head -c 200 $file | tr -d '\\0' | sed -n '1s/^#!//p')
+readlink -f ${named:-$file}
+CNI_COMMAND=VERSION $file </dev/null";
 
 #[test]
 fn plugins_change_hands_and_no_call_fails() {

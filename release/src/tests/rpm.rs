@@ -23,7 +23,9 @@ ls -d /usr/bin/netwright* /usr/share/doc/netwright* /usr/share/licenses/netwrigh
 true
 ";
 
-const BRIDGE: &str = "readlink -f /usr/libexec/cni/bridge
+const BRIDGE: &str =
+    "named=$(head -c 200 /usr/libexec/cni/bridge | tr -d '\\0' | sed -n '1s/^#!//p')
+readlink -f ${named:-/usr/libexec/cni/bridge}
 CNI_COMMAND=VERSION /usr/libexec/cni/bridge </dev/null
 tail -c 5 /usr/libexec/cni/bridge";
 

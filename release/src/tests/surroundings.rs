@@ -50,7 +50,7 @@ fn an_alternative_is_put_aside_and_comes_back() {
     assert!(chosen.starts_with("/etc/alternatives/cni-vrf\n"), "{chosen}");
     let [netwright, plugins] = ours("0.1.0");
     debian.dpkg(&format!("--install {}", debian.bring(&[&netwright, &plugins])));
-    assert_eq!(debian.sh("readlink /usr/lib/cni/vrf"), "netwright\n");
+    assert_eq!(debian.sh("cat /usr/lib/cni/vrf"), "#!/usr/lib/cni/netwright\n");
     debian.dpkg("--purge netwright netwright-cni-plugins");
     assert_eq!(debian.sh(SNAPSHOT), before);
     assert_eq!(alternative(), chosen);

@@ -43,7 +43,7 @@ pub(super) use take_back::{
     Removed, detach, detach_ended, listed, living, remove_from, remove_state, stays,
 };
 
-/// The executable's own name in the folder, which the links point at.
+/// The executable's own name in the folder, which the plugins' files name.
 const EXECUTABLE: &str = "netwright";
 
 /// Both executables: the second is installed when it is beside the one that runs.
@@ -430,7 +430,7 @@ impl Planned {
     /// Says whether everything is already as it would be.
     pub(super) fn is_done(&self, goods: &Goods) -> bool {
         let has = |path: PathBuf, bytes: &[u8]| std::fs::read(path).is_ok_and(|is| is == bytes);
-        let ours = |name: &&str| folder::look(&self.dir, name).is_ok_and(|is| is == Entry::Ours);
+        let ours = |name: &&str| folder::is_as_put(&self.dir, name);
         self.old.as_ref() == Some(&self.manifest)
             && self.foreign.is_empty()
             && goods.links.iter().all(ours)
@@ -469,7 +469,7 @@ impl Planned {
             }
             for name in &goods.links {
                 undo.link(name);
-                folder.put_link(name, Path::new(EXECUTABLE))?;
+                folder.put_plugin(name)?;
             }
             for name in &self.obsolete {
                 undo.obsolete(name);

@@ -88,14 +88,14 @@ fn version(plugin: &Path) -> std::io::Result<std::process::Output> {
 }
 
 #[test]
-fn every_plugin_is_linked_and_answers() {
+fn every_plugin_is_there_and_answers() {
     let scratch = Scratch::new();
     let said = install(&scratch, &[]).succeeded();
     assert_eq!(said.stdout, "");
     assert!(said.stderr.contains("wrote the default network to "), "{said:#?}");
     let bin = scratch.path("opt/bin");
     let mut expected: Vec<String> =
-        plugins::all().iter().map(|plugin| format!("{} -> netwright", plugin.name())).collect();
+        plugins::all().iter().map(|plugin| plugin.name().to_owned()).collect();
     expected.extend([".netwright-replaced/".to_owned(), "netwright".to_owned()]);
     expected.sort();
     assert_eq!(listing(&bin), expected);
@@ -117,7 +117,8 @@ fn names_of_other_projects_are_taken_when_asked_for() {
     assert_eq!(std::fs::read_to_string(&foreign).unwrap(), "#!/bin/sh\n");
     install(&scratch, &["--also", "tea"]).failed(2);
     install(&scratch, &["--also", "whereabouts"]).succeeded();
-    assert!(foreign.is_symlink() && !scratch.path("opt/bin/multus").exists());
+    assert_ne!(std::fs::read_to_string(&foreign).unwrap(), "#!/bin/sh\n");
+    assert!(!scratch.path("opt/bin/multus").exists());
     let output = version(&foreign).unwrap();
     assert!(output.status.success(), "{output:?}");
     let lab = testkit::Lab::new("cli-install-also");
@@ -260,7 +261,7 @@ fn uninstall_refuses_while_containers_are_attached_unless_forced() {
     "#]]
     .assert_eq(&said.stderr);
     testkit::traffic::assert_pings(&c1, "10.63.0.1");
-    lab.sh("test -L /opt/cni/bin/bridge");
+    lab.sh("test -x /opt/cni/bin/bridge");
 
     let json = call(&["uninstall", "--bin-dir", "/opt/cni/bin", "--force", "-o", "json"])
         .succeeded()
@@ -525,7 +526,7 @@ E"#);
     // New containers get the former plugins; the old container keeps everything that its end needs.
     assert_eq!(lab.sh("cat /opt/cni/bin/bridge").trim(), "theirs");
     assert_eq!(lab.sh("ls /etc/cni/net.d").trim(), "10-cluster.conflist");
-    lab.sh("test -L /opt/cni/bin/host-local && test -x /opt/cni/bin/netwright");
+    lab.sh("test -x /opt/cni/bin/host-local && test -x /opt/cni/bin/netwright");
     // A command that was killed continues when it is started again.
     child.kill().unwrap();
     child.wait().unwrap();
@@ -647,7 +648,7 @@ fn what_another_package_took_is_told_and_put_back() {
     let said = call(&["install", "--put-back", "--bin-dir", "/opt/cni/two"]).succeeded();
     let line = "put back in /opt/cni/two: bridge, multus, portmap\n";
     assert!(said.stderr.starts_with(line), "{said:#?}");
-    lab.sh("test -L /opt/cni/two/multus && ! test -e /opt/cni/bin/vlan");
+    lab.sh("test -x /opt/cni/two/multus && ! test -e /opt/cni/bin/vlan");
     call(&["install", "--put-back"]).succeeded();
     call(&["status"]).succeeded();
     let said = call(&["install", "--put-back"]).succeeded();
@@ -665,6 +666,59 @@ fn what_another_package_took_is_told_and_put_back() {
     lab.sh("! test -e /var/lib/netwright");
 }
 
+/// How other projects put their plugin where a name of ours is. The last three leave no executable.
+const WRITES: [&str; 9] = [
+    "cp -f /bin/true flannel",
+    "cp --remove-destination /bin/true flannel",
+    "cat /bin/true >flannel",
+    "install -m 755 /bin/true flannel",
+    "cp /bin/true /tmp/$$ && mv -f /tmp/$$ flannel",
+    "ln -sf /bin/true flannel",
+    "dd if=/bin/true of=flannel conv=notrunc status=none",
+    "truncate -s 0 flannel",
+    "rm flannel",
+];
+
+/// flannel's own manifest copies its plugin over whatever has that name, at each start: through a
+/// link it wrote into the executable that has every plugin of the node.
+#[test]
+fn what_writes_over_one_name_leaves_all_others() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-install-written");
+    let call = |args: &[&str]| crate::support::call_in(&lab, args);
+    let names = lab.sh(&format!("{EXECUTABLE} --list"));
+    let others: Vec<&str> = names.lines().filter(|name| *name != "flannel").collect();
+    let package = lab.dir().join("netwright");
+    std::fs::copy(EXECUTABLE, &package).unwrap();
+    let package = package.display();
+    for (dir, command) in [
+        ("/opt/cni/bin", format!("{EXECUTABLE} install --no-config")),
+        ("/opt/cni/linked", format!("{package} install --no-config --linked")),
+    ] {
+        lab.sh(&format!("{command} --bin-dir {dir} 2>/dev/null"));
+        let sums = format!(
+            "stat -Lc '%n %s %y %i' {package} $(printf '{dir}/%s ' netwright {})",
+            others.join(" ")
+        );
+        let before = lab.sh(&format!("cp {dir}/flannel {dir}.ours; {sums}"));
+        for write in WRITES {
+            lab.sh(&format!("cd {dir} && {write}"));
+            assert_eq!(lab.sh(&sums), before, "{write}");
+            for name in ["bridge", "portmap"] {
+                lab.sh(&format!("CNI_COMMAND=VERSION {dir}/{name} </dev/null"));
+            }
+            let status = call(&["status"]);
+            let told = status.stdout.lines().find(|line| line.contains(&format!("{dir}: ")));
+            assert!(told.is_some_and(|line| line.contains("flannel is ")), "{write}: {status:#?}");
+            lab.sh(&format!("cp --remove-destination {dir}.ours {dir}/flannel"));
+        }
+        lab.sh(&format!("cd {dir} && {}", WRITES[0]));
+        lab.sh(&format!("{package} install --put-back 2>/dev/null"));
+        lab.sh(&format!("CNI_COMMAND=VERSION {dir}/flannel </dev/null | grep -q 1.1.0"));
+        lab.sh(&format!("cmp /bin/true {dir}/.netwright-replaced/flannel"));
+    }
+}
+
 /// The service notices it, and puts back what its configuration names.
 #[test]
 fn repair_keeps_the_plugins_of_a_folder() {
@@ -676,13 +730,17 @@ fn repair_keeps_the_plugins_of_a_folder() {
     let _repair = lab.start(&netwrightd, &keep);
     let status = || lab.sh(&format!("{netwrightd} agent status repair 2>&1; true"));
     testkit::wait_until("the service", || status().contains("repair  ready"));
-    lab.sh("rm -r /opt/cni/bin/* /opt/cni/bin/.netwright-replaced");
-    // The kernel reports something, long before the minute is over.
-    lab.sh("ip address add 192.0.2.1/32 dev lo && ip address del 192.0.2.1/32 dev lo");
-    testkit::wait_until("the plugins", || {
-        crate::support::call_in(&lab, &["status"]).code == 0 && status().contains("repair  ready")
-    });
-    lab.sh("test -x /opt/cni/bin/netwright && test -L /opt/cni/bin/bridge");
+    // Long before the minute is over.
+    for change in
+        ["cp -f /bin/true /opt/cni/bin/flannel", "rm -r /opt/cni/bin/* /opt/cni/bin/.netw*"]
+    {
+        lab.sh(change);
+        testkit::wait_until("the plugins", || {
+            let is_ready = status().contains("repair  ready");
+            crate::support::call_in(&lab, &["status"]).code == 0 && is_ready
+        });
+        lab.sh("CNI_COMMAND=VERSION /opt/cni/bin/flannel </dev/null");
+    }
 }
 
 /// The service says which are gone, and leaves them to the administrator.

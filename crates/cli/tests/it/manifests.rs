@@ -284,9 +284,8 @@ fn every_container_does_its_work_as_it_is_confined() {
     let record = lab.sh("cat /var/lib/netwright/installed/*.json");
     assert!(record.contains("\"dir\": \"/opt/cni/bin\""), "{record}");
     lab.sh("cd /opt/cni/bin && rm netwright vlan");
-    lab.sh("ip address add 192.0.2.99/32 dev lo && ip address del 192.0.2.99/32 dev lo");
     wait_until("the plugins to be put back", || {
-        lab.try_sh("test -x /opt/cni/bin/netwright && test -L /opt/cni/bin/vlan").status.success()
+        lab.try_sh("test -x /opt/cni/bin/netwright && test -x /opt/cni/bin/vlan").status.success()
     });
     kubelet.wait_for_ready(running["repair"]);
 
@@ -320,7 +319,7 @@ fn every_container_does_its_work_as_it_is_confined() {
     wait_until("it to say what it waits for", || {
         containerd.output("remove").contains("waiting for the end of ")
     });
-    assert!(!lab.path("/opt/cni/bin/bridge").is_symlink());
+    assert!(!lab.sh("head -c 50 /opt/cni/bin/bridge | tr -d '\\0'").contains("netwright"));
     let after = containerd.run_pod(&Pod::new("after"));
     assert!(containerd.netns(&after).sh("ip -o -4 address show dev eth0").contains("10.97."));
     kubelet.assert_runs(&remove);

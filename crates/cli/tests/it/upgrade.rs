@@ -253,7 +253,7 @@ fn uninstall_gives_the_very_same_files_back() {
     for installer in [EXECUTABLE, "/opt/new/netwright", EXECUTABLE] {
         lab.sh(&format!("{installer} install --bin-dir {BIN}"));
         let installed = lab.enter(|| whole(Path::new(BIN)));
-        assert_eq!(installed["bridge"].content, b"netwright");
+        assert_eq!(installed["bridge"].content, format!("#!{BIN}/netwright\n").as_bytes());
         assert_eq!(installed["their-plugin"], own["their-plugin"], "foreign files stay");
     }
     lab.sh(&format!("{BIN}/netwright uninstall --bin-dir {BIN}"));

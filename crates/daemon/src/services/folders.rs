@@ -30,6 +30,12 @@ impl Folders {
         Ok(watched)
     }
 
+    /// Watches these folders too, as far as they exist.
+    pub(super) fn add(&mut self, folders: impl Iterator<Item = PathBuf>) {
+        self.folders.extend(folders);
+        self.watch();
+    }
+
     /// Watches folders that are new, or in place of others.
     pub(super) fn watch(&self) {
         // A file that is being written is read once it is closed.

@@ -44,6 +44,7 @@ const SIGNALS: u64 = 0;
 const EVENTS: u64 = 1;
 const SWITCH: u64 = 2;
 const CHANGES: u64 = 3;
+const PLUGINS: u64 = 4;
 
 /// Runs the service until a signal ends it.
 pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop> {
@@ -67,7 +68,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     let node = Node::new(&flags, process);
     let mut service = Service {
         dockers: Dockers::new(&node.roots).map_err(failed)?,
-        plugins: OwnPlugins::new(&flags, &node.roots),
+        plugins: OwnPlugins::new(&flags, &node.roots).map_err(failed)?,
         node,
         health: process.health.clone(),
         listener,
@@ -78,6 +79,8 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
         host_links: BTreeSet::new(),
         turns: Turns::default(),
     };
+    let plugins = service.plugins.watched().descriptor();
+    poller.add(plugins, PLUGINS, Interest::Read).map_err(failed)?;
     // For what happened while no service listened.
     service.look().map_err(failed)?;
     process.tell_ready(None);
@@ -117,6 +120,10 @@ impl Service {
                     }
                     SWITCH => {
                         self.switches.bell().heard();
+                        self.pace.hurry(Instant::now());
+                    }
+                    PLUGINS => {
+                        self.plugins.watched().heard();
                         self.pace.hurry(Instant::now());
                     }
                     CHANGES => {

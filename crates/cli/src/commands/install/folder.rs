@@ -4,11 +4,12 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{MetadataExt as _, lchown, symlink};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cni::code;
+use cni_invoke::{executable_of, script_of};
 use rustix::fs::{XattrFlags, lgetxattr, llistxattr, lsetxattr};
 use rustix::io::Errno;
 use state::{Durability, FileError, Lock};
@@ -36,7 +37,7 @@ const MOST_ATTRIBUTES: usize = 65536;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Entry {
     Absent,
-    /// A link to our executable.
+    /// A plugin of our executable: a file that names it, or a link.
     Ours,
     /// A file of another project.
     Foreign,
@@ -97,6 +98,23 @@ impl Folder {
     pub(super) fn put_executable(&self, name: &str, bytes: &[u8]) -> Result<(), Failure> {
         state::publish(&self.dir.join(name), bytes, 0o755, Durability::Synced)
             .map_err(|error: FileError| Failure::of(code::IO_FAILURE, &error))
+    }
+
+    /// Moves a plugin into place: a file that names the executable in this folder. Where its path
+    /// cannot be named it is a link, which another program's `cp` would write through.
+    pub(super) fn put_plugin(&self, name: &str) -> Result<(), Failure> {
+        let Some(script) = script_of(&self.dir.join(EXECUTABLE)) else {
+            return self.put_link(name, Path::new(EXECUTABLE));
+        };
+        let temporary = self.temporary(name);
+        let write = || {
+            fs::write(&temporary, script)?;
+            // Whatever the caller's umask is.
+            fs::set_permissions(&temporary, fs::Permissions::from_mode(0o755))?;
+            fs::File::open(&temporary)?.sync_all()?;
+            fs::rename(&temporary, self.dir.join(name))
+        };
+        write().map_err(|error| self.failed("write", name, &error))
     }
 
     /// Moves a link into place.
@@ -207,9 +225,22 @@ pub(super) fn look(dir: &Path, name: &str) -> Result<Entry, Failure> {
         )
         .hint("move it away, or choose another folder with --bin-dir"));
     }
-    let ours = found.is_symlink()
-        && fs::read_link(&path).is_ok_and(|target| target == Path::new(EXECUTABLE));
+    let ours = match found.is_symlink() {
+        true => fs::read_link(&path).is_ok_and(|target| target == Path::new(EXECUTABLE)),
+        false => executable_of(&path)
+            .is_some_and(|executable| executable.file_name() == Some(EXECUTABLE.as_ref())),
+    };
     Ok(if ours { Entry::Ours } else { Entry::Foreign })
+}
+
+/// Says whether a plugin's name is as this version puts it ([`Folder::put_plugin`]).
+pub(super) fn is_as_put(dir: &Path, name: &str) -> bool {
+    let (path, executable) = (dir.join(name), dir.join(EXECUTABLE));
+    match script_of(&executable) {
+        Some(_) if path.is_symlink() => false,
+        Some(_) => executable_of(&path) == Some(executable),
+        None => look(dir, name).is_ok_and(|is| is == Entry::Ours),
+    }
 }
 
 impl Drop for Folder {
@@ -340,16 +371,14 @@ impl Undo {
         for name in &self.obsolete {
             note(match look(&folder.dir, name) {
                 Ok(Entry::Ours) => Ok(()),
-                Ok(Entry::Foreign) => {
-                    folder.keep(name).and_then(|()| folder.put_link(name, Path::new(EXECUTABLE)))
-                }
-                Ok(Entry::Absent) => folder.put_link(name, Path::new(EXECUTABLE)),
+                Ok(Entry::Foreign) => folder.keep(name).and_then(|()| folder.put_plugin(name)),
+                Ok(Entry::Absent) => folder.put_plugin(name),
                 Err(failure) => Err(failure),
             });
         }
         for name in self.placed.iter().rev() {
             let was_ours = self.old.as_ref().is_some_and(|old| old.owns(name));
-            // Where a link of ours was before, another one is as good.
+            // Where a plugin of ours was before, another file is as good.
             if self.kept.contains(name) || !was_ours {
                 note(folder.give_back(name).map(drop));
             }
@@ -376,8 +405,6 @@ impl Undo {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use super::*;
 
     #[test]

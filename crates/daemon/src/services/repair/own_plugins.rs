@@ -1,8 +1,8 @@
 //! The folders of plugins that `netwright install` filled ([`agent::installed`]): another package
 //! may empty one when it is upgraded, or put its own plugins there.
 //!
-//! The service logs it, and puts ours back where the key `keep-plugins` has the folder. It calls
-//! the executable `netwright` for that.
+//! The service hears of it at once, logs it, and puts ours back where the key `keep-plugins` has the
+//! folder. It calls the executable `netwright` for that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read as _};
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 use agent::installed::{self, DPKG, Disturbed, Installed};
 use state::Roots;
 
+use crate::services::folders::Folders;
 use crate::services::runtimes::Flags;
 
 /// How long putting back may take: another `install` may hold the folder's lock for half a minute.
@@ -34,6 +35,7 @@ pub(super) struct OwnPlugins {
     /// mounts may let it write there, and not in another folder that is made in its place.
     keep: BTreeMap<PathBuf, Identity>,
     netwright: PathBuf,
+    watched: Folders,
     /// Folders that were there at some look. In a container, the node's record names folders that
     /// the container does not have.
     seen: BTreeSet<PathBuf>,
@@ -44,16 +46,22 @@ pub(super) struct OwnPlugins {
 }
 
 impl OwnPlugins {
-    pub(super) fn new(flags: &Flags, roots: &Roots) -> Self {
+    pub(super) fn new(flags: &Flags, roots: &Roots) -> io::Result<Self> {
         let keep = flags.keep_plugins.iter().map(|dir| (dir.clone(), identity(dir)));
-        OwnPlugins {
+        Ok(OwnPlugins {
             roots: roots.clone(),
             keep: keep.collect(),
             netwright: flags.executable(),
+            watched: Folders::watching(flags.keep_plugins.iter().map(PathBuf::as_path))?,
             seen: BTreeSet::new(),
             told: Vec::new(),
             failed: None,
-        }
+        })
+    }
+
+    /// Returns what reports changes of the folders.
+    pub(super) fn watched(&self) -> &Folders {
+        &self.watched
     }
 
     /// Compares the folders with what was installed, and puts back what is to be kept. Returns what
@@ -98,6 +106,8 @@ impl OwnPlugins {
     /// Returns what is not as it was installed, and logs what is new of it.
     fn disturbed(&mut self) -> Vec<Disturbed> {
         let mut recorded = installed::all(&self.roots).found;
+        // Before the look, so that no change in between is missed.
+        self.watched.add(recorded.iter().map(|one| one.dir.clone()));
         let there = recorded.iter().map(|one| &one.dir).filter(|dir| dir.is_dir());
         self.seen.extend(there.cloned());
         recorded.retain(|one| self.seen.contains(&one.dir) || self.keep.contains_key(&one.dir));
@@ -190,7 +200,8 @@ mod tests {
         fn plugins(&self, keep: &[PathBuf]) -> OwnPlugins {
             let netwright = Some(self.dir.path().join("netwright"));
             let keep_plugins = keep.to_vec();
-            OwnPlugins::new(&Flags { netwright, keep_plugins, ..Flags::default() }, &self.roots)
+            let flags = Flags { netwright, keep_plugins, ..Flags::default() };
+            OwnPlugins::new(&flags, &self.roots).unwrap()
         }
     }
 
