@@ -81,11 +81,12 @@ impl Delegate<'_> {
     /// # Errors
     /// As [`Delegate::add`].
     pub fn check(&self) -> Result<(), Error> {
-        if !self.call.config.repair {
+        if self.call.config.repair != Some(true) {
             return self.silent(Command::Check);
         }
         let mut document = self.document()?;
-        document.remove(cni::REPAIR);
+        // Not removed: the delegate knows by it that its caller checks often.
+        document.set_value(cni::REPAIR, &false);
         Delegate { document: &document.to_vec(), ..*self }.silent(Command::Check)
     }
 

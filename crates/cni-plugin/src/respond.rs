@@ -178,8 +178,8 @@ fn run(
     let answer = dispatch(plugin, &call);
     match &answer {
         // A repairing caller checks often, and reports the result itself.
-        Ok(_) if call.config.repair => tracing::debug!("done"),
-        Err(error) if call.config.repair => {
+        Ok(_) if call.config.repair.is_some() => tracing::debug!("done"),
+        Err(error) if call.config.repair.is_some() => {
             tracing::debug!(code = error.code, err = %error, "not as it was made");
         }
         Ok(_) => tracing::info!("done"),
@@ -205,7 +205,7 @@ fn dispatch(plugin: &dyn Plugin, call: &Call<'_>) -> Result<Vec<u8>, Error> {
             plugin.del(call)?;
             refuse_unread(call).map(|()| Vec::new())
         }
-        Command::Check if call.config.repair => repair(plugin, call),
+        Command::Check if call.config.repair == Some(true) => repair(plugin, call),
         Command::Check => plugin.check(call).map(|()| Vec::new()),
         Command::Gc if call.names_valid_attachments() => {
             refuse_half_names(call)?;

@@ -217,9 +217,10 @@ pub struct CommonConfig {
     /// The same, under the key's name in the specification tagged 1.1.0.
     #[serde(rename = "cni.dev/attachments")]
     pub attachments: Option<Vec<crate::GcAttachment>>,
-    /// CHECK: restore what can be restored first ([`crate::REPAIR`]).
+    /// CHECK: restore what can be restored first ([`crate::REPAIR`]); false if a plugin that
+    /// restores only checks this one.
     #[serde(rename = "netwright/repair")]
-    pub repair: bool,
+    pub repair: Option<bool>,
     /// CHECK: return each difference separately ([`crate::LOOK`]).
     #[serde(rename = "netwright/look")]
     pub look: bool,

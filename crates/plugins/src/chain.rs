@@ -216,7 +216,7 @@ impl<'c> Links<'c> {
             capability_args: Some(&self.capability_args),
             prev_result: previous,
             valid_attachments: valid,
-            repair: call.common().repair && command == Command::Check,
+            repair: call.common().repair == Some(true) && command == Command::Check,
             look: call.common().look && command == Command::Check,
             attached_as: (command == Command::Check && call.common().attached_as.is_some())
                 .then(|| &call.attachment().ifname),

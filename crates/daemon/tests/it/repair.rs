@@ -113,3 +113,26 @@ fn after_looks(sound: &Container) {
         wait_for("a look", || sound.sh("ip route").contains("default via 10.1.0.1"));
     }
 }
+
+/// Each look has every plugin checked, and that may have its address plugin checked. The latter
+/// logged a line each time: thousands a minute on a node with many pods.
+#[test]
+fn a_look_that_finds_nothing_logs_nothing() {
+    testkit::require!("root");
+    let host = Host::new("repair-silent-look");
+    let (c1, list) = (host.node.container("c1"), host.list(8080));
+    host.add(&c1, &list);
+    // Without its record the plugin only checks, as inside of another plugin.
+    let owners = host.node.roots.run.join("owners");
+    host.node.sh(&format!("cp -r {0} {0}.kept && rm {0}/*/bridge.json", owners.display()));
+    let daemon = host.daemon("repair", &["--interval", "100ms"]);
+    let done = || -> Vec<String> {
+        daemon.log().lines().filter(|line| line.contains(" done")).map(str::to_owned).collect()
+    };
+    wait_for("some looks", || 20 < done().len());
+    let said: Vec<String> = done().into_iter().filter(|line| !line.contains("DEBUG")).collect();
+    assert!(said.is_empty(), "{said:#?}");
+    drop(daemon);
+    host.node.sh(&format!("rm -r {0} && mv {0}.kept {0}", owners.display()));
+    host.del(&c1, &list);
+}
