@@ -158,11 +158,13 @@ fn rewrite_answer(run: &mut Run<'_>) {
         Hook::Prerouting | Hook::Output => {
             if let Some(address) = run.packet.answers_to.take() {
                 run.packet.destination = address;
+                run.packet.known_bits[1] = None;
             }
         }
         Hook::Input | Hook::Postrouting => {
             if let Some(address) = run.packet.answers_as.take() {
                 run.packet.source = address;
+                run.packet.known_bits[0] = None;
             }
         }
         Hook::Forward | Hook::Ingress | Hook::Egress => {}
@@ -251,6 +253,7 @@ fn apply(run: &mut Run<'_>, new: &NewDestination) -> bool {
     };
     if let Some(address) = address {
         run.packet.destination = address;
+        run.packet.known_bits[1] = None;
     }
     if let Some(port) = port {
         run.packet.carries = run.packet.carries.to_port(Port::Is(port));

@@ -6,6 +6,12 @@
 //! it, else the `FORWARD` chain of iptables ([`crate::iptables::filter`]), or into a zone if it is
 //! firewalld ([`crate::firewalld`]). Tables that an administrator wrote have no place for foreign
 //! rules; there we can only report the drop.
+//!
+//! Whether a firewall drops a container's packets is computed, by [`diagnose::filter`], from the
+//! rules that its base chain may ask ([`Sender`] is what is known of the container). What is not
+//! certain is not reported: a node that is reported as not ready gets no more containers.
+
+mod judge;
 
 use std::fmt;
 
@@ -15,11 +21,11 @@ use kernel::nft::{
 };
 use state::Index;
 
+use self::judge::Judge;
+pub use self::judge::Sender;
 use crate::element::Table;
 use crate::error::FirewallError;
-use crate::iptables::{Family as IpVersion, Observed, Tool};
-use crate::layout::table_ref;
-use crate::reference::legacy_uses;
+use crate::iptables::{self, Family as IpVersion, Observed, Tool};
 use crate::tables::TablesError;
 
 /// What the administrator of a firewalld that we cannot reach can do.
@@ -80,51 +86,123 @@ impl fmt::Display for Blocker {
     }
 }
 
-/// Lists what drops forwarded packets in the caller's network namespace. Reads only base chains,
-/// and legacy iptables only if the kernel says that it is in use.
+/// A firewall, and what it does to a container's packets.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Drops {
+    /// The firewall.
+    pub blocker: Blocker,
+    /// It surely drops the packets that the container sends beyond the host, or the answers.
+    /// Otherwise it drops what no rule of its accepts, and one may accept these.
+    pub is_certain: bool,
+}
+
+/// Lists what drops forwarded packets in the caller's network namespace: what surely drops those of
+/// a container, and of iptables and firewalld, where we can add an accept, also what drops by
+/// default. An administrator's table that may let the container's packets through is not listed.
+///
+/// Reads nothing but the hooks where no other software sees forwarded packets, and legacy iptables
+/// only if the kernel says that it is in use. What is read of a large rule set is bounded.
 ///
 /// # Errors
 /// When the kernel cannot be asked.
-pub fn blockers(index: &Index) -> Result<Vec<Blocker>, FirewallError> {
+pub fn blockers(index: &Index, sender: &Sender<'_>) -> Result<Vec<Drops>, FirewallError> {
     let mut socket = NftSocket::open().map_err(|error| FirewallError::Open(Box::new(error)))?;
     let mut found = Vec::new();
-    for hook in forward_hooks(&mut socket, index).map_err(failed)? {
-        let Some((table, chain)) = hook.chain else { continue };
-        if table == table_ref(Table::Inet) {
+    let mut judge = None;
+    for (info, rules) in foreign_chains(&mut socket, index).map_err(failed)? {
+        let by_default = has_drop_policy(&info) || rules.last().is_some_and(is_final_drop);
+        let judge = match &mut judge {
+            Some(judge) => judge,
+            none => none.insert(Judge::new(sender).map_err(failed)?),
+        };
+        let families: &[IpVersion] = match info.table.family {
+            Family::Ip => &[IpVersion::V4],
+            Family::Ip6 => &[IpVersion::V6],
+            _ => IpVersion::ALL,
+        };
+        let is_certain = judge.chain(&mut socket, index, &info, rules, families).map_err(failed)?;
+        add(&mut found, classify(&info.table, &info.name), by_default, is_certain);
+    }
+    for family in IpVersion::ALL {
+        if !iptables::legacy_uses(*family, "filter") {
             continue;
         }
-        // The kernel lists the hook of an inet chain once for each family.
-        let Some(info) = socket.get_chain(&table, &chain).map_err(failed)? else { continue };
-        let drops = has_drop_policy(&info) || {
-            let rules = socket.rules(&table, &chain).map_err(failed)?;
-            rules.last().is_some_and(is_final_drop)
+        // Not installed: then no program has written rules with it, and we could not add any.
+        let Ok(observed) = Tool::legacy(*family).observe("filter") else { continue };
+        if observed.rules("FORWARD").is_empty() && observed.policy("FORWARD") == Some("ACCEPT") {
+            continue;
+        }
+        let judge = match &mut judge {
+            Some(judge) => judge,
+            none => none.insert(Judge::new(sender).map_err(failed)?),
         };
-        let blocker = classify(&table, &chain);
-        if drops && !found.contains(&blocker) {
-            found.push(blocker);
-        }
-    }
-    if legacy_uses("filter") {
-        for family in IpVersion::ALL {
-            // Not installed: then no program has written rules with it, and we could not add any.
-            if let Ok(observed) = Tool::legacy(*family).observe("filter")
-                && drops_forward(&observed)
-            {
-                found.push(Blocker::Iptables { family: *family, legacy: true });
-            }
-        }
+        let by_default = drops_forward(&observed);
+        let is_certain = judge.legacy(&mut socket, index, *family, &observed).map_err(failed)?;
+        let blocker = Blocker::Iptables { family: *family, legacy: true };
+        add(&mut found, blocker, by_default, is_certain);
     }
     cni::order::sort(&mut found);
+    Ok(found)
+}
+
+/// Says whether a table is ours: what its rules do is said elsewhere.
+fn is_ours(table: &TableRef) -> bool {
+    let rest = table.name.strip_prefix(Table::Inet.name());
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+}
+
+fn add(found: &mut Vec<Drops>, blocker: Blocker, by_default: bool, is_certain: bool) {
+    let has_place = !matches!(blocker, Blocker::Nftables { .. });
+    if is_certain || (by_default && has_place) {
+        note(found, blocker, is_certain);
+    }
+}
+
+fn note(found: &mut Vec<Drops>, blocker: Blocker, is_certain: bool) {
+    match found.iter_mut().find(|drops| drops.blocker == blocker) {
+        Some(drops) => drops.is_certain |= is_certain,
+        None => found.push(Drops { blocker, is_certain }),
+    }
+}
+
+/// Lists the base chains of others that see forwarded packets, with their rules. One that has no
+/// rules and accepts is left out.
+fn foreign_chains(
+    socket: &mut NftSocket,
+    index: &Index,
+) -> Result<Vec<(ChainInfo, Vec<RuleInfo>)>, NetlinkError> {
+    let mut found: Vec<(ChainInfo, Vec<RuleInfo>)> = Vec::new();
+    for hook in hooks(socket, index, HookPoint::Forward)? {
+        let Some((table, chain)) = hook.chain else { continue };
+        // The kernel lists the hook of an inet chain once for each family.
+        let is_known = found.iter().any(|(info, _)| info.table == table && info.name == chain);
+        if is_known || is_ours(&table) {
+            continue;
+        }
+        let Some(info) = socket.get_chain(&table, &chain)? else { continue };
+        // Where the kernel does not list hooks, chains that are off are among them.
+        if socket.get_table(&table)?.is_none_or(|table| table.is_dormant()) {
+            continue;
+        }
+        let rules = socket.rules(&table, &chain)?;
+        if has_drop_policy(&info) || !rules.is_empty() {
+            found.push((info, rules));
+        }
+    }
     Ok(found)
 }
 
 /// The module that lists hooks. Not every kernel has it, and it is not always loaded.
 const HOOKS_MODULE: &str = "nfnetlink_hook";
 
-/// Lists the hooks for forwarded packets. A kernel that cannot list them is not asked again in this
-/// boot: it would start `modprobe` at every call.
-fn forward_hooks(socket: &mut NftSocket, index: &Index) -> Result<Vec<HookInfo>, NetlinkError> {
-    let (family, point) = (Family::Inet, HookPoint::Forward);
+/// Lists what sees packets of IP at a point. A kernel that cannot list that is not asked again in
+/// this boot: it would start `modprobe` at every call.
+pub(crate) fn hooks(
+    socket: &mut NftSocket,
+    index: &Index,
+    point: HookPoint,
+) -> Result<Vec<HookInfo>, NetlinkError> {
+    let family = Family::Inet;
     if !index.is_lacking(HOOKS_MODULE) {
         if let Some(hooks) = socket.hooks_if_told(family, point)? {
             return Ok(hooks);

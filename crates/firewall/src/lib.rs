@@ -24,7 +24,7 @@
 //! The other modules deal with other software: [`iptables`] writes the reference plugins' rules
 //! where a configuration asks for them, [`mod@reference`] removes what the reference plugins left,
 //! [`forward`] finds out which packet filters drop forwarded packets, [`firewalld`] makes firewalld
-//! let them through, [`taken`] finds ports that programs of the host listen on.
+//! let them through, [`mod@ruleset`] reads packet filters as data, [`taken`] finds ports that programs of the host listen on.
 //!
 //! Nothing of an attachment is made without an owner. This crate knows nothing of how plugins are called. It
 //! starts no program but those of iptables, and those only when it must.
@@ -52,6 +52,7 @@ pub mod pod_link;
 pub mod pods;
 pub mod policy;
 pub mod reference;
+pub mod ruleset;
 pub mod spoof;
 pub mod tables;
 pub mod taken;

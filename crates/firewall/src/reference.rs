@@ -304,6 +304,12 @@ fn mentions(rule: &RuleInfo, addresses: &[Vec<u8>]) -> bool {
     })
 }
 
+/// Says whether a rule is one of [`iptables::filter::accept`], for one attachment.
+pub(crate) fn is_attachments(rule: &RuleInfo) -> bool {
+    let of_attachment = |comment: String| iptables::filter::names_attachment(&comment);
+    accepts(rule) && comment_of(rule).is_some_and(of_attachment)
+}
+
 fn accepts(rule: &RuleInfo) -> bool {
     rule.exprs.iter().any(|expr| matches!(expr, Expr::Verdict(Verdict::Accept)))
 }

@@ -69,7 +69,7 @@ pub(crate) fn add(args: &Add, common: &Common, world: &World, shell: &mut Shell)
             }
         }));
     }
-    forwarding::warn(&list, &Index::new(&session.roots), shell);
+    forwarding::warn(&list, &added.result, &Index::new(&session.roots), shell);
     match shell.format {
         Format::Json => {
             shell.raw(added.document.get().as_bytes());

@@ -145,7 +145,7 @@ fn state(
     all: &[Network],
 ) -> State {
     let Judgement { failure, unknown } = judgement::of(session, &network.list, refused);
-    let mut warnings = forwarding::warnings(&network.list, &Index::new(&session.roots));
+    let mut warnings = forwarding::warnings(&network.list, None, &Index::new(&session.roots));
     warnings.extend(judgement::warnings(session, &network.list, all));
     if let Some(file) = &network.file {
         warnings.extend(runtimes.too_old_for(&network.list, file));

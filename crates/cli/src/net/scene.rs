@@ -9,7 +9,6 @@
 //! `net.ipv4.conf.eth0.10.rp_filter` is that of link `eth0.10`.
 
 mod containers;
-mod filter;
 mod flows;
 mod folders;
 mod hooks;
@@ -21,9 +20,7 @@ mod processes;
 mod queues;
 mod runtime_names;
 mod services;
-mod steps;
 mod wanted_items;
-mod xtables;
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -116,8 +116,8 @@ impl Plan {
             return Err(Failure::from(left.tell(error)));
         }
         let index = Index::new(&session.roots);
-        for member in &self.members {
-            forwarding::warn(&member.list, &index, shell);
+        for (member, result) in self.members.iter().zip(&results) {
+            forwarding::warn(&member.list, result, &index, shell);
         }
         Ok(())
     }

@@ -168,12 +168,15 @@ pub(crate) struct Registers {
     bytes: [Byte; REGISTERS * WIDTH],
     /// The register of a value that is not known, and is not 0.
     not_zero: Option<u32>,
+    /// Registers of values that are not known, each with values that it does not have.
+    excluded: Vec<(u32, Vec<Vec<u8>>)>,
 }
 
 impl Registers {
     /// Returns registers of which nothing is known.
     pub(crate) fn new() -> Self {
-        Registers { bytes: [Byte::UNKNOWN; REGISTERS * WIDTH], not_zero: None }
+        let bytes = [Byte::UNKNOWN; REGISTERS * WIDTH];
+        Registers { bytes, not_zero: None, excluded: Vec::new() }
     }
 
     /// Stores bytes, and zeros up to the next register, as the kernel does.
@@ -181,8 +184,10 @@ impl Registers {
         if self.not_zero == Some(to) {
             self.not_zero = None;
         }
-        let start = start(to);
         let len = bytes.len().next_multiple_of(WIDTH);
+        let written = start(to)..start(to).saturating_add(len);
+        self.excluded.retain(|(register, _)| !written.contains(&start(*register)));
+        let start = start(to);
         let Some(room) = self.bytes.get_mut(start..start.saturating_add(len)) else { return };
         let padded = bytes.iter().copied().chain(std::iter::repeat(Byte::of(0)));
         for (place, byte) in room.iter_mut().zip(padded) {
@@ -203,12 +208,29 @@ impl Registers {
         self.not_zero = Some(to);
     }
 
+    /// Notes values that a register does not have.
+    pub(crate) fn exclude(&mut self, to: u32, values: Vec<Vec<u8>>) {
+        if !values.is_empty() {
+            self.excluded.push((to, values));
+        }
+    }
+
+    /// Says whether a register has a value.
+    pub(crate) fn equals(&self, from: u32, with: &[u8]) -> Holds {
+        let is_excluded = self.excluded.iter().any(|(register, values)| {
+            *register == from && values.iter().any(|value| is_same(value, with))
+        });
+        if is_excluded { Holds::No } else { equals(self.load(from, with.len()), with) }
+    }
+
     /// Compares a value.
     pub(crate) fn compare(&self, from: u32, op: Compare, with: &[u8]) -> Holds {
         let is_zero = with.iter().all(|byte| *byte == 0);
         match op {
             Compare::Equal if is_zero && self.not_zero == Some(from) => Holds::No,
             Compare::NotEqual if is_zero && self.not_zero == Some(from) => Holds::Yes,
+            Compare::Equal => self.equals(from, with),
+            Compare::NotEqual => self.equals(from, with).unless(true),
             _ => compare(op, self.load(from, with.len()), with),
         }
     }
@@ -217,6 +239,12 @@ impl Registers {
     pub(crate) fn forget(&mut self) {
         *self = Registers::new();
     }
+}
+
+/// Says whether a rule compares with the whole of a value: of a name, with the zero at its end (a
+/// rule that does not asks for its beginning).
+fn is_same(value: &[u8], with: &[u8]) -> bool {
+    with == value || with.strip_prefix(value).is_some_and(|rest| rest.iter().all(|byte| *byte == 0))
 }
 
 fn start(register: u32) -> usize {
@@ -255,6 +283,19 @@ mod tests {
         assert_eq!(equals(&[unknown], &[0x10]), Holds::No);
         assert_eq!(equals(&[unknown], &[0x01]), Holds::Maybe);
         assert_eq!(Byte::UNKNOWN.masked(0, 0xff).value(), Some(0xff));
+    }
+
+    #[test]
+    fn a_value_that_is_excluded_is_not_there_until_another_is_stored() {
+        let mut registers = Registers::new();
+        registers.exclude(1, vec![b"eth0".to_vec()]);
+        let equals = |registers: &Registers, with: &[u8]| registers.equals(1, with);
+        assert_eq!(equals(&registers, b"eth0\0\0\0\0"), Holds::No);
+        assert_eq!(equals(&registers, b"eth1\0\0\0\0"), Holds::Maybe);
+        assert_eq!(equals(&registers, b"eth"), Holds::Maybe);
+        assert_eq!(registers.compare(1, Compare::NotEqual, b"eth0\0"), Holds::Yes);
+        registers.store(0, &[Byte::UNKNOWN; 16]);
+        assert_eq!(equals(&registers, b"eth0\0\0\0\0"), Holds::Maybe);
     }
 
     #[test]

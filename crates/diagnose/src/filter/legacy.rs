@@ -256,18 +256,18 @@ impl Rule {
 fn matches(run: &Run<'_>, option: &str, value: &str) -> Holds {
     let packet = &run.packet;
     match option {
-        "-s" => is_in(packet.source, value),
-        "-d" => is_in(packet.destination, value),
-        "-i" => is_link(packet.iif.as_deref(), value),
-        "-o" => is_link(packet.oif.as_deref(), value),
+        "-s" => is_in(packet.range(true), value),
+        "-d" => is_in(packet.range(false), value),
+        "-i" => is_link(packet.iif.as_deref(), packet.other_than[0].as_deref(), value),
+        "-o" => is_link(packet.oif.as_deref(), packet.other_than[1].as_deref(), value),
         "-p" => is_protocol(packet, value),
         "--dport" | "--dports" => is_port(packet, value, false),
         "--sport" | "--sports" => is_port(packet, value, true),
         "--icmp-type" | "--icmpv6-type" => is_message(packet, value),
         "--ctstate" | "--state" => is_state(run, value),
         "--mark" => is_mark(packet, value),
-        "--dst-type" => is_type(run, packet.destination, value),
-        "--src-type" => is_type(run, packet.source, value),
+        "--dst-type" => is_type(run, packet.range(false), value),
+        "--src-type" => is_type(run, packet.range(true), value),
         // A module is named before its settings, and a comment decides nothing.
         "-m" => match value {
             "tcp" | "udp" | "comment" | "conntrack" | "state" | "addrtype" | "multiport"
@@ -279,15 +279,22 @@ fn matches(run: &Run<'_>, option: &str, value: &str) -> Holds {
     }
 }
 
-fn is_in(address: IpAddr, prefix: &str) -> Holds {
-    if let Ok(net) = prefix.parse::<IpNet>() {
-        return Holds::known(net.contains(&address));
+fn is_in(range: IpNet, prefix: &str) -> Holds {
+    let net = prefix.parse::<IpNet>().or_else(|_| prefix.parse::<IpAddr>().map(IpNet::from));
+    match net {
+        Ok(net) if net.contains(&range) => Holds::Yes,
+        Ok(net) if range.contains(&net) => Holds::Maybe,
+        Ok(_) => Holds::No,
+        Err(_) => Holds::Maybe,
     }
-    prefix.parse::<IpAddr>().map_or(Holds::Maybe, |other| Holds::known(address == other))
 }
 
 /// A name that ends in `+` stands for all that begin so.
-fn is_link(link: Option<&str>, name: &str) -> Holds {
+fn is_link(link: Option<&str>, other_than: Option<&[String]>, name: &str) -> Holds {
+    if let Some(others) = other_than {
+        let is_excluded = others.iter().any(|other| other == name);
+        return if is_excluded { Holds::No } else { Holds::Maybe };
+    }
     let link = link.unwrap_or_default();
     Holds::known(match name.strip_suffix('+') {
         Some(start) => link.starts_with(start),
@@ -376,8 +383,11 @@ fn is_mark(packet: &Packet, text: &str) -> Holds {
     }
 }
 
-fn is_type(run: &Run<'_>, address: IpAddr, kind: &str) -> Holds {
-    match type_of(run.namespace, address) {
+fn is_type(run: &Run<'_>, range: IpNet, kind: &str) -> Holds {
+    if range.prefix_len() < range.max_prefix_len() {
+        return Holds::Maybe;
+    }
+    match type_of(run.namespace, range.addr()) {
         Some(found) if kind == "LOCAL" => Holds::known(found == RTN_LOCAL),
         _ => Holds::Maybe,
     }

@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
+
 use super::bits::{Byte, Holds, known};
 
 /// A port of a packet.
@@ -65,12 +67,16 @@ pub struct Packet {
     pub source: IpAddr,
     /// The destination address.
     pub destination: IpAddr,
+    /// How many leading bits of source and destination are known; `None`: all.
+    pub known_bits: [Option<u8>; 2],
     /// What it carries.
     pub carries: Carries,
     /// The link by which it came in.
     pub iif: Option<String>,
     /// The link by which it leaves.
     pub oif: Option<String>,
+    /// Of the two links, those that are not known, each with the names of links that it is not.
+    pub other_than: [Option<Vec<String>>; 2],
     /// What connection tracking knows of it.
     pub state: State,
     /// The connection's destination is translated (IPS_DST_NAT); `None`: not known.
@@ -96,9 +102,11 @@ impl Packet {
         Packet {
             source,
             destination,
+            known_bits: [None, None],
             carries,
             iif: None,
             oif: None,
+            other_than: [None, None],
             state: State::New,
             destination_translated: Some(false),
             source_translated: Some(false),
@@ -120,9 +128,11 @@ impl Packet {
         Packet {
             source: self.destination,
             destination: self.source,
+            known_bits: [self.known_bits[1], self.known_bits[0]],
             carries: self.carries.answer(),
             iif: None,
             oif: None,
+            other_than: [None, None],
             state,
             mark: Some(0),
             macs: [self.macs[1], self.macs[0]],
@@ -132,7 +142,7 @@ impl Packet {
 
     /// Creates a further packet of the same sender, when this one was answered.
     #[must_use]
-    pub(crate) fn further(&self) -> Self {
+    pub fn further(&self) -> Self {
         let state = match self.state {
             State::Untracked => State::Untracked,
             _ => State::Further,
@@ -143,7 +153,33 @@ impl Packet {
     /// Returns the packet on its way from one link to another.
     #[must_use]
     pub fn between(&self, iif: Option<&str>, oif: Option<&str>) -> Self {
-        Packet { iif: iif.map(str::to_owned), oif: oif.map(str::to_owned), ..self.clone() }
+        let (iif, oif) = (iif.map(str::to_owned), oif.map(str::to_owned));
+        Packet { iif, oif, other_than: [None, None], ..self.clone() }
+    }
+
+    /// Returns the range of addresses in which the source is, or the destination.
+    pub(crate) fn range(&self, of_source: bool) -> IpNet {
+        let (address, known) = match of_source {
+            true => (self.source, self.known_bits[0]),
+            false => (self.destination, self.known_bits[1]),
+        };
+        let exact = IpNet::from(address);
+        known.and_then(|known| IpNet::new(address, known).ok()).unwrap_or(exact)
+    }
+
+    /// Returns the source's bytes, or the destination's.
+    fn address(&self, of_source: bool) -> Vec<Byte> {
+        let range = self.range(of_source);
+        let (address, mask) = match (range.addr(), range.netmask()) {
+            (IpAddr::V4(address), IpAddr::V4(mask)) => {
+                (address.octets().to_vec(), mask.octets().to_vec())
+            }
+            (IpAddr::V6(address), IpAddr::V6(mask)) => {
+                (address.octets().to_vec(), mask.octets().to_vec())
+            }
+            _ => return Vec::new(),
+        };
+        address.iter().zip(mask).map(|(byte, mask)| Byte::partly(*byte, mask)).collect()
     }
 
     /// Says whether it is IPv4's, or ARP's.
@@ -195,18 +231,18 @@ impl Packet {
             return self.arp(reply);
         }
         match (self.source, self.destination) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            (IpAddr::V4(_), IpAddr::V4(_)) => {
                 let mut header = vec![Byte::UNKNOWN; 12];
                 header[0] = Byte::of(0x45);
                 // It may not be fragmented, or it may; it is not a fragment.
                 header[6] = Byte::partly(0, 0xbf);
                 header[7] = Byte::of(0);
                 header[9] = self.protocol().map_or(Byte::UNKNOWN, Byte::of);
-                header.extend(known(&source.octets()));
-                header.extend(known(&destination.octets()));
+                header.extend(self.address(true));
+                header.extend(self.address(false));
                 header
             }
-            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            (IpAddr::V6(_), IpAddr::V6(_)) => {
                 let mut header = vec![Byte::UNKNOWN; 8];
                 header[0] = Byte::partly(0x60, 0xf0);
                 header[6] = self.protocol().map_or(Byte::UNKNOWN, Byte::of);
@@ -214,8 +250,8 @@ impl Packet {
                 if matches!(self.carries, Carries::Icmp { kind: 133..=137 }) {
                     header[7] = Byte::of(255);
                 }
-                header.extend(known(&source.octets()));
-                header.extend(known(&destination.octets()));
+                header.extend(self.address(true));
+                header.extend(self.address(false));
                 header
             }
             _ => Vec::new(),

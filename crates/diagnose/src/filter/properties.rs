@@ -7,7 +7,7 @@ use scene::filter::{Connection, Hook, Meta};
 
 use super::Layer;
 use super::bits::{Byte, host, known, number};
-use super::packet::State;
+use super::packet::{Packet, State};
 use super::run::Run;
 use crate::routes::{self, Routed};
 
@@ -30,6 +30,8 @@ pub(crate) fn meta(run: &Run<'_>, key: Meta) -> Option<Vec<Byte>> {
     let packet = &run.packet;
     let (iif, oif) = (packet.iif.as_deref(), packet.oif.as_deref());
     Some(match key {
+        Meta::IifName | Meta::OifName if is_other(packet, key) => vec![Byte::UNKNOWN; NAME],
+        Meta::Iif | Meta::Oif if is_other(packet, key) => vec![Byte::UNKNOWN; 4],
         Meta::IifName => name(iif),
         Meta::OifName => name(oif),
         Meta::Iif => index(run.namespace, iif),
@@ -48,6 +50,9 @@ pub(crate) fn meta(run: &Run<'_>, key: Meta) -> Option<Vec<Byte>> {
             Some(mark) => host(mark),
             None => vec![Byte::UNKNOWN; 4],
         },
+        Meta::Other(_) if packet.other_than.iter().any(Option::is_some) => {
+            vec![Byte::UNKNOWN; NAME]
+        }
         Meta::Other(META_IIFTYPE) => link_type(run.namespace, iif),
         Meta::Other(META_OIFTYPE) => link_type(run.namespace, oif),
         Meta::Other(META_BRI_IIFNAME) => bridge_of(run.namespace, iif),
@@ -58,6 +63,33 @@ pub(crate) fn meta(run: &Run<'_>, key: Meta) -> Option<Vec<Byte>> {
         }
         Meta::Other(_) => vec![Byte::UNKNOWN; NAME],
     })
+}
+
+/// Returns which links the link is not of which a rule asks name or index, if that is all that is
+/// known of it.
+fn others(packet: &Packet, key: Meta) -> Option<&[String]> {
+    let [iif, oif] = &packet.other_than;
+    match key {
+        Meta::IifName | Meta::Iif => iif.as_deref(),
+        Meta::OifName | Meta::Oif => oif.as_deref(),
+        _ => None,
+    }
+}
+
+fn is_other(packet: &Packet, key: Meta) -> bool {
+    others(packet, key).is_some()
+}
+
+/// Returns values that a property surely does not have, though it is not known.
+pub(crate) fn is_not(run: &Run<'_>, key: Meta) -> Vec<Vec<u8>> {
+    let Some(others) = others(&run.packet, key) else { return Vec::new() };
+    let values = others.iter().filter_map(|other| match key {
+        Meta::Iif | Meta::Oif => {
+            run.namespace.link(other).map(|link| link.index.to_ne_bytes().to_vec())
+        }
+        _ => Some(other.as_bytes().to_vec()),
+    });
+    values.collect()
 }
 
 /// A packet that has no such link has the empty name.
@@ -177,7 +209,11 @@ pub(crate) fn fib(run: &Run<'_>, source: bool, kind: bool) -> Fib {
         return unknown;
     }
     let packet = &run.packet;
-    let address = if source { packet.source } else { packet.destination };
+    let range = packet.range(source);
+    if range.prefix_len() < range.max_prefix_len() {
+        return unknown;
+    }
+    let address = range.addr();
     if kind {
         return match type_of(run.namespace, address) {
             Some(kind) => Fib::Bytes(host(kind)),

@@ -209,7 +209,10 @@ impl<'n> Run<'n> {
     fn load(&mut self, step: &Step, registers: &mut Registers) -> bool {
         match step {
             Step::Meta { key, to } => match properties::meta(self, *key) {
-                Some(bytes) => registers.store(*to, &bytes),
+                Some(bytes) => {
+                    registers.store(*to, &bytes);
+                    registers.exclude(*to, properties::is_not(self, *key));
+                }
                 None => return false,
             },
             Step::Payload { base, offset, len, to } => match self.payload(*base, *offset, *len) {

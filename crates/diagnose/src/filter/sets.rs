@@ -2,7 +2,7 @@
 
 use scene::filter::{Element, Set};
 
-use super::bits::{Byte, Holds, Registers, equals, within};
+use super::bits::{Holds, Registers, within};
 
 /// The elements that a value is, or may be.
 pub(crate) struct Found<'n> {
@@ -38,8 +38,7 @@ pub(crate) fn look_up<'n>(set: &'n Set, registers: &Registers, from: u32) -> Fou
 /// Says whether the value is an element, or lies in it.
 fn is(element: &Element, registers: &Registers, from: u32) -> Holds {
     if element.parts.len() < 2 {
-        let value = registers.load(from, element.first.len());
-        return part(value, &element.first, element.last.as_deref());
+        return part(registers, from, &element.first, element.last.as_deref());
     }
     // In registers each part begins at a multiple of four bytes. In an element it may be written
     // without the zeros between.
@@ -55,18 +54,17 @@ fn is(element: &Element, registers: &Registers, from: u32) -> Holds {
         let Some(first) = element.first.get(at.clone()) else { return Holds::Maybe };
         let last = element.last.as_ref().and_then(|last| last.get(at));
         let Ok(register) = u32::try_from(in_registers / 4) else { return Holds::Maybe };
-        let value = registers.load(from.saturating_add(register), len);
-        holds = holds.and(part(value, first, last));
+        holds = holds.and(part(registers, from.saturating_add(register), first, last));
         in_element = in_element.saturating_add(if is_packed { len } else { padded });
         in_registers = in_registers.saturating_add(padded);
     }
     holds
 }
 
-fn part(value: &[Byte], first: &[u8], last: Option<&[u8]>) -> Holds {
+fn part(registers: &Registers, from: u32, first: &[u8], last: Option<&[u8]>) -> Holds {
     match last {
-        Some(last) => within(value, first, last),
-        None => equals(value, first),
+        Some(last) if last != first => within(registers.load(from, first.len()), first, last),
+        _ => registers.equals(from, first),
     }
 }
 

@@ -9,7 +9,7 @@ use state::Index;
 
 use crate::error::FirewallError;
 use crate::firewalld::{Firewalld, FirewalldError};
-use crate::forward::{self, Blocker};
+use crate::forward::{self, Blocker, Sender};
 use crate::iptables::{Family, IptablesError, filter};
 use crate::reference;
 
@@ -134,7 +134,10 @@ impl Opener<'_> {
 
     /// Finds the ways that are needed here, and the blockers for which there is none.
     fn ways(&self, ranges: &[IpNet]) -> Result<(Vec<Way>, Vec<Blocker>), OpenError> {
-        let blockers = forward::blockers(self.index)?;
+        // Pods have links of any kind.
+        let sender = Sender { links: Vec::new(), sources: ranges.to_vec() };
+        let dropping = forward::blockers(self.index, &sender)?;
+        let blockers: Vec<Blocker> = dropping.into_iter().map(|drops| drops.blocker).collect();
         // Asking over a bus takes time: only if the answer matters.
         let matters = |blocker: &Blocker| !matches!(blocker, Blocker::Nftables { .. });
         let firewalld = blockers.iter().any(matters)

@@ -315,6 +315,16 @@ pub(crate) fn owner_of_comment(comment: &str) -> Option<Owner> {
     comment.strip_prefix(TAG).map(Owner::parse)
 }
 
+/// Says whether a comment is that of a rule for one attachment.
+pub(crate) fn names_attachment(comment: &str) -> bool {
+    matches!(owner_of_comment(comment), Some(Owner::Attachment { .. }))
+}
+
+/// Says whether a rule is one of [`accept`].
+pub(crate) fn is_of_attachment(rule: &str) -> bool {
+    target(rule) == Some("ACCEPT") && comment_of(rule).is_some_and(names_attachment)
+}
+
 /// Returns the owner of a rule of ours.
 fn owner(rule: &str) -> Option<Owner> {
     target(rule).filter(|target| *target == "ACCEPT")?;

@@ -25,7 +25,7 @@ mod wanted;
 use std::net::IpAddr;
 
 use ::firewall::firewalld::{Source, TRUSTED};
-use ::firewall::forward::Blocker;
+use ::firewall::forward::{Blocker, Sender};
 use ::firewall::iptables::isolation;
 use ::firewall::{Concern, Plan, iptables, reference};
 use ::wanted::Foreign;
@@ -80,7 +80,12 @@ impl Kind for FirewallPlugin {
             let there = firewalld(call).require_zone(&config.zone);
             return there.map_err(|error| unavailable(error.into()));
         }
-        for blocker in blockers(call).map_err(unavailable)? {
+        for drops in blockers(call, &Sender::default()).map_err(unavailable)? {
+            // A node that is not ready gets no more containers: what is not certain is not said.
+            if !drops.is_certain {
+                continue;
+            }
+            let blocker = drops.blocker;
             let why = match blocker {
                 Blocker::Iptables { .. } => continue,
                 Blocker::Firewalld if config.backend == Backend::Auto => {

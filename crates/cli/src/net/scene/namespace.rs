@@ -8,6 +8,7 @@ use std::error::Error;
 use std::net::SocketAddr;
 
 use cni::code;
+use firewall::ruleset::{self, Limits, Unread};
 use kernel::netlink::{Errno, NetlinkError, nothing_if};
 use kernel::netns::{Netns, NetnsError, within};
 use kernel::route::{IpFamily, NeighbourState, RouteFilter, RouteSocket};
@@ -16,7 +17,6 @@ use kernel::sysctl::Sysctl;
 use scene::{Address, ConntrackTable, Fdb, Link, Listener, Namespace, Part, Transport};
 
 use self::map::{neighbour, route, rule, settings_of, to_link};
-use super::filter::{self, Limits, Unread};
 use super::hooks;
 use super::legacy::Legacy;
 use super::queues;
@@ -102,7 +102,7 @@ pub(super) fn node(legacy: &Legacy) -> Read {
             read.namespace.sysctls.insert(name.to_owned(), entries.to_string());
         }
     }
-    read.filters(filter::NODE, legacy);
+    read.filters(ruleset::NODE, legacy);
     read.other_filters();
     read.sockets();
     read
@@ -117,7 +117,7 @@ pub(super) fn container(netns: &Netns, legacy: &Legacy) -> Result<Read, NetnsErr
         let mut read = Read::new(OF_ONE_CONTAINER);
         read.routing(false);
         read.parameters(OF_CONTAINER);
-        read.filters(filter::CONTAINER, legacy);
+        read.filters(ruleset::CONTAINER, legacy);
         read.sockets();
         read
     })
@@ -272,7 +272,7 @@ impl Read {
     }
 
     fn filters(&mut self, limits: Limits, legacy: &Legacy) {
-        self.namespace.filter = match filter::read(limits) {
+        self.namespace.filter = match ruleset::read(limits) {
             Ok(ruleset) => ruleset,
             // A kernel without nftables has no rules of it.
             Err(Unread::Failed(error)) if is_without_nftables(&error) => {

@@ -7,6 +7,7 @@ mod kinds;
 mod kube;
 mod many;
 mod ours;
+mod ready;
 
 use testkit::traffic::Server;
 use testkit::{Lab, Place, Running, require, wait_until};

@@ -6,10 +6,11 @@ use std::time::Instant;
 use cni::{AddResult, code};
 use cni_plugin::Call;
 use firewall::firewalld::{Firewalld, Source, TIMEOUT};
-use firewall::forward::{self, Blocker};
+use firewall::forward::{self, Blocker, Drops, Sender};
 use firewall::iptables;
 use firewall::iptables::isolation::Isolation;
 use firewall::policy::{self, IngressPolicy};
+use ipnet::IpNet;
 use state::Index;
 
 use super::config::{Backend, Config};
@@ -50,7 +51,12 @@ pub(super) fn want(
         addresses.iter().map(source).collect()
     };
     let mut zone_accepts = config.backend == Backend::Firewalld;
-    for blocker in blockers(call)? {
+    let links = result.interfaces.iter().filter(|link| link.sandbox.is_empty());
+    let sender = Sender {
+        links: links.map(|link| link.name.as_str()).collect(),
+        sources: addresses.iter().map(|address| IpNet::from(*address)).collect(),
+    };
+    for Drops { blocker, is_certain } in blockers(call, &sender)? {
         match &blocker {
             Blocker::Iptables { family, legacy } if config.backend == Backend::Auto => {
                 let ipv4 = *family == iptables::Family::V4;
@@ -73,10 +79,11 @@ pub(super) fn want(
                 );
                 return Err(drift(text).with_details("start firewalld, or remove its rules"));
             }
-            other => call.warn(format_args!(
+            other if is_certain => call.warn(format_args!(
                 "{other}: the container may not reach beyond the host; {}",
                 hint(other)
             )),
+            _ => {}
         }
     }
     if zone_accepts {
@@ -140,7 +147,7 @@ fn bridge_and_port<'r>(
     }
 }
 
-/// Lists what drops forwarded packets.
-pub(super) fn blockers(call: &Call<'_>) -> Result<Vec<Blocker>, Failure> {
-    Ok(forward::blockers(&Index::new(call.roots()))?)
+/// Lists what drops forwarded packets of a container.
+pub(super) fn blockers(call: &Call<'_>, sender: &Sender<'_>) -> Result<Vec<Drops>, Failure> {
+    Ok(forward::blockers(&Index::new(call.roots()), sender)?)
 }

@@ -1,36 +1,41 @@
-//! Reads the packet filters of a namespace.
+//! Packet filters of a namespace as data of a scene, which the crate `diagnose` judges.
+//!
+//! [`read`] reads all of them, and [`of_base_chain`] what one base chain may ask.
+
+mod steps;
+mod xtables;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use kernel::netlink::NetlinkError;
 use kernel::nft::{
-    ChainInfo, Element as KernelElement, ElementData, Family as KernelFamily, HookPoint, KeyType,
-    NftSocket, Policy, RangeEnd, RuleInfo, SetInfo, TableInfo,
+    ChainInfo, Element as KernelElement, ElementData, Family as KernelFamily, Hook as KernelHook,
+    HookPoint, KeyType, NftSocket, Policy, RangeEnd, RuleInfo, SetInfo, TableInfo,
 };
-use scene::filter::{Base, Chain, Element, Family, Hook, Ruleset, Set, Step, Table};
-
-use super::steps;
+use scene::filter::{
+    Base, Chain, Element, Family, Hook, MapTo, Ruleset, Set, Step, Table, Verdict,
+};
 
 /// How much of a rule set is read.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
+pub struct Limits {
     /// Rules of all tables.
-    pub(super) rules: usize,
+    pub rules: usize,
     /// Elements of all sets.
-    pub(super) elements: usize,
+    pub elements: usize,
     /// Elements of one set.
-    pub(super) of_one_set: usize,
+    pub of_one_set: usize,
 }
 
 /// The node's own: more than the largest clusters' kube-proxy writes.
-pub(super) const NODE: Limits = Limits { rules: 60_000, elements: 120_000, of_one_set: 60_000 };
+pub const NODE: Limits = Limits { rules: 60_000, elements: 120_000, of_one_set: 60_000 };
 
 /// A container's: its user may write any number of rules.
-pub(super) const CONTAINER: Limits = Limits { rules: 2_000, elements: 4_000, of_one_set: 2_000 };
+pub const CONTAINER: Limits = Limits { rules: 2_000, elements: 4_000, of_one_set: 2_000 };
 
 /// Why a rule set was not read.
 #[derive(Debug)]
-pub(super) enum Unread {
+pub enum Unread {
     /// It could not be.
     Failed(NetlinkError),
     /// It changed while it was read, twice. This is what was read last.
@@ -38,7 +43,10 @@ pub(super) enum Unread {
 }
 
 /// Reads the rule set of the calling thread's namespace.
-pub(super) fn read(limits: Limits) -> Result<Ruleset, Unread> {
+///
+/// # Errors
+/// [`Unread`].
+pub fn read(limits: Limits) -> Result<Ruleset, Unread> {
     let mut socket = NftSocket::open().map_err(Unread::Failed)?;
     let (ruleset, changed) = once(&mut socket, limits).map_err(Unread::Failed)?;
     if !changed {
@@ -65,6 +73,92 @@ fn once(socket: &mut NftSocket, limits: Limits) -> Result<(Ruleset, bool), Netli
     }
     let changed = socket.generation()? != before;
     Ok((ruleset, changed))
+}
+
+/// How many chains are read of those that a base chain leads to. A node's usual rules have a dozen;
+/// what is not read may hold any rule.
+const CHAINS: usize = 64;
+
+/// How much is read of what one base chain may ask. Plugins read it, so it is less than
+/// [`NODE`]'s.
+const OF_ONE_CHAIN: Limits = Limits { rules: 4_000, elements: 8_000, of_one_set: 4_000 };
+
+/// Reads what a base chain may ask: `rules`, which are its own, the chains that these lead to, and
+/// the sets that they look up. The table has no other base chain. Rules that `skipped` picks are
+/// left out. What is beyond the limits is left out too, and a walk does not know it then.
+pub(crate) fn of_base_chain(
+    socket: &mut NftSocket,
+    info: &ChainInfo,
+    rules: Vec<RuleInfo>,
+    skipped: impl Fn(&RuleInfo) -> bool,
+) -> Result<Table, NetlinkError> {
+    let mut reader = Reader { socket, left: OF_ONE_CHAIN, left_out: Vec::new() };
+    let table = &info.table;
+    let known = reader.socket.sets(table)?;
+    let (mut chains, mut sets) = (Vec::<Chain>::new(), Vec::<Set>::new());
+    let mut wanted = vec![(info.name.clone(), Some(rules))];
+    let mut next = 0;
+    while let Some((name, own)) = wanted.get_mut(next) {
+        let (name, own) = (name.clone(), own.take());
+        next += 1;
+        let rules = match own {
+            Some(rules) => rules,
+            None if CHAINS < next || reader.left.rules == 0 => break,
+            None => reader.socket.rules(table, &name)?,
+        };
+        reader.left.rules = reader.left.rules.saturating_sub(rules.len());
+        let mut read = Vec::with_capacity(rules.len());
+        for rule in rules.iter().filter(|rule| !skipped(rule)) {
+            let (rule, made_up) = steps::rule(rule);
+            read.push(rule);
+            sets.extend(made_up);
+        }
+        let chain = Chain { name, base: None, rules: read };
+        let looked_up = looked_up(std::slice::from_ref(&chain));
+        for set in known.iter().filter(|set| looked_up.contains(&set.name)) {
+            if sets.iter().all(|read| read.name != set.name) {
+                sets.push(reader.set(set)?);
+            }
+        }
+        for target in targets(&chain, &sets) {
+            if wanted.iter().all(|(known, _)| known != target) {
+                wanted.push((target.to_owned(), None));
+            }
+        }
+        chains.push(chain);
+    }
+    if let Some(first) = chains.first_mut() {
+        first.base = info.hook.as_ref().map(|hook| base(hook, None));
+    }
+    Ok(Table {
+        family: family(table.family),
+        name: table.name.clone(),
+        dormant: false,
+        chains,
+        sets,
+    })
+}
+
+/// Lists the chains that a chain's rules, and the maps that they look up, lead to.
+fn targets<'t>(chain: &'t Chain, sets: &'t [Set]) -> Vec<&'t str> {
+    let mut found = Vec::new();
+    let mut add = |verdict: &'t Verdict| match verdict {
+        Verdict::Jump(name) | Verdict::Goto(name) => found.push(name.as_str()),
+        _ => {}
+    };
+    for step in chain.rules.iter().flat_map(|rule| &rule.steps) {
+        match step {
+            Step::Verdict(verdict) => add(verdict),
+            Step::Lookup { set, to: Some(MapTo::Verdict), .. } => {
+                let map = sets.iter().filter(|known| known.name == *set);
+                map.flat_map(|map| &map.elements)
+                    .filter_map(|element| element.verdict.as_ref())
+                    .for_each(&mut add);
+            }
+            _ => {}
+        }
+    }
+    found
 }
 
 struct Reader<'s> {
@@ -145,18 +239,22 @@ fn by_chain(rules: &[RuleInfo], sets: &mut Vec<Set>) -> BTreeMap<String, Vec<sce
 fn of_devices(info: &ChainInfo, rules: Vec<scene::filter::Rule>) -> Vec<Chain> {
     let chain = |device: Option<&String>, rules| Chain {
         name: info.name.clone(),
-        base: info.hook.as_ref().map(|hook| Base {
-            hook: point(hook.point),
-            priority: hook.priority,
-            kind: hook.kind.name().to_owned(),
-            drops: hook.policy == Some(Policy::Drop),
-            device: device.cloned(),
-        }),
+        base: info.hook.as_ref().map(|hook| base(hook, device)),
         rules,
     };
     match info.devices.as_slice() {
         [] => vec![chain(None, rules)],
         several => several.iter().map(|device| chain(Some(device), rules.clone())).collect(),
+    }
+}
+
+fn base(hook: &KernelHook, device: Option<&String>) -> Base {
+    Base {
+        hook: point(hook.point),
+        priority: hook.priority,
+        kind: hook.kind.name().to_owned(),
+        drops: hook.policy == Some(Policy::Drop),
+        device: device.cloned(),
     }
 }
 
