@@ -137,6 +137,38 @@ fn through_dockers_policy_in_legacy_iptables() {
     passes(&lab);
 }
 
+/// After `iptables -F FORWARD`, what Docker's chain accepts counts for nothing: CHECK, `doctor` and
+/// `repair` agree.
+#[test]
+fn a_chain_to_which_nothing_leads_does_not_count() {
+    require!("root", "program:iptables-restore");
+    let lab = Lab::new("docker-flushed");
+    dockerd(&lab, "");
+    let outside = lab.outside();
+    let _server = Server::tcp(&outside, "[::]:7000", "outside");
+    let c1 = lab.container("c1");
+    c1.sh("ip link set lo up");
+    lab.sh(&format!("{NETWRIGHT} add netwright c1"));
+    reaches(&c1);
+    lab.sh("iptables -F FORWARD; ip6tables -F FORWARD");
+    assert_no_tcp(&c1, "198.51.100.2:7000");
+    let says = |command: &str| {
+        let output = lab.try_sh(&format!("{NETWRIGHT} {command}"));
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+    };
+    let (is_sound, said) = says("check netwright c1");
+    assert!(!is_sound && said.contains("-A FORWARD -s 10.63.0.2/32"), "{said}");
+    let (is_sound, said) = says("doctor c1");
+    let is_named = said.contains("attachment-differs") && said.contains("netwright repair");
+    assert!(!is_sound && is_named, "{said}");
+    assert!(says("repair c1").0);
+    reaches(&c1);
+    assert!(says("check netwright c1").0);
+    let (is_sound, said) = says("doctor c1");
+    assert!(is_sound, "{said}");
+}
+
 #[test]
 fn through_ufws_policy() {
     require!("root", "program:iptables-restore");

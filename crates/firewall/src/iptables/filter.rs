@@ -141,7 +141,8 @@ pub fn check(addresses: &[IpAddr], admin_chain: &str) -> Result<Vec<String>, Ipt
 }
 
 /// Accepts what containers with these addresses forward, ahead of all other rules for forwarded
-/// packets: in `DOCKER-USER` where Docker has made it, else in `FORWARD`.
+/// packets: in `DOCKER-USER` where Docker has made it and `FORWARD` leads there, else in `FORWARD`.
+/// Rules for them in the other chain are removed.
 ///
 /// # Errors
 /// [`IptablesError`]; the families done before keep their rules.
@@ -154,6 +155,9 @@ pub fn accept(
         Tool { family, legacy }.change(TABLE, |observed, restore| {
             let place = place(observed);
             for rule in own.iter().flat_map(|address| accept_rules(*address, key)) {
+                for other in [DOCKER_USER, FORWARD].into_iter().filter(|chain| *chain != place) {
+                    restore.delete_rules(observed, other, |there| there == rule);
+                }
                 restore.ensure_first(observed, place, &rule);
             }
         })?;
@@ -184,7 +188,8 @@ pub fn remove_accept(doomed: &dyn Fn(&Owner) -> bool, legacy: bool) -> Result<()
     outcome
 }
 
-/// Describes which rules of [`accept`] are missing.
+/// Describes which rules of [`accept`] are missing. In a chain to which nothing leads they do not
+/// count.
 ///
 /// # Errors
 /// [`IptablesError`].
@@ -196,9 +201,10 @@ pub fn check_accept(
     let mut missing = Vec::new();
     for (family, own) in by_family(addresses) {
         let observed = Tool { family, legacy }.observe(TABLE)?;
+        let place = place(&observed);
         for rule in own.iter().flat_map(|address| accept_rules(*address, key)) {
-            if ![DOCKER_USER, FORWARD].iter().any(|chain| observed.has_rule(chain, &rule)) {
-                missing.push(format!("missing: {rule}"));
+            if ![place, FORWARD].iter().any(|chain| observed.has_rule(chain, &rule)) {
+                missing.push(format!("missing: -A {place} {rule}"));
             }
         }
     }
@@ -260,9 +266,10 @@ fn plan_ranges(wanted: &[String], observed: &Observed, restore: &mut Restore) {
     }
 }
 
-/// Returns the chain for rules that packets must meet first.
+/// Returns the chain for rules that packets must meet first. After `iptables -F FORWARD` nothing
+/// leads to Docker's.
 fn place(observed: &Observed) -> &'static str {
-    if observed.has_chain(DOCKER_USER) { DOCKER_USER } else { FORWARD }
+    if observed.leads(FORWARD, DOCKER_USER) { DOCKER_USER } else { FORWARD }
 }
 
 /// iptables prints no address for a range of all addresses, and no cluster has one.
@@ -389,7 +396,7 @@ mod tests {
             COMMIT
         "#]]
         .assert_eq(&plan("-P FORWARD DROP\n", &wanted));
-        let there = "-P FORWARD DROP\n-N DOCKER-USER\n\
+        let there = "-P FORWARD DROP\n-N DOCKER-USER\n-A FORWARD -j DOCKER-USER\n\
             -A FORWARD -s 10.244.0.0/16 -m comment --comment \"netwright routing\" -j ACCEPT\n\
             -A FORWARD -s 10.1.0.2/32 -m comment --comment \"netwright 0123 n\" -j ACCEPT\n\
             -A DOCKER-USER -d 10.244.0.0/16 -m comment --comment \"netwright routing\" -j ACCEPT\n\
@@ -405,6 +412,24 @@ mod tests {
         assert_eq!(range_rules(&ranges(&["0.0.0.0/0"]), Family::V4), Vec::<String>::new());
         // They belong to no attachment: removing an attachment's rules leaves them alone.
         assert_eq!(owner(&wanted[0]), Some(Owner::Foreign));
+    }
+
+    /// `iptables -F FORWARD` leaves Docker's chain, and nothing that leads there.
+    #[test]
+    fn ranges_go_where_something_leads() {
+        let wanted = range_rules(&["10.244.0.0/16".parse().unwrap()], Family::V4);
+        let mut restore = Restore::new(TABLE);
+        let there = "-P FORWARD DROP\n-N DOCKER-USER\n\
+            -A DOCKER-USER -d 10.244.0.0/16 -m comment --comment \"netwright routing\" -j ACCEPT\n";
+        plan_ranges(&wanted, &Observed::parse(there), &mut restore);
+        expect![[r#"
+            *filter
+            -D DOCKER-USER -d 10.244.0.0/16 -m comment --comment "netwright routing" -j ACCEPT
+            -I FORWARD 1 -s 10.244.0.0/16 -m comment --comment "netwright routing" -j ACCEPT
+            -I FORWARD 1 -d 10.244.0.0/16 -m comment --comment "netwright routing" -j ACCEPT
+            COMMIT
+        "#]]
+        .assert_eq(&restore.text());
     }
 
     #[test]

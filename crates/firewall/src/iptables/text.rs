@@ -54,10 +54,49 @@ impl Observed {
         self.rules(chain).iter().any(|known| known == rule)
     }
 
+    /// Says whether packets come from one chain to another, unless a rule with a condition decides
+    /// about them before: a jump that has a condition leads only some there.
+    pub(crate) fn leads(&self, from: &str, to: &str) -> bool {
+        self.way(from, to, 0) == Way::There
+    }
+
+    fn way(&self, from: &str, to: &str, depth: u8) -> Way {
+        for rule in self.rules(from) {
+            let Some((verb, target)) = unconditional(rule) else { continue };
+            match target {
+                _ if target == to => return Way::There,
+                "ACCEPT" | "DROP" | "REJECT" | "QUEUE" | "NFQUEUE" => return Way::Ends,
+                "RETURN" => return Way::Back,
+                _ if self.has_chain(target) && depth < DEPTH => {
+                    match self.way(target, to, depth.saturating_add(1)) {
+                        Way::Back if verb == "-j" => {}
+                        way => return way,
+                    }
+                }
+                _ => {}
+            }
+        }
+        Way::Back
+    }
+
     /// Lists the chains.
     pub fn chains(&self) -> impl Iterator<Item = (&str, &[String])> {
         self.chains.iter().map(|(chain, rules)| (chain.as_str(), rules.as_slice()))
     }
+}
+
+/// How deep chains are followed. The kernel refuses chains that lead back to themselves.
+const DEPTH: u8 = 16;
+
+/// Where packets are led that no condition picks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// To the chain that is looked for.
+    There,
+    /// Back to the chain that asked.
+    Back,
+    /// To a verdict.
+    Ends,
 }
 
 /// A transaction for `iptables-restore --noflush`.
@@ -195,6 +234,31 @@ pub(crate) fn target(rule: &str) -> Option<&str> {
     found
 }
 
+/// Returns verb (`-j` or `-g`) and target of a rule that has no condition. A comment is none.
+fn unconditional(mut rule: &str) -> Option<(&str, &str)> {
+    while let Some(rest) = rule.strip_prefix("-m comment --comment ") {
+        rule = after_word(rest).trim_start();
+    }
+    let mut words = rule.split(' ');
+    let verb = words.next().filter(|verb| matches!(*verb, "-j" | "-g"))?;
+    Some((verb, words.next()?))
+}
+
+/// Returns what follows a word that may be quoted ([`quote`]).
+fn after_word(text: &str) -> &str {
+    let Some(quoted) = text.strip_prefix('"') else {
+        return text.find(' ').map_or("", |end| &text[end..]);
+    };
+    let mut escaped = false;
+    for (at, letter) in quoted.char_indices() {
+        match letter {
+            '"' if !escaped => return &quoted[at + 1..],
+            _ => escaped = letter == '\\' && !escaped,
+        }
+    }
+    ""
+}
+
 /// Quotes a comment as `iptables -S` prints it and `iptables-restore` reads it
 /// (`xtables_save_string`): only if something needs quoting.
 #[must_use]
@@ -257,6 +321,36 @@ mod tests {
             COMMIT
         "]]
         .assert_eq(&restore.text());
+    }
+
+    #[test]
+    fn a_chain_is_led_to_by_rules_without_a_condition() {
+        let leads = |rules: &str| {
+            let chains = "-P FORWARD DROP\n-N A\n-N B\n-N DOCKER-USER\n";
+            Observed::parse(&format!("{chains}{rules}")).leads("FORWARD", "DOCKER-USER")
+        };
+        assert!(!leads(""));
+        for there in [
+            "-A FORWARD -j DOCKER-USER\n",
+            "-A FORWARD -s 192.0.2.0/24 -j DROP\n-A FORWARD -g DOCKER-USER\n",
+            "-A FORWARD -m comment --comment \"a \\\" -j DROP\" -j DOCKER-USER\n",
+            "-A FORWARD -m comment --comment a -j LOG --log-prefix x\n-A FORWARD -j DOCKER-USER\n",
+            "-A FORWARD -j A\n-A A -i lo -j RETURN\n-A A -j B\n-A B -j DOCKER-USER\n",
+            "-A FORWARD -j A\n-A A -j RETURN\n-A FORWARD -j DOCKER-USER\n",
+        ] {
+            assert!(leads(there), "{there}");
+        }
+        for elsewhere in [
+            "-A FORWARD -o docker0 -j DOCKER-USER\n",
+            "-A FORWARD ! -i lo -j DOCKER-USER\n",
+            "-A FORWARD -j DROP\n-A FORWARD -j DOCKER-USER\n",
+            "-A FORWARD -j A\n-A A -j REJECT --reject-with tcp-reset\n-A FORWARD -j DOCKER-USER\n",
+            "-A FORWARD -g A\n-A FORWARD -j DOCKER-USER\n",
+            "-A FORWARD -j A\n-A A -j RETURN\n-A A -j DOCKER-USER\n",
+            "-A A -j DOCKER-USER\n",
+        ] {
+            assert!(!leads(elsewhere), "{elsewhere}");
+        }
     }
 
     #[test]

@@ -303,6 +303,56 @@ fn a_host_that_drops_is_opened_for_the_container() {
     }
 }
 
+/// An administrator has flushed `FORWARD`, or Docker's jump has a condition by now.
+#[test]
+fn accepts_to_which_nothing_leads_are_moved() {
+    testkit::require!("root");
+    let host = Host::new("fwmoved");
+    let (c1, prev) = host.container("c1", 1, 2);
+    let _server = server(&host.outside, "outside");
+    let works = || {
+        assert_eq!(traffic::assert_tcp(&c1, "198.51.100.2:80").server, "outside");
+        assert_eq!(traffic::assert_tcp(&c1, "[2001:db8:ffff::2]:80").server, "outside");
+    };
+    let each = |commands: &str| {
+        for tool in ["iptables", "ip6tables"] {
+            host.node.sh(&commands.replace("TOOL", tool));
+        }
+    };
+    let run = |verb| host.run(verb, &c1, &prev, json!({}));
+    let places = |chain: &str| save(&host).matches(&format!("-A {chain} -s ")).count();
+    each(
+        "TOOL -N DOCKER-USER && TOOL -A DOCKER-USER -j RETURN && TOOL -A FORWARD -j DOCKER-USER && \
+          TOOL -P FORWARD DROP",
+    );
+    for loses in ["TOOL -F FORWARD", "TOOL -R FORWARD 1 -i docker0 -j DOCKER-USER"] {
+        run("ADD").call().ok();
+        works();
+        assert_eq!((places("DOCKER-USER"), places("FORWARD")), (2, 0));
+        each(loses);
+        traffic::assert_no_tcp(&c1, "198.51.100.2:80");
+        run("CHECK").call().fails(104, "-A FORWARD -s 10.1.0.2/32");
+        host.run("CHECK", &c1, &prev, json!({ "netwright/repair": true })).call().ok();
+        works();
+        assert_eq!((places("DOCKER-USER"), places("FORWARD")), (0, 2));
+        run("CHECK").call().silent();
+        // Docker starts again.
+        each("TOOL -F FORWARD && TOOL -A FORWARD -j DOCKER-USER");
+        run("CHECK").call().fails(104, "-A DOCKER-USER -s 10.1.0.2/32");
+        run("ADD").call().ok();
+        works();
+        each(loses);
+        run("DEL").call().silent();
+        assert_eq!((places("DOCKER-USER"), places("FORWARD")), (0, 0));
+        // From the beginning nothing leads there.
+        run("ADD").call().ok();
+        works();
+        assert_eq!((places("DOCKER-USER"), places("FORWARD")), (0, 2));
+        run("DEL").call().silent();
+        each("TOOL -F FORWARD && TOOL -A FORWARD -j DOCKER-USER");
+    }
+}
+
 /// The same with legacy iptables, which nftables does not show.
 #[test]
 fn a_host_that_drops_by_legacy_iptables_is_opened() {
