@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use cni::text::one_line;
 use cni::{AddResult, ContainerId, IfName, NetworkList, NetworkName, code};
-use cni_runtime::{Attachment, CachedAttachment, DelError};
+use cni_runtime::{Attachment, CachedAttachment, DelError, Runtime};
 use serde::Serialize;
 use state::Index;
 
@@ -12,6 +12,7 @@ use super::Outcome;
 use crate::args::{Add, Attach, Check, Common, Del, Which};
 use crate::failure::{EXIT_ENVIRONMENT, Failure};
 use crate::net::attach;
+use crate::net::attachments;
 use crate::net::container::{self, ContainerName, Kind};
 use crate::net::forwarding;
 use crate::net::session::{Network, PluginSource, Session};
@@ -170,7 +171,7 @@ impl Report for Done {
 pub(crate) fn del(args: &Del, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
     let mut target = target(&args.which, &args.attach, world)?;
     let session = Session::open(world, common, shell, PluginSource::WithOwn)?;
-    let cached = cached(&session, &args.which, &args.attach, &mut target)?;
+    let cached = cached(&session.runtime, &args.which, &args.attach, &mut target)?;
     let network = session.network(&args.which.network);
     let waiting = shell.waiting(format!("detaching from network {:?}", args.which.network));
     let deleted = match (cached, network) {
@@ -216,10 +217,10 @@ fn del_list(
         .map_err(|error| Failure::from(error.to_cni()))
 }
 
-/// Looks for the attachment in the cache. Where no namespace has the name, it may also be a
+/// Looks for the attachment in a runtime's cache. Where no namespace has the name, it may also be a
 /// container ID; then the target becomes that container.
 fn cached(
-    session: &Session,
+    runtime: &Runtime<'_>,
     which: &Which,
     asked: &Attach,
     target: &mut Target,
@@ -231,7 +232,7 @@ fn cached(
         container_id: target.container_id.clone(),
         ifname: target.ifname.clone(),
     };
-    if let Ok(Some(found)) = session.runtime.cached_attachment(&key) {
+    if let Ok(Some(found)) = runtime.cached_attachment(&key) {
         return Ok(Some(found));
     }
     let could_be_id = which.container_id.is_none()
@@ -240,7 +241,7 @@ fn cached(
     let Some(id) = could_be_id.then(|| ContainerId::new(&which.container).ok()).flatten() else {
         return Ok(None);
     };
-    let listing = session.runtime.cached_attachments(Some(&id)).map_err(failed)?;
+    let listing = runtime.cached_attachments(Some(&id)).map_err(failed)?;
     let found = listing.attachments.into_iter().find(|cached| {
         cached.network == network
             && asked
@@ -260,9 +261,20 @@ fn cached(
 pub(crate) fn check(args: &Check, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
     let mut target = target(&args.which, &args.attach, world)?;
     let session = Session::open(world, common, shell, PluginSource::WithOwn)?;
-    let network = session.network(&args.which.network)?;
-    let found = cached(&session, &args.which, &args.attach, &mut target)?;
+    let network = session.network(&args.which.network);
+    let mut runtime = session.runtime.clone();
+    let mut found = cached(&runtime, &args.which, &args.attach, &mut target)?;
+    if found.is_none() {
+        for inner in attachments::inner_runtimes(&session)? {
+            found = cached(&inner, &args.which, &args.attach, &mut target)?;
+            if found.is_some() {
+                runtime = inner;
+                break;
+            }
+        }
+    }
     let Some(found) = found else {
+        let network = network?;
         target.container.require()?;
         return Err(Failure::new(
             code::UNKNOWN_CONTAINER,
@@ -273,9 +285,14 @@ pub(crate) fn check(args: &Check, common: &Common, world: &World, shell: &mut Sh
         )
         .hint("`netwright list` shows what is attached"));
     };
-    let waiting = shell.waiting(format!("checking network {:?}", network.list.name));
+    // A network of a pod may be defined elsewhere than on the node.
+    let list = match network {
+        Ok(network) => network.list,
+        Err(failure) => found.list().map_err(|_| failure)?,
+    };
+    let waiting = shell.waiting(format!("checking network {:?}", list.name));
     let deadline = session.deadline();
-    let checked = session.runtime.check_whole_list(&network.list, &found.attachment, deadline);
+    let checked = runtime.check_whole_list(&list, &found.attachment, deadline);
     drop(waiting);
     checked.map_err(|error| {
         Failure::from(error.to_cni()).look_around(Some(&found.attachment.container_id))

@@ -111,9 +111,7 @@ pub(crate) fn main(args: &Repair, common: &Common, world: &World, shell: &mut Sh
     if let Some(name) = &args.container {
         known = attachments::of_container(known, &container::resolve(name, world)?, &session.roots);
     }
-    if let Some(network) = &args.network {
-        known.retain(|known| known.key.network.as_str() == network);
-    }
+    known = attachments::wholes(&session, known, args.network.as_deref());
     known.retain(|known| known.presence != Presence::Gone);
     if known.is_empty() && (args.container.is_some() || args.network.is_some()) {
         let container = args.container.iter().map(|name| format!("of {name:?}"));

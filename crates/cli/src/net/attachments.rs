@@ -1,9 +1,10 @@
 //! Lists the attachments: the cache of results and our own records, merged.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use cni::AttachmentKey;
-use cni_runtime::Everything;
+use cni_runtime::{Cache, CachedAttachment, Everything, Runtime};
 use firewall::taken;
 use plugins::chained::portmap;
 use serde::Serialize;
@@ -36,6 +37,9 @@ pub(crate) struct Shown {
     pub(crate) known: Vec<Known>,
     /// The attachments whose networks are listed too.
     pub(crate) wholes: BTreeSet<AttachmentKey>,
+    /// Those of the listed attachments that are networks of others. Only the plugin of the whole
+    /// knows their results: a CHECK or a repair of the whole is one of each part.
+    pub(crate) parts: BTreeSet<AttachmentKey>,
 }
 
 /// Adds what `multi` and `netwright-multi` recorded of their networks to what is known. This is for
@@ -52,6 +56,9 @@ pub(crate) fn with_parts(session: &Session, known: Vec<Known>) -> Shown {
             }
         }
     }
+    // A part may have the key of the whole.
+    let keys = parts.iter().filter(|(key, (_, whole))| **key != whole.key);
+    let keys = cni::order::gather(keys.map(|(key, _)| key.clone()));
     let mut known = known;
     for one in &mut known {
         if let Some((cached, _)) = parts.remove(&one.key) {
@@ -61,7 +68,42 @@ pub(crate) fn with_parts(session: &Session, known: Vec<Known>) -> Shown {
     }
     known.extend(parts.into_values().map(|(cached, whole)| Known::part(&whole, cached)));
     cni::order::sort_by(&mut known, |one, other| one.key.cmp(&other.key));
-    Shown { known, wholes }
+    Shown { known, wholes, parts: keys }
+}
+
+/// Returns runtimes whose caches are those of the plugins that attach to several networks: there are
+/// the results of these networks.
+pub(crate) fn inner_runtimes(session: &Session) -> Result<Vec<Runtime<'static>>, Failure> {
+    let mut folders = BTreeSet::new();
+    for record in at_paths(session)?.known.iter().flat_map(|known| &known.records) {
+        let parts = plugins::multi::parts(&session.roots, record);
+        // The file lies in the cache's folder `results`.
+        let folder = |cached: &CachedAttachment| cached.path.ancestors().nth(2).map(Path::to_owned);
+        folders.extend(parts.iter().filter_map(folder));
+    }
+    let runtime = |folder| session.runtime.clone().with_cache(Cache::new(folder));
+    Ok(folders.into_iter().map(runtime).collect())
+}
+
+/// Returns the attachments that plugins are asked about: without those that are networks of others.
+/// A network's name means the whole to which such a network belongs, too.
+pub(crate) fn wholes(session: &Session, known: Vec<Known>, network: Option<&str>) -> Vec<Known> {
+    let mut parts = Vec::new();
+    for whole in &known {
+        for record in &whole.records {
+            let keys = plugins::multi::parts(&session.roots, record).into_iter();
+            parts.extend(keys.map(|cached| (cached.key(), whole.key.clone())));
+        }
+    }
+    let is_part =
+        |key: &AttachmentKey| parts.iter().any(|(part, whole)| part == key && whole != key);
+    let is_of = |known: &Known, name: &str| {
+        let mut own = parts.iter().filter(|(_, whole)| *whole == known.key);
+        known.key.network.as_str() == name || own.any(|(part, _)| part.network.as_str() == name)
+    };
+    let mut known = known;
+    known.retain(|known| !is_part(&known.key) && network.is_none_or(|name| is_of(known, name)));
+    known
 }
 
 /// Returns the container's addresses.

@@ -270,6 +270,71 @@ fn a_pod_with_four_networks_and_what_changes_while_it_runs() {
     });
 }
 
+/// Commands know that the networks of a pod are parts of what its runtime attached: they ask the
+/// plugin of the whole, or with the results that it recorded.
+#[test]
+fn commands_take_a_pods_networks_for_parts_of_it() {
+    require!("root");
+    let cluster = Cluster::new(Lab::new("multinet-commands"));
+    let outside = cluster.lab.outside();
+    outside.sh("ip route add 10.96.0.0/11 via 198.51.100.1");
+    for (name, plugin, subnet) in
+        [("lan", "bridge", "10.71.0.0/16"), ("pair", "ptp", "10.72.0.0/16")]
+    {
+        let pool = json!({"type": "host-local", "ranges": [[{"subnet": subnet}]]});
+        cluster.define(name, &json!({"cniVersion": "1.0.0", "type": plugin, "ipam": pool}));
+    }
+    let networks = json!([{"name": "lan", "interface": "data0"}, {"name": "pair"}]);
+    cluster.pod("web", "uid-web", &networks.to_string());
+    let _daemon = cluster.ready();
+    let web = cluster.lab.container("web");
+    web.sh("ip link set lo up");
+    let list: Value = serde_json::from_str(&cluster.lab.sh(&format!("cat {CONFLIST}"))).unwrap();
+    let whole = list["name"].as_str().unwrap();
+    let run = |args: &[&str]| call_in(&cluster.lab, args);
+    let id = ["web", "--container-id", "sandbox-web"];
+    let of_pod = [
+        "IgnoreUnknown=1",
+        "K8S_POD_NAMESPACE=default",
+        "K8S_POD_NAME=web",
+        "K8S_POD_INFRA_CONTAINER_ID=sandbox-web",
+        "K8S_POD_UID=uid-web",
+    ];
+    let of_pod = of_pod.map(|arg| ["--arg", arg]).concat();
+    run(&[&["add", whole], &id[..], &of_pod].concat()).succeeded();
+    assert_eq!(links(&web), ["data0", "eth0", "net2"]);
+
+    let errors = || -> Vec<Value> {
+        let said = run(&["doctor", "--output", "json"]).json();
+        let findings = said["findings"].as_array().expect("findings").clone();
+        findings.into_iter().filter(|finding| finding["severity"] == "error").collect()
+    };
+    assert_eq!(errors(), Vec::<Value>::new());
+    let repaired = run(&["repair", "-o", "json"]).succeeded().json();
+    let told = [&repaired["attachments"], &repaired["sound"], &repaired["apart"]];
+    assert_eq!(told, [&json!([]), &json!(1), &Value::Null], "{repaired}");
+    for (network, ifname) in
+        [(whole, "eth0"), ("cluster", "eth0"), ("lan", "data0"), ("pair", "net2")]
+    {
+        run(&[&["check", network], &id[..], &["--ifname", ifname]].concat()).succeeded();
+    }
+    let listed = run(&["list", "-o", "json"]).succeeded().json();
+    assert_eq!(listed["attachments"].as_array().unwrap().len(), 3, "{listed}");
+
+    // Each of them sees a network that differs, once.
+    web.sh("ip link set data0 down");
+    let said = run(&[&["check", "lan"], &id[..], &["--ifname", "data0"]].concat());
+    assert!(said.code != 0 && said.both().contains("data0"), "{said:?}");
+    let found = errors();
+    let differ = found.iter().filter(|finding| finding["id"] == "attachment-differs");
+    assert_eq!(differ.count(), 1, "{found:#?}");
+    let repaired = run(&["repair", "--network", "lan", "-o", "json"]).succeeded().json();
+    assert_eq!(repaired["attachments"].as_array().unwrap().len(), 1, "{repaired}");
+    assert_eq!(errors(), Vec::<Value>::new());
+    run(&[&["del", whole], &id[..], &of_pod].concat()).succeeded();
+    assert_eq!(run(&["list"]).succeeded().stdout, "no attachments\n");
+}
+
 /// A node on which pods were attached to the cluster's network alone, before the daemon wrote its
 /// configuration.
 #[test]

@@ -37,8 +37,7 @@ pub(super) struct Subject {
 
 /// Returns the containers of what is known, by their IDs.
 pub(super) fn of(known: Vec<Known>, session: &Session, names: &RuntimeNames) -> Vec<Subject> {
-    let own: BTreeSet<AttachmentKey> = gather(known.iter().map(|one| one.key.clone()));
-    let Shown { known, .. } = attachments::with_parts(session, known);
+    let Shown { known, parts, .. } = attachments::with_parts(session, known);
     let mut found: BTreeMap<String, Subject> = BTreeMap::new();
     for one in known {
         let docker = dockers::endpoint(&one, &session.roots);
@@ -58,7 +57,7 @@ pub(super) fn of(known: Vec<Known>, session: &Session, names: &RuntimeNames) -> 
             _ => None,
         };
         let mut attachment = attachment(&one, docker.as_ref());
-        if !own.contains(&one.key) {
+        if parts.contains(&one.key) {
             attachment.unfinished = None;
             subject.parts.insert(one.key.clone());
         }
