@@ -12,6 +12,7 @@ pub mod heap;
 #[doc(hidden)]
 pub mod hostile;
 pub mod inherited;
+pub mod ipv6;
 pub mod linger;
 pub mod listen;
 pub mod living;

@@ -43,12 +43,10 @@ pub struct KeepError {
 }
 
 impl KeepError {
-    /// Returns the command that does by hand what failed, and switches forwarding on.
+    /// Returns the command that does by hand what failed.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
-        let own = accept_ra(&self.link).ok()?.spelled();
-        let forwarding = Sysctl::parse(FORWARDING).ok()?.spelled();
-        Some(format!("run as root on the host: sysctl -w {own}=2 {forwarding}=1"))
+        Some(format!("run as root on the host: sysctl -w {}", by_hand(&self.link)?))
     }
 }
 
@@ -104,6 +102,12 @@ fn links_of(route: &Route) -> impl Iterator<Item = u32> {
 pub fn keep(link: &str) -> Result<(), KeepError> {
     exchange(link, UNLESS_FORWARDING, ALWAYS)
         .map_err(|source| KeepError { link: link.to_owned(), source })
+}
+
+/// Returns what `sysctl -w` has to set so that a link listens to routers in any case.
+#[must_use]
+pub fn by_hand(link: &str) -> Option<String> {
+    Some(format!("{}={ALWAYS}", accept_ra(link).ok()?.spelled()))
 }
 
 /// Makes a link listen to routers unless it forwards, if [`keep`] had made it listen in any case. A

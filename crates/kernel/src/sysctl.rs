@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use rustix::buffer::spare_capacity;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Access, Mode, OFlags};
 use rustix::io::Errno;
 use thiserror::Error;
 
@@ -118,6 +118,15 @@ impl SysctlError {
         }
     }
 
+    /// Whether the parameter's file system is mounted read-only, as in a container without privileges.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        match self {
+            Self::Write { source, .. } => source.kind() == io::ErrorKind::ReadOnlyFilesystem,
+            Self::Read { .. } | Self::Name { .. } => false,
+        }
+    }
+
     /// Returns what to do about it, if the system's message alone does not say it.
     #[must_use]
     pub fn remedy(&self) -> Option<&'static str> {
@@ -192,6 +201,16 @@ impl Sysctl {
     #[must_use]
     pub fn file(&self) -> PathBuf {
         root().join(&self.path)
+    }
+
+    /// Whether it cannot be written because its file system is mounted read-only. A caller who may
+    /// not write it in any case is not told.
+    ///
+    /// # Namespace
+    /// That of the calling thread.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        rustix::fs::access(self.file(), Access::WRITE_OK) == Err(Errno::ROFS)
     }
 
     /// Reads the value, without the closing newline.

@@ -45,6 +45,7 @@ use wanted::{Because, Item, State, Wanted};
 
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
+use crate::shared::readiness;
 use crate::shared::rules::MasqueradeBackend;
 pub(crate) use addresses::talks_over_the_link;
 pub(crate) use life::{Attaching, Collecting, Enter, Life, Removal};
@@ -96,8 +97,7 @@ pub(crate) trait Kind: Debug + Send + Sync + Sized + 'static {
     /// # Errors
     /// As ADD, naming the obstacle.
     fn fits_host(call: &Call<'_>) -> Result<(), Failure> {
-        let _ = call;
-        Ok(())
+        readiness::refuse_without_kernel(call)
     }
 
     /// Reports whether ADD would be served now: by default, whether the IPAM plugin would serve it.

@@ -21,6 +21,7 @@ pub mod owner;
 pub mod pair;
 pub mod parent;
 pub mod policy;
+pub(crate) mod readiness;
 pub mod rules;
 pub mod shared_object;
 pub mod steps;

@@ -14,9 +14,9 @@ use crate::failure::{EXIT_ENVIRONMENT, Failure};
 use crate::net::attach;
 use crate::net::attachments;
 use crate::net::container::{self, ContainerName, Kind};
-use crate::net::forwarding;
 use crate::net::session::{Network, PluginSource, Session};
 use crate::net::taken;
+use crate::net::{default, forwarding};
 use crate::shell::{Format, Report, Shell};
 use crate::table::Table;
 use crate::world::World;
@@ -70,6 +70,7 @@ pub(crate) fn add(args: &Add, common: &Common, world: &World, shell: &mut Shell)
             }
         }));
     }
+    default::lacks_ipv6(&list).into_iter().for_each(|line| shell.warn(line));
     forwarding::warn(&list, &added.result, &Index::new(&session.roots), shell);
     match shell.format {
         Format::Json => {

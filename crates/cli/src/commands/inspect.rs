@@ -102,10 +102,10 @@ pub(crate) fn main(args: &Inspect, common: &Common, world: &World, shell: &mut S
 
 fn network_view(network: &Network, known: &[Known], roots: &Roots) -> Result<NetworkView, Failure> {
     let source = match &network.file {
-        None => default::DOCUMENT.as_bytes(),
-        Some(_) => &network.list.source,
+        None => default::document(),
+        Some(_) => String::from_utf8_lossy(&network.list.source),
     };
-    let document = String::from_utf8_lossy(source).trim().to_owned();
+    let document = source.trim().to_owned();
     let config = RawValue::from_string(document.clone())
         .map_err(|error| Failure::of(code::DECODE_FAILURE, &error))?;
     let attachments: Vec<Row> = known

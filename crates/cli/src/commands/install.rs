@@ -21,6 +21,7 @@ use std::sync::Arc;
 use agent::installed::{self, Installed as Recorded};
 use cni::code;
 use cni_runtime::ConfigFolder;
+use kernel::ipv6::Off;
 use serde::Serialize;
 use state::Roots;
 
@@ -386,7 +387,7 @@ impl Planned {
         replaced.extend(foreign.iter().cloned());
         replaced.sort_unstable();
         replaced.dedup();
-        let written = config.as_ref().map(|path| Config::of(path, default::DOCUMENT));
+        let written = config.as_ref().map(|path| Config::of(path, &default::document()));
         let manifest = Manifest {
             version: VERSION.to_owned(),
             links: goods.links.iter().map(|name| (*name).to_owned()).collect(),
@@ -436,7 +437,7 @@ impl Planned {
             && goods.links.iter().all(ours)
             && has(self.dir.join(EXECUTABLE), &goods.executable)
             && goods.daemon.iter().all(|bytes| has(self.dir.join(DAEMON), bytes))
-            && self.config.iter().all(|path| has(path.clone(), default::DOCUMENT.as_bytes()))
+            && self.config.iter().all(|path| has(path.clone(), default::document().as_bytes()))
     }
 
     /// Says whether something of ours is in the folder before.
@@ -508,16 +509,16 @@ fn plan_config(
         // If an older version wrote it and it is unchanged, we may update it.
         let own = old.and_then(|old| old.config.as_ref());
         let own = own.is_some_and(|own| own.path == path && own.is_unchanged());
-        let same = own || existing == default::DOCUMENT.as_bytes();
+        let same = own || default::is_document(&existing);
         let note = format!("{} existed before and was left as it is", path.display());
-        return Ok(if same { (Some(path), Vec::new()) } else { (None, vec![note]) });
+        return Ok(if same { (Some(path), ipv4_alone()) } else { (None, vec![note]) });
     }
     if folder.networks().any(|list| list.name == default::NAME) {
         let note =
             format!("a network named {:?} is configured: no file was written", default::NAME);
         return Ok((None, vec![note]));
     }
-    let mut notes = Vec::new();
+    let mut notes = ipv4_alone();
     let first = folder.networks().next();
     if let Some(first) = first {
         notes.push(format!("runtimes that take the first network go on using {:?}", first.name));
@@ -525,11 +526,16 @@ fn plan_config(
     Ok((Some(path), notes))
 }
 
+/// Says why the configuration that is written gives IPv4 addresses alone.
+fn ipv4_alone() -> Vec<String> {
+    Off::for_new_links().iter().map(default::why_ipv4_alone).collect()
+}
+
 fn write_config(path: &Path) -> Result<(), Failure> {
     let failed = |error: state::FileError| Failure::of(code::IO_FAILURE, &error);
     if let Some(parent) = path.parent() {
         state::create_directory(parent, 0o755).map_err(failed)?;
     }
-    state::publish(path, default::DOCUMENT.as_bytes(), 0o644, state::Durability::Synced)
+    state::publish(path, default::document().as_bytes(), 0o644, state::Durability::Synced)
         .map_err(|error| failed(error).hint("give --no-config to leave configurations alone"))
 }

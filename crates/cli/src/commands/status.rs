@@ -13,10 +13,10 @@ use state::Index;
 use super::Outcome;
 use crate::args::{Common, Status};
 use crate::failure::{EXIT_ENVIRONMENT, EXIT_PERMANENT, Failure, look_around};
-use crate::net::forwarding;
 use crate::net::judgement::{self, Judgement};
 use crate::net::runtimes::Runtimes;
 use crate::net::session::{Network, PluginSource, Session};
+use crate::net::{default, forwarding};
 use crate::shell::{Report, Shell};
 use crate::table::Table;
 use crate::world::World;
@@ -147,6 +147,7 @@ fn state(
     let Judgement { failure, unknown } = judgement::of(session, &network.list, refused);
     let mut warnings = forwarding::warnings(&network.list, None, &Index::new(&session.roots));
     warnings.extend(judgement::warnings(session, &network.list, all));
+    warnings.extend(default::lacks_ipv6(&network.list));
     if let Some(file) = &network.file {
         warnings.extend(runtimes.too_old_for(&network.list, file));
     }

@@ -9,12 +9,12 @@ use kernel::netns::Netns;
 use plugins::multi::default_route::{self, DefaultRoute};
 use state::Index;
 
-use super::attach;
 use super::forwarding;
 use super::ports::PortMapping;
 use super::session::{Network, Session};
 use super::spec::NetworkSpec;
 use super::taken;
+use super::{attach, default};
 use crate::args::Attach;
 use crate::failure::Failure;
 use crate::shell::Shell;
@@ -117,6 +117,7 @@ impl Plan {
         }
         let index = Index::new(&session.roots);
         for (member, result) in self.members.iter().zip(&results) {
+            default::lacks_ipv6(&member.list).into_iter().for_each(|line| shell.warn(line));
             forwarding::warn(&member.list, result, &index, shell);
         }
         Ok(())

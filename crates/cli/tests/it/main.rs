@@ -17,6 +17,7 @@ mod docs;
 mod doctor;
 mod foreign_forward;
 mod held;
+mod hosts;
 mod install;
 mod interop;
 mod linger;

@@ -40,7 +40,7 @@ use self::connect::Recorded;
 use crate::engine::{Attaching, Collecting, Enter, Kind, Removal};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
-use crate::shared::{forwarding, pair, rules};
+use crate::shared::{forwarding, pair, readiness, rules};
 
 /// What the plugin is.
 pub const INFO: Info = Info::new("bridge")
@@ -72,12 +72,15 @@ impl Kind for Bridge {
         Config::of(call)
     }
 
-    /// Refuses a bridge name that another link has, and a bridge whose address conflicts with the
-    /// gateway's.
+    /// Refuses a bridge name that another link has, a host without what the network needs, and a
+    /// bridge whose address conflicts with the gateway's.
     fn fits_host(call: &Call<'_>) -> Result<(), Failure> {
         let config = Config::of(call)?;
         let mut host = RouteSocket::open()?;
         bridge_link::refuse_foreign(&mut host, config.bridge.as_str())?;
+        let bridge = host.link_by_name(config.bridge.as_str())?;
+        let bridge = bridge.as_ref().map(|link| link.name.as_str());
+        readiness::refuse_unfit(call, bridge, config.gateway)?;
         let Some((name, gateways)) = gateway::configured(call, &config)? else { return Ok(()) };
         let Some(link) = host.link_by_name(&name)? else { return Ok(()) };
         let present = gateway::present(&mut host, link.index)?;

@@ -26,7 +26,7 @@ use crate::engine::{Attaching, Collecting, Enter, Kind, Removal};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use crate::shared::shared_object::Leaving;
-use crate::shared::{forwarding, pair, rules};
+use crate::shared::{forwarding, pair, readiness, rules};
 
 /// What the plugin is.
 pub const INFO: Info = Info::new("ptp").role(Role::Interface).routed(Routed::Always);
@@ -47,6 +47,10 @@ impl Kind for Ptp {
         let config = Config::of(call)?;
         config::ipam(call)?;
         Ok(config)
+    }
+
+    fn fits_host(call: &Call<'_>) -> Result<(), Failure> {
+        readiness::refuse_unfit(call, None, true)
     }
 
     fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {

@@ -31,7 +31,7 @@ use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use crate::shared::identity::{self, Identity};
 pub use crate::shared::namespaces::Namespaces;
-use crate::shared::{dns, owner};
+use crate::shared::{dns, owner, readiness};
 
 /// The position of the container's interface in the result: it is the only one.
 const POSITION: usize = 0;
@@ -201,6 +201,7 @@ impl<T: SingleLink> Kind for Single<T> {
     }
 
     fn fits_host(call: &Call<'_>) -> Result<(), Failure> {
+        readiness::refuse_without_kernel(call)?;
         T::fits_host(&T::config(call)?, &mut RouteSocket::open()?)
     }
 

@@ -249,6 +249,14 @@ pub(crate) fn gateways(call: &Call<'_>) -> Vec<IpNet> {
     config.ranges.sets().iter().filter_map(one).collect()
 }
 
+/// Returns the subnets of a configuration with this IPAM plugin; none if it cannot be read, which the
+/// plugin itself reports.
+pub(super) fn subnets(call: &Call<'_>) -> Vec<IpNet> {
+    let Ok(config) = Config::load(call) else { return Vec::new() };
+    let ranges = config.ranges.sets().iter().flat_map(RangeSet::ranges);
+    ranges.map(ipam::Range::subnet).collect()
+}
+
 /// Refuses a folder to which even root cannot write, because of its file system or its attributes.
 /// A missing folder would be created in the nearest one above it.
 fn writable(data_dir: &Path) -> Result<(), Failure> {

@@ -20,6 +20,7 @@ mod config;
 use cni::json::{JsonError, UnknownKey};
 use cni::{AddResult, Error, IpConfig};
 use cni_plugin::{Call, Info, Plugin, Role, codes};
+use ipnet::IpNet;
 
 use self::config::Config;
 
@@ -29,6 +30,14 @@ const NO_PREVIOUS: &str = "Required prevResult missing";
 /// What the plugin is.
 pub const INFO: Info =
     Info::new("static").role(Role::Addresses).capabilities(&["ips"]).gives_any_requested();
+
+/// Returns the addresses of a configuration with this IPAM plugin; none if it cannot be read, which
+/// the plugin itself reports.
+pub(super) fn addresses(call: &Call<'_>) -> Vec<IpNet> {
+    let config = Config::of(call).ok();
+    let addresses = config.into_iter().flat_map(|config| config.addresses);
+    addresses.map(|one| one.address).collect()
+}
 
 /// The plugin `static`.
 #[derive(Debug, Clone, Copy, Default)]

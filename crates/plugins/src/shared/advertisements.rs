@@ -12,9 +12,19 @@ use cni_plugin::codes;
 use kernel::sysctl::{Sysctl, SysctlError};
 
 use super::failure::Failure;
+use super::readiness;
+
+/// The folder of the links' sysctls.
+const OF_LINKS: &str = "net/ipv6/conf";
+
+/// The name of the values that a new link gets.
+pub(crate) const NEW_LINKS: &str = "default";
 
 /// The value of the sysctl with which the kernel accepts no advertisement.
 const REFUSED: &str = "0";
+
+/// The value with which it accepts them unless the link forwards.
+const UNLESS_FORWARDING: &str = "1";
 
 /// Returns the value of a link's sysctl if the link accepts advertisements.
 ///
@@ -28,16 +38,52 @@ pub fn accepting_value(ifname: &str) -> Result<Option<String>, Failure> {
     }
 }
 
-/// Makes a link accept none.
+/// Makes a link accept none. Where `/proc/sys` is read-only, a link that accepts none as it is will
+/// do.
 ///
 /// # Errors
 /// Code 100 when the kernel refuses. Without this sysctl the kernel accepts nothing, which is
 /// success.
 pub fn refuse(ifname: &str) -> Result<(), Failure> {
     match accept_ra(ifname).and_then(|sysctl| sysctl.write(REFUSED)) {
+        Err(error) if error.is_read_only() => refuse_accepting(ifname),
         Err(error) if !error.is_missing() => Err(error.into()),
         _ => Ok(()),
     }
+}
+
+/// Refuses a link, or the values of [`NEW_LINKS`], if it accepts advertisements and that cannot be
+/// changed because `/proc/sys` is read-only.
+///
+/// # Errors
+/// Code 100, with the command.
+pub(crate) fn refuse_unwritable(ifname: &str) -> Result<(), Failure> {
+    match accept_ra(ifname)?.is_read_only() {
+        true => refuse_accepting(ifname),
+        false => Ok(()),
+    }
+}
+
+fn refuse_accepting(ifname: &str) -> Result<(), Failure> {
+    if accepts_none(ifname)? {
+        return Ok(());
+    }
+    // The link goes with the ADD that fails, so only what it began with can be set by hand.
+    let new = accept_ra(NEW_LINKS)?;
+    let by_hand = if new.read()? == REFUSED { accept_ra(ifname)? } else { new };
+    let what = "containers could become this host's router by router advertisements";
+    Err(readiness::read_only(what, &format!("{}={REFUSED}", by_hand.spelled())))
+}
+
+/// Reports whether a link accepts no advertisement as it is: by its sysctl, or because it forwards,
+/// or because it has no IPv6 (linux include/net/addrconf.h `ipv6_accept_ra`).
+fn accepts_none(ifname: &str) -> Result<bool, SysctlError> {
+    let of_link = |parameter| Sysctl::of_link(OF_LINKS, ifname, parameter)?.read();
+    Ok(match of_link("accept_ra")?.as_str() {
+        REFUSED => true,
+        UNLESS_FORWARDING if of_link("forwarding")? != "0" => true,
+        _ => of_link("disable_ipv6")? != "0",
+    })
 }
 
 /// Restores a link's sysctl, unless another program has changed it since.
@@ -61,6 +107,10 @@ pub fn restore(ifname: &str, was: &str) -> Result<(), Failure> {
 /// As [`accepting_value`].
 pub fn check(ifname: &str) -> Result<Option<String>, Failure> {
     let found = accepting_value(ifname)?;
+    // As ADD has left it there.
+    if found.is_some() && accept_ra(ifname)?.is_read_only() && accepts_none(ifname)? {
+        return Ok(None);
+    }
     Ok(found.map(|value| {
         format!(
             "link {ifname:?} takes router advertisements from containers (accept_ra is {value})"
@@ -69,5 +119,5 @@ pub fn check(ifname: &str) -> Result<Option<String>, Failure> {
 }
 
 fn accept_ra(ifname: &str) -> Result<Sysctl, SysctlError> {
-    Sysctl::of_link("net/ipv6/conf", ifname, "accept_ra")
+    Sysctl::of_link(OF_LINKS, ifname, "accept_ra")
 }

@@ -58,7 +58,7 @@ pub fn sysctls(ifname: &str, ips: &[&IpConfig], options: Options) -> Vec<SysctlS
     if ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
         sysctls.push(required("net/ipv6/conf/lo/disable_ipv6".to_owned(), "0"));
         sysctls.push(required(format!("net/ipv6/conf/{ifname}/disable_ipv6"), "0"));
-        sysctls.push(required(format!("net/ipv6/conf/{ifname}/keep_addr_on_down"), "1"));
+        sysctls.push(best_effort(format!("net/ipv6/conf/{ifname}/keep_addr_on_down"), "1"));
         sysctls.push(best_effort(format!("net/ipv6/conf/{ifname}/ndisc_notify"), "1"));
     }
     if options.skip_dad {

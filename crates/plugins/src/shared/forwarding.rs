@@ -70,6 +70,15 @@ pub fn check_family(ipv4: bool) -> Result<Option<String>, Failure> {
     difference(sysctl, family)
 }
 
+/// Refuses a family whose packets the host does not forward, where that cannot be changed because
+/// `/proc/sys` is read-only.
+///
+/// # Errors
+/// As [`SharedSysctl::hold`].
+pub(crate) fn refuse_unwritable(ipv4: bool) -> Result<(), Failure> {
+    of_family(ipv4).0.refuse_unwritable()
+}
+
 /// Describes the forwarding that these addresses need as items.
 pub fn wanted(ips: &[IpConfig], at_the_end: AtTheEnd) -> impl Iterator<Item = Item> {
     let restore = at_the_end == AtTheEnd::Restore;

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use state::{Index, Release};
 
 use super::failure::Failure;
+use super::readiness;
 
 /// How long a call waits for a shared object's lock. It is held for a few milliseconds at a time; a
 /// longer holder is stuck, and the error names it.
@@ -176,9 +177,35 @@ impl SharedSysctl {
             routers::keep(link)?;
         }
         if !on {
-            self.sysctl()?.write("1").map_err(refused)?;
+            let sysctl = self.sysctl()?;
+            sysctl.write("1").map_err(|error| match error.is_read_only() {
+                true => self.read_only(),
+                false => refused(error),
+            })?;
         }
         Ok(())
+    }
+
+    /// Refuses it if it is off and cannot be switched on because `/proc/sys` is read-only.
+    ///
+    /// # Errors
+    /// As [`SharedSysctl::hold`].
+    pub(crate) fn refuse_unwritable(self) -> Result<(), Failure> {
+        let sysctl = self.sysctl()?;
+        match !self.is_on()? && sysctl.is_read_only() {
+            true => Err(self.read_only()),
+            false => Ok(()),
+        }
+    }
+
+    /// Names the command. It keeps links listening to routers as ADD would.
+    fn read_only(self) -> Failure {
+        let what = format!("the host does not forward ({} is 0)", self.name());
+        let listening = self.listening().unwrap_or_default();
+        let mut by_hand: Vec<String> =
+            listening.iter().filter_map(|link| routers::by_hand(link)).collect();
+        by_hand.push(format!("{}=1", self.name()));
+        readiness::read_only(&what, &by_hand.join(" "))
     }
 
     /// Lists the links that would ignore routers once the sysctl is on.

@@ -33,6 +33,7 @@ mod policy;
 mod portmap;
 mod protocol;
 mod ptp;
+mod readiness;
 mod repair;
 mod routers;
 mod rows;

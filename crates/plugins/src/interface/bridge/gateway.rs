@@ -14,6 +14,7 @@ use crate::engine::{Compared, Picture, differs, sound};
 use crate::ipam::host_local;
 use crate::shared::container;
 use crate::shared::failure::Failure;
+use crate::shared::readiness;
 
 pub(super) fn present(host: &mut RouteSocket, ifindex: u32) -> Result<Vec<IpNet>, Failure> {
     let addresses = host.addresses(Some(ifindex))?;
@@ -51,8 +52,10 @@ pub(super) fn add(
             options: options(*address),
         })
         .collect();
-    if !changes.is_empty() {
-        host.apply(&changes)?;
+    if let Err(error) = host.apply(&changes) {
+        // The link may have been there before, and keeps none of them.
+        let _ = remove(host, link.index, &plan.add);
+        return Err(readiness::explain(error, &changes, &link.name));
     }
     made.retain(|address| !plan.remove.contains(address) && !plan.add.contains(address));
     made.extend(plan.add);

@@ -15,7 +15,7 @@ use crate::shared::claim::{self, Routed};
 use crate::shared::failure::Failure;
 use crate::shared::namespaces::Namespaces;
 use crate::shared::pair::{NewPair, Pair};
-use crate::shared::{container, dns, forwarding, owner, pair, rules};
+use crate::shared::{container, dns, forwarding, owner, pair, readiness, rules};
 
 /// What is recorded about an attachment, for DEL, CHECK and GC.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,7 +100,9 @@ fn configure_host(host: &mut RouteSocket, pair: &Pair, ips: &[IpConfig]) -> Resu
     let addresses = plan::host_addresses(pair.host_index, ips);
     let failed =
         |error: Failure| error.context(format_args!("configure link {:?}", pair.host_ifname));
-    host.apply(&addresses).map_err(|error| failed(error.into()))?;
+    host.apply(&addresses)
+        .map_err(|error| readiness::explain(error, &addresses, &pair.host_ifname))
+        .map_err(failed)?;
     for route in plan::host_routes(pair.host_index, ips) {
         let destination = route.destination;
         match host.apply_one(&Change::AddRoute(route)) {

@@ -1,0 +1,81 @@
+//! What ADD needs of the host's kernel: looked at before a container comes (STATUS, `lint`,
+//! `doctor`), and said in the same words when ADD fails for the lack of it.
+//!
+//! What cannot be told is no obstacle here: a caller without privileges, for instance, sees nothing
+//! of what root may write.
+
+use cni_plugin::{Call, codes};
+use kernel::ipv6::Off;
+use kernel::route::{ApplyError, Change};
+
+use super::failure::Failure;
+use super::{advertisements, forwarding};
+use crate::ipam::{self, Families};
+
+/// What can be done where a network asks for IPv6 and the host has none.
+const LEAVE_OUT: &str = "or leave the IPv6 addresses out of the network";
+
+/// Refuses a network whose host end of a link, a new one or the existing link `ifname`, needs
+/// what this host does not have: IPv6, forwarding of a family, or a way to keep containers from
+/// becoming its router.
+///
+/// # Errors
+/// Code 100, naming the sysctl and the command.
+pub(crate) fn refuse_unfit(
+    call: &Call<'_>,
+    ifname: Option<&str>,
+    routed: bool,
+) -> Result<(), Failure> {
+    let Families { v4, v6 } = ipam::families(call);
+    // In the order in which ADD meets them. The container's pair is new in any case.
+    let links = [Some(advertisements::NEW_LINKS), ifname];
+    links.into_iter().flatten().try_for_each(advertisements::refuse_unwritable)?;
+    if routed {
+        let off = ifname.map_or_else(Off::for_new_links, Off::for_link);
+        if let Some(off) = off.filter(|_| v6) {
+            return Err(no_ipv6(&off));
+        }
+        for (ipv4, needed) in [(true, v4), (false, v6)] {
+            if needed {
+                forwarding::refuse_unwritable(ipv4)?;
+            }
+        }
+        return Ok(());
+    }
+    refuse_without_kernel(call)
+}
+
+/// Refuses a network with IPv6 addresses where the kernel has no IPv6: then not even a container has
+/// any.
+///
+/// # Errors
+/// Code 100.
+pub(crate) fn refuse_without_kernel(call: &Call<'_>) -> Result<(), Failure> {
+    match ipam::families(call).v6 && Off::in_kernel() {
+        true => Err(no_ipv6(&Off::Kernel)),
+        false => Ok(()),
+    }
+}
+
+/// Says why the kernel refused addresses of a link of the host. If one is of IPv6 and the link has
+/// none, that is why: the kernel itself says "permission denied".
+pub(crate) fn explain(refused: ApplyError, changes: &[Change], ifname: &str) -> Failure {
+    let is_v6 = match changes.get(refused.index) {
+        Some(Change::AddAddress { address, .. }) => address.addr().is_ipv6(),
+        _ => false,
+    };
+    let off = is_v6.then(|| Off::for_link(ifname)).flatten();
+    off.map_or_else(|| refused.into(), |off| no_ipv6(&off))
+}
+
+fn no_ipv6(off: &Off) -> Failure {
+    Failure::new(codes::KERNEL, off.to_string())
+        .with_details(format!("{}, {LEAVE_OUT}", off.remedy()))
+}
+
+/// Says what to do where a sysctl must have a value, and cannot be written because its file system
+/// is read-only. `what` says what is wrong, and `by_hand` what `sysctl -w` has to set on the host.
+pub(crate) fn read_only(what: &str, by_hand: &str) -> Failure {
+    Failure::new(codes::KERNEL, format!("{what}, and /proc/sys is mounted read-only"))
+        .with_details(format!("mount it writable, or run on the host: sysctl -w {by_hand}"))
+}
