@@ -1,7 +1,7 @@
 //! Routes and routing rules that lead a container's packets elsewhere, or nowhere, and ways that
 //! probes found broken.
 
-mod routers;
+pub(in crate::rules) mod routers;
 mod silent;
 #[cfg(test)]
 mod tests;

@@ -34,6 +34,12 @@ fn keys(node: &Node, plugin: &str) -> Value {
     }
 }
 
+/// What must be as before. (The routes show how many seconds the kernel keeps them.)
+fn settings(node: &Node) -> Vec<String> {
+    let now = Snapshot::take(&node.lab);
+    ["sysctls", "links", "nftables"].iter().flat_map(|section| now.section(section)).collect()
+}
+
 fn accept_ra(node: &Node) -> String {
     node.sh("sysctl -n net.ipv6.conf.up0.accept_ra").trim().to_owned()
 }
@@ -72,16 +78,15 @@ fn links_listen_as_before_once_the_host_does_not_forward() {
     testkit::require!("root", "program:socat");
     let (node, _router) = host("routers-restored");
     let c1 = node.container("c1");
-    let before = Snapshot::take(&node.lab);
+    let before = settings(&node);
     let mut config = keys(&node, "ptp");
     config["restoreForwarding"] = json!(true);
     let run = |verb| node.run("ptp", verb).to(&c1).config(config.clone());
     let result = run("ADD").call().ok();
     assert_eq!(accept_ra(&node), "2");
-    // An administrator's own value stays.
     run("DEL").prev(&result).call().silent();
     assert_eq!(accept_ra(&node), "1");
-    before.assert_same(&Snapshot::take(&node.lab));
+    assert_eq!(settings(&node), before);
 }
 
 /// Repair switches forwarding on again as ADD does.
@@ -112,11 +117,20 @@ fn an_add_that_would_take_the_default_route_away_is_refused() {
     let file = "/proc/sys/net/ipv6/conf/up0/accept_ra";
     node.sh(&format!("mount --bind {file} {file}; mount -o remount,ro,bind {file}"));
     let c1 = node.container("c1");
-    let before = Snapshot::take(&node.lab);
+    let before = settings(&node);
     let error = node.run("ptp", "ADD").to(&c1).config(keys(&node, "ptp")).call().error();
     assert!(error.msg.contains("link \"up0\" listening to routers"), "{error:?}");
-    let command = "sysctl -w net.ipv6.conf.up0.accept_ra=2 net.ipv6.conf.all.forwarding=1";
+    let command = "sysctl -w net.ipv6.conf.up0.accept_ra=2";
     assert!(error.details.contains(command), "{error:?}");
+    assert!(!error.details.contains("forwarding=1"), "{error:?}");
     assert_eq!(learnt(&node), route);
-    before.assert_same(&Snapshot::take(&node.lab));
+    assert_eq!(settings(&node), before);
+    // Where nothing can be written, the command keeps the route as well.
+    node.sh(&format!(
+        "umount {file}; sysctl -qw net.ipv6.conf.default.accept_ra=0; mount --bind /proc/sys /proc/sys; \
+                      mount -o remount,ro,bind /proc/sys"
+    ));
+    let error = node.run("ptp", "STATUS").config(keys(&node, "ptp")).call().error();
+    let command = format!("{command} net.ipv6.conf.all.forwarding=1");
+    assert!(error.details.ends_with(&command), "{error:?}");
 }

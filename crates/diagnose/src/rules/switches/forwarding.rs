@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use scene::{Link, Namespace};
 
+use super::super::ways::routers;
 use super::super::{containers, is_outbound};
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
@@ -60,8 +61,8 @@ pub(super) fn judge(look: Look<'_>, family: Family) -> Vec<Finding> {
         return Vec::new();
     }
     match (node, held.is_empty() && !is_held) {
-        (0, false) => vec![of_node(family, hit)],
-        (0, true) => vec![by_links(family, hit)],
+        (0, false) => vec![of_node(family, hit, switch_on(host, family))],
+        (0, true) => vec![by_links(family, hit, switch_on(host, family))],
         _ => held.into_iter().map(|(link, held)| of_link(link, held, family)).collect(),
     }
 }
@@ -89,25 +90,35 @@ fn forwards(host: &Namespace, link: &Link, family: Family, node: i64) -> bool {
     }
 }
 
-fn of_node(family: Family, hits: Vec<String>) -> Finding {
+/// Returns the command that switches forwarding on for the node. IPv6 routers that the node listens to
+/// would be forgotten, if it were not told to listen in any case.
+fn switch_on(host: &Namespace, family: Family) -> String {
+    let links = match family {
+        Family::V4 => Vec::new(),
+        Family::V6 => routers::listening(host),
+    };
+    let listen = links.iter().map(|link| format!("{} ", routers::always(link)));
+    format!("sysctl -w {}{}=1", listen.collect::<String>(), switch(family))
+}
+
+fn of_node(family: Family, hits: Vec<String>, switch_on: String) -> Finding {
     let sysctl = switch(family);
     let says =
         format!("{family} forwarding is off, so this node does not forward packets of containers");
-    let finding = Finding::error("forwarding-off", sysctl, says)
-        .at(format!("{sysctl} is 0"))
-        .fix(format!("sysctl -w {sysctl}=1"));
+    let finding =
+        Finding::error("forwarding-off", sysctl, says).at(format!("{sysctl} is 0")).fix(switch_on);
     Finding { hits, ..breaks(finding, family) }
 }
 
 /// The node's switch is off, and those of all links that count are on.
-fn by_links(family: Family, hits: Vec<String>) -> Finding {
+fn by_links(family: Family, hits: Vec<String>, switch_on: String) -> Finding {
     let sysctl = switch(family);
     let says = format!(
         "{family} forwarding is off, except for the links that containers use now: links that come later will not forward"
     );
     let finding = Finding::warning("forwarding-off", sysctl, says)
         .at(format!("{sysctl} is 0"))
-        .fix(format!("sysctl -w {sysctl}=1"));
+        .fix(switch_on);
     Finding { hits, ..finding }
 }
 
@@ -177,6 +188,20 @@ mod tests {
             ("net.ipv4.conf.up0.forwarding", "1"),
         ];
         assert_eq!(objects(&with(&links), Family::V4), ["Warning net.ipv4.ip_forward 2"]);
+    }
+
+    /// The command does not take away a default route that came by a router's advertisement.
+    #[test]
+    fn routers_are_listened_to_beside_forwarding() {
+        let mut scene =
+            with(&[("net.ipv6.conf.all.forwarding", "0"), ("net.ipv6.conf.up0.accept_ra", "1")]);
+        let fix = |scene: &Scene| switch_on(&scene.host, Family::V6);
+        assert_eq!(fix(&scene), "sysctl -w net.ipv6.conf.all.forwarding=1");
+        let default = |route: &&mut scene::Route| route.to == "::/0".parse().unwrap();
+        scene.host.routes.iter_mut().find(default).unwrap().protocol = Some(9);
+        let both = "sysctl -w net.ipv6.conf.up0.accept_ra=2 net.ipv6.conf.all.forwarding=1";
+        assert_eq!(fix(&scene), both);
+        assert_eq!(switch_on(&scene.host, Family::V4), "sysctl -w net.ipv4.ip_forward=1");
     }
 
     /// The link's own `forwarding` decides about router advertisements, and about nothing else.

@@ -13,13 +13,8 @@ const OF_ADVERTISEMENT: u8 = 9;
 /// route that one has made expires.
 pub(super) fn expiring(look: Look<'_>) -> Vec<Finding> {
     let host = &look.scene.host;
-    let defaults = host
-        .routes
-        .iter()
-        .filter(|route| route.protocol == Some(OF_ADVERTISEMENT) && route.to.prefix_len() == 0);
     let mut found = Vec::new();
-    for hop in defaults.flat_map(|route| &route.hops) {
-        let Some(link) = hop.link.and_then(|index| host.link_of(index)) else { continue };
+    for link in announced(host) {
         if are_ignored(host, link) {
             let says = format!(
                 "the IPv6 default route by {} will expire: it came by a router advertisement, and with forwarding on this node no longer accepts them",
@@ -34,6 +29,28 @@ pub(super) fn expiring(look: Look<'_>) -> Vec<Finding> {
         }
     }
     found
+}
+
+/// Lists the links with a default route that came by a router advertisement.
+fn announced(host: &Namespace) -> impl Iterator<Item = &Link> {
+    let defaults = host
+        .routes
+        .iter()
+        .filter(|route| route.protocol == Some(OF_ADVERTISEMENT) && route.to.prefix_len() == 0);
+    let hops = defaults.flat_map(|route| &route.hops);
+    hops.filter_map(|hop| hop.link.and_then(|index| host.link_of(index)))
+}
+
+/// Lists the links that have learnt such a route, and would ignore routers if the node forwarded.
+pub(in crate::rules) fn listening(host: &Namespace) -> Vec<&str> {
+    let mut names: Vec<&str> = Vec::new();
+    for link in announced(host) {
+        let value = host.number(&format!("net.ipv6.conf.{}.accept_ra", link.name));
+        if value == Some(1) && !names.contains(&link.name.as_str()) {
+            names.push(&link.name);
+        }
+    }
+    names
 }
 
 /// Says whether the kernel ignores the advertisements of routers on a link (linux
@@ -64,7 +81,12 @@ pub(super) fn ignored(site: &Site<'_>, uplink: &str, seen: &str) -> Finding {
 /// Returns the command that makes a link listen to routers beside forwarding. In the name of a
 /// kernel parameter a slash stands for a dot of a link's name.
 fn listen_again(link: &str) -> String {
-    format!("sysctl -w net.ipv6.conf.{}.accept_ra=2", link.replace('.', "/"))
+    format!("sysctl -w {}", always(link))
+}
+
+/// Returns what `sysctl -w` sets for that.
+pub(in crate::rules) fn always(link: &str) -> String {
+    format!("net.ipv6.conf.{}.accept_ra=2", link.replace('.', "/"))
 }
 
 #[cfg(test)]
