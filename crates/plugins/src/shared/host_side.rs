@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use cni_plugin::codes;
 use ipnet::{IpNet, Ipv6Net};
+use kernel::mac::MacAddr;
 use kernel::route::{
-    AddressOptions, Change, IpFamily, Link, OperState, Route, RouteFilter, RouteKind,
+    Address, AddressOptions, Change, IpFamily, Link, OperState, Route, RouteFilter, RouteKind,
     RouteProtocol, RouteSocket, Scope, TABLE_MAIN, is_link_local_v6,
 };
 use kernel::sysctl::{Sysctl, SysctlError};
@@ -18,6 +19,7 @@ use kernel::sysctl::{Sysctl, SysctlError};
 pub use wanted::ROUTE_OF_OTHERS;
 
 use super::failure::Failure;
+use super::owner;
 
 /// How long the kernel may take to give a link-local address to a link that got its carrier: it
 /// does so at once, unless the machine is busy.
@@ -61,6 +63,28 @@ impl MissingIpv6 {
     }
 }
 
+/// Returns the change that gives a link of the host its link-local address, usable at once. The kernel
+/// solicits neighbours from it for packets that it forwards, and from no other address (linux
+/// net/ipv6/ndisc.c `ndisc_send_ns`): the address that it makes itself is under duplicate address
+/// detection for a second or two after the link came up, and no container is reached by IPv6 until
+/// then. Nobody else is on such a link who could have the address.
+///
+/// It belongs before the link is up: then the kernel finds it, and makes none.
+#[must_use]
+pub fn link_local(ifindex: u32, mac: MacAddr) -> Change {
+    let net = Ipv6Net::new(mac.link_local(), 64).expect("64 is a length of an IPv6 prefix");
+    let options = AddressOptions { nodad: true, ..AddressOptions::default() };
+    Change::AddAddress { ifindex, address: net.into(), options }
+}
+
+/// Gives a link of the host its link-local address, usable at once, unless it has it. Where IPv6 is
+/// off the kernel refuses; whoever needs an address of IPv6 there is told by the next one.
+pub fn give_link_local(host: &mut RouteSocket, link: &Link) {
+    if let Some(mac) = link.mac {
+        let _ = host.apply_one(&link_local(link.index, mac));
+    }
+}
+
 /// Finds what a link of ours is missing for containers with IPv6 addresses.
 ///
 /// # Errors
@@ -79,7 +103,9 @@ pub fn missing_ipv6(host: &mut RouteSocket, ifname: &str) -> Result<Option<Missi
 
 fn lack(host: &mut RouteSocket, link: &Link) -> Result<Option<MissingIpv6>, Failure> {
     let present = host.addresses(Some(link.index))?;
-    if present.iter().any(|found| is_link_local_v6(found.address.addr())) {
+    // Nothing is sent from an address that another host has.
+    let is_usable = |found: &Address| is_link_local_v6(found.address.addr()) && !found.dad_failed();
+    if present.iter().any(is_usable) {
         return Ok(None);
     }
     let is = |ifname: &str, name: &str, value: &str| {
@@ -87,16 +113,21 @@ fn lack(host: &mut RouteSocket, link: &Link) -> Result<Option<MissingIpv6>, Fail
     };
     Ok(if is(&link.name, "disable_ipv6", "1") {
         Some(MissingIpv6::Switched)
-    } else if is("default", "addr_gen_mode", NO_ADDRESS) {
+    } else if is("default", "addr_gen_mode", NO_ADDRESS) && !is_ours(link) {
         // The kernel never created one.
         None
-    } else if link.no_own_ipv6() {
+    } else if link.no_own_ipv6() || present.iter().any(Address::dad_failed) {
         Some(MissingIpv6::LinkLocal)
     } else {
         // Without a carrier the kernel creates none.
         matches!(link.oper_state, OperState::Up | OperState::Unknown)
             .then_some(MissingIpv6::LinkLocalYet)
     })
+}
+
+/// Reports whether a plugin of ours has made a link, and has given it an address.
+fn is_ours(link: &Link) -> bool {
+    link.alias.as_deref().is_some_and(|alias| alias.starts_with(owner::PREFIX))
 }
 
 fn sysctl_of(ifname: &str, name: &str) -> Result<Sysctl, SysctlError> {
@@ -127,13 +158,15 @@ pub fn restore_ipv6(host: &mut RouteSocket, ifname: &str) -> Result<String, Fail
 /// from the hardware address is added before that, usable at once: the link had it, and duplicate
 /// address detection takes a second or two.
 fn create_link_local(host: &mut RouteSocket, ifname: &str) -> Result<(), Failure> {
-    let link = host.link_by_name(ifname)?;
-    let had = link.and_then(|link| Some((link.index, link.mac?)));
+    let Some(link) = host.link_by_name(ifname)? else { return Ok(()) };
+    for failed in host.addresses(Some(link.index))?.iter().filter(|found| found.dad_failed()) {
+        let (ifindex, address) = (link.index, failed.address);
+        host.apply_one(&Change::DelAddress { ifindex, address })?;
+    }
     let give = |mode: &str| {
-        let (true, Some((ifindex, mac))) = (mode == OF_HARDWARE, had) else { return };
-        let Ok(net) = Ipv6Net::new(mac.link_local(), 64) else { return };
-        let options = AddressOptions { nodad: true, ..AddressOptions::default() };
-        let _ = host.apply_one(&Change::AddAddress { ifindex, address: net.into(), options });
+        if mode == OF_HARDWARE || is_ours(&link) {
+            give_link_local(host, &link);
+        }
     };
     refused(write_addr_gen_mode(ifname, give))
 }

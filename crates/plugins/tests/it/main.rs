@@ -17,6 +17,7 @@ mod differential;
 mod doubles;
 mod dummy;
 mod firewall;
+mod first_packet;
 mod flannel;
 mod host_device;
 mod host_local;

@@ -19,7 +19,7 @@ use super::gateway::{self, OnConflict};
 use super::vlan_gateway;
 use crate::shared::failure::Failure;
 use crate::shared::shared_object::LOCK_TIMEOUT;
-use crate::shared::{advertisements, owner};
+use crate::shared::{advertisements, host_side, owner};
 
 /// The note on a bridge in the index: what we changed so that the bridge can serve, kept until the
 /// last attachment leaves.
@@ -285,8 +285,23 @@ pub(super) fn create(
         promiscuous: wanted.promiscuous.then_some(true),
         ..LinkSet::default()
     };
-    host.apply_one(&Change::SetLink { ifindex: link.index, set: up })?;
+    bring_up(host, link.index, mac, up)?;
     Ok(link)
+}
+
+/// Brings a bridge up with its link-local address, usable at once. Where IPv6 is off the kernel refuses
+/// the address, and whoever needs one there is told by the gateway's.
+fn bring_up(
+    host: &mut RouteSocket,
+    ifindex: u32,
+    mac: MacAddr,
+    set: LinkSet,
+) -> Result<(), Failure> {
+    let changes = [host_side::link_local(ifindex, mac), Change::SetLink { ifindex, set }];
+    match host.apply_each(&changes)?.into_iter().find(|failed| failed.index == 1) {
+        Some(failed) => Err(failed.into()),
+        None => Ok(()),
+    }
 }
 
 /// Changes an existing bridge to what the configuration needs. Its MTU is changed only if the
@@ -315,6 +330,11 @@ fn adjust(
     };
     if set == LinkSet::default() {
         return Ok(());
+    }
+    // The kernel would give it the same address.
+    let mac = set.mac.or(link.mac).filter(|_| !link.up() && link.link_local_of_mac());
+    if let Some(mac) = mac {
+        return bring_up(host, link.index, mac, set);
     }
     Ok(host.apply_one(&Change::SetLink { ifindex: link.index, set })?)
 }

@@ -13,7 +13,7 @@ use super::bridge_link::{self, BridgeNote};
 use super::gateway::{self, OnConflict};
 use crate::engine::{Compared, Found, Picture, sound};
 use crate::shared::failure::Failure;
-use crate::shared::{advertisements, owner};
+use crate::shared::{advertisements, host_side, owner};
 
 /// Creates the link if necessary, adds the gateways' addresses, and returns its name and hardware
 /// address.
@@ -38,6 +38,7 @@ pub(super) fn ensure(
             }
             // It comes up last: an ADD may have been killed before that.
             if !link.up() {
+                give_link_local(host, &link, wanted);
                 finish(host, &link, bridge, vlan)?;
             }
             link
@@ -76,12 +77,19 @@ pub(super) fn ensure(
             let peer = link.peer_index.ok_or_else(|| {
                 Failure::new(codes::CONFLICT, format!("{port:?} vanished while being made"))
             })?;
+            give_link_local(host, &link, wanted);
             host.apply(&connect(&link, peer, bridge, vlan))?;
             link
         }
     };
     gateway::add(host, &link, &wanted.addresses, others, &mut Vec::new())?;
     Ok((link.name, link.mac))
+}
+
+fn give_link_local(host: &mut RouteSocket, link: &Link, wanted: &Gateways) {
+    if wanted.addresses.iter().any(|gateway| gateway.addr().is_ipv6()) {
+        host_side::give_link_local(host, link);
+    }
 }
 
 /// Connects a link that an ADD created, if it was killed before it had done so.

@@ -15,7 +15,7 @@ use crate::shared::claim::{self, Routed};
 use crate::shared::failure::Failure;
 use crate::shared::namespaces::Namespaces;
 use crate::shared::pair::{NewPair, Pair};
-use crate::shared::{container, dns, forwarding, owner, pair, readiness, rules};
+use crate::shared::{container, dns, forwarding, host_side, owner, pair, readiness, rules};
 
 /// What is recorded about an attachment, for DEL, CHECK and GC.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,8 +40,11 @@ pub(super) fn attach(attaching: &mut Attaching<'_, Ptp>) -> Result<AddResult, Fa
     attaching.begin(None);
     let mac = MacAddr::random();
     let pair = pair::create(host, call, &netns, NewPair { mac, mtu: config.mtu, master: None })?;
-    if engine::talks_over_the_link(&ipam(call)?) {
+    let early = engine::talks_over_the_link(&ipam(call)?);
+    if early {
         bring_up(inside, pair.container_index)?;
+        // Before the link is up, and before it is known whether there are addresses of IPv6.
+        let _ = host.apply_one(&host_side::link_local(pair.host_index, pair.host_mac));
         bring_up(host, pair.host_index)?;
     }
     let mut result = attaching.addresses()?.unwrap_or_default();
@@ -59,8 +62,16 @@ pub(super) fn attach(attaching: &mut Attaching<'_, Ptp>) -> Result<AddResult, Fa
     attaching.record(&recorded, &netns)?;
     rules::add(index, key, config.masquerade, &recorded.filter, &recorded.ips)?;
     configure_container(call, &netns, inside, pair.container_index, &result)?;
-    bring_up(host, pair.host_index)?;
-    if result.ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
+    let has_v6 = result.ips.iter().any(|ip| ip.address.addr().is_ipv6());
+    if !early {
+        let mut changes = vec![up(pair.host_index)];
+        if has_v6 {
+            changes.insert(0, host_side::link_local(pair.host_index, pair.host_mac));
+        }
+        host.apply(&changes)
+            .map_err(|error| readiness::explain(error, &changes, &pair.host_ifname))?;
+    }
+    if has_v6 {
         pair::wait_for_carrier(inside, pair.container_index)?;
         pair::wait_for_carrier(host, pair.host_index)?;
     }
@@ -76,8 +87,11 @@ pub(super) fn attach(attaching: &mut Attaching<'_, Ptp>) -> Result<AddResult, Fa
 }
 
 fn bring_up(socket: &mut RouteSocket, ifindex: u32) -> Result<(), Failure> {
-    let set = LinkSet { up: Some(true), ..LinkSet::default() };
-    Ok(socket.apply_one(&Change::SetLink { ifindex, set })?)
+    Ok(socket.apply_one(&up(ifindex))?)
+}
+
+fn up(ifindex: u32) -> Change {
+    Change::SetLink { ifindex, set: LinkSet::default().up(true) }
 }
 
 fn configure_container(
