@@ -938,7 +938,7 @@ _netwright() {
             return 0
             ;;
         netwright__subcmd__run)
-            opts="-p -o -h --net --publish --ip --mac --ifname --arg --cap --label --name --to --output --timeout --conf-dir --help"
+            opts="-p -o -h --net --publish --ip --mac --ifname --arg --cap --label --name --dns --to --output --timeout --conf-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -981,6 +981,10 @@ _netwright() {
                     return 0
                     ;;
                 --name)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --dns)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -62,6 +62,7 @@ complete -c netwright -n "__fish_netwright_using_subcommand run" -l arg -d 'An a
 complete -c netwright -n "__fish_netwright_using_subcommand run" -l cap -d 'A capability argument for the plugins that have the capability; may be repeated' -r
 complete -c netwright -n "__fish_netwright_using_subcommand run" -l label -d 'A label of the container, for plugins that read `args.cni.labels`; may be repeated' -r
 complete -c netwright -n "__fish_netwright_using_subcommand run" -l name -d 'The container ID [default: made up]' -r
+complete -c netwright -n "__fish_netwright_using_subcommand run" -l dns -d 'Resolve names with this server; may be repeated [default: the networks\' servers, or else those of this host that a container reaches]' -r
 complete -c netwright -n "__fish_netwright_using_subcommand run" -l to -d 'What the probe tries to reach outside' -r
 complete -c netwright -n "__fish_netwright_using_subcommand run" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
 json\t'One JSON document'"

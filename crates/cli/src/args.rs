@@ -207,6 +207,14 @@ pub(crate) struct Run {
     /// The container ID [default: made up].
     #[arg(long, value_name = "ID")]
     pub(crate) name: Option<String>,
+    /// Resolve names with this server; may be repeated [default: the networks' servers, or else those
+    /// of this host that a container reaches].
+    ///
+    /// The command sees them in /etc/resolv.conf, with the networks' search domains and options. The
+    /// host's file stays as it is. If it names only servers on loopback, those that systemd-resolved
+    /// asks take their place.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) dns: Vec<std::net::IpAddr>,
     /// What the probe tries to reach outside.
     #[arg(
         long,

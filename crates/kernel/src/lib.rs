@@ -4,6 +4,7 @@
 mod bpf;
 pub mod confine;
 pub mod conntrack;
+pub mod cover;
 pub mod echo;
 pub mod ethtool;
 pub mod events;

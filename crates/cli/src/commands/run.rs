@@ -6,6 +6,7 @@
 //! that the path leads nowhere.
 
 mod enter;
+mod resolv;
 mod signals;
 
 use std::ffi::OsString;
@@ -16,7 +17,7 @@ use std::process::{Child, ExitCode, ExitStatus};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use cni::{ContainerId, code};
+use cni::{AddResult, ContainerId, code};
 use cni_runtime::Member;
 use kernel::netns::{self, NetnsError};
 use kernel::route::{Change, LinkSet, RouteSocket};
@@ -31,6 +32,7 @@ use crate::net::{attach, container, default};
 use crate::shell::{Format, Shell};
 use crate::world::World;
 pub(crate) use enter::enter;
+use resolv::Resolv;
 use signals::Signals;
 
 /// The network could not be set up; container engines use this code.
@@ -72,8 +74,14 @@ fn run(args: &Run, common: &Common, world: &World, shell: &mut Shell) -> Outcome
     let outcome = match (attached, signals.fatal()) {
         (Err(failure), _) => Err(failure),
         // A signal asked us to stop before the command was started.
-        (Ok(()), Some(signal)) => Ok(EXIT_SIGNALLED + signal),
-        (Ok(()), None) => namespace.run(command(args, common), common.output, &signals),
+        (Ok(_), Some(signal)) => Ok(EXIT_SIGNALLED + signal),
+        (Ok(results), None) => {
+            let resolv = resolv_conf(args, &results, shell);
+            let beside = session.roots.run.clone();
+            let start =
+                Start { command: command(args, common), format: common.output, resolv, beside };
+            namespace.run(start, &signals)
+        }
     };
     if is_attached {
         plan.detach(&session, shell);
@@ -145,6 +153,38 @@ fn made_up_id() -> Result<ContainerId, Failure> {
     Ok(ContainerId::new(&id)?)
 }
 
+/// Returns the content of a resolv.conf for the command alone; `None` if the host's will do, or if no
+/// server is known that the command reaches.
+fn resolv_conf(args: &Run, results: &[AddResult], shell: &Shell) -> Option<String> {
+    match resolv::choose(&args.dns, results) {
+        Resolv::Hosts => None,
+        Resolv::Own(text) => Some(text),
+        Resolv::Unreachable => {
+            // The probe says it itself.
+            if !args.command.is_empty() {
+                shell.warn(format_args!(
+                    "the command resolves no names: the container reaches no name server of {}; \
+                     name one with --dns ADDRESS",
+                    resolv::FILE
+                ));
+            }
+            None
+        }
+    }
+}
+
+/// A command to start.
+#[derive(Debug)]
+struct Start {
+    command: Vec<OsString>,
+    /// The form of errors.
+    format: Format,
+    /// What `/etc/resolv.conf` is for the command alone, if not the host's.
+    resolv: Option<String>,
+    /// A folder of ours.
+    beside: PathBuf,
+}
+
 /// Returns the command to start: the one given, or the probe.
 fn command(args: &Run, common: &Common) -> Vec<OsString> {
     if !args.command.is_empty() {
@@ -171,7 +211,7 @@ fn command(args: &Run, common: &Common) -> Vec<OsString> {
 struct Namespace {
     /// The path at which plugins find it.
     path: String,
-    start: Option<Sender<(Vec<OsString>, Format)>>,
+    start: Option<Sender<Start>>,
     started: Receiver<std::io::Result<Child>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -179,7 +219,7 @@ struct Namespace {
 impl Namespace {
     fn create() -> Result<Self, Failure> {
         let (made, is_made) = channel();
-        let (start, to_start) = channel::<(Vec<OsString>, Format)>();
+        let (start, to_start) = channel::<Start>();
         let (report, started) = channel();
         let thread = std::thread::Builder::new()
             .name("netns".to_owned())
@@ -189,8 +229,8 @@ impl Namespace {
                 if made.send(path).is_err() || failed {
                     return;
                 }
-                let Ok((command, format)) = to_start.recv() else { return };
-                let _ = report.send(enter::spawn(&command, format));
+                let Ok(command) = to_start.recv() else { return };
+                let _ = report.send(enter::spawn(&command));
                 // The namespace and the command's death signal depend on this thread: it waits
                 // until it may end.
                 let _ = to_start.recv();
@@ -203,15 +243,10 @@ impl Namespace {
     }
 
     /// Runs a command and returns its exit code, as shells do.
-    fn run(
-        &self,
-        command: Vec<OsString>,
-        format: Format,
-        signals: &Signals,
-    ) -> Result<i32, Failure> {
+    fn run(&self, command: Start, signals: &Signals) -> Result<i32, Failure> {
         let start = self.start.as_ref().expect("it is taken when the value is dropped");
         let gone = || Failure::new(code::INTERNAL, "the namespace's thread ended");
-        start.send((command, format)).map_err(|_| gone())?;
+        start.send(command).map_err(|_| gone())?;
         let mut child =
             self.started.recv().map_err(|_| gone())?.map_err(|error| {
                 Failure::of(code::IO_FAILURE, &error).context("start the command")

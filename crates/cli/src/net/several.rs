@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use cni::{ContainerId, IfName, code};
+use cni::{AddResult, ContainerId, IfName, code};
 use cni_runtime::{Attachment, Member, Runtime};
 use kernel::netns::Netns;
 use plugins::multi::default_route::{self, DefaultRoute};
@@ -89,8 +89,12 @@ impl Plan {
         Ok(())
     }
 
-    /// Attaches to all networks, or to none.
-    pub(crate) fn attach(&self, session: &Session, shell: &Shell) -> Result<(), Failure> {
+    /// Attaches to all networks, or to none; returns their results in order.
+    pub(crate) fn attach(
+        &self,
+        session: &Session,
+        shell: &Shell,
+    ) -> Result<Vec<AddResult>, Failure> {
         for Member { list, attachment } in &self.members {
             attach::refuse_out_of_place(list)?;
             taken::refuse(list, attachment)?;
@@ -120,7 +124,7 @@ impl Plan {
             default::lacks_ipv6(&member.list).into_iter().for_each(|line| shell.warn(line));
             forwarding::warn(&member.list, result, &index, shell);
         }
-        Ok(())
+        Ok(results)
     }
 
     /// Detaches from all networks, the last first; reports those that failed.

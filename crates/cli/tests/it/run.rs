@@ -67,6 +67,7 @@ fn a_command_has_a_network_and_leaves_nothing() {
 fn the_exit_code_is_the_commands() {
     testkit::require!("root");
     let lab = Lab::new("cli-run-code");
+    lab.sh("rm -f /etc/resolv.conf; echo nameserver 198.51.100.53 >/etc/resolv.conf");
     run(&lab, &["--", "sh", "-c", "exit 7"]).failed(7);
     run(&lab, &["--", "sh", "-c", "kill -TERM $$"]).failed(128 + 15);
     let said = run(&lab, &["--", "nwt-none"]).failed(127);
@@ -428,4 +429,60 @@ fn the_namespace_goes_after_the_last_plugin_was_called() {
     let (calls, netns) = witnessed("cli-run-last");
     assert_eq!(calls, ["ADD yes", "DEL yes"]);
     assert!(!std::path::Path::new(&netns).exists(), "{netns}");
+}
+
+/// A network that gives name servers, and one that gives none.
+const WITH_DNS: &str = r#"{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "bridge",
+  "bridge": "n0", "isGateway": true, "dns": {"nameservers": ["192.0.2.53"],
+  "search": ["example.org", "example.net"], "options": ["ndots:2"]},
+  "ipam": {"type": "host-local", "subnet": "10.20.0.0/24"}}]}"#;
+
+/// The command's `/etc/resolv.conf`, also where that is a symbolic link, as systemd-resolved's is.
+#[test]
+fn the_command_has_name_servers_that_it_reaches() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-run-resolv");
+    lab.sh("mkdir -p /run/systemd/resolve /etc/cni/net.d; rm -f /etc/resolv.conf; \
+            echo nameserver 127.0.0.53 >/run/systemd/resolve/stub-resolv.conf; \
+            ln -s ../run/systemd/resolve/stub-resolv.conf /etc/resolv.conf");
+    std::fs::write(lab.path("/etc/cni/net.d/n.conflist"), WITH_DNS).unwrap();
+    let show = ["--", "cat", "/etc/resolv.conf"];
+    let with = |args: &[&str]| run(&lab, &[args, &show[..]].concat()).succeeded();
+    // None is known that the container reaches.
+    let said = with(&[]);
+    assert_eq!(said.stdout, "nameserver 127.0.0.53\n");
+    assert!(
+        said.stderr.contains("reaches no name server of /etc/resolv.conf; name one with --dns")
+    );
+    let before = Snapshot::take(&lab);
+    lab.sh("printf 'nameserver 198.51.100.53\\nsearch host.example\\n' >/run/systemd/resolve/resolv.conf");
+    let said = with(&[]);
+    assert_eq!(said.stdout, "nameserver 198.51.100.53\nsearch host.example\n", "{said:#?}");
+    assert_eq!(said.stderr, "");
+    let rest = "search example.org example.net\noptions ndots:2\n";
+    let said = with(&["--net", "n"]);
+    assert_eq!(said.stdout, format!("{rest}nameserver 192.0.2.53\n"), "{said:#?}");
+    let said = with(&["--net", "n", "--dns", "203.0.113.5", "--dns", "2001:db8::5"]);
+    let servers = "nameserver 203.0.113.5\nnameserver 2001:db8::5\n";
+    assert_eq!(said.stdout, format!("{rest}{servers}"), "{said:#?}");
+    // The host's own file is as it was, also for other processes while the command runs.
+    let mounts = || lab.sh("grep -c resolv /proc/self/mountinfo || true");
+    let mounted = mounts();
+    let mut child = start(
+        &lab,
+        &["--net", "n"],
+        "grep -q 192.0.2.53 /etc/resolv.conf && echo ready; \
+                                                  read -r line",
+    );
+    assert_eq!(lab.sh("cat /etc/resolv.conf"), "nameserver 127.0.0.53\n");
+    assert_eq!(mounts(), mounted);
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    // host-local keeps the folder of a network.
+    lab.sh("rm -r /run/systemd/resolve/resolv.conf /var/lib/cni/networks/n");
+    assert_as_before(&before, &lab);
+    // Without the file there is nothing to cover.
+    lab.sh("rm /etc/resolv.conf");
+    let said = run(&lab, &["--dns", "203.0.113.5", "--", "true"]).succeeded();
+    assert!(said.stderr.contains("warning: the command has this host's name servers"), "{said:#?}");
 }
