@@ -53,6 +53,22 @@ struct Ipam {
     gateway: Option<IpAddr>,
 }
 
+impl Ipam {
+    /// Takes all sets, those of `runtimeConfig` first.
+    fn take_sets(&mut self, mut sets: Vec<Vec<RangeSpec>>) -> Vec<Vec<RangeSpec>> {
+        if self.subnet.is_some() {
+            sets.push(vec![RangeSpec {
+                subnet: self.subnet,
+                range_start: self.range_start,
+                range_end: self.range_end,
+                gateway: self.gateway,
+            }]);
+        }
+        sets.append(&mut self.ranges);
+        sets
+    }
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct RuntimeConfig {
@@ -100,17 +116,8 @@ impl HostLocal {
     /// Reads and checks the configuration of a call.
     pub(super) fn load(call: &Call<'_>) -> Result<Self, Failure> {
         let document: Document = call.read_config()?;
-        let ipam = document.ipam.ok_or_else(|| invalid("IPAM config missing 'ipam' key"))?;
-        let mut sets = document.runtime_config.ip_ranges;
-        if ipam.subnet.is_some() {
-            sets.push(vec![RangeSpec {
-                subnet: ipam.subnet,
-                range_start: ipam.range_start,
-                range_end: ipam.range_end,
-                gateway: ipam.gateway,
-            }]);
-        }
-        sets.extend(ipam.ranges);
+        let mut ipam = document.ipam.ok_or_else(|| invalid("IPAM config missing 'ipam' key"))?;
+        let sets = ipam.take_sets(document.runtime_config.ip_ranges);
         let ranges = RangeSets::new(sets).map_err(|error| {
             Failure::from_chain(code::INVALID_CONFIG, &error).with_details(instead(&error))
         })?;
@@ -135,13 +142,17 @@ impl HostLocal {
     pub(super) fn requested(&self, call: &Call<'_>) -> Result<Vec<IpAddr>, Failure> {
         let args = call.args(&["IP"])?;
         let mut requested = Vec::with_capacity(self.requested.len() + 1);
-        // An empty value counts as absent, as with the reference.
-        if let Some(text) = args.get("IP").filter(|text| !text.is_empty()) {
-            let RequestedIp(address) = RequestedIp::parse(text).ok_or_else(|| {
+        // An empty value counts as absent, as with the reference, which takes one address only. A
+        // pod's addresses come as a list: Multus passes them here and by capability.
+        let text = args.get("IP").filter(|text| !text.is_empty());
+        for item in text.into_iter().flat_map(|text| text.split(',')) {
+            let item = item.trim();
+            let RequestedIp(address) = RequestedIp::parse(item).ok_or_else(|| {
+                let text = text.unwrap_or_default();
                 Failure::new(
                     code::INVALID_ENVIRONMENT,
                     format!(
-                        "ARGS: error parsing value of pair \"IP={text}\": invalid IP address {text}"
+                        "ARGS: error parsing value of pair \"IP={text}\": invalid IP address {item}"
                     ),
                 )
             })?;
