@@ -79,6 +79,77 @@ fn broken_json_is_pointed_at() {
     );
 }
 
+/// What cannot be seen is named.
+#[test]
+fn what_is_not_json_is_named_and_pointed_at() {
+    let sound = r#"{"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "dummy"}]}"#;
+    check(
+        &format!("\u{feff}{sound}"),
+        1,
+        expect![[r#"
+        error: error parsing configuration list: the file begins with a byte order mark (U+FEFF): save it as UTF-8 without one
+          --> SCRATCH/net.d/10-x.conflist:1:1
+          |
+        1 | ﻿{"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "dummy"}]}
+          | ^
+
+        1 file looked at: 1 error, 0 warnings
+    "#]],
+    );
+    check(
+        &sound.replace(", \"name\"", ",\u{a0}\"name\""),
+        1,
+        expect![[r#"
+        error: error parsing configuration list: U+00A0 (a non-breaking space) is not allowed here
+          --> SCRATCH/net.d/10-x.conflist:1:24
+          |
+        1 | {"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "dummy"}]}
+          |                        ^
+
+        1 file looked at: 1 error, 0 warnings
+    "#]],
+    );
+    check(
+        &sound.replace("\"plugins\"", "// mine\n\"plugins\""),
+        1,
+        expect![[r#"
+        error: error parsing configuration list: JSON has no comments
+          --> SCRATCH/net.d/10-x.conflist:1:38
+          |
+        1 | {"cniVersion": "1.0.0", "name": "x", // mine
+          |                                      ^
+
+        1 file looked at: 1 error, 0 warnings
+    "#]],
+    );
+    check(
+        &sound.replace("}]}", "},]}"),
+        1,
+        expect![[r#"
+        error: error parsing configuration list: there is a comma too many before ']'
+          --> SCRATCH/net.d/10-x.conflist:1:68
+          |
+        1 | {"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "dummy"},]}
+          |                                                                    ^
+
+        1 file looked at: 1 error, 0 warnings
+    "#]],
+    );
+    check(
+        &sound.replace("\"name\"", "\u{201c}name\u{201d}"),
+        1,
+        expect![[r#"
+        error: error parsing configuration list: U+201C is not a quotation mark of JSON (")
+          --> SCRATCH/net.d/10-x.conflist:1:25
+          |
+        1 | {"cniVersion": "1.0.0", “name”: "x", "plugins": [{"type": "dummy"}]}
+          |                         ^
+
+        1 file looked at: 1 error, 0 warnings
+    "#]],
+    );
+}
+
 #[test]
 fn unknown_keys_are_warned_about_with_the_nearest() {
     check(
