@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use cni::{Route, Version, code};
 use cni_plugin::Call;
 use ipam::{DATA_DIR, RangeError, RangeSetError, RangeSets, RangeSetsError, RangeSpec};
+use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
 
 use crate::shared::failure::Failure;
@@ -44,7 +45,7 @@ struct Ipam {
     data_dir: String,
     // The single range of old configurations, whose keys are among the others.
     #[serde(deserialize_with = "ipam::range::deserialize_subnet")]
-    subnet: Option<ipnet::IpNet>,
+    subnet: Option<IpNet>,
     #[serde(rename = "rangeStart", with = "cni::text::optional_ip")]
     range_start: Option<IpAddr>,
     #[serde(rename = "rangeEnd", with = "cni::text::optional_ip")]
@@ -163,6 +164,26 @@ impl HostLocal {
     }
 }
 
+/// Names the ends of ranges that are left out, because no host can have them.
+pub(super) fn doubts(call: &Call<'_>) -> Result<Vec<Failure>, Failure> {
+    let document: Document = call.read_config()?;
+    let mut doubts = Vec::new();
+    let sets = document.ipam.unwrap_or_default().take_sets(Vec::new());
+    for spec in sets.iter().flatten() {
+        let Some(subnet) = spec.subnet else { continue };
+        for (key, end) in [("rangeStart", spec.range_start), ("rangeEnd", spec.range_end)] {
+            let address = end.and_then(|end| IpNet::new(end, subnet.prefix_len()).ok());
+            let Some(what) = address.and_then(ipam::range::no_hosts) else { continue };
+            let end = end.unwrap_or(subnet.addr());
+            doubts.push(
+                invalid(format!("{end} is the {what} of {subnet} and goes to no container"))
+                    .with_details(format!("key \"{key}\": name one that a host can have")),
+            );
+        }
+    }
+    Ok(doubts)
+}
+
 /// Reads only where the folders are: for verbs that must work if the rest is invalid.
 pub(super) fn data_dir(call: &Call<'_>) -> Result<PathBuf, Failure> {
     #[derive(Debug, Default, Deserialize)]
@@ -191,6 +212,11 @@ fn instead(error: &RangeSetsError) -> String {
         }
         RangeError::TooSmall { .. } => {
             "key \"subnet\": give it room for a gateway and an address".to_owned()
+        }
+        RangeError::Multicast { .. } => "key \"subnet\": name one of unicast addresses".to_owned(),
+        RangeError::NoHosts { .. } => {
+            "key \"rangeEnd\": neither end may be the subnet's network or broadcast address"
+                .to_owned()
         }
         RangeError::StartOutside { subnet, .. } => {
             format!("key \"rangeStart\" is an address of {subnet}, and none behind rangeEnd")
