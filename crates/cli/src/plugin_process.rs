@@ -1,6 +1,6 @@
 //! A call of a plugin: one call, then the process ends.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
 use std::path::Path;
 use std::process::ExitCode;
@@ -78,11 +78,18 @@ impl Read for UntilSilent {
     }
 }
 
-/// Answers a runtime whose configuration names this executable itself as a plugin's type.
-pub(crate) fn refuse() -> ExitCode {
+/// Answers a runtime whose configuration names this executable itself as a plugin's type, or a file
+/// by which it is called under a name of somebody's own.
+pub(crate) fn refuse(program: &OsStr) -> ExitCode {
+    let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy();
     let names: Vec<_> = plugins::all().iter().map(|plugin| plugin.name()).collect();
-    let error = Error::new(code::INVALID_CONFIG, "netwright is not the type of a plugin")
-        .with_details(format!("the plugins it holds are: {}", names.join(", ")));
+    let text = format!("{name} is not the type of a plugin");
+    let mut error = Error::new(code::INVALID_CONFIG, text);
+    if let Some(meant) = plugins::meant(&name) {
+        let text = format!("name the type {meant:?}: netwright is a plugin by its own names only");
+        error = error.with_details(text);
+    }
+    let error = error.with_details(format!("the plugins it holds are: {}", names.join(", ")));
     let output = Output { stdout: error.to_json(), stderr: Vec::new(), status: Status::Exit(1) };
     let (mut stdout, mut stderr) = (Stdout, io::stderr());
     Serve {

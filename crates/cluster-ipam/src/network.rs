@@ -143,6 +143,9 @@ pub enum NetworkError {
         /// The subnet.
         subnet: IpNet,
     },
+    /// A range has addresses of groups.
+    #[error("the range of {0} has multicast addresses, which no interface can have as its own")]
+    Multicast(IpNet),
     /// A range ends before it begins.
     #[error("the range of {subnet} ends at {last}, before its start {first}")]
     Backwards {
@@ -289,6 +292,9 @@ impl Range {
     fn new(spec: &RangeSpec) -> Result<Self, NetworkError> {
         let subnet = spec.subnet.trunc();
         let family = Family::of(subnet.addr());
+        if subnet.network().is_multicast() {
+            return Err(NetworkError::Multicast(subnet));
+        }
         let (lowest, highest) = usable(&subnet);
         let end = |end: &'static str, address: Option<IpAddr>, default: u128| match address {
             None => Ok(default),

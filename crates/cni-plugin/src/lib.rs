@@ -101,6 +101,13 @@ pub trait Plugin: Debug + Send + Sync {
         Ok(())
     }
 
+    /// Names what ADD accepts and is probably a mistake, for `lint`; the details say what to write
+    /// instead. It runs after [`Plugin::validate`], and does as little.
+    fn doubts(&self, call: &Call<'_>) -> Vec<Error> {
+        let _ = call;
+        Vec::new()
+    }
+
     /// Refuses what would make every ADD on this host fail: a link of another kind under the
     /// bridge's name, or a parent with a smaller MTU. It needs no privilege and changes nothing.
     /// Something that is missing may appear later and is not an error here; [`Plugin::status`]

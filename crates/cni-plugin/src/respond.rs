@@ -480,16 +480,18 @@ fn check_version(
             return Err(refuse("plugin"));
         }
     }
-    Version::parse(config_version).filter(|version| plugin.versions().contains(version)).ok_or_else(
-        || {
-            let supported: Vec<_> =
-                plugin.versions().iter().map(|version| format!("\"{version}\"")).collect();
-            let asked = if config_version.is_empty() { "0.1.0" } else { config_version };
-            Error::new(code::INCOMPATIBLE_VERSION, "incompatible CNI versions").with_details(
-                format!("config is \"{asked}\", plugin supports [{}]", supported.join(" ")),
-            )
-        },
-    )
+    // DEL needs nothing but the key: a runtime undoes an ADD that this plugin refused for its
+    // version by a DEL of the list, and stops at the first plugin that fails.
+    let speaks = |version: &Version| command == Command::Del || plugin.versions().contains(version);
+    Version::parse(config_version).filter(speaks).ok_or_else(|| {
+        let supported: Vec<_> =
+            plugin.versions().iter().map(|version| format!("\"{version}\"")).collect();
+        let asked = if config_version.is_empty() { "0.1.0" } else { config_version };
+        Error::new(code::INCOMPATIBLE_VERSION, "incompatible CNI versions").with_details(format!(
+            "config is \"{asked}\", plugin supports [{}]",
+            supported.join(" ")
+        ))
+    })
 }
 
 /// Opens the container's namespace, once for the whole call. The verb handles a path that cannot be

@@ -26,6 +26,7 @@ use std::fmt;
 use serde::de::{self, Deserialize};
 use serde_json::value::RawValue;
 
+mod fault;
 mod lenient;
 mod object;
 mod unknown;
@@ -173,7 +174,8 @@ pub(crate) fn utf8(document: &[u8]) -> Result<&str, JsonError> {
     std::str::from_utf8(document).map_err(|error| {
         let valid = &document[..error.valid_up_to()];
         let (line, column) = position(std::str::from_utf8(valid).unwrap_or_default());
-        JsonError { line, column, ..de::Error::custom("not UTF-8 text") }
+        let message = fault::not_utf8(document, error.valid_up_to());
+        JsonError { line, column, ..de::Error::custom(message) }
     })
 }
 
@@ -184,7 +186,22 @@ fn whole(document: &str) -> Result<&RawValue, JsonError> {
         let message = format!("nested deeper than {MAX_DEPTH} levels");
         return Err(JsonError { line, column, ..de::Error::custom(message) });
     }
-    serde_json::from_str(document).map_err(|error| JsonError::of(&error))
+    serde_json::from_str(document).map_err(|error| explain(document.as_bytes(), &error))
+}
+
+/// Describes why `serde_json` could not read a text that people wrote: names what stands there,
+/// also where it cannot be seen.
+#[must_use]
+pub fn explain(document: &[u8], error: &serde_json::Error) -> JsonError {
+    let text = match utf8(document) {
+        Ok(text) => text,
+        Err(error) => return error,
+    };
+    let error = JsonError::of(error);
+    match fault::describe(text, &error.message, (error.line, error.column)) {
+        Some((message, (line, column))) => JsonError { message, line, column, ..error },
+        None => error,
+    }
 }
 
 /// Finds the bracket that opens one level too many. `serde_json` scans unparsed text without a

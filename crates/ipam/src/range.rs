@@ -18,10 +18,12 @@ pub struct RangeSpec {
     /// The subnet; its address must have no host bits.
     #[serde(deserialize_with = "deserialize_subnet")]
     pub subnet: Option<IpNet>,
-    /// The first address to assign; the one after the network's if absent.
+    /// The first address to assign; the one after the network's if absent, or if it is the
+    /// network's.
     #[serde(rename = "rangeStart", with = "cni::text::optional_ip")]
     pub range_start: Option<IpAddr>,
-    /// The last address to assign; if absent, the last of the subnet, for IPv4 the one before.
+    /// The last address to assign; if absent, the last of the subnet, for IPv4 the one before, even
+    /// if the last is named.
     #[serde(rename = "rangeEnd", with = "cni::text::optional_ip")]
     pub range_end: Option<IpAddr>,
     /// The gateway, which is never assigned; the address after the network's if absent.
@@ -72,6 +74,22 @@ pub enum RangeError {
     /// The subnet is an IPv4 address written as IPv6 with an IPv6 prefix length.
     #[error("IPNet IP and Mask version mismatch")]
     FamilyMismatch,
+    /// The subnet's addresses are those of groups.
+    #[error("Network {subnet} is of multicast addresses, which no interface can have as its own")]
+    Multicast {
+        /// The subnet.
+        subnet: IpNet,
+    },
+    /// The range has only addresses that no host can have.
+    #[error("range {start}-{end} of {subnet} leaves no address for a host")]
+    NoHosts {
+        /// The first address.
+        start: IpAddr,
+        /// The last address.
+        end: IpAddr,
+        /// The subnet.
+        subnet: IpNet,
+    },
     /// The subnet is written with an address within it.
     #[error(
         "Network has host bits set. For a subnet mask of length {prefix_len} the network address is {network}"
@@ -101,7 +119,8 @@ pub enum RangeError {
 }
 
 impl Range {
-    /// Checks and completes a range.
+    /// Checks and completes a range. Unlike the reference's, it leaves out the ends of the subnet
+    /// that [`no_hosts`] finds, if the configuration names them.
     ///
     /// # Errors
     /// [`RangeError`].
@@ -117,6 +136,9 @@ impl Range {
             let (prefix_len, network) = (subnet.prefix_len(), subnet.network());
             return Err(RangeError::HostBits { prefix_len, network });
         }
+        if subnet.network().is_multicast() {
+            return Err(RangeError::Multicast { subnet });
+        }
         let second = from_number(to_number(subnet.network()) + 1, subnet.network());
         let canonical = |address: Option<IpAddr>| address.map(|address| address.to_canonical());
         let (start, end) = (canonical(spec.range_start), canonical(spec.range_end));
@@ -131,10 +153,16 @@ impl Range {
         {
             return Err(RangeError::EndOutside { end, subnet });
         }
+        let last = last_of(&subnet);
+        let (start, end) = (start.unwrap_or(second), end.unwrap_or(last));
+        let hosts = (start.max(second), end.min(last));
+        if hosts.1 < hosts.0 {
+            return Err(RangeError::NoHosts { start, end, subnet });
+        }
         Ok(Range {
             subnet,
-            start: start.unwrap_or(second),
-            end: end.unwrap_or_else(|| last_of(&subnet)),
+            start: hosts.0,
+            end: hosts.1,
             gateway: canonical(spec.gateway).unwrap_or(second),
         })
     }
@@ -179,6 +207,22 @@ impl Range {
 impl fmt::Display for Range {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.start, self.end)
+    }
+}
+
+/// Says what an address is if no host can have it in its subnet: the network's own (IPv6: that of
+/// the subnet's routers, RFC 4291 §2.6.1), or IPv4's broadcast address. Subnets of two addresses
+/// have neither (RFC 3021, RFC 6164).
+#[must_use]
+pub fn no_hosts(address: IpNet) -> Option<&'static str> {
+    if address.max_prefix_len() - 2 < address.prefix_len() {
+        return None;
+    }
+    match address {
+        IpNet::V4(net) if net.addr() == net.broadcast() => Some("broadcast address"),
+        IpNet::V4(net) if net.addr() == net.network() => Some("network address"),
+        IpNet::V6(net) if net.addr() == net.network() => Some("address of the routers"),
+        _ => None,
     }
 }
 

@@ -48,7 +48,7 @@ pub fn is_own_name(plugin_type: &str) -> bool {
     crate::all().iter().any(|plugin| plugin.name() == plugin_type)
 }
 
-/// One thing that ADD would refuse.
+/// One thing that ADD would refuse, or that is doubtful.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     /// The plugin, as the configuration calls it.
@@ -175,9 +175,53 @@ pub fn object(
     cni_version: &str,
     is_asked: &dyn Fn(&str) -> bool,
 ) -> Vec<Refusal> {
+    let mut refusals = Vec::new();
+    each(plugin, network, cni_version, is_asked, &mut |ours, document, refusal| {
+        match ask(ours, document, |call| ours.validate(call)) {
+            Ok(Ok(())) => {
+                let fits = ask(ours, document, |call| ours.fits_host(call));
+                let error = fits.ok().and_then(Result::err);
+                refusals.extend(error.map(|error| Refusal { is_hosts: true, ..refusal(error) }));
+            }
+            // If a plugin lacks a version, the runtime negotiates another.
+            Err(error) if error.code == code::INCOMPATIBLE_VERSION => {}
+            Err(error) | Ok(Err(error)) => refusals.push(refusal(error)),
+        }
+    });
+    refusals
+}
+
+/// Lists what is doubtful in one plugin of a list and in its IPAM plugin: ADD accepts it.
+#[must_use]
+pub fn doubts(
+    plugin: &PluginConfig,
+    network: &str,
+    cni_version: &str,
+    is_asked: &dyn Fn(&str) -> bool,
+) -> Vec<Refusal> {
+    let mut doubts = Vec::new();
+    each(plugin, network, cni_version, is_asked, &mut |ours, document, refusal| {
+        let found = ask(ours, document, |call| ours.doubts(call)).unwrap_or_default();
+        doubts.extend(found.into_iter().map(refusal));
+    });
+    doubts
+}
+
+/// What [`each`] does with a plugin of ours: the request for it, and how a finding about it is
+/// described.
+type Look<'l> = &'l mut dyn FnMut(&dyn Plugin, &[u8], &dyn Fn(Error) -> Refusal);
+
+/// Shows one plugin of a list and its IPAM plugin, those that are ours.
+fn each(
+    plugin: &PluginConfig,
+    network: &str,
+    cni_version: &str,
+    is_asked: &dyn Fn(&str) -> bool,
+    look: Look<'_>,
+) {
     // A wrong name or version is not for the plugin to report.
     if cni::NetworkName::new(network).is_err() || Version::parse(cni_version).is_none() {
-        return Vec::new();
+        return;
     }
     let document = plugin.request(network, cni_version, &cni::config::Injection::default());
     let mut ipam = plugin.object.read::<Head>().unwrap_or_default().ipam.plugin_type;
@@ -185,7 +229,6 @@ pub fn object(
         // The plugin completes `ipam` too, and judges the whole.
         ipam.clear();
     }
-    let mut refusals = Vec::new();
     let addresses = role(&plugin.plugin_type) == Some(Role::Addresses);
     for (name, is_ipam) in [(&plugin.plugin_type, false), (&ipam, true)] {
         let Some(ours) = crate::find(name).filter(|_| is_asked(name)) else { continue };
@@ -193,19 +236,13 @@ pub fn object(
         if !is_ipam && addresses {
             continue;
         }
-        let refusal =
-            |is_hosts, error| Refusal { plugin_type: name.clone(), is_ipam, is_hosts, error };
-        match ask(ours, &document, |call| ours.validate(call)) {
-            Ok(Ok(())) => {
-                let fits = ask(ours, &document, |call| ours.fits_host(call));
-                refusals.extend(fits.ok().and_then(Result::err).map(|error| refusal(true, error)));
-            }
-            // If a plugin lacks a version, the runtime negotiates another.
-            Err(error) if error.code == code::INCOMPATIBLE_VERSION => {}
-            Err(error) | Ok(Err(error)) => refusals.push(refusal(false, error)),
-        }
+        look(ours, &document, &|error| Refusal {
+            plugin_type: name.clone(),
+            is_ipam,
+            is_hosts: false,
+            error,
+        });
     }
-    refusals
 }
 
 #[derive(Default, serde::Deserialize)]

@@ -23,6 +23,7 @@ pub mod shared;
 use std::io::Cursor;
 use std::time::Instant;
 
+use cni::nearest::nearest;
 use cni_invoke::{Builtin, Executor, Output, Request};
 use cni_plugin::{Context, Info, Plugin, respond};
 
@@ -79,6 +80,18 @@ pub fn aliases() -> impl Iterator<Item = (&'static str, &'static dyn Plugin)> {
 #[must_use]
 pub fn find(name: &str) -> Option<&'static dyn Plugin> {
     all().iter().copied().find(|plugin| plugin.info().answers_to(name))
+}
+
+/// Returns the own name of the plugin that somebody may mean who calls it otherwise: a second one,
+/// such as `flannel-wg` or `bridge2`, or a slip.
+#[must_use]
+pub fn meant(name: &str) -> Option<&'static str> {
+    let names = || all().iter().map(|plugin| plugin.name());
+    let begins = |own: &&str| {
+        let rest = name.strip_prefix(own).unwrap_or("x");
+        !rest.starts_with(|first: char| first.is_ascii_alphabetic())
+    };
+    names().filter(begins).max_by_key(|own| own.len()).or_else(|| nearest(name, names()))
 }
 
 /// Returns what a plugin is, by its own type or an alias; `None` if it is not ours.

@@ -72,7 +72,7 @@ pub(crate) fn describe(
     for (name, json) in &attach.capabilities {
         let value: Box<RawValue> = serde_json::from_str(json).map_err(|error| {
             Failure::usage(format!("--cap {name}: the value is not JSON"))
-                .because(error)
+                .because(cni::json::explain(json.as_bytes(), &error))
                 .hint("text needs quotes of its own: --cap 'name=\"text\"'")
         })?;
         attachment.capability_args.insert(name.clone(), value);

@@ -129,6 +129,27 @@ fn a_configuration_that_names_the_executable_gets_an_answer() {
     assert_eq!(said.json()["msg"], "netwright is not the type of a plugin");
 }
 
+/// People copy or link a plugin under a name of their own. The error used to name the executable
+/// and not what it was called by, and did not say what to do.
+#[test]
+fn a_plugin_by_another_name_says_which_and_what_to_do() {
+    for (program, meant) in [
+        ("/opt/cni/bin/flannel-wg", "flannel"),
+        ("bridge2", "bridge"),
+        ("host-local.v1", "host-local"),
+        ("brigde", "bridge"),
+    ] {
+        for verb in ["ADD", "DEL", "VERSION"] {
+            let vars = [("CNI_COMMAND", verb), ("CNI_CONTAINERID", "c1")];
+            let said = call_as(EXECUTABLE, program, &[], &vars, b"{}").failed(1).json();
+            let name = program.rsplit('/').next().unwrap();
+            assert_eq!(said["msg"], format!("{name} is not the type of a plugin"));
+            let details = said["details"].as_str().unwrap();
+            assert!(details.starts_with(&format!("name the type {meant:?}")), "{details}");
+        }
+    }
+}
+
 #[test]
 fn without_a_command_the_help_is_shown() {
     let said = said(Scratch::new().command(&[])).failed(2);

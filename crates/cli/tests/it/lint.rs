@@ -79,6 +79,190 @@ fn broken_json_is_pointed_at() {
     );
 }
 
+/// What cannot be seen is named.
+#[test]
+fn what_is_not_json_is_named_and_pointed_at() {
+    let sound = r#"{"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "dummy"}]}"#;
+    check(
+        &format!("\u{feff}{sound}"),
+        1,
+        expect![[r#"
+        error: error parsing configuration list: the file begins with a byte order mark (U+FEFF): save it as UTF-8 without one
+          --> SCRATCH/net.d/10-x.conflist:1:1
+          |
+        1 | ﻿{"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "dummy"}]}
+          | ^
+
+        1 file looked at: 1 error, 0 warnings
+    "#]],
+    );
+    check(
+        &sound.replace(", \"name\"", ",\u{a0}\"name\""),
+        1,
+        expect![[r#"
+        error: error parsing configuration list: U+00A0 (a non-breaking space) is not allowed here
+          --> SCRATCH/net.d/10-x.conflist:1:24
+          |
+        1 | {"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "dummy"}]}
+          |                        ^
+
+        1 file looked at: 1 error, 0 warnings
+    "#]],
+    );
+    check(
+        &sound.replace("\"plugins\"", "// mine\n\"plugins\""),
+        1,
+        expect![[r#"
+        error: error parsing configuration list: JSON has no comments
+          --> SCRATCH/net.d/10-x.conflist:1:38
+          |
+        1 | {"cniVersion": "1.0.0", "name": "x", // mine
+          |                                      ^
+
+        1 file looked at: 1 error, 0 warnings
+    "#]],
+    );
+    check(
+        &sound.replace("}]}", "},]}"),
+        1,
+        expect![[r#"
+        error: error parsing configuration list: there is a comma too many before ']'
+          --> SCRATCH/net.d/10-x.conflist:1:68
+          |
+        1 | {"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "dummy"},]}
+          |                                                                    ^
+
+        1 file looked at: 1 error, 0 warnings
+    "#]],
+    );
+    check(
+        &sound.replace("\"name\"", "\u{201c}name\u{201d}"),
+        1,
+        expect![[r#"
+        error: error parsing configuration list: U+201C is not a quotation mark of JSON (")
+          --> SCRATCH/net.d/10-x.conflist:1:25
+          |
+        1 | {"cniVersion": "1.0.0", “name”: "x", "plugins": [{"type": "dummy"}]}
+          |                         ^
+
+        1 file looked at: 1 error, 0 warnings
+    "#]],
+    );
+}
+
+/// `.0` and `.255` stand in many published configurations, and the reference gives them away.
+#[test]
+fn addresses_that_no_host_can_have_are_warned_about() {
+    let bridge = |ipam: &str| {
+        format!(
+            "{{\"cniVersion\": \"1.0.0\", \"name\": \"x\", \"plugins\": [\n{{\"type\": \"bridge\", \"ipam\": {{{ipam}}}}}]}}\n"
+        )
+    };
+    check(
+        &bridge(
+            r#""type": "host-local", "subnet": "192.168.100.0/24", "rangeStart": "192.168.100.0", "rangeEnd": "192.168.100.255""#,
+        ),
+        0,
+        expect![[r#"
+            warning: plugin "host-local": 192.168.100.0 is the network address of 192.168.100.0/24 and goes to no container
+              --> SCRATCH/net.d/10-x.conflist:2:81
+              |
+            2 | e": "bridge", "ipam": {"type": "host-local", "subnet": "192.168.100.0/24", "rangeStart": "192.168.10
+              |                                                                            ^
+              hint: key "rangeStart": name one that a host can have
+
+            warning: plugin "host-local": 192.168.100.255 is the broadcast address of 192.168.100.0/24 and goes to no container
+              --> SCRATCH/net.d/10-x.conflist:2:112
+              |
+            2 | "host-local", "subnet": "192.168.100.0/24", "rangeStart": "192.168.100.0", "rangeEnd": "192.168.100.
+              |                                                                            ^
+              hint: key "rangeEnd": name one that a host can have
+
+            1 file looked at: 0 errors, 2 warnings
+        "#]],
+    );
+    check(
+        &bridge(
+            r#""type": "host-local", "ranges": [[{"subnet": "10.0.0.0/8", "rangeStart": "10.1.2.0", "rangeEnd": "10.1.2.255"}], [{"subnet": "fd00::/64", "rangeStart": "fd00::"}]]"#,
+        ),
+        0,
+        expect![[r#"
+            warning: plugin "host-local": fd00:: is the address of the routers of fd00::/64 and goes to no container
+              --> SCRATCH/net.d/10-x.conflist:2:28
+              |
+            2 | {"type": "bridge", "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.0.0.0/8", "rangeStart":
+              |                            ^
+              hint: key "rangeStart": name one that a host can have
+
+            1 file looked at: 0 errors, 1 warning
+        "#]],
+    );
+    check(
+        &bridge(
+            r#""type": "static", "addresses": [{"address": "10.1.0.255/24"}, {"address": "10.1.0.2/31"}]"#,
+        ),
+        0,
+        expect![[r#"
+            warning: plugin "static": 10.1.0.255 is the broadcast address of 10.1.0.0/24: no host reaches it
+              --> SCRATCH/net.d/10-x.conflist:2:47
+              |
+            2 | {"type": "bridge", "ipam": {"type": "static", "addresses": [{"address": "10.1.0.255/24"}, {"address"
+              |                                               ^
+              hint: key "addresses": name one that a host can have
+
+            1 file looked at: 0 errors, 1 warning
+        "#]],
+    );
+    check(
+        &bridge(r#""type": "host-local", "subnet": "224.0.0.0/24""#),
+        1,
+        expect![[r#"
+        error: plugin "host-local": invalid range set 0: Network 224.0.0.0/24 is of multicast addresses, which no interface can have as its own
+          --> SCRATCH/net.d/10-x.conflist:2:51
+          |
+        2 | {"type": "bridge", "ipam": {"type": "host-local", "subnet": "224.0.0.0/24"}}]}
+          |                                                   ^
+          hint: key "subnet": name one of unicast addresses
+
+        1 file looked at: 1 error, 0 warnings
+    "#]],
+    );
+    check(
+        &bridge(r#""type": "static", "addresses": [{"address": "ff02::7/64"}]"#),
+        1,
+        expect![[r#"
+            error: plugin "static": ff02::7 is a multicast address, which no interface can have as its own
+              --> SCRATCH/net.d/10-x.conflist:2:47
+              |
+            2 | {"type": "bridge", "ipam": {"type": "static", "addresses": [{"address": "ff02::7/64"}]}}]}
+              |                                               ^
+              hint: key "addresses": name a unicast address
+
+            1 file looked at: 1 error, 0 warnings
+        "#]],
+    );
+    check(
+        &bridge(r#""type": "cluster-ipam", "ranges": [{"range": "239.0.0.0/24"}]"#),
+        1,
+        expect![[r#"
+            warning: unknown key "ranges": "ipam" of plugin "cluster-ipam" does not read it
+              --> SCRATCH/net.d/10-x.conflist:2:53
+              |
+            2 | {"type": "bridge", "ipam": {"type": "cluster-ipam", "ranges": [{"range": "239.0.0.0/24"}]}}]}
+              |                                                     ^
+              hint: did you mean "range"?
+
+            error: plugin "cluster-ipam": network "x" has no range of addresses
+              --> SCRATCH/net.d/10-x.conflist:2:28
+              |
+            2 | {"type": "bridge", "ipam": {"type": "cluster-ipam", "ranges": [{"range": "239.0.0.0/24"}]}}]}
+              |                            ^
+
+            1 file looked at: 1 error, 1 warning
+        "#]],
+    );
+}
+
 #[test]
 fn unknown_keys_are_warned_about_with_the_nearest() {
     check(

@@ -183,8 +183,8 @@ fn a_broken_drop_in_refuses_its_network_and_no_other() {
     check(
         &files,
         &expect![[r#"
-            10.conflist: its drop-in cannot be used: mynet/10.conf:2:2: error parsing configuration: key must be a string
-            20.conflist: its drop-in cannot be used: mynet/10.conf:2:2: error parsing configuration: key must be a string
+            10.conflist: its drop-in cannot be used: mynet/10.conf:2:2: error parsing configuration: the key oops needs quotation marks: "oops"
+            20.conflist: its drop-in cannot be used: mynet/10.conf:2:2: error parsing configuration: the key oops needs quotation marks: "oops"
             30.conflist: network "other"
             mynet: a folder: only drop-ins of the network with this name are read from it
         "#]],

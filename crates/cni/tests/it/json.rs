@@ -145,11 +145,85 @@ fn wrong_types_are_errors_with_key_and_place() {
 fn what_is_not_json_is_refused_with_its_place() {
     refused("", expect!["EOF while parsing a value at line 1 column 0"]);
     refused("{} {}", expect!["trailing characters at line 1 column 4"]);
-    refused("{\"a\":\n1,}", expect!["key must be a string at line 2 column 3"]);
-    refused("\u{feff}{}", expect!["expected value at line 1 column 1"]);
-    refused("{'a':1}", expect!["key must be a string at line 1 column 2"]);
     let error = json::from_slice::<Config>(b"{\n\"name\": \"\xff\"}").unwrap_err();
-    assert_eq!(error.to_string(), "not UTF-8 text at line 2 column 10");
+    assert_eq!(
+        error.to_string(),
+        "not UTF-8 text: byte 0xff (save the file as UTF-8) at line 2 column 10"
+    );
+}
+
+/// Each is named by what stands there, not by what a parser expected; also where it cannot be seen.
+#[test]
+fn what_people_write_in_place_of_json_is_named() {
+    refused(
+        "\u{feff}{}",
+        expect![
+            "the file begins with a byte order mark (U+FEFF): save it as UTF-8 without one at line 1 column 1"
+        ],
+    );
+    refused("{\"a\":\n1,}", expect!["there is a comma too many before '}' at line 2 column 3"]);
+    refused("[1,2,]", expect!["there is a comma too many before ']' at line 1 column 6"]);
+    refused("[1,,2]", expect!["there is a comma too many at line 1 column 4"]);
+    refused("{\"a\":1},", expect!["there is a comma too many at the end at line 1 column 8"]);
+    refused(
+        "{\"a\":1,\u{a0}\"b\":2}",
+        expect!["U+00A0 (a non-breaking space) is not allowed here at line 1 column 8"],
+    );
+    refused(
+        "{\"a\":\u{200b}1}",
+        expect!["U+200B (a zero-width space) is not allowed here at line 1 column 6"],
+    );
+    refused(
+        "{\"a\":1}\u{a0}",
+        expect!["U+00A0 (a non-breaking space) is not allowed here at line 1 column 8"],
+    );
+    refused(
+        "{\"a\"\u{a0}:1}",
+        expect!["U+00A0 (a non-breaking space) is not allowed here at line 1 column 5"],
+    );
+    refused(
+        "{\u{201c}a\u{201d}:1}",
+        expect![[r#"U+201C is not a quotation mark of JSON (") at line 1 column 2"#]],
+    );
+    refused(
+        "{\"a\":\u{2018}b\u{2019}}",
+        expect![[r#"U+2018 is not a quotation mark of JSON (") at line 1 column 6"#]],
+    );
+    refused("{'a':1}", expect![[r#"' is not a quotation mark of JSON (") at line 1 column 2"#]]);
+    refused("{// mine\n\"a\":1}", expect!["JSON has no comments at line 1 column 2"]);
+    refused("{\"a\":1 /* mine */}", expect!["JSON has no comments at line 1 column 8"]);
+    refused("# mine\n{}", expect!["JSON has no comments at line 1 column 1"]);
+    refused("{\"a\":1}\n// end", expect!["JSON has no comments at line 2 column 1"]);
+    refused("{\"a\":True}", expect!["True is not a value of JSON: write true at line 1 column 6"]);
+    refused(
+        "{\"a\":[nUll]}",
+        expect!["nUll is not a value of JSON: write null at line 1 column 7"],
+    );
+    refused(
+        "{\"a\":bridge}",
+        expect!["bridge is not a value of JSON: a text needs quotation marks at line 1 column 6"],
+    );
+    refused("{a:1}", expect![[r#"the key a needs quotation marks: "a" at line 1 column 2"#]]);
+    refused(
+        "{\"a\":1 \"b\":2}",
+        expect!["there is no comma between this and what is before it at line 1 column 8"],
+    );
+    refused(
+        "{\"a\":1\u{ff0c}\"b\":2}",
+        expect!["U+FF0C (，) is not allowed here at line 1 column 7"],
+    );
+    refused(
+        "{\"a\":\u{0}1}",
+        expect!["U+0000 (a control character) is not allowed here at line 1 column 6"],
+    );
+    // In a string all of these are text.
+    assert!(json::from_str::<Config>("{\"name\":\"\u{feff}\u{a0}\u{201c}//,}\"}").is_ok());
+    let utf16: Vec<u8> = "\u{feff}{}".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let error = json::from_slice::<Config>(&utf16).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the file is UTF-16, with a byte order mark: save it as UTF-8 without one at line 1 column 1"
+    );
 }
 
 #[test]

@@ -37,10 +37,29 @@ fn defaults_leave_out_network_and_broadcast() {
     assert_eq!(sets.sets()[0].ranges()[0].gateway().to_string(), "192.0.2.1");
 }
 
+/// They are named in many published configurations, and the reference gives them to containers.
 #[test]
-fn a_start_at_the_network_address_is_allowed() {
+fn ends_of_the_subnet_that_no_host_can_have_are_left_out() {
     let range = spec("192.0.2.0/24", "192.0.2.0", "192.0.2.255", "");
-    assert_eq!(judge_one(range), "192.0.2.0-192.0.2.255");
+    assert_eq!(judge_one(range), "192.0.2.1-192.0.2.254");
+    let range = spec("2001:db8::/64", "2001:db8::", "2001:db8::ffff:ffff:ffff:ffff", "");
+    assert_eq!(judge_one(range), "2001:db8::1-2001:db8::ffff:ffff:ffff:ffff");
+    // A slice of a larger subnet has no such ends.
+    let range = spec("10.0.0.0/8", "10.1.2.0", "10.1.2.255", "");
+    assert_eq!(judge_one(range), "10.1.2.0-10.1.2.255");
+    let nothing = spec("192.0.2.0/24", "192.0.2.255", "192.0.2.255", "");
+    assert_eq!(
+        judge_one(nothing),
+        "invalid range set 0: range 192.0.2.255-192.0.2.255 of 192.0.2.0/24 leaves no address for a host"
+    );
+}
+
+#[test]
+fn groups_have_no_ranges() {
+    for group in ["224.0.0.0/24", "239.1.0.0/16", "ff02::/64"] {
+        let words = judge_one(subnet(group));
+        assert!(words.contains("is of multicast addresses"), "{words}");
+    }
 }
 
 #[test]
@@ -143,12 +162,11 @@ fn the_ring_goes_through_all_ranges_and_ends_before_its_beginning() {
 #[test]
 fn the_end_of_all_addresses_is_no_trap() {
     let set =
-        RangeSet::new(&[spec("ffff::/16", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe", "", "")])
-            .unwrap();
+        RangeSet::new(&[spec("::/0", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe", "", "")]).unwrap();
     assert_eq!(set.ring(None).count(), 2);
     let set = RangeSet::new(&[spec("255.255.255.0/24", "255.255.255.254", "255.255.255.255", "")])
         .unwrap();
-    assert_eq!(set.ring(None).count(), 2);
+    assert_eq!(set.ring(None).count(), 1);
     let all = RangeSets::new(vec![vec![spec("::/0", "::", "", "")]]).unwrap();
     assert_eq!(all.capacity(&all.sets()[0]), u128::MAX - 1);
 }

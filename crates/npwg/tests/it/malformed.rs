@@ -281,7 +281,7 @@ fn definitions_that_define_nothing() {
         net: {
             spec.config is not a JSON object: it ends before it is complete at line 1 column 1
         net: tea
-            spec.config is not a JSON object: there is no JSON value at line 1 column 2
+            spec.config is not a JSON object: tea is not a value of JSON: a text needs quotation marks at line 1 column 1
         net: []
             spec.config is not a JSON object: found a list, wanted an object
         net: null

@@ -197,6 +197,10 @@ impl Plugin for HostLocal {
         Ok(Config::load(call).map(drop)?)
     }
 
+    fn doubts(&self, call: &Call<'_>) -> Vec<Error> {
+        config::doubts(call).unwrap_or_default().into_iter().map(Error::from).collect()
+    }
+
     fn fits_host(&self, call: &Call<'_>) -> Result<(), Error> {
         Ok(writable(&Config::load(call)?.data_dir)?)
     }

@@ -18,7 +18,7 @@
 mod config;
 
 use cni::json::{JsonError, UnknownKey};
-use cni::{AddResult, Error, IpConfig};
+use cni::{AddResult, Error, IpConfig, code};
 use cni_plugin::{Call, Info, Plugin, Role, codes};
 use ipnet::IpNet;
 
@@ -112,6 +112,18 @@ impl Plugin for Static {
 
     fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
         Ok(Config::of(call).map(drop)?)
+    }
+
+    fn doubts(&self, call: &Call<'_>) -> Vec<Error> {
+        let Ok(config) = Config::of(call) else { return Vec::new() };
+        let doubt = |one: config::Address| {
+            let what = ipam::range::no_hosts(one.address)?;
+            let (address, subnet) = (one.address.addr(), one.address.trunc());
+            let text = format!("{address} is the {what} of {subnet}: no host reaches it");
+            let details = "key \"addresses\": name one that a host can have";
+            Some(Error::new(code::INVALID_CONFIG, text).with_details(details))
+        };
+        config.addresses.into_iter().filter_map(doubt).collect()
     }
 
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {

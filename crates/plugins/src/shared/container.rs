@@ -184,22 +184,22 @@ pub fn broadcast_of(address: IpNet) -> Option<Ipv4Addr> {
 }
 
 /// Returns the route as the kernel accepts it. Without a next hop of its own the route gets the
-/// family's gateway, unless its scope excludes one. A next hop outside every subnet of the
-/// interface is declared reachable on it.
+/// family's gateway, unless its scope excludes one; only IPv4 has scopes (`man 8 ip-route`). A next
+/// hop outside every subnet of the interface is declared reachable on it.
 #[must_use]
 pub fn kernel_route(ifindex: u32, wanted: &Route, ips: &[&IpConfig]) -> route::Route {
-    let beyond_link = wanted.scope.is_none_or(|scope| scope < Scope::LINK.0);
-    let gateway = wanted
-        .gw
-        .or_else(|| family_gateway(wanted.dst.addr().is_ipv4(), ips).filter(|_| beyond_link));
+    let is_ipv4 = wanted.dst.addr().is_ipv4();
+    let scope = wanted.scope.filter(|_| is_ipv4);
+    let beyond_link = scope.is_none_or(|scope| scope < Scope::LINK.0);
+    let gateway = wanted.gw.or_else(|| family_gateway(is_ipv4, ips).filter(|_| beyond_link));
     let onlink = gateway.is_some_and(|gateway| !is_reachable(gateway, ips));
-    let on_link_only = gateway.is_none() && wanted.dst.addr().is_ipv4();
+    let on_link_only = gateway.is_none() && is_ipv4;
     route::Route {
         gateway,
         oif: Some(ifindex),
         priority: wanted.priority,
         table: wanted.table.unwrap_or(TABLE_MAIN),
-        scope: wanted.scope.map(Scope).or(on_link_only.then_some(Scope::LINK)),
+        scope: scope.map(Scope).or(on_link_only.then_some(Scope::LINK)),
         mtu: wanted.mtu,
         advmss: wanted.advmss,
         onlink,

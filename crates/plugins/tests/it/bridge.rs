@@ -843,6 +843,37 @@ fn routes_with_attributes() {
     node.run("bridge", "CHECK").to(&c1).prev(&result).config(fixed()).call().silent();
 }
 
+/// A route with `scope` and no `gw` used to lose its gateway: IPv6 has no scopes (`man 8 ip-route`,
+/// "scope"), so the reference's routes keep it.
+#[test]
+fn a_scope_takes_no_gateway_from_an_ipv6_route() {
+    let routes = r#"[{"dst":"::/0","scope":253},{"dst":"fd00:7::/64","scope":253,"table":77},
+        {"dst":"fd00:8::/64","scope":254},{"dst":"10.11.0.0/16","scope":253}]"#;
+    let both = DUAL.replacen("\"ips\"", &format!("\"routes\":{routes},\"ips\""), 1);
+    for plugin in ["bridge", "ptp"] {
+        let node = node_with("scope-v6", &both);
+        let c1 = node.container("c1");
+        let run = |verb| node.run(plugin, verb).to(&c1).config(fixed());
+        let result = run("ADD").config(json!({ "isGateway": true })).call().ok();
+        let routes = || c1.sh("ip -6 route show table all; ip route");
+        let lines = [
+            "default via fd00:1::1 ",
+            "fd00:7::/64 via fd00:1::1 dev eth0 table 77 ",
+            "fd00:8::/64 via fd00:1::1 ",
+            "10.11.0.0/16 dev eth0 scope link",
+        ];
+        let there = |lines: &[&str]| lines.iter().all(|line| routes().contains(line));
+        assert!(there(&lines), "{plugin}: {}", routes());
+        let check = || node.run(plugin, "CHECK").to(&c1).config(fixed()).prev(&result);
+        check().call().silent();
+        c1.sh("ip -6 route del fd00:8::/64");
+        check().call().fails(104, "fd00:8::/64");
+        check().config(json!({ "netwright/repair": true })).call().ok();
+        assert!(there(&lines), "{plugin}, repaired: {}", routes());
+        run("DEL").call().silent();
+    }
+}
+
 #[test]
 fn status_forwards_to_ipam_and_looks_at_the_bridge() {
     let node = Node::new("bridge-status");

@@ -15,6 +15,7 @@ mod bandwidth;
 mod bridge;
 mod dummy;
 mod firewall;
+mod generated;
 mod host_device;
 mod host_local;
 mod ipvlan;
@@ -65,6 +66,8 @@ pub(crate) struct Case {
     args: &'static str,
     /// The plugins of the chain for container number 1, 2, …, without `cniVersion` and `name`.
     chain: fn(usize) -> Vec<Value>,
+    /// The chains of a random configuration, in place of `chain`: one for each container.
+    random: &'static [Vec<Value>],
 }
 
 /// One container, nothing on the host, version 1.0.0.
@@ -78,6 +81,7 @@ const PLAIN: Case = Case {
     succeeds: true,
     args: "",
     chain: |_| Vec::new(),
+    random: &[],
 };
 
 /// A link of the host, `p0`, as a parent, with its other end `p1`.

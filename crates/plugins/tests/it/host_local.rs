@@ -444,6 +444,8 @@ fn addresses_can_be_asked_for_in_three_ways_at_once() {
         code::INVALID_ENVIRONMENT,
         "ARGS: error parsing value of pair \"IP=nonsense\": invalid IP address nonsense",
     );
+    ask("192.0.2.9,nonsense")
+        .fails(code::INVALID_ENVIRONMENT, "\"IP=192.0.2.9,nonsense\": invalid IP address nonsense");
     place
         .run("ADD", ipam.clone())
         .config(json!({ "runtimeConfig": { "ips": ["300.1.1.1"] } }))
@@ -455,6 +457,28 @@ fn addresses_can_be_asked_for_in_three_ways_at_once() {
         .call()
         .fails(code::INVALID_ENVIRONMENT, "ARGS: unknown args");
     assert_eq!(place.addresses(), ["192.0.2.77", "198.51.100.77", "2001:db8::77"]);
+}
+
+/// A pod that asks for an address of each family gets them by `IP` and by `ips` at once, from Multus
+/// and from `netwright-multi`; the list was refused as one address.
+#[test]
+fn a_list_of_addresses_can_be_asked_for_by_an_argument() {
+    let place = Place::new();
+    let ipam =
+        json!({ "ranges": [[{ "subnet": "192.0.2.0/24" }], [{ "subnet": "2001:db8::/64" }]] });
+    for (id, v4, v6, by_ips) in [
+        ("c1", "192.0.2.50/24", "2001:db8::50/64", true),
+        ("c2", "192.0.2.51", "2001:db8::51", true),
+        ("c3", "192.0.2.52", " 2001:db8::52/64", false),
+    ] {
+        let ips = if by_ips { vec![v4, v6] } else { Vec::new() };
+        let run =
+            place.run("ADD", ipam.clone()).id(id).args(&format!("IgnoreUnknown=1;IP={v4},{v6}"));
+        let given = run.config(json!({ "runtimeConfig": { "ips": ips } })).call().ok();
+        let last = id.as_bytes()[1] - b'1';
+        let wanted = [format!("192.0.2.5{last}/24"), format!("2001:db8::5{last}/64")];
+        assert_eq!(addresses_of(&given), wanted, "{id}");
+    }
 }
 
 /// `host-local | unsatisfied request`

@@ -9,7 +9,8 @@ use cni::json::{JsonError, UnknownKey};
 use cni::nearest::nearest;
 use cni::{NetworkList, PluginConfig, Version};
 use cni_plugin::{Inner, Plugin};
-use plugins::judge;
+use cni_runtime::PluginError;
+use plugins::judge::{self, Refusal};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -207,7 +208,7 @@ fn tell_unread_capabilities(
     }
 }
 
-/// Reports what ADD would refuse in it. The plugins in a chain are checked one by one.
+/// Reports what ADD would refuse in it, and what is doubtful. The plugins in a chain are checked one by one.
 fn tell_refusals(object: &str, type_at: Place, around: Around<'_>, examined: &mut Examined<'_>) {
     let Ok(plugin) = PluginConfig::parse(object.as_bytes()) else { return };
     let top = Top::of(object);
@@ -216,7 +217,7 @@ fn tell_refusals(object: &str, type_at: Place, around: Around<'_>, examined: &mu
         judge::is_own_name(plugin_type)
             || found.is_ok_and(|executable| own_plugins::is_own(&executable))
     };
-    for refusal in judge::object(&plugin, around.network, around.cni_version, &is_asked) {
+    let find = |refusal: Refusal, severity, examined: &mut Examined<'_>| {
         let ipam = top.value("ipam").filter(|_| refusal.is_ipam);
         let within = ipam.map(Top::of);
         let key = named_key(&refusal.error.details);
@@ -225,11 +226,18 @@ fn tell_refusals(object: &str, type_at: Place, around: Around<'_>, examined: &mu
             (Some(key), Some(value)) => before(examined.text, Place::of(examined.text, value), key),
             _ => ipam.map_or(type_at, |ipam| Place::of(examined.text, ipam)),
         };
-        let severity = if refusal.is_hosts { Severity::Warning } else { Severity::Error };
         let host = if refusal.is_hosts { "on this host " } else { "" };
         let text = format!("{host}plugin {:?}: {}", refusal.plugin_type, refusal.error.msg);
         let hint = Some(refusal.error.details).filter(|details| !details.is_empty());
         examined.find(severity, place, text, hint);
+    };
+    let (network, version) = (around.network, around.cni_version);
+    for refusal in judge::object(&plugin, network, version, &is_asked) {
+        let severity = if refusal.is_hosts { Severity::Warning } else { Severity::Error };
+        find(refusal, severity, examined);
+    }
+    for doubt in judge::doubts(&plugin, network, version, &is_asked) {
+        find(doubt, Severity::Warning, examined);
     }
 }
 
@@ -370,10 +378,17 @@ fn answers(
     let session = around.session;
     let path = executable.display();
     let (text, hint) = match session.runtime.version_info(plugin_type, session.deadline()) {
-        Err(failure) => (
-            format!("plugin {plugin_type:?} does not report its versions: {}", failure.error),
-            format!("the runtime would call {path}: is it a plugin for this machine?"),
-        ),
+        Err(failure) => {
+            // What the plugin itself says to do counts.
+            let (why, hint) = match *failure.error {
+                PluginError::Reported(said) if !said.details.is_empty() => (said.msg, said.details),
+                other => (
+                    other.to_string(),
+                    format!("the runtime would call {path}: is it a plugin for this machine?"),
+                ),
+            };
+            (format!("plugin {plugin_type:?} does not report its versions: {why}"), hint)
+        }
         Ok(info) => {
             let Some(wanted) = Version::parse(around.cni_version) else { return };
             if info.nearest(wanted, Version::V0_1_0).is_some() {

@@ -334,6 +334,7 @@ fn describe(
             .with_details("--driver-opt takes label.KEY=VALUE, and cap.NAME=JSON, NAME being a capability that a plugin of the network has"));
         };
         let raw = serde_json::from_str(&text).map_err(|error| {
+            let error = cni::json::explain(text.as_bytes(), &error);
             Error::new(code::INVALID_CONFIG, format!("option {key:?} is not JSON: {error}"))
         })?;
         attachment.capability_args.insert(name.to_owned(), raw);

@@ -134,6 +134,12 @@ impl Driver {
             let subnet = self.free_subnet(&pools, asked.v6)?;
             return Ok(Pool::new(file_name(subnet), subnet));
         };
+        if subnet.network().is_multicast() {
+            return Err(Error::new(
+                code::INVALID_CONFIG,
+                format!("{subnet} has multicast addresses, which no container can have"),
+            ));
+        }
         let part = parse_pool("range", &asked.sub_pool)?;
         if part.is_some_and(|part| !subnet.contains(&part)) {
             return Err(Error::new(

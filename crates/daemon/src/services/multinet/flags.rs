@@ -100,5 +100,6 @@ fn read(path: &Path) -> Result<File, Stop> {
         Stop::Usage(format!("error: [multinet] config: {}: {reason}\n", path.display()))
     };
     let text = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
-    serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))
+    serde_json::from_slice(&text)
+        .map_err(|error| wrong(cni::json::explain(&text, &error).to_string()))
 }

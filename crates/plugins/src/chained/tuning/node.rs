@@ -254,7 +254,9 @@ pub(super) fn read_sysctls(
 }
 
 /// Reads the first of these sysctls that exists, in the calling thread's namespace. Returns its path,
-/// and its value unless it can only be written.
+/// and its value unless the kernel does not say it: some can only be written
+/// (`net.ipv4.route.flush`), and `stable_secret` has no value before it is written (EIO). Whether it
+/// can be written is what decides.
 pub(super) fn read_first<'p>(
     paths: impl Iterator<Item = &'p str>,
 ) -> Result<Option<(&'p str, Option<String>)>, Failure> {
@@ -262,7 +264,7 @@ pub(super) fn read_first<'p>(
         match name(path)?.read() {
             Ok(value) => return Ok(Some((path, Some(value)))),
             Err(error) if error.is_missing() => {}
-            Err(error) if is_refused(&error) => return Ok(Some((path, None))),
+            Err(SysctlError::Read { .. }) => return Ok(Some((path, None))),
             Err(error) => return Err(Failure::from(error)),
         }
     }
@@ -289,16 +291,6 @@ fn restore(path: &str, value: &str) -> Result<(), Failure> {
         Err(error) if !error.is_missing() => Err(Failure::from(error)),
         _ => Ok(()),
     }
-}
-
-/// Returns whether the kernel refused to read a sysctl: some can only be written, such as
-/// `net.ipv4.route.flush`.
-fn is_refused(error: &SysctlError) -> bool {
-    use std::io::ErrorKind::{InvalidInput, PermissionDenied};
-    matches!(
-        error,
-        SysctlError::Read { source, .. } if matches!(source.kind(), InvalidInput | PermissionDenied)
-    )
 }
 
 fn name(path: &str) -> Result<KernelSysctl, Failure> {

@@ -24,10 +24,12 @@ const OWN: [&str; 4] = ["cniversion", "name", "type", "prevresult"];
 pub(super) fn document(call: &Call<'_>) -> Result<Vec<u8>, Failure> {
     let Some((path, defaults)) = read(call)? else { return Ok(call.document().to_vec()) };
     let defaults: Map<String, Value> = serde_json::from_slice(&defaults).map_err(|error| {
+        let error = cni::json::explain(&defaults, &error);
         Failure::new(code::DECODE_FAILURE, format!("failed to load {path}: {error}"))
     })?;
     let mut document: Map<String, Value> =
         serde_json::from_slice(call.document()).map_err(|error| {
+            let error = cni::json::explain(call.document(), &error);
             Failure::new(code::DECODE_FAILURE, format!("failed to load netconf: {error}"))
         })?;
     for (key, value) in defaults {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use cni::{Route, Version, code};
 use cni_plugin::Call;
 use ipam::{DATA_DIR, RangeError, RangeSetError, RangeSets, RangeSetsError, RangeSpec};
+use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
 
 use crate::shared::failure::Failure;
@@ -44,13 +45,29 @@ struct Ipam {
     data_dir: String,
     // The single range of old configurations, whose keys are among the others.
     #[serde(deserialize_with = "ipam::range::deserialize_subnet")]
-    subnet: Option<ipnet::IpNet>,
+    subnet: Option<IpNet>,
     #[serde(rename = "rangeStart", with = "cni::text::optional_ip")]
     range_start: Option<IpAddr>,
     #[serde(rename = "rangeEnd", with = "cni::text::optional_ip")]
     range_end: Option<IpAddr>,
     #[serde(with = "cni::text::optional_ip")]
     gateway: Option<IpAddr>,
+}
+
+impl Ipam {
+    /// Takes all sets, those of `runtimeConfig` first.
+    fn take_sets(&mut self, mut sets: Vec<Vec<RangeSpec>>) -> Vec<Vec<RangeSpec>> {
+        if self.subnet.is_some() {
+            sets.push(vec![RangeSpec {
+                subnet: self.subnet,
+                range_start: self.range_start,
+                range_end: self.range_end,
+                gateway: self.gateway,
+            }]);
+        }
+        sets.append(&mut self.ranges);
+        sets
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -100,17 +117,8 @@ impl HostLocal {
     /// Reads and checks the configuration of a call.
     pub(super) fn load(call: &Call<'_>) -> Result<Self, Failure> {
         let document: Document = call.read_config()?;
-        let ipam = document.ipam.ok_or_else(|| invalid("IPAM config missing 'ipam' key"))?;
-        let mut sets = document.runtime_config.ip_ranges;
-        if ipam.subnet.is_some() {
-            sets.push(vec![RangeSpec {
-                subnet: ipam.subnet,
-                range_start: ipam.range_start,
-                range_end: ipam.range_end,
-                gateway: ipam.gateway,
-            }]);
-        }
-        sets.extend(ipam.ranges);
+        let mut ipam = document.ipam.ok_or_else(|| invalid("IPAM config missing 'ipam' key"))?;
+        let sets = ipam.take_sets(document.runtime_config.ip_ranges);
         let ranges = RangeSets::new(sets).map_err(|error| {
             Failure::from_chain(code::INVALID_CONFIG, &error).with_details(instead(&error))
         })?;
@@ -135,13 +143,17 @@ impl HostLocal {
     pub(super) fn requested(&self, call: &Call<'_>) -> Result<Vec<IpAddr>, Failure> {
         let args = call.args(&["IP"])?;
         let mut requested = Vec::with_capacity(self.requested.len() + 1);
-        // An empty value counts as absent, as with the reference.
-        if let Some(text) = args.get("IP").filter(|text| !text.is_empty()) {
-            let RequestedIp(address) = RequestedIp::parse(text).ok_or_else(|| {
+        // An empty value counts as absent, as with the reference, which takes one address only. A
+        // pod's addresses come as a list: Multus passes them here and by capability.
+        let text = args.get("IP").filter(|text| !text.is_empty());
+        for item in text.into_iter().flat_map(|text| text.split(',')) {
+            let item = item.trim();
+            let RequestedIp(address) = RequestedIp::parse(item).ok_or_else(|| {
+                let text = text.unwrap_or_default();
                 Failure::new(
                     code::INVALID_ENVIRONMENT,
                     format!(
-                        "ARGS: error parsing value of pair \"IP={text}\": invalid IP address {text}"
+                        "ARGS: error parsing value of pair \"IP={text}\": invalid IP address {item}"
                     ),
                 )
             })?;
@@ -150,6 +162,26 @@ impl HostLocal {
         requested.extend(&self.requested);
         Ok(requested)
     }
+}
+
+/// Names the ends of ranges that are left out, because no host can have them.
+pub(super) fn doubts(call: &Call<'_>) -> Result<Vec<Failure>, Failure> {
+    let document: Document = call.read_config()?;
+    let mut doubts = Vec::new();
+    let sets = document.ipam.unwrap_or_default().take_sets(Vec::new());
+    for spec in sets.iter().flatten() {
+        let Some(subnet) = spec.subnet else { continue };
+        for (key, end) in [("rangeStart", spec.range_start), ("rangeEnd", spec.range_end)] {
+            let address = end.and_then(|end| IpNet::new(end, subnet.prefix_len()).ok());
+            let Some(what) = address.and_then(ipam::range::no_hosts) else { continue };
+            let end = end.unwrap_or(subnet.addr());
+            doubts.push(
+                invalid(format!("{end} is the {what} of {subnet} and goes to no container"))
+                    .with_details(format!("key \"{key}\": name one that a host can have")),
+            );
+        }
+    }
+    Ok(doubts)
 }
 
 /// Reads only where the folders are: for verbs that must work if the rest is invalid.
@@ -180,6 +212,11 @@ fn instead(error: &RangeSetsError) -> String {
         }
         RangeError::TooSmall { .. } => {
             "key \"subnet\": give it room for a gateway and an address".to_owned()
+        }
+        RangeError::Multicast { .. } => "key \"subnet\": name one of unicast addresses".to_owned(),
+        RangeError::NoHosts { .. } => {
+            "key \"rangeEnd\": neither end may be the subnet's network or broadcast address"
+                .to_owned()
         }
         RangeError::StartOutside { subnet, .. } => {
             format!("key \"rangeStart\" is an address of {subnet}, and none behind rangeEnd")

@@ -90,6 +90,13 @@ impl Config {
             one.gateway = one.gateway.or(in_network.copied());
         }
         let addresses = once(addresses);
+        if let Some(group) = addresses.iter().find(|one| one.address.addr().is_multicast()) {
+            return Err(invalid(format!(
+                "{} is a multicast address, which no interface can have as its own",
+                group.address.addr()
+            ))
+            .with_details("key \"addresses\": name a unicast address"));
+        }
         let too_many = |of: fn(&IpNet) -> bool| {
             addresses.iter().filter(|one| of(&one.address)).nth(1).is_some()
         };

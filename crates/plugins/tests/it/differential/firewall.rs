@@ -40,6 +40,13 @@ const CASES: &[Case] = &[
         chain: |_| chain(json!({ "backend": "iptables", "ingressPolicy": "isolated" })),
         ..PLAIN
     },
+    Case {
+        name: "firewall/old-version",
+        version: "0.3.1",
+        succeeds: false,
+        chain: |_| chain(json!({})),
+        ..PLAIN
+    },
     Case { name: "firewall/default", chain: |_| chain(json!({})), ..PLAIN },
     Case {
         name: "firewall/default-same-bridge",

@@ -48,6 +48,31 @@ const CASES: &[Case] = &[
         ..PLAIN
     },
     Case {
+        name: "host-local/range-start",
+        chain: |_| {
+            with(json!({
+                "subnet": "10.1.0.0/24", "rangeStart": "10.1.0.0", "rangeEnd": "10.1.0.9",
+            }))
+        },
+        ..PLAIN
+    },
+    Case {
+        name: "host-local/multicast",
+        succeeds: false,
+        chain: |_| with(json!({ "subnet": "224.0.0.0/24" })),
+        ..PLAIN
+    },
+    Case {
+        name: "host-local/argument-list",
+        args: "IP=10.1.0.77,fd00:1::77/64",
+        chain: |_| {
+            with(
+                json!({ "ranges": [[{ "subnet": "10.1.0.0/24" }], [{ "subnet": "fd00:1::/64" }]] }),
+            )
+        },
+        ..PLAIN
+    },
+    Case {
         name: "host-local/exhausted",
         succeeds: false,
         containers: 2,

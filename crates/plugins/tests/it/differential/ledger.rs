@@ -23,6 +23,8 @@ struct Entry {
     lines: Vec<String>,
     /// Like `lines`, but of differences that depend on the kernel's own time: a run may lack them.
     sometimes: Vec<String>,
+    /// Patterns of lines that random configurations may show ([`super::generated`]).
+    random: Vec<String>,
     /// Tests that show it, `FILE::FUNCTION`, where a configuration alone cannot show it.
     tests: Vec<String>,
     reason: String,
@@ -39,6 +41,26 @@ impl Ledger {
     pub(super) fn lists(&self, case: &str, release: Release, line: &str) -> bool {
         self.of(case, release).any(|entry| {
             entry.lines.iter().chain(&entry.sometimes).any(|pattern| matches(pattern, line))
+        })
+    }
+
+    /// Whether an entry explains a difference of a random configuration of these plugins: one of
+    /// its own patterns for that, or one of a table's of the same plugin. Entries about how a call
+    /// ends do not count for what is there after it.
+    pub(super) fn explains(&self, plugins: &[String], release: Release, line: &str) -> bool {
+        let of_plugin = |entry: &Entry| {
+            let named = |case: &String| {
+                let plugin = case.split('/').next().unwrap_or_default();
+                plugins.iter().any(|name| name == plugin)
+            };
+            entry.cases.iter().any(named)
+        };
+        let by_end = |entry: &&Entry| entry.lines.iter().any(|line| line.contains(" ends: "));
+        self.entries.iter().filter(|entry| entry.is_against(release)).any(|entry| {
+            let of_plugin = entry.cases.is_empty() || of_plugin(entry);
+            let of_tables = entry.lines.iter().chain(&entry.sometimes);
+            let of_tables = of_tables.filter(|_| !by_end(&entry));
+            of_plugin && of_tables.chain(&entry.random).any(|pattern| matches(pattern, line))
         })
     }
 
@@ -78,8 +100,9 @@ impl Ledger {
         let mut page = "# What is different from the reference plugins\n\n\
             Tests give the same configuration to our plugins and to the reference's Go plugins, on two equal hosts. The \
             reference's are those of Debian's stable and of its unstable release. The tests then compare results, links, addresses, \
-            routes, rules, sysctls, firewall rules, queueing disciplines and files. This page lists all the differences. Each is \
-            intended: a test fails if it finds a difference that is not listed, or no longer finds one that is.\n\n\
+            routes, rules, sysctls, firewall rules, queueing disciplines and files. Random configurations are compared too. This page \
+            lists all the differences. Each is intended: a test fails if it finds a difference that is not listed, or no longer \
+            finds one that is.\n\n\
             The tests `differential::…` of the crate `plugins` make this page from [differences.toml](differences.toml) \
             (`UPDATE_EXPECT=1` writes it). That file also has the exact text of each difference. Where a configuration alone \
             cannot show a difference, the page names the test that does.\n\n\
@@ -165,6 +188,7 @@ fn parse(text: &str) -> Result<Vec<Entry>, String> {
             "against" => entry.against = texts,
             "lines" => entry.lines = texts,
             "sometimes" => entry.sometimes = texts,
+            "random" => entry.random = texts,
             "tests" => entry.tests = texts,
             _ => return Err(wrong()),
         }

@@ -98,7 +98,10 @@ impl<'c> World<'c> {
     }
 
     fn chain(&self, at: usize) -> Vec<Value> {
-        (self.case.chain)(at + 1)
+        match self.case.random.get(at) {
+            Some(chain) => chain.clone(),
+            None => (self.case.chain)(at + 1),
+        }
     }
 
     fn call(&self, verb: &str, at: usize, plugin: &Value, previous: Option<&Value>) -> Ended {

@@ -231,6 +231,23 @@ fn version_must_match_exactly() {
     }
 }
 
+/// `firewall` does not support 0.3.1, so ADD of such a list fails at it, behind `bridge`. The
+/// runtime then calls DEL, last plugin first, and stops at the first that fails.
+#[test]
+fn del_takes_every_version() {
+    let node = Node::new("del-versions");
+    for plugin in plugins::all() {
+        let ipam =
+            json!({ "type": "host-local", "subnet": "192.0.2.0/24", "dataDir": node.dir("ipam") });
+        for version in Version::ALL {
+            let run = node.run(plugin.name(), "DEL").version(version.as_str());
+            run.config(json!({ "ipam": ipam })).call().silent();
+        }
+        let run = node.run(plugin.name(), "DEL").without("cniVersion");
+        run.config(json!({ "ipam": ipam })).call().silent();
+    }
+}
+
 #[test]
 fn check_gate() {
     for plugin in every_plugin() {

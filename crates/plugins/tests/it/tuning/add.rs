@@ -33,6 +33,35 @@ fn sysctls_are_set_in_the_namespace() {
     node.run("tuning", "CHECK").to(&c1).prev(&prev()).config(sysctls).call().silent();
 }
 
+/// The kernel answers EIO for `stable_secret` until it is written (`linux net/ipv6/addrconf.c`
+/// `addrconf_sysctl_stable_secret`), and ADD failed for that.
+#[test]
+fn a_sysctl_that_cannot_be_read_before_it_is_written_is_set() {
+    let node = Node::new("tun-unread");
+    let c1 = container(&node, "c1");
+    c1.sh("! cat /proc/sys/net/ipv6/conf/eth0/stable_secret");
+    let secret = "2001:0db8:0000:0000:0000:0000:0000:0001";
+    let sysctls = json!({ "sysctl": {
+        "net.ipv6.conf.IFNAME.stable_secret": "2001:db8::1",
+        "net.ipv6.conf.default.stable_secret": "2001:db8::1",
+        "net.ipv6.route.flush": "1",
+        "net.core.somaxconn": "77",
+    }});
+    let added = add(&node, &c1, &sysctls).call().ok();
+    assert_eq!(sysctl(&c1, "net.ipv6.conf.eth0.stable_secret"), secret);
+    assert_eq!(sysctl(&c1, "net.ipv6.conf.default.stable_secret"), secret);
+    let check = || node.run("tuning", "CHECK").to(&c1).prev(&added).config(sysctls.clone());
+    check().call().silent();
+    add(&node, &c1, &sysctls).call().ok();
+    check().config(json!({ "netwright/repair": true })).call().silent();
+    del(&node, &c1).call().silent();
+    assert_ne!(sysctl(&c1, "net.core.somaxconn"), "77");
+    // A read-only value is refused, and everything is as before.
+    let wrong = json!({ "sysctl": { "net.core.somaxconn": "77", "net.ipv6.conf.IFNAME.stable_secret": "x" } });
+    add(&node, &c1, &wrong).call().fails(codes::KERNEL, "stable_secret");
+    assert_ne!(sysctl(&c1, "net.core.somaxconn"), "77");
+}
+
 /// `tuning | sysctl`: dotted interface names.
 #[test]
 fn interface_names_may_have_dots() {
