@@ -223,6 +223,16 @@ impl Runtime<'_> {
     }
 }
 
+impl CachedAttachment {
+    /// Says whether the namespace to which its path leads has the interface that ADD reported.
+    pub(crate) fn is_at_its_path(&self) -> bool {
+        let key = self.key();
+        let written = Written { key: &key, cached: Some(self), records: &[] };
+        let netns = Path::new(&self.attachment.netns);
+        self.result.is_some() && written.sign().is_some_and(|sign| sign.is_at(netns))
+    }
+}
+
 /// What was recorded of an attachment.
 struct Written<'w> {
     key: &'w AttachmentKey,

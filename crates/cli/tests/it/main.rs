@@ -36,6 +36,7 @@ mod podman;
 mod refused;
 mod repair;
 mod run;
+mod second;
 mod setup;
 mod several;
 mod skew;
