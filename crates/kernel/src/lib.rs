@@ -32,6 +32,7 @@ pub mod sysctl;
 pub mod tap;
 pub mod tracefs;
 pub mod tun;
+pub mod users;
 mod wire;
 pub mod wireguard;
 

@@ -7,6 +7,7 @@ mod boot;
 mod cluster;
 mod cnitool;
 mod cnitool_rows;
+mod collected;
 mod conformance;
 mod containerd;
 mod counts;

@@ -75,11 +75,10 @@ impl Runtime<'_> {
         {
             return Err(AddError::Invalid(attached_elsewhere(&key, existing)));
         }
-        let walk = self.add_chain(list, attachment, deadline);
-        let undo =
-            || self.roll_back(list, attachment, walk.ran, walk.previous.as_ref(), &reservation);
-        if let Some(failure) = walk.failure {
-            let roll_back = undo();
+        let mut walk = self.add_chain(list, attachment, deadline);
+        let undo = |walk: &Walk| self.roll_back(list, attachment, walk, &reservation);
+        let roll_back = walk.failure.is_some().then(|| undo(&walk));
+        if let Some((failure, roll_back)) = walk.failure.take().zip(roll_back) {
             let is_left = matches!(roll_back, RollBack::Disabled | RollBack::Failed(_));
             if is_left && reservation.existing.is_none() {
                 let noted = self.cache.note_failure(
@@ -98,7 +97,7 @@ impl Runtime<'_> {
         let last = walk.previous.as_ref().expect("a list that was checked has a plugin");
         let recorded =
             self.cache.commit(&reservation, &network, attachment, &list.source, &last.raw);
-        recorded.map_err(|cause| cannot_record(cause, undo()))?;
+        recorded.map_err(|cause| cannot_record(cause, undo(&walk)))?;
         Ok(Added { result: last.result.clone(), document: last.raw.clone() })
     }
 
@@ -139,15 +138,16 @@ impl Runtime<'_> {
             && self.find_plugin(&plugin.plugin_type).is_ok_and(is_own)
     }
 
-    /// Undoes what the first `ran` plugins did.
+    /// Undoes what the plugins did that ran. A plugin that refuses the configuration at every verb,
+    /// in the same words, has done nothing.
     fn roll_back(
         &self,
         list: &NetworkList,
         attachment: &Attachment,
-        ran: usize,
-        previous: Option<&Chained>,
+        walk: &Walk,
         reservation: &Reservation,
     ) -> RollBack {
+        let (ran, previous) = (walk.ran, walk.previous.as_ref());
         if ran == 0 {
             if reservation.existing.is_none() {
                 self.give_up(reservation);
@@ -166,7 +166,10 @@ impl Runtime<'_> {
             return RollBack::Withheld;
         }
         let time = Time::shared(self.cleanup_time);
-        let failures = self.clone().undoing().del_chain(list, ran, attachment, previous, time);
+        let mut failures = self.clone().undoing().del_chain(list, ran, attachment, previous, time);
+        failures.retain(|left| {
+            !walk.failure.as_ref().is_some_and(|first| first.refuses_the_config_as(left))
+        });
         if !failures.is_empty() {
             return RollBack::Failed(failures);
         }

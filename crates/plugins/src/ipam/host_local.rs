@@ -88,7 +88,12 @@ impl Plugin for HostLocal {
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        let store = store(call, &config::data_dir(call)?);
+        // ADD refuses a configuration that cannot be read.
+        let data_dir = config::data_dir(call).unwrap_or_else(|error| {
+            call.warn(format_args!("looks in {}: {error}", ipam::DATA_DIR));
+            ipam::DATA_DIR.into()
+        });
+        let store = store(call, &data_dir);
         let Some(locked) = store.lock(timeout(call)).map_err(Failure::from)? else {
             return Ok(());
         };

@@ -126,8 +126,9 @@ fn write_data(
     netns: &Netns,
 ) -> Result<(), Failure> {
     let boot_id = state::boot_id()?;
-    let record = Record::new(call.attachment().clone(), plugin, boot_id, data)
+    let mut record = Record::new(call.attachment().clone(), plugin, boot_id, data)
         .in_netns(call.netns_path().unwrap_or(Path::new("")), netns);
+    record.ipam = call.ipam_object();
     Ok(index.put(&record)?)
 }
 

@@ -30,10 +30,10 @@ use crate::shared::pair;
 pub(super) fn origin(call: &Call<'_>) -> Option<Origin> {
     let path = call.netns_path()?.to_owned();
     let netns = call.open_netns_if_there().ok().flatten()?;
-    let (id, cookie) = (netns.id(), netns.cookie());
+    let (id, cookie, sight) = (netns.id(), netns.cookie(), netns.sight());
     let boot = state::boot_id().unwrap_or_default();
-    let pid_ns = own_pid_ns();
-    path.is_absolute().then_some(Origin { path, dev: id.dev, ino: id.ino, cookie, pid_ns, boot })
+    let (dev, ino, pid_ns) = (id.dev, id.ino, own_pid_ns());
+    path.is_absolute().then_some(Origin { path, dev, ino, cookie, pid_ns, sight, boot })
 }
 
 /// Returns whether a stale reservation may be the reason for the missing address: the one that is
@@ -130,11 +130,11 @@ pub(super) fn again(sets: &RangeSets, requested: &[IpAddr], own: &[IpAddr]) -> V
 
 fn noted(origin: &Origin) -> Noted {
     let id = NetnsId { dev: origin.dev, ino: origin.ino };
-    let (cookie, pid_ns) = (origin.cookie, origin.pid_ns);
+    let (cookie, pid_ns, sight) = (origin.cookie, origin.pid_ns, origin.sight);
     // A reservation outlives a restart of the machine, and the container does not.
     let passage =
         state::is_passage(&origin.path) && state::boot_id().is_ok_and(|boot| boot == origin.boot);
-    Noted { path: origin.path.clone(), id: Some(id), cookie, pid_ns, passage }
+    Noted { path: origin.path.clone(), id: Some(id), cookie, pid_ns, sight, passage }
 }
 
 /// Selects the stale reservations: `life` returns what became of a namespace, and `at_path` whether
@@ -184,8 +184,15 @@ mod tests {
         let file = format!("10.0.0.{ino}");
         let address = file.parse().ok();
         let boot = "b".to_owned();
-        let origin =
-            Origin { path: path.into(), dev: 4, ino, cookie: Some(ino), pid_ns: None, boot };
+        let origin = Origin {
+            path: path.into(),
+            dev: 4,
+            ino,
+            cookie: Some(ino),
+            pid_ns: None,
+            sight: None,
+            boot,
+        };
         (Reservation { file: file.into(), address, holder }, origin)
     }
 
