@@ -122,6 +122,11 @@ impl Executor for OnDemand {
         let mixed = self.mixed.get_or_init(|| mixed(&self.builtins, &self.environment));
         mixed.call(executable, request, deadline)
     }
+
+    fn is_own(&self, executable: &Path) -> bool {
+        let mixed = self.mixed.get_or_init(|| mixed(&self.builtins, &self.environment));
+        mixed.is_own(executable)
+    }
 }
 
 /// Creates an executor that knows this executable; without procfs, one that starts a process for

@@ -104,6 +104,12 @@ pub trait Executor: fmt::Debug + Send + Sync {
         request: &Request,
         deadline: Option<Instant>,
     ) -> Result<Output, InvokeError>;
+
+    /// Says whether a path leads to the program that calls, as one of its own plugins.
+    fn is_own(&self, executable: &Path) -> bool {
+        let _ = executable;
+        false
+    }
 }
 
 impl<E: Executor + ?Sized> Executor for &E {
@@ -114,6 +120,10 @@ impl<E: Executor + ?Sized> Executor for &E {
         deadline: Option<Instant>,
     ) -> Result<Output, InvokeError> {
         (**self).call(executable, request, deadline)
+    }
+
+    fn is_own(&self, executable: &Path) -> bool {
+        (**self).is_own(executable)
     }
 }
 

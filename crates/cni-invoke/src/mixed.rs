@@ -32,6 +32,7 @@ pub struct Mixed<B> {
     builtin: B,
     exec: Exec,
     own: Option<(u64, u64)>,
+    always_exec: bool,
 }
 
 impl<B: Builtin> Mixed<B> {
@@ -41,7 +42,7 @@ impl<B: Builtin> Mixed<B> {
     /// When the metadata of `/proc/self/exe` cannot be read.
     pub fn new(builtin: B, exec: Exec) -> io::Result<Self> {
         let metadata = fs::metadata("/proc/self/exe")?;
-        Ok(Mixed { builtin, exec, own: Some((metadata.dev(), metadata.ino())) })
+        Ok(Mixed { builtin, exec, own: Some((metadata.dev(), metadata.ino())), always_exec: false })
     }
 
     /// Creates it with another file as "this one": for a program that contains the same plugins as
@@ -51,21 +52,15 @@ impl<B: Builtin> Mixed<B> {
     /// When its metadata cannot be read.
     pub fn in_place_of(path: &Path, builtin: B, exec: Exec) -> io::Result<Self> {
         let metadata = fs::metadata(path)?;
-        Ok(Mixed { builtin, exec, own: Some((metadata.dev(), metadata.ino())) })
+        Ok(Mixed { builtin, exec, own: Some((metadata.dev(), metadata.ino())), always_exec: false })
     }
 
     /// Creates one that executes everything, for comparing the two methods.
     #[must_use]
     pub fn always_exec(builtin: B, exec: Exec) -> Self {
-        Mixed { builtin, exec, own: None }
-    }
-
-    fn is_own(&self, file: &Path) -> bool {
-        let Some(own) = self.own else { return false };
-        let is_it = |path: &Path| {
-            path.metadata().is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == own)
-        };
-        is_it(file) || executable_of(file).is_some_and(|executable| is_it(&executable))
+        let own = fs::metadata("/proc/self/exe").ok();
+        let own = own.map(|metadata| (metadata.dev(), metadata.ino()));
+        Mixed { builtin, exec, own, always_exec: true }
     }
 }
 
@@ -76,12 +71,21 @@ impl<B: Builtin> Executor for Mixed<B> {
         request: &Request,
         deadline: Option<Instant>,
     ) -> Result<Output, InvokeError> {
-        if self.is_own(executable)
+        if !self.always_exec
+            && self.is_own(executable)
             && let Some(name) = executable.file_name().and_then(|name| name.to_str())
             && let Some(output) = self.builtin.call(name, request, self, deadline)
         {
             return Ok(output);
         }
         self.exec.call(executable, request, deadline)
+    }
+
+    fn is_own(&self, file: &Path) -> bool {
+        let Some(own) = self.own else { return false };
+        let is_it = |path: &Path| {
+            path.metadata().is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == own)
+        };
+        is_it(file) || executable_of(file).is_some_and(|executable| is_it(&executable))
     }
 }

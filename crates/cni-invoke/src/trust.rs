@@ -73,12 +73,18 @@ pub fn distrust(file: &Path) -> Vec<Distrust> {
     found
 }
 
+/// Reports whether the owner is a user whom the caller's user namespace does not have: the caller
+/// cannot tell the machine's root from others there.
+fn is_outside(metadata: &Metadata) -> bool {
+    kernel::users::outside() == Some(metadata.uid())
+}
+
 fn judge(metadata: &Metadata, own: u32) -> Option<Reason> {
     // A link's own mode does not matter; its folder and its target do.
     if metadata.file_type().is_symlink() {
         return None;
     }
-    if metadata.uid() != 0 && metadata.uid() != own {
+    if metadata.uid() != 0 && metadata.uid() != own && !is_outside(metadata) {
         return Some(Reason::Owner(metadata.uid()));
     }
     let mode = metadata.permissions().mode() & 0o7777;

@@ -338,6 +338,18 @@ impl<'a> Call<'a> {
         (!ipam.plugin_type.is_empty()).then(|| self.delegate(&ipam.plugin_type))
     }
 
+    /// Returns the configuration of the delegated IPAM plugin, if the configuration names one.
+    #[must_use]
+    pub fn ipam_object(&self) -> Option<serde_json::Value> {
+        #[derive(Default, serde::Deserialize)]
+        #[serde(default)]
+        struct Only {
+            ipam: Option<serde_json::Value>,
+        }
+        self.ipam()?;
+        self.read_config::<Only>().ok()?.ipam
+    }
+
     /// Reports whether the removal is the undo of a failed ADD, of this call or an earlier one: no
     /// program has relied on the result.
     #[must_use]

@@ -41,7 +41,8 @@ impl Delegate<'_> {
     }
 
     /// Runs ADD, and DEL if ADD failed or left no readable result (CNI 1.1.0 §4 "Delegated plugin
-    /// execution procedure"): the caller then has nothing to undo.
+    /// execution procedure"): the caller then has nothing to undo. A plugin of ours that
+    /// refused an address gave none: a DEL would release what an earlier ADD of the attachment has.
     ///
     /// # Errors
     /// The delegate's own error, unchanged; code 7 when it is not found, or is the calling plugin
@@ -56,6 +57,7 @@ impl Delegate<'_> {
                 }
             },
             Err(Failure::NotRun(error)) => return Err(error),
+            Err(Failure::Ran(error)) if self.gave_nothing(&error) => return Err(error),
             Err(Failure::Ran(error)) => error,
         };
         let time_left = self.deadline().max(Instant::now() + CLEANUP_TIME);
@@ -66,6 +68,14 @@ impl Delegate<'_> {
                 self.plugin_type
             ))),
         }
+    }
+
+    /// Reports whether an ADD that ended with this error gave no address. Another project's plugin
+    /// may mean something else by the code.
+    fn gave_nothing(&self, error: &Error) -> bool {
+        let executable = find(self.plugin_type, &self.call.env.plugin_path());
+        error.code == codes::ADDRESS
+            && executable.is_ok_and(|path| self.call.context.executor.is_own(&path))
     }
 
     /// Runs DEL.

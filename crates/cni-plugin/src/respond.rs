@@ -200,6 +200,9 @@ fn dispatch(plugin: &dyn Plugin, call: &Call<'_>) -> Result<Vec<u8>, Error> {
                 }
             })
         }
+        // A plugin's ADD that another attachment of the key stands in the way of has made nothing,
+        // and nothing of that one is undone.
+        Command::Del if call.is_undo() && call.leads_to_another() => Ok(Vec::new()),
         Command::Del => {
             call.refuse_if_back()?;
             plugin.del(call)?;

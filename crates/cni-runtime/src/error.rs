@@ -74,6 +74,36 @@ pub enum PluginError {
     Answer(Error),
 }
 
+/// The codes by which a plugin refuses its configuration, whatever the verb is (CNI 1.1.0 §5
+/// "Error").
+const OF_CONFIG: [u32; 4] = [
+    code::INCOMPATIBLE_VERSION,
+    code::UNSUPPORTED_FIELD,
+    code::DECODE_FAILURE,
+    code::INVALID_CONFIG,
+];
+
+impl PluginFailure {
+    /// Returns the words with which the plugin refuses its configuration, if that is what it does.
+    pub(crate) fn refused_config(&self) -> Option<&str> {
+        match &*self.error {
+            PluginError::Reported(error) if OF_CONFIG.contains(&error.code) => Some(&error.msg),
+            _ => None,
+        }
+    }
+
+    /// Says whether a plugin refuses its configuration at another verb too, in the same words.
+    fn refuses_as(&self, other: &PluginFailure) -> bool {
+        let words = self.refused_config();
+        words.is_some() && words == other.refused_config()
+    }
+
+    /// Says whether two failures are of one plugin that refuses its configuration at every verb.
+    pub(crate) fn refuses_the_config_as(&self, other: &PluginFailure) -> bool {
+        self.plugin_type == other.plugin_type && self.refuses_as(other)
+    }
+}
+
 impl PluginError {
     /// Says whether the plugin may have changed something before this happened.
     pub(crate) fn may_have_acted(&self) -> bool {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use cni::{AddResult, AttachmentKey, Error, GoneNetns, code};
+use cni::{AddResult, AttachmentKey, Error, GoneNetns, NetworkList, code};
 use kernel::living::{Census, Life, Noted, Sign};
 use serde::Serialize;
 use state::{Index, Record, Roots};
@@ -201,6 +201,70 @@ impl Runtime<'_> {
         }
     }
 
+    /// Removes an attachment: with the configuration with which it was made, if that was recorded,
+    /// then with what plugins of ours recorded, as `recorded` makes a list of it, and, if the
+    /// configuration was not recorded, with the `present` one. Success means that no record of it is
+    /// left.
+    ///
+    /// # Errors
+    /// The first failure, after everything else was tried; that of `present` only if no plugin had a
+    /// record.
+    pub fn remove_known(
+        &self,
+        known: &Known,
+        roots: &Roots,
+        recorded: &dyn Fn(&[Record]) -> Option<NetworkList>,
+        present: &dyn Fn() -> Result<NetworkList, Error>,
+        deadline: Option<std::time::Instant>,
+    ) -> Result<(), Error> {
+        let (index, runtime) = (Index::new(roots), self.for_known(known));
+        let records = index.of_attachment(&known.key).found;
+        let cached = self.del_known(known, deadline);
+        let is_unknown = cached.is_none();
+        let mut first = match cached {
+            Some(Err(error)) if known.was_refused(&error) => {
+                let forgotten = self.cache.forget(&known.key);
+                forgotten.err().map(|error| error.to_cni())
+            }
+            Some(Err(error)) if error.to_cni().code == code::TRY_AGAIN_LATER => {
+                return Err(error.to_cni());
+            }
+            Some(deleted) => deleted.err().map(|error| error.to_cni()),
+            None => None,
+        };
+        let description = known.description();
+        if let Some(list) = recorded(&index.of_attachment(&known.key).found) {
+            let deleted = runtime.del_recorded(&list, &description, deadline);
+            first = first.or(deleted.err().map(|error| error.to_cni()));
+        }
+        if is_unknown {
+            let deleted = match present() {
+                Ok(list) => {
+                    let deleted = runtime.del_list(&list, &description, deadline);
+                    deleted.map(drop).map_err(|error| error.to_cni())
+                }
+                Err(error) if records.is_empty() => Err(error),
+                // Our records were enough.
+                Err(_) => self.cache.forget(&known.key).map(drop).map_err(|error| error.to_cni()),
+            };
+            first = first.or(deleted.err());
+        }
+        if let Some(error) = first {
+            return Err(error);
+        }
+        let left = index.of_attachment(&known.key);
+        let plugin = left.found.first().map(|record| format!("the record of {:?}", record.plugin));
+        let damaged =
+            left.damaged.first().map(|damaged| format!("a damaged record, {:?}", damaged.path));
+        match plugin.or(damaged) {
+            None => Ok(()),
+            Some(what) => {
+                let text = format!("{what} of {} stays: no plugin here removes it", known.key);
+                Err(Error::new(code::PLUGIN_NOT_AVAILABLE, text))
+            }
+        }
+    }
+
     /// Returns a runtime for the DEL of an attachment: if the attachment is gone, DEL removes
     /// nothing that came back since the look.
     #[must_use]
@@ -220,6 +284,16 @@ impl Runtime<'_> {
             Some(GoneNetns { dev: id.dev, ino: id.ino, cookie: record.netns_cookie })
         });
         self.clone().for_gone(gone.collect())
+    }
+}
+
+impl CachedAttachment {
+    /// Says whether the namespace to which its path leads has the interface that ADD reported.
+    pub(crate) fn is_at_its_path(&self) -> bool {
+        let key = self.key();
+        let written = Written { key: &key, cached: Some(self), records: &[] };
+        let netns = Path::new(&self.attachment.netns);
+        self.result.is_some() && written.sign().is_some_and(|sign| sign.is_at(netns))
     }
 }
 
@@ -345,6 +419,16 @@ fn netns_of(records: &[Record]) -> Option<String> {
 }
 
 impl Known {
+    /// Says whether a DEL failed because a plugin refuses the configuration, as it refused it at the
+    /// ADD that failed: nothing was made, and nothing recorded.
+    fn was_refused(&self, error: &DelError) -> bool {
+        let DelError::Plugins(failures) = error else { return false };
+        let told = self.cached.as_ref().and_then(|cached| cached.failed.as_deref());
+        let is_told = |words: &str| told.is_some_and(|told| told.contains(words));
+        self.records.is_empty()
+            && failures.iter().all(|failure| failure.refused_config().is_some_and(is_told))
+    }
+
     /// Describes one of several networks that together are an attachment; nothing but this entry is
     /// known of it.
     #[must_use]

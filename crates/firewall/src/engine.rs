@@ -326,6 +326,13 @@ impl<'a> Firewall<'a> {
                     changes.extend(self.let_go(&holder, &shared, &mut first));
                 }
             }
+            // The machine forbade it when the last attachment ended.
+            let object = shared.object();
+            let is_left = self.index.has_note(&object).is_ok_and(|noted| noted)
+                && self.index.is_held(&object).is_ok_and(|held| !held);
+            if is_left {
+                changes.extend(self.switch_off(&shared, &mut first));
+            }
         }
         self.commit_removal(&changes, &mut first);
         self.delete_unused_chains(&mut first);
@@ -682,9 +689,21 @@ impl<'a> Firewall<'a> {
                 return Vec::new();
             }
         }
-        if let Err(error) = self.switches.off(self.index, shared) {
-            first.get_or_insert(error);
-            return Vec::new();
+        self.switch_off(shared, first)
+    }
+
+    /// Switches off what a shared object without a holder needs beside nftables, and returns the
+    /// elements to delete then.
+    fn switch_off(&mut self, shared: &Shared, first: &mut Option<FirewallError>) -> Vec<Change> {
+        match self.switches.off(self.index, shared) {
+            Ok(true) => {}
+            // The attachment ends all the same. Its interface ends with it, or another attachment
+            // or GC tries again; until then the elements drop packets.
+            Ok(false) => return Vec::new(),
+            Err(error) => {
+                first.get_or_insert(error);
+                return Vec::new();
+            }
         }
         let mut changes = Vec::new();
         for Element { set, key, .. } in shared.elements() {

@@ -155,10 +155,10 @@ impl SharedSysctls for FakeSysctls {
         Ok(())
     }
 
-    fn off(&mut self, _: &Index, shared: &Shared) -> Result<(), FirewallError> {
+    fn off(&mut self, _: &Index, shared: &Shared) -> Result<bool, FirewallError> {
         self.0.step()?;
         self.0.switched.borrow_mut().retain(|known| known != shared);
-        Ok(())
+        Ok(true)
     }
 
     fn check(&mut self, _: &Shared) -> Result<Option<String>, FirewallError> {

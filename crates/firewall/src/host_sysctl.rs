@@ -23,11 +23,12 @@ pub(crate) trait SharedSysctls: Debug {
     /// When the kernel refuses or the note cannot be written.
     fn on(&mut self, index: &Index, shared: &Shared) -> Result<(), FirewallError>;
 
-    /// Restores it as the note says and deletes the note.
+    /// Restores it as the note says and deletes the note. `false` means that the machine forbids
+    /// that, as it will the next time: then it stays as it is, and so does the note.
     ///
     /// # Errors
     /// When the kernel refuses or the note cannot be removed.
-    fn off(&mut self, index: &Index, shared: &Shared) -> Result<(), FirewallError>;
+    fn off(&mut self, index: &Index, shared: &Shared) -> Result<bool, FirewallError>;
 
     /// Describes what is not as it should be.
     ///
@@ -79,14 +80,14 @@ impl SharedSysctls for HostSysctls {
         }
     }
 
-    fn off(&mut self, index: &Index, shared: &Shared) -> Result<(), FirewallError> {
+    fn off(&mut self, index: &Index, shared: &Shared) -> Result<bool, FirewallError> {
         if !matches!(shared, Shared::Localnet(_) | Shared::Loopback6(_)) {
-            return Ok(());
+            return Ok(true);
         }
         let object = shared.object();
         let refused = |source| FirewallError::State { object: object.clone(), source };
         if !index.has_note(&object).map_err(refused)? {
-            return Ok(());
+            return Ok(true);
         }
         // A garbled note came from a first change, and the kernel's own value is off.
         let made = index.known_note(&object).map_err(refused)?.unwrap_or_default();
@@ -95,6 +96,10 @@ impl SharedSysctls for HostSysctls {
                 let sysctl = route_localnet(ifname)?;
                 let was = made.get("was").and_then(serde_json::Value::as_str).unwrap_or("0");
                 match sysctl.write_if_different(was) {
+                    Err(error) if error.is_forbidden() => {
+                        tracing::warn!(%error, "it stays as it is");
+                        return Ok(false);
+                    }
                     Err(error) if !error.is_missing() => return Err(failed(&sysctl, error)),
                     _ => {}
                 }
@@ -127,7 +132,7 @@ impl SharedSysctls for HostSysctls {
             }
             _ => {}
         }
-        index.take_note(&object).map(drop).map_err(refused)
+        index.take_note(&object).map(|_| true).map_err(refused)
     }
 
     fn check(&mut self, shared: &Shared) -> Result<Option<String>, FirewallError> {

@@ -34,6 +34,7 @@ pub mod sysctl;
 pub mod tap;
 pub mod tracefs;
 pub mod tun;
+pub mod users;
 mod wire;
 pub mod wireguard;
 

@@ -19,9 +19,14 @@
 //!   network. If a Unix socket in that network is held by no process that `/proc` shows, a process
 //!   outside does: then the container is a helper on a real node, whose containers live outside.
 //! - A process may refuse to show its namespaces, for example one with more capabilities than the
-//!   caller (`man 2 ptrace`, "Ptrace access mode checking"). Every process can read its view of its
-//!   network and its mounts. So it is known to be in a namespace that another process is in, or the
-//!   answer is unknown; a namespace that is mounted in its view may be living.
+//!   caller (`man 2 ptrace`, "Ptrace access mode checking"), or, where the caller is in a user
+//!   namespace (rootless), every one outside of it. Every process can read its view of its network
+//!   and its mounts. So it is known to be in a namespace that another process is in, or to be in
+//!   another one than that whose view was recorded ([`Netns::sight`]), or the answer is unknown; a
+//!   namespace that is mounted in its view may be living.
+//! - A process of a user whom the caller's user namespace does not have is in no namespace of a
+//!   container there: those belong to this user namespace, or to one within it, and from outside
+//!   only the machine's root can enter them (`man 2 setns`).
 //! - A namespace through which an interface only passes on its way to a container is not the
 //!   container's. If it is gone, the answer is unknown.
 //!
@@ -42,6 +47,7 @@ use crate::mac::MacAddr;
 use crate::netlink::NetlinkError;
 use crate::netns::{Netns, NetnsError, NetnsId};
 use crate::route::RouteSocket;
+use crate::users;
 
 /// The inode of the machine's own PID namespace (linux include/linux/proc_ns.h, PROC_PID_INIT_INO).
 const INITIAL_PID_NS: u64 = 0xefff_fffc;
@@ -69,6 +75,8 @@ pub struct Noted {
     /// The PID namespace of the process that recorded it, unless that is the machine's own
     /// ([`own_pid_ns`]).
     pub pid_ns: Option<u64>,
+    /// What every process in it sees ([`Netns::sight`]).
+    pub sight: Option<u64>,
     /// The interface was only made in it, and the container is in another one.
     pub passage: bool,
 }
@@ -189,6 +197,8 @@ struct Counted {
     pid_ns: Option<u64>,
     /// Whether something could not be examined.
     hidden: bool,
+    /// Those of the refused that are in no namespace that another process is in.
+    unplaced: BTreeSet<u64>,
     /// The namespace that this pass is for, if it is for one. The kernel gives the number of one
     /// that is gone to the next that is made (linux fs/proc/generic.c, `proc_alloc_inum`): a
     /// process that has it is asked for the cookie at once, before it leaves too.
@@ -200,6 +210,11 @@ struct Counted {
 /// fs/proc/generic.c, `proc_alloc_inum`). Reading it needs no permission over the process
 /// (`get_proc_task_net`).
 const SIGHT: &str = "net/dev";
+
+/// Returns the inode of that file for the calling thread.
+pub(crate) fn own_sight() -> Option<u64> {
+    fs::metadata(Path::new("/proc/thread-self").join(SIGHT)).ok().map(|found| found.ino())
+}
 
 impl Census {
     /// Creates an empty census; nothing is read yet.
@@ -264,7 +279,7 @@ impl Census {
         let (counted, Ok(own)) = (self.counted(), Netns::current_id()) else {
             return Life::Unknown;
         };
-        if !counted.is_whole(pid_ns) || (sign.mac.is_none() && sign.addresses.is_empty()) {
+        if !counted.is_whole(pid_ns, None) || (sign.mac.is_none() && sign.addresses.is_empty()) {
             return Life::Unknown;
         }
         let mut life = Life::Gone;
@@ -284,7 +299,7 @@ impl Census {
     /// Says whether all processes and mounts of the machine can be seen from here.
     #[must_use]
     pub fn sees_everything(&self) -> bool {
-        self.counted().is_whole(None)
+        self.counted().is_whole(None, None)
     }
 
     fn counted(&self) -> &Counted {
@@ -316,15 +331,14 @@ impl Counted {
         if counted.pass(proc) {
             counted.pass(proc);
         }
-        let placed = counted.are_the_refused_placed();
-        counted.hidden |= !placed;
+        counted.unplaced = counted.not_placed();
         // The machine's own PID namespace shows every process.
         counted.hidden |= counted.pid_ns != Some(INITIAL_PID_NS) && has_hidden_company(proc);
         counted
     }
 
-    /// Says whether all processes that refused are in namespaces that other processes are in.
-    fn are_the_refused_placed(&self) -> bool {
+    /// Returns those of the refused that are in no namespace that another process is in.
+    fn not_placed(&self) -> BTreeSet<u64> {
         // Most are in the caller's namespace.
         let own = Path::new("/proc/thread-self");
         let threads = self.living.values().flatten().filter(|path| path.ends_with("ns/net"));
@@ -332,27 +346,33 @@ impl Counted {
         let mut left = self.refused.clone();
         for thread in std::iter::once(own).chain(others) {
             if left.is_empty() {
-                return true;
+                break;
             }
             if let Ok(found) = fs::metadata(thread.join(SIGHT)) {
                 left.remove(&found.ino());
             }
         }
-        left.is_empty()
+        left
     }
 
-    /// Says whether no process can have been missed.
-    fn is_whole(&self, noted_in: Option<u64>) -> bool {
+    /// Says whether no process can have been missed, in the namespace with that sight if it is
+    /// known.
+    fn is_whole(&self, noted_in: Option<u64>, sight: Option<u64>) -> bool {
         let same = self.pid_ns.is_some_and(|shown| {
             shown == INITIAL_PID_NS || (noted_in == Some(shown) && own_pid_ns() == Some(shown))
         });
-        same && !self.hidden
+        let placed = match sight {
+            Some(sight) => !self.unplaced.contains(&sight),
+            None => self.unplaced.is_empty(),
+        };
+        same && placed && !self.hidden
     }
 
     /// Says whether a namespace lives; `None` when none of the paths that led to it still does.
     fn life(&self, id: NetnsId, noted: &Noted) -> Option<Life> {
         let Some(paths) = self.living.get(&id) else {
-            return Some(if self.is_whole(noted.pid_ns) { Life::Gone } else { Life::Unknown });
+            let is_whole = self.is_whole(noted.pid_ns, noted.sight);
+            return Some(if is_whole { Life::Gone } else { Life::Unknown });
         };
         if paths.is_empty() {
             return Some(Life::Unknown); // mounted where no process can reach it
@@ -441,6 +461,9 @@ impl Counted {
 
     /// Examines what a thread that refused shows to every process.
     fn look_from_outside(&mut self, thread: &Path) -> io::Result<()> {
+        if users::outside() == Some(fs::metadata(thread)?.uid()) {
+            return Ok(());
+        }
         self.refused.insert(fs::metadata(thread.join(SIGHT))?.ino());
         let dev = fs::metadata("/proc/self/ns/net")?.dev();
         for (ino, _) in mounted(&fs::read(thread.join("mountinfo"))?) {
@@ -654,7 +677,7 @@ mod tests {
             counted_in(&proc)
         };
         let placed = refusing("placed", |_| {});
-        assert!(!placed.hidden, "{placed:?}");
+        assert!(!placed.hidden && placed.unplaced.is_empty(), "{placed:?}");
         // The path cannot be followed, and the namespace may be living.
         let kept = placed.living.iter().find(|(id, _)| id.ino == 78).expect("the mount is counted");
         assert!(kept.1.is_empty());
@@ -662,7 +685,7 @@ mod tests {
             fs::remove_file(thread.join(SIGHT)).unwrap();
             fs::write(thread.join(SIGHT), "").unwrap();
         });
-        assert!(elsewhere.hidden);
+        assert!(!elsewhere.hidden && elsewhere.unplaced.len() == 1, "{elsewhere:?}");
         let shut = refusing("shut", |thread| {
             fs::remove_file(thread.join("mountinfo")).unwrap();
             fs::create_dir(thread.join("mountinfo")).unwrap();
@@ -768,6 +791,12 @@ mod tests {
         let census = Census { counted: OnceLock::from(counted) };
         assert_eq!(census.life(&Noted { passage: true, ..noted(None) }), unknown);
         assert_eq!(of(shown(None, false)), (unknown, unknown));
+        // Somebody who refuses is not where another sight was recorded.
+        let unplaced = BTreeSet::from([7]);
+        let counted = Counted { unplaced, ..shown(Some(INITIAL_PID_NS), false) };
+        let census = Census { counted: OnceLock::from(counted) };
+        let seen = |sight| census.life(&Noted { sight, ..noted(None) });
+        assert_eq!([seen(None), seen(Some(7)), seen(Some(8))], [unknown, unknown, gone]);
         // In a container, where only what was recorded there can be counted.
         let nested = Counted { pid_ns: Some(5), ..Counted::default() };
         assert_eq!(of(nested), (unknown, unknown));

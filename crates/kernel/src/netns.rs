@@ -63,13 +63,20 @@ pub struct Netns {
 /// What all clones of a [`Netns`] share.
 struct Shared {
     fd: OwnedFd,
-    /// Its cookie, once it has been read.
-    cookie: OnceLock<Option<u64>>,
+    /// What was read in it, once that was asked for.
+    read: OnceLock<ReadInside>,
+}
+
+/// What tells a namespace from others, read by a thread that has entered it.
+#[derive(Debug, Clone, Copy, Default)]
+struct ReadInside {
+    cookie: Option<u64>,
+    sight: Option<u64>,
 }
 
 impl From<OwnedFd> for Shared {
     fn from(fd: OwnedFd) -> Self {
-        Shared { fd, cookie: OnceLock::new() }
+        Shared { fd, read: OnceLock::new() }
     }
 }
 
@@ -286,10 +293,27 @@ impl Netns {
     /// As for [`within`].
     #[must_use]
     pub fn cookie(&self) -> Option<u64> {
-        *self.fd.cookie.get_or_init(|| {
+        self.read_inside().cookie
+    }
+
+    /// Returns the number of a file that every process in it sees, and none in another namespace
+    /// ([`crate::living`]): it shows whether a process is in it whose namespaces cannot be looked
+    /// at. Another namespace may get the number once this one is gone. It is read with the cookie.
+    #[must_use]
+    pub fn sight(&self) -> Option<u64> {
+        self.read_inside().sight
+    }
+
+    fn read_inside(&self) -> ReadInside {
+        *self.fd.read.get_or_init(|| {
             let kind = (AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC);
-            let socket = within(self, || rustix::net::socket_with(kind.0, kind.1, kind.2, None));
-            cookie_of(socket.ok()?.ok()?.as_fd())
+            let read = within(self, || {
+                let socket = rustix::net::socket_with(kind.0, kind.1, kind.2, None);
+                (socket.ok(), crate::living::own_sight())
+            });
+            let (socket, sight) = read.unwrap_or_default();
+            let cookie = socket.and_then(|socket| cookie_of(socket.as_fd()));
+            ReadInside { cookie, sight }
         })
     }
 
@@ -297,7 +321,14 @@ impl Netns {
     /// kernel.
     #[must_use]
     pub fn cookie_if_asked(&self) -> Option<u64> {
-        self.fd.cookie.get().copied().flatten()
+        self.fd.read.get().and_then(|read| read.cookie)
+    }
+
+    /// Returns its sight if that has been read through this value or a clone, and does not ask the
+    /// kernel.
+    #[must_use]
+    pub fn sight_if_asked(&self) -> Option<u64> {
+        self.fd.read.get().and_then(|read| read.sight)
     }
 
     /// The path it was opened by, if it was opened by a path.

@@ -127,6 +127,15 @@ impl SysctlError {
         }
     }
 
+    /// Whether the machine forbids the write whatever the value is, and will the next time:
+    /// `/proc/sys` is read-only, or the caller lacks a privilege.
+    #[must_use]
+    pub fn is_forbidden(&self) -> bool {
+        use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+        matches!(self, Self::Write { source, .. }
+            if matches!(source.kind(), ReadOnlyFilesystem | PermissionDenied))
+    }
+
     /// Returns what to do about it, if the system's message alone does not say it.
     #[must_use]
     pub fn remedy(&self) -> Option<&'static str> {

@@ -16,6 +16,7 @@
 //! |---|---|
 //! | `life` | ADD, DEL, GC, and the plugin of a kind |
 //! | `addresses` | what the engine asks of the IPAM plugin |
+//! | `earlier` | what an ADD refuses because of an earlier ADD of its attachment |
 //! | `undo` | what a failed ADD undoes |
 //! | `stale` | attachments that GC removes |
 //! | `check` | CHECK and repair |
@@ -27,6 +28,7 @@ mod addresses;
 mod any_kind;
 mod check;
 mod compare;
+mod earlier;
 mod life;
 mod picture;
 mod restore;
@@ -48,6 +50,7 @@ use crate::shared::failures::Failures;
 use crate::shared::readiness;
 use crate::shared::rules::MasqueradeBackend;
 pub(crate) use addresses::talks_over_the_link;
+pub(crate) use earlier::{refuse_leftover, refuse_living};
 pub(crate) use life::{Attaching, Collecting, Enter, Life, Removal};
 pub(crate) use picture::{Compared, Difference, Found, Picture, differs, sound};
 pub(crate) use stale::{GC_TIMEOUT, Stale};

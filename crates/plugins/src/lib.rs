@@ -18,6 +18,7 @@ pub mod ipam;
 pub mod judge;
 pub mod multi;
 pub mod netwright_multi;
+pub mod recorded;
 pub mod shared;
 
 use std::io::Cursor;

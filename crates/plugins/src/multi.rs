@@ -81,9 +81,13 @@ impl Plugin for Multi {
         let container = container(call, call.attachment());
         let _lock = container.lock()?;
         container.refuse_existing(&index, &netns, |record| {
-            // It belongs to a container of that name that is gone.
+            // It belongs to a container of that name that is gone. The plugins of a network that this
+            // one has too go on from there, and give it the same address.
+            let again: Vec<RecordedMember> =
+                config.members.iter().filter_map(|one| RecordedMember::of(one).ok()).collect();
             let mut failures = Failures::new();
-            if let Ok(recorded) = serde_json::from_value::<Recorded>(record) {
+            if let Ok(mut recorded) = serde_json::from_value::<Recorded>(record) {
+                recorded.members.retain(|one| !again.contains(one));
                 container.detach(&recorded.members, Some(""), &mut failures);
             }
             failures.into_result()

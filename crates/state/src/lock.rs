@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -217,6 +218,11 @@ impl Lock {
         };
         let lock = wait_for(file, path, deadline)?;
         Ok((!is_removed(&lock.file)).then_some(lock))
+    }
+
+    /// Returns the open file that carries the lock.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 
     /// Takes the lock on a directory if it exists and no process holds the lock.

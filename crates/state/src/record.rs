@@ -55,12 +55,19 @@ pub struct Record {
     /// The namespace's cookie, unique within a boot, if the kernel reports it.
     #[serde(rename = "netnsCookie", default, skip_serializing_if = "Option::is_none")]
     pub netns_cookie: Option<u64>,
+    /// What every process in the namespace sees, and none in another ([`Netns::sight`]).
+    #[serde(rename = "netnsSight", default, skip_serializing_if = "Option::is_none")]
+    pub netns_sight: Option<u64>,
     /// The writer's PID namespace: a process that counts processes there sees those that may be in
     /// the container's.
     #[serde(rename = "pidNs", default, skip_serializing_if = "Option::is_none")]
     pub pid_ns: Option<u64>,
     /// The plugin that wrote it.
     pub plugin: String,
+    /// The `ipam` object of its configuration: who gave the addresses releases them, whatever the
+    /// network's configuration is by then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipam: Option<Value>,
     /// The plugin's own.
     #[serde(default)]
     pub data: Value,
@@ -81,8 +88,10 @@ impl Record {
             netns: None,
             netns_id: None,
             netns_cookie: None,
+            netns_sight: None,
             pid_ns: None,
             plugin: plugin.into(),
+            ipam: None,
             data,
         }
     }
@@ -102,6 +111,7 @@ impl Record {
         self.netns = Some(path.into());
         self.netns_id = Some(netns.id().into());
         self.netns_cookie = netns.cookie();
+        self.netns_sight = netns.sight();
         self.pid_ns = living::own_pid_ns();
         self
     }
@@ -111,8 +121,13 @@ impl Record {
     #[must_use]
     pub fn in_netns_of_another(self, path: impl Into<PathBuf>, netns: &Netns) -> Self {
         let pid_ns = living::own_pid_ns();
-        let cookie = netns.cookie_if_asked();
-        Record { netns_cookie: cookie, pid_ns, ..self.with_netns(path, Some(netns.id().into())) }
+        let (netns_cookie, netns_sight) = (netns.cookie_if_asked(), netns.sight_if_asked());
+        Record {
+            netns_cookie,
+            netns_sight,
+            pid_ns,
+            ..self.with_netns(path, Some(netns.id().into()))
+        }
     }
 
     /// Returns what identifies the container's namespace; `None` when that was not recorded.
@@ -121,9 +136,9 @@ impl Record {
         let path = self.netns.clone().unwrap_or_default();
         let id = self.netns_id.map(NetnsId::from);
         let is_noted = id.is_some() || !path.as_os_str().is_empty();
-        let (cookie, pid_ns) = (self.netns_cookie, self.pid_ns);
+        let (cookie, sight, pid_ns) = (self.netns_cookie, self.netns_sight, self.pid_ns);
         let passage = is_passage(&path);
-        is_noted.then_some(Noted { path, id, cookie, pid_ns, passage })
+        is_noted.then_some(Noted { path, id, cookie, pid_ns, sight, passage })
     }
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
@@ -154,8 +169,11 @@ pub fn noted_in<'r>(records: impl IntoIterator<Item = &'r Record>) -> Vec<Noted>
     let mut all: Vec<Noted> = records.into_iter().filter_map(Record::noted).collect();
     for at in 0..all.len() {
         if all[at].cookie.is_none() {
-            let mut same = all.iter().filter(|noted| noted.id == all[at].id);
-            all[at].cookie = same.find_map(|noted| noted.cookie);
+            let told = |one: &&Noted| one.id == all[at].id && one.cookie.is_some();
+            if let Some((cookie, sight)) = all.iter().find(told).map(|one| (one.cookie, one.sight))
+            {
+                (all[at].cookie, all[at].sight) = (cookie, sight);
+            }
         }
     }
     all.dedup();

@@ -29,6 +29,17 @@ struct Target {
     netns: String,
 }
 
+impl Target {
+    /// Returns the key of the container's attachment to a network.
+    fn key(&self, which: &Which) -> Result<cni::AttachmentKey, Failure> {
+        Ok(cni::AttachmentKey {
+            network: NetworkName::new(&which.network)?,
+            container_id: self.container_id.clone(),
+            ifname: self.ifname.clone(),
+        })
+    }
+}
+
 fn target(which: &Which, asked: &Attach, world: &World) -> Result<Target, Failure> {
     let container = container::resolve(&which.container, world)?;
     let container_id = match &which.container_id {
@@ -175,6 +186,25 @@ pub(crate) fn del(args: &Del, common: &Common, world: &World, shell: &mut Shell)
     let cached = cached(&session.runtime, &args.which, &args.attach, &mut target)?;
     let network = session.network(&args.which.network);
     let waiting = shell.waiting(format!("detaching from network {:?}", args.which.network));
+    let key = target.key(&args.which)?;
+    // What plugins recorded is enough, if the network's configuration is lost.
+    let recorded =
+        || plugins::recorded::list(&Index::new(&session.roots).of_attachment(&key).found);
+    let by_records = || match recorded() {
+        None => Ok(()),
+        Some(list) => {
+            let id = target.container_id.clone();
+            let attachment = Attachment::new(id, target.ifname.clone(), &target.netns);
+            let done = session.runtime.del_recorded(&list, &attachment, session.deadline());
+            done.map_err(|error| Failure::from(error.to_cni()))
+        }
+    };
+    let was_recorded = recorded().is_some();
+    let forget = || {
+        let forgotten = session.runtime.cache().forget(&key);
+        forgotten.map_err(|error| Failure::from(error.to_cni()))?;
+        Ok(cni_runtime::Deleted::default())
+    };
     let deleted = match (cached, network) {
         (Some(cached), network) => {
             match (session.runtime.del_cached(&cached, session.deadline()), network) {
@@ -182,17 +212,23 @@ pub(crate) fn del(args: &Del, common: &Common, world: &World, shell: &mut Shell)
                 (Err(DelError::NoConfig { .. }), Ok(network)) => {
                     del_list(&session, &network, &target, &args.attach, world)
                 }
+                // Our records are enough.
+                (Err(DelError::NoConfig { .. }), Err(_)) if was_recorded => forget(),
                 (deleted, _) => deleted.map_err(|error| Failure::from(error.to_cni())),
             }
+            .and_then(|deleted| by_records().map(|()| deleted))
         }
-        (None, network) => del_list(&session, &network?, &target, &args.attach, world),
+        (None, network) => by_records().and_then(|()| match network {
+            Err(_) if was_recorded => forget(),
+            network => del_list(&session, &network?, &target, &args.attach, world),
+        }),
     };
     drop(waiting);
     let deleted = deleted?;
     for notice in &deleted.notices {
         shell.warn(notice);
     }
-    let outcome = if deleted.was_cached { "detached" } else { "absent" };
+    let outcome = if deleted.was_cached || was_recorded { "detached" } else { "absent" };
     shell.confirm(&done(&args.which, &target, outcome));
     Ok(ExitCode::SUCCESS)
 }

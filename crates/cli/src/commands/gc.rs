@@ -209,21 +209,21 @@ fn remove_as_seen(known: &Known, session: &Session) -> Result<(), Failure> {
     remove_by(&session.runtime.for_seen(known), known, session)
 }
 
-/// Removes one attachment, with the configuration with which it was made or, if that was not
-/// recorded, with the present one.
+/// Removes one attachment, with the configuration with which it was made, what the plugins recorded
+/// and, if the configuration was not recorded, the present one.
 pub(crate) fn remove(known: &Known, session: &Session) -> Result<(), Failure> {
     remove_by(&session.runtime.for_known(known), known, session)
 }
 
 fn remove_by(runtime: &Runtime<'_>, known: &Known, session: &Session) -> Result<(), Failure> {
-    if let Some(deleted) = runtime.del_known(known, session.deadline()) {
-        return deleted.map_err(|error| Failure::from(error.to_cni()));
-    }
-    let network = session.network(known.key.network.as_str())?;
+    let present = || match session.network(known.key.network.as_str()) {
+        Ok(network) => Ok(network.list),
+        Err(failure) => Err(failure.to_cni()),
+    };
+    let (roots, deadline) = (&session.roots, session.deadline());
     runtime
-        .del_list(&network.list, &known.description(), session.deadline())
-        .map(drop)
-        .map_err(|error| Failure::from(error.to_cni()))
+        .remove_known(known, roots, &plugins::recorded::list, &present, deadline)
+        .map_err(Failure::from)
 }
 
 /// Removes every attachment of one network except those named, and lets its plugins collect.
@@ -256,12 +256,29 @@ fn keep_only(
         Err(_) if !known.is_empty() => session.runtime.gc_network(&network, Some(&valid), deadline),
         Err(failure) => return Err(failure),
     };
+    // What neither the cache nor the present configuration knows, plugins have recorded.
+    let index = Index::new(&session.roots);
+    let is_left =
+        |one: &&Known| !is_valid(&one.key) && !index.of_attachment(&one.key).found.is_empty();
+    for one in known.iter().filter(is_left) {
+        let item = Item::from(&one.key);
+        match remove_as_seen(one, session) {
+            Ok(()) => report.removed.push(item),
+            Err(failure) => {
+                report
+                    .failed
+                    .push(Failed { subject: Subject::Attachment(item), error: failure.to_cni() });
+            }
+        }
+    }
     let (done, failures) = match ended {
         Ok(done) => (done, Vec::new()),
         Err(GcError { report, failures, .. }) => (*report, failures),
     };
     let GcReport { removed, kept, .. } = done;
+    let by_records = std::mem::take(&mut report.removed);
     report.removed = removed.iter().map(Item::from).collect();
+    report.removed.extend(by_records);
     report.kept = kept.iter().map(Item::from).collect();
     let failed = |failure: GcFailure| match failure {
         GcFailure::Attachment { attachment, error } => {
@@ -271,7 +288,7 @@ fn keep_only(
             Failed { subject: Subject::Network { network: name.to_owned() }, error: other.to_cni() }
         }
     };
-    report.failed = failures.into_iter().map(failed).collect();
+    report.failed.extend(failures.into_iter().map(failed));
     Ok(report)
 }
 

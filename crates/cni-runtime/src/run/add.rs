@@ -1,16 +1,21 @@
 //! ADD: the whole chain or nothing.
 
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use cni::json::Object;
-use cni::{AddResult, Command, Error, NetworkList, Version, code};
+use cni::{AddResult, AttachmentKey, Command, Error, NetworkList, PluginConfig, Version, code};
+use kernel::netns::Netns;
 use serde_json::value::RawValue;
 
 use super::{Answer, Chained, Subject, Time, to_raw};
-use crate::cache::Reservation;
+use crate::cache::{CachedAttachment, Reservation};
 use crate::error::{AddError, PluginError, PluginFailure, RollBack};
 use crate::runtime::require_usable;
 use crate::{Attachment, Runtime};
+
+/// The code of our plugins for what already exists (docs/errors.md).
+const EXISTS: u32 = 106;
 
 /// An attachment that was made.
 #[derive(Debug, Clone)]
@@ -35,6 +40,8 @@ impl Runtime<'_> {
     ///
     /// An attachment that the cache already has, in the same namespace, is never rolled back: then
     /// the plugins refuse what exists, and undoing would take down a container's working network.
+    /// One whose interface is in another namespace is refused before a plugin runs, since another
+    /// project's plugin may not tell the two apart.
     ///
     /// A plugin that does not support the list's version is called in the nearest version that it
     /// does support, and `prevResult` and result are converted both ways.
@@ -62,11 +69,16 @@ impl Runtime<'_> {
             .cache
             .reserve(&key, attachment, &list.source)
             .map_err(|cause| cannot_record(cause, RollBack::NotNeeded))?;
-        let walk = self.add_chain(list, attachment, deadline);
-        let undo =
-            || self.roll_back(list, attachment, walk.ran, walk.previous.as_ref(), &reservation);
-        if let Some(failure) = walk.failure {
-            let roll_back = undo();
+        if let Some(existing) = &reservation.existing
+            && !is_same_place(&existing.attachment.netns, &attachment.netns)
+            && existing.is_at_its_path()
+        {
+            return Err(AddError::Invalid(attached_elsewhere(&key, existing)));
+        }
+        let mut walk = self.add_chain(list, attachment, deadline);
+        let undo = |walk: &Walk| self.roll_back(list, attachment, walk, &reservation);
+        let roll_back = walk.failure.is_some().then(|| undo(&walk));
+        if let Some((failure, roll_back)) = walk.failure.take().zip(roll_back) {
             let is_left = matches!(roll_back, RollBack::Disabled | RollBack::Failed(_));
             if is_left && reservation.existing.is_none() {
                 let noted = self.cache.note_failure(
@@ -85,7 +97,7 @@ impl Runtime<'_> {
         let last = walk.previous.as_ref().expect("a list that was checked has a plugin");
         let recorded =
             self.cache.commit(&reservation, &network, attachment, &list.source, &last.raw);
-        recorded.map_err(|cause| cannot_record(cause, undo()))?;
+        recorded.map_err(|cause| cannot_record(cause, undo(&walk)))?;
         Ok(Added { result: last.result.clone(), document: last.raw.clone() })
     }
 
@@ -108,7 +120,8 @@ impl Runtime<'_> {
                     walk.previous = Some(chained);
                 }
                 Err(error) => {
-                    walk.ran += usize::from(error.may_have_acted());
+                    let acted = error.may_have_acted() && !self.found_it_there(plugin, &error);
+                    walk.ran += usize::from(acted);
                     walk.failure = Some(Self::failure(plugin, Command::Add, error));
                     break;
                 }
@@ -117,15 +130,24 @@ impl Runtime<'_> {
         walk
     }
 
-    /// Undoes what the first `ran` plugins did.
+    /// Says whether one of this program's own plugins refused what exists already: it has changed
+    /// nothing, and its DEL would remove what exists.
+    fn found_it_there(&self, plugin: &PluginConfig, error: &PluginError) -> bool {
+        let is_own = |path: PathBuf| self.executor.is_own(&path);
+        matches!(error, PluginError::Reported(error) if error.code == EXISTS)
+            && self.find_plugin(&plugin.plugin_type).is_ok_and(is_own)
+    }
+
+    /// Undoes what the plugins did that ran. A plugin that refuses the configuration at every verb,
+    /// in the same words, has done nothing.
     fn roll_back(
         &self,
         list: &NetworkList,
         attachment: &Attachment,
-        ran: usize,
-        previous: Option<&Chained>,
+        walk: &Walk,
         reservation: &Reservation,
     ) -> RollBack {
+        let (ran, previous) = (walk.ran, walk.previous.as_ref());
         if ran == 0 {
             if reservation.existing.is_none() {
                 self.give_up(reservation);
@@ -135,12 +157,19 @@ impl Runtime<'_> {
         if !self.roll_back {
             return RollBack::Disabled;
         }
-        let lived = |netns: &str| !netns.is_empty() && netns == attachment.netns;
-        if reservation.existing.as_ref().is_some_and(|found| lived(&found.attachment.netns)) {
+        let lived = |found: &CachedAttachment| {
+            let netns = &found.attachment.netns;
+            // Two paths may lead to one namespace.
+            !netns.is_empty() && (*netns == attachment.netns || found.is_at_its_path())
+        };
+        if reservation.existing.as_deref().is_some_and(lived) {
             return RollBack::Withheld;
         }
         let time = Time::shared(self.cleanup_time);
-        let failures = self.clone().undoing().del_chain(list, ran, attachment, previous, time);
+        let mut failures = self.clone().undoing().del_chain(list, ran, attachment, previous, time);
+        failures.retain(|left| {
+            !walk.failure.as_ref().is_some_and(|first| first.refuses_the_config_as(left))
+        });
         if !failures.is_empty() {
             return RollBack::Failed(failures);
         }
@@ -155,6 +184,20 @@ impl Runtime<'_> {
             tracing::warn!(err = %error, "cannot remove the record of an attachment that failed");
         }
     }
+}
+
+/// Returns the error for an attachment that exists in another namespace.
+fn attached_elsewhere(key: &AttachmentKey, existing: &CachedAttachment) -> Error {
+    let netns = &existing.attachment.netns;
+    let text = format!("{key} already exists in network namespace {netns:?}: the container lives");
+    Error::new(EXISTS, text)
+        .with_details("nothing was changed; DEL of the attachment comes before another ADD of it")
+}
+
+/// Says whether two paths lead to one namespace, as far as they can be followed.
+fn is_same_place(one: &str, other: &str) -> bool {
+    let open = |path: &str| Netns::open(Path::new(path)).ok();
+    one == other || open(one).zip(open(other)).is_some_and(|(one, other)| one.id() == other.id())
 }
 
 /// How far ADD got.

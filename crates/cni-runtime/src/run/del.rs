@@ -98,6 +98,22 @@ impl Runtime<'_> {
         self.del_list(&list, &cached.attachment, deadline)
     }
 
+    /// Runs DEL of every plugin of a list that was made from what plugins recorded. The runtime's
+    /// own record stays as it is.
+    ///
+    /// # Errors
+    /// [`DelError`] with every plugin's failure.
+    pub fn del_recorded(
+        &self,
+        list: &NetworkList,
+        attachment: &Attachment,
+        deadline: Option<Instant>,
+    ) -> Result<(), DelError> {
+        let count = list.plugins.len();
+        let failures = self.del_chain(list, count, attachment, None, Time::Given(deadline));
+        if failures.is_empty() { Ok(()) } else { Err(DelError::Plugins(failures)) }
+    }
+
     /// Runs DEL on the first `ran` plugins, the last of them first, and returns what failed.
     pub(super) fn del_chain(
         &self,

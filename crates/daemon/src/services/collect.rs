@@ -154,7 +154,7 @@ impl Service {
                 }
                 continue;
             }
-            match remove(&runtime, &known, &self.flags) {
+            match remove(&runtime, &known, &self.node.roots, &self.flags) {
                 Ok(()) => {
                     tracing::info!(%network, %container_id, %ifname, "removed; its container is gone");
                     self.suspects.remove(&key);
@@ -187,13 +187,16 @@ fn is_left_behind(known: &Known) -> bool {
     }
 }
 
-fn remove(runtime: &Runtime<'_>, known: &Known, flags: &Flags) -> Result<(), cni::Error> {
-    if let Some(deleted) = runtime.del_known(known, Node::deadline()) {
-        return deleted.map_err(|error| error.to_cni());
-    }
-    let folder = ConfigFolder::scan(&flags.conf_dir).map_err(|error| error.to_cni())?;
-    let list = folder.find(known.key.network.as_str()).map_err(|error| error.to_cni())?;
-    let runtime = runtime.for_known(known);
-    let deleted = runtime.del_list(list, &known.description(), Node::deadline());
-    deleted.map(drop).map_err(|error| error.to_cni())
+fn remove(
+    runtime: &Runtime<'_>,
+    known: &Known,
+    roots: &state::Roots,
+    flags: &Flags,
+) -> Result<(), cni::Error> {
+    let present = || -> Result<cni::NetworkList, cni::Error> {
+        let folder = ConfigFolder::scan(&flags.conf_dir).map_err(|error| error.to_cni())?;
+        let list = folder.find(known.key.network.as_str()).map_err(|error| error.to_cni())?;
+        Ok(list.clone())
+    };
+    runtime.remove_known(known, roots, &plugins::recorded::list, &present, Node::deadline())
 }

@@ -328,6 +328,16 @@ impl<'s> Locked<'s> {
         Ok(named.filter_map(|one| self.folder.origin(&one.file).map(|at| (one, at))).collect())
     }
 
+    /// Lists what an attachment holds, each with the namespace that it was reserved for, if that was
+    /// recorded.
+    ///
+    /// # Errors
+    /// [`StoreError::Folder`].
+    pub fn held(&self, owner: &Owner) -> Result<Vec<(Reservation, Option<Origin>)>, StoreError> {
+        let held = self.held_by(owner)?.into_iter();
+        Ok(held.map(|one| (one.clone(), self.folder.origin(&one.file))).collect())
+    }
+
     /// Returns the namespace that an address was reserved for, if that was recorded.
     #[must_use]
     pub fn origin_of(&self, address: IpAddr) -> Option<Origin> {

@@ -33,6 +33,8 @@ pub struct Origin {
     pub cookie: Option<u64>,
     /// The PID namespace of the process that reserved it, unless that is the machine's own.
     pub pid_ns: Option<u64>,
+    /// What every process in the namespace sees, if that is known.
+    pub sight: Option<u64>,
     /// The boot in which it was reserved: only a hint, since nodes in containers have their host's
     /// boot ID, or an invented one.
     pub boot: String,
@@ -53,15 +55,16 @@ impl Mark {
             format!("{FORMAT}\n{}\n{container_id}\n{ifname}\n", self.address).into_bytes();
         match &self.origin {
             None => text.extend(b"-"),
-            Some(Origin { path, dev, ino, cookie, pid_ns, boot }) => {
+            Some(Origin { path, dev, ino, cookie, pid_ns, sight, boot }) => {
                 let boot = if boot.is_empty() { "-" } else { boot };
-                let cookie = match (cookie, pid_ns) {
-                    (Some(cookie), _) => format!(" {cookie}"),
-                    (None, Some(_)) => " -".to_owned(),
-                    (None, None) => String::new(),
-                };
-                let pid_ns = pid_ns.map(|pid_ns| format!(" {pid_ns}")).unwrap_or_default();
-                text.extend(format!("{dev} {ino} {boot}{cookie}{pid_ns}\n").as_bytes());
+                // Those at the end that are not known are left out, the others are a dash.
+                let mut words = format!("{dev} {ino} {boot}");
+                let known = [cookie, pid_ns, sight];
+                let count = known.iter().rposition(|word| word.is_some()).map_or(0, |at| at + 1);
+                for word in &known[..count] {
+                    words += &word.map_or_else(|| " -".to_owned(), |word| format!(" {word}"));
+                }
+                text.extend(format!("{words}\n").as_bytes());
                 text.extend(path.as_os_str().as_bytes());
             }
         }
@@ -91,9 +94,10 @@ impl Mark {
         let boot = word()?.to_owned();
         let cookie = word().and_then(|cookie| cookie.parse().ok());
         let pid_ns = word().and_then(|pid_ns| pid_ns.parse().ok());
+        let sight = word().and_then(|sight| sight.parse().ok());
         let path = PathBuf::from(std::ffi::OsString::from_vec(lines.next()?.to_vec()));
         let origin =
-            path.is_absolute().then_some(Origin { path, dev, ino, cookie, pid_ns, boot })?;
+            path.is_absolute().then_some(Origin { path, dev, ino, cookie, pid_ns, sight, boot })?;
         Some(Mark { address, owner, origin: Some(origin) })
     }
 
@@ -135,6 +139,7 @@ mod tests {
             ino: 4_026_532_001,
             cookie: Some(77),
             pid_ns: Some(5),
+            sight: Some(6),
             boot: "b".to_owned(),
         };
         let owner = Owner::new("c1", "eth0");
@@ -145,7 +150,8 @@ mod tests {
             assert_eq!(Mark::parse(&bytes[..length]), None, "{length}");
         }
         assert_eq!(Mark::parse(&bytes), Some(mark.clone()));
-        let origin = mark.origin.clone().map(|origin| Origin { cookie: None, ..origin });
+        let origin =
+            mark.origin.clone().map(|origin| Origin { cookie: None, sight: None, ..origin });
         let earlier = Mark { origin, ..mark.clone() };
         assert_eq!(Mark::parse(&earlier.to_bytes()), Some(earlier));
         let without = Mark { origin: None, ..mark };

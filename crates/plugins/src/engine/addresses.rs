@@ -60,7 +60,10 @@ pub(super) fn take_from_link(call: &Call<'_>, netns: &Netns) -> Result<(), Failu
 
 /// Finds the attachment's links in its container: by the record, by their mark, and for a pair by
 /// the host's end. If the plugin keeps no record, the link is known by its name alone.
-fn own_links(call: &Call<'_>, inside: &mut RouteSocket) -> Result<Vec<Link>, Failure> {
+///
+/// # Errors
+/// Code 100 when the kernel does not answer.
+pub(super) fn own_links(call: &Call<'_>, inside: &mut RouteSocket) -> Result<Vec<Link>, Failure> {
     let key = call.attachment();
     let records = Index::new(call.roots()).of_attachment(key);
     let recorded = records.found.iter().find_map(|record| Identity::recorded(&record.data));

@@ -14,7 +14,7 @@ use state::{Index, Record};
 
 use super::addresses::{self, Left};
 use super::any_kind::{About, AnyKind, Configured, Own};
-use super::{Kind, Stale, Undo, Wants, check};
+use super::{Kind, Stale, Undo, Wants, check, earlier};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use crate::shared::filter::Spared;
@@ -36,7 +36,11 @@ impl<K: Wants> Plugin for Life<K> {
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
-        Ok(attachment::add_under_lock(call, &|| add::<K>(call))?)
+        let added = attachment::add_under_lock(call, &|may_be_recorded| {
+            earlier::refuse_second(call, may_be_recorded, K::CHAINED.then_some(K::NAME))?;
+            add::<K>(call)
+        });
+        Ok(added?)
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {

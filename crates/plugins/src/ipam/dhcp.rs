@@ -78,7 +78,14 @@ impl Plugin for Dhcp {
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        let socket = config::socket_path(call)?;
+        let socket = match config::socket_path(call) {
+            Ok(socket) => socket,
+            // ADD refused it too, and the daemon looks after the leases that it has.
+            Err(error) => {
+                call.warn(format_args!("the daemon is not asked: {error}"));
+                return Ok(());
+            }
+        };
         match release(call, &socket) {
             Err(ReleaseError::Ask(error)) if is_daemon_down(&error) => {
                 Note(call.attachment().clone()).leave(&socket).map_err(|error| {

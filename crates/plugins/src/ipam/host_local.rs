@@ -13,7 +13,8 @@
 //! - CHECK also finds that an address of `prevResult` belongs to another attachment by now.
 //! - GC and STATUS exist.
 //! - When a pool gives no address, ADD releases what was reserved for namespaces that are known to
-//!   be gone (`stale.rs`).
+//!   be gone (`stale.rs`). What the attachment itself had before its container, or the machine,
+//!   started again it gets again.
 
 mod config;
 mod resolv;
@@ -65,6 +66,15 @@ impl Plugin for HostLocal {
         let locked = store.lock_or_create(timeout(call)).map_err(Failure::from)?;
         let owner = Owner::from(call.attachment());
         let mut assigned = locked.allocate(&config.ranges, &requested, &owner);
+        if let Err(AllocateError::Plan(PlanError::Set { source, .. })) = &assigned
+            && stale::is_own(source, &owner)
+        {
+            let own = stale::give_up_own(call, &locked, &owner).map_err(Failure::from)?;
+            if !own.is_empty() {
+                let wanted = stale::again(&config.ranges, &requested, &own);
+                assigned = locked.allocate(&config.ranges, &wanted, &owner);
+            }
+        }
         // A DEL may be missing: after a power failure there is none.
         if let Err(AllocateError::Plan(PlanError::Set { source, .. })) = &assigned
             && stale::may_be_why(source, &locked)
@@ -78,7 +88,12 @@ impl Plugin for HostLocal {
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        let store = store(call, &config::data_dir(call)?);
+        // ADD refuses a configuration that cannot be read.
+        let data_dir = config::data_dir(call).unwrap_or_else(|error| {
+            call.warn(format_args!("looks in {}: {error}", ipam::DATA_DIR));
+            ipam::DATA_DIR.into()
+        });
+        let store = store(call, &data_dir);
         let Some(locked) = store.lock(timeout(call)).map_err(Failure::from)? else {
             return Ok(());
         };

@@ -17,7 +17,7 @@ use kernel::route::RouteSocket;
 use serde::{Deserialize, Serialize};
 use state::{AttachmentLock, Index, Roots};
 
-use crate::engine::Stale;
+use crate::engine::{self, Stale};
 use crate::judge;
 use crate::shared::attachment::DEL_TIMEOUT;
 use crate::shared::attachment::{self, ADD_TIMEOUT};
@@ -152,9 +152,9 @@ impl<'c> Container<'c> {
         )
     }
 
-    /// Refuses an ADD if an attachment of that key or an interface of that name already exists. If
-    /// a container of that name is gone and left something, `detach` first removes it, given its
-    /// record.
+    /// Refuses an ADD if the attachment already exists, here or in another namespace that is not
+    /// known to be gone. If a container of that name is gone and left something, `detach` first
+    /// removes it, given its record.
     ///
     /// # Errors
     /// Code 106, with nothing changed; what `detach` could not remove.
@@ -172,6 +172,7 @@ impl<'c> Container<'c> {
             return Err(Failure::new(codes::EXISTS, text)
                 .with_details("nothing was changed; run DEL before another ADD"));
         }
+        engine::refuse_living(&self.outer, std::slice::from_ref(&record), netns)?;
         detach(record.data)
     }
 

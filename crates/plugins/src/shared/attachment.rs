@@ -20,17 +20,18 @@ use super::failure::Failure;
 /// milliseconds.
 pub const ADD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Runs ADD under the attachment's lock, which DEL, repair and GC take too. A call from within a
-/// CHECK that repairs already has the lock.
+/// Runs ADD under the attachment's lock, which DEL, repair and GC take too. `add` is told whether
+/// there may be records of an earlier ADD. A call from within a CHECK that repairs already has the
+/// lock, and is about that very attachment.
 ///
 /// # Errors
 /// Code 11 when the lock cannot be taken in time; else those of `add`.
 pub fn add_under_lock(
     call: &Call<'_>,
-    add: &dyn Fn() -> Result<AddResult, Failure>,
+    add: &dyn Fn(bool) -> Result<AddResult, Failure>,
 ) -> Result<AddResult, Failure> {
     if call.command() != Command::Add {
-        return add();
+        return add(false);
     }
     let index = Index::new(call.roots());
     let lock = match index.begin_attachment(call.attachment(), ADD_TIMEOUT) {
@@ -38,9 +39,9 @@ pub fn add_under_lock(
         Err(error) if error.is_busy() => return Err(Failure::from(error)),
         // If nothing can be written, ADD reports that itself once it has found no error in its
         // configuration.
-        Err(_) => return add(),
+        Err(_) => return add(true),
     };
-    let added = add();
+    let added = add(lock.may_have_records());
     if added.is_ok() {
         drop(lock.with_record());
     }
@@ -125,8 +126,9 @@ fn write_data(
     netns: &Netns,
 ) -> Result<(), Failure> {
     let boot_id = state::boot_id()?;
-    let record = Record::new(call.attachment().clone(), plugin, boot_id, data)
+    let mut record = Record::new(call.attachment().clone(), plugin, boot_id, data)
         .in_netns(call.netns_path().unwrap_or(Path::new("")), netns);
+    record.ipam = call.ipam_object();
     Ok(index.put(&record)?)
 }
 

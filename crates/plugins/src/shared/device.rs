@@ -4,9 +4,13 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use cni::AttachmentKey;
 use kernel::route::{Link, RouteSocket};
+use state::Index;
 
 use super::failure::Failure;
+use crate::interface::host_device::HostDevice;
+use crate::interface::single::SingleLink;
 
 /// Where sysfs is.
 const SYSFS: &str = "/sys";
@@ -89,6 +93,13 @@ fn is_virtio(name: &OsStr) -> bool {
 fn entries(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
+/// Reports whether an attachment's link was lent to its container, so that it outlives it: hardware,
+/// which no plugin makes, and what `host-device` moved there.
+pub(crate) fn is_lent(index: &Index, key: &AttachmentKey, link: &Link) -> bool {
+    let is_hardware = link.kind.is_none() && !link.loopback();
+    is_hardware || index.get(key, <HostDevice as SingleLink>::NAME).found.is_some()
 }
 
 /// Returns the name of the driver of the device behind a link.

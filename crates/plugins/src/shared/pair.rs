@@ -16,7 +16,7 @@ use kernel::route::{Change, Link, LinkKind, NewLink, OperState, RouteSocket, Vet
 use state::Index;
 use wanted::{Because, Item, State};
 
-use crate::engine::{Attached, Kind, Removal};
+use crate::engine::{self, Attached, Kind, Removal};
 
 use super::failure::Failure;
 use super::failures::Failures;
@@ -58,17 +58,31 @@ pub struct Pair {
     pub mtu: u32,
 }
 
-/// Refuses an interface name that the container has already, in the reference's words.
+/// Refuses an interface name that the container has already, in the reference's words, and a pair of
+/// the attachment that leads elsewhere: [`engine::refuse_leftover`].
 ///
 /// # Errors
-/// Code 106.
-pub fn refuse_existing(inside: &RouteSocket, call: &Call<'_>) -> Result<(), Failure> {
+/// Code 106; code 100 when the kernel does not answer.
+pub fn refuse_existing(
+    host: &mut RouteSocket,
+    inside: &RouteSocket,
+    call: &Call<'_>,
+) -> Result<(), Failure> {
+    let key = call.attachment();
     attachment::refuse_existing(inside, call.ifname().as_str(), || {
-        let (ifname, host_ifname) = (call.ifname(), owner::host_ifname(call.attachment(), 0));
+        let (ifname, host_ifname) = (call.ifname(), owner::host_ifname(key, 0));
         format!(
             "container veth name (\"{ifname}\") peer provided (\"{host_ifname}\") already exists"
         )
-    })
+    })?;
+    // Asking for the index alone is cheap, and the first name is nearly always free.
+    if host.link_index(&owner::host_ifname(key, 0))?.is_none() {
+        return Ok(());
+    }
+    match host_end(host, key, None)? {
+        Some(link) => engine::refuse_leftover(call, &link),
+        None => Ok(()),
+    }
 }
 
 /// Creates both ends at once. Both stay down: if one end is up while the other is down, the kernel

@@ -235,9 +235,15 @@ impl SharedSysctl {
     }
 
     /// Switches it off, switches those interfaces on again that forwarded by themselves before, and
-    /// restores how links listen to routers.
-    fn restore(self, note: Option<&Value>) -> Result<(), Failure> {
-        self.sysctl()?.write_if_different("0").map_err(refused)?;
+    /// restores how links listen to routers. `false` means that the machine forbids it.
+    fn restore(self, note: Option<&Value>) -> Result<bool, Failure> {
+        match self.sysctl()?.write_if_different("0") {
+            Err(error) if error.is_forbidden() => {
+                tracing::warn!(%error, "it stays on");
+                return Ok(false);
+            }
+            done => done.map_err(refused)?,
+        };
         for link in names_in(note, LISTENING) {
             routers::restore(link).map_err(refused)?;
         }
@@ -248,7 +254,7 @@ impl SharedSysctl {
                 _ => {}
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Releases it. The last attachment switches it off if the first switched it on and all asked
@@ -330,8 +336,12 @@ impl SharedSysctl {
                 false => Ok(index.take_note(&object).map(drop)?),
             };
         }
-        self.restore(note.as_ref())?;
-        Ok(index.take_note(&object).map(drop)?)
+        match self.restore(note.as_ref())? {
+            true => Ok(index.take_note(&object).map(drop)?),
+            // The attachment ends all the same. The note lets the next one that ends, or GC, try
+            // again.
+            false => Ok(()),
+        }
     }
 
     /// Returns whether it is on.

@@ -328,6 +328,32 @@ fn localhost() {
     }
 }
 
+/// What cannot be restored on the host stays until somebody can restore it, and keeps no container.
+#[test]
+fn del_ends_where_proc_sys_is_read_only() {
+    testkit::require!("root");
+    let host = Host::new("pm-read-only");
+    let (c1, prev) = host.container("c1", 2);
+    let mappings = json!([mapping(8080, "tcp")]);
+    let localnet = || host.node.sh("cat /proc/sys/net/ipv4/conf/cni0/route_localnet");
+    for backend in ["nftables", "iptables"] {
+        let run =
+            |verb| host.run(verb, &c1, &prev, &mappings).config(json!({ "backend": backend }));
+        run("ADD").call().ok();
+        host.node.sh("mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys");
+        run("DEL").call().silent();
+        run("DEL").call().silent();
+        // Until then the packets that the sysctl lets in are dropped.
+        assert_eq!(localnet(), "1\n", "{backend}");
+        host.node.sh("nft list set inet netwright localnet | grep -q cni0; umount /proc/sys");
+        let gc = host.node.run("portmap", "GC").config(json!({ "backend": backend })).of_network();
+        gc.valid(&[]).call().silent();
+        assert_eq!(localnet(), "0\n", "{backend}");
+        let rules = host.node.sh("nft list ruleset");
+        assert!(!rules.contains("cni0"), "{backend}: {rules}");
+    }
+}
+
 /// Row: portmap | snat false.
 #[test]
 fn snat_false() {

@@ -77,6 +77,7 @@ impl Context {
             id: Some(place.netns_id.into()),
             cookie: place.netns_cookie,
             pid_ns: place.pid_ns,
+            sight: None,
             passage: state::is_passage(&place.netns),
         }
     }

@@ -226,7 +226,9 @@ fn release_object(index: &Index, key: &AttachmentKey, object: &str) -> Result<()
     }
     // No attachment holds it, but it has a note: an ADD was killed between the two, or a DEL.
     if object == tagged() {
-        restore_tagged(index, object)?;
+        if !restore_tagged(index, object)? {
+            return Ok(());
+        }
     } else {
         restore(index, object)?;
     }
@@ -277,14 +279,20 @@ fn hold_tagged(index: &Index, key: &AttachmentKey) -> Result<(), Failure> {
     Ok(Sysctl::parse(SHOWS_TAGGED)?.write_if_different("1").map(drop)?)
 }
 
-fn restore_tagged(index: &Index, object: &str) -> Result<(), Failure> {
+/// Switches the sysctl off again. `false` means that the machine forbids it: the attachment ends all
+/// the same, and the next one that ends tries again.
+fn restore_tagged(index: &Index, object: &str) -> Result<bool, Failure> {
     if !index.has_note(object)? {
-        return Ok(());
+        return Ok(true);
     }
     match Sysctl::parse(SHOWS_TAGGED)?.write_if_different("0") {
+        Err(error) if error.is_forbidden() => {
+            tracing::warn!(%error, "it stays on");
+            Ok(false)
+        }
         // The module is gone, and its sysctls with it.
         Err(error) if !error.is_missing() => Err(error.into()),
-        _ => Ok(()),
+        _ => Ok(true),
     }
 }
 

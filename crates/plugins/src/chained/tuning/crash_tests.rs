@@ -151,7 +151,7 @@ fn succeed(world: &mut World, plan: &Plan) {
 
 fn take_down(world: &mut World) {
     let steps = world.del();
-    assert!(run_all(&steps, &mut Flaky { world, taken: 0, fail_at: None }).is_empty());
+    assert!(run_all(&steps, &mut Flaky { world, taken: 0, fail_at: None }, true).is_empty());
     // The engine removes the record of what is taken down.
     world.record = None;
 }
@@ -228,7 +228,8 @@ fn a_link_that_cannot_be_brought_back_stays_remembered() {
     let plan = world.plan(&config(1400, "5"));
     succeed(&mut world, &plan);
     let steps = world.del();
-    let failures = run_all(&steps, &mut Flaky { world: &mut world, taken: 0, fail_at: Some(0) });
+    let failures =
+        run_all(&steps, &mut Flaky { world: &mut world, taken: 0, fail_at: Some(0) }, true);
     assert!(matches!(failures[..], [(Step::SetLink { .. }, _)]), "{failures:?}");
     assert!(world.backup.is_some() && world.record.is_some());
     assert_eq!(world.sysctls, World::fresh().sysctls);
@@ -244,7 +245,7 @@ fn a_backup_that_cannot_be_removed_stays_remembered() {
     let steps = world.del();
     let backup = steps.iter().position(|step| matches!(step, Step::WriteBackup { .. })).unwrap();
     let mut target = Flaky { world: &mut world, taken: 0, fail_at: Some(backup) };
-    let failures = run_all(&steps, &mut target);
+    let failures = run_all(&steps, &mut target, true);
     assert!(matches!(failures[..], [(Step::WriteBackup { .. }, _)]), "{failures:?}");
     // GC learns of it only from the record.
     assert!(world.backup.is_some() && world.record.is_some());

@@ -300,20 +300,25 @@ pub(super) trait Apply {
 /// The failure; its details list what could not be restored.
 pub(super) fn run(plan: &Plan, target: &mut dyn Apply) -> Result<(), Failure> {
     plan.steps.iter().try_for_each(|step| target.apply(step)).map_err(|cause| {
-        run_all(&plan.undo, target).into_iter().fold(cause, |cause, (step, error)| {
+        run_all(&plan.undo, target, true).into_iter().fold(cause, |cause, (step, error)| {
             cause.with_details(format!("could not {}: {error}", step.describe()))
         })
     })
 }
 
-/// Applies every step that does not depend on a failed one: a link's original values stay recorded
-/// until the link has them again. Returns the failures.
-pub(super) fn run_all<'s>(steps: &'s [Step], target: &mut dyn Apply) -> Vec<(&'s Step, Failure)> {
+/// Applies every step that does not depend on a failed one: the original values of a link that
+/// outlives the container stay recorded until the link has them again. Returns the failures.
+pub(super) fn run_all<'s>(
+    steps: &'s [Step],
+    target: &mut dyn Apply,
+    outlives: bool,
+) -> Vec<(&'s Step, Failure)> {
     let mut failures: Vec<(&Step, Failure)> = Vec::new();
     for step in steps {
         let keeps = |(failed, error): &(&Step, Failure)| match failed {
+            Step::SetLink { .. } => outlives,
             // Only the record leads to a backup that still exists.
-            Step::SetLink { .. } | Step::WriteBackup { .. } => true,
+            Step::WriteBackup { .. } => true,
             // Our own files: only the record leads to a claim that is not released.
             Step::ReleaseSysctl { .. } | Step::ForgetSysctl { .. } => error.code() == codes::STATE,
             _ => false,

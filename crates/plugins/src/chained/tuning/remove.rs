@@ -12,6 +12,7 @@ use super::plan::{self, DelObserved, Recorded, Step};
 use super::{Tuning, backup, config, in_netns};
 use crate::engine::Removal;
 use crate::shared::attachment;
+use crate::shared::device;
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 
@@ -37,7 +38,7 @@ pub(super) fn take_down(removal: &Removal<'_, Tuning>, failures: &mut Failures) 
     let backup = if netns.is_some() { backup } else { backup.or(Ok(None)) };
     let Some(backup) = failures.note_as_it_is(backup) else { return };
     let observed = DelObserved { backup_path: path, backup, recorded, ..DelObserved::default() };
-    failures.note_as_it_is(restore(removal.call, &mut node, observed, netns.as_ref()));
+    failures.note_as_it_is(restore(removal, &mut node, observed, netns.as_ref()));
 }
 
 /// Opens the namespace that ADD changed, if it still exists.
@@ -81,16 +82,17 @@ fn backup_path(removal: &Removal<'_, Tuning>) -> Option<PathBuf> {
 
 /// Restores the link's values and the sysctls.
 ///
-/// A link that cannot be restored is an error and stays recorded for the next attempt, because it
-/// may outlive the container. Sysctls are deleted with the namespace. One that cannot be restored
-/// is a warning, so that the plugins before this one still get their DEL.
+/// What ends with the container and cannot be restored is a warning, so that the plugins before this
+/// one still get their DEL: sysctls, and a link that was made for it. A link that was lent to it
+/// (`host-device`) is an error and stays recorded for the next attempt.
 fn restore(
-    call: &Call<'_>,
+    removal: &Removal<'_, Tuning>,
     node: &mut Node<'_>,
     mut observed: DelObserved,
     netns: Option<&Netns>,
 ) -> Result<(), Failure> {
-    let Some(netns) = netns else { return run_del(call, node, &observed) };
+    let (call, mut lent) = (removal.call, false);
+    let Some(netns) = netns else { return run_del(call, node, &observed, lent) };
     in_netns(netns, || {
         observed.namespace = true;
         let own =
@@ -104,18 +106,28 @@ fn restore(
             if let (Some(link), Some(recorded)) = (&link, &mut observed.recorded) {
                 recorded.rename_own(&link.name);
             }
+            lent =
+                link.as_ref().is_some_and(|link| device::is_lent(removal.index, removal.key, link));
             observed.link =
                 link.as_ref().map(node::link_state).filter(|_| observed.backup.is_some());
         }
-        run_del(call, node, &observed)
+        run_del(call, node, &observed, lent)
     })
 }
 
-fn run_del(call: &Call<'_>, node: &mut Node<'_>, observed: &DelObserved) -> Result<(), Failure> {
+fn run_del(
+    call: &Call<'_>,
+    node: &mut Node<'_>,
+    observed: &DelObserved,
+    lent: bool,
+) -> Result<(), Failure> {
     let steps = plan::del(observed);
     let mut failures = Failures::new();
-    for (step, error) in plan::run_all(&steps, node) {
+    for (step, error) in plan::run_all(&steps, node, lent) {
         match step {
+            Step::SetLink { .. } if !lent => {
+                call.warn(format_args!("could not {}: {error}", step.describe()));
+            }
             Step::ReleaseSysctl { .. } | Step::RestoreSysctl { .. }
                 if error.code() != codes::STATE =>
             {

@@ -29,9 +29,13 @@ pub(super) fn take_down(removal: &Removal<'_, Vrf>) -> Result<(), Failure> {
     let moving = recorded.and_then(|recorded| recorded.moving.as_ref());
     let moving = moving.filter(|moving| link.as_ref().is_some_and(|l| l.index == moving.ifindex));
     if let Some(before) = moving.and_then(|moving| moving.keep_addr_on_down.as_deref()) {
-        node::with_keep_addr_on_down(netns, ifname.as_str(), |keep| {
+        let restored = node::with_keep_addr_on_down(netns, ifname.as_str(), |keep| {
             keep.write_if_different(before).map(drop)
-        })?;
+        });
+        // It ends with the namespace.
+        if let Err(error) = restored {
+            removal.call.warn(format_args!("keep_addr_on_down of {ifname} stays set: {error}"));
+        }
     }
     let Some(vrf) = find_vrf(&mut socket, vrf, link.as_ref())? else { return Ok(()) };
     if let Some(link) = link.filter(|link| link.master == Some(vrf.index)) {

@@ -109,7 +109,7 @@ pub(super) fn attach(attaching: &mut Attaching<'_, Bridge>) -> Result<AddResult,
     let key = attaching.key();
     let Namespaces { netns, mut host, mut inside } = Namespaces::open(call.open_netns()?)?;
     let (host, inside) = (&mut host, &mut inside);
-    pair::refuse_existing(inside, call)?;
+    pair::refuse_existing(host, inside, call)?;
     attaching.begin(None);
     let bridge = bridge_link::ensure(host, index, &config.wanted_bridge(), config.gateway, key)?;
     let mac = config.mac.unwrap_or_else(MacAddr::random);

@@ -68,7 +68,7 @@ pub(super) struct Observed {
 pub(super) fn attach(attaching: &mut Attaching<'_, Ovs>) -> Result<AddResult, Failure> {
     let (call, config) = (attaching.call, attaching.config);
     let Namespaces { netns, mut host, mut inside } = Namespaces::open(call.open_netns()?)?;
-    pair::refuse_existing(&inside, call)?;
+    pair::refuse_existing(&mut host, &inside, call)?;
     let mut switch = Switch::connect(call, &config.remote)?;
     let seen = observe(&mut switch, call, config)?;
     if seen.unmade {

@@ -24,7 +24,10 @@ pub(super) fn take_down(removal: &Removal<'_, Ovs>, failures: &mut Failures) {
     let (netns, recorded) = (netns.as_ref(), removal.recorded.as_ref());
     match take_out(call, key, recorded) {
         // There is no record, so most likely nothing exists. If it does, GC finds it.
-        Err(error) if removal.record.is_none() && error.code() == codes::SWITCH => {
+        Err(error)
+            if removal.record.is_none()
+                && [codes::SWITCH, code::INVALID_CONFIG].contains(&error.code()) =>
+        {
             call.warn(format_args!("the switch is not asked: {error}"));
         }
         done => {

@@ -36,7 +36,7 @@ pub(super) fn attach(attaching: &mut Attaching<'_, Ptp>) -> Result<AddResult, Fa
     let key = attaching.key();
     let Namespaces { netns, mut host, mut inside } = Namespaces::open(call.open_netns()?)?;
     let (host, inside) = (&mut host, &mut inside);
-    pair::refuse_existing(inside, call)?;
+    pair::refuse_existing(host, inside, call)?;
     attaching.begin(None);
     let mac = MacAddr::random();
     let pair = pair::create(host, call, &netns, NewPair { mac, mtu: config.mtu, master: None })?;

@@ -11,11 +11,16 @@
 //!
 //! This runs only when a pool gives no address, so it costs nothing otherwise; every reservation is
 //! then read.
+//!
+//! What stands in an attachment's own way is judged with less: its runtime starts one container of
+//! an ID at a time, and none runs on over a start of the machine. So a reservation from another boot
+//! is no obstacle for its owner, though it is one for everybody else.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 
 use cni_plugin::Call;
-use ipam::{Holder, Locked, Origin, Reservation, SetError, StoreError};
+use ipam::{Holder, Locked, Origin, Owner, RangeSets, Reservation, SetError, StoreError};
 use kernel::living::{Census, Life, Noted, own_pid_ns};
 use kernel::netns::NetnsId;
 
@@ -25,10 +30,10 @@ use crate::shared::pair;
 pub(super) fn origin(call: &Call<'_>) -> Option<Origin> {
     let path = call.netns_path()?.to_owned();
     let netns = call.open_netns_if_there().ok().flatten()?;
-    let (id, cookie) = (netns.id(), netns.cookie());
+    let (id, cookie, sight) = (netns.id(), netns.cookie(), netns.sight());
     let boot = state::boot_id().unwrap_or_default();
-    let pid_ns = own_pid_ns();
-    path.is_absolute().then_some(Origin { path, dev: id.dev, ino: id.ino, cookie, pid_ns, boot })
+    let (dev, ino, pid_ns) = (id.dev, id.ino, own_pid_ns());
+    path.is_absolute().then_some(Origin { path, dev, ino, cookie, pid_ns, sight, boot })
 }
 
 /// Returns whether a stale reservation may be the reason for the missing address: the one that is
@@ -68,13 +73,68 @@ pub(super) fn take_back(call: &Call<'_>, locked: &Locked<'_>) -> Result<usize, S
     Ok(locked.remove(stale).removed.len())
 }
 
+/// Returns whether an attachment's own reservation is the reason for the missing address.
+pub(super) fn is_own(refused: &SetError, owner: &Owner) -> bool {
+    match refused {
+        SetError::Duplicate { .. } => true,
+        SetError::Taken { holder, .. } => holder.as_ref().is_some_and(|holder| holder.is(owner)),
+        _ => false,
+    }
+}
+
+/// Releases what an attachment has from before its container started again, and returns the
+/// addresses. What it may still use stays, and all else with it.
+///
+/// # Errors
+/// [`StoreError`] when the folder cannot be read or written.
+pub(super) fn give_up_own(
+    call: &Call<'_>,
+    locked: &Locked<'_>,
+    owner: &Owner,
+) -> Result<Vec<IpAddr>, StoreError> {
+    let (held, boot, census) = (locked.held(owner)?, state::boot_id().ok(), Census::new());
+    let mut whys = Vec::with_capacity(held.len());
+    for (reservation, origin) in &held {
+        let Some(origin) = origin else { return Ok(Vec::new()) };
+        // A machine that does not tell its boot has not recorded one.
+        if !origin.boot.is_empty() && boot.as_ref().is_some_and(|now| *now != origin.boot) {
+            whys.push((reservation, "before the machine started"));
+        } else if census.life(&noted(origin)) == Life::Gone {
+            whys.push((reservation, "whose namespace is gone"));
+        } else {
+            return Ok(Vec::new());
+        }
+    }
+    for (reservation, why) in whys {
+        call.warn(format_args!(
+            "{} was reserved for {}, {why}: taken back",
+            reservation.file.display(),
+            reservation.holder
+        ));
+    }
+    locked.release(owner)
+}
+
+/// Returns what to request so that an attachment gets the addresses again that it had: one of each
+/// set, unless that has one that is requested, or gives the address no more.
+pub(super) fn again(sets: &RangeSets, requested: &[IpAddr], own: &[IpAddr]) -> Vec<IpAddr> {
+    let mut wanted = requested.to_vec();
+    for set in sets.sets() {
+        let is_in = |address: &&IpAddr| set.range_of(**address).is_some();
+        if !wanted.iter().map(IpAddr::to_canonical).any(|one| set.range_of(one).is_some()) {
+            wanted.extend(own.iter().filter(is_in).find(|one| !sets.is_gateway(**one)));
+        }
+    }
+    wanted
+}
+
 fn noted(origin: &Origin) -> Noted {
     let id = NetnsId { dev: origin.dev, ino: origin.ino };
-    let (cookie, pid_ns) = (origin.cookie, origin.pid_ns);
+    let (cookie, pid_ns, sight) = (origin.cookie, origin.pid_ns, origin.sight);
     // A reservation outlives a restart of the machine, and the container does not.
     let passage =
         state::is_passage(&origin.path) && state::boot_id().is_ok_and(|boot| boot == origin.boot);
-    Noted { path: origin.path.clone(), id: Some(id), cookie, pid_ns, passage }
+    Noted { path: origin.path.clone(), id: Some(id), cookie, pid_ns, sight, passage }
 }
 
 /// Selects the stale reservations: `life` returns what became of a namespace, and `at_path` whether
@@ -117,15 +177,22 @@ fn container_of(holder: &Holder) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ipam::Owner;
+    use ipam::RangeSpec;
 
     fn reservation(id: &str, path: &str, ino: u64) -> (Reservation, Origin) {
         let holder = Holder::Attachment(Owner::new(id, "eth0"));
         let file = format!("10.0.0.{ino}");
         let address = file.parse().ok();
         let boot = "b".to_owned();
-        let origin =
-            Origin { path: path.into(), dev: 4, ino, cookie: Some(ino), pid_ns: None, boot };
+        let origin = Origin {
+            path: path.into(),
+            dev: 4,
+            ino,
+            cookie: Some(ino),
+            pid_ns: None,
+            sight: None,
+            boot,
+        };
         (Reservation { file: file.into(), address, holder }, origin)
     }
 
@@ -146,6 +213,24 @@ mod tests {
         let leads = |noted: &Noted| at_path.iter().any(|id| noted.path.ends_with(id));
         let stale = stale(&all, asking.as_ref(), &|_| life, &leads);
         stale.iter().map(|one| container_of(&one.holder).to_owned()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn an_attachment_asks_for_what_it_had_unless_something_else_is_asked_for() {
+        let spec = |text: &str| RangeSpec { subnet: text.parse().ok(), ..RangeSpec::default() };
+        let sets = RangeSets::new(vec![vec![spec("10.1.0.0/24")], vec![spec("fd00::/64")]]);
+        let sets = sets.unwrap();
+        let ask = |requested: &str, own: &str| {
+            let read = |text: &str| -> Vec<IpAddr> {
+                text.split_whitespace().map(|one| one.parse().unwrap()).collect()
+            };
+            let asked = again(&sets, &read(requested), &read(own));
+            asked.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(ask("", "10.1.0.5 fd00::5"), "10.1.0.5 fd00::5");
+        assert_eq!(ask("10.1.0.9", "10.1.0.5 fd00::5"), "10.1.0.9 fd00::5");
+        assert_eq!(ask("", "10.1.0.5 10.1.0.6"), "10.1.0.5", "one of each set");
+        assert_eq!(ask("", "10.1.0.1 192.0.2.1"), "", "the gateway's, and none of the network's");
     }
 
     #[test]

@@ -47,7 +47,7 @@ fn another_namespace_with_the_number_of_one_that_is_gone_keeps_no_address() {
     let reserved = folder.join("n/10.2.0.2");
     assert!(fs::exists(&reserved).unwrap());
     note(&reserved, |words, path| {
-        assert_eq!(words.len(), 4, "{words:?}");
+        assert!(4 <= words.len(), "{words:?}");
         *path = "/run/netns/gone".to_owned();
     });
     // The namespace may still be the container's: the mark cannot decide it.

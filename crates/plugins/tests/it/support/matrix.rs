@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use state::Index;
 use testkit::{Container, ModuleRequests, Place, Snapshot};
 
-use super::{Node, Run};
+use super::{Node, Picture, Run};
 
 /// How long the kernel may take to remove a deleted namespace.
 const GONE: Duration = Duration::from_secs(20);
@@ -247,6 +247,55 @@ pub(crate) fn gc(subject: &Subject, family: Family) {
     run(subject, &node, "CHECK", &c1, &keys).prev(&result).call().silent();
 }
 
+/// An ADD of the same attachment in another namespace is refused, and neither it nor the container
+/// that lives changes. Once the first namespace is gone, it succeeds, and gets the same addresses.
+pub(crate) fn second(subject: &Subject, family: Family) {
+    // An address plugin has no namespace of its own, and `loopback` owns nothing.
+    if ["cluster-ipam", "host-local", "loopback"].contains(&subject.plugin) {
+        return;
+    }
+    let node = warm(subject, "second", family);
+    let base = look(&node);
+    let (c1, c2) = (node.container("c1"), node.container("c2"));
+    let (keys, other) =
+        ((subject.config)(&node, &c1, family), (subject.config)(&node, &c2, family));
+    let result = run(subject, &node, "ADD", &c1, &keys).call().ok();
+    let (before, reserved) = (look(&node), addresses(&node));
+    let pictures = [&c1, &c2].map(Picture::of);
+    let again = || run(subject, &node, "ADD", &c2, &other).id("c1");
+    let error = again().call().error();
+    let names_it = error.msg.contains(c1.netns().to_str().unwrap());
+    assert!(error.code == 106 && names_it, "{error:?}");
+    for (container, picture) in [&c1, &c2].into_iter().zip(&pictures) {
+        picture.assert_same(&Picture::of(container));
+    }
+    before.assert_same(&look(&node));
+    assert_eq!(addresses(&node), reserved);
+    assert!((subject.holds)(&node, &c1, family), "the container that lives has lost it");
+    run(subject, &node, "CHECK", &c1, &keys).prev(&result).call().silent();
+    // The undo of a runtime that does not know better.
+    run(subject, &node, "DEL", &c2, &other)
+        .id("c1")
+        .config(json!({ cni::UNDO: true }))
+        .call()
+        .silent();
+    assert!((subject.holds)(&node, &c1, family), "an undo has taken it from the one that lives");
+    assert_eq!(addresses(&node), reserved);
+    drop(c1);
+    // A device that was lent is gone with the namespace.
+    if subject.plugin == "host-device" {
+        return;
+    }
+    let result = again().call().ok();
+    assert_eq!(addresses(&node), reserved, "the container got another address");
+    run(subject, &node, "CHECK", &c2, &other).id("c1").prev(&result).call().silent();
+    run(subject, &node, "DEL", &c2, &other).id("c1").call().silent();
+    assert_eq!(addresses(&node), "", "addresses are still reserved");
+    drop(c2);
+    node.sh("ip link del vc1 2>/dev/null; ip link del vc2 2>/dev/null; true");
+    assert_settles(&base, &node);
+}
+
 /// GC leaves an attachment whose ADD, DEL or repair is running, and reports that; afterwards it
 /// removes it.
 pub(crate) fn gc_alone(subject: &Subject, family: Family) {
@@ -373,7 +422,8 @@ macro_rules! tests {
             matrix_gc_v4 gc V4, matrix_gc_v6 gc V6, matrix_gc_dual gc Dual,
             matrix_status_v4 status V4, matrix_status_v6 status V6, matrix_status_dual status Dual);
         $crate::support::matrix::each!($subject, "root";
-            gc_leaves_alone_what_somebody_is_at gc_alone V4);
+            gc_leaves_alone_what_somebody_is_at gc_alone V4,
+            an_add_in_another_namespace_leaves_the_first_alone second Dual);
         $crate::support::matrix::each!($subject, "root", "program:strace";
             an_add_killed_anywhere_leaves_nothing killed Dual);
         $crate::support::matrix::each!($subject, $($modules),+;

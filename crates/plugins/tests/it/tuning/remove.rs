@@ -260,3 +260,56 @@ fn values_come_back_on_the_link_that_was_tuned() {
     assert_eq!(fixed::link(&c1, "eth0")["mtu"], 1300);
     assert_eq!((files(&node).as_str(), backup(&node, "c1")), ("", None));
 }
+
+/// The container's link, or `lo`, has a value by now that the kernel does not take back, and ends
+/// with the container.
+#[test]
+fn del_ends_whatever_of_the_container_cannot_be_restored() {
+    testkit::require!("root");
+    let node = Node::new("tun-del-refused");
+    node.sh("ip link add p0 mtu 9000 type veth peer name p1 && ip link set p0 up");
+    let c1 = node.container("c1");
+    let attach = || {
+        node.sh(
+            "ip link set p0 mtu 9000; ip link add link p0 name m0 mtu 9000 netns c1 type macvlan",
+        );
+        c1.sh("ip link set m0 name eth0 && ip link set eth0 up");
+        add(&node, &c1, &json!({ "mtu": 1400 })).call().ok();
+        node.sh("ip link set p0 mtu 1500");
+    };
+    attach();
+    let answer = del(&node, &c1).config(json!({ "mtu": 1400 })).call();
+    assert!(answer.stderr().contains("could not set mtu 9000"), "{answer:?}");
+    answer.silent();
+    assert_eq!((files(&node).as_str(), backup(&node, "c1")), ("", None));
+    c1.sh("ip link del eth0");
+
+    // The kernel takes no address of zeros, which `lo` had.
+    let mac = json!({ "mac": "02:00:5e:00:53:01" });
+    let prev = json!({ "cniVersion": "1.1.0", "interfaces": [{ "name": "lo", "sandbox": "/run/netns/c1" }] });
+    let run = |verb| node.run("tuning", verb).to(&c1).ifname("lo").config(mac.clone()).prev(&prev);
+    run("ADD").call().ok();
+    run("DEL").call().silent();
+    assert_eq!(files(&node), "");
+
+    // GC removes it as DEL does.
+    attach();
+    node.run("tuning", "GC").config(json!({})).of_network().valid(&[]).call().silent();
+    assert_eq!((files(&node).as_str(), backup(&node, "c1")), ("", None));
+    c1.sh("ip link del eth0");
+
+    // A link that was lent outlives the container: the next DEL tries again.
+    attach();
+    let key = cni::AttachmentKey {
+        network: "n".parse().unwrap(),
+        container_id: "c1".parse().unwrap(),
+        ifname: "eth0".parse().unwrap(),
+    };
+    let lent = state::Record::new(key, "host-device", state::boot_id().unwrap(), json!({}));
+    state::Index::new(&node.roots).put(&lent).unwrap();
+    del(&node, &c1).config(json!({ "mtu": 1400 })).call().fails(100, "mtu 9000");
+    assert!(backup(&node, "c1").is_some());
+    node.sh("ip link set p0 mtu 9000");
+    del(&node, &c1).config(json!({ "mtu": 1400 })).call().silent();
+    assert_eq!(backup(&node, "c1"), None);
+}

@@ -1,0 +1,201 @@
+//! What an attachment left is removed by what the plugins recorded, whatever became of the runtime's
+//! cache and of the network's configuration.
+
+use serde_json::{Value, json};
+use testkit::{Lab, Place};
+
+use crate::support::{EXECUTABLE, call_in};
+
+fn write(lab: &Lab, plugins: &Value) {
+    lab.sh("mkdir -p /etc/cni/net.d");
+    let list = json!({ "cniVersion": "1.0.0", "name": "n", "plugins": plugins });
+    std::fs::write(lab.path("/etc/cni/net.d/n.conflist"), list.to_string()).unwrap();
+}
+
+fn bridge() -> Value {
+    let ipam =
+        json!({ "type": "host-local", "subnet": "10.20.0.0/24", "dataDir": "/var/lib/pools" });
+    json!({ "type": "bridge", "bridge": "b0", "isGateway": true, "ipMasq": true, "ipam": ipam })
+}
+
+/// What is left on the host.
+fn left(lab: &Lab) -> String {
+    lab.sh(
+        "ip -br link | awk '{ print $1 }' | grep -v -e ^lo -e ^e[01]; ls /var/lib/pools/n | grep ^10
+         nft list map inet netwright hostports4 2>/dev/null | grep 8080
+         find /run/netwright/owners /var/lib/cni/results /var/lib/netwright -type f 2>/dev/null; true",
+    )
+}
+
+fn listed(lab: &Lab) -> usize {
+    let json = call_in(lab, &["list", "-o", "json"]).succeeded().json();
+    json["attachments"].as_array().unwrap().len()
+}
+
+#[test]
+fn gc_removes_by_records_what_no_configuration_names() {
+    testkit::require!("root");
+    let lab = Lab::new("collected");
+    lab.sh("ip link add e0 type veth peer name e1 && ip link set e0 up && ip link set e1 up");
+    let ports = json!({ "type": "portmap", "capabilities": { "portMappings": true } });
+    let mut fixed = bridge();
+    fixed["ipam"] = json!({ "type": "static" });
+    let mut ptp = bridge();
+    ptp["type"] = json!("ptp");
+    ptp["ipam"]["subnet"] = json!("10.21.0.0/24");
+    let macvlan = json!({ "type": "macvlan", "master": "e0", "ipam": bridge()["ipam"] });
+    let many = json!({ "type": "multi", "networks": [
+        { "name": "a", "config": bridge() }, { "name": "b", "config": ptp },
+    ] });
+    let chain = json!({ "type": "chain", "plugins": [bridge(), { "type": "firewall" }] });
+    let published = json!([bridge(), ports]);
+    for (attached, by_now) in [
+        (&published, Some(published.clone())),
+        (&published, Some(json!([ptp, ports]))),
+        (&published, Some(json!([bridge()]))),
+        (&published, Some(json!([fixed, ports]))),
+        (&published, None),
+        (&json!([macvlan]), Some(json!([fixed]))),
+        (&json!([macvlan]), None),
+        (&json!([many]), None),
+        (&json!([chain]), Some(json!([ptp]))),
+        (&json!([chain]), None),
+    ] {
+        for (cache, all) in [("truncate -s 0", false), ("rm", false), ("rm", true)] {
+            let what = format!("{attached} {by_now:?} {cache} {all}");
+            write(&lab, attached);
+            let c1 = lab.container("c1");
+            let mut add = vec!["add", "n", "c1"];
+            if *attached == published {
+                add.extend(["-p", "8080:80"]);
+            }
+            call_in(&lab, &add).succeeded();
+            // What a power cut leaves of the runtime's cache.
+            lab.sh(&format!("{cache} /var/lib/cni/results/n-*"));
+            match &by_now {
+                Some(plugins) => write(&lab, plugins),
+                None => {
+                    lab.sh("rm /etc/cni/net.d/n.conflist");
+                }
+            }
+            // With --all what is of a container that lives, too.
+            let c1 = if all {
+                Some(c1)
+            } else {
+                drop(c1);
+                None
+            };
+            let gc = if all { vec!["gc", "--all"] } else { vec!["gc"] };
+            let said = call_in(&lab, &gc).succeeded();
+            assert!(said.stdout.contains("of cnitool-"), "{what}: {said:#?}");
+            assert_eq!(left(&lab), "", "{what}: {said:#?}");
+            assert_eq!(listed(&lab), 0, "{what}");
+            let said = call_in(&lab, &["gc", "--all"]).succeeded();
+            assert_eq!(said.stdout, "removed 0, kept 0\n", "{what}");
+            if let Some(c1) = c1 {
+                assert_eq!(c1.sh("ip -br link | wc -l").trim(), "1", "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn del_needs_neither_the_cache_nor_the_configuration() {
+    testkit::require!("root");
+    let lab = Lab::new("collected-del");
+    for valid in [false, true] {
+        write(&lab, &json!([bridge()]));
+        let c1 = lab.container("c1");
+        call_in(&lab, &["add", "n", "c1"]).succeeded();
+        lab.sh("rm -r /var/lib/cni/results /etc/cni/net.d");
+        if valid {
+            call_in(&lab, &["gc", "n", "--valid", "c2"]).succeeded();
+        } else {
+            let said = call_in(&lab, &["del", "n", "c1"]).succeeded();
+            assert!(said.both().contains("detached eth0"), "{said:#?}");
+        }
+        assert_eq!((left(&lab), listed(&lab)), (String::new(), 0));
+        drop(c1);
+    }
+}
+
+/// gc does not say of anything that it removed it while it is there.
+#[test]
+fn gc_tells_what_stays() {
+    testkit::require!("root");
+    let lab = Lab::new("collected-stays");
+    write(&lab, &json!([bridge()]));
+    let c1 = lab.container("c1");
+    call_in(&lab, &["add", "n", "c1"]).succeeded();
+    lab.sh("rm /var/lib/cni/results/n-*; cd /run/netwright/owners/*/ && sed -i s/bridge/unheard-of/ *.json && mv *.json unheard-of.json");
+    drop(c1);
+    let said = call_in(&lab, &["gc"]);
+    assert!(said.code != 0 && said.stdout.contains("the record of \"unheard-of\""), "{said:#?}");
+    assert!(said.stdout.contains("removed 0, kept 0, 1 failed"), "{said:#?}");
+}
+
+#[test]
+fn an_add_that_a_plugin_refuses_leaves_no_record() {
+    testkit::require!("root");
+    let lab = Lab::new("collected-refused");
+    lab.sh(&format!("mkdir -p /run/bin /etc/cni/net.d && ln -s {EXECUTABLE} /run/bin/mybridge"));
+    let pool = json!({ "type": "host-local", "subnet": "10.20.0.0/24" });
+    for config in [
+        json!({ "cniVersion": "v1.0.0", "type": "bridge", "bridge": "q0", "ipam": pool }),
+        json!({ "cniVersion": "1.0", "type": "bridge", "bridge": "q0", "ipam": pool }),
+        json!({ "cniVersion": "1.0.0", "type": "ovs", "bridge": "q0", "socket_file": "foo" }),
+        json!({ "cniVersion": "1.0.0", "type": "mybridge", "bridge": "q0", "ipam": pool }),
+        json!({ "cniVersion": "1.0.0", "type": "bridge", "bridge": "q0", "ipam": { "type": "host-local", "dataDir": 5 } }),
+        json!({ "cniVersion": "1.0.0", "type": "bridge", "ipam": { "type": "dhcp", "daemonSocketPath": 5 } }),
+        json!({ "cniVersion": "1.0.0", "type": "macvlan", "mtu": "x" }),
+    ] {
+        let mut config = config;
+        config["name"] = json!("n");
+        std::fs::write(lab.path("/etc/cni/net.d/n.conf"), config.to_string()).unwrap();
+        let c1 = lab.container("c1");
+        let mut add = crate::support::command_in(&lab, &["add", "n", "c1"]);
+        add.env("CNI_PATH", "/run/bin");
+        assert!(crate::support::said(add).code != 0, "{config}");
+        assert_eq!(listed(&lab), 0, "{config}");
+        drop(c1);
+        assert_eq!(lab.sh("ls /var/lib/cni/results"), "", "{config}");
+    }
+}
+
+/// A rootless runtime has user, mount and network namespaces of its own, and the machine's PID
+/// namespace: it sees processes that do not show it their namespaces.
+#[test]
+fn what_ended_in_a_user_namespace_is_gone() {
+    testkit::require!("root", "program:setpriv");
+    let lab = Lab::new("collected-rootless");
+    let plugins = json!([
+        { "type": "bridge", "bridge": "b0", "isGateway": true,
+          "ipam": { "type": "host-local", "subnet": "10.4.0.0/29" } },
+        { "type": "portmap", "capabilities": { "portMappings": true } },
+    ]);
+    let list = json!({ "cniVersion": "1.0.0", "name": "n", "plugins": plugins });
+    let script = format!(
+        "for dir in /run /etc /var; do mount -t tmpfs none $dir; done
+         mkdir -p /etc/cni/net.d && echo '{list}' > /etc/cni/net.d/n.conflist
+         ip link set lo up
+         netwright() {{ NETWRIGHT_CACHE_DIR=/var/cni {EXECUTABLE} \"$@\" 2>> /run/log; }}
+         for count in 1 2 3 4 5 6 7 8; do
+             unshare -n sleep 1000 >/dev/null 2>&1 & own=$!
+             until [ \"$(readlink /proc/$own/ns/net)\" != \"$(readlink /proc/self/ns/net)\" ]; do sleep 0.01; done
+             netwright add n /proc/$own/ns/net -p 8080:80 | grep -c 10.4.0.
+             kill -9 $own; wait $own 2>/dev/null
+         done
+         netwright list | grep -c gone
+         netwright gc | tail -n 1
+         netwright list
+         cat /run/log >&2"
+    );
+    std::fs::write(lab.path("/run/script"), script).unwrap();
+    let said = lab.sh(
+        "setpriv --reuid 65534 --regid 65534 --clear-groups unshare -Urmn --propagation private \
+         bash -c 'exec 3< /run/script; . /dev/fd/3'",
+    );
+    let ended = "1\n".repeat(8) + "8\n";
+    assert!(said.starts_with(&ended), "{said}");
+    assert!(said.ends_with("removed 8, kept 0\nno attachments\n"), "{said}");
+}

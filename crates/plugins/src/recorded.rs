@@ -1,0 +1,71 @@
+//! What plugins recorded of an attachment, as a list of plugins whose DEL removes it: for an
+//! attachment whose configuration is lost, or is another one by now.
+
+use cni::{NetworkList, Version};
+use cni_plugin::Role;
+use serde_json::json;
+use state::Record;
+
+/// The address plugin of records that do not say which it was: they are of an older release. Its DEL
+/// changes nothing where it has given no address.
+const FORMER_IPAM: &str = "host-local";
+
+/// Returns the list of the plugins that recorded something of one attachment; `None` if none of ours
+/// did. DEL takes them from the end: those that changed an interface come before the one that made
+/// it.
+#[must_use]
+pub fn list(records: &[Record]) -> Option<NetworkList> {
+    let mut known: Vec<(bool, &Record)> = Vec::new();
+    for record in records {
+        let info = crate::info(&record.plugin);
+        known.extend(info.map(|info| (matches!(info.role, Role::Chained), record)));
+    }
+    let network = &known.first()?.1.attachment.network;
+    cni::order::sort_by(&mut known, |(one, a), (other, b)| {
+        (one, &a.plugin).cmp(&(other, &b.plugin))
+    });
+    let plugin = |(is_chained, record): &(bool, &Record)| {
+        let mut config = json!({ "type": record.plugin });
+        let former = || (!is_chained).then(|| json!({ "type": FORMER_IPAM }));
+        if let Some(ipam) = record.ipam.clone().or_else(former) {
+            config["ipam"] = ipam;
+        }
+        config
+    };
+    let plugins: Vec<_> = known.iter().map(plugin).collect();
+    let document = json!({
+        "cniVersion": Version::CURRENT.as_str(), "name": network.as_str(), "plugins": plugins,
+    });
+    NetworkList::parse(document.to_string().as_bytes()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_changed_an_interface_goes_before_what_made_it() {
+        let key = cni::AttachmentKey {
+            network: "n".parse().unwrap(),
+            container_id: "c1".parse().unwrap(),
+            ifname: "eth0".parse().unwrap(),
+        };
+        let record = |plugin: &str, ipam| {
+            let mut record = Record::new(key.clone(), plugin, "b", serde_json::Value::Null);
+            record.ipam = ipam;
+            record
+        };
+        let dhcp = json!({ "type": "dhcp", "daemonSocketPath": "/run/d" });
+        let types = |records: &[Record]| {
+            let list = list(records)?;
+            let plugins = list.plugins.iter();
+            Some(plugins.map(|one| one.plugin_type.clone()).collect::<Vec<_>>().join(" "))
+        };
+        let all = [record("portmap", None), record("bridge", Some(dhcp)), record("tuning", None)];
+        assert_eq!(types(&all).as_deref(), Some("bridge portmap tuning"));
+        let text = String::from_utf8(list(&all).unwrap().source).unwrap();
+        assert!(text.contains("/run/d") && !text.contains("host-local"), "{text}");
+        assert_eq!(types(&[record("unheard-of", None)]), None);
+        assert_eq!(types(&[]), None);
+    }
+}
