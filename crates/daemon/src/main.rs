@@ -15,7 +15,7 @@
 //! | `attendant` | the thread beside a service's loop: status, and SIGHUP |
 //! | `status`, `exchange` | what all services say, and how they are asked |
 //! | `talks` | the clients of a socket at which each asks one question |
-//! | `probes`, `serve` | `/livez` and `/readyz` of all services, by TCP, and where systemd starts them |
+//! | `probes`, `serve` | `/livez`, `/readyz` and `/metrics` of all services, by TCP, and where systemd starts them |
 //!
 //! Only this file reads the arguments and the environment.
 

@@ -190,7 +190,11 @@ mod tests {
         assert!(live.starts_with("HTTP/1.1 200 ") && live.ends_with("\r\n\r\nok\n"), "{live}");
         let metrics = ask(address, "/metrics");
         assert!(metrics.ends_with("_restarts_total{service=\"dhcp\"} 0\n"), "{metrics}");
-        assert!(ask(address, "/status").starts_with("HTTP/1.1 404 "));
+        for other in ["/", "/status", "/explain", "/drops", "/metrics/x"] {
+            let told = ask(address, other);
+            assert!(told.starts_with("HTTP/1.1 404 "), "{other}: {told}");
+            assert!(told.ends_with("there are /readyz, /livez and /metrics\n"), "{other}: {told}");
+        }
         assert!(looks.load(Ordering::SeqCst) < 3);
         drop(silent);
         probes.follow(&Agent::default());

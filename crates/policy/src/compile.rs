@@ -1,30 +1,32 @@
 //! From objects to the program of one node, and from each change of an object to its steps.
 //!
 //! Pods of the node that the same policies select for a direction share a class, a chain. Policies
-//! have chains, shared by classes. Selectors have sets, shared by policies. Each chain and set
-//! exists as long as something refers to it. So when a pod comes, goes or gets other labels, one
-//! element is added to or removed from each set that it enters or leaves, and from the verdict maps
-//! if the pod is on this node. No rule changes.
+//! have chains, shared by classes. Selectors have sets, shared by policies. Policies that name many
+//! peers are merged in the chain of their class. Each chain and set exists as long as something
+//! refers to it. So when a pod comes, goes or gets other labels, one element is added to or removed
+//! from each set that it enters or leaves, and from the verdict maps if the pod is on this node. No
+//! rule changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::object::{Pod, Uid};
-use crate::policy::{Direction, PodSet, PolicyId, Protocol, Tier};
+use crate::policy::{Direction, PodSet, Policy, PolicyId, Protocol, Tier};
 use crate::program::{self, Line, Name, Program, Step};
 use crate::world::index::Index;
 use crate::world::{Change, Touched, World};
 
 mod lines;
+pub(crate) mod merge;
 mod names;
 mod own;
 mod sets;
 
-use lines::{About, Compiled};
+use lines::{About, Compiled, Written};
 
 /// The policies that are asked about a pod for a direction, sorted by name.
-type Class = Vec<PolicyId>;
+type Class = Arc<[PolicyId]>;
 
 /// Where an address of this node's pods leads.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,30 +35,48 @@ enum Leads {
     Class(Class),
     /// To the chain of pods about which not enough is known.
     Unknown,
+    /// There too: its policies have too many different lists of ports.
+    TooMany,
 }
 
-#[derive(Debug)]
+/// The hash in the name of sets: it stands for what they are about.
+type Hash = Arc<str>;
+
+#[derive(Debug, Default)]
 struct ClassUse {
     /// How many addresses lead there.
     users: usize,
     /// The chains that it has.
     chains: BTreeSet<Name>,
+    uses: Uses,
 }
 
-#[derive(Debug)]
+/// What a class uses besides its chains.
+#[derive(Debug, Default)]
+struct Uses {
+    /// The policies to whose chains it jumps.
+    jumps: BTreeSet<PolicyId>,
+    /// Its policies that decide about this node.
+    own: BTreeSet<PolicyId>,
+    /// The sets to which its chains refer.
+    sets: BTreeSet<String>,
+}
+
+#[derive(Debug, Default)]
 struct PolicyUse {
-    /// How many classes jump there.
-    users: usize,
-    compiled: Compiled,
-    /// What it says of this node.
-    own: Compiled,
+    /// How many classes jump to its chains, and what these are as long as one does.
+    jumps: usize,
+    compiled: Option<Compiled>,
+    /// How many classes have it for what it says of this node, and that.
+    owners: usize,
+    own: Option<Compiled>,
 }
 
 #[derive(Debug)]
 struct SetUse {
-    /// How many policies refer to it.
+    /// How many policies and classes refer to it.
     users: usize,
-    hash: String,
+    about: About,
 }
 
 /// Keeps the program of one node as objects change.
@@ -70,12 +90,15 @@ pub struct Compiler {
     leads: BTreeMap<(Direction, IpAddr), Leads>,
     classes: BTreeMap<(Direction, Class), ClassUse>,
     policies: BTreeMap<(Direction, PolicyId), PolicyUse>,
-    sets: BTreeMap<Arc<About>, SetUse>,
-    /// The pod sets that have sets, to find those that a pod may be in.
-    pod_sets: Index<Arc<About>>,
-    /// The pod sets and the named ports that have an address now.
-    member_of: BTreeMap<IpAddr, BTreeSet<Arc<About>>>,
-    ports_of: BTreeMap<IpAddr, BTreeSet<(Arc<About>, Protocol, u16)>>,
+    sets: BTreeMap<Hash, SetUse>,
+    /// The selectors of pods that have sets, to find those that a pod may be in: the set, and the
+    /// selector's place in it.
+    pod_sets: Index<(Hash, usize)>,
+    /// The sets of pods and of named ports that have an address now.
+    member_of: BTreeMap<IpAddr, BTreeSet<Hash>>,
+    ports_of: BTreeMap<IpAddr, BTreeSet<(Hash, Protocol, u16)>>,
+    /// The sets of named ports.
+    port_sets: BTreeMap<(Direction, String), Hash>,
     /// The pods that start, by the address that each will have.
     starting: BTreeMap<IpAddr, Uid>,
     /// Chains that nothing refers to any longer when this change is done.
@@ -83,7 +106,7 @@ pub struct Compiler {
     /// What may have lost its last user in this change.
     idle_classes: BTreeSet<(Direction, Class)>,
     idle_policies: BTreeSet<(Direction, PolicyId)>,
-    idle_sets: BTreeSet<About>,
+    idle_sets: BTreeSet<String>,
     /// The chains and sets about this node itself, and whether they may have to be others now.
     own_chains: BTreeSet<Name>,
     own_sets: BTreeSet<Name>,
@@ -125,6 +148,7 @@ impl Compiler {
             pod_sets: Index::default(),
             member_of: BTreeMap::new(),
             ports_of: BTreeMap::new(),
+            port_sets: BTreeMap::new(),
             starting: BTreeMap::new(),
             stale: BTreeSet::new(),
             idle_classes: BTreeSet::new(),
@@ -189,6 +213,13 @@ impl Compiler {
         self.finish()
     }
 
+    /// Returns the addresses of this node that are closed since the policies of their pod have too
+    /// many different lists of ports ([`too_many_lists`](crate::too_many_lists)).
+    pub fn beyond(&self) -> impl Iterator<Item = (Direction, IpAddr)> {
+        let beyond = self.leads.iter().filter(|(_, leads)| matches!(leads, Leads::TooMany));
+        beyond.map(|(key, _)| *key)
+    }
+
     /// Takes which addresses this node's host has ([`World::set_host`]). That changes nothing in the
     /// program: no packet to another address of the Node comes to the chain for the node itself.
     pub fn set_host(&mut self, addresses: BTreeSet<IpAddr>) {
@@ -225,6 +256,8 @@ impl Compiler {
         let mut addresses: BTreeSet<IpAddr> = pods.flat_map(Pod::own_addresses).copied().collect();
         let did = |leads: &Leads| match leads {
             Leads::Class(class) => class.iter().any(|id| policies.contains(id)),
+            // Its pod may have to lead elsewhere now.
+            Leads::TooMany => true,
             Leads::Unknown => false,
         };
         let before = self.leads.iter().filter(|(_, leads)| did(leads));
@@ -249,23 +282,30 @@ impl Compiler {
     /// Collects what lost its last user, and returns the steps in the order in which they hold.
     fn finish(&mut self) -> Vec<Step> {
         for key in std::mem::take(&mut self.idle_classes) {
-            if self.classes.get(&key).is_some_and(|class| class.users == 0) {
-                let chains = self.classes.remove(&key).map(|class| class.chains);
-                self.stale.extend(chains.unwrap_or_default());
-                for id in key.1 {
-                    self.release_policy(key.0, id);
-                }
+            if self.classes.get(&key).is_some_and(|class| class.users == 0)
+                && let Some(ClassUse { chains, uses, .. }) = self.classes.remove(&key)
+            {
+                self.stale.extend(chains);
+                self.release(key.0, uses);
             }
         }
         for key in std::mem::take(&mut self.idle_policies) {
-            if self.policies.get(&key).is_some_and(|policy| policy.users == 0)
-                && let Some(PolicyUse { compiled, .. }) = self.policies.remove(&key)
+            let Some(policy) = self.policies.get_mut(&key) else { continue };
+            if policy.jumps == 0
+                && let Some(compiled) = policy.compiled.take()
             {
                 let main = names::policy(key.0, &self.salt, &key.1);
                 self.stale.extend(compiled.chains(&main).into_keys());
-                for about in compiled.about.into_keys() {
-                    self.release_set(about);
-                }
+                self.release_sets(compiled.about.into_keys());
+            }
+            let Some(policy) = self.policies.get_mut(&key) else { continue };
+            if policy.owners == 0
+                && let Some(own) = policy.own.take()
+            {
+                self.release_sets(own.about.into_keys());
+            }
+            if self.policies.get(&key).is_some_and(|policy| policy.jumps + policy.owners == 0) {
+                self.policies.remove(&key);
             }
         }
         if std::mem::take(&mut self.own_due) {
@@ -274,9 +314,9 @@ impl Compiler {
         for name in std::mem::take(&mut self.stale) {
             self.emit(Step::RemoveChain { name });
         }
-        for about in std::mem::take(&mut self.idle_sets) {
-            if self.sets.get(&about).is_some_and(|set| set.users == 0) {
-                self.remove_set(about);
+        for hash in std::mem::take(&mut self.idle_sets) {
+            if self.sets.get(hash.as_str()).is_some_and(|set| set.users == 0) {
+                self.remove_set(&hash);
             }
         }
         let mut steps = std::mem::take(&mut self.steps);
@@ -297,7 +337,7 @@ impl Compiler {
             self.own_due |= direction == Direction::Egress;
             let chain = match &new {
                 Some(Leads::Class(class)) => Some(self.use_class(direction, class)),
-                Some(Leads::Unknown) => Some(program::unknown(direction)),
+                Some(Leads::Unknown | Leads::TooMany) => Some(program::unknown(direction)),
                 None => None,
             };
             let old = match new {
@@ -308,7 +348,9 @@ impl Compiler {
                 self.release_class(direction, class);
             }
             let before = self.program.verdicts.get(&key).cloned();
-            self.emit(Step::Verdict { direction, address, before, chain });
+            if before != chain {
+                self.emit(Step::Verdict { direction, address, before, chain });
+            }
         }
     }
 
@@ -329,13 +371,16 @@ impl Compiler {
         }
         self.work += u64::try_from(self.world.policies_near(pod).count()).unwrap_or(u64::MAX);
         let mut asked = self.world.asked(pod, direction);
+        if merge::too_many_lists(&asked, direction) {
+            return Some(Leads::TooMany);
+        }
         // A NetworkPolicy has the last word, so nothing is asked after it.
         if asked.iter().any(|policy| policy.tier == Tier::Namespaced) {
             asked.retain(|policy| policy.tier != Tier::Baseline);
         }
-        let mut class: Class = asked.iter().map(|policy| policy.id.clone()).collect();
+        let mut class: Vec<PolicyId> = asked.iter().map(|policy| policy.id.clone()).collect();
         class.sort();
-        (!class.is_empty()).then_some(Leads::Class(class))
+        (!class.is_empty()).then(|| Leads::Class(class.into()))
     }
 
     fn use_class(&mut self, direction: Direction, class: &Class) -> Name {
@@ -345,10 +390,7 @@ impl Compiler {
             class.users += 1;
             return name;
         }
-        for id in class {
-            self.use_policy(direction, id);
-        }
-        self.classes.insert(key.clone(), ClassUse { users: 1, chains: BTreeSet::new() });
+        self.classes.insert(key.clone(), ClassUse { users: 1, ..ClassUse::default() });
         self.write_class(&key);
         name
     }
@@ -363,22 +405,65 @@ impl Compiler {
 
     /// Writes the chains of a class as its policies are now.
     fn write_class(&mut self, key: &(Direction, Class)) {
-        let (direction, class) = key;
-        let mut policies: Vec<_> = class.iter().filter_map(|id| self.world.policy(id)).collect();
-        policies.sort_by_key(|policy| policy.order());
-        let compiled = |id: &PolicyId| {
-            self.policies.get(&(*direction, id.clone())).map(|policy| &policy.compiled)
+        let (direction, class) = (key.0, &key.1);
+        let policies = self.policies_of(class);
+        let is_merged = merge::are_many(&policies, direction);
+        let mut uses = Uses::default();
+        if direction == Direction::Egress {
+            let own = policies.into_iter().filter(|policy| policy.decides_about_own_node());
+            uses.own.extend(own.map(|policy| policy.id.clone()));
+        }
+        if !is_merged {
+            uses.jumps.extend(class.iter().cloned());
+        }
+        uses.jumps.iter().for_each(|id| self.jump_to(direction, id));
+        uses.own.iter().for_each(|id| self.use_own(direction, id));
+        let compiled =
+            |id: &PolicyId| self.policies.get(&(direction, id.clone()))?.compiled.as_ref();
+        let (hash, policies) = (class_hash(&self.salt, class), self.policies_of(class));
+        let Written { chains, about } = match is_merged {
+            true => lines::merged_class(direction, &self.salt, &hash, &policies),
+            false => lines::class(direction, &self.salt, &hash, &policies, compiled),
         };
-        let hash = class_hash(&self.salt, class);
-        let chains = lines::class(*direction, &self.salt, &hash, &policies, compiled);
+        for (hash, about) in &about {
+            self.use_set(hash, about);
+        }
+        uses.sets.extend(about.into_keys());
         let names = chains.keys().cloned().collect();
         for (name, lines) in chains {
             self.put_chain(name, lines);
         }
-        if let Some(class) = self.classes.get_mut(key) {
-            let before = std::mem::replace(&mut class.chains, names);
-            self.stale.extend(before.difference(&class.chains).cloned());
+        let Some(there) = self.classes.get_mut(key) else { return };
+        let before = std::mem::replace(&mut there.chains, names);
+        self.stale.extend(before.difference(&there.chains).cloned());
+        let before = std::mem::replace(&mut there.uses, uses);
+        self.release(direction, before);
+    }
+
+    /// Returns the policies of a class in the order in which they are asked.
+    fn policies_of(&self, class: &Class) -> Vec<&Policy> {
+        let mut policies: Vec<_> = class.iter().filter_map(|id| self.world.policy(id)).collect();
+        policies.sort_by_key(|policy| policy.order());
+        policies
+    }
+
+    /// Releases what a class has used.
+    fn release(&mut self, direction: Direction, Uses { jumps, own, sets }: Uses) {
+        for id in jumps {
+            let key = (direction, id);
+            if let Some(policy) = self.policies.get_mut(&key) {
+                policy.jumps -= 1;
+                self.idle_policies.insert(key);
+            }
         }
+        for id in own {
+            let key = (direction, id);
+            if let Some(policy) = self.policies.get_mut(&key) {
+                policy.owners -= 1;
+                self.idle_policies.insert(key);
+            }
+        }
+        self.release_sets(sets);
     }
 
     fn write_classes_again(&mut self, changed: &BTreeSet<PolicyId>) {
@@ -393,58 +478,77 @@ impl Compiler {
 
     // Policies.
 
-    fn use_policy(&mut self, direction: Direction, id: &PolicyId) {
-        let key = (direction, id.clone());
-        if let Some(policy) = self.policies.get_mut(&key) {
-            policy.users += 1;
-            return;
+    /// Takes the chains of a policy into use.
+    fn jump_to(&mut self, direction: Direction, id: &PolicyId) {
+        let there = self.policies.entry((direction, id.clone())).or_default();
+        there.jumps += 1;
+        if there.compiled.is_none()
+            && let Some(policy) = self.world.policy(id)
+        {
+            let compiled = lines::compile(policy, direction, &self.salt);
+            there.compiled = Some(compiled.clone());
+            self.put_policy(direction, id, &compiled);
         }
+    }
+
+    /// Takes into use what a policy says of this node.
+    fn use_own(&mut self, direction: Direction, id: &PolicyId) {
+        let there = self.policies.entry((direction, id.clone())).or_default();
+        there.owners += 1;
+        if there.own.is_none() {
+            self.compile_own(direction, id);
+        }
+    }
+
+    /// Compiles what a policy says of this node, and takes its sets into use in place of those
+    /// that it had.
+    fn compile_own(&mut self, direction: Direction, id: &PolicyId) {
         let Some(policy) = self.world.policy(id) else { return };
-        let compiled = lines::compile(policy, direction, &self.salt);
         let own = lines::compile_own(policy, direction, &self.salt);
-        self.put_policy(direction, id, &compiled);
-        self.policies.insert(key, PolicyUse { users: 1, compiled, own });
+        for (hash, about) in &own.about {
+            self.use_set(hash, about);
+        }
+        let there = self.policies.get_mut(&(direction, id.clone()));
+        if let Some(old) = there.and_then(|there| there.own.replace(own)) {
+            self.release_sets(old.about.into_keys());
+        }
     }
 
     fn put_policy(&mut self, direction: Direction, id: &PolicyId, compiled: &Compiled) {
-        for (about, hash) in &compiled.about {
-            self.use_set(about, hash);
+        for (hash, about) in &compiled.about {
+            self.use_set(hash, about);
         }
         for (name, lines) in compiled.chains(&names::policy(direction, &self.salt, id)) {
             self.put_chain(name, lines);
         }
     }
 
-    fn release_policy(&mut self, direction: Direction, id: PolicyId) {
-        let key = (direction, id);
-        if let Some(policy) = self.policies.get_mut(&key) {
-            policy.users -= 1;
-            self.idle_policies.insert(key);
+    /// Swaps what there is of a policy that changed, if it is in use.
+    fn compile_again(&mut self, id: &PolicyId) {
+        for direction in Direction::ALL {
+            let there = self.policies.get(&(direction, id.clone()));
+            let Some(PolicyUse { compiled, own, .. }) = there else { continue };
+            let (has_chains, has_own) = (compiled.is_some(), own.is_some());
+            if has_chains {
+                self.compile_chains_again(direction, id);
+            }
+            if has_own {
+                self.compile_own(direction, id);
+            }
         }
     }
 
-    /// Swaps the lines of a policy that changed, if it is in use.
-    fn compile_again(&mut self, id: &PolicyId) {
-        for direction in Direction::ALL {
-            let key = (direction, id.clone());
-            let Some(policy) = self.world.policy(id) else { continue };
-            if !self.policies.contains_key(&key) {
-                continue;
-            }
-            let compiled = lines::compile(policy, direction, &self.salt);
-            let own = lines::compile_own(policy, direction, &self.salt);
-            self.put_policy(direction, id, &compiled);
-            let Some(there) = self.policies.get_mut(&key) else { continue };
-            there.own = own;
-            let old = std::mem::replace(&mut there.compiled, compiled);
-            let main = names::policy(direction, &self.salt, id);
-            let kept = there.compiled.chains(&main);
-            let gone = old.chains(&main).into_keys().filter(|name| !kept.contains_key(name));
-            self.stale.extend(gone);
-            for about in old.about.into_keys() {
-                self.release_set(about);
-            }
-        }
+    fn compile_chains_again(&mut self, direction: Direction, id: &PolicyId) {
+        let Some(policy) = self.world.policy(id) else { return };
+        let compiled = lines::compile(policy, direction, &self.salt);
+        self.put_policy(direction, id, &compiled);
+        let main = names::policy(direction, &self.salt, id);
+        let kept = compiled.chains(&main);
+        let there = self.policies.get_mut(&(direction, id.clone()));
+        let Some(old) = there.and_then(|there| there.compiled.replace(compiled)) else { return };
+        let gone = old.chains(&main).into_keys().filter(|name| !kept.contains_key(name));
+        self.stale.extend(gone);
+        self.release_sets(old.about.into_keys());
     }
 }
 

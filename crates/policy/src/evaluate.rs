@@ -5,6 +5,7 @@
 
 use std::net::IpAddr;
 
+use crate::compile::merge::too_many_lists;
 use crate::object::Pod;
 use crate::policy::{
     Action, Direction, Peer, Policy, PolicyId, Ports, Protocol, Rule, Tier, Traffic,
@@ -46,6 +47,8 @@ pub enum Decision {
     UnknownNamespace { namespace: String },
     /// Several pods have the address.
     SeveralPods { pods: Vec<String> },
+    /// The policies have too many different lists of ports ([`too_many_lists`]).
+    TooManyLists,
     /// A rule accepts or denies.
     Rule { policy: PolicyId, rule: usize, action: Action },
     /// NetworkPolicies select the pod, and none of their rules allows it.
@@ -67,6 +70,7 @@ impl Decision {
             Decision::Rule { action, .. } => *action == Action::Accept,
             Decision::UnknownNamespace { .. }
             | Decision::SeveralPods { .. }
+            | Decision::TooManyLists
             | Decision::NoneAllows => false,
         }
     }
@@ -149,6 +153,9 @@ fn judge(
         return without(Decision::UnknownNamespace { namespace: pod.namespace.to_string() });
     }
     let asked = world.asked(pod, direction);
+    if too_many_lists(&asked, direction) {
+        return Side { asked: ids(&asked), decision: Decision::TooManyLists };
+    }
     let is_matched = |rule: &Rule| matches(world, rule, peer, destination, traffic);
     Side { asked: ids(&asked), decision: decide(&asked, direction, is_matched) }
 }
@@ -183,6 +190,9 @@ fn at_own_node(world: &World, pods: &[&Pod], node: IpAddr, traffic: Traffic) -> 
     let [pod] = pods else { return None };
     world.namespace(&pod.namespace)?;
     let mut asked = world.asked(pod, Direction::Egress);
+    if too_many_lists(&asked, Direction::Egress) {
+        return None;
+    }
     // Nothing is asked after a NetworkPolicy, also where that says nothing.
     let is_final = asked.iter().any(|policy| policy.tier == Tier::Namespaced);
     asked.retain(|policy| {

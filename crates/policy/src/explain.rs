@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 
+use crate::compile::merge::MOST_LISTS;
 use crate::evaluate::{Decision, Side, matches, peer_matches, verdict, verdict_by_service};
 use crate::object::{Pod, is_stand_in};
 use crate::policy::{
@@ -113,6 +114,17 @@ pub fn dropped(
     (side.asked.clone(), cause)
 }
 
+/// Says why a pod is closed whose policies have too many different lists of ports
+/// ([`too_many_lists`](crate::too_many_lists)).
+#[must_use]
+pub fn why_closed(direction: Direction) -> String {
+    format!(
+        "the {direction} rules of its policies have more than {MOST_LISTS} different lists of ports \
+         for peers that they name: it is closed to all but its node; give more rules the same ports, \
+         or ranges of ports"
+    )
+}
+
 /// What happens to a pod whose policies forget DNS.
 const NO_NAMES: &str =
     "without egress to its servers (UDP and TCP port 53), the pod resolves no names";
@@ -204,6 +216,9 @@ impl<'a> Asked<'a> {
             Decision::UnknownNamespace { .. } | Decision::SeveralPods { .. } => {
                 say(format!("{}.", self.cause(direction, side)));
             }
+            Decision::TooManyLists => {
+                return say(format!("{}.", self.cause(direction, side)));
+            }
             Decision::Rule { policy, rule, action } => {
                 let rule = self.rule(policy, direction, *rule);
                 let verb = if *action == Action::Accept { "accepts" } else { "denies" };
@@ -274,6 +289,7 @@ impl<'a> Asked<'a> {
                 "{} have this address: it is closed until only one of them is left",
                 pods.join(" and ")
             ),
+            Decision::TooManyLists => why_closed(direction),
             Decision::Rule { policy: PolicyId::Isolation { namespace }, .. } => {
                 let (subject, other) = self.ends(direction);
                 format!(

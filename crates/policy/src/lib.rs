@@ -19,6 +19,7 @@ mod reader;
 pub mod refused;
 pub mod world;
 
+pub use compile::merge::{MOST_LISTS, too_many_lists};
 pub use compile::{Compiler, compile};
 pub use evaluate::{Verdict, verdict, verdict_by_service};
 pub use explain::{Explanation, explain};

@@ -234,6 +234,14 @@ impl Networks {
         self.networks.get(network).map(Compiler::world)
     }
 
+    /// Returns the addresses that are closed as [`Compiler::beyond`] says, with what is known on
+    /// their network.
+    pub fn beyond(&self) -> impl Iterator<Item = (&World, Direction, IpAddr)> {
+        self.networks.values().flat_map(|compiler| {
+            compiler.beyond().map(|(direction, address)| (compiler.world(), direction, address))
+        })
+    }
+
     /// Returns the programs of the networks: their chains and sets.
     pub fn programs(&self) -> impl Iterator<Item = &Program> {
         self.networks.values().map(Compiler::program)

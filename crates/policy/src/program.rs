@@ -449,11 +449,12 @@ pub(crate) fn sort(steps: &mut [Step]) {
 /// Returns how many kinds of chains may lie below a chain: the base chain of a program jumps to
 /// classes, these jump to tiers, these to policies, and these to their parts.
 fn depth(chain: &str) -> u8 {
+    let is_part = 1 < chain.matches('-').count();
     match chain.as_bytes().first() {
         _ if chain == OWN_NODE => 4,
+        _ if is_part => 0,
         Some(b'c' | b'u') => 3,
         Some(b'a' | b'b') => 2,
-        _ if chain.matches('-').count() == 1 => 1,
-        _ => 0,
+        _ => 1,
     }
 }

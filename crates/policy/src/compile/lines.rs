@@ -1,18 +1,21 @@
-//! A policy's rules as lines of chains, and which sets these refer to.
+//! Policies' rules as lines of chains, and which sets these refer to.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::merge;
 use super::names::{self, Kind, hash};
 use crate::family::Family;
 use crate::labels::Selector;
-use crate::policy::{Action, Block, Direction, Peer, PodSet, Policy, PolicyId, Ports, Rule, Tier};
+use crate::policy::{Action, Block, Direction, PodSet, Policy, PolicyId, Ports, Rule, Tier};
 use crate::program::{End, Line, Match, Name, Then};
 
 /// What sets are about. Equal ones share their sets.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum About {
-    Pods(PodSet),
-    Nodes(Selector),
+    /// The pods of at least one of these.
+    Pods(Vec<PodSet>),
+    /// The nodes of at least one of these.
+    Nodes(Vec<Selector>),
     /// The blocks of one rule, of one family: together they are one set of intervals.
     Blocks(Family, BTreeSet<Block>),
     /// A port's name. Of ingress the destination is a pod of this node, so its sets have no other.
@@ -23,7 +26,17 @@ impl About {
     /// Returns the hash that its sets' names have.
     pub(crate) fn hash(&self, salt: &str) -> String {
         // Debug tells apart what Display does not need to.
-        hash(&format!("{salt}{self:?}"))
+        match self {
+            About::Pods(all) => match all.as_slice() {
+                [pods] => hash(&format!("{salt}Pods({pods:?})")),
+                _ => hash(&format!("{salt}{self:?}")),
+            },
+            About::Nodes(all) => match all.as_slice() {
+                [nodes] => hash(&format!("{salt}Nodes({nodes:?})")),
+                _ => hash(&format!("{salt}{self:?}")),
+            },
+            About::Blocks(..) | About::Port(..) => hash(&format!("{salt}{self:?}")),
+        }
     }
 
     /// Returns the families that it has a set of.
@@ -44,15 +57,18 @@ impl About {
     }
 }
 
-/// One direction of a policy, compiled.
+/// What sets are about, by the hash of their names.
+pub(crate) type Abouts = BTreeMap<String, About>;
+
+/// One direction of a policy, or of the policies of a class, compiled.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Compiled {
     /// The lines of its rules.
     pub(crate) lines: Vec<Line>,
     /// The chains to which these jump.
     pub(crate) parts: BTreeMap<Name, Vec<Line>>,
-    /// What the sets are about to which all of them refer, with the hash of their names.
-    pub(crate) about: BTreeMap<About, String>,
+    /// What the sets are about to which all of them refer.
+    pub(crate) about: Abouts,
     /// Whether a line leaves the tier.
     pub(crate) passes: bool,
 }
@@ -82,8 +98,7 @@ pub(crate) fn compile(policy: &Policy, direction: Direction, salt: &str) -> Comp
     compiled
 }
 
-/// Compiles what a policy says of the node of its pods. All sets that this refers to are among those
-/// of the policy's egress.
+/// Compiles what a policy says of the node of its pods.
 pub(crate) fn compile_own(policy: &Policy, direction: Direction, salt: &str) -> Compiled {
     let mut compiled = Compiled::default();
     if direction == Direction::Ingress || !policy.decides_about_own_node() {
@@ -106,47 +121,73 @@ fn compile_rule(
     salt: &str,
     compiled: &mut Compiled,
 ) {
-    let then = match rule.action {
-        Action::Accept => Then::Accept,
-        Action::Deny => Then::Deny,
-        Action::Pass => {
-            compiled.passes = true;
-            Then::Return
-        }
-    };
-    let mut peers: Vec<Alternative> = Vec::new();
-    match &rule.peers {
-        Some(all) => {
-            for about in abouts(all) {
-                let hash = about.hash(salt);
-                peers.extend(of_peers(&about, &hash, direction));
-                compiled.about.insert(about, hash);
+    let about = rule.peers.as_ref().map(|peers| merge::Peers::of(peers).about());
+    let ports = rule.ports.as_ref().map(|all| all.iter().collect());
+    let lines = Lines { action: rule.action, about, ports };
+    lines.write(part, direction, salt, compiled);
+}
+
+/// Lines that say the same of several peers and ports.
+pub(crate) struct Lines<'a> {
+    pub(crate) action: Action,
+    /// The peers' sets; `None` is every peer.
+    pub(crate) about: Option<Vec<About>>,
+    /// `None` is all traffic.
+    pub(crate) ports: Option<Vec<&'a Ports>>,
+}
+
+impl Lines<'_> {
+    /// Adds them. `part` is the name of the chain that the ports have if they need one.
+    pub(crate) fn write(
+        self,
+        part: Name,
+        direction: Direction,
+        salt: &str,
+        compiled: &mut Compiled,
+    ) {
+        let then = match self.action {
+            Action::Accept => Then::Accept,
+            Action::Deny => Then::Deny,
+            Action::Pass => {
+                compiled.passes = true;
+                Then::Return
             }
-        }
-        None => peers.push(Alternative::default()),
-    }
-    let mut ports: Vec<Alternative> = Vec::new();
-    match &rule.ports {
-        Some(all) => {
-            for port in all {
-                ports.extend(of_ports(port, direction, salt, &mut compiled.about));
+        };
+        let mut peers: Vec<Alternative> = Vec::new();
+        match self.about {
+            Some(all) => {
+                for about in all {
+                    let hash = about.hash(salt);
+                    peers.extend(of_peers(&about, &hash, direction));
+                    compiled.about.insert(hash, about);
+                }
             }
+            None => peers.push(Alternative::default()),
         }
-        None => ports.push(Alternative::default()),
-    }
-    let line = |matches: Vec<Match>, then: &Then| Line { matches, then: then.clone() };
-    let sum = peers.len() + ports.len();
-    if sum < peers.len() * ports.len() && rule.action != Action::Pass {
-        let jump = Then::Jump(part.clone());
-        compiled.lines.extend(peers.into_iter().map(|peer| line(peer.matches, &jump)));
-        let lines = ports.into_iter().map(|ports| line(ports.matches, &then)).collect();
-        compiled.parts.insert(part, lines);
-        return;
-    }
-    for peer in &peers {
-        for ports in ports.iter().filter(|ports| ports.fits(peer)) {
-            let matches = peer.matches.iter().chain(&ports.matches).cloned().collect();
-            compiled.lines.push(line(matches, &then));
+        let mut ports: Vec<Alternative> = Vec::new();
+        match self.ports {
+            Some(all) => {
+                for port in all {
+                    ports.extend(of_ports(port, direction, salt, &mut compiled.about));
+                }
+            }
+            None => ports.push(Alternative::default()),
+        }
+        let line = |matches: Vec<Match>, then: &Then| Line { matches, then: then.clone() };
+        let sum = peers.len() + ports.len();
+        // A chain of its own cannot leave the chain that jumps there.
+        if sum < peers.len() * ports.len() && self.action != Action::Pass {
+            let jump = Then::Jump(part.clone());
+            compiled.lines.extend(peers.into_iter().map(|peer| line(peer.matches, &jump)));
+            let lines = ports.into_iter().map(|ports| line(ports.matches, &then)).collect();
+            compiled.parts.insert(part, lines);
+            return;
+        }
+        for peer in &peers {
+            for ports in ports.iter().filter(|ports| ports.fits(peer)) {
+                let matches = peer.matches.iter().chain(&ports.matches).cloned().collect();
+                compiled.lines.push(line(matches, &then));
+            }
         }
     }
 }
@@ -162,27 +203,6 @@ impl Alternative {
     fn fits(&self, other: &Alternative) -> bool {
         self.family.is_none() || other.family.is_none() || self.family == other.family
     }
-}
-
-/// Returns the sets that a rule's peers need.
-fn abouts(peers: &[Peer]) -> BTreeSet<About> {
-    let mut all = BTreeSet::new();
-    let mut blocks: BTreeMap<Family, BTreeSet<Block>> = BTreeMap::new();
-    for peer in peers {
-        match peer {
-            Peer::Pods(pods) => {
-                all.insert(About::Pods(pods.clone()));
-            }
-            Peer::Nodes(nodes) => {
-                all.insert(About::Nodes(nodes.clone()));
-            }
-            Peer::Block(block) => {
-                blocks.entry(block.family()).or_default().insert(block.clone());
-            }
-        }
-    }
-    all.extend(blocks.into_iter().map(|(family, blocks)| About::Blocks(family, blocks)));
-    all
 }
 
 fn of_peers(about: &About, hash: &str, direction: Direction) -> Vec<Alternative> {
@@ -202,7 +222,7 @@ fn of_ports(
     ports: &Ports,
     direction: Direction,
     salt: &str,
-    sets: &mut BTreeMap<About, String>,
+    sets: &mut Abouts,
 ) -> Vec<Alternative> {
     let any = |matched| vec![Alternative { family: None, matches: vec![matched] }];
     match ports {
@@ -213,7 +233,7 @@ fn of_ports(
         Ports::Named { protocol, name } => {
             let about = About::Port(direction, name.clone());
             let hash = about.hash(salt);
-            sets.insert(about, hash.clone());
+            sets.insert(hash.clone(), about);
             let alternative = |family| {
                 let mut matches: Vec<Match> = protocol.map(Match::Protocol).into_iter().collect();
                 let set = names::set(Kind::Port, family, &hash);
@@ -253,7 +273,16 @@ pub(crate) fn own_class(
     chains
 }
 
-/// Returns the chains of a class: its own, and one for each tier with policies.
+/// The chains of a class.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    /// Its own, one for each tier of ClusterNetworkPolicies, and parts of these.
+    pub(crate) chains: BTreeMap<Name, Vec<Line>>,
+    /// What the sets are about to which these refer.
+    pub(crate) about: Abouts,
+}
+
+/// Writes a class that jumps to the chains of its policies.
 ///
 /// `policies` are those that select its pods, in the order in which they are asked.
 pub(crate) fn class<'a>(
@@ -262,35 +291,67 @@ pub(crate) fn class<'a>(
     hash: &str,
     policies: &[&Policy],
     compiled: impl Fn(&PolicyId) -> Option<&'a Compiled>,
-) -> BTreeMap<Name, Vec<Line>> {
+) -> Written {
+    let line = |policy: &&Policy| match compiled(&policy.id) {
+        Some(compiled) if compiled.passes => compiled.lines.clone(),
+        _ => {
+            let then = Then::Jump(names::policy(direction, salt, &policy.id));
+            vec![Line { matches: Vec::new(), then }]
+        }
+    };
+    of_tiers(direction, hash, policies, |_, of_tier| Compiled {
+        lines: of_tier.iter().flat_map(line).collect(),
+        ..Compiled::default()
+    })
+}
+
+/// Writes a class that has the rules of its policies itself.
+pub(crate) fn merged_class(
+    direction: Direction,
+    salt: &str,
+    hash: &str,
+    policies: &[&Policy],
+) -> Written {
+    of_tiers(direction, hash, policies, |name, of_tier| {
+        merge::compile(of_tier, name, direction, salt)
+    })
+}
+
+/// Writes a class of which `write` says the lines of each tier, in a chain of this name.
+fn of_tiers(
+    direction: Direction,
+    hash: &str,
+    policies: &[&Policy],
+    write: impl Fn(&Name, &[&Policy]) -> Compiled,
+) -> Written {
+    let mut written = Written::default();
     let always = |then: Then| Line { matches: Vec::new(), then };
-    let jump = |policy: &Policy| always(Then::Jump(names::policy(direction, salt, &policy.id)));
-    let of_tier = |tier: Tier| policies.iter().copied().filter(move |policy| policy.tier == tier);
-    let mut chains = BTreeMap::new();
+    let own = names::class(direction, hash);
     let mut main = Vec::new();
-    let is_final = of_tier(Tier::Namespaced).next().is_some();
     for tier in [Tier::Admin, Tier::Namespaced, Tier::Baseline] {
-        if tier == Tier::Namespaced {
-            main.extend(of_tier(tier).map(jump));
-            if is_final {
-                main.push(always(Then::Deny));
-                break;
-            }
+        let is_of_tier = |policy: &&Policy| policy.tier == tier;
+        let of_tier: Vec<&Policy> = policies.iter().copied().filter(is_of_tier).collect();
+        if of_tier.is_empty() {
             continue;
         }
-        let mut lines = Vec::new();
-        for policy in of_tier(tier) {
-            match compiled(&policy.id) {
-                Some(compiled) if compiled.passes => lines.extend(compiled.lines.iter().cloned()),
-                _ => lines.push(jump(policy)),
-            }
+        let name = match tier {
+            Tier::Namespaced => own.clone(),
+            Tier::Admin | Tier::Baseline => names::tier(direction, tier, hash),
+        };
+        let Compiled { lines, parts, about, .. } = write(&name, &of_tier);
+        written.chains.extend(parts);
+        written.about.extend(about);
+        if tier == Tier::Namespaced {
+            main.extend(lines);
+            // Nothing is asked after a NetworkPolicy.
+            main.push(always(Then::Deny));
+            break;
         }
         if !lines.is_empty() {
-            let name = names::tier(direction, tier, hash);
             main.push(always(Then::Jump(name.clone())));
-            chains.insert(name, lines);
+            written.chains.insert(name, lines);
         }
     }
-    chains.insert(names::class(direction, hash), main);
-    chains
+    written.chains.insert(own, main);
+    written
 }

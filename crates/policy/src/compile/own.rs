@@ -56,11 +56,11 @@ impl Compiler {
 
     fn own_node(&self) -> Own {
         let mut own = Own::default();
-        let used = self.policies.iter().filter(|((direction, _), policy)| {
-            *direction == Direction::Egress && !policy.own.lines.is_empty()
-        });
+        let used =
+            self.policies.iter().filter(|((direction, _), _)| *direction == Direction::Egress);
+        let say = used.filter_map(|((_, id), policy)| Some((id, policy.own.as_ref()?)));
         let deciding: BTreeMap<&PolicyId, &Compiled> =
-            used.map(|((_, id), policy)| (id, &policy.own)).collect();
+            say.filter(|(_, own)| !own.lines.is_empty()).collect();
         let Some(node) = self.world.node(&self.node).filter(|_| !deciding.is_empty()) else {
             return own;
         };
@@ -103,9 +103,9 @@ impl Compiler {
         for ((direction, address), leads) in &self.leads {
             let (Direction::Egress, Leads::Class(class)) = (direction, leads) else { continue };
             let own = class.iter().filter(|id| deciding.contains_key(id)).cloned();
-            let own: Class = own.collect();
+            let own: Vec<PolicyId> = own.collect();
             if !own.is_empty() {
-                classes.entry(own).or_default().insert(*address);
+                classes.entry(own.into()).or_default().insert(*address);
             }
         }
         classes

@@ -6,51 +6,61 @@ use std::sync::Arc;
 
 use super::lines::About;
 use super::names::{self, Kind};
-use super::{Compiler, SetUse};
+use super::{Compiler, Hash, SetUse};
 use crate::family::Family;
-use crate::object::Pod;
-use crate::policy::{Direction, Protocol, intervals};
+use crate::labels::Selector;
+use crate::object::{Node, Pod};
+use crate::policy::{Direction, PodSet, Protocol, intervals};
 use crate::program::{Element, Name, Set, Step};
 
 impl Compiler {
-    pub(super) fn use_set(&mut self, about: &About, hash: &str) {
-        if let Some(set) = self.sets.get_mut(about) {
+    /// Takes a set into use, whose name has this hash.
+    pub(super) fn use_set(&mut self, hash: &str, about: &About) {
+        if let Some(set) = self.sets.get_mut(hash) {
             set.users += 1;
             return;
         }
-        let about = Arc::new(about.clone());
-        self.sets.insert(about.clone(), SetUse { users: 1, hash: hash.to_owned() });
-        let addresses = match &*about {
-            About::Pods(pods) => {
-                self.pod_sets.insert(pods, &about);
-                self.work += u64::try_from(self.world.labels_near(pods)).unwrap_or(u64::MAX);
-                let addresses = self.world.addresses_in(pods);
-                for address in &addresses {
-                    self.member_of.entry(*address).or_default().insert(about.clone());
-                }
-                addresses
-            }
-            About::Nodes(selector) => {
-                let nodes = self.world.nodes().filter(|node| selector.matches(&node.labels));
+        let hash: Hash = Arc::from(hash);
+        self.sets.insert(hash.clone(), SetUse { users: 1, about: about.clone() });
+        let addresses = match about {
+            About::Pods(selectors) => self.pods_in(&hash, selectors),
+            About::Nodes(selectors) => {
+                let is_in = |node: &&Node| any_matches(selectors, node);
+                let nodes = self.world.nodes().filter(is_in);
                 nodes.flat_map(|node| node.addresses.iter().copied()).collect()
             }
             About::Blocks(family, blocks) => {
-                let name = names::set(Kind::Block, *family, hash);
+                let name = names::set(Kind::Block, *family, &hash);
                 self.emit(Step::AddSet { name, set: Set::Intervals(intervals(*family, blocks)) });
                 return;
             }
             About::Port(direction, name) => {
-                return self.add_port_sets(&about, *direction, name, hash);
+                return self.add_port_sets(&hash, *direction, name);
             }
         };
         for family in Family::ALL {
             let of_family = addresses.iter().copied().filter(|at| Family::of(*at) == family);
             let set = Set::Addresses(of_family.collect());
-            self.emit(Step::AddSet { name: names::set(about.kind(), family, hash), set });
+            self.emit(Step::AddSet { name: names::set(about.kind(), family, &hash), set });
         }
     }
 
-    fn add_port_sets(&mut self, about: &Arc<About>, direction: Direction, name: &str, hash: &str) {
+    /// Returns the addresses of the pods of a new set, and notes that they are there.
+    fn pods_in(&mut self, hash: &Hash, selectors: &[PodSet]) -> BTreeSet<IpAddr> {
+        let mut addresses = BTreeSet::new();
+        for (number, pods) in selectors.iter().enumerate() {
+            self.pod_sets.insert(pods, &(hash.clone(), number));
+            self.work += u64::try_from(self.world.labels_near(pods)).unwrap_or(u64::MAX);
+            addresses.extend(self.world.addresses_in(pods));
+        }
+        for address in &addresses {
+            self.member_of.entry(*address).or_default().insert(hash.clone());
+        }
+        addresses
+    }
+
+    fn add_port_sets(&mut self, hash: &Hash, direction: Direction, name: &str) {
+        self.port_sets.insert((direction, name.to_owned()), hash.clone());
         let world = &self.world;
         let pods: Vec<&Pod> = match direction {
             Direction::Ingress => world.pods_on(&self.node).collect(),
@@ -68,7 +78,7 @@ impl Compiler {
         }
         for (address, protocol, port) in &found {
             let ports = self.ports_of.entry(*address).or_default();
-            ports.insert((about.clone(), *protocol, *port));
+            ports.insert((hash.clone(), *protocol, *port));
         }
         for family in Family::ALL {
             let of_family = found.iter().copied().filter(|(at, ..)| Family::of(*at) == family);
@@ -77,53 +87,69 @@ impl Compiler {
         }
     }
 
-    pub(super) fn release_set(&mut self, about: About) {
-        if let Some(set) = self.sets.get_mut(&about) {
-            set.users -= 1;
-            self.idle_sets.insert(about);
+    pub(super) fn release_sets(&mut self, hashes: impl IntoIterator<Item = String>) {
+        for hash in hashes {
+            if let Some(set) = self.sets.get_mut(hash.as_str()) {
+                set.users -= 1;
+                self.idle_sets.insert(hash);
+            }
         }
     }
 
-    pub(super) fn remove_set(&mut self, about: About) {
-        let Some((about, SetUse { hash, .. })) = self.sets.remove_entry(&about) else { return };
+    pub(super) fn remove_set(&mut self, hash: &str) {
+        let Some((hash, SetUse { about, .. })) = self.sets.remove_entry(hash) else { return };
         for family in about.families() {
             let name = names::set(about.kind(), family, &hash);
-            match (&*about, self.program.sets.get(&name)) {
+            match (&about, self.program.sets.get(&name)) {
                 (About::Pods(_), Some(Set::Addresses(all))) => {
                     for address in all {
-                        remove_from(&mut self.member_of, address, |there| *there == about);
+                        remove_from(&mut self.member_of, address, |there| *there == hash);
                     }
                 }
                 (About::Port(..), Some(Set::Ports(all))) => {
                     for (address, ..) in all {
-                        remove_from(&mut self.ports_of, address, |(there, ..)| *there == about);
+                        remove_from(&mut self.ports_of, address, |(there, ..)| *there == hash);
                     }
                 }
                 _ => {}
             }
             self.emit(Step::RemoveSet { name });
         }
-        if let About::Pods(pods) = &*about {
-            self.pod_sets.remove(pods, &about);
+        match about {
+            About::Pods(selectors) => {
+                for (number, pods) in selectors.iter().enumerate() {
+                    self.pod_sets.remove(pods, &(hash.clone(), number));
+                }
+            }
+            About::Port(direction, name) => {
+                self.port_sets.remove(&(direction, name));
+            }
+            About::Nodes(_) | About::Blocks(..) => {}
         }
     }
 
     /// Puts an address into the sets in which it belongs now, and takes it out of the others.
     pub(super) fn move_in_sets(&mut self, address: IpAddr) {
-        let mut now: BTreeSet<Arc<About>> = BTreeSet::new();
+        let mut now: BTreeSet<Hash> = BTreeSet::new();
         for pod in self.world.claimants(address) {
             let namespace = self.world.namespace(&pod.namespace);
-            for about in self.pod_sets.near(pod, namespace) {
+            for (hash, number) in self.pod_sets.near(pod, namespace) {
+                if now.contains(hash) {
+                    continue;
+                }
                 self.work += 1;
-                if matches!(&**about, About::Pods(set) if self.world.is_in(pod, set)) {
-                    now.insert(about.clone());
+                let Some(SetUse { about: About::Pods(selectors), .. }) = self.sets.get(hash) else {
+                    continue;
+                };
+                if selectors.get(*number).is_some_and(|set| self.world.is_in(pod, set)) {
+                    now.insert(hash.clone());
                 }
             }
         }
         let before = self.member_of.remove(&address).unwrap_or_default();
         let element = Element::Address(address);
-        for (about, comes) in changed(&before, &now) {
-            let set = self.set_name(about, address);
+        for (hash, comes) in changed(&before, &now) {
+            let set = names::set(Kind::Pods, Family::of(address), hash);
             self.emit_element(set, element, comes);
         }
         if !now.is_empty() {
@@ -133,7 +159,7 @@ impl Compiler {
 
     /// Does the same for the sets of named ports.
     pub(super) fn move_in_ports(&mut self, address: IpAddr) {
-        let mut now: BTreeSet<(Arc<About>, Protocol, u16)> = BTreeSet::new();
+        let mut now: BTreeSet<(Hash, Protocol, u16)> = BTreeSet::new();
         for pod in self.world.claimants(address) {
             let is_local = pod.node.as_deref() == Some(self.node.as_str());
             for port in pod.ports.iter() {
@@ -142,16 +168,15 @@ impl Compiler {
                         continue;
                     }
                     self.work += 1;
-                    let about = About::Port(direction, port.name.clone());
-                    if let Some((about, _)) = self.sets.get_key_value(&about) {
-                        now.insert((about.clone(), port.protocol, port.port));
+                    if let Some(hash) = self.port_sets.get(&(direction, port.name.clone())) {
+                        now.insert((hash.clone(), port.protocol, port.port));
                     }
                 }
             }
         }
         let before = self.ports_of.remove(&address).unwrap_or_default();
-        for ((about, protocol, port), comes) in changed(&before, &now) {
-            let set = self.set_name(about, address);
+        for ((hash, protocol, port), comes) in changed(&before, &now) {
+            let set = names::set(Kind::Port, Family::of(address), hash);
             self.emit_element(set, Element::Port(address, *protocol, *port), comes);
         }
         if !now.is_empty() {
@@ -162,11 +187,11 @@ impl Compiler {
     /// Does the same for the sets of nodes.
     pub(super) fn move_in_nodes(&mut self, address: IpAddr) {
         let mut moves = Vec::new();
-        for about in self.sets.keys() {
-            let About::Nodes(selector) = &**about else { continue };
+        for (hash, SetUse { about, .. }) in &self.sets {
+            let About::Nodes(selectors) = about else { continue };
             let mut nodes = self.world.nodes_at(address);
-            let is_in = nodes.any(|node| selector.matches(&node.labels));
-            let set = self.set_name(about, address);
+            let is_in = nodes.any(|node| any_matches(selectors, node));
+            let set = names::set(Kind::Nodes, Family::of(address), hash);
             let was_in = match self.program.sets.get(&set) {
                 Some(Set::Addresses(all)) => all.contains(&address),
                 _ => continue,
@@ -187,12 +212,10 @@ impl Compiler {
             Step::RemoveElement { set, element }
         });
     }
+}
 
-    fn set_name(&self, about: &About, address: IpAddr) -> Name {
-        let hash =
-            self.sets.get(about).map_or_else(|| about.hash(&self.salt), |set| set.hash.clone());
-        names::set(about.kind(), Family::of(address), &hash)
-    }
+fn any_matches(selectors: &[Selector], node: &Node) -> bool {
+    selectors.iter().any(|selector| selector.matches(&node.labels))
 }
 
 /// Returns what is in one of two only, and whether that is the second.

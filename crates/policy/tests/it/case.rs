@@ -29,7 +29,8 @@ const APPS: [&str; 3] = ["web", "db", "api"];
 impl Case {
     /// Makes a random case.
     pub(crate) fn random(chance: &mut Chance) -> Self {
-        let mut maker = Maker { chance, pods: Vec::new(), serial: 0 };
+        let crowd = if chance.once_in(3) { 9 + chance.below(4) } else { 0 };
+        let mut maker = Maker { chance, pods: Vec::new(), serial: 0, crowd };
         let isolation = maker.chance.once_in(4).then(|| maker.isolation());
         let mut objects = Vec::new();
         for (number, name) in NODES.iter().enumerate() {
@@ -49,6 +50,9 @@ impl Case {
         }
         for number in 0..maker.chance.below(4) {
             objects.push(maker.cluster_policy(number));
+        }
+        for number in 0..crowd {
+            objects.push(maker.crowd_policy(number));
         }
         let changes = (0..1 + maker.chance.below(6)).map(|_| maker.change()).collect();
         Case { isolation, objects, changes }
@@ -83,6 +87,8 @@ struct Maker<'a> {
     chance: &'a mut Chance,
     pods: Vec<Pod>,
     serial: usize,
+    /// How many policies there are that one pod may have together, each with a selector of its own.
+    crowd: usize,
 }
 
 impl Maker<'_> {
@@ -156,6 +162,13 @@ impl Maker<'_> {
     }
 
     fn change(&mut self) -> Change {
+        if 0 < self.crowd && self.chance.once_in(3) {
+            let number = self.chance.below(self.crowd);
+            return match self.chance.once_in(2) {
+                true => self.crowd_policy(number),
+                false => Change::Policy(crowd_id(number), None),
+            };
+        }
         match self.chance.below(12) {
             0 => {
                 let name = *self.chance.of(&NAMESPACES);
@@ -323,6 +336,39 @@ impl Maker<'_> {
         network(&format!("{namespace}/{name}"), spec).into()
     }
 
+    fn crowd_policy(&mut self, number: usize) -> Change {
+        let pods = json!({
+            "matchLabels": {"app": self.chance.of(&APPS)},
+            "matchExpressions": [{"key": "number", "operator": "NotIn", "values": [number.to_string()]}],
+        });
+        let peer = match self.chance.below(4) {
+            0 => json!({"ipBlock": self.block()}),
+            1 => json!({"namespaceSelector": self.namespaces(), "podSelector": pods}),
+            _ => json!({"podSelector": pods}),
+        };
+        let mut rule = json!({});
+        if !self.chance.once_in(10) {
+            rule["from"] = json!([peer]);
+        }
+        match self.chance.below(4) {
+            0 => {}
+            1 => rule["ports"] = json!([self.network_port()]),
+            _ => rule["ports"] = json!([{"port": 80}, {"port": 53, "protocol": "UDP"}]),
+        }
+        let mut spec = json!({"podSelector": {}});
+        match self.chance.once_in(3) {
+            true => {
+                if let Some(from) = rule.as_object_mut().unwrap().remove("from") {
+                    rule["to"] = from;
+                }
+                spec["policyTypes"] = json!(["Egress"]);
+                spec["egress"] = json!([rule]);
+            }
+            false => spec["ingress"] = json!([rule]),
+        }
+        network(&format!("shop/crowd-{number}"), spec).into()
+    }
+
     fn cluster_peer(&mut self, egress: bool) -> Value {
         match self.chance.below(if egress { 4 } else { 2 }) {
             0 => json!({"namespaces": self.namespaces()}),
@@ -388,6 +434,10 @@ impl Maker<'_> {
 fn network_id(chance: &mut Chance, number: usize) -> PolicyId {
     let namespace = chance.of(&NAMESPACES).to_string();
     PolicyId::Network { namespace, name: format!("policy-{number}") }
+}
+
+fn crowd_id(number: usize) -> PolicyId {
+    PolicyId::Network { namespace: "shop".to_owned(), name: format!("crowd-{number}") }
 }
 
 fn cluster_name(number: usize) -> String {

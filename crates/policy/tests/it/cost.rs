@@ -4,12 +4,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use netwright_policy::interpret::{Packet, passes};
 use netwright_policy::object::Pod;
 use netwright_policy::program::Set;
-use netwright_policy::{Change, Compiler, Step, World};
+use netwright_policy::{Change, Compiler, MOST_LISTS, Step, World, explain, verdict};
 use serde_json::json;
 
-use crate::support::{cluster, ip, namespace, network, node, pod};
+use crate::support::{cluster, ip, namespace, network, node, pod, tcp};
 
 /// A node `one` with a pod `shop/web`, which two policies select. The rest of the cluster has the
 /// given size: its policies select other pods, and refer to others.
@@ -261,4 +262,101 @@ fn selectors_with_thousands_of_values_are_looked_up_in_one_place() {
     let (elements, _, _, work) = cost(&mut compiler, new("app-4999").into());
     assert!(elements == 2 && work < 20, "{elements} {work}");
     assert_eq!(cost(&mut compiler, new("app-5000").into()).0, 1);
+}
+
+/// Policies that select the pod `shop/many`, each with a selector of its own, and some with ports of
+/// their own.
+fn of_one_pod(count: usize, ports: impl Fn(usize) -> serde_json::Value) -> Vec<Change> {
+    let policy = |number: usize| -> Change {
+        let peer = json!({"podSelector": {"matchLabels": {"client": number.to_string()}}});
+        let rule = json!([{"from": [peer], "ports": ports(number)}]);
+        let subject = json!({"matchLabels": {"app": "many"}});
+        let spec = json!({"podSelector": subject, "ingress": rule});
+        network(&format!("shop/many-{number}"), spec).into()
+    };
+    (0..count).map(policy).collect()
+}
+
+fn many() -> Pod {
+    pod("shop/many", "one", json!({"app": "many"}), &["10.244.1.8", "fd00:244:1::8"])
+}
+
+/// The kernel compares the name of a set with those of all others of the table, so a pod must not
+/// cost a set for each policy that selects it.
+#[test]
+fn a_pod_costs_the_same_however_many_policies_select_it() {
+    let mut costs = BTreeSet::new();
+    for policies in [10, 1000] {
+        let mut compiler = large(10, 10);
+        for policy in of_one_pod(policies, |_| json!([{"port": 80}, {"port": 443}])) {
+            compiler.apply(policy);
+        }
+        let client = |number: usize| {
+            let address = format!("10.244.2.{number}");
+            let labels = json!({"client": number.to_string()});
+            pod(&format!("shop/client-{number}"), "two", labels, &[&address])
+        };
+        compiler.apply(client(3).into());
+        let steps = compiler.apply(many().into());
+        let count = |what: fn(&Step) -> bool| steps.iter().filter(|step| what(step)).count();
+        let sets = count(|step| matches!(step, Step::AddSet { .. }));
+        let chains = count(|step| matches!(step, Step::PutChain { .. }));
+        let verdicts = count(|step| matches!(step, Step::Verdict { .. }));
+        // A peer comes and goes by elements.
+        let (peer, uid) = (client(7), client(7).uid);
+        let comes = compiler.apply(peer.into());
+        assert!(comes.iter().all(|step| matches!(step, Step::AddElement { .. })), "{comes:?}");
+        let goes = compiler.apply(Change::Pod(uid, None));
+        assert!(goes.iter().all(|step| matches!(step, Step::RemoveElement { .. })), "{goes:?}");
+        // A second pod like it is led to the same chain.
+        let like = pod("shop/like", "one", json!({"app": "many"}), &["10.244.1.9"]);
+        let like = compiler.apply(like.into());
+        let is_small = |step: &Step| matches!(step, Step::AddElement { .. } | Step::Verdict { .. });
+        assert!(like.iter().all(is_small), "{like:?}");
+        let lines: usize = compiler.program().chains.values().map(Vec::len).sum();
+        costs.insert((sets, chains, verdicts, lines, comes.len(), goes.len()));
+    }
+    assert_eq!(costs.len(), 1, "{costs:?}");
+    // A set of the clients for each family; the class and its tier.
+    let (sets, chains, verdicts, ..) = costs.first().unwrap();
+    assert_eq!((sets, chains, verdicts), (&2, &2, &2));
+}
+
+/// Beyond what is enforced, a pod is closed, and the evaluator says so too.
+#[test]
+fn a_pod_with_too_many_lists_of_ports_is_closed() {
+    let port = |number: usize| json!([{"port": 1000 + number}]);
+    let mut compiler = large(10, 10);
+    // The policy of the cluster has another list.
+    let policies = of_one_pod(MOST_LISTS, port);
+    let (first, last) = policies.split_at(MOST_LISTS - 2);
+    first.iter().for_each(|policy| drop(compiler.apply(policy.clone())));
+    compiler.apply(many().into());
+    let client = pod("shop/client", "two", json!({"client": "7"}), &["10.244.2.9"]);
+    compiler.apply(client.into());
+    let (from, to) = (ip("10.244.2.9"), ip("10.244.1.8"));
+    let passes = |compiler: &Compiler, port: u16| {
+        let traffic = tcp(port);
+        let judged = verdict(compiler.world(), from, to, traffic).allowed();
+        let packet = Packet { source: from, destination: to, traffic };
+        assert_eq!(passes(compiler.program(), packet), judged, "{port}");
+        judged
+    };
+    for policy in last {
+        assert_eq!(compiler.beyond().count(), 0);
+        compiler.apply(policy.clone());
+    }
+    assert_eq!(compiler.beyond().count(), 2, "for each address");
+    assert!(!passes(&compiler, 1007));
+    let explained = explain(compiler.world(), from, to, tcp(1007));
+    let (_, cause) = &explained.causes[0];
+    assert!(cause.starts_with("the ingress rules of its policies have more than 256"), "{cause}");
+    // Its own node reaches it, and what it sends is judged as before.
+    assert!(verdict(compiler.world(), ip("192.0.2.1"), to, tcp(1007)).allowed());
+    assert!(verdict(compiler.world(), to, ip("198.51.100.1"), tcp(80)).allowed());
+    // One list less, and it is judged again.
+    let Change::Policy(id, _) = &policies[3] else { panic!("{:?}", policies[3]) };
+    compiler.apply(Change::Policy(id.clone(), None));
+    assert_eq!(compiler.beyond().count(), 0);
+    assert!(passes(&compiler, 1007) && !passes(&compiler, 1008) && !passes(&compiler, 1003));
 }

@@ -7,6 +7,7 @@
 //! An address of a record is closed until its pod is known. From then on it belongs to that pod;
 //! the pod's status does not matter.
 
+mod beyond;
 mod inside;
 mod known;
 mod local;
@@ -21,6 +22,7 @@ use policy::isolation::Isolation;
 use policy::object::Uid;
 use policy::{Change, Compiler, Networks, Pod, PolicyId, Program, Refused, Step, World};
 
+use self::beyond::Beyond;
 pub(super) use self::inside::{Container, Site};
 pub(super) use self::known::{Expected, Place};
 use super::concern::Concern;
@@ -154,6 +156,8 @@ pub(super) struct Engine {
     /// Pods that exist because of a record, where no source knows pods.
     of_records: BTreeMap<Id, Uid>,
     tell: Tell,
+    /// The pods whose policies are beyond what is enforced; the log has said so.
+    beyond: Beyond,
     unreadable: BTreeMap<String, Refused>,
     remarks: Remarks,
     /// How many policies an earlier run knew.
@@ -178,6 +182,7 @@ impl Engine {
             local: BTreeMap::new(),
             of_records: BTreeMap::new(),
             tell: Tell::new(node),
+            beyond: Beyond::new(),
             unreadable: BTreeMap::new(),
             remarks: Remarks::default(),
             before,
@@ -506,6 +511,7 @@ impl Engine {
 
     /// Returns what is to be done.
     pub(super) fn take_todo(&mut self, now: Instant) -> Todo {
+        self.tell_who_is_beyond();
         let mut todo = std::mem::take(&mut self.todo);
         let Phase::Standing(compiler) = &self.phase else { return todo };
         let (world, program) = (compiler.world(), compiler.program());

@@ -802,3 +802,46 @@ fn a_change_costs_the_same_among_many() {
     assert_eq!(steps(10), (0, 1, 3));
     assert_eq!(steps(10), steps(500));
 }
+
+/// Policies with more different lists of ports than are enforced close their pod, and one of them
+/// less opens it.
+#[test]
+fn a_pod_beyond_what_is_enforced_is_closed_and_told() {
+    let mut rig = Rig::new(Origin::Server);
+    let of_number = |number: usize| {
+        let mut object = policy(&format!("p{number}"), "db");
+        object["spec"]["ingress"][0]["ports"] = json!([{"port": 1 + number}]);
+        object
+    };
+    let policies: Vec<Value> = (0..policy::MOST_LISTS).map(of_number).collect();
+    let db = pod("db", "u1", NODE);
+    rig.list_all(&[
+        (Kind::Namespaces, &[namespace("shop")]),
+        (Kind::NetworkPolicies, &policies),
+        (Kind::Pods, &[db]),
+    ]);
+    let attached = started("c1", Some(("db", "u1")), &["10.0.0.1"]);
+    assert_eq!(rig.add(&attached), Enforced { known: true, notice: None });
+    assert_eq!(rig.state("10.0.0.1"), "judged");
+    rig.told();
+    let more = [of_number(1000), of_number(1001)];
+    more.iter().for_each(|one| rig.changed(Kind::NetworkPolicies, one));
+    assert_eq!(rig.state("10.0.0.1"), "closed");
+    let notice = rig.engine.enforced(&attached.owner).notice.unwrap();
+    let why = "the ingress rules of its policies have more than 256 different lists of ports";
+    assert!(notice.starts_with(&format!("pod shop/db: {why}")), "{notice}");
+    let told = rig.told();
+    assert_eq!(told.matches(why).count(), 1, "once: {told}");
+    let events = std::mem::take(&mut rig.done.tell);
+    let [Telling::Event(event)] = events.as_slice() else { panic!("{events:?}") };
+    assert_eq!(event.body["reason"], "ClosedByPolicies");
+    assert_eq!(event.body["involvedObject"]["uid"], "u1");
+    let listed = super::super::listing::list(rig.engine.world(), Some(NODE), vec![], vec![]);
+    let row = serde_json::to_value(&listed.pods[0]).unwrap();
+    assert!(row["ingress"]["closed"].as_str().unwrap().starts_with(why), "{row}");
+    assert_eq!(row["egress"], "open");
+    more.iter().for_each(|one| rig.gone(Kind::NetworkPolicies, one));
+    assert_eq!(rig.state("10.0.0.1"), "judged");
+    assert_eq!(rig.told(), "shop/db: its policies are enforced again");
+    assert!(rig.engine.enforced(&attached.owner).known);
+}

@@ -151,8 +151,8 @@ fn pod_rows<'w>(
         rows.push(PodRow {
             pod: cni::text::one_line(pod.full_name()),
             addresses: pod.addresses.iter().copied().filter(|one| !is_stand_in(*one)).collect(),
-            ingress: under(world, pod, &ingress),
-            egress: under(world, pod, &egress),
+            ingress: under(world, pod, Direction::Ingress, &ingress),
+            egress: under(world, pod, Direction::Egress, &egress),
         });
     }
     rows
@@ -178,7 +178,7 @@ fn policy_row(policy: &Policy, selects: usize) -> PolicyRow {
     }
 }
 
-fn under(world: &World, pod: &Pod, asked: &[&Policy]) -> Under {
+fn under(world: &World, pod: &Pod, direction: Direction, asked: &[&Policy]) -> Under {
     if world.namespace(&pod.namespace).is_none() {
         return Under::Closed(format!("namespace {} is not known", pod.namespace));
     }
@@ -189,6 +189,9 @@ fn under(world: &World, pod: &Pod, asked: &[&Policy]) -> Under {
             let others: Vec<String> = others.map(|there| there.full_name()).collect();
             return Under::Closed(format!("{} has {address} too", others.join(" and ")));
         }
+    }
+    if policy::too_many_lists(asked, direction) {
+        return Under::Closed(policy::explain::why_closed(direction));
     }
     let names = asked.iter().map(|policy| cni::text::one_line(&policy.id)).collect();
     let isolates = |policy: &&&Policy| {

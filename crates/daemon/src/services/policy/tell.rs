@@ -9,7 +9,8 @@
 //! as long as it is alive. A write names the version of the object that was seen, so the server
 //! refuses all but one of several.
 //!
-//! A pod of this node that may undo what is judged in its own namespace gets an Event too.
+//! A pod of this node gets an Event too: if it may undo what is judged in its own namespace, or is
+//! closed since its policies are beyond what is enforced for one pod.
 //!
 //! The name of an Event follows from its words. Three nodes send it, those with the policy's pods
 //! first; the server refuses what is there.
@@ -18,8 +19,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
+use policy::object::Uid;
 use policy::policy::Tier;
-use policy::{Policy, PolicyId, Refused, World};
+use policy::{Pod, Policy, PolicyId, Refused, World};
 use serde_json::{Value, json};
 
 use super::kinds::{Key, Meta};
@@ -172,7 +174,9 @@ const NOT_AS_WRITTEN: &str = "NotAsWritten";
 /// A pod, about which only its own node sends Events.
 const POD: &str = "Pod";
 /// A pod may undo what policies say of it.
-const MAY_UNDO: &str = "PolicyCanBeUndone";
+pub(super) const MAY_UNDO: &str = "PolicyCanBeUndone";
+/// A pod is closed since its policies are too much for it.
+pub(super) const CLOSED: &str = "ClosedByPolicies";
 
 impl Faulty {
     fn event(&self) -> EventWrite {
@@ -201,8 +205,8 @@ pub(super) struct Tell {
     node: String,
     /// What the server has of each ClusterNetworkPolicy.
     metas: BTreeMap<PolicyId, Meta>,
-    /// Objects that do not hold as they are written, by their names in messages.
-    faulty: BTreeMap<String, Faulty>,
+    /// Objects that do not hold as they are written, by their names in messages, and by the reason.
+    faulty: BTreeMap<(String, &'static str), Faulty>,
     /// Conditions that are not there yet, and when they are written.
     waiting: BTreeMap<PolicyId, (Condition, Instant)>,
     /// Events that this node sent, or that other nodes send.
@@ -275,30 +279,31 @@ impl Tell {
         });
     }
 
-    /// Takes note of a pod of this node that may undo what policies say of it.
-    pub(super) fn may_undo(&mut self, namespace: &str, name: &str, uid: &str, message: String) {
+    /// Takes note of a pod of this node that is not as its policies say, for one reason.
+    pub(super) fn pod(&mut self, pod: &Pod, reason: &'static str, message: String) {
         let faulty = Faulty {
             kind: POD,
             api: "v1",
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-            uid: uid.to_owned(),
-            reason: MAY_UNDO,
+            namespace: pod.namespace.to_string(),
+            name: pod.name.clone(),
+            uid: pod.uid.to_string(),
+            reason,
             message,
         };
-        let of = Key::Pod(uid.into()).to_string();
+        let of = (Key::Pod(pod.uid.clone()).to_string(), reason);
         if self.faulty.get(&of) != Some(&faulty) {
             self.faulty.insert(of, faulty);
             self.unsent = true;
         }
     }
 
-    /// Takes note that it no longer may.
-    pub(super) fn may_not_undo(&mut self, uid: &str) {
-        self.faulty.remove(&Key::Pod(uid.into()).to_string());
+    /// Takes note that the reason is gone.
+    pub(super) fn pod_is_right(&mut self, uid: &Uid, reason: &'static str) {
+        self.faulty.remove(&(Key::Pod(uid.clone()).to_string(), reason));
     }
 
     fn note(&mut self, of: String, faults: &[Refused], faulty: impl FnOnce(String) -> Faulty) {
+        let of = (of, NOT_AS_WRITTEN);
         if faults.is_empty() {
             self.faulty.remove(&of);
             return;
@@ -313,7 +318,9 @@ impl Tell {
             self.waiting.remove(id);
             self.changed |= self.metas.remove(id).is_some();
         }
-        self.faulty.remove(&key.to_string());
+        for reason in [NOT_AS_WRITTEN, MAY_UNDO, CLOSED] {
+            self.faulty.remove(&(key.to_string(), reason));
+        }
     }
 
     /// Decides what is to be written once the objects are known.

@@ -74,11 +74,13 @@ fn the_service_writes_what_its_role_and_policies_allow_and_nothing_else() {
         change(&mut event);
         event
     };
-    let undone = event(&|event| {
-        event["metadata"]["name"] = json!("f");
-        event["reason"] = json!("PolicyCanBeUndone");
-        event["involvedObject"]["kind"] = json!("Pod");
-    });
+    let of_pod = |name: &str, reason: &str| {
+        event(&|event| {
+            event["metadata"]["name"] = json!(name);
+            event["reason"] = json!(reason);
+            event["involvedObject"]["kind"] = json!("Pod");
+        })
+    };
     let events = "/api/v1/namespaces/shop/events";
     // The kind may be served in either version alone.
     for version in ["v1beta1", "v1alpha2"] {
@@ -100,7 +102,9 @@ fn the_service_writes_what_its_role_and_policies_allow_and_nothing_else() {
         ("POST", events, event(&|event| event["reason"] = json!("Killing")), 422),
         ("POST", events, event(&|event| event["involvedObject"]["kind"] = json!("Pod")), 422),
         ("POST", events, event(&|event| event["reason"] = json!("PolicyCanBeUndone")), 422),
-        ("POST", events, undone, 201),
+        ("POST", events, event(&|event| event["reason"] = json!("ClosedByPolicies")), 422),
+        ("POST", events, of_pod("f", "PolicyCanBeUndone"), 201),
+        ("POST", events, of_pod("g", "ClosedByPolicies"), 201),
         ("PATCH", "/api/v1/namespaces/shop/pods/db", json!({"metadata": {"labels": {}}}), 403),
         ("DELETE", "/apis/networking.k8s.io/v1/namespaces/shop/networkpolicies/db", json!({}), 403),
         ("GET", "/api/v1/namespaces/shop/configmaps", Value::Null, 403),

@@ -181,6 +181,119 @@ fn a_change_costs_the_same_among_many_policies() {
     assert_eq!(few, many);
 }
 
+/// A policy that selects the pod `db`, with a selector of its own.
+fn of_db(number: usize) -> Value {
+    allow(&format!("db-{number}"), "db", &[&format!("client-{number}")])
+}
+
+/// The cost of a pod that so many policies select, and of one more like it.
+fn costs_under(policies: usize) -> [Counts; 2] {
+    let mut cluster = Cluster::new(&format!("policy-under-{policies}"));
+    for number in 0..policies {
+        cluster.api.create(&of_db(number));
+    }
+    cluster.api.create(&far("far", "client-3", FAR));
+    be_far(&cluster);
+    cluster.start();
+    let mut like = object("db-2", &super::uid("db-2"), "n1");
+    like["metadata"]["labels"] = json!({"app": "db"});
+    cluster.create("db");
+    cluster.api.create(&like);
+    let trace = Trace::of(&cluster);
+    let mut pods = Vec::new();
+    let counts = ["db", "db-2"]
+        .map(|name| trace.count("the pod", || pods.push(cluster.attach(name)), || true));
+    for pod in &pods {
+        assert!(far_reaches(&cluster, pod));
+    }
+    relabel(&cluster, "far", "client-none");
+    wait_until("the peer to be none", || !far_reaches(&cluster, &pods[0]));
+    relabel(&cluster, "far", "client-7");
+    wait_until("the peer to be another one", || far_reaches(&cluster, &pods[1]));
+    counts
+}
+
+/// How many sets, chains and rules were made. If the service lists the records at that moment, it
+/// finds what the plugin has just closed, and repairs elements.
+fn made(counts: &Counts) -> [usize; 3] {
+    let of = |kind: &str| counts.get(kind).copied().unwrap_or_default();
+    // The name of the one message begins with that of the other.
+    let sets = of("NFT_MSG_NEWSET") - of("NFT_MSG_NEWSETELEM");
+    [sets, of("NFT_MSG_NEWCHAIN"), of("NFT_MSG_NEWRULE")]
+}
+
+/// What a pod makes does not depend on how many policies select it.
+#[test]
+fn a_pod_costs_the_same_under_many_policies() {
+    testkit::require!("root", "program:strace");
+    let (few, many) = (costs_under(10), costs_under(1000));
+    eprintln!("a pod: {few:?} under few policies, {many:?} under many");
+    let [pod, like] = few.each_ref().map(made);
+    assert_eq!((pod, like), ([2, 1, 3], [0, 0, 0]));
+    assert_eq!(many.each_ref().map(made), [pod, like]);
+}
+
+/// Policies beyond what is enforced for one pod leave it closed, and an Event says so.
+#[test]
+fn a_pod_with_too_many_lists_of_ports_stays_closed() {
+    testkit::require!("root");
+    let mut cluster = Cluster::new("policy-beyond");
+    for number in 0..300_u16 {
+        let mut policy = of_db(number.into());
+        policy["spec"]["ingress"][0]["ports"] = json!([{"port": 7900 + number}]);
+        cluster.api.create(&policy);
+    }
+    // Its policy is the one that opens the port of the pods' servers.
+    let client = usize::from(PORT - 7900);
+    cluster.api.create(&far("far", &format!("client-{client}"), FAR));
+    be_far(&cluster);
+    cluster.start();
+    cluster.create("db");
+    let mut db = cluster.connect("shop", "db");
+    let why = "the ingress rules of its policies have more than 256 different lists of ports";
+    let told = cluster.admit(&db);
+    assert!(told.contains(&format!("shop/db: {why}")), "{told}");
+    db.serve();
+    assert!(!far_reaches(&cluster, &db));
+    let is_told = |event: &Value| {
+        event["involvedObject"]["name"] == "db"
+            && event["message"].as_str().is_some_and(|message| message.starts_with(why))
+    };
+    wait_until("the Event", || cluster.api.objects("events").iter().any(is_told));
+    assert!(cluster.log().contains(&format!("shop/db: {why}")), "{}", cluster.log());
+    for number in 0..50 {
+        cluster.api.remove("networkpolicies", "shop", &format!("db-{number}"));
+    }
+    wait_until("the pod to be judged", || far_reaches(&cluster, &db));
+}
+
+/// One pod, and 5,000 policies that select it: how long its ADD takes, and how much memory.
+#[test]
+fn many_policies_of_one_pod_are_enforced_soon() {
+    testkit::require!("root", "full");
+    const POLICIES: usize = 5000;
+    let mut cluster = Cluster::new("policy-many-of-one");
+    for number in 0..POLICIES {
+        cluster.api.create(&of_db(number));
+    }
+    cluster.api.create(&far("far", "client-3", FAR));
+    be_far(&cluster);
+    cluster.start();
+    cluster.create("db");
+    let before = peak(&cluster);
+    let mut db = cluster.connect("shop", "db");
+    let begin = Instant::now();
+    assert_eq!(cluster.admit(&db), "");
+    eprintln!(
+        "MEASURED policy, {POLICIES} policies of one pod: ADD {:?}; at most {} KiB, {before} KiB \
+         before",
+        begin.elapsed(),
+        peak(&cluster)
+    );
+    db.serve();
+    assert!(far_reaches(&cluster, &db));
+}
+
 /// The kinds that are listed and then watched.
 const LISTED: [&str; 6] = [
     "namespaces",

@@ -9,6 +9,7 @@ use kernel::netns::NetnsId;
 use policy::{Program, Traffic};
 
 use super::super::records::{Attachment, Id};
+use super::super::tell;
 use super::Engine;
 
 /// What tells containers' namespaces apart: their identity, or the path of one that has none recorded.
@@ -104,9 +105,9 @@ impl Engine {
         };
         let pod = &local.pod;
         if local.may_undo {
-            self.tell.may_undo(&pod.namespace, &pod.name, &pod.uid, may_undo(&attachment.id.2));
+            self.tell.pod(pod, tell::MAY_UNDO, may_undo(&attachment.id.2));
         } else {
-            self.tell.may_not_undo(&pod.uid);
+            self.tell.pod_is_right(&pod.uid, tell::MAY_UNDO);
         }
     }
 

@@ -296,6 +296,9 @@ impl Engine {
                 self.node
             );
         }
+        if let Some(why) = self.why_beyond(address) {
+            return format!("{name}: {why}");
+        }
         match pods.first() {
             Some(pod) if self.world().namespace(&pod.namespace).is_none() => {
                 format!("namespace {} is not known: {name} is {closed}", pod.namespace)
