@@ -61,6 +61,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) look: bool,
     /// CHECK: where the interface is, if not where ADD made it.
     pub(crate) moved: Option<&'a Moved>,
+    /// ADD: the types of the plugins after this one.
+    pub(crate) followed_by: Option<&'a [&'a str]>,
 }
 
 impl<'a> Subject<'a> {
@@ -75,6 +77,7 @@ impl<'a> Subject<'a> {
             repair: false,
             look: false,
             moved: None,
+            followed_by: None,
         }
     }
 }
@@ -227,6 +230,7 @@ impl Runtime<'_> {
                 .map(|attachment| &attachment.ifname),
             gone: self.gone.as_deref().filter(|_| subject.command == Command::Del),
             undo: self.undo && subject.command == Command::Del,
+            followed_by: subject.followed_by,
         };
         let mut env = self.env(subject.command);
         if let Some(attachment) = subject.attachment {

@@ -90,6 +90,9 @@ pub struct Injection<'a> {
     pub gone: Option<&'a [crate::GoneNetns]>,
     /// [`crate::UNDO`]: DEL undoes an ADD that failed.
     pub undo: bool,
+    /// [`crate::FOLLOWED_BY`]: the types of the plugins after this one. `None` leaves what the
+    /// object says.
+    pub followed_by: Option<&'a [&'a str]>,
 }
 
 impl PluginConfig {
@@ -186,6 +189,13 @@ impl PluginConfig {
             true => object.set_value(crate::UNDO, &true),
             false => object.remove(crate::UNDO),
         }
+        if let Some(types) = injection.followed_by {
+            let awaited = types.iter().filter(|name| crate::follow::AWAITED.contains(name));
+            match Vec::from_iter(awaited).as_slice() {
+                [] => object.remove(crate::FOLLOWED_BY),
+                types => object.set_value(crate::FOLLOWED_BY, types),
+            }
+        }
         object.to_vec()
     }
 }
@@ -233,6 +243,9 @@ pub struct CommonConfig {
     /// DEL: this call undoes an ADD that failed ([`crate::UNDO`]).
     #[serde(rename = "netwright/undo")]
     pub undo: bool,
+    /// ADD: the types of the plugins after this one ([`crate::FOLLOWED_BY`]).
+    #[serde(rename = "netwright/followed-by")]
+    pub followed_by: Vec<String>,
 }
 
 /// The one key of `ipam` that the delegating plugin reads.

@@ -201,6 +201,23 @@ impl<'a> Firewall<'a> {
         Ok(false)
     }
 
+    /// Says whether the attachment has every element of a plan. Rules are not compared.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub fn has(&mut self, key: &AttachmentKey, plan: &Plan) -> Result<bool, FirewallError> {
+        let hash = key.hash();
+        for element in &plan.own {
+            match self.tables.get(element.set, &element.key) {
+                Ok(Some(found)) if Owner::parse(&found.comment).is(&hash) => {}
+                Ok(_) => return Ok(false),
+                Err(error) if error.absent => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
+    }
+
     /// Compares a plan with the kernel and describes each difference; returns none when all is
     /// well.
     ///

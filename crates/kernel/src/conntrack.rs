@@ -50,6 +50,8 @@ const CTA_PROTO_SRC_PORT: u16 = 2;
 const CTA_PROTO_DST_PORT: u16 = 3;
 const CTA_PROTO_ICMP_ID: u16 = 4;
 const CTA_PROTO_ICMPV6_ID: u16 = 7;
+/// `linux include/uapi/linux/netfilter/nf_conntrack_common.h` IPS_SEEN_REPLY.
+const IPS_SEEN_REPLY: u32 = 1 << 1;
 /// Which parts of a tuple the kernel compares: `linux net/netfilter/nf_internals.h` CTA_FILTER_F_*.
 const CTA_FILTER_F_CTA_IP_SRC: u32 = 1 << 0;
 const CTA_FILTER_F_CTA_IP_DST: u32 = 1 << 1;
@@ -307,6 +309,12 @@ impl FlowKey {
 }
 
 impl Flow {
+    /// Says whether packets of both directions have been seen.
+    #[must_use]
+    pub fn is_answered(&self) -> bool {
+        self.status & IPS_SEEN_REPLY != 0
+    }
+
     fn decode(message: &Message<'_>) -> Option<Self> {
         if message.kind != CT_NEW {
             return None;

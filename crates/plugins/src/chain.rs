@@ -68,8 +68,9 @@ impl Plugin for Chain {
         let chain = Links::of(call)?;
         let mut previous = call.common().prev_result.clone();
         for (place, plugin) in chain.plugins.iter().enumerate() {
+            let followers = chain.followers(place);
             let answer = chain
-                .run(plugin, Command::Add, previous.as_deref())
+                .run_before(&followers, plugin, Command::Add, previous.as_deref())
                 .and_then(|stdout| Ok(AddResult::parse(&stdout, call.version())?));
             let passed_on = match answer {
                 Ok(result) if place + 1 == chain.plugins.len() => return Ok(result),
@@ -203,9 +204,26 @@ impl<'c> Links<'c> {
         Ok(links)
     }
 
+    /// Lists the types of the plugins after one, and of those after the chain.
+    fn followers(&self, place: usize) -> Vec<&str> {
+        let inner = self.plugins[place + 1..].iter().map(|plugin| &plugin.plugin_type);
+        inner.chain(&self.call.common().followed_by).map(String::as_str).collect()
+    }
+
     /// Runs one verb of one plugin; returns what it printed.
     fn run(
         &self,
+        plugin: &PluginConfig,
+        command: Command,
+        previous: Option<&RawValue>,
+    ) -> Result<Vec<u8>, Failure> {
+        self.run_before(&[], plugin, command, previous)
+    }
+
+    /// Does the same, and tells the plugin which others follow.
+    fn run_before(
+        &self,
+        followers: &[&str],
         plugin: &PluginConfig,
         command: Command,
         previous: Option<&RawValue>,
@@ -222,6 +240,7 @@ impl<'c> Links<'c> {
                 .then(|| &call.attachment().ifname),
             gone: call.common().gone.as_deref().filter(|_| command == Command::Del),
             undo: command == Command::Del && call.is_undo(),
+            followed_by: Some(followers),
         };
         let stdin = plugin.request(call.network().as_str(), call.version().as_str(), &injection);
         Ok(call.delegate_with(&plugin.plugin_type, &stdin).call(command)?)

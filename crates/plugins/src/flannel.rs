@@ -218,6 +218,7 @@ fn request(call: &Call<'_>, delegate: &PluginConfig) -> Vec<u8> {
             &["cniVersion", "prevResult", "runtimeConfig", cni::REPAIR, cni::ATTACHED_AS]
         }
         Command::Gc => &["cniVersion", "cni.dev/valid-attachments", "cni.dev/attachments"],
+        Command::Add => &[cni::FOLLOWED_BY],
         _ => &[],
     };
     let mut object = delegate.object.clone();

@@ -118,10 +118,26 @@ fn link(list: &NetworkList, position: usize) -> Option<Refusal> {
             "it changes what plugins before it made, but is the first".to_owned(),
             "put a plugin that makes an interface before it, such as bridge".to_owned(),
         ),
+        _ if opened_by_nobody(list, position) => (
+            format!(
+                "its link would stay closed: key {:?} says that policy follows",
+                cni::FOLLOWED_BY
+            ),
+            "remove the key, or put the plugin policy behind it".to_owned(),
+        ),
         _ => (policy::why_not(&behind(list, position, None)?), policy::INSTEAD.to_owned()),
     };
     let error = Error::new(code::INVALID_CONFIG, text).with_details(details);
     Some(Refusal { plugin_type: name.clone(), is_ipam: false, is_hosts: false, error })
+}
+
+/// Reports whether a plugin says that `policy` follows, which does not.
+fn opened_by_nobody(list: &NetworkList, position: usize) -> bool {
+    let said = list.plugins[position].object.get(cni::FOLLOWED_BY);
+    let said = said.and_then(|raw| cni::json::from_raw::<Vec<String>>(raw).ok());
+    let is_policy = |name: &String| name == policy::INFO.name;
+    said.is_some_and(|said| said.iter().any(is_policy))
+        && !types(&list.plugins[position..]).iter().any(is_policy)
 }
 
 /// Looks at the plugin `policy` at this place of a list, or within the plugin there. Returns the
@@ -310,6 +326,15 @@ mod tests {
     }
 
     #[test]
+    fn a_link_that_nobody_would_open_is_refused() {
+        let list = of(&json!([{ "type": "ptp", "netwright/followed-by": ["policy"] },
+                              { "type": "portmap" }]));
+        let refusal = out_of_place(&list).unwrap();
+        assert_eq!(refusal.plugin_type, "ptp");
+        assert!(refusal.error.msg.starts_with("its link would stay closed"), "{refusal:?}");
+    }
+
+    #[test]
     fn network_policy_judges_what_this_node_filters() {
         for sound in [
             json!([{ "type": "ptp" }, { "type": "policy" }]),
@@ -319,6 +344,7 @@ mod tests {
             json!([{ "type": "macvlan" }, { "type": "tuning" }]),
             json!([{ "type": "ptp" }, { "type": "policy" }, { "type": "macvlan" }]),
             json!([{ "type": "chain", "plugins": [{ "type": "ptp" }, { "type": "policy" }] }]),
+            json!([{ "type": "ptp", "netwright/followed-by": ["policy"] }, { "type": "policy" }]),
         ] {
             let list = of(&sound);
             assert_eq!((out_of_place(&list), refuse_unfiltered(&list, "eth0")), (None, Ok(())));

@@ -12,6 +12,7 @@ pub mod failures;
 pub(crate) mod files;
 pub mod filter;
 pub mod forwarding;
+pub(crate) mod gate;
 pub mod host_side;
 pub mod identity;
 pub mod mac;

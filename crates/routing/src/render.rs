@@ -66,6 +66,10 @@ pub fn conflist(config: &NetworkConfig) -> String {
     interface["ipMasq"] = json!(false);
     interface["mtu"] = json!(config.mtu);
     interface["ipam"] = json!({ "type": "host-local", "ranges": ranges, "routes": routes });
+    if config.policy.is_some() {
+        // Runtimes do not say what follows in a list.
+        interface[cni::FOLLOWED_BY] = json!(["policy"]);
+    }
     let mut plugins = vec![interface];
     if let Some(policy) = &config.policy {
         let mut plugin = json!({ "type": "policy" });

@@ -62,9 +62,22 @@ pub fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
 /// # Errors
 /// Why Helm refuses them.
 pub fn render(values: &[&str]) -> Result<String, String> {
+    render_with(&[], values)
+}
+
+/// Does the same for an upgrade of a release whose cluster cannot be asked.
+///
+/// # Errors
+/// As [`render`].
+pub fn render_upgrade(values: &[&str]) -> Result<String, String> {
+    render_with(&["--is-upgrade"], values)
+}
+
+fn render_with(flags: &[&str], values: &[&str]) -> Result<String, String> {
     let folder = folder().display().to_string();
     let mut arguments =
         vec!["template", "netwright", &folder, "--namespace", NAMESPACE, "--include-crds"];
+    arguments.extend(flags);
     arguments.extend(values.iter().flat_map(|value| ["--set", *value]));
     run("helm", &arguments)
 }

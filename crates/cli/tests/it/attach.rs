@@ -110,6 +110,62 @@ fn a_container_with_labels_under_network_policy() {
     assert!(said.stderr.contains("--label gives \"a\" two values"), "{said:#?}");
 }
 
+/// A plugin between that of the link and `policy`: it tries whether the container reaches another.
+const PROBE: &str = r#"#!/usr/bin/python3 -S
+import json, os, subprocess, sys
+config = json.load(sys.stdin)
+if os.environ["CNI_COMMAND"] == "ADD":
+    ping = ["nsenter", "--net=" + os.environ["CNI_NETNS"],
+            "ping", "-n", "-q", "-c", "1", "-W", "1", "10.8.0.2"]
+    done = subprocess.run(ping, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with open("/run/reached", "a") as said:
+        said.write("no\n" if done.returncode else "yes\n")
+    print(json.dumps(config["prevResult"]))
+"#;
+
+/// Whoever walks the list, the command or the plugin `chain`, the link comes up closed.
+#[test]
+fn a_link_is_closed_from_the_beginning_where_policy_follows() {
+    testkit::require!("root", "program:python3");
+    let lab = Lab::new("cli-closed");
+    lab.sh("mkdir -p /opt/cni/bin");
+    std::fs::write(lab.path("/opt/cni/bin/probe"), PROBE).unwrap();
+    lab.sh("chmod +x /opt/cni/bin/probe");
+    let link = |subnet: &str| {
+        format!(
+            r#"{{"type": "ptp", "ipam": {{"type": "host-local", "ranges": [[{{"subnet": "{subnet}"}}]],
+                 "routes": [{{"dst": "0.0.0.0/0"}}]}}}}"#
+        )
+    };
+    let (probe, policy) = (r#"{"type": "probe"}"#, r#"{"type": "policy"}"#);
+    let plain = format!("{}, {probe}", link("10.7.0.0/24"));
+    let listed = format!("{}, {probe}, {policy}", link("10.9.0.0/24"));
+    let inner =
+        format!(r#"{{"type": "chain", "plugins": [{}, {probe}]}}, {policy}"#, link("10.6.0.0/24"));
+    let chain =
+        format!(r#"{{"type": "chain", "plugins": [{}, {probe}, {policy}]}}"#, link("10.5.0.0/24"));
+    for (name, plugins) in [
+        ("open", link("10.8.0.0/24")),
+        ("plain", plain),
+        ("listed", listed),
+        ("inner", inner),
+        ("chain", chain),
+    ] {
+        let list =
+            format!(r#"{{"cniVersion": "1.1.0", "name": "{name}", "plugins": [{plugins}]}}"#);
+        network(&lab, name, &list);
+    }
+    let _c1 = lab.container("c1");
+    call_in(&lab, &["add", "open", "c1"]).succeeded();
+    for (name, reached) in [("plain", "yes"), ("listed", "no"), ("inner", "no"), ("chain", "no")] {
+        let container = lab.container(name);
+        call_in(&lab, &["add", name, name]).succeeded();
+        assert_eq!(lab.sh("cat /run/reached; rm /run/reached").trim(), reached, "{name}");
+        call_in(&lab, &["del", name, name]).succeeded();
+        drop(container);
+    }
+}
+
 #[test]
 fn check_says_who_else_has_the_address() {
     testkit::require!("root");

@@ -108,10 +108,12 @@ impl Runtime<'_> {
         deadline: Option<Instant>,
     ) -> Walk {
         let mut walk = Walk { ran: 0, previous: None, failure: None };
-        for plugin in &list.plugins {
+        let types: Vec<&str> = list.plugins.iter().map(|one| one.plugin_type.as_str()).collect();
+        for (place, plugin) in list.plugins.iter().enumerate() {
             let subject = Subject {
                 attachment: Some(attachment),
                 previous: walk.previous.as_ref(),
+                followed_by: Some(&types[place + 1..]),
                 ..Subject::of(list, Command::Add)
             };
             match self.call(plugin, subject, deadline).and_then(|answer| accept(answer, list)) {

@@ -56,6 +56,24 @@ fn nothing_wanted_leaves_runtime_config_as_it_was() {
     assert!(literal.contains(r#""runtimeConfig":{"k": 1}"#), "{literal}");
 }
 
+/// Only a program that walks the list knows; what the object says counts where no such program
+/// says anything.
+#[test]
+fn a_plugin_is_told_that_one_follows_which_opens_its_link() {
+    let following = |types: &[&str], object: &str| {
+        request(object, &Injection { followed_by: Some(types), ..Injection::default() })
+    };
+    let told =
+        r#"{"type":"a","cniVersion":"1.1.0","name":"net","netwright/followed-by":["policy"]}"#;
+    let untold = r#"{"type":"a","cniVersion":"1.1.0","name":"net"}"#;
+    let literal = r#"{"type":"a","netwright/followed-by":["policy"]}"#;
+    assert_eq!(following(&["tuning", "policy", "portmap"], r#"{"type":"a"}"#), told);
+    assert_eq!(following(&["tuning"], r#"{"type":"a"}"#), untold);
+    assert_eq!(following(&[], literal), untold);
+    let kept = request(literal, &Injection::default());
+    assert!(kept.contains(r#""netwright/followed-by":["policy"]"#), "{kept}");
+}
+
 #[test]
 fn the_previous_result_is_passed_as_it_was_written() {
     let previous = raw("{\"cniVersion\": \"1.1.0\",\n \"x\": 1.50}");

@@ -15,7 +15,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use testkit::chart::{folder, objects, plain, plain_folder, render, run};
+use testkit::chart::{folder, objects, plain, plain_folder, render, render_upgrade, run};
 use testkit::kube::KubeApi;
 use testkit::{Lab, Place as _};
 
@@ -379,6 +379,22 @@ fn what_makes_no_sense_is_refused_with_its_place() {
         let refused = render(&[value]).unwrap_err();
         assert!(refused.contains(want), "{value}: {refused}");
     }
+}
+
+/// Pods that run are on the bridge, and those that start later are not.
+#[test]
+fn policy_is_not_switched_on_beside_pods_on_a_bridge_unless_somebody_says_so() {
+    testkit::require!("helm");
+    let both = ["config.routing.enable=true", "config.policy.enable=true"];
+    let of = |more: &[&'static str]| [&both[..], more].concat();
+    let refused = render_upgrade(&both).unwrap_err();
+    assert!(refused.contains("config.routing.attach=ptp"), "{refused}");
+    render(&both).unwrap();
+    for sound in ["config.routing.attach=ptp", "config.routing.attach=bridge"] {
+        render_upgrade(&of(&[sound])).unwrap();
+    }
+    render_upgrade(&both[..1]).unwrap();
+    render_upgrade(&both[1..]).unwrap();
 }
 
 #[test]

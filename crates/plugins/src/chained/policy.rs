@@ -10,10 +10,19 @@
 //! | look, refuse | what the earlier plugins made; nothing has changed |
 //! | record | the same; a daemon that finds the record takes the container over |
 //! | close the link: it passes no address ([`firewall::pod_link`]) | closed |
-//! | make the bridge show its packets to the filter (`frames`) | closed |
 //! | close the addresses ([`firewall::pods`]) | closed |
+//! | make the bridge show its packets to the filter (`frames`) | closed |
+//! | make connection tracking forget connections of the addresses (`ends`) | closed |
 //! | let the link pass its own addresses | closed |
 //! | tell the daemon | the verdicts of the pod, or closed |
+//!
+//! Where `policy` follows a plugin of ours, that plugin has closed the link before it came up
+//! (`shared::gate`), and the first step finds it closed. If an ADD of this plugin fails, such a link
+//! stays closed until the plugin that made it removes it.
+//!
+//! Packets of a known connection meet no verdict. So what connection tracking knew of the addresses
+//! before they were closed, from a former container or from packets to an address that nobody had,
+//! would open them again.
 //!
 //! DEL sets the host's side of the link down first, so the address carries nothing when it loses its
 //! verdicts. Then connection tracking forgets the connections of its addresses. The daemon does both
@@ -45,6 +54,7 @@ mod wanted;
 
 use std::net::IpAddr;
 
+use ::firewall::element::Element;
 use ::firewall::{Concern, Plan, pod_link};
 use cni::{AddResult, AttachmentKey, Error, code};
 use cni_plugin::{Call, Info, Role};
@@ -64,7 +74,8 @@ use crate::engine::{Attaching, Collecting, Enter, Kind, Removal, Undo};
 use crate::shared::attachment::{is_stale, recorded_in, unavailable};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
-use crate::shared::filter::{self, remove_own, remove_stale, with_firewall};
+use crate::shared::filter::{remove_own, remove_stale, with_firewall};
+use crate::shared::gate;
 use crate::shared::namespaces::Namespaces;
 use crate::shared::pair;
 
@@ -133,8 +144,14 @@ impl Kind for Policy {
         let mut undo = Undo::new();
         let Namespaces { host, netns, .. } = &mut namespaces;
         let enforced = match &side {
-            Side::Host(link) => enforce(index, attaching.key(), host, link, &wanted, &mut undo),
-            Side::Inside => enforce_inside(index, netns, ifname, &mut undo),
+            Side::Host(link) => {
+                let wanted = (&wanted, earlier.as_ref());
+                enforce(index, attaching.key(), host, link, wanted, &mut undo)
+            }
+            Side::Inside => {
+                let wanted = (&wanted, earlier.as_ref());
+                enforce_inside(index, netns, ifname, wanted, &mut undo)
+            }
         };
         match enforced {
             Err(cause) if is_first => return Err(undo.run(cause)),
@@ -220,7 +237,14 @@ impl Kind for Policy {
 
     fn collect(collecting: &Collecting<'_, Self>, failures: &mut Failures) {
         let Collecting { call, index, spared, .. } = collecting;
-        failures.note("packet filter", filter::collect(call, index, CONCERNS, spared));
+        // The plugin that made a link may have closed it, and this one's ADD is still to come.
+        let stays = |hash: &str| {
+            spared.contains(hash) || index.of_hash(hash).found.iter().any(gate::closed_by)
+        };
+        let collected = with_firewall(index, |firewall| {
+            firewall.gc(call.network().as_str(), &stays, CONCERNS).map(drop)
+        });
+        failures.note("packet filter", collected);
         let daemon = Daemon::new(call, config::socket_of(call));
         if !daemon.collect(call, call.network().as_str()) {
             failures.note("remove the verdicts of network policy", table::sweep(index));
@@ -277,6 +301,23 @@ pub fn only_further(refused: &str) -> String {
         "network policy judges packets of {refused:?} in the container, and only on further networks: \
          as {OWN_IFNAME} it is refused"
     )
+}
+
+/// Closes an interface of a container in the container's own namespace, until an ADD of this
+/// plugin opens it.
+///
+/// # Errors
+/// Code 101 when the kernel refuses, 11 when the lock cannot be taken in time.
+pub(crate) fn close_inside(index: &Index, netns: &Netns, ifname: &str) -> Result<(), Failure> {
+    inside::close(index, netns, ifname)
+}
+
+/// Removes what [`close_inside`] did.
+///
+/// # Errors
+/// As [`close_inside`].
+pub(crate) fn forget_inside(index: &Index, netns: &Netns, ifname: &str) -> Result<(), Failure> {
+    inside::forget(index, netns, ifname)
 }
 
 /// Removes the table of verdicts if neither an attachment nor a daemon needs it: no attachment is
@@ -361,30 +402,42 @@ fn plan(recorded: &Recorded, addresses: &[IpAddr]) -> Plan {
     interface.map(|interface| pod_link::plan(interface, place, addresses)).unwrap_or_default()
 }
 
-/// Closes a container: see the table of the module. `undo` gets what undoes it.
+/// Closes a container: see the table of the module. `undo` gets what undoes it. Connections that a
+/// living container has go on: those of addresses that an `earlier` ADD has closed.
 fn enforce<'a>(
     index: &'a Index,
     key: &'a AttachmentKey,
     host: &mut RouteSocket,
     link: &HostSide,
-    wanted: &Recorded,
+    (wanted, earlier): (&Recorded, Option<&Recorded>),
     undo: &mut Undo<'a>,
 ) -> Result<(), Failure> {
-    let (all, addresses) = (plan_of(wanted), wanted.started.addresses.clone());
-    let passes_nothing = plan(wanted, &[]);
-    let own = all.clone();
-    undo.push("let the link pass everything", move || remove_own(index, key, Some(&own), CONCERNS));
-    with_firewall(index, |firewall| firewall.add(key, &passes_nothing))?;
-    if let Some(bridge) = &link.bridge {
-        let name = bridge.name.clone();
-        undo.push("put the bridge back", move || frames::release(index, key, Some(&name)));
-        frames::hold(host, index, key, bridge, Need::of(&addresses, bridge))?;
+    let addresses = &wanted.started.addresses;
+    let (all, passes_nothing) = (plan_of(wanted), plan(wanted, &[]));
+    let (mut passes_own, own) =
+        (all.clone(), |element: &Element| passes_nothing.own.contains(element));
+    passes_own.own.retain(|element| !own(element));
+    let was_closed = with_firewall(index, |firewall| firewall.has(key, &passes_nothing))?;
+    let made = if was_closed { passes_own.clone() } else { all };
+    undo.push("let the link pass everything", move || {
+        remove_own(index, key, Some(&made), CONCERNS)
+    });
+    if !was_closed {
+        with_firewall(index, |firewall| firewall.add(key, &passes_nothing))?;
     }
     let ends = Ends::of(&wanted.started);
     let closed = ends.clone();
     undo.push("remove the verdicts", move || table::forget(index, key, &closed)?.required());
     table::close(index, &ends)?;
-    with_firewall(index, |firewall| firewall.add(key, &all))
+    if let Some(bridge) = &link.bridge {
+        let name = bridge.name.clone();
+        undo.push("put the bridge back", move || frames::release(index, key, Some(&name)));
+        frames::hold(host, index, key, bridge, Need::of(addresses, bridge))?;
+    }
+    // As late as possible: a packet may be under way that has passed the filter before.
+    ends.without(&earlier.map(|earlier| Ends::of(&earlier.started)).unwrap_or_default())
+        .forget_flows()?;
+    with_firewall(index, |firewall| firewall.add(key, &passes_own))
 }
 
 /// Closes a container in its own namespace.
@@ -392,11 +445,19 @@ fn enforce_inside<'a>(
     index: &'a Index,
     netns: &Netns,
     ifname: &'a str,
+    (wanted, earlier): (&Recorded, Option<&Recorded>),
     undo: &mut Undo<'a>,
 ) -> Result<(), Failure> {
-    let of_undo = netns.clone();
-    undo.push("remove the verdicts", move || inside::forget(index, &of_undo, ifname));
-    inside::close(index, netns, ifname)
+    if inside::difference(netns, ifname)?.is_some() {
+        let of_undo = netns.clone();
+        undo.push("remove the verdicts", move || inside::forget(index, &of_undo, ifname));
+    }
+    inside::close(index, netns, ifname)?;
+    let known = |address: &IpAddr| {
+        earlier.is_some_and(|earlier| earlier.started.addresses.contains(address))
+    };
+    let addresses = wanted.started.addresses.iter().copied().filter(|address| !known(address));
+    Ok(ends::forget_flows_inside(netns, addresses)?)
 }
 
 /// Removes what an earlier ADD of the attachment made, and this one does not want.

@@ -31,7 +31,7 @@ use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use crate::shared::identity::{self, Identity};
 pub use crate::shared::namespaces::Namespaces;
-use crate::shared::{dns, owner, readiness};
+use crate::shared::{dns, gate, owner, readiness};
 
 /// The position of the container's interface in the result: it is the only one.
 const POSITION: usize = 0;
@@ -227,9 +227,13 @@ impl<T: SingleLink> Kind for Single<T> {
     }
 
     fn take_down(removal: &Removal<'_, Self>, failures: &mut Failures) {
-        let Removal { call, key, netns, recorded, .. } = removal;
-        let taken = T::take_back(call, key, netns.as_ref(), recorded.as_ref());
-        failures.note_as_it_is(taken);
+        let Removal { call, index, key, netns, recorded, .. } = removal;
+        let (netns, recorded) = (netns.as_ref(), recorded.as_ref());
+        let taken = T::take_back(call, key, netns, recorded);
+        if failures.note_as_it_is(taken).is_some() {
+            let opened = gate::forget_inside(index, netns, key.ifname.as_str(), recorded);
+            failures.note("remove the verdicts of network policy", opened);
+        }
     }
 }
 
@@ -346,6 +350,9 @@ fn make<T: SingleLink>(
         Addressing::Previous(result) => *result,
         _ => attaching.addresses()?.unwrap_or_default(),
     };
+    if made.link.is_some() {
+        making.close(&namespaces.netns)?;
+    }
     making.complete(made, T::device(seen), T::options(config), result, namespaces)
 }
 
@@ -371,6 +378,13 @@ impl Making<'_> {
 
     fn record(&self, netns: &Netns) -> Result<(), Failure> {
         attachment::write_record(self.call, self.index, self.plugin, &self.recorded, netns)
+    }
+
+    /// Closes the interface before it comes up, if `policy` opens it.
+    fn close(&mut self, netns: &Netns) -> Result<(), Failure> {
+        let Making { call, index, plugin, ref mut recorded } = *self;
+        let record = |recorded: &_| attachment::write_record(call, index, plugin, recorded, netns);
+        gate::close_inside(call, index, netns, recorded, record)
     }
 
     /// Claims the addresses, configures the link, and returns the result of ADD.

@@ -7,8 +7,16 @@ use cni::json::{JsonError, UnknownKey, unknown_keys_besides};
 use serde::de::DeserializeOwned;
 
 /// The keys of any plugin.
-const ANY: &[&str] =
-    &["cniVersion", "name", "type", "args", "capabilities", "runtimeConfig", "prevResult"];
+const ANY: &[&str] = &[
+    "cniVersion",
+    "name",
+    "type",
+    "args",
+    "capabilities",
+    "runtimeConfig",
+    "prevResult",
+    cni::FOLLOWED_BY,
+];
 
 /// The keys that a plugin has besides if it creates an interface.
 const INTERFACE: &[&str] = &["ipam", "dns"];

@@ -11,6 +11,7 @@ mod inside;
 mod killed;
 mod life;
 mod matrix;
+mod window;
 
 use std::fmt;
 use std::rc::Rc;

@@ -418,24 +418,34 @@ impl Engine {
 
     /// Reports whether the first lists lack most of the policies that there were: then they are
     /// asked for again before they are believed, and what the packet filter has stays meanwhile.
+    /// Files are read when they change, and are believed once they have the policies again.
     fn doubts(&mut self, now: Instant) -> bool {
-        if self.believed || self.lists.origin() == Origin::Files {
+        let origin = self.lists.origin();
+        if self.believed {
             return false;
         }
-        if self.doubt.is_some() {
+        if self.doubt.is_some() && origin == Origin::Server {
             return true;
         }
         let known = self.known();
         let lost = |kind| self.before.of(kind).saturating_sub(known.of(kind));
         let is_most = |kind: &Kind| self.before.of(*kind) < lost(*kind).saturating_mul(2);
         let Some(kind) = Kind::POLICIES.into_iter().find(is_most) else {
+            self.doubt = None;
             return false;
         };
+        if self.doubt.is_some() {
+            return true;
+        }
         let patience = if FEW < lost(kind) { BRAKE } else { CONFIRM };
         self.doubt = Some(now + patience);
+        let then = match origin {
+            Origin::Server => "they are listed again",
+            Origin::Files => "what the files say counts",
+        };
         let text = format!(
             "there are {} {kind}, but there were {}: for {} s the packet filter stays as it is and \
-             new pods are closed, and then they are listed again; if the list is right, run \
+             new pods are closed, and then {then}; if the list is right, run \
              `netwright policy accept`",
             known.of(kind),
             self.before.of(kind),
@@ -502,7 +512,11 @@ impl Engine {
                 }
             }
         }
-        if self.program().is_none() && self.doubt.is_some_and(|due| due <= now) {
+        let is_due = self.program().is_none() && self.doubt.is_some_and(|due| due <= now);
+        if is_due && self.lists.origin() == Origin::Files {
+            self.believed = true;
+            self.stand(now);
+        } else if is_due {
             self.confirming = Kind::POLICIES.into();
             self.todo.relist.extend(Kind::POLICIES);
             self.doubt = Some(now + CONFIRM);

@@ -523,6 +523,43 @@ fn the_first_lists_are_not_believed_if_they_lack_what_there_was() {
     assert!(rig.engine.program().is_some());
 }
 
+/// The folder of policies may not be mounted yet, or be empty by a mistake.
+#[test]
+fn files_that_lack_what_there_was_are_not_believed_at_the_start() {
+    let before = Known { network_policies: 2, ..Known::default() };
+    let start = || {
+        let mut rig = Rig::after(Origin::Files, before);
+        rig.list_all(&[]);
+        assert!(rig.told().contains("there are 0 networkpolicies, but there were 2"));
+        let db = started("c1", None, &["10.0.0.1"]);
+        let notice = rig.add(&db).notice.unwrap();
+        assert!(notice.contains("netwright policy accept"), "{notice}");
+        assert_eq!((rig.engine.program().is_some(), rig.state("10.0.0.1")), (false, "closed"));
+        rig
+    };
+    // They come.
+    let mut rig = start();
+    let of = |name: &str, app: &str| {
+        let mut policy = policy(name, app);
+        policy["metadata"]["namespace"] = json!("default");
+        policy
+    };
+    rig.list(Kind::NetworkPolicies, &[of("db", "db"), of("cache", "cache")]);
+    assert!(rig.engine.program().is_some());
+    assert_eq!(rig.engine.known(), before);
+    // They do not come.
+    let mut rig = start();
+    rig.list(Kind::NetworkPolicies, &[]);
+    assert!(rig.engine.program().is_none());
+    rig.wait();
+    assert_eq!((rig.engine.program().is_some(), rig.state("10.0.0.1")), (true, "open"));
+    // An administrator confirms that it is right.
+    let mut rig = start();
+    rig.engine.accept(rig.now);
+    rig.carry_out();
+    assert!(rig.engine.program().is_some());
+}
+
 #[test]
 fn containers_without_a_cluster_are_pods() {
     let mut rig = Rig::new(Origin::Files);

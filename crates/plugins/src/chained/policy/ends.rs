@@ -8,9 +8,10 @@ use ::firewall::FirewallError;
 use ::firewall::pods::{self, Link, PodsTable};
 use cni::order::gather;
 use cni::{AddResult, AttachmentKey};
-use kernel::conntrack::{ConntrackSocket, FlowFilter};
+use kernel::conntrack::{ConntrackSocket, Flow, FlowFilter};
 use kernel::linger;
 use kernel::netlink::NetlinkError;
+use kernel::netns::Netns;
 use kernel::route::IpFamily;
 use node_api::policy::{Started, is_further};
 
@@ -107,19 +108,18 @@ impl Ends {
     /// # Errors
     /// The kernel refuses.
     pub(super) fn end_flows(&self) -> Result<(), NetlinkError> {
-        if self.addresses.is_empty() {
-            return Ok(());
-        }
-        let mut conntrack = ConntrackSocket::open()?;
-        for address in &self.addresses {
-            let all = FlowFilter::all(IpFamily::of(*address));
-            conntrack.delete_flows(&FlowFilter { source: Some(*address), ..all })?;
-            conntrack.delete_flows(&FlowFilter { reply_source: Some(*address), ..all })?;
-        }
-        // The verdicts were just removed, and closing it now would wait until the kernel has
-        // destroyed them.
-        drop(linger::leave_open(conntrack));
-        Ok(())
+        delete_flows(ConntrackSocket::open, &self.addresses, |_| true)
+    }
+
+    /// Does the same for a container that begins. Of addresses on further networks it deletes the
+    /// flows that nobody has answered: another network's are answered, or begin anew without loss.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub(super) fn forget_flows(&self) -> Result<(), NetlinkError> {
+        self.end_flows()?;
+        let further: BTreeSet<IpAddr> = gather(self.links.iter().map(|link| link.address));
+        delete_flows(ConntrackSocket::open, &further, |flow| !flow.is_answered())
     }
 
     /// Returns the addresses that have no verdict in a direction.
@@ -145,6 +145,45 @@ impl Ends {
         }
         Ok(without)
     }
+}
+
+/// Deletes what the container's own namespace has tracked of its addresses.
+///
+/// # Errors
+/// The kernel refuses.
+pub(super) fn forget_flows_inside(
+    netns: &Netns,
+    addresses: impl Iterator<Item = IpAddr>,
+) -> Result<(), NetlinkError> {
+    delete_flows(|| ConntrackSocket::open_in(netns), &gather(addresses), |_| true)
+}
+
+/// Deletes flows that begin or are answered at one of these addresses. The kernel compares IPv4
+/// addresses itself, and sends all flows of IPv6.
+fn delete_flows(
+    open: impl FnOnce() -> Result<ConntrackSocket, NetlinkError>,
+    addresses: &BTreeSet<IpAddr>,
+    goes: impl Fn(&Flow) -> bool,
+) -> Result<(), NetlinkError> {
+    if addresses.is_empty() {
+        return Ok(());
+    }
+    let mut conntrack = open()?;
+    for address in addresses.iter().filter(|address| address.is_ipv4()) {
+        let all = FlowFilter::all(IpFamily::V4);
+        conntrack.delete_flows_if(&FlowFilter { source: Some(*address), ..all }, &goes)?;
+        conntrack.delete_flows_if(&FlowFilter { reply_source: Some(*address), ..all }, &goes)?;
+    }
+    if addresses.iter().any(IpAddr::is_ipv6) {
+        let is_end = |end: Option<IpAddr>| end.is_some_and(|end| addresses.contains(&end));
+        conntrack.delete_flows_if(&FlowFilter::all(IpFamily::V6), |flow| {
+            (is_end(flow.original.source) || is_end(flow.reply.source)) && goes(flow)
+        })?;
+    }
+    // Verdicts may just have been removed, and closing it now would wait until the kernel has
+    // destroyed them.
+    drop(linger::leave_open(conntrack));
+    Ok(())
 }
 
 fn at(interface: &str, addresses: &[IpAddr]) -> impl Iterator<Item = Link> {

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use ::firewall::pod_link;
 use cni::{AddResult, Interface, IpConfig, Route};
 use cni_plugin::{Call, codes};
 use ipnet::IpNet;
@@ -20,7 +21,7 @@ use crate::shared::container::{self, Options};
 use crate::shared::failure::Failure;
 use crate::shared::namespaces::Namespaces;
 use crate::shared::pair::{NewPair, Pair};
-use crate::shared::{dns, forwarding, pair, rules};
+use crate::shared::{dns, forwarding, gate, pair, rules};
 
 /// How long a port may take to come up: the reference waits for 2.55 seconds.
 const PORT_TIMEOUT: Duration = Duration::from_millis(2550);
@@ -127,10 +128,12 @@ pub(super) fn attach(attaching: &mut Attaching<'_, Bridge>) -> Result<AddResult,
     let reach = Reach::of(host, config, &bridge)?;
     reach.refuse(call, host, &plan.ips)?;
     let places = reach.places();
+    let mut filter = filter::plan(key.network.as_str(), config, &ips, mac, &pair.host_ifname);
+    filter.join(gate::plan(call, &pair.host_ifname, pod_link::Place::Bridged));
     let recorded = Recorded {
         claims: claim::objects(&places, &ips),
         bridge: config.bridge.to_string(),
-        filter: filter::plan(key.network.as_str(), config, &ips, mac, &pair.host_ifname),
+        filter,
         host_ifname: pair.host_ifname.clone(),
         ips,
     };

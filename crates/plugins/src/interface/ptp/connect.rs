@@ -2,6 +2,7 @@
 
 use cni::{AddResult, Interface, IpConfig};
 use cni_plugin::{Call, codes};
+use firewall::pod_link;
 use ipnet::IpNet;
 use kernel::mac::MacAddr;
 use kernel::netns::Netns;
@@ -15,7 +16,9 @@ use crate::shared::claim::{self, Routed};
 use crate::shared::failure::Failure;
 use crate::shared::namespaces::Namespaces;
 use crate::shared::pair::{NewPair, Pair};
-use crate::shared::{container, dns, forwarding, host_side, owner, pair, readiness, rules};
+use crate::shared::{
+    container, dns, forwarding, gate, host_side, owner, pair, readiness, rules,
+};
 
 /// What is recorded about an attachment, for DEL, CHECK and GC.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,7 +60,8 @@ pub(super) fn attach(attaching: &mut Attaching<'_, Ptp>) -> Result<AddResult, Fa
     let places = [routed.place()];
     claim::refuse_gateways(call, host, index, &routed, &places, &result.ips)?;
     let claims = claim::objects(&places, &ips);
-    let filter = rules::masquerade(config.masquerade, network, &pair.host_ifname, &ips);
+    let mut filter = rules::masquerade(config.masquerade, network, &pair.host_ifname, &ips);
+    filter.join(gate::plan(call, &pair.host_ifname, pod_link::Place::Routed));
     let recorded = Recorded { host_ifname: pair.host_ifname.clone(), ips, filter, claims };
     attaching.record(&recorded, &netns)?;
     rules::add(index, key, config.masquerade, &recorded.filter, &recorded.ips)?;

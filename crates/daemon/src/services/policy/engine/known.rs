@@ -9,6 +9,7 @@ use policy::{
     Direction, Name, PerDirection, PolicyId, Program, Refused, Traffic, program, verdict_by_service,
 };
 
+use super::super::lists::Origin;
 use super::super::records::{Attachment, id};
 use super::super::said::Remarks;
 use super::{Engine, Known};
@@ -20,9 +21,14 @@ impl Engine {
             return Vec::new();
         }
         let doubt = self.doubt.iter().map(|_| {
-            "the lists lack most of the policies that were there: they are listed again, or run \
-             `netwright policy accept`"
-                .to_owned()
+            let then = match self.lists.origin() {
+                Origin::Server => "they are listed again",
+                Origin::Files => "they are waited for",
+            };
+            format!(
+                "the lists lack most of the policies that were there: {then}, or run \
+                 `netwright policy accept`"
+            )
         });
         self.unlisted().into_iter().chain(doubt).collect()
     }
