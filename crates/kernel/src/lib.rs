@@ -23,6 +23,7 @@ pub mod netns;
 pub mod nflog;
 pub mod nft;
 pub mod packet;
+pub mod peer;
 pub mod remedy;
 pub mod route;
 pub mod routers;

@@ -43,6 +43,9 @@ const PREFIX: &str = "netwright-doctor-";
 /// Distinguishes the instances of one process.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
+/// How often an instance is made that another process removes at once.
+const TRIES: u32 = 4;
+
 /// How much the kernel keeps for each processor, in KiB: some ten thousand events.
 const BUFFER_KIB: &str = "512";
 /// How many bytes of events are read: more than the buffers of a hundred processors hold.
@@ -178,20 +181,17 @@ impl Trace {
         let root = root().map_err(TracefsError::Open)?;
         let instances = folder(&root, "instances", OFlags::RDONLY).map_err(TracefsError::Open)?;
         remove_left(&instances);
-        let name = own_name().map_err(TracefsError::Make)?;
-        rustix::fs::mkdirat(&instances, &name, Mode::RWXU)
-            .map_err(|errno| TracefsError::Make(errno.into()))?;
-        let opened = folder(&instances, &name, OFlags::PATH).and_then(|dir| {
-            let marker = file(&dir, "trace_marker", OFlags::WRONLY)?;
-            Ok((dir, marker))
-        });
-        let (dir, marker) = match opened {
-            Ok(opened) => opened,
-            Err(error) => {
-                let _ = rustix::fs::unlinkat(&instances, &name, AtFlags::REMOVEDIR);
-                return Err(TracefsError::Make(error));
+        let mut tries = 0;
+        let made = loop {
+            tries += 1;
+            match make(&instances) {
+                // A process that does not see us, from another PID namespace, took it for one that
+                // was left, before a file of it was open.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && tries < TRIES => {}
+                made => break made,
             }
         };
+        let (name, dir, marker) = made.map_err(TracefsError::Make)?;
         let trace = Trace { instances, dir, name, marker: Some(marker) };
         trace.start(lengths)?;
         Ok(trace)
@@ -243,6 +243,23 @@ impl Drop for Trace {
     fn drop(&mut self) {
         drop(self.marker.take());
         let _ = rustix::fs::unlinkat(&self.instances, &self.name, AtFlags::REMOVEDIR);
+    }
+}
+
+/// Makes an instance, and opens its folder, and the file that keeps it in use.
+fn make(instances: &OwnedFd) -> io::Result<(String, OwnedFd, File)> {
+    let name = own_name()?;
+    rustix::fs::mkdirat(instances, &name, Mode::RWXU)?;
+    let opened = folder(instances, &name, OFlags::PATH).and_then(|dir| {
+        let marker = file(&dir, "trace_marker", OFlags::WRONLY)?;
+        Ok((dir, marker))
+    });
+    match opened {
+        Ok((dir, marker)) => Ok((name, dir, marker)),
+        Err(error) => {
+            let _ = rustix::fs::unlinkat(instances, &name, AtFlags::REMOVEDIR);
+            Err(error)
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::net::sockopt::{self, Timeout};
+use rustix::net::sockopt::Timeout;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::line::{LineError, MAX_MESSAGE, Message};
@@ -266,8 +266,7 @@ impl Daemon {
             _ => ExchangeError::Connect { socket: socket(), source },
         };
         let stream = socket::connect_unix(&self.socket, deadline).map_err(failed)?;
-        let peer = sockopt::socket_peercred(&stream).map_err(|errno| failed(errno.into()))?;
-        let uid = peer.uid.as_raw();
+        let uid = kernel::peer::of(&stream).map_err(failed)?.uid;
         if uid != 0 && uid != rustix::process::geteuid().as_raw() {
             return Err(ExchangeError::Stranger { socket: socket(), uid });
         }

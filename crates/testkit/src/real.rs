@@ -31,7 +31,7 @@ mod root;
 mod rootfs;
 
 pub use containerd::{Containerd, Pod};
-pub use debian::Debian;
+pub use debian::{Debian, REMOVE_OURS};
 pub use docker::{Docker, Engine};
 pub use etcd::Etcd;
 pub use manifest::{Manifest, manifest_file, manifests};

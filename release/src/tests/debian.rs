@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use testkit::real::REMOVE_OURS;
 use testkit::{Lab, Place as _, Running, wait_until};
 
 use crate::contents;
@@ -15,7 +16,9 @@ use crate::tree::{FILE, PROGRAM, Tree};
 /// The machine's Debian, without what is mounted in it, and with a layer for changes.
 const ROOT: &str = "
 mkdir layer root && mount -t tmpfs tmpfs layer && mkdir layer/upper layer/work
-mount -t overlay overlay -o lowerdir=/,upperdir=layer/upper,workdir=layer/work root
+mount -t overlay overlay -o lowerdir=$lower,upperdir=layer/upper,workdir=layer/work root
+";
+const MOUNTS: &str = "
 mount -t proc proc root/proc && mount --rbind /dev root/dev && mount -t tmpfs tmpfs root/run
 ";
 
@@ -43,7 +46,10 @@ pub(super) struct Debian {
 impl Debian {
     pub(super) fn new(name: &str) -> Self {
         let lab = Lab::new(name);
-        lab.sh(&format!("set -e; cd {}; {ROOT}", lab.dir().display()));
+        lab.sh(&format!(
+            "set -e; cd {}; lower=/; {ROOT}{REMOVE_OURS}{MOUNTS}",
+            lab.dir().display()
+        ));
         Debian { lab }
     }
 
@@ -293,4 +299,27 @@ fn lintian_has_nothing_to_say() {
     let options = ["--no-cfg", "--allow-root", "--fail-on", "none", "--tag-display-limit", "0"];
     let args: Vec<&str> = options.into_iter().chain(files.iter().map(String::as_str)).collect();
     assert_eq!(super::said("lintian", &args), "");
+}
+
+/// The machine on which tests run may have our packages, and networks of ours.
+#[test]
+fn a_copy_of_a_machine_with_netwright_has_nothing_of_it() {
+    testkit::require!("full", "root", "program:dpkg-divert", "program:strip");
+    let debian = Debian::new("release-copy");
+    let [netwright, plugins] = ours("0.1.0");
+    debian.dpkg(&format!("--install {}", debian.bring(&[&netwright, &plugins])));
+    let folders =
+        "/etc/cni/net.d /etc/netwright /opt/cni/bin /var/lib/cni /var/lib/netwright/setup";
+    debian.sh(&format!("mkdir -p {folders} && touch /var/lib/netwright/setup/record.json"));
+    let again = debian.lab.dir().join("again");
+    debian.lab.sh(&format!(
+        "set -e; mkdir {0}; cd {0}; lower=../layer/upper:/; {ROOT}{REMOVE_OURS}{MOUNTS}",
+        again.display()
+    ));
+    let left = format!(
+        "chroot {}/root sh -c 'ls -d /usr/bin/netwright* {folders} 2>/dev/null; \
+         dpkg-divert --list \"*cni*\"; dpkg-query -W -f \"\\${{Package}}\" \"netwright*\" 2>/dev/null'; true",
+        again.display()
+    );
+    assert_eq!(debian.lab.sh(&left), "");
 }

@@ -1,6 +1,7 @@
 //! `netwrightd` without a service name: it starts the enabled services and looks after them.
 //! `netwrightd agent` shows them and lets them read their configuration again.
 
+mod elsewhere;
 mod failing;
 mod figures;
 mod idle;

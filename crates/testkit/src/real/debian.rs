@@ -10,13 +10,26 @@ use crate::place::{Place as _, Running};
 use crate::reference::empty_debian;
 use crate::service::wait_until;
 
+/// A script that removes what is of ours from a copy of the machine's Debian, which is the folder
+/// `root`: its packages, and what runtimes and our commands have written.
+pub const REMOVE_OURS: &str = r"
+if [ -e root/var/lib/dpkg/info/netwright.list ]; then
+    mount -t proc proc root/proc
+    chroot root dpkg --force-unsafe-io --no-triggers --purge netwright-cni-plugins netwright >&2
+    umount root/proc
+fi
+rm -rf root/etc/cni root/etc/netwright root/opt/cni root/usr/local/bin/netwright* root/var/lib/cni \
+    root/var/lib/netwright
+";
+
 /// Leaves out what the machine's administrator configured: systemd starts only the units that
-/// Debian's packages enable by themselves. Also leaves out files of ours on the machine.
+/// Debian's packages enable by themselves.
 const ROOT: &str = r"
 mkdir layer root && mount -t tmpfs tmpfs layer && mkdir layer/upper layer/work
 mount -t overlay overlay -o lowerdir=$lower,upperdir=layer/upper,workdir=layer/work root
-rm -rf root/etc/systemd/system/* root/etc/cni root/etc/netwright root/etc/fstab root/var/lib/cni \
-    root/var/lib/netwright root/opt/cni root/etc/resolv.conf root/var/log/journal
+";
+const UNCONFIGURED: &str = r"
+rm -rf root/etc/systemd/system/* root/etc/fstab root/etc/resolv.conf root/var/log/journal
 : >root/etc/machine-id
 echo nameserver 192.0.2.1 >root/etc/resolv.conf
 ";
@@ -61,7 +74,10 @@ impl Debian {
     fn boot_over(lower: &Path, name: &str, prepare: &str) -> Self {
         let lab = Lab::with_processes(name);
         let dir = lab.dir().display().to_string();
-        lab.sh(&format!("set -e; cd {dir}; lower={}; {ROOT}{prepare}", lower.display()));
+        lab.sh(&format!(
+            "set -e; cd {dir}; lower={}; {ROOT}{REMOVE_OURS}{UNCONFIGURED}{prepare}",
+            lower.display()
+        ));
         let machine = lab.start("sh", &["-c", &format!("cd {dir}; {BOOT}")]);
         let leader = || {
             let said = lab.try_sh(&format!("cat /proc/$(cat {dir}/nspawn.pid)/task/*/children"));

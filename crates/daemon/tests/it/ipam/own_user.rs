@@ -7,7 +7,6 @@ use std::os::unix::net::UnixStream;
 
 use node_api::ipam::Request;
 use node_api::{Message as _, inbox};
-use rustix::net::sockopt::socket_peercred;
 use testkit::{Place as _, Service};
 
 use super::rig::{assigned, held, owner};
@@ -58,8 +57,8 @@ fn what_a_version_left_that_ran_as_root_goes_on_and_comes_back() {
     assert_eq!((messages(), owner_of(&state)), (0, 65_521), "{}", daemon.log());
     assert!(held(&socket, "left").unwrap().is_empty());
     // Plugins trust a socket that belongs to root.
-    let peer = socket_peercred(UnixStream::connect(&socket).unwrap()).unwrap();
-    assert!(peer.uid.is_root());
+    let peer = kernel::peer::of(UnixStream::connect(&socket).unwrap()).unwrap();
+    assert_eq!(peer.uid, 0);
     assert_eq!(owner_of(&socket), 0);
     let new = assigned(&socket, "new").unwrap();
     until("STATUS to be told", || fs::metadata(node_api::ready::file(&socket)).unwrap().len() > 0);
