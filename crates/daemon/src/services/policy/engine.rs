@@ -8,6 +8,7 @@
 //! the pod's status does not matter.
 
 mod beyond;
+mod closed;
 mod inside;
 mod known;
 mod local;
@@ -23,6 +24,7 @@ use policy::object::Uid;
 use policy::{Change, Compiler, Networks, Pod, PolicyId, Program, Refused, Step, World};
 
 use self::beyond::Beyond;
+use self::closed::Closed;
 pub(super) use self::inside::{Container, Site};
 pub(super) use self::known::{Expected, Place};
 use super::concern::Concern;
@@ -158,6 +160,7 @@ pub(super) struct Engine {
     tell: Tell,
     /// The pods whose policies are beyond what is enforced; the log has said so.
     beyond: Beyond,
+    closed: Closed,
     unreadable: BTreeMap<String, Refused>,
     remarks: Remarks,
     /// How many policies an earlier run knew.
@@ -183,6 +186,7 @@ impl Engine {
             of_records: BTreeMap::new(),
             tell: Tell::new(node),
             beyond: Beyond::new(),
+            closed: Closed::default(),
             unreadable: BTreeMap::new(),
             remarks: Remarks::default(),
             before,
@@ -492,11 +496,12 @@ impl Engine {
     pub(super) fn due(&self) -> Option<Instant> {
         let tell = self.program().and_then(|_| self.tell.due());
         let doubt = self.doubt.filter(|_| self.program().is_none());
-        [self.lists.due(), tell, doubt].into_iter().flatten().min()
+        [self.lists.due(), tell, doubt, self.closed.due()].into_iter().flatten().min()
     }
 
     /// Does what is due.
     pub(super) fn tick(&mut self, now: Instant) {
+        self.tell_closed(now);
         for kind in self.lists.to_confirm(now) {
             match (self.lists.origin(), kind) {
                 // A server would have to list all pods again for that, which costs too much. Files
@@ -526,8 +531,12 @@ impl Engine {
     /// Returns what is to be done.
     pub(super) fn take_todo(&mut self, now: Instant) -> Todo {
         self.tell_who_is_beyond();
+        self.wait_for_closed(now);
         let mut todo = std::mem::take(&mut self.todo);
-        let Phase::Standing(compiler) = &self.phase else { return todo };
+        let Phase::Standing(compiler) = &self.phase else {
+            todo.tell = self.tell.take_pods(now);
+            return todo;
+        };
         let (world, program) = (compiler.world(), compiler.program());
         todo.concern = match todo.bring {
             true => Concern::all(program),

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use agent::config;
 use node_api::policy::{Enforced, Owner, Started};
 use policy::program::Link;
@@ -7,6 +9,7 @@ use testkit::Chance;
 
 use super::super::isolate::isolation;
 use super::super::lists::SETTLE;
+use super::closed::CLOSED;
 use super::*;
 
 #[path = "engine_further_tests.rs"]
@@ -281,6 +284,60 @@ fn a_pod_is_closed_until_it_is_known() {
     assert_eq!(rig.state("10.0.0.1"), "open");
 }
 
+/// Nothing but its node reaches the pod, and the kubelet calls it running.
+#[test]
+fn a_pod_that_stays_closed_gets_an_event() {
+    let events = |rig: &mut Rig, passed: Duration| {
+        rig.now += passed;
+        rig.engine.tick(rig.now);
+        rig.carry_out();
+        let events = std::mem::take(&mut rig.done.tell).into_iter().filter_map(|one| match one {
+            Telling::Event(event) => Some(event.body),
+            Telling::Status(_) => None,
+        });
+        events.collect::<Vec<_>>()
+    };
+    let moment = CLOSED - Duration::from_millis(1);
+    let last = Duration::from_millis(1);
+    for is_listed in [true, false] {
+        let mut rig = if is_listed { shop() } else { Rig::new(Origin::Server) };
+        let db = started("c1", Some(("db", "u1")), &["10.0.0.1"]);
+        // Of a container without a pod no Event can be sent.
+        rig.add(&started("c2", None, &["10.0.0.2"]));
+        rig.add(&db);
+        assert_eq!(events(&mut rig, moment), [json!(null); 0]);
+        assert_eq!(rig.engine.due(), Some(rig.now + last));
+        let sent = events(&mut rig, last);
+        let [event] = sent.as_slice() else { panic!("{sent:?}") };
+        assert_eq!(event["reason"], "PoliciesUnknown");
+        assert_eq!(event["involvedObject"]["name"], "db");
+        assert_eq!(event["involvedObject"]["uid"], "u1");
+        let message = event["message"].as_str().unwrap();
+        assert!(
+            message.starts_with("pod shop/db is not known yet, and closed to all but its node")
+        );
+        // It is sent once, and nothing is due until a server has forgotten it.
+        rig.list_records(&[&db]);
+        assert_eq!(events(&mut rig, CLOSED + CLOSED), [json!(null); 0]);
+        assert!(rig.engine.due().is_none_or(|due| rig.now + CLOSED < due));
+    }
+    // One that is known in time gets none.
+    let mut rig = shop();
+    let db = started("c1", Some(("db", "u1")), &["10.0.0.1"]);
+    rig.add(&db);
+    rig.changed(Kind::Pods, &pod("db", "u1", NODE));
+    assert_eq!(events(&mut rig, CLOSED), [json!(null); 0]);
+    // One that is closed later is found with the records, and again after it was known.
+    for _ in 0..2 {
+        rig.gone(Kind::Pods, &pod("db", "u1", NODE));
+        rig.list_records(&[&db]);
+        assert_eq!(events(&mut rig, CLOSED).len(), 1);
+        rig.changed(Kind::Pods, &pod("db", "u1", NODE));
+        rig.list_records(&[&db]);
+        rig.now += Duration::from_secs(3600);
+    }
+}
+
 #[test]
 fn an_attachment_is_made_again_and_ends() {
     let mut rig = shop();
@@ -496,6 +553,9 @@ fn the_first_lists_are_not_believed_if_they_lack_what_there_was() {
     // Other lists do not change that.
     rig.list(Kind::Nodes, &[]);
     assert!(rig.engine.program().is_none());
+    // An Event about the pod that is closed meanwhile.
+    rig.wait();
+    assert!(matches!(rig.done.tell.as_slice(), [Telling::Event(_)]), "{:?}", rig.done.tell);
     rig.wait();
     assert_eq!(rig.done.relist, Kind::POLICIES);
     rig.list(Kind::ClusterNetworkPolicies, &[]);

@@ -9,8 +9,8 @@
 //! as long as it is alive. A write names the version of the object that was seen, so the server
 //! refuses all but one of several.
 //!
-//! A pod of this node gets an Event too: if it may undo what is judged in its own namespace, or is
-//! closed since its policies are beyond what is enforced for one pod.
+//! A pod of this node gets an Event too: if it may undo what is judged in its own namespace, or stays
+//! closed, since it is not known or its policies are beyond what is enforced for one pod.
 //!
 //! The name of an Event follows from its words. Three nodes send it, those with the policy's pods
 //! first; the server refuses what is there.
@@ -177,6 +177,8 @@ const POD: &str = "Pod";
 pub(super) const MAY_UNDO: &str = "PolicyCanBeUndone";
 /// A pod is closed since its policies are too much for it.
 pub(super) const CLOSED: &str = "ClosedByPolicies";
+/// A pod is closed since too little is known of it.
+pub(super) const UNKNOWN: &str = "PoliciesUnknown";
 
 impl Faulty {
     fn event(&self) -> EventWrite {
@@ -281,16 +283,26 @@ impl Tell {
 
     /// Takes note of a pod of this node that is not as its policies say, for one reason.
     pub(super) fn pod(&mut self, pod: &Pod, reason: &'static str, message: String) {
-        let faulty = Faulty {
-            kind: POD,
-            api: "v1",
-            namespace: pod.namespace.to_string(),
-            name: pod.name.clone(),
-            uid: pod.uid.to_string(),
-            reason,
-            message,
-        };
-        let of = (Key::Pod(pod.uid.clone()).to_string(), reason);
+        self.note_pod(pod.namespace.to_string(), pod.name.clone(), &pod.uid, reason, message);
+    }
+
+    /// Takes note of a pod that a runtime attached and of which too little is known.
+    pub(super) fn unknown(&mut self, pod: &node_api::Pod, message: String) {
+        let (namespace, name) = (pod.namespace.clone(), pod.name.clone());
+        self.note_pod(namespace, name, &pod.uid.as_str().into(), UNKNOWN, message);
+    }
+
+    fn note_pod(
+        &mut self,
+        namespace: String,
+        name: String,
+        uid: &Uid,
+        reason: &'static str,
+        message: String,
+    ) {
+        let of = (Key::Pod(uid.clone()).to_string(), reason);
+        let uid = uid.to_string();
+        let faulty = Faulty { kind: POD, api: "v1", namespace, name, uid, reason, message };
         if self.faulty.get(&of) != Some(&faulty) {
             self.faulty.insert(of, faulty);
             self.unsent = true;
@@ -318,7 +330,7 @@ impl Tell {
             self.waiting.remove(id);
             self.changed |= self.metas.remove(id).is_some();
         }
-        for reason in [NOT_AS_WRITTEN, MAY_UNDO, CLOSED] {
+        for reason in [NOT_AS_WRITTEN, MAY_UNDO, CLOSED, UNKNOWN] {
             self.faulty.remove(&(key.to_string(), reason));
         }
     }
@@ -390,6 +402,16 @@ impl Tell {
             }
         }
         due
+    }
+
+    /// Returns the Events about pods that are to be written now, before the objects are known: by
+    /// them it is decided who writes about everything else.
+    pub(super) fn take_pods(&mut self, now: Instant) -> Vec<Telling> {
+        let of_pods = self.faulty.values().filter(|faulty| faulty.kind == POD).map(Faulty::event);
+        let unsent: Vec<EventWrite> =
+            of_pods.filter(|event| !self.sent.contains_key(&event.name)).collect();
+        self.sent.extend(unsent.iter().map(|event| (event.name.clone(), now)));
+        unsent.into_iter().map(Telling::Event).collect()
     }
 
     /// Returns after which time it is this node's turn to write something, if no other node has.

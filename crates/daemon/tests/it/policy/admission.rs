@@ -105,6 +105,8 @@ fn the_service_writes_what_its_role_and_policies_allow_and_nothing_else() {
         ("POST", events, event(&|event| event["reason"] = json!("ClosedByPolicies")), 422),
         ("POST", events, of_pod("f", "PolicyCanBeUndone"), 201),
         ("POST", events, of_pod("g", "ClosedByPolicies"), 201),
+        ("POST", events, event(&|event| event["reason"] = json!("PoliciesUnknown")), 422),
+        ("POST", events, of_pod("h", "PoliciesUnknown"), 201),
         ("PATCH", "/api/v1/namespaces/shop/pods/db", json!({"metadata": {"labels": {}}}), 403),
         ("DELETE", "/apis/networking.k8s.io/v1/namespaces/shop/networkpolicies/db", json!({}), 403),
         ("GET", "/api/v1/namespaces/shop/configmaps", Value::Null, 403),

@@ -16,9 +16,7 @@ use crate::shared::claim::{self, Routed};
 use crate::shared::failure::Failure;
 use crate::shared::namespaces::Namespaces;
 use crate::shared::pair::{NewPair, Pair};
-use crate::shared::{
-    container, dns, forwarding, gate, host_side, owner, pair, readiness, rules,
-};
+use crate::shared::{container, dns, forwarding, gate, host_side, owner, pair, readiness, rules};
 
 /// What is recorded about an attachment, for DEL, CHECK and GC.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -226,22 +226,26 @@ impl Engine {
             let notice = "the attachment has no record".to_owned();
             return Enforced { known: false, notice: Some(notice) };
         };
-        let own = attachment.own().iter().find(|address| self.is_closed(**address));
-        let further = attachment.links().find(|link| self.is_closed_link(link));
-        let is_closed_inside = attachment.inside.is_some() && self.is_closed_inside(attachment);
-        let notice = match (own, further) {
-            _ if is_closed_inside => self.why_closed_inside(attachment),
-            (None, None) => {
-                let silence = self.lists.silence_about_policies();
-                let notice = silence.map(|(kind, why)| {
-                    format!("{kind}: {why}; newer ones than were known last are not enforced yet")
-                });
-                return Enforced { known: true, notice };
-            }
-            (Some(address), _) => self.why_closed(attachment, *address),
-            (None, Some(link)) => self.why_closed_link(attachment, &link),
-        };
-        Enforced { known: false, notice: Some(notice) }
+        if let Some(why) = self.why_not_enforced(attachment) {
+            return Enforced { known: false, notice: Some(why) };
+        }
+        let silence = self.lists.silence_about_policies();
+        let notice = silence.map(|(kind, why)| {
+            format!("{kind}: {why}; newer ones than were known last are not enforced yet")
+        });
+        Enforced { known: true, notice }
+    }
+
+    /// Says why an attachment is closed; `None` if it is not.
+    pub(super) fn why_not_enforced(&self, attachment: &Attachment) -> Option<String> {
+        if attachment.inside.is_some() && self.is_closed_inside(attachment) {
+            return Some(self.why_closed_inside(attachment));
+        }
+        if let Some(address) = attachment.own().iter().find(|address| self.is_closed(**address)) {
+            return Some(self.why_closed(attachment, *address));
+        }
+        let link = attachment.links().find(|link| self.is_closed_link(link))?;
+        Some(self.why_closed_link(attachment, &link))
     }
 
     /// Reports whether an address of a further network is closed.

@@ -90,6 +90,7 @@ impl Engine {
                 self.todo.steps.extend(steps.into_iter().filter(|step| !is_done(step)));
             }
         }
+        self.note_closed(id(&started.owner));
         let touched = self.records.start(started.into());
         self.settle(touched);
     }
@@ -107,6 +108,7 @@ impl Engine {
     pub(in super::super) fn list_records(&mut self, listed: Vec<Attachment>) {
         let touched = self.records.list(listed);
         self.settle(touched);
+        self.note_all_closed();
     }
 
     /// Reports whether records of attachments that have ended were still there.
