@@ -209,8 +209,9 @@ fn a_plugin_asks_no_more_of_the_kernel_than_it_did() {
         // of a parameter. One datagram asks for all eleven chains of our table; each answer is a
         // call. Memory grows with the rules of all chains, which are made once for the comparison.
         // Two calls find whether the attachment has a record, two whether its pair is there, and one
-        // reads what processes in the namespace see. The record has the `ipam` object: 3 KiB.
-        ("bridge ADD", [224, 15, 28, 0, 389]),
+        // reads what processes in the namespace see. The record has the `ipam` object: 3 KiB. The
+        // file of the address plugin's name is read: it names the executable (decision 0078).
+        ("bridge ADD", [228, 15, 28, 0, 389]),
         // Five calls find whether a program has the port; among them one socket is bound and
         // closed.
         ("portmap ADD", [116, 9, 15, 0, 312]),
@@ -233,8 +234,9 @@ fn a_plugin_asks_no_more_of_the_kernel_than_it_did() {
 fn a_chain_asks_no_more_of_the_kernel_than_it_did() {
     testkit::require!("root", "program:strace");
     let found = Host::new("counts-chain").attach_and_detach(together);
-    // Each chained plugin looks for a record of an earlier ADD.
-    hold(&found, &[("chain ADD", [391, 27, 52, 0, 870]), ("chain DEL", [394, 32, 44, 2, 873])]);
+    // Each chained plugin looks for a record of an earlier ADD, and the file of its name is read: it
+    // names the executable (decision 0078).
+    hold(&found, &[("chain ADD", [421, 27, 57, 0, 871]), ("chain DEL", [412, 32, 46, 2, 873])]);
 }
 
 /// To close a socket of the packet filter may hold up all other calls, since the daemon of network
@@ -285,7 +287,8 @@ fn a_repair_of_what_is_sound_costs_one_check() {
         // CHECK reads the rules of a table: fewer calls than one for each chain, and more memory. One
         // datagram asks whether the table is dormant, and one whether its nine base chains are at
         // their hooks; each answer is a call.
-        ("bridge CHECK", [140, 14, 14, 0, 755]),
+        // The file of the address plugin's name is read.
+        ("bridge CHECK", [146, 14, 15, 0, 755]),
         ("portmap CHECK", [60, 9, 3, 0, 645]),
         ("firewall CHECK", [32, 1, 4, 0, 140]),
         ("tuning CHECK", [87, 2, 11, 0, 210]),
