@@ -189,10 +189,12 @@ fn depth(id: &str) -> usize {
     DEPTHS.iter().position(|row| row.contains(&id)).unwrap_or(DEPTHS.len())
 }
 
-/// Returns how deep a finding lies. A network that is refused for a filter of others, or for its
-/// parent, lies below that.
+/// Returns how deep a finding lies. A network that is refused for a filter of others, for its parent,
+/// or because a link has no IPv6, lies below that.
 fn depth_of(finding: &Finding) -> usize {
-    let is_below = is_refused_for_filter(finding) || is_refused_for_parent(finding);
+    let is_below = is_refused_for_filter(finding)
+        || is_refused_for_parent(finding)
+        || is_refused_for_ipv6(finding);
     if is_below { depth("attachment-differs") } else { depth(finding.id) }
 }
 
@@ -205,6 +207,12 @@ fn is_refused_for_filter(finding: &Finding) -> bool {
 /// The plugin `vlan` says so of a parent that is down.
 fn is_refused_for_parent(finding: &Finding) -> bool {
     let says = |text: &String| text.contains("parent \"") && text.contains("\" is down");
+    finding.id == "network-refused" && finding.seen.iter().any(says)
+}
+
+/// The plugins say so of a link of the host without IPv6, and its attachments differ by that, too.
+fn is_refused_for_ipv6(finding: &Finding) -> bool {
+    let says = |text: &String| text.contains("IPv6 is switched off");
     finding.id == "network-refused" && finding.seen.iter().any(says)
 }
 

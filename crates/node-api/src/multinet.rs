@@ -451,7 +451,10 @@ mod tests {
     #[test]
     fn what_is_no_message() {
         let refused = |line: &str| Answer::from_line(line.as_bytes()).unwrap_err().to_string();
-        assert_eq!(refused("tea"), "not a message: expected ident at line 1 column 2");
+        assert_eq!(
+            refused("tea"),
+            "not a message: tea is not a value of JSON: a text needs quotation marks at line 1 column 1"
+        );
         assert_eq!(refused("{}"), "a message of version 0; this is version 1");
         assert_eq!(
             refused(r#"{"version":2,"plan":"tea"}"#),

@@ -52,7 +52,7 @@ fn what_is_no_device_information() {
 
             not device information: it ends before it is complete at line 1 column 0
         tea
-            not device information: there is no JSON value at line 1 column 2
+            not device information: tea is not a value of JSON: a text needs quotation marks at line 1 column 1
         []
             not device information: found a list, wanted an object
         {}

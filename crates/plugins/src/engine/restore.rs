@@ -151,7 +151,7 @@ impl Picture<'_> {
     /// Writes the sysctls that an interface needs for an address.
     fn prepare(&mut self, address: &Address) -> Result<(), Failure> {
         let ip = IpConfig::new(address.address, None);
-        let options = Options { skip_dad: address.nodad };
+        let options = Options::new(address.nodad);
         let sysctls = container::sysctls(&address.link, &[&ip], options);
         container::write_sysctls(&self.namespaces.get()?.netns, &sysctls)
     }

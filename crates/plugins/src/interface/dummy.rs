@@ -86,7 +86,7 @@ impl SingleLink for Dummy {
 
     /// No other host is on the link that could have the same address.
     fn options(_config: &Config) -> Options {
-        Options { skip_dad: true }
+        Options::new(true)
     }
 
     fn verify(

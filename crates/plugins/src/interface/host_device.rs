@@ -133,7 +133,7 @@ impl SingleLink for HostDevice {
 
     /// The IPAM plugin keeps addresses unique; detection delays every start by a second.
     fn options(_config: &Config) -> Options {
-        Options { skip_dad: true }
+        Options::new(true)
     }
 
     fn take_back(

@@ -139,7 +139,7 @@ impl SingleLink for Ipvlan {
     }
 
     fn options(config: &Config) -> Options {
-        Options { skip_dad: !config.detect_duplicates }
+        Options::new(!config.detect_duplicates)
     }
 
     fn take_back(

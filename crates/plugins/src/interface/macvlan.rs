@@ -129,7 +129,7 @@ impl SingleLink for Macvlan {
     }
 
     fn options(config: &Config) -> Options {
-        Options { skip_dad: !config.detect_duplicates }
+        Options::new(!config.detect_duplicates)
     }
 
     fn verify(

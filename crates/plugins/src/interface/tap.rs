@@ -140,7 +140,7 @@ impl SingleLink for Tap {
 
     /// The other end has no program yet that could answer.
     fn options(_config: &Config) -> Options {
-        Options { skip_dad: true }
+        Options::new(true)
     }
 
     fn verify(

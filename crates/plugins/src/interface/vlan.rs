@@ -107,7 +107,7 @@ impl SingleLink for Vlan {
     }
 
     fn options(config: &Config) -> Options {
-        Options { skip_dad: !config.detect_duplicates }
+        Options::new(!config.detect_duplicates)
     }
 
     fn verify(

@@ -47,6 +47,17 @@ pub struct SysctlSetting {
 pub struct Options {
     /// IPv6 addresses are usable at once; no other host can hold them.
     pub skip_dad: bool,
+    /// A route of IPv6 without a gateway of its own has none if its scope excludes one, as one of
+    /// IPv4. IPv6 has no scopes: only where our own code means a route on the link by that.
+    pub scopes_in_ipv6: bool,
+}
+
+impl Options {
+    /// The usual options.
+    #[must_use]
+    pub const fn new(skip_dad: bool) -> Self {
+        Options { skip_dad, scopes_in_ipv6: false }
+    }
 }
 
 /// Returns the sysctls for an interface with these addresses.
@@ -151,7 +162,7 @@ pub fn changes(ifindex: u32, ips: &[&IpConfig], routes: &[Route], options: Optio
         .push(Change::SetLink { ifindex, set: LinkSet { up: Some(true), ..LinkSet::default() } });
     let mut planned: Vec<route::Route> = Vec::new();
     for wanted in routes {
-        let route = kernel_route(ifindex, wanted, ips);
+        let route = route_with(ifindex, wanted, ips, options);
         if !planned.contains(&route) {
             planned.push(route);
         }
@@ -188,9 +199,14 @@ pub fn broadcast_of(address: IpNet) -> Option<Ipv4Addr> {
 /// hop outside every subnet of the interface is declared reachable on it.
 #[must_use]
 pub fn kernel_route(ifindex: u32, wanted: &Route, ips: &[&IpConfig]) -> route::Route {
+    route_with(ifindex, wanted, ips, Options::new(false))
+}
+
+fn route_with(ifindex: u32, wanted: &Route, ips: &[&IpConfig], options: Options) -> route::Route {
     let is_ipv4 = wanted.dst.addr().is_ipv4();
     let scope = wanted.scope.filter(|_| is_ipv4);
-    let beyond_link = scope.is_none_or(|scope| scope < Scope::LINK.0);
+    let counts = wanted.scope.filter(|_| is_ipv4 || options.scopes_in_ipv6);
+    let beyond_link = counts.is_none_or(|scope| scope < Scope::LINK.0);
     let gateway = wanted.gw.or_else(|| family_gateway(is_ipv4, ips).filter(|_| beyond_link));
     let onlink = gateway.is_some_and(|gateway| !is_reachable(gateway, ips));
     let on_link_only = gateway.is_none() && is_ipv4;
@@ -249,7 +265,7 @@ pub(crate) fn wanted_side(
     }
     let all: Vec<&IpConfig> = ips.iter().collect();
     let routes = result.routes.iter();
-    let routes = routes.map(|asked| (kernel_route(0, asked, &all), asked));
+    let routes = routes.map(|asked| (route_with(0, asked, &all, options), asked));
     let routes = routes.map(|(route, asked)| wanted_route(ifname, &route, asked));
     items.extend(each_once(routes.map(|route| (route, Because::Ipam))));
     items
@@ -512,7 +528,7 @@ mod tests {
         let default = "0.0.0.0/0".parse().unwrap();
         let routes =
             [Route::new(default, None), Route::new(default, Some("192.0.2.1".parse().unwrap()))];
-        let planned = changes(7, &[&v4], &routes, Options { skip_dad: true });
+        let planned = changes(7, &[&v4], &routes, Options::new(true));
         let routes = planned.iter().filter(|change| matches!(change, Change::AppendRoute(_)));
         assert_eq!(routes.count(), 1, "{planned:#?}");
     }
@@ -530,7 +546,7 @@ mod tests {
     #[test]
     fn sysctls_of_a_dual_stack_interface() {
         let (v4, v6) = (ip("192.0.2.2/24", None), ip("2001:db8::2/64", None));
-        let text: Vec<_> = sysctls("eth0.1", &[&v4, &v6], Options { skip_dad: true })
+        let text: Vec<_> = sysctls("eth0.1", &[&v4, &v6], Options::new(true))
             .into_iter()
             .map(|sysctl| format!("{}={}", sysctl.key, sysctl.value))
             .collect();

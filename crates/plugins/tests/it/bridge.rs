@@ -951,13 +951,14 @@ fn has_bridge(node: &Node) -> bool {
     succeeds(&node.lab, "ip link show cni0")
 }
 
-/// A container comes back under its ID while the host's end of its old pair still exists, and its
-/// ADD fails. The record is that of the old container.
+/// A container comes back under its ID after its namespace went, and its ADD fails. The record is
+/// that of the old container.
 #[test]
 fn an_add_that_fails_beside_an_earlier_one_leaves_no_bridge() {
     let node = node_with("bridge-add-again", ONE_V4);
     let (old, new) = (node.container("old"), node.container("new"));
     let first = host_ifname(&add(&node, &old).id("c1").config(fixed()).call().ok());
+    old.delete();
     node.stub(
         "fixed",
         r#"cat >/dev/null; [ $CNI_COMMAND = ADD ] || exit 0; echo '{"cniVersion":"1.1.0","code":11,"msg":"later"}'; exit 1"#,

@@ -286,7 +286,7 @@ fn configure(
         return Ok(());
     }
     let ips: Vec<&IpConfig> = plan.ips.iter().collect();
-    let options = Options { skip_dad: !config.detect_duplicates };
+    let options = Options::new(!config.detect_duplicates);
     let ifname = call.ifname().as_str();
     container::configure(inside, netns, ifindex, ifname, &ips, &plan.routes, options)
 }

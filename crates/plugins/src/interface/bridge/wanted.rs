@@ -66,7 +66,7 @@ impl Wants for Bridge {
         wanted.extend(filter_item(attached, &host, &ips));
         wanted.extend(claim::wanted(&claims(recorded, observed)));
         port_items(&mut wanted, attached, observed, &host);
-        let options = Options { skip_dad: !config.detect_duplicates };
+        let options = Options::new(!config.detect_duplicates);
         let (ifname, result) = (attached.ifname, attached.result);
         wanted.extend(container::wanted_side(ifname, result, &ips, options, config.leave_down));
         if config.gateway && config.has_ipam {

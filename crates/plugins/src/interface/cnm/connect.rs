@@ -33,7 +33,8 @@ use crate::shared::{attachment, pair};
 
 /// How the container's interface is configured: the driver, or the IPAM that assigned the
 /// addresses, keeps them unique.
-pub(super) const OPTIONS: Options = Options { skip_dad: true };
+/// A driver's route on the link is one of scope `link` in both families.
+pub(super) const OPTIONS: Options = Options { scopes_in_ipv6: true, ..Options::new(true) };
 
 /// Runs ADD.
 pub(super) fn attach(attaching: &mut Attaching<'_, Cnm>) -> Result<AddResult, Failure> {

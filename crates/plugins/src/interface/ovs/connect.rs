@@ -30,7 +30,7 @@ use crate::shared::{advertisements, owner, pair};
 const USER_SPACE: &str = "netdev";
 
 /// How the container's interface is configured: the IPAM plugin keeps addresses unique.
-pub(super) const OPTIONS: Options = Options { skip_dad: true };
+pub(super) const OPTIONS: Options = Options::new(true);
 
 /// What is recorded about an attachment, for DEL and GC.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -19,7 +19,7 @@ const GATEWAY_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 1, 1));
 const GATEWAY_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1));
 
 /// Duplicate address detection is off on both ends: no other host is on the link.
-pub(super) const OPTIONS: Options = Options { skip_dad: true };
+pub(super) const OPTIONS: Options = Options::new(true);
 
 /// Sets the position of every address in the result, and a gateway if the IPAM plugin named none.
 pub(super) fn complete(ips: &mut [IpConfig]) {

@@ -234,7 +234,7 @@ fn a_container_is_not_attached_twice() {
         cnm(&node, "ADD", &c1)
             .netns(c2.netns())
             .call()
-            .fails(106, "already exists in another namespace");
+            .fails(106, "already exists in network namespace");
         // Another interface of the same container is another attachment.
         cnm(&node, "ADD", &c1).ifname("eth1").call().ok();
         cnm(&node, "DEL", &c1).ifname("eth1").call().silent();

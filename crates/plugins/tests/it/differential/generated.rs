@@ -475,7 +475,7 @@ fn try_some(own: u64) {
             ));
         }
     }
-    println!("MEASURED {} random configurations beside the reference", numbers.len());
+    eprintln!("MEASURED {} random configurations beside the reference", numbers.len());
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), numbers.len(), wrong.join("\n"));
 }
 

@@ -267,7 +267,7 @@ fn what_came_up_closed_stays_closed_until_it_is_removed() {
             assert_eq!(verdicts(&node), closed(pod), "{what}");
             pod.del();
         };
-        struck(&node, (by, "ADD"), &fault, |pod| gate(pod), look);
+        struck(&node, (by, "ADD"), &fault, gate, look);
     }
 }
 
