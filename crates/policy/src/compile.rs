@@ -111,6 +111,8 @@ pub struct Compiler {
     own_chains: BTreeSet<Name>,
     own_sets: BTreeSet<Name>,
     own_due: bool,
+    /// What objects have changed since the program was settled.
+    due: Touched,
     steps: Vec<Step>,
     work: u64,
 }
@@ -157,6 +159,7 @@ impl Compiler {
             own_chains: BTreeSet::new(),
             own_sets: BTreeSet::new(),
             own_due: false,
+            due: Touched::default(),
             steps: Vec::new(),
             work: 0,
         };
@@ -167,7 +170,7 @@ impl Compiler {
         compiler
     }
 
-    /// Returns the program as it is now.
+    /// Returns the program as it was when it was settled last.
     #[must_use]
     pub fn program(&self) -> &Program {
         &self.program
@@ -188,7 +191,23 @@ impl Compiler {
 
     /// Makes a change, and returns the steps to the program as it is then.
     pub fn apply(&mut self, change: Change) -> Vec<Step> {
+        self.change(change);
+        self.settle()
+    }
+
+    /// Makes a change of the objects. The program follows when it is settled.
+    pub fn change(&mut self, change: Change) {
         let Touched { addresses, node_addresses, policies } = self.world.apply(change);
+        self.due.addresses.extend(addresses);
+        self.due.node_addresses.extend(node_addresses);
+        self.due.policies.extend(policies);
+    }
+
+    /// Returns the steps to the program of the objects as they are now. After many changes that
+    /// costs what they have in common once: a class of thousands of policies is written once, not
+    /// once for each policy that went.
+    pub fn settle(&mut self) -> Vec<Step> {
+        let Touched { addresses, node_addresses, policies } = std::mem::take(&mut self.due);
         for address in &addresses {
             self.move_in_sets(*address);
             self.move_in_ports(*address);
@@ -228,18 +247,25 @@ impl Compiler {
 
     /// Closes an address of this node until one pod is known to have it, and no other pod: the pod
     /// starts, and the API may not have said so yet. A caller that knows the pod's object by then
-    /// may add the address to it, and need not wait for its status.
+    /// may add the address to it, and need not wait for its status. Settles the program.
     pub fn start(&mut self, address: IpAddr, pod: Uid) -> Vec<Step> {
         self.starting.insert(address, pod);
-        self.lead(address);
-        self.finish()
+        self.lead_after_all(address)
     }
 
-    /// Takes back what [`start`](Self::start) said: the pod no longer has the address.
+    /// Takes back what [`start`](Self::start) said: the pod no longer has the address. Settles the
+    /// program.
     pub fn end(&mut self, address: IpAddr) -> Vec<Step> {
         self.starting.remove(&address);
+        self.lead_after_all(address)
+    }
+
+    /// Settles the program, and leads an address to where it belongs.
+    fn lead_after_all(&mut self, address: IpAddr) -> Vec<Step> {
+        let mut steps = self.settle();
         self.lead(address);
-        self.finish()
+        steps.extend(self.finish());
+        steps
     }
 
     fn local_addresses(&self) -> BTreeSet<IpAddr> {

@@ -104,16 +104,10 @@ impl Networks {
 
     // What is so now. `world` is that of the pods' own network.
 
-    /// A policy came, changed or went.
-    pub fn policy(
-        &mut self,
-        id: &PolicyId,
-        policy: Option<MultiPolicy>,
-        world: &World,
-    ) -> Vec<Step> {
-        let mut steps = Vec::new();
+    /// A policy came, changed or went. Programs follow when they are [settled](Self::settle).
+    pub fn policy(&mut self, id: &PolicyId, policy: Option<MultiPolicy>, world: &World) {
         if self.policies.get(id) == policy.as_ref() {
-            return steps;
+            return;
         }
         let needed: Vec<String> =
             policy.iter().flat_map(|policy| policy.networks.iter().cloned()).collect();
@@ -122,15 +116,24 @@ impl Networks {
             None => self.policies.remove(id),
         };
         for name in &needed {
-            self.need(name, world, &mut steps);
+            self.need(name, world);
         }
         let networks: Vec<String> = self.networks.keys().cloned().collect();
         for name in networks {
             let here = self.policies.get(id).filter(|policy| policy.is_for(&name));
             let here = here.map(|policy| policy.policy.clone());
-            self.follow(&name, Change::Policy(id.clone(), here), &mut steps);
+            self.follow(&name, Change::Policy(id.clone(), here));
         }
         self.forget_unneeded();
+    }
+
+    /// Returns the steps to the programs of what is so now.
+    pub fn settle(&mut self) -> Vec<Step> {
+        let networks: Vec<String> = self.networks.keys().cloned().collect();
+        let mut steps = Vec::new();
+        for network in networks {
+            self.settle_network(&network, &mut steps);
+        }
         steps
     }
 
@@ -145,8 +148,8 @@ impl Networks {
         let all = self.networks.iter().filter(|(_, compiler)| concerns(compiler));
         let networks: Vec<String> = all.map(|(network, _)| network.clone()).collect();
         for network in networks {
-            let change = Change::Namespace(name.to_owned(), new.clone());
-            self.follow(&network, change, &mut steps);
+            self.follow(&network, Change::Namespace(name.to_owned(), new.clone()));
+            self.settle_network(&network, &mut steps);
         }
         steps
     }
@@ -167,7 +170,8 @@ impl Networks {
         };
         networks.extend(self.networks_of(uid));
         for network in networks {
-            self.put(&network, uid, world, &mut steps);
+            self.put(&network, uid, world);
+            self.settle_network(&network, &mut steps);
         }
         steps
     }
@@ -201,7 +205,7 @@ impl Networks {
             self.lead(link, &mut steps);
         }
         if let Some(name) = both[0].as_ref().and_then(|new| new.network.as_ref()) {
-            self.need(name, world, &mut steps);
+            self.need(name, world);
             self.lead_on(name, both[0].as_ref(), world, &mut steps);
         }
         for link in &new_links {
@@ -332,7 +336,7 @@ impl Networks {
     // How it follows.
 
     /// Makes a network that was not there, with all that is known of it.
-    fn need(&mut self, name: &str, world: &World, steps: &mut Vec<Step>) {
+    fn need(&mut self, name: &str, world: &World) {
         if self.networks.contains_key(name) {
             return;
         }
@@ -340,12 +344,12 @@ impl Networks {
         self.networks.insert(name.to_owned(), compiler);
         let pods: Vec<Uid> = self.pods.keys().cloned().collect();
         for uid in pods {
-            self.put(name, &uid, world, steps);
+            self.put(name, &uid, world);
         }
         let here = self.policies.values().filter(|policy| policy.is_for(name));
         let policies: Vec<Change> = here.map(|policy| policy.policy.clone().into()).collect();
         for change in policies {
-            self.follow(name, change, steps);
+            self.follow(name, change);
         }
     }
 
@@ -395,7 +399,7 @@ impl Networks {
     }
 
     /// Puts a pod into a network as it is there now, or takes it out.
-    fn put(&mut self, network: &str, uid: &Uid, world: &World, steps: &mut Vec<Step>) {
+    fn put(&mut self, network: &str, uid: &Uid, world: &World) {
         let pod = self.pod_on(network, uid);
         let Some(compiler) = self.networks.get(network) else { return };
         let there = compiler.world();
@@ -406,9 +410,9 @@ impl Networks {
             && there.namespace(&pod.namespace).is_none()
             && let Some(namespace) = world.namespace(&pod.namespace)
         {
-            self.follow(network, plain(namespace).into(), steps);
+            self.follow(network, plain(namespace).into());
         }
-        self.follow(network, Change::Pod(uid.clone(), pod), steps);
+        self.follow(network, Change::Pod(uid.clone(), pod));
     }
 
     /// Follows an attachment that came to a network, or went.
@@ -446,12 +450,20 @@ impl Networks {
         let mut pods: BTreeSet<Uid> = all.map(|(uid, _)| uid.clone()).collect();
         pods.extend(attachment.pod.clone());
         for uid in pods {
-            self.put(network, &uid, world, steps);
+            self.put(network, &uid, world);
+        }
+        self.settle_network(network, steps);
+    }
+
+    /// Makes a change of a network's objects.
+    fn follow(&mut self, network: &str, change: Change) {
+        if let Some(compiler) = self.networks.get_mut(network) {
+            compiler.change(change);
         }
     }
 
-    fn follow(&mut self, network: &str, change: Change, steps: &mut Vec<Step>) {
-        self.change(network, steps, |compiler| compiler.apply(change));
+    fn settle_network(&mut self, network: &str, steps: &mut Vec<Step>) {
+        self.change(network, steps, Compiler::settle);
     }
 
     /// Changes a network's program. A link leads where the verdict of its address leads.

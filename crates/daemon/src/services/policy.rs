@@ -427,6 +427,7 @@ impl Service {
                     }
                 }
             }
+            engine.catch_up();
         }
         let lists = |(request, _): &(Request, Reply)| matches!(request, Request::Collect(_));
         if asked.iter().any(lists) {
@@ -767,6 +768,7 @@ impl Service {
         let mut engine = self.shared.engine();
         engine.hear(Event::Remarks(remarks), now);
         events.into_iter().for_each(|event| engine.hear(event, now));
+        engine.catch_up();
     }
 
     /// Shows in the service's status what it waits for.

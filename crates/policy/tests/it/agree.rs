@@ -195,12 +195,30 @@ fn check_with(
         compiler.program().check().map_err(|error| error.to_string())?;
     }
     compare(&world, &programs(&compilers), turn, count)?;
+    let late: Vec<Compiler> = NODES.iter().map(|node| Compiler::new(world.clone(), node)).collect();
     for change in &case.changes {
         for (node, compiler) in NODES.iter().zip(&mut compilers) {
             follow(node, compiler, change).map_err(|why| format!("{change:?}: {why}"))?;
         }
     }
+    for (late, compiler) in late.into_iter().zip(&compilers) {
+        follow_all(late, &case.changes, compiler.program())?;
+    }
     compare(compilers[0].world(), &programs(&compilers), turn, count)
+}
+
+/// Makes all changes at once, and checks the steps.
+fn follow_all(mut late: Compiler, changes: &[Change], wanted: &Program) -> Result<(), String> {
+    let mut program = late.program().clone();
+    changes.iter().for_each(|change| late.change(change.clone()));
+    for step in late.settle() {
+        program.apply(&step).map_err(|error| format!("at once: {error} ({step:?})"))?;
+        program.check().map_err(|error| format!("at once: {error} (after {step:?})"))?;
+    }
+    if program != *late.program() || program != *wanted {
+        return Err("all changes at once lead to another program".to_owned());
+    }
+    Ok(())
 }
 
 /// Makes a change, and checks its steps.

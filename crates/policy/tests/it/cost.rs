@@ -360,3 +360,30 @@ fn a_pod_with_too_many_lists_of_ports_is_closed() {
     assert_eq!(compiler.beyond().count(), 0);
     assert!(passes(&compiler, 1007) && !passes(&compiler, 1008) && !passes(&compiler, 1003));
 }
+
+/// Policies that go one after the other would each write what is left of the others again.
+#[test]
+fn many_changes_cost_what_they_have_in_common_once() {
+    const POLICIES: usize = 1000;
+    let mut compiler = large(10, 10);
+    let policies = of_one_pod(POLICIES, |_| json!([{"port": 80}]));
+    policies.iter().for_each(|policy| compiler.change(policy.clone()));
+    compiler.change(many().into());
+    let client = pod("shop/client", "two", json!({"client": "999"}), &["10.244.2.9"]);
+    compiler.change(client.into());
+    let steps = compiler.settle();
+    assert!(steps.len() < 20, "{}", steps.len());
+    let packet = |port| Packet {
+        source: ip("10.244.2.9"),
+        destination: ip("10.244.1.8"),
+        traffic: tcp(port),
+    };
+    assert!(passes(compiler.program(), packet(80)) && !passes(compiler.program(), packet(81)));
+    for policy in &policies[POLICIES / 2..] {
+        let Change::Policy(id, _) = policy else { panic!("{policy:?}") };
+        compiler.change(Change::Policy(id.clone(), None));
+    }
+    let steps = compiler.settle();
+    assert!(steps.len() < 20, "{}", steps.len());
+    assert!(!passes(compiler.program(), packet(80)));
+}

@@ -111,7 +111,10 @@ fn says(network: usize, pod: &Pod) -> Vec<OnNetwork> {
 fn tell(networks: &mut Networks, happens: &Happens, own: &World, turn: bool) -> Vec<Step> {
     match happens {
         Happens::Namespace(name, _) => networks.namespace(name, own),
-        Happens::Policy(id, policy) => networks.policy(id, policy.clone(), own),
+        Happens::Policy(id, policy) => {
+            networks.policy(id, policy.clone(), own);
+            networks.settle()
+        }
         Happens::Pod(network, uid, pod) => {
             let known = pod.clone().map(|pod| (pod.clone(), says(*network, &pod)));
             let here = pod.as_ref().and_then(|pod| attachment(*network, pod));
@@ -220,6 +223,8 @@ fn compare(there: &There, program: &Program, denied: &mut usize) -> Result<(), S
 
 fn check(first: &[Happens], then: &[Happens], denied: &mut usize) -> Result<(), String> {
     let (mut there, mut networks) = (There::default(), Networks::new(NODE));
+    // Hears of policies, and settles later.
+    let mut late = Networks::new(NODE);
     let mut program = Program::empty();
     for (number, happens) in first.iter().chain(then).enumerate() {
         there.take(happens.clone());
@@ -231,6 +236,10 @@ fn check(first: &[Happens], then: &[Happens], denied: &mut usize) -> Result<(), 
         if program != whole(&networks) {
             return Err(format!("{happens:?}: the steps lead to another program"));
         }
+        match happens {
+            Happens::Policy(id, policy) => late.policy(id, policy.clone(), &own),
+            other => drop(tell(&mut late, other, &own, number % 2 == 0)),
+        }
         let again = tell(&mut networks, happens, &own, false);
         if !again.is_empty() {
             return Err(format!("{happens:?}: the same again changes something: {again:?}"));
@@ -240,12 +249,17 @@ fn check(first: &[Happens], then: &[Happens], denied: &mut usize) -> Result<(), 
         }
     }
     compare(&there, &program, denied)?;
+    late.settle();
+    if program != whole(&late) {
+        return Err("settled at the end it is another program".to_owned());
+    }
     // Another order gives the same program.
     let own = there.own();
     let mut other = Networks::new(NODE);
     for (id, policy) in &there.policies {
         other.policy(id, Some(policy.clone()), &own);
     }
+    other.settle();
     for (uid, (network, pod)) in there.pods.iter().rev() {
         other.attachment(uid, attachment(*network, pod), &own);
     }
@@ -308,15 +322,20 @@ fn a_policy_is_for_the_networks_that_it_names() {
     assert!(reaches(&networks));
     let deny = json!({"podSelector": {"matchLabels": {"app": "db"}}, "policyTypes": ["Ingress"]});
     networks.policy(&id, Some(for_networks("b", deny.clone())), &own);
+    networks.settle();
     assert!(reaches(&networks));
     networks.policy(&id, Some(for_networks("a, b", deny.clone())), &own);
+    networks.settle();
     assert!(!reaches(&networks) && passes(&networks, "172.16.0.2", "172.16.0.1"));
     networks.policy(&id, Some(for_networks("other/a", deny.clone())), &own);
+    networks.settle();
     assert!(reaches(&networks));
     // The intended network cannot be read.
     networks.policy(&id, Some(for_networks("a/b/c", deny)), &own);
+    networks.settle();
     assert!(!reaches(&networks));
     networks.policy(&id, None, &own);
+    networks.settle();
     assert!(reaches(&networks));
     assert_eq!(networks.worlds().map(|(name, _)| name).collect::<Vec<_>>(), ["shop/a"]);
 }
@@ -343,6 +362,7 @@ fn what_is_not_known_is_closed() {
     let deny = json!({"podSelector": {}});
     let policy = for_networks("b", deny);
     networks.policy(&policy.policy.id.clone(), Some(policy), &own);
+    networks.settle();
     assert!(networks.is_closed(&web));
     networks.attachment("other", None, &own);
     assert!(!networks.is_closed(&web));
@@ -370,6 +390,7 @@ fn connections_are_judged_where_their_ends_are() {
     let (own, mut networks) = two_pods();
     let deny = for_networks("a", json!({"podSelector": {"matchLabels": {"app": "db"}}}));
     networks.policy(&deny.policy.id.clone(), Some(deny), &own);
+    networks.settle();
     let forbid =
         |source: &str, destination: &str| networks.forbid(ip(source), ip(destination), tcp(80));
     assert_eq!(forbid("172.16.0.1", "172.16.0.2"), [true]);
@@ -411,6 +432,7 @@ fn what_does_not_pass_the_node_is_judged_inside() {
         }),
     );
     networks.policy(&policy.policy.id.clone(), Some(policy), &own);
+    networks.settle();
     assert!(networks.take_moved() && networks.is_judged_inside("shop/db"));
     assert_eq!(leads(&networks, Direction::Egress), OPEN);
     let chain = leads(&networks, Direction::Ingress);

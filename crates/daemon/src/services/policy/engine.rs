@@ -133,6 +133,15 @@ enum Phase {
     Standing(Box<Compiler>),
 }
 
+impl Phase {
+    fn world(&self) -> &World {
+        match self {
+            Phase::Gathering(world) => world,
+            Phase::Standing(compiler) => compiler.world(),
+        }
+    }
+}
+
 /// A pod of this node, as its source says it.
 #[derive(Debug)]
 struct Local {
@@ -212,10 +221,7 @@ impl Engine {
 
     /// Returns the objects, also before they are complete.
     pub(super) fn world(&self) -> &World {
-        match &self.phase {
-            Phase::Gathering(world) => world,
-            Phase::Standing(compiler) => compiler.world(),
-        }
+        self.phase.world()
     }
 
     /// Returns what the packet filter is to be for the pods' own network; `None` before that is known.
@@ -237,7 +243,8 @@ impl Engine {
         }
     }
 
-    /// Takes what a source says.
+    /// Takes what a source says. The program follows when the engine
+    /// [catches up](Engine::catch_up).
     pub(super) fn hear(&mut self, event: Event, now: Instant) {
         match event {
             Event::Begin(kind) => {
@@ -357,7 +364,7 @@ impl Engine {
             Key::Policy(id @ PolicyId::MultiNetwork { .. }) => {
                 self.todo.save = true;
                 let id = id.clone();
-                self.follow(|networks, world| networks.policy(&id, None, world));
+                self.networks.policy(&id, None, self.phase.world());
                 return;
             }
             Key::Policy(_) => self.todo.save = true,
@@ -479,11 +486,19 @@ impl Engine {
         };
         match &mut self.phase {
             Phase::Gathering(world) => world.change(change),
-            Phase::Standing(compiler) => self.todo.steps.extend(compiler.apply(change)),
+            Phase::Standing(compiler) => compiler.change(change),
         }
         if let Some(name) = namespace {
             self.follow(|networks, world| networks.namespace(&name, world));
         }
+    }
+
+    /// Brings the program to the objects that were heard.
+    pub(super) fn catch_up(&mut self) {
+        if let Phase::Standing(compiler) = &mut self.phase {
+            self.todo.steps.extend(compiler.settle());
+        }
+        self.follow(|networks, _| networks.settle());
     }
 
     /// Reports whether there is something to be done by now.
@@ -530,6 +545,7 @@ impl Engine {
 
     /// Returns what is to be done.
     pub(super) fn take_todo(&mut self, now: Instant) -> Todo {
+        self.catch_up();
         self.tell_who_is_beyond();
         self.wait_for_closed(now);
         let mut todo = std::mem::take(&mut self.todo);

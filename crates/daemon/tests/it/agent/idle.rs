@@ -17,8 +17,14 @@ const LONG_WINDOW: Duration = Duration::from_secs(60);
 const LOOKS: u32 = 20;
 /// Something that has just started may still have something to do.
 const WINDOWS: usize = 4;
+/// `repair` looks at many containers again after their own events, and the longer a look takes, the
+/// longer it waits before the next one.
+const WINDOWS_BESIDE_MANY: usize = 20;
 /// The most that a process may take of a processor, with `--full`.
 const MOST: f64 = 0.01;
+/// The same where `repair` looks at 200 containers once a minute: some seconds of an executable that
+/// is not optimised.
+const MOST_BESIDE_MANY: f64 = 0.1;
 
 /// The timers: of which processes' threads (by the beginning of their names), how often, in
 /// seconds, and how often that thread is switched away each time, at most.
@@ -34,7 +40,7 @@ const TIMERS: &[(&str, &str, u64, u64)] = &[
     ("dhcp", "netwrightd", 5, 3),
     // `ready::INTERVAL`.
     ("ipam", "netwrightd", 5, 2),
-    ("multinet", "netwrightd", 5, 2),
+    ("multinet", "netwrightd", 5, 4),
     ("policy", "server", 5, 4),
     // `ipam::tend::POLL_INTERVAL`: one thread asks another.
     ("ipam", "netwrightd", 1, 5),
@@ -125,10 +131,10 @@ fn observe(processes: &BTreeMap<String, u64>, window: Duration) -> (String, Vec<
 
 /// Asserts that processes sleep but for their timers, and prints what they did.
 #[track_caller]
-fn assert_idle(what: &str, processes: &BTreeMap<String, u64>) {
+fn assert_idle(what: &str, processes: &BTreeMap<String, u64>, windows: usize, most: f64) {
     let full = testkit::feature::available("full");
     let mut last = Vec::new();
-    for _ in 0..WINDOWS {
+    for _ in 0..windows {
         let (_, unexplained) = observe(processes, WINDOW);
         last = unexplained;
         if last.is_empty() {
@@ -150,7 +156,7 @@ fn assert_idle(what: &str, processes: &BTreeMap<String, u64>) {
     }
     for (process, nanos) in time {
         let part = Duration::from_nanos(nanos).as_secs_f64() / since.elapsed().as_secs_f64();
-        assert!(part < MOST, "{what}: {process} takes {part:.3} of a processor\n{table}");
+        assert!(part < most, "{what}: {process} takes {part:.3} of a processor\n{table}");
     }
 }
 
@@ -199,7 +205,7 @@ fn services_sleep_but_for_their_timers() {
     let switched = started(&lab, &["repair", "--ovsdb", &remotes], "repair");
     until("it to listen", || switched.log().contains("listening"));
     note("repair of switches".to_owned(), switched);
-    assert_idle("without containers", &processes);
+    assert_idle("without containers", &processes, WINDOWS, MOST);
     assert_eq!(node.stop(), Some(0));
     for service in services {
         assert_eq!(service.stop(), Some(0));
@@ -223,5 +229,5 @@ fn services_sleep_beside_two_hundred_containers() {
         until("it to be ready", || daemon.log().contains(" ready "));
         processes.insert((*service).to_owned(), u64::from(daemon.pid()));
     }
-    assert_idle("with 200 containers", &processes);
+    assert_idle("with 200 containers", &processes, WINDOWS_BESIDE_MANY, MOST_BESIDE_MANY);
 }

@@ -16,13 +16,9 @@ use super::{Engine, Phase};
 impl Engine {
     /// Makes a change of further networks.
     pub(super) fn follow(&mut self, change: impl FnOnce(&mut Networks, &World) -> Vec<Step>) {
-        let (world, stands) = match &self.phase {
-            Phase::Gathering(world) => (&**world, false),
-            Phase::Standing(compiler) => (compiler.world(), true),
-        };
-        let steps = change(&mut self.networks, world);
+        let steps = change(&mut self.networks, self.phase.world());
         self.todo.inside |= self.networks.take_moved();
-        if stands {
+        if let Phase::Standing(_) = &self.phase {
             self.todo.steps.extend(steps);
         }
     }
@@ -47,7 +43,7 @@ impl Engine {
             // Networks of this host have no namespaces.
             Origin::Files => without_namespaces(policy),
         };
-        self.follow(|networks, world| networks.policy(&id, Some(policy), world));
+        self.networks.policy(&id, Some(policy), self.phase.world());
     }
 
     /// Takes what a pod says of further networks.
