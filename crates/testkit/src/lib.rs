@@ -17,6 +17,7 @@
 //! * [`driver`]: a Docker network driver, in a lab.
 //! * [`kube`]: a small Kubernetes API server.
 //! * [`real`]: runtimes from Debian's packages, in a lab.
+//! * [`router`]: a router that announces itself.
 //! * [`share`]: which part of all cases a run with `--full` tries.
 //! * [`require!`]: skips a test that cannot run here, visibly.
 //!
@@ -61,6 +62,7 @@ mod place;
 pub mod probe;
 pub mod real;
 pub mod reference;
+pub mod router;
 mod service;
 pub mod share;
 mod snapshot;

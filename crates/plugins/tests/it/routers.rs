@@ -1,9 +1,9 @@
 //! A host that learns its IPv6 default route from its router, and gets containers.
 
 use serde_json::{Value, json};
+use testkit::router::advertise;
 use testkit::{Container, Place, Snapshot};
 
-use crate::security::advertise;
 use crate::support::Node;
 use crate::support::matrix::{self, Family};
 

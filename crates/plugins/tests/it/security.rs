@@ -1,6 +1,7 @@
 //! Exploits of other plugins that no other test covers. docs/guarantees.md lists all of them.
 
 use serde_json::json;
+use testkit::router::advertise;
 use testkit::traffic::{self, Server, assert_pings};
 use testkit::{Container, Place};
 
@@ -182,22 +183,6 @@ const ADVERTISEMENT: &str = concat!(
     r"\x03\x04\x40\xc0\x00\x00\x0e\x10\x00\x00\x0e\x10\x00\x00\x00\x00",
     r"\x20\x01\x0d\xb8\x0b\xad\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",
 );
-
-/// Lets a container advertise itself as the host's router, and waits until the host has processed
-/// that.
-pub(crate) fn advertise(node: &Node, from: &Container, link: &str) {
-    node.sh(&format!("timeout 60 sh -c 'until ip -6 addr show dev {link} scope link | grep -q inet6; do sleep 0.01; done'"));
-    from.sh("timeout 60 sh -c 'until ip -6 addr show dev eth0 scope link -tentative | grep -q inet6; do sleep 0.01; done'");
-    let shown = node.sh(&format!("ip -6 -br addr show dev {link} scope link"));
-    let to = shown.split_whitespace().find_map(|word| word.strip_suffix("/64")).unwrap();
-    // RFC 4861 §4.2: lifetime 1800 s, and a prefix for addresses.
-    let header = r"\x86\0\0\0\x40\0\x07\x08\0\0\0\0\0\0\0\0";
-    let prefix = r"\x03\x04\x40\xc0\0\0\x0e\x10\0\0\x0e\x10\0\0\0\0\x20\x01\x0d\xb8\x0b\xad\0\0\0\0\0\0\0\0\0\0";
-    from.sh(&format!(
-        "/usr/bin/printf '{header}{prefix}' | socat -u STDIN 'IP6-SENDTO:[{to}%eth0]:58,ipv6-unicast-hops=255'"
-    ));
-    node.sh("timeout 60 sh -c 'until grep -q \"Icmp6InRouterAdvertisements[[:space:]]*[1-9]\" /proc/net/snmp6; do sleep 0.01; done'");
-}
 
 /// CVE-2021-20206 and similar: no name from outside leads out of its folder.
 #[test]

@@ -9,10 +9,11 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use serde_json::Value;
 use testkit::fault::{self, Blow, Moment};
-use testkit::{Place, Running, Snapshot, require, share, wait_until};
+use testkit::router::advertise;
+use testkit::{Lab, Place, Running, Snapshot, require, share, wait_until};
 
 use super::situations::node::{Node, findings};
-use crate::support::{EXECUTABLE, command_in};
+use crate::support::{EXECUTABLE, call_in, command_in};
 
 const SERVER: &str = "203.0.113.2";
 const TO: [&str; 2] = ["--to", "203.0.113.2:80"];
@@ -334,4 +335,34 @@ fn a_doctor_that_is_killed_anywhere_leaves_nothing() {
     assert!(!has_instance(&instances, &pids), "{pids:?}");
     assert_eq!(before.0.diff(&Snapshot::take(&node.lab)), [""; 0], "the next removes the rest");
     eprintln!("MEASURED doctor killed at {killed} of {} moments", whole.moments.len());
+}
+
+/// A router that calls itself none in the answer to a solicitation loses the routes that hosts have
+/// learnt from it. So an answer to `doctor` is not for the kernel.
+#[test]
+fn a_route_that_was_learnt_outlives_a_question_for_its_router() {
+    require!("root", "program:socat");
+    let lab = Lab::new("doctor-router");
+    let router = lab.container("router");
+    let c1 = lab.container("c1");
+    lab.sh("sysctl -qw net.ipv6.conf.all.forwarding=0; \
+            ip link add up0 type veth peer name eth0 netns router; \
+            sysctl -qw net.ipv6.conf.up0.accept_ra=2 net.ipv6.conf.up0.accept_dad=0; ip link set up0 up");
+    router.sh("sysctl -qw net.ipv6.conf.eth0.accept_dad=0; ip link set eth0 up");
+    lab.sh("mkdir -p /etc/cni/net.d");
+    let list = r#"{"cniVersion": "1.0.0", "name": "v6", "plugins": [{"type": "bridge",
+        "bridge": "b0", "isGateway": true, "ipam": {"type": "host-local",
+        "ranges": [[{"subnet": "fd00:30::/64"}]], "routes": [{"dst": "::/0"}]}}]}"#;
+    std::fs::write(lab.path("/etc/cni/net.d/v6.conflist"), list).unwrap();
+    call_in(&lab, &["add", "v6", "c1"]).succeeded();
+    c1.sh("ip link set lo up");
+    advertise(&lab, &router, "up0");
+    let learnt = || lab.sh("ip -6 route show default proto ra | cut -d' ' -f1-5");
+    let before = learnt();
+    assert_ne!(before, "");
+    let asked = || router.sh("grep Icmp6InNeighborSolicits /proc/net/snmp6");
+    let so_far = asked();
+    let said = call_in(&lab, &["doctor"]).succeeded();
+    assert_eq!(learnt(), before, "{said:#?}");
+    assert_ne!(asked(), so_far, "the router was asked: {said:#?}");
 }

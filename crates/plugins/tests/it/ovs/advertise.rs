@@ -1,10 +1,11 @@
 //! Router advertisements of containers on a switch.
 
 use serde_json::json;
+use testkit::router::advertise;
 use testkit::traffic::assert_pings;
 
 use super::{add, keys, require_switch, switch};
-use crate::security::{advertise, advertise_to_all};
+use crate::security::advertise_to_all;
 use crate::support::Node;
 
 /// CVE-2020-10749: the switch floods frames to the bridge's own link on the host, and a switch in
