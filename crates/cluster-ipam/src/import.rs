@@ -45,7 +45,7 @@ pub const PLURALS: [(&str, &str); 2] =
 pub enum ImportError {
     /// It is not JSON.
     #[error("not JSON: {0}")]
-    Json(#[source] serde_json::Error),
+    Json(#[source] cni::json::JsonError),
     /// It is neither a Kubernetes object nor a list of them.
     #[error("not the output of kubectl get -o json: neither an object nor a list of objects")]
     NoObject,
@@ -125,7 +125,8 @@ impl Found {
     /// # Errors
     /// [`ImportError`].
     pub fn read(&mut self, text: &[u8]) -> Result<(), ImportError> {
-        let value: Value = serde_json::from_slice(text).map_err(ImportError::Json)?;
+        let value: Value = serde_json::from_slice(text)
+            .map_err(|error| ImportError::Json(cni::json::explain(text, &error)))?;
         match (value["items"].as_array(), value["kind"].as_str()) {
             (Some(items), kind) => {
                 // Items of a list written by the API do not contain their kind.

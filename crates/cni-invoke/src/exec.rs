@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
-use crate::{Executor, InvokeError, Output, Request, Status, distrust};
+use crate::trust::unproved;
+use crate::{Executor, InvokeError, Output, Request, Status};
 
 /// How much a plugin may write to standard output or to standard error. Results are a few
 /// kilobytes; a plugin that writes without end must not exhaust the runtime's memory.
@@ -64,7 +65,7 @@ impl Exec {
     }
 
     /// Refuses to run anything that a user other than root could have changed
-    /// ([`crate::distrust`]), as long as there is a file at `setting`. Each call checks for the
+    /// ([`crate::distrust`]), or of which a user namespace does not show whose it is, as long as there is a file at `setting`. Each call checks for the
     /// file.
     #[must_use]
     pub fn refusing_untrusted_if(mut self, setting: impl Into<PathBuf>) -> Self {
@@ -76,7 +77,7 @@ impl Exec {
         if !self.refuse_untrusted.as_ref().is_some_and(|setting| setting.exists()) {
             return Ok(());
         }
-        let why = distrust(executable);
+        let why = unproved(executable);
         if why.is_empty() {
             return Ok(());
         }

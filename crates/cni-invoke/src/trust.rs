@@ -34,6 +34,9 @@ pub struct Distrust {
 pub enum Reason {
     /// It belongs to a user that is neither root nor the one running this.
     Owner(u32),
+    /// It belongs to a user whom the caller's user namespace does not have, and who is shown under
+    /// this number: the machine's root, or anybody else.
+    Outside(u32),
     /// Its group, or all users, may write to it.
     Mode(u32),
 }
@@ -43,15 +46,27 @@ impl fmt::Display for Distrust {
         let path = self.path.display();
         match self.reason {
             Reason::Owner(user) => write!(f, "{path} belongs to user {user}, not to root"),
+            Reason::Outside(user) => write!(
+                f,
+                "{path} belongs to a user whom this user namespace does not have (shown as {user})"
+            ),
             Reason::Mode(mode) => write!(f, "{path} can be written by others (mode {mode:04o})"),
         }
     }
 }
 
 /// Lists what other users can change on the path to a file: the file, the folders above it, the
-/// targets of links, and the executable that the file names. A missing file or folder is not listed.
+/// targets of links, and the executable that the file names. A missing file or folder is not listed,
+/// nor is one whose owner the caller's user namespace does not have: mostly it is the machine's root.
 #[must_use]
 pub fn distrust(file: &Path) -> Vec<Distrust> {
+    let mut found = unproved(file);
+    found.retain(|one| !matches!(one.reason, Reason::Outside(_)));
+    found
+}
+
+/// Does what [`distrust`] does, and lists what it does not show to be safe: the owner may be anybody.
+pub(crate) fn unproved(file: &Path) -> Vec<Distrust> {
     let own = rustix::process::geteuid().as_raw();
     let mut found = Vec::new();
     let mut look = |path: &Path| {
@@ -84,10 +99,15 @@ fn judge(metadata: &Metadata, own: u32) -> Option<Reason> {
     if metadata.file_type().is_symlink() {
         return None;
     }
-    if metadata.uid() != 0 && metadata.uid() != own && !is_outside(metadata) {
-        return Some(Reason::Owner(metadata.uid()));
+    let owner = metadata.uid();
+    let is_outside = is_outside(metadata);
+    if owner != 0 && owner != own && !is_outside {
+        return Some(Reason::Owner(owner));
     }
     let mode = metadata.permissions().mode() & 0o7777;
     let kept = metadata.is_dir() && mode & STICKY != 0;
-    (mode & OTHERS_WRITE != 0 && !kept).then_some(Reason::Mode(mode))
+    if mode & OTHERS_WRITE != 0 && !kept {
+        return Some(Reason::Mode(mode));
+    }
+    is_outside.then_some(Reason::Outside(owner))
 }

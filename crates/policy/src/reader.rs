@@ -186,5 +186,5 @@ pub(crate) fn json(text: &[u8]) -> Result<Value, Cause> {
         return Err(Cause::TooLong { bytes: text.len(), most: LONGEST_DOCUMENT });
     }
     serde_json::from_slice(text)
-        .map_err(|why| Cause::Malformed { why: printable(&why.to_string()) })
+        .map_err(|error| Cause::Malformed { why: cni::json::explain(text, &error).to_string() })
 }

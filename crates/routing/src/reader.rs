@@ -179,7 +179,8 @@ pub(crate) fn json(text: &[u8], most: usize) -> Result<Value, Cause> {
     if most < text.len() {
         return Err(Cause::TooLong { bytes: text.len(), most });
     }
-    serde_json::from_slice(text).map_err(Cause::malformed)
+    serde_json::from_slice(text)
+        .map_err(|error| Cause::Malformed { why: cni::json::explain(text, &error).to_string() })
 }
 
 /// Reads a prefix without host bits.

@@ -117,9 +117,4 @@ impl Cause {
     pub(crate) fn not_a(text: &str, wanted: &str) -> Self {
         Cause::NotA { text: format!("{:?}", printable(text)), wanted: wanted.to_owned() }
     }
-
-    /// A document that its parser does not take.
-    pub(crate) fn malformed(why: impl std::fmt::Display) -> Self {
-        Cause::Malformed { why: printable(&why.to_string()) }
-    }
 }

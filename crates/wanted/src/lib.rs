@@ -237,6 +237,7 @@ mod tests {
                     link: link(),
                     tables: vec![table],
                     hints: false,
+                    keeps_main: false,
                 }),
                 "routes of interface \"eth0\" in table 100 of 192.0.2.2/24",
             ),

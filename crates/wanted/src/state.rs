@@ -443,6 +443,9 @@ pub struct SourceTables {
     pub tables: Vec<SourceTable>,
     /// The main table keeps the routes to the subnets, each with its address as the source.
     pub hints: bool,
+    /// The main table keeps all routes of the link; otherwise those in the tables are not in it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keeps_main: bool,
 }
 
 /// The table of one address.

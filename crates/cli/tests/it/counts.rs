@@ -235,8 +235,9 @@ fn a_chain_asks_no_more_of_the_kernel_than_it_did() {
     testkit::require!("root", "program:strace");
     let found = Host::new("counts-chain").attach_and_detach(together);
     // Each chained plugin looks for a record of an earlier ADD, and the file of its name is read: it
-    // names the executable (decision 0078).
-    hold(&found, &[("chain ADD", [421, 27, 57, 0, 871]), ("chain DEL", [412, 32, 46, 2, 873])]);
+    // names the executable (decision 0078). `portmap` reads whether the reverse path filter is
+    // strict: two sysctls.
+    hold(&found, &[("chain ADD", [429, 27, 59, 0, 872]), ("chain DEL", [412, 32, 46, 2, 873])]);
 }
 
 /// To close a socket of the packet filter may hold up all other calls, since the daemon of network
@@ -289,7 +290,8 @@ fn a_repair_of_what_is_sound_costs_one_check() {
         // their hooks; each answer is a call.
         // The file of the address plugin's name is read.
         ("bridge CHECK", [146, 14, 15, 0, 755]),
-        ("portmap CHECK", [60, 9, 3, 0, 645]),
+        // Two sysctls tell whether the reverse path filter is strict.
+        ("portmap CHECK", [67, 9, 5, 0, 645]),
         ("firewall CHECK", [32, 1, 4, 0, 140]),
         ("tuning CHECK", [87, 2, 11, 0, 210]),
         // The calls are one or two more when the kernel's messages come one by one.

@@ -56,7 +56,7 @@ fn what_this_host_lacks_is_said_before_the_first_container() {
     switch(&lab, 0);
     lab.sh("mount --bind /proc/sys /proc/sys; mount -o remount,ro,bind /proc/sys");
     let lacks = "containers could become this host's router by router advertisements, and \
-                 /proc/sys is mounted read-only";
+                 /proc/sys cannot be written";
     told(&lab, lacks, "sysctl -w net.ipv6.conf.default.accept_ra=0");
     lab.sh("umount /proc/sys");
     call_in(&lab, &["status", "dual"]).succeeded();

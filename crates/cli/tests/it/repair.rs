@@ -143,3 +143,121 @@ fn every_living_container_is_told_of() {
         }
     }
 }
+
+/// A network by nftables, and one by the reference's chains.
+const NETWORKS: [&str; 2] = [
+    r#"{ "cniVersion": "1.0.0", "name": "new", "plugins": [
+      { "type": "bridge", "bridge": "new0", "isGateway": true, "ipMasq": true, "macspoofchk": true,
+        "ipam": { "type": "host-local", "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
+                  "ranges": [[{"subnet": "10.76.0.0/24"}], [{"subnet": "fd76::/64"}]] } },
+      { "type": "portmap", "capabilities": { "portMappings": true } },
+      { "type": "firewall", "ingressPolicy": "same-bridge" },
+      { "type": "bandwidth", "ingressRate": 1000000, "ingressBurst": 1000000 },
+      { "type": "sbr" },
+      { "type": "tuning", "mtu": 1400, "sysctl": { "net.ipv4.conf.IFNAME.arp_filter": "1" } } ] }"#,
+    r#"{ "cniVersion": "1.0.0", "name": "old", "plugins": [
+      { "type": "bridge", "bridge": "old0", "isDefaultGateway": true, "ipMasq": true, "ipMasqBackend": "iptables",
+        "ipam": { "type": "host-local", "subnet": "10.77.0.0/24" } },
+      { "type": "portmap", "backend": "iptables", "capabilities": { "portMappings": true } },
+      { "type": "firewall", "backend": "iptables", "ingressPolicy": "isolated" } ] }"#,
+];
+
+/// Everything that a repair may make twice. The names of claims have a link's number, which a new
+/// bridge has not.
+fn everything(lab: &Lab, containers: &[testkit::Container]) -> Vec<String> {
+    let mut all = lab.sh(
+        "nft list ruleset; iptables-save; ip6tables-save; ip -o addr; ip route; ip -6 route; ip rule; \
+         ip -o link; bridge -o vlan; tc qdisc; cd /var/lib/cni/networks; ls -R; cd /run/netwright; find . ! -path './agent*' | sed 's/link%20[0-9]*/link/'",
+    );
+    for container in containers {
+        all += &container.sh("ip -o addr; ip route show table all; ip rule; ip -o link; tc qdisc");
+    }
+    // Numbers that the kernel gives anew.
+    let mut lines: Vec<String> = all
+        .lines()
+        .map(|line| {
+            let line = line.split(" counter packets").next().unwrap_or_default();
+            let line = line.trim_start_matches(|c: char| c.is_ascii_digit() || c == ':');
+            line.split(" valid_lft").next().unwrap_or_default().trim().to_owned()
+        })
+        .filter(|line| !line.starts_with(['#', ':']))
+        .collect();
+    lines.sort();
+    lines
+}
+
+/// Two commands, and a command beside the service, repair a node on which everything is damaged:
+/// each ends well, and all is there once.
+#[test]
+fn repairs_side_by_side_do_each_thing_once() {
+    testkit::require!("root", "program:iptables");
+    let lab = Lab::new("repair-beside");
+    let _outside = lab.outside();
+    lab.sh("mkdir -p /etc/cni/net.d /work");
+    crate::system::install(&lab);
+    for (network, text) in ["new", "old"].iter().zip(NETWORKS) {
+        std::fs::write(lab.path(format!("/etc/cni/net.d/{network}.conflist")), text).unwrap();
+    }
+    let names = ["c1", "c2", "c3", "c4"];
+    let containers = names.map(|name| lab.container(name));
+    for (number, name) in names.iter().enumerate() {
+        let network = ["new", "old"][number % 2];
+        let port = format!("{}:80", 8080 + number);
+        call_in(&lab, &["add", network, name, "--publish", &port]).succeeded();
+    }
+    let damage = || {
+        lab.sh(
+            "nft flush ruleset; sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0; \
+             ip link del new0; ip link set old0 down; ip addr flush dev old0; \
+             rm /var/lib/cni/networks/*/*.*.*.2 /var/lib/cni/networks/*/*.*.*.3",
+        );
+        for container in &containers {
+            container.sh("ip addr flush dev eth0 scope global; ip rule flush; ip rule add table main; ip rule add table local pref 0; ip link set eth0 mtu 1300 down; tc qdisc del dev eth0 root 2>/dev/null; true");
+        }
+    };
+    let netwright = crate::system::NETWRIGHT;
+    let service = || {
+        let netwrightd = crate::system::netwrightd().display().to_string();
+        lab.start(&netwrightd, &["repair", "--interval", "1h", "--path", "/opt/cni/bin"])
+    };
+    damage();
+    call_in(&lab, &["repair"]).succeeded();
+    let alone = everything(&lab, &containers);
+    // Two commands, then beside one service, then beside two.
+    for services in 0..3 {
+        let beside: Vec<_> = (0..services).map(|_| service()).collect();
+        damage();
+        let said = lab.sh(&format!(
+            "{netwright} repair >/work/a 2>&1 & a=$!; {netwright} repair >/work/b 2>&1 & b=$!; \
+             wait $a; echo $?; wait $b; echo $?; cat /work/a; echo; cat /work/b"
+        ));
+        assert!(said.starts_with("0\n0\n"), "{services}: {said}");
+        drop(beside);
+        let twice = told(&lab.sh("cat /work/a"));
+        let twice = twice.intersection(&told(&lab.sh("cat /work/b"))).cloned().collect::<Vec<_>>();
+        assert!(twice.is_empty(), "{services}: {twice:#?}");
+        let now = everything(&lab, &containers);
+        let (less, more) = (lacks(&alone, &now), lacks(&now, &alone));
+        let same = less.is_empty() && more.is_empty();
+        assert!(same, "{services}: less {less:#?}, more {more:#?}: {said}");
+    }
+}
+
+/// What a command says that it has put back, each with its attachment.
+fn told(said: &str) -> std::collections::BTreeSet<String> {
+    let mut of = "";
+    let mut all = std::collections::BTreeSet::new();
+    for line in said.lines() {
+        match line.starts_with("  put back") {
+            true => drop(all.insert(format!("{of}: {line}"))),
+            false => of = line,
+        }
+    }
+    all
+}
+
+/// The lines that are in `one` more often than in `other`.
+fn lacks(one: &[String], other: &[String]) -> Vec<String> {
+    let count = |all: &[String], line: &String| all.iter().filter(|found| *found == line).count();
+    one.iter().filter(|line| count(other, line) < count(one, line)).cloned().collect()
+}

@@ -55,3 +55,35 @@ fn who_can_change_a_plugin_is_told_and_refused_where_the_administrator_says_so()
     lab.sh("chmod 755 /opt/cni/bin/theirs");
     call_in(&lab, &["add", "theirs", "c1", "--ifname", "eth1"]).succeeded();
 }
+
+/// A user namespace shows under one number the machine's root and every other user that it does not
+/// have. That is no reason for a warning, and none for trust.
+#[test]
+fn whose_a_plugin_is_must_be_seen_where_the_administrator_says_so() {
+    testkit::require!("root");
+    let lab = Lab::new("trust-userns");
+    let _c1 = lab.container("c1");
+    lab.sh("mkdir -p /etc/cni/net.d /opt/cni/bin /etc/netwright");
+    lab.enter(|| {
+        std::fs::write("/etc/cni/net.d/a.conflist", LIST).unwrap();
+        std::fs::write("/opt/cni/bin/theirs", PLUGIN).unwrap();
+    });
+    // It has the machine's root, and no other.
+    let within = |args: &str| {
+        let netwright = crate::system::NETWRIGHT;
+        let said = lab.try_sh(&format!("unshare --user --map-root-user {netwright} {args}"));
+        String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned()
+    };
+    lab.sh("chmod 755 /opt/cni/bin/theirs; chown 1234 /opt/cni/bin/theirs");
+    let quiet = within("lint");
+    assert!(!quiet.contains("belongs to"), "{quiet}");
+    let run = within("add theirs c1");
+    assert!(!run.contains("is not run"), "{run}");
+    lab.sh("touch /etc/netwright/require-trusted-plugins");
+    let refused = within("add theirs c1");
+    let words = "/opt/cni/bin/theirs belongs to a user whom this user namespace does not have";
+    assert!(refused.contains("is not run: ") && refused.contains(words), "{refused}");
+    lab.sh("chown root /opt/cni/bin/theirs");
+    let run = within("add theirs c1");
+    assert!(!run.contains("is not run"), "{run}");
+}

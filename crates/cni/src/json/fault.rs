@@ -1,7 +1,12 @@
 //! What is wrong with a text that people took for JSON, in words that name what is there, even where
 //! it cannot be seen.
 
+use std::borrow::Cow;
+
 use super::position;
+
+/// How many letters of a word that is not JSON a message repeats.
+const LONGEST_WORD: usize = 40;
 
 /// What `serde_json` says where something that is not JSON stands between values. In a string it
 /// says something else, and what stands there may be anything.
@@ -65,15 +70,16 @@ pub(super) fn describe(
         }
         _ if there.is_ascii_alphabetic() && !words.starts_with("trailing") => {
             let (word, offset) = word(document, offset);
+            let shown = shown(word);
             let text = if words.starts_with("key must be") {
-                format!("the key {word} needs quotation marks: \"{word}\"")
+                format!("the key {shown} needs quotation marks: \"{shown}\"")
             } else {
                 let means = |(others, right): &&(&[&str], &str)| {
                     others.contains(&word) || right.eq_ignore_ascii_case(word)
                 };
                 match WORDS.iter().find(means) {
-                    Some((_, right)) => format!("{word} is not a value of JSON: write {right}"),
-                    None => format!("{word} is not a value of JSON: a text needs quotation marks"),
+                    Some((_, right)) => format!("{shown} is not a value of JSON: write {right}"),
+                    None => format!("{shown} is not a value of JSON: a text needs quotation marks"),
                 }
             };
             Some((text, position(&document[..offset])))
@@ -126,6 +132,14 @@ fn word(document: &str, offset: usize) -> (&str, usize) {
     let start = offset - bytes[..offset].iter().rev().take_while(|byte| part(byte)).count();
     let end = offset + bytes[offset..].iter().take_while(|byte| part(byte)).count();
     (&document[start..end], start)
+}
+
+/// Returns a word for a message, cut if it is long.
+fn shown(word: &str) -> Cow<'_, str> {
+    match word.get(..LONGEST_WORD) {
+        Some(start) if start.len() < word.len() => Cow::Owned(format!("{start}…")),
+        _ => Cow::Borrowed(word),
+    }
 }
 
 /// Returns the place of a line and a column of `serde_json`, both counted from 1, in bytes.

@@ -194,6 +194,12 @@ fn what_people_write_in_place_of_json_is_named() {
     refused("{\"a\":1 /* mine */}", expect!["JSON has no comments at line 1 column 8"]);
     refused("# mine\n{}", expect!["JSON has no comments at line 1 column 1"]);
     refused("{\"a\":1}\n// end", expect!["JSON has no comments at line 2 column 1"]);
+    refused(
+        &format!("{{\"a\":{}}}", "x".repeat(100)),
+        expect![
+            "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx… is not a value of JSON: a text needs quotation marks at line 1 column 6"
+        ],
+    );
     refused("{\"a\":True}", expect!["True is not a value of JSON: write true at line 1 column 6"]);
     refused(
         "{\"a\":[nUll]}",

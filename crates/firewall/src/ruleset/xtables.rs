@@ -207,20 +207,26 @@ fn state(mask: u32, inverted: bool) -> Option<Vec<Step>> {
 
 /// Goes on if one of the bits is set, or if none is.
 fn bits(key: Connection, mask: u32, inverted: bool) -> Vec<Step> {
+    masked(Step::Connection { key, to: FIRST }, mask, compare(inverted), 0)
+}
+
+/// Compares what a step loads into the first register, masked.
+fn masked(load: Step, mask: u32, op: Compare, with: u32) -> Vec<Step> {
+    let number = |number: u32| number.to_ne_bytes().to_vec();
     vec![
-        Step::Connection { key, to: FIRST },
-        Step::Bitwise {
-            from: FIRST,
-            to: FIRST,
-            mask: mask.to_ne_bytes().to_vec(),
-            xor: vec![0; 4],
-        },
-        Step::Compare {
-            op: if inverted { Compare::Equal } else { Compare::NotEqual },
-            from: FIRST,
-            with: vec![0; 4],
-        },
+        load,
+        Step::Bitwise { from: FIRST, to: FIRST, mask: number(mask), xor: number(0) },
+        Step::Compare { op, from: FIRST, with: number(with) },
     ]
+}
+
+fn compare(is_equal: bool) -> Compare {
+    if is_equal { Compare::Equal } else { Compare::NotEqual }
+}
+
+/// Loads a part of the transport header.
+fn transport(offset: u32, len: u32) -> Step {
+    Step::Payload { base: Header::Transport, offset, len, to: FIRST }
 }
 
 /// `struct xt_tcp`.
@@ -228,9 +234,9 @@ fn tcp(info: Info<'_>) -> Option<Vec<Step>> {
     let (option, mask, flags, inverted) = (info.u8(8)?, info.u8(9)?, info.u8(10)?, info.u8(11)?);
     let mut steps = ports(info, inverted)?;
     if mask != 0 {
-        steps.push(Step::Payload { base: Header::Transport, offset: 13, len: 1, to: FIRST });
+        steps.push(transport(13, 1));
         steps.push(Step::Bitwise { from: FIRST, to: FIRST, mask: vec![mask], xor: vec![0] });
-        let op = if inverted & 4 == 0 { Compare::Equal } else { Compare::NotEqual };
+        let op = compare(inverted & 4 == 0);
         steps.push(Step::Compare { op, from: FIRST, with: vec![flags] });
     }
     (option == 0).then_some(steps)
@@ -247,7 +253,7 @@ fn ports(info: Info<'_>, inverted: u8) -> Option<Vec<Step>> {
     for (offset, at, bit) in [(0, 0, 1), (2, 4, 2)] {
         let (first, last) = (info.u16(at)?, info.u16(at + 2)?);
         if (first, last) != (0, u16::MAX) {
-            steps.push(Step::Payload { base: Header::Transport, offset, len: 2, to: FIRST });
+            steps.push(transport(offset, 2));
             steps.push(Step::Range {
                 invert: inverted & bit != 0,
                 from: FIRST,
@@ -284,7 +290,7 @@ fn multiport(info: Info<'_>, made_up: &mut dyn FnMut(Vec<Element>) -> String) ->
     }
     let invert = info.u8(47)? != 0;
     Some(vec![
-        Step::Payload { base: Header::Transport, offset, len: 2, to: FIRST },
+        transport(offset, 2),
         Step::Lookup { set: made_up(elements), from: FIRST, invert, to: None },
     ])
 }
@@ -335,20 +341,7 @@ fn address_type(
 /// `struct xt_mark_mtinfo1`, and `struct xt_connmark_mtinfo1`, which is the same.
 fn mark(info: Info<'_>, load: Step) -> Option<Vec<Step>> {
     let (mark, mask, invert) = (info.u32(0)?, info.u32(4)?, info.u8(8)? != 0);
-    Some(vec![
-        load,
-        Step::Bitwise {
-            from: FIRST,
-            to: FIRST,
-            mask: mask.to_ne_bytes().to_vec(),
-            xor: vec![0; 4],
-        },
-        Step::Compare {
-            op: if invert { Compare::NotEqual } else { Compare::Equal },
-            from: FIRST,
-            with: mark.to_ne_bytes().to_vec(),
-        },
-    ])
+    Some(masked(load, mask, compare(!invert), mark))
 }
 
 /// `struct xt_iprange_mtinfo`.
@@ -384,11 +377,11 @@ fn icmp(info: Info<'_>) -> Option<Vec<Step>> {
     let mut steps = Vec::new();
     // Any type.
     if kind != u8::MAX {
-        steps.push(Step::Payload { base: Header::Transport, offset: 0, len: 1, to: FIRST });
+        steps.push(transport(0, 1));
         steps.push(Step::Compare { op: Compare::Equal, from: FIRST, with: vec![kind] });
     }
     if (first, last) != (0, u8::MAX) {
-        steps.push(Step::Payload { base: Header::Transport, offset: 1, len: 1, to: FIRST });
+        steps.push(transport(1, 1));
         let (first, last) = (vec![first], vec![last]);
         steps.push(Step::Range { invert: false, from: FIRST, first, last });
     }

@@ -14,6 +14,7 @@
 //! `prevResult` nor our record, and also removes what the reference's plugin left for the
 //! attachment.
 
+mod answers;
 mod config;
 mod flows;
 mod recorded;
@@ -90,12 +91,17 @@ impl Kind for Portmap {
             return Ok(result);
         }
         let before = Recorded::read(index, key);
-        let want = want(call, config, &result, None)?;
+        let mut want = want(call, config, &result, None)?;
+        let way = answers::plan(attaching, &result)?;
+        want.recorded.answers = way.as_ref().map(|way| way.recorded.clone());
         let both = want.recorded.joined(before.as_ref());
         both.write(call, index)?;
         // What an earlier ADD created works until DEL, which finds both in the record.
         if before.is_none() {
             attaching.begin(None);
+        }
+        if let Some(way) = way {
+            way.make()?;
         }
         put_in_place(index, key, &want, before.as_ref())?;
         if both != want.recorded {
@@ -128,6 +134,7 @@ impl Kind for Portmap {
         if let Some(recorded) = recorded {
             flows::forget(call, index, recorded, When::Removed);
         }
+        answers::remove(removal);
         failures.note("the container's other networks", siblings::take_over(call, index, key));
     }
 
@@ -203,7 +210,8 @@ fn want(
     };
     let ports = |protocol| host_ports(protocol, &config.forwards, &targets);
     let (udp, sctp) = (ports(Protocol::Udp), ports(Protocol::Sctp));
-    let recorded = Recorded { plan, iptables: iptables.is_some(), udp, sctp };
+    let answers = known.and_then(|known| known.answers.clone());
+    let recorded = Recorded { plan, iptables: iptables.is_some(), udp, sctp, answers };
     Ok(Want { recorded, iptables })
 }
 

@@ -14,6 +14,7 @@
 //! reference does ([`netns_lock`]).
 
 mod config;
+pub(super) mod own_way;
 mod plan;
 mod remove;
 mod wanted;
@@ -145,7 +146,7 @@ fn find_link(socket: &mut RouteSocket, ifname: &str) -> Result<Link, Failure> {
 }
 
 /// Returns whether a record is of this very namespace.
-fn is_of(record: &Record, netns: &Netns) -> bool {
+pub(super) fn is_of(record: &Record, netns: &Netns) -> bool {
     record.netns_id.is_some() && record.noted().is_some_and(|noted| noted.is(netns))
 }
 

@@ -74,8 +74,9 @@ fn no_ipv6(off: &Off) -> Failure {
 }
 
 /// Says what to do where a sysctl must have a value, and cannot be written because its file system
-/// is read-only. `what` says what is wrong, and `by_hand` what `sysctl -w` has to set on the host.
-pub(crate) fn read_only(what: &str, by_hand: &str) -> Failure {
-    Failure::new(codes::KERNEL, format!("{what}, and /proc/sys is mounted read-only"))
+/// is read-only or the caller lacks a privilege. `what` says what is wrong, and `by_hand` what
+/// `sysctl -w` has to set on the host.
+pub(crate) fn unwritable(what: &str, by_hand: &str) -> Failure {
+    Failure::new(codes::KERNEL, format!("{what}, and /proc/sys cannot be written"))
         .with_details(format!("mount it writable, or run on the host: sysctl -w {by_hand}"))
 }

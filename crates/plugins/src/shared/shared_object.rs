@@ -178,7 +178,7 @@ impl SharedSysctl {
         }
         if !on {
             let sysctl = self.sysctl()?;
-            sysctl.write("1").map_err(|error| match error.is_read_only() {
+            sysctl.write("1").map_err(|error| match error.is_forbidden() {
                 true => self.read_only(),
                 false => refused(error),
             })?;
@@ -205,7 +205,7 @@ impl SharedSysctl {
         let mut by_hand: Vec<String> =
             listening.iter().filter_map(|link| routers::by_hand(link)).collect();
         by_hand.push(format!("{}=1", self.name()));
-        readiness::read_only(&what, &by_hand.join(" "))
+        readiness::unwritable(&what, &by_hand.join(" "))
     }
 
     /// Lists the links that would ignore routers once the sysctl is on.

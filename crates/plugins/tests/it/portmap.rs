@@ -1,6 +1,7 @@
 //! `portmap`, row by row of the feature table, and known problems of other such plugins.
 
 mod matrix;
+mod two_networks;
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};

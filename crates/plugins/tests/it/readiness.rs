@@ -121,15 +121,13 @@ fn where_parameters_are_read_only_and_wrong_the_command_is_named() {
     testkit::require!("root");
     let forward = |sysctl: &str| {
         (
-            format!(
-                "the host does not forward ({sysctl} is 0), and /proc/sys is mounted read-only"
-            ),
+            format!("the host does not forward ({sysctl} is 0), and /proc/sys cannot be written"),
             format!("sysctl -w {sysctl}=1"),
         )
     };
     let accepts = (
-        "containers could become this host's router by router advertisements, and /proc/sys is \
-         mounted read-only"
+        "containers could become this host's router by router advertisements, and /proc/sys \
+         cannot be written"
             .to_owned(),
         "sysctl -w net.ipv6.conf.default.accept_ra=0".to_owned(),
     );

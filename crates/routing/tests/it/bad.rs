@@ -461,7 +461,7 @@ fn leases() {
         node 10.244.7.0-24&10.244.8.0-24: refused: key: 10.244.8.0/24 is not an IPv6 address
         node 10.244.7.0-24&fd00:244:0:7::-64&x: refused: key: "10.244.7.0-24&fd00:244:0:7::-64&x" is not a lease's, such as 10.5.52.0-24 or 10.5.52.0-24&fd00::-64
         node 10.244.7.0-24: refused: value: it cannot be read: EOF while parsing a value at line 1 column 0
-        node 10.244.7.0-24: refused: value: it cannot be read: expected value at line 1 column 1
+        node 10.244.7.0-24: refused: value: it cannot be read: U+FFFD (�) is not allowed here at line 1 column 1
         node 10.244.7.0-24: refused: BackendType: flanneld's backend "udp" is not one of vxlan and host-gw
         node 10.244.7.0-24: refused: BackendType: flanneld's backend "udp" is not one of vxlan and host-gw
         node 10.244.7.0-24: refused: PublicIP: "" is not an address such as 192.0.2.1

@@ -229,7 +229,8 @@ fn parse(text: &str, is_json: bool) -> Result<Vec<(Value, Place)>, String> {
 fn parse_json(text: &str, found: &mut Vec<(Value, Place)>) -> Result<(), String> {
     let documents = serde_json::Deserializer::from_str(text).into_iter::<Value>();
     for (number, value) in documents.enumerate() {
-        let value = value.map_err(|error| error.to_string())?;
+        let value = value.map_err(|error| cni::json::explain(text.as_bytes(), &error).to_string());
+        let value = value?;
         unfold(value, number + 1, found)?;
     }
     Ok(())
@@ -518,9 +519,18 @@ mod tests {
         "#]]
         .assert_eq(&shown(b"kind: Pod\na: \xff\n", "a.yaml"));
         expect![[r#"
-            expected `,` or `}` at line 2 column 2
+            there is no comma between this and what is before it at line 2 column 2
         "#]]
         .assert_eq(&shown(b"{\"kind\": \"Pod\"\n \"a\": 1}", "a.json"));
+        // What cannot be seen is named, also in a later document.
+        expect![[r#"
+            U+00A0 (a non-breaking space) is not allowed here at line 2 column 9
+        "#]]
+        .assert_eq(&shown("{\"kind\": \"Pod\"}\n{\"kind\":\u{a0}\"Pod\"}".as_bytes(), "a.json"));
+        expect![[r#"
+            JSON has no comments at line 1 column 17
+        "#]]
+        .assert_eq(&shown(b"{\"kind\": \"Pod\", // mine\n}", "a.json"));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use state::{Index, Record};
 
 use super::NAME;
+use crate::chained::sbr;
 use crate::shared::attachment;
 use crate::shared::failure::Failure;
 use crate::shared::filter::write_record;
@@ -30,6 +31,10 @@ pub(crate) struct Recorded {
     /// The SCTP ports of which that is true too.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) sctp: Vec<HostPort>,
+    /// The rule and the table of the container's address, if its answers would leave by another
+    /// network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) answers: Option<sbr::Recorded>,
 }
 
 /// A port of the host that is forwarded to the container.
@@ -94,6 +99,7 @@ impl Recorded {
         if let Some(before) = before {
             all.plan.join(before.plan.clone());
             all.iptables |= before.iptables;
+            all.answers = all.answers.or_else(|| before.answers.clone());
             all.udp.extend(before.udp.iter().filter(|port| !self.udp.contains(port)).cloned());
             all.sctp.extend(before.sctp.iter().filter(|port| !self.sctp.contains(port)).cloned());
         }

@@ -10,7 +10,8 @@ use wanted::{Because, HostPorts, Item, State, Wanted};
 use super::config::{Config, Iptables};
 use super::flows::{self, When};
 use super::recorded::Recorded;
-use super::{Portmap, Want, addresses, chains, families, put_in_place, want};
+use super::{Portmap, Want, addresses, answers, chains, families, put_in_place, want};
+use crate::chained::sbr::own_way;
 use crate::engine::{Attached, Compared, Difference, Found, Picture, Wants, unknown};
 use crate::shared::failure::Failure;
 use crate::shared::filter::with_firewall;
@@ -23,6 +24,8 @@ pub(crate) struct Seen {
     ports: Option<HostPorts>,
     /// Routes of others that cover the container's addresses.
     covered: Vec<Failure>,
+    /// The rule and the table by which answers leave.
+    answers: Vec<Item>,
 }
 
 impl Wants for Portmap {
@@ -48,7 +51,12 @@ impl Wants for Portmap {
             let theirs = Chains { guarded: false, ..theirs };
             ports = HostPorts { plan: Plan::default(), chains: Some(theirs) };
         }
-        Ok(Seen { ports: Some(ports), covered: foreign })
+        let answers = match recorded {
+            Some(recorded) => answers::items(picture, attached.ifname, attached.result, recorded)?,
+            None => None,
+        };
+        let answers = answers.map(|(_, items)| items).unwrap_or_default();
+        Ok(Seen { ports: Some(ports), covered: foreign, answers })
     }
 
     fn wanted(_: &Attached<'_, Self>, seen: &Seen) -> Wanted {
@@ -58,12 +66,15 @@ impl Wants for Portmap {
             Item::host(State::HostPorts(ports.clone()), because)
         };
         wanted.extend(seen.ports.iter().map(item));
+        wanted.extend(seen.answers.iter().cloned());
         wanted
     }
 
     fn compare(_: &Config, picture: &mut Picture<'_>, item: &Item) -> Compared {
-        let State::HostPorts(HostPorts { plan, chains }) = &item.state else {
-            return Err(unknown(item));
+        let HostPorts { plan, chains } = match &item.state {
+            State::HostPorts(ports) => ports,
+            State::Rule(_) | State::SourceTables(_) => return own_way::compare(picture, item),
+            _ => return Err(unknown(item)),
         };
         let key = picture.call.attachment();
         let mut found = Vec::new();
@@ -83,8 +94,13 @@ impl Wants for Portmap {
         picture: &mut Picture<'_>,
         item: &Item,
     ) -> Result<Option<String>, Failure> {
-        let State::HostPorts(HostPorts { plan, chains }) = &item.state else {
-            return Err(unknown(item));
+        let HostPorts { plan, chains } = match &item.state {
+            State::HostPorts(ports) => ports,
+            State::Rule(_) | State::SourceTables(_) => {
+                answers::record(picture)?;
+                return own_way::restore(picture, item).map(|()| None);
+            }
+            _ => return Err(unknown(item)),
         };
         let (call, index) = (picture.call, picture.index);
         if let Some(taken) = strangers(config, call)? {

@@ -27,6 +27,8 @@ pub(crate) struct Config {
     pub(super) gateways: Vec<IpAddr>,
     /// Whether the main table keeps the routes to the subnets, with the source address.
     pub(super) source_hints: bool,
+    /// Whether the main table keeps all routes: for other plugins, no key asks for it.
+    pub(super) keeps_main: bool,
 }
 
 impl Config {
@@ -52,7 +54,8 @@ impl Raw {
             Some(_) => &[][..],
             None => self.gateways.as_deref().unwrap_or_default(),
         };
-        Ok(Config { table, gateways: gateways(given)?, source_hints: self.add_source_hints })
+        let gateways = gateways(given)?;
+        Ok(Config { table, gateways, source_hints: self.add_source_hints, keeps_main: false })
     }
 }
 

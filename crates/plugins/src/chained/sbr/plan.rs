@@ -61,7 +61,7 @@ pub(super) fn is_taken(source: &Source, policy: &Policy) -> bool {
     others.any(|rule| table_of(rule) == Some(source.table))
 }
 
-fn is_of_address(rule: &Rule, address: IpAddr) -> bool {
+pub(super) fn is_of_address(rule: &Rule, address: IpAddr) -> bool {
     is_plain(rule) && rule.source == Some(IpNet::from(address))
 }
 
@@ -90,6 +90,7 @@ pub(super) fn tables(
         link: ifname.to_owned(),
         tables: ips.iter().zip(sources).map(table).collect(),
         hints: config.source_hints,
+        keeps_main: config.keeps_main,
     })
 }
 
@@ -152,7 +153,8 @@ fn missing(wanted: &SourceTable, hints: bool, oif: u32, policy: &Policy) -> Vec<
 fn back_in_main(wanted: &SourceTables, oif: u32, policy: &Policy) -> impl Iterator<Item = String> {
     let back = policy.routes.iter().filter(move |route| {
         let of_ours = wanted.tables.iter().any(|own| is_of_family(route, &own.address));
-        route.table == TABLE_MAIN && route.is_default() && leaves_by(route, oif) && of_ours
+        let in_main = route.table == TABLE_MAIN && route.is_default() && leaves_by(route, oif);
+        in_main && of_ours && !wanted.keeps_main
     });
     let link = &wanted.link;
     back.map(move |route| format!("the main table has route {route} of interface {link:?} again"))
@@ -186,7 +188,7 @@ fn fill_tables(wanted: &SourceTables, oif: u32, policy: &Policy) -> Vec<Step> {
         let routes = lost.into_iter().chain(found);
         steps.extend(routes.filter(|route| !is_there(route, policy)).map(put));
     }
-    let gone = movable.into_iter().zip(moved).filter(|(_, moved)| *moved);
+    let gone = movable.into_iter().zip(moved).filter(|(_, moved)| *moved && !wanted.keeps_main);
     steps.extend(gone.filter_map(|(route, _)| leave_main(wanted.hints, route)));
     if wanted.hints {
         let hints = wanted.tables.iter().map(|own| hint(&own.address, oif));

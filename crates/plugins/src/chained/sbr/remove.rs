@@ -61,7 +61,7 @@ fn unrecorded(call: &Call<'_>, socket: &mut RouteSocket) -> Result<Recorded, Fai
     Ok(recorded)
 }
 
-fn remove_all(
+pub(super) fn remove_all(
     socket: &mut RouteSocket,
     ifname: &IfName,
     recorded: &Recorded,

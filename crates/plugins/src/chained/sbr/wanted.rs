@@ -36,9 +36,7 @@ impl Wants for Sbr {
     }
 
     fn compare(_: &Config, picture: &mut Picture<'_>, item: &Item) -> Compared {
-        let oif = ifindex(picture, item)?;
-        let found = plan::differences(&item.state, oif, picture.policy(item.place)?);
-        Ok(found.into_iter().map(Found::new).collect())
+        compare(picture, item)
     }
 
     /// Does what ADD would do, under the namespace's lock.
@@ -47,15 +45,36 @@ impl Wants for Sbr {
         picture: &mut Picture<'_>,
         item: &Item,
     ) -> Result<Option<String>, Failure> {
-        let oif = ifindex(picture, item)?;
-        let _lock = netns_lock::lock(&picture.namespaces.get()?.netns)?;
-        let policy = Policy::read(&mut picture.namespaces.get()?.inside)?;
-        if let State::Rule(rule) = &item.state {
-            record(picture, &policy, Source { address: rule.from, table: rule.table })?;
-        }
-        let steps = plan::steps(item, oif, &policy);
-        steps::apply(&mut picture.namespaces.get()?.inside, &steps).map(|_| None)
+        let note = |picture: &Picture<'_>, policy: &Policy| match &item.state {
+            State::Rule(rule) => {
+                record(picture, policy, Source { address: rule.from, table: rule.table })
+            }
+            _ => Ok(()),
+        };
+        restore(picture, item, note).map(|()| None)
     }
+}
+
+/// Compares an item with the rules and routes of the namespace.
+pub(super) fn compare(picture: &mut Picture<'_>, item: &Item) -> Compared {
+    let oif = ifindex(picture, item)?;
+    let found = plan::differences(&item.state, oif, picture.policy(item.place)?);
+    Ok(found.into_iter().map(Found::new).collect())
+}
+
+/// Makes an item as it is wanted, under the namespace's lock. `note` records first what DEL needs
+/// to know.
+pub(super) fn restore(
+    picture: &mut Picture<'_>,
+    item: &Item,
+    note: impl FnOnce(&Picture<'_>, &Policy) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let oif = ifindex(picture, item)?;
+    let _lock = netns_lock::lock(&picture.namespaces.get()?.netns)?;
+    let policy = Policy::read(&mut picture.namespaces.get()?.inside)?;
+    note(picture, &policy)?;
+    let steps = plan::steps(item, oif, &policy);
+    steps::apply(&mut picture.namespaces.get()?.inside, &steps).map(drop)
 }
 
 /// The rules and the tables, in the order in which ADD makes them. `routes` are those into the
