@@ -794,6 +794,36 @@ fn plugins_can_be_called_at_any_moment_of_an_installation() {
     assert!(INSTALLATIONS < calls.load(Ordering::Relaxed), "the plugin was called meanwhile");
 }
 
+/// The kernel has a script open until it has opened the executable that the script names. A reader
+/// stands for a call that the kernel has interrupted in between.
+#[test]
+fn the_executable_stays_for_calls_that_have_begun() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-install-begun");
+    lab.sh("mkdir -p /opt/cni/bin && cp /bin/true /opt/cni/bin/bridge");
+    // Names that nothing was kept of stay for attached containers, where those are waited for.
+    for (way, last) in [("--keep-state", "test ! -e vrf && echo yes"), ("--wait", "echo yes")] {
+        let bin = crate::system::install(&lab);
+        let mut reader = lab.start("sh", &["-c", &format!("exec sleep 60 <{bin}/bridge")]);
+        let open = format!("/proc/{}/fd/0", reader.child().id());
+        testkit::wait_until("it to have the file", || {
+            std::fs::read_link(&open).is_ok_and(|file| file.ends_with("cni/bin/bridge"))
+        });
+        let args = ["uninstall", "--bin-dir", bin, way];
+        let mut command = crate::support::command_in(&lab, &args);
+        let mut child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let names = || lab.sh(&format!("cd {bin} && ls bridge netwright 2>/dev/null; true"));
+        testkit::wait_until("the names to be given back", || {
+            lab.sh(&format!("cd {bin} && cmp -s /bin/true bridge && {last}; true")) == "yes\n"
+        });
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert_eq!(names(), "bridge\nnetwright\n", "{way}");
+        drop(reader);
+        assert!(child.wait().unwrap().success());
+        assert_eq!(names(), "bridge\n", "{way}");
+    }
+}
+
 /// A network that an older version wrote is upgraded if unchanged; one that an administrator
 /// changed is left.
 #[test]

@@ -214,7 +214,10 @@ fn give_back_replaced(
         }
     }
     installed.write(dir)?;
-    folder.sync()
+    folder.sync()?;
+    // The rest may go at once.
+    folder.wait_for_calls();
+    Ok(())
 }
 
 /// Removes what an installation put into a folder, if there is one.
