@@ -488,6 +488,65 @@ fn the_daemons_configuration_goes_only_where_pods_get_the_right_network() {
     uninstall(&scratch, &lab, &flags).failed(1);
 }
 
+/// A node whose network `netwrightd routing` made keeps it, until new pods have another. What would
+/// restore the network is waited for.
+#[test]
+fn the_network_of_routing_goes_only_where_there_is_another() {
+    testkit::require!("root", "program:socat");
+    let lab = Lab::new("cli-uninstall-routing");
+    let call = |args: &[&str]| crate::support::call_in(&lab, args);
+    lab.sh("mkdir -p /etc/cni/net.d /opt/cni/bin && echo theirs >/opt/cni/bin/host-local");
+    call(&["install", "--no-config", "--bin-dir", "/opt/cni/bin"]).succeeded();
+    let write = |name: &str, network: &str, plugin: &str| {
+        lab.sh(&format!(
+            r#"echo '{{"cniVersion": "1.0.0", "name": "{network}", "plugins": [{{"type": "{plugin}", "ipam": {{"type": "host-local"}}}}]}}' >/etc/cni/net.d/{name}"#
+        ));
+    };
+    write("10-pods.conflist", "pods", "ptp");
+    lab.sh(&format!(
+        "echo '{}' >/etc/cni/net.d/00-netwright.conflist",
+        CONFLIST.replace("\"cluster\"", "\"pods\"")
+    ));
+    let files = ["00-netwright.conflist", "10-pods.conflist"];
+    let flags = [
+        "uninstall",
+        "--wait",
+        "--bin-dir",
+        "/opt/cni/bin",
+        "--conflist",
+        "/etc/cni/net.d/00-netwright.conflist",
+        "--routing-conflist",
+        "/etc/cni/net.d/10-pods.conflist",
+    ];
+    let refused = |want: &str, others: &[&str]| {
+        let said = call(&flags).failed(1);
+        assert!(said.stderr.contains(want), "{want}: {said:#?}");
+        let names = lab.sh("ls /etc/cni/net.d");
+        assert_eq!(names.lines().collect::<Vec<_>>(), [&files[..], others].concat());
+        lab.sh("CNI_COMMAND=VERSION /opt/cni/bin/ptp </dev/null");
+    };
+    refused("there is no network in /etc/cni/net.d", &[]);
+    // The other half of the way off: a network whose plugins go too.
+    write("20-next.conflist", "next", "bridge");
+    refused("needs the plugin \"bridge\", which only Netwright has", &["20-next.conflist"]);
+    write("20-next.conflist", "next", "theirs");
+    lab.sh("mkdir -p /run/netwright/agent");
+    let socket = "UNIX-LISTEN:/run/netwright/agent/routing.sock,fork";
+    let service = lab.start("socat", &[socket, "EXEC:true"]);
+    testkit::wait_until("it to listen", || lab.path("/run/netwright/agent/routing.sock").exists());
+    let log = std::fs::File::create(lab.dir().join("log")).unwrap();
+    let mut command = crate::support::command_in(&lab, &flags);
+    let mut child = command.stdin(Stdio::null()).stderr(log).spawn().unwrap();
+    let log = || std::fs::read_to_string(lab.dir().join("log")).unwrap();
+    testkit::wait_until("it to wait", || log().contains("for the end of netwrightd routing\n"));
+    assert_eq!(lab.sh("ls /etc/cni/net.d | wc -l").trim(), "3");
+    drop(service);
+    assert!(child.wait().unwrap().success(), "{}", log());
+    assert_eq!(lab.sh("ls /etc/cni/net.d"), "20-next.conflist\n");
+    // The container that removes may be started again.
+    call(&flags).succeeded();
+}
+
 #[test]
 fn what_is_attached_is_waited_for() {
     testkit::require!("root");
