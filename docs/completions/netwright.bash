@@ -1103,7 +1103,7 @@ _netwright() {
             return 0
             ;;
         netwright__subcmd__uninstall)
-            opts="-o -h --bin-dir --force --wait --keep-state --dry-run --conflist --next-network --output --timeout --conf-dir --help"
+            opts="-o -h --bin-dir --force --wait --keep-state --dry-run --conflist --routing-conflist --next-network --output --timeout --conf-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1117,6 +1117,21 @@ _netwright() {
                     return 0
                     ;;
                 --conflist)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                --routing-conflist)
                     local oldifs
                     if [ -n "${IFS+x}" ]; then
                         oldifs="$IFS"

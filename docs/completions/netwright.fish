@@ -188,13 +188,14 @@ complete -c netwright -n "__fish_netwright_using_subcommand install" -l put-back
 complete -c netwright -n "__fish_netwright_using_subcommand install" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l bin-dir -d 'The folder into which `install` put the plugins [default: found among the folders where runtimes look for plugins]' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l conflist -d 'The configuration that `netwrightd multinet` wrote (its key `conflist`), which is removed first: runtimes then use the next one. Stop the daemon before' -r -F
-complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l next-network -d 'The network that runtimes are to use then [default: the default network that the file of `--conflist` names]' -r
+complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l routing-conflist -d 'The configuration that `netwrightd routing` wrote (its key `conflist`), which is removed first too. Stop the daemon before' -r -F
+complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l next-network -d 'The network that runtimes are to use then [default: the default network that the file of `--conflist` names, unless that is the network of `--routing-conflist`]' -r
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l force -d 'Detach what is still attached, instead of refusing. With --keep-state: leave it attached, and name what stays of it'
-complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l wait -d 'Restore the earlier plugins for new containers, wait until no container is attached, and then remove the rest, instead of refusing. Succeeds if nothing is installed'
+complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l wait -d 'Wait until no service runs that would restore what is removed. Then restore the earlier plugins for new containers, wait until no container is attached, and remove the rest, instead of refusing. Succeeds if nothing is installed'
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l keep-state -d 'Only restore the earlier plugins: our state stays. Refuses while containers are attached, as no other plugin removes their published ports and masquerade. Succeeds if nothing is installed'
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l dry-run -d 'With --keep-state: only say whether it would be refused, and change nothing'
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -s h -l help -d 'Print help'

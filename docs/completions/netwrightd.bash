@@ -58,6 +58,9 @@ _netwrightd() {
             netwrightd,routing)
                 cmd="netwrightd__subcmd__routing"
                 ;;
+            netwrightd__subcmd__agent,leave)
+                cmd="netwrightd__subcmd__agent__subcmd__leave"
+                ;;
             netwrightd__subcmd__agent,metrics)
                 cmd="netwrightd__subcmd__agent__subcmd__metrics"
                 ;;
@@ -134,12 +137,38 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__agent)
-            opts="-h --help metrics reload serve status"
+            opts="-h --help leave metrics reload serve status"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        netwrightd__subcmd__agent__subcmd__leave)
+            opts="-h --daemon-sets --kubeconfig --timeout --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --daemon-sets)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --kubeconfig)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -864,7 +893,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__policy)
-            opts="-h --configuration --confine --prepare --or-accepted --follow --interval --isolate --isolate-dns --isolate-except --isolate-from --isolate-to --keep-connections --kubeconfig --log-group --log-rate --node --objects --socketpath --source --state --uninstall --help"
+            opts="-h --configuration --confine --prepare --or-accepted --follow --interval --isolate --isolate-dns --isolate-except --isolate-from --isolate-to --keep-connections --kubeconfig --log-group --log-rate --node --objects --socketpath --source --state --uninstall --open --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1146,7 +1175,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__routing)
-            opts="-h --configuration --confine --prepare --or-accepted --follow --allow-overlap --attach --cluster --conflist --etcd --etcd-ca --etcd-cert --etcd-key --etcd-prefix --exempt --flannel --flannel-config --flannel-config-map --flannel-prefix --interval --kubeconfig --masquerade --network --node --nodes --path --pod-mtu --services --socketpath --source --space-ranges --spaces --state --subnet-env --underlay --vxlan-port --vxlan-vni --uninstall --to-flannel --help"
+            opts="-h --configuration --confine --prepare --or-accepted --follow --allow-overlap --attach --cluster --conflist --etcd --etcd-ca --etcd-cert --etcd-key --etcd-prefix --exempt --flannel --flannel-config --flannel-config-map --flannel-prefix --interval --kubeconfig --masquerade --network --node --nodes --path --pod-mtu --services --socketpath --source --space-ranges --spaces --state --subnet-env --underlay --vxlan-port --vxlan-vni --uninstall --to-flannel --force --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

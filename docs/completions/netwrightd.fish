@@ -146,7 +146,8 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l confine
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l prepare
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l or-accepted -d 'while the configuration\'s file is wrong, use the last one that was accepted'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l follow -d 'read the configuration again whenever its files change, and start again where that is needed'
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l uninstall -d 'remove the packet filter\'s table and what is recorded, and end; no policy is enforced on this node any more'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l uninstall -d 'enforce nothing new on this node, and end: containers that run keep their rules as they are until they end, and new ones of a network with the plugin policy are refused'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l open -d 'with --uninstall: remove the packet filter\'s tables at once, so that no policy holds on this node any more'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l ca-cert -d 'the CA certificates of ssl: databases' -r
@@ -202,12 +203,18 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l or-acc
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l follow -d 'read the configuration again whenever its files change, and start again where that is needed'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l uninstall -d 'remove everything that the service made on this node, and end; pods here and elsewhere do not reach each other any more'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l to-flannel -d 'with --uninstall: leave the tunnels to flanneld, which runs on this node again'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l force -d 'with --uninstall: even while containers of the network are attached here, which would be cut off from other nodes'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -s h -l help -d 'Print help'
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from metrics reload serve status" -s h -l help -d 'Print help'
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from metrics reload serve status" -f -a "metrics" -d 'Prints what the services count, as Prometheus reads it'
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from metrics reload serve status" -f -a "reload" -d 'Checks the configuration, and has the services read it if it is sound'
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from metrics reload serve status" -f -a "serve" -d 'Answers /livez, /readyz and /metrics of all services, where something else starts them'
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from metrics reload serve status" -f -a "status" -d 'Shows what each service does; exit code 0 if every enabled one is ready'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from leave metrics reload serve status" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from leave metrics reload serve status" -f -a "leave" -d 'Turns all nodes of a cluster back to what they were, and names those that are not'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from leave metrics reload serve status" -f -a "metrics" -d 'Prints what the services count, as Prometheus reads it'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from leave metrics reload serve status" -f -a "reload" -d 'Checks the configuration, and has the services read it if it is sound'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from leave metrics reload serve status" -f -a "serve" -d 'Answers /livez, /readyz and /metrics of all services, where something else starts them'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from leave metrics reload serve status" -f -a "status" -d 'Shows what each service does; exit code 0 if every enabled one is ready'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from leave" -l daemon-sets -d 'the chart\'s DaemonSets with mode: remove, as a JSON list' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from leave" -l kubeconfig -d 'how to reach the API server [default: as a pod does]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from leave" -l timeout -d 'wait for the nodes at most so long' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from leave" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from metrics" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from metrics" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from reload" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r

@@ -107,6 +107,9 @@ pub fn values_schema() -> Value {
             "resources": by_service(&json!({"type": "object"}), "by service, its resources"),
             "remove": object("how the nodes are turned back", json!({
                 "network": text("the network that pods are to have afterwards, if it is not the cluster-network"),
+                "open": {"type": "boolean", "description": "whether pods that run lose their network policies at once"},
+                "onUninstall": {"type": "boolean", "description": "whether helm uninstall turns the nodes back first"},
+                "timeout": {"type": "string", "pattern": "^[0-9]+(s|m|h)$", "description": "how long helm uninstall waits for the nodes at most"},
             })),
             // What Helm itself passes to every chart.
             "global": {"type": "object"},

@@ -73,6 +73,9 @@ pub struct Report {
     pub state: State,
     /// Whether the configuration wants it.
     pub enabled: bool,
+    /// Whether it is in a container that a runtime confines, with a configuration of its own.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub contained: bool,
     /// Since when it is in this state, as in RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
@@ -212,7 +215,11 @@ pub fn text(status: &Status) -> String {
         let since =
             report.since.as_deref().map_or(String::new(), |since| format!(" since {since}"));
         let is_service = status.agent.as_ref() != Some(report);
-        let enabled = if report.enabled || !is_service { "" } else { " (not enabled)" };
+        let enabled = match report {
+            Report { contained: true, .. } => " (in a container)",
+            Report { enabled: false, .. } if is_service => " (not enabled)",
+            _ => "",
+        };
         let word = report.state.word();
         let _ = writeln!(text, "{:width$}  {word}{since}{enabled}", report.service);
         let mut more = |name: &str, value: &str| {
@@ -237,7 +244,8 @@ pub fn text(status: &Status) -> String {
         if !report.outdated.is_empty() {
             more("counts after a restart", &report.outdated.join(", "));
         }
-        for step in &report.unconfined {
+        // The container's runtime confines it, and nobody can permit more there.
+        for step in report.unconfined.iter().filter(|_| !report.contained) {
             more("less confined", step);
         }
         if let Some(hint) = &report.hint {
@@ -277,11 +285,18 @@ mod tests {
             missing: vec![Missing { what: "API server".to_owned(), why: "refused".to_owned() }],
             ..Report::default()
         };
-        let services = vec![ready.clone(), waiting.clone(), Report::stopped("repair")];
+        let contained = Report {
+            contained: true,
+            unconfined: vec!["cannot move to mounts of its own: EPERM".to_owned()],
+            state: State::Ready,
+            ..Report::stopped("ipam")
+        };
+        let services = vec![ready.clone(), contained, waiting.clone(), Report::stopped("repair")];
         let status = Status { agent: None, services };
         expect![[r#"
             dhcp      ready since 2026-11-24T02:00:00Z
                         last: bound\nforged (2026-11-24T02:00:01Z)
+            ipam      ready (in a container)
             multinet  waiting
                         missing: API server: refused
                         restarts: 2 (signal 9 ended it)

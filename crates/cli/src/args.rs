@@ -472,14 +472,15 @@ pub(crate) struct Uninstall {
     /// name what stays of it.
     #[arg(long)]
     pub(crate) force: bool,
-    /// Restore the earlier plugins for new containers, wait until no container is attached, and
-    /// then remove the rest, instead of refusing. Succeeds if nothing is installed.
+    /// Wait until no service runs that would restore what is removed. Then restore the earlier
+    /// plugins for new containers, wait until no container is attached, and remove the rest, instead
+    /// of refusing. Succeeds if nothing is installed.
     #[arg(long)]
     pub(crate) wait: bool,
     /// Only restore the earlier plugins: our state stays. Refuses while containers are attached, as
     /// no other plugin removes their published ports and masquerade. Succeeds if nothing is
     /// installed.
-    #[arg(long, conflicts_with_all = ["wait", "conflist"])]
+    #[arg(long, conflicts_with_all = ["wait", "conflist", "routing_conflist"])]
     pub(crate) keep_state: bool,
     /// With --keep-state: only say whether it would be refused, and change nothing.
     #[arg(long, requires = "keep_state")]
@@ -488,9 +489,13 @@ pub(crate) struct Uninstall {
     /// first: runtimes then use the next one. Stop the daemon before.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) conflist: Option<PathBuf>,
+    /// The configuration that `netwrightd routing` wrote (its key `conflist`), which is removed
+    /// first too. Stop the daemon before.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) routing_conflist: Option<PathBuf>,
     /// The network that runtimes are to use then [default: the default network that the file of
-    /// `--conflist` names].
-    #[arg(long, value_name = "NAME", requires = "conflist")]
+    /// `--conflist` names, unless that is the network of `--routing-conflist`].
+    #[arg(long, value_name = "NAME")]
     pub(crate) next_network: Option<String>,
 }
 

@@ -17,7 +17,7 @@ use serde::Serialize;
 use state::Roots;
 
 use crate::command_line::{self, is_json, json, output};
-use crate::services::Stop;
+use crate::services::{Stop, removal};
 use crate::status::look;
 use crate::systemd;
 
@@ -25,6 +25,9 @@ const WAIT: &str = "wait";
 const DRY_RUN: &str = "dry-run";
 const LIVE: &str = "live";
 const SERVICES: &str = "service";
+const DAEMON_SETS: &str = "daemon-sets";
+const KUBECONFIG: &str = "kubeconfig";
+const TIMEOUT: &str = "timeout";
 
 /// The exit code when a service is not ready, or does not follow.
 const NOT_READY: u8 = 1;
@@ -60,6 +63,7 @@ pub(crate) fn command() -> Command {
         .about("Shows what the services do, and has them read their configuration again")
         .subcommand_required(true)
         .disable_help_subcommand(true)
+        .subcommand(leave_command())
         .subcommand(
             Command::new("metrics")
                 .about("Prints what the services count, as Prometheus reads it")
@@ -98,9 +102,44 @@ pub(crate) fn command() -> Command {
         )
 }
 
+/// Returns the command that the chart runs before it is uninstalled.
+fn leave_command() -> Command {
+    let file = |name: &'static str| Arg::new(name).long(name).value_name("FILE");
+    Command::new("leave")
+        .about("Turns all nodes of a cluster back to what they were, and names those that are not")
+        .arg(
+            file(DAEMON_SETS)
+                .required(true)
+                .help("the chart's DaemonSets with mode: remove, as a JSON list"),
+        )
+        .arg(file(KUBECONFIG).help("how to reach the API server [default: as a pod does]"))
+        .arg(
+            Arg::new(TIMEOUT)
+                .long(TIMEOUT)
+                .value_name("DURATION")
+                .default_value("50m")
+                .help("wait for the nodes at most so long"),
+        )
+        .after_help(
+            "The chart calls it before helm uninstall. Containers that run keep their networks until they end; \
+             exit code 1 if a node is not turned back in time.",
+        )
+}
+
+fn leave(matches: &ArgMatches) -> Result<(), Stop> {
+    let file = |name: &str| matches.get_one::<String>(name).map(Path::new);
+    let mut timeout = Duration::ZERO;
+    let text = matches.get_one::<String>(TIMEOUT).map(String::as_str).unwrap_or_default();
+    timeout.read_flag(text).map_err(|wanted| {
+        Stop::Usage(format!("error: --{TIMEOUT} must be {}, and not {text:?}\n", wanted.0))
+    })?;
+    removal::run(file(DAEMON_SETS).unwrap_or(Path::new("")), file(KUBECONFIG), timeout)
+}
+
 /// Runs one of its commands.
 pub(crate) fn run(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> Result<(), Stop> {
     match matches.subcommand() {
+        Some(("leave", matches)) => leave(matches),
         Some(("reload", matches)) => reload(matches, around, roots),
         Some(("metrics", matches)) => print_metrics(matches, around, roots),
         Some(("status", matches)) => status(matches, around, roots),
@@ -252,8 +291,9 @@ fn have_services_read(
     if let Err(error) = accepted::write(roots, new) {
         failed.push(cni::Error::from_chain(0, &error).msg);
     }
-    let running: Vec<Report> =
-        status.services.iter().filter(|report| report.pid.is_some()).cloned().collect();
+    // A container follows its own configuration.
+    let here = |report: &&Report| report.pid.is_some() && !report.contained;
+    let running: Vec<Report> = status.services.iter().filter(here).cloned().collect();
     failed.extend(follow(roots, file, around, &running, false));
     for service in keys::services() {
         let wanted = keys::is_enabled(&new.config, service);

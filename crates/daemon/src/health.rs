@@ -69,6 +69,7 @@ struct Inner {
     /// The socket at which the service serves.
     socket: Option<PathBuf>,
     unconfined: Vec<String>,
+    contained: bool,
     /// The values that the service runs with.
     values: BTreeMap<String, String>,
     outdated: Vec<String>,
@@ -105,6 +106,7 @@ impl Health {
             missing: BTreeMap::new(),
             socket: None,
             unconfined: Vec::new(),
+            contained: false,
             values: BTreeMap::new(),
             outdated: Vec::new(),
             reloads: 0,
@@ -128,6 +130,11 @@ impl Health {
     /// Sets what returns the service's figures. Each report calls it.
     pub(crate) fn counts(&self, figures: impl Fn() -> Vec<Figure> + Send + Sync + 'static) {
         let _ = self.0.figures.set(Figures(Box::new(figures)));
+    }
+
+    /// Notes that a runtime confines the service's container.
+    pub(crate) fn is_contained(&self) {
+        self.inner().contained = true;
     }
 
     /// Notes which steps of the confinement were not permitted.
@@ -302,6 +309,7 @@ impl Health {
             values: inner.values.clone(),
             outdated: inner.outdated.clone(),
             unconfined: inner.unconfined.clone(),
+            contained: inner.contained,
             did: inner.did.clone(),
             failed: inner.failed.clone(),
             figures,

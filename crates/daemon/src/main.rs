@@ -168,9 +168,17 @@ fn run_service(
     // The lines of several services are in one log.
     let label = variable(&environment, supervisor::VARIABLE).map(|_| name);
     let log = log::start(name, label, &config.log, level, journal, Some(health.clone()));
+    let is_contained = follows.is_some() && invocation.is_confined();
+    if is_contained {
+        health.is_contained();
+    }
     for step in &undone {
         let why = &step.source;
-        tracing::warn!(%why, "less confined than its rights say: cannot {step}");
+        // The container's runtime confines it, and permits no more.
+        match is_contained {
+            true => tracing::info!(%why, "confined by its container: cannot {step}"),
+            false => tracing::warn!(%why, "less confined than its rights say: cannot {step}"),
+        }
     }
     let undone = undone.iter().map(|step| format!("cannot {step}: {}", step.source));
     health.is_less_confined(undone.collect());

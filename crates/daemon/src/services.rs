@@ -25,6 +25,7 @@ mod ovs;
 mod pace;
 pub(crate) mod policy;
 mod ready;
+pub(crate) mod removal;
 mod repair;
 pub(crate) mod routing;
 mod runtimes;

@@ -33,14 +33,34 @@ pub(crate) fn look(roots: &Roots, file: &Path, around: Surroundings) -> Status {
         }),
     };
     let config = accepted::standing(file, roots, around).map(|standing| standing.loaded.config);
-    Status { agent, services: unsupervised(roots, &config.unwrap_or_default()) }
+    let services = unsupervised(roots, &config.unwrap_or_default());
+    let accepted = accepted::read(roots, around);
+    let is_configured =
+        file.exists() || accepted.is_some_and(|accepted| !accepted.sources.is_empty());
+    Status {
+        agent,
+        services: services.into_iter().filter_map(|one| told(one, is_configured)).collect(),
+    }
+}
+
+/// Leaves out the socket of a killed service that is no longer enabled. Where nothing says what is
+/// enabled, as on a node whose services are in containers, a service that left its socket is missed.
+fn told(report: Report, is_configured: bool) -> Option<Report> {
+    match report.enabled || report.state != State::Stopped {
+        true => Some(report),
+        false if is_configured => None,
+        false => {
+            let why = Some("no process answers at its socket".to_owned());
+            Some(Report { enabled: true, why, ..report })
+        }
+    }
 }
 
 /// Asks the services that are enabled or that have a socket, and systemd of those that do not
 /// answer.
 fn unsupervised(roots: &Roots, config: &Config) -> Vec<Report> {
     let found = enabled(roots, config).into_iter();
-    let found: Vec<Report> = match systemd::manages() {
+    match systemd::manages() {
         true => found
             .map(|report| match report.state {
                 State::Stopped => systemd::known(report),
@@ -48,9 +68,7 @@ fn unsupervised(roots: &Roots, config: &Config) -> Vec<Report> {
             })
             .collect(),
         false => found.collect(),
-    };
-    // A killed service that is no longer enabled left its socket.
-    found.into_iter().filter(|one| one.enabled || one.state != State::Stopped).collect()
+    }
 }
 
 /// Asks the services that are enabled or that have a socket.
@@ -94,7 +112,8 @@ fn with_answer(roots: &Roots, known: Report, of: Processes) -> Report {
         // An earlier process's answer says nothing of this one.
         Ok(said) if known.pid.is_none() || known.pid == said.pid => {
             let Report { enabled, restarts, ended, .. } = known;
-            Report { enabled, restarts, ended, ..said }
+            // A container has a configuration of its own.
+            Report { enabled: enabled || said.contained, restarts, ended, ..said }
         }
         Ok(_) | Err(NoAnswer::Nobody(_)) => with_last_words(roots, known),
         Err(error) => Report { state: State::Hung, why: Some(error.to_string()), ..known },

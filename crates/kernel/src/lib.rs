@@ -22,6 +22,7 @@ pub mod netlink;
 pub mod netns;
 pub mod nflog;
 pub mod nft;
+pub mod opened;
 pub mod packet;
 pub mod peer;
 pub mod remedy;

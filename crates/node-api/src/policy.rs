@@ -44,6 +44,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -62,6 +63,13 @@ pub const PLUGIN: &str = "policy";
 /// The name of the lock under which the table is written and the records are listed
 /// (`state::Index::lock`).
 pub const LOCK: &str = "policy";
+
+/// Returns the file that exists from the moment the service was taken off the node until it starts
+/// again, below the folder of our state (`state::Roots::lib`). ADD reads it where no daemon answers.
+#[must_use]
+pub fn taken_off(lib: &Path) -> PathBuf {
+    lib.join("policy/taken-off")
+}
 
 /// The interface of a container's own network. Runtimes give the first network this name; the
 /// programs that attach further networks give their interfaces other names.

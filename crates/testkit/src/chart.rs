@@ -62,7 +62,17 @@ pub fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
 /// # Errors
 /// Why Helm refuses them.
 pub fn render(values: &[&str]) -> Result<String, String> {
-    render_with(&[], values)
+    render_with(&["--no-hooks"], values)
+}
+
+/// Returns the objects that Helm makes before it uninstalls the chart.
+///
+/// # Errors
+/// As [`render`].
+pub fn before_uninstall(values: &[&str]) -> Result<Vec<Value>, String> {
+    let mut all = objects(&render_with(&[], values)?);
+    all.retain(|one| one["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete");
+    Ok(all)
 }
 
 /// Does the same for an upgrade of a release whose cluster cannot be asked.
@@ -70,7 +80,7 @@ pub fn render(values: &[&str]) -> Result<String, String> {
 /// # Errors
 /// As [`render`].
 pub fn render_upgrade(values: &[&str]) -> Result<String, String> {
-    render_with(&["--is-upgrade"], values)
+    render_with(&["--no-hooks", "--is-upgrade"], values)
 }
 
 fn render_with(flags: &[&str], values: &[&str]) -> Result<String, String> {

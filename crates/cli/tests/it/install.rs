@@ -488,6 +488,65 @@ fn the_daemons_configuration_goes_only_where_pods_get_the_right_network() {
     uninstall(&scratch, &lab, &flags).failed(1);
 }
 
+/// A node whose network `netwrightd routing` made keeps it, until new pods have another. What would
+/// restore the network is waited for.
+#[test]
+fn the_network_of_routing_goes_only_where_there_is_another() {
+    testkit::require!("root", "program:socat");
+    let lab = Lab::new("cli-uninstall-routing");
+    let call = |args: &[&str]| crate::support::call_in(&lab, args);
+    lab.sh("mkdir -p /etc/cni/net.d /opt/cni/bin && echo theirs >/opt/cni/bin/host-local");
+    call(&["install", "--no-config", "--bin-dir", "/opt/cni/bin"]).succeeded();
+    let write = |name: &str, network: &str, plugin: &str| {
+        lab.sh(&format!(
+            r#"echo '{{"cniVersion": "1.0.0", "name": "{network}", "plugins": [{{"type": "{plugin}", "ipam": {{"type": "host-local"}}}}]}}' >/etc/cni/net.d/{name}"#
+        ));
+    };
+    write("10-pods.conflist", "pods", "ptp");
+    lab.sh(&format!(
+        "echo '{}' >/etc/cni/net.d/00-netwright.conflist",
+        CONFLIST.replace("\"cluster\"", "\"pods\"")
+    ));
+    let files = ["00-netwright.conflist", "10-pods.conflist"];
+    let flags = [
+        "uninstall",
+        "--wait",
+        "--bin-dir",
+        "/opt/cni/bin",
+        "--conflist",
+        "/etc/cni/net.d/00-netwright.conflist",
+        "--routing-conflist",
+        "/etc/cni/net.d/10-pods.conflist",
+    ];
+    let refused = |want: &str, others: &[&str]| {
+        let said = call(&flags).failed(1);
+        assert!(said.stderr.contains(want), "{want}: {said:#?}");
+        let names = lab.sh("ls /etc/cni/net.d");
+        assert_eq!(names.lines().collect::<Vec<_>>(), [&files[..], others].concat());
+        lab.sh("CNI_COMMAND=VERSION /opt/cni/bin/ptp </dev/null");
+    };
+    refused("there is no network in /etc/cni/net.d", &[]);
+    // The other half of the way off: a network whose plugins go too.
+    write("20-next.conflist", "next", "bridge");
+    refused("needs the plugin \"bridge\", which only Netwright has", &["20-next.conflist"]);
+    write("20-next.conflist", "next", "theirs");
+    lab.sh("mkdir -p /run/netwright/agent");
+    let socket = "UNIX-LISTEN:/run/netwright/agent/routing.sock,fork";
+    let service = lab.start("socat", &[socket, "EXEC:true"]);
+    testkit::wait_until("it to listen", || lab.path("/run/netwright/agent/routing.sock").exists());
+    let log = std::fs::File::create(lab.dir().join("log")).unwrap();
+    let mut command = crate::support::command_in(&lab, &flags);
+    let mut child = command.stdin(Stdio::null()).stderr(log).spawn().unwrap();
+    let log = || std::fs::read_to_string(lab.dir().join("log")).unwrap();
+    testkit::wait_until("it to wait", || log().contains("for the end of netwrightd routing\n"));
+    assert_eq!(lab.sh("ls /etc/cni/net.d | wc -l").trim(), "3");
+    drop(service);
+    assert!(child.wait().unwrap().success(), "{}", log());
+    assert_eq!(lab.sh("ls /etc/cni/net.d"), "20-next.conflist\n");
+    // The container that removes may be started again.
+    call(&flags).succeeded();
+}
+
 #[test]
 fn what_is_attached_is_waited_for() {
     testkit::require!("root");
@@ -792,6 +851,36 @@ fn plugins_can_be_called_at_any_moment_of_an_installation() {
         stop.store(true, Ordering::Relaxed);
     });
     assert!(INSTALLATIONS < calls.load(Ordering::Relaxed), "the plugin was called meanwhile");
+}
+
+/// The kernel has a script open until it has opened the executable that the script names. A reader
+/// stands for a call that the kernel has interrupted in between.
+#[test]
+fn the_executable_stays_for_calls_that_have_begun() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-install-begun");
+    lab.sh("mkdir -p /opt/cni/bin && cp /bin/true /opt/cni/bin/bridge");
+    // Names that nothing was kept of stay for attached containers, where those are waited for.
+    for (way, last) in [("--keep-state", "test ! -e vrf && echo yes"), ("--wait", "echo yes")] {
+        let bin = crate::system::install(&lab);
+        let mut reader = lab.start("sh", &["-c", &format!("exec sleep 60 <{bin}/bridge")]);
+        let open = format!("/proc/{}/fd/0", reader.child().id());
+        testkit::wait_until("it to have the file", || {
+            std::fs::read_link(&open).is_ok_and(|file| file.ends_with("cni/bin/bridge"))
+        });
+        let args = ["uninstall", "--bin-dir", bin, way];
+        let mut command = crate::support::command_in(&lab, &args);
+        let mut child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let names = || lab.sh(&format!("cd {bin} && ls bridge netwright 2>/dev/null; true"));
+        testkit::wait_until("the names to be given back", || {
+            lab.sh(&format!("cd {bin} && cmp -s /bin/true bridge && {last}; true")) == "yes\n"
+        });
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert_eq!(names(), "bridge\nnetwright\n", "{way}");
+        drop(reader);
+        assert!(child.wait().unwrap().success());
+        assert_eq!(names(), "bridge\n", "{way}");
+    }
 }
 
 /// A network that an older version wrote is upgraded if unchanged; one that an administrator

@@ -424,8 +424,18 @@ fn routing_alone_makes_a_nodes_network() {
     containerd.remove_pod(&sandbox).unwrap();
     assert!(lab.sh("ip route show proto 78").contains("10.244.2.0/24"), "they stay");
     let (removal, _) = daemons(&[&["mode=remove"], &ROUTING[..]].concat());
-    let removal = removal.iter().find(|one| one["metadata"]["name"] == "netwright-routing");
-    let (_, done) = kubelet.run(removal.unwrap());
+    let [removal] = removal.as_slice() else { panic!("{removal:?}") };
+    // Without another network the node keeps this one, and stays ready.
+    let first = &removal["spec"]["template"]["spec"]["initContainers"][0];
+    let sandbox = kubelet.sandbox(removal);
+    let refused = kubelet.start(removal, first, &sandbox);
+    wait_until("the refusal", || containerd.exit_code(&refused.id) == Some(1));
+    let said = containerd.output("remove");
+    assert!(said.contains("there is no network in /etc/cni/net.d"), "{said}");
+    assert_eq!(containerd.loaded_network()["name"], "pods");
+    containerd.remove_pod(&sandbox.0).unwrap();
+    lab.sh(r#"echo '{"cniVersion": "1.0.0", "name": "next", "plugins": [{"type": "theirs"}]}' >/etc/cni/net.d/20-next.conflist"#);
+    let (_, done) = kubelet.run(removal);
     kubelet.wait_for_ready(&done[0]);
     assert_eq!(lab.sh("ip route show proto 78; ip route show proto 79").trim(), "");
     assert!(!lab.path("/etc/cni/net.d/10-pods.conflist").exists());

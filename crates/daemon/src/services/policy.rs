@@ -62,6 +62,7 @@ mod writer;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use agent::Config;
@@ -72,6 +73,7 @@ use firewall::pods::{Logging, NO_LOG, ipvs};
 use kernel::events::TableEvent;
 use node_api::Refusal;
 use node_api::policy::{Answer, Owner, Request};
+use state::{Durability, Roots};
 
 use self::counts::Counts;
 use self::cuts::{Cuts, Departures};
@@ -90,9 +92,10 @@ use super::Stop;
 use super::outlet::{self, Inlet};
 use super::pace::{Pace, thread_time};
 use super::setup::{LONG, Process, failed, raise_descriptor_limit, stop_signals, words};
-use crate::attendant::Changes;
+use crate::attendant::{self, Changes};
 use crate::bell::Bell;
 use crate::command_line::Invocation;
+use crate::exchange::{NoAnswer, ask};
 use crate::health::Health;
 use crate::poll::{Interest, Poller};
 
@@ -122,13 +125,23 @@ const FILES_SETTLE: Duration = Duration::from_millis(20);
 const INSIDE: &str = "containers' packet filters";
 
 const UNINSTALL: &str = "uninstall";
+const OPEN: &str = "open";
+
+/// How long a service may take to say that it runs.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The flags that are not keys of the configuration.
 pub(crate) fn more_flags() -> Vec<Arg> {
     let uninstall = Arg::new(UNINSTALL).long(UNINSTALL).action(ArgAction::SetTrue);
-    vec![uninstall.help(
-        "remove the packet filter's table and what is recorded, and end; no policy is enforced on this node any more",
-    )]
+    let open = Arg::new(OPEN).long(OPEN).action(ArgAction::SetTrue).requires(UNINSTALL);
+    vec![
+        uninstall.help(
+            "enforce nothing new on this node, and end: containers that run keep their rules as they are until they end, and new ones of a network with the plugin policy are refused",
+        ),
+        open.help(
+            "with --uninstall: remove the packet filter's tables at once, so that no policy holds on this node any more",
+        ),
+    ]
 }
 
 /// Runs the service until a signal ends it.
@@ -138,12 +151,12 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     let folder = config.state.clone().unwrap_or_else(|| roots.lib.join("policy"));
     let mut disk = Disk::new(&folder);
     let filter = Filter::open(logging(config), &roots);
+    let taken_off = node_api::policy::taken_off(&roots.lib);
     if invocation.more.get_flag(UNINSTALL) {
-        filter.map_err(failed)?.remove().map_err(failed)?;
-        disk.remove().map_err(failed)?;
-        tracing::info!("removed; no policy is enforced on this node");
-        return Ok(());
+        let open = invocation.more.get_flag(OPEN);
+        return leave(filter.map_err(failed)?, &disk, &taken_off, open, &roots);
     }
+    state::remove_file(&taken_off).map_err(failed)?;
     let signals = stop_signals().map_err(failed)?;
     raise_descriptor_limit();
     let node = process.node_name(config.node.clone().unwrap_or_default());
@@ -194,8 +207,49 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
         keeper.finish();
     }
     served.map_err(failed)?;
-    tracing::info!("stopped; policies stay enforced");
+    match service.filter.remove_unused() {
+        Ok(0) => tracing::info!("stopped; no container here is under policy"),
+        Ok(_) => tracing::info!("stopped; policies stay enforced"),
+        Err(error) => tracing::warn!(error = words(&error), "stopped; the table stays"),
+    }
     Ok(())
+}
+
+/// Takes the service off the node. Containers that run keep their rules, unless they are opened.
+fn leave(
+    mut filter: Filter,
+    disk: &Disk,
+    taken_off: &Path,
+    open: bool,
+    roots: &Roots,
+) -> Result<(), Stop> {
+    if !matches!(
+        ask(&attendant::socket(roots, "policy"), "/livez", TIMEOUT),
+        Err(NoAnswer::Nobody(_))
+    ) {
+        return Err(Stop::Failed(
+            "the service policy runs, and would enforce everything again: stop it first".to_owned(),
+        ));
+    }
+    disk.remove().map_err(failed)?;
+    // From now on no container starts that would stay closed for ever.
+    if let Some(folder) = taken_off.parent() {
+        state::create_directory(folder, 0o700).map_err(failed)?;
+    }
+    state::write_atomic(taken_off, b"", 0o600, Durability::Synced).map_err(failed)?;
+    let attached = match open {
+        true => {
+            filter.remove().map_err(failed)?;
+            0
+        }
+        false => filter.remove_unused().map_err(failed)?,
+    };
+    Err(Stop::Print(match attached {
+        0 => "no policy is enforced on this node any more\n".to_owned(),
+        attached => format!(
+            "{attached} attachments keep their rules as they are until they end; --open opens them now\n"
+        ),
+    }))
 }
 
 fn logging(config: &config::Policy) -> Logging {

@@ -139,6 +139,7 @@ const SYSCTLS: &str = "NETWRIGHT_SYSCTL_DIR";
 
 const UNINSTALL: &str = "uninstall";
 const TO_FLANNEL: &str = "to-flannel";
+const FORCE: &str = "force";
 
 /// The flags that are not keys of the configuration.
 pub(crate) fn more_flags() -> Vec<Arg> {
@@ -151,6 +152,9 @@ pub(crate) fn more_flags() -> Vec<Arg> {
         ),
         to_flannel.help(
             "with --uninstall: leave the tunnels to flanneld, which runs on this node again",
+        ),
+        Arg::new(FORCE).long(FORCE).action(ArgAction::SetTrue).requires(UNINSTALL).help(
+            "with --uninstall: even while containers of the network are attached here, which would be cut off from other nodes",
         ),
     ]
 }
@@ -190,6 +194,9 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
             _ => Ok(()),
         };
         let roots = process.roots();
+        if leaving == Leaving::Clean && !invocation.more.get_flag(FORCE) {
+            leave::refuse_attached(&config.network, &roots)?;
+        }
         return leave::leave(&settings, &node, leaving, &disk, &published, &roots, forget);
     }
     let signals = stop_signals().map_err(failed)?;

@@ -5,6 +5,7 @@ mod elsewhere;
 mod failing;
 mod figures;
 mod idle;
+mod leave;
 pub(crate) mod node;
 mod reload;
 mod surroundings;
@@ -13,6 +14,7 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
+use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -217,6 +219,41 @@ fn a_service_follows_its_configuration() {
     until("it to be ready", || is_anew() && !value("cache").contains("other"));
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0), "{}", node.log());
+}
+
+/// The services of a node are in containers, and the node has no configuration: its status says what
+/// runs there, and misses what has died. What the container does not permit is no warning.
+#[test]
+fn a_node_whose_services_are_in_containers_says_what_runs_there() {
+    testkit::require!("root", "program:setpriv");
+    let node = Node::new("agent-contained");
+    let file = "/etc/netwright/of-the-container.toml";
+    fs::write(node.path(file), "[repair]\nenable = true\n").unwrap();
+    let nothing = node.run(&["agent", "status"]);
+    assert!(nothing.status.success(), "{}", text(&nothing.stdout));
+    let log = fs::File::create(node.lab.dir().join("log")).unwrap();
+    let mut command = node.lab.command("setpriv");
+    command.args(["--bounding-set=-sys_resource,-setpcap", DAEMON, "repair"]);
+    command.args(["--configuration", file, "--confine", "--follow"]);
+    let mut child = command.stdin(Stdio::null()).stderr(log).spawn().unwrap();
+    let status = || text(&node.run(&["agent", "status"]).stdout);
+    until("it to be told", || status().starts_with("repair  ready since "));
+    assert!(status().lines().next().unwrap().ends_with(" (in a container)"), "{}", status());
+    assert!(!status().contains("less confined"), "{}", status());
+    let report = node::of(&node.told(), "repair");
+    assert_eq!((&report["contained"], &report["enabled"]), (&json!(true), &json!(true)));
+    let bounding = "cannot cut down the bounding set of capabilities: ";
+    assert!(report["unconfined"].to_string().contains(bounding), "{report}");
+    assert!(node.log().contains("confined by its container: "), "{}", node.log());
+    assert!(!node.log().contains("WARN"), "{}", node.log());
+    let reloaded = node.run(&["agent", "reload"]);
+    assert!(reloaded.status.success(), "{}", text(&reloaded.stderr));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let said = node.run(&["agent", "status"]);
+    assert_eq!(said.status.code(), Some(1));
+    let said = text(&said.stdout);
+    assert!(said.starts_with("repair  stopped\n          why: no process answers"), "{said}");
 }
 
 /// A container's mount shows a folder that another package removed, even after the package has made

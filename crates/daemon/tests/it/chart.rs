@@ -9,13 +9,16 @@ use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
 use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use testkit::chart::{folder, objects, plain, plain_folder, render, render_upgrade, run};
+use testkit::chart::{
+    before_uninstall, folder, objects, plain, plain_folder, render, render_upgrade, run,
+};
 use testkit::kube::KubeApi;
 use testkit::{Lab, Place as _};
 
@@ -87,7 +90,7 @@ const COMBINATIONS: [&[&str]; 20] = [
         "files.policies\\.yaml=\\{\\}",
         "resources.policy.limits.memory=512Mi",
     ],
-    &["mode=remove", "config.policy.enable=true"],
+    &["mode=remove", "config.policy.enable=true", "remove.open=true"],
     &[
         "config.routing.enable=true",
         "config.routing.cluster={10.244.0.0/16}",
@@ -158,6 +161,7 @@ fn decode(object: &Value) {
         "ConfigMap" => strict::<ConfigMap>(object),
         "CustomResourceDefinition" => strict::<CustomResourceDefinition>(object),
         "DaemonSet" => strict::<DaemonSet>(object),
+        "Job" => strict::<Job>(object),
         "Role" => strict::<Role>(object),
         "RoleBinding" => strict::<RoleBinding>(object),
         "ServiceAccount" => strict::<ServiceAccount>(object),
@@ -186,8 +190,7 @@ fn containers(daemon: &Value) -> impl Iterator<Item = &Value> {
 }
 
 /// The services whose containers talk to the API server.
-const TO_API: [&str; 7] =
-    ["ipam", "multinet", "policy", "remove-policy", "remove-routing", "routing", "unlabel"];
+const TO_API: [&str; 6] = ["ipam", "multinet", "policy", "remove-routing", "routing", "unlabel"];
 
 /// A container has the rights of its service and no more, only its own mounts, and a token only if
 /// it talks to the API server.
@@ -395,6 +398,98 @@ fn policy_is_not_switched_on_beside_pods_on_a_bridge_unless_somebody_says_so() {
     }
     render_upgrade(&both[..1]).unwrap();
     render_upgrade(&both[1..]).unwrap();
+}
+
+/// The DaemonSets of `mode: remove`: each node is turned back by one pod, which starts when the pod
+/// of the services that would restore something has ended. Where routing is enabled, that is one
+/// node after the other.
+#[test]
+fn a_node_is_turned_back_by_one_pod() {
+    testkit::require!("helm");
+    let routing = ["config.routing.enable=true", "config.routing.cluster={10.244.0.0/16}"];
+    let policy = "config.policy.enable=true";
+    let open = [policy, "remove.open=true"];
+    let removal: [(&[&str], &[(&str, &[&str])]); 4] = [
+        (&[], &[("netwright", &["unlabel", "remove", "done"])]),
+        (
+            &routing,
+            &[
+                ("netwright", &["unlabel", "done"]),
+                ("netwright-routing", &["remove", "remove-routing", "done"]),
+            ],
+        ),
+        // What runs keeps its policies, and somebody has to follow them.
+        (
+            &[policy],
+            &[("netwright", &["unlabel", "remove", "done"]), ("netwright-policy", &["policy"])],
+        ),
+        (&open, &[("netwright", &["unlabel", "remove-policy", "remove", "done"])]),
+    ];
+    for (values, want) in removal {
+        let all = objects(&render(&[&["mode=remove"], values].concat()).unwrap());
+        let daemons: BTreeMap<&str, &Value> =
+            of_kind(&all, "DaemonSet").map(|one| (text(&one["metadata"]["name"]), one)).collect();
+        let found: Vec<(&str, Vec<&str>)> = daemons
+            .iter()
+            .map(|(name, one)| (*name, containers(one).map(|one| text(&one["name"])).collect()))
+            .collect();
+        let want: Vec<(&str, Vec<&str>)> =
+            want.iter().map(|(name, all)| (*name, all.to_vec())).collect();
+        assert_eq!(found, want, "{values:?}");
+        for daemon in daemons.values() {
+            let removes = containers(daemon).any(|one| one["name"] == "remove");
+            let pod = &daemon["spec"]["template"]["spec"];
+            assert_eq!(pod["hostPID"] == true, removes, "{values:?}");
+        }
+        if let Some(routing) = daemons.get("netwright-routing") {
+            let strategy = &routing["spec"]["updateStrategy"]["rollingUpdate"];
+            assert_eq!(strategy["maxUnavailable"], 1);
+            let remove = containers(routing).next().unwrap();
+            let flag = "--routing-conflist=/etc/cni/net.d/10-pods.conflist";
+            assert!(list(&remove["command"]).any(|word| word == flag), "{remove}");
+        }
+    }
+}
+
+/// `helm uninstall` first does what `mode: remove` does, unless somebody switches that off.
+#[test]
+fn helm_uninstall_turns_the_nodes_back_first() {
+    testkit::require!("helm");
+    let values = [
+        "config.routing.enable=true",
+        "config.routing.cluster={10.244.0.0/16}",
+        "config.policy.enable=true",
+        "remove.timeout=20m",
+    ];
+    let hooks = before_uninstall(&values).unwrap();
+    hooks.iter().for_each(decode);
+    let kinds: BTreeSet<&str> = hooks.iter().map(|one| text(&one["kind"])).collect();
+    let want = ["ConfigMap", "Job", "Role", "RoleBinding", "ServiceAccount"];
+    assert_eq!(kinds.into_iter().collect::<Vec<_>>(), want);
+    let weight = |kind: &str| -> i32 {
+        let object = of_kind(&hooks, kind).next().unwrap();
+        text(&object["metadata"]["annotations"]["helm.sh/hook-weight"]).parse().unwrap()
+    };
+    assert!(want.iter().all(|kind| *kind == "Job" || weight(kind) < weight("Job")));
+    let job = of_kind(&hooks, "Job").next().unwrap();
+    let pod = &job["spec"]["template"]["spec"];
+    // It starts on a node without any network for pods.
+    assert_eq!(pod["hostNetwork"], true);
+    let command = list(&pod["containers"][0]["command"]).map(text);
+    let command: Vec<&str> = command.skip(1).collect();
+    let file = "--daemon-sets=/etc/netwright-removal/daemonsets.json";
+    assert_eq!(command, ["agent", "leave", file, "--timeout=20m"]);
+    let brought = text(&of_kind(&hooks, "ConfigMap").next().unwrap()["data"]["daemonsets.json"]);
+    let brought: Vec<Value> = serde_json::from_str(brought).unwrap();
+    let removal = objects(&render(&[&["mode=remove"], &values[..]].concat()).unwrap());
+    let rendered: Vec<&Value> = of_kind(&removal, "DaemonSet").collect();
+    let by_name = |all: &[&Value]| -> BTreeMap<String, Value> {
+        let named = |one: &&Value| (text(&one["metadata"]["name"]).to_owned(), (*one).clone());
+        all.iter().map(named).collect()
+    };
+    assert_eq!(by_name(&brought.iter().collect::<Vec<_>>()), by_name(&rendered));
+    let off = before_uninstall(&["remove.onUninstall=false"]).unwrap();
+    assert_eq!(off, [Value::Null; 0]);
 }
 
 #[test]

@@ -231,6 +231,13 @@ impl Cluster {
         }
     }
 
+    /// Ends the service as its manager does.
+    fn stop(&mut self) {
+        if let Some(service) = self.service.take() {
+            assert_eq!(service.stop(), Some(0));
+        }
+    }
+
     /// Creates a pod of this node in the API server, as a user and the scheduler would.
     fn create(&self, name: &str) {
         self.api.create(&object(name, &uid(name), "n1"));

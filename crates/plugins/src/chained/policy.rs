@@ -16,6 +16,9 @@
 //! | let the link pass its own addresses | closed |
 //! | tell the daemon | the verdicts of the pod, or closed |
 //!
+//! Where the daemon was taken off the node, nobody will know better: the last step fails, and ADD
+//! undoes the others.
+//!
 //! Where `policy` follows a plugin of ours, that plugin has closed the link before it came up
 //! (`shared::gate`), and the first step finds it closed. If an ADD of this plugin fails, such a link
 //! stays closed until the plugin that made it removes it.
@@ -119,7 +122,7 @@ impl Kind for Policy {
         for warning in ::firewall::pods::ipvs::judged_wrongly() {
             call.warn(format_args!("{warning}"));
         }
-        let asked = Daemon::new(call, config.socket).status(call.network().as_str());
+        let asked = Daemon::new(call, config.socket).status(call);
         asked.map_err(|failure| match failure.code() {
             code::LIMITED_CONNECTIVITY => failure,
             _ => failure.with_code(code::PLUGIN_NOT_AVAILABLE),
@@ -164,7 +167,10 @@ impl Kind for Policy {
                 inside::forget(index, &namespaces.netns, ifname)?;
             }
         }
-        Daemon::new(call, config.socket.clone()).start(call, &wanted.started);
+        match Daemon::new(call, config.socket.clone()).start(call, &wanted.started) {
+            Err(cause) if is_first => return Err(undo.run(cause)),
+            told => told?,
+        }
         Ok(result)
     }
 

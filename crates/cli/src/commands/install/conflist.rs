@@ -1,5 +1,5 @@
-//! Removes the configuration that `netwrightd multinet` wrote: without it, runtimes use the next
-//! one of its folder.
+//! Removes the configurations that daemons of ours wrote: without them, runtimes use the next one
+//! of their folder.
 
 use std::path::{Path, PathBuf};
 
@@ -31,51 +31,69 @@ struct Ipam {
 #[derive(Debug)]
 pub(super) struct Conflist(PathBuf);
 
+/// The files that daemons of ours wrote, as far as the caller names them.
+#[derive(Debug)]
+pub(super) struct Files<'f> {
+    /// That of `netwrightd multinet`.
+    pub(super) multinet: Option<&'f Path>,
+    /// That of `netwrightd routing`.
+    pub(super) routing: Option<&'f Path>,
+}
+
 impl Conflist {
-    /// Checks that pods get the right network without it. The next file must hold the wanted
-    /// network, by default the one that pods have now, and must not need plugins that only we have.
-    /// Returns `None` if there is no file.
+    /// Checks that pods get the right network without our files, and returns those that exist. The
+    /// next file must hold the wanted network, by default the one that pods have now, and must not
+    /// need plugins that only we have. Another network than that of `routing` is as good as any.
+    ///
+    /// Where none of the files exists any more, the plugins of the next network must still be there
+    /// without ours.
     pub(super) fn check(
-        path: &Path,
+        files: &Files<'_>,
         next: Option<&str>,
         dir: &Path,
         installed: Option<&Manifest>,
-    ) -> Result<Option<Self>, Failure> {
-        if path.symlink_metadata().is_err() {
-            return Ok(None);
-        }
-        let refused = |text: String| Failure::new(code::INVALID_CONFIG, text);
-        let file = path.display();
-        let ours = load_file(path).map_err(|refusal| refused(refusal.to_string()))?;
-        let [plugin] = ours.plugins.as_slice() else {
-            return Err(refused(format!("{file} is none of netwrightd multinet")));
+    ) -> Result<Vec<Self>, Failure> {
+        let is_there = |path: &&Path| path.symlink_metadata().is_ok();
+        let multinet = files.multinet.filter(is_there);
+        let routing = files.routing.filter(is_there);
+        let default = multinet.map(default_network).transpose()?;
+        let given_up = routing.map(name_of).transpose()?;
+        let wanted =
+            next.or(default.as_deref().filter(|default| given_up.as_deref() != Some(default)));
+        let ours: Vec<&Path> = [multinet, routing].into_iter().flatten().collect();
+        let Some(folder) = [files.multinet, files.routing].into_iter().flatten().next() else {
+            return Ok(Vec::new());
         };
-        if !netwright_multi::is_called_by(&plugin.plugin_type) {
-            return Err(refused(format!("{file} is none of netwrightd multinet")));
+        let folder = folder.parent().unwrap_or(folder);
+        let found = ours.iter().map(|path| Conflist((*path).to_owned())).collect();
+        if ours.is_empty() && (installed.is_none() || !folder.is_dir()) {
+            return Ok(found);
         }
-        let default = names(plugin).cluster_network;
-        let wanted = next.unwrap_or(&default);
-        let folder = path.parent().unwrap_or(path);
         let scanned = ConfigFolder::scan(folder).map_err(|error| load_failure(&error))?;
         let others =
             scanned.considered().iter().filter_map(|considered| match &considered.outcome {
-                Outcome::Network(list) if considered.path != path => {
+                Outcome::Network(list) if !ours.contains(&considered.path.as_path()) => {
                     Some((&considered.path, &**list))
                 }
                 _ => None,
             });
         // Runtimes of Kubernetes take the first name, with any ending.
         let Some((other, list)) = others.min_by_key(|(path, _)| *path) else {
+            let Some(first) = ours.first() else { return Ok(found) };
             return Err(refused(format!(
-                "without {file}, there is no network in {}",
+                "without {}, there is no network in {}",
+                first.display(),
                 folder.display()
             ))
             .hint("put the configuration of the cluster's own network there first"));
         };
         let other = other.display();
-        if list.name != wanted {
+        if let (Some(wanted), Some(first)) = (wanted, ours.first())
+            && list.name != wanted
+        {
             return Err(refused(format!(
-                "without {file}, runtimes use the network {:?} of {other}, and not {wanted:?}",
+                "without {}, runtimes use the network {:?} of {other}, and not {wanted:?}",
+                first.display(),
                 list.name
             ))
             .hint(format!(
@@ -90,14 +108,15 @@ impl Conflist {
                     !name.is_empty() && matches!(folder::look(dir, name), Ok(Entry::Ours));
                 if is_ours && !keeps {
                     return Err(refused(format!(
-                        "the network {wanted:?} of {other} needs the plugin {name:?}, which only Netwright has in {}",
+                        "the network {:?} of {other} needs the plugin {name:?}, which only Netwright has in {}",
+                        list.name,
                         dir.display()
                     ))
-                    .hint("put another one there first: remove the link, and install the plugins of that network"));
+                    .hint("take it out of that configuration, or put another one there first: remove ours, and install the plugins of that network"));
                 }
             }
         }
-        Ok(Some(Conflist(path.to_owned())))
+        Ok(found)
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -108,6 +127,25 @@ impl Conflist {
     pub(super) fn withdraw(&self) -> Result<(), Failure> {
         state::withdraw(&self.0).map(drop).map_err(|error| Failure::of(code::IO_FAILURE, &error))
     }
+}
+
+fn refused(text: String) -> Failure {
+    Failure::new(code::INVALID_CONFIG, text)
+}
+
+/// Returns the default network of the file of `netwrightd multinet`.
+fn default_network(path: &Path) -> Result<String, Failure> {
+    let ours = load_file(path).map_err(|refusal| refused(refusal.to_string()))?;
+    match ours.plugins.as_slice() {
+        [plugin] if netwright_multi::is_called_by(&plugin.plugin_type) => {
+            Ok(names(plugin).cluster_network)
+        }
+        _ => Err(refused(format!("{} is none of netwrightd multinet", path.display()))),
+    }
+}
+
+fn name_of(path: &Path) -> Result<String, Failure> {
+    load_file(path).map(|list| list.name).map_err(|refusal| refused(refusal.to_string()))
 }
 
 fn names(plugin: &cni::PluginConfig) -> Names {

@@ -1,16 +1,19 @@
 //! The folder of plugins, changed one name at a time.
 
+use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, lchown, symlink};
+use std::os::unix::fs::{
+    MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, lchown, symlink,
+};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cni::code;
 use cni_invoke::{executable_of, script_of};
-use rustix::fs::{XattrFlags, lgetxattr, llistxattr, lsetxattr};
+use rustix::fs::{OFlags, XattrFlags, lgetxattr, llistxattr, lsetxattr};
 use rustix::io::Errno;
 use state::{Durability, FileError, Lock};
 
@@ -22,6 +25,13 @@ use crate::failure::Failure;
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
 const LOCK_FILE: &str = "lock";
+
+/// How long calls that have begun may need the executable. A call needs microseconds, and a machine
+/// may be slow; somebody may also just be reading the file.
+const CALLS_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The pause between looks whether they have it.
+const CALLS_PAUSE: Duration = Duration::from_millis(5);
 
 /// The end of the name that a file has before it gets its own. That name begins with a dot.
 const UNFINISHED: &str = ".netwright.tmp";
@@ -48,6 +58,8 @@ pub(super) enum Entry {
 pub(super) struct Folder {
     dir: PathBuf,
     _lock: Lock,
+    /// The files of plugins that have lost their names.
+    former: RefCell<Vec<fs::File>>,
 }
 
 impl Folder {
@@ -73,7 +85,7 @@ impl Folder {
             (name.starts_with('.') && name.ends_with(UNFINISHED)) || UNPUBLISHED.contains(&name)
         });
         sweep(&kept, |name| name.starts_with('.'));
-        Ok(Folder { dir: dir.to_owned(), _lock: lock })
+        Ok(Folder { dir: dir.to_owned(), _lock: lock, former: RefCell::default() })
     }
 
     pub(super) fn dir(&self) -> &Path {
@@ -124,8 +136,17 @@ impl Folder {
     }
 
     /// Restores what was kept of a name, or removes the name when nothing was. Says whether
-    /// something was restored.
+    /// something was restored. The executable goes once no call needs it any more.
     pub(super) fn give_back(&self, name: &str) -> Result<bool, Failure> {
+        if name == EXECUTABLE {
+            self.wait_for_calls();
+        } else if self.look(name).is_ok_and(|is| is == Entry::Ours) {
+            // A link has no file of its own, and leads the kernel to the executable at once.
+            let mut options = fs::File::options();
+            let nofollow = OFlags::NOFOLLOW.bits().cast_signed();
+            let file = options.read(true).custom_flags(nofollow).open(self.dir.join(name));
+            self.former.borrow_mut().extend(file);
+        }
         let (kept, temporary) = (self.kept(name), self.temporary(name));
         if self.has_back(name) {
             return fs::remove_file(&kept)
@@ -145,6 +166,21 @@ impl Folder {
             .or_else(|_| fs::rename(&kept, self.dir.join(name)))
             .map(|()| true)
             .map_err(|error| self.failed("put back", name, &error))
+    }
+
+    /// Waits for calls that have read the line of a former plugin, and not yet opened the executable
+    /// that it names: between the two the kernel may be busy with others.
+    pub(super) fn wait_for_calls(&self) {
+        let deadline = Instant::now() + CALLS_TIMEOUT;
+        let mut former = self.former.take();
+        loop {
+            // Where the kernel does not say it, there may be calls.
+            former.retain(|file| kernel::opened::is_elsewhere(file).unwrap_or(true));
+            if former.is_empty() || deadline <= Instant::now() {
+                return;
+            }
+            std::thread::sleep(CALLS_PAUSE);
+        }
     }
 
     /// Says whether a file of that name is kept.

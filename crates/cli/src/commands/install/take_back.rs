@@ -1,5 +1,6 @@
 //! `uninstall`.
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use plugins::shared::forwarding;
 use serde::Serialize;
 use state::{Index, Roots};
 
-use super::conflist::Conflist;
+use super::conflist::{Conflist, Files};
 use super::folder::{Entry, Folder};
 use super::manifest::{self, Manifest};
 use super::{DAEMON, EXECUTABLE, Outcome, forget};
@@ -27,7 +28,10 @@ use crate::world::World;
 /// How many attachments an error lists.
 const LISTED: usize = 5;
 
-/// The pause between looks whether containers have ended.
+/// The services that would restore what is removed.
+const RESTORING: [&str; 3] = ["multinet", "repair", "routing"];
+
+/// The pause between looks whether containers and services have ended.
 const PAUSE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default, Serialize)]
@@ -94,18 +98,19 @@ pub(crate) fn uninstall(
         )
         .hint("`netwright setup --undo` removes both"));
     }
-    let conflist = match &args.conflist {
-        Some(path) => {
-            let next = args.next_network.as_deref();
-            Conflist::check(&world.absolute(path), next, &dir, installed.as_ref())?
-        }
-        None => None,
-    };
+    if args.wait {
+        wait_for_services(&roots, shell);
+    }
+    let [multinet, routing] = [&args.conflist, &args.routing_conflist]
+        .map(|path| path.as_ref().map(|path| world.absolute(path)));
+    let files = Files { multinet: multinet.as_deref(), routing: routing.as_deref() };
+    let conflists =
+        Conflist::check(&files, args.next_network.as_deref(), &dir, installed.as_ref())?;
     let session = || Session::open(world, common, shell, PluginSource::WithOwn);
     if !args.wait {
         detach(args.force, &session()?, &mut report)?;
     }
-    if let Some(conflist) = &conflist {
+    for conflist in &conflists {
         conflist.withdraw()?;
         report.removed.push(conflist.path().display().to_string());
     }
@@ -139,6 +144,26 @@ pub(crate) fn uninstall(
     }
     shell.confirm(&report);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Waits for services that would restore what is removed: configurations and plugins.
+fn wait_for_services(roots: &Roots, shell: &mut Shell) {
+    let mut told = Vec::new();
+    loop {
+        let runs = |name: &&str| {
+            UnixStream::connect(roots.run.join("agent").join(format!("{name}.sock"))).is_ok()
+        };
+        let running: Vec<&str> = RESTORING.into_iter().filter(runs).collect();
+        if running.is_empty() {
+            return;
+        }
+        if running != told {
+            let names = running.join(" and ");
+            shell.say(format_args!("waiting for the end of netwrightd {names}"));
+            told = running;
+        }
+        std::thread::sleep(PAUSE);
+    }
 }
 
 /// Refuses while containers are attached: another plugin's DEL knows nothing of our tables.
@@ -214,7 +239,10 @@ fn give_back_replaced(
         }
     }
     installed.write(dir)?;
-    folder.sync()
+    folder.sync()?;
+    // The rest may go at once.
+    folder.wait_for_calls();
+    Ok(())
 }
 
 /// Removes what an installation put into a folder, if there is one.

@@ -367,6 +367,19 @@ impl Filter {
         }
         removed
     }
+
+    /// Removes the table if no attachment needs it. Returns how many do. A record that cannot be
+    /// read counts as one.
+    pub(super) fn remove_unused(&mut self) -> Result<usize, FirewallError> {
+        let _lock = self.lock()?;
+        let read = self.index.list();
+        let recorded = read.found.iter().filter(|record| record.plugin == PLUGIN).count();
+        let needed = recorded + read.damaged.len();
+        if needed == 0 {
+            self.table.remove()?;
+        }
+        Ok(needed)
+    }
 }
 
 /// Adds to a program that these addresses are closed, unless it has a verdict for them.

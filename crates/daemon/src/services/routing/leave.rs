@@ -1,5 +1,6 @@
 //! Leaves a node as if routing had never been there.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
@@ -9,7 +10,7 @@ use routing::plan::{ForeignRoute, Observed};
 use routing::routing::Leaving;
 use routing::settings::Own;
 use routing::{Routing, Settings};
-use state::Roots;
+use state::{Index, Record, Roots};
 
 use super::super::Stop;
 use super::super::setup::{failed, words};
@@ -26,6 +27,30 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// How long flanneld may take to make the rest of its routes: when it starts, it makes one after the
 /// other. The second is the pause between looks at them.
 const FLANNELD_TIME: (Duration, Duration) = (Duration::from_secs(10), Duration::from_millis(200));
+
+/// How many containers an error names.
+const NAMED: usize = 5;
+
+/// Refuses while containers of the network are attached: other nodes would no longer reach them.
+pub(super) fn refuse_attached(network: &str, roots: &Roots) -> Result<(), Stop> {
+    let read = Index::new(roots).list();
+    let of_network = |record: &&Record| record.attachment.network.as_str() == network;
+    let attached: BTreeSet<String> =
+        read.found.iter().filter(of_network).map(|record| record.attachment.to_string()).collect();
+    if attached.is_empty() {
+        return Ok(());
+    }
+    let named: Vec<&str> = attached.iter().take(NAMED).map(String::as_str).collect();
+    let more = match attached.len() - named.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Err(Stop::Failed(format!(
+        "containers of the network are attached here, and would be cut off from other nodes: {}{more}; \
+         stop them first, or give --force",
+        named.join(", ")
+    )))
+}
 
 /// Removes everything that the service made. One failure stops nothing else. `forget` removes what
 /// the source has of this node because the service wrote it.
@@ -151,9 +176,32 @@ fn without_flannels(observed: &Observed, ranges: &[IpNet]) -> Result<Vec<IpNet>,
 
 #[cfg(test)]
 mod tests {
+    use cni::AttachmentKey;
     use routing::object::Value;
 
     use super::*;
+
+    /// The other half of the way off: the network of containers that run stays.
+    #[test]
+    fn what_would_be_cut_off_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let roots = Roots::new(folder.path().join("run"), folder.path().join("lib"));
+        refuse_attached("pods", &roots).unwrap();
+        let put = |network: &str, id: &str| {
+            let key = AttachmentKey {
+                network: network.parse().unwrap(),
+                container_id: id.parse().unwrap(),
+                ifname: "eth0".parse().unwrap(),
+            };
+            let record = Record::new(key, "ptp", "boot", serde_json::Value::Null);
+            Index::new(&roots).put(&record).unwrap();
+        };
+        put("other", "web");
+        refuse_attached("pods", &roots).unwrap();
+        (0..7).for_each(|number| put("pods", &format!("c{number}")));
+        let Err(Stop::Failed(why)) = refuse_attached("pods", &roots) else { panic!("refused") };
+        assert!(why.contains("c0/eth0") && why.contains(" and 2 more; stop them first"), "{why}");
+    }
 
     /// A node is given back once flanneld reaches what the service reaches.
     #[test]

@@ -183,3 +183,57 @@ fn a_pod_of_the_same_name_is_another_one() {
     drop(web);
     assert_ne!(uid("web"), "another");
 }
+
+/// Containers that run keep their rules when the service is taken off the node, and new ones are
+/// refused with a sentence instead of staying closed. Where the last one has ended, and where
+/// somebody says so, nothing is left.
+#[test]
+fn what_runs_keeps_its_rules_when_the_service_is_taken_off() {
+    testkit::require!("root", "program:nft");
+    let mut cluster = Cluster::new("policy-taken-off");
+    cluster.api.create(&allow("db", "db", &["web"]));
+    cluster.start();
+    let [db, web, other] = ["db", "web", "other"].map(|name| cluster.pod(name));
+    let take_off = |cluster: &Cluster, more: &[&str]| {
+        let done = cluster.command().arg("--uninstall").args(more).output().unwrap();
+        let said = [done.stdout, done.stderr].concat();
+        (done.status.code(), String::from_utf8(said).unwrap())
+    };
+    let tables =
+        |cluster: &Cluster| cluster.node.sh("nft list tables").matches("netwright-policy").count();
+    let (code, said) = take_off(&cluster, &[]);
+    assert!(code == Some(1) && said.contains("the service policy runs, "), "{said}");
+    cluster.stop();
+    let (code, said) = take_off(&cluster, &[]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.starts_with("3 attachments keep their rules as they are"), "{said}");
+    web.assert_reaches(&db, true);
+    other.assert_reaches(&db, false);
+    let refusal = "network policy was taken off this node, and the network pods asks for it";
+    cluster.create("late");
+    let late = cluster.connect("shop", "late");
+    cluster.policy("ADD", &late).call().fails(110, refusal);
+    cluster.status().fails(50, refusal);
+    cluster.disconnect(&late);
+    // What ends takes its rules along.
+    cluster.detach(&other);
+    let (_, said) = take_off(&cluster, &[]);
+    assert!(said.starts_with("2 attachments "), "{said}");
+
+    // The service may come back.
+    cluster.spawn();
+    let again = cluster.pod("again");
+    again.assert_reaches(&db, false);
+    cluster.stop();
+    let (_, said) = take_off(&cluster, &["--open"]);
+    assert_eq!(said, "no policy is enforced on this node any more\n");
+    db.assert_reaches(&web, true);
+    again.assert_reaches(&db, true);
+    assert_eq!(tables(&cluster), 0);
+    // A service that nothing needs leaves no table.
+    cluster.spawn();
+    assert_eq!(tables(&cluster), 1);
+    [&again, &db, &web].map(|pod| cluster.detach(pod));
+    cluster.stop();
+    assert_eq!(tables(&cluster), 0);
+}

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use cni::code;
 use cni_plugin::{Call, codes};
 use node_api::line::MAX_MESSAGE;
-use node_api::policy::{Answer, Collect, Enforced, Owner, Request, Started, StatusRequest};
+use node_api::policy::{
+    Answer, Collect, Enforced, Owner, Request, Started, StatusRequest, taken_off,
+};
 use node_api::{AskError, ExchangeError};
 
 use crate::shared::failure::Failure;
@@ -45,16 +47,22 @@ impl Daemon {
 
     /// Asks the daemon to judge the attachment's addresses. Every other outcome is logged and
     /// counts as success: the addresses stay closed until a daemon judges them.
-    pub(super) fn start(&self, call: &Call<'_>, started: &Started) {
+    ///
+    /// # Errors
+    /// Code 110 where nobody will: the daemon was taken off this node.
+    pub(super) fn start(&self, call: &Call<'_>, started: &Started) -> Result<(), Failure> {
         let why = match self.ask_patiently(&Request::Start(started.clone())) {
             Ok(Answer::Enforced(Enforced { known: true, notice })) => {
                 notice.into_iter().for_each(|notice| call.warn(notice));
-                return;
+                return Ok(());
             }
             Ok(Answer::Enforced(Enforced { notice, .. })) => notice.unwrap_or_default(),
             Ok(Answer::Refused(refusal)) => refusal.to_cni().to_string(),
             Ok(Answer::Ok) => nonsense().to_string(),
-            Err(failure) => failure.to_string(),
+            Err(failure) => {
+                is_there(call)?;
+                failure.to_string()
+            }
         };
         let ifname = &started.owner.ifname;
         let who = match started.inside {
@@ -62,6 +70,7 @@ impl Daemon {
             false => "only this node reaches the container".to_owned(),
         };
         call.warn(format_args!("{who} until its policies are known: {why}"));
+        Ok(())
     }
 
     /// Tells the daemon that an attachment is being removed; `false` if no daemon has received it.
@@ -96,7 +105,8 @@ impl Daemon {
     ///
     /// # Errors
     /// Those of the daemon; code 11 when there is none, or while it does not know its policies.
-    pub(super) fn status(&self, network: &str) -> Result<(), Failure> {
+    pub(super) fn status(&self, call: &Call<'_>) -> Result<(), Failure> {
+        let network = call.network().as_str();
         let request = Request::Status(StatusRequest { network: network.to_owned() });
         let failure: Failure = match self.ask(&request) {
             Ok(Answer::Ok) => return Ok(()),
@@ -104,6 +114,7 @@ impl Daemon {
             Ok(Answer::Enforced(_)) => nonsense(),
             Err(failure) => failure,
         };
+        is_there(call)?;
         let may_pass = failure.code() == code::TRY_AGAIN_LATER;
         if may_pass && node_api::ready::was_ready(&self.socket) { Ok(()) } else { Err(failure) }
     }
@@ -162,6 +173,21 @@ impl Daemon {
             }
         })
     }
+}
+
+/// Fails if the daemon was taken off this node: nobody will open what is closed.
+fn is_there(call: &Call<'_>) -> Result<(), Failure> {
+    if !taken_off(&call.roots().lib).exists() {
+        return Ok(());
+    }
+    let network = call.network();
+    Err(Failure::new(
+        codes::DAEMON,
+        format!("network policy was taken off this node, and the network {network} asks for it"),
+    )
+    .with_details(
+        "take the plugin \"policy\" out of its configuration, or start \"netwrightd policy\" again",
+    ))
 }
 
 fn nonsense() -> Failure {

@@ -122,7 +122,7 @@ impl Wants for Policy {
                     false => table::close(index, &ends(recorded.as_ref(), addresses))?,
                 }
                 if let Some(recorded) = recorded {
-                    Daemon::new(call, config.socket.clone()).start(call, &recorded.started);
+                    Daemon::new(call, config.socket.clone()).start(call, &recorded.started)?;
                 }
             }
             _ => return Err(unknown(item)),
