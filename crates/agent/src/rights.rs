@@ -190,7 +190,8 @@ pub const RIGHTS: &[Rights] = &[
         service: "policy",
         capabilities: &["SYS_ADMIN", "SYS_PTRACE", "NET_ADMIN"],
         reason: "It writes its table of the packet filter, hears what that drops, and makes connection \
-                 tracking forget connections. It enters the network namespaces of containers whose \
+                 tracking forget connections. It restores the rules, the names and the bridges' \
+                 settings that policies need of pods' links. It enters the network namespaces of containers whose \
                  networks do not pass the node (SYS_ADMIN, SYS_PTRACE), for the same there. It asks the \
                  API server.",
         user: None,

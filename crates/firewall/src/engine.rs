@@ -1,5 +1,7 @@
 //! Applies, undoes, checks and garbage-collects plans.
 
+mod exchange;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -54,6 +56,8 @@ pub struct Firewall<'a> {
     outlived: Vec<AttachmentKey>,
 }
 
+pub use self::exchange::Exchange;
+
 /// What GC removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Collected {
@@ -71,8 +75,16 @@ impl<'a> Firewall<'a> {
     /// # Errors
     /// [`FirewallError::Lock`], [`FirewallError::Open`].
     pub fn open(index: &'a Index) -> Result<Self, FirewallError> {
+        Self::open_within(index, LOCK_TIMEOUT)
+    }
+
+    /// Does the same, and waits for the lock for `deadline` at most.
+    ///
+    /// # Errors
+    /// As [`Firewall::open`].
+    pub fn open_within(index: &'a Index, deadline: Duration) -> Result<Self, FirewallError> {
         let tables = NftTables::open()?;
-        let lock = index.lock(LOCK, LOCK_TIMEOUT).map_err(FirewallError::Lock)?;
+        let lock = index.lock(LOCK, deadline).map_err(FirewallError::Lock)?;
         Ok(Firewall {
             _lock: Some(lock),
             index,

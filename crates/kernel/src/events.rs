@@ -14,10 +14,12 @@
 //! ```
 //!
 //! A [`Listener`] hears that something changed, in all namespaces. An [`ObjectListener`] hears
-//! which object changed, in one namespace. A [`TableListener`] hears of one table of the packet
-//! filter. A [`ChangeListener`] hears of every change, additions too.
+//! which object changed, in one namespace. A [`LinkListener`] hears which links change there. A
+//! [`TableListener`] hears of one table of the packet filter. A [`ChangeListener`] hears of every
+//! change, additions too.
 
 mod changes;
+mod links;
 mod objects;
 mod table;
 
@@ -33,6 +35,9 @@ use crate::netlink::NetlinkError;
 use crate::wire::{self, Message};
 
 pub use changes::ChangeListener;
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) use links::of_link;
+pub use links::{LinkEvent, LinkListener};
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use objects::of_object;
 pub use objects::{Object, ObjectEvent, ObjectListener};

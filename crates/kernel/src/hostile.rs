@@ -17,6 +17,7 @@ pub fn read(body: &[u8]) {
         let _ = crate::events::of_object(&message);
         let _ = crate::events::of_filter(&message);
         let _ = crate::events::of_table(&message, "t");
+        let _ = crate::events::of_link(&message);
         let _ = Link::decode(&message);
         let _ = Address::decode(&message);
         let _ = Route::decode(&message);

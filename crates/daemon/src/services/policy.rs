@@ -19,6 +19,7 @@
 //! | `folder`, `objects`, `said` | the source `file` |
 //! | `filter` | the packet filter's table, under its lock |
 //! | `inside` | the tables in containers' own namespaces |
+//! | `links` | pods' links, on which verdicts stand |
 //! | `cuts` | ends connections |
 //! | `known` | how many policies there were, on the disk, and the thread that writes it |
 //! | `answers`, `drops`, `listing`, `question`, `log` | the answers to `netwright policy` |
@@ -45,6 +46,7 @@ mod inside;
 pub(crate) mod isolate;
 mod kinds;
 mod known;
+mod links;
 pub(crate) mod listing;
 mod lists;
 pub(crate) mod log;
@@ -75,6 +77,7 @@ use node_api::Refusal;
 use node_api::policy::{Answer, Owner, Request};
 use state::{Durability, Roots};
 
+use self::concern::Concern;
 use self::counts::Counts;
 use self::cuts::{Cuts, Departures};
 use self::drops::Drops;
@@ -82,6 +85,7 @@ use self::engine::{Engine, Event, Todo};
 use self::filter::{Brought, Filter};
 use self::folder::Files;
 use self::known::{Disk, Keeper};
+use self::links::{Links, Mended};
 use self::lists::Origin;
 use self::log::Counters;
 use self::patience::Patience;
@@ -106,6 +110,8 @@ const HEARD: u64 = 2;
 const FILTER: u64 = 3;
 const ASKED: u64 = 4;
 const FILES: u64 = 5;
+const LINKS: u64 = 6;
+const TABLES: u64 = 7;
 
 /// The shortest time between two writes of the number of policies.
 const BETWEEN_WRITES: Duration = Duration::from_secs(5);
@@ -184,7 +190,8 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     let answer = move |target: &str| answers::answer(&of_answers, &drops, target);
     let attended = process.attend_with("policy", &invocation.loaded, Box::new(answer))?;
     let filter = filter.map_err(failed)?;
-    let mut service = Service::new(config, shared, filter, server, process, counters)?;
+    let links = Links::open(&roots).map_err(failed)?;
+    let mut service = Service::new(config, shared, (filter, links), server, process, counters)?;
     service.files = files;
     service.keeper = Some(Keeper::start(disk, process.health.clone()).map_err(failed)?);
     let poller = Poller::new().map_err(failed)?;
@@ -192,6 +199,9 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     poller.add(attended.changes.descriptor(), CHANGES, Interest::Read).map_err(failed)?;
     poller.add(inlet.bell(), HEARD, Interest::Read).map_err(failed)?;
     poller.add(service.filter.descriptor(), FILTER, Interest::Read).map_err(failed)?;
+    for (descriptor, number) in service.links.descriptors().into_iter().zip([LINKS, TABLES]) {
+        poller.add(descriptor, number, Interest::Read).map_err(failed)?;
+    }
     poller.add(service.shared.bell(), ASKED, Interest::Read).map_err(failed)?;
     if let Some(files) = &service.files {
         poller.add(files.descriptor(), FILES, Interest::Read).map_err(failed)?;
@@ -260,6 +270,7 @@ fn logging(config: &config::Policy) -> Logging {
 struct Service {
     shared: Shared,
     filter: Filter,
+    links: Links,
     server: Server,
     files: Option<Files>,
     keeper: Option<Keeper>,
@@ -293,7 +304,7 @@ impl Service {
     fn new(
         config: &config::Policy,
         shared: Shared,
-        filter: Filter,
+        (filter, links): (Filter, Links),
         server: Server,
         process: &Process,
         counters: Counters,
@@ -311,6 +322,7 @@ impl Service {
         Ok(Service {
             shared,
             filter,
+            links,
             server,
             files: None,
             keeper: None,
@@ -402,6 +414,7 @@ impl Service {
                     }
                     HEARD => self.take(inlet.heard()),
                     FILTER => self.hear_of_filter(),
+                    LINKS | TABLES => self.links.hear(),
                     ASKED if self.shared.take_accepted() => {
                         self.shared.engine().accept(Instant::now());
                         let _ = self.carry_out();
@@ -428,7 +441,8 @@ impl Service {
         let all =
             [due, self.services_at, self.read_at, self.list_at, self.save_at, self.patience.due()];
         let until = all.into_iter().flatten().map(|at| at.saturating_duration_since(now));
-        until.chain([self.pace.until_due(now)]).min().unwrap_or(LONG)
+        let looks = [self.pace.until_due(now), self.links.until_due(now)];
+        until.chain(looks).min().unwrap_or(LONG)
     }
 
     fn do_what_is_due(&mut self) {
@@ -440,6 +454,9 @@ impl Service {
         if is_due(self.read_at) {
             self.read_files();
             let _ = self.carry_out();
+        }
+        if self.links.is_due(now) && !self.pace.is_due(now) {
+            self.look_at_links();
         }
         if self.pace.is_due(now) {
             self.look();
@@ -471,7 +488,10 @@ impl Service {
                     Heard::Written(done) => self.health.needs("writing of statuses", done),
                     Heard::Asked(request, reply) => {
                         match &*request {
-                            Request::Start(started) => engine.start(started.clone()),
+                            Request::Start(started) => {
+                                engine.start(started.clone());
+                                started.interface.iter().for_each(|name| self.links.watch(name));
+                            }
                             Request::End(owner) => {
                                 gone.entry(id(owner)).or_default().extend(engine.end(owner));
                             }
@@ -711,6 +731,8 @@ impl Service {
             self.counts.put_back();
             let count = lines.len();
             tracing::warn!(%first, count, "put back what another program has changed");
+            let all = self.shared.engine().all_concern();
+            self.judge_again(all);
         }
         Ok(())
     }
@@ -730,6 +752,7 @@ impl Service {
         let (begin, worked) = (Instant::now(), thread_time());
         self.look_at_host();
         self.list_records();
+        self.look_at_links();
         self.read_files();
         let enforces = self.shared.engine().program().is_some();
         let done = self.carry_out();
@@ -746,6 +769,23 @@ impl Service {
         self.look_at_services();
         let worked = thread_time().saturating_sub(worked);
         self.pace.looked(begin, Instant::now(), worked, done.is_err());
+    }
+
+    /// Looks at what verdicts stand on, and puts right what is not as it is to be. What passed
+    /// meanwhile may be forbidden.
+    fn look_at_links(&mut self) {
+        let Mended { count, addresses } = self.links.look(&self.shared, &self.health);
+        if 0 < count {
+            self.counts.put_back();
+            self.judge_again(Concern { local: addresses, others: BTreeSet::new() });
+        }
+    }
+
+    /// Judges connections that another program may have opened.
+    fn judge_again(&mut self, concern: Concern) {
+        if let Some(cuts) = &mut self.cuts {
+            cuts.judge(concern, self.refused.is_none());
+        }
     }
 
     /// Before policies are known: if the packet filter has nothing of ours, closes all pods with a

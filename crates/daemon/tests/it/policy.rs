@@ -11,6 +11,7 @@ mod disk;
 mod files;
 mod inside;
 mod kill;
+mod links;
 mod load;
 mod networks;
 mod size;
@@ -269,6 +270,11 @@ impl Cluster {
 
     /// Calls the plugins before `policy`.
     fn connect(&self, namespace: &'static str, name: &str) -> Pod {
+        self.connect_by("ptp", &json!({}), namespace, name)
+    }
+
+    /// Does the same with this plugin and its configuration.
+    fn connect_by(&self, by: &str, keys: &Value, namespace: &'static str, name: &str) -> Pod {
         let container = self.node.container(name);
         let mut pod = Pod {
             container,
@@ -282,8 +288,8 @@ impl Cluster {
         let ranges = json!([[{"subnet": "10.0.0.0/16"}], [{"subnet": "fd00::/64"}]]);
         let routes = json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]);
         let ipam = json!({"type": "host-local", "ranges": ranges, "routes": routes});
-        let run = self.node.run("ptp", "ADD").network("pods").to(&pod.container);
-        let run = run.args(&pod.args()).config(json!({"ipam": ipam}));
+        let run = self.node.run(by, "ADD").network("pods").to(&pod.container);
+        let run = run.args(&pod.args()).config(keys.clone()).config(json!({"ipam": ipam}));
         pod.result = self.call(run).ok();
         let ips = pod.result["ips"].as_array().unwrap().iter();
         let address = |ip: &Value| {

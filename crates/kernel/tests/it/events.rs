@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use ipnet::{IpNet, Ipv4Net};
 use kernel::events::{
-    ChangeListener, Event, Listener, Object, ObjectEvent, ObjectListener, TableEvent, TableListener,
+    ChangeListener, Event, LinkEvent, LinkListener, Listener, Object, ObjectEvent, ObjectListener,
+    TableEvent, TableListener,
 };
 use kernel::netns::within;
 use kernel::nft::{Batch, Family, NftSocket, TableRef};
@@ -58,6 +59,36 @@ fn what_goes_away_is_heard_here_and_in_containers() {
         await_event(&mut listener, "the packet filter", |event| *event == Event::FilterRemoved);
         sh("sysctl -qw net.ipv4.ip_forward=1");
         await_event(&mut listener, "forwarding", |event| *event == Event::Switch);
+    });
+}
+
+/// It hears of names, ports and settings of bridges, and of nothing but links.
+#[test]
+fn links_that_change_are_heard_by_their_index() {
+    in_netns(|| {
+        let mut socket = RouteSocket::open().unwrap();
+        veth_to(&mut socket, "v0", &fresh_netns());
+        sh("ip link add br0 type bridge");
+        let index = |socket: &mut RouteSocket, name: &str| {
+            LinkEvent::Changed(socket.link_by_name(name).unwrap().unwrap().index)
+        };
+        let (link, bridge) = (index(&mut socket, "v0"), index(&mut socket, "br0"));
+        let mut listener = LinkListener::open().unwrap();
+        assert!(listener.heard().unwrap().is_empty(), "earlier events are not reported");
+        // The kernel queues an event before it answers who made the change.
+        for (change, changed) in [
+            ("ip link set v0 name v1", link),
+            ("ip link set v1 master br0", link),
+            ("ip link set br0 type bridge nf_call_iptables 1", bridge),
+            ("ip link set v1 nomaster", link),
+            ("ip link del v1", link),
+        ] {
+            sh(change);
+            let heard = listener.heard().unwrap();
+            assert!(heard.contains(&changed), "{change}: {heard:?}");
+        }
+        sh("ip addr add 192.0.2.1/24 dev br0; nft add table inet t; nft delete table inet t");
+        assert!(listener.heard().unwrap().is_empty());
     });
 }
 

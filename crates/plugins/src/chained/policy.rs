@@ -41,6 +41,7 @@
 //! | `link` | the host's side of the container's link: what packets pass |
 //! | `ends` | addresses, and on further networks the interface at which they are valid |
 //! | `inside` | the table in the container's own namespace |
+//! | `guard` | the links of all attachments, for the daemon |
 //! | `frames` | bridges that show their packets to the filter: shared objects |
 //! | `table` | verdicts, written under the lock that the daemon takes too |
 //! | `daemon` | what the daemon is asked |
@@ -50,6 +51,7 @@ mod config;
 mod daemon;
 mod ends;
 mod frames;
+mod guard;
 mod inside;
 mod link;
 mod table;
@@ -81,6 +83,8 @@ use crate::shared::filter::{remove_own, remove_stale, with_firewall};
 use crate::shared::gate;
 use crate::shared::namespaces::Namespaces;
 use crate::shared::pair;
+
+pub use self::guard::{Guard, Looked};
 
 /// What the plugin is.
 pub const INFO: Info = Info::new(PLUGIN).role(Role::Chained);
@@ -196,7 +200,8 @@ impl Kind for Policy {
             inside::take_down_unrecorded(removal, failures);
         }
         let off = traffic_off(removal);
-        let Some(is_off) = failures.note("set the host's side of the link down", off) else {
+        let Some((is_off, is_moved)) = failures.note("set the host's side of the link down", off)
+        else {
             return;
         };
         let ends = match recorded {
@@ -222,7 +227,8 @@ impl Kind for Policy {
                 table::note(removal.call, forgotten, failures);
             }
         }
-        let plan = recorded.map(plan_of);
+        // The daemon may have closed a link that was moved, by elements that no record names.
+        let plan = recorded.filter(|_| !is_moved).map(plan_of);
         failures.note("packet filter", remove_own(index, key, plan.as_ref(), CONCERNS));
         let released = match recorded {
             Some(recorded) => frames::release(index, key, recorded.bridge.as_deref()),
@@ -489,9 +495,10 @@ fn remove_what_changed(
     failures.into_result()
 }
 
-/// Sets the host's side of the link down, and says whether the addresses carry nothing now. The
-/// plugin that made the link deletes it afterwards, in any state.
-fn traffic_off(removal: &Removal<'_, Policy>) -> Result<bool, Failure> {
+/// Sets the host's side of the link down. Says whether the addresses carry nothing now, and whether
+/// the link is elsewhere than where ADD found it. The plugin that made the link deletes it
+/// afterwards, in any state.
+fn traffic_off(removal: &Removal<'_, Policy>) -> Result<(bool, bool), Failure> {
     let mut host = RouteSocket::open()?;
     let found = match &removal.recorded {
         Some(recorded) => link::recorded(&mut host, removal.key, recorded)?,
@@ -501,14 +508,25 @@ fn traffic_off(removal: &Removal<'_, Policy>) -> Result<bool, Failure> {
             match link::listed(&mut host, removal.key, &result)? {
                 link::Listed::Own(link) => Some(*link),
                 link::Listed::Gone => None,
-                link::Listed::Anothers => return Ok(false),
+                link::Listed::Anothers => return Ok((false, false)),
             }
         }
     };
-    let Some(link) = found.filter(Link::up) else { return Ok(true) };
+    let is_moved = match (&removal.recorded, &found) {
+        (Some(recorded), Some(link)) => is_moved(&mut host, recorded, link)?,
+        _ => false,
+    };
+    let Some(link) = found.filter(Link::up) else { return Ok((true, is_moved)) };
     let set = LinkSet::default().up(false);
     match host.apply_one(&Change::SetLink { ifindex: link.index, set }) {
         Err(error) if !error.is_not_found() => Err(error.into()),
-        _ => Ok(true),
+        _ => Ok((true, is_moved)),
     }
+}
+
+/// Reports whether a link has another name than ADD recorded, or is a port of another bridge.
+fn is_moved(host: &mut RouteSocket, recorded: &Recorded, link: &Link) -> Result<bool, Failure> {
+    let master = link.master.map(|master| host.link_by_index(master)).transpose()?.flatten();
+    let bridge = master.and_then(link::Bridge::of).map(|bridge| bridge.name);
+    Ok(!link::is_named(link, recorded) || bridge != recorded.bridge)
 }

@@ -174,6 +174,8 @@ pub(super) struct Engine {
     remarks: Remarks,
     /// How many policies an earlier run knew.
     before: Known,
+    /// Why links of pods are closed.
+    closed_links: Vec<String>,
     /// The first lists lack most of those policies: when they are asked for again.
     doubt: Option<Instant>,
     /// The kinds of which another list is awaited for that reason.
@@ -199,6 +201,7 @@ impl Engine {
             unreadable: BTreeMap::new(),
             remarks: Remarks::default(),
             before,
+            closed_links: Vec::new(),
             doubt: None,
             confirming: BTreeSet::new(),
             believed: false,
@@ -543,6 +546,14 @@ impl Engine {
         }
     }
 
+    /// Returns all connections that this node judges in its own table.
+    pub(super) fn all_concern(&self) -> Concern {
+        let mut all = Concern::default();
+        let programs = self.program().into_iter().chain(self.networks.programs());
+        programs.for_each(|program| all.add(Concern::all(program)));
+        all
+    }
+
     /// Returns what is to be done.
     pub(super) fn take_todo(&mut self, now: Instant) -> Todo {
         self.catch_up();
@@ -553,15 +564,11 @@ impl Engine {
             todo.tell = self.tell.take_pods(now);
             return todo;
         };
-        let (world, program) = (compiler.world(), compiler.program());
-        todo.concern = match todo.bring {
-            true => Concern::all(program),
-            false => Concern::of(&todo.steps, program),
-        };
-        for own in self.networks.programs() {
+        let world = compiler.world();
+        for program in [compiler.program()].into_iter().chain(self.networks.programs()) {
             todo.concern.add(match todo.bring {
-                true => Concern::all(own),
-                false => Concern::of(&todo.steps, own),
+                true => Concern::all(program),
+                false => Concern::of(&todo.steps, program),
             });
         }
         if todo.inside || todo.bring {

@@ -194,6 +194,11 @@ impl Records {
         self.ended.iter().any(|id| self.all.contains_key(id))
     }
 
+    /// Returns all of those.
+    pub(super) fn ended(&self) -> &BTreeSet<Id> {
+        &self.ended
+    }
+
     /// Takes an attachment that starts.
     pub(super) fn start(&mut self, attachment: Attachment) -> Touched {
         let mut touched = Touched::default();

@@ -184,7 +184,8 @@ impl Bridge {
         Ok(host.link_by_index(index)?.and_then(Bridge::of))
     }
 
-    fn of(link: Link) -> Option<Self> {
+    /// Returns what is known of a link, if it is a bridge.
+    pub(super) fn of(link: Link) -> Option<Self> {
         let Link { name, index, bridge, .. } = link;
         bridge.map(|info| Bridge { name, index, info })
     }
@@ -217,9 +218,13 @@ pub(super) fn recorded(
     recorded: &Recorded,
 ) -> Result<Option<Link>, Failure> {
     let Some(index) = recorded.index else { return Ok(None) };
-    let name = recorded.started.interface.as_deref();
     let found = host.link_by_index(index)?;
-    Ok(found.filter(|link| name == Some(link.name.as_str()) || is_marked(link, key)))
+    Ok(found.filter(|link| is_named(link, recorded) || is_marked(link, key)))
+}
+
+/// Reports whether a link has the name that ADD recorded.
+pub(super) fn is_named(link: &Link, recorded: &Recorded) -> bool {
+    recorded.started.interface.as_deref() == Some(link.name.as_str())
 }
 
 /// Finds the link with the mark of an attachment about which nothing else is known.
@@ -252,6 +257,7 @@ pub(super) fn listed(
     Ok(found)
 }
 
-fn is_marked(link: &Link, key: &AttachmentKey) -> bool {
+/// Reports whether a link has the mark of an attachment.
+pub(super) fn is_marked(link: &Link, key: &AttachmentKey) -> bool {
     link.alias.as_deref() == Some(&owner::alias(key))
 }

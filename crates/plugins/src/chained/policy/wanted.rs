@@ -10,7 +10,7 @@ use super::daemon::{Daemon, Judged};
 use super::ends::Ends;
 use super::frames::{self, Need};
 use super::link::{self, Bridge, Side};
-use super::{NAME, Policy, at, inside, owner, plan_of, table};
+use super::{NAME, Policy, at, inside, owner, plan, plan_of, table};
 use crate::engine::{
     Attached, Compared, Found, Picture, Wants, differs, sound, unknown, wanted_of_another,
 };
@@ -75,7 +75,12 @@ impl Wants for Policy {
         };
         let peer = State::Peer { link: link.name.clone(), of: attached.ifname.to_owned() };
         wanted.push(Item::host(peer, Because::Created));
-        wanted.extend(rules::wanted(None, plan_of(&recorded), Vec::new(), Because::Policy));
+        // If its packets cannot be judged, it is to pass none.
+        let passes = match &link.bridge {
+            Some(_) if !frames::is_loaded() => plan(&recorded, &[]),
+            _ => plan_of(&recorded),
+        };
+        wanted.extend(rules::wanted(None, passes, Vec::new(), Because::Policy));
         if let Some(bridge) = &link.bridge {
             let shown = Need::of(&addresses, bridge).wanted(&bridge.name);
             wanted.push(Item::host(State::ShownPackets(shown), Because::Policy));

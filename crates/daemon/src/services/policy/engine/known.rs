@@ -1,5 +1,6 @@
 //! What the engine knows, for people and for plugins.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use node_api::policy::{Enforced, Owner};
@@ -10,7 +11,7 @@ use policy::{
 };
 
 use super::super::lists::Origin;
-use super::super::records::{Attachment, id};
+use super::super::records::{Attachment, Id, id};
 use super::super::said::Remarks;
 use super::{Engine, Known};
 
@@ -74,6 +75,11 @@ impl Engine {
         self.records.all()
     }
 
+    /// Returns the attachments that have ended, and whose records may still be there.
+    pub(in super::super) fn ended(&self) -> BTreeSet<Id> {
+        self.records.ended().clone()
+    }
+
     /// Returns everything that was refused, sorted by object.
     pub(in super::super) fn faults(&self) -> Vec<&Refused> {
         let world = self.world();
@@ -99,6 +105,11 @@ impl Engine {
         self.lists.held().map(ToString::to_string).collect()
     }
 
+    /// Notes why links of pods are closed.
+    pub(in super::super) fn note_links(&mut self, closed: Vec<String>) {
+        self.closed_links = closed;
+    }
+
     /// Returns sentences that people should know, besides faults.
     pub(in super::super) fn notices(&self) -> Vec<String> {
         let mut notices = Vec::new();
@@ -122,6 +133,7 @@ impl Engine {
         notices.extend(wrong.iter().chain(foreign).cloned());
         notices.extend(self.called_otherwise());
         notices.extend(self.not_judged());
+        notices.extend(self.closed_links.iter().map(|why| format!("closed: {why}")));
         notices.extend(self.who_may_undo());
         notices
     }
