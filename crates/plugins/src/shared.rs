@@ -16,6 +16,7 @@ pub(crate) mod gate;
 pub mod host_side;
 pub mod identity;
 pub mod mac;
+pub mod mtu;
 pub mod namespaces;
 pub mod netns_lock;
 pub mod owner;

@@ -279,6 +279,53 @@ fn mtu() {
     }
 }
 
+/// Gives a node links with default routes: the name, the MTU and the route of each.
+fn uplinks(node: &Node, links: &[(&str, u32, &str)]) {
+    for (name, mtu, route) in links {
+        node.sh(&format!(
+            "ip link add {name} mtu {mtu} type veth peer name {name}x; ip link set {name}x up; \
+             ip link set {name} up; ip route add {route} dev {name}"
+        ));
+    }
+}
+
+#[test]
+fn the_mtu_of_the_uplink() {
+    let node = Node::new("bridge-uplink");
+    let auto = || json!({ "mtu": "auto" });
+    let mtus = |id: &str| {
+        let container = node.container(id);
+        let result = add(&node, &container).config(auto()).call().ok();
+        let check = node.run("bridge", "CHECK").to(&container).prev(&result).config(auto());
+        check.call().silent();
+        let end = link(&node.lab, &host_ifname(&result))["mtu"].clone();
+        let mtus =
+            [link(&node.lab, "cni0")["mtu"].clone(), end, link(&container, "eth0")["mtu"].clone()];
+        assert!(mtus.iter().all(|mtu| *mtu == mtus[0]), "{mtus:?}");
+        (container, mtus[0].as_u64().unwrap())
+    };
+    let detach = |container: &Container| del(&node, container).config(auto()).call().silent();
+    // Without a default route the reference's default.
+    let (c1, mtu) = mtus("c1");
+    assert_eq!(mtu, 1500);
+    // What is on the bridge stays reachable by it.
+    uplinks(&node, &[("up0", 1400, "default")]);
+    let (c2, mtu) = mtus("c2");
+    assert_eq!(mtu, 1500);
+    [&c1, &c2].into_iter().for_each(detach);
+    let (c3, mtu) = mtus("c3");
+    assert_eq!(mtu, 1400);
+    // Repair creates the bridge again as it was, whatever the uplink has by now.
+    node.sh("ip link set up0 mtu 1450");
+    assert_eq!(mtus("c4").1, 1400);
+    [&c3, &node.container("c4")].into_iter().for_each(detach);
+    // The tunnels between nodes take their part.
+    node.sh("ip link add nw-vxlan4 mtu 1370 type vxlan id 1 dev up0 dstport 4789");
+    node.sh("ip link set nw-vxlan4 alias netwright:routing");
+    assert_eq!(mtus("c5").1, 1370);
+    add(&node, &node.container("c6")).config(json!({ "mtu": "1400" })).call().fails(6, "\"auto\"");
+}
+
 #[test]
 fn hairpin() {
     let node = Node::new("bridge-hairpin");

@@ -36,6 +36,25 @@ fn host_ifname(result: &Value) -> String {
 }
 
 #[test]
+fn the_mtu_of_the_uplink() {
+    let node = Node::new("ptp-uplink");
+    let c1 = node.container("c1");
+    node.sh("ip link add up0 mtu 1420 type veth peer name up1; ip link set up1 up; \
+         ip link set up0 up; ip route add default dev up0");
+    let auto = json!({ "mtu": "auto" });
+    let result = attach(&node, &c1, &dual(2), auto.clone());
+    let shown = [link(&node.lab, &host_ifname(&result)), link(&c1, "eth0")];
+    assert!(shown.iter().all(|link| link["mtu"] == 1420), "{shown:?}");
+    node.sh("ip link set up0 mtu 1400");
+    ptp(&node, "CHECK", &c1).config(auto.clone()).prev(&result).call().silent();
+    c1.sh("ip link set eth0 mtu 1400");
+    node.sh(&format!("ip link set {} mtu 1400", host_ifname(&result)));
+    let words = "has MTU 1400, ADD reported 1420";
+    ptp(&node, "CHECK", &c1).config(auto.clone()).prev(&result).call().fails(104, words);
+    ptp(&node, "DEL", &c1).config(auto).call().silent();
+}
+
+#[test]
 fn the_result_has_the_hosts_end_and_then_the_containers() {
     let node = Node::new("ptp-result");
     let c1 = node.container("c1");

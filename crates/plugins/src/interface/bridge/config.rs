@@ -11,7 +11,7 @@ use wanted::{Gateways, Port, PortVlans};
 use crate::shared::failure::Failure;
 use crate::shared::forwarding;
 use crate::shared::mac::parse_mac;
-use crate::shared::parent::{ETHERNET_MTU, parse_mtu_in};
+use crate::shared::mtu::{Mtu, RawMtu};
 use crate::shared::rules::MasqueradeBackend;
 use crate::shared::shared_object::AtTheEnd;
 
@@ -31,7 +31,7 @@ pub(crate) struct Raw {
     force_address: bool,
     ip_masq: bool,
     ip_masq_backend: Option<String>,
-    mtu: u32,
+    mtu: RawMtu,
     hairpin_mode: bool,
     promisc_mode: bool,
     restore_forwarding: bool,
@@ -94,7 +94,7 @@ pub(crate) struct Config {
     pub(super) default_gateway: bool,
     pub(super) force_address: bool,
     pub(super) masquerade: Option<MasqueradeBackend>,
-    pub(super) mtu: Option<u32>,
+    pub(super) mtu: Mtu,
     pub(super) hairpin: bool,
     pub(super) promisc: bool,
     pub(super) vlans: Vlans,
@@ -131,7 +131,7 @@ impl Config {
             link: self.bridge.to_string(),
             ours: false,
             mac: None,
-            mtu: self.mtu,
+            mtu: self.mtu.configured(),
             promiscuous: self.promisc,
             vlan_filtering: self.vlans.wanted,
             no_link_local_learning: self.check_spoofing,
@@ -194,7 +194,7 @@ impl Config {
             default_gateway: raw.is_default_gateway,
             force_address: raw.force_address,
             masquerade: MasqueradeBackend::parse(raw.ip_masq, raw.ip_masq_backend.as_deref())?,
-            mtu: parse_mtu_in(raw.mtu.into(), &ETHERNET_MTU)?,
+            mtu: raw.mtu.of_pair()?,
             hairpin: raw.hairpin_mode,
             promisc: raw.promisc_mode,
             vlans,

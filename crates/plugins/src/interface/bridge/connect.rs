@@ -112,9 +112,11 @@ pub(super) fn attach(attaching: &mut Attaching<'_, Bridge>) -> Result<AddResult,
     let (host, inside) = (&mut host, &mut inside);
     pair::refuse_existing(host, inside, call)?;
     attaching.begin(None);
-    let bridge = bridge_link::ensure(host, index, &config.wanted_bridge(), config.gateway, key)?;
+    let mtu = config.mtu.of_port(host, config.bridge.as_str())?;
+    let wanted = wanted::Bridge { mtu, ..config.wanted_bridge() };
+    let bridge = bridge_link::ensure(host, index, &wanted, config.gateway, key)?;
     let mac = config.mac.unwrap_or_else(MacAddr::random);
-    let wanted = NewPair { mac, mtu: config.mtu, master: Some(bridge.index) };
+    let wanted = NewPair { mac, mtu, master: Some(bridge.index) };
     let pair = pair::create(host, call, &netns, wanted)?;
     let port = config.wanted_port(&pair.host_ifname);
 

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::shared::failure::Failure;
 use crate::shared::forwarding;
-use crate::shared::parent::{ETHERNET_MTU, parse_mtu_in};
+use crate::shared::mtu::{Mtu, RawMtu};
 use crate::shared::rules::MasqueradeBackend;
 use crate::shared::shared_object::AtTheEnd;
 
@@ -16,7 +16,7 @@ use crate::shared::shared_object::AtTheEnd;
 pub(crate) struct Raw {
     ip_masq: bool,
     ip_masq_backend: Option<String>,
-    mtu: i64,
+    mtu: RawMtu,
     restore_forwarding: bool,
     allow_address_conflict: bool,
 }
@@ -25,7 +25,7 @@ pub(crate) struct Raw {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Config {
     pub(super) masquerade: Option<MasqueradeBackend>,
-    pub(super) mtu: Option<u32>,
+    pub(super) mtu: Mtu,
     /// What becomes of the host's forwarding after the last container.
     pub(super) forwarding: AtTheEnd,
 }
@@ -36,7 +36,7 @@ impl Config {
         let raw: Raw = call.read_config()?;
         Ok(Config {
             masquerade: MasqueradeBackend::parse(raw.ip_masq, raw.ip_masq_backend.as_deref())?,
-            mtu: parse_mtu_in(raw.mtu, &ETHERNET_MTU)?,
+            mtu: raw.mtu.of_pair()?,
             forwarding: forwarding::at_the_end(raw.restore_forwarding),
         })
     }

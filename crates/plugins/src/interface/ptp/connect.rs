@@ -40,7 +40,8 @@ pub(super) fn attach(attaching: &mut Attaching<'_, Ptp>) -> Result<AddResult, Fa
     pair::refuse_existing(host, inside, call)?;
     attaching.begin(None);
     let mac = MacAddr::random();
-    let pair = pair::create(host, call, &netns, NewPair { mac, mtu: config.mtu, master: None })?;
+    let mtu = config.mtu.of_now(host)?;
+    let pair = pair::create(host, call, &netns, NewPair { mac, mtu, master: None })?;
     let early = engine::talks_over_the_link(&ipam(call)?);
     if early {
         bring_up(inside, pair.container_index)?;
