@@ -13,6 +13,7 @@ pub(crate) mod files;
 pub mod filter;
 pub mod forwarding;
 pub(crate) mod gate;
+pub mod host_name;
 pub mod host_side;
 pub mod identity;
 pub mod mac;

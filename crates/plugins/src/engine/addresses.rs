@@ -71,7 +71,8 @@ pub(super) fn own_links(call: &Call<'_>, inside: &mut RouteSocket) -> Result<Vec
     if !found.ours.is_empty() {
         return Ok(found.ours);
     }
-    let end = pair::container_end(inside, key)?;
+    let recorded_name = records.found.iter().find_map(|record| pair::recorded_name(&record.data));
+    let end = pair::container_end(inside, key, recorded_name)?;
     let is_unknown = records.found.is_empty() && records.damaged.is_empty();
     Ok(end.or(found.other.filter(|_| is_unknown)).into_iter().collect())
 }

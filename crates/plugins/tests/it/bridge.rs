@@ -118,6 +118,89 @@ fn host_veth_name() {
 }
 
 #[test]
+fn a_configured_name_of_the_hosts_end() {
+    let node = Node::new("bridge-host-ifname");
+    let (c1, c2) = (node.container("c1"), node.container("c2"));
+    let named = |name: &str| json!({ "hostIfname": name });
+    let links = || node.sh("ip -o link | cut -d: -f2");
+    let before = links();
+    let result = add(&node, &c1).config(named("web0")).call().ok();
+    assert_eq!(host_ifname(&result), "web0");
+    assert_eq!(link(&node.lab, "web0")["ifalias"], "netwright:n/c1/eth0");
+    let check = || node.run("bridge", "CHECK").to(&c1).config(named("web0")).prev(&result).call();
+    check().silent();
+    node.sh("ip link set web0 mtu 1400");
+    check().fails(104, "\"web0\" has MTU 1400");
+    node.sh("ip link set web0 mtu 1500");
+    // The name is that of one container, and nothing is changed for another.
+    let change = links();
+    let refused = || add(&node, &c2).config(named("web0")).call();
+    refused().fails(108, "the host has a link \"web0\" already");
+    refused().fails(108, "it is the link of n/c1/eth0");
+    assert_eq!(change, links());
+    // The runtime can name each; a name in both is the runtime's.
+    let asked = json!({ "hostIfname": "web0", "runtimeConfig": { "hostIfname": "web1" } });
+    let second = add(&node, &c2).config(asked).call().ok();
+    assert_eq!(host_ifname(&second), "web1");
+    // DEL and GC go by the record, whatever the configuration says.
+    del(&node, &c2).call().silent();
+    assert!(!succeeds(&node.lab, "ip link show web1"));
+    node.run("bridge", "GC").of_network().valid(&[]).call().silent();
+    assert_eq!(before, links());
+    // Others' links stay.
+    node.sh(
+        "ip link add web0 type veth peer name other; ip link property add dev other altname web2",
+    );
+    for name in ["web0", "web2"] {
+        add(&node, &c2).config(named(name)).call().fails(108, "did not make that link");
+    }
+    let status = || node.run("bridge", "STATUS").of_network().config(named("web0")).call();
+    status().fails(50, "the host has a link \"web0\" already");
+    for bad in ["veth%d", "all", "a b", "cni0", "0123456789abcdef"] {
+        add(&node, &c2).config(named(bad)).call().fails(7, "hostIfname");
+    }
+    assert!(!succeeds(&node.lab, "ip link show cni0"));
+}
+
+/// An ADD was killed right after it had created the pair: of the record there is the name alone.
+#[test]
+fn del_and_gc_find_a_named_pair_whose_add_was_killed() {
+    for verb in ["DEL", "GC"] {
+        let node = node_with(&format!("bridge-named-{}", verb.to_lowercase()), "not a result");
+        let c1 = node.container("c1");
+        let keys = json!({ "hostIfname": "web0", "ipam": { "type": "fixed" } });
+        let record = node.roots.run.join("owners");
+        // While the address plugin runs, the pair is there.
+        let copy = node.dir("copy");
+        node.stub(
+            "fixed",
+            &format!(
+                "cat >/dev/null; [ $CNI_COMMAND = ADD ] || exit 0; cp -a {}/. {}; ip link show web0 >{}/link; exit 1",
+                record.display(),
+                copy.display(),
+                copy.display()
+            ),
+        );
+        let failed = add(&node, &c1).config(keys.clone()).call();
+        assert!(!failed.succeeded());
+        assert!(node.sh(&format!("cat {}/link", copy.display())).contains("web0"));
+        assert!(!succeeds(&node.lab, "ip link show web0"), "undone");
+        // As it was then.
+        node.sh(&format!(
+            "rm {0}/link; cp -a {0}/. {1}; ip link add web0 type veth peer name eth0 netns c1; \
+             ip link set web0 alias netwright:n/c1/eth0",
+            copy.display(),
+            record.display()
+        ));
+        match verb {
+            "DEL" => del(&node, &c1).without("netns").call().silent(),
+            _ => node.run("bridge", "GC").of_network().valid(&[]).call().silent(),
+        }
+        assert!(!succeeds(&node.lab, "ip link show web0"), "{verb}");
+    }
+}
+
+#[test]
 fn a_host_name_taken_by_somebody_else_is_passed_over() {
     let node = Node::new("bridge-taken");
     let c1 = node.container("c1");

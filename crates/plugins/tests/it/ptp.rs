@@ -55,6 +55,20 @@ fn the_mtu_of_the_uplink() {
 }
 
 #[test]
+fn a_configured_name_of_the_hosts_end() {
+    let node = Node::new("ptp-host-ifname");
+    let (c1, c2) = (node.container("c1"), node.container("c2"));
+    let named = json!({ "hostIfname": "web0", "ipMasq": true });
+    let result = attach(&node, &c1, &dual(2), named.clone());
+    assert_eq!(host_ifname(&result), "web0");
+    ptp(&node, "CHECK", &c1).config(named.clone()).prev(&result).call().silent();
+    let refused = ptp(&node, "ADD", &c2).config(named.clone()).call();
+    refused.fails(108, "it is the link of n/c1/eth0");
+    ptp(&node, "DEL", &c1).call().silent();
+    assert!(!succeeds(&node.lab, "ip link show web0"));
+}
+
+#[test]
 fn the_result_has_the_hosts_end_and_then_the_containers() {
     let node = Node::new("ptp-result");
     let c1 = node.container("c1");

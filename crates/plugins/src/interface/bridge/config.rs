@@ -9,11 +9,11 @@ use serde::Deserialize;
 use wanted::{Gateways, Port, PortVlans};
 
 use crate::shared::failure::Failure;
-use crate::shared::forwarding;
 use crate::shared::mac::parse_mac;
 use crate::shared::mtu::{Mtu, RawMtu};
 use crate::shared::rules::MasqueradeBackend;
 use crate::shared::shared_object::AtTheEnd;
+use crate::shared::{forwarding, host_name};
 
 /// The bridge of a configuration that does not name one.
 pub(super) const DEFAULT_BRIDGE: &str = "cni0";
@@ -32,6 +32,7 @@ pub(crate) struct Raw {
     ip_masq: bool,
     ip_masq_backend: Option<String>,
     mtu: RawMtu,
+    host_ifname: String,
     hairpin_mode: bool,
     promisc_mode: bool,
     restore_forwarding: bool,
@@ -69,7 +70,12 @@ struct RawMac {
     mac: String,
 }
 
-type RawRuntime = RawMac;
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct RawRuntime {
+    mac: String,
+    host_ifname: String,
+}
 
 /// VLANs of a bridge port.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -95,6 +101,8 @@ pub(crate) struct Config {
     pub(super) force_address: bool,
     pub(super) masquerade: Option<MasqueradeBackend>,
     pub(super) mtu: Mtu,
+    /// The name of the host's end.
+    pub(super) host_ifname: Option<IfName>,
     pub(super) hairpin: bool,
     pub(super) promisc: bool,
     pub(super) vlans: Vlans,
@@ -183,6 +191,10 @@ impl Config {
             )
             .with_details("key \"bridge\" is the name of a link: 15 characters at most, none of them / or : or white space")
         })?;
+        let host_ifname = host_name::parse(&raw.host_ifname, &raw.runtime_config.host_ifname)?;
+        if host_ifname.as_ref() == Some(&bridge) {
+            return Err(invalid(&format!("hostIfname {:?} is the bridge's name", bridge.as_str())));
+        }
         let vlans = vlans(raw)?;
         let gateway = raw.is_gateway || raw.is_default_gateway;
         if let (true, Some(vlan)) = (gateway, vlans.access) {
@@ -195,6 +207,7 @@ impl Config {
             force_address: raw.force_address,
             masquerade: MasqueradeBackend::parse(raw.ip_masq, raw.ip_masq_backend.as_deref())?,
             mtu: raw.mtu.of_pair()?,
+            host_ifname,
             hairpin: raw.hairpin_mode,
             promisc: raw.promisc_mode,
             vlans,

@@ -126,6 +126,7 @@ mod tests {
         let config = Config {
             masquerade: Some(MasqueradeBackend::Nftables),
             mtu: crate::shared::mtu::Mtu::Kernels,
+            host_ifname: None,
             forwarding: forwarding::at_the_end(false),
         };
         let result = sample::result(
