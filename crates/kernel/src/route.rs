@@ -46,6 +46,7 @@ mod routes;
 mod rule;
 mod socket;
 mod tc;
+mod uplink;
 mod vxlan;
 
 pub use address::{Address, AddressOptions};
@@ -71,6 +72,7 @@ pub use tc::{
     ClassInfo, FilterInfo, FqCodel, Peak, Qdisc, QdiscInfo, QdiscKind, QdiscStats, Redirect, Tbf,
     TcHandle, TickRate,
 };
+pub use uplink::default_link;
 pub use vxlan::{VxlanFdb, VxlanInfo, VxlanOptions, VxlanSet};
 
 /// Address families as rtnetlink names them (`man 7 socket`).

@@ -4,6 +4,8 @@ use std::borrow::Cow;
 
 use cni::NetworkList;
 use kernel::ipv6::Off;
+use kernel::route::{RouteSocket, TABLE_MAIN};
+use plugins::shared::mtu;
 
 pub(crate) const NAME: &str = "netwright";
 
@@ -15,21 +17,47 @@ const DOCUMENT: &str = include_str!("netwright.conflist");
 const IPV4_SET: &str = r#"[{"subnet": "10.63.0.0/16"}]"#;
 const IPV6_SET: &str = ",\n                    [{\"subnet\": \"fd63:b7c4:5e0a::/64\"}]";
 
-/// Returns its configuration on this host: where the host has no IPv6, it gives IPv4 addresses alone.
+/// Its bridge, and what the configuration has between this and the MTU of a host.
+const BRIDGE: &str = "nw0";
+const BEFORE_MTU: &str = "\"bridge\": \"nw0\",";
+const MTU_KEY: &str = "\n            \"mtu\": ";
+
+/// The MTU that links have anyway.
+const KERNELS_MTU: u32 = 1500;
+
+/// Returns its configuration on this host: where the host has no IPv6, it gives IPv4 addresses alone,
+/// and where the uplink's MTU is not the kernel's own, it has that as a number.
 pub(crate) fn document() -> Cow<'static, str> {
-    of_host(Off::for_new_links().as_ref())
+    of_host(Off::for_new_links().as_ref(), uplink_mtu())
 }
 
-fn of_host(off: Option<&Off>) -> Cow<'static, str> {
-    match off {
-        None => Cow::Borrowed(DOCUMENT),
-        Some(_) => Cow::Owned(DOCUMENT.replace(IPV6_SET, "")),
+/// Returns the MTU of new containers, if it is known and not the kernel's own.
+fn uplink_mtu() -> Option<u32> {
+    let mtu = mtu::of_bridge(&mut RouteSocket::open().ok()?, BRIDGE, TABLE_MAIN);
+    mtu.ok().flatten().filter(|mtu| *mtu != KERNELS_MTU)
+}
+
+fn of_host(off: Option<&Off>, mtu: Option<u32>) -> Cow<'static, str> {
+    let mut document = Cow::Borrowed(DOCUMENT);
+    if off.is_some() {
+        document = Cow::Owned(document.replace(IPV6_SET, ""));
     }
+    if let Some(mtu) = mtu {
+        let with_it = format!("{BEFORE_MTU}{MTU_KEY}{mtu},");
+        document = Cow::Owned(document.replacen(BEFORE_MTU, &with_it, 1));
+    }
+    document
 }
 
 /// Says whether a file is the configuration as some host has it.
 pub(crate) fn is_document(bytes: &[u8]) -> bool {
-    bytes == DOCUMENT.as_bytes() || bytes == DOCUMENT.replace(IPV6_SET, "").as_bytes()
+    let is_without_mtu = |text: &str| text == DOCUMENT || text == DOCUMENT.replace(IPV6_SET, "");
+    let Ok(text) = std::str::from_utf8(bytes) else { return false };
+    let of_mtu = text.split_once(MTU_KEY).and_then(|(before, rest)| {
+        let (mtu, after) = rest.split_once(',')?;
+        mtu.parse::<u32>().ok().map(|_| format!("{before}{after}"))
+    });
+    is_without_mtu(text) || of_mtu.is_some_and(|text| is_without_mtu(&text))
 }
 
 /// Returns the network on this host.
@@ -58,11 +86,13 @@ mod tests {
 
     #[test]
     fn the_embedded_configuration_is_valid() {
-        let [list, v4] = [None, Some(&Off::Kernel)].map(|off| {
-            let document = of_host(off);
-            assert!(is_document(document.as_bytes()));
-            NetworkList::parse(document.as_bytes()).unwrap()
-        });
+        let [list, v4, _] =
+            [(None, None), (Some(&Off::Kernel), None), (None, Some(1400))].map(|host| {
+                let document = of_host(host.0, host.1);
+                assert_eq!(document.contains("\"mtu\": 1400,\n"), host.1.is_some());
+                assert!(is_document(document.as_bytes()));
+                NetworkList::parse(document.as_bytes()).unwrap()
+            });
         let text = |list: &NetworkList| String::from_utf8(list.source.clone()).unwrap();
         assert!(text(&list).contains("fd63:") && text(&list).contains(IPV4_SET));
         assert!(!text(&v4).contains("fd63:") && text(&v4).contains(IPV4_SET));

@@ -44,6 +44,34 @@ fn the_default_network_does_without_ipv6_where_it_is_off() {
 }
 
 #[test]
+fn the_default_network_has_the_mtu_of_the_uplink() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-hosts-mtu");
+    lab.sh("ip link add up0 mtu 1400 type veth peer name up1; ip link set up1 up; \
+         ip link set up0 up; ip route add default dev up0");
+    let has = |mtu: u32| {
+        let shown = call_in(&lab, &["run", "--", "ip", "link", "show", "eth0"]).succeeded();
+        assert!(shown.stdout.contains(&format!("mtu {mtu} ")), "{shown:#?}");
+    };
+    has(1400);
+    assert!(call_in(&lab, &["inspect", "--default"]).succeeded().stdout.contains("\"mtu\": 1400,"));
+    // A file has a number, which the Go plugins read too.
+    let install = || call_in(&lab, &["install", "--bin-dir", "/opt/cni/bin"]).succeeded();
+    let written = || lab.sh("cat /etc/cni/net.d/99-netwright.conflist");
+    install();
+    assert!(written().contains("\"mtu\": 1400,"), "{}", written());
+    has(1400);
+    lab.sh("ip link set up0 mtu 1500");
+    install();
+    assert!(!written().contains("mtu"), "{}", written());
+    has(1500);
+    // A file that somebody has changed stays.
+    lab.sh("sed -i '/\"bridge\": \"nw0\",/a \"mtu\": 1380, \"vlan\": 0,' /etc/cni/net.d/99-netwright.conflist");
+    install();
+    has(1380);
+}
+
+#[test]
 fn what_this_host_lacks_is_said_before_the_first_container() {
     testkit::require!("root");
     let lab = Lab::new("cli-hosts-lacks");

@@ -455,7 +455,7 @@ fn wrong_types_are_pointed_at() {
 "#,
         1,
         expect![[r#"
-            error: mtu: invalid type: string "large", expected u32
+            error: mtu: invalid value: string "large", expected a number of bytes or "auto"
               --> SCRATCH/net.d/10-x.conflist:3:13
               |
             3 |      "mtu": "large"}

@@ -158,6 +158,24 @@ impl RouteSocket {
         self.socket.dump(&request, decode)
     }
 
+    /// Lists the links of a kind, which the kernel picks if it knows that kind.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn links_of_kind(&mut self, kind: &str) -> Result<Vec<Link>, NetlinkError> {
+        let body = |writer: &mut Writer| {
+            writer.raw(&header(AF_UNSPEC, 0, 0, 0));
+            writer.put_u32(ifla::EXT_MASK, RTEXT_FILTER_SKIP_STATS);
+            writer.nest_plain(ifla::LINKINFO, |writer| writer.put_text(ifla::INFO_KIND, kind));
+        };
+        let operation = format_args!("list links of kind {kind}");
+        let request = Request { operation: &operation, kind: RTM_GETLINK, flags: 0, body: &body };
+        // Without a driver for that kind the kernel ignores the filter and lists everything.
+        let decode =
+            |message: &Message<'_>| Link::decode(message).filter(|link| link.is_kind(kind));
+        self.socket.dump(&request, decode)
+    }
+
     /// Makes all changes in order, in as few datagrams as possible; each is acknowledged.
     ///
     /// # Errors

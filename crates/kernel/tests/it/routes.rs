@@ -265,3 +265,41 @@ fn rules() {
         }
     });
 }
+
+#[test]
+fn the_mtu_of_the_uplink() {
+    in_netns(|| {
+        sh(
+            "for one in 1 2; do ip link add up$one type veth peer name peer$one; ip link set peer$one up; \
+            ip link set up$one up; done; ip link set lo up; ip link set up1 mtu 1400",
+        );
+        let mut socket = RouteSocket::open().unwrap();
+        for (routes, expected) in [
+            ("", None),
+            ("-4 route add 192.0.2.0/24 dev up1", None),
+            ("-4 route add default dev up2", Some(1500)),
+            // A VPN leaves the default route as it is.
+            ("-4 route add 0.0.0.0/1 dev up1", Some(1400)),
+            ("-4 route add 0.0.0.0/2 dev up1", None),
+            ("-4 route add default dev up2 mtu 1300", Some(1300)),
+            ("-4 route add default dev up2 mtu 9000", Some(1500)),
+            (
+                "-4 route add default dev up2 metric 1; ip route add default dev up1 metric 9",
+                Some(1400),
+            ),
+            ("-4 route add default nexthop dev up2 nexthop dev up1", Some(1400)),
+            ("-6 route add default dev up2; ip -4 route add default dev up1", Some(1400)),
+            ("-6 route add 2000::/3 dev up1", Some(1400)),
+            ("-6 route add unreachable default metric 77", None),
+            ("-4 route add default dev lo", None),
+            ("-4 route add default dev up1 table 77", None),
+        ] {
+            sh("ip -4 route flush table main; ip -6 route flush table main");
+            if !routes.is_empty() {
+                sh(&format!("ip {routes}"));
+            }
+            assert_eq!(socket.uplink_mtu(TABLE_MAIN).unwrap(), expected, "{routes}");
+        }
+        assert_eq!(socket.uplink_mtu(77).unwrap(), Some(1400));
+    });
+}

@@ -40,12 +40,12 @@ use self::connect::Recorded;
 use crate::engine::{Attaching, Collecting, Enter, Kind, Removal};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
-use crate::shared::{forwarding, pair, readiness, rules};
+use crate::shared::{forwarding, host_name, pair, readiness, rules};
 
 /// What the plugin is.
 pub const INFO: Info = Info::new("bridge")
     .role(Role::Interface)
-    .capabilities(&["mac"])
+    .capabilities(&["mac", "hostIfname"])
     .routed(Routed::IfSet(&["isGateway", "isDefaultGateway"]));
 
 pub(crate) use self::gateway::refuse_others;
@@ -78,6 +78,7 @@ impl Kind for Bridge {
         let config = Config::of(call)?;
         let mut host = RouteSocket::open()?;
         bridge_link::refuse_foreign(&mut host, config.bridge.as_str())?;
+        host_name::refuse_foreign(call, &mut host, config.host_ifname.as_ref())?;
         let bridge = host.link_by_name(config.bridge.as_str())?;
         let bridge = bridge.as_ref().map(|link| link.name.as_str());
         readiness::refuse_unfit(call, bridge, config.gateway)?;

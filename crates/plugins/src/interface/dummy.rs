@@ -11,14 +11,14 @@ use super::single::{Addressing, Made, Namespaces, SingleLink};
 use crate::shared::container::Options;
 use crate::shared::failure::Failure;
 use crate::shared::mac::parse_mac;
-use crate::shared::parent::parse_mtu;
+use crate::shared::mtu::RawMtu;
 use crate::shared::{drift, owner};
 
 /// The keys as written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Raw {
-    mtu: i64,
+    mtu: RawMtu,
     mac: String,
     runtime_config: RawRuntime,
 }
@@ -53,7 +53,7 @@ impl SingleLink for Dummy {
         let raw: Raw = call.read_config()?;
         let mac = [&raw.runtime_config.mac, &raw.mac];
         let mac = mac.into_iter().find(|text| !text.is_empty()).map(|text| parse_mac(text));
-        Ok(Config { mtu: parse_mtu(raw.mtu)?, mac: mac.transpose()? })
+        Ok(Config { mtu: raw.mtu.bytes()?, mac: mac.transpose()? })
     }
 
     fn addressing(_call: &Call<'_>, _config: &Config) -> Result<Addressing, Failure> {

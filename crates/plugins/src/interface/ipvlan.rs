@@ -22,7 +22,8 @@ use super::single::{self, Addressing, Made, Namespaces, SingleLink};
 use crate::shared::container::Options;
 use crate::shared::drift;
 use crate::shared::failure::Failure;
-use crate::shared::parent::{ETHERNET_MTU, RawParent, Selector, check_mtu, parse_mtu_in};
+use crate::shared::mtu::{ETHERNET_MTU, RawMtu};
+use crate::shared::parent::{RawParent, Selector, check_mtu};
 
 /// The keys as written.
 #[derive(Debug, Default, Deserialize)]
@@ -32,7 +33,7 @@ pub struct Raw {
     parent: Option<RawParent>,
     mode: String,
     flags: String,
-    mtu: i64,
+    mtu: RawMtu,
     link_in_container: bool,
     enabledad: bool,
     allow_address_conflict: bool,
@@ -74,7 +75,7 @@ impl SingleLink for Ipvlan {
             unnamed,
             mode: mode(&raw.mode)?,
             reach: reach(&raw.flags)?,
-            mtu: parse_mtu_in(raw.mtu, &ETHERNET_MTU)?,
+            mtu: raw.mtu.within(&ETHERNET_MTU)?,
             detect_duplicates: raw.enabledad,
         })
     }

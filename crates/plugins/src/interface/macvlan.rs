@@ -19,7 +19,8 @@ use crate::shared::container::Options;
 use crate::shared::drift;
 use crate::shared::failure::Failure;
 use crate::shared::mac::parse_mac;
-use crate::shared::parent::{ETHERNET_MTU, RawParent, check_mtu, parse_mtu_in};
+use crate::shared::mtu::{ETHERNET_MTU, RawMtu};
+use crate::shared::parent::{RawParent, check_mtu};
 
 /// The keys as written.
 #[derive(Debug, Default, Deserialize)]
@@ -28,7 +29,7 @@ pub struct Raw {
     master: String,
     parent: Option<RawParent>,
     mode: String,
-    mtu: i64,
+    mtu: RawMtu,
     mac: String,
     link_in_container: bool,
     bcqueuelen: u32,
@@ -78,7 +79,7 @@ impl SingleLink for Macvlan {
         Ok(Config {
             parent: Parent::parse(&raw.master, raw.parent.as_ref(), raw.link_in_container)?,
             mode: mode(&raw.mode)?,
-            mtu: parse_mtu_in(raw.mtu, &ETHERNET_MTU)?,
+            mtu: raw.mtu.within(&ETHERNET_MTU)?,
             mac,
             broadcast_queue_len: (raw.bcqueuelen != 0).then_some(raw.bcqueuelen),
             detect_duplicates: raw.enabledad,

@@ -18,6 +18,7 @@ mod wanted;
 
 use cni::{AddResult, AttachmentKey};
 use cni_plugin::{Call, Info, Role, Routed};
+use kernel::route::RouteSocket;
 use state::Index;
 
 use self::config::Config;
@@ -26,10 +27,11 @@ use crate::engine::{Attaching, Collecting, Enter, Kind, Removal};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use crate::shared::shared_object::Leaving;
-use crate::shared::{forwarding, pair, readiness, rules};
+use crate::shared::{forwarding, host_name, pair, readiness, rules};
 
 /// What the plugin is.
-pub const INFO: Info = Info::new("ptp").role(Role::Interface).routed(Routed::Always);
+pub const INFO: Info =
+    Info::new("ptp").role(Role::Interface).capabilities(&["hostIfname"]).routed(Routed::Always);
 
 /// Attachments of `ptp`.
 #[derive(Debug)]
@@ -50,6 +52,8 @@ impl Kind for Ptp {
     }
 
     fn fits_host(call: &Call<'_>) -> Result<(), Failure> {
+        let config = Config::of(call)?;
+        host_name::refuse_foreign(call, &mut RouteSocket::open()?, config.host_ifname.as_ref())?;
         readiness::refuse_unfit(call, None, true)
     }
 

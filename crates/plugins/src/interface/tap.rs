@@ -18,7 +18,7 @@ use super::single::{Made, Namespaces, SingleLink};
 use crate::shared::container::Options;
 use crate::shared::failure::Failure;
 use crate::shared::mac::parse_mac;
-use crate::shared::parent::parse_mtu_in;
+use crate::shared::mtu::RawMtu;
 use crate::shared::{drift, owner};
 
 /// The MTU range that the kernel accepts for a tap: at least an IPv4 header with options, at most
@@ -30,7 +30,7 @@ const MTU: std::ops::RangeInclusive<u32> = 68..=65_521;
 #[serde(default, rename_all = "camelCase")]
 pub struct Raw {
     multi_queue: Option<bool>,
-    mtu: i64,
+    mtu: RawMtu,
     mac: String,
     owner: Option<u32>,
     group: Option<u32>,
@@ -79,7 +79,7 @@ impl SingleLink for Tap {
             .find(|text| !text.is_empty())
             .map(parse_mac)
             .transpose()?;
-        let mtu = parse_mtu_in(raw.mtu, &MTU)?;
+        let mtu = raw.mtu.within(&MTU)?;
         Ok(Config {
             multi_queue: raw.multi_queue,
             mtu,

@@ -15,7 +15,8 @@ use super::on_parent::{self, Parent, Recorded};
 use super::single::{Addressing, Made, Namespaces, SingleLink};
 use crate::shared::container::Options;
 use crate::shared::failure::Failure;
-use crate::shared::parent::{RawParent, Selector, check_mtu, parse_mtu_in};
+use crate::shared::mtu::RawMtu;
+use crate::shared::parent::{RawParent, Selector, check_mtu};
 use crate::shared::{attachment, drift, owner};
 
 /// The highest VLAN ID (IEEE 802.1Q; 4095 is reserved).
@@ -29,7 +30,7 @@ pub struct Raw {
     parent: Option<RawParent>,
     vlan_id: i64,
     vlan_protocol: String,
-    mtu: i64,
+    mtu: RawMtu,
     link_in_container: bool,
     enabledad: bool,
     allow_address_conflict: bool,
@@ -173,7 +174,7 @@ impl Config {
             parent,
             id,
             protocol: protocol(&raw.vlan_protocol)?,
-            mtu: parse_mtu_in(raw.mtu, &MTU)?,
+            mtu: raw.mtu.within(&MTU)?,
             detect_duplicates: raw.enabledad,
         })
     }

@@ -10,6 +10,9 @@ const ALIAS_MAX: usize = 255;
 /// The prefix of every alias of ours.
 pub const PREFIX: &str = "netwright:";
 
+/// The mark of the tunnels of `netwrightd routing` (`routing::object::ALIAS`).
+pub const ROUTING: &str = "netwright:routing";
+
 /// Returns the alias that marks a link as created for an attachment:
 /// `netwright:<network>/<container>/<ifname>`, or the key's hash after a `#` if that is too long.
 #[must_use]

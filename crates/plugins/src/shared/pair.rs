@@ -6,21 +6,22 @@
 
 use std::time::{Duration, Instant};
 
-use cni::{AttachmentKey, Command};
+use cni::{AttachmentKey, Command, IfName};
 use cni_plugin::{Call, codes};
 use firewall::Plan;
 use ipnet::IpNet;
 use kernel::mac::MacAddr;
 use kernel::netns::Netns;
 use kernel::route::{Change, Link, LinkKind, NewLink, OperState, RouteSocket, VethPeer};
+use serde_json::{Value, json};
 use state::Index;
 use wanted::{Because, Item, State};
 
-use crate::engine::{self, Attached, Kind, Removal};
+use crate::engine::{self, Attached, Attaching, Kind, Removal};
 
 use super::failure::Failure;
 use super::failures::Failures;
-use super::{advertisements, attachment, owner, rules, shared_object};
+use super::{advertisements, attachment, host_name, owner, rules, shared_object};
 
 /// How many queues each end has: the one that the kernel would use, without the others that it
 /// would create and not use.
@@ -29,12 +30,17 @@ const VETH_QUEUES: u32 = 1;
 /// How long the kernel may take to detect a carrier: it checks once a second, and may be busy.
 const CARRIER_TIMEOUT: Duration = Duration::from_millis(2550);
 
+/// The field of records with the name of the host's end.
+const HOST_IFNAME: &str = "host_ifname";
+
 /// The pause between two checks; detection takes a fraction of a millisecond.
 const CARRIER_POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 /// The properties that may differ between pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NewPair {
+pub struct NewPair<'a> {
+    /// The name of the host's end; without one it is named after the attachment.
+    pub host_ifname: Option<&'a IfName>,
     /// The hardware address of the container's end.
     pub mac: MacAddr,
     /// The MTU of both ends.
@@ -58,23 +64,34 @@ pub struct Pair {
     pub mtu: u32,
 }
 
-/// Refuses an interface name that the container has already, in the reference's words, and a pair of
-/// the attachment that leads elsewhere: [`engine::refuse_leftover`].
+/// Refuses an interface name that the container has already, in the reference's words, the name of
+/// another's link for the host's end, and a pair of the attachment that leads elsewhere:
+/// [`engine::refuse_leftover`].
 ///
 /// # Errors
-/// Code 106; code 100 when the kernel does not answer.
+/// Code 106; 108 for the host's end; code 100 when the kernel does not answer.
 pub fn refuse_existing(
     host: &mut RouteSocket,
     inside: &RouteSocket,
     call: &Call<'_>,
+    name: Option<&IfName>,
 ) -> Result<(), Failure> {
     let key = call.attachment();
     attachment::refuse_existing(inside, call.ifname().as_str(), || {
-        let (ifname, host_ifname) = (call.ifname(), owner::host_ifname(key, 0));
+        let ifname = call.ifname();
+        let host_ifname = name.map_or_else(|| owner::host_ifname(key, 0), IfName::to_string);
         format!(
             "container veth name (\"{ifname}\") peer provided (\"{host_ifname}\") already exists"
         )
     })?;
+    if let Some(name) = name
+        && let Some(link) = host.link_by_name(name.as_str())?
+    {
+        return match is_of(&link, key) {
+            true => engine::refuse_leftover(call, &link),
+            false => Err(host_name::taken(name.as_str(), link.alias.as_deref())),
+        };
+    }
     // Asking for the index alone is cheap, and the first name is nearly always free.
     if host.link_index(&owner::host_ifname(key, 0))?.is_none() {
         return Ok(());
@@ -95,14 +112,17 @@ pub fn create(
     host: &mut RouteSocket,
     call: &Call<'_>,
     netns: &Netns,
-    wanted: NewPair,
+    wanted: NewPair<'_>,
 ) -> Result<Pair, Failure> {
     let key = call.attachment();
     let alias = owner::alias(key);
     let host_mac = owner::host_mac(key);
     let (mut attempt, mut cleared) = (0, false);
     while attempt < owner::HOST_IFNAME_ATTEMPTS {
-        let host_ifname = owner::host_ifname(key, attempt);
+        let host_ifname = match wanted.host_ifname {
+            Some(name) => name.to_string(),
+            None => owner::host_ifname(key, attempt),
+        };
         let peer = VethPeer {
             mac: Some(wanted.mac),
             mtu: wanted.mtu,
@@ -149,6 +169,9 @@ pub fn create(
                 host.delete_link(link.index)?;
                 cleared = true;
             }
+            Some(link) if wanted.host_ifname.is_some() => {
+                return Err(host_name::taken(&host_ifname, link.alias.as_deref()));
+            }
             Some(_) => attempt += 1,
             // The host's name is free, so the container's is taken.
             None => return Err(Failure::from(error)),
@@ -156,6 +179,29 @@ pub fn create(
     }
     Err(Failure::new(codes::EXISTS, format!("every name for the host's end of {key} is taken"))
         .with_details("links veth… with this attachment's names belong to others"))
+}
+
+/// Records a configured name of the host's end before the link is made: only the record shows it if
+/// ADD is killed. What an earlier ADD recorded stays beside it.
+///
+/// # Errors
+/// Code 105.
+pub(crate) fn record_name<K: Kind>(
+    attaching: &Attaching<'_, K>,
+    name: Option<&IfName>,
+    netns: &Netns,
+) -> Result<(), Failure> {
+    let Some(name) = name else { return Ok(()) };
+    let earlier = attaching.earlier_record().map(|record| record.data);
+    let mut data = earlier.filter(Value::is_object).unwrap_or_else(|| json!({}));
+    data[HOST_IFNAME] = json!(name.as_str());
+    attaching.record(&data, netns)
+}
+
+/// Returns the name of the host's end in the record of a `bridge` or `ptp`.
+#[must_use]
+pub fn recorded_name(data: &Value) -> Option<&str> {
+    data[HOST_IFNAME].as_str().filter(|name| !name.is_empty())
 }
 
 /// Waits until the kernel has detected that an end has its carrier: only then does it use IPv6
@@ -198,16 +244,18 @@ fn host_end(
     Ok(None)
 }
 
-/// Finds the container's end of an attachment's pair, even if the container has renamed it.
+/// Finds the container's end of an attachment's pair, even if the container has renamed it. `recorded`
+/// is the recorded host's end.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
 pub fn container_end(
     inside: &mut RouteSocket,
     key: &AttachmentKey,
+    recorded: Option<&str>,
 ) -> Result<Option<Link>, Failure> {
     let mut host = RouteSocket::open()?;
-    let Some(end) = host_end(&mut host, key, None)? else { return Ok(None) };
+    let Some(end) = host_end(&mut host, key, recorded)? else { return Ok(None) };
     let Some(peer) = end.peer_index else { return Ok(None) };
     let found = inside.link_by_index(peer)?;
     Ok(found.filter(|link| link.is_kind("veth") && link.peer_index == Some(end.index)))

@@ -2,14 +2,13 @@
 //! by another property.
 
 use std::net::IpAddr;
-use std::ops::RangeInclusive;
 use std::path::Path;
 
 use cni::code;
 use cni_plugin::codes;
 use kernel::mac::MacAddr;
 use kernel::netlink::{Errno, nothing_if};
-use kernel::route::{IpFamily, Link, Route, RouteFilter, RouteSocket, TABLE_MAIN};
+use kernel::route::{IpFamily, Link, RouteFilter, RouteSocket, default_link};
 use serde::Deserialize;
 
 use super::device;
@@ -127,12 +126,13 @@ impl Selector {
             }
             Selector::RouteTo(address) => {
                 let route = socket.route_to(*address)?;
-                let index = route.as_ref().and_then(out_link).ok_or_else(|| {
-                    invalid(
-                        format!("no route to {address}"),
-                        "key \"parent.routeTo\" names an address that no link leads to",
-                    )
-                })?;
+                let index =
+                    route.as_ref().and_then(|route| route.links().next()).ok_or_else(|| {
+                        invalid(
+                            format!("no route to {address}"),
+                            "key \"parent.routeTo\" names an address that no link leads to",
+                        )
+                    })?;
                 by_index(socket, index)
             }
             Selector::DefaultRoute => {
@@ -160,41 +160,6 @@ pub fn check_mtu(mtu: Option<u32>, parent: &Link) -> Result<(), Failure> {
         )),
         _ => Ok(()),
     }
-}
-
-/// Reads the key `mtu`: 0 leaves it to the kernel.
-///
-/// # Errors
-/// Code 7 for a negative one or one above 32 bits.
-pub fn parse_mtu(mtu: i64) -> Result<Option<u32>, Failure> {
-    match u32::try_from(mtu) {
-        Ok(0) => Ok(None),
-        Ok(mtu) => Ok(Some(mtu)),
-        Err(_) => Err(invalid(format!("invalid MTU {mtu}"), "key \"mtu\" is a number of bytes")),
-    }
-}
-
-/// The MTU range that the kernel accepts for a pair, a macvlan or an ipvlan (linux
-/// include/uapi/linux/if_ether.h ETH_MIN_MTU, ETH_MAX_MTU).
-pub const ETHERNET_MTU: RangeInclusive<u32> = 68..=65_535;
-
-/// Reads the key `mtu` of a link for which the kernel accepts only values in `range`: 0 leaves it
-/// to the kernel.
-///
-/// # Errors
-/// Code 7.
-pub fn parse_mtu_in(mtu: i64, range: &RangeInclusive<u32>) -> Result<Option<u32>, Failure> {
-    let wanted = parse_mtu(mtu)?;
-    if wanted.is_none_or(|mtu| range.contains(&mtu)) {
-        return Ok(wanted);
-    }
-    let (least, most) = (range.start(), range.end());
-    Err(invalid(
-        format!("invalid MTU {mtu}, must be [{least}, {most}]"),
-        format!(
-            "key \"mtu\" is a number of bytes from {least} to {most}, or 0 for the kernel's choice"
-        ),
-    ))
 }
 
 fn invalid(message: impl Into<String>, details: impl Into<String>) -> Failure {
@@ -238,21 +203,10 @@ fn by_index(socket: &mut RouteSocket, index: u32) -> Result<Link, Failure> {
         .ok_or_else(|| Failure::new(codes::CONFLICT, format!("link {index} vanished")))
 }
 
-fn out_link(route: &Route) -> Option<u32> {
-    route.oif.or_else(|| route.next_hops.iter().find_map(|hop| hop.oif))
-}
-
 /// Returns the link of the default route with the lowest metric, IPv4 before IPv6.
 fn default_route_link(socket: &mut RouteSocket) -> Result<Option<u32>, Failure> {
     for family in [IpFamily::V4, IpFamily::V6] {
-        let filter = RouteFilter { family, table: Some(TABLE_MAIN), oif: None };
-        let routes = socket.routes(filter)?;
-        let default = routes
-            .iter()
-            .filter(|route| route.destination.prefix_len() == 0)
-            .filter_map(|route| Some((route.priority.unwrap_or(0), out_link(route)?)))
-            .min_by_key(|&(priority, _)| priority);
-        if let Some((_, index)) = default {
+        if let Some(index) = default_link(&socket.routes(RouteFilter::main(family))?) {
             return Ok(Some(index));
         }
     }
@@ -299,12 +253,5 @@ mod tests {
                 r#"7 parent.routeTo "192.0.2.0/24" is not an IP address; write an address, not a prefix"#
             ]],
         );
-    }
-
-    #[test]
-    fn mtus() {
-        assert_eq!(parse_mtu(0).unwrap(), None);
-        assert_eq!(parse_mtu(1400).unwrap(), Some(1400));
-        assert_eq!(parse_mtu(-1).unwrap_err().code(), code::INVALID_CONFIG);
     }
 }

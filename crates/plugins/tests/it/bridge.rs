@@ -118,6 +118,89 @@ fn host_veth_name() {
 }
 
 #[test]
+fn a_configured_name_of_the_hosts_end() {
+    let node = Node::new("bridge-host-ifname");
+    let (c1, c2) = (node.container("c1"), node.container("c2"));
+    let named = |name: &str| json!({ "hostIfname": name });
+    let links = || node.sh("ip -o link | cut -d: -f2");
+    let before = links();
+    let result = add(&node, &c1).config(named("web0")).call().ok();
+    assert_eq!(host_ifname(&result), "web0");
+    assert_eq!(link(&node.lab, "web0")["ifalias"], "netwright:n/c1/eth0");
+    let check = || node.run("bridge", "CHECK").to(&c1).config(named("web0")).prev(&result).call();
+    check().silent();
+    node.sh("ip link set web0 mtu 1400");
+    check().fails(104, "\"web0\" has MTU 1400");
+    node.sh("ip link set web0 mtu 1500");
+    // The name is that of one container, and nothing is changed for another.
+    let change = links();
+    let refused = || add(&node, &c2).config(named("web0")).call();
+    refused().fails(108, "the host has a link \"web0\" already");
+    refused().fails(108, "it is the link of n/c1/eth0");
+    assert_eq!(change, links());
+    // The runtime can name each; a name in both is the runtime's.
+    let asked = json!({ "hostIfname": "web0", "runtimeConfig": { "hostIfname": "web1" } });
+    let second = add(&node, &c2).config(asked).call().ok();
+    assert_eq!(host_ifname(&second), "web1");
+    // DEL and GC go by the record, whatever the configuration says.
+    del(&node, &c2).call().silent();
+    assert!(!succeeds(&node.lab, "ip link show web1"));
+    node.run("bridge", "GC").of_network().valid(&[]).call().silent();
+    assert_eq!(before, links());
+    // Others' links stay.
+    node.sh(
+        "ip link add web0 type veth peer name other; ip link property add dev other altname web2",
+    );
+    for name in ["web0", "web2"] {
+        add(&node, &c2).config(named(name)).call().fails(108, "did not make that link");
+    }
+    let status = || node.run("bridge", "STATUS").of_network().config(named("web0")).call();
+    status().fails(50, "the host has a link \"web0\" already");
+    for bad in ["veth%d", "all", "a b", "cni0", "0123456789abcdef"] {
+        add(&node, &c2).config(named(bad)).call().fails(7, "hostIfname");
+    }
+    assert!(!succeeds(&node.lab, "ip link show cni0"));
+}
+
+/// An ADD was killed right after it had created the pair: of the record there is the name alone.
+#[test]
+fn del_and_gc_find_a_named_pair_whose_add_was_killed() {
+    for verb in ["DEL", "GC"] {
+        let node = node_with(&format!("bridge-named-{}", verb.to_lowercase()), "not a result");
+        let c1 = node.container("c1");
+        let keys = json!({ "hostIfname": "web0", "ipam": { "type": "fixed" } });
+        let record = node.roots.run.join("owners");
+        // While the address plugin runs, the pair is there.
+        let copy = node.dir("copy");
+        node.stub(
+            "fixed",
+            &format!(
+                "cat >/dev/null; [ $CNI_COMMAND = ADD ] || exit 0; cp -a {}/. {}; ip link show web0 >{}/link; exit 1",
+                record.display(),
+                copy.display(),
+                copy.display()
+            ),
+        );
+        let failed = add(&node, &c1).config(keys.clone()).call();
+        assert!(!failed.succeeded());
+        assert!(node.sh(&format!("cat {}/link", copy.display())).contains("web0"));
+        assert!(!succeeds(&node.lab, "ip link show web0"), "undone");
+        // As it was then.
+        node.sh(&format!(
+            "rm {0}/link; cp -a {0}/. {1}; ip link add web0 type veth peer name eth0 netns c1; \
+             ip link set web0 alias netwright:n/c1/eth0",
+            copy.display(),
+            record.display()
+        ));
+        match verb {
+            "DEL" => del(&node, &c1).without("netns").call().silent(),
+            _ => node.run("bridge", "GC").of_network().valid(&[]).call().silent(),
+        }
+        assert!(!succeeds(&node.lab, "ip link show web0"), "{verb}");
+    }
+}
+
+#[test]
 fn a_host_name_taken_by_somebody_else_is_passed_over() {
     let node = Node::new("bridge-taken");
     let c1 = node.container("c1");
@@ -277,6 +360,53 @@ fn mtu() {
     ] {
         assert_eq!(*mtu, 1400, "{what}");
     }
+}
+
+/// Gives a node links with default routes: the name, the MTU and the route of each.
+fn uplinks(node: &Node, links: &[(&str, u32, &str)]) {
+    for (name, mtu, route) in links {
+        node.sh(&format!(
+            "ip link add {name} mtu {mtu} type veth peer name {name}x; ip link set {name}x up; \
+             ip link set {name} up; ip route add {route} dev {name}"
+        ));
+    }
+}
+
+#[test]
+fn the_mtu_of_the_uplink() {
+    let node = Node::new("bridge-uplink");
+    let auto = || json!({ "mtu": "auto" });
+    let mtus = |id: &str| {
+        let container = node.container(id);
+        let result = add(&node, &container).config(auto()).call().ok();
+        let check = node.run("bridge", "CHECK").to(&container).prev(&result).config(auto());
+        check.call().silent();
+        let end = link(&node.lab, &host_ifname(&result))["mtu"].clone();
+        let mtus =
+            [link(&node.lab, "cni0")["mtu"].clone(), end, link(&container, "eth0")["mtu"].clone()];
+        assert!(mtus.iter().all(|mtu| *mtu == mtus[0]), "{mtus:?}");
+        (container, mtus[0].as_u64().unwrap())
+    };
+    let detach = |container: &Container| del(&node, container).config(auto()).call().silent();
+    // Without a default route the reference's default.
+    let (c1, mtu) = mtus("c1");
+    assert_eq!(mtu, 1500);
+    // What is on the bridge stays reachable by it.
+    uplinks(&node, &[("up0", 1400, "default")]);
+    let (c2, mtu) = mtus("c2");
+    assert_eq!(mtu, 1500);
+    [&c1, &c2].into_iter().for_each(detach);
+    let (c3, mtu) = mtus("c3");
+    assert_eq!(mtu, 1400);
+    // Repair creates the bridge again as it was, whatever the uplink has by now.
+    node.sh("ip link set up0 mtu 1450");
+    assert_eq!(mtus("c4").1, 1400);
+    [&c3, &node.container("c4")].into_iter().for_each(detach);
+    // The tunnels between nodes take their part.
+    node.sh("ip link add nw-vxlan4 mtu 1370 type vxlan id 1 dev up0 dstport 4789");
+    node.sh("ip link set nw-vxlan4 alias netwright:routing");
+    assert_eq!(mtus("c5").1, 1370);
+    add(&node, &node.container("c6")).config(json!({ "mtu": "1400" })).call().fails(6, "\"auto\"");
 }
 
 #[test]
@@ -814,6 +944,89 @@ impl<P: Place> Drift for P {
     fn run(&self, script: &str) {
         self.sh(script);
     }
+}
+
+/// The routes of a container that drop packets, as `ip route` shows them.
+fn dropping(container: &Container) -> String {
+    let shown = container.sh("ip -4 route show table all; ip -6 route show table all");
+    let kinds = ["blackhole", "unreachable", "prohibit"];
+    let of_kinds = shown.lines().filter(|line| kinds.iter().any(|kind| line.starts_with(kind)));
+    let routes: Vec<&str> =
+        of_kinds.map(|line| line.split(" dev ").next().unwrap().trim()).collect();
+    routes.join(", ")
+}
+
+#[test]
+fn routes_that_drop_packets() {
+    let node = Node::new("bridge-dropping");
+    let (c1, c2) = (node.container("c1"), node.container("c2"));
+    let config = |routes: Value| {
+        json!({ "isDefaultGateway": true, "ipam": { "type": "host-local", "routes": routes, "ranges": [
+            [{ "subnet": "10.1.0.0/24" }], [{ "subnet": "fd00:1::/64" }]] } })
+    };
+    let routes = json!([
+        { "dst": "10.7.0.0/16", "type": "blackhole" },
+        { "dst": "10.8.0.0/16", "type": "unreachable", "priority": 42 },
+        { "dst": "10.9.0.0/16", "type": "prohibit", "table": 123 },
+        { "dst": "0.0.0.0/0", "type": "blackhole", "priority": 9999 },
+        { "dst": "fd07::/16", "type": "blackhole" },
+        { "dst": "10.10.0.0/16", "type": "unicast" },
+    ]);
+    let config = config(routes.clone());
+    let result = add(&node, &c1).config(config.clone()).call().ok();
+    let all = "prohibit 10.9.0.0/16 table 123, blackhole default metric 9999, blackhole 10.7.0.0/16, \
+               unreachable 10.8.0.0/16 metric 42, blackhole fd07::/16";
+    assert_eq!(dropping(&c1), all);
+    assert!(c1.sh("ip route").contains("default via 10.1.0.1 dev eth0"));
+    assert!(c1.sh("ip route").contains("10.10.0.0/16 via 10.1.0.1"));
+    assert_eq!(result["routes"][0], routes[0]);
+    assert_eq!(result["routes"][4], routes[4]);
+    // CHECK compares them, and repair restores them.
+    let check = || node.run("bridge", "CHECK").to(&c1).prev(&result).config(config.clone());
+    check().call().silent();
+    c1.sh("ip route del blackhole 10.7.0.0/16; ip route add 10.7.0.0/16 dev eth0");
+    check().call().fails(104, "failed to find route blackhole 10.7.0.0/16");
+    c1.sh("ip route del 10.7.0.0/16");
+    check().config(json!({ "netwright/repair": true })).call();
+    check().call().silent();
+    assert_eq!(dropping(&c1), all);
+    // They have no link that would take them away, and DEL does.
+    c1.sh("ip route add blackhole 10.77.0.0/16");
+    del(&node, &c1).config(config.clone()).prev(&result).call().silent();
+    assert_eq!(dropping(&c1), "blackhole 10.77.0.0/16");
+    // Another's are not touched by an ADD that fails for them.
+    c2.sh("ip route add blackhole 10.7.0.0/16");
+    add(&node, &c2).config(config.clone()).call().fails(106, "blackhole 10.7.0.0/16");
+    assert_eq!(dropping(&c2), "blackhole 10.7.0.0/16");
+    for wrong in [
+        json!({ "dst": "10.7.0.0/16", "type": "throw" }),
+        json!({ "dst": "10.7.0.0/16", "type": "blackhole", "gw": "10.1.0.1" }),
+    ] {
+        let keys =
+            json!({ "ipam": { "type": "host-local", "subnet": "10.1.0.0/24", "routes": [wrong] } });
+        let refused = add(&node, &c2).config(keys).call();
+        refused.fails(6, "routes");
+    }
+}
+
+/// An ADD that fails after the container is configured takes the routes away again.
+#[test]
+fn routes_that_drop_packets_are_undone() {
+    let node = Node::new("bridge-dropping-undone");
+    let c1 = node.container("c1");
+    let config = json!({ "isGateway": true, "ipam": { "type": "host-local", "subnet": "10.1.0.0/24",
+        "routes": [{ "dst": "10.7.0.0/16", "type": "blackhole" }, { "dst": "10.8.0.0/16", "gw": "10.1.0.1", "table": 7 }] } });
+    // The kernel refuses the second route, after the first.
+    let config_of = |gw: &str| {
+        let mut config = config.clone();
+        config["ipam"]["routes"][1]["gw"] = json!(gw);
+        config
+    };
+    let failed = add(&node, &c1).config(config_of("224.0.0.1")).call();
+    assert!(!failed.succeeded());
+    assert_eq!(dropping(&c1), "");
+    add(&node, &c1).config(config_of("10.1.0.1")).call().ok();
+    assert_eq!(dropping(&c1), "blackhole 10.7.0.0/16");
 }
 
 #[test]

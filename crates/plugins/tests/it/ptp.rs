@@ -36,6 +36,53 @@ fn host_ifname(result: &Value) -> String {
 }
 
 #[test]
+fn the_mtu_of_the_uplink() {
+    let node = Node::new("ptp-uplink");
+    let c1 = node.container("c1");
+    node.sh("ip link add up0 mtu 1420 type veth peer name up1; ip link set up1 up; \
+         ip link set up0 up; ip route add default dev up0");
+    let auto = json!({ "mtu": "auto" });
+    let result = attach(&node, &c1, &dual(2), auto.clone());
+    let shown = [link(&node.lab, &host_ifname(&result)), link(&c1, "eth0")];
+    assert!(shown.iter().all(|link| link["mtu"] == 1420), "{shown:?}");
+    node.sh("ip link set up0 mtu 1400");
+    ptp(&node, "CHECK", &c1).config(auto.clone()).prev(&result).call().silent();
+    c1.sh("ip link set eth0 mtu 1400");
+    node.sh(&format!("ip link set {} mtu 1400", host_ifname(&result)));
+    let words = "has MTU 1400, ADD reported 1420";
+    ptp(&node, "CHECK", &c1).config(auto.clone()).prev(&result).call().fails(104, words);
+    ptp(&node, "DEL", &c1).config(auto).call().silent();
+}
+
+#[test]
+fn a_configured_name_of_the_hosts_end() {
+    let node = Node::new("ptp-host-ifname");
+    let (c1, c2) = (node.container("c1"), node.container("c2"));
+    let named = json!({ "hostIfname": "web0", "ipMasq": true });
+    let result = attach(&node, &c1, &dual(2), named.clone());
+    assert_eq!(host_ifname(&result), "web0");
+    ptp(&node, "CHECK", &c1).config(named.clone()).prev(&result).call().silent();
+    let refused = ptp(&node, "ADD", &c2).config(named.clone()).call();
+    refused.fails(108, "it is the link of n/c1/eth0");
+    ptp(&node, "DEL", &c1).call().silent();
+    assert!(!succeeds(&node.lab, "ip link show web0"));
+}
+
+#[test]
+fn routes_that_drop_packets() {
+    let node = Node::new("ptp-dropping");
+    let c1 = node.container("c1");
+    let mut answer = dual(2);
+    answer["routes"] = json!([{ "dst": "10.7.0.0/16", "type": "prohibit" }, { "dst": "fd07::/16", "type": "unreachable" }]);
+    let result = attach(&node, &c1, &answer, json!({}));
+    let shown = || c1.sh("ip route; ip -6 route");
+    assert!(shown().contains("prohibit 10.7.0.0/16") && shown().contains("unreachable fd07::/16"));
+    ptp(&node, "CHECK", &c1).prev(&result).call().silent();
+    ptp(&node, "DEL", &c1).prev(&result).call().silent();
+    assert!(!shown().contains("10.7.0.0/16") && !shown().contains("fd07::/16"), "{}", shown());
+}
+
+#[test]
 fn the_result_has_the_hosts_end_and_then_the_containers() {
     let node = Node::new("ptp-result");
     let c1 = node.container("c1");

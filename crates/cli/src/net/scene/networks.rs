@@ -12,6 +12,7 @@ use cni::{NetworkList, NetworkName, PluginConfig};
 use cni_runtime::{ConfigFolder, Outcome};
 use ipam::{RangeSets, Store};
 use ipnet::IpNet;
+use plugins::shared::mtu::RawMtu;
 use scene::{Network, Plugin, Pool};
 use serde::Deserialize;
 
@@ -104,7 +105,7 @@ struct Keys {
     master: Option<String>,
     parent: Option<String>,
     device: Option<String>,
-    mtu: Option<u32>,
+    mtu: RawMtu,
     is_default_gateway: bool,
     ip_masq: bool,
     ipam: Ipam,
@@ -158,7 +159,7 @@ fn describe(list: &NetworkList) -> Network {
         None => keys.master.or(keys.parent).or(keys.device),
     };
     network.link = network.link.filter(|link| !link.is_empty());
-    network.mtu = keys.mtu.filter(|mtu| *mtu != 0);
+    network.mtu = keys.mtu.bytes().ok().flatten();
     if let Some((sets, _)) = ranges(&first.object) {
         for range in sets.sets().iter().flat_map(ipam::RangeSet::ranges) {
             network.subnets.push(range.subnet());
@@ -307,6 +308,8 @@ mod tests {
         assert_eq!(network.link.as_deref(), Some("eth1"));
         assert_eq!(network.subnets, ["192.0.2.0/24".parse::<IpNet>().unwrap()]);
         assert_eq!(of(r#"{"type": "bridge"}"#).link.as_deref(), Some("cni0"));
+        let auto = of(r#"{"type": "bridge", "bridge": "br7", "mtu": "auto"}"#);
+        assert_eq!((auto.link.as_deref(), auto.mtu), (Some("br7"), None));
         assert_eq!(of(r#"{"type": "loopback"}"#).link, None);
     }
 

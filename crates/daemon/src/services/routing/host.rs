@@ -457,14 +457,8 @@ impl Host {
 
     /// Returns the link of a family's default route.
     fn default_link(&self, family: Family) -> Option<u32> {
-        let is_default = |route: &&Route| {
-            route.kind == RouteKind::Unicast
-                && route.destination.prefix_len() == 0
-                && Family::of_prefix(route.destination) == family
-        };
-        let defaults = self.routes.iter().filter(is_default);
-        let route = defaults.min_by_key(|route| route.priority.unwrap_or_default())?;
-        route.oif.or_else(|| route.next_hops.first()?.oif)
+        let of_family = |route: &&Route| Family::of_prefix(route.destination) == family;
+        kernel::route::default_link(self.routes.iter().filter(of_family))
     }
 
     /// Returns the tunnel over a family that is there already: that of an earlier run, under either
@@ -710,10 +704,9 @@ pub(super) fn way(
     let Some(link) = link.filter(|_| route.kind == RouteKind::Unicast) else {
         return Ok(Way::Missing);
     };
-    // An administrator may have set a smaller MTU than the link's.
     let uplinks = own.uplinks.iter().filter_map(|(_, uplink)| uplink.as_ref());
     let told = uplinks.filter(|uplink| *uplink.name == *link.name).map(|uplink| uplink.mtu).min();
-    let mtu = route.mtu.unwrap_or(link.mtu).min(told.unwrap_or(u32::MAX));
+    let mtu = route.mtu_by(link).min(told.unwrap_or(u32::MAX));
     let hop = Hop { link: links.name_of(link.index), mtu };
     Ok(if route.gateway.is_some() { Way::ByGateway(hop) } else { Way::OnLink(hop) })
 }

@@ -9,11 +9,11 @@ use serde::Deserialize;
 use wanted::{Gateways, Port, PortVlans};
 
 use crate::shared::failure::Failure;
-use crate::shared::forwarding;
 use crate::shared::mac::parse_mac;
-use crate::shared::parent::{ETHERNET_MTU, parse_mtu_in};
+use crate::shared::mtu::{Mtu, RawMtu};
 use crate::shared::rules::MasqueradeBackend;
 use crate::shared::shared_object::AtTheEnd;
+use crate::shared::{forwarding, host_name};
 
 /// The bridge of a configuration that does not name one.
 pub(super) const DEFAULT_BRIDGE: &str = "cni0";
@@ -31,7 +31,8 @@ pub(crate) struct Raw {
     force_address: bool,
     ip_masq: bool,
     ip_masq_backend: Option<String>,
-    mtu: u32,
+    mtu: RawMtu,
+    host_ifname: String,
     hairpin_mode: bool,
     promisc_mode: bool,
     restore_forwarding: bool,
@@ -69,7 +70,12 @@ struct RawMac {
     mac: String,
 }
 
-type RawRuntime = RawMac;
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct RawRuntime {
+    mac: String,
+    host_ifname: String,
+}
 
 /// VLANs of a bridge port.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -94,7 +100,9 @@ pub(crate) struct Config {
     pub(super) default_gateway: bool,
     pub(super) force_address: bool,
     pub(super) masquerade: Option<MasqueradeBackend>,
-    pub(super) mtu: Option<u32>,
+    pub(super) mtu: Mtu,
+    /// The name of the host's end.
+    pub(super) host_ifname: Option<IfName>,
     pub(super) hairpin: bool,
     pub(super) promisc: bool,
     pub(super) vlans: Vlans,
@@ -131,7 +139,7 @@ impl Config {
             link: self.bridge.to_string(),
             ours: false,
             mac: None,
-            mtu: self.mtu,
+            mtu: self.mtu.configured(),
             promiscuous: self.promisc,
             vlan_filtering: self.vlans.wanted,
             no_link_local_learning: self.check_spoofing,
@@ -183,6 +191,10 @@ impl Config {
             )
             .with_details("key \"bridge\" is the name of a link: 15 characters at most, none of them / or : or white space")
         })?;
+        let host_ifname = host_name::parse(&raw.host_ifname, &raw.runtime_config.host_ifname)?;
+        if host_ifname.as_ref() == Some(&bridge) {
+            return Err(invalid(&format!("hostIfname {:?} is the bridge's name", bridge.as_str())));
+        }
         let vlans = vlans(raw)?;
         let gateway = raw.is_gateway || raw.is_default_gateway;
         if let (true, Some(vlan)) = (gateway, vlans.access) {
@@ -194,7 +206,8 @@ impl Config {
             default_gateway: raw.is_default_gateway,
             force_address: raw.force_address,
             masquerade: MasqueradeBackend::parse(raw.ip_masq, raw.ip_masq_backend.as_deref())?,
-            mtu: parse_mtu_in(raw.mtu.into(), &ETHERNET_MTU)?,
+            mtu: raw.mtu.of_pair()?,
+            host_ifname,
             hairpin: raw.hairpin_mode,
             promisc: raw.promisc_mode,
             vlans,

@@ -110,11 +110,15 @@ pub(super) fn attach(attaching: &mut Attaching<'_, Bridge>) -> Result<AddResult,
     let key = attaching.key();
     let Namespaces { netns, mut host, mut inside } = Namespaces::open(call.open_netns()?)?;
     let (host, inside) = (&mut host, &mut inside);
-    pair::refuse_existing(host, inside, call)?;
+    let host_ifname = config.host_ifname.as_ref();
+    pair::refuse_existing(host, inside, call, host_ifname)?;
     attaching.begin(None);
-    let bridge = bridge_link::ensure(host, index, &config.wanted_bridge(), config.gateway, key)?;
+    pair::record_name(attaching, host_ifname, &netns)?;
+    let mtu = config.mtu.of_port(host, config.bridge.as_str())?;
+    let wanted = wanted::Bridge { mtu, ..config.wanted_bridge() };
+    let bridge = bridge_link::ensure(host, index, &wanted, config.gateway, key)?;
     let mac = config.mac.unwrap_or_else(MacAddr::random);
-    let wanted = NewPair { mac, mtu: config.mtu, master: Some(bridge.index) };
+    let wanted = NewPair { host_ifname, mac, mtu, master: Some(bridge.index) };
     let pair = pair::create(host, call, &netns, wanted)?;
     let port = config.wanted_port(&pair.host_ifname);
 

@@ -166,7 +166,8 @@ fn bridge(attached: &Attached<'_, Bridge>, observed: &Observed) -> wanted::Bridg
     let mac = mac_of(reported(attached, config.bridge.as_str())).filter(|_| is_fixed);
     let bridge = config.wanted_bridge();
     let no_link_local_learning = attached.recorded.is_some() && bridge.no_link_local_learning;
-    wanted::Bridge { ours: observed.ours, mac, no_link_local_learning, ..bridge }
+    let mtu = bridge.mtu.or(observed.mtu);
+    wanted::Bridge { ours: observed.ours, mac, mtu, no_link_local_learning, ..bridge }
 }
 
 /// Returns the name of the host's end. Without a record it is the first link of the host in the

@@ -17,7 +17,7 @@ use super::rows::OWN_PREFIX;
 use super::vlans::{RawTrunk, Vlans};
 use crate::shared::failure::Failure;
 use crate::shared::mac::parse_mac;
-use crate::shared::parent::{ETHERNET_MTU, parse_mtu_in};
+use crate::shared::mtu::{ETHERNET_MTU, RawMtu};
 
 /// The bridge on which OVN binds its ports.
 const OVN_BRIDGE: &str = "br-int";
@@ -33,7 +33,7 @@ pub(crate) struct Raw {
     vlan: Option<i64>,
     trunk: Option<Vec<RawTrunk>>,
     vlan_mode: String,
-    mtu: i64,
+    mtu: RawMtu,
     #[serde(rename = "deviceID")]
     device_id: String,
     #[serde(rename = "ofport_request")]
@@ -196,7 +196,7 @@ impl Config {
             create,
             kind,
             vlans: Vlans::parse(raw.vlan, raw.trunk.as_deref(), &raw.vlan_mode)?,
-            mtu: parse_mtu_in(raw.mtu, &ETHERNET_MTU)?,
+            mtu: raw.mtu.within(&ETHERNET_MTU)?,
             mac: mac.as_deref().map(parse_mac).transpose()?,
             ofport: raw.ofport_request,
             interface_type: raw.interface_type,

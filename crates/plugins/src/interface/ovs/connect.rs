@@ -68,7 +68,7 @@ pub(super) struct Observed {
 pub(super) fn attach(attaching: &mut Attaching<'_, Ovs>) -> Result<AddResult, Failure> {
     let (call, config) = (attaching.call, attaching.config);
     let Namespaces { netns, mut host, mut inside } = Namespaces::open(call.open_netns()?)?;
-    pair::refuse_existing(&mut host, &inside, call)?;
+    pair::refuse_existing(&mut host, &inside, call, None)?;
     let mut switch = Switch::connect(call, &config.remote)?;
     let seen = observe(&mut switch, call, config)?;
     if seen.unmade {
@@ -280,7 +280,8 @@ fn make(
     let first_mac = config.mac.unwrap_or_else(MacAddr::random);
     let pair = match config.kind {
         PortKind::Veth => {
-            let wanted = NewPair { mac: first_mac, mtu: config.mtu, master: None };
+            let wanted =
+                NewPair { host_ifname: None, mac: first_mac, mtu: config.mtu, master: None };
             Some(pair::create(site.host, call, site.netns, wanted)?)
         }
         PortKind::Internal => None,

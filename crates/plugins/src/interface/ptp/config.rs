@@ -1,14 +1,14 @@
 //! The configuration of a point-to-point network, read and checked.
 
-use cni::code;
+use cni::{IfName, code};
 use cni_plugin::{Call, Delegate};
 use serde::Deserialize;
 
 use crate::shared::failure::Failure;
-use crate::shared::forwarding;
-use crate::shared::parent::{ETHERNET_MTU, parse_mtu_in};
+use crate::shared::mtu::{Mtu, RawMtu};
 use crate::shared::rules::MasqueradeBackend;
 use crate::shared::shared_object::AtTheEnd;
+use crate::shared::{forwarding, host_name};
 
 /// The keys as written.
 #[derive(Debug, Default, Deserialize)]
@@ -16,16 +16,26 @@ use crate::shared::shared_object::AtTheEnd;
 pub(crate) struct Raw {
     ip_masq: bool,
     ip_masq_backend: Option<String>,
-    mtu: i64,
+    mtu: RawMtu,
+    host_ifname: String,
     restore_forwarding: bool,
     allow_address_conflict: bool,
+    runtime_config: RawRuntime,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct RawRuntime {
+    host_ifname: String,
 }
 
 /// A point-to-point network as this plugin understands it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Config {
     pub(super) masquerade: Option<MasqueradeBackend>,
-    pub(super) mtu: Option<u32>,
+    pub(super) mtu: Mtu,
+    /// The name of the host's end.
+    pub(super) host_ifname: Option<IfName>,
     /// What becomes of the host's forwarding after the last container.
     pub(super) forwarding: AtTheEnd,
 }
@@ -36,7 +46,8 @@ impl Config {
         let raw: Raw = call.read_config()?;
         Ok(Config {
             masquerade: MasqueradeBackend::parse(raw.ip_masq, raw.ip_masq_backend.as_deref())?,
-            mtu: parse_mtu_in(raw.mtu, &ETHERNET_MTU)?,
+            mtu: raw.mtu.of_pair()?,
+            host_ifname: host_name::parse(&raw.host_ifname, &raw.runtime_config.host_ifname)?,
             forwarding: forwarding::at_the_end(raw.restore_forwarding),
         })
     }

@@ -37,10 +37,14 @@ pub(super) fn attach(attaching: &mut Attaching<'_, Ptp>) -> Result<AddResult, Fa
     let key = attaching.key();
     let Namespaces { netns, mut host, mut inside } = Namespaces::open(call.open_netns()?)?;
     let (host, inside) = (&mut host, &mut inside);
-    pair::refuse_existing(host, inside, call)?;
+    let host_ifname = config.host_ifname.as_ref();
+    pair::refuse_existing(host, inside, call, host_ifname)?;
     attaching.begin(None);
+    pair::record_name(attaching, host_ifname, &netns)?;
     let mac = MacAddr::random();
-    let pair = pair::create(host, call, &netns, NewPair { mac, mtu: config.mtu, master: None })?;
+    let mtu = config.mtu.of_now(host)?;
+    let wanted = NewPair { host_ifname, mac, mtu, master: None };
+    let pair = pair::create(host, call, &netns, wanted)?;
     let early = engine::talks_over_the_link(&ipam(call)?);
     if early {
         bring_up(inside, pair.container_index)?;

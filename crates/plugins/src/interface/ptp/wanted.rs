@@ -125,7 +125,8 @@ mod tests {
     fn a_pair_with_addresses_of_both_families_that_is_masqueraded() {
         let config = Config {
             masquerade: Some(MasqueradeBackend::Nftables),
-            mtu: None,
+            mtu: crate::shared::mtu::Mtu::Kernels,
+            host_ifname: None,
             forwarding: forwarding::at_the_end(false),
         };
         let result = sample::result(
