@@ -2,7 +2,8 @@
 //!
 //! `collect`, `dhcp`, `policy`, `repair` and `routing` have one loop each, `docker` has a thread for
 //! each call. `ipam` and `multinet` are asynchronous, and so is a thread beside the loops of `policy`
-//! and `routing`. Beside each service a thread answers for its status.
+//! and `routing`. Beside each service a thread answers for its status. `removal` is no service: it asks
+//! the API server for `agent leave`.
 
 use agent::keys::{TABLES, Table};
 use agent::load::Surroundings;

@@ -233,7 +233,9 @@ fn what_runs_keeps_its_rules_when_the_service_is_taken_off() {
     // A service that nothing needs leaves no table.
     cluster.spawn();
     assert_eq!(tables(&cluster), 1);
-    [&again, &db, &web].map(|pod| cluster.detach(pod));
+    for pod in [&again, &db, &web] {
+        cluster.detach(pod);
+    }
     cluster.stop();
     assert_eq!(tables(&cluster), 0);
 }
