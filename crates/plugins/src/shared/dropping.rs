@@ -70,7 +70,7 @@ pub fn remove(netns: &Netns, routes: &[Route]) -> Result<(), Failure> {
             Err(error) if error.is_not_found() => Ok(()),
             removed => removed.map_err(Failure::from),
         };
-        failures.note(&format!("remove the route to {}", route.destination), removed);
+        failures.note(format!("remove the route to {}", route.destination), removed);
     }
     failures.into_result()
 }

@@ -21,7 +21,7 @@ fn host(name: &str) -> (Node, Container) {
              sysctl -qw net.ipv6.conf.up0.accept_ra=1 net.ipv6.conf.up0.accept_dad=0");
     router.sh("sysctl -qw net.ipv6.conf.eth0.accept_dad=0; ip link set eth0 up");
     node.sh("ip link set up0 up");
-    advertise(&node, &router, "up0");
+    advertise(&node.lab, &router, "up0");
     assert_ne!(learnt(&node), "");
     (node, router)
 }
@@ -64,7 +64,7 @@ fn the_hosts_default_route_outlives_its_first_ipv6_container() {
         assert_eq!((learnt(&node), accept_ra(&node)), (before.clone(), "2".to_owned()), "{plugin}");
         // Another advertisement is taken as well.
         node.sh("ip -6 route del default");
-        advertise(&node, &router, "up0");
+        advertise(&node.lab, &router, "up0");
         assert_eq!(learnt(&node), before, "{plugin}");
         let after =
             node.sh("sysctl -n net.ipv6.conf.default.accept_ra net.ipv6.conf.all.accept_ra");
@@ -98,7 +98,7 @@ fn repair_keeps_the_default_route_too() {
     let run = |verb| node.run("ptp", verb).to(&c1);
     let result = run("ADD").config(keys(&node, "ptp")).call().ok();
     node.sh("sysctl -qw net.ipv6.conf.all.forwarding=0 net.ipv6.conf.up0.accept_ra=1");
-    advertise(&node, &router, "up0");
+    advertise(&node.lab, &router, "up0");
     let before = learnt(&node);
     assert_ne!(before, "");
     let mut config = keys(&node, "ptp");

@@ -78,7 +78,7 @@ fn a_bridge_that_was_there_before_takes_no_router_advertisements() {
         node.run("bridge", verb).to(&c1).config(keys)
     };
     let result = bridge("ADD").call().ok();
-    advertise(&node, &c1, "br0");
+    advertise(&node.lab, &c1, "br0");
     assert_eq!(node.sh("ip -6 route show default; ip -6 addr show | grep 2001:db8:bad; true"), "");
     let check = |keys| bridge("CHECK").prev(&result).config(keys).call();
     check(json!({})).silent();
@@ -102,7 +102,7 @@ fn vm_a_vlans_gateway_takes_no_router_advertisements() {
     let keys = json!({ "isGateway": true, "vlan": 100, "ipam": ipam });
     let bridge = |verb| node.run("bridge", verb).to(&c1).config(keys.clone());
     let result = bridge("ADD").call().ok();
-    advertise(&node, &c1, "cni0.100");
+    advertise(&node.lab, &c1, "cni0.100");
     assert_eq!(node.sh("ip -6 route show default; ip -6 addr show | grep 2001:db8:bad; true"), "");
     let check = |keys| bridge("CHECK").prev(&result).config(keys).call();
     check(json!({})).silent();

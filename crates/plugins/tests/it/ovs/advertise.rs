@@ -23,7 +23,7 @@ fn a_switchs_links_take_no_router_advertisements() {
     let links = result["interfaces"].as_array().unwrap();
     let inside = links.iter().find(|link| link["sandbox"].is_string()).unwrap();
     advertise_to_all(&c1, inside["mac"].as_str().unwrap());
-    advertise(&node, &c1, "br0");
+    advertise(&node.lab, &c1, "br0");
     assert_pings(&c1, "10.1.0.1");
     assert_eq!(node.sh("ip -6 route show default; ip -6 addr show | grep 2001:db8:bad; true"), "");
     // CHECK and repair know both links.
