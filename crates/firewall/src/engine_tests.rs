@@ -10,7 +10,7 @@ use state::{Index, Roots};
 use super::*;
 use crate::element::Table;
 use crate::tables::TablesError;
-use crate::{hostport, masquerade, policy};
+use crate::{hostport, masquerade, pod_link, policy};
 
 /// What is in the kernel, and when it fails.
 #[derive(Debug, Default)]
@@ -400,6 +400,42 @@ fn what_has_no_record_is_found_by_its_mark() {
     assert_eq!(bench.firewall().check(&key("c2"), &plan(3)).unwrap(), Vec::<String>::new());
     bench.firewall().remove_unrecorded(&key("c2"), Concern::ALL).unwrap();
     bench.assert_clean("both removed by their marks");
+}
+
+/// Elements of several attachments change together, or not at all.
+#[test]
+fn elements_of_attachments_are_exchanged() {
+    let bench = Bench::new();
+    let passes = |ifname: &str, last: Option<u8>| {
+        let addresses: Vec<IpAddr> = last.map(|last| [10, 1, 0, last].into()).into_iter().collect();
+        pod_link::plan(ifname, pod_link::Place::Routed, &addresses)
+    };
+    let owned = || {
+        let owned = bench.firewall().owned(&[Concern::PodLink]).unwrap();
+        owned.into_values().map(|elements| elements.len()).collect::<Vec<_>>()
+    };
+    bench.firewall().add(&key("c1"), &passes("veth1", Some(1))).unwrap();
+    let opens = |container: &str, last| {
+        let add = passes(&format!("veth{last}"), Some(last));
+        Exchange { key: key(container), add, remove: Vec::new() }
+    };
+    let address = passes("veth1", Some(1)).own.split_off(1);
+    let closes = Exchange { key: key("c1"), add: Plan::default(), remove: address };
+    let both = [closes, opens("c2", 2)];
+    for step in 0..10 {
+        bench.world.fuse.set(Some(step));
+        let done = bench.firewall().exchange(&both);
+        bench.world.fuse.set(None);
+        match done {
+            Ok(()) => break,
+            Err(_) => assert_eq!(owned(), [2], "failed at step {step}"),
+        }
+    }
+    let mut left = owned();
+    left.sort_unstable();
+    assert_eq!(left, [1, 2], "the one is closed, and the other is open");
+    assert!(bench.firewall().has(&key("c1"), &passes("veth1", None)).unwrap());
+    assert!(bench.firewall().has(&key("c2"), &passes("veth2", Some(2))).unwrap());
 }
 
 #[test]

@@ -27,8 +27,8 @@ pub enum LinkEvent {
     Lost,
 }
 
-/// A socket that hears when links of one namespace change, and nothing else. A change of a bridge's
-/// settings counts too; a change of a sysctl does not.
+/// A socket that hears when links of one namespace change, and nothing else. A change of the settings
+/// of a bridge counts too, if the bridge is up; a change of a sysctl does not.
 ///
 /// ```no_run
 /// use kernel::events::{LinkEvent, LinkListener};

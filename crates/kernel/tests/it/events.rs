@@ -67,8 +67,10 @@ fn what_goes_away_is_heard_here_and_in_containers() {
 fn links_that_change_are_heard_by_their_index() {
     in_netns(|| {
         let mut socket = RouteSocket::open().unwrap();
-        veth_to(&mut socket, "v0", &fresh_netns());
-        sh("ip link add br0 type bridge");
+        let far = fresh_netns();
+        veth_to(&mut socket, "v0", &far);
+        // The kernel reports no setting of a bridge that is down.
+        sh("ip link add br0 type bridge; ip link set br0 up");
         let index = |socket: &mut RouteSocket, name: &str| {
             LinkEvent::Changed(socket.link_by_name(name).unwrap().unwrap().index)
         };

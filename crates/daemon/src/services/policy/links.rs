@@ -5,7 +5,7 @@
 //! tables of all plugins. It reports neither a sysctl nor a rule that is added: these are found when
 //! the service looks at everything.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -25,6 +25,10 @@ use crate::health::Health;
 /// What the service's health calls them.
 const NEED: &str = "links of pods";
 
+/// How long another process may be at work on an attachment whose link is not as it should be,
+/// until the status says so. An ADD or a DEL takes less.
+const STUCK: Duration = Duration::from_secs(30);
+
 /// The links.
 #[derive(Debug)]
 pub(super) struct Links {
@@ -32,6 +36,8 @@ pub(super) struct Links {
     links: LinkListener,
     tables: TableListener,
     pace: Pace,
+    /// The attachments that another process is at work on, and since when.
+    busy: BTreeMap<String, Instant>,
     /// What the log said last of links that are closed, or of a look that failed.
     said: Option<String>,
 }
@@ -54,6 +60,7 @@ impl Links {
             links: LinkListener::open().map_err(failed)?,
             tables: TableListener::open(Table::Inet.name()).map_err(failed)?,
             pace: Pace::new(LONG),
+            busy: BTreeMap::new(),
             said: None,
         })
     }
@@ -104,12 +111,24 @@ impl Links {
         };
         let looked = self.guard.look(ends);
         let (again, said) = match &looked {
-            Ok(Looked { closed, again, .. }) => (*again, summary(closed)),
+            Ok(Looked { closed, busy, .. }) => {
+                self.busy.retain(|key, _| busy.contains(key));
+                for key in busy {
+                    self.busy.entry(key.clone()).or_insert(begin);
+                }
+                let is_stuck = |since: &Instant| STUCK < begin.saturating_duration_since(*since);
+                let stuck = self.busy.iter().find(|(_, since)| is_stuck(since));
+                let stuck = stuck.map(|(key, _)| format!("another process has {key} locked"));
+                (!busy.is_empty(), summary(closed).or(stuck))
+            }
             Err(error) => (true, Some(error.to_string())),
         };
         if self.said != said {
             match &said {
-                Some(why) => tracing::warn!(why, "links of pods are closed, or may be open"),
+                Some(why) if looked.is_ok() => {
+                    tracing::warn!(why, "links of pods are not as they should be");
+                }
+                Some(why) => tracing::error!(why, "links of pods may be open"),
                 None => tracing::info!("links of pods are as they should be"),
             }
             self.said.clone_from(&said);
@@ -131,6 +150,6 @@ fn summary(closed: &[String]) -> Option<String> {
     let (first, others) = closed.split_first()?;
     Some(match others.len() {
         0 => format!("closed: {first}"),
-        more => format!("closed: {first}; and {more} more"),
+        more => format!("closed: {first}; and {more} others"),
     })
 }

@@ -9,6 +9,7 @@ use serde_json::json;
 use testkit::traffic::try_tcp;
 use testkit::{Container, Place as _, wait_until};
 
+use super::damage::words;
 use super::{Cluster, PORT, Pod, allow};
 
 /// A node with pods on routed links and on a bridge. Of each kind, `db` lets `web` in.
@@ -49,9 +50,13 @@ impl Scene {
         Scene { cluster, routed, bridged }
     }
 
-    /// How much was put right.
-    fn mended(&self) -> usize {
-        self.cluster.log().matches("put right what network policy stands on").count()
+    /// What verdicts stand on.
+    fn ground(&self) -> String {
+        let found = self.cluster.node.lab.try_sh(
+            "nft -s list table inet netwright; nft -s list table bridge netwright
+             ip -o link | cut -d@ -f1; ip -d link show br0 | grep -o 'nf_call_ip[^ ]* [01]'",
+        );
+        words(&String::from_utf8_lossy(&found.stdout)).join(" ")
     }
 
     /// Whether the service says that it can do its work.
@@ -126,14 +131,14 @@ fn what_verdicts_stand_on_is_put_right() {
     scene.assert_judged("at first");
     let ([_, web, other], [_, _, port]) = (&scene.routed, &scene.bridged);
     let (web, other, port) = (link(web), link(other), link(port));
+    let whole = scene.ground();
     // While the service does nothing, all passes.
     let pid = scene.cluster.service.as_ref().unwrap().pid();
     scene.cluster.node.sh(&format!("kill -STOP {pid}; nft flush ruleset"));
     let passed = scene.passed();
     assert!(passed.iter().all(|(forged, reaches)| 0 < *forged && *reaches), "{passed:?}");
-    let before = scene.mended();
     scene.cluster.node.sh(&format!("kill -CONT {pid}"));
-    wait_until("it to be put right", || before < scene.mended());
+    wait_until("it to be put right", || scene.ground() == whole);
     for damage in [
         "nft flush ruleset".to_owned(),
         "nft delete table inet netwright; nft delete table bridge netwright".to_owned(),
@@ -143,13 +148,15 @@ fn what_verdicts_stand_on_is_put_right() {
             .to_owned(),
         "ip link set br0 type bridge nf_call_iptables 0 nf_call_ip6tables 0".to_owned(),
         format!("ip link set {other} name moved0; ip link set {port} name moved1"),
+        // In one process: the service would put the first of the three right meanwhile.
         format!(
-            "ip link set {web} name x; ip link set {other} name {web}; ip link set x name {other}"
+            "printf 'link set {web} name x\\nlink set {other} name {web}\\n\
+             link set x name {other}\\n' | ip -batch -"
         ),
     ] {
-        let (begin, before) = (Instant::now(), scene.mended());
+        let begin = Instant::now();
         scene.cluster.node.sh(&damage);
-        wait_until("it to be put right", || before < scene.mended());
+        wait_until("it to be put right", || scene.ground() == whole);
         eprintln!("{damage}: right again after {:?}", begin.elapsed());
         scene.assert_judged(&damage);
         assert!(scene.is_ready(), "{damage}: {}", scene.cluster.log());

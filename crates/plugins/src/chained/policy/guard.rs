@@ -74,8 +74,8 @@ pub struct Looked {
     pub closed: Vec<String>,
     /// The addresses of the pods to which that applies.
     pub addresses: BTreeSet<IpAddr>,
-    /// Something has to be looked at again soon: another process was at work on it.
-    pub again: bool,
+    /// The attachments that are to be looked at again soon: another process is at work on them.
+    pub busy: BTreeSet<String>,
 }
 
 /// The links of this host at one moment.
@@ -177,7 +177,7 @@ impl Guard {
         let lock = match self.index.lock_attachment(&one.key, AT_ONCE) {
             Ok(lock) => lock?,
             Err(_) => {
-                looked.again = true;
+                looked.busy.insert(one.key.to_string());
                 return None;
             }
         };
@@ -187,7 +187,9 @@ impl Guard {
             Some(record) => Guarded::of(record).as_ref() == Some(one),
             None => now.damaged.iter().any(|damaged| damaged.may_be_of(PLUGIN)),
         };
-        looked.again |= !is_same;
+        if !is_same {
+            looked.busy.insert(one.key.to_string());
+        }
         is_same.then_some(lock)
     }
 
