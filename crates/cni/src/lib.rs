@@ -37,7 +37,7 @@ pub use gone::{GONE, GoneNetns};
 pub use name::{ContainerId, IfName, NetworkName};
 pub use owner::{AttachmentKey, GcAttachment};
 pub use repair::{ATTACHED_AS, Differs, LOOK, REPAIR, Repaired};
-pub use result::{AddResult, Dns, Interface, IpConfig, Route};
+pub use result::{AddResult, Dns, Dropping, Interface, IpConfig, Route};
 pub use undo::UNDO;
 pub use version::Version;
 

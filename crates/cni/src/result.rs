@@ -88,19 +88,55 @@ pub struct Route {
     pub table: Option<u32>,
     /// The scope (linux/rtnetlink.h `RT_SCOPE_*`).
     pub scope: Option<u8>,
+    /// What becomes of the packets, if they are dropped. Such a route leads to no link and has no
+    /// next hop. An extension (key `type`): the specification knows only routes that lead somewhere.
+    pub drops: Option<Dropping>,
+}
+
+/// How a route drops packets (`man 8 ip-route`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dropping {
+    /// Silently.
+    Blackhole,
+    /// With the answer that the host is not reachable.
+    Unreachable,
+    /// With the answer that this is prohibited.
+    Prohibit,
+}
+
+impl Dropping {
+    /// Returns the word that configurations and `ip route` have for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Dropping::Blackhole => "blackhole",
+            Dropping::Unreachable => "unreachable",
+            Dropping::Prohibit => "prohibit",
+        }
+    }
 }
 
 impl Route {
     /// Makes a route with only a destination and perhaps a next hop.
     #[must_use]
     pub fn new(dst: IpNet, gw: Option<IpAddr>) -> Self {
-        Route { dst, gw, mtu: None, advmss: None, priority: None, table: None, scope: None }
+        Route {
+            dst,
+            gw,
+            mtu: None,
+            advmss: None,
+            priority: None,
+            table: None,
+            scope: None,
+            drops: None,
+        }
     }
 
-    /// Says whether this is the default route of its family.
+    /// Says whether this is the default route of its family: one that drops packets is not.
     #[must_use]
     pub fn is_default(&self) -> bool {
-        self.dst.prefix_len() == 0 && self.dst.addr().is_unspecified()
+        self.drops.is_none() && self.dst.prefix_len() == 0 && self.dst.addr().is_unspecified()
     }
 }
 

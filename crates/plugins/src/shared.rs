@@ -7,6 +7,7 @@ pub(crate) mod common_keys;
 pub mod container;
 pub(crate) mod device;
 pub mod dns;
+pub mod dropping;
 pub mod failure;
 pub mod failures;
 pub(crate) mod files;

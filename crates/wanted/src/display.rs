@@ -49,6 +49,9 @@ impl fmt::Display for Item {
                 write!(f, "the host's route to {} by {:?}", route.destination, route.link)
             }
             State::Route(route) => {
+                if let Some(drops) = route.drops {
+                    return write!(f, "route {} {}", drops.word(), route.destination);
+                }
                 write!(f, "route {}", route.destination)?;
                 if let Some(gateway) = route.gateway {
                     write!(f, " via {gateway}")?;

@@ -271,6 +271,10 @@ pub struct Route {
     pub advmss: Option<u32>,
     /// The next hop is on the link, even outside the link's prefixes.
     pub onlink: bool,
+    /// What becomes of the packets, if they are dropped. Then the route leads to no link, and `link`
+    /// is the interface that it came with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drops: Option<cni::Dropping>,
 }
 
 impl Route {
@@ -289,6 +293,7 @@ impl Route {
             mtu: None,
             advmss: None,
             onlink: false,
+            drops: None,
         }
     }
 }

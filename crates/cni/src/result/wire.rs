@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{AddResult, Dns, Interface, IpConfig, Route};
+use super::{AddResult, Dns, Dropping, Interface, IpConfig, Route};
 use crate::error::{Error, code};
 use crate::json;
 use crate::text::{self, quote};
@@ -192,7 +192,10 @@ impl OldResult {
             Some(OldIp {
                 ip: ip.address,
                 gateway: ip.gateway,
-                routes: routes.map(|route| Route::new(route.dst, route.gw)).collect(),
+                routes: routes
+                    .filter(|route| route.drops.is_none())
+                    .map(|route| Route::new(route.dst, route.gw))
+                    .collect(),
             })
         };
         let (ip4, ip6) = (family(true), family(false));
@@ -231,6 +234,46 @@ struct WireRoute {
     table: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     scope: Option<u8>,
+    #[serde(rename = "type", default, skip_serializing_if = "RouteType::leads_somewhere")]
+    route_type: RouteType,
+}
+
+/// The key `type`: an empty one is as good as none, as in netavark's configurations.
+#[derive(Default, Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum RouteType {
+    #[default]
+    #[serde(alias = "")]
+    Unicast,
+    Blackhole,
+    Unreachable,
+    Prohibit,
+}
+
+impl RouteType {
+    fn leads_somewhere(&self) -> bool {
+        self.drops().is_none()
+    }
+
+    fn drops(self) -> Option<Dropping> {
+        match self {
+            RouteType::Unicast => None,
+            RouteType::Blackhole => Some(Dropping::Blackhole),
+            RouteType::Unreachable => Some(Dropping::Unreachable),
+            RouteType::Prohibit => Some(Dropping::Prohibit),
+        }
+    }
+}
+
+impl From<Option<Dropping>> for RouteType {
+    fn from(drops: Option<Dropping>) -> Self {
+        match drops {
+            None => RouteType::Unicast,
+            Some(Dropping::Blackhole) => RouteType::Blackhole,
+            Some(Dropping::Unreachable) => RouteType::Unreachable,
+            Some(Dropping::Prohibit) => RouteType::Prohibit,
+        }
+    }
 }
 
 fn absent_or_zero(value: &Option<u32>) -> bool {
@@ -239,8 +282,9 @@ fn absent_or_zero(value: &Option<u32>) -> bool {
 
 impl Serialize for Route {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Route { dst, gw, mtu, advmss, priority, table, scope } = *self;
-        WireRoute { dst, gw, mtu, advmss, priority, table, scope }.serialize(serializer)
+        let Route { dst, gw, mtu, advmss, priority, table, scope, drops } = *self;
+        let route_type = drops.into();
+        WireRoute { dst, gw, mtu, advmss, priority, table, scope, route_type }.serialize(serializer)
     }
 }
 
@@ -248,6 +292,11 @@ impl<'de> Deserialize<'de> for Route {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let raw = WireRoute::deserialize(deserializer)?;
         let said = |value: Option<u32>| value.filter(|value| *value != 0);
+        let drops = raw.route_type.drops();
+        if let (Some(_), Some(gw)) = (drops, raw.gw) {
+            let words = format_args!("gw {gw} of a route that drops packets");
+            return Err(serde::de::Error::custom(words));
+        }
         Ok(Route {
             dst: raw.dst,
             gw: raw.gw,
@@ -256,6 +305,7 @@ impl<'de> Deserialize<'de> for Route {
             priority: said(raw.priority),
             table: raw.table,
             scope: raw.scope,
+            drops,
         })
     }
 }

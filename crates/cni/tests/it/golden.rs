@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use expect_test::expect_file;
 use netwright_cni::version::ResultFamily;
 use netwright_cni::{
-    AddResult, Dns, Error, GcAttachment, Injection, Interface, IpConfig, NetworkList, Route,
-    Version, text,
+    AddResult, Dns, Dropping, Error, GcAttachment, Injection, Interface, IpConfig, NetworkList,
+    Route, Version, text,
 };
 use serde_json::value::RawValue;
 
@@ -140,6 +140,28 @@ fn results_without_addresses_have_each_versions_shape() {
 #[test]
 fn routes_have_each_versions_attributes() {
     check("result-routes.json", &routes());
+}
+
+/// The oldest results have no place for the type, and leave the route out.
+#[test]
+fn routes_that_drop_packets_keep_their_type() {
+    let dropping = Route { drops: Some(Dropping::Prohibit), ..route("203.0.113.0/24") };
+    let result = AddResult { routes: vec![dropping.clone()], ..dual_stack() };
+    for version in Version::ALL.iter().copied() {
+        let expected = match version.family() {
+            ResultFamily::V0_2 => Vec::new(),
+            _ => vec![dropping.clone()],
+        };
+        assert_eq!(result.through(version).unwrap().routes, expected, "{version}");
+    }
+    for (keys, drops) in [("", None), (r#", "type": """#, None), (r#", "type": "unicast""#, None)] {
+        let text = format!(r#"{{"dst": "203.0.113.0/24"{keys}}}"#);
+        assert_eq!(serde_json::from_str::<Route>(&text).unwrap().drops, drops);
+    }
+    for wrong in [r#""type": "throw""#, r#""type": "blackhole", "gw": "192.0.2.1""#] {
+        serde_json::from_str::<Route>(&format!(r#"{{"dst": "203.0.113.0/24", {wrong}}}"#))
+            .unwrap_err();
+    }
 }
 
 #[test]

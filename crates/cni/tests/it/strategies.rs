@@ -56,6 +56,7 @@ pub(crate) fn route() -> impl Strategy<Value = Route> {
             priority,
             table,
             scope,
+            drops: None,
         },
     )
 }

@@ -11,7 +11,7 @@ use crate::shared::attachment::stale_records;
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use crate::shared::identity::{self, Identity};
-use crate::shared::{container, pair};
+use crate::shared::{container, dropping, pair};
 
 /// Reports whether an IPAM plugin needs the container's interface: with a carrier to get an
 /// address, and still present to release it. Every other must not release an address before the
@@ -22,11 +22,17 @@ pub(crate) fn talks_over_the_link(ipam: &Delegate<'_>) -> bool {
 }
 
 /// Runs the IPAM plugin's ADD and adds the release to the undo: at the end, if all else was undone,
-/// or before the link goes if the plugin releases over the link.
+/// or before the link goes if the plugin releases over the link. Adds the removal of the routes that
+/// drop packets, too.
 ///
 /// # Errors
-/// The IPAM plugin's own; code 7 when it gave no address.
-pub(super) fn add<'a>(ipam: Delegate<'a>, undo: &mut Undo<'a>) -> Result<AddResult, Failure> {
+/// The IPAM plugin's own; code 7 when it gave no address; 106 for a route that drops packets and that
+/// the container has already.
+pub(super) fn add<'a>(
+    call: &Call<'_>,
+    ipam: Delegate<'a>,
+    undo: &mut Undo<'a>,
+) -> Result<AddResult, Failure> {
     let result = ipam.add()?;
     let release = move || Ok(ipam.del()?);
     if talks_over_the_link(&ipam) {
@@ -35,6 +41,12 @@ pub(super) fn add<'a>(ipam: Delegate<'a>, undo: &mut Undo<'a>) -> Result<AddResu
         undo.push_last("release the addresses", release);
     }
     container::check_ipam_result(&result)?;
+    let dropping = dropping::of_result(&result);
+    if !dropping.is_empty() {
+        let netns = call.open_netns()?;
+        dropping::refuse_existing(&netns, &dropping)?;
+        undo.push("remove routes", move || dropping::remove(&netns, &dropping));
+    }
     Ok(result)
 }
 

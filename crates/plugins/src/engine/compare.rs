@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use cni::IpConfig;
 use ipnet::IpNet;
 use kernel::mac::MacAddr;
-use kernel::route::{self, Neighbour, NeighbourState};
+use kernel::route::{self, Neighbour, NeighbourState, TABLE_MAIN};
 use wanted::{Address, Because, Item, Place, Route, SatisfiedBy, State};
 
 use super::any_kind::Configured;
@@ -14,7 +14,7 @@ use super::picture::{Compared, Found, Picture, differs, sound};
 use crate::shared::claim::{self, Routed};
 use crate::shared::failure::Failure;
 use crate::shared::host_side::{self, RouteDifference};
-use crate::shared::{advertisements, forwarding, identity, rules};
+use crate::shared::{advertisements, dropping, forwarding, identity, rules};
 
 impl Picture<'_> {
     pub(super) fn compare(&mut self, own: &dyn Configured, item: &Item) -> Compared {
@@ -194,6 +194,7 @@ impl Picture<'_> {
     fn compare_route(&mut self, place: Place, wanted: &Route) -> Compared {
         let Some(link) = self.side(place).link(&wanted.link)? else { return sound() };
         let oif = (wanted.satisfied_by == SatisfiedBy::Link).then_some(link.index);
+        let kind = dropping::kind(wanted.drops);
         let present = self.side(place).routes(&wanted.destination, oif)?;
         let is = |found: &route::Route| {
             let same_gateway = || {
@@ -201,6 +202,8 @@ impl Picture<'_> {
                     || found.next_hops.iter().any(|hop| hop.gateway == wanted.gateway)
             };
             found.destination == wanted.destination
+                && found.kind == kind
+                && (wanted.drops.is_none() || found.table == wanted.table.unwrap_or(TABLE_MAIN))
                 && (wanted.satisfied_by != SatisfiedBy::Gateway || same_gateway())
         };
         if present.iter().any(is) {

@@ -18,7 +18,7 @@ use super::{Kind, Stale, Undo, Wants, check, earlier};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use crate::shared::filter::Spared;
-use crate::shared::{attachment, claim, common_keys};
+use crate::shared::{attachment, claim, common_keys, dropping};
 
 /// What failed when a namespace could not be opened.
 const NOT_ENTERED: &str = "open the container's namespace";
@@ -148,7 +148,7 @@ impl<'a, K: Kind> Attaching<'a, K> {
     /// The IPAM plugin's own; code 7 when it gave no address.
     pub(crate) fn addresses(&mut self) -> Result<Option<AddResult>, Failure> {
         let ipam = self.call.ipam();
-        ipam.map(|ipam| addresses::add(ipam, &mut self.undo)).transpose()
+        ipam.map(|ipam| addresses::add(self.call, ipam, &mut self.undo)).transpose()
     }
 
     /// Records what DEL must know, in place of what an earlier ADD recorded (`before`). On failure
@@ -433,6 +433,12 @@ fn del(kind: &dyn AnyKind, call: &Call<'_>) -> Result<(), Failure> {
     let index = &index;
     let one = Doomed { call, index, key, record, netns, is_entered, records: &[] };
     failures.note_as_it_is(removing.remove(one).result);
+    // What cannot be removed dies with the container, and blocks nothing.
+    if !about.is_chained
+        && let Err(error) = dropping::remove_at_end(call)
+    {
+        call.warn(error);
+    }
     if let (Some(ipam), None) = (ipam, over_the_link) {
         if failures.is_empty() {
             failures.note("release the addresses", ipam.del());

@@ -12,7 +12,7 @@ use super::compare::neighbour_name;
 use super::picture::{Difference, Picture};
 use crate::shared::container::{self, Options};
 use crate::shared::failure::Failure;
-use crate::shared::{advertisements, claim, forwarding, host_side, rules};
+use crate::shared::{advertisements, claim, dropping, forwarding, host_side, rules};
 
 impl Picture<'_> {
     /// Says what is restored of an item: the item, or what differs of an item of several parts.
@@ -160,7 +160,8 @@ impl Picture<'_> {
 fn kernel_route(oif: u32, wanted: &Route) -> route::Route {
     route::Route {
         gateway: wanted.gateway,
-        oif: Some(oif),
+        oif: wanted.drops.is_none().then_some(oif),
+        kind: dropping::kind(wanted.drops),
         source: wanted.source,
         scope: wanted.scope.map(Scope),
         table: wanted.table.unwrap_or(TABLE_MAIN),

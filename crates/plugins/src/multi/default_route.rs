@@ -108,7 +108,7 @@ pub(crate) fn withhold(
         }
     }
     let before = result.routes.len();
-    result.routes.retain(|route| route.dst.prefix_len() != 0);
+    result.routes.retain(|route| route.dst.prefix_len() != 0 || route.drops.is_some());
     if result.routes.len() == before {
         return Ok(());
     }
@@ -181,7 +181,7 @@ fn adapt(result: &mut AddResult, place: usize, keepers: &[Keeper]) -> bool {
         if keeper.place == place && own_gateways(result, keeper.family) == keeper.gateways {
             continue;
         }
-        result.routes.retain(|route| route.dst != dst);
+        result.routes.retain(|route| route.dst != dst || route.drops.is_some());
         if keeper.place == place {
             let routes = keeper.gateways.iter().map(|via| cni::Route::new(dst, Some(*via)));
             result.routes.extend(routes);
@@ -193,7 +193,7 @@ fn adapt(result: &mut AddResult, place: usize, keepers: &[Keeper]) -> bool {
 /// Returns the gateways of the default routes that a network gave.
 fn own_gateways(result: &AddResult, family: IpFamily) -> Vec<IpAddr> {
     let is_default =
-        |route: &&cni::Route| route.dst.prefix_len() == 0 && family_of(route.dst.addr()) == family;
+        |route: &&cni::Route| route.is_default() && family_of(route.dst.addr()) == family;
     let of_address = || {
         let gateways = result.ips.iter().filter_map(|ip| ip.gateway);
         gateways.into_iter().find(|via| family_of(*via) == family)

@@ -16,8 +16,8 @@ use kernel::route::{
 use kernel::sysctl::{Folder, Sysctl, SysctlError};
 use wanted::{Because, Item, SatisfiedBy, State};
 
-use super::drift;
 use super::failure::Failure;
+use super::{drift, dropping};
 
 /// How long duplicate address detection may take: one second of waiting for answers, up to one
 /// second of random delay (RFC 4862 §5.4.2), and a reserve for a busy machine.
@@ -203,6 +203,14 @@ pub fn kernel_route(ifindex: u32, wanted: &Route, ips: &[&IpConfig]) -> route::R
 }
 
 fn route_with(ifindex: u32, wanted: &Route, ips: &[&IpConfig], options: Options) -> route::Route {
+    if wanted.drops.is_some() {
+        return route::Route {
+            kind: dropping::kind(wanted.drops),
+            priority: wanted.priority,
+            table: wanted.table.unwrap_or(TABLE_MAIN),
+            ..route::Route::new(wanted.dst.trunc())
+        };
+    }
     let is_ipv4 = wanted.dst.addr().is_ipv4();
     let scope = wanted.scope.filter(|_| is_ipv4);
     let counts = wanted.scope.filter(|_| is_ipv4 || options.scopes_in_ipv6);
@@ -302,6 +310,7 @@ pub fn wanted_route(ifname: &str, route: &route::Route, asked: &Route) -> wanted
         mtu: route.mtu,
         advmss: route.advmss,
         onlink: route.onlink,
+        drops: asked.drops,
         ..wanted::Route::new(ifname, route.destination)
     }
 }

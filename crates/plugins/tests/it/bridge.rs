@@ -946,6 +946,89 @@ impl<P: Place> Drift for P {
     }
 }
 
+/// The routes of a container that drop packets, as `ip route` shows them.
+fn dropping(container: &Container) -> String {
+    let shown = container.sh("ip -4 route show table all; ip -6 route show table all");
+    let kinds = ["blackhole", "unreachable", "prohibit"];
+    let of_kinds = shown.lines().filter(|line| kinds.iter().any(|kind| line.starts_with(kind)));
+    let routes: Vec<&str> =
+        of_kinds.map(|line| line.split(" dev ").next().unwrap().trim()).collect();
+    routes.join(", ")
+}
+
+#[test]
+fn routes_that_drop_packets() {
+    let node = Node::new("bridge-dropping");
+    let (c1, c2) = (node.container("c1"), node.container("c2"));
+    let config = |routes: Value| {
+        json!({ "isDefaultGateway": true, "ipam": { "type": "host-local", "routes": routes, "ranges": [
+            [{ "subnet": "10.1.0.0/24" }], [{ "subnet": "fd00:1::/64" }]] } })
+    };
+    let routes = json!([
+        { "dst": "10.7.0.0/16", "type": "blackhole" },
+        { "dst": "10.8.0.0/16", "type": "unreachable", "priority": 42 },
+        { "dst": "10.9.0.0/16", "type": "prohibit", "table": 123 },
+        { "dst": "0.0.0.0/0", "type": "blackhole", "priority": 9999 },
+        { "dst": "fd07::/16", "type": "blackhole" },
+        { "dst": "10.10.0.0/16", "type": "unicast" },
+    ]);
+    let config = config(routes.clone());
+    let result = add(&node, &c1).config(config.clone()).call().ok();
+    let all = "prohibit 10.9.0.0/16 table 123, blackhole default metric 9999, blackhole 10.7.0.0/16, \
+               unreachable 10.8.0.0/16 metric 42, blackhole fd07::/16";
+    assert_eq!(dropping(&c1), all);
+    assert!(c1.sh("ip route").contains("default via 10.1.0.1 dev eth0"));
+    assert!(c1.sh("ip route").contains("10.10.0.0/16 via 10.1.0.1"));
+    assert_eq!(result["routes"][0], routes[0]);
+    assert_eq!(result["routes"][4], routes[4]);
+    // CHECK compares them, and repair restores them.
+    let check = || node.run("bridge", "CHECK").to(&c1).prev(&result).config(config.clone());
+    check().call().silent();
+    c1.sh("ip route del blackhole 10.7.0.0/16; ip route add 10.7.0.0/16 dev eth0");
+    check().call().fails(104, "failed to find route blackhole 10.7.0.0/16");
+    c1.sh("ip route del 10.7.0.0/16");
+    check().config(json!({ "netwright/repair": true })).call();
+    check().call().silent();
+    assert_eq!(dropping(&c1), all);
+    // They have no link that would take them away, and DEL does.
+    c1.sh("ip route add blackhole 10.77.0.0/16");
+    del(&node, &c1).config(config.clone()).prev(&result).call().silent();
+    assert_eq!(dropping(&c1), "blackhole 10.77.0.0/16");
+    // Another's are not touched by an ADD that fails for them.
+    c2.sh("ip route add blackhole 10.7.0.0/16");
+    add(&node, &c2).config(config.clone()).call().fails(106, "blackhole 10.7.0.0/16");
+    assert_eq!(dropping(&c2), "blackhole 10.7.0.0/16");
+    for wrong in [
+        json!({ "dst": "10.7.0.0/16", "type": "throw" }),
+        json!({ "dst": "10.7.0.0/16", "type": "blackhole", "gw": "10.1.0.1" }),
+    ] {
+        let keys =
+            json!({ "ipam": { "type": "host-local", "subnet": "10.1.0.0/24", "routes": [wrong] } });
+        let refused = add(&node, &c2).config(keys).call();
+        refused.fails(6, "routes");
+    }
+}
+
+/// An ADD that fails after the container is configured takes the routes away again.
+#[test]
+fn routes_that_drop_packets_are_undone() {
+    let node = Node::new("bridge-dropping-undone");
+    let c1 = node.container("c1");
+    let config = json!({ "isGateway": true, "ipam": { "type": "host-local", "subnet": "10.1.0.0/24",
+        "routes": [{ "dst": "10.7.0.0/16", "type": "blackhole" }, { "dst": "10.8.0.0/16", "gw": "10.1.0.1", "table": 7 }] } });
+    // The kernel refuses the second route, after the first.
+    let config_of = |gw: &str| {
+        let mut config = config.clone();
+        config["ipam"]["routes"][1]["gw"] = json!(gw);
+        config
+    };
+    let failed = add(&node, &c1).config(config_of("224.0.0.1")).call();
+    assert!(!failed.succeeded());
+    assert_eq!(dropping(&c1), "");
+    add(&node, &c1).config(config_of("10.1.0.1")).call().ok();
+    assert_eq!(dropping(&c1), "blackhole 10.7.0.0/16");
+}
+
 #[test]
 fn routes_with_attributes() {
     let node = node_with(

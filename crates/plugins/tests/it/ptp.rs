@@ -69,6 +69,20 @@ fn a_configured_name_of_the_hosts_end() {
 }
 
 #[test]
+fn routes_that_drop_packets() {
+    let node = Node::new("ptp-dropping");
+    let c1 = node.container("c1");
+    let mut answer = dual(2);
+    answer["routes"] = json!([{ "dst": "10.7.0.0/16", "type": "prohibit" }, { "dst": "fd07::/16", "type": "unreachable" }]);
+    let result = attach(&node, &c1, &answer, json!({}));
+    let shown = || c1.sh("ip route; ip -6 route");
+    assert!(shown().contains("prohibit 10.7.0.0/16") && shown().contains("unreachable fd07::/16"));
+    ptp(&node, "CHECK", &c1).prev(&result).call().silent();
+    ptp(&node, "DEL", &c1).prev(&result).call().silent();
+    assert!(!shown().contains("10.7.0.0/16") && !shown().contains("fd07::/16"), "{}", shown());
+}
+
+#[test]
 fn the_result_has_the_hosts_end_and_then_the_containers() {
     let node = Node::new("ptp-result");
     let c1 = node.container("c1");
