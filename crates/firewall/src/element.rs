@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::masquerade::chain_name;
+use crate::masquerade::Outbound;
 
 /// A set or map of ours. The names are those `nft list ruleset` shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -151,7 +151,23 @@ pub enum Value {
         network: String,
         /// The prefix.
         prefix: IpNet,
+        /// The address that packets take, if it is not that of the link by which they leave.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        source: Option<IpAddr>,
     },
+}
+
+impl Value {
+    /// Returns what a masquerade chain is for, if it is one.
+    #[must_use]
+    pub fn outbound(&self) -> Option<Outbound> {
+        match self {
+            Value::Masquerade { network, prefix, source } => {
+                Some(Outbound { network: network.clone(), prefix: *prefix, source: *source })
+            }
+            Value::Nothing | Value::Endpoint { .. } => None,
+        }
+    }
 }
 
 /// An element of one of our sets.
@@ -366,10 +382,7 @@ impl Element {
     /// Returns the name of the chain the element jumps to, if it does.
     #[must_use]
     pub fn chain(&self) -> Option<String> {
-        match &self.value {
-            Value::Masquerade { network, prefix } => Some(chain_name(network, *prefix)),
-            Value::Nothing | Value::Endpoint { .. } => None,
-        }
+        self.value.outbound().map(|outbound| outbound.chain_name())
     }
 }
 
@@ -428,8 +441,8 @@ impl fmt::Display for Element {
         match &self.value {
             Value::Nothing => {}
             Value::Endpoint { address, port } => write!(f, " : {address} . {port}")?,
-            Value::Masquerade { network, prefix } => {
-                write!(f, " : jump {}", chain_name(network, *prefix))?;
+            Value::Masquerade { .. } => {
+                write!(f, " : jump {}", self.chain().unwrap_or_default())?;
             }
         }
         f.write_str(" }")

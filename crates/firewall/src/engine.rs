@@ -7,7 +7,6 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use cni::AttachmentKey;
-use ipnet::IpNet;
 use kernel::living::{Census, Life, Noted};
 use state::{Index, Lock, Record, Release};
 
@@ -15,7 +14,7 @@ use crate::element::{Element, Field, Protocol, Set, Table, Value};
 use crate::error::FirewallError;
 use crate::host_sysctl::{HostSysctls, SharedSysctls};
 use crate::hostport;
-use crate::masquerade::chain_name;
+use crate::masquerade::Outbound;
 use crate::nft::NftTables;
 use crate::owner::Owner;
 use crate::plan::{Concern, Plan, Shared};
@@ -293,10 +292,9 @@ impl<'a> Firewall<'a> {
                 continue;
             };
             let mut own = Vec::new();
-            for (network, prefix) in &masquerades {
-                if altered.rules.remove(&chain_name(network, *prefix)) {
-                    let network = network.clone();
-                    own.push(Change::AddMasquerade { network, prefix: *prefix });
+            for outbound in &masquerades {
+                if altered.rules.remove(&outbound.chain_name()) {
+                    own.push(Change::AddMasquerade(outbound.clone()));
                 }
             }
             let foreign = std::mem::take(&mut altered.foreign);
@@ -463,12 +461,12 @@ impl<'a> Firewall<'a> {
                 }
                 changes.push(Change::DeleteElement { set: element.set, key: element.key.clone() });
             }
-            if let Value::Masquerade { network, prefix } = &element.value
+            if let Some(outbound) = element.value.outbound()
                 && let Some(chain) = element.chain()
                 && self.tables.jumps_to(&chain)?.is_none()
                 && chains.insert(chain)
             {
-                changes.push(Change::AddMasquerade { network: network.clone(), prefix: *prefix });
+                changes.push(Change::AddMasquerade(outbound));
             }
             let (element, comment) = (element.clone(), owner.to_string());
             changes.push(Change::AddElement { element, comment });
@@ -860,13 +858,9 @@ fn older(tables: &mut dyn Tables) -> Result<Vec<Change>, FirewallError> {
     Ok(older)
 }
 
-/// Lists the networks and prefixes whose masquerade chains a plan needs.
-fn masquerades(plan: &Plan) -> BTreeSet<(String, IpNet)> {
-    let of = |element: &Element| match &element.value {
-        Value::Masquerade { network, prefix } => Some((network.clone(), *prefix)),
-        Value::Nothing | Value::Endpoint { .. } => None,
-    };
-    cni::order::gather(plan.own.iter().filter_map(of))
+/// Lists what the masquerade chains that a plan needs are for.
+fn masquerades(plan: &Plan) -> BTreeSet<Outbound> {
+    cni::order::gather(plan.own.iter().filter_map(|element| element.value.outbound()))
 }
 
 fn same_value(element: &Element, found: &Found) -> bool {

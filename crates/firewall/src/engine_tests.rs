@@ -64,7 +64,7 @@ impl Tables for Fake {
     fn altered(
         &mut self,
         _: Table,
-        _: &BTreeSet<(String, IpNet)>,
+        _: &BTreeSet<masquerade::Outbound>,
     ) -> Result<Option<Altered>, TablesError> {
         self.0.step().map(|()| Some(Altered::default()))
     }
@@ -99,8 +99,8 @@ impl Tables for Fake {
         for change in changes {
             match change {
                 Change::Layout(_) => {}
-                Change::AddMasquerade { network, prefix } => {
-                    chains.insert(masquerade::chain_name(network, *prefix), 0);
+                Change::AddMasquerade(outbound) => {
+                    chains.insert(outbound.chain_name(), 0);
                 }
                 Change::DeleteChain { chain, .. } => {
                     assert_eq!(chains.remove(chain), Some(0), "the kernel says EBUSY: {chain}");
@@ -264,7 +264,7 @@ fn a_passing_failure_is_undone_by_add_itself() {
         fn altered(
             &mut self,
             table: Table,
-            masquerades: &BTreeSet<(String, IpNet)>,
+            masquerades: &BTreeSet<masquerade::Outbound>,
         ) -> Result<Option<Altered>, TablesError> {
             self.0.altered(table, masquerades)
         }
@@ -352,7 +352,7 @@ fn whatever_question_of_remove_fails_the_next_one_finishes() {
         fn altered(
             &mut self,
             table: Table,
-            masquerades: &BTreeSet<(String, IpNet)>,
+            masquerades: &BTreeSet<masquerade::Outbound>,
         ) -> Result<Option<Altered>, TablesError> {
             self.ask(|fake| fake.altered(table, masquerades))
         }

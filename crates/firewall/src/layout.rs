@@ -16,7 +16,7 @@ use kernel::route::IpFamily;
 
 use crate::element::{Kind, Maps, Set, Table};
 use crate::hostport::{self, STAND_IN6};
-use crate::masquerade::chain_name;
+use crate::masquerade::Outbound;
 use crate::meaning::Meaning;
 use crate::pod_link;
 
@@ -117,12 +117,11 @@ pub(crate) fn shapes(table: Table) -> BTreeMap<String, Shape> {
 /// masquerade chains.
 pub(crate) fn meanings(
     table: Table,
-    masquerades: &BTreeSet<(String, IpNet)>,
+    masquerades: &BTreeSet<Outbound>,
 ) -> BTreeMap<String, Vec<Meaning>> {
     let (_, mut rules) = chains_and_rules(table);
     if table == Table::Inet {
-        let own = |(network, prefix): &(String, IpNet)| masquerade_rules(network, *prefix);
-        rules.extend(masquerades.iter().flat_map(own));
+        rules.extend(masquerades.iter().flat_map(masquerade_rules));
     }
     let mut by_chain: BTreeMap<String, Vec<Meaning>> = BTreeMap::new();
     for rule in rules {
@@ -139,20 +138,22 @@ fn chains_and_rules(table: Table) -> (Vec<NewChain>, Vec<NewRule>) {
 }
 
 /// Adds the chain that masquerades what leaves a prefix of a network.
-pub(crate) fn add_masquerade(batch: &mut Batch, network: &str, prefix: IpNet) {
+pub(crate) fn add_masquerade(batch: &mut Batch, outbound: &Outbound) {
     let table = table_ref(Table::Inet);
-    let name = chain_name(network, prefix);
+    let name = outbound.chain_name();
+    let Outbound { network, prefix, .. } = outbound;
     // Network names have no length limit, comments do.
     let comment: String = format!("{prefix} of {network}").chars().take(127).collect();
     batch.add_chain(NewChain::regular(&table, name.as_str()).comment(comment));
     batch.flush_chain(&table, name.as_str());
-    for rule in masquerade_rules(network, prefix) {
+    for rule in masquerade_rules(outbound) {
         batch.add_rule(rule);
     }
 }
 
-fn masquerade_rules(network: &str, prefix: IpNet) -> [NewRule; MASQUERADE_RULES] {
-    let (table, name) = (table_ref(Table::Inet), chain_name(network, prefix));
+fn masquerade_rules(outbound: &Outbound) -> [NewRule; MASQUERADE_RULES] {
+    let (table, name) = (table_ref(Table::Inet), outbound.chain_name());
+    let prefix = outbound.prefix;
     let (daddr, multicast) = if prefix.addr().is_ipv4() {
         (field::ip_daddr(), net("224.0.0.0/4"))
     } else {
@@ -162,7 +163,10 @@ fn masquerade_rules(network: &str, prefix: IpNet) -> [NewRule; MASQUERADE_RULES]
     [
         rule().in_net(daddr, prefix).returns(),
         rule().in_net(daddr, multicast).returns(),
-        rule().masquerade(),
+        match outbound.source {
+            Some(source) => rule().snat(source),
+            None => rule().masquerade(),
+        },
     ]
 }
 

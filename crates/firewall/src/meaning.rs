@@ -565,9 +565,16 @@ mod tests {
     /// Two rules that cannot be read would agree.
     #[test]
     fn every_rule_of_ours_is_read() {
+        let of = |prefix: &str, source: Option<&str>| crate::masquerade::Outbound {
+            network: "n".to_owned(),
+            prefix: net(prefix),
+            source: source.map(|source| source.parse().unwrap()),
+        };
         let masquerades = BTreeSet::from([
-            ("n".to_owned(), net("192.0.2.0/24")),
-            ("n".to_owned(), net("2001:db8::/64")),
+            of("192.0.2.0/24", None),
+            of("2001:db8::/64", None),
+            of("192.0.2.0/24", Some("198.51.100.1")),
+            of("2001:db8::/64", Some("2001:db8:1::1")),
         ]);
         for table in Table::ALL {
             for (chain, rules) in layout::meanings(*table, &masquerades) {

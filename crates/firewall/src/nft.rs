@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ipnet::IpNet;
 use kernel::netlink::NetlinkError;
 use kernel::nft::{self, Batch, ChainInfo, ElementData, Hook, Key, NftSocket, TableRef, Verdict};
 
@@ -10,6 +9,7 @@ use crate::close::LateSocket;
 use crate::element::{Element, Field, Maps, Protocol, Set, Table, Value};
 use crate::error::FirewallError;
 use crate::layout::{self, LATER, MASQUERADE_RULES, Shape, table_ref};
+use crate::masquerade::Outbound;
 use crate::meaning::Meaning;
 use crate::tables::{Altered, Change, Found, FoundValue, Tables, TablesError};
 
@@ -128,7 +128,7 @@ impl Tables for NftTables {
     fn altered(
         &mut self,
         table: Table,
-        masquerades: &BTreeSet<(String, IpNet)>,
+        masquerades: &BTreeSet<Outbound>,
     ) -> Result<Option<Altered>, TablesError> {
         let own = table_ref(table);
         let Some(info) = self.socket.ask().get_table(&own).map_err(refused)? else {
@@ -259,9 +259,7 @@ fn batch(changes: &[Change], misplaced: &BTreeMap<Table, Vec<String>>) -> Batch 
                 let misplaced = misplaced.get(table).map(Vec::as_slice).unwrap_or_default();
                 layout::lay_out(&mut batch, *table, misplaced);
             }
-            Change::AddMasquerade { network, prefix } => {
-                layout::add_masquerade(&mut batch, network, *prefix);
-            }
+            Change::AddMasquerade(outbound) => layout::add_masquerade(&mut batch, outbound),
             Change::DeleteChain { table, chain } => {
                 let table = table_ref(*table);
                 batch.flush_chain(&table, chain.as_str());

@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use ipnet::IpNet;
 use kernel::nft::NftError;
 
 use crate::element::{Element, Field, Set, Table};
-use crate::masquerade::chain_name;
+use crate::masquerade::Outbound;
 
 /// One change of our tables. A list of them is one transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,12 +14,7 @@ pub enum Change {
     /// Create a table, its sets, chains and rules as they should be, keeping the contents of sets.
     Layout(Table),
     /// Create the chain that masquerades what leaves a prefix of a network.
-    AddMasquerade {
-        /// The network's name.
-        network: String,
-        /// The prefix.
-        prefix: IpNet,
-    },
+    AddMasquerade(Outbound),
     /// Delete a chain and its rules.
     DeleteChain {
         /// The chain's table.
@@ -124,7 +118,7 @@ pub trait Tables: fmt::Debug {
     fn altered(
         &mut self,
         table: Table,
-        masquerades: &BTreeSet<(String, IpNet)>,
+        masquerades: &BTreeSet<Outbound>,
     ) -> Result<Option<Altered>, TablesError>;
 
     /// Looks one element up.
@@ -190,9 +184,11 @@ impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Change::Layout(table) => write!(f, "lay out {table}"),
-            Change::AddMasquerade { network, prefix } => {
-                write!(f, "add chain inet netwright {}", chain_name(network, *prefix))?;
-                write!(f, " # {network} {prefix}")
+            Change::AddMasquerade(outbound) => {
+                let Outbound { network, prefix, source } = outbound;
+                write!(f, "add chain inet netwright {}", outbound.chain_name())?;
+                write!(f, " # {network} {prefix}")?;
+                source.map_or(Ok(()), |source| write!(f, " by {source}"))
             }
             Change::DeleteChain { table, chain } => write!(f, "delete chain {table} {chain}"),
             Change::AddElement { element, comment } => {

@@ -264,6 +264,7 @@ pub(crate) fn unknown(item: &Item) -> Failure {
 }
 
 /// Returns the backend of masquerading of an item.
-fn backend(iptables: bool) -> Option<MasqueradeBackend> {
-    Some(if iptables { MasqueradeBackend::Iptables } else { MasqueradeBackend::Nftables })
+fn backend(iptables: bool, sources: firewall::masquerade::Sources) -> Option<MasqueradeBackend> {
+    let backend = if iptables { MasqueradeBackend::Iptables } else { MasqueradeBackend::Nftables };
+    Some(backend(sources))
 }

@@ -102,7 +102,7 @@ impl fmt::Display for Item {
             State::Forwarding { ipv4, .. } => {
                 write!(f, "{} forwarding", if *ipv4 { "IPv4" } else { "IPv6" })
             }
-            State::Filter { plan, iptables, addresses } => {
+            State::Filter { plan, iptables, addresses, .. } => {
                 f.write_str("packet filter:")?;
                 let mut elements = elements(plan);
                 if *iptables {

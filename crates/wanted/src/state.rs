@@ -196,6 +196,9 @@ pub enum State {
         iptables: bool,
         /// The container's addresses.
         addresses: Vec<IpNet>,
+        /// The source addresses of packets to the outside, for iptables.
+        #[serde(default, skip_serializing_if = "firewall::masquerade::Sources::is_empty")]
+        sources: firewall::masquerade::Sources,
     },
     /// Packet filters that are not ours have what the attachment needs of them.
     Foreign(Foreign),

@@ -6,6 +6,7 @@ use ipnet::IpNet;
 
 use super::text::target;
 use super::{Family, IptablesError, Observed, Restore, Tool, quote};
+use crate::masquerade::Sources;
 
 const TABLE: &str = "nat";
 /// How many hexadecimal digits are in a chain's name: 28 characters with the prefix, the limit of
@@ -29,12 +30,16 @@ pub fn comment(key: &AttachmentKey) -> String {
 ///
 /// # Errors
 /// [`IptablesError`]; the families done before keep their rules.
-pub fn add(key: &AttachmentKey, addresses: &[IpNet]) -> Result<(), IptablesError> {
+pub fn add(
+    key: &AttachmentKey,
+    addresses: &[IpNet],
+    sources: Sources,
+) -> Result<(), IptablesError> {
     for family in Family::ALL {
         let own: Vec<IpNet> = of_family(*family, addresses).collect();
         if !own.is_empty() {
             Tool::host(*family).change(TABLE, |observed, restore| {
-                plan_add(key, &own, observed, restore);
+                plan_add(key, &own, sources, observed, restore);
             })?;
         }
     }
@@ -67,7 +72,11 @@ pub fn remove(key: &AttachmentKey, addresses: &[IpNet], legacy: bool) -> Result<
 ///
 /// # Errors
 /// [`IptablesError`].
-pub fn check(key: &AttachmentKey, addresses: &[IpNet]) -> Result<Vec<String>, IptablesError> {
+pub fn check(
+    key: &AttachmentKey,
+    addresses: &[IpNet],
+    sources: Sources,
+) -> Result<Vec<String>, IptablesError> {
     let mut missing = Vec::new();
     for family in Family::ALL {
         let own: Vec<IpNet> = of_family(*family, addresses).collect();
@@ -75,7 +84,7 @@ pub fn check(key: &AttachmentKey, addresses: &[IpNet]) -> Result<Vec<String>, Ip
             continue;
         }
         let observed = Tool::host(*family).observe(TABLE)?;
-        for (chain, rule) in rules(key, &own) {
+        for (chain, rule) in rules(key, &own, sources) {
             if !observed.has_rule(&chain, &rule) {
                 missing.push(format!("missing: -A {chain} {rule}"));
             }
@@ -88,24 +97,34 @@ fn of_family(family: Family, addresses: &[IpNet]) -> impl Iterator<Item = IpNet>
     addresses.iter().copied().filter(move |address| Family::of(address.addr()) == family)
 }
 
-fn rules(key: &AttachmentKey, addresses: &[IpNet]) -> Vec<(String, String)> {
+fn rules(key: &AttachmentKey, addresses: &[IpNet], sources: Sources) -> Vec<(String, String)> {
     let chain = chain_name(key);
     let comment = format!("-m comment --comment {}", quote(&comment(key)));
     let mut rules = Vec::new();
     for address in addresses {
         let multicast = if address.addr().is_ipv4() { "224.0.0.0/4" } else { "ff00::/8" };
         rules.push((chain.clone(), format!("-d {} {comment} -j ACCEPT", address.trunc())));
-        rules.push((chain.clone(), format!("! -d {multicast} {comment} -j MASQUERADE")));
+        let translates = match sources.of(address.addr()) {
+            Some(source) => format!("SNAT --to-source {source}"),
+            None => "MASQUERADE".to_owned(),
+        };
+        rules.push((chain.clone(), format!("! -d {multicast} {comment} -j {translates}")));
         let host = Family::host(address.addr());
         rules.push(("POSTROUTING".to_owned(), format!("-s {host} {comment} -j {chain}")));
     }
     rules
 }
 
-fn plan_add(key: &AttachmentKey, addresses: &[IpNet], observed: &Observed, restore: &mut Restore) {
+fn plan_add(
+    key: &AttachmentKey,
+    addresses: &[IpNet],
+    sources: Sources,
+    observed: &Observed,
+    restore: &mut Restore,
+) {
     restore.ensure_chain(observed, &chain_name(key));
     let mut done: Vec<(String, String)> = Vec::new();
-    for rule in rules(key, addresses) {
+    for rule in rules(key, addresses, sources) {
         if !done.contains(&rule) {
             restore.ensure_last(observed, &rule.0, &rule.1);
             done.push(rule);
@@ -152,7 +171,8 @@ mod tests {
             ifname: "eth0".parse().unwrap(),
         };
         let mut restore = Restore::new(TABLE);
-        plan_add(&key, &["10.1.0.2/24".parse().unwrap()], &Observed::default(), &mut restore);
+        let address = ["10.1.0.2/24".parse().unwrap()];
+        plan_add(&key, &address, Sources::default(), &Observed::default(), &mut restore);
         // What `iptables-save` printed after the reference's bridge plugin 1.1.1 had run.
         expect![[r#"
             *nat

@@ -86,10 +86,10 @@ impl Picture<'_> {
                 None => sound(),
                 Some(text) => differs(text),
             },
-            State::Filter { plan, iptables, addresses } => {
+            State::Filter { plan, iptables, addresses, sources } => {
                 let key = self.call.attachment();
-                let found =
-                    rules::differences(self.index, key, backend(*iptables), plan, addresses)?;
+                let backend = backend(*iptables, *sources);
+                let found = rules::differences(self.index, key, backend, plan, addresses)?;
                 Ok(found.into_iter().map(Found::new).collect())
             }
             State::Claim { object } => match claim::check_one(self.call, self.index, object) {

@@ -47,8 +47,8 @@ impl Picture<'_> {
             State::Forwarding { ipv4, restore } => {
                 forwarding::hold_family(index, key, *ipv4, forwarding::at_the_end(*restore))
             }
-            State::Filter { plan, iptables, addresses } => {
-                rules::restore(index, key, backend(*iptables), plan, addresses)
+            State::Filter { plan, iptables, addresses, sources } => {
+                rules::restore(index, key, backend(*iptables, *sources), plan, addresses)
             }
             State::Claim { object } => claim::restore(call, index, self.about.name, object),
             State::NoNeighbour { link, address, mac } => {

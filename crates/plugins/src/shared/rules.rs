@@ -2,10 +2,15 @@
 //! `bridge` and `ptp`. A [`Plan`] says what it needs; if the configuration asks for iptables, these
 //! are the reference's rules.
 
+use std::net::IpAddr;
+use std::str::FromStr;
+
 use cni::{AttachmentKey, code};
 use cni_plugin::Call;
+use firewall::masquerade::Sources;
 use firewall::{Concern, Plan, iptables, masquerade};
 use ipnet::IpNet;
+use kernel::route::{RouteKind, RouteSocket};
 use state::Index;
 use wanted::{Because, Item, State};
 
@@ -20,21 +25,89 @@ const CONCERNS: &[Concern] = &[Concern::Masquerade, Concern::Spoof];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MasqueradeBackend {
     /// nftables, by our choice or by the configuration.
-    Nftables,
+    Nftables(Sources),
     /// iptables, by the configuration.
-    Iptables,
+    Iptables(Sources),
+}
+
+/// The keys `outboundAddr4` and `outboundAddr6` as written.
+#[derive(Debug, Default)]
+pub struct RawSources<'a> {
+    /// The source address of packets of IPv4 to the outside.
+    pub v4: &'a str,
+    /// The same of IPv6.
+    pub v6: &'a str,
+}
+
+impl RawSources<'_> {
+    fn parse(&self) -> Result<Sources, Failure> {
+        Ok(Sources { v4: source("outboundAddr4", self.v4)?, v6: source("outboundAddr6", self.v6)? })
+    }
+}
+
+fn source<A>(key: &str, text: &str) -> Result<Option<A>, Failure>
+where
+    A: FromStr + Copy,
+    IpAddr: From<A>,
+{
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let usable = |address: &A| {
+        let address = IpAddr::from(*address);
+        !address.is_unspecified() && !address.is_multicast() && !address.is_loopback()
+    };
+    text.parse::<A>().ok().filter(usable).map(Some).ok_or_else(|| {
+        let family = if key.ends_with('4') { "IPv4" } else { "IPv6" };
+        Failure::new(code::INVALID_CONFIG, format!("invalid {key} {text:?}"))
+            .with_details(format!("it is an {family} address of this host"))
+    })
+}
+
+/// Warns of source addresses that the host does not have: no answers come back to them, unless the
+/// host is asked for them all the same.
+pub fn warn_of_sources(
+    call: &Call<'_>,
+    host: &mut RouteSocket,
+    backend: Option<MasqueradeBackend>,
+) {
+    let Some(MasqueradeBackend::Nftables(sources) | MasqueradeBackend::Iptables(sources)) = backend
+    else {
+        return;
+    };
+    let addresses = sources.v4.map(IpAddr::V4).into_iter().chain(sources.v6.map(IpAddr::V6));
+    for address in addresses {
+        let route = host.route_to(address);
+        if !route.ok().flatten().is_some_and(|route| route.kind == RouteKind::Local) {
+            call.warn(format_args!(
+                "containers take the source address {address}, which this host does not have: \
+                 answers may not come back"
+            ));
+        }
+    }
 }
 
 impl MasqueradeBackend {
-    /// Reads the keys `ipMasq` and `ipMasqBackend`; the second counts only with the first.
+    /// Reads the keys `ipMasq` and `ipMasqBackend`, of which the second counts only with the first, and
+    /// the source addresses, which need the first.
     ///
     /// # Errors
-    /// Code 7 for a backend that does not exist.
-    pub fn parse(wanted: bool, name: Option<&str>) -> Result<Option<Self>, Failure> {
+    /// Code 7 for a backend that does not exist, and for an address that cannot be a source.
+    pub fn parse(
+        wanted: bool,
+        name: Option<&str>,
+        sources: &RawSources<'_>,
+    ) -> Result<Option<Self>, Failure> {
+        let sources = sources.parse()?;
         match name {
+            _ if !wanted && !sources.is_empty() => Err(Failure::new(
+                code::INVALID_CONFIG,
+                "outboundAddr4 and outboundAddr6 need ipMasq",
+            )
+            .with_details("without it packets keep the container's address")),
             _ if !wanted => Ok(None),
-            None | Some("" | "nftables") => Ok(Some(MasqueradeBackend::Nftables)),
-            Some("iptables") => Ok(Some(MasqueradeBackend::Iptables)),
+            None | Some("" | "nftables") => Ok(Some(MasqueradeBackend::Nftables(sources))),
+            Some("iptables") => Ok(Some(MasqueradeBackend::Iptables(sources))),
             Some(other) => {
                 Err(Failure::new(code::INVALID_CONFIG, format!("unknown ipmasq backend {other:?}"))
                     .with_details("ipMasqBackend is \"nftables\" or \"iptables\""))
@@ -53,9 +126,9 @@ pub fn masquerade(
     ips: &[IpNet],
 ) -> Plan {
     let mut plan = Plan::default();
-    if backend == Some(MasqueradeBackend::Nftables) {
+    if let Some(MasqueradeBackend::Nftables(sources)) = backend {
         for ip in ips {
-            plan.join(masquerade::plan(network, host_ifname, *ip));
+            plan.join(masquerade::plan_from(network, host_ifname, *ip, sources));
         }
     }
     plan
@@ -76,8 +149,8 @@ pub fn add(
     if !plan.is_empty() {
         with_firewall(index, |firewall| firewall.add(key, plan))?;
     }
-    if backend == Some(MasqueradeBackend::Iptables) {
-        iptables::masquerade::add(key, ips)?;
+    if let Some(MasqueradeBackend::Iptables(sources)) = backend {
+        iptables::masquerade::add(key, ips, sources)?;
     }
     Ok(())
 }
@@ -107,9 +180,12 @@ pub fn wanted(
     addresses: Vec<IpNet>,
     because: Because,
 ) -> Option<Item> {
-    let iptables = backend == Some(MasqueradeBackend::Iptables);
+    let (iptables, sources) = match backend {
+        Some(MasqueradeBackend::Iptables(sources)) => (true, sources),
+        _ => (false, Sources::default()),
+    };
     (iptables || !plan.is_empty())
-        .then(|| Item::host(State::Filter { plan, iptables, addresses }, because))
+        .then(|| Item::host(State::Filter { plan, iptables, addresses, sources }, because))
 }
 
 /// Removes what the plugin, or the reference's in its place, put into the packet filter; `recorded`
@@ -158,8 +234,8 @@ pub fn differences(
     if !wanted.is_empty() {
         found.extend(with_firewall(index, |firewall| firewall.check(key, wanted))?);
     }
-    if backend == Some(MasqueradeBackend::Iptables) {
-        let checked = iptables::masquerade::check(key, ips);
+    if let Some(MasqueradeBackend::Iptables(sources)) = backend {
+        let checked = iptables::masquerade::check(key, ips, sources);
         found.extend(checked?);
     }
     Ok(found.into_iter().map(|text| format!("packet filter: {text}")).collect())

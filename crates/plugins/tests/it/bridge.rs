@@ -10,7 +10,7 @@ use cni::AttachmentKey;
 use kernel::packet::{Filter, PacketSocket};
 use serde_json::{Value, json};
 use state::{Index, file_name_of};
-use testkit::traffic::{assert_no_ping, assert_pings};
+use testkit::traffic::{Server, assert_no_ping, assert_pings, assert_tcp};
 use testkit::{Container, Place, Snapshot};
 
 use crate::support::{Node, Run};
@@ -1027,6 +1027,69 @@ fn routes_that_drop_packets_are_undone() {
     assert_eq!(dropping(&c1), "");
     add(&node, &c1).config(config_of("10.1.0.1")).call().ok();
     assert_eq!(dropping(&c1), "blackhole 10.7.0.0/16");
+}
+
+/// Packets to the outside take the network's own source address, by either backend.
+#[test]
+fn an_outbound_source_address() {
+    for backend in ["nftables", "iptables"] {
+        let node = node_with(&format!("bridge-outbound-{backend}"), DUAL);
+        let c1 = node.container("c1");
+        let outside = node.lab.outside();
+        node.sh("ip address add 198.51.100.77/32 dev lo; ip link set lo up; ip -6 address add 2001:db8:77::1/128 dev lo nodad");
+        outside.sh("ip route add 198.51.100.77 via 198.51.100.1; ip -6 route add 2001:db8:77::1 via 2001:db8:ffff::1");
+        let config = json!({ "isDefaultGateway": true, "ipMasq": true, "ipMasqBackend": backend,
+            "outboundAddr4": "198.51.100.77", "outboundAddr6": "2001:db8:77::1", "ipam": { "type": "fixed" } });
+        let run = |verb: &'static str| node.run("bridge", verb).to(&c1).config(config.clone());
+        let result = run("ADD").call().ok();
+        let _servers = [Server::tcp(&outside, "[::]:80", "outside")];
+        let seen = |to: &str| assert_tcp(&c1, to).seen.ip().to_string();
+        assert_eq!(seen("198.51.100.2:80"), "198.51.100.77", "{backend}");
+        assert_eq!(seen("[2001:db8:ffff::2]:80"), "2001:db8:77::1", "{backend}");
+        let check = || run("CHECK").prev(&result).call();
+        check().silent();
+        // CHECK names a rule that was exchanged, and repair restores it.
+        match backend {
+            "nftables" => node.sh(
+                "for chain in $(nft list chains inet | grep -o 'masquerade-[0-9a-f]*'); do \
+                 nft flush chain inet netwright $chain; nft add rule inet netwright $chain masquerade; done",
+            ),
+            _ => node.sh("iptables -t nat -F $(iptables -t nat -S | grep -o 'CNI-[0-9a-f]*' | head -1)"),
+        };
+        check().fails(104, "packet filter");
+        run("CHECK").prev(&result).config(json!({ "netwright/repair": true })).call();
+        check().silent();
+        assert_eq!(seen("198.51.100.2:80"), "198.51.100.77", "{backend}");
+        run("DEL").call().silent();
+        let left = node.sh("nft list ruleset");
+        assert!(!left.contains("198.51.100.77") && !left.contains("2001:db8:77::1"), "{left}");
+    }
+}
+
+#[test]
+fn outbound_source_addresses_are_checked() {
+    let node = node_with("bridge-outbound-bad", ONE_V4);
+    let c1 = node.container("c1");
+    let keys = |keys: Value| {
+        let mut all = json!({ "isGateway": true, "ipMasq": true, "ipam": { "type": "fixed" } });
+        all.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
+        all
+    };
+    for (bad, words) in [
+        (json!({ "outboundAddr4": "2001:db8::1" }), "invalid outboundAddr4"),
+        (json!({ "outboundAddr6": "192.0.2.1" }), "invalid outboundAddr6"),
+        (json!({ "outboundAddr4": "192.0.2.0/24" }), "invalid outboundAddr4"),
+        (json!({ "outboundAddr4": "0.0.0.0" }), "invalid outboundAddr4"),
+        (json!({ "outboundAddr4": "127.0.0.1" }), "invalid outboundAddr4"),
+        (json!({ "outboundAddr6": "ff02::1" }), "invalid outboundAddr6"),
+        (json!({ "outboundAddr4": "192.0.2.1", "ipMasq": false }), "need ipMasq"),
+    ] {
+        add(&node, &c1).config(keys(bad)).call().fails(7, words);
+    }
+    // One that the host does not have may be routed to it.
+    let answer = add(&node, &c1).config(keys(json!({ "outboundAddr4": "192.0.2.1" }))).call();
+    assert!(answer.stderr().contains("192.0.2.1, which this host does not have"), "{answer:?}");
+    assert!(answer.succeeded());
 }
 
 #[test]

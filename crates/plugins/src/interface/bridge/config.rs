@@ -11,7 +11,7 @@ use wanted::{Gateways, Port, PortVlans};
 use crate::shared::failure::Failure;
 use crate::shared::mac::parse_mac;
 use crate::shared::mtu::{Mtu, RawMtu};
-use crate::shared::rules::MasqueradeBackend;
+use crate::shared::rules::{MasqueradeBackend, RawSources};
 use crate::shared::shared_object::AtTheEnd;
 use crate::shared::{forwarding, host_name};
 
@@ -31,6 +31,10 @@ pub(crate) struct Raw {
     force_address: bool,
     ip_masq: bool,
     ip_masq_backend: Option<String>,
+    #[serde(rename = "outboundAddr4")]
+    outbound_addr4: String,
+    #[serde(rename = "outboundAddr6")]
+    outbound_addr6: String,
     mtu: RawMtu,
     host_ifname: String,
     hairpin_mode: bool,
@@ -205,7 +209,11 @@ impl Config {
             gateway,
             default_gateway: raw.is_default_gateway,
             force_address: raw.force_address,
-            masquerade: MasqueradeBackend::parse(raw.ip_masq, raw.ip_masq_backend.as_deref())?,
+            masquerade: MasqueradeBackend::parse(
+                raw.ip_masq,
+                raw.ip_masq_backend.as_deref(),
+                &RawSources { v4: &raw.outbound_addr4, v6: &raw.outbound_addr6 },
+            )?,
             mtu: raw.mtu.of_pair()?,
             host_ifname,
             hairpin: raw.hairpin_mode,

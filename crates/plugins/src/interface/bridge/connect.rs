@@ -156,6 +156,7 @@ pub(super) fn attach(attaching: &mut Attaching<'_, Bridge>) -> Result<AddResult,
     };
     let vlan_gateway =
         bridge_link::add_gateways(host, index, &bridge, &gateways, others, &mut new)?;
+    rules::warn_of_sources(call, host, config.masquerade);
     rules::add(index, key, config.masquerade, &recorded.filter, &recorded.ips)?;
     configure(inside, &netns, call, config, &plan, pair.container_index)?;
     if !early {

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::shared::failure::Failure;
 use crate::shared::mtu::{Mtu, RawMtu};
-use crate::shared::rules::MasqueradeBackend;
+use crate::shared::rules::{MasqueradeBackend, RawSources};
 use crate::shared::shared_object::AtTheEnd;
 use crate::shared::{forwarding, host_name};
 
@@ -16,6 +16,10 @@ use crate::shared::{forwarding, host_name};
 pub(crate) struct Raw {
     ip_masq: bool,
     ip_masq_backend: Option<String>,
+    #[serde(rename = "outboundAddr4")]
+    outbound_addr4: String,
+    #[serde(rename = "outboundAddr6")]
+    outbound_addr6: String,
     mtu: RawMtu,
     host_ifname: String,
     restore_forwarding: bool,
@@ -45,7 +49,11 @@ impl Config {
     pub(super) fn of(call: &Call<'_>) -> Result<Self, Failure> {
         let raw: Raw = call.read_config()?;
         Ok(Config {
-            masquerade: MasqueradeBackend::parse(raw.ip_masq, raw.ip_masq_backend.as_deref())?,
+            masquerade: MasqueradeBackend::parse(
+                raw.ip_masq,
+                raw.ip_masq_backend.as_deref(),
+                &RawSources { v4: &raw.outbound_addr4, v6: &raw.outbound_addr6 },
+            )?,
             mtu: raw.mtu.of_pair()?,
             host_ifname: host_name::parse(&raw.host_ifname, &raw.runtime_config.host_ifname)?,
             forwarding: forwarding::at_the_end(raw.restore_forwarding),

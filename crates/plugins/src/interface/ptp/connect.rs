@@ -66,6 +66,7 @@ pub(super) fn attach(attaching: &mut Attaching<'_, Ptp>) -> Result<AddResult, Fa
     filter.join(gate::plan(call, &pair.host_ifname, pod_link::Place::Routed));
     let recorded = Recorded { host_ifname: pair.host_ifname.clone(), ips, filter, claims };
     attaching.record(&recorded, &netns)?;
+    rules::warn_of_sources(call, host, config.masquerade);
     rules::add(index, key, config.masquerade, &recorded.filter, &recorded.ips)?;
     configure_container(call, &netns, inside, pair.container_index, &result)?;
     let has_v6 = result.ips.iter().any(|ip| ip.address.addr().is_ipv6());

@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn a_pair_with_addresses_of_both_families_that_is_masqueraded() {
         let config = Config {
-            masquerade: Some(MasqueradeBackend::Nftables),
+            masquerade: Some(MasqueradeBackend::Nftables(firewall::masquerade::Sources::default())),
             mtu: crate::shared::mtu::Mtu::Kernels,
             host_ifname: None,
             forwarding: forwarding::at_the_end(false),
