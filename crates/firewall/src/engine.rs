@@ -66,6 +66,28 @@ pub struct Collected {
     pub owners: BTreeSet<String>,
 }
 
+/// Lists the hash and the network of each entry's attachment in the tables of the caller's network
+/// namespace; entries of networks whose names were cut are left out. Creates nothing, and takes no
+/// lock.
+///
+/// # Errors
+/// When the kernel does not answer.
+pub fn owners() -> Result<Vec<(String, String)>, FirewallError> {
+    let mut tables = NftTables::open()?;
+    let mut found = Vec::new();
+    for set in Set::ALL {
+        for element in tables.list(*set)? {
+            let owner = Owner::parse(&element.comment);
+            if let Owner::Attachment { hash, network } = &owner
+                && owner.is_of_network(network)
+            {
+                found.push((hash.clone(), network.clone()));
+            }
+        }
+    }
+    Ok(found)
+}
+
 impl<'a> Firewall<'a> {
     /// Locks the firewall and opens a socket in the caller's network namespace.
     ///

@@ -58,7 +58,7 @@ pub mod tables;
 pub mod taken;
 
 pub use close::others_delete;
-pub use engine::{Collected, Exchange, Firewall, LOCK_TIMEOUT, is_live};
+pub use engine::{Collected, Exchange, Firewall, LOCK_TIMEOUT, is_live, owners};
 pub use error::FirewallError;
 pub use nft::usable;
 pub use plan::{Concern, Plan, Shared};

@@ -16,6 +16,7 @@ pub mod flannel;
 pub mod interface;
 pub mod ipam;
 pub mod judge;
+pub mod marks;
 pub mod multi;
 pub mod netwright_multi;
 pub mod recorded;

@@ -4,12 +4,15 @@
 //! known to be gone, one by one. Then it does not ask plugins to collect: they would remove the
 //! attachments of other runtimes on this machine, whose caches we do not see.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
 use cni::text::one_line;
-use cni::{AttachmentKey, GcAttachment, NetworkName};
+use cni::{AttachmentKey, CallEnv, Command, GcAttachment, NetworkName};
+use cni_invoke::{Builtin as _, Request, Status};
 use cni_runtime::{CachedAttachment, Everything, GcError, GcFailure, GcReport, Runtime};
+use plugins::Builtins;
+use plugins::marks::{self, Marks};
 use plugins::shared::forwarding;
 use serde::Serialize;
 use state::{Index, Roots};
@@ -23,6 +26,7 @@ use crate::net::session::{PluginSource, Session};
 use crate::net::{container, own_plugins};
 use crate::shell::{Report, Shell};
 use crate::world::World;
+use crate::{VERSION, plugin_process};
 
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -31,6 +35,13 @@ struct Collected {
     removed: Vec<Item>,
     kept: Vec<Item>,
     failed: Vec<Failed>,
+    /// What had no owner: bridges, and entries of the packet filter.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ownerless: Vec<String>,
+    /// The networks of what was removed by marks alone: what their address plugins reserved for it is
+    /// not known.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    unlooked: BTreeSet<String>,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -80,6 +91,14 @@ impl Report for Collected {
         for item in &self.removed {
             text.push_str(&format!("{removed} {}\n", item.text()));
         }
+        for what in &self.ownerless {
+            text.push_str(&format!("{removed} {what}\n"));
+        }
+        for network in &self.unlooked {
+            text.push_str(&format!(
+                "not looked at: what address plugins reserved on network {network} for attachments without records\n"
+            ));
+        }
         for failed in &self.failed {
             let subject = match &failed.subject {
                 Subject::Attachment(item) => format!("remove {}", item.text()),
@@ -111,7 +130,7 @@ pub(crate) fn main(args: &Gc, common: &Common, world: &World, shell: &mut Shell)
         known.retain(|known| known.key.network.as_str() == network);
     }
     let waiting = shell.waiting("collecting");
-    let report = if !args.valid.is_empty() {
+    let mut report = if !args.valid.is_empty() {
         keep_only(args, &known, &session, world)?
     } else if args.all {
         // Without a record of ours, and not made by our runtime, it may belong to another runtime,
@@ -126,6 +145,9 @@ pub(crate) fn main(args: &Gc, common: &Common, world: &World, shell: &mut Shell)
     } else {
         collect(known, args, &session, |known| known.presence == Presence::Gone)
     };
+    if args.all && args.valid.is_empty() {
+        by_marks(args, &session, world, &mut report)?;
+    }
     if !args.dry_run {
         own_plugins::collect(&session.roots, false);
         state::remove_abandoned(session.runtime.cache().results_dir());
@@ -197,6 +219,90 @@ fn collect(
         }
     }
     report
+}
+
+/// Removes what is marked as ours and belongs to no attachment that is known by now: records and cache
+/// may be lost. In a network, what belongs to known attachments stays.
+fn by_marks(
+    args: &Gc,
+    session: &Session,
+    world: &World,
+    report: &mut Collected,
+) -> Result<(), Failure> {
+    let known = attachments::at_paths(session)?.known;
+    let known: Vec<AttachmentKey> = known.into_iter().map(|known| known.key).collect();
+    let index = Index::new(&session.roots);
+    let is_asked = |network: &str| args.network.as_deref().is_none_or(|only| only == network);
+    let find = || -> Result<Marks, Failure> {
+        let mut found = Marks::find(&index, &known).map_err(cni::Error::from)?;
+        found.attachments.retain(|key| is_asked(key.network.as_str()));
+        found.entries.retain(|network, _| is_asked(network));
+        Ok(found)
+    };
+    let found = find()?;
+    let mut left = Marks::default();
+    if !args.dry_run {
+        for network in found.networks() {
+            for error in collect_network(&network, &known, session, world) {
+                let subject = Subject::Network { network: network.clone() };
+                report.failed.push(Failed { subject, error });
+            }
+        }
+        left = find()?;
+    }
+    let gone = found.attachments.difference(&left.attachments);
+    let gone: Vec<&AttachmentKey> = gone.collect();
+    report.unlooked = cni::order::gather(gone.iter().map(|key| key.network.to_string()));
+    report.removed.extend(gone.into_iter().map(Item::from));
+    for (network, count) in &found.entries {
+        let count = count.saturating_sub(left.entries.get(network).copied().unwrap_or_default());
+        if count != 0 {
+            let what = format!("{count} entries of network {network} in the packet filter");
+            report.ownerless.push(what);
+        }
+    }
+    if args.network.is_none() {
+        let bridges = match args.dry_run {
+            true => found.bridges,
+            false => Marks::delete_bridges(&index).map_err(cni::Error::from)?,
+        };
+        report.ownerless.extend(bridges.iter().map(|name| format!("bridge {name}")));
+    }
+    Ok(())
+}
+
+/// Has each plugin of ours whose marks are on the host collect in a network.
+fn collect_network(
+    network: &str,
+    known: &[AttachmentKey],
+    session: &Session,
+    world: &World,
+) -> Vec<cni::Error> {
+    let of_network = known.iter().filter(|key| key.network.as_str() == network);
+    let stay = of_network.map(|key| GcAttachment {
+        container_id: key.container_id.to_string(),
+        ifname: key.ifname.to_string(),
+    });
+    let stay: Vec<GcAttachment> = stay.collect();
+    let builtins = Builtins { roots: session.roots.clone(), build: VERSION };
+    let executor = plugin_process::mixed(&builtins, &world.environment);
+    let mut errors = Vec::new();
+    for plugin in marks::PLUGINS {
+        // The path must be there, and nothing is looked up in it: these configurations delegate to
+        // nobody.
+        let path = session.roots.run.display().to_string();
+        let env = CallEnv { command: Command::Gc.to_string(), path, ..CallEnv::default() };
+        let request = Request { env, stdin: marks::configuration(plugin, network, &stay) };
+        let ended = builtins.call(plugin, &request, &executor, session.deadline());
+        let failed = ended.filter(|output| output.status != Status::Success);
+        errors.extend(failed.map(|output| {
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|_| {
+                let text = format!("plugin {plugin:?} failed: {}", output.status);
+                cni::Error::new(cni::code::INTERNAL, text)
+            })
+        }));
+    }
+    errors
 }
 
 /// Removes one attachment, unless an ADD is working on it.

@@ -199,3 +199,77 @@ fn what_ended_in_a_user_namespace_is_gone() {
     assert!(said.starts_with(&ended), "{said}");
     assert!(said.ends_with("removed 8, kept 0\nno attachments\n"), "{said}");
 }
+
+/// Records and cache are lost: what the kernel has is known by its marks. Two networks, of which the
+/// records of one stay.
+#[test]
+fn gc_of_everything_finds_marks_without_records() {
+    testkit::require!("root");
+    let lab = Lab::new("collected-marks");
+    let ports = json!({ "type": "portmap", "capabilities": { "portMappings": true } });
+    let mut ptp = bridge();
+    ptp["type"] = json!("ptp");
+    ptp["ipam"]["subnet"] = json!("10.21.0.0/24");
+    for (plugins, lost) in [
+        (json!([bridge(), ports, { "type": "firewall" }]), "/run/netwright"),
+        (json!([ptp, ports]), "/run/netwright/owners"),
+        (json!([bridge(), ports]), "/run/netwright/owners"),
+    ] {
+        for lives in [true, false] {
+            write(&lab, &plugins);
+            let c1 = lab.container("c1");
+            call_in(&lab, &["add", "n", "c1", "-p", "8080:80"]).succeeded();
+            lab.sh(&format!("rm -r {lost} /var/lib/cni/results /etc/cni/net.d"));
+            let c1 = lives.then_some(c1);
+            if !lives {
+                // The kernel deletes the pair some time after the namespace.
+                lab.sh("timeout 20 sh -c 'while ip -br link | grep -q ^veth; do sleep 0.05; done'");
+            }
+            let what = format!("{plugins} {lost} {lives}");
+            let dry = call_in(&lab, &["gc", "--all", "--dry-run"]).succeeded();
+            assert_ne!(left(&lab), "10.20.0.2\n", "{what}");
+            let said = call_in(&lab, &["gc", "--all"]).succeeded();
+            if lives {
+                let told = "not looked at: what address plugins reserved on network n ";
+                assert!(said.stdout.contains("removed eth0 of cnitool-"), "{what}: {said:#?}");
+                assert!(said.stdout.contains(told), "{what}: {said:#?}");
+                assert!(dry.stdout.contains("would remove eth0 of cnitool-"), "{what}: {dry:#?}");
+            } else {
+                let told = "entries of network n in the packet filter\n";
+                assert!(said.stdout.contains(told), "{what}: {said:#?}");
+                assert!(dry.stdout.contains(told), "{what}: {dry:#?}");
+            }
+            let address = lab.sh("cd /var/lib/pools/n && ls | grep ^10; rm -r /var/lib/pools/n");
+            assert_eq!(
+                left(&lab).replace(
+                    "ls: cannot access '/var/lib/pools/n': No such file or directory\n",
+                    ""
+                ),
+                "",
+                "{what} {address}: {said:#?}"
+            );
+            assert!(!lab.sh("nft list ruleset").contains("table"), "{what}");
+            let again = call_in(&lab, &["gc", "--all"]).succeeded();
+            assert_eq!(again.stdout, "removed 0, kept 0\n", "{what}");
+            drop(c1);
+        }
+    }
+}
+
+/// A foreign bridge, a tunnel of `netwrightd routing`, and what known attachments have stay.
+#[test]
+fn gc_of_one_network_leaves_the_marks_of_others() {
+    testkit::require!("root");
+    let lab = Lab::new("collected-others");
+    write(&lab, &json!([bridge()]));
+    let _c1 = lab.container("c1");
+    call_in(&lab, &["add", "n", "c1"]).succeeded();
+    lab.sh("rm -r /run/netwright/owners /var/lib/cni/results; \
+         ip link add e0 alias netwright:routing type veth peer name e1; ip link add br9 type bridge");
+    let said = call_in(&lab, &["gc", "other", "--all"]).succeeded();
+    assert_eq!(said.stdout, "removed 0, kept 0\n");
+    let said = call_in(&lab, &["gc", "--all"]).succeeded();
+    assert!(said.stdout.contains("removed eth0 of "), "{said:#?}");
+    let links = lab.sh("ip -br link");
+    assert!(links.contains("e0@") && links.contains("br9") && !links.contains("b0 "), "{links}");
+}

@@ -47,6 +47,13 @@ pub fn host_mac(key: &AttachmentKey) -> MacAddr {
     MacAddr([(first & 0xfc) | 0x02, a, b, c, d, e])
 }
 
+/// Returns whose link it is, if its mark is that of an attachment, and not its hash alone.
+#[must_use]
+pub fn of(link: &Link) -> Option<AttachmentKey> {
+    let (network, _) = link.alias.as_deref()?.strip_prefix(PREFIX)?.split_once('/')?;
+    of_network(link, &NetworkName::new(network).ok()?)
+}
+
 /// Returns whose link it is, if its mark is that of an attachment of this network.
 #[must_use]
 pub fn of_network(link: &Link, network: &NetworkName) -> Option<AttachmentKey> {

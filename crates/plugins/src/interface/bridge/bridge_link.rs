@@ -82,8 +82,17 @@ impl BridgeNote {
     }
 }
 
+/// Reports whether a link is marked as a bridge that an attachment made.
+pub(crate) fn is_marked(link: &Link) -> bool {
+    link.is_kind("bridge") && link.alias.as_deref() == Some(&mark())
+}
+
+fn mark() -> String {
+    format!("{}bridge", owner::PREFIX)
+}
+
 /// Returns the name under which the bridge is shared.
-pub(super) fn object(bridge: &str) -> String {
+pub(crate) fn object(bridge: &str) -> String {
     format!("bridge {bridge}")
 }
 
@@ -260,7 +269,7 @@ pub(super) fn create(
     let new = NewLink {
         mac: Some(mac),
         mtu: wanted.mtu,
-        alias: Some(format!("{}bridge", owner::PREFIX)),
+        alias: Some(mark()),
         ..NewLink::new(
             name,
             LinkKind::Bridge(BridgeOptions {
