@@ -208,7 +208,10 @@ fn own_rules(key: &AttachmentKey, wanted: &Wanted, address: IpNet) -> Vec<Rule> 
             rules.push(Rule { chain: chain.clone(), text, first: false });
         }
     }
-    for forward in &wanted.forwards {
+    for (at, forward) in wanted.forwards.iter().enumerate() {
+        if wanted.forwards[..at].contains(forward) {
+            continue;
+        }
         // The reference lists every port in both families; a packet that finds no rule for it goes
         // on.
         let listed = ports.entry(forward.protocol.name()).or_default();
@@ -380,6 +383,15 @@ mod tests {
             -A CNI-DN-9b00b9b7c2795a8a61a6e -p tcp -m tcp --dport 8080 -j DNAT --to-destination [fd00:1::2]:80
             COMMIT
         "#]].assert_eq(&text(&wanted(forwards), "fd00:1::2/64"));
+    }
+
+    #[test]
+    fn a_mapping_listed_twice_is_forwarded_once() {
+        let mapping = forward(Protocol::Tcp, 8080, None);
+        for address in ["10.1.0.2/24", "fd00:1::2/64"] {
+            let once = text(&wanted(vec![mapping.clone()]), address);
+            assert_eq!(text(&wanted(vec![mapping.clone(); 2]), address), once);
+        }
     }
 
     #[test]

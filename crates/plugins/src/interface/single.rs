@@ -31,7 +31,7 @@ use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use crate::shared::identity::{self, Identity};
 pub use crate::shared::namespaces::Namespaces;
-use crate::shared::{dns, gate, owner, readiness};
+use crate::shared::{dns, drift, gate, owner, readiness};
 
 /// The position of the container's interface in the result: it is the only one.
 const POSITION: usize = 0;
@@ -150,8 +150,15 @@ pub trait SingleLink: Debug + Send + Sync + 'static {
         }
     }
 
+    /// Returns the MTU that the configuration asks for, if CHECK compares it with what the result
+    /// says: a later plugin may have set another one, and reported it.
+    fn mtu(config: &Self::Config) -> Option<u32> {
+        let _ = config;
+        None
+    }
+
     /// Compares what is specific to the kind (CHECK): the parent, the mode. `link` is `None` for a
-    /// device without one.
+    /// device without one. What a later plugin may change is compared elsewhere, with the result.
     ///
     /// # Errors
     /// Code 104.
@@ -265,6 +272,14 @@ impl<T: SingleLink> Wants for Single<T> {
         let namespaces = picture.namespaces.get()?;
         found.extend(Difference::of(T::verify(call, config, link.as_ref(), namespaces))?);
         let Some(link) = link else { return Ok(found) };
+        let asked = T::mtu(config).is_some();
+        let reported = attached.result.container_interface(attached.ifname).map(|link| link.mtu);
+        // Results before version 1.0.0 have no MTU.
+        if let Some(mtu) = reported.filter(|mtu| asked && *mtu != 0 && *mtu != link.mtu) {
+            let differs =
+                drift(format!("interface {:?} has MTU {}, not {mtu}", link.name, link.mtu));
+            found.extend(Difference::of(Err(differs))?);
+        }
         let ips = attached.result.container_ips(attached.ifname);
         let ips: Vec<IpNet> = ips.map(|ip| ip.address).collect();
         found.extend(taken_by_the_host(call, &link, &ips, namespaces)?);

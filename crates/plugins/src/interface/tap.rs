@@ -138,6 +138,10 @@ impl SingleLink for Tap {
         Ok(Made::link(link))
     }
 
+    fn mtu(config: &Config) -> Option<u32> {
+        config.mtu
+    }
+
     /// The other end has no program yet that could answer.
     fn options(_config: &Config) -> Options {
         Options::new(true)
@@ -169,12 +173,6 @@ impl SingleLink for Tap {
                 "interface {name:?} has multiQueue {}, the configuration asks for {asked}",
                 tap.multi_queue
             )));
-        }
-        if let Some(mac) = config.mac.filter(|mac| link.mac != Some(*mac)) {
-            return Err(drift(format!("interface {name:?} does not have MAC address {mac}")));
-        }
-        if let Some(mtu) = config.mtu.filter(|mtu| link.mtu != *mtu) {
-            return Err(drift(format!("interface {name:?} has MTU {}, not {mtu}", link.mtu)));
         }
         if let Some(wanted) = &config.bridge {
             let bridge = bridge(wanted, &mut namespaces.inside)

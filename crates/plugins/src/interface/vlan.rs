@@ -131,13 +131,11 @@ impl SingleLink for Vlan {
                 config.protocol.number()
             )));
         }
-        match config.mtu {
-            Some(mtu) if link.mtu != mtu => Err(drift(format!(
-                "interface {:?} has MTU {}, the configuration asks for {mtu}",
-                link.name, link.mtu
-            ))),
-            _ => Ok(()),
-        }
+        Ok(())
+    }
+
+    fn mtu(config: &Config) -> Option<u32> {
+        config.mtu
     }
 
     fn fits_host(config: &Config, host: &mut RouteSocket) -> Result<(), Failure> {

@@ -276,6 +276,25 @@ fn default_gateway_and_ipam_default_route() {
     assert_eq!(c1.sh("ip route show default").lines().count(), 1);
 }
 
+/// A default route of another table, or one on the link, is not the one that `isDefaultGateway`
+/// asks for.
+#[test]
+fn default_gateway_and_a_default_route_of_another_table() {
+    let node = node_with(
+        "bridge-defgw3",
+        r#"{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24","gateway":"10.1.0.1"},{"address":"fd00:1::2/64","gateway":"fd00:1::1"}],
+            "routes":[{"dst":"0.0.0.0/0","table":77},{"dst":"::/0","table":77}]}"#,
+    );
+    let c1 = node.container("c1");
+    add(&node, &c1).config(fixed()).config(json!({ "isDefaultGateway": true })).call().ok();
+    for (family, gateway) in [("-4", "10.1.0.1"), ("-6", "fd00:1::1")] {
+        for table in ["main", "77"] {
+            let routes = c1.sh(&format!("ip {family} route show default table {table}"));
+            assert!(routes.contains(&format!("via {gateway} dev eth0")), "{table}: {routes}");
+        }
+    }
+}
+
 #[test]
 fn v6_gateway_of_another_subnet_is_added() {
     let node = node_with("bridge-v6gw", DUAL);

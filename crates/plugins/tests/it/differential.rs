@@ -108,12 +108,11 @@ fn compare(cases: &[Case], release: Release) {
 
 /// Returns every difference of one case.
 fn compare_one(case: &Case, release: Release, ledger: &Ledger) -> Vec<String> {
-    let mut ours = World::new(case, None);
-    let mut theirs = World::new(case, Some(release));
+    let (mut ours, mut theirs) =
+        together(|| World::new(case, None), || World::new(case, Some(release)));
     let mut seen: Vec<String> = Vec::new();
     for step in ["ADD", "CHECK", "DEL", "DEL again"] {
-        ours.step(step);
-        theirs.step(step);
+        together(|| ours.step(step), || theirs.step(step));
         let added = ours.added.last();
         assert!(
             added.is_some_and(|added| added.is_ok() == case.succeeds),
@@ -128,7 +127,8 @@ fn compare_one(case: &Case, release: Release, ledger: &Ledger) -> Vec<String> {
         // late.
         let deadline = Instant::now() + SETTLE;
         let lines = loop {
-            let lines = differences(step, &look(&theirs), &look(&ours));
+            let (our, their) = together(|| look(&ours), || look(&theirs));
+            let lines = differences(step, &their, &our);
             let known = lines.iter().all(|line| ledger.lists(case.name, release, line));
             if known || deadline < Instant::now() {
                 break lines;
@@ -138,6 +138,16 @@ fn compare_one(case: &Case, release: Release, ledger: &Ledger) -> Vec<String> {
         seen.extend(lines);
     }
     seen
+}
+
+/// Does both at the same time: the two hosts have nothing in common, and much of the time is spent
+/// waiting for the kernel.
+fn together<A, B: Send>(ours: impl FnOnce() -> A, theirs: impl FnOnce() -> B + Send) -> (A, B) {
+    std::thread::scope(|scope| {
+        let theirs = scope.spawn(theirs);
+        let ours = ours();
+        (ours, theirs.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })
 }
 
 /// `STEP FACT: THEIRS -> OURS` for each fact that is different.

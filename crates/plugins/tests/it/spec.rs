@@ -63,6 +63,50 @@ fn check_allows_what_a_later_plugin_changed() {
     node.run("tuning", "CHECK").to(&c1).config(tuning).prev(&result).call().silent();
 }
 
+/// CNI 1.1.0 §2 "CHECK": the same of the plugins that compare what their own keys ask for. A result
+/// of version 0.4.0 does not tell the MTU.
+#[test]
+fn check_allows_that_tuning_changed_a_single_link() {
+    for version in ["1.1.0", "0.4.0"] {
+        allows_that_tuning_changes("tap", version, &json!({}));
+    }
+}
+
+#[test]
+fn vm_check_allows_that_tuning_changed_a_single_link() {
+    testkit::require!("root", "dummy", "vlan");
+    for version in ["1.1.0", "0.4.0"] {
+        allows_that_tuning_changes("dummy", version, &json!({}));
+        allows_that_tuning_changes("vlan", version, &json!({ "master": "p0", "vlanId": 5 }));
+    }
+}
+
+fn allows_that_tuning_changes(plugin: &str, version: &str, keys: &Value) {
+    let node = node_with("spec-single", "none");
+    node.sh("ip link add p0 type veth peer name p1 && ip link set p0 up && ip link set p1 up");
+    let c1 = node.container("c1");
+    let run = |verb: &str, plugin: &str| {
+        node.run(plugin, verb).to(&c1).config(json!({ "cniVersion": version }))
+    };
+    let own = json!({ "mac": "02:00:00:00:00:66", "mtu": 1450, "ipam": { "type": "fixed" } });
+    let single = |verb: &str| run(verb, plugin).config(own.clone()).config(keys.clone());
+    let tuning = json!({ "mac": "02:00:00:00:00:77", "mtu": 1400, "dataDir": node.dir("tuning") });
+    let made = single("ADD").call().ok();
+    single("CHECK").prev(&made).call().silent();
+    let result = run("ADD", "tuning").config(tuning.clone()).prev(&made).call().ok();
+    single("CHECK").prev(&result).call().silent();
+    run("CHECK", "tuning").config(tuning).prev(&result).call().silent();
+    // What nobody reported is a difference.
+    c1.sh("ip link set eth0 address 02:00:00:00:00:88");
+    single("CHECK").prev(&result).call().fails(104, "MAC");
+    c1.sh("ip link set eth0 address 02:00:00:00:00:77 mtu 1300");
+    let check = single("CHECK").prev(&result).call();
+    match version {
+        "0.4.0" => check.silent(),
+        _ => check.fails(104, "has MTU 1300, not 1400"),
+    };
+}
+
 /// CNI 1.1.0 §2 "GC": a plugin continues after an error, removes what it can, and reports the
 /// error.
 #[test]

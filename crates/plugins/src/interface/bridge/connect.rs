@@ -8,7 +8,7 @@ use cni_plugin::{Call, codes};
 use ipnet::IpNet;
 use kernel::mac::MacAddr;
 use kernel::netns::Netns;
-use kernel::route::{Link, OperState, RouteSocket};
+use kernel::route::{Link, OperState, RouteSocket, Scope, TABLE_MAIN};
 use serde::{Deserialize, Serialize};
 use wanted::Gateways;
 
@@ -79,7 +79,8 @@ fn plan(call: &Call<'_>, config: &Config, ipam: Option<AddResult>) -> Result<Pla
 }
 
 /// Adds to each family a default route through its gateway, unless it has one that names a next
-/// hop. A default route without a next hop means the same gateway, and gets it.
+/// hop. A default route without a next hop means the same gateway, and gets it, if it is in the main
+/// table and not on the link.
 fn add_default_routes(ips: &[IpConfig], routes: &mut Vec<Route>) {
     for v4 in [true, false] {
         let Some(gateway) =
@@ -87,13 +88,16 @@ fn add_default_routes(ips: &[IpConfig], routes: &mut Vec<Route>) {
         else {
             continue;
         };
-        let mut defaults = routes
-            .iter_mut()
-            .filter(|route| route.is_default() && route.dst.addr().is_ipv4() == v4);
-        match defaults.next() {
-            Some(route) => {
-                route.gw.get_or_insert(gateway);
-            }
+        let is_default = |route: &Route| route.is_default() && route.dst.addr().is_ipv4() == v4;
+        if routes.iter().any(|route| is_default(route) && route.gw.is_some()) {
+            continue;
+        }
+        let means_gateway = |route: &Route| {
+            let beyond_link = !v4 || route.scope.is_none_or(|scope| scope < Scope::LINK.0);
+            is_default(route) && route.table.is_none_or(|table| table == TABLE_MAIN) && beyond_link
+        };
+        match routes.iter_mut().find(|route| means_gateway(route)) {
+            Some(route) => route.gw = Some(gateway),
             None => {
                 let dst = if v4 { "0.0.0.0/0" } else { "::/0" };
                 let dst = dst.parse().expect("a default destination is a prefix");

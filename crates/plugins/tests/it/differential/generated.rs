@@ -8,7 +8,7 @@
 //! happens, our plugins leave the host as it was.
 //!
 //! Every run tries the same few; a run with `--full` a share of all, in rounds. `NETWRIGHT_SEED`
-//! repeats one.
+//! repeats some: the numbers that a failing run prints, with commas between them.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 use testkit::Chance;
 use testkit::reference::Release;
-use testkit::{Snapshot, share};
+use testkit::share;
 
 use super::ledger::Ledger;
-use super::observe::Observation;
+use super::observe::{Observation, Seen};
 use super::world::{Ended, World};
-use super::{Case, PLAIN, SETTLE, differences};
+use super::{Case, PLAIN, SETTLE, differences, together};
 
 /// How many configurations there are.
 const ALL: u64 = 2_000;
@@ -360,19 +360,14 @@ fn disagreement(what: &str, theirs: &Ended, ours: &Ended) -> Option<String> {
 /// Returns every difference of one case that no entry explains.
 fn unexplained(case: &Case, release: Release, ledger: &Ledger) -> Vec<String> {
     let plugins = plugins(case);
-    let explained = |line: &String| ledger.explains(&plugins, release, line);
-    let mut ours = World::new(case, None);
-    let mut theirs = World::new(case, Some(release));
-    let look = |world: &World<'_>| {
-        let mut all = vec![Snapshot::take(&world.node.lab)];
-        all.extend(world.containers.iter().map(Snapshot::of));
-        all
-    };
-    let before = look(&ours);
+    let written = json!(case.random).to_string();
+    let explained = |line: &String| ledger.explains(&plugins, &written, release, line);
+    let (mut ours, mut theirs) =
+        together(|| World::new(case, None), || World::new(case, Some(release)));
+    let before = Seen::of(&ours);
     let mut lines = Vec::new();
     for step in ["ADD", "CHECK", "DEL", "DEL again"] {
-        ours.step(step);
-        theirs.step(step);
+        together(|| ours.step(step), || theirs.step(step));
         let all_well = ours.added.iter().chain(&theirs.added).all(Result::is_ok);
         if step == "ADD" {
             for (at, (theirs, ours)) in theirs.added.iter().zip(&ours.added).enumerate() {
@@ -386,20 +381,21 @@ fn unexplained(case: &Case, release: Release, ledger: &Ledger) -> Vec<String> {
                 other.and_then(|(_, other)| disagreement(&format!("{step}{what}"), other, ended)),
             );
         }
-        if step == "DEL" {
-            for (before, after) in before.iter().zip(look(&ours)) {
-                let left = before.diff(&after).into_iter();
-                let left = left.filter(|line| !may_be_left(line));
-                lines.extend(left.map(|line| format!("LEFT {line}")));
-            }
-        }
-        if !all_well || !matches!(step, "ADD" | "DEL") {
+        if !matches!(step, "ADD" | "DEL") || !(all_well || step == "DEL") {
             continue;
+        }
+        let look = || together(|| Seen::of(&ours), || all_well.then(|| Seen::of(&theirs)));
+        let (mut own, mut other) = look();
+        if step == "DEL" {
+            let left = before.diff(&own).into_iter().filter(|line| !may_be_left(line));
+            lines.extend(left.map(|line| format!("LEFT {line}")));
         }
         // The kernel may make a change late.
         let deadline = Instant::now() + SETTLE;
         let found = loop {
-            let found = differences(step, &Observation::of(&theirs), &Observation::of(&ours));
+            let Some(their) = &other else { break Vec::new() };
+            let (their, our) = (Observation::made(&theirs, their), Observation::made(&ours, &own));
+            let found = differences(step, &their, &our);
             let answers = |line: &String| line.contains(" ends: ");
             let found: Vec<_> = found.into_iter().filter(|line| !answers(line)).collect();
             let found = with_attributes(found);
@@ -407,6 +403,7 @@ fn unexplained(case: &Case, release: Release, ledger: &Ledger) -> Vec<String> {
                 break found;
             }
             std::thread::sleep(Duration::from_millis(100));
+            (own, other) = look();
         };
         lines.extend(found);
     }
@@ -414,58 +411,96 @@ fn unexplained(case: &Case, release: Release, ledger: &Ledger) -> Vec<String> {
     lines
 }
 
-/// Describes a route that has attributes, or the scope of a link, on our side only as one difference, not as two routes of
-/// which each side has one.
-fn with_attributes(mut lines: Vec<String>) -> Vec<String> {
-    let plain = |route: &str| {
-        let mut words = route.split(' ').peekable();
-        let mut kept = Vec::new();
+/// Describes a route of which only the attributes differ by these, not as two routes of which each
+/// side has one: `ATTRIBUTE WHAT: STEP PLACE routes …` for each that only we have, `NO ATTRIBUTE` for
+/// each that only the reference has.
+fn with_attributes(lines: Vec<String>) -> Vec<String> {
+    let is_route = |line: &String| line.contains(" routes -");
+    let (routes, mut found): (Vec<_>, Vec<_>) = lines.into_iter().partition(is_route);
+    let (ours, mut theirs): (Vec<_>, Vec<_>) =
+        routes.into_iter().partition(|line| line.ends_with(": nothing -> ``"));
+    for line in ours {
+        let route = Attributes::of(&line);
+        let Some(at) = theirs.iter().position(|other| Attributes::of(other).rest == route.rest)
+        else {
+            found.push(line);
+            continue;
+        };
+        let other = theirs.remove(at);
+        let other = Attributes::of(&other);
+        let named = |word: &str, more: &Attributes, less: &Attributes| {
+            let more = more.own.iter().filter(|own| !less.own.contains(own));
+            more.map(|own| format!("{word} {own}: {}", route.rest)).collect::<Vec<_>>()
+        };
+        found.extend(named("ATTRIBUTE", &route, &other));
+        found.extend(named("NO ATTRIBUTE", &other, &route));
+    }
+    found.extend(theirs);
+    found
+}
+
+/// A line about a route without the attributes that are compared apart, and these.
+struct Attributes {
+    rest: String,
+    own: Vec<String>,
+}
+
+impl Attributes {
+    fn of(line: &str) -> Self {
+        let route = line.split(": ").next().unwrap_or(line);
+        let mut words = route.split_whitespace().peekable();
+        let (mut rest, mut own) = (Vec::new(), Vec::new());
         while let Some(word) = words.next() {
             match word {
-                "mtu" | "advmss" => drop(words.next()),
-                "scope" if words.next_if_eq(&"link").is_some() => {}
-                _ => kept.push(word),
+                "mtu" | "advmss" => {
+                    own.push(format!("{word} {}", words.next().unwrap_or_default()))
+                }
+                "scope" if words.next_if_eq(&"link").is_some() => own.push("scope link".to_owned()),
+                "onlink" => own.push(word.to_owned()),
+                _ => rest.push(word),
             }
         }
-        kept.join(" ").trim_end().to_owned()
-    };
-    let ours: Vec<String> = lines
-        .iter()
-        .filter_map(|line| line.strip_suffix(": nothing -> ``"))
-        .filter(|route| route.contains(" routes ") && plain(route) != *route)
-        .map(str::to_owned)
-        .collect();
-    for route in ours {
-        let theirs = format!("{}: `` -> nothing", plain(&route));
-        let same = |line: &String| line.replace(" :", ":") == theirs;
-        if let Some(place) = lines.iter().position(same) {
-            lines.remove(place);
-            lines.retain(|line| *line != format!("{route}: nothing -> ``"));
-            lines.push(format!("ATTRIBUTES {route}"));
-        }
+        Self { rest: rest.join(" "), own }
     }
-    lines
+}
+
+/// The seed of a configuration, by its number.
+fn seed_of(number: u64) -> u64 {
+    (number + 1).wrapping_mul(SPREAD)
+}
+
+/// Returns the numbers of the configurations that one of the tests tries.
+fn numbers(own: u64) -> Vec<u64> {
+    let of_test = |number: u64| number * TESTS + own;
+    if let Ok(asked) = std::env::var("NETWRIGHT_SEED") {
+        let asked: Vec<u64> = asked.split(',').map(|seed| seed.trim().parse().unwrap()).collect();
+        for seed in &asked {
+            assert!((0..ALL).any(|number| seed_of(number) == *seed), "nothing has the seed {seed}");
+        }
+        let of_test = (0..ALL / TESTS).map(of_test);
+        return of_test.filter(|number| asked.contains(&seed_of(*number))).collect();
+    }
+    let all = match testkit::feature::available("full") {
+        true => share::of_this_round((0..ALL / TESTS).collect(), SHARE),
+        false => (0..FEW).collect(),
+    };
+    all.into_iter().map(of_test).collect()
 }
 
 /// Tries the configurations of one of the tests.
 fn try_some(own: u64) {
     static LEDGER: LazyLock<Ledger> = LazyLock::new(Ledger::read);
-    let numbers: Vec<u64> = match testkit::feature::available("full") {
-        true => share::of_this_round((0..ALL / TESTS).collect(), SHARE),
-        false => (0..FEW).collect(),
-    };
-    let asked = std::env::var_os("NETWRIGHT_SEED").is_some();
-    let numbers = if asked { vec![0] } else { numbers };
+    let numbers = numbers(own);
     let mut wrong = Vec::new();
     for number in &numbers {
-        let seed = (number * TESTS + own + 1).wrapping_mul(SPREAD);
+        let seed = seed_of(*number);
         let case = Maker(Chance::new(seed)).case();
         // The installed release has no tap, no 1.1.0, and other attributes of routes and links.
         let installed = ["tap", "1.1.0", "priority", "table", "scope", "mtu", "advmss"];
         let text = format!("{} {}", case.version, json!(case.random));
         let in_both = !installed.iter().any(|only| text.contains(only));
         let release =
-            if in_both && number % 3 == 2 { Release::Installed } else { Release::Unstable };
+            if in_both && number / TESTS % 3 == 2 { Release::Installed } else { Release::Unstable };
         let lines = unexplained(&case, release, &LEDGER);
         if !lines.is_empty() {
             wrong.push(format!(

@@ -23,8 +23,11 @@ struct Entry {
     lines: Vec<String>,
     /// Like `lines`, but of differences that depend on the kernel's own time: a run may lack them.
     sometimes: Vec<String>,
-    /// Patterns of lines that random configurations may show ([`super::generated`]).
-    random: Vec<String>,
+    /// Patterns of lines that random configurations may show ([`super::generated`]), in place of
+    /// those of the tables.
+    random: Option<Vec<String>>,
+    /// Patterns of random configurations, as JSON: the entry counts only for those that match one.
+    with: Vec<String>,
     /// Tests that show it, `FILE::FUNCTION`, where a configuration alone cannot show it.
     tests: Vec<String>,
     reason: String,
@@ -44,10 +47,16 @@ impl Ledger {
         })
     }
 
-    /// Whether an entry explains a difference of a random configuration of these plugins: one of
-    /// its own patterns for that, or one of a table's of the same plugin. Entries about how a call
-    /// ends do not count for what is there after it.
-    pub(super) fn explains(&self, plugins: &[String], release: Release, line: &str) -> bool {
+    /// Whether an entry explains a difference of a random configuration of these plugins: with its
+    /// own patterns for that, or, if it has none, with those of the tables of the same plugins.
+    /// Entries about how a call ends do not count for what is there after it.
+    pub(super) fn explains(
+        &self,
+        plugins: &[String],
+        written: &str,
+        release: Release,
+        line: &str,
+    ) -> bool {
         let of_plugin = |entry: &Entry| {
             let named = |case: &String| {
                 let plugin = case.split('/').next().unwrap_or_default();
@@ -55,12 +64,18 @@ impl Ledger {
             };
             entry.cases.iter().any(named)
         };
-        let by_end = |entry: &&Entry| entry.lines.iter().any(|line| line.contains(" ends: "));
-        self.entries.iter().filter(|entry| entry.is_against(release)).any(|entry| {
-            let of_plugin = entry.cases.is_empty() || of_plugin(entry);
-            let of_tables = entry.lines.iter().chain(&entry.sometimes);
-            let of_tables = of_tables.filter(|_| !by_end(&entry));
-            of_plugin && of_tables.chain(&entry.random).any(|pattern| matches(pattern, line))
+        let counts = |entry: &&Entry| {
+            let is_with = entry.with.is_empty() || entry.with.iter().any(|at| matches(at, written));
+            entry.is_against(release) && is_with && (entry.cases.is_empty() || of_plugin(entry))
+        };
+        self.entries.iter().filter(counts).any(|entry| {
+            let by_end = entry.lines.iter().any(|line| line.contains(" ends: "));
+            let of_tables = entry
+                .lines
+                .iter()
+                .chain(&entry.sometimes)
+                .filter(|_| !by_end && entry.random.is_none());
+            of_tables.chain(entry.random.iter().flatten()).any(|pattern| matches(pattern, line))
         })
     }
 
@@ -188,7 +203,8 @@ fn parse(text: &str) -> Result<Vec<Entry>, String> {
             "against" => entry.against = texts,
             "lines" => entry.lines = texts,
             "sometimes" => entry.sometimes = texts,
-            "random" => entry.random = texts,
+            "random" => entry.random = Some(texts),
+            "with" => entry.with = texts,
             "tests" => entry.tests = texts,
             _ => return Err(wrong()),
         }

@@ -46,6 +46,17 @@ const CASES: &[Case] = &[
         ..PLAIN
     },
     Case {
+        name: "macvlan/address-twice",
+        succeeds: false,
+        host: PARENT,
+        containers: 2,
+        chain: |_| {
+            let ipam = json!({ "type": "static", "addresses": [{ "address": "10.1.0.5/24" }] });
+            vec![json!({ "type": "macvlan", "master": "p0", "ipam": ipam })]
+        },
+        ..PLAIN
+    },
+    Case {
         name: "macvlan/no-parent",
         succeeds: false,
         chain: |_| vec![json!({ "type": "macvlan", "master": "p7", "ipam": dual_stack() })],

@@ -1,6 +1,6 @@
 //! Everything that is compared, as texts by name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 use testkit::Snapshot;
@@ -26,12 +26,39 @@ pub(super) struct Observation {
     pub(super) facts: BTreeMap<String, String>,
 }
 
+/// The state of a host and of its containers.
+#[derive(Debug)]
+pub(super) struct Seen {
+    host: Snapshot,
+    containers: Vec<Snapshot>,
+}
+
+impl Seen {
+    pub(super) fn of(world: &World<'_>) -> Self {
+        Self {
+            host: Snapshot::take(&world.node.lab),
+            containers: world.containers.iter().map(Snapshot::of).collect(),
+        }
+    }
+
+    /// Returns the differences, as [`Snapshot::diff`] does.
+    pub(super) fn diff(&self, after: &Self) -> Vec<String> {
+        let containers = self.containers.iter().zip(&after.containers);
+        let mut lines = self.host.diff(&after.host);
+        lines.extend(containers.flat_map(|(before, after)| before.diff(after)));
+        lines
+    }
+}
+
 impl Observation {
     /// Observes everything.
     pub(super) fn of(world: &World<'_>) -> Self {
-        let host = Snapshot::take(&world.node.lab);
-        let containers: Vec<_> = world.containers.iter().map(Snapshot::of).collect();
-        let names = Names::of(world, &host, &containers);
+        Self::made(world, &Seen::of(world))
+    }
+
+    /// Makes an observation of what was seen.
+    pub(super) fn made(world: &World<'_>, Seen { host, containers }: &Seen) -> Self {
+        let names = Names::of(world, host, containers);
         let mut facts = BTreeMap::new();
         for (container, added) in world.containers.iter().zip(&world.added) {
             answer(&mut facts, &names, &format!("result {}", container.name()), added);
@@ -43,8 +70,8 @@ impl Observation {
         for (call, ended) in &world.said {
             answer(&mut facts, &names, call, ended);
         }
-        snapshot(&mut facts, &names, "host", &host, &[]);
-        for (container, seen) in world.containers.iter().zip(&containers) {
+        snapshot(&mut facts, &names, "host", host, &[]);
+        for (container, seen) in world.containers.iter().zip(containers) {
             snapshot(&mut facts, &names, container.name(), seen, &HOSTS);
         }
         Self { facts }
@@ -108,6 +135,7 @@ fn snapshot(
         if without.contains(&section) || own || (section == "nftables" && of_iptables(name)) {
             continue;
         }
+        let name = if section == "iptables" { &with_sorted_ports(name) } else { name };
         let key = names.replace(&format!("{place} {section} {name}"));
         match serde_json::from_str::<Value>(value) {
             Ok(value @ Value::Object(_)) if section != "nftables" => {
@@ -122,6 +150,15 @@ fn snapshot(
             }
         }
     }
+}
+
+/// Sorts the ports of a rule of iptables, each once. The reference's order is random.
+fn with_sorted_ports(rule: &str) -> String {
+    let Some((start, rest)) = rule.split_once(" --dports ") else { return rule.to_owned() };
+    let (ports, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+    let ports: BTreeSet<&str> = ports.split(',').collect();
+    let ports: Vec<&str> = ports.into_iter().collect();
+    format!("{start} --dports {} {rest}", ports.join(","))
 }
 
 fn before<'t>(text: &'t str, mark: &str) -> &'t str {
