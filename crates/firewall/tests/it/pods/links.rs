@@ -144,7 +144,8 @@ fn packets_are_judged_by_interface_and_address() {
     // Changes are applied in steps. After each, the kernel's table equals one that is made anew.
     for policy in [Some(first.clone()), Some(other), None, Some(first)] {
         let is_there = policy.is_some();
-        let steps = networks.policy(&id, policy, &own);
+        networks.policy(&id, policy, &own);
+        let steps = networks.settle();
         lab.table.apply(&steps).unwrap();
         assert_eq!(compare(&mut lab, &whole(&networks)) > 0, is_there);
     }
