@@ -453,7 +453,7 @@ impl Attributes {
         while let Some(word) = words.next() {
             match word {
                 "mtu" | "advmss" => {
-                    own.push(format!("{word} {}", words.next().unwrap_or_default()))
+                    own.push(format!("{word} {}", words.next().unwrap_or_default()));
                 }
                 "scope" if words.next_if_eq(&"link").is_some() => own.push("scope link".to_owned()),
                 "onlink" => own.push(word.to_owned()),
