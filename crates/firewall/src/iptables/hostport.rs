@@ -389,8 +389,8 @@ mod tests {
     fn a_mapping_listed_twice_is_forwarded_once() {
         let mapping = forward(Protocol::Tcp, 8080, None);
         for address in ["10.1.0.2/24", "fd00:1::2/64"] {
-            let once = text(&wanted(vec![mapping.clone()]), address);
-            assert_eq!(text(&wanted(vec![mapping.clone(); 2]), address), once);
+            let once = text(&wanted(vec![mapping]), address);
+            assert_eq!(text(&wanted(vec![mapping; 2]), address), once);
         }
     }
 
