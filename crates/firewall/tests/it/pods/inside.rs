@@ -133,6 +133,7 @@ impl Cluster {
         let policy: MultiPolicy =
             multi_policy::read(&json!({"metadata": metadata, "spec": spec})).unwrap();
         self.networks.policy(&policy.policy.id.clone(), Some(policy), &self.own);
+        self.networks.settle();
         self.networks.inside(["shop/db"])
     }
 }
