@@ -272,6 +272,34 @@ fn uninstall_refuses_while_containers_are_attached_unless_forced() {
     crate::support::assert_as_before(&before, &lab);
 }
 
+/// A runtime whose hook is not there starts no container that the hook is for.
+#[test]
+fn the_hook_of_a_runtime_is_named_before_its_executable_goes() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-uninstall-hook");
+    lab.sh("mkdir -p /etc/cni/net.d /etc/containers/oci/hooks.d /etc/containers/containers.conf.d /etc/hooks");
+    lab.sh("printf '[engine]\\nhooks_dir = [\"/etc/hooks\"]\\n' >/etc/containers/containers.conf.d/hooks.conf");
+    let call = |args: &[&str]| crate::support::call_in(&lab, args);
+    let there = ["--bin-dir", "/opt/cni/bin"];
+    let hook = |path: &str| format!(r#"{{"version": "1.0.0", "hook": {{"path": "{path}"}}}}"#);
+    let files = ["/etc/containers/oci/hooks.d/netwright.json", "/etc/hooks/ours.json"];
+    for file in files {
+        call(&[&["install"][..], &there].concat()).succeeded();
+        lab.sh(&format!("echo '{}' >{file}", hook("/opt/cni/bin/netwright")));
+        for more in [&[][..], &["--keep-state"], &["--wait"]] {
+            let said = call(&[&["uninstall"][..], &there, more].concat()).failed(1);
+            assert!(said.stderr.contains(file), "{more:?}: {said:#?}");
+            lab.sh("test -x /opt/cni/bin/bridge");
+        }
+        let said = call(&[&["uninstall", "--force"][..], &there].concat()).succeeded();
+        assert!(said.stderr.contains(&format!("left: {file}")), "{said:#?}");
+        // Another program's hook is nothing of ours.
+        lab.sh(&format!("echo '{}' >{file}", hook("/usr/bin/netwright-of-others")));
+        call(&[&["install"][..], &there].concat()).succeeded();
+        call(&[&["uninstall"][..], &there].concat()).succeeded();
+    }
+}
+
 /// Other plugins' DEL leaves a published port and the masquerade: nothing is given back while
 /// containers have them, unless somebody says so and has read what stays.
 #[test]

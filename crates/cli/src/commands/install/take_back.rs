@@ -10,6 +10,7 @@ use plugins::shared::forwarding;
 use serde::Serialize;
 use state::{Index, Roots};
 
+use super::callers::{self, Dockers};
 use super::conflist::Conflist;
 use super::folder::{Entry, Folder};
 use super::manifest::{self, Manifest};
@@ -74,14 +75,19 @@ pub(crate) fn uninstall(
     };
     let mut report = Removed { dir: dir.clone(), ..Removed::default() };
     let roots = world.roots();
+    let executables = executables(&dir, args.keep_state);
     if args.keep_state {
         let open = |source| Session::open(world, common, shell, source);
         if !args.force {
+            Dockers::find(&roots)?.refuse()?;
+            callers::refuse_hooks(&executables)?;
             refuse_living(&open(PluginSource::None)?)?;
         }
         if args.dry_run {
             return Ok(ExitCode::SUCCESS);
         }
+        report.left.extend(Dockers::find(&roots)?.left());
+        report.left.extend(callers::left_by_hooks(&executables));
         return give_back_only(&dir, installed.as_ref(), open, report).map(|report| {
             shell.confirm(&report);
             ExitCode::SUCCESS
@@ -94,6 +100,12 @@ pub(crate) fn uninstall(
         )
         .hint("`netwright setup --undo` removes both"));
     }
+    if !args.force {
+        callers::refuse_hooks(&executables)?;
+        if !args.wait {
+            Dockers::find(&roots)?.refuse()?;
+        }
+    }
     let conflist = match &args.conflist {
         Some(path) => {
             let next = args.next_network.as_deref();
@@ -101,6 +113,7 @@ pub(crate) fn uninstall(
         }
         None => None,
     };
+    let mut told = String::new();
     let session = || Session::open(world, common, shell, PluginSource::WithOwn);
     if !args.wait {
         detach(args.force, &session()?, &mut report)?;
@@ -109,11 +122,20 @@ pub(crate) fn uninstall(
         conflist.withdraw()?;
         report.removed.push(conflist.path().display().to_string());
     }
+    // The containers of these networks need our plugins until Docker has removed them.
+    while args.wait && !args.force {
+        let Some(name) = Dockers::find(&roots)?.name() else { break };
+        if name != told {
+            shell.say(format_args!("waiting for the end of {name}"));
+            told = name;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    report.left.extend(Dockers::find(&roots)?.left());
     if args.wait {
         if let Some(installed) = &mut installed {
             give_back_replaced(&dir, installed, &roots, &mut report)?;
         }
-        let mut told = String::new();
         while let Some(listed) = detach_gone(args.force, &session()?, &mut report)? {
             if listed != told {
                 shell.say(format_args!("waiting for the end of {listed}"));
@@ -124,6 +146,7 @@ pub(crate) fn uninstall(
             std::thread::sleep(PAUSE);
         }
     }
+    report.left.extend(callers::left_by_hooks(&executables));
     let taken_back = match &installed {
         Some(installed) => Some((installed, take_back(&dir, installed, &roots, &mut report)?)),
         None => None,
@@ -139,6 +162,14 @@ pub(crate) fn uninstall(
     }
     shell.confirm(&report);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the paths by which others call the executable that goes. A package takes also the file to
+/// which the folder's one leads.
+fn executables(dir: &Path, is_packages: bool) -> Vec<PathBuf> {
+    let own = dir.join(EXECUTABLE);
+    let target = own.canonicalize().ok().filter(|target| is_packages && *target != own);
+    std::iter::once(own).chain(target).collect()
 }
 
 /// Refuses while containers are attached: another plugin's DEL knows nothing of our tables.
