@@ -42,8 +42,22 @@ fn nothing_goes_while_docker_has_networks() {
         assert!(!said.status.success(), "{more:?}");
         assert!(text.contains(&format!("docker network rm {id}`")), "{more:?}: {text}");
     }
-    drop(docker.start_container("web", &["--network", "lan", "--publish", "8080:80"]));
+    let start = |name: &str, ports: &str| {
+        drop(docker.start_container(name, &["--network", "lan", "--publish", ports]));
+    };
 
+    // Another project's plugin does the DEL, and leaves what ours had made.
+    start("early", "8079:80");
+    lab.sh("cd /opt/cni/bin && mv portmap ours && cp .netwright-replaced/portmap portmap");
+    docker.remove(&["early"]);
+    lab.sh("cd /opt/cni/bin && mv ours portmap");
+    assert!(lab.sh("nft list ruleset").contains("8079"));
+    let listed = lab.sh(&format!("{NETWRIGHT} list"));
+    assert!(listed.contains(" gone "), "{listed}");
+    lab.sh(&format!("{NETWRIGHT} gc"));
+    assert!(!lab.sh("nft list ruleset").contains("8079"));
+
+    start("web", "8080:80");
     let log = lab.dir().join("wait.log");
     let output = fs::File::create(&log).unwrap();
     let mut waiting = way_off(&["--wait"])
