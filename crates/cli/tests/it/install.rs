@@ -300,6 +300,40 @@ fn the_hook_of_a_runtime_is_named_before_its_executable_goes() {
     }
 }
 
+/// crun calls a container's hook when it deletes the container, which may be long after its end.
+#[test]
+fn the_executable_stays_while_a_runtime_is_to_call_it() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-uninstall-called");
+    lab.sh("mkdir -p /etc/cni/net.d /run/crun/web");
+    let call = |args: &[&str]| crate::support::call_in(&lab, args);
+    let there = ["--bin-dir", "/opt/cni/bin"];
+    let hooks = r#"{"hooks": {"poststop": [{"path": "/opt/cni/bin/netwright"}]}}"#;
+    lab.sh(&format!("echo '{hooks}' >/run/crun/web/config.json"));
+    for more in [&["--force"][..], &["--keep-state", "--force"], &[]] {
+        call(&[&["install"][..], &there].concat()).succeeded();
+        let said = call(&[&["uninstall"][..], &there, more].concat()).succeeded();
+        let left = "left: /opt/cni/bin/netwright: the runtime of web calls it as a hook";
+        assert!(said.stderr.contains(left), "{more:?}: {said:#?}");
+        assert_eq!(lab.sh("ls /opt/cni/bin"), "netwright\n", "{more:?}");
+        lab.sh(
+            "echo '{\"id\": \"web\", \"status\": \"stopped\"}' | /opt/cni/bin/netwright oci-hook",
+        );
+        lab.sh("rm -r /opt/cni/bin");
+    }
+    // The command that waits waits for that call.
+    call(&[&["install"][..], &there].concat()).succeeded();
+    let log = std::fs::File::create(lab.dir().join("wait.log")).unwrap();
+    let mut waiting = lab.command(EXECUTABLE);
+    waiting.args(["uninstall", "--wait"]).args(there).stderr(log);
+    let mut waiting = waiting.spawn().unwrap();
+    let said = || std::fs::read_to_string(lab.dir().join("wait.log")).unwrap();
+    testkit::wait_until("it waits", || said().contains("waiting for the end of web"));
+    lab.sh("test -x /opt/cni/bin/netwright && rm -r /run/crun/web");
+    assert!(waiting.wait().unwrap().success(), "{}", said());
+    lab.sh("test ! -e /opt/cni/bin");
+}
+
 /// Other plugins' DEL leaves a published port and the masquerade: nothing is given back while
 /// containers have them, unless somebody says so and has read what stays.
 #[test]

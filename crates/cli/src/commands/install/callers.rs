@@ -146,28 +146,28 @@ pub(in crate::commands) fn refuse_hooks(executables: &[PathBuf]) -> Result<(), F
         .hint(format!("rm {} (docs/oci-hook.md); --force goes on", names.join(" "))))
 }
 
-/// Says what no longer works of hooks that call these executables, and of containers that run.
+/// Says what no longer works of hooks that call these executables.
 pub(in crate::commands) fn left_by_hooks(executables: &[PathBuf]) -> Vec<String> {
-    let files = hooks(executables).into_iter().map(|file| {
+    let line = |file: PathBuf| {
         format!("{}: it calls what is removed; no container starts that it is for", file.display())
-    });
-    let containers = CONTAINERS.into_iter().flat_map(|(folder, name)| {
-        let there = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        let calls = |path: &PathBuf| {
-            let bytes = state::read_optional(&path.join(name)).ok().flatten().unwrap_or_default();
-            let text = String::from_utf8_lossy(&bytes);
-            executables.iter().any(|one| text.contains(&format!("\"{}\"", one.display())))
-        };
-        let there = there.map(|entry| entry.path()).filter(calls).collect::<Vec<_>>().into_iter();
-        there.map(|path| {
-            let id = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            format!(
-                "container {id}: its runtime calls what is removed as a hook at its end, and reports \
-                 that this fails (crun ends with exit code 141)"
-            )
-        })
-    });
-    files.chain(containers).collect()
+    };
+    hooks(executables).into_iter().map(line).collect()
+}
+
+/// Returns the containers of crun, runc and youki that have this executable as a hook. Their runtime
+/// calls it when it deletes them; crun ends with 141 (SIGPIPE) if it is not there.
+pub(super) fn containers(executable: &Path) -> Vec<String> {
+    let quoted = format!("\"{}\"", executable.display());
+    let mut ids = BTreeSet::new();
+    for (folder, name) in CONTAINERS {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            let read = state::read_optional(&entry.path().join(name)).ok().flatten();
+            if String::from_utf8_lossy(&read.unwrap_or_default()).contains(&quoted) {
+                ids.insert(entry.file_name().to_string_lossy().into_owned());
+            }
+        }
+    }
+    ids.into_iter().collect()
 }
 
 #[cfg(test)]

@@ -136,7 +136,14 @@ pub(crate) fn uninstall(
         if let Some(installed) = &mut installed {
             give_back_replaced(&dir, installed, &roots, &mut report)?;
         }
-        while let Some(listed) = detach_gone(args.force, &session()?, &mut report)? {
+        loop {
+            let attached = detach_gone(args.force, &session()?, &mut report)?;
+            // A runtime deletes a container some time after its end, and calls the hook then.
+            let called = callers::containers(&dir.join(EXECUTABLE));
+            let deleted = called.is_empty() || args.force;
+            let Some(listed) = attached.or_else(|| (!deleted).then(|| listed(&called))) else {
+                break;
+            };
             if listed != told {
                 shell.say(format_args!("waiting for the end of {listed}"));
                 told = listed;
@@ -293,6 +300,9 @@ fn take_back(
         if is_foreign && installed.is_theirs(dir, name) {
             continue;
         }
+        if name == EXECUTABLE && keep_called(&folder, report) {
+            continue;
+        }
         give_back(&folder, name, report)?;
     }
     if let Some(config) = &installed.config {
@@ -306,6 +316,24 @@ fn take_back(
     }
     folder.sync()?;
     Ok(folder)
+}
+
+/// Leaves the executable in place, and says so, while runtimes call it when they delete containers.
+fn keep_called(folder: &Folder, report: &mut Removed) -> bool {
+    let path = folder.dir().join(EXECUTABLE);
+    // What a link leads to goes with its package.
+    if path.is_symlink() || folder.has_kept(EXECUTABLE) || !path.exists() {
+        return false;
+    }
+    let called = callers::containers(&path);
+    if called.is_empty() {
+        return false;
+    }
+    let (path, called) = (path.display(), listed(&called));
+    report.left.push(format!(
+        "{path}: the runtime of {called} calls it as a hook when it deletes the container; then: rm {path}"
+    ));
+    true
 }
 
 /// Removes the manifest, and the folders that were created.
