@@ -113,7 +113,6 @@ pub(crate) fn uninstall(
         }
         None => None,
     };
-    let mut told = String::new();
     let session = || Session::open(world, common, shell, PluginSource::WithOwn);
     if !args.wait {
         detach(args.force, &session()?, &mut report)?;
@@ -122,20 +121,15 @@ pub(crate) fn uninstall(
         conflist.withdraw()?;
         report.removed.push(conflist.path().display().to_string());
     }
-    // The containers of these networks need our plugins until Docker has removed them.
-    while args.wait && !args.force {
-        let Some(name) = Dockers::find(&roots)?.name() else { break };
-        if name != told {
-            shell.say(format_args!("waiting for the end of {name}"));
-            told = name;
-        }
-        std::thread::sleep(PAUSE);
+    if args.wait && !args.force {
+        wait_for_docker(&roots, shell)?;
     }
     report.left.extend(Dockers::find(&roots)?.left());
     if args.wait {
         if let Some(installed) = &mut installed {
             give_back_replaced(&dir, installed, &roots, &mut report)?;
         }
+        let mut told = String::new();
         loop {
             let attached = detach_gone(args.force, &session()?, &mut report)?;
             // A runtime deletes a container some time after its end, and calls the hook then.
@@ -169,6 +163,20 @@ pub(crate) fn uninstall(
     }
     shell.confirm(&report);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Waits until Docker has no network of ours: its containers need our plugins until Docker has
+/// removed them.
+fn wait_for_docker(roots: &Roots, shell: &Shell) -> Result<(), Failure> {
+    let mut told = String::new();
+    while let Some(name) = Dockers::find(roots)?.name() {
+        if name != told {
+            shell.say(format_args!("waiting for the end of {name}"));
+            told = name;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
 }
 
 /// Returns the paths by which others call the executable that goes. A package takes also the file to
