@@ -62,6 +62,11 @@ pub struct Known {
     pub damaged: Option<PassedOver>,
 }
 
+/// Where Docker's driver records its endpoints, and the copies of these records (docs/files.md,
+/// "Services of `netwrightd`").
+const DOCKERS_RECORDS: &str = "docker/endpoints";
+const DOCKERS_COPIES: &str = "docker/records/endpoints";
+
 /// Why an attachment of a living container cannot be repaired by its runtime's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -115,7 +120,10 @@ impl Runtime<'_> {
     /// # Errors
     /// As [`Runtime::everything`].
     pub fn everything_by(&self, roots: &Roots, census: &Census) -> Result<Everything, CacheError> {
-        self.read_all(roots, &|noted| presence_of(noted, census))
+        self.read_all(roots, &|written| match presence_of(written, census) {
+            Presence::Unknown if written.is_taken_back(roots) => Presence::Gone,
+            presence => presence,
+        })
     }
 
     /// Does what [`Runtime::everything`] does, but looks only at the containers' paths: what is not
@@ -344,6 +352,27 @@ impl Written<'_> {
             || self.sign().is_some_and(|sign| sign.is_at(path))
     }
 
+    /// Says whether Docker's driver is done with the endpoint that this is of: another plugin's DEL
+    /// may have left what ours recorded. The driver writes its record of an endpoint, and a copy,
+    /// before ADD; after DEL it removes the passage, and then both.
+    fn is_taken_back(&self, roots: &Roots) -> bool {
+        let is_absent = |path: &Path| {
+            let found = path.symlink_metadata();
+            found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+        };
+        let passages = roots.run.join(state::PASSAGES);
+        let passed = |noted: &Noted| noted.path.starts_with(&passages) && is_absent(&noted.path);
+        let noted = self.noted();
+        let copies = roots.run.join(DOCKERS_COPIES);
+        let file = format!("{}.json", self.key.container_id);
+        !noted.is_empty()
+            && noted.iter().all(passed)
+            && !self.cached.is_some_and(CachedAttachment::is_under_way)
+            && copies.is_dir()
+            && is_absent(&copies.join(&file))
+            && is_absent(&roots.lib.join(DOCKERS_RECORDS).join(&file))
+    }
+
     /// Returns everything that identifies the container's namespace.
     fn noted(&self) -> Vec<Noted> {
         let mut all = state::noted_in(self.records);
@@ -534,5 +563,43 @@ mod tests {
             let written = Written { key: &key, cached: None, records: &records };
             assert_eq!(presence_of(&written, &census), Presence::Unknown, "{path}");
         }
+    }
+
+    /// Docker has removed a container while another project's plugin stood in for ours, whose
+    /// records stay.
+    #[test]
+    fn an_endpoint_that_dockers_driver_has_removed_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let roots = Roots::new(dir.path().join("run"), dir.path().join("lib"));
+        let key = AttachmentKey {
+            network: cni::NetworkName::new("n").unwrap(),
+            container_id: cni::ContainerId::new("f114b62ece17").unwrap(),
+            ifname: cni::IfName::new("eth0").unwrap(),
+        };
+        let passage = roots.run.join(state::PASSAGES).join("nwdf114b62ece17");
+        let record = Record::new(key.clone(), "portmap", "", serde_json::Value::Null);
+        Index::new(&roots).put(&record.with_netns(&passage, None)).unwrap();
+        let runtime = Runtime::new(
+            Vec::<std::path::PathBuf>::new(),
+            std::sync::Arc::new(cni_invoke::Exec::default()),
+        )
+        .with_cache(crate::Cache::new(dir.path().join("cache")));
+        let is = || runtime.everything(&roots).unwrap().known[0].presence;
+        // Without the driver's folder nobody knows.
+        assert_eq!(is(), Presence::Unknown);
+        let copies = roots.run.join(DOCKERS_COPIES);
+        std::fs::create_dir_all(&copies).unwrap();
+        assert_eq!(is(), Presence::Gone);
+        for folder in [copies, roots.lib.join(DOCKERS_RECORDS), passage.parent().unwrap().into()] {
+            std::fs::create_dir_all(&folder).unwrap();
+            let file = match folder.ends_with(state::PASSAGES) {
+                true => passage.clone(),
+                false => folder.join("f114b62ece17.json"),
+            };
+            std::fs::write(&file, "").unwrap();
+            assert_eq!(is(), Presence::Unknown, "{file:?}");
+            std::fs::remove_file(&file).unwrap();
+        }
+        assert_eq!(is(), Presence::Gone);
     }
 }

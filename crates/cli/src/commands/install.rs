@@ -8,6 +8,7 @@
 //! meant. Another package may remove the manifest, with all that is in the folder: then the record
 //! in our state ([`agent::installed`]) says what was there, and `--put-back` follows that.
 
+mod callers;
 mod conflist;
 mod folder;
 mod manifest;
@@ -35,6 +36,7 @@ use crate::net::runtimes::Runtimes;
 use crate::net::session::{PluginSource, Session, load_failure};
 use crate::shell::{Report, Shell};
 use crate::world::World;
+pub(super) use callers::{Dockers, left_by_hooks, refuse_hooks};
 use folder::{Entry, Folder, Undo};
 pub(super) use folder::{duplicate, replace_by_link};
 use manifest::{Config, Manifest};

@@ -172,7 +172,7 @@ fn set_up(args: &Setup, common: &Common, world: &World, shell: &mut Shell) -> Ou
 
 fn undo_it(args: &Setup, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
     let session = Session::open(world, common, shell, PluginSource::None)?;
-    let look = || -> Result<(Record, undo::Return), Failure> {
+    let look = || -> Result<(Record, undo::Return, Vec<String>), Failure> {
         let Some(record) = Record::read(&session.roots)? else {
             return Err(Failure::new(
                 code::INVALID_CONFIG,
@@ -180,6 +180,17 @@ fn undo_it(args: &Setup, common: &Common, world: &World, shell: &mut Shell) -> O
             )
             .hint("`netwright uninstall` removes what `netwright install` installed"));
         };
+        // Docker, and OCI runtimes, go on calling what is stopped and removed.
+        let dockers = install::Dockers::find(&session.roots)?;
+        let executables = record.executables();
+        let mut left = Vec::new();
+        if args.force {
+            left.extend(dockers.left());
+            left.extend(install::left_by_hooks(&executables));
+        } else {
+            dockers.refuse()?;
+            install::refuse_hooks(&executables)?;
+        }
         let mut paths = Paths::default();
         for path in record.files.iter().map(|written| &written.path) {
             for path in [path.clone(), record::kept(path)] {
@@ -196,9 +207,9 @@ fn undo_it(args: &Setup, common: &Common, world: &World, shell: &mut Shell) -> O
             false => Living::Keep(&living),
         };
         let plan = undo::plan(&record, &paths, &known[0], &known[1], living);
-        Ok((record, plan))
+        Ok((record, plan, left))
     };
-    let (record, plan) = look()?;
+    let (record, plan, callers) = look()?;
     let told = |is_done: bool, notes: Vec<String>, left: Vec<String>| Told {
         title: "netwright setup --undo",
         is_done,
@@ -209,10 +220,10 @@ fn undo_it(args: &Setup, common: &Common, world: &World, shell: &mut Shell) -> O
         left,
     };
     if args.dry_run {
-        shell.print(&told(false, plan.notes.clone(), Vec::new()));
+        shell.print(&told(false, plan.notes.clone(), callers.clone()));
         return Ok(ExitCode::SUCCESS);
     }
-    if !args.yes && !agrees(&told(false, plan.notes.clone(), Vec::new()), shell) {
+    if !args.yes && !agrees(&told(false, plan.notes.clone(), callers.clone()), shell) {
         return Ok(ExitCode::from(EXIT_PERMANENT));
     }
     let _lock = lock()?;
@@ -234,6 +245,7 @@ fn undo_it(args: &Setup, common: &Common, world: &World, shell: &mut Shell) -> O
         });
         return Err(failure.hint("`netwright setup --undo` goes on with the rest"));
     }
+    let left = callers.iter().cloned().chain(left).collect();
     shell.confirm(&told(true, plan.notes.clone(), left));
     Ok(if plan.rest.is_some() { ExitCode::from(EXIT_LATER) } else { ExitCode::SUCCESS })
 }

@@ -84,6 +84,11 @@ impl Runtimes {
         Self::below(Path::new("/"), &|name| world.variable(name))
     }
 
+    /// Returns the files by which podman and CRI-O know hooks (`man 5 oci-hooks`).
+    pub(crate) fn hooks() -> Vec<PathBuf> {
+        Machine(Path::new("/")).hooks()
+    }
+
     fn below(root: &Path, variable: &dyn Fn(&str) -> Option<String>) -> Self {
         let machine = Machine(root);
         let mut all = Runtimes::default();

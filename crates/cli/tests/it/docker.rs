@@ -16,6 +16,7 @@ mod modules;
 mod newest;
 mod ovs;
 mod proxy;
+mod removed;
 mod restore;
 mod settled;
 mod speed;

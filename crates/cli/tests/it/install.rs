@@ -272,6 +272,68 @@ fn uninstall_refuses_while_containers_are_attached_unless_forced() {
     crate::support::assert_as_before(&before, &lab);
 }
 
+/// A runtime whose hook is not there starts no container that the hook is for.
+#[test]
+fn the_hook_of_a_runtime_is_named_before_its_executable_goes() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-uninstall-hook");
+    lab.sh("mkdir -p /etc/cni/net.d /etc/containers/oci/hooks.d /etc/containers/containers.conf.d /etc/hooks");
+    lab.sh("printf '[engine]\\nhooks_dir = [\"/etc/hooks\"]\\n' >/etc/containers/containers.conf.d/hooks.conf");
+    let call = |args: &[&str]| crate::support::call_in(&lab, args);
+    let there = ["--bin-dir", "/opt/cni/bin"];
+    let hook = |path: &str| format!(r#"{{"version": "1.0.0", "hook": {{"path": "{path}"}}}}"#);
+    let files = ["/etc/containers/oci/hooks.d/netwright.json", "/etc/hooks/ours.json"];
+    for file in files {
+        call(&[&["install"][..], &there].concat()).succeeded();
+        lab.sh(&format!("echo '{}' >{file}", hook("/opt/cni/bin/netwright")));
+        for more in [&[][..], &["--keep-state"], &["--wait"]] {
+            let said = call(&[&["uninstall"][..], &there, more].concat()).failed(1);
+            assert!(said.stderr.contains(file), "{more:?}: {said:#?}");
+            lab.sh("test -x /opt/cni/bin/bridge");
+        }
+        let said = call(&[&["uninstall", "--force"][..], &there].concat()).succeeded();
+        assert!(said.stderr.contains(&format!("left: {file}")), "{said:#?}");
+        // Another program's hook is nothing of ours.
+        lab.sh(&format!("echo '{}' >{file}", hook("/usr/bin/netwright-of-others")));
+        call(&[&["install"][..], &there].concat()).succeeded();
+        call(&[&["uninstall"][..], &there].concat()).succeeded();
+    }
+}
+
+/// crun calls a container's hook when it deletes the container, which may be long after its end.
+#[test]
+fn the_executable_stays_while_a_runtime_is_to_call_it() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-uninstall-called");
+    lab.sh("mkdir -p /etc/cni/net.d /run/crun/web");
+    let call = |args: &[&str]| crate::support::call_in(&lab, args);
+    let there = ["--bin-dir", "/opt/cni/bin"];
+    let hooks = r#"{"hooks": {"poststop": [{"path": "/opt/cni/bin/netwright"}]}}"#;
+    lab.sh(&format!("echo '{hooks}' >/run/crun/web/config.json"));
+    for more in [&["--force"][..], &["--keep-state", "--force"], &[]] {
+        call(&[&["install"][..], &there].concat()).succeeded();
+        let said = call(&[&["uninstall"][..], &there, more].concat()).succeeded();
+        let left = "left: /opt/cni/bin/netwright: the runtime of web calls it as a hook";
+        assert!(said.stderr.contains(left), "{more:?}: {said:#?}");
+        assert_eq!(lab.sh("ls /opt/cni/bin"), "netwright\n", "{more:?}");
+        lab.sh(
+            "echo '{\"id\": \"web\", \"status\": \"stopped\"}' | /opt/cni/bin/netwright oci-hook",
+        );
+        lab.sh("rm -r /opt/cni/bin");
+    }
+    // The command that waits waits for that call.
+    call(&[&["install"][..], &there].concat()).succeeded();
+    let log = std::fs::File::create(lab.dir().join("wait.log")).unwrap();
+    let mut waiting = lab.command(EXECUTABLE);
+    waiting.args(["uninstall", "--wait"]).args(there).stderr(log);
+    let mut waiting = waiting.spawn().unwrap();
+    let said = || std::fs::read_to_string(lab.dir().join("wait.log")).unwrap();
+    testkit::wait_until("it waits", || said().contains("waiting for the end of web"));
+    lab.sh("test -x /opt/cni/bin/netwright && rm -r /run/crun/web");
+    assert!(waiting.wait().unwrap().success(), "{}", said());
+    lab.sh("test ! -e /opt/cni/bin");
+}
+
 /// Other plugins' DEL leaves a published port and the masquerade: nothing is given back while
 /// containers have them, unless somebody says so and has read what stays.
 #[test]

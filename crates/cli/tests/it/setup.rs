@@ -95,6 +95,14 @@ fn a_machine_is_set_up_and_is_as_before_afterwards() {
     assert!(again.stderr.starts_with("everything is as it should be: nothing to do"), "{again:#?}");
     assert_eq!(lab.sh(written), files);
 
+    // Docker would not be able to remove the containers of its networks: nothing is stopped.
+    let network = "/var/lib/netwright/docker/networks/0123456789abcdef.json";
+    lab.sh(&format!("mkdir -p $(dirname {network}) && touch {network}"));
+    let refused = undo(lab).failed(1);
+    assert!(refused.stderr.contains("docker network rm 0123456789ab`"), "{refused:#?}");
+    assert_eq!(lab.sh("systemctl is-active netwright.target"), "active\n");
+    lab.sh("rm -r /var/lib/netwright/docker");
+
     // A container outlives the removal.
     let c1 = lab.container("c1");
     installed("add netwright c1 --container-id web");

@@ -11,6 +11,7 @@ use plugins::shared::forwarding;
 use serde::Serialize;
 use state::{Index, Roots};
 
+use super::callers::{self, Dockers};
 use super::conflist::{Conflist, Files};
 use super::folder::{Entry, Folder};
 use super::manifest::{self, Manifest};
@@ -78,14 +79,19 @@ pub(crate) fn uninstall(
     };
     let mut report = Removed { dir: dir.clone(), ..Removed::default() };
     let roots = world.roots();
+    let executables = executables(&dir, args.keep_state);
     if args.keep_state {
         let open = |source| Session::open(world, common, shell, source);
         if !args.force {
+            Dockers::find(&roots)?.refuse()?;
+            callers::refuse_hooks(&executables)?;
             refuse_living(&open(PluginSource::None)?)?;
         }
         if args.dry_run {
             return Ok(ExitCode::SUCCESS);
         }
+        report.left.extend(Dockers::find(&roots)?.left());
+        report.left.extend(callers::left_by_hooks(&executables));
         return give_back_only(&dir, installed.as_ref(), open, report).map(|report| {
             shell.confirm(&report);
             ExitCode::SUCCESS
@@ -97,6 +103,12 @@ pub(crate) fn uninstall(
             "`netwright setup` installed it, and services run that need it",
         )
         .hint("`netwright setup --undo` removes both"));
+    }
+    if !args.force {
+        callers::refuse_hooks(&executables)?;
+        if !args.wait {
+            Dockers::find(&roots)?.refuse()?;
+        }
     }
     if args.wait {
         wait_for_services(&roots, shell);
@@ -114,12 +126,23 @@ pub(crate) fn uninstall(
         conflist.withdraw()?;
         report.removed.push(conflist.path().display().to_string());
     }
+    if args.wait && !args.force {
+        wait_for_docker(&roots, shell)?;
+    }
+    report.left.extend(Dockers::find(&roots)?.left());
     if args.wait {
         if let Some(installed) = &mut installed {
             give_back_replaced(&dir, installed, &roots, &mut report)?;
         }
         let mut told = String::new();
-        while let Some(listed) = detach_gone(args.force, &session()?, &mut report)? {
+        loop {
+            let attached = detach_gone(args.force, &session()?, &mut report)?;
+            // A runtime deletes a container some time after its end, and calls the hook then.
+            let called = callers::containers(&dir.join(EXECUTABLE));
+            let deleted = called.is_empty() || args.force;
+            let Some(listed) = attached.or_else(|| (!deleted).then(|| listed(&called))) else {
+                break;
+            };
             if listed != told {
                 shell.say(format_args!("waiting for the end of {listed}"));
                 told = listed;
@@ -129,6 +152,7 @@ pub(crate) fn uninstall(
             std::thread::sleep(PAUSE);
         }
     }
+    report.left.extend(callers::left_by_hooks(&executables));
     let taken_back = match &installed {
         Some(installed) => Some((installed, take_back(&dir, installed, &roots, &mut report)?)),
         None => None,
@@ -164,6 +188,28 @@ fn wait_for_services(roots: &Roots, shell: &mut Shell) {
         }
         std::thread::sleep(PAUSE);
     }
+}
+
+/// Waits until Docker has no network of ours: its containers need our plugins until Docker has
+/// removed them.
+fn wait_for_docker(roots: &Roots, shell: &Shell) -> Result<(), Failure> {
+    let mut told = String::new();
+    while let Some(name) = Dockers::find(roots)?.name() {
+        if name != told {
+            shell.say(format_args!("waiting for the end of {name}"));
+            told = name;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
+/// Returns the paths by which others call the executable that goes. A package takes also the file to
+/// which the folder's one leads.
+fn executables(dir: &Path, is_packages: bool) -> Vec<PathBuf> {
+    let own = dir.join(EXECUTABLE);
+    let target = own.canonicalize().ok().filter(|target| is_packages && *target != own);
+    std::iter::once(own).chain(target).collect()
 }
 
 /// Refuses while containers are attached: another plugin's DEL knows nothing of our tables.
@@ -290,6 +336,9 @@ fn take_back(
         if is_foreign && installed.is_theirs(dir, name) {
             continue;
         }
+        if name == EXECUTABLE && keep_called(&folder, report) {
+            continue;
+        }
         give_back(&folder, name, report)?;
     }
     if let Some(config) = &installed.config {
@@ -303,6 +352,24 @@ fn take_back(
     }
     folder.sync()?;
     Ok(folder)
+}
+
+/// Leaves the executable in place, and says so, while runtimes call it when they delete containers.
+fn keep_called(folder: &Folder, report: &mut Removed) -> bool {
+    let path = folder.dir().join(EXECUTABLE);
+    // What a link leads to goes with its package.
+    if path.is_symlink() || folder.has_kept(EXECUTABLE) || !path.exists() {
+        return false;
+    }
+    let called = callers::containers(&path);
+    if called.is_empty() {
+        return false;
+    }
+    let (path, called) = (path.display(), listed(&called));
+    report.left.push(format!(
+        "{path}: the runtime of {called} calls it as a hook when it deletes the container; then: rm {path}"
+    ));
+    true
 }
 
 /// Removes the manifest, and the folders that were created.

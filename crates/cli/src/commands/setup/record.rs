@@ -141,6 +141,12 @@ pub(crate) fn is_recorded(roots: &Roots) -> bool {
 }
 
 impl Record {
+    /// Returns the paths of the executable that others may call.
+    pub(super) fn executables(&self) -> Vec<PathBuf> {
+        let folders = std::iter::once(&self.programs).chain(&self.plugins);
+        folders.map(|folder| folder.join("netwright")).collect()
+    }
+
     pub(super) fn read(roots: &Roots) -> Result<Option<Self>, Failure> {
         let path = file(roots);
         let bytes =

@@ -99,13 +99,7 @@ impl Machine<'_> {
         let mut files = Vec::new();
         match only {
             Some(file) => files.push(PathBuf::from(file)),
-            None => {
-                for base in ["/usr/share/containers", "/etc/containers"] {
-                    files.push(Path::new(base).join("containers.conf"));
-                    let drop_ins = Path::new(base).join("containers.conf.d");
-                    files.extend(self.files(&drop_ins, "", ".conf"));
-                }
-            }
+            None => files = self.containers(),
         }
         files.extend(last.map(PathBuf::from));
         self.merged(&files, |table, said, path| {
@@ -121,6 +115,33 @@ impl Machine<'_> {
                 said.is_off = backend == "netavark";
             }
         })
+    }
+
+    /// Returns the files that podman reads, in order.
+    fn containers(&self) -> Vec<PathBuf> {
+        let mut files = Vec::new();
+        for base in ["/usr/share/containers", "/etc/containers"] {
+            files.push(Path::new(base).join("containers.conf"));
+            files.extend(self.files(&Path::new(base).join("containers.conf.d"), "", ".conf"));
+        }
+        files
+    }
+
+    /// Returns the descriptions of hooks: those in the folders that podman and CRI-O read by
+    /// default, and in the folders that podman's files name. A file that cannot be read names none.
+    pub(super) fn hooks(&self) -> Vec<PathBuf> {
+        let bases = ["/usr/share/containers", "/etc/containers"];
+        let mut folders = bases.map(|base| Path::new(base).join("oci/hooks.d")).to_vec();
+        for file in self.containers() {
+            let table = self.read(&file).ok().flatten().unwrap_or_default();
+            let engine = table.get("engine").and_then(|engine| engine.get("hooks_dir"));
+            folders.extend(strings(engine).unwrap_or_default().into_iter().map(PathBuf::from));
+        }
+        let mut files: Vec<PathBuf> =
+            folders.iter().flat_map(|folder| self.files(folder, "", ".json")).collect();
+        files.sort_unstable();
+        files.dedup();
+        files
     }
 
     /// Reads CRI-O's files (`man 5 crio.conf`, `man 5 crio.conf.d`).
