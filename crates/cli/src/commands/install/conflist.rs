@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use cni::code;
+use cni::{NetworkList, code};
 use cni_runtime::{ConfigFolder, Outcome, load_file};
 use plugins::netwright_multi;
 use serde::Deserialize;
@@ -83,19 +83,12 @@ impl Conflist {
                 list.name
             )));
         }
-        for plugin in &list.plugins {
-            for name in [&plugin.plugin_type, &names(plugin).ipam.r#type] {
-                let keeps = installed.is_some_and(|installed| installed.replaced.contains(name));
-                let is_ours =
-                    !name.is_empty() && matches!(folder::look(dir, name), Ok(Entry::Ours));
-                if is_ours && !keeps {
-                    return Err(refused(format!(
-                        "the network {wanted:?} of {other} needs the plugin {name:?}, which only Netwright has in {}",
-                        dir.display()
-                    ))
-                    .hint("put another one there first: remove the link, and install the plugins of that network"));
-                }
-            }
+        if let Some(name) = going(list, dir, installed).first() {
+            return Err(refused(format!(
+                "the network {wanted:?} of {other} needs the plugin {name:?}, which only Netwright has in {}",
+                dir.display()
+            ))
+            .hint("put another one there first: remove the link, and install the plugins of that network"));
         }
         Ok(Some(Conflist(path.to_owned())))
     }
@@ -108,6 +101,59 @@ impl Conflist {
     pub(super) fn withdraw(&self) -> Result<(), Failure> {
         state::withdraw(&self.0).map(drop).map_err(|error| Failure::of(code::IO_FAILURE, &error))
     }
+}
+
+/// Returns the plugins of a network that go with the installation in this folder, and in whose place
+/// none comes back.
+fn going(list: &NetworkList, dir: &Path, installed: Option<&Manifest>) -> Vec<String> {
+    let mut going = Vec::new();
+    for plugin in &list.plugins {
+        for name in [plugin.plugin_type.clone(), names(plugin).ipam.r#type] {
+            let keeps = installed.is_some_and(|installed| installed.replaced.contains(&name));
+            let is_ours = !name.is_empty() && matches!(folder::look(dir, &name), Ok(Entry::Ours));
+            if is_ours && !keeps && !going.contains(&name) {
+                going.push(name);
+            }
+        }
+    }
+    going
+}
+
+/// Says of each configuration in the runtimes' folders which of its plugins go with the installation
+/// in `dir` and do not come back. A configuration at one of the paths in `but` goes too.
+pub(super) fn left_without_plugins(
+    folders: &[PathBuf],
+    dirs: &[PathBuf],
+    (dir, installed): (&Path, Option<&Manifest>),
+    but: &[&Path],
+) -> Vec<String> {
+    let is_elsewhere = |name: &String| {
+        let others = dirs.iter().filter(|other| *other != dir);
+        let mut looked = others.map(|other| folder::look(other, name));
+        looked.any(|found| matches!(found, Ok(Entry::Foreign)))
+    };
+    let mut lines = Vec::new();
+    for folder in folders {
+        let Ok(scanned) = ConfigFolder::scan(folder) else { continue };
+        for considered in scanned.considered() {
+            let Outcome::Network(list) = &considered.outcome else { continue };
+            if but.contains(&considered.path.as_path()) {
+                continue;
+            }
+            let mut names = going(list, dir, installed);
+            names.retain(|name| !is_elsewhere(name));
+            if let Some(first) = names.first() {
+                let quoted: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+                lines.push(format!(
+                    "{}: the network {:?} needs {}, which only Netwright has: runtimes will say: failed to find plugin {first:?}",
+                    considered.path.display(),
+                    list.name,
+                    quoted.join(", "),
+                ));
+            }
+        }
+    }
+    lines
 }
 
 fn names(plugin: &cni::PluginConfig) -> Names {
