@@ -510,6 +510,11 @@ fn the_daemons_configuration_goes_only_where_pods_get_the_right_network() {
     scratch.write("net.d/00-netwright.conflist", &list("cluster", "bridge"));
     refused("00-netwright.conflist is none of netwrightd multinet", &[]);
     scratch.write("net.d/00-netwright.conflist", CONFLIST);
+    refused(
+        "needs the plugin \"x\", which is not in SCRATCH/opt/bin",
+        &["--next-network", "other"],
+    );
+    scratch.write("opt/bin/x", "theirs");
     let flags = ["--conflist", &conflist, "--next-network", "other"];
     let said = uninstall(&scratch, &lab, &flags).succeeded();
     assert!(said.stderr.contains("put back: host-local\n"), "{said:#?}");

@@ -90,6 +90,15 @@ impl Conflist {
             ))
             .hint("put another one there first: remove the link, and install the plugins of that network"));
         }
+        for name in types(list) {
+            if matches!(folder::look(dir, &name), Ok(Entry::Absent)) {
+                return Err(refused(format!(
+                    "the network {wanted:?} of {other} needs the plugin {name:?}, which is not in {}",
+                    dir.display()
+                ))
+                .hint("install the plugins of that network there first"));
+            }
+        }
         Ok(Some(Conflist(path.to_owned())))
     }
 
@@ -106,17 +115,25 @@ impl Conflist {
 /// Returns the plugins of a network that go with the installation in this folder, and in whose place
 /// none comes back.
 fn going(list: &NetworkList, dir: &Path, installed: Option<&Manifest>) -> Vec<String> {
-    let mut going = Vec::new();
+    let mut going = types(list);
+    going.retain(|name| {
+        let keeps = installed.is_some_and(|installed| installed.replaced.contains(name));
+        !keeps && matches!(folder::look(dir, name), Ok(Entry::Ours))
+    });
+    going
+}
+
+/// Returns the types of a network's plugins, and of those that give them addresses, each once.
+fn types(list: &NetworkList) -> Vec<String> {
+    let mut types: Vec<String> = Vec::new();
     for plugin in &list.plugins {
         for name in [plugin.plugin_type.clone(), names(plugin).ipam.r#type] {
-            let keeps = installed.is_some_and(|installed| installed.replaced.contains(&name));
-            let is_ours = !name.is_empty() && matches!(folder::look(dir, &name), Ok(Entry::Ours));
-            if is_ours && !keeps && !going.contains(&name) {
-                going.push(name);
+            if !name.is_empty() && !types.contains(&name) {
+                types.push(name);
             }
         }
     }
-    going
+    types
 }
 
 /// Says of each configuration in the runtimes' folders which of its plugins go with the installation
