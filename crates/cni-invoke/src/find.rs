@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use cni::{Error, code};
 
+use crate::Executor;
+
 /// The reason why a plugin was not found.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
@@ -55,6 +57,26 @@ pub fn find(plugin_type: &str, path: &[PathBuf]) -> Result<PathBuf, FindError> {
     path.iter().map(|dir| dir.join(plugin_type)).find(|file| is_regular(file)).ok_or_else(|| {
         FindError::Missing { plugin_type: plugin_type.to_owned(), path: path.to_vec() }
     })
+}
+
+/// Finds the first file named `plugin_type` in `path` that is the executor's own executable, or a
+/// link to it.
+///
+/// # Errors
+/// As [`find`].
+pub fn find_own(
+    plugin_type: &str,
+    path: &[PathBuf],
+    executor: &dyn Executor,
+) -> Result<PathBuf, FindError> {
+    let first = find(plugin_type, path)?;
+    let mut files = path.iter().map(|dir| dir.join(plugin_type));
+    let own = files.find(|file| is_regular(file) && executor.is_own(file));
+    let missing = || {
+        let path = first.parent().map(Path::to_owned).into_iter().collect();
+        FindError::Missing { plugin_type: plugin_type.to_owned(), path }
+    };
+    own.ok_or_else(missing)
 }
 
 fn is_regular(path: &Path) -> bool {

@@ -226,6 +226,14 @@ impl<'a> Call<'a> {
         })
     }
 
+    /// Reports whether the attachment's names belong to another life of the container, which plugins
+    /// made that are not ours: what can be found by these names alone is not to be removed.
+    #[must_use]
+    pub fn is_renewed(&self) -> bool {
+        let gone = self.config.gone.as_deref().filter(|_| self.command == Command::Del);
+        gone.is_some_and(|gone| gone.iter().any(|one| one.renewed))
+    }
+
     /// Refuses a DEL that is meant for a container that was gone and came back under its ID: the
     /// plugin's record then names a namespace that is not among those known to be gone
     /// ([`cni::GONE`]). A plugin checks again under the attachment's lock.

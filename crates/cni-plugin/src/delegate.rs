@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use cni::json::Object;
 use cni::{AddResult, AttachmentKey, Command, Error, GcAttachment, Repaired, code};
-use cni_invoke::{InvokeError, Request, find};
+use cni_invoke::{InvokeError, Request, find, find_own};
 
 use crate::{Call, codes};
 
@@ -175,8 +175,13 @@ impl Delegate<'_> {
             return Err(Failure::NotRun(Error::new(code::INVALID_CONFIG, text)));
         }
         let env = &self.call.env;
-        let executable = find(self.plugin_type, &env.plugin_path())
-            .map_err(|error| Failure::NotRun(error.to_cni()))?;
+        let path = env.plugin_path();
+        let executable = match self.call.is_renewed() {
+            // Another project's plugin would remove what the container's other life has.
+            true => find_own(self.plugin_type, &path, self.call.context.executor),
+            false => find(self.plugin_type, &path),
+        };
+        let executable = executable.map_err(|error| Failure::NotRun(error.to_cni()))?;
         let mut request = Request { env: (*env).clone(), stdin: self.document.to_vec() };
         command.as_str().clone_into(&mut request.env.command);
         let called = self.call.context.executor.call(&executable, &request, Some(deadline));

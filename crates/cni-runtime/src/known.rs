@@ -9,6 +9,7 @@ use serde::Serialize;
 use state::{Index, Record, Roots};
 
 use crate::cache::{CacheError, CachedAttachment, PassedOver};
+use crate::runtime::Whose;
 use crate::{Attachment, DelError, Runtime};
 
 /// What is known of a container's namespace.
@@ -214,6 +215,11 @@ impl Runtime<'_> {
     /// configuration was not recorded, with the `present` one. Success means that no record of it is
     /// left.
     ///
+    /// If others' plugins have attached the container again under the same names, nothing is removed
+    /// but what our plugins recorded of the namespace that is gone: the runtime's record, and all
+    /// that is found by the names alone, is of the new life. That is so if the runtime's record is
+    /// of an interface that exists, or if `lives_again` says it of our plugins' records.
+    ///
     /// # Errors
     /// The first failure, after everything else was tried; that of `present` only if no plugin had a
     /// record.
@@ -222,12 +228,20 @@ impl Runtime<'_> {
         known: &Known,
         roots: &Roots,
         recorded: &dyn Fn(&[Record]) -> Option<NetworkList>,
+        lives_again: &dyn Fn(&[Record]) -> bool,
         present: &dyn Fn() -> Result<NetworkList, Error>,
         deadline: Option<std::time::Instant>,
     ) -> Result<(), Error> {
-        let (index, runtime) = (Index::new(roots), self.for_known(known));
+        let index = Index::new(roots);
         let records = index.of_attachment(&known.key).found;
-        let cached = self.del_known(known, deadline);
+        let mut this = self.clone();
+        // What ours recorded, ours remove, whichever plugins the path names first.
+        this.whose = if records.is_empty() { self.whose } else { Whose::OwnFirst };
+        let runtime = this.for_known(known);
+        if self.is_renewed(known, &records) || is_past(known, &records) && lives_again(&records) {
+            return runtime.remove_past(known, &index, recorded, deadline);
+        }
+        let cached = this.del_known(known, deadline);
         let is_unknown = cached.is_none();
         let mut first = match cached {
             Some(Err(error)) if known.was_refused(&error) => {
@@ -257,20 +271,43 @@ impl Runtime<'_> {
             };
             first = first.or(deleted.err());
         }
-        if let Some(error) = first {
-            return Err(error);
+        match first {
+            Some(error) => Err(error),
+            None => left_of(known, &index),
         }
-        let left = index.of_attachment(&known.key);
-        let plugin = left.found.first().map(|record| format!("the record of {:?}", record.plugin));
-        let damaged =
-            left.damaged.first().map(|damaged| format!("a damaged record, {:?}", damaged.path));
-        match plugin.or(damaged) {
-            None => Ok(()),
-            Some(what) => {
-                let text = format!("{what} of {} stays: no plugin here removes it", known.key);
-                Err(Error::new(code::PLUGIN_NOT_AVAILABLE, text))
-            }
+    }
+
+    /// Says whether the runtime's record is of another life of the container than our plugins'
+    /// records: their namespace is gone, and the interface of its result exists.
+    fn is_renewed(&self, known: &Known, records: &[Record]) -> bool {
+        if !is_past(known, records) {
+            return false;
         }
+        let cached = self.cached_attachment(&known.key).ok().flatten();
+        cached.is_some_and(|cached| {
+            let written = Written { key: &known.key, cached: Some(&cached), records: &[] };
+            presence_of(&written, &Census::new()) == Presence::Alive
+        })
+    }
+
+    /// Removes what our plugins recorded of a namespace that is gone, and nothing that is found by
+    /// the attachment's names alone.
+    fn remove_past(
+        mut self,
+        known: &Known,
+        index: &Index,
+        recorded: &dyn Fn(&[Record]) -> Option<NetworkList>,
+        deadline: Option<std::time::Instant>,
+    ) -> Result<(), Error> {
+        self.whose = Whose::Own;
+        self.gone.iter_mut().flatten().for_each(|one| one.renewed = true);
+        let mut description = known.description();
+        description.netns.clear();
+        if let Some(list) = recorded(&index.of_attachment(&known.key).found) {
+            let deleted = self.del_recorded(&list, &description, deadline);
+            deleted.map_err(|error| error.to_cni())?;
+        }
+        left_of(known, index)
     }
 
     /// Returns a runtime for the DEL of an attachment: if the attachment is gone, DEL removes
@@ -289,7 +326,8 @@ impl Runtime<'_> {
     pub fn for_seen(&self, known: &Known) -> Self {
         let gone = known.records.iter().filter_map(|record| {
             let id = record.netns_id?;
-            Some(GoneNetns { dev: id.dev, ino: id.ino, cookie: record.netns_cookie })
+            let cookie = record.netns_cookie;
+            Some(GoneNetns { dev: id.dev, ino: id.ino, cookie, renewed: false })
         });
         self.clone().for_gone(gone.collect())
     }
@@ -542,6 +580,26 @@ impl Known {
     pub fn description(&self) -> Attachment {
         let netns = if self.presence == Presence::Gone { String::new() } else { self.netns() };
         Attachment::new(self.key.container_id.clone(), self.key.ifname.clone(), netns)
+    }
+}
+
+/// Says whether an attachment is of a namespace that our plugins recorded and that is gone.
+fn is_past(known: &Known, records: &[Record]) -> bool {
+    known.presence == Presence::Gone && records.iter().any(|record| record.netns_id.is_some())
+}
+
+/// Returns the error for records of an attachment that its removal has left.
+fn left_of(known: &Known, index: &Index) -> Result<(), Error> {
+    let left = index.of_attachment(&known.key);
+    let plugin = left.found.first().map(|record| format!("the record of {:?}", record.plugin));
+    let damaged =
+        left.damaged.first().map(|damaged| format!("a damaged record, {:?}", damaged.path));
+    match plugin.or(damaged) {
+        None => Ok(()),
+        Some(what) => {
+            let text = format!("{what} of {} stays: no plugin here removes it", known.key);
+            Err(Error::new(code::PLUGIN_NOT_AVAILABLE, text))
+        }
     }
 }
 

@@ -48,6 +48,20 @@ pub struct Runtime<'e> {
     pub(crate) gone: Option<Vec<GoneNetns>>,
     /// DEL undoes an ADD that failed.
     pub(crate) undo: bool,
+    /// Whose plugins are called.
+    pub(crate) whose: Whose,
+}
+
+/// Which of several plugins of one type is called.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// The first in the path.
+    #[default]
+    First,
+    /// The executor's own, wherever it is in the path; without it, the first.
+    OwnFirst,
+    /// The executor's own, and no other.
+    Own,
 }
 
 impl fmt::Debug for Runtime<'_> {
@@ -83,6 +97,7 @@ impl<'e> Runtime<'e> {
             netns_override: String::new(),
             gone: None,
             undo: false,
+            whose: Whose::default(),
         }
     }
 
@@ -165,7 +180,12 @@ impl<'e> Runtime<'e> {
     /// # Errors
     /// [`cni_invoke::FindError`].
     pub fn find_plugin(&self, plugin_type: &str) -> Result<PathBuf, cni_invoke::FindError> {
-        cni_invoke::find(plugin_type, &self.plugin_path)
+        let own = || cni_invoke::find_own(plugin_type, &self.plugin_path, &*self.executor);
+        match self.whose {
+            Whose::First => cni_invoke::find(plugin_type, &self.plugin_path),
+            Whose::OwnFirst => own().or_else(|_| cni_invoke::find(plugin_type, &self.plugin_path)),
+            Whose::Own => own(),
+        }
     }
 
     /// Lists the attachments that the cache knows, of one container or of all.

@@ -19,4 +19,9 @@ pub struct GoneNetns {
     /// The cookie, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cookie: Option<u64>,
+    /// The container has another life under the same network, ID and interface, by plugins that
+    /// are not ours. What they find by these names alone is that life's: DEL removes only what is
+    /// known to be of the namespace that is gone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub renewed: bool,
 }

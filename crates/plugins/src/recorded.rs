@@ -4,7 +4,7 @@
 use cni::{NetworkList, Version};
 use cni_plugin::Role;
 use serde_json::json;
-use state::Record;
+use state::{Record, Roots};
 
 /// The address plugin of records that do not say which it was: they are of an older release. Its DEL
 /// changes nothing where it has given no address.
@@ -37,6 +37,14 @@ pub fn list(records: &[Record]) -> Option<NetworkList> {
         "cniVersion": Version::CURRENT.as_str(), "name": network.as_str(), "plugins": plugins,
     });
     NetworkList::parse(document.to_string().as_bytes()).ok()
+}
+
+/// Says whether others' plugins have attached the container again under the same names, of
+/// attachments whose recorded namespace is gone: then its address is reserved for a namespace that
+/// is not known to be gone. A reservation that does not name one is not of ours.
+#[must_use]
+pub fn lives_again(records: &[Record], roots: &Roots) -> bool {
+    records.iter().any(|record| crate::ipam::host_local::lives_again(record, roots))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use plugins::Builtins;
 use plugins::marks::{self, Marks};
 use plugins::shared::forwarding;
 use serde::Serialize;
-use state::{Index, Roots};
+use state::{Index, Record, Roots};
 
 use super::Outcome;
 use crate::args::{Common, Gc};
@@ -327,8 +327,9 @@ fn remove_by(runtime: &Runtime<'_>, known: &Known, session: &Session) -> Result<
         Err(failure) => Err(failure.to_cni()),
     };
     let (roots, deadline) = (&session.roots, session.deadline());
+    let lives_again = |records: &[Record]| plugins::recorded::lives_again(records, roots);
     runtime
-        .remove_known(known, roots, &plugins::recorded::list, &present, deadline)
+        .remove_known(known, roots, &plugins::recorded::list, &lives_again, &present, deadline)
         .map_err(Failure::from)
 }
 

@@ -43,7 +43,8 @@ use manifest::{Config, Manifest};
 pub(super) use manifest::{missing, remove_created};
 pub(crate) use take_back::uninstall;
 pub(super) use take_back::{
-    Removed, detach, detach_ended, listed, living, remove_from, remove_state, stays,
+    Removed, detach, detach_ended, keep_executable, listed, living, remove_from, remove_state,
+    stays,
 };
 
 /// The executable's own name in the folder, which the plugins' files name.

@@ -230,6 +230,9 @@ fn undo_it(args: &Setup, common: &Common, world: &World, shell: &mut Shell) -> O
     if look()?.1 != plan {
         return Err(changed());
     }
+    if args.force && !install::living(&session)?.is_empty() {
+        install::keep_executable(&session.roots)?;
+    }
     let open = |with_plugins: bool| {
         let source = if with_plugins { PluginSource::WithOwn } else { PluginSource::None };
         Session::open(world, common, shell, source)

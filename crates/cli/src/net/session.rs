@@ -22,7 +22,7 @@ use crate::world::World;
 use crate::{VERSION, plugin_process};
 
 /// The default folder of network configurations.
-const DEFAULT_CONF_DIR: &str = "/etc/cni/net.d";
+pub(crate) const DEFAULT_CONF_DIR: &str = "/etc/cni/net.d";
 
 /// A file that ends too early may be half written, or cut off.
 const UNFINISHED: &str =

@@ -374,8 +374,8 @@ fn plugins_are_given_back_once_nothing_is_left_that_others_would_leave() {
     drop(c1);
     assert!(lab.sh("nft list ruleset").contains("8080"), "it stays, as was said");
     let printed = said.stderr.split('`').nth(1).unwrap();
-    assert!(printed.starts_with("netwright gc --all && rm "), "{printed}");
-    lab.sh(&printed.replacen("netwright", EXECUTABLE, 1));
+    assert!(printed.starts_with("/var/lib/netwright/netwright gc --all && rm "), "{printed}");
+    lab.sh(printed);
     assert_eq!(lab.sh("rm /etc/cni/net.d/* 2>/dev/null; ls -A /opt/cni/bin"), "bridge\n");
     crate::support::assert_as_before(&before, &lab);
 
@@ -390,6 +390,37 @@ fn plugins_are_given_back_once_nothing_is_left_that_others_would_leave() {
     crate::support::assert_as_before(&before, &lab);
     // There is nothing left to give back: a package may be removed that was never configured.
     give_back(&[]).succeeded();
+    for what in ["--keep-state", "--wait"] {
+        call(&["uninstall", what]).succeeded();
+    }
+}
+
+/// A list whose plugins only we have stays in its folder, and runtimes use it.
+#[test]
+fn configurations_that_lose_their_plugins_are_named_before() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-uninstall-lists");
+    lab.sh("mkdir -p /etc/cni/net.d /opt/cni/bin && echo theirs >/opt/cni/bin/bridge");
+    let call = |args: &[&str]| crate::support::call_in(&lab, args);
+    call(&["install", "--bin-dir", "/opt/cni/bin"]).succeeded();
+    lab.sh(r#"cat >/etc/cni/net.d/05-dum.conflist <<'E'
+{"cniVersion": "1.0.0", "name": "dum", "plugins": [{"type": "bridge", "ipam": {"type": "cluster-ipam"}}, {"type": "policy"}]}
+E"#);
+    let line = r#"/etc/cni/net.d/05-dum.conflist: the network "dum" needs "cluster-ipam", "policy", which only Netwright has: runtimes will say: failed to find plugin "cluster-ipam""#;
+    let uninstall =
+        |more: &[&str]| call(&[&["uninstall", "--bin-dir", "/opt/cni/bin"][..], more].concat());
+    for more in [&[][..], &["--wait"]] {
+        let said = uninstall(more).failed(1);
+        assert!(said.stderr.contains(line), "{more:?}: {said:#?}");
+        lab.sh("test -x /opt/cni/bin/policy");
+    }
+    // A package goes, and has said it.
+    let said = uninstall(&["--keep-state", "--dry-run"]).succeeded();
+    assert!(said.stderr.contains(line), "{said:#?}");
+    let said = uninstall(&["--force"]).succeeded();
+    assert!(said.stderr.contains(line), "{said:#?}");
+    assert_eq!(lab.sh("ls -A /opt/cni/bin"), "bridge\n");
+    assert_eq!(lab.sh("ls -A /etc/cni/net.d"), "05-dum.conflist\n");
 }
 
 /// The calls that change a folder.
@@ -541,6 +572,11 @@ fn the_daemons_configuration_goes_only_where_pods_get_the_right_network() {
     scratch.write("net.d/00-netwright.conflist", &list("cluster", "bridge"));
     refused("00-netwright.conflist is none of netwrightd multinet", &[]);
     scratch.write("net.d/00-netwright.conflist", CONFLIST);
+    refused(
+        "needs the plugin \"x\", which is not in SCRATCH/opt/bin",
+        &["--next-network", "other"],
+    );
+    scratch.write("opt/bin/x", "theirs");
     let flags = ["--conflist", &conflist, "--next-network", "other"];
     let said = uninstall(&scratch, &lab, &flags).succeeded();
     assert!(said.stderr.contains("put back: host-local\n"), "{said:#?}");
@@ -1004,8 +1040,10 @@ fn forwarding_that_stays_on_is_told() {
     call(&["install", "--bin-dir", "/opt/cni/bin"]).succeeded();
     let c1 = lab.container("c1");
     call(&["add", "netwright", "c1"]).succeeded();
+    lab.sh("ip link add up0 type dummy && sysctl -qw net.ipv6.conf.up0.accept_ra=2");
     let said = call(&["gc", "--all"]).succeeded();
     assert_eq!(told(&said.stderr), [true; 2], "{said:#?}");
+    assert!(said.stderr.contains("=0 net.ipv6.conf.up0.accept_ra=1"), "{said:#?}");
     drop(c1);
     // A second call gives the same answer again; it does not mention what is off by now.
     lab.sh("sysctl -qw net.ipv6.conf.all.forwarding=0");

@@ -182,3 +182,37 @@ fn both_on_one_bridge_reach_each_other() {
     detach_with_go_what_ours_attached(&lab, &c2);
     detach(&lab, ours(), &c1);
 }
+
+/// What a container's old life left in our tables is removed; what its new life has is the Go
+/// plugins', though network, container ID and interface are the same.
+#[test]
+fn a_container_that_lives_again_keeps_what_go_made() {
+    testkit::require!("root", "file:/usr/lib/cni/bridge");
+    let lab = lab("interop-again");
+    lab.sh(&format!(
+        "mkdir -p /etc/cni/net.d && cat > /etc/cni/net.d/interop.conflist <<'X'\n{LIST}\nX"
+    ));
+    let kept = "find /var/lib/cni -type f ! -name '*last*' | sort; iptables-save | grep CNI-DN";
+    for command in
+        ["gc", "gc --all", "CNI_PATH gc --all", "uninstall --wait --bin-dir /opt/cni/bin"]
+    {
+        let old = lab.container("c1");
+        attach(&lab, ours(), &old);
+        detach_with_go_what_ours_attached(&lab, &old);
+        drop(old);
+        let new = lab.container("c1");
+        let result = attach(&lab, GO, &new);
+        assert_ne!(lab.sh("find /run/netwright/owners -type f"), "", "{command}: our records");
+        let before = lab.sh(kept);
+        let (path, args) = match command.strip_prefix("CNI_PATH ") {
+            Some(args) => (format!("CNI_PATH={GO} "), args),
+            None => (String::new(), command),
+        };
+        let said = lab.sh(&format!("{path}{NETWRIGHT} {args} 2>&1"));
+        assert_eq!(lab.sh(kept), before, "{command}: {said}");
+        let left = "find /run/netwright/owners -type f 2>/dev/null; nft list ruleset | grep 'inet netwright' || true";
+        assert_eq!(lab.sh(left), "", "{command}: {said}");
+        serves(&lab, &new, &result);
+        detach(&lab, GO, &new);
+    }
+}

@@ -6,7 +6,7 @@ mod faults;
 use serde_json::Value;
 use testkit::{Lab, Place as _, Snapshot, traffic};
 
-use crate::support::{EXECUTABLE, Said, call_in};
+use crate::support::{Said, call_in};
 
 /// Where setup may leave something, besides the folders that every snapshot has.
 const FILES: [&str; 12] = [
@@ -145,6 +145,6 @@ fn a_setup_goes_beside_containers_that_are_left() {
     drop(c1);
     assert!(lab.sh("nft list ruleset").contains("8080"), "it stays, as was said");
     let printed = said.stderr.split('`').nth(1).unwrap();
-    lab.sh(&printed.replacen("netwright", EXECUTABLE, 1));
+    lab.sh(printed);
     assert_as_before(&before, lab);
 }

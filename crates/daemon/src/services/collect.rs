@@ -198,5 +198,13 @@ fn remove(
         let list = folder.find(known.key.network.as_str()).map_err(|error| error.to_cni())?;
         Ok(list.clone())
     };
-    runtime.remove_known(known, roots, &plugins::recorded::list, &present, Node::deadline())
+    let lives_again = |records: &[state::Record]| plugins::recorded::lives_again(records, roots);
+    runtime.remove_known(
+        known,
+        roots,
+        &plugins::recorded::list,
+        &lives_again,
+        &present,
+        Node::deadline(),
+    )
 }

@@ -141,6 +141,7 @@ impl Kind for FirewallPlugin {
         // The reference's rules, created by any plugin, including ours: with today's iptables they
         // are nftables rules.
         let removed = match recorded {
+            _ if call.is_renewed() => Ok(()),
             Some(made) if !made.iptables => {
                 reference::remove_forward(index, key, &all).map_err(Failure::from)
             }
@@ -155,7 +156,7 @@ impl Kind for FirewallPlugin {
             Some(recorded) => recorded.sources.clone(),
             None => reference_sources(call, &previous),
         };
-        if !sources.is_empty() {
+        if !sources.is_empty() && !call.is_renewed() {
             failures.note("firewalld", firewalld(call).release(index, key, &sources));
         }
     }

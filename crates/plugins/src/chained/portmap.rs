@@ -129,8 +129,10 @@ impl Kind for Portmap {
         failures.note("nftables", remove_own(index, key, plan, CONCERNS));
         // The reference's chains, created by any plugin: with today's iptables they are nftables
         // chains.
-        let left = reference::remove_hostports(key, &addresses);
-        failures.note("rules of the reference plugin", left);
+        if !call.is_renewed() {
+            let left = reference::remove_hostports(key, &addresses);
+            failures.note("rules of the reference plugin", left);
+        }
         if let Some(recorded) = recorded {
             flows::forget(call, index, recorded, When::Removed);
         }

@@ -21,6 +21,12 @@ pub(crate) fn talks_over_the_link(ipam: &Delegate<'_>) -> bool {
     crate::info(ipam.plugin_type()).is_some_and(|info| info.over_the_link)
 }
 
+/// Reports whether an IPAM plugin knows for which namespace it gave an address: it can release that
+/// of one life of a container and keep that of another.
+pub(super) fn knows_lives(ipam: &Delegate<'_>) -> bool {
+    ipam.plugin_type() == crate::ipam::host_local::INFO.name
+}
+
 /// Runs the IPAM plugin's ADD and adds the release to the undo: at the end, if all else was undone,
 /// or before the link goes if the plugin releases over the link. Adds the removal of the routes that
 /// drop packets, too.

@@ -406,6 +406,7 @@ fn del(kind: &dyn AnyKind, call: &Call<'_>) -> Result<(), Failure> {
     let mut failures = Failures::new();
     // A plugin that was missing during ADD gave no address, and DEL must not wait for it to appear.
     let ipam = call.ipam().filter(|ipam| !about.is_chained && (!call.is_undo() || ipam.is_there()));
+    let ipam = ipam.filter(|ipam| !call.is_renewed() || addresses::knows_lives(ipam));
     let over_the_link = ipam.filter(addresses::talks_over_the_link);
     let record = index.get(key, about.name).found;
     let enter = if over_the_link.is_some() { Enter::Always } else { about.enter };

@@ -97,7 +97,16 @@ impl Plugin for HostLocal {
         let Some(locked) = store.lock(timeout(call)).map_err(Failure::from)? else {
             return Ok(());
         };
-        locked.release(&Owner::from(call.attachment())).map_err(Failure::from)?;
+        let owner = Owner::from(call.attachment());
+        if call.is_renewed() {
+            let past = stale::past(&locked, &owner).map_err(Failure::from)?;
+            let failed = locked.remove(past).failed;
+            return match failed.into_iter().next() {
+                Some(error) => Err(Failure::from(error).into()),
+                None => Ok(()),
+            };
+        }
+        locked.release(&owner).map_err(Failure::from)?;
         Ok(())
     }
 
@@ -252,6 +261,25 @@ impl Plugin for HostLocal {
         config: &str,
     ) -> Result<Vec<cni::json::UnknownKey>, cni::json::JsonError> {
         config::unknown_keys(config)
+    }
+}
+
+/// Says whether an attachment with this record has reservations that are not of a namespace that is
+/// gone. A folder that cannot be read may hold some.
+pub(crate) fn lives_again(record: &state::Record, roots: &state::Roots) -> bool {
+    let Some(ipam) = &record.ipam else { return false };
+    if ipam["type"] != INFO.name {
+        return false;
+    }
+    let dir = ipam["dataDir"].as_str().filter(|dir| !dir.is_empty()).unwrap_or(ipam::DATA_DIR);
+    let store = Store::new(Path::new(dir), &record.attachment.network);
+    let store = store.with_index(&roots.addresses());
+    match store.lock(LOCK_TIMEOUT) {
+        Ok(None) => false,
+        Ok(Some(locked)) => {
+            stale::lives_again(&locked, &Owner::from(&record.attachment)).unwrap_or(true)
+        }
+        Err(_) => true,
     }
 }
 

@@ -4,6 +4,8 @@
 //! `restoreForwarding` asks for it to be switched off.
 
 use cni::{AttachmentKey, IpConfig};
+use kernel::route::{Link, LinkSettings, RouteSocket};
+use kernel::sysctl::Sysctl;
 use state::Index;
 use wanted::{Because, Item, State};
 
@@ -105,14 +107,33 @@ pub fn left_on(index: &Index) -> Vec<String> {
     let on = SYSCTLS
         .into_iter()
         .filter(|(sysctl, ..)| left.contains(&sysctl.object()) && sysctl.is_on().unwrap_or(false));
-    on.map(|(sysctl, _, family)| {
+    on.map(|(sysctl, is_v4, family)| {
         let name = sysctl.name();
+        let listening = if is_v4 { Vec::new() } else { listening_beside() };
+        let back = listening.iter().map(|sysctl| format!(" {sysctl}=1"));
+        let beside = match listening.is_empty() {
+            true => "",
+            false => ", and with it accept_ra is 2, so that the host still hears its routers",
+        };
         format!(
-            "{family} forwarding stays on: Netwright switched it on, and another program may rely \
-             on it by now; if none does: sysctl -w {name}=0"
+            "{family} forwarding stays on{beside}: Netwright switched it on, and another program may \
+             rely on it by now; if none does: sysctl -w {name}=0{}",
+            back.collect::<String>()
         )
     })
     .collect()
+}
+
+/// Lists the sysctls `accept_ra` of links that listen to routers beside forwarding. Where they are
+/// not ours, they do no harm without forwarding either.
+fn listening_beside() -> Vec<String> {
+    let links = RouteSocket::open().and_then(|mut host| host.links_with_settings());
+    let always = |settings: &LinkSettings| settings.ipv6.is_some_and(|own| own.accept_ra == 2);
+    let listening = links.unwrap_or_default().into_iter().filter(|(_, settings)| always(settings));
+    let sysctl = |(link, _): (Link, LinkSettings)| {
+        Some(Sysctl::of_link("net/ipv6/conf", &link.name, "accept_ra").ok()?.spelled())
+    };
+    listening.filter_map(sysctl).collect()
 }
 
 /// Settles the sysctls that no attachment holds.

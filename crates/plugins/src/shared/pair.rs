@@ -308,7 +308,7 @@ pub(crate) fn take_down<K: Kind>(
     if failures.note("remove the link", removed).is_some() {
         removal.set_link_gone();
     }
-    failures.note("remove filter rules", rules::remove(index, key, filter));
+    failures.note("remove filter rules", rules::remove(call, index, key, filter));
 }
 
 /// Describes both ends as items: the container's link, and the host's under this name, with what ADD

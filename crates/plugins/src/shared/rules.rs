@@ -194,6 +194,7 @@ pub fn wanted(
 /// # Errors
 /// As [`add`]; everything else goes on.
 pub fn remove(
+    call: &Call<'_>,
     index: &Index,
     key: &AttachmentKey,
     recorded: Option<(&Plan, &[IpNet])>,
@@ -202,8 +203,10 @@ pub fn remove(
     let plan = recorded.map(|(plan, _)| plan);
     failures.note("nftables", remove_own(index, key, plan, CONCERNS));
     let addresses = recorded.map(|(_, ips)| ips).unwrap_or_default();
-    let left = firewall::reference::remove_bridge(key, addresses);
-    failures.note("rules of the reference plugin", left);
+    if !call.is_renewed() {
+        let left = firewall::reference::remove_bridge(key, addresses);
+        failures.note("rules of the reference plugin", left);
+    }
     failures.into_result()
 }
 

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use cni::code;
+use cni::{NetworkList, code};
 use cni_runtime::{ConfigFolder, Outcome, load_file};
 use plugins::netwright_multi;
 use serde::Deserialize;
@@ -101,19 +101,22 @@ impl Conflist {
                 list.name
             )));
         }
-        for plugin in &list.plugins {
-            for name in [&plugin.plugin_type, &names(plugin).ipam.r#type] {
-                let keeps = installed.is_some_and(|installed| installed.replaced.contains(name));
-                let is_ours =
-                    !name.is_empty() && matches!(folder::look(dir, name), Ok(Entry::Ours));
-                if is_ours && !keeps {
-                    return Err(refused(format!(
-                        "the network {:?} of {other} needs the plugin {name:?}, which only Netwright has in {}",
-                        list.name,
-                        dir.display()
-                    ))
-                    .hint("take it out of that configuration, or put another one there first: remove ours, and install the plugins of that network"));
-                }
+        if let Some(name) = going(list, dir, installed).first() {
+            return Err(refused(format!(
+                "the network {:?} of {other} needs the plugin {name:?}, which only Netwright has in {}",
+                list.name,
+                dir.display()
+            ))
+            .hint("take it out of that configuration, or put another one there first: remove ours, and install the plugins of that network"));
+        }
+        for name in types(list) {
+            if matches!(folder::look(dir, &name), Ok(Entry::Absent)) {
+                return Err(refused(format!(
+                    "the network {:?} of {other} needs the plugin {name:?}, which is not in {}",
+                    list.name,
+                    dir.display()
+                ))
+                .hint("install the plugins of that network there first"));
             }
         }
         Ok(found)
@@ -146,6 +149,67 @@ fn default_network(path: &Path) -> Result<String, Failure> {
 
 fn name_of(path: &Path) -> Result<String, Failure> {
     load_file(path).map(|list| list.name).map_err(|refusal| refused(refusal.to_string()))
+}
+
+/// Returns the plugins of a network that go with the installation in this folder, and in whose place
+/// none comes back.
+fn going(list: &NetworkList, dir: &Path, installed: Option<&Manifest>) -> Vec<String> {
+    let mut going = types(list);
+    going.retain(|name| {
+        let keeps = installed.is_some_and(|installed| installed.replaced.contains(name));
+        !keeps && matches!(folder::look(dir, name), Ok(Entry::Ours))
+    });
+    going
+}
+
+/// Returns the types of a network's plugins, and of those that give them addresses, each once.
+fn types(list: &NetworkList) -> Vec<String> {
+    let mut types: Vec<String> = Vec::new();
+    for plugin in &list.plugins {
+        for name in [plugin.plugin_type.clone(), names(plugin).ipam.r#type] {
+            if !name.is_empty() && !types.contains(&name) {
+                types.push(name);
+            }
+        }
+    }
+    types
+}
+
+/// Says of each configuration in the runtimes' folders which of its plugins go with the installation
+/// in `dir` and do not come back. A configuration at one of the paths in `but` goes too.
+pub(super) fn left_without_plugins(
+    folders: &[PathBuf],
+    dirs: &[PathBuf],
+    (dir, installed): (&Path, Option<&Manifest>),
+    but: &[&Path],
+) -> Vec<String> {
+    let is_elsewhere = |name: &String| {
+        let others = dirs.iter().filter(|other| *other != dir);
+        let mut looked = others.map(|other| folder::look(other, name));
+        looked.any(|found| matches!(found, Ok(Entry::Foreign)))
+    };
+    let mut lines = Vec::new();
+    for folder in folders {
+        let Ok(scanned) = ConfigFolder::scan(folder) else { continue };
+        for considered in scanned.considered() {
+            let Outcome::Network(list) = &considered.outcome else { continue };
+            if but.contains(&considered.path.as_path()) {
+                continue;
+            }
+            let mut names = going(list, dir, installed);
+            names.retain(|name| !is_elsewhere(name));
+            if let Some(first) = names.first() {
+                let quoted: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+                lines.push(format!(
+                    "{}: the network {:?} needs {}, which only Netwright has: runtimes will say: failed to find plugin {first:?}",
+                    considered.path.display(),
+                    list.name,
+                    quoted.join(", "),
+                ));
+            }
+        }
+    }
+    lines
 }
 
 fn names(plugin: &cni::PluginConfig) -> Names {

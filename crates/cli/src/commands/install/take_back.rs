@@ -12,7 +12,7 @@ use serde::Serialize;
 use state::{Index, Roots};
 
 use super::callers::{self, Dockers};
-use super::conflist::{Conflist, Files};
+use super::conflist::{self, Conflist, Files};
 use super::folder::{Entry, Folder};
 use super::manifest::{self, Manifest};
 use super::{DAEMON, EXECUTABLE, Outcome, forget};
@@ -22,7 +22,7 @@ use crate::failure::Failure;
 use crate::net::attachments::{self, Known};
 use crate::net::presence::Presence;
 use crate::net::runtimes::{Runtimes, USUAL};
-use crate::net::session::{PluginSource, Session};
+use crate::net::session::{DEFAULT_CONF_DIR, PluginSource, Session};
 use crate::shell::{Report, Shell};
 use crate::world::World;
 
@@ -80,6 +80,9 @@ pub(crate) fn uninstall(
     let mut report = Removed { dir: dir.clone(), ..Removed::default() };
     let roots = world.roots();
     let executables = executables(&dir, args.keep_state);
+    if args.conflist.is_none() && args.routing_conflist.is_none() {
+        refuse_configurations((args, common), (&dir, installed.as_ref()), world, shell)?;
+    }
     if args.keep_state {
         let open = |source| Session::open(world, common, shell, source);
         if !args.force {
@@ -227,14 +230,70 @@ fn refuse_living(session: &Session) -> Result<(), Failure> {
         ))
 }
 
+/// Refuses while configurations need plugins that go and do not come back: runtimes would use them
+/// all the same, and start no container. With --force, and where a package goes, it says so.
+fn refuse_configurations(
+    (args, common): (&Uninstall, &Common),
+    (dir, installed): (&Path, Option<&Manifest>),
+    world: &World,
+    shell: &Shell,
+) -> Result<(), Failure> {
+    let found = Runtimes::find(world).found;
+    let collect = |paths: &mut Vec<PathBuf>| {
+        cni::order::sort(paths);
+        paths.dedup();
+    };
+    let given = common.conf_dir.clone().or_else(|| world.variable("NETCONFPATH").map(Into::into));
+    let mut folders: Vec<PathBuf> = found.iter().map(|one| one.conf_dir.clone()).collect();
+    folders.push(world.absolute(given.unwrap_or_else(|| DEFAULT_CONF_DIR.into())));
+    let mut dirs: Vec<PathBuf> = found.into_iter().flat_map(|one| one.plugin_dirs).collect();
+    collect(&mut folders);
+    collect(&mut dirs);
+    let config = installed.and_then(|installed| installed.config.as_ref());
+    let own: Vec<&Path> = config.iter().map(|config| config.path.as_path()).collect();
+    let lines = conflist::left_without_plugins(&folders, &dirs, (dir, installed), &own);
+    if args.force || args.keep_state {
+        lines.iter().for_each(|line| shell.warn(line));
+        return Ok(());
+    }
+    if lines.is_empty() {
+        return Ok(());
+    }
+    let refused = Failure::new(code::INVALID_CONFIG, "configurations would lose their plugins");
+    let refused = lines.into_iter().fold(refused, |refused, line| refused.because(line));
+    Err(refused.hint(
+        "move these files away, or install the plugins that they need; --force leaves them as they are",
+    ))
+}
+
 /// Says what stays of attached containers when our plugins go, and what removes it.
 pub(in crate::commands) fn stays(attached: &str, session: &Session) -> String {
     format!(
         "{attached} are attached, and keep their networks; their published ports and masquerade \
-         outlive them. Once they have ended: `netwright gc --all && rm -rf {} {}`",
+         outlive them. Once they have ended: `{} gc --all && rm -rf {} {}`",
+        kept_executable(&session.roots).display(),
         session.roots.run.display(),
         session.roots.lib.display()
     )
+}
+
+fn kept_executable(roots: &Roots) -> PathBuf {
+    roots.lib.join(EXECUTABLE)
+}
+
+/// Keeps a copy of this executable: every other one may be removed, and what containers leave needs
+/// one.
+pub(in crate::commands) fn keep_executable(roots: &Roots) -> Result<(), Failure> {
+    let kept = kept_executable(roots);
+    let new = roots.lib.join(format!(".{EXECUTABLE}.{}.new", std::process::id()));
+    let copied = std::fs::create_dir_all(&roots.lib)
+        .and_then(|()| std::fs::copy("/proc/self/exe", &new))
+        .and_then(|_| std::fs::rename(&new, &kept));
+    copied.map_err(|error| {
+        let _ = std::fs::remove_file(&new);
+        let what = format!("keep the executable in {kept:?} for what attached containers leave");
+        Failure::new(code::IO_FAILURE, what).because(&error)
+    })
 }
 
 /// Restores the earlier plugins, as when a package is removed. What ended containers have left is
@@ -247,6 +306,9 @@ fn give_back_only(
 ) -> Result<Removed, Failure> {
     let attached = detach_gone(false, &session(PluginSource::WithOwn)?, &mut report)?;
     let session = session(PluginSource::None)?;
+    if attached.is_some() {
+        keep_executable(&session.roots)?;
+    }
     match installed {
         Some(installed) => remove(dir, installed, &session.roots, &mut report)?,
         // Another package may have emptied the folder. Or an earlier process was killed at its first
@@ -398,7 +460,17 @@ fn finish(folder: Folder, installed: &Manifest, report: &mut Removed) -> Result<
 fn installation(args: &Uninstall, world: &World) -> Result<(PathBuf, Option<Manifest>), Failure> {
     let dir = match &args.bin_dir {
         Some(dir) => world.absolute(dir),
-        None => only_folder(&Runtimes::find(world))?,
+        None => match only_folder(&Runtimes::find(world))? {
+            Some(dir) => dir,
+            // There is nothing left to do.
+            None if args.wait || args.keep_state => return Ok((USUAL.into(), None)),
+            None => {
+                let text =
+                    "no folder that a runtime looks at has an installation of `netwright install`";
+                return Err(Failure::new(code::INVALID_CONFIG, text)
+                    .hint("give the folder that was given to `install`, with --bin-dir"));
+            }
+        },
     };
     let installed = if dir.is_dir() { Manifest::read(&dir)? } else { None };
     let may_be_gone = args.wait || args.keep_state;
@@ -421,7 +493,7 @@ fn installation(args: &Uninstall, world: &World) -> Result<(PathBuf, Option<Mani
 }
 
 /// Finds the folder with an installation, among those in which runtimes look.
-fn only_folder(runtimes: &Runtimes) -> Result<PathBuf, Failure> {
+fn only_folder(runtimes: &Runtimes) -> Result<Option<PathBuf>, Failure> {
     let mut dirs: Vec<PathBuf> =
         runtimes.found.iter().flat_map(|runtime| runtime.plugin_dirs.iter().cloned()).collect();
     dirs.push(USUAL.into());
@@ -434,12 +506,8 @@ fn only_folder(runtimes: &Runtimes) -> Result<PathBuf, Failure> {
         }
     }
     match with.as_slice() {
-        [dir] => Ok(dir.clone()),
-        [] => Err(Failure::new(
-            code::INVALID_CONFIG,
-            "no folder that a runtime looks at has an installation of `netwright install`",
-        )
-        .hint("give the folder that was given to `install`, with --bin-dir")),
+        [dir] => Ok(Some(dir.clone())),
+        [] => Ok(None),
         several => {
             let list: Vec<_> = several.iter().map(|dir| dir.display().to_string()).collect();
             Err(Failure::new(code::INVALID_CONFIG, "several folders have an installation")

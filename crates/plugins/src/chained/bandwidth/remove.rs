@@ -17,7 +17,7 @@ pub(super) fn take_down(removal: &Removal<'_, Bandwidth>) -> Result<(), Failure>
         Some(recorded) => recorded_host(&mut socket, recorded)?,
         None => unrecorded_host(removal, &mut socket),
     };
-    let Some(host) = host else { return remove_ifb(&mut socket, key) };
+    let Some(host) = host else { return remove_ifb(removal, &mut socket) };
     let number = host.index;
     let unshaped = Node::observe(&mut socket, key, host).and_then(|mut node| {
         node.recall(recorded);
@@ -26,7 +26,7 @@ pub(super) fn take_down(removal: &Removal<'_, Bandwidth>) -> Result<(), Failure>
     match unshaped {
         Err(error) if socket.link_by_index(number)?.is_some() => Err(error),
         // The link disappeared in the meantime.
-        Err(_) => remove_ifb(&mut socket, key),
+        Err(_) => remove_ifb(removal, &mut socket),
         Ok(()) => Ok(()),
     }
 }
@@ -41,8 +41,10 @@ fn unrecorded_host(removal: &Removal<'_, Bandwidth>, socket: &mut RouteSocket) -
 }
 
 /// Removes what remains when the host's end is gone, and its qdiscs with it.
-fn remove_ifb(socket: &mut RouteSocket, key: &AttachmentKey) -> Result<(), Failure> {
-    if let (Some(ifb), _) = node::find_ifb(socket, key)? {
+fn remove_ifb(removal: &Removal<'_, Bandwidth>, socket: &mut RouteSocket) -> Result<(), Failure> {
+    // Without our mark it may be of another life of the container.
+    let is_past = |ifb: &Link| !removal.call.is_renewed() || ifb.alias.is_some();
+    if let Some(ifb) = node::find_ifb(socket, removal.key)?.0.filter(is_past) {
         socket.delete_link(ifb.index)?;
     }
     Ok(())

@@ -22,7 +22,8 @@ pub(super) fn take_down(removal: &Removal<'_, Tuning>, failures: &mut Failures) 
     else {
         return;
     };
-    let path = backup_path(removal);
+    // The backup's name is the same in every life of the container.
+    let path = backup_path(removal).filter(|_| !removal.call.is_renewed());
     let read = |path| backup::read(path, |text| removal.call.warn(text));
     let backup = path.as_deref().map_or(Ok(None), read);
     let recorded = removal.recorded.clone();

@@ -396,7 +396,8 @@ pub(super) fn collect(index: &Index) -> Result<(), Failure> {
 ///
 /// While an attachment of ours has a port on one of them, bridges and note stay as they are. Its
 /// hold is missing if a DEL had no time to wait for its ADD, or if another program removed the
-/// file. The attachment's own DEL finds the note.
+/// file. The attachment's own DEL finds the note. While another plugin's container has a port on one
+/// of them, the bridges stay as they are too, and are that plugin's from then on.
 fn delete_unused(index: &Index, bridge: &str) -> Result<(), Failure> {
     let object = object(bridge);
     let note = read_note(index, bridge)?;
@@ -408,6 +409,10 @@ fn delete_unused(index: &Index, bridge: &str) -> Result<(), Failure> {
     }
     if ports.iter().any(is_of_attachment) {
         return Ok(());
+    }
+    // Other plugins' containers are on it by now, and this is their gateway.
+    if ports.iter().any(is_of_others) {
+        return Ok(index.take_note(&object).map(drop)?);
     }
     for name in &note.vlan_links {
         if let Some(link) = vlan_gateway::made(&mut host, name)? {
@@ -506,6 +511,11 @@ fn is_ours(link: &Link, note: &BridgeNote) -> bool {
 
 fn is_of_attachment(port: &Link) -> bool {
     port.alias.as_deref().is_some_and(owner::is_of_attachment)
+}
+
+/// Reports whether a port is the host's end of a container that another plugin attached.
+fn is_of_others(port: &Link) -> bool {
+    port.is_kind("veth") && port.link_netnsid.is_some() && !is_of_attachment(port)
 }
 
 fn has_ports(host: &mut RouteSocket, bridge: u32) -> Result<bool, Failure> {

@@ -115,6 +115,30 @@ pub(super) fn give_up_own(
     locked.release(owner)
 }
 
+/// Returns those of an attachment's reservations whose namespace is gone.
+///
+/// # Errors
+/// [`StoreError`] when the folder cannot be read.
+pub(super) fn past(locked: &Locked<'_>, owner: &Owner) -> Result<Vec<Reservation>, StoreError> {
+    let census = Census::new();
+    let held = locked.held(owner)?.into_iter();
+    let past = held.filter(|(_, origin)| is_past(origin.as_ref(), &census));
+    Ok(past.map(|(reservation, _)| reservation).collect())
+}
+
+/// Says whether an attachment has a reservation that is not known to be of a namespace that is gone.
+///
+/// # Errors
+/// [`StoreError`] when the folder cannot be read.
+pub(super) fn lives_again(locked: &Locked<'_>, owner: &Owner) -> Result<bool, StoreError> {
+    let census = Census::new();
+    Ok(locked.held(owner)?.iter().any(|(_, origin)| !is_past(origin.as_ref(), &census)))
+}
+
+fn is_past(origin: Option<&Origin>, census: &Census) -> bool {
+    origin.is_some_and(|origin| census.life(&noted(origin)) == Life::Gone)
+}
+
 /// Returns what to request so that an attachment gets the addresses again that it had: one of each
 /// set, unless that has one that is requested, or gives the address no more.
 pub(super) fn again(sets: &RangeSets, requested: &[IpAddr], own: &[IpAddr]) -> Vec<IpAddr> {
