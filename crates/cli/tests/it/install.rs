@@ -1040,7 +1040,7 @@ fn forwarding_that_stays_on_is_told() {
     call(&["install", "--bin-dir", "/opt/cni/bin"]).succeeded();
     let c1 = lab.container("c1");
     call(&["add", "netwright", "c1"]).succeeded();
-    lab.sh("ip link add up0 type dummy && sysctl -qw net.ipv6.conf.up0.accept_ra=2");
+    lab.sh("ip link add up0 type veth peer name up1 && sysctl -qw net.ipv6.conf.up0.accept_ra=2");
     let said = call(&["gc", "--all"]).succeeded();
     assert_eq!(told(&said.stderr), [true; 2], "{said:#?}");
     assert!(said.stderr.contains("=0 net.ipv6.conf.up0.accept_ra=1"), "{said:#?}");

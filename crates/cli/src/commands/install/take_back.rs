@@ -260,7 +260,7 @@ fn refuse_configurations(
         return Ok(());
     }
     let refused = Failure::new(code::INVALID_CONFIG, "configurations would lose their plugins");
-    let refused = lines.into_iter().fold(refused, |refused, line| refused.because(line));
+    let refused = lines.into_iter().fold(refused, Failure::because);
     Err(refused.hint(
         "move these files away, or install the plugins that they need; --force leaves them as they are",
     ))

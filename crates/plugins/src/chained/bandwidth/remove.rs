@@ -1,6 +1,5 @@
 //! Removes what ADD created.
 
-use cni::AttachmentKey;
 use kernel::route::{Link, RouteSocket};
 use wanted::Limits;
 
