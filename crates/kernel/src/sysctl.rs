@@ -118,6 +118,16 @@ impl SysctlError {
         }
     }
 
+    /// Whether the parameter's file system is mounted read-only, as in a container without privileges:
+    /// nobody there writes it, and no later call does. A missing privilege may be this call's alone.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        match self {
+            Self::Write { source, .. } => source.kind() == io::ErrorKind::ReadOnlyFilesystem,
+            Self::Read { .. } | Self::Name { .. } => false,
+        }
+    }
+
     /// Whether the machine forbids the write whatever the value is, and will the next time:
     /// `/proc/sys` is read-only, or the caller lacks a privilege.
     #[must_use]

@@ -628,6 +628,8 @@ fn the_network_of_routing_goes_only_where_there_is_another() {
     write("20-next.conflist", "next", "bridge");
     refused("needs the plugin \"bridge\", which only Netwright has", &["20-next.conflist"]);
     write("20-next.conflist", "next", "theirs");
+    refused("needs the plugin \"theirs\", which is not in", &["20-next.conflist"]);
+    lab.sh("cp /bin/true /opt/cni/bin/theirs");
     lab.sh("mkdir -p /run/netwright/agent");
     let socket = "UNIX-LISTEN:/run/netwright/agent/routing.sock,fork";
     let service = lab.start("socat", &[socket, "EXEC:true"]);

@@ -656,7 +656,7 @@ fn a_capability_that_nothing_reads_is_told() {
               |
             2 |     {"type": "bridge", "capabilities": {"ips": true, "mac": true, "dns": true, "aliases": false},
               |                                                                   ^
-              hint: known are mac, ips, ipRanges
+              hint: known are mac, hostIfname, ips, ipRanges
 
             warning: capability "bandwith" has no effect: plugin "bandwidth" does not read it
               --> SCRATCH/net.d/10-x.conflist:4:44

@@ -38,15 +38,15 @@ pub fn accepting_value(ifname: &str) -> Result<Option<String>, Failure> {
     }
 }
 
-/// Makes a link accept none. Where `/proc/sys` cannot be written, a link that accepts none as it is
-/// will do.
+/// Makes a link accept none. Where `/proc/sys` is read-only, a link that accepts none as it is will
+/// do.
 ///
 /// # Errors
 /// Code 100 when the kernel refuses. Without this sysctl the kernel accepts nothing, which is
 /// success.
 pub fn refuse(ifname: &str) -> Result<(), Failure> {
     match accept_ra(ifname).and_then(|sysctl| sysctl.write(REFUSED)) {
-        Err(error) if error.is_forbidden() => refuse_accepting(ifname),
+        Err(error) if error.is_read_only() => refuse_accepting(ifname),
         Err(error) if !error.is_missing() => Err(error.into()),
         _ => Ok(()),
     }
