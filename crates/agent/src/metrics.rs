@@ -76,7 +76,7 @@ pub const FAMILIES: &[Family] = &[
     family(
         "netwright_policy_put_back_total",
         Kind::Counter,
-        "How often something of the packet filter that another program had changed was put back.",
+        "How often something that network policy needs, and that another program had changed, was put back.",
     ),
     family(
         "netwright_policy_cuts_total",

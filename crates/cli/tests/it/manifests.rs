@@ -434,7 +434,7 @@ fn routing_alone_makes_a_nodes_network() {
     assert!(said.contains("there is no network in /etc/cni/net.d"), "{said}");
     assert_eq!(containerd.loaded_network()["name"], "pods");
     containerd.remove_pod(&sandbox.0).unwrap();
-    lab.sh(r#"echo '{"cniVersion": "1.0.0", "name": "next", "plugins": [{"type": "theirs"}]}' >/etc/cni/net.d/20-next.conflist"#);
+    lab.sh(r#"cp /bin/true /opt/cni/bin/theirs; echo '{"cniVersion": "1.0.0", "name": "next", "plugins": [{"type": "theirs"}]}' >/etc/cni/net.d/20-next.conflist"#);
     let (_, done) = kubelet.run(removal);
     kubelet.wait_for_ready(&done[0]);
     assert_eq!(lab.sh("ip route show proto 78; ip route show proto 79").trim(), "");
