@@ -166,7 +166,7 @@ mod tests {
         }
         expect![[r#"
             bandwidth: Chained, from 0.3.0, reads ["bandwidth"], alone true
-            bridge: Interface, from 0.1.0, reads ["mac"], routed IfSet(["isGateway", "isDefaultGateway"])
+            bridge: Interface, from 0.1.0, reads ["mac", "hostIfname"], routed IfSet(["isGateway", "isDefaultGateway"])
             chain: Either, from 0.1.0, inner Some(Plugins("plugins"))
             cluster-ipam: Addresses, from 0.1.0, aliases ["whereabouts"], reads ["ips"]
             cnm: Interface, from 0.1.0, reads ["mac", "ips", "portMappings"]
@@ -186,7 +186,7 @@ mod tests {
             ovs-mirror-producer: Chained, from 0.1.0
             policy: Chained, from 0.1.0
             portmap: Chained, from 0.1.0, reads ["portMappings"], only for "portMappings"
-            ptp: Interface, from 0.1.0, routed Always
+            ptp: Interface, from 0.1.0, reads ["hostIfname"], routed Always
             sbr: Chained, from 0.1.0
             static: Addresses, from 0.1.0, reads ["ips"], any requested true
             tap: Interface, from 0.1.0, reads ["mac"]
