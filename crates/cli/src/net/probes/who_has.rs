@@ -16,7 +16,7 @@ use kernel::route::RouteSocket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// How often to ask, and how long to wait for answers each time.
-const TRIES: usize = 2;
+const TRIES: u32 = 2;
 const WAIT: Duration = Duration::from_millis(500);
 
 /// How long others may take that answer too.
@@ -70,15 +70,12 @@ fn exchange(address: IpAddr, name: &str) -> Result<BTreeSet<MacAddr>, String> {
     let own = routes.addresses(Some(link.index)).map_err(|error| told(&error))?;
     let usable = own.iter().filter(|one| !one.tentative() && !one.dad_failed());
     let own: Vec<IpNet> = usable.map(|one| one.address).collect();
-    let (questions, filter) = match address {
-        IpAddr::V4(target) => (vec![request(mac, source_v4(&own, target), target)], Filter::arp()),
+    let (question, filter) = match address {
+        IpAddr::V4(target) => (request(mac, source_v4(&own, target), target), Filter::arp()),
         IpAddr::V6(target) => {
             let source = source_v6(&own, target);
             let source = source.ok_or_else(|| format!("{name} has no IPv6 address"))?;
-            let first = target.is_unicast_link_local().then(nobodys);
-            let sources = first.into_iter().chain([source]);
-            let questions = sources.map(|source| solicitation(mac, source, target)).collect();
-            (questions, Filter::advertisements())
+            (solicitation(mac, source, target), Filter::advertisements())
         }
     };
     let socket = PacketSocket::open(link.index, &filter).map_err(|error| told(&error))?;
@@ -86,9 +83,8 @@ fn exchange(address: IpAddr, name: &str) -> Result<BTreeSet<MacAddr>, String> {
     let is_own = own.iter().any(|net| net.addr() == address);
     let (tries, wait) = if is_own { (1, OTHERS) } else { (TRIES, WAIT) };
     let mut found = BTreeSet::new();
-    let last = questions.last().into_iter().cycle();
-    for question in questions.iter().chain(last).take(tries) {
-        socket.send(question).map_err(|error| told(&error))?;
+    for _ in 0..tries {
+        socket.send(&question).map_err(|error| told(&error))?;
         listen(&socket, address, wait, &mut found)?;
         if !found.is_empty() {
             break;
@@ -149,13 +145,6 @@ fn source_v6(own: &[IpNet], target: Ipv6Addr) -> Option<Ipv6Addr> {
         |address: &Ipv6Addr| address.is_unicast_link_local() == target.is_unicast_link_local();
     let mut like = near.chain(own).filter_map(of).filter(is_like);
     like.next().or_else(|| own.iter().find_map(of))
-}
-
-/// A link-local address that no machine has. The answer comes to our hardware address, and our kernel
-/// takes no notice of it. A router that calls itself none in its answers (RFC 4861 §4.4) would make the
-/// kernel drop the default route that it has learnt from that router (§7.2.5): a question must not.
-fn nobodys() -> Ipv6Addr {
-    MacAddr::random().link_local()
 }
 
 fn ethernet(to: [u8; 6], from: MacAddr, ethertype: u16) -> Vec<u8> {

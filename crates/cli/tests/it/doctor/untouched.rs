@@ -338,9 +338,9 @@ fn a_doctor_that_is_killed_anywhere_leaves_nothing() {
 }
 
 /// A router that calls itself none in the answer to a solicitation loses the routes that hosts have
-/// learnt from it. So an answer to `doctor` is not for the kernel.
+/// learnt from it. So `doctor` does not ask one of which the host knows nothing else.
 #[test]
-fn a_route_that_was_learnt_outlives_a_question_for_its_router() {
+fn a_route_that_was_learnt_outlives_a_look() {
     require!("root", "program:socat");
     let lab = Lab::new("doctor-router");
     let router = lab.container("router");
@@ -360,9 +360,6 @@ fn a_route_that_was_learnt_outlives_a_question_for_its_router() {
     let learnt = || lab.sh("ip -6 route show default proto ra | cut -d' ' -f1-5");
     let before = learnt();
     assert_ne!(before, "");
-    let asked = || router.sh("grep Icmp6InNeighborSolicits /proc/net/snmp6");
-    let so_far = asked();
     let said = call_in(&lab, &["doctor"]).succeeded();
     assert_eq!(learnt(), before, "{said:#?}");
-    assert_ne!(asked(), so_far, "the router was asked: {said:#?}");
 }

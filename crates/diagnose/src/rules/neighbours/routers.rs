@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use scene::{Container, Link, Namespace, Route, RouteKind};
+use scene::{Container, Link, Namespace, Neighbour, Route, RouteKind};
 
 use super::super::ways::{samples, text};
 use super::super::{asks_links, containers, family_of, is_outbound, targets};
@@ -15,6 +15,10 @@ use crate::finding::{Family, Finding, WayKind};
 use crate::path::Site;
 use crate::question::{Answer, Asked, Question};
 use crate::routes::{Routed, TABLE_MAIN, hops_of, look_up};
+
+/// The origin of a route that the kernel has learnt from a router's advertisement (linux
+/// include/uapi/linux/rtnetlink.h).
+const RTPROT_RA: u8 = 9;
 
 pub(super) fn asks(look: Look<'_>) -> Vec<Question> {
     let mut all: Vec<Question> = Vec::new();
@@ -114,6 +118,9 @@ fn add<'l>(
         let carries = link.up && link.carrier;
         let is_asked = link.mac.is_some() && !link.no_arp && (carries || !is_one_of_several);
         let Some(address) = hop.via.filter(|_| is_asked) else { continue };
+        if is_only_advertised(host, route, link, address) {
+            continue;
+        }
         let is_known = |own: &&mut Own<'_>| own.address == address && own.link.index == link.index;
         if let Some(known) = all.iter_mut().find(is_known) {
             let more = hits.iter().filter(|hit| !known.hits.contains(hit)).cloned();
@@ -134,6 +141,16 @@ fn add<'l>(
             is_direct: false,
         });
     }
+}
+
+/// Says whether all that is known of a router is its advertisement. Such a router is not asked: one
+/// that calls itself none in its answer (RFC 4861 §4.4) loses the routes that were learnt from it
+/// (§7.2.5), and would lose them by the question.
+fn is_only_advertised(host: &Namespace, route: &Route, link: &Link, address: IpAddr) -> bool {
+    let is_known = |one: &Neighbour| {
+        one.link == link.index && one.address == address && (one.mac.is_some() || one.failed)
+    };
+    route.protocol == Some(RTPROT_RA) && !host.neighbours.iter().any(is_known)
 }
 
 /// Returns what the node is to ask for on a link itself, since a route leads there without a router.
