@@ -255,8 +255,8 @@ pub(crate) fn rules(wanted: &Rules) -> Vec<NewRule> {
 
 /// Judges packets of tunnels for this host. A tunnel takes them at every address of the host, from
 /// every sender. So does this: a node may have sent what a pod of it has sent to an address that is
-/// not known as a node's, with the pod's source translated.
-fn strangers_rules(table: &TableRef) -> [NewRule; 3] {
+/// not known as a node's, or to a port that is no tunnel's, with the pod's source translated.
+fn strangers_rules(table: &TableRef) -> [NewRule; 4] {
     let rule = || NewRule::new(table, STRANGERS);
     let of_node = |source, nodes: Set, destination, endpoints: Set| {
         rule()
@@ -266,6 +266,9 @@ fn strangers_rules(table: &TableRef) -> [NewRule; 3] {
             .returns()
     };
     [
+        // It was for another address or port, such as a service's, and nodes send to the tunnel itself.
+        // Before connection tracking, no packet is known as translated.
+        rule().has_any(field::ct_status(), field::ct_status_bits::DNAT).counter().drop(),
         of_node(field::ip_saddr(), Set::Nodes4, field::ip_daddr(), Set::Endpoints4),
         of_node(field::ip6_saddr(), Set::Nodes6, field::ip6_daddr(), Set::Endpoints6),
         rule().counter().drop(),

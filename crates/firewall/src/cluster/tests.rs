@@ -130,6 +130,7 @@ fn the_whole_table_is_made_in_one_transaction() {
         add rule to inet netwright-routing strangers
         add rule to inet netwright-routing strangers
         add rule to inet netwright-routing strangers
+        add rule to inet netwright-routing strangers
         add rule to inet netwright-routing prerouting
         add rule to inet netwright-routing prerouting
         add rule to inet netwright-routing sources

@@ -168,7 +168,7 @@ fn a_tunnel_takes_what_nodes_send_to_its_own_address_by_their_link() {
             udp dport 8472 ct original proto-dst 9998 snat ip6 to 2001:db8:2::2; }
         }\nX");
     let taken = Taken::at(host);
-    let attempts: [(&Container, &str, &str); 14] = [
+    let attempts: [(&Container, &str, &str); 18] = [
         (b, "192.0.2.2", "192.0.2.101:8472"),
         (b, "192.0.2.2", "198.51.100.1:8472"),
         (b, "192.0.2.2", "192.0.2.255:8472"),
@@ -183,6 +183,11 @@ fn a_tunnel_takes_what_nodes_send_to_its_own_address_by_their_link() {
         (c1, "fd00:1::2", "[2001:db8:ffff::1]:9998"),
         (&cluster.node.outside, "198.51.100.2", "198.51.100.1:9998"),
         (&cluster.node.outside, "2001:db8:ffff::2", "[2001:db8:ffff::1]:9998"),
+        // A pod of that node has sent it, and the node has translated its source.
+        (b, "192.0.2.2", "192.0.2.101:9999"),
+        (b, "192.0.2.2", "192.0.2.1:9999"),
+        (b, "2001:db8:2::2", "[2001:db8:2::101]:9999"),
+        (b, "2001:db8:2::2", "[2001:db8:2::1]:9999"),
     ];
     for (from, source, to) in attempts {
         // Without the table it is taken.
