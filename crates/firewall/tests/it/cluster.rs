@@ -352,6 +352,7 @@ fn the_table_reads_well_and_can_be_read_back() {
         	}
 
         	chain strangers {
+        		ct status dnat counter packets 0 bytes 0 drop
         		ip saddr @nodes4 ip daddr @endpoints4 iifname @underlay return
         		ip6 saddr @nodes6 ip6 daddr @endpoints6 iifname @underlay return
         		counter packets 0 bytes 0 drop
