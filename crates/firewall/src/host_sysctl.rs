@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 
 use kernel::Errno;
 use kernel::netlink::NetlinkError;
-use kernel::route::{Change, Link, Route, RouteKind, RouteSocket, TABLE_LOCAL};
+use kernel::route::{Change, Route, RouteKind, RouteSocket, TABLE_LOCAL};
 use kernel::sysctl::{Sysctl, SysctlError};
 use serde_json::json;
 use state::Index;
@@ -13,10 +13,6 @@ use state::Index;
 use crate::error::FirewallError;
 use crate::hostport::{self, STAND_IN6};
 use crate::plan::Shared;
-use crate::reference;
-
-/// The beginning of the alias of every link that our plugins made.
-const MARK: &str = "netwright:";
 
 /// Switches on and off what a shared object needs beside nftables. The caller holds the firewall's
 /// lock.
@@ -96,8 +92,6 @@ impl SharedSysctls for HostSysctls {
         // A garbled note came from a first change, and the kernel's own value is off.
         let made = index.known_note(&object).map_err(refused)?.unwrap_or_default();
         match shared {
-            // It is what their published ports stand on by now.
-            Shared::Localnet(ifname) if is_used_by_others(ifname)? => {}
             Shared::Localnet(ifname) => {
                 let sysctl = route_localnet(ifname)?;
                 let was = made.get("was").and_then(serde_json::Value::as_str).unwrap_or("0");
@@ -177,29 +171,6 @@ impl SharedSysctls for HostSysctls {
 /// is known.
 fn is_a_refusal(error: &NetlinkError) -> bool {
     error.errno().is_some_and(|errno| ![Errno::NOMEM, Errno::NOBUFS].contains(&errno))
-}
-
-/// Says whether the reference's plugins publish ports of containers on a bridge, as far as that can be
-/// seen: there are some on it that we did not attach, and published ports.
-fn is_used_by_others(bridge: &str) -> Result<bool, FirewallError> {
-    Ok(has_others_containers(bridge) && reference::forwards_ports()?)
-}
-
-/// Says whether a bridge has a port that leads to a container and that we did not make.
-fn has_others_containers(bridge: &str) -> bool {
-    let ports = || {
-        let mut netlink = RouteSocket::open()?;
-        match netlink.link_by_name(bridge)? {
-            Some(link) => netlink.links_of_master(link.index),
-            None => Ok(Vec::new()),
-        }
-    };
-    let ours = |alias: &String| alias.starts_with(MARK);
-    let is_others = |port: &Link| {
-        let leads_away = port.is_kind("veth") && port.link_netnsid.is_some();
-        leads_away && !port.alias.as_ref().is_some_and(ours)
-    };
-    ports().is_ok_and(|ports: Vec<Link>| ports.iter().any(is_others))
 }
 
 fn delete(route: Route) -> Result<(), NetlinkError> {

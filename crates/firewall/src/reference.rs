@@ -115,28 +115,6 @@ pub fn has_hostports(key: &AttachmentKey) -> Result<bool, FirewallError> {
     Ok(false)
 }
 
-/// Says whether the reference's `portmap` forwards IPv4 ports to any container. Legacy iptables that
-/// is in use counts as that.
-///
-/// # Errors
-/// When the kernel does not answer.
-pub(crate) fn forwards_ports() -> Result<bool, FirewallError> {
-    let mut socket = NftSocket::open().map_err(|error| FirewallError::Open(Box::new(error)))?;
-    let places = [
-        ("nat", "CNI-HOSTPORT-DNAT"),
-        ("cni_hostport", "hostports"),
-        ("cni_hostport", "hostip_hostports"),
-    ];
-    for (table, chain) in places {
-        let table = TableRef::new(Family::Ip, table);
-        let is_there = socket.get_chain(&table, chain).map_err(refused)?.is_some();
-        if is_there && !socket.rules(&table, chain).map_err(refused)?.is_empty() {
-            return Ok(true);
-        }
-    }
-    Ok(legacy_uses("nat"))
-}
-
 /// Removes the rules for an attachment's addresses from the reference's forwarding chain. They
 /// carry no other mark. Another attachment may have an equal address, on a network that never meets
 /// this one, or since this one's container has ended: its rules stay.

@@ -212,7 +212,14 @@ fn a_container_that_lives_again_keeps_what_go_made() {
         assert_eq!(lab.sh(kept), before, "{command}: {said}");
         let left = "find /run/netwright/owners -type f 2>/dev/null; nft list ruleset | grep 'inet netwright' || true";
         assert_eq!(lab.sh(left), "", "{command}: {said}");
-        serves(&lab, &new, &result);
+        for ip in &result.ips {
+            assert_pings(&lab, &ip.address.addr().to_string());
+        }
+        let _server = Server::tcp(&new, "0.0.0.0:80", "web");
+        let gateways = result.ips.iter().filter_map(|ip| ip.gateway);
+        for gateway in gateways.filter(std::net::IpAddr::is_ipv4) {
+            assert_tcp(&lab, &format!("{gateway}:8080"));
+        }
         detach(&lab, GO, &new);
     }
 }
