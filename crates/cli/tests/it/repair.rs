@@ -195,7 +195,8 @@ fn repairs_side_by_side_do_each_thing_once() {
     testkit::require!("root", "program:iptables");
     let lab = Lab::new("repair-beside");
     let _outside = lab.outside();
-    lab.sh("mkdir -p /etc/cni/net.d /work");
+    lab.sh("mkdir -p /etc/cni/net.d");
+    let dir = lab.dir().display().to_string();
     crate::system::install(&lab);
     for (network, text) in ["new", "old"].iter().zip(NETWORKS) {
         std::fs::write(lab.path(format!("/etc/cni/net.d/{network}.conflist")), text).unwrap();
@@ -230,13 +231,16 @@ fn repairs_side_by_side_do_each_thing_once() {
         let beside: Vec<_> = (0..services).map(|_| service()).collect();
         damage();
         let said = lab.sh(&format!(
-            "{netwright} repair >/work/a 2>&1 & a=$!; {netwright} repair >/work/b 2>&1 & b=$!; \
-             wait $a; echo $?; wait $b; echo $?; cat /work/a; echo; cat /work/b"
+            "{netwright} repair >{dir}/a 2>&1 & a=$!; {netwright} repair >{dir}/b 2>&1 & b=$!; \
+             wait $a; echo $?; wait $b; echo $?; cat {dir}/a; echo; cat {dir}/b"
         ));
         assert!(said.starts_with("0\n0\n"), "{services}: {said}");
         drop(beside);
-        let twice = told(&lab.sh("cat /work/a"));
-        let twice = twice.intersection(&told(&lab.sh("cat /work/b"))).cloned().collect::<Vec<_>>();
+        let twice = told(&lab.sh(&format!("cat {dir}/a")));
+        let twice = twice
+            .intersection(&told(&lab.sh(&format!("cat {dir}/b"))))
+            .cloned()
+            .collect::<Vec<_>>();
         assert!(twice.is_empty(), "{services}: {twice:#?}");
         let now = everything(&lab, &containers);
         let (less, more) = (lacks(&alone, &now), lacks(&now, &alone));
