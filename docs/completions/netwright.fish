@@ -123,7 +123,7 @@ complete -c netwright -n "__fish_netwright_using_subcommand gc" -s o -l output -
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand gc" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
 complete -c netwright -n "__fish_netwright_using_subcommand gc" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
-complete -c netwright -n "__fish_netwright_using_subcommand gc" -l all -d 'Remove every attachment, also those of living containers, and our empty tables'
+complete -c netwright -n "__fish_netwright_using_subcommand gc" -l all -d 'Remove every attachment, also those of living containers, what is marked as ours without a record, and our empty tables'
 complete -c netwright -n "__fish_netwright_using_subcommand gc" -l dry-run -d 'Say what would be removed, and remove nothing'
 complete -c netwright -n "__fish_netwright_using_subcommand gc" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c netwright -n "__fish_netwright_using_subcommand repair" -l network -d 'Only attachments to this network' -r

@@ -315,7 +315,8 @@ pub(crate) struct Gc {
     /// be repeated.
     #[arg(long, value_name = "CONTAINER[:IFNAME]", requires = "network", conflicts_with = "all")]
     pub(crate) valid: Vec<String>,
-    /// Remove every attachment, also those of living containers, and our empty tables.
+    /// Remove every attachment, also those of living containers, what is marked as ours without a
+    /// record, and our empty tables.
     #[arg(long)]
     pub(crate) all: bool,
     /// Say what would be removed, and remove nothing.

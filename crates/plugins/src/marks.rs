@@ -62,19 +62,16 @@ impl Marks {
         cni::order::gather(of_links.chain(self.entries.keys().cloned()))
     }
 
-    /// Deletes the bridges that no port uses.
+    /// Deletes the bridges that nothing uses, each under its lock: an ADD may be making one.
     ///
     /// # Errors
-    /// Code 100 with the kernel's words.
+    /// Code 100 with the kernel's words, 11 when a lock cannot be taken in time.
     pub fn delete_bridges(index: &Index) -> Result<BTreeSet<String>, Failure> {
-        let mut host = RouteSocket::open()?;
-        let links = host.links()?;
+        let links = RouteSocket::open()?.links()?;
         let mut deleted = BTreeSet::new();
-        for link in links.iter().filter(|link| bridge::is_marked(link)) {
-            let has_ports = links.iter().any(|port| port.master == Some(link.index));
-            if !has_ports && is_unused(index, &links, link)? {
-                host.delete_link(link.index)?;
-                deleted.insert(link.name.clone());
+        for link in links.into_iter().filter(bridge::is_marked) {
+            if bridge::delete_ownerless(index, &link.name)? {
+                deleted.insert(link.name);
             }
         }
         Ok(deleted)
@@ -83,10 +80,9 @@ impl Marks {
 
 /// Says whether neither our own files nor ports of others show that a bridge is used.
 fn is_unused(index: &Index, links: &[Link], bridge: &Link) -> Result<bool, Failure> {
-    let object = bridge::object(&bridge.name);
     let mut ports = links.iter().filter(|port| port.master == Some(bridge.index));
     let foreign = ports.any(|port| owner::of(port).is_none());
-    Ok(!foreign && !index.is_held(&object)? && !index.has_note(&object)?)
+    Ok(!foreign && !bridge::is_known(index, &bridge.name)?)
 }
 
 /// Returns the configuration of GC of one plugin in a network of which only these attachments stay.

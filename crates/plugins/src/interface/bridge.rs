@@ -48,7 +48,7 @@ pub const INFO: Info = Info::new("bridge")
     .capabilities(&["mac", "hostIfname"])
     .routed(Routed::IfSet(&["isGateway", "isDefaultGateway"]));
 
-pub(crate) use self::bridge_link::{is_marked, object};
+pub(crate) use self::bridge_link::{delete_ownerless, is_known, is_marked};
 pub(crate) use self::gateway::refuse_others;
 
 /// Returns the link that carries the gateways of a configuration, with their addresses, if foreign

@@ -92,7 +92,7 @@ fn mark() -> String {
 }
 
 /// Returns the name under which the bridge is shared.
-pub(crate) fn object(bridge: &str) -> String {
+pub(super) fn object(bridge: &str) -> String {
     format!("bridge {bridge}")
 }
 
@@ -389,6 +389,32 @@ pub(super) fn collect(index: &Index) -> Result<(), Failure> {
         }
     }
     done
+}
+
+/// Says whether our own files know a bridge: an attachment holds it, or it has a note.
+///
+/// # Errors
+/// When they cannot be read.
+pub(crate) fn is_known(index: &Index, bridge: &str) -> Result<bool, Failure> {
+    let object = object(bridge);
+    Ok(index.is_held(&object)? || index.has_note(&object)?)
+}
+
+/// Deletes a bridge that is marked as ours, if our own files do not know it and it has no port. Says
+/// whether it was deleted.
+///
+/// # Errors
+/// As [`release`], the first.
+pub(crate) fn delete_ownerless(index: &Index, bridge: &str) -> Result<bool, Failure> {
+    // An ADD that creates one has the lock from before until the bridge is held.
+    let _lock = index.lock(&object(bridge), LOCK_TIMEOUT)?;
+    let mut host = RouteSocket::open()?;
+    let Some(link) = host.link_by_name(bridge)?.filter(is_marked) else { return Ok(false) };
+    if is_known(index, bridge)? || has_ports(&mut host, link.index)? {
+        return Ok(false);
+    }
+    host.delete_link(link.index)?;
+    Ok(true)
 }
 
 /// Removes, under its lock, what was created for a bridge that no attachment holds: for the bridge
