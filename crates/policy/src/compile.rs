@@ -203,6 +203,13 @@ impl Compiler {
         self.due.policies.extend(policies);
     }
 
+    /// Reports whether the program is that of the objects as they are now.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        let Touched { addresses, node_addresses, policies } = &self.due;
+        addresses.is_empty() && node_addresses.is_empty() && policies.is_empty()
+    }
+
     /// Returns the steps to the program of the objects as they are now. After many changes that
     /// costs what they have in common once: a class of thousands of policies is written once, not
     /// once for each policy that went.

@@ -129,9 +129,10 @@ impl Networks {
 
     /// Returns the steps to the programs of what is so now.
     pub fn settle(&mut self) -> Vec<Step> {
-        let networks: Vec<String> = self.networks.keys().cloned().collect();
+        let due = self.networks.iter().filter(|(_, compiler)| !compiler.is_settled());
+        let due: Vec<String> = due.map(|(name, _)| name.clone()).collect();
         let mut steps = Vec::new();
-        for network in networks {
+        for network in due {
             self.settle_network(&network, &mut steps);
         }
         steps
