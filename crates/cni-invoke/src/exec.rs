@@ -65,8 +65,8 @@ impl Exec {
     }
 
     /// Refuses to run anything that a user other than root could have changed
-    /// ([`crate::distrust`]), or of which a user namespace does not show whose it is, as long as there is a file at `setting`. Each call checks for the
-    /// file.
+    /// ([`crate::distrust`]), or of which a user namespace does not show whose it is, as long as
+    /// there is a file at `setting`. Each call checks for the file.
     #[must_use]
     pub fn refusing_untrusted_if(mut self, setting: impl Into<PathBuf>) -> Self {
         self.refuse_untrusted = Some(setting.into());

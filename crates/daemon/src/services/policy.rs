@@ -85,7 +85,7 @@ use self::engine::{Engine, Event, Todo};
 use self::filter::{Brought, Filter};
 use self::folder::Files;
 use self::known::{Disk, Keeper};
-use self::links::{Links, Mended};
+use self::links::{Links, Repairs};
 use self::lists::Origin;
 use self::log::Counters;
 use self::patience::Patience;
@@ -774,7 +774,7 @@ impl Service {
     /// Looks at what verdicts stand on, and puts right what is not as it is to be. What passed
     /// meanwhile may be forbidden.
     fn look_at_links(&mut self) {
-        let Mended { count, addresses } = self.links.look(&self.shared, &self.health);
+        let Repairs { count, addresses } = self.links.look(&self.shared, &self.health);
         if 0 < count {
             self.counts.put_back();
             self.judge_again(Concern { local: addresses, others: BTreeSet::new() });

@@ -84,7 +84,7 @@ use crate::shared::gate;
 use crate::shared::namespaces::Namespaces;
 use crate::shared::pair;
 
-pub use self::guard::{Guard, Looked};
+pub use self::guard::{Findings, Guard};
 
 /// What the plugin is.
 pub const INFO: Info = Info::new(PLUGIN).role(Role::Chained);

@@ -49,8 +49,8 @@ impl Default for RawMtu {
 
 impl<'de> Deserialize<'de> for RawMtu {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Written;
-        impl Visitor<'_> for Written {
+        struct MtuVisitor;
+        impl Visitor<'_> for MtuVisitor {
             type Value = RawMtu;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "a number of bytes or {AUTO:?}")
@@ -69,7 +69,7 @@ impl<'de> Deserialize<'de> for RawMtu {
                 }
             }
         }
-        deserializer.deserialize_any(Written)
+        deserializer.deserialize_any(MtuVisitor)
     }
 }
 

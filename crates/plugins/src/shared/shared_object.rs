@@ -179,7 +179,7 @@ impl SharedSysctl {
         if !on {
             let sysctl = self.sysctl()?;
             sysctl.write("1").map_err(|error| match error.is_forbidden() {
-                true => self.read_only(),
+                true => self.unwritable(),
                 false => refused(error),
             })?;
         }
@@ -193,13 +193,13 @@ impl SharedSysctl {
     pub(crate) fn refuse_unwritable(self) -> Result<(), Failure> {
         let sysctl = self.sysctl()?;
         match !self.is_on()? && sysctl.is_read_only() {
-            true => Err(self.read_only()),
+            true => Err(self.unwritable()),
             false => Ok(()),
         }
     }
 
     /// Names the command. It keeps links listening to routers as ADD would.
-    fn read_only(self) -> Failure {
+    fn unwritable(self) -> Failure {
         let what = format!("the host does not forward ({} is 0)", self.name());
         let listening = self.listening().unwrap_or_default();
         let mut by_hand: Vec<String> =

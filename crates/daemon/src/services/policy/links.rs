@@ -14,7 +14,7 @@ use cni::AttachmentKey;
 use firewall::FirewallError;
 use firewall::element::Table;
 use kernel::events::{LinkEvent, LinkListener, TableListener};
-use plugins::chained::policy::{Guard, Looked};
+use plugins::chained::policy::{Findings, Guard};
 use state::{Index, Roots};
 
 use super::super::pace::{Pace, thread_time};
@@ -44,7 +44,7 @@ pub(super) struct Links {
 
 /// What a look has put right.
 #[derive(Debug, Default)]
-pub(super) struct Mended {
+pub(super) struct Repairs {
     /// How much that was.
     pub(super) count: usize,
     /// The addresses of the pods concerned.
@@ -101,7 +101,7 @@ impl Links {
     }
 
     /// Looks at all links, and says in the service's status which are closed.
-    pub(super) fn look(&mut self, shared: &Shared, health: &Health) -> Mended {
+    pub(super) fn look(&mut self, shared: &Shared, health: &Health) -> Repairs {
         let (begin, worked) = (Instant::now(), thread_time());
         let ended = shared.engine().ended();
         let ends = |key: &AttachmentKey| {
@@ -111,7 +111,7 @@ impl Links {
         };
         let looked = self.guard.look(ends);
         let (again, said) = match &looked {
-            Ok(Looked { closed, busy, .. }) => {
+            Ok(Findings { closed, busy, .. }) => {
                 self.busy.retain(|key, _| busy.contains(key));
                 for key in busy {
                     self.busy.entry(key.clone()).or_insert(begin);
@@ -136,12 +136,14 @@ impl Links {
         health.needs(NEED, said.map_or(Ok(()), Err));
         let worked = thread_time().saturating_sub(worked);
         self.pace.looked(begin, Instant::now(), worked, again);
-        let Ok(Looked { mended, closed, addresses, .. }) = looked else { return Mended::default() };
+        let Ok(Findings { mended, closed, addresses, .. }) = looked else {
+            return Repairs::default();
+        };
         shared.engine().note_links(closed);
         if let Some(first) = mended.first() {
             tracing::warn!(%first, count = mended.len(), "put right what network policy stands on");
         }
-        Mended { count: mended.len(), addresses }
+        Repairs { count: mended.len(), addresses }
     }
 }
 

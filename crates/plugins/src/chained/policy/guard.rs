@@ -49,7 +49,7 @@ const AT_ONCE: Duration = Duration::ZERO;
 pub struct Guard {
     index: Index,
     /// What the records said when they could be read, by the attachment's hash.
-    known: BTreeMap<String, Guarded>,
+    known: BTreeMap<String, PodLink>,
     /// The links whose changes matter.
     watched: BTreeSet<u32>,
     /// Why the last look found links closed, by the attachment's hash.
@@ -58,7 +58,7 @@ pub struct Guard {
 
 /// An attachment whose link passes the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Guarded {
+struct PodLink {
     key: AttachmentKey,
     recorded: Recorded,
     /// The path of the container's namespace.
@@ -67,7 +67,7 @@ struct Guarded {
 
 /// What a look found.
 #[derive(Debug, Default)]
-pub struct Looked {
+pub struct Findings {
     /// What was put right: a sentence for each.
     pub mended: Vec<String>,
     /// Why links are closed that would be open otherwise.
@@ -86,7 +86,7 @@ struct Host {
 
 /// How a link is, compared with what its attachment needs.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Judged {
+struct Judgement {
     /// What its name should be, if it has another one.
     rename_to: Option<String>,
     /// The bridge does not show its packets.
@@ -129,19 +129,19 @@ impl Guard {
     /// # Errors
     /// The kernel does not answer or refuses, or the lock of the packet filter cannot be taken in
     /// time. Then links may be open that should not be.
-    pub fn look(&mut self, ends: impl Fn(&AttachmentKey) -> bool) -> Result<Looked, Error> {
+    pub fn look(&mut self, ends: impl Fn(&AttachmentKey) -> bool) -> Result<Findings, Error> {
         Ok(self.look_at_all(ends)?)
     }
 
-    fn look_at_all(&mut self, ends: impl Fn(&AttachmentKey) -> bool) -> Result<Looked, Failure> {
+    fn look_at_all(&mut self, ends: impl Fn(&AttachmentKey) -> bool) -> Result<Findings, Failure> {
         let mut all = self.list();
         all.retain(|_, one| !ends(&one.key));
         self.known.clone_from(&all);
         if all.is_empty() {
             (self.watched, self.closed) = (BTreeSet::new(), BTreeMap::new());
-            return Ok(Looked::default());
+            return Ok(Findings::default());
         }
-        let (mut looked, mut socket) = (Looked::default(), RouteSocket::open()?);
+        let (mut looked, mut socket) = (Findings::default(), RouteSocket::open()?);
         let mut host = Host::read(&mut socket)?;
         if self.change_links(&all, &host, &mut socket, &mut looked) {
             host = Host::read(&mut socket)?;
@@ -154,11 +154,11 @@ impl Guard {
     }
 
     /// Lists the attachments. A record that cannot be read counts as it was.
-    fn list(&self) -> BTreeMap<String, Guarded> {
+    fn list(&self) -> BTreeMap<String, PodLink> {
         let listed = self.index.list();
         let own = listed.found.iter().filter(|record| record.plugin == PLUGIN);
-        let mut all: BTreeMap<String, Guarded> = own
-            .filter_map(|record| Some((record.attachment.hash(), Guarded::of(record)?)))
+        let mut all: BTreeMap<String, PodLink> = own
+            .filter_map(|record| Some((record.attachment.hash(), PodLink::of(record)?)))
             .collect();
         for damaged in listed.damaged.iter().filter(|damaged| damaged.may_be_of(PLUGIN)) {
             let known = self.known.iter().filter(|(hash, _)| match damaged.hash() {
@@ -173,7 +173,7 @@ impl Guard {
     }
 
     /// Takes the lock of an attachment, if it is as it was listed.
-    fn lock(&self, one: &Guarded, looked: &mut Looked) -> Option<AttachmentLock> {
+    fn lock(&self, one: &PodLink, looked: &mut Findings) -> Option<AttachmentLock> {
         let lock = match self.index.lock_attachment(&one.key, AT_ONCE) {
             Ok(lock) => lock?,
             Err(_) => {
@@ -184,7 +184,7 @@ impl Guard {
         let now = self.index.of_attachment(&one.key);
         let own = now.found.iter().find(|record| record.plugin == PLUGIN);
         let is_same = match own {
-            Some(record) => Guarded::of(record).as_ref() == Some(one),
+            Some(record) => PodLink::of(record).as_ref() == Some(one),
             None => now.damaged.iter().any(|damaged| damaged.may_be_of(PLUGIN)),
         };
         if !is_same {
@@ -197,16 +197,16 @@ impl Guard {
     /// tried any of that. A failure shows when the links are judged again.
     fn change_links(
         &self,
-        all: &BTreeMap<String, Guarded>,
+        all: &BTreeMap<String, PodLink>,
         host: &Host,
         socket: &mut RouteSocket,
-        looked: &mut Looked,
+        looked: &mut Findings,
     ) -> bool {
         let mut misnamed = Vec::new();
         let mut has_tried = false;
         for one in all.values() {
             let Some(link) = host.link_of(one) else { continue };
-            let Judged { rename_to, show, .. } = host.judge(one, link);
+            let Judgement { rename_to, show, .. } = host.judge(one, link);
             if let Some(name) = rename_to {
                 misnamed.push((one, link, name));
             }
@@ -248,10 +248,10 @@ impl Guard {
     /// Sets links down whose packets no rule sees. Leaves out what another process is at work on.
     fn plans<'g>(
         &mut self,
-        all: &'g BTreeMap<String, Guarded>,
+        all: &'g BTreeMap<String, PodLink>,
         host: &Host,
         socket: &mut RouteSocket,
-        looked: &mut Looked,
+        looked: &mut Findings,
     ) -> Result<Plans<'g>, Failure> {
         let (mut plans, mut closed) = (BTreeMap::new(), BTreeMap::new());
         for (hash, one) in all {
@@ -259,7 +259,7 @@ impl Guard {
                 plans.insert(hash.as_str(), None);
                 continue;
             };
-            let Judged { closes, set_down, why, .. } = host.judge(one, link);
+            let Judgement { closes, set_down, why, .. } = host.judge(one, link);
             let Some(why) = why else {
                 plans.insert(hash.as_str(), Some(plan_of(&one.recorded)));
                 continue;
@@ -283,9 +283,9 @@ impl Guard {
     /// Writes elements and rules that are not as they are to be.
     fn write(
         &self,
-        all: &BTreeMap<String, Guarded>,
+        all: &BTreeMap<String, PodLink>,
         plans: &Plans<'_>,
-        looked: &mut Looked,
+        looked: &mut Findings,
     ) -> Result<(), Failure> {
         let mut firewall = Firewall::open_within(&self.index, LOCK_TIME)?;
         let owned = firewall.owned(CONCERNS)?;
@@ -322,13 +322,13 @@ impl Guard {
     }
 }
 
-impl Guarded {
+impl PodLink {
     /// Reads it, if its link passes the node.
     fn of(record: &Record) -> Option<Self> {
         let recorded: Recorded = recorded_in(record)?;
         let has_link = recorded.started.interface.is_some() && recorded.index.is_some();
         let (key, netns) = (record.attachment.clone(), record.netns.clone());
-        has_link.then_some(Guarded { key, recorded, netns })
+        has_link.then_some(PodLink { key, recorded, netns })
     }
 
     /// Reports whether the container's interface is the other end of a link. Links of other
@@ -349,8 +349,8 @@ impl Guarded {
     }
 }
 
-impl Looked {
-    fn mends(&mut self, one: &Guarded, what: String) {
+impl Findings {
+    fn mends(&mut self, one: &PodLink, what: String) {
         self.mended.push(format!("{}: {what}", one.key));
         self.addresses.extend(&one.recorded.started.addresses);
     }
@@ -363,7 +363,7 @@ impl Host {
     }
 
     /// Returns the link of an attachment, whatever its name is now.
-    fn link_of(&self, one: &Guarded) -> Option<&Link> {
+    fn link_of(&self, one: &PodLink) -> Option<&Link> {
         let found = self.links.get(&one.recorded.index?)?;
         let is_own = link::is_named(found, &one.recorded)
             || link::is_marked(found, &one.key)
@@ -376,9 +376,9 @@ impl Host {
     }
 
     /// Returns the links of attachments, their bridges, and other links that have the name of one.
-    fn watched(&self, all: &BTreeMap<String, Guarded>) -> BTreeSet<u32> {
+    fn watched(&self, all: &BTreeMap<String, PodLink>) -> BTreeSet<u32> {
         let links = || all.values().filter_map(|one| self.link_of(one));
-        let names: BTreeSet<&str> = all.values().map(Guarded::name).collect();
+        let names: BTreeSet<&str> = all.values().map(PodLink::name).collect();
         let named = self.links.values().filter(|link| names.contains(link.name.as_str()));
         let own = links().map(|link| link.index);
         own.chain(links().filter_map(|link| link.master))
@@ -386,8 +386,8 @@ impl Host {
             .collect()
     }
 
-    fn judge(&self, one: &Guarded, link: &Link) -> Judged {
-        let mut judged = Judged { closes: closed(&link.name), ..Judged::default() };
+    fn judge(&self, one: &PodLink, link: &Link) -> Judgement {
+        let mut judged = Judgement { closes: closed(&link.name), ..Judgement::default() };
         let (name, wanted) = (one.name(), one.recorded.bridge.as_deref());
         if link.name != name {
             judged.rename_to = Some(name.to_owned());
@@ -419,7 +419,7 @@ impl Host {
         judged
     }
 
-    fn judge_frames(&self, one: &Guarded, bridge: Bridge, judged: &mut Judged) {
+    fn judge_frames(&self, one: &PodLink, bridge: Bridge, judged: &mut Judgement) {
         let need = Need::of(&one.recorded.started.addresses, &bridge);
         let found = match self.shows_frames {
             true => frames::difference(&bridge, need).map_err(|failure| failure.to_string()),
@@ -461,7 +461,7 @@ fn rename(socket: &mut RouteSocket, ifindex: u32, name: &str) -> Result<(), Fail
 }
 
 /// Logs a failure, which the next judgement shows too. Returns whether it was none.
-fn note(one: &Guarded, done: Result<(), Failure>, what: &str) -> bool {
+fn note(one: &PodLink, done: Result<(), Failure>, what: &str) -> bool {
     if let Err(failure) = &done {
         tracing::debug!(attachment = %one.key, error = %failure, "cannot {what}");
     }
