@@ -237,6 +237,12 @@ fn a_container_that_lives_again_keeps_what_go_made() {
         assert_eq!(lab.sh(kept), before, "{command}: {said}");
         let left = "find /run/netwright/owners -type f 2>/dev/null; nft list ruleset | grep 'inet netwright' || true";
         assert_eq!(lab.sh(left), "", "{command}: {said}");
+        let stays = format!(
+            "interop/c1/eth0: other plugins have attached it again, as far as can be seen: their rules \
+             stay, and /var/lib/cni/results/interop-c1-eth0, /var/lib/cni/networks/interop/{}",
+            result.ips[0].address.addr()
+        );
+        assert!(said.contains(&stays), "{command}: {said}");
         serves(&lab, &new, &result);
         detach(&lab, GO, &new);
     }
