@@ -272,6 +272,9 @@ fn inet(table: &TableRef) -> (Vec<NewChain>, Vec<NewRule>) {
     for chain in ["prerouting", "output"] {
         rules.push(rule(chain).is(field::fib_daddr_type(), Value::LOCAL).jump(HOSTPORTS));
     }
+    // The address of a link in a VRF is in the VRF's table alone, which only the link shows.
+    let at_link = rule("prerouting").is(field::fib_daddr_iif_type(), Value::LOCAL);
+    rules.push(at_link.jump(HOSTPORTS));
     rules.extend(hostport_rules(table));
     rules.extend(hostport_snat_rules(table));
 
@@ -286,15 +289,19 @@ fn inet(table: &TableRef) -> (Vec<NewChain>, Vec<NewRule>) {
     rules.push(rule("postrouting").vmap(&from, Set::Masquerade6.name()));
 
     rules.extend(pod_link::inet_rules(table));
-    let way = [field::iifname(), field::oifname()];
-    rules.push(rule("forward").in_set(&way, Set::PolicyIsolated.name()).drop());
-    rules.push(rule("forward").in_set(&way, Set::PolicySame.name()).returns());
-    rules.push(
-        rule("forward")
-            .in_set(&[field::iifname()], Set::PolicyBridges.name())
-            .in_set(&[field::oifname()], Set::PolicyBridges.name())
-            .drop(),
-    );
+    // What a bridge in a VRF forwards came in by the VRF for the kernel, which reports the bridge
+    // separately.
+    for from in [field::iifname(), field::sdifname()] {
+        let way = [from, field::oifname()];
+        rules.push(rule("forward").in_set(&way, Set::PolicyIsolated.name()).drop());
+        rules.push(rule("forward").in_set(&way, Set::PolicySame.name()).returns());
+        rules.push(
+            rule("forward")
+                .in_set(&[from], Set::PolicyBridges.name())
+                .in_set(&[field::oifname()], Set::PolicyBridges.name())
+                .drop(),
+        );
+    }
     (chains, rules)
 }
 

@@ -386,6 +386,8 @@ pub struct Bridge {
     pub vlan_filtering: bool,
     /// It does not learn from link-local frames: no filter has checked their source.
     pub no_link_local_learning: bool,
+    /// The VRF in which it is created.
+    pub vrf: Option<String>,
 }
 
 /// A port of a bridge.
@@ -429,6 +431,8 @@ pub struct Gateways {
     pub addresses: Vec<IpNet>,
     /// An attachment created the link: foreign addresses on it do not keep ours from it.
     pub ours: bool,
+    /// The VRF in which the link of the VLAN is created.
+    pub vrf: Option<String>,
 }
 
 /// A routing rule that matches on the source alone.

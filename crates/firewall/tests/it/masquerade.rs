@@ -168,6 +168,7 @@ fn tables_read_well_and_can_be_read_back() {
         		iifname != "lo" ip daddr 127.0.0.0/8 return
         		iifname != "lo" ip6 daddr ::1 return
         		fib daddr type local jump hostports
+        		fib daddr . iif type local jump hostports
         	}
 
         	chain output {
@@ -222,6 +223,9 @@ fn tables_read_well_and_can_be_read_back() {
         		iifname . oifname @policy_isolated drop
         		iifname . oifname @policy_same return
         		iifname @policy_bridges oifname @policy_bridges drop
+        		meta sdifname . oifname @policy_isolated drop
+        		meta sdifname . oifname @policy_same return
+        		meta sdifname @policy_bridges oifname @policy_bridges drop
         	}
 
         	chain masquerade-1e1a10eb03cd4c8f {

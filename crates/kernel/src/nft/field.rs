@@ -307,6 +307,18 @@ pub const fn fib_daddr_type() -> Field {
     }
 }
 
+/// `fib daddr . iif type`: the same of an address of the link that the packet came in by. If that
+/// link is in a VRF, only this shows that the address is this host's: the VRF's table has it. It
+/// may be used at the hooks prerouting, input and forward.
+#[must_use]
+pub const fn fib_daddr_iif_type() -> Field {
+    Field {
+        load: Load::Fib(FibResult::AddrType, FibFlags(FibFlags::DADDR.0 | FibFlags::IIF.0)),
+        guard: None,
+        kind: KeyType::FibAddrType,
+    }
+}
+
 /// `fib saddr type`.
 #[must_use]
 pub const fn fib_saddr_type() -> Field {

@@ -13,6 +13,7 @@
 //! | `gateway` | the addresses of gateways |
 //! | `port` | the host's end as a port of the bridge |
 //! | `vlan_gateway` | the link with the gateway of a VLAN |
+//! | `vrf` | the VRF that the link with the gateways belongs to |
 //! | `connect` | ADD |
 //! | `remove` | what DEL and GC remove |
 //! | `wanted` | what CHECK compares and repair restores |
@@ -27,9 +28,10 @@ mod gateway;
 mod port;
 mod remove;
 mod vlan_gateway;
+mod vrf;
 mod wanted;
 
-use cni::{AddResult, AttachmentKey};
+use cni::{AddResult, AttachmentKey, code};
 use cni_plugin::{Call, Info, Role, Routed};
 use ipnet::IpNet;
 use kernel::route::RouteSocket;
@@ -40,7 +42,7 @@ use self::connect::Recorded;
 use crate::engine::{Attaching, Collecting, Enter, Kind, Removal};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
-use crate::shared::{forwarding, host_name, pair, readiness, rules};
+use crate::shared::{attachment, forwarding, host_name, pair, readiness, rules};
 
 /// What the plugin is.
 pub const INFO: Info = Info::new("bridge")
@@ -83,10 +85,23 @@ impl Kind for Bridge {
         let bridge = host.link_by_name(config.bridge.as_str())?;
         let bridge = bridge.as_ref().map(|link| link.name.as_str());
         readiness::refuse_unfit(call, bridge, config.gateway)?;
+        let link = config.wanted_gateways()?.link;
+        vrf::fits_host(&mut host, config.vrf.as_ref(), &link)?;
         let Some((name, gateways)) = gateway::configured(call, &config)? else { return Ok(()) };
         let Some(link) = host.link_by_name(&name)? else { return Ok(()) };
         let present = gateway::present(&mut host, link.index)?;
         refuse_others(&link.name, &present, &gateways)
+    }
+
+    /// Reports also whether the VRF exists.
+    fn status(call: &Call<'_>) -> Result<(), Failure> {
+        if let Some(ipam) = call.ipam() {
+            ipam.status()?;
+        }
+        let Some(name) = Config::of(call)?.vrf else { return Ok(()) };
+        let mut host = RouteSocket::open().map_err(attachment::unavailable)?;
+        let found = vrf::find(&mut host, Some(name.as_str()));
+        found.map(drop).map_err(|error| error.with_code(code::PLUGIN_NOT_AVAILABLE))
     }
 
     fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {

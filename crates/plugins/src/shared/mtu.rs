@@ -142,14 +142,19 @@ impl Mtu {
         }
     }
 
-    /// The same of a port of a bridge. One segment has one MTU: a bridge that has ports already keeps
-    /// its own.
+    /// The same of a port of a bridge, whose packets leave by `table`. One segment has one MTU: a
+    /// bridge that has ports already keeps its own.
     ///
     /// # Errors
     /// Code 100 when the kernel does not answer.
-    pub fn of_port(self, host: &mut RouteSocket, bridge: &str) -> Result<Option<u32>, Failure> {
+    pub fn of_port(
+        self,
+        host: &mut RouteSocket,
+        bridge: &str,
+        table: u32,
+    ) -> Result<Option<u32>, Failure> {
         match self {
-            Mtu::Uplink => of_bridge(host, bridge, TABLE_MAIN),
+            Mtu::Uplink => of_bridge(host, bridge, table),
             _ => Ok(self.configured()),
         }
     }

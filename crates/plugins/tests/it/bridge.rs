@@ -3,6 +3,7 @@
 mod matrix;
 mod trunk;
 mod vlan_link;
+mod vrf;
 
 use std::time::Duration;
 

@@ -420,6 +420,13 @@ mod tests {
                 r#"{"cniVersion":"1.1.0","name":"docker-0123456789ab","plugins":[{"bridge":"b0","capabilities":{"ips":true,"mac":true},"hairpinMode":true,"ipMasq":false,"ipam":{"ranges":[[{"gateway":"10.1.0.254","subnet":"10.1.0.0/24"}]],"routes":[],"type":"host-local"},"isDefaultGateway":false,"isGateway":true,"mtu":1400,"type":"bridge"},{"capabilities":{"portMappings":true},"type":"portmap"},{"type":"firewall"}]}"#
             ]],
         );
+        // netavark's option of the same name.
+        check(
+            &request(r#"{"vrf":"red"}"#, POOL, ""),
+            &expect![[
+                r#"{"cniVersion":"1.1.0","name":"docker-0123456789ab","plugins":[{"bridge":"nw0123456789ab","capabilities":{"ips":true,"mac":true},"hairpinMode":true,"ipMasq":true,"ipam":{"ranges":[[{"gateway":"10.1.0.254","subnet":"10.1.0.0/24"}]],"routes":[],"type":"host-local"},"isDefaultGateway":true,"isGateway":true,"type":"bridge","vrf":"red"},{"capabilities":{"portMappings":true},"type":"portmap"},{"type":"firewall"}]}"#
+            ]],
+        );
         check(
             &request(r#"{"type":"macvlan","master":"up0"}"#, POOL, ""),
             &expect![[

@@ -16,7 +16,7 @@ use state::{Index, Release};
 use wanted::{Bridge, Gateways};
 
 use super::gateway::{self, OnConflict};
-use super::vlan_gateway;
+use super::{vlan_gateway, vrf};
 use crate::shared::failure::Failure;
 use crate::shared::shared_object::LOCK_TIMEOUT;
 use crate::shared::{advertisements, host_side, owner};
@@ -146,6 +146,7 @@ pub(super) fn ensure(
     let link = match existing {
         Some(link) => {
             require_bridge(&link, name)?;
+            vrf::require_inside(host, &link, wanted.vrf.as_deref())?;
             let mut note = before.clone();
             let is_anothers = match created {
                 true => !is_ours(&link, &before),
@@ -270,6 +271,7 @@ pub(super) fn create(
         mac: Some(mac),
         mtu: wanted.mtu,
         alias: Some(mark()),
+        master: vrf::index(host, wanted.vrf.as_deref())?,
         ..NewLink::new(
             name,
             LinkKind::Bridge(BridgeOptions {

@@ -8,6 +8,7 @@ use kernel::mac::MacAddr;
 use serde::Deserialize;
 use wanted::{Gateways, Port, PortVlans};
 
+use super::vrf;
 use crate::shared::failure::Failure;
 use crate::shared::mac::parse_mac;
 use crate::shared::mtu::{Mtu, RawMtu};
@@ -41,6 +42,7 @@ pub(crate) struct Raw {
     promisc_mode: bool,
     restore_forwarding: bool,
     allow_address_conflict: bool,
+    vrf: String,
     vlan: i64,
     vlan_trunk: Option<Vec<Option<RawTrunk>>>,
     preserve_default_vlan: bool,
@@ -117,6 +119,8 @@ pub(crate) struct Config {
     pub(super) has_ipam: bool,
     pub(super) isolated: bool,
     pub(super) mac: Option<MacAddr>,
+    /// The VRF of the host that the link with the gateways belongs to.
+    pub(super) vrf: Option<IfName>,
     /// What becomes of the host's forwarding after the last container.
     pub(super) forwarding: AtTheEnd,
 }
@@ -147,7 +151,13 @@ impl Config {
             promiscuous: self.promisc,
             vlan_filtering: self.vlans.wanted,
             no_link_local_learning: self.check_spoofing,
+            vrf: self.vrf_of(self.vlans.access.is_none()),
         }
+    }
+
+    /// Returns the VRF for the bridge itself, or for the link that carries the gateway of a VLAN.
+    fn vrf_of(&self, carries_gateways: bool) -> Option<String> {
+        self.vrf.as_ref().filter(|_| carries_gateways).map(ToString::to_string)
     }
 
     /// Describes the host's end as a port of the bridge.
@@ -177,6 +187,7 @@ impl Config {
             mac: None,
             addresses: Vec::new(),
             ours: false,
+            vrf: self.vrf_of(self.vlans.access.is_some()),
         })
     }
 
@@ -204,6 +215,7 @@ impl Config {
         if let (true, Some(vlan)) = (gateway, vlans.access) {
             gateway_name(&bridge, vlan)?;
         }
+        let vrf = vrf::parse(&raw.vrf, gateway)?;
         Ok(Config {
             bridge,
             gateway,
@@ -225,6 +237,7 @@ impl Config {
             has_ipam,
             isolated: raw.port_isolation,
             mac,
+            vrf,
             forwarding: forwarding::at_the_end(raw.restore_forwarding),
         })
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ::firewall::pod_link;
-use cni::{AddResult, Interface, IpConfig, Route};
+use cni::{AddResult, IfName, Interface, IpConfig, Route};
 use cni_plugin::{Call, codes};
 use ipnet::IpNet;
 use kernel::mac::MacAddr;
@@ -14,7 +14,7 @@ use wanted::Gateways;
 
 use super::config::{Config, gateway_name};
 use super::gateway::{self, OnConflict};
-use super::{Bridge, bridge_link, filter, port};
+use super::{Bridge, bridge_link, filter, port, vrf};
 use crate::engine::{self, Attaching};
 use crate::shared::claim::{self, Place, Routed, Segment};
 use crate::shared::container::{self, Options};
@@ -116,9 +116,10 @@ pub(super) fn attach(attaching: &mut Attaching<'_, Bridge>) -> Result<AddResult,
     let (host, inside) = (&mut host, &mut inside);
     let host_ifname = config.host_ifname.as_ref();
     pair::refuse_existing(host, inside, call, host_ifname)?;
+    let vrf = vrf::find(host, config.vrf.as_ref().map(IfName::as_str))?;
     attaching.begin(None);
     pair::record_name(attaching, host_ifname, &netns)?;
-    let mtu = config.mtu.of_port(host, config.bridge.as_str())?;
+    let mtu = config.mtu.of_port(host, config.bridge.as_str(), vrf::table(vrf.as_ref()))?;
     let wanted = wanted::Bridge { mtu, ..config.wanted_bridge() };
     let bridge = bridge_link::ensure(host, index, &wanted, config.gateway, key)?;
     let mac = config.mac.unwrap_or_else(MacAddr::random);
@@ -133,10 +134,12 @@ pub(super) fn attach(attaching: &mut Attaching<'_, Bridge>) -> Result<AddResult,
     }
     let plan = plan(call, config, attaching.addresses()?)?;
     let ips: Vec<IpNet> = plan.ips.iter().map(|ip| ip.address).collect();
-    let reach = Reach::of(host, config, &bridge)?;
+    let reach = Reach::of(host, config, &bridge, vrf.as_ref())?;
     reach.refuse(call, host, &plan.ips)?;
     let places = reach.places();
-    let mut filter = filter::plan(key.network.as_str(), config, &ips, mac, &pair.host_ifname);
+    let (network, end) = (key.network.as_str(), pair.host_ifname.as_str());
+    let vrf = reach.vrf(host)?;
+    let mut filter = filter::plan(network, config, &ips, mac, end, vrf.as_deref());
     filter.join(gate::plan(call, &pair.host_ifname, pod_link::Place::Bridged));
     let recorded = Recorded {
         claims: claim::objects(&places, &ips),
@@ -220,6 +223,7 @@ impl Reach {
         host: &mut RouteSocket,
         config: &Config,
         bridge: &Link,
+        vrf: Option<&Link>,
     ) -> Result<Self, Failure> {
         // Without a VLAN of its own it is in the bridge's default VLAN.
         let vlan = config.vlans.native.filter(|id| *id != bridge.default_vlan());
@@ -238,6 +242,10 @@ impl Reach {
             }
             (true, _) => Routed::by(host, own.as_ref())?,
         };
+        // The link of a VLAN may not exist yet.
+        if config.gateway && routed.links.is_empty() {
+            routed.vrf = vrf.and_then(|vrf| Some((vrf.index, vrf.vrf_table?)));
+        }
         // Several VLANs of it may have the same subnet.
         routed.links.push(bridge.index);
         Ok(Reach { segment, own, routed, gateway: config.gateway })
@@ -271,6 +279,12 @@ impl Reach {
             return claim::check_own(call, host, &self.routed, ips);
         }
         self.refuse(call, host, ips).map_err(claim::as_drift)
+    }
+
+    /// Returns the name of the VRF by whose table the host routes to the container.
+    pub(super) fn vrf(&self, host: &mut RouteSocket) -> Result<Option<String>, Failure> {
+        let Some((vrf, _)) = self.routed.vrf else { return Ok(None) };
+        Ok(host.link_by_index(vrf)?.map(|vrf| vrf.name))
     }
 
     pub(super) fn places(&self) -> Vec<Place> {

@@ -11,6 +11,7 @@ use wanted::{Gateways, Place};
 
 use super::bridge_link::{self, BridgeNote};
 use super::gateway::{self, OnConflict};
+use super::vrf;
 use crate::engine::{Compared, Found, Picture, sound};
 use crate::shared::failure::Failure;
 use crate::shared::{advertisements, host_side, owner};
@@ -33,6 +34,7 @@ pub(super) fn ensure(
     let name = wanted.link.as_str();
     let link = match host.link_by_name(name)? {
         Some(link) if link.kind.as_deref() == Some("veth") => {
+            vrf::require_inside(host, &link, wanted.vrf.as_deref())?;
             if advertisements::accepting_value(&link.name)?.is_some() {
                 advertisements::refuse(&link.name)?;
             }
@@ -70,6 +72,7 @@ pub(super) fn ensure(
                 mac: wanted.mac.as_ref().and_then(|mac| mac.parse().ok()),
                 mtu: Some(bridge.mtu),
                 alias: Some(mark()),
+                master: vrf::index(host, wanted.vrf.as_deref())?,
                 ..NewLink::new(name, LinkKind::Veth(VethPeer::new(&port)))
             };
             let link = host.create_link(&new)?;

@@ -7,7 +7,7 @@ use wanted::{Because, Item, Place, State, Wanted};
 
 use super::config::{Config, gateway_name};
 use super::connect::{Reach, Recorded};
-use super::{Bridge, bridge_item, bridge_link, filter, gateway, port, vlan_gateway};
+use super::{Bridge, bridge_item, bridge_link, filter, gateway, port, vlan_gateway, vrf};
 use crate::engine::{Attached, Compared, Difference, Picture, Wants, unknown};
 use crate::shared::container::Options;
 use crate::shared::failure::Failure;
@@ -24,6 +24,8 @@ pub(crate) struct Observed {
     mtu: Option<u32>,
     /// Where the container is reachable; `None` without a bridge.
     reach: Option<Reach>,
+    /// The VRF by which the host routes to it.
+    vrf: Option<String>,
 }
 
 impl Wants for Bridge {
@@ -47,9 +49,12 @@ impl Wants for Bridge {
                 link.is_some_and(|link| vlan_gateway::is_ours(&link))
             }
         };
+        let vrf = config.vrf.as_ref().map(|vrf| picture.link(Place::Host, vrf.as_str()));
+        let vrf = vrf.transpose()?.flatten();
         let host = &mut picture.namespaces.get()?.host;
-        let reach = bridge.map(|link| Reach::of(host, config, &link)).transpose()?;
-        Ok(Observed { ours, gateway_link_is_ours, mtu: note.mtu, reach })
+        let reach = bridge.map(|link| Reach::of(host, config, &link, vrf.as_ref())).transpose()?;
+        let vrf = reach.as_ref().map(|reach| reach.vrf(host)).transpose()?.flatten();
+        Ok(Observed { ours, gateway_link_is_ours, mtu: note.mtu, reach, vrf })
     }
 
     /// The bridge comes first, because ports need it. The packet filter comes before the port: it
@@ -60,10 +65,12 @@ impl Wants for Bridge {
         let ips: Vec<IpConfig> = attached.result.container_ips(attached.ifname).cloned().collect();
         let mut wanted = Wanted::new();
         let bridge = bridge(attached, observed);
+        let vrf = bridge.vrf.clone();
         wanted.push(Item::host(State::Bridge(bridge), Because::Created));
+        wanted.extend(vrf.map(|vrf| vrf_item(config.bridge.as_str(), vrf)));
         let host = host_end(attached);
         wanted.extend(pair::wanted_ends(&host, recorded.is_some(), attached));
-        wanted.extend(filter_item(attached, &host, &ips));
+        wanted.extend(filter_item(attached, observed, &host, &ips));
         wanted.extend(claim::wanted(&claims(recorded, observed)));
         port_items(&mut wanted, attached, observed, &host);
         let options = Options::new(!config.detect_duplicates);
@@ -90,6 +97,7 @@ impl Wants for Bridge {
             State::VlanLink { link, bridge, vlan } => {
                 vlan_gateway::compare(picture, link, bridge, *vlan)
             }
+            State::Vrf(wanted) => vrf::compare(picture, wanted),
             State::Gateways(gateways) => gateway::compare(picture, gateways),
             _ => Err(unknown(item)),
         }
@@ -109,6 +117,7 @@ impl Wants for Bridge {
             State::VlanLink { link, bridge, vlan } => {
                 Ok(vlan_gateway::restore(picture, link, bridge, *vlan).map(|()| None)?)
             }
+            State::Vrf(wanted) => Ok(vrf::restore(picture, wanted).map(|()| None)?),
             State::Gateways(gateways) => Ok(gateway::restore(picture, gateways).map(|()| None)?),
             _ => Err(unknown(item)),
         }
@@ -187,18 +196,30 @@ fn host_end(attached: &Attached<'_, Bridge>) -> String {
     recorded.filter(|name| !name.is_empty()).or_else(reported).unwrap_or_default()
 }
 
-fn filter_item(attached: &Attached<'_, Bridge>, host: &str, ips: &[IpConfig]) -> Option<Item> {
+fn filter_item(
+    attached: &Attached<'_, Bridge>,
+    observed: &Observed,
+    host: &str,
+    ips: &[IpConfig],
+) -> Option<Item> {
     let (config, recorded) = (attached.config, attached.recorded);
     let addresses: Vec<IpNet> = ips.iter().map(|ip| ip.address).collect();
     let planned = || {
         let mac = mac_of(attached.result.container_interface(attached.ifname));
         let mac: Option<MacAddr> = mac.and_then(|mac| mac.parse().ok());
         let network = attached.key.network.as_str();
-        mac.map(|mac| filter::plan(network, config, &addresses, mac, host)).unwrap_or_default()
+        let vrf = observed.vrf.as_deref();
+        let plan = |mac| filter::plan(network, config, &addresses, mac, host, vrf);
+        mac.map(plan).unwrap_or_default()
     };
     let plan = recorded.map_or_else(planned, |recorded| recorded.filter.clone());
     let key = if config.masquerade.is_some() { "ipMasq" } else { "macspoofchk" };
     rules::wanted(config.masquerade, plan, addresses, Because::Key(key.to_owned()))
+}
+
+fn vrf_item(link: &str, vrf: String) -> Item {
+    let state = State::Vrf(wanted::Vrf { link: link.to_owned(), vrf, table: None });
+    Item::host(state, Because::Key("vrf".to_owned()))
 }
 
 /// Returns the claims where the container is reachable now: a bridge that was created again is
@@ -264,6 +285,7 @@ fn gateway_items(
         let state = State::VlanLink { link: link.clone(), bridge: all.bridge.clone(), vlan };
         wanted.push(Item::host(state, Because::Key("vlan".to_owned())));
     }
+    wanted.extend(all.vrf.clone().map(|vrf| vrf_item(&link, vrf)));
     if ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
         wanted.push(Item::host(State::LinkLocal { link: link.clone() }, Because::Inbound));
     }
@@ -358,7 +380,8 @@ mod tests {
         )
         .unwrap();
         let mac = "02:00:00:00:00:03".parse().unwrap();
-        let filter = filter::plan("n", &config, &["10.1.0.2/24".parse().unwrap()], mac, "veth1");
+        let filter =
+            filter::plan("n", &config, &["10.1.0.2/24".parse().unwrap()], mac, "veth1", None);
         let wanted = wanted(&config, &result(None), &recorded(filter));
         expect![[r#"
             host: bridge "cni0" (ADD created it)
