@@ -346,9 +346,10 @@ mod tests {
         assert_eq!(what.matches(". ").count(), 2, "sentences: {what}");
         let commands = lines(screen).filter(|(line, is_text)| !is_text && line.starts_with("# "));
         let commands: Vec<&str> = commands.map(|(line, _)| &line[2..]).collect();
-        // Three ways to install it, one to see it work, and two from a clean clone.
+        // Four ways to install it, one to see it work, and two from a clean clone.
         let wanted = [
             "apt install ",
+            "dnf install ",
             "tar -xf ",
             "netwright-",
             "helm install ",

@@ -168,6 +168,10 @@ fn make(kind: Kind, into: &Path) -> Result<PathBuf, String> {
     for (triple, linked, folder) in &builds {
         let dist = target_dir().join(folder);
         for shipped in &SHIPPED {
+            println!(
+                "building {} for {triple}; target/ci/dist.log has what cargo says",
+                shipped.name
+            );
             shipped.build_into(linked, &dist)?;
         }
         if *triple == host {
@@ -178,6 +182,7 @@ fn make(kind: Kind, into: &Path) -> Result<PathBuf, String> {
         }
         dists.push(format!("{triple}={}", dist.display()));
     }
+    println!("making archives, packages, image and hashes");
     let _ = fs::remove_dir_all(into);
     let program = maker()
         .arg("make")
@@ -189,8 +194,10 @@ fn make(kind: Kind, into: &Path) -> Result<PathBuf, String> {
     let sources = remap::registries().into_iter().map(|folder| folder.display().to_string());
     let program = dists.into_iter().chain(sources).fold(program, Program::arg);
     program.logged("release", |line| !line.starts_with("warning"))?;
+    let made = fs::read_dir(into).map_err(|error| format!("{}: {error}", into.display()))?;
+    println!("made {} files: {}", made.count(), shown(into));
     for lack in lacks {
-        println!("draft: {lack}");
+        println!("not a release: {lack}");
     }
     Ok(into.to_owned())
 }

@@ -465,17 +465,20 @@ pub(crate) struct InstallHere {
 
 #[derive(Debug, Args)]
 pub(crate) struct Uninstall {
-    /// The folder into which `install` put the plugins [default: found among the folders where
-    /// runtimes look for plugins].
+    /// The folder into which `install` put the plugins [default: all that have an installation, of
+    /// the folders where runtimes look for plugins]. While another folder has one, our state and
+    /// the configuration stay.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) bin_dir: Option<PathBuf>,
     /// Detach what is still attached, instead of refusing. With --keep-state: leave it attached, and
     /// name what stays of it.
     #[arg(long)]
     pub(crate) force: bool,
-    /// Wait until no service runs that would restore what is removed. Then restore the earlier
-    /// plugins for new containers, wait until no container is attached, and remove the rest, instead
-    /// of refusing. Succeeds if nothing is installed.
+    /// Wait until no service runs that would restore what is removed, and until Docker has no network
+    /// of our driver: its containers need our plugins until Docker has removed them. Then restore
+    /// the earlier plugins for new containers, wait until no container is attached and no runtime is
+    /// to call our executable as a hook, and remove the rest, instead of refusing. Succeeds if
+    /// nothing is installed.
     #[arg(long)]
     pub(crate) wait: bool,
     /// Only restore the earlier plugins: our state stays. Refuses while containers are attached, as
@@ -483,8 +486,9 @@ pub(crate) struct Uninstall {
     /// installed.
     #[arg(long, conflicts_with_all = ["wait", "conflist", "routing_conflist"])]
     pub(crate) keep_state: bool,
-    /// With --keep-state: only say whether it would be refused, and change nothing.
-    #[arg(long, requires = "keep_state")]
+    /// Only say what would be done, or why it would be refused, and change nothing. With
+    /// --keep-state: only why it would be refused.
+    #[arg(long)]
     pub(crate) dry_run: bool,
     /// The configuration that `netwrightd multinet` wrote (its key `conflist`), which is removed
     /// first: runtimes then use the next one. Stop the daemon before.

@@ -6,7 +6,7 @@ use std::path::Path;
 use cni::{AddResult, AttachmentKey, Error, GoneNetns, NetworkList, code};
 use kernel::living::{Census, Life, Noted, Sign};
 use serde::Serialize;
-use state::{Index, Record, Roots};
+use state::{Damaged, Index, Record, Roots};
 
 use crate::cache::{CacheError, CachedAttachment, PassedOver};
 use crate::runtime::Whose;
@@ -104,6 +104,19 @@ pub struct Everything {
     pub known: Vec<Known>,
     /// Files that were skipped, one line each.
     pub notices: Vec<String>,
+    /// Damaged records of our plugins that are of none of the attachments, as far as can be seen
+    /// ([`state::Read::nameless`]): a container may be attached by each.
+    pub nameless: Vec<Damaged>,
+}
+
+/// What was removed of an attachment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Removal {
+    /// All of it.
+    Whole,
+    /// What our plugins had recorded of a namespace that is gone. Other plugins have attached the
+    /// container again under the same names, as far as can be seen: what they made stays.
+    OfPastLife,
 }
 
 impl Runtime<'_> {
@@ -156,6 +169,7 @@ impl Runtime<'_> {
             .collect();
         let records = Index::new(roots).list();
         notices.extend(records.damaged.iter().map(ToString::to_string));
+        let nameless = records.nameless().cloned().collect();
         let mut found: BTreeMap<AttachmentKey, (Option<CachedAttachment>, Vec<Record>)> =
             BTreeMap::new();
         let passed_over = listing.passed_over;
@@ -175,7 +189,7 @@ impl Runtime<'_> {
             };
             Known { key, cached, records, presence, damaged: damaged.cloned() }
         });
-        Ok(Everything { known: known.collect(), notices })
+        Ok(Everything { known: known.collect(), notices, nameless })
     }
 
     /// Detaches with the configuration with which the attachment was made; `None` if that was not
@@ -231,7 +245,7 @@ impl Runtime<'_> {
         lives_again: &dyn Fn(&[Record]) -> bool,
         present: &dyn Fn() -> Result<NetworkList, Error>,
         deadline: Option<std::time::Instant>,
-    ) -> Result<(), Error> {
+    ) -> Result<Removal, Error> {
         let index = Index::new(roots);
         let records = index.of_attachment(&known.key).found;
         let mut this = self.clone();
@@ -239,7 +253,8 @@ impl Runtime<'_> {
         this.whose = if records.is_empty() { self.whose } else { Whose::OwnFirst };
         let runtime = this.for_known(known);
         if self.is_renewed(known, &records) || is_past(known, &records) && lives_again(&records) {
-            return runtime.remove_past(known, &index, recorded, deadline);
+            runtime.remove_past(known, &index, recorded, deadline)?;
+            return Ok(Removal::OfPastLife);
         }
         let cached = this.del_known(known, deadline);
         let is_unknown = cached.is_none();
@@ -273,7 +288,7 @@ impl Runtime<'_> {
         }
         match first {
             Some(error) => Err(error),
-            None => left_of(known, &index),
+            None => left_of(known, &index).map(|()| Removal::Whole),
         }
     }
 

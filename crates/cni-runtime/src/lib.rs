@@ -16,7 +16,7 @@ pub use error::{
     AddError, CheckError, DelError, GcError, GcFailure, PluginError, PluginFailure, RollBack,
     StatusError, ValidateError, ValidateProblem,
 };
-pub use known::{Apart, Everything, Known, Presence};
+pub use known::{Apart, Everything, Known, Presence, Removal};
 pub use load::{ConfigFolder, Considered, Kind, LoadError, Outcome, Refusal, load_file};
 pub use run::{Added, Deleted, GcReport, Left, Member, Moved, Repairs, SeveralError, VersionInfo};
 pub use runtime::{CLEANUP_TIME, PluginStderr, Runtime};

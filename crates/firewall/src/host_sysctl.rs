@@ -13,6 +13,7 @@ use state::Index;
 use crate::error::FirewallError;
 use crate::hostport::{self, STAND_IN6};
 use crate::plan::Shared;
+use crate::reference;
 
 /// Switches on and off what a shared object needs beside nftables. The caller holds the firewall's
 /// lock.
@@ -23,7 +24,8 @@ pub(crate) trait SharedSysctls: Debug {
     /// When the kernel refuses or the note cannot be written.
     fn on(&mut self, index: &Index, shared: &Shared) -> Result<(), FirewallError>;
 
-    /// Restores it as the note says and deletes the note. `false` means that the machine forbids
+    /// Restores it as the note says and deletes the note. What ports that the reference's plugins
+    /// publish stand on stays. `false` means that the machine forbids
     /// that, as it will the next time: then it stays as it is, and so does the note.
     ///
     /// # Errors
@@ -92,6 +94,9 @@ impl SharedSysctls for HostSysctls {
         // A garbled note came from a first change, and the kernel's own value is off.
         let made = index.known_note(&object).map_err(refused)?.unwrap_or_default();
         match shared {
+            // It is what their published ports stand on by now. Our own ports in their form were
+            // removed before.
+            Shared::Localnet(ifname) if reference::forwards_through(ifname)? => {}
             Shared::Localnet(ifname) => {
                 let sysctl = route_localnet(ifname)?;
                 let was = made.get("was").and_then(serde_json::Value::as_str).unwrap_or("0");

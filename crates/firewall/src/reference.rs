@@ -9,13 +9,15 @@
 //! Rules are found by name, by comment and, if they carry no name at all, by the container's
 //! address. Nothing is listed unless the chain that would contain it exists.
 
-use std::net::IpAddr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
 
 use cni::AttachmentKey;
 use cni::owner::sha512_hex;
 use ipnet::IpNet;
 use kernel::netlink::NetlinkError;
 use kernel::nft::{Batch, Expr, Family, NftError, NftSocket, RuleInfo, TableRef, Value, Verdict};
+use kernel::route::RouteSocket;
 use state::Index;
 
 use crate::close::LateSocket;
@@ -29,6 +31,8 @@ const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
 /// Tables of iptables, their chains, and flannel's chains that those lead to.
 const FLANNEL_CHAINS: [(&str, &str, &str); 2] =
     [("nat", "POSTROUTING", "FLANNEL-POSTRTG"), ("filter", "FORWARD", "FLANNEL-FWD")];
+/// How the names of the chains begin that forward ports to one container.
+const HOSTPORT_CHAINS: &str = "CNI-DN-";
 /// The chain of the reference's nftables masquerade.
 const MASQ_CHECKS: &str = "masq_checks";
 
@@ -113,6 +117,72 @@ pub fn has_hostports(key: &AttachmentKey) -> Result<bool, FirewallError> {
         }
     }
     Ok(false)
+}
+
+/// Says whether the reference's `portmap` forwards IPv4 ports to a container behind a link, in any of
+/// its forms. Ours has the same chains where its configuration asks for iptables.
+///
+/// # Errors
+/// When the kernel or legacy iptables does not answer.
+pub(crate) fn forwards_through(ifname: &str) -> Result<bool, FirewallError> {
+    let addresses = destinations()?;
+    if addresses.is_empty() {
+        return Ok(false);
+    }
+    let mut netlink = RouteSocket::open().map_err(refused)?;
+    let Some(link) = netlink.link_by_name(ifname).map_err(refused)? else { return Ok(false) };
+    // Where there is no route to an address, no packet goes there.
+    let is_behind = |address: IpAddr| {
+        let route = netlink.route_to(address).ok().flatten();
+        route.is_some_and(|route| route.oif == Some(link.index))
+    };
+    Ok(addresses.into_iter().map(IpAddr::V4).any(is_behind))
+}
+
+/// Lists the IPv4 addresses to which the reference's `portmap` forwards ports.
+fn destinations() -> Result<BTreeSet<Ipv4Addr>, FirewallError> {
+    let mut socket = NftSocket::open().map_err(|error| FirewallError::Open(Box::new(error)))?;
+    let mut rules_of =
+        |table: &TableRef, chain: &str| match socket.get_chain(table, chain).map_err(refused)? {
+            Some(_) => socket.rules(table, chain).map_err(refused),
+            None => Ok(Vec::new()),
+        };
+    let mut addresses = BTreeSet::new();
+    let nat = TableRef::new(Family::Ip, "nat");
+    for jump in rules_of(&nat, "CNI-HOSTPORT-DNAT")? {
+        for chain in jump.targets().filter(|target| target.starts_with(HOSTPORT_CHAINS)) {
+            addresses.extend(rules_of(&nat, chain)?.iter().filter_map(destination));
+        }
+    }
+    let own = TableRef::new(Family::Ip, "cni_hostport");
+    for chain in ["hostports", "hostip_hostports"] {
+        addresses.extend(rules_of(&own, chain)?.iter().filter_map(destination));
+    }
+    if iptables::legacy_uses(IpVersion::V4, "nat") {
+        let observed = Tool::legacy(IpVersion::V4).observe("nat").map_err(legacy_failed)?;
+        let chains = observed.chains().filter(|(chain, _)| chain.starts_with(HOSTPORT_CHAINS));
+        for rule in chains.flat_map(|(_, rules)| rules) {
+            let to = rule.split_once("--to-destination ").map_or("", |(_, rest)| rest);
+            let address = to.split([':', '-', ' ']).next().unwrap_or_default();
+            addresses.extend(address.parse::<Ipv4Addr>());
+        }
+    }
+    Ok(addresses)
+}
+
+/// Returns the IPv4 address to which a rule translates the destination.
+fn destination(rule: &RuleInfo) -> Option<Ipv4Addr> {
+    let four = |bytes: &[u8]| <[u8; 4]>::try_from(bytes).ok().map(Ipv4Addr::from);
+    rule.exprs.iter().find_map(|expr| match expr {
+        Expr::Immediate { data, .. } => four(data),
+        // linux/netfilter/nf_nat.h: `flags` and then the address in struct nf_nat_range2; in revision
+        // 0, struct nf_nat_ipv4_multi_range_compat has a length before.
+        Expr::XtTarget { name, revision, info } if name == "DNAT" => {
+            let begin = if *revision == 0 { 8 } else { 4 };
+            info.get(begin..begin + 4).and_then(four)
+        }
+        _ => None,
+    })
 }
 
 /// Removes the rules for an attachment's addresses from the reference's forwarding chain. They

@@ -1,6 +1,9 @@
 //! What plugins recorded of an attachment, as a list of plugins whose DEL removes it: for an
 //! attachment whose configuration is lost, or is another one by now.
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
 use cni::{NetworkList, Version};
 use cni_plugin::Role;
 use serde_json::json;
@@ -44,7 +47,20 @@ pub fn list(records: &[Record]) -> Option<NetworkList> {
 /// is not known to be gone. A reservation that does not name one is not of ours.
 #[must_use]
 pub fn lives_again(records: &[Record], roots: &Roots) -> bool {
-    records.iter().any(|record| crate::ipam::host_local::lives_again(record, roots))
+    let is_present = |record| {
+        let present = crate::ipam::host_local::present(record, roots);
+        present.map_or(true, |files| !files.is_empty())
+    };
+    records.iter().any(is_present)
+}
+
+/// Returns the files by which `host-local` reserves addresses for such a container: they stay when
+/// what ours recorded is removed.
+#[must_use]
+pub fn reserved_again(records: &[Record], roots: &Roots) -> Vec<PathBuf> {
+    let present = |record| crate::ipam::host_local::present(record, roots).unwrap_or_default();
+    let files: BTreeSet<PathBuf> = cni::order::gather(records.iter().flat_map(present));
+    files.into_iter().collect()
 }
 
 #[cfg(test)]

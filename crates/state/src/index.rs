@@ -1,5 +1,6 @@
 //! Records what each attachment owns on this node.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -994,6 +995,16 @@ impl Damaged {
         let name = names.next()?;
         let folder = if name.ends_with(RECORD) { names.next()? } else { name };
         is_hash(folder).then_some(folder)
+    }
+}
+
+impl Read<Vec<Record>> {
+    /// Returns the damaged records of attachments that no record here names: a container may be
+    /// attached by each of them. One beside a record of the same attachment is not among them.
+    pub fn nameless(&self) -> impl Iterator<Item = &Damaged> {
+        let named: BTreeSet<String> =
+            self.found.iter().map(|record| record.attachment.hash()).collect();
+        self.damaged.iter().filter(move |one| one.hash().is_none_or(|hash| !named.contains(hash)))
     }
 }
 

@@ -4,12 +4,13 @@
 //!   command, and the lines after it are its output. A line that ends in `\` continues in the next,
 //!   and a here-document belongs to its command. In the shown output, `…` stands for any text, and
 //!   alone on a line for any lines.
-//! * A comment before a fence says what the page's reader need not see. `<!-- file: PATH -->`: the
-//!   fence is that file. `<!-- before every block -->`: it is run first in each session, and each
-//!   session then is on a host of its own. `<!-- not run: REASON -->`: the session cannot be run in
-//!   a lab. `<!-- not run (WORDS): REASON -->`: its commands that begin with these words cannot.
-//!   `<!-- full (WORDS): REASON -->`: those are run only with `--full`. `<!-- given: COMMAND -->`:
-//!   how the machine gets into the state that the page describes.
+//! * A comment before a fence says how a test takes the fence. `<!-- file: PATH -->`: it is that
+//!   file, whose path the sentences before the fence say. `<!-- on MACHINE -->`: it is typed on
+//!   another machine, which these sentences name. `<!-- before every block -->`: it is run first in
+//!   each session, and each session then is on a host of its own. `<!-- not run: REASON -->`: the
+//!   session cannot be run in a lab. `<!-- not run (WORDS): REASON -->`: its commands that begin
+//!   with these words cannot. `<!-- full (WORDS): REASON -->`: those are run only with `--full`.
+//! * No comment has a command: the page's reader has to see every command that its examples need.
 //! * A command in any other fence is an error of the page.
 
 /// Programs whose commands must be in a session.
@@ -53,11 +54,13 @@ pub enum Step {
         /// Its contents.
         text: String,
     },
-    /// A command that the page does not show: it puts the machine into the state that the page
-    /// assumes.
-    Given(String),
     /// A session.
-    Session(Vec<Typed>),
+    Session {
+        /// The machine that it is typed on, if that is not the reader's first one.
+        on: Option<String>,
+        /// Its commands.
+        typed: Vec<Typed>,
+    },
 }
 
 /// One command of a session.
@@ -81,15 +84,25 @@ impl Page {
     pub fn read(markdown: &str) -> Self {
         let mut page = Page::default();
         let mut comments: Vec<&str> = Vec::new();
+        let (mut paragraph, mut ended) = (String::new(), true);
         let mut lines = markdown.lines().enumerate();
         while let Some((number, line)) = lines.next() {
             let text = line.trim_start();
             let Some(kind) = text.strip_prefix("```") else {
                 if let Some(comment) = comment(text) {
                     comments.push(comment);
-                } else if !text.is_empty() {
+                    ended = true;
+                } else if text.is_empty() {
+                    ended = true;
+                } else {
                     page.unheard(number + 1, &comments);
                     comments.clear();
+                    if ended {
+                        paragraph.clear();
+                    }
+                    paragraph.push_str(text);
+                    paragraph.push(' ');
+                    ended = false;
                 }
                 continue;
             };
@@ -99,8 +112,10 @@ impl Page {
                 .take_while(|(_, line)| line.trim() != "```")
                 .map(|(number, line)| (number + 1, line.get(indent..).unwrap_or_default()))
                 .collect();
+            page.hidden(number + 1, &comments, &paragraph);
             page.fence(number + 1, kind, &content, &comments);
             comments.clear();
+            paragraph.clear();
         }
         page
     }
@@ -108,22 +123,40 @@ impl Page {
     /// All commands, in their order.
     pub fn commands(&self) -> impl Iterator<Item = &Typed> {
         self.steps.iter().flat_map(|step| match step {
-            Step::Session(typed) => typed.as_slice(),
-            Step::File { .. } | Step::Given(_) => &[],
+            Step::Session { typed, .. } => typed.as_slice(),
+            Step::File { .. } => &[],
         })
     }
 
     /// Refuses a comment without a fence after it: it would do nothing, and no test would notice.
     fn unheard(&mut self, line: usize, comments: &[&str]) {
-        const WORDS: [&str; 5] = ["file: ", "given: ", "not run", "full ", "before every block"];
+        const WORDS: [&str; 5] = ["file: ", "on ", "not run", "full ", "before every block"];
         let lost = comments.iter().filter(|one| WORDS.iter().any(|word| one.starts_with(word)));
         self.mistakes
             .extend(lost.map(|one| format!("line {line}: a comment that no fence follows: {one}")));
     }
 
+    /// Refuses what a reader would have to know and does not see: a command, and the name of a file
+    /// or of a machine that the sentences before the fence leave out.
+    fn hidden(&mut self, line: usize, comments: &[&str], paragraph: &str) {
+        for comment in comments {
+            let lack = if let Some(path) = comment.strip_prefix("file: ") {
+                let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+                let says = |what: &str| paragraph.contains(&format!("`{what}`"));
+                let is_said = says(path) || (says(folder) && says(name));
+                (!is_said).then_some("the path of this file")
+            } else if let Some(machine) = comment.strip_prefix("on ") {
+                (!paragraph.contains(&format!("`{machine}`"))).then_some("this machine")
+            } else {
+                comment.starts_with("given").then_some("this command")
+            };
+            self.mistakes.extend(
+                lack.map(|what| format!("line {line}: a reader does not see {what}: {comment}")),
+            );
+        }
+    }
+
     fn fence(&mut self, line: usize, kind: &str, content: &[(usize, &str)], comments: &[&str]) {
-        let given = comments.iter().filter_map(|comment| comment.strip_prefix("given: "));
-        self.steps.extend(given.map(|command| Step::Given(command.to_owned())));
         let text = || content.iter().map(|(_, line)| format!("{line}\n")).collect::<String>();
         if let Some(path) = comments.iter().find_map(|comment| comment.strip_prefix("file: ")) {
             self.steps.push(Step::File { path: path.to_owned(), text: text() });
@@ -137,7 +170,8 @@ impl Page {
             for comment in comments {
                 self.except(&mut session, comment, line);
             }
-            self.steps.push(Step::Session(session));
+            let on = comments.iter().find_map(|comment| comment.strip_prefix("on "));
+            self.steps.push(Step::Session { on: on.map(str::to_owned), typed: session });
         } else {
             let commands = content.iter().filter(|(_, line)| is_command(line));
             self.mistakes.extend(commands.map(|(line, text)| {
@@ -302,26 +336,47 @@ mod tests {
     }
 
     #[test]
-    fn a_comment_says_what_is_typed_with_full_and_what_is_given() {
-        let page =
-            Page::read("<!-- given: c -->\n<!-- full (b): long -->\n```console\n# a\n# b\n```\n");
-        assert_eq!(page.steps[0], Step::Given("c".to_owned()));
+    fn a_comment_says_what_is_typed_with_full() {
+        let page = Page::read("<!-- full (b): long -->\n```console\n# a\n# b\n```\n");
         let full: Vec<Option<&str>> = page.commands().map(|typed| typed.full.as_deref()).collect();
         assert_eq!(full, [None, Some("long")]);
     }
 
     #[test]
     fn a_comment_without_a_fence_is_a_mistake() {
-        let page = Page::read("<!-- given: c -->\nText.\n```console\n# a\n```\n");
-        assert_eq!(page.mistakes, ["line 2: a comment that no fence follows: given: c"]);
+        let page = Page::read("<!-- not run: c -->\nText.\n```console\n# a\n```\n");
+        assert_eq!(page.mistakes, ["line 2: a comment that no fence follows: not run: c"]);
         assert!(Page::read("<!-- made by a program -->\nText.\n").mistakes.is_empty());
     }
 
     #[test]
     fn a_comment_says_that_a_fence_is_a_file() {
-        let page = Page::read("<!-- file: /etc/x -->\n```json\n{\n}\n```\n");
+        let page = Page::read("Write `/etc/x`:\n\n<!-- file: /etc/x -->\n```json\n{\n}\n```\n");
         let file = Step::File { path: "/etc/x".to_owned(), text: "{\n}\n".to_owned() };
-        assert_eq!(page.steps, [file]);
+        assert_eq!((page.steps, page.mistakes), (vec![file], Vec::new()));
+    }
+
+    #[test]
+    fn a_comment_says_on_which_machine_a_session_is() {
+        let page = Page::read("Then on\n`b`:\n\n<!-- on b -->\n```console\n# a\n```\n");
+        assert_eq!(page.mistakes, Vec::<String>::new());
+        assert!(matches!(&page.steps[..], [Step::Session { on: Some(on), .. }] if on == "b"));
+    }
+
+    #[test]
+    fn what_a_reader_does_not_see_is_a_mistake() {
+        let fence = "```console\n# a\n```\n";
+        let mistakes = |text: &str| Page::read(&format!("{text}{fence}")).mistakes;
+        let hidden = "line 2: a reader does not see this command: given: c";
+        assert_eq!(mistakes("<!-- given: c -->\n"), [hidden]);
+        let lacks = |text: &str| mistakes(text).len() == 1;
+        assert!(lacks("Text.\n<!-- given (a fault): c -->\n"));
+        assert!(lacks("A file:\n<!-- file: a/b -->\n") && lacks("In `a`:\n<!-- file: a/b -->\n"));
+        assert!(!lacks("In `a` as `b`:\n<!-- file: a/b -->\n"));
+        assert!(!lacks("As `a/b`:\n\n<!-- file: a/b -->\n"));
+        // What an earlier paragraph says does not count.
+        assert!(lacks("As `a/b`.\n\nText:\n<!-- file: a/b -->\n"));
+        assert!(lacks("There:\n<!-- on b -->\n"));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use cni::text::one_line;
 use cni::{AttachmentKey, CallEnv, Command, GcAttachment, NetworkName};
 use cni_invoke::{Builtin as _, Request, Status};
-use cni_runtime::{CachedAttachment, Everything, GcError, GcFailure, GcReport, Runtime};
+use cni_runtime::{CachedAttachment, Everything, GcError, GcFailure, GcReport, Removal, Runtime};
 use plugins::Builtins;
 use plugins::marks::{self, Marks};
 use plugins::shared::forwarding;
@@ -42,6 +42,9 @@ struct Collected {
     /// not known.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     unlooked: BTreeSet<String>,
+    /// What stays of attachments that other plugins have made again.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    attached_again: Vec<String>,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -98,6 +101,9 @@ impl Report for Collected {
             text.push_str(&format!(
                 "not looked at: what address plugins reserved on network {network} for attachments without records\n"
             ));
+        }
+        for line in &self.attached_again {
+            text.push_str(&format!("left: {line}\n"));
         }
         for failed in &self.failed {
             let subject = match &failed.subject {
@@ -203,7 +209,10 @@ fn collect(
             report.removed.push(item);
         } else {
             match remove_as_seen(&known, session) {
-                Ok(()) => report.removed.push(item),
+                Ok(stays) => {
+                    report.removed.push(item);
+                    report.attached_again.extend(stays);
+                }
                 // It came back meanwhile, or another call works on it: the next run decides.
                 Err(failure)
                     if known.presence == Presence::Gone
@@ -305,8 +314,8 @@ fn collect_network(
     errors
 }
 
-/// Removes one attachment, unless an ADD is working on it.
-fn remove_as_seen(known: &Known, session: &Session) -> Result<(), Failure> {
+/// Removes one attachment, unless an ADD is working on it. Returns what [`remove`] does.
+fn remove_as_seen(known: &Known, session: &Session) -> Result<Option<String>, Failure> {
     if known.cached.as_ref().is_some_and(CachedAttachment::is_under_way) {
         let text = format!("an ADD of {} is under way", known.key);
         let error = cni::Error::new(cni::code::TRY_AGAIN_LATER, text);
@@ -316,21 +325,42 @@ fn remove_as_seen(known: &Known, session: &Session) -> Result<(), Failure> {
 }
 
 /// Removes one attachment, with the configuration with which it was made, what the plugins recorded
-/// and, if the configuration was not recorded, the present one.
-pub(crate) fn remove(known: &Known, session: &Session) -> Result<(), Failure> {
+/// and, if the configuration was not recorded, the present one. Returns a line that says what stays,
+/// if other plugins have attached the container again under the same names.
+pub(crate) fn remove(known: &Known, session: &Session) -> Result<Option<String>, Failure> {
     remove_by(&session.runtime.for_known(known), known, session)
 }
 
-fn remove_by(runtime: &Runtime<'_>, known: &Known, session: &Session) -> Result<(), Failure> {
+fn remove_by(
+    runtime: &Runtime<'_>,
+    known: &Known,
+    session: &Session,
+) -> Result<Option<String>, Failure> {
     let present = || match session.network(known.key.network.as_str()) {
         Ok(network) => Ok(network.list),
         Err(failure) => Err(failure.to_cni()),
     };
     let (roots, deadline) = (&session.roots, session.deadline());
     let lives_again = |records: &[Record]| plugins::recorded::lives_again(records, roots);
-    runtime
-        .remove_known(known, roots, &plugins::recorded::list, &lives_again, &present, deadline)
-        .map_err(Failure::from)
+    let recorded = &plugins::recorded::list;
+    let removal = runtime.remove_known(known, roots, recorded, &lives_again, &present, deadline)?;
+    Ok((removal == Removal::OfPastLife).then(|| attached_again(known, session)))
+}
+
+/// Says what stays of an attachment that other plugins have made again.
+fn attached_again(known: &Known, session: &Session) -> String {
+    let record = known.cached.as_ref().map(|cached| cached.path.clone());
+    let record = record.filter(|path| path.exists());
+    let reserved = plugins::recorded::reserved_again(&known.records, &session.roots);
+    let files: Vec<String> =
+        record.into_iter().chain(reserved).map(|path| path.display().to_string()).collect();
+    let files =
+        if files.is_empty() { String::new() } else { format!(", and {}", files.join(", ")) };
+    format!(
+        "{}: other plugins have attached it again, as far as can be seen: their rules stay{files}; \
+         their DEL removes them",
+        known.key
+    )
 }
 
 /// Removes every attachment of one network except those named, and lets its plugins collect.
@@ -370,7 +400,10 @@ fn keep_only(
     for one in known.iter().filter(is_left) {
         let item = Item::from(&one.key);
         match remove_as_seen(one, session) {
-            Ok(()) => report.removed.push(item),
+            Ok(stays) => {
+                report.removed.push(item);
+                report.attached_again.extend(stays);
+            }
             Err(failure) => {
                 report
                     .failed

@@ -8,10 +8,13 @@
 //! meant. Another package may remove the manifest, with all that is in the folder: then the record
 //! in our state ([`agent::installed`]) says what was there, and `--put-back` follows that.
 
+mod attached;
 mod callers;
 mod conflist;
 mod folder;
+mod lost;
 mod manifest;
+mod places;
 mod put_back;
 mod take_back;
 
@@ -36,16 +39,16 @@ use crate::net::runtimes::Runtimes;
 use crate::net::session::{PluginSource, Session, load_failure};
 use crate::shell::{Report, Shell};
 use crate::world::World;
+pub(super) use attached::{detach, detach_ended, keep_executable, listed, living, stays};
 pub(super) use callers::{Dockers, left_by_hooks, refuse_hooks};
 use folder::{Entry, Folder, Undo};
 pub(super) use folder::{duplicate, replace_by_link};
+pub(super) use lost::lost;
 use manifest::{Config, Manifest};
 pub(super) use manifest::{missing, remove_created};
+pub(super) use places::{Place, remaining, vanishing};
 pub(crate) use take_back::uninstall;
-pub(super) use take_back::{
-    Removed, detach, detach_ended, keep_executable, listed, living, remove_from, remove_state,
-    stays,
-};
+pub(super) use take_back::{Removed, remove_from, remove_state};
 
 /// The executable's own name in the folder, which the plugins' files name.
 const EXECUTABLE: &str = "netwright";

@@ -172,7 +172,10 @@ fn detach_all(
     let mut failure: Option<Failure> = None;
     for known in known.iter().rev() {
         match super::gc::remove(known, &session) {
-            Ok(()) => detached.push(name(known)),
+            Ok(stays) => {
+                detached.push(name(known));
+                stays.into_iter().for_each(|line| shell.warn(line));
+            }
             Err(error) => {
                 failure = Some(match failure.take() {
                     None => error,

@@ -22,10 +22,11 @@ use serde::Serialize;
 use state::Lock;
 
 use super::Outcome;
-use super::install::{self, Goods};
+use super::install::{self, Goods, Place};
 use crate::args::{Common, Setup};
 use crate::daemon_process::DAEMON;
 use crate::failure::{EXIT_LATER, EXIT_PERMANENT, Failure};
+use crate::net::runtimes::Runtimes;
 use crate::net::session::{PluginSource, Session};
 use crate::shell::{Format, Report, Shell};
 use crate::world::World;
@@ -172,7 +173,7 @@ fn set_up(args: &Setup, common: &Common, world: &World, shell: &mut Shell) -> Ou
 
 fn undo_it(args: &Setup, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
     let session = Session::open(world, common, shell, PluginSource::None)?;
-    let look = || -> Result<(Record, undo::Return, Vec<String>), Failure> {
+    let look = || -> Result<(Record, undo::Return, Vec<String>, Vec<String>), Failure> {
         let Some(record) = Record::read(&session.roots)? else {
             return Err(Failure::new(
                 code::INVALID_CONFIG,
@@ -198,18 +199,29 @@ fn undo_it(args: &Setup, common: &Common, world: &World, shell: &mut Shell) -> O
                 paths.here.insert(path, here);
             }
         }
+        let places: Vec<Place> =
+            record.plugins.iter().map(|dir| Place::read(dir)).collect::<Result<_, Failure>>()?;
+        paths.made = install::vanishing(&places);
+        paths.remaining = install::remaining(&places, &Runtimes::find(world), &session.roots);
         let names = [units::TARGET, plan::NETWORK_MANAGER].map(str::to_owned);
         let known = systemctl::units(&names)?;
-        let living = install::living(&session)?;
+        let attached = install::living(&session)?;
+        let living = attached.names();
         let stays = install::stays(&install::listed(&living), &session);
         let living = match args.force {
             true => Living::Leave(&living, &stays),
             false => Living::Keep(&living),
         };
         let plan = undo::plan(&record, &paths, &known[0], &known[1], living);
-        Ok((record, plan, left))
+        let lost = match plan.rest {
+            // Everything that they need stays.
+            Some(_) => Vec::new(),
+            None => install::lost(&places, &paths.remaining, &attached.keys, (world, common)),
+        };
+        Ok((record, plan, left, lost))
     };
-    let (record, plan, callers) = look()?;
+    let (record, plan, callers, lost) = look()?;
+    let before = || plan.notes.iter().chain(&lost).cloned().collect::<Vec<String>>();
     let told = |is_done: bool, notes: Vec<String>, left: Vec<String>| Told {
         title: "netwright setup --undo",
         is_done,
@@ -220,17 +232,19 @@ fn undo_it(args: &Setup, common: &Common, world: &World, shell: &mut Shell) -> O
         left,
     };
     if args.dry_run {
-        shell.print(&told(false, plan.notes.clone(), callers.clone()));
+        shell.print(&told(false, before(), callers.clone()));
         return Ok(ExitCode::SUCCESS);
     }
-    if !args.yes && !agrees(&told(false, plan.notes.clone(), callers.clone()), shell) {
+    if args.yes {
+        lost.iter().for_each(|line| shell.warn(line));
+    } else if !agrees(&told(false, before(), callers.clone()), shell) {
         return Ok(ExitCode::from(EXIT_PERMANENT));
     }
     let _lock = lock()?;
     if look()?.1 != plan {
         return Err(changed());
     }
-    if args.force && !install::living(&session)?.is_empty() {
+    if args.force && !install::living(&session)?.names().is_empty() {
         install::keep_executable(&session.roots)?;
     }
     let open = |with_plugins: bool| {

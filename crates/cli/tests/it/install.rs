@@ -423,6 +423,135 @@ E"#);
     assert_eq!(lab.sh("ls -A /etc/cni/net.d"), "05-dum.conflist\n");
 }
 
+/// Runtimes use a list of a version that the plugins which come back do not speak, too.
+#[test]
+fn a_version_that_the_former_plugins_do_not_speak_is_named_before() {
+    testkit::require!("root", "file:/usr/lib/cni/bridge");
+    let lab = Lab::new("cli-uninstall-version");
+    lab.sh("mkdir -p /etc/cni/net.d /opt/cni/bin && cp /usr/lib/cni/bridge /usr/lib/cni/static /opt/cni/bin/");
+    let call = |args: &[&str]| crate::support::call_in(&lab, args);
+    call(&["install", "--linked", "--bin-dir", "/opt/cni/bin"]).succeeded();
+    let list = |version: &str| {
+        lab.sh(&format!(
+            r#"cat >/etc/cni/net.d/05-lan.conflist <<'E'
+{{"cniVersion": "{version}", "name": "lan", "plugins": [{{"type": "bridge", "bridge": "lan0", "ipam": {{"type": "static", "addresses": [{{"address": "10.97.0.2/24"}}]}}}}]}}
+E"#
+        ));
+    };
+    list("1.1.0");
+    let c1 = lab.container("c1");
+    call(&["add", "lan", "c1", "--container-id", "web"]).succeeded();
+    let uninstall =
+        |more: &[&str]| call(&[&["uninstall", "--bin-dir", "/opt/cni/bin"][..], more].concat());
+    let line = r#"/etc/cni/net.d/05-lan.conflist: the network "lan" has cniVersion 1.1.0, and "bridge", which comes back, speaks 1.0.0 at most, and no other plugin can detach what is attached: lan/web/eth0"#;
+    let said = uninstall(&[]).failed(1);
+    assert!(said.stderr.contains(line), "{said:#?}");
+    let said = uninstall(&["--keep-state", "--force", "--dry-run"]).succeeded();
+    assert!(said.stderr.contains(&format!("warning: {line}\n")), "{said:#?}");
+    call(&["del", "lan", "c1", "--container-id", "web"]).succeeded();
+    drop(c1);
+    list("1.0.0");
+    uninstall(&[]).succeeded();
+}
+
+/// Where runtimes have no folder in common, `install` fills several. What they share goes with the
+/// last.
+#[test]
+fn several_folders_go_together_or_one_after_the_other() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-uninstall-folders");
+    lab.sh("mkdir -p /etc/cni/net.d /etc/containerd /run/cni/tuning");
+    lab.sh(r#"printf 'version = 2\n[plugins."io.containerd.grpc.v1.cri".cni]\nbin_dir = "/opt/other/bin"\n' >/etc/containerd/config.toml"#);
+    let before = testkit::Snapshot::take(&lab);
+    let call = |args: &[&str]| crate::support::call_in(&lab, args);
+    let install = || {
+        for dir in ["/opt/cni/bin", "/opt/other/bin"] {
+            call(&["install", "--linked", "--bin-dir", dir]).succeeded();
+        }
+    };
+    install();
+    let said = call(&["uninstall", "--dry-run"]).succeeded();
+    for words in [
+        "would remove: ",
+        "/opt/cni if it is empty then, /opt/cni/bin if it is empty then, /opt/other if it is empty then",
+        "99-netwright.conflist",
+        "would leave: /run/cni/tuning: ",
+    ] {
+        assert!(said.stderr.contains(words), "{words}: {said:#?}");
+    }
+    lab.sh("test -x /opt/cni/bin/bridge && test -x /opt/other/bin/bridge");
+    let said = call(&["uninstall"]).succeeded();
+    assert!(said.stderr.contains("left: /run/cni/tuning: "), "{said:#?}");
+    crate::support::assert_as_before(&before, &lab);
+
+    for keep_state in [&[][..], &["--keep-state"]] {
+        install();
+        let one = |dir: &str| {
+            call(&[&["uninstall", "--bin-dir", dir][..], keep_state].concat()).succeeded()
+        };
+        let said = one("/opt/cni/bin");
+        let left = "left: /etc/cni/net.d/99-netwright.conflist: for the plugins in /opt/other/bin";
+        assert!(said.stderr.contains(left), "{said:#?}");
+        lab.sh("test -e /etc/cni/net.d/99-netwright.conflist && test ! -e /opt/cni");
+        let recorded = lab.sh("cat /var/lib/netwright/installed/*");
+        assert!(recorded.contains("/opt/other/bin"), "{recorded}");
+        if keep_state.is_empty() {
+            let left = "`netwright uninstall --bin-dir /opt/other/bin` removes it too";
+            assert!(said.stderr.contains(left), "{said:#?}");
+        }
+        one("/opt/other/bin");
+        lab.sh("rm -rf /run/netwright /var/lib/netwright");
+        crate::support::assert_as_before(&before, &lab);
+    }
+
+    // The second folder was filled without a configuration: it gets that of the first.
+    call(&["install", "--linked", "--bin-dir", "/opt/cni/bin"]).succeeded();
+    call(&["install", "--linked", "--bin-dir", "/opt/other/bin", "--no-config"]).succeeded();
+    call(&["uninstall", "--bin-dir", "/opt/cni/bin"]).succeeded();
+    call(&["uninstall", "--bin-dir", "/opt/other/bin"]).succeeded();
+    crate::support::assert_as_before(&before, &lab);
+}
+
+/// A container may be attached by a record that nobody can read.
+#[test]
+fn a_damaged_record_counts_as_a_container() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-uninstall-damaged");
+    lab.sh("mkdir -p /etc/cni/net.d");
+    let call = |args: &[&str]| crate::support::call_in(&lab, args);
+    call(&["install", "--linked", "--bin-dir", "/opt/cni/bin"]).succeeded();
+    let file = "/run/netwright/owners/0123456789abcdef/bridge.json";
+    lab.sh(&format!("mkdir -p $(dirname {file}) && echo '{{' >{file}"));
+    for more in [&[][..], &["--keep-state"], &["--dry-run"]] {
+        let said = call(&[&["uninstall"][..], more].concat()).failed(1);
+        assert!(said.stderr.contains(&format!("cause: {file} (damaged)\n")), "{said:#?}");
+        lab.sh("test -x /opt/cni/bin/bridge");
+    }
+    call(&["uninstall", "--force"]).succeeded();
+    lab.sh("test ! -e /opt/cni && test ! -e /run/netwright");
+}
+
+/// A service that runs would restore what is removed.
+#[test]
+fn services_that_restore_are_named_before() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-uninstall-services");
+    lab.sh("mkdir -p /etc/cni/net.d /run/netwright/agent");
+    let call = |args: &[&str]| crate::support::call_in(&lab, args);
+    call(&["install", "--linked", "--bin-dir", "/opt/cni/bin"]).succeeded();
+    let socket = lab.path("/run/netwright/agent/repair.sock");
+    let service = std::os::unix::net::UnixListener::bind(socket).unwrap();
+    let said = call(&["uninstall"]).failed(1);
+    expect![[r#"
+        error: netwrightd repair would restore what is removed
+        hint: stop it first, as by `systemctl stop netwright.target`; --wait waits for its end, and --force goes on
+    "#]]
+    .assert_eq(&said.stderr);
+    lab.sh("test -x /opt/cni/bin/bridge");
+    drop(service);
+    call(&["uninstall"]).succeeded();
+}
+
 /// The calls that change a folder.
 const CHANGES: &str =
     "rename,renameat,renameat2,link,linkat,symlink,symlinkat,unlink,unlinkat,mkdir,mkdirat,rmdir";

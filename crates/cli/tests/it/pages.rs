@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Child, Command, Output, Stdio};
 
 use testkit::page::{Page, Step, Typed, first_that_differs, is_as_shown};
 use testkit::real::{Containerd, Docker, Ovs, Podman};
@@ -196,97 +196,130 @@ impl<'l> Desk<'l> {
         Desk { lab, environment: environment.into() }
     }
 
-    /// Types these steps into one shell; returns the commands whose result or output differs from
-    /// the page's.
-    #[expect(clippy::print_stderr, reason = "the log shows what a person sees")]
+    /// Types these steps; returns the commands whose result or output differs from the page's.
     fn follow(&self, first: Option<&str>, steps: &[&Step]) -> Vec<String> {
-        let dir = self.lab.dir().join("typed");
-        fs::create_dir_all(&dir).unwrap();
-        let at = |name: String| dir.join(name);
-        let mut script =
-            format!("cd {}\nexec </dev/null\n", self.lab.dir().join("netwright").display());
-        if let Some(first) = first {
-            script.push_str(first);
-        }
-        let mut typed = Vec::new();
-        for (number, step) in steps.iter().enumerate() {
-            match step {
-                Step::File { path, text } => {
-                    let file = at(format!("file{number}"));
-                    fs::write(&file, text).unwrap();
-                    let folder = Path::new(path).parent().unwrap().display();
-                    writeln!(script, "mkdir -p {folder} && cp {} {path} || exit", file.display())
-                        .unwrap();
-                }
-                Step::Session(session) => {
-                    typed.extend(session.iter().filter(|one| is_typed(one)));
-                }
-                Step::Given(command) => {
-                    writeln!(script, "{{ {command}; }} >&2 || exit").unwrap();
-                }
-            }
-            let from = typed.len() - of_step(step).count();
-            for (number, one) in typed.iter().enumerate().skip(from) {
-                let base = at(number.to_string());
-                fs::write(base.with_extension("command"), &one.command).unwrap();
-                let base = base.display();
-                writeln!(
-                    script,
-                    "eval \"$(cat {base}.command)\" >{base}.said 2>&1; code=$?; echo $code >{base}.code"
-                )
-                .unwrap();
-                // Separate sessions of a page show exit codes as text.
-                if first.is_none() {
-                    let wanted = if is_refused(one) { "!=" } else { "=" };
-                    writeln!(script, "[ $code {wanted} 0 ] || exit 1").unwrap();
-                }
-            }
-        }
-        fs::write(at("script".to_owned()), script).unwrap();
+        follow(&[(None, self)], first, steps)
+    }
+
+    /// Starts a shell here that runs a script.
+    fn shell(&self, script: &Path) -> Child {
         let mut bash = self.lab.command("timeout");
-        bash.args([DEADLINE, "bash"]).arg(at("script".to_owned())).env_clear();
+        bash.args([DEADLINE, "bash"]).arg(script).env_clear();
         let environment = self.environment.iter().map(|(key, value)| (key, value));
-        let output = bash.envs(environment).stdin(Stdio::null()).output().unwrap();
-        let mut wrong = Vec::new();
-        for (number, one) in typed.iter().enumerate() {
-            let base = at(number.to_string());
-            let said = fs::read_to_string(base.with_extension("said")).unwrap_or_default();
-            let code = fs::read_to_string(base.with_extension("code"));
-            let code = code.unwrap_or_else(|_| "none: never ended\n".to_owned());
-            if first.is_none() {
-                eprintln!("# {}\n{}", one.command, said.trim_end());
-            }
-            let done = first.is_some() || (code == "0\n") != is_refused(one);
-            if !done || !is_as_shown(&one.shown, &said) {
-                let differs = first_that_differs(&one.shown, &said).unwrap_or("the end");
-                wrong.push(format!(
-                    "line {}: {}\ndiffers at: {differs}\nits last line: {}\nexit code {code}it printed:\n{said}\nthe page shows:\n{}\n",
-                    one.line,
-                    one.command,
-                    said.trim_end().lines().last().unwrap_or_default(),
-                    one.shown.join("\n")
-                ));
-            }
-            if !done {
-                // The commands after the failed one were not typed.
-                return wrong;
-            }
-        }
-        let said = String::from_utf8_lossy(&output.stderr);
-        if wrong.is_empty() && first.is_none() && !output.status.success() {
-            wrong.push(format!("the shell: {}: {said}", output.status));
-        }
-        wrong
+        bash.envs(environment).stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
     }
 }
 
-/// The commands of a step that are typed.
-fn of_step(step: &Step) -> impl Iterator<Item = &Typed> {
-    let typed = match step {
-        Step::Session(session) => session.as_slice(),
-        Step::File { .. } | Step::Given(_) => &[],
-    };
-    typed.iter().filter(|one| is_typed(one))
+/// A page's machines. The first one has no name.
+type Desks<'l> = [(Option<&'l str>, &'l Desk<'l>)];
+
+/// Types these steps, each machine's into one shell; returns the commands whose result or output
+/// differs from the page's.
+#[expect(clippy::print_stderr, reason = "the log shows what a person sees")]
+fn follow(desks: &Desks<'_>, first: Option<&str>, steps: &[&Step]) -> Vec<String> {
+    let dir = desks[0].1.lab.dir().join("typed");
+    fs::create_dir_all(&dir).unwrap();
+    let at = |name: String| dir.join(name);
+    let mut scripts: Vec<String> = Vec::new();
+    for (number, (_, desk)) in desks.iter().enumerate() {
+        let home = desk.lab.dir().join("netwright");
+        let ended = at(format!("ended{number}"));
+        scripts.push(format!(
+            "cd {}\nexec </dev/null\ntrap 'touch {}' EXIT\n{}",
+            home.display(),
+            ended.display(),
+            first.unwrap_or_default()
+        ));
+    }
+    let mut typed = Vec::new();
+    let mut before: Option<(usize, usize)> = None;
+    for (number, step) in steps.iter().enumerate() {
+        let Step::Session { on, typed: session } = step else {
+            let Step::File { path, text } = step else { continue };
+            let file = at(format!("file{number}"));
+            fs::write(&file, text).unwrap();
+            let folder = Path::new(path).parent().unwrap().display();
+            for script in &mut scripts {
+                writeln!(script, "mkdir -p {folder} && cp {} {path} || exit", file.display())
+                    .unwrap();
+            }
+            continue;
+        };
+        let machine = desks.iter().position(|(name, _)| *name == on.as_deref());
+        let machine = machine.unwrap_or_else(|| panic!("no such machine: {on:?}"));
+        let script = &mut scripts[machine];
+        if let Some((other, step)) = before.filter(|(other, _)| *other != machine) {
+            let (done, ended) = (at(format!("step{step}")), at(format!("ended{other}")));
+            writeln!(
+                script,
+                "until [ -e {0} ]; do [ ! -e {1} ] || [ -e {0} ] || exit 1; sleep 0.02; done",
+                done.display(),
+                ended.display()
+            )
+            .unwrap();
+        }
+        for one in session.iter().filter(|one| is_typed(one)) {
+            let base = at(typed.len().to_string());
+            fs::write(base.with_extension("command"), &one.command).unwrap();
+            let base = base.display();
+            writeln!(
+                script,
+                "eval \"$(cat {base}.command)\" >{base}.said 2>&1; code=$?; echo $code >{base}.code"
+            )
+            .unwrap();
+            // Separate sessions of a page show exit codes as text.
+            if first.is_none() {
+                let wanted = if is_refused(one) { "!=" } else { "=" };
+                writeln!(script, "[ $code {wanted} 0 ] || exit 1").unwrap();
+            }
+            typed.push(one);
+        }
+        writeln!(script, "touch {}", at(format!("step{number}")).display()).unwrap();
+        before = Some((machine, number));
+    }
+    let shells: Vec<Child> = scripts
+        .iter()
+        .enumerate()
+        .map(|(number, script)| {
+            let file = at(format!("script{number}"));
+            fs::write(&file, script).unwrap();
+            desks[number].1.shell(&file)
+        })
+        .collect();
+    let ends: Vec<Output> =
+        shells.into_iter().map(|shell| shell.wait_with_output().unwrap()).collect();
+    let mut wrong = Vec::new();
+    for (number, one) in typed.iter().enumerate() {
+        let base = at(number.to_string());
+        let said = fs::read_to_string(base.with_extension("said")).unwrap_or_default();
+        let code = fs::read_to_string(base.with_extension("code"));
+        let code = code.unwrap_or_else(|_| "none: never ended\n".to_owned());
+        if first.is_none() {
+            eprintln!("# {}\n{}", one.command, said.trim_end());
+        }
+        let done = first.is_some() || (code == "0\n") != is_refused(one);
+        if !done || !is_as_shown(&one.shown, &said) {
+            let differs = first_that_differs(&one.shown, &said).unwrap_or("the end");
+            wrong.push(format!(
+                "line {}: {}\ndiffers at: {differs}\nits last line: {}\nexit code {code}it printed:\n{said}\nthe page shows:\n{}\n",
+                one.line,
+                one.command,
+                said.trim_end().lines().last().unwrap_or_default(),
+                one.shown.join("\n")
+            ));
+        }
+        if !done {
+            // The commands after the failed one were not typed.
+            return wrong;
+        }
+    }
+    for end in ends {
+        let said = String::from_utf8_lossy(&end.stderr);
+        if wrong.is_empty() && first.is_none() && !end.status.success() {
+            wrong.push(format!("the shell: {}: {said}", end.status));
+        }
+    }
+    wrong
 }
 
 /// Whether a command is typed in this run.
@@ -304,7 +337,22 @@ const DEBIANS: &str = "/usr/lib/cni";
 
 const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
-fn follow(entry: &Entry) {
+/// The machine `b` of some pages, and `eth0` of the first machine to it.
+#[expect(clippy::disallowed_methods, reason = "`Lab::sh` does not see the other lab's threads")]
+fn second_machine(first: &Lab, name: &str) -> Lab {
+    let second = Lab::with_processes(&format!("page-{name}-b"));
+    let thread = first.netns_path();
+    let thread = thread.components().nth(2).unwrap().as_os_str();
+    let pair = ["link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns"];
+    let made = second.enter(|| Command::new("ip").args(pair).arg(thread).status().unwrap());
+    assert!(made.success(), "{made}");
+    for (lab, end) in [(first, 1), (&second, 2)] {
+        lab.sh(&format!("ip link set eth0 up && ip addr add 192.0.2.{end}/24 dev eth0"));
+    }
+    second
+}
+
+fn follow_page(entry: &Entry) {
     let page = read(entry.page);
     let steps: Vec<&Step> = page.steps.iter().collect();
     let name = Path::new(entry.page).file_stem().unwrap().to_str().unwrap();
@@ -326,18 +374,22 @@ fn follow(entry: &Entry) {
         }
     };
     let _outside = lab.outside();
-    // README says how the executable comes into PATH; the later pages assume that it is there.
-    let dist = lab.dir().join("netwright/target/dist");
+    // As every machine, this one knows a name server. Nothing answers there.
+    lab.sh("rm -f /etc/resolv.conf && echo nameserver 198.51.100.2 >/etc/resolv.conf");
+    // README says how the executable comes into PATH; the later pages assume that it is there, and
+    // README too of the machine `b`.
+    let with_netwright =
+        |lab: &Lab| format!("{}:{PATH}", lab.dir().join("netwright/target/dist").display());
+    let is_readme = entry.page == README.page;
+    let path = if is_readme { PATH.to_owned() } else { with_netwright(&lab) };
     // The same holds for the Docker driver, installed as its page says.
     let installed =
         (entry.machine == Machine::DockerAndOvs).then(|| read(DOCKER.page).steps.remove(0));
     let steps: Vec<&Step> = installed.iter().chain(steps).collect();
-    let path = if entry.page == README.page {
-        PATH.to_owned()
-    } else {
-        format!("{}:{PATH}", dist.display())
-    };
     let mut desk = Desk::new(&lab, &path);
+    let has_second = steps.iter().any(|step| matches!(step, Step::Session { on: Some(_), .. }));
+    let second = has_second.then(|| second_machine(&lab, name));
+    let second = second.as_ref().map(|lab| Desk::new(lab, &with_netwright(lab)));
     let _ovs = (entry.machine == Machine::DockerAndOvs).then(|| {
         let ovs = Ovs::start(&lab);
         ovs.add_bridge("br0");
@@ -346,15 +398,16 @@ fn follow(entry: &Entry) {
     });
     let has_driver = entry.machine == Machine::PlainOrDocker && feature::available("full");
     let driver = has_driver.then(|| {
-        // An engine that switches forwarding on drops the packets of other networks.
-        lab.sh("echo 1 > /proc/sys/net/ipv4/ip_forward");
         install(&lab);
         Driver::start(&lab)
     });
     let docker = matches!(entry.machine, Machine::Docker | Machine::DockerAndOvs) || has_driver;
     let docker = docker.then(|| Docker::new(&lab));
     if let Some(docker) = &docker {
-        docker.run(&["tag", Docker::IMAGE, "busybox"]);
+        // Docker Hub's image runs a shell unless it is told something else, and so ends at once.
+        docker.run(&["create", "--name", "image", Docker::IMAGE]);
+        docker.run(&["commit", "--change", r#"CMD ["sh"]"#, "image", "busybox"]);
+        docker.run(&["rm", "image"]);
         desk.environment.extend(docker.environment());
     }
     if entry.machine == Machine::Podman {
@@ -371,7 +424,9 @@ fn follow(entry: &Entry) {
         desk.environment.extend(podman.environment());
         desk.environment.extend(containerd.for_ctr("docker.io/library/busybox:latest"));
     }
-    let wrong = desk.follow(None, &steps);
+    let second = second.as_ref().map(|desk| (Some("b"), desk));
+    let desks: Vec<(Option<&str>, &Desk<'_>)> = [(None, &desk)].into_iter().chain(second).collect();
+    let wrong = follow(&desks, None, &steps);
     assert!(wrong.is_empty(), "{}:\n{}", entry.page, wrong.join("\n"));
     drop(driver);
 }
@@ -379,74 +434,74 @@ fn follow(entry: &Entry) {
 #[test]
 fn readme() {
     require!("root", "program:busybox", "program:curl");
-    follow(&README);
+    follow_page(&README);
 }
 
 #[test]
 fn conformance_by_hand() {
     require!("root", "file:/usr/lib/cni/bridge", "program:jq", "program:iptables");
-    follow(&BY_HAND);
+    follow_page(&BY_HAND);
 }
 
 #[test]
 fn netwrightd_reference() {
     require!("root");
-    follow(&NETWRIGHTD);
+    follow_page(&NETWRIGHTD);
 }
 
 #[test]
 fn agent() {
     require!("root", "program:curl");
-    follow(&AGENT);
+    follow_page(&AGENT);
 }
 
 #[test]
 fn configuration() {
     require!("root");
-    follow(&CONFIGURATION);
+    follow_page(&CONFIGURATION);
 }
 
 #[test]
 fn conformance() {
     require!("root", "file:/usr/lib/cni/bridge");
-    follow(&CONFORMANCE);
+    follow_page(&CONFORMANCE);
 }
 
 #[test]
 fn dhcp() {
     require!("root", "file:/lib/systemd/systemd");
-    follow(&DHCP);
+    follow_page(&DHCP);
 }
 
 #[test]
 fn setup() {
     require!("root", "file:/lib/systemd/systemd");
-    follow(&SETUP);
+    follow_page(&SETUP);
 }
 
 #[test]
 fn docker() {
     needs_docker!();
     require!("file:/lib/systemd/systemd", "program:curl");
-    follow(&DOCKER);
+    follow_page(&DOCKER);
 }
 
 #[test]
 fn doctor() {
     require!("root");
-    follow(&DOCTOR);
+    follow_page(&DOCTOR);
 }
 
 #[test]
 fn firewall() {
     require!("root", "program:nft");
-    follow(&FIREWALL);
+    follow_page(&FIREWALL);
 }
 
 #[test]
 fn first_container() {
     require!("root", "program:busybox", "program:curl", "program:ping");
-    follow(&FIRST_CONTAINER);
+    follow_page(&FIRST_CONTAINER);
 }
 
 #[test]
@@ -462,13 +517,13 @@ fn from_go() {
         "file:/usr/bin/busybox",
         "file:/usr/lib/cni/bridge"
     );
-    follow(&FROM_GO);
+    follow_page(&FROM_GO);
 }
 
 #[test]
 fn multi_network() {
     require!("root", "file:/lib/systemd/systemd");
-    follow(&MULTI_NETWORK);
+    follow_page(&MULTI_NETWORK);
 }
 
 #[test]
@@ -481,14 +536,14 @@ fn oci_hook() {
         "program:curl",
         "file:/usr/bin/busybox"
     );
-    follow(&OCI_HOOK);
+    follow_page(&OCI_HOOK);
 }
 
 #[test]
 fn ovs() {
     needs_docker!();
     require!("file:/lib/systemd/systemd", "program:ovs-vswitchd", "program:ovsdb-server");
-    follow(&OVS);
+    follow_page(&OVS);
 }
 
 #[test]
@@ -497,19 +552,19 @@ fn policy() {
     if feature::available("full") {
         needs_docker!();
     }
-    follow(&POLICY);
+    follow_page(&POLICY);
 }
 
 #[test]
 fn repair() {
     require!("root", "file:/lib/systemd/systemd");
-    follow(&REPAIR);
+    follow_page(&REPAIR);
 }
 
 #[test]
 fn routing() {
     require!("root", "program:ping");
-    follow(&ROUTING);
+    follow_page(&ROUTING);
 }
 
 #[test]
@@ -523,11 +578,11 @@ fn runtimes() {
         "program:curl",
         "file:/usr/bin/busybox"
     );
-    follow(&RUNTIMES);
+    follow_page(&RUNTIMES);
 }
 
 #[test]
 fn security() {
     require!("root");
-    follow(&SECURITY);
+    follow_page(&SECURITY);
 }

@@ -132,12 +132,26 @@ fn a_setup_goes_beside_containers_that_are_left() {
     testkit::require!("root", "file:/lib/systemd/systemd");
     let lab = &Lab::with_systemd("setup-left");
     empty_programs(lab);
+    // No plugin of another project comes in the place of ours.
+    lab.sh("! test -d /usr/lib/cni || mount -t tmpfs tmpfs /usr/lib/cni");
     let before = Snapshot::with_files(lab, &FILES);
     setup(lab, &["--yes", "--no-packet"]).succeeded();
     let c1 = lab.container("c1");
     lab.sh("/usr/local/bin/netwright add netwright c1 --container-id web -p 8080:80");
+    lab.sh(r#"cat >/etc/cni/net.d/lan.conflist <<'E'
+{"cniVersion": "1.0.0", "name": "lan", "plugins": [{"type": "bridge", "bridge": "lan0", "ipam": {"type": "static", "addresses": [{"address": "10.97.0.2/24"}]}}]}
+E"#);
+    lab.sh("/usr/local/bin/netwright add lan c1 --container-id web --ifname eth1");
+    let lost = r#"/etc/cni/net.d/lan.conflist: the network "lan" needs "bridge", "static", which only Netwright has: runtimes will say: failed to find plugin "bridge", and no other plugin can detach what is attached: lan/web/eth1"#;
+    let planned = call_in(lab, &["setup", "--undo", "--dry-run", "--force"]).succeeded();
+    assert!(planned.stdout.contains(&format!("note: {lost}\n")), "{planned:#?}");
+    let step =
+        "  remove the plugins from /opt/cni/bin, and /opt/cni and /opt/cni/bin if empty then\n";
+    assert!(planned.stdout.contains(step), "{planned:#?}");
     let said = call_in(lab, &["setup", "--undo", "--yes", "--force"]).succeeded();
-    let stays = "note: netwright/web/eth0 are attached, and keep their networks; their published";
+    assert!(said.stderr.contains(&format!("warning: {lost}\n")), "{said:#?}");
+    lab.sh("rm /etc/cni/net.d/lan.conflist");
+    let stays = "note: lan/web/eth1, netwright/web/eth0 are attached, and keep their networks; their published";
     assert!(said.stderr.contains(stays), "{said:#?}");
     traffic::assert_pings(&c1, "10.63.0.1");
     let left = lab.sh("ls -A /opt/cni/bin /etc/cni/net.d /usr/local/bin 2>/dev/null; true");

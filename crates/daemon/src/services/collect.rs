@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Arg, ArgAction};
 use cni::AttachmentKey;
-use cni_runtime::{ConfigFolder, Known, Presence, Runtime};
+use cni_runtime::{ConfigFolder, Known, Presence, Removal, Runtime};
 use kernel::living::Census;
 use state::Index;
 
@@ -155,8 +155,13 @@ impl Service {
                 continue;
             }
             match remove(&runtime, &known, &self.node.roots, &self.flags) {
-                Ok(()) => {
+                Ok(removal) => {
                     tracing::info!(%network, %container_id, %ifname, "removed; its container is gone");
+                    if removal == Removal::OfPastLife {
+                        let reserved =
+                            plugins::recorded::reserved_again(&known.records, &self.node.roots);
+                        tracing::warn!(%network, %container_id, %ifname, ?reserved, "other plugins have attached it again, as far as can be seen: the addresses that they reserved, their rules and the runtime's record stay");
+                    }
                     self.suspects.remove(&key);
                 }
                 Err(error) => {
@@ -192,7 +197,7 @@ fn remove(
     known: &Known,
     roots: &state::Roots,
     flags: &Flags,
-) -> Result<(), cni::Error> {
+) -> Result<Removal, cni::Error> {
     let present = || -> Result<cni::NetworkList, cni::Error> {
         let folder = ConfigFolder::scan(&flags.conf_dir).map_err(|error| error.to_cni())?;
         let list = folder.find(known.key.network.as_str()).map_err(|error| error.to_cni())?;

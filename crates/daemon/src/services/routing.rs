@@ -795,8 +795,11 @@ impl Service {
             Some(overlap) => Err(overlap),
             None => Ok(own),
         });
-        self.health.needs("this node", own.as_ref().map(|_| ()).map_err(Clone::clone));
-        if own.is_ok() && !self.settings.standby {
+        if let Err(why) = &own {
+            self.health.needs("this node", Err(why.clone()));
+        }
+        let is_known = own.is_ok();
+        if is_known && !self.settings.standby {
             apply::mark_tunnels(&mut self.netlink, &host.links)?;
         }
         let was = self.shared.routing().cluster().own().clone();
@@ -827,6 +830,10 @@ impl Service {
         self.look_up_again(other_ways);
         self.look_at_filter();
         self.hold_forwarding();
+        // Whoever hears that the service is ready finds forwarding on.
+        if is_known {
+            self.health.needs("this node", Ok(()));
+        }
         self.tell_condition();
         // A node that was waiting is not settled before it has made its own objects.
         self.settled = self.shared.routing().waits_for().is_none();

@@ -126,13 +126,13 @@ impl Kind for Portmap {
         let nothing = Plan::default();
         let made_nothing = || index.made_nothing(key, NAME).then_some(&nothing);
         let plan = recorded.as_ref().map(|recorded| &recorded.plan).or_else(made_nothing);
-        failures.note("nftables", remove_own(index, key, plan, CONCERNS));
         // The reference's chains, created by any plugin: with today's iptables they are nftables
-        // chains.
+        // chains. They go first: `route_localnet` stays for those that are left.
         if !call.is_renewed() {
             let left = reference::remove_hostports(key, &addresses);
             failures.note("rules of the reference plugin", left);
         }
+        failures.note("nftables", remove_own(index, key, plan, CONCERNS));
         if let Some(recorded) = recorded {
             flows::forget(call, index, recorded, When::Removed);
         }
@@ -142,9 +142,9 @@ impl Kind for Portmap {
 
     fn collect(collecting: &Collecting<'_, Self>, failures: &mut Failures) {
         let Collecting { call, index, spared, .. } = collecting;
-        failures.note("nftables", collect(call, index, CONCERNS, spared));
         let left = reference::gc_hostports(call.network().as_str(), &spared.keys());
         failures.note("rules of the reference plugin", left);
+        failures.note("nftables", collect(call, index, CONCERNS, spared));
     }
 }
 
@@ -308,9 +308,8 @@ fn remove_what_changed(
     now: &Recorded,
     before: &Recorded,
 ) -> Result<(), Failure> {
-    remove_stale(index, key, &before.plan, &now.plan)?;
     if before.iptables && !now.iptables {
         reference::remove_hostports(key, &[])?;
     }
-    Ok(())
+    remove_stale(index, key, &before.plan, &now.plan)
 }

@@ -42,6 +42,7 @@ use kernel::netns::{Netns, within};
 use state::Index;
 
 use self::allowlist::Allowlist;
+pub use self::config::DATA_DIR;
 use self::config::{Config, LinkValues};
 use self::node::Node;
 use self::plan::{AddObserved, Recorded};

@@ -22,7 +22,7 @@ mod stale;
 
 use std::collections::HashSet;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cni::{AddResult, Error, IpConfig, code};
@@ -264,23 +264,26 @@ impl Plugin for HostLocal {
     }
 }
 
-/// Says whether an attachment with this record has reservations that are not of a namespace that is
-/// gone. A folder that cannot be read may hold some.
-pub(crate) fn lives_again(record: &state::Record, roots: &state::Roots) -> bool {
-    let Some(ipam) = &record.ipam else { return false };
+/// Returns the files of the reservations of an attachment with this record that are not of a namespace
+/// that is gone.
+///
+/// # Errors
+/// When the folder cannot be read: it may hold some.
+pub(crate) fn present(
+    record: &state::Record,
+    roots: &state::Roots,
+) -> Result<Vec<PathBuf>, StoreError> {
+    let Some(ipam) = &record.ipam else { return Ok(Vec::new()) };
     if ipam["type"] != INFO.name {
-        return false;
+        return Ok(Vec::new());
     }
     let dir = ipam["dataDir"].as_str().filter(|dir| !dir.is_empty()).unwrap_or(ipam::DATA_DIR);
-    let store = Store::new(Path::new(dir), &record.attachment.network);
-    let store = store.with_index(&roots.addresses());
-    match store.lock(LOCK_TIMEOUT) {
-        Ok(None) => false,
-        Ok(Some(locked)) => {
-            stale::lives_again(&locked, &Owner::from(&record.attachment)).unwrap_or(true)
-        }
-        Err(_) => true,
-    }
+    let network = &record.attachment.network;
+    let store = Store::new(Path::new(dir), network).with_index(&roots.addresses());
+    let Some(locked) = store.lock(LOCK_TIMEOUT)? else { return Ok(Vec::new()) };
+    let present = stale::present(&locked, &Owner::from(&record.attachment))?;
+    let folder = Path::new(dir).join(network.as_str());
+    Ok(present.into_iter().map(|reservation| folder.join(reservation.file)).collect())
 }
 
 /// Returns the gateways' addresses that a configuration with this IPAM plugin asks for. A set of

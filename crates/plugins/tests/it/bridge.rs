@@ -890,6 +890,21 @@ fn del_removes_a_bridge_whose_add_was_killed_while_creating_it() {
     assert!(!node.roots.run.join("shared/bridge%20cni0.made").exists());
 }
 
+/// Two DELs at once, one of which has no configuration but goes by what was recorded: it comes when
+/// that is gone, and must not take the bridge for the one of a configuration without a name.
+#[test]
+fn a_del_locks_no_bridge_that_no_attachment_has_used() {
+    let node = node_with("bridge-no-lock", ONE_V4);
+    let c1 = node.container("c1");
+    let named = json!({ "bridge": "br0", "ipam": { "type": "fixed" } });
+    add(&node, &c1).config(named.clone()).call().ok();
+    del(&node, &c1).config(named).call().silent();
+    del(&node, &c1).config(fixed()).call().silent();
+    let locks = node.sh(&format!("ls {}", node.roots.run.join("locks").display()));
+    let of_bridges: Vec<&str> = locks.lines().filter(|lock| lock.starts_with("bridge")).collect();
+    assert_eq!(of_bridges, ["bridge%20br0.lock"]);
+}
+
 #[test]
 fn check_names_what_is_missing() {
     let node = node_with("bridge-check", DUAL);

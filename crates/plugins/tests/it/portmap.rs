@@ -882,6 +882,8 @@ fn another_network_of_the_container_takes_over() {
     std::fs::create_dir_all(&waiting).unwrap();
     on("DEL", "b", &prev2).silent();
     assert!(!waiting.exists());
+    let lock = host.node.roots.run.join("locks/hostports%20of%20c1.lock");
+    assert!(!lock.exists(), "it stays after its container");
     host.node.sh("nft delete table inet netwright");
     before.assert_same(&Snapshot::take(&host.node.lab));
 }

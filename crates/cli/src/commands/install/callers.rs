@@ -12,7 +12,7 @@ use cni::code;
 use serde_json::Value;
 use state::Roots;
 
-use super::take_back::listed;
+use super::attached::listed;
 use crate::failure::Failure;
 use crate::net::runtimes::Runtimes;
 
@@ -22,6 +22,11 @@ const RECORDS: &str = "docker";
 const COPIES: &str = "docker/records";
 const NETWORKS: &str = "networks";
 const POOLS: &str = "pools";
+
+/// Docker's own socket, and that of our driver. Docker calls a driver that is gone again and again for
+/// half a minute; its own socket answers each call at once, that there is no such thing.
+const DOCKER: &str = "/run/docker.sock";
+const DRIVER: &str = "/run/docker/plugins/netwright.sock";
 
 /// How many digits of an ID Docker shows.
 const SHORT: usize = 12;
@@ -75,7 +80,7 @@ impl Dockers {
     pub(in crate::commands) fn refuse(&self) -> Result<(), Failure> {
         let Some(name) = self.name() else { return Ok(()) };
         Err(Failure::new(code::INVALID_CONFIG, format!("{name}: our driver serves it"))
-            .because("without the driver, Docker neither starts nor removes its containers")
+            .because("without the driver, Docker starts none of its containers, and takes over a minute to remove one")
             .hint(format!(
                 "while `netwrightd docker` runs: `docker rm -f` of its containers, then {}; if there \
                  is no Docker any more, give --force (for a package: NETWRIGHT_LEAVE_ATTACHED=1 in \
@@ -96,7 +101,8 @@ impl Dockers {
     pub(in crate::commands) fn left(&self) -> Option<String> {
         let name = self.name()?;
         Some(format!(
-            "{name}: without the driver, Docker neither starts nor removes its containers"
+            "{name}: without the driver, Docker starts none of its containers, and takes over a minute \
+             to remove one, unless `ln -sf {DOCKER} {DRIVER}` lets its calls fail at once"
         ))
     }
 }

@@ -153,7 +153,7 @@ fn name_of(path: &Path) -> Result<String, Failure> {
 
 /// Returns the plugins of a network that go with the installation in this folder, and in whose place
 /// none comes back.
-fn going(list: &NetworkList, dir: &Path, installed: Option<&Manifest>) -> Vec<String> {
+pub(super) fn going(list: &NetworkList, dir: &Path, installed: Option<&Manifest>) -> Vec<String> {
     let mut going = types(list);
     going.retain(|name| {
         let keeps = installed.is_some_and(|installed| installed.replaced.contains(name));
@@ -163,7 +163,7 @@ fn going(list: &NetworkList, dir: &Path, installed: Option<&Manifest>) -> Vec<St
 }
 
 /// Returns the types of a network's plugins, and of those that give them addresses, each once.
-fn types(list: &NetworkList) -> Vec<String> {
+pub(super) fn types(list: &NetworkList) -> Vec<String> {
     let mut types: Vec<String> = Vec::new();
     for plugin in &list.plugins {
         for name in [plugin.plugin_type.clone(), names(plugin).ipam.r#type] {
@@ -173,43 +173,6 @@ fn types(list: &NetworkList) -> Vec<String> {
         }
     }
     types
-}
-
-/// Says of each configuration in the runtimes' folders which of its plugins go with the installation
-/// in `dir` and do not come back. A configuration at one of the paths in `but` goes too.
-pub(super) fn left_without_plugins(
-    folders: &[PathBuf],
-    dirs: &[PathBuf],
-    (dir, installed): (&Path, Option<&Manifest>),
-    but: &[&Path],
-) -> Vec<String> {
-    let is_elsewhere = |name: &String| {
-        let others = dirs.iter().filter(|other| *other != dir);
-        let mut looked = others.map(|other| folder::look(other, name));
-        looked.any(|found| matches!(found, Ok(Entry::Foreign)))
-    };
-    let mut lines = Vec::new();
-    for folder in folders {
-        let Ok(scanned) = ConfigFolder::scan(folder) else { continue };
-        for considered in scanned.considered() {
-            let Outcome::Network(list) = &considered.outcome else { continue };
-            if but.contains(&considered.path.as_path()) {
-                continue;
-            }
-            let mut names = going(list, dir, installed);
-            names.retain(|name| !is_elsewhere(name));
-            if let Some(first) = names.first() {
-                let quoted: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
-                lines.push(format!(
-                    "{}: the network {:?} needs {}, which only Netwright has: runtimes will say: failed to find plugin {first:?}",
-                    considered.path.display(),
-                    list.name,
-                    quoted.join(", "),
-                ));
-            }
-        }
-    }
-    lines
 }
 
 fn names(plugin: &cni::PluginConfig) -> Names {

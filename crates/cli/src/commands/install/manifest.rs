@@ -84,6 +84,11 @@ pub(super) fn folder_of(dir: &Path) -> PathBuf {
     dir.join(FOLDER)
 }
 
+/// Says whether a folder has a manifest, whole or damaged.
+pub(super) fn is_in(dir: &Path) -> bool {
+    folder_of(dir).join(FILE).is_file()
+}
+
 impl Manifest {
     /// Reads a folder's manifest, if it has one.
     pub(super) fn read(dir: &Path) -> Result<Option<Self>, Failure> {

@@ -11,23 +11,24 @@ use plugins::shared::forwarding;
 use serde::Serialize;
 use state::{Index, Roots};
 
+use super::attached::{
+    detach, detach_gone, is_living, keep_executable, listed, living, name, ours, refuse_living,
+    stays,
+};
 use super::callers::{self, Dockers};
-use super::conflist::{self, Conflist, Files};
+use super::conflist::{Conflist, Files};
 use super::folder::{Entry, Folder};
+use super::lost::lost;
 use super::manifest::{self, Manifest};
+use super::places::{self, Place};
 use super::{DAEMON, EXECUTABLE, Outcome, forget};
 use crate::args::{Common, Uninstall};
-use crate::commands::{gc, setup};
+use crate::commands::setup;
 use crate::failure::Failure;
-use crate::net::attachments::{self, Known};
-use crate::net::presence::Presence;
 use crate::net::runtimes::{Runtimes, USUAL};
-use crate::net::session::{DEFAULT_CONF_DIR, PluginSource, Session};
+use crate::net::session::{PluginSource, Session};
 use crate::shell::{Report, Shell};
 use crate::world::World;
-
-/// How many attachments an error lists.
-const LISTED: usize = 5;
 
 /// The services that would restore what is removed.
 const RESTORING: [&str; 3] = ["multinet", "repair", "routing"];
@@ -36,27 +37,51 @@ const RESTORING: [&str; 3] = ["multinet", "repair", "routing"];
 const PAUSE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(in crate::commands) struct Removed {
     dir: PathBuf,
+    /// Further folders.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    also_in: Vec<PathBuf>,
+    /// Whether this is only what would be done.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    dry_run: bool,
     pub(in crate::commands) removed: Vec<String>,
     pub(in crate::commands) restored: Vec<String>,
     pub(in crate::commands) detached: Vec<String>,
     /// What could not be removed, each with its reason.
     pub(in crate::commands) left: Vec<String>,
+    /// What stays of attachments that other plugins have made again.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(in crate::commands) attached_again: Vec<String>,
+}
+
+impl Removed {
+    fn of(places: &[Place]) -> Self {
+        let mut dirs = places.iter().map(|place| place.dir.clone());
+        let dir = dirs.next().unwrap_or_default();
+        Removed { dir, also_in: dirs.collect(), ..Removed::default() }
+    }
 }
 
 impl Report for Removed {
     fn text(&self) -> String {
         let mut text = String::new();
+        let would = ["would detach", "would remove", "would put back"];
+        let [detached, removed, restored] = match self.dry_run {
+            true => would,
+            false => ["detached", "removed", "put back"],
+        };
         for (what, names) in
-            [("detached", &self.detached), ("removed", &self.removed), ("put back", &self.restored)]
+            [(detached, &self.detached), (removed, &self.removed), (restored, &self.restored)]
         {
             if !names.is_empty() {
                 text.push_str(&format!("{what}: {}\n", names.join(", ")));
             }
         }
-        for left in &self.left {
-            text.push_str(&format!("left: {left}\n"));
+        let left = if self.dry_run { "would leave" } else { "left" };
+        for line in self.left.iter().chain(&self.attached_again) {
+            text.push_str(&format!("{left}: {line}\n"));
         }
         text
     }
@@ -68,7 +93,7 @@ pub(crate) fn uninstall(
     world: &World,
     shell: &mut Shell,
 ) -> Outcome {
-    let (dir, mut installed) = match installation(args, world) {
+    let mut places = match installations(args, world) {
         Ok(found) => found,
         Err(failure) => {
             // A user who runs plugins without an installation does not see this warning elsewhere.
@@ -77,11 +102,14 @@ pub(crate) fn uninstall(
             return Err(failure);
         }
     };
-    let mut report = Removed { dir: dir.clone(), ..Removed::default() };
+    let mut report = Removed { dry_run: args.dry_run, ..Removed::of(&places) };
     let roots = world.roots();
-    let executables = executables(&dir, args.keep_state);
+    let remaining = places::remaining(&places, &Runtimes::find(world), &roots);
+    let executables = executables(&places, args.keep_state);
     if args.conflist.is_none() && args.routing_conflist.is_none() {
-        refuse_configurations((args, common), (&dir, installed.as_ref()), world, shell)?;
+        let attached = living(&Session::open(world, common, shell, PluginSource::None)?)?;
+        let lost = lost(&places, &remaining, &attached.keys, (world, common));
+        refuse_lost(lost, args.force || args.keep_state, shell)?;
     }
     if args.keep_state {
         let open = |source| Session::open(world, common, shell, source);
@@ -95,7 +123,7 @@ pub(crate) fn uninstall(
         }
         report.left.extend(Dockers::find(&roots)?.left());
         report.left.extend(callers::left_by_hooks(&executables));
-        return give_back_only(&dir, installed.as_ref(), open, report).map(|report| {
+        return give_back_only(&places, &remaining, open, report).map(|report| {
             shell.confirm(&report);
             ExitCode::SUCCESS
         });
@@ -110,17 +138,32 @@ pub(crate) fn uninstall(
     if !args.force {
         callers::refuse_hooks(&executables)?;
         if !args.wait {
+            refuse_services(&roots)?;
             Dockers::find(&roots)?.refuse()?;
         }
     }
-    if args.wait {
+    if args.wait && !args.dry_run {
         wait_for_services(&roots, shell);
     }
     let [multinet, routing] = [&args.conflist, &args.routing_conflist]
         .map(|path| path.as_ref().map(|path| world.absolute(path)));
     let files = Files { multinet: multinet.as_deref(), routing: routing.as_deref() };
-    let conflists =
-        Conflist::check(&files, args.next_network.as_deref(), &dir, installed.as_ref())?;
+    let mut conflists = Vec::new();
+    for place in &places {
+        let next = args.next_network.as_deref();
+        conflists = Conflist::check(&files, next, &place.dir, place.installed.as_ref())?;
+    }
+    if args.dry_run {
+        let session = Session::open(world, common, shell, PluginSource::None)?;
+        if !args.wait && !args.force {
+            living(&session)?.refuse()?;
+        }
+        let files = conflists.iter().map(|conflist| conflist.path().display().to_string());
+        report.removed.extend(files);
+        plan(args, &places, &remaining, &session, &mut report)?;
+        shell.confirm(&report);
+        return Ok(ExitCode::SUCCESS);
+    }
     let session = || Session::open(world, common, shell, PluginSource::WithOwn);
     if !args.wait {
         detach(args.force, &session()?, &mut report)?;
@@ -134,14 +177,19 @@ pub(crate) fn uninstall(
     }
     report.left.extend(Dockers::find(&roots)?.left());
     if args.wait {
-        if let Some(installed) = &mut installed {
-            give_back_replaced(&dir, installed, &roots, &mut report)?;
+        for place in &mut places {
+            if let Some(installed) = &mut place.installed {
+                give_back_replaced(&place.dir, installed, &roots, &mut report)?;
+            }
         }
         let mut told = String::new();
         loop {
             let attached = detach_gone(args.force, &session()?, &mut report)?;
             // A runtime deletes a container some time after its end, and calls the hook then.
-            let called = callers::containers(&dir.join(EXECUTABLE));
+            let called: Vec<String> = places
+                .iter()
+                .flat_map(|place| callers::containers(&place.dir.join(EXECUTABLE)))
+                .collect();
             let deleted = called.is_empty() || args.force;
             let Some(listed) = attached.or_else(|| (!deleted).then(|| listed(&called))) else {
                 break;
@@ -156,31 +204,110 @@ pub(crate) fn uninstall(
         }
     }
     report.left.extend(callers::left_by_hooks(&executables));
-    let taken_back = match &installed {
-        Some(installed) => Some((installed, take_back(&dir, installed, &roots, &mut report)?)),
-        None => None,
-    };
-    // If the record was all of it, nothing is reported of our state.
-    let _ = state::remove_directory(&roots.lib);
-    // A new session: the first one's folder of links was below the state that is removed now.
-    let session = Session::open(world, common, shell, PluginSource::None)?;
-    remove_state(&session, &mut report);
+    let mut taken_back = Vec::new();
+    for place in &places {
+        if let Some(installed) = &place.installed {
+            let folder = take_back(&place.dir, installed, &remaining, &roots, &mut report)?;
+            taken_back.push((installed, folder));
+        }
+    }
+    if remaining.is_empty() {
+        // If the record was all of it, nothing is reported of our state.
+        let _ = state::remove_directory(&roots.lib);
+        // A new session: the first one's folder of links was below the state that is removed now.
+        let session = Session::open(world, common, shell, PluginSource::None)?;
+        remove_state(&session, &mut report);
+    } else {
+        report.left.extend(remaining.iter().map(|dir| state_stays(dir, &roots)));
+    }
     // Last: a removal that is killed before is not found to be done.
-    if let Some((installed, folder)) = taken_back {
+    for (installed, folder) in taken_back {
         finish(folder, installed, &mut report)?;
     }
     shell.confirm(&report);
     Ok(ExitCode::SUCCESS)
 }
 
+/// Says which installation needs our state, and what removes both.
+fn state_stays(dir: &Path, roots: &Roots) -> String {
+    format!(
+        "{} and {}, with our tables of nftables: {} has an installation. `netwright uninstall \
+         --bin-dir {}` removes it too",
+        roots.run.display(),
+        roots.lib.display(),
+        dir.display(),
+        dir.display()
+    )
+}
+
+/// Says what would be done.
+fn plan(
+    args: &Uninstall,
+    places: &[Place],
+    remaining: &[PathBuf],
+    session: &Session,
+    report: &mut Removed,
+) -> Result<(), Failure> {
+    for known in ours(session)?.0 {
+        match is_living(&known) && args.wait && !args.force {
+            true => report.left.push(format!("{}: until it has ended", known.key)),
+            false => report.detached.push(name(&known)),
+        }
+    }
+    for installed in places.iter().filter_map(|place| place.installed.as_ref()) {
+        let own = [DAEMON, EXECUTABLE].into_iter().filter(|name| installed.owns(name));
+        for name in installed.links.iter().map(String::as_str).chain(own) {
+            let comes_back = installed.replaced.iter().any(|replaced| replaced == name);
+            let list = if comes_back { &mut report.restored } else { &mut report.removed };
+            list.push(name.to_owned());
+        }
+        if let Some(config) = installed.config.as_ref().filter(|_| remaining.is_empty()) {
+            let path = config.path.display();
+            match config.is_unchanged() {
+                true => report.removed.push(path.to_string()),
+                false => report.left.push(format!("{path}: it was changed since we wrote it")),
+            }
+        }
+    }
+    for folder in places::vanishing(places) {
+        report.removed.push(format!("{} if it is empty then", folder.display()));
+    }
+    let roots = &session.roots;
+    if remaining.is_empty() {
+        let own = [&roots.run, &roots.lib].into_iter().filter(|dir| dir.exists());
+        report.removed.extend(own.map(|dir| dir.display().to_string()));
+        report.left.extend(others_files(session));
+    } else {
+        report.left.extend(remaining.iter().map(|dir| state_stays(dir, roots)));
+    }
+    Ok(())
+}
+
+/// Returns the services that run and would restore what is removed.
+fn restoring(roots: &Roots) -> Vec<&'static str> {
+    let runs = |name: &&str| {
+        UnixStream::connect(roots.run.join("agent").join(format!("{name}.sock"))).is_ok()
+    };
+    RESTORING.into_iter().filter(runs).collect()
+}
+
+/// Refuses while services run that would restore what is removed.
+fn refuse_services(roots: &Roots) -> Result<(), Failure> {
+    let running = restoring(roots);
+    if running.is_empty() {
+        return Ok(());
+    }
+    let names = running.join(" and ");
+    let text = format!("netwrightd {names} would restore what is removed");
+    Err(Failure::new(code::INVALID_CONFIG, text)
+        .hint("stop it first, as by `systemctl stop netwright.target`; --wait waits for its end, and --force goes on"))
+}
+
 /// Waits for services that would restore what is removed: configurations and plugins.
 fn wait_for_services(roots: &Roots, shell: &mut Shell) {
     let mut told = Vec::new();
     loop {
-        let runs = |name: &&str| {
-            UnixStream::connect(roots.run.join("agent").join(format!("{name}.sock"))).is_ok()
-        };
-        let running: Vec<&str> = RESTORING.into_iter().filter(runs).collect();
+        let running = restoring(roots);
         if running.is_empty() {
             return;
         }
@@ -207,56 +334,23 @@ fn wait_for_docker(roots: &Roots, shell: &Shell) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the paths by which others call the executable that goes. A package takes also the file to
+/// Returns the paths by which others call the executables that go. A package takes also the file to
 /// which the folder's one leads.
-fn executables(dir: &Path, is_packages: bool) -> Vec<PathBuf> {
-    let own = dir.join(EXECUTABLE);
-    let target = own.canonicalize().ok().filter(|target| is_packages && *target != own);
-    std::iter::once(own).chain(target).collect()
-}
-
-/// Refuses while containers are attached: another plugin's DEL knows nothing of our tables.
-fn refuse_living(session: &Session) -> Result<(), Failure> {
-    let living = living(session)?;
-    if living.is_empty() {
-        return Ok(());
+fn executables(places: &[Place], is_packages: bool) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for place in places {
+        let own = place.dir.join(EXECUTABLE);
+        let target = own.canonicalize().ok().filter(|target| is_packages && *target != own);
+        all.extend(std::iter::once(own).chain(target));
     }
-    Err(Failure::new(code::INVALID_CONFIG, "containers are still attached")
-        .because(listed(&living))
-        .because("other plugins do not remove their published ports and masquerade")
-        .hint(
-            "stop them first, or detach them by `netwright gc --all`; --force leaves them attached \
-             (for a package: NETWRIGHT_LEAVE_ATTACHED=1 in the environment)",
-        ))
+    all
 }
 
 /// Refuses while configurations need plugins that go and do not come back: runtimes would use them
-/// all the same, and start no container. With --force, and where a package goes, it says so.
-fn refuse_configurations(
-    (args, common): (&Uninstall, &Common),
-    (dir, installed): (&Path, Option<&Manifest>),
-    world: &World,
-    shell: &Shell,
-) -> Result<(), Failure> {
-    let found = Runtimes::find(world).found;
-    let collect = |paths: &mut Vec<PathBuf>| {
-        cni::order::sort(paths);
-        paths.dedup();
-    };
-    let given = common.conf_dir.clone().or_else(|| world.variable("NETCONFPATH").map(Into::into));
-    let mut folders: Vec<PathBuf> = found.iter().map(|one| one.conf_dir.clone()).collect();
-    folders.push(world.absolute(given.unwrap_or_else(|| DEFAULT_CONF_DIR.into())));
-    let mut dirs: Vec<PathBuf> = found.into_iter().flat_map(|one| one.plugin_dirs).collect();
-    collect(&mut folders);
-    collect(&mut dirs);
-    let config = installed.and_then(|installed| installed.config.as_ref());
-    let own: Vec<&Path> = config.iter().map(|config| config.path.as_path()).collect();
-    let lines = conflist::left_without_plugins(&folders, &dirs, (dir, installed), &own);
-    if args.force || args.keep_state {
+/// all the same, and start no container. Where it goes on all the same, it says so before.
+fn refuse_lost(lines: Vec<String>, goes_on: bool, shell: &Shell) -> Result<(), Failure> {
+    if goes_on || lines.is_empty() {
         lines.iter().for_each(|line| shell.warn(line));
-        return Ok(());
-    }
-    if lines.is_empty() {
         return Ok(());
     }
     let refused = Failure::new(code::INVALID_CONFIG, "configurations would lose their plugins");
@@ -266,41 +360,11 @@ fn refuse_configurations(
     ))
 }
 
-/// Says what stays of attached containers when our plugins go, and what removes it.
-pub(in crate::commands) fn stays(attached: &str, session: &Session) -> String {
-    format!(
-        "{attached} are attached, and keep their networks; their published ports and masquerade \
-         outlive them. Once they have ended: `{} gc --all && rm -rf {} {}`",
-        kept_executable(&session.roots).display(),
-        session.roots.run.display(),
-        session.roots.lib.display()
-    )
-}
-
-fn kept_executable(roots: &Roots) -> PathBuf {
-    roots.lib.join(EXECUTABLE)
-}
-
-/// Keeps a copy of this executable: every other one may be removed, and what containers leave needs
-/// one.
-pub(in crate::commands) fn keep_executable(roots: &Roots) -> Result<(), Failure> {
-    let kept = kept_executable(roots);
-    let new = roots.lib.join(format!(".{EXECUTABLE}.{}.new", std::process::id()));
-    let copied = std::fs::create_dir_all(&roots.lib)
-        .and_then(|()| std::fs::copy("/proc/self/exe", &new))
-        .and_then(|_| std::fs::rename(&new, &kept));
-    copied.map_err(|error| {
-        let _ = std::fs::remove_file(&new);
-        let what = format!("keep the executable in {kept:?} for what attached containers leave");
-        Failure::new(code::IO_FAILURE, what).because(&error)
-    })
-}
-
 /// Restores the earlier plugins, as when a package is removed. What ended containers have left is
 /// removed first, while our plugins are still there.
 fn give_back_only(
-    dir: &Path,
-    installed: Option<&Manifest>,
+    places: &[Place],
+    remaining: &[PathBuf],
     session: impl Fn(PluginSource) -> Result<Session, Failure>,
     mut report: Removed,
 ) -> Result<Removed, Failure> {
@@ -309,21 +373,24 @@ fn give_back_only(
     if attached.is_some() {
         keep_executable(&session.roots)?;
     }
-    match installed {
-        Some(installed) => remove(dir, installed, &session.roots, &mut report)?,
-        // Another package may have emptied the folder. Or an earlier process was killed at its first
-        // step or its last: opening the folder removes what that left.
-        None => {
-            if dir.is_dir() {
-                let _ = Folder::open(dir);
+    for Place { dir, installed } in places {
+        match installed {
+            Some(installed) => remove(dir, installed, remaining, &session.roots, &mut report)?,
+            // Another package may have emptied the folder. Or an earlier process was killed at its
+            // first step or its last: opening the folder removes what that left.
+            None => {
+                if dir.is_dir() {
+                    let _ = Folder::open(dir);
+                }
+                agent::installed::forget(&session.roots, dir)
+                    .map_err(|error| Failure::of(code::IO_FAILURE, &error))?;
             }
-            agent::installed::forget(&session.roots, dir)
-                .map_err(|error| Failure::of(code::IO_FAILURE, &error))?;
         }
     }
     match attached {
         Some(attached) => report.left.push(stays(&attached, &session)),
-        None => remove_tables(&session, &mut report),
+        None if remaining.is_empty() => remove_tables(&session, &mut report),
+        None => {}
     }
     Ok(report)
 }
@@ -356,11 +423,12 @@ fn give_back_replaced(
 /// Removes what an installation put into a folder, if there is one.
 pub(in crate::commands) fn remove_from(
     dir: &Path,
+    remaining: &[PathBuf],
     roots: &Roots,
     report: &mut Removed,
 ) -> Result<(), Failure> {
     match Manifest::read(dir)? {
-        Some(installed) => remove(dir, &installed, roots, report),
+        Some(installed) => remove(dir, &installed, remaining, roots, report),
         None => Ok(()),
     }
 }
@@ -369,19 +437,23 @@ pub(in crate::commands) fn remove_from(
 fn remove(
     dir: &Path,
     installed: &Manifest,
+    remaining: &[PathBuf],
     roots: &Roots,
     report: &mut Removed,
 ) -> Result<(), Failure> {
-    finish(take_back(dir, installed, roots, report)?, installed, report)
+    finish(take_back(dir, installed, remaining, roots, report)?, installed, report)
 }
 
-/// Does that in the folder, which stays locked, and for the configuration. The manifest stays too.
+/// Does that in the folder, which stays locked, and for the configuration, unless that is of folders
+/// in `remaining` too. The manifest stays.
 fn take_back(
     dir: &Path,
     installed: &Manifest,
+    remaining: &[PathBuf],
     roots: &Roots,
     report: &mut Removed,
 ) -> Result<Folder, Failure> {
+    let is_shared = places::hand_over(installed, remaining)?;
     let folder = Folder::open(dir)?;
     forget(roots, &folder)?;
     for name in &installed.links {
@@ -405,7 +477,10 @@ fn take_back(
     }
     if let Some(config) = &installed.config {
         let path = config.path.display().to_string();
-        if config.is_unchanged() {
+        if is_shared {
+            let dirs: Vec<String> = remaining.iter().map(|dir| dir.display().to_string()).collect();
+            report.left.push(format!("{path}: for the plugins in {}", dirs.join(" and ")));
+        } else if config.is_unchanged() {
             state::withdraw(&config.path).map_err(|error| Failure::of(code::IO_FAILURE, &error))?;
             report.removed.push(path);
         } else if config.path.exists() {
@@ -438,12 +513,7 @@ fn keep_called(folder: &Folder, report: &mut Removed) -> bool {
 fn finish(folder: Folder, installed: &Manifest, report: &mut Removed) -> Result<(), Failure> {
     Manifest::remove(folder.dir())?;
     drop(folder);
-    let configurations = installed.config.as_ref().and_then(|config| config.path.parent());
-    let (watched, created): (Vec<PathBuf>, Vec<PathBuf>) = installed
-        .created_dirs
-        .iter()
-        .cloned()
-        .partition(|dir| configurations.is_some_and(|conf_dir| conf_dir.starts_with(dir)));
+    let (created, watched) = places::made(installed);
     for dir in manifest::remove_created(&created) {
         report.removed.push(dir.display().to_string());
     }
@@ -454,148 +524,38 @@ fn finish(folder: Folder, installed: &Manifest, report: &mut Removed) -> Result<
     Ok(())
 }
 
-/// Finds the requested installation and its manifest. There may be none in three cases: the command
-/// has waited, and the removal is done; a package manager removes plugins that it may never have
-/// installed; another package has emptied the folder.
-fn installation(args: &Uninstall, world: &World) -> Result<(PathBuf, Option<Manifest>), Failure> {
-    let dir = match &args.bin_dir {
-        Some(dir) => world.absolute(dir),
-        None => match only_folder(&Runtimes::find(world))? {
-            Some(dir) => dir,
-            // There is nothing left to do.
-            None if args.wait || args.keep_state => return Ok((USUAL.into(), None)),
-            None => {
-                let text =
-                    "no folder that a runtime looks at has an installation of `netwright install`";
-                return Err(Failure::new(code::INVALID_CONFIG, text)
-                    .hint("give the folder that was given to `install`, with --bin-dir"));
-            }
-        },
-    };
-    let installed = if dir.is_dir() { Manifest::read(&dir)? } else { None };
+/// Finds the requested installations: without a folder, that of each folder in which runtimes look.
+/// There may be none in three cases: the command has waited, and the removal is done; a package
+/// manager removes plugins that it may never have installed; another package has emptied the folder.
+fn installations(args: &Uninstall, world: &World) -> Result<Vec<Place>, Failure> {
     let may_be_gone = args.wait || args.keep_state;
-    match installed {
-        Some(_) => Ok((dir, installed)),
-        None if may_be_gone || is_recorded(&world.roots(), &dir) => Ok((dir, None)),
-        None => {
-            // A removal may have been killed at its last step: opening the folder removes what that
-            // left.
-            if manifest::folder_of(&dir).is_dir() {
-                let _ = Folder::open(&dir);
-            }
-            Err(Failure::new(
-                code::INVALID_CONFIG,
-                format!("nothing was installed in {} by `netwright install`", dir.display()),
-            )
-            .hint("give the folder that was given to `install`"))
+    let Some(dir) = args.bin_dir.as_ref().map(|dir| world.absolute(dir)) else {
+        let dirs = places::filled(&Runtimes::find(world));
+        if dirs.is_empty() && may_be_gone {
+            // There is nothing left to do.
+            return Ok(vec![Place { dir: USUAL.into(), installed: None }]);
         }
-    }
-}
-
-/// Finds the folder with an installation, among those in which runtimes look.
-fn only_folder(runtimes: &Runtimes) -> Result<Option<PathBuf>, Failure> {
-    let mut dirs: Vec<PathBuf> =
-        runtimes.found.iter().flat_map(|runtime| runtime.plugin_dirs.iter().cloned()).collect();
-    dirs.push(USUAL.into());
-    cni::order::sort(&mut dirs);
-    dirs.dedup();
-    let mut with = Vec::new();
-    for dir in dirs.into_iter().filter(|dir| dir.is_dir()) {
-        if Manifest::read(&dir)?.is_some() {
-            with.push(dir);
+        if dirs.is_empty() {
+            let text =
+                "no folder that a runtime looks at has an installation of `netwright install`";
+            return Err(Failure::new(code::INVALID_CONFIG, text)
+                .hint("give the folder that was given to `install`, with --bin-dir"));
         }
+        return dirs.iter().map(|dir| Place::read(dir)).collect();
+    };
+    let place = Place::read(&dir)?;
+    if place.installed.is_some() || may_be_gone || is_recorded(&world.roots(), &dir) {
+        return Ok(vec![place]);
     }
-    match with.as_slice() {
-        [dir] => Ok(Some(dir.clone())),
-        [] => Ok(None),
-        several => {
-            let list: Vec<_> = several.iter().map(|dir| dir.display().to_string()).collect();
-            Err(Failure::new(code::INVALID_CONFIG, "several folders have an installation")
-                .because(list.join(", "))
-                .hint("give one of them with --bin-dir"))
-        }
+    // A removal may have been killed at its last step: opening the folder removes what that left.
+    if manifest::folder_of(&dir).is_dir() {
+        let _ = Folder::open(&dir);
     }
-}
-
-/// Returns the attachments of our plugins whose containers are there.
-pub(in crate::commands) fn living(session: &Session) -> Result<Vec<String>, Failure> {
-    Ok(living_of(&ours(session)?))
-}
-
-fn ours(session: &Session) -> Result<Vec<Known>, Failure> {
-    let mut known = attachments::all(session)?.known;
-    known.retain(|known| !known.records.is_empty());
-    Ok(known)
-}
-
-fn living_of(known: &[Known]) -> Vec<String> {
-    known.iter().filter(|known| is_living(known)).map(name).collect()
-}
-
-fn is_living(known: &Known) -> bool {
-    known.presence != Presence::Gone
-}
-
-fn name(known: &Known) -> String {
-    known.key.to_string()
-}
-
-/// Returns the first of these names, and how many more there are.
-pub(in crate::commands) fn listed(names: &[String]) -> String {
-    let more = names.len().saturating_sub(LISTED);
-    let mut listed = names[..names.len() - more].join(", ");
-    if more != 0 {
-        listed.push_str(&format!(" and {more} more"));
-    }
-    listed
-}
-
-/// Detaches what our plugins have attached, or refuses to.
-pub(in crate::commands) fn detach(
-    force: bool,
-    session: &Session,
-    report: &mut Removed,
-) -> Result<(), Failure> {
-    let ours = ours(session)?;
-    let living = living_of(&ours);
-    if !living.is_empty() && !force {
-        return Err(Failure::new(code::INVALID_CONFIG, "containers are still attached")
-            .because(listed(&living))
-            .hint("stop them first, or give --force to detach them now"));
-    }
-    detach_each(&ours, session, report);
-    Ok(())
-}
-
-/// Detaches what containers that are gone had, and leaves the others attached.
-pub(in crate::commands) fn detach_ended(
-    session: &Session,
-    report: &mut Removed,
-) -> Result<(), Failure> {
-    detach_gone(false, session, report).map(drop)
-}
-
-/// Detaches what containers that are gone had, or everything if it is forced. Returns a list of
-/// what is still attached.
-fn detach_gone(
-    force: bool,
-    session: &Session,
-    report: &mut Removed,
-) -> Result<Option<String>, Failure> {
-    let (rest, gone): (Vec<Known>, Vec<Known>) =
-        ours(session)?.into_iter().partition(|known| is_living(known) && !force);
-    detach_each(&gone, session, report);
-    let rest: Vec<String> = rest.iter().map(name).collect();
-    Ok((!rest.is_empty()).then(|| listed(&rest)))
-}
-
-fn detach_each(all: &[Known], session: &Session, report: &mut Removed) {
-    for known in all {
-        match gc::remove(known, session) {
-            Ok(()) => report.detached.push(name(known)),
-            Err(failure) => report.left.push(format!("{}: {}", known.key, failure.message())),
-        }
-    }
+    Err(Failure::new(
+        code::INVALID_CONFIG,
+        format!("nothing was installed in {} by `netwright install`", dir.display()),
+    )
+    .hint("give the folder that was given to `install`"))
 }
 
 fn give_back(folder: &Folder, name: &str, report: &mut Removed) -> Result<(), Failure> {
@@ -643,12 +603,26 @@ pub(in crate::commands) fn remove_state(session: &Session, report: &mut Removed)
             Err(error) => report.left.push(format!("{}: {error}", dir.display())),
         }
     }
+    report.left.extend(others_files(session));
+}
+
+/// Says which files stay that have other projects' formats: their plugins may need them.
+fn others_files(session: &Session) -> Vec<String> {
+    let mut lines = Vec::new();
     if let Some(shared) = session.runtime.cache().results_dir().parent()
         && shared.exists()
     {
-        report.left.push(format!(
+        lines.push(format!(
             "{}: results and reserved addresses, in the formats of libcni and host-local",
             shared.display()
         ));
     }
+    let tuning = Path::new(plugins::chained::tuning::DATA_DIR);
+    if tuning.exists() {
+        lines.push(format!(
+            "{}: what interfaces were before, in the format of the reference's tuning",
+            tuning.display()
+        ));
+    }
+    lines
 }

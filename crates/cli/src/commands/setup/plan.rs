@@ -96,6 +96,10 @@ pub(super) struct Paths {
     pub(super) unwritable: BTreeMap<PathBuf, String>,
     /// Units with our names where packages put theirs.
     pub(super) packaged: Vec<PathBuf>,
+    /// Folders that the installation of plugins made, and that go with it if they are empty then.
+    pub(super) made: Vec<PathBuf>,
+    /// Folders with an installation that is none of ours to undo.
+    pub(super) remaining: Vec<PathBuf>,
 }
 
 impl Paths {

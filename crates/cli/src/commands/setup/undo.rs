@@ -43,9 +43,15 @@ pub(super) enum Back {
     },
     ReloadNetworkManager,
     /// `leaves` says whether containers that are attached stay so.
+    /// `made` are the folders that go too if they are empty then; `remaining` have an installation
+    /// that nobody undoes.
     RemovePlugins {
         folders: Vec<PathBuf>,
         leaves: bool,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        made: Vec<PathBuf>,
+        #[serde(skip)]
+        remaining: Vec<PathBuf>,
     },
     RemoveState,
 }
@@ -69,8 +75,12 @@ impl fmt::Display for Back {
             Back::ReloadNetworkManager => {
                 write!(f, "have NetworkManager read its configuration again")
             }
-            Back::RemovePlugins { folders, .. } => {
-                write!(f, "remove the plugins from {}", super::plan::all(folders))
+            Back::RemovePlugins { folders, made, .. } => {
+                write!(f, "remove the plugins from {}", super::plan::all(folders))?;
+                match made.as_slice() {
+                    [] => Ok(()),
+                    made => write!(f, ", and {} if empty then", super::plan::all(made)),
+                }
             }
             Back::RemoveState => write!(f, "remove our state, and our tables of nftables"),
         }
@@ -168,8 +178,12 @@ pub(super) fn plan(
                 _ => None,
             };
             if !record.plugins.is_empty() {
-                let (folders, leaves) = (record.plugins.clone(), left.is_some());
-                plan.steps.push(Back::RemovePlugins { folders, leaves });
+                plan.steps.push(Back::RemovePlugins {
+                    folders: record.plugins.clone(),
+                    leaves: left.is_some(),
+                    made: paths.made.clone(),
+                    remaining: paths.remaining.clone(),
+                });
             }
             match left {
                 Some(stays) => plan.notes.push(stays.to_owned()),
@@ -227,7 +241,8 @@ pub(super) fn apply(
         };
         errors.extend(done.err());
     }
-    (errors, removed.left)
+    let left = removed.left.into_iter().chain(removed.attached_again).collect();
+    (errors, left)
 }
 
 fn one(
@@ -248,16 +263,16 @@ fn one(
             give_back(unit, Before { enabled: *enables, active: *starts })
         }
         Back::ReloadNetworkManager => call(&["reload", NETWORK_MANAGER]).map(drop),
-        Back::RemovePlugins { folders, leaves } => {
+        Back::RemovePlugins { folders, leaves, remaining, .. } => {
             let session = open(true)?;
             match leaves {
                 true => install::detach_ended(&session, removed)?,
                 // If a container was attached meanwhile, its plugins stay.
                 false => install::detach(false, &session, removed)?,
             }
-            folders
-                .iter()
-                .try_for_each(|folder| install::remove_from(folder, &session.roots, removed))
+            folders.iter().try_for_each(|folder| {
+                install::remove_from(folder, remaining, &session.roots, removed)
+            })
         }
         Back::RemoveState => {
             install::remove_state(&open(false)?, removed);
@@ -330,7 +345,8 @@ mod tests {
 
     #[test]
     fn everything_goes_the_way_back() {
-        let (record, paths) = recorded();
+        let (record, mut paths) = recorded();
+        paths.made = ["/usr/lib", "/usr/lib/cni"].map(PathBuf::from).into();
         check(
             &record,
             &paths,
@@ -347,7 +363,7 @@ mod tests {
             have systemd read its units again
             enable and start cni-dhcp.socket
             have NetworkManager read its configuration again
-            remove the plugins from /usr/lib/cni
+            remove the plugins from /usr/lib/cni, and /usr/lib and /usr/lib/cni if empty then
             remove our state, and our tables of nftables
         "#]],
         );
@@ -423,7 +439,9 @@ mod tests {
         let programs = PathBuf::from("/usr/local/bin/netwright");
         assert!(plan.steps.contains(&Back::RemoveFile { path: programs, restores: true }));
         let (folders, leaves) = (vec!["/usr/lib/cni".into()], true);
-        assert_eq!(plan.steps.last(), Some(&Back::RemovePlugins { folders, leaves }));
+        let (made, remaining) = (Vec::new(), Vec::new());
+        let last = Back::RemovePlugins { folders, leaves, made, remaining };
+        assert_eq!(plan.steps.last(), Some(&last));
         assert_eq!((plan.notes, plan.rest), (vec!["it stays".to_owned()], None));
         let plan = super::plan(&record, &paths, &none, &none, Living::Leave(&[], "it stays"));
         assert_eq!((plan.notes, plan.steps.last()), (Vec::new(), Some(&Back::RemoveState)));

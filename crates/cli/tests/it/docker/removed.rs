@@ -82,3 +82,31 @@ fn nothing_goes_while_docker_has_networks() {
     lab.sh("grep -q cat /opt/cni/bin/portmap && test ! -e /opt/cni/bin/netwright");
     drop(driver);
 }
+
+/// Docker repeats its calls of a driver that is gone. The link that is printed lets them fail at once.
+#[test]
+fn containers_can_be_removed_without_the_driver() {
+    needs_docker!();
+    let lab = Lab::with_processes("docker-gone");
+    install(&lab);
+    write_network(&lab, "lan", LAN);
+    let mut driver = Driver::start(&lab);
+    let docker = Docker::of(&lab, Engine::Installed, &[]);
+    docker.create_network(
+        "--opt conflist=lan --ipam-driver netwright --ipam-opt conflist=lan --subnet 10.71.0.0/24 \
+         lan",
+    );
+    drop(docker.start_container("web", &["--network", "lan", "--publish", "8080:80"]));
+    driver.kill();
+    let mut command = lab.command(NETWRIGHT);
+    command.args(["uninstall", "--bin-dir", "/opt/cni/bin", "--force"]);
+    let said = command.output().unwrap();
+    let text = String::from_utf8_lossy(&said.stderr);
+    assert!(said.status.success(), "{text}");
+    let printed = text.split('`').find(|words| words.starts_with("ln -sf ")).unwrap_or_default();
+    let [(_, host), _] = docker.environment();
+    lab.sh(&format!("ln -s {} /run/docker.sock && {printed}", host.trim_start_matches("unix://")));
+    docker.remove(&["web"]);
+    docker.run(&["network", "rm", "lan"]);
+    assert!(!docker.log().contains("retrying in"), "{}", docker.log());
+}

@@ -37,6 +37,9 @@ pub(super) fn refuse_attached(network: &str, roots: &Roots) -> Result<(), Stop> 
     let of_network = |record: &&Record| record.attachment.network.as_str() == network;
     let attached: BTreeSet<String> =
         read.found.iter().filter(of_network).map(|record| record.attachment.to_string()).collect();
+    // A record that cannot be read may be of a container of the network.
+    let damaged = read.nameless().map(|one| format!("{} (damaged)", one.path.display()));
+    let attached: Vec<String> = attached.into_iter().chain(damaged).collect();
     if attached.is_empty() {
         return Ok(());
     }
@@ -201,6 +204,33 @@ mod tests {
         (0..7).for_each(|number| put("pods", &format!("c{number}")));
         let Err(Stop::Failed(why)) = refuse_attached("pods", &roots) else { panic!("refused") };
         assert!(why.contains("c0/eth0") && why.contains(" and 2 more; stop them first"), "{why}");
+    }
+
+    /// Its container may be of the network.
+    #[test]
+    fn a_damaged_record_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let roots = Roots::new(folder.path().join("run"), folder.path().join("lib"));
+        let put = |plugin: &str| {
+            let key = AttachmentKey {
+                network: "other".parse().unwrap(),
+                container_id: "web".parse().unwrap(),
+                ifname: "eth0".parse().unwrap(),
+            };
+            let record = Record::new(key, plugin, "boot", serde_json::Value::Null);
+            Index::new(&roots).put(&record).unwrap();
+            let records = roots.run.join("owners").join(record.attachment.hash());
+            records.join(format!("{plugin}.json"))
+        };
+        let (first, second) = (put("ptp"), put("portmap"));
+        std::fs::write(&first, "{").unwrap();
+        // The other record says that the container is of another network.
+        refuse_attached("pods", &roots).unwrap();
+        std::fs::write(&second, "{").unwrap();
+        let Err(Stop::Failed(why)) = refuse_attached("pods", &roots) else { panic!("refused") };
+        for file in [first, second] {
+            assert!(why.contains(&format!("{} (damaged)", file.display())), "{why}");
+        }
     }
 
     /// A node is given back once flanneld reaches what the service reaches.

@@ -200,9 +200,13 @@ fn vm_a_secondary_network_spans_the_nodes_of_a_cluster() {
     let pods = pods_reach_each_other(&fabric, &network);
 
     let table = fabric.routes(0);
-    let is_of = |row: &&Value| row["peer"] == "b" && row["family"] == "ipv4";
-    let row = table["rows"].as_array().unwrap().iter().find(is_of).unwrap();
-    assert_eq!(row["blocks"][0]["space"], SPACE, "{table}");
+    let rows = table["rows"].as_array().unwrap().iter().filter(|row| row["peer"] == "b");
+    let blocks = rows.map(|row| &row["blocks"][0]).inspect(|block| {
+        assert_eq!(block["space"], SPACE, "{table}");
+    });
+    let of_b: Vec<String> =
+        blocks.map(|block| block["prefix"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(of_b.len(), 2, "{table}");
     assert_eq!(table["blocks"].as_array().unwrap().len(), 2, "{table}");
     let own = table["blocks"][0]["prefix"].as_str().unwrap();
     let announced = fabric.nodes[0].host.sh("ip route show proto 79");
@@ -215,7 +219,13 @@ fn vm_a_secondary_network_spans_the_nodes_of_a_cluster() {
     a_block_moves_without_a_lost_route(&fabric, &api);
     a_kept_address_is_where_the_pod_is(&fabric, &network, &pods[0].0);
 
-    // While the server is away, everything stays, even for a service that starts then.
+    // While the server is away, everything stays, even for a service that starts then. The record is
+    // written at most every five seconds.
+    let record = fabric.nodes[0].dir.join("lib/routing/peers");
+    wait_until("the blocks to be recorded", || {
+        let written = fs::read_to_string(&record).unwrap_or_default();
+        of_b.iter().all(|block| written.contains(block))
+    });
     api.refuse();
     wait_until("the silence to be told", || {
         fabric.routes(0)["warnings"]

@@ -34,9 +34,21 @@ pub(super) fn take_over(
     if !index.may_exist(&object)? {
         return Ok(());
     }
-    let _lock = index.lock(&object, LOCK_TIMEOUT)?;
+    let lock = index.lock(&object, LOCK_TIMEOUT)?;
+    let passed = pass_on(call, index, gone, &object);
+    // Each container has one: it does not stay after its container.
+    index.end_lock(&object, lock);
+    passed
+}
+
+fn pass_on(
+    call: &Call<'_>,
+    index: &Index,
+    gone: &AttachmentKey,
+    object: &str,
+) -> Result<(), Failure> {
     let census = Census::new();
-    for key in index.holders(&object).found {
+    for key in index.holders(object).found {
         let record = index.get(&key, NAME).found;
         let recorded = record
             .as_ref()
@@ -58,11 +70,11 @@ pub(super) fn take_over(
             None => false,
         };
         if !still_waits {
-            index.release(&object, &key)?;
+            index.release(object, &key)?;
         }
     }
     // An ADD that was killed before it waited has left an empty folder.
-    Ok(index.release(&object, gone).map(drop)?)
+    Ok(index.release(object, gone).map(drop)?)
 }
 
 fn object(key: &AttachmentKey) -> String {

@@ -13,8 +13,8 @@ use super::sysctl::SysctlKey;
 use crate::shared::failure::Failure;
 use crate::shared::mac::parse_mac;
 
-/// The folder in which the reference keeps its backups.
-const DATA_DIR: &str = "/run/cni/tuning";
+/// The folder in which the reference keeps its backups, unless a configuration names another.
+pub const DATA_DIR: &str = "/run/cni/tuning";
 
 /// The keys as written.
 #[derive(Debug, Default, Deserialize)]

@@ -6,6 +6,7 @@ use state::Index;
 
 use super::{Bridge, bridge_link};
 use crate::engine::Removal;
+use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use crate::shared::shared_object::Leaving;
 use crate::shared::{forwarding, pair};
@@ -19,8 +20,10 @@ pub(super) fn take_down(removal: &Removal<'_, Bridge>, failures: &mut Failures) 
     // Not while its port may exist: the bridge would stay, without a known owner.
     if failures.is_empty() {
         let recorded = recorded.as_ref().map(|recorded| recorded.bridge.clone());
-        let held = || held_bridge(index, key);
-        let bridge = recorded.or_else(held).or_else(|| configured_bridge(call));
+        let bridge = match recorded.or_else(|| held_bridge(index, key)) {
+            None => failures.note("find the bridge", configured_bridge(call, index)).flatten(),
+            known => known,
+        };
         if let Some(bridge) = bridge {
             let released = bridge_link::release(index, &bridge, key);
             failures.note(format_args!("release bridge {bridge:?}"), released);
@@ -37,18 +40,19 @@ fn held_bridge(index: &Index, key: &AttachmentKey) -> Option<String> {
     })
 }
 
-/// Returns the bridge that the configuration names. An ADD that was killed may have created it
-/// without recording the attachment yet.
-fn configured_bridge(call: &Call<'_>) -> Option<String> {
+/// Returns the bridge that the configuration names, if our files know it: an ADD that was killed may
+/// have created it without recording the attachment yet. A DEL by what was recorded has no
+/// configuration, and nothing is locked for a bridge that no attachment has used.
+fn configured_bridge(call: &Call<'_>, index: &Index) -> Result<Option<String>, Failure> {
     #[derive(serde::Deserialize, Default)]
     #[serde(default)]
     struct Only {
         bridge: String,
     }
-    let only: Only = call.read_config().ok()?;
-    Some(if only.bridge.is_empty() {
-        super::config::DEFAULT_BRIDGE.to_owned()
-    } else {
-        only.bridge
-    })
+    let Ok(Only { bridge }) = call.read_config() else { return Ok(None) };
+    let bridge = match bridge.as_str() {
+        "" => super::config::DEFAULT_BRIDGE.to_owned(),
+        _ => bridge,
+    };
+    Ok(index.may_exist(&bridge_link::object(&bridge))?.then_some(bridge))
 }

@@ -126,13 +126,16 @@ pub(super) fn past(locked: &Locked<'_>, owner: &Owner) -> Result<Vec<Reservation
     Ok(past.map(|(reservation, _)| reservation).collect())
 }
 
-/// Says whether an attachment has a reservation that is not known to be of a namespace that is gone.
+/// Returns those of an attachment's reservations that are not known to be of a namespace that is
+/// gone.
 ///
 /// # Errors
 /// [`StoreError`] when the folder cannot be read.
-pub(super) fn lives_again(locked: &Locked<'_>, owner: &Owner) -> Result<bool, StoreError> {
+pub(super) fn present(locked: &Locked<'_>, owner: &Owner) -> Result<Vec<Reservation>, StoreError> {
     let census = Census::new();
-    Ok(locked.held(owner)?.iter().any(|(_, origin)| !is_past(origin.as_ref(), &census)))
+    let held = locked.held(owner)?.into_iter();
+    let present = held.filter(|(_, origin)| !is_past(origin.as_ref(), &census));
+    Ok(present.map(|(reservation, _)| reservation).collect())
 }
 
 fn is_past(origin: Option<&Origin>, census: &Census) -> bool {
