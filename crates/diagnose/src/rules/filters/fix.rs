@@ -36,7 +36,7 @@ pub(super) fn help(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Ca
     };
     match owner {
         // The plugin `firewall` opens the chain FORWARD of iptables, where it is closed.
-        _ if is_forward_policy(place) && site.attachment.has_plugin("firewall") => {
+        _ if is_in_forward(place) && site.attachment.has_plugin("firewall") => {
             all(vec!["netwright repair".to_owned()])
         }
         Some(Owner::Firewalld) if is_running && is_forwarded && has_policies(look.scene) => {
@@ -119,10 +119,11 @@ pub(super) fn removal(place: &Place, netns: Option<&str>) -> Vec<Help> {
     vec![Help::Command(remove(place, netns)), Help::Advice(ends)]
 }
 
-/// Says whether a place is the policy of the chain FORWARD of iptables.
-fn is_forward_policy(place: &Place) -> bool {
+/// Says whether a place is in the chain FORWARD of iptables, in which the plugin `firewall` has its
+/// rules before those of others.
+fn is_in_forward(place: &Place) -> bool {
     let is_iptables = place.legacy || matches!(place.family, "ip" | "ip6");
-    is_iptables && place.rule.is_none() && place.table == "filter" && place.base == "FORWARD"
+    is_iptables && place.table == "filter" && place.chain == "FORWARD"
 }
 
 /// The subnets of a container's network, of its family; its address if they are not known.

@@ -55,10 +55,7 @@ fn a_rule_that_somebody_put_first() {
                 where  table ip filter, chain FORWARD, rule 1: drop
                 whose  unknown: a person or a program that uses iptables
                 hits   c2 c3
-                fix    iptables-nft -t filter -I FORWARD 1 -s 10.88.0.0/24 -j ACCEPT
-                fix    iptables-nft -t filter -I FORWARD 1 -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
-                fix    iptables-nft -t filter -I FORWARD 1 -m conntrack --ctstate DNAT -j ACCEPT
-                advice or remove the rule, if nobody needs it any more: nft delete rule ip filter FORWARD handle 7
+                fix    netwright repair
         "#]],
     );
 }
