@@ -15,7 +15,7 @@ use scene::{Namespace, Scene};
 
 use self::joined::joined;
 use crate::finding::{Finding, Severity, Way, WayKind};
-use crate::rules::{BY_SENDER, DENIED, UNJUDGED, is_because_of};
+use crate::rules::{BY_ITSELF, BY_SENDER, DENIED, UNJUDGED, is_because_of};
 
 /// A finding with what it explains.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -149,6 +149,7 @@ const DEPTHS: [&[&str]; 17] = [
         "mtu-too-small",
         DENIED,
         BY_SENDER,
+        BY_ITSELF,
     ],
     &["path-mtu", "nameserver-silent", "nameserver-fails"],
     SYMPTOMS,
@@ -159,7 +160,7 @@ const SYMPTOMS: &[&str] =
     &["gateway-silent", "router-silent", "outside-silent", "port-silent", "container-silent"];
 
 /// Pairs: the first explains the second.
-const PAIRS: [(&str, &str); 23] = [
+const PAIRS: [(&str, &str); 24] = [
     ("link-down", "no-default-route"),
     ("link-down", "router-advertisements"),
     ("link-down", "reverse-path-filter"),
@@ -183,6 +184,7 @@ const PAIRS: [(&str, &str); 23] = [
     ("no-carrier", "parent-down"),
     ("tunnel-mtu", "path-mtu"),
     ("forward-dropped", "path-mtu"),
+    ("inside-dropped", BY_ITSELF),
 ];
 
 fn depth(id: &str) -> usize {
@@ -228,7 +230,7 @@ pub(crate) fn sort(findings: Vec<Finding>, scene: &Scene) -> Diagnosis {
     let is_open = causes.iter().any(|cause| is_open(&cause.finding));
     let is_note = |cause: &Explained| match cause.finding.id {
         UNJUDGED => !is_open,
-        id => [DENIED, BY_SENDER].contains(&id),
+        id => [DENIED, BY_SENDER, BY_ITSELF].contains(&id),
     };
     let (notes, causes): (Vec<Explained>, Vec<Explained>) = causes.into_iter().partition(is_note);
     let notes = notes.into_iter().map(|note| note.finding).collect();

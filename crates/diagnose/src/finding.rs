@@ -94,8 +94,10 @@ pub struct Finding {
     pub seen: Vec<String>,
     /// The IDs of the containers that it hits.
     pub hits: Vec<String>,
-    /// Commands that mend it, one per line, or a sentence if there is no command.
+    /// Commands that mend it if a shell of root runs all of them as they stand, in this order.
     pub fix: Vec<String>,
+    /// Sentences for what no command does alone: what a person decides, or does elsewhere.
+    pub advice: Vec<String>,
     /// The ways that it breaks.
     pub breaks: Vec<Way>,
 }
@@ -114,6 +116,7 @@ impl Finding {
             seen: Vec::new(),
             hits: Vec::new(),
             fix: Vec::new(),
+            advice: Vec::new(),
             breaks: Vec::new(),
         }
     }
@@ -157,10 +160,36 @@ impl Finding {
     }
 
     /// Adds a command that mends it.
+    ///
+    /// # Panics
+    /// In a build with debug assertions, if it does not begin with a program of [`PROGRAMS`].
     #[must_use]
     pub fn fix(mut self, command: impl Into<String>) -> Self {
-        self.fix.push(command.into());
+        let command = command.into();
+        debug_assert!(is_command(&command), "{command:?} is no command");
+        self.fix.push(command);
         self
+    }
+
+    /// Adds a sentence for what no command does alone.
+    ///
+    /// # Panics
+    /// In a build with debug assertions, if it begins with a program of [`PROGRAMS`].
+    #[must_use]
+    pub fn advise(mut self, sentence: impl Into<String>) -> Self {
+        let sentence = sentence.into();
+        debug_assert!(!is_command(&sentence), "{sentence:?} is a command");
+        self.advice.push(sentence);
+        self
+    }
+
+    /// Adds a command or a sentence.
+    #[must_use]
+    pub(crate) fn help(self, help: Help) -> Self {
+        match help {
+            Help::Command(command) => self.fix(command),
+            Help::Advice(sentence) => self.advise(sentence),
+        }
     }
 
     /// Adds a way that it breaks, of every container that it hits.
@@ -169,6 +198,45 @@ impl Finding {
         self.breaks.push(Way { container: None, kind, family });
         self
     }
+}
+
+/// The programs that mend something.
+const PROGRAMS: [&str; 20] = [
+    "bridge",
+    "conntrack",
+    "echo",
+    "ethtool",
+    "firewall-cmd",
+    "ip",
+    "ip6tables",
+    "ip6tables-legacy",
+    "ip6tables-nft",
+    "iptables",
+    "iptables-legacy",
+    "iptables-nft",
+    "kill",
+    "netwright",
+    "nft",
+    "nsenter",
+    "sysctl",
+    "tc",
+    "ufw",
+    "wg",
+];
+
+/// Says whether a text is a command: nothing in it has to be filled in.
+fn is_command(text: &str) -> bool {
+    let program = text.split(' ').next().unwrap_or_default();
+    PROGRAMS.contains(&program)
+}
+
+/// What helps against a finding.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Help {
+    /// A command that mends it as it stands.
+    Command(String),
+    /// A sentence for what no command does alone.
+    Advice(String),
 }
 
 /// A finding that the caller does not want to hear of.

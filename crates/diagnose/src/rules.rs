@@ -126,6 +126,9 @@ pub(crate) const DENIED: &str = "policy-denies";
 /// The finding of a rule that drops by who sends.
 pub(crate) const BY_SENDER: &str = "sender-filtered";
 
+/// The finding of a container's own filter, while nothing shows that it does harm.
+pub(crate) const BY_ITSELF: &str = "inside-filtered";
+
 /// Asks nothing.
 fn nothing(_: Look<'_>) -> Vec<Question> {
     Vec::new()

@@ -35,10 +35,13 @@ pub(crate) fn mend(findings: &mut [Finding], scene: &Scene) {
     for finding in findings {
         let own = of_containers.iter().filter(|(id, _)| finding.hits.iter().any(|hit| hit == id));
         let names: Vec<&str> = own.flat_map(|(_, names)| names).chain(&of_node).copied().collect();
-        let before = finding.fix.len();
-        finding.fix.retain(|command| !names.iter().any(|name| command.contains(*name)));
-        if finding.fix.len() < before {
-            finding.fix.push(BY_HAND.to_owned());
+        let is_safe = |text: &String| !names.iter().any(|name| text.contains(*name));
+        let before = finding.fix.len() + finding.advice.len();
+        // A sentence may have a command in it, too.
+        finding.fix.retain(is_safe);
+        finding.advice.retain(is_safe);
+        if finding.fix.len() + finding.advice.len() < before {
+            finding.advice.push(BY_HAND.to_owned());
         }
     }
 }
@@ -123,7 +126,7 @@ mod tests {
         let finding = Finding::error("inside-dropped", "c1", "dropped").hits(hits);
         let mut findings = [finding.fix(command).fix("netwright repair")];
         mend(&mut findings, scene);
-        findings[0].fix.clone()
+        [findings[0].fix.clone(), findings[0].advice.clone()].concat()
     }
 
     #[test]

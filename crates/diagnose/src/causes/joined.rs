@@ -34,6 +34,7 @@ fn join(mut group: Vec<Finding>) -> Option<Finding> {
     let mut one = others.next()?;
     let mut hits = Different::of(std::mem::take(&mut one.hits));
     let mut fix = Different::of(std::mem::take(&mut one.fix));
+    let mut advice = Different::of(std::mem::take(&mut one.advice));
     let mut breaks = Different::of(std::mem::take(&mut one.breaks));
     for other in others {
         one.severity = one.severity.min(other.severity);
@@ -46,10 +47,12 @@ fn join(mut group: Vec<Finding>) -> Option<Finding> {
         }
         hits.add(other.hits);
         fix.add(other.fix);
+        advice.add(other.advice);
         breaks.add(other.breaks);
     }
     one.seen.truncate(SEEN);
-    Some(Finding { hits: hits.all, fix: fix.all, breaks: breaks.all, ..one })
+    let (hits, fix, advice) = (hits.all, fix.all, advice.all);
+    Some(Finding { hits, fix, advice, breaks: breaks.all, ..one })
 }
 
 /// What is there once, in the order in which it came.
@@ -100,6 +103,7 @@ mod tests {
                     one.seen.truncate(SEEN);
                     extend(&mut one.hits, other.hits);
                     extend(&mut one.fix, other.fix);
+                    extend(&mut one.advice, other.advice);
                     extend(&mut one.breaks, other.breaks);
                 }
             }
@@ -118,7 +122,8 @@ mod tests {
                 _ => Finding::error(id, object, says),
             };
             let finding = (0..number % 7).fold(finding, |one, line| {
-                one.seen(format!("line {}", line + number % 11)).fix(format!("fix {line}"))
+                one.seen(format!("line {}", line + number % 11))
+                    .fix(format!("ip link set up{line} up"))
             });
             let finding = match number % 4 {
                 3 => finding.at(format!("place {number}")).of("somebody"),

@@ -6,7 +6,7 @@ use scene::{Attachment, Container, Drift, Item, ItemKind, Unfinished};
 
 use super::{Rule, containers, family_of, is_outbound};
 use crate::Look;
-use crate::finding::{Family, Finding, Way, WayKind};
+use crate::finding::{Family, Finding, Help, Way, WayKind};
 
 pub(super) const RULE: Rule = Rule {
     judges: "attachments",
@@ -105,9 +105,11 @@ fn differs(container: &Container, attachment: &Attachment, drift: &Drift) -> Fin
     let finding = Finding::error("attachment-differs", object, says)
         .at(format!("plugin {} of network {}", drift.plugin, attachment.network))
         .hits(container.id.clone())
-        .fix(match drift.what.contains(GONE) {
-            true => "attach the container again: repair makes no interface".to_owned(),
-            false => format!("netwright repair {}", container.id),
+        .help(match drift.what.contains(GONE) {
+            true => {
+                Help::Advice("attach the container again: repair makes no interface".to_owned())
+            }
+            false => Help::Command(format!("netwright repair {}", container.id)),
         });
     let ways = ways::of(drift, attachment).into_iter();
     let breaks = ways.map(|(kind, family)| Way { container: None, kind, family }).collect();
@@ -251,13 +253,14 @@ mod tests {
             details: String::new(),
             items: Vec::new(),
         };
-        let fix = |what: &str| {
+        let help = |what: &str| {
             let drifts = vec![drift(what)];
-            found(&scene(Attachment { drifts, ..Attachment::default() }))[0].fix.clone()
+            let all = found(&scene(Attachment { drifts, ..Attachment::default() }));
+            [all[0].fix.clone(), all[0].advice.clone()].concat()
         };
-        assert_eq!(fix("interface \"eth0\" is down"), ["netwright repair c1"]);
+        assert_eq!(help("interface \"eth0\" is down"), ["netwright repair c1"]);
         assert_eq!(
-            fix("interface \"eth0\" is gone from the container"),
+            help("interface \"eth0\" is gone from the container"),
             ["attach the container again: repair makes no interface"]
         );
     }

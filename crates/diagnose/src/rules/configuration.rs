@@ -48,7 +48,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
         if service.ready == Some(false) {
             let says = format!("service {} of netwrightd is not ready", service.name);
             let finding = Finding::error("service-not-ready", service.name.clone(), says)
-                .fix("netwrightd agent status");
+                .advise("netwrightd agent status says more");
             found.push(match &service.lacks {
                 Some(lacks) => finding.seen(lacks.clone()),
                 None => finding,
@@ -63,7 +63,7 @@ fn broken((file, reason): &(String, String)) -> Finding {
     Finding::error("network-broken", file.clone(), says)
         .at(file.clone())
         .seen(reason.clone())
-        .fix(format!("netwright lint {file}"))
+        .advise(format!("correct the file; netwright lint {file} says where"))
 }
 
 fn in_file(finding: Finding, network: &Network) -> Finding {
@@ -87,7 +87,7 @@ fn refused(scene: &Scene, network: &Network) -> Vec<Finding> {
                 .seen(error.clone());
             let name = &plugin.plugin_type;
             match &plugin.path {
-                Some(path) => finding.at(path.clone()).fix(format!(
+                Some(path) => finding.at(path.clone()).advise(format!(
                     "install plugin {name} again, in a version that network {} can use",
                     network.name
                 )),
@@ -104,7 +104,7 @@ fn refused(scene: &Scene, network: &Network) -> Vec<Finding> {
                         None => (finding, format!("install plugin {name}, or correct its type")),
                     };
                     in_file(finding, network)
-                        .fix(format!("{correct}; netwright lint{file} checks it"))
+                        .advise(format!("{correct}; netwright lint{file} checks it"))
                 }
             }
         })
@@ -113,7 +113,12 @@ fn refused(scene: &Scene, network: &Network) -> Vec<Finding> {
         let says = format!("no container can be attached to network {} now", network.name);
         let finding =
             Finding::error("network-refused", network.name.clone(), says).seen(refusal.clone());
-        found.push(in_file(finding, network).fix(format!("netwright status {}", network.name)));
+        found.push(
+            in_file(finding, network).advise(format!(
+                "see what is said, and ask again: netwright status {}",
+                network.name
+            )),
+        );
     }
     found
 }
@@ -139,7 +144,7 @@ fn shadowed(scene: &Scene) -> Vec<Finding> {
             );
             let object = format!("{}+{}", first.name, second.name);
             let finding = Finding::warning("network-shadowed", object, says);
-            let finding = in_file(finding, first).fix(format!(
+            let finding = in_file(finding, first).advise(format!(
                 "give one of them a bridge of its own, or remove {}",
                 first.file.as_deref().unwrap_or(&first.name)
             ));
@@ -156,7 +161,7 @@ fn pool_state(scene: &Scene, pool: &Pool) -> Option<Finding> {
             Finding::error("network-refused", pool.folder.clone(), says)
                 .at(pool.folder.clone())
                 .seen("the folder cannot be written")
-                .fix(format!("make {} writable: see mount and df", pool.folder)),
+                .advise(format!("make {} writable: see mount and df", pool.folder)),
         );
     }
     let size = pool.size?;
@@ -189,7 +194,7 @@ fn unwritable(folder: &Folder) -> Option<Finding> {
         Finding::error("network-refused", path.clone(), says)
             .at(path.clone())
             .seen(trouble.clone())
-            .fix(format!("make {path} writable, and give it space: see mount and df")),
+            .advise(format!("make {path} writable, and give it space: see mount and df")),
     )
 }
 
@@ -221,7 +226,7 @@ fn taken(scene: &Scene, network: &Network) -> Vec<Finding> {
                 );
                 let finding = Finding::error("subnet-taken", network.name.clone(), says)
                     .seen(format!("{} has {}", link.name, address.address));
-                found.push(in_file(finding, network).fix(format!(
+                found.push(in_file(finding, network).advise(format!(
                     "give network {:?} a subnet that is free on this node and around it",
                     network.name
                 )));
@@ -358,7 +363,7 @@ mod tests {
             let scene =
                 Scene { networks: vec![absent.clone()], plugins: vec![plugin], ..Scene::default() };
             let found = refused(&scene, &scene.networks[0]);
-            found.into_iter().flat_map(|finding| finding.fix).collect::<Vec<String>>()
+            found.into_iter().flat_map(|finding| finding.advice).collect::<Vec<String>>()
         };
         assert_eq!(
             advice(plugin.clone()),

@@ -39,6 +39,7 @@ pub(super) const RULE: Rule = Rule {
         "output-dropped",
         "bridge-dropped",
         "inside-dropped",
+        super::BY_ITSELF,
         "port-redirected",
         "not-translated",
         "source-wrong",

@@ -105,7 +105,7 @@ fn holes(look: Look<'_>) -> Vec<Finding> {
             };
             let finding = Finding::unknown(id, object, says).seen(hole.reason.clone());
             let finding = match remedy(hole.part, &hole.reason) {
-                Some(remedy) => finding.fix(remedy),
+                Some(remedy) => finding.advise(remedy),
                 None => finding,
             };
             match &hole.container {
@@ -166,7 +166,7 @@ mod tests {
         let answers = Answers::default();
         let found = judge(Look { scene: &scene, answers: &answers, only: None, to: None });
         assert_eq!(found[0].says, "the packet filter of this node could not be read");
-        assert_eq!(found[0].fix, ["run netwright doctor as root"]);
+        assert_eq!(found[0].advice, ["run netwright doctor as root"]);
     }
 
     /// A filter is there, and was read as far as that goes.
@@ -189,7 +189,7 @@ mod tests {
         // No rule goes without judging.
         let blind = crate::RULES.iter().flat_map(|rule| rule.findings(look));
         assert_eq!(blind.filter(|one| one.id != UNJUDGED).count(), 0);
-        assert!(judge(look)[0].fix[0].contains("bpftool net"));
+        assert!(judge(look)[0].advice[0].contains("bpftool net"));
     }
 
     /// No probe shows that it does no harm.

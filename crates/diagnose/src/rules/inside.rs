@@ -6,7 +6,7 @@ use scene::{Attachment, Container, Listener, Namespace, Part, Port};
 
 use super::{Rule, containers, family_of};
 use crate::Look;
-use crate::finding::{Family, Finding, Severity, WayKind};
+use crate::finding::{Family, Finding, Help, Severity, WayKind};
 use crate::question::{Answer, Asked};
 
 pub(super) const RULE: Rule =
@@ -170,7 +170,7 @@ fn listens(
                 listener.at,
                 own.join(" and ")
             );
-            Finding::error("listens-elsewhere", object, says).fix(format!(
+            Finding::error("listens-elsewhere", object, says).advise(format!(
                 "let {program} listen on 0.0.0.0 or [::], or publish the port for the network of {}",
                 listener.at.ip()
             ))
@@ -182,7 +182,7 @@ fn listens(
                 container.called(),
                 listener.at
             );
-            Finding::error("listens-on-loopback", object, says).fix(format!(
+            Finding::error("listens-on-loopback", object, says).advise(format!(
                 "let {program} listen on 0.0.0.0 or [::] instead of {}",
                 listener.at.ip()
             ))
@@ -194,7 +194,7 @@ fn listens(
                 container.called()
             );
             Finding::error("nothing-listens", object, says)
-                .fix(format!("start the program, or publish the port on which it listens: nsenter --net={} ss -ln", container.netns))
+                .advise(format!("start the program, or publish the port on which it listens: nsenter --net={} ss -ln", container.netns))
                 .breaks(WayKind::Inside, family)
         }
     };
@@ -236,20 +236,24 @@ fn hangs(
     let whose = format!("{program} at the published port {what} of {}", container.called());
     let is_halted = |listener: &&Listener| listener.stopped || listener.frozen.is_some();
     let frozen = first.frozen.as_deref().filter(|_| listeners.iter().all(is_halted));
-    let (severity, says, seen, fix) = if let Some(by) = frozen {
+    let (severity, says, seen, help) = if let Some(by) = frozen {
         (
             Severity::Error,
             format!("{whose} is frozen, and serves no client"),
             format!("its control group is frozen: {by}"),
-            thaw(by),
+            thaw(by).to_vec(),
         )
     } else if listeners.iter().all(is_halted) {
-        let pid = first.pid.map_or("PROCESS".to_owned(), |pid| pid.to_string());
+        let (pid, help) = match first.pid {
+            Some(pid) => (pid.to_string(), Help::Command(format!("kill -CONT {pid}"))),
+            None => ("PROCESS".to_owned(), Help::Advice("let it go on: kill -CONT".to_owned())),
+        };
+        let meant = "if it is being debugged, that is meant".to_owned();
         (
             Severity::Error,
             format!("{whose} is stopped, and serves no client"),
             format!("process {pid} is in state T (SIGSTOP, or a debugger)"),
-            format!("let it go on, unless it is being debugged: kill -CONT {pid}"),
+            vec![help, Help::Advice(meant)],
         )
     } else {
         // A queue may be full for a moment.
@@ -262,21 +266,21 @@ fn hangs(
             severity,
             format!("{whose} accepts no connections, and the kernel drops further ones"),
             format!("{} connections wait, and no more may", full.unwrap_or_default()),
-            "look at what the program waits for, or start it again".to_owned(),
+            vec![Help::Advice("look at what the program waits for, or start it again".to_owned())],
         )
     };
     let finding = Finding::error("program-hangs", format!("{}:{what}", container.id), says)
         .seen(seen)
-        .fix(fix)
         .breaks(WayKind::Inside, None);
-    let finding = Finding { severity, ..finding };
+    let finding = help.into_iter().fold(Finding { severity, ..finding }, Finding::help);
     Some(not_served(finding, container, port, family_at(port)))
 }
 
 /// The command that lets the processes of a control group go on, by its file.
-fn thaw(by: &str) -> String {
+fn thaw(by: &str) -> [Help; 2] {
     let word = if by.ends_with("freezer.state") { "THAWED" } else { "0" };
-    format!("let it go on, unless it is paused on purpose: echo {word} >{by}")
+    let meant = "if it is paused on purpose, that is meant".to_owned();
+    [Help::Command(format!("echo {word} >{by}")), Help::Advice(meant)]
 }
 
 /// All programs of a container are frozen. Where it publishes no port, that is told to a person who
@@ -292,12 +296,10 @@ fn frozen(look: Look<'_>, container: &Container, inside: &Namespace) -> Option<F
         return None;
     }
     let says = format!("the programs of {} are frozen, and serve no client", container.called());
-    Some(
-        Finding::warning("program-hangs", container.id.clone(), says)
-            .seen(format!("their control group is frozen: {by}"))
-            .hits(container.id.clone())
-            .fix(thaw(by)),
-    )
+    let finding = Finding::warning("program-hangs", container.id.clone(), says)
+        .seen(format!("their control group is frozen: {by}"))
+        .hits(container.id.clone());
+    Some(thaw(by).into_iter().fold(finding, Finding::help))
 }
 
 /// Says whether a connection of the node to a container's port was taken; `None`: none was tried.
@@ -435,9 +437,7 @@ mod tests {
         };
         let first = "/sys/fs/cgroup/freezer/pod/freezer.state";
         let second = "/sys/fs/cgroup/pod/cgroup.freeze";
-        let fix = |word: &str, file: &str| {
-            format!("let it go on, unless it is paused on purpose: echo {word} >{file}")
-        };
+        let fix = |word: &str, file: &str| format!("echo {word} >{file}");
         let error = |fix: String| [(Severity::Error, "c1:80/tcp".to_owned(), fix)];
         assert_eq!(told(true, None, None), []);
         assert_eq!(told(true, None, Some(first)), error(fix("THAWED", first)));

@@ -8,7 +8,7 @@ use scene::{Container, Link, Namespace, Part, Route};
 
 use super::{Rule, containers, family_of};
 use crate::Look;
-use crate::finding::{Family, Finding, WayKind};
+use crate::finding::{Family, Finding, Help, WayKind};
 use crate::path::{Site, uplink};
 
 /// Ways out of the node.
@@ -71,19 +71,21 @@ fn uplinks(look: Look<'_>) -> Vec<Finding> {
             continue;
         }
         let (id, what, fix) = match link.up {
-            false => ("link-down", "is down", format!("ip link set {} up", link.name)),
+            false => {
+                ("link-down", "is down", Help::Command(format!("ip link set {} up", link.name)))
+            }
             true => (
                 "no-carrier",
                 "has no carrier",
-                "look at the cable, or at the link below".to_owned(),
+                Help::Advice("look at the cable, or at the link below".to_owned()),
             ),
         };
         let says = format!("{} {what}, and this node has no other way to reach others", link.name);
-        let mut finding = Finding::error(id, link.name.clone(), says).fix(fix);
+        let mut finding = Finding::error(id, link.name.clone(), says).help(fix);
         if !link.up {
             finding = finding
                 .seen("there is no default route, and the link has a global address")
-                .fix(format!(
+                .advise(format!(
                     "then restart what configures {}: the kernel has removed its routes and IPv6 addresses",
                     link.name
                 ));
@@ -208,7 +210,7 @@ fn sizes(look: Look<'_>) -> Vec<Finding> {
             let finding = Finding::warning("mtu-too-large", attachment.network.clone(), says)
                 .seen("it works only while every sender gets \"fragmentation needed\"")
                 .hits(container.id.clone())
-                .fix(format!(
+                .advise(format!(
                     "\"mtu\": {} in the configuration of network {}",
                     out.mtu, attachment.network
                 ));
@@ -235,7 +237,7 @@ fn too_small(look: Look<'_>) -> Vec<Finding> {
                 );
                 let finding = Finding::error("mtu-too-small", object, says)
                     .hits(container.id.clone())
-                    .fix(format!(
+                    .advise(format!(
                         "\"mtu\" of at least {IPV6_MINIMUM} in the configuration of network {}, or no IPv6 there",
                         site.attachment.network
                     ));
@@ -267,7 +269,7 @@ fn uplink_too_small(look: Look<'_>) -> Option<Finding> {
         out.mtu
     );
     let finding = Finding::error("mtu-too-small", name.clone(), says)
-        .fix(format!("an MTU of at least {IPV6_MINIMUM}: ip link set {name} mtu {IPV6_MINIMUM}"))
+        .fix(format!("ip link set {name} mtu {IPV6_MINIMUM}"))
         .breaks(WayKind::Outside, Some(Family::V6))
         .breaks(WayKind::Names, Some(Family::V6))
         .breaks(WayKind::Published, Some(Family::V6));
@@ -284,7 +286,7 @@ fn duplicates(namespace: &Namespace, container: Option<&Container>) -> Vec<Findi
                 format!("another machine has {address}, which is {whose}'s on {}", link.name);
             let finding = Finding::error("address-duplicate", address.to_string(), says)
                 .seen("duplicate address detection failed (dadfailed)")
-                .fix(format!("find the other owner: ip neigh show {address}, and arping or ndisc6 on its link"))
+                .advise(format!("find the other owner: ip neigh show {address}, and arping or ndisc6 on its link"))
                 .breaks(WayKind::Outside, Some(family_of(address)))
                 .breaks(WayKind::Gateway, Some(family_of(address)))
                 .breaks(WayKind::Between, Some(family_of(address)));

@@ -120,7 +120,7 @@ fn without_route(container: &Container) -> Option<Finding> {
     let finding = Finding::error("nameserver-unreachable", container.id.clone(), says)
         .at(format!("resolv.conf of {called}"))
         .hits(container.id.clone())
-        .fix(format!(
+        .advise(format!(
             "give {called} a server of names that it has a route to, of its own IP version"
         ));
     Some(
@@ -160,7 +160,7 @@ fn missing(look: Look<'_>, container: &Container) -> Option<Finding> {
             .at(format!("resolv.conf of {called}"))
             .seen("there is no line \"nameserver ADDRESS\", and no program answers at 127.0.0.1")
             .hits(container.id.clone())
-            .fix(format!("give {called} a resolv.conf with a server that it reaches"))
+            .advise(format!("give {called} a resolv.conf with a server that it reaches"))
             .breaks(WayKind::Names, None),
     )
 }
@@ -202,7 +202,7 @@ fn loopback(container: &Container) -> Option<Finding> {
         Finding::error("nameserver-loopback", container.id.clone(), says)
             .at(format!("resolv.conf of {}", container.called()))
             .hits(container.id.clone())
-            .fix("give the container a resolv.conf with a server that it reaches; on a node with systemd-resolved, /run/systemd/resolve/resolv.conf has them")
+            .advise("give the container a resolv.conf with a server that it reaches; on a node with systemd-resolved, /run/systemd/resolve/resolv.conf has them")
             .breaks(WayKind::Names, None),
     )
 }
@@ -251,7 +251,7 @@ fn silent(container: &Container, server: IpAddr, answer: &Answer) -> Option<Find
         Finding::error("nameserver-silent", server.to_string(), says)
             .seen(seen)
             .hits(container.id.clone())
-            .fix(format!("let {server} answer, or give {called} another server"))
+            .advise(format!("let {server} answer, or give {called} another server"))
             .breaks(WayKind::Names, Some(family_of(server)))
     };
     match answer {

@@ -99,7 +99,9 @@ fn contested(look: Look<'_>, own: OwnAddress<'_>) -> Option<Finding> {
     let finding = Finding::error("address-claimed", address.to_string(), says)
         .at(format!("link {link}"))
         .seen(format!("{} answered for {address}", macs.join(" and ")))
-        .fix(format!("find who has {other} behind {link}, and give one of the two another address"))
+        .advise(format!(
+            "find who has {other} behind {link}, and give one of the two another address"
+        ))
         .breaks(WayKind::Outside, Some(Family::V4))
         .breaks(WayKind::Names, Some(Family::V4))
         .breaks(WayKind::Published, Some(Family::V4));
@@ -132,7 +134,7 @@ fn claimed(
         .at(format!("link {}", site.seen_by.name))
         .seen(format!("{} answered for {address}; {owner} has {own}", macs.join(" and ")))
         .hits(site.container.id.clone())
-        .fix(format!("find who has {other}: bridge fdb show | grep -i {other}"));
+        .advise(format!("find who has {other}: bridge fdb show | grep -i {other}"));
     Some(all_ways(finding, site.family()))
 }
 
@@ -259,7 +261,8 @@ mod tests {
         let answers = Answers { all };
         let look = Look { scene, answers: &answers, only: None, to: None };
         let causes = crate::causes::sort(judge(look), scene).causes;
-        causes.into_iter().map(|one| (one.finding.says, one.finding.fix.join("; "))).collect()
+        let help = |one: Finding| [one.fix, one.advice].concat().join("; ");
+        causes.into_iter().map(|one| (one.finding.says.clone(), help(one.finding))).collect()
     }
 
     fn found(scene: &Scene) -> Vec<(String, String)> {

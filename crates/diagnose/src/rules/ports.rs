@@ -101,7 +101,7 @@ fn taken(one: Published<'_>, other: Published<'_>) -> Finding {
     Finding::error("port-taken", port, says)
         .hits(one.container.id.clone())
         .hits(other.container.id.clone())
-        .fix("publish another port for one of them")
+        .advise("publish another port for one of them")
         .breaks(WayKind::Published, None)
         .breaks(WayKind::PublishedHere, None)
 }
@@ -120,7 +120,7 @@ fn hidden(look: Look<'_>, one: Published<'_>) -> Option<Finding> {
         Finding::warning("port-hidden", port, says)
             .at(format!("{program}{pid} listens on {}", listener.at))
             .hits(one.container.id.clone())
-            .fix("publish another port, or stop the program"),
+            .advise("publish another port, or stop the program"),
     )
 }
 
@@ -162,7 +162,7 @@ fn gone(look: Look<'_>, one: Published<'_>) -> Option<Finding> {
     Some(
         Finding::error("port-address-gone", format!("{address}:{port}"), says)
             .hits(one.container.id.clone())
-            .fix("give the node the address, or publish the port at one that it has")
+            .advise("give the node the address, or publish the port at one that it has")
             .breaks(WayKind::Published, Some(super::family_of(address))),
     )
 }

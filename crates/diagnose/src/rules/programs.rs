@@ -65,7 +65,7 @@ fn of_probe(look: Look<'_>, question: &Question, answer: &Answer) -> Option<Find
     let says = format!("{program} drops what {does} by {link} of {whose}");
     let finding = Finding::error("program-drops", object, says)
         .seen(format!("{what} to {to} ended there: {function}, {reason}"))
-        .fix(format!(
+        .advise(format!(
             "find out whose it is: {tool}bpftool net show dev {link}; {tool}tc filter show dev {link} {side}"
         ))
         .breaks(WayKind::Gateway, family)

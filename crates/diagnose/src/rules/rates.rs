@@ -73,8 +73,8 @@ fn told(link: &Link, container: &Container, is_inside: bool) -> Option<Finding> 
     };
     let finding = Finding { severity, ..Finding::error("rate-too-low", object, says) }
         .at(format!("queueing discipline of {whose} (tbf or htb)"))
-        .fix(format!(
-            "a larger rate or burst in the configuration of the plugin bandwidth; or, if another program set the limit: {tool}tc qdisc del dev {name} root"
+        .advise(format!(
+            "set a larger rate or burst in the configuration of the plugin bandwidth; or, if another program set the limit: {tool}tc qdisc del dev {name} root"
         ));
     let kinds = [
         WayKind::Outside,

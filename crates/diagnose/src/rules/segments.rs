@@ -11,7 +11,7 @@ use scene::{IpvlanMode, Link, Namespace, Part};
 
 use super::{Rule, asks_links, containers};
 use crate::Look;
-use crate::finding::{Family, Finding, WayKind};
+use crate::finding::{Family, Finding, Help, WayKind};
 use crate::path::{Joint, Outcome, Site, Trip, Why, follow, has_vlan, untagged_vlan, uplinks_of};
 use crate::question::{Answer, Asked, Question};
 
@@ -143,12 +143,15 @@ fn down(look: Look<'_>, site: &Site<'_>, ports: &[&Link]) -> Option<Finding> {
     };
     let (name, network) = (&fault.name, &site.attachment.network);
     let (what, fix) = if fault.up {
-        ("has no carrier", format!("look at the cable of {name}, or at its other end"))
+        (
+            "has no carrier",
+            Help::Advice(format!("look at the cable of {name}, or at its other end")),
+        )
     } else {
-        ("is down", format!("ip link set {name} up"))
+        ("is down", Help::Command(format!("ip link set {name} up")))
     };
     let says = format!("{name} {what}, and containers of {network} reach others only by it");
-    let finding = Finding::error("parent-down", name.clone(), says).fix(fix);
+    let finding = Finding::error("parent-down", name.clone(), says).help(fix);
     let finding = if by.index == fault.index {
         finding
     } else {
@@ -275,7 +278,7 @@ fn apart(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let object = format!("{called}: {gateway}");
     let finding = Finding::error("router-silent", object, says)
         .seen(format!("{} of {called} is a link on {parent}", site.link.name))
-        .fix(format!(
+        .advise(format!(
             "give network {network} the router of that network as its gateway, or give the address to a macvlan of this node on {parent}"
         ));
     Some(broken(finding, site, &OUT))
@@ -297,7 +300,7 @@ fn silent(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
         .seen(format!(
             "no machine has {router} on {ifname}: no request for its hardware address is answered"
         ))
-        .fix(format!("look at {router}, and at the switch behind {}", by.name));
+        .advise(format!("look at {router}, and at the switch behind {}", by.name));
     Some(broken(finding, site, &OUT))
 }
 
@@ -321,7 +324,7 @@ fn decided(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let finding = Finding::unknown("switch-decides", object, says)
         .at(format!("port {}", site.host_end.name))
         .seen(seen)
-        .fix(format!(
+        .advise(format!(
             "ask the switch: ovs-vsctl list port {}, and ovs-appctl ofproto/trace",
             site.host_end.name
         ));

@@ -67,7 +67,7 @@ fn black_hole(
             "{answered} bytes were answered and {lost} were not; no router said \"fragmentation needed\": small requests work, transfers hang"
         ))
         .hits(container.id.clone())
-        .fix(format!(
+        .advise(format!(
             "\"mtu\": {answered} in {file}, or let ICMP \"fragmentation needed\" (type 3 code 4, ICMPv6 type 2) pass on the way"
         ))
         .breaks(WayKind::Outside, Some(family_of(to)))

@@ -10,7 +10,7 @@ use scene::{Link, Namespace, Part, RouteKind};
 
 use super::{Rule, containers, family_of, targets};
 use crate::Look;
-use crate::finding::{Finding, WayKind};
+use crate::finding::{Finding, Help, WayKind};
 use crate::path::Site;
 use crate::question::{Answer, Asked, Question};
 use crate::routes::{Routed, look_up};
@@ -59,15 +59,23 @@ fn not_allowed(look: Look<'_>, link: &Link) -> Vec<Finding> {
             [only] => {
                 let all = only.allowed.iter().chain([&to]).map(IpNet::to_string);
                 let all: Vec<String> = all.collect();
-                format!("wg set {name} peer {} allowed-ips {}", only.key, all.join(","))
+                Help::Command(format!(
+                    "wg set {name} peer {} allowed-ips {}",
+                    only.key,
+                    all.join(",")
+                ))
             }
-            [] => format!("give {name} its peer: wg set {name} peer KEY allowed-ips {to}"),
-            _ => format!("add {to} to the allowed-ips of its peer: wg show {name} allowed-ips"),
+            [] => Help::Advice(format!(
+                "give {name} its peer: wg set {name} peer KEY allowed-ips {to}"
+            )),
+            _ => Help::Advice(format!(
+                "add {to} to the allowed-ips of its peer: wg show {name} allowed-ips"
+            )),
         };
         let finding = Finding::error("peer-not-allowed", format!("{name}: {to}"), says)
             .at(format!("route {to} dev {name}"))
             .seen(format!("{name} has {} peers: wg show {name} allowed-ips", peers.len()))
-            .fix(fix);
+            .help(fix);
         of_lost(look, finding, |address| to.contains(&address))
     };
     routes.map(|route| told(route.to)).collect()
@@ -190,11 +198,13 @@ fn too_large(look: Look<'_>, link: &Link) -> Option<Finding> {
         ),
     };
     let fix = if fits < SMALLEST {
-        format!("raise the MTU of the network below {name}: IPv6 needs {SMALLEST} bytes in it")
+        Help::Advice(format!(
+            "raise the MTU of the network below {name}: IPv6 needs {SMALLEST} bytes in it"
+        ))
     } else {
-        format!("ip link set dev {name} mtu {fits}")
+        Help::Command(format!("ip link set dev {name} mtu {fits}"))
     };
-    let finding = Finding::warning("tunnel-mtu", name.clone(), says).seen(seen).fix(fix);
+    let finding = Finding::warning("tunnel-mtu", name.clone(), says).seen(seen).help(fix);
     if !is_proved {
         return Some(finding);
     }
@@ -263,9 +273,8 @@ fn checksums(look: Look<'_>) -> Vec<Finding> {
                 .at(format!("tx-checksum-ip-generic of {name} is on"))
                 .seen(format!("{to} answers an echo request, and not {what}"))
                 .hits(from.clone())
-                .fix(format!(
-                    "ethtool -K {name} tx-checksum-ip-generic off, also at the tunnel's other end"
-                ))
+                .fix(format!("ethtool -K {name} tx-checksum-ip-generic off"))
+                .advise("do the same at the tunnel's other end")
                 .breaks(kind, Some(family_of(to))),
         );
     }

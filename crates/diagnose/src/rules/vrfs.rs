@@ -76,7 +76,10 @@ fn without_route(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
         .at(format!("{ip} route show vrf {name}"))
         .seen(format!("{} of {name} has an address, but there is no default route", uplink.name))
         .hits(site.container.id.clone())
-        .fix(format!("{ip} route add default via GATEWAY dev {} table {table}", uplink.name))
+        .advise(format!(
+            "give the table its default route: {ip} route add default via GATEWAY dev {} table {table}",
+            uplink.name
+        ))
         .breaks(WayKind::Outside, Some(family))
         .breaks(WayKind::Names, Some(family))
         .breaks(WayKind::Published, Some(family));

@@ -14,7 +14,7 @@ use scene::{Link, Namespace, Part, Route, RouteKind, RouteRule, RuleAction, Scen
 
 use super::{Rule, containers, is_outbound, targets};
 use crate::Look;
-use crate::finding::{Family, Finding, WayKind};
+use crate::finding::{Family, Finding, Help, WayKind};
 use crate::path::{self, Site};
 use crate::question::{Answer, Asked};
 use crate::routes::{Routed, TABLE_LOCAL, look_up};
@@ -313,7 +313,7 @@ fn covered(look: Look<'_>, site: &Site<'_>, link: &Link, route: &Route) -> Findi
         .at(text.clone())
         .seen(format!("the node's way to {} is by {}", site.address, link.name))
         .fix(format!("{} route del {text}", ip(site.family())))
-        .fix(format!("or give network {network} a subnet that no route of this node has"));
+        .advise(format!("or give network {network} a subnet that no route of this node has"));
     let finding = Finding { whose: whose::of_route(route, look.scene), ..finding };
     to_container(finding, site)
 }
@@ -373,14 +373,22 @@ fn refused(
         (Some(route), _) => {
             let namespace = if inside.is_some() { site.inside } else { &look.scene.host };
             let text = text(route, namespace);
-            (format!("route {text}"), text.clone(), format!("{tool} route del {text}"))
+            (
+                format!("route {text}"),
+                text.clone(),
+                Help::Command(format!("{tool} route del {text}")),
+            )
         }
         (None, Some(rule)) => (
             object_of(rule),
             format!("rule {}", rule_text(rule)),
-            format!("{tool} rule del priority {}", rule.priority),
+            Help::Command(format!("{tool} rule del priority {}", rule.priority)),
         ),
-        (None, None) => ("a route".to_owned(), "unknown".to_owned(), format!("{tool} route")),
+        (None, None) => (
+            "a route".to_owned(),
+            "unknown".to_owned(),
+            Help::Advice(format!("look at the routes: {tool} route")),
+        ),
     };
     let object = inside.map_or_else(|| name.clone(), |id| format!("{id}: {name}"));
     let does = match route {
@@ -397,7 +405,7 @@ fn refused(
         }
         (None, _) => (format!("{name} {does} what this node sends to {of_whom}"), place),
     };
-    let finding = Finding::error("route-refuses", object, says).at(place).fix(fix);
+    let finding = Finding::error("route-refuses", object, says).at(place).help(fix);
     let finding = finding.seen(format!("the way of packets of {} ends there", site.address));
     let whose = match inside {
         Some(_) => None,
@@ -468,8 +476,8 @@ fn nowhere(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
             .at("routing table main")
             .seen(format!("{} {seen}", uplink.name))
             .hits(site.container.id.clone())
-            .fix(format!(
-                "{} route add default via GATEWAY dev {}, or restart what configures {}",
+            .advise(format!(
+                "give this node its default route, {} route add default via GATEWAY dev {}, or restart what configures {}",
                 ip(family),
                 uplink.name,
                 uplink.name
@@ -487,10 +495,14 @@ fn switched_off(site: &Site<'_>, uplink: &str, switch: &str) -> Finding {
     );
     Finding::error("no-default-route", format!("IPv6: {switch}"), says)
         .at(format!("{switch} is 1"))
-        .seen(format!("{uplink} is up, and a probe of {} by IPv6 was lost", site.container.called()))
+        .seen(format!(
+            "{uplink} is up, and a probe of {} by IPv6 was lost",
+            site.container.called()
+        ))
         .hits(site.container.id.clone())
-        .fix(format!(
-            "sysctl -w {switch}=0, and restart what configures {uplink}: the kernel has removed its addresses"
+        .fix(format!("sysctl -w {switch}=0"))
+        .advise(format!(
+            "then restart what configures {uplink}: the kernel has removed its addresses"
         ))
         .breaks(WayKind::Outside, Some(Family::V6))
         .breaks(WayKind::Names, Some(Family::V6))

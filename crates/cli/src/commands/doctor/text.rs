@@ -111,6 +111,9 @@ impl Told<'_> {
         for fix in &finding.fix {
             row("fix", fix);
         }
+        for advice in &finding.advice {
+            row("advice", advice);
+        }
         if self.verbose {
             for explained in explains {
                 row("so", &format!("{}: {}", explained.id, explained.says));

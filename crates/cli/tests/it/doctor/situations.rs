@@ -118,23 +118,6 @@ pub(super) fn all() -> impl Iterator<Item = &'static Situation> {
     TABLES.into_iter().flatten()
 }
 
-/// The words with which a printed command may begin.
-const COMMANDS: [&str; 13] = [
-    "bridge",
-    "ip",
-    "ip6tables",
-    "ip6tables-legacy",
-    "ip6tables-nft",
-    "iptables",
-    "iptables-legacy",
-    "iptables-nft",
-    "netwright",
-    "nft",
-    "nsenter",
-    "sysctl",
-    "tc",
-];
-
 /// Tries each situation of a table on one node.
 #[track_caller]
 fn try_each(name: &str, situations: &[Situation]) {
@@ -211,7 +194,8 @@ fn tried(situation: &Situation, node: &mut Node) -> Vec<String> {
 
 /// A first finding that does not say what to do.
 fn without_advice(found: &[Value]) -> Option<String> {
-    let is_said = found[0]["fix"].as_array().is_some_and(|fix| !fix.is_empty());
+    let is_there = |key: &str| found[0][key].as_array().is_some_and(|all| !all.is_empty());
+    let is_said = is_there("fix") || is_there("advice");
     (!is_said).then(|| format!("it does not say what to do: {}", found[0]))
 }
 
@@ -286,8 +270,7 @@ fn fixed(found: &[Value], id: &str, node: &Node) -> Vec<String> {
         first(found, id).flat_map(|finding| finding["fix"].as_array().into_iter().flatten());
     let mut commands: Vec<&str> = Vec::new();
     for fix in fixes.filter_map(Value::as_str) {
-        let is_command = fix.split(' ').next().is_some_and(|word| COMMANDS.contains(&word));
-        if is_command && !commands.contains(&fix) {
+        if !commands.contains(&fix) {
             commands.push(fix);
         }
     }

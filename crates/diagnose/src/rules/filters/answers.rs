@@ -72,7 +72,7 @@ fn a_rule_about_services_covers_the_containers_range() {
             "forward-dropped: containers of mynet do not reach beyond this node: ip filter/cali-cidr-block rule 1 refuses the answers (1)"
         ]
     );
-    let Finding { place, whose, seen, hits, fix, .. } = &found[0].finding;
+    let Finding { place, whose, seen, hits, fix, advice, .. } = &found[0].finding;
     assert_eq!(
         place.as_deref(),
         Some("table ip filter, chain cali-cidr-block, rule 1: reject with icmp port-unreachable")
@@ -82,9 +82,9 @@ fn a_rule_about_services_covers_the_containers_range() {
     assert!(seen[0].contains("the answer to a packet from 10.88.0.2"), "{seen:?}");
     expect![[r#"
         iptables-nft -t filter -I FORWARD -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
-        or give network mynet a subnet in which the cluster has no Services
         iptables-nft -t filter -I FORWARD -m conntrack --ctstate DNAT -j ACCEPT"#]]
     .assert_eq(&fix.join("\n"));
+    assert_eq!(advice, &["or give network mynet a subnet in which the cluster has no Services"]);
 }
 
 /// The same with Calico's tables of nftables.

@@ -85,7 +85,8 @@ mod tests {
     fn told(scene: &Scene) -> Vec<String> {
         let answers = Answers::default();
         let found = super::super::judge(Look { scene, answers: &answers, only: None, to: None });
-        let line = |one: Finding| format!("{}; {}", one.says, one.fix.join("; "));
+        let line =
+            |one: Finding| format!("{}; {}", one.says, [one.fix, one.advice].concat().join("; "));
         let mut lines: Vec<String> = found.into_iter().map(line).collect();
         lines.dedup();
         lines
@@ -145,7 +146,8 @@ mod tests {
             [format!(
                 "containers of mynet do not reach each other: {policy}; \
                  iptables-legacy -I DOCKER-USER -s 10.88.0.0/24 -j ACCEPT; \
-                 iptables-legacy -I DOCKER-USER -d 10.88.0.0/24 -j ACCEPT"
+                 iptables-legacy -I DOCKER-USER -d 10.88.0.0/24 -m conntrack \
+                 --ctstate ESTABLISHED,RELATED,DNAT -j ACCEPT"
             )]
         );
         let mut hidden = legacy(&chains[..3], &DOCKER);

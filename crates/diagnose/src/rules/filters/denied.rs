@@ -57,7 +57,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
                 let finding = Finding::warning(crate::rules::DENIED, object, says)
                     .seen("a rule that carries out policy drops the packets")
                     .hits(container.id.clone())
-                    .fix(FIX);
+                    .advise(FIX);
                 found.push(finding);
             }
         }

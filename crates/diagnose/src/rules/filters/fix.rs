@@ -1,23 +1,24 @@
-//! Commands that let packets through.
+//! What lets packets through, and takes no more of a filter's protection away than it must.
+//!
+//! A rule of others stays: a rule before it lets the containers' packets pass. Whose the rule is,
+//! decides whether it goes; what ends with it is said.
+
+use std::net::IpAddr;
 
 use ipnet::IpNet;
+use scene::Scene;
 use scene::filter::Hook;
 
 use super::Caught;
 use super::say::Sort;
 use crate::Look;
 use crate::filter::{Layer, Place};
-use crate::finding::Family;
+use crate::finding::{Family, Help};
 use crate::path::Site;
 use crate::whose::{self, Owner};
 
-/// Returns the commands that let a way of a container pass a filter.
-pub(super) fn commands(
-    look: Look<'_>,
-    site: &Site<'_>,
-    sort: &Sort<'_>,
-    caught: &Caught,
-) -> Vec<String> {
+/// Returns what lets a way of a container pass a filter.
+pub(super) fn help(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Caught) -> Vec<Help> {
     let place = &caught.place;
     let netns = caught.inside.as_deref().and_then(|id| look.scene.container(id));
     let netns = netns.map(|container| container.netns.as_str());
@@ -28,40 +29,101 @@ pub(super) fn commands(
     let nets = subnets(look, site);
     let is_running = look.scene.program("firewalld").is_some();
     let is_forwarded = matches!(place.hook, Hook::Forward | Hook::Prerouting | Hook::Postrouting);
+    let all = |commands: Vec<String>| commands.into_iter().map(Help::Command).collect();
+    let with = |commands: Vec<String>, advice: String| {
+        let commands = commands.into_iter().map(Help::Command);
+        commands.chain([Help::Advice(advice)]).collect()
+    };
     match owner {
         // The plugin `firewall` opens the chain FORWARD of iptables, where it is closed.
-        _ if is_forward_policy(place) && site.attachment.has_plugin("firewall") => {
-            vec!["netwright repair".to_owned()]
+        _ if is_in_forward(place) && site.attachment.has_plugin("firewall") => {
+            all(vec!["netwright repair".to_owned()])
         }
-        Some(Owner::Firewalld) if is_running => nets.iter().map(zone).collect(),
+        Some(Owner::Firewalld) if is_running && is_forwarded && has_policies(look.scene) => {
+            all(policy(look.scene, &nets))
+        }
+        Some(Owner::Firewalld) if is_running => with(
+            nets.iter().map(zone).collect(),
+            "this opens every service of this node to the containers, too".to_owned(),
+        ),
         Some(Owner::Ufw) if is_forwarded => {
             let allow = |net: &IpNet| {
                 [format!("ufw route allow from {net}"), format!("ufw route allow to {net}")]
             };
-            nets.iter().flat_map(allow).collect()
+            all(nets.iter().flat_map(allow).collect())
         }
-        Some(Owner::Ufw) => nets.iter().map(|net| format!("ufw allow from {net}")).collect(),
+        Some(Owner::Ufw) => match sort.port() {
+            Some((protocol, port)) => all(nets
+                .iter()
+                .map(|net| format!("ufw allow proto {protocol} from {net} to any port {port}"))
+                .collect()),
+            None => with(
+                nets.iter().map(|net| format!("ufw allow from {net}")).collect(),
+                "this opens every service of this node to the containers, too".to_owned(),
+            ),
+        },
         // A person wrote what is in DOCKER-USER; the rest is Docker's, and comes again.
         Some(Owner::Docker) if place.chain != "DOCKER-USER" && place.hook == Hook::Forward => {
-            nets.iter().flat_map(|net| docker(net, place.legacy)).collect()
+            all(nets.iter().flat_map(|net| docker(net, place.legacy)).collect())
         }
-        Some(Owner::Ours) if place.rule.is_none() => vec![open(place)],
+        Some(Owner::Ours) if place.rule.is_none() => all(vec![open(place)]),
         Some(Owner::Calico) if whose::is_for_services(place) => {
             let network = &site.attachment.network;
             let or =
                 format!("or give network {network} a subnet in which the cluster has no Services");
-            accept(site, sort, caught, &nets, None).into_iter().chain([or]).collect()
+            with(accept(At::Base, site, sort, caught, &nets, None), or)
         }
-        None if place.rule.is_some() => remove(place, netns),
-        Some(Owner::Docker) if place.chain == "DOCKER-USER" => remove(place, netns),
-        _ => accept(site, sort, caught, &nets, netns),
+        None if place.rule.is_some() => without(site, sort, caught, &nets, netns),
+        Some(Owner::Docker) if place.chain == "DOCKER-USER" => {
+            without(site, sort, caught, &nets, netns)
+        }
+        _ => all(accept(At::Base, site, sort, caught, &nets, netns)),
     }
 }
 
-/// Says whether a place is the policy of the chain FORWARD of iptables.
-fn is_forward_policy(place: &Place) -> bool {
+/// Returns what lets the containers' packets pass before a rule of others judges them. Where no
+/// rule can do that, the rule goes.
+fn without(
+    site: &Site<'_>,
+    sort: &Sort<'_>,
+    caught: &Caught,
+    nets: &[IpNet],
+    netns: Option<&str>,
+) -> Vec<Help> {
+    if caught.layer != Layer::Ip {
+        return removal(&caught.place, netns);
+    }
+    let removed = remove(&caught.place, netns);
+    if is_queue(&caught.place) {
+        let or = format!("if there is to be none, remove the rule: {removed}");
+        let start = "start the program that reads the queue".to_owned();
+        return vec![Help::Advice(start), Help::Advice(or)];
+    }
+    let commands = accept(At::Rule, site, sort, caught, nets, netns).into_iter().map(Help::Command);
+    let or = format!("or remove the rule, if nobody needs it any more: {removed}");
+    commands.chain([Help::Advice(or)]).collect()
+}
+
+/// Says whether a rule puts packets into a queue of a program.
+pub(super) fn is_queue(place: &Place) -> bool {
+    match place.legacy {
+        true => place.says.contains("-j NFQUEUE") || place.says.contains("-j QUEUE"),
+        false => place.says.starts_with("queue"),
+    }
+}
+
+/// Returns what removes a rule of others, and says what ends with it.
+pub(super) fn removal(place: &Place, netns: Option<&str>) -> Vec<Help> {
+    let says = if place.says.is_empty() { "it" } else { place.says.as_str() };
+    let ends = format!("another program or a person made this rule: {says:?} ends for all packets");
+    vec![Help::Command(remove(place, netns)), Help::Advice(ends)]
+}
+
+/// Says whether a place is in the chain FORWARD of iptables, in which the plugin `firewall` has its
+/// rules before those of others.
+fn is_in_forward(place: &Place) -> bool {
     let is_iptables = place.legacy || matches!(place.family, "ip" | "ip6");
-    is_iptables && place.rule.is_none() && place.table == "filter" && place.base == "FORWARD"
+    is_iptables && place.table == "filter" && place.chain == "FORWARD"
 }
 
 /// The subnets of a container's network, of its family; its address if they are not known.
@@ -78,6 +140,40 @@ fn subnets(look: Look<'_>, site: &Site<'_>) -> Vec<IpNet> {
     own.map(IpNet::trunc).collect()
 }
 
+/// Says whether firewalld has policies, which let packets pass between zones: since 0.9, and with
+/// nftables it then has these chains.
+fn has_policies(scene: &Scene) -> bool {
+    chains_of_firewalld(scene).any(|chain| chain.starts_with("filter_FORWARD_POLICIES"))
+}
+
+fn chains_of_firewalld(scene: &Scene) -> impl Iterator<Item = &str> {
+    let tables = scene.host.filter.tables.iter().filter(|table| table.name == "firewalld");
+    tables.flat_map(|table| &table.chains).map(|chain| chain.name.as_str())
+}
+
+/// The policy of firewalld that lets what containers send be forwarded, and nothing else.
+const POLICY: &str = "netwright";
+
+/// Returns the commands for it. A policy of that name may be there.
+fn policy(scene: &Scene, nets: &[IpNet]) -> Vec<String> {
+    let tool = "firewall-cmd --permanent";
+    let is_there = chains_of_firewalld(scene).any(|chain| chain.ends_with(&format!("_{POLICY}")));
+    let made = (!is_there).then(|| {
+        [
+            format!("{tool} --new-policy={POLICY}"),
+            format!("{tool} --policy={POLICY} --add-ingress-zone=ANY"),
+            format!("{tool} --policy={POLICY} --add-egress-zone=ANY"),
+        ]
+    });
+    let rules = nets.iter().map(|net| {
+        let family = if net.addr().is_ipv4() { "ipv4" } else { "ipv6" };
+        format!(
+            "{tool} --policy={POLICY} --add-rich-rule='rule family={family} source address={net} accept' && firewall-cmd --reload"
+        )
+    });
+    made.into_iter().flatten().chain(rules).collect()
+}
+
 fn zone(net: &IpNet) -> String {
     format!("firewall-cmd --permanent --zone=trusted --add-source={net} && firewall-cmd --reload")
 }
@@ -91,7 +187,9 @@ fn docker(net: &IpNet, legacy: bool) -> [String; 2] {
     };
     [
         format!("{tool} -I DOCKER-USER -s {net} -j ACCEPT"),
-        format!("{tool} -I DOCKER-USER -d {net} -j ACCEPT"),
+        format!(
+            "{tool} -I DOCKER-USER -d {net} -m conntrack --ctstate ESTABLISHED,RELATED,DNAT -j ACCEPT"
+        ),
     ]
 }
 
@@ -103,7 +201,7 @@ fn within(netns: Option<&str>, command: String) -> String {
 }
 
 /// Returns the command that removes a rule.
-pub(super) fn remove(place: &Place, netns: Option<&str>) -> Vec<String> {
+pub(super) fn remove(place: &Place, netns: Option<&str>) -> String {
     let Place { family, table, chain, .. } = place;
     let command = if place.legacy {
         let rule = place.says.strip_prefix("-A ").unwrap_or(&place.says);
@@ -112,7 +210,7 @@ pub(super) fn remove(place: &Place, netns: Option<&str>) -> Vec<String> {
         let handle = place.rule.map(|(_, handle)| handle).unwrap_or_default();
         format!("nft delete rule {family} {table} {chain} handle {handle}")
     };
-    vec![within(netns, command)]
+    within(netns, command)
 }
 
 /// What is to be let through.
@@ -123,10 +221,24 @@ enum Match<'n> {
     Published,
     Neighbours,
     Loopback,
+    /// What a container sends.
+    Sender(IpAddr),
+    /// To a port, as protocol and number; from a subnet, if it is not the container's own filter.
+    Port(Option<&'n IpNet>, &'static str, u16),
 }
 
-/// Returns the commands that let packets pass a base chain that drops what it does not know.
+/// Where a rule is inserted that lets packets pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    /// At the beginning of the base chain: the chain's owner may write its other chains again.
+    Base,
+    /// Before the rule that stops the packets: what comes earlier still judges them.
+    Rule,
+}
+
+/// Returns the commands that let packets pass.
 fn accept(
+    at: At,
     site: &Site<'_>,
     sort: &Sort<'_>,
     caught: &Caught,
@@ -137,19 +249,30 @@ fn accept(
     if caught.layer != Layer::Ip {
         return vec![within(netns, open(place))];
     }
-    let matches: Vec<Match<'_>> = match sort {
-        Sort::Resolve => vec![Match::Neighbours],
-        Sort::Inside => vec![Match::Loopback],
+    let matches: Vec<Match<'_>> = match (sort, sort.port()) {
+        (Sort::Resolve, _) => vec![Match::Neighbours],
+        (Sort::Inside, _) => vec![Match::Loopback],
         _ if caught.back => vec![Match::Answers],
-        Sort::Published(_) => vec![Match::Published, Match::Answers],
-        Sort::FromNode | Sort::PublishedHere(_) if netns.is_none() => {
+        // A container's own filter is opened for what does not pass, and for no more.
+        (_, Some((protocol, port))) if netns.is_some() => {
+            vec![Match::Port(None, protocol, port), Match::Answers]
+        }
+        (_, None) if netns.is_some() && leaves(place) => {
+            vec![Match::Sender(site.address), Match::Answers]
+        }
+        (Sort::Published(_), _) => vec![Match::Published, Match::Answers],
+        (Sort::FromNode | Sort::PublishedHere(_), _) if netns.is_none() => {
             nets.iter().map(Match::To).collect()
         }
-        Sort::FromNode | Sort::PublishedHere(_) => vec![Match::Answers],
+        (Sort::FromNode | Sort::PublishedHere(_), _) => vec![Match::Answers],
+        // The node's own services stay closed but for this one.
+        (_, Some((protocol, port))) if place.hook == Hook::Input => {
+            nets.iter().map(|net| Match::Port(Some(net), protocol, port)).collect()
+        }
         _ => nets.iter().map(Match::From).chain([Match::Answers]).collect(),
     };
     let is_ipv4 = site.family() == Family::V4;
-    matches.iter().map(|one| within(netns, insert(place, one, is_ipv4))).collect()
+    matches.iter().map(|one| within(netns, insert(at, place, one, is_ipv4))).collect()
 }
 
 /// Returns the command that gives a base chain the policy `accept`.
@@ -158,9 +281,19 @@ fn open(place: &Place) -> String {
     format!("nft chain {family} {table} {base} '{{ policy accept; }}'")
 }
 
-fn insert(place: &Place, what: &Match<'_>, is_ipv4: bool) -> String {
+/// Says whether packets at a hook leave the namespace.
+fn leaves(place: &Place) -> bool {
+    matches!(place.hook, Hook::Output | Hook::Postrouting)
+}
+
+/// Returns the command that inserts a rule.
+fn insert(at: At, place: &Place, what: &Match<'_>, is_ipv4: bool) -> String {
     let Place { family, table, base, .. } = place;
-    let leaves = matches!(place.hook, Hook::Output | Hook::Postrouting);
+    let (chain, rule) = match at {
+        At::Base => (base, None),
+        At::Rule => (&place.chain, place.rule),
+    };
+    let leaves = leaves(place);
     let is_iptables =
         matches!(*family, "ip" | "ip6") && base.chars().all(|letter| letter.is_ascii_uppercase());
     if place.legacy || is_iptables {
@@ -174,8 +307,14 @@ fn insert(place: &Place, what: &Match<'_>, is_ipv4: bool) -> String {
             Match::Neighbours => "-p ipv6-icmp".to_owned(),
             Match::Loopback if leaves => "-o lo".to_owned(),
             Match::Loopback => "-i lo".to_owned(),
+            Match::Sender(address) => format!("-s {address}"),
+            Match::Port(None, protocol, port) => format!("-p {protocol} --dport {port}"),
+            Match::Port(Some(net), protocol, port) => {
+                format!("-s {net} -p {protocol} --dport {port}")
+            }
         };
-        return format!("{tool}-{kind} -t {table} -I {base} {what} -j ACCEPT");
+        let number = rule.map(|(number, _)| format!(" {number}")).unwrap_or_default();
+        return format!("{tool}-{kind} -t {table} -I {chain}{number} {what} -j ACCEPT");
     }
     let ip = if is_ipv4 { "ip" } else { "ip6" };
     let what = match what {
@@ -186,6 +325,12 @@ fn insert(place: &Place, what: &Match<'_>, is_ipv4: bool) -> String {
         Match::Neighbours => "icmpv6 type '{ nd-neighbor-solicit, nd-neighbor-advert }'".to_owned(),
         Match::Loopback if leaves => "oifname lo".to_owned(),
         Match::Loopback => "iifname lo".to_owned(),
+        Match::Sender(address) => format!("{ip} saddr {address}"),
+        Match::Port(None, protocol, port) => format!("{protocol} dport {port}"),
+        Match::Port(Some(net), protocol, port) => {
+            format!("{ip} saddr {net} {protocol} dport {port}")
+        }
     };
-    format!("nft insert rule {family} {table} {base} {what} accept")
+    let before = rule.map(|(_, handle)| format!(" handle {handle}")).unwrap_or_default();
+    format!("nft insert rule {family} {table} {chain}{before} {what} accept")
 }

@@ -56,7 +56,7 @@ fn sent_on(look: Look<'_>, site: &Site<'_>, packet: &Packet) -> Option<Finding> 
         .hits(site.container.id.clone());
     let finding = ALL.iter().fold(finding, |one, kind| one.breaks(*kind, Some(family)));
     let finding = Finding { whose: whose::of_place(&place, look.scene), ..finding };
-    Some(fix::remove(&place, None).into_iter().fold(finding, Finding::fix))
+    Some(fix::removal(&place, None).into_iter().fold(finding, Finding::help))
 }
 
 /// Says whether a rule sends frames out by another link, of a chain whose link is known.

@@ -39,7 +39,7 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
             .hits(container.id.clone())
             .breaks(WayKind::Outside, Some(family_of(*to)));
         let finding = Finding { whose: whose::of_place(&place, look.scene), ..finding };
-        found.push(fix::remove(&place, None).into_iter().fold(finding, Finding::fix));
+        found.push(fix::removal(&place, None).into_iter().fold(finding, Finding::help));
     }
     found
 }

@@ -95,10 +95,10 @@ fn missing(
         Some(own) => Some(format!("{}, or who set it up", own.called())),
     };
     let finding = Finding { whose, ..finding };
-    let finding = finding.fix(format!(
+    let finding = finding.advise(format!(
         "start the program that is to listen on port {at}; if there is to be none, remove the rule"
     ));
-    Some(fix::remove(&place, netns).into_iter().fold(finding, Finding::fix))
+    Some(finding.fix(fix::remove(&place, netns)))
 }
 
 #[cfg(test)]

@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use scene::filter::{Hook, Step, Table};
 use scene::{Container, Port as Published};
 
-use super::super::containers;
+use super::super::{BY_ITSELF, containers, unanswered};
 use super::{Caught, between, fix};
 use crate::Look;
-use crate::filter::{Carries, Layer, Place};
+use crate::filter::{Carries, Layer, Place, Port};
 use crate::finding::{Family, Finding, WayKind};
 use crate::path::Site;
 use crate::whose;
@@ -78,6 +78,29 @@ impl Sort<'_> {
         }
     }
 
+    /// The protocol and port that it leads to, if it is one.
+    pub(super) fn port(&self) -> Option<(&'static str, u16)> {
+        match self {
+            Sort::To(_, Carries::Tcp { destination: Port::Is(port), .. }) => Some(("tcp", *port)),
+            Sort::To(_, Carries::Udp { destination: Port::Is(port), .. }) => Some(("udp", *port)),
+            Sort::Published(port) | Sort::PublishedHere(port) => {
+                Some((port.transport.as_str(), port.container))
+            }
+            _ => None,
+        }
+    }
+
+    /// Says whether a program surely suffers if a filter of the container itself stops this: who
+    /// may ask a container what, its owner decides.
+    fn is_hurt(&self, look: Look<'_>, site: &Site<'_>) -> bool {
+        match self {
+            Sort::Inside | Sort::Resolve | Sort::To(..) => true,
+            Sort::Published(_) | Sort::PublishedHere(_) => true,
+            Sort::Outside => unanswered(look, site.container, site.family()).is_some(),
+            Sort::Between(_) | Sort::FromNode => false,
+        }
+    }
+
     fn ways(&self) -> &'static [WayKind] {
         match self {
             Sort::Inside => &[WayKind::Inside],
@@ -141,8 +164,12 @@ fn stopped(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Caught) ->
                 look.scene.container(container).map_or(container.as_str(), Container::called);
             let fails = sort.fails_alone(site);
             let says = format!("{fails}: the packet filter in {called}, {name}, {does} {what}");
-            Finding::error("inside-dropped", format!("{container}: {name}"), says)
-                .at(format!("in {called}: {place}"))
+            let object = format!("{container}: {name}");
+            let finding = match sort.is_hurt(look, site) {
+                true => Finding::error("inside-dropped", object, says),
+                false => Finding::warning(BY_ITSELF, object, says),
+            };
+            finding.at(format!("in {called}: {place}"))
         }
         None => {
             let says = format!("{}: {name} {does} {what}", sort.fails(site));
@@ -157,7 +184,10 @@ fn stopped(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Caught) ->
         None => whose::of_place(place, look.scene),
     };
     let finding = Finding { whose, ..finding };
-    fix::commands(look, site, sort, caught).into_iter().fold(finding, Finding::fix)
+    if finding.id == BY_ITSELF {
+        return finding.advise("if that is not meant, change the filter in the container");
+    }
+    fix::help(look, site, sort, caught).into_iter().fold(finding, Finding::help)
 }
 
 /// Says what was computed, and what the rule has counted.
@@ -192,11 +222,7 @@ fn shown(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Caught) -> S
 
 /// What the rule itself does not say.
 fn because(look: Look<'_>, caught: &Caught) -> &'static str {
-    let says = &caught.place.says;
-    let is_queue = match caught.place.legacy {
-        true => says.contains("-j NFQUEUE") || says.contains("-j QUEUE"),
-        false => says.starts_with("queue"),
-    };
+    let is_queue = fix::is_queue(&caught.place);
     let inside = match &caught.inside {
         Some(id) => look.scene.container(id).and_then(|container| container.inside.as_ref()),
         None => Some(&look.scene.host),
@@ -253,7 +279,7 @@ pub(super) fn redirected(
         .hits(container.id.clone())
         .breaks(kind, Some(family));
     let finding = Finding { whose: whose::of_place(place, look.scene), ..finding };
-    fix::remove(place, None).into_iter().fold(finding, Finding::fix)
+    fix::removal(place, None).into_iter().fold(finding, Finding::help)
 }
 
 /// Our own table is there, and the kernel shows it no packets (NFT_TABLE_F_DORMANT).
@@ -292,5 +318,5 @@ pub(super) fn not_translated(look: Look<'_>, site: &Site<'_>, place: &Place) -> 
         .breaks(WayKind::Outside, Some(site.family()))
         .breaks(WayKind::Names, Some(site.family()));
     let finding = Finding { whose: whose::of_place(place, look.scene), ..finding };
-    fix::remove(place, None).into_iter().fold(finding, Finding::fix)
+    fix::removal(place, None).into_iter().fold(finding, Finding::help)
 }

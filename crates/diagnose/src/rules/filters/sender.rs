@@ -84,8 +84,11 @@ fn told(container: &Container, place: &Place) -> Finding {
         .of(format!("{}, or who set it up", container.id))
         .seen("probes are sent by root, in a control group of the node, and may fare otherwise")
         .hits(container.id.clone())
-        .fix("if a program there has no network, and that is not meant, remove the rule");
-    fix::remove(place, Some(container.netns.as_str())).into_iter().fold(finding, Finding::fix)
+        .advise(format!(
+            "if a program there has no network, and that is not meant, remove the rule: {}",
+            fix::remove(place, Some(container.netns.as_str()))
+        ));
+    finding
 }
 
 #[cfg(test)]
@@ -138,7 +141,7 @@ mod tests {
         let [note] = found.notes.as_slice() else { panic!("{found:#?}") };
         let place = "table inet own, chain out, rule 1: drop (handle 7)";
         assert_eq!((note.id, note.place.as_deref()), (crate::rules::BY_SENDER, Some(place)));
-        assert!(note.fix[1].ends_with(" nft delete rule inet own out handle 7"), "{note:#?}");
+        assert!(note.advice[0].ends_with(" nft delete rule inet own out handle 7"), "{note:#?}");
         let is_it = |finding: &Finding| finding.id == crate::rules::BY_SENDER;
         assert!(!found.causes.iter().any(|cause| is_it(&cause.finding)), "{found:#?}");
     }

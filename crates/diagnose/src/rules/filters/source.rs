@@ -55,7 +55,7 @@ fn of_probe(look: Look<'_>, question: &Question, answer: &Answer) -> Option<Find
         .breaks(WayKind::Outside, Some(family))
         .breaks(WayKind::Names, Some(family));
     let finding = Finding { whose: whose::of_place(&place, look.scene), ..finding };
-    Some(fix::remove(&place, None).into_iter().fold(finding, Finding::fix))
+    Some(fix::removal(&place, None).into_iter().fold(finding, Finding::help))
 }
 
 /// Returns the rule that surely gives a packet to an address beyond the node a source that the node

@@ -67,7 +67,7 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
     for ((_, mac), all) in by_mac.iter().filter(|(_, all)| 1 < all.len() && is_asked(all)) {
         let kinds = [WayKind::Gateway, WayKind::Between, WayKind::FromNode];
         let says = format!("{} have the same hardware address {mac}", names(all));
-        let finding = Finding::error("mac-duplicate", mac.clone(), says).fix(
+        let finding = Finding::error("mac-duplicate", mac.clone(), says).advise(
             "attach one of them again, or leave out the hardware address that was given to them",
         );
         found.push(twins(finding, all, &kinds, None));
@@ -77,7 +77,7 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
         let kinds = [WayKind::Gateway, WayKind::Between, WayKind::FromNode, WayKind::Published];
         let says = format!("{} have the same address {address}", names(all));
         let finding = Finding::error("address-duplicate", address.to_string(), says)
-            .fix("attach one of them again: its addresses come from a pool that knows nothing of the other's");
+            .advise("attach one of them again: its addresses come from a pool that knows nothing of the other's");
         found.push(twins(finding, all, &kinds, Some(family)));
     }
     found

@@ -48,7 +48,7 @@ fn skipped(look: Look<'_>, container: &Container, inside: &Namespace) -> Option<
             .at(format!("nsswitch.conf of {called}"))
             .seen(format!("it says \"hosts: {sources}\", and resolv.conf names a server"))
             .hits(container.id.clone())
-            .fix(format!("write \"hosts: files dns\" into nsswitch.conf of {called}"))
+            .advise(format!("write \"hosts: files dns\" into nsswitch.conf of {called}"))
             .breaks(WayKind::Names, None),
     )
 }
@@ -118,7 +118,7 @@ fn localhost(container: &Container) -> Option<Finding> {
             .at(format!("hosts of {called}"))
             .seen(format!("it has no other address of {} for localhost", family_of(address)))
             .hits(container.id.clone())
-            .fix(format!("write {right} for localhost into hosts of {called}"))
+            .advise(format!("write {right} for localhost into hosts of {called}"))
             .breaks(WayKind::Inside, Some(family_of(address))),
     )
 }
@@ -145,7 +145,7 @@ fn own_name(container: &Container, inside: &Namespace) -> Option<Finding> {
             .at(format!("hosts of {called}"))
             .seen(format!("{called} does not have that address, and ADD gave it {own}"))
             .hits(container.id.clone())
-            .fix(format!("write {own} in place of {address} into hosts of {called}")),
+            .advise(format!("write {own} in place of {address} into hosts of {called}")),
     )
 }
 

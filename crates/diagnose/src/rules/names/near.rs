@@ -34,7 +34,7 @@ pub(super) fn add(look: Look<'_>, server: IpAddr, finding: Finding) -> Finding {
         .seen(format!(
             "this node has {own} on {name}, so it asks no router for {server}, and no machine on {name} answers for it"
         ))
-        .fix(format!(
+        .advise(format!(
             "or, if {server} is not on {name}, give {} the prefix length of its own subnet in place of {}",
             own.addr(),
             own.prefix_len()

@@ -11,7 +11,7 @@ use super::super::ways::{samples, text};
 use super::super::{asks_links, containers, family_of, is_outbound, targets};
 use super::{configured, differs, sites};
 use crate::Look;
-use crate::finding::{Family, Finding, WayKind};
+use crate::finding::{Family, Finding, Help, WayKind};
 use crate::path::Site;
 use crate::question::{Answer, Asked, Question};
 use crate::routes::{Routed, TABLE_MAIN, hops_of, look_up};
@@ -223,7 +223,7 @@ fn of_node(look: Look<'_>, own: Own<'_>) -> Option<Finding> {
                 Finding::warning("address-claimed", address.to_string(), says)
                     .at(format!("link {link}"))
                     .seen(format!("{} answered for {address}", several.join(" and ")))
-                    .fix(format!(
+                    .advise(format!(
                         "find out which of them is the router: ip neigh show {address} dev {link}"
                     ))
             }
@@ -258,10 +258,10 @@ fn silent(look: Look<'_>, own: &Own<'_>) -> Finding {
         return Finding::error("hop-silent", text.clone(), says)
             .at(format!("route {text}"))
             .seen(evidence)
-            .fix(format!("give the route its router: {}", by_router(route, link, router)));
+            .advise(format!("give the route its router: {}", by_router(route, link, router)));
     }
     let which = if own.is_one_of_several { "one of the routers" } else { "the router" };
-    let look_at = format!("look at {address}, and at what is between it and {link}");
+    let look_at = Help::Advice(format!("look at {address}, and at what is between it and {link}"));
     let (which, place, fix) = match own.route {
         None => (which.to_owned(), format!("link {link}"), look_at),
         // The command would remove the way by the others, too.
@@ -272,7 +272,7 @@ fn silent(look: Look<'_>, own: &Own<'_>) -> Finding {
         Some(route) => {
             let version = if address.is_ipv4() { "ip" } else { "ip -6" };
             let text = text(route, &look.scene.host);
-            let fix = format!("{version} route del {text}");
+            let fix = Help::Command(format!("{version} route del {text}"));
             (format!("{which} for {}", route.to), format!("route {text}"), fix)
         }
     };
@@ -280,7 +280,7 @@ fn silent(look: Look<'_>, own: &Own<'_>) -> Finding {
     Finding::error("hop-silent", address.to_string(), says)
         .at(place)
         .seen("neither a request for its hardware address was answered, nor an echo request")
-        .fix(fix)
+        .help(fix)
 }
 
 /// Returns the subnet of a link that an address is in.
@@ -311,7 +311,7 @@ fn too_short(address: IpAddr, link: &str, subnet: IpNet, inside: Option<&Contain
             "with a prefix length of {length}, all of {} counts as the subnet of {link}",
             subnet.trunc()
         ))
-        .fix(format!(
+        .advise(format!(
             "give {own} the prefix length of its own subnet: {ip} addr add {own}/LENGTH dev {link} \
              && {ip} addr del {subnet} dev {link}"
         ))
@@ -485,16 +485,23 @@ fn of_container(look: Look<'_>, given: &Given<'_>) -> Option<Finding> {
     let family = Some(family_of(*via));
     let fix = match (route.to.prefix_len(), via.is_ipv4()) {
         // Without it the container has no way out at all.
-        (0, true) => format!("look at what should answer for {via}: proxy_arp of the other end"),
-        (0, false) => format!("look at what should answer for {via}: proxy_ndp of the other end"),
-        _ => format!("nsenter --net={} {version} route del {to} via {via}", container.netns),
+        (0, true) => Help::Advice(format!(
+            "look at what should answer for {via}: proxy_arp of the other end"
+        )),
+        (0, false) => Help::Advice(format!(
+            "look at what should answer for {via}: proxy_ndp of the other end"
+        )),
+        _ => Help::Command(format!(
+            "nsenter --net={} {version} route del {to} via {via}",
+            container.netns
+        )),
     };
     Some(
         Finding::error("hop-silent", format!("{}: {to} via {via}", container.id), says)
             .at(format!("in {called}: route {to} via {via} dev {link}"))
             .seen(format!("no request for the hardware address of {via} was answered"))
             .hits(container.id.clone())
-            .fix(fix)
+            .help(fix)
             .breaks(WayKind::Outside, family)
             .breaks(WayKind::Names, family),
     )
@@ -530,7 +537,7 @@ fn of_direct(look: Look<'_>, given: &Given<'_>) -> Option<Finding> {
             );
             Finding::error("hop-silent", format!("{}: {text}", container.id), says)
                 .at(format!("in {called}: route {text}"))
-                .fix(format!(
+                .advise(format!(
                     "give the route its router: nsenter --net={} {}",
                     container.netns,
                     by_router(route, link, router)
@@ -558,7 +565,7 @@ mod tests {
     fn told(scene: &Scene, all: Vec<(Question, Answer)>) -> Vec<(&'static str, String)> {
         let answers = Answers { all };
         let found = judge(Look { scene, answers: &answers, only: None, to: None });
-        found.into_iter().map(|one| (one.id, one.fix.join("; "))).collect()
+        found.into_iter().map(|one| (one.id, [one.fix, one.advice].concat().join("; "))).collect()
     }
 
     fn with_router() -> Scene {

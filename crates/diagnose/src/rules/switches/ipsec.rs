@@ -30,7 +30,7 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
             format!("a policy of IPsec of {whose} drops what containers send, or the answers");
         let finding = Finding::error("ipsec-drops", object, says)
             .seen(format!("{what} ended at {link}: {function}, {reason}"))
-            .fix(format!("find the policy, and except the pool from it: {tool}ip xfrm policy"))
+            .advise(format!("find the policy, and except the pool from it: {tool}ip xfrm policy"))
             .breaks(WayKind::Outside, None)
             .breaks(WayKind::Names, None)
             .breaks(WayKind::Published, None);

@@ -123,7 +123,7 @@ fn a_network_below_that_loses_large_packets_is_the_cause() {
     assert_eq!(lines(&told), ["Warning tunnel-mtu vx0: "], "what the tunnel carries was not tried");
     assert_eq!(told[0].fix, ["ip link set dev vx0 mtu 1350"]);
     let told = found(&scene, &answers(1300));
-    assert!(told[0].fix[0].starts_with("raise the MTU"), "{:?}", told[0].fix);
+    assert!(told[0].advice[0].starts_with("raise the MTU"), "{:?}", told[0].advice);
     // The tunnel sends no packets that are so large.
     let small = with(Link { remote: Some(end), ..vxlan(1350) });
     assert_eq!(lines(&found(&small, &answers(1400))), [""; 0]);

@@ -72,7 +72,7 @@ pub(super) fn ignored(site: &Site<'_>, uplink: &str, seen: &str) -> Finding {
         .seen(format!("{uplink} {seen}"))
         .hits(site.container.id.clone())
         .fix(listen_again(uplink))
-        .fix(format!(
+        .advise(format!(
             "if no router announces itself there: ip -6 route add default via GATEWAY dev {uplink}"
         ));
     breaks.into_iter().fold(finding, |finding, kind| finding.breaks(kind, Some(Family::V6)))

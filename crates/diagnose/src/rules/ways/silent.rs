@@ -289,7 +289,7 @@ fn beyond(
         let finding = Finding::error("outside-silent", format!("{called}: {to}"), says)
             .seen(format!("a probe from {called} to {to} {lost}"))
             .hits(container.id.clone())
-            .fix(fix)
+            .advise(fix)
             .breaks(WayKind::Outside, Some(family));
         found.push(match node_reaches {
             true => finding,
