@@ -23,6 +23,7 @@ fn the_lines_of_the_readme() {
 
 #[test]
 fn a_network_made_of_options() {
+    testkit::require!("full");
     needs_newest!();
     life::made_of_options(Engine::Newest);
 }
@@ -36,6 +37,7 @@ fn a_network_list_that_gives_the_addresses_itself() {
 
 #[test]
 fn addresses_routes_and_switches() {
+    testkit::require!("full");
     needs_newest!();
     settled::rich_network(Engine::Newest);
 }
@@ -76,6 +78,7 @@ fn the_engine_killed_that_forgets_its_endpoints() {
 
 #[test]
 fn a_refused_network_is_the_only_one_that_is_not_there() {
+    testkit::require!("full");
     needs_newest!();
     holders::refused(Engine::Newest);
 }
