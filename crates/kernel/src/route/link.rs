@@ -145,6 +145,9 @@ pub struct Link {
     pub peer_index: Option<u32>,
     /// The namespace in which `peer_index` is valid (IFLA_LINK_NETNSID); `None`: the link's own.
     pub link_netnsid: Option<i32>,
+    /// The kernel has withdrawn the ID of that namespace: it deletes the namespace, and then this
+    /// link (`linux net/core/net_namespace.c` NETNSA_NSID_NOT_ASSIGNED).
+    pub(crate) is_netnsid_withdrawn: bool,
     /// Free text (IFLA_IFALIAS).
     pub alias: Option<String>,
     /// How many users want it promiscuous (IFLA_PROMISCUITY), including taps and bridges.
@@ -384,7 +387,10 @@ impl Link {
             ifla::MAX_MTU => self.max_mtu = attribute.u32(),
             // Zero: a veth whose peer is gone, a tunnel without a parent.
             ifla::LINK => self.peer_index = attribute.u32().filter(|&index| index != 0),
-            ifla::LINK_NETNSID => self.link_netnsid = attribute.i32().filter(|&id| 0 <= id),
+            ifla::LINK_NETNSID => {
+                self.link_netnsid = attribute.i32().filter(|&id| 0 <= id);
+                self.is_netnsid_withdrawn = self.link_netnsid.is_none();
+            }
             ifla::MASTER => self.master = attribute.u32().filter(|&index| index != 0),
             ifla::TXQLEN => self.tx_queue_len = attribute.u32().unwrap_or_default(),
             ifla::NUM_TX_QUEUES => self.tx_queues = attribute.u32().unwrap_or_default(),

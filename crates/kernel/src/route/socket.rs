@@ -24,6 +24,12 @@ const RTNLGRP_IPV4_NETCONF: u32 = 24;
 /// `linux include/uapi/linux/rtnetlink.h`, `netconf.h`.
 const RTM_DELNETCONF: u16 = 81;
 const NETCONFA_IFINDEX: u16 = 1;
+/// `linux include/uapi/linux/rtnetlink.h`, `net_namespace.h`: the IDs of namespaces.
+const RTM_NEWNSID: u16 = 88;
+const RTM_GETNSID: u16 = 90;
+const NETNSA_NSID: u16 = 1;
+/// Size of `struct rtgenmsg`, with its padding.
+const RTGENMSG: usize = 4;
 /// Size of `struct netconfmsg`, with its padding.
 const NETCONFMSG: usize = 4;
 const NLM_F_REQUEST: u16 = 1;
@@ -107,6 +113,30 @@ impl RouteSocket {
     /// Those of [`NetlinkError`].
     pub fn link_index(&self, name: &str) -> Result<Option<u32>, NetlinkError> {
         self.socket.link_index(name, &format_args!("look up link {name:?}"))
+    }
+
+    /// Says whether the kernel is about to delete a veth that was read with this socket, because the
+    /// namespace of its other end has ended: no process is in that, and no descriptor, mount or socket
+    /// keeps it. Until then, tens of milliseconds later, the other end still answers.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`]; EINVAL before kernel 4.20.
+    pub fn is_ending(&mut self, link: &Link) -> Result<bool, NetlinkError> {
+        if !link.is_kind("veth") {
+            return Ok(false);
+        }
+        let Some(id) = link.link_netnsid else { return Ok(link.is_netnsid_withdrawn) };
+        let operation = format_args!("look up network namespace {id}");
+        let body = |writer: &mut Writer| {
+            writer.raw(&[0; RTGENMSG]);
+            writer.put_u32(NETNSA_NSID, id.cast_unsigned());
+        };
+        let request = Request { operation: &operation, kind: RTM_GETNSID, flags: 0, body: &body };
+        // The kernel finds no namespace that nothing holds (`linux net/core/net_namespace.c`
+        // `get_net_ns_by_id`).
+        let found =
+            self.socket.get(&request, |message| (message.kind == RTM_NEWNSID).then_some(()));
+        Ok(nothing_if(found, &[Errno::NOENT])?.is_none())
     }
 
     /// Lists all links. The cost grows with their number: look single links up where possible.

@@ -82,17 +82,22 @@ pub(crate) fn refuse_living(
     Ok(())
 }
 
-/// Refuses an ADD whose attachment has a `link` on the host that does not lead into this container,
-/// unless the records say that the container to which it led is gone. Without a record it may be
-/// one that lives.
+/// Refuses an ADD whose attachment has a `link` on the `host` that does not lead into this container,
+/// unless the records, or the kernel, say that the container to which it led is gone. Without a
+/// record it may be one that lives.
 ///
 /// # Errors
 /// Code 106; code 100 when the kernel does not answer.
-pub(crate) fn refuse_leftover(call: &Call<'_>, link: &Link) -> Result<(), Failure> {
+pub(crate) fn refuse_leftover(
+    call: &Call<'_>,
+    host: &mut RouteSocket,
+    link: &Link,
+) -> Result<(), Failure> {
     let records = Index::new(call.roots()).of_attachment(call.attachment()).found;
     let netns = call.open_netns()?;
     // Those of a namespace that may live were refused.
-    if records.iter().filter_map(Record::noted).any(|noted| !noted.is(&netns)) {
+    let is_elsewhere = |noted: Noted| !noted.is(&netns);
+    if records.iter().filter_map(Record::noted).any(is_elsewhere) || host.is_ending(link)? {
         return Ok(());
     }
     let text = format!("link {:?} of {} already exists", link.name, call.attachment());

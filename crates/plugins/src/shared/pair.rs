@@ -4,6 +4,7 @@
 //! address. The host's end is named after the attachment and carries its owner in its alias, so DEL
 //! finds it even if everything else is lost.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use cni::{AttachmentKey, Command, IfName};
@@ -66,7 +67,7 @@ pub struct Pair {
 
 /// Refuses an interface name that the container has already, in the reference's words, the name of
 /// another's link for the host's end, and a pair of the attachment that leads elsewhere:
-/// [`engine::refuse_leftover`].
+/// [`engine::refuse_leftover`]. A pair that the kernel is about to delete is no obstacle.
 ///
 /// # Errors
 /// Code 106; 108 for the host's end; code 100 when the kernel does not answer.
@@ -88,7 +89,8 @@ pub fn refuse_existing(
         && let Some(link) = host.link_by_name(name.as_str())?
     {
         return match is_of(&link, key) {
-            true => engine::refuse_leftover(call, &link),
+            true => engine::refuse_leftover(call, host, &link),
+            false if is_ending(host, &link)? => Ok(()),
             false => Err(host_name::taken(name.as_str(), link.alias.as_deref())),
         };
     }
@@ -97,14 +99,15 @@ pub fn refuse_existing(
         return Ok(());
     }
     match host_end(host, key, None)? {
-        Some(link) => engine::refuse_leftover(call, &link),
+        Some(link) => engine::refuse_leftover(call, host, &link),
         None => Ok(()),
     }
 }
 
 /// Creates both ends at once. Both stay down: if one end is up while the other is down, the kernel
 /// waits for a grace period. A host name that belongs to another is skipped; a leftover of our own
-/// is deleted.
+/// is deleted, and so is the link of another attachment that has the configured name, if the kernel
+/// is about to delete it.
 ///
 /// # Errors
 /// Code 100 with the kernel's words; 106 when every name is taken.
@@ -165,7 +168,11 @@ pub fn create(
         }
         match host.link_by_name(&host_ifname)? {
             // Its name is then free, and is the one by which the attachment is known.
-            Some(link) if is_of(&link, key) && !cleared => {
+            Some(link)
+                if !cleared
+                    && (is_of(&link, key)
+                        || (wanted.host_ifname.is_some() && is_ending(host, &link)?)) =>
+            {
                 host.delete_link(link.index)?;
                 cleared = true;
             }
@@ -357,6 +364,39 @@ fn foreign_owner(
     Ok(marked
         .filter(|mark| mark.starts_with(owner::PREFIX) && mark != alias)
         .map(|mark| mark.trim_start_matches(owner::PREFIX).to_owned()))
+}
+
+/// Says whether a link is the host's end of an attachment's pair whose container has ended, and that
+/// the kernel is about to delete.
+fn is_ending(host: &mut RouteSocket, link: &Link) -> Result<bool, Failure> {
+    let is_marked = link.alias.as_deref().is_some_and(owner::is_of_attachment);
+    Ok(is_marked && host.is_ending(link)?)
+}
+
+/// Says which of the containers have a pair of this network that leads into a namespace that exists.
+/// Pairs that the kernel is about to delete are deleted: until then, a container that has ended
+/// answers for its addresses.
+///
+/// # Errors
+/// Code 100 when the kernel does not answer.
+pub(crate) fn with_pair(
+    call: &Call<'_>,
+    containers: &HashSet<&str>,
+) -> Result<HashSet<String>, Failure> {
+    let mut host = RouteSocket::open()?;
+    let mut found = HashSet::new();
+    // Another link of an attachment, such as that of `bandwidth`, leads into no container.
+    for link in host.links()?.iter().filter(|link| link.is_kind("veth")) {
+        let container = owner::of_network(link, call.network()).map(|key| key.container_id);
+        let Some(container) = container.filter(|id| containers.contains(id.as_str())) else {
+            continue;
+        };
+        let has_ended = host.is_ending(link).unwrap_or(false);
+        if !has_ended || host.delete_link(link.index).is_err() {
+            found.insert(container.as_str().to_owned());
+        }
+    }
+    Ok(found)
 }
 
 /// Lists the attachments of this network whose marks are on links of the host.

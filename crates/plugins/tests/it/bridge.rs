@@ -163,6 +163,41 @@ fn a_configured_name_of_the_hosts_end() {
     assert!(!succeeds(&node.lab, "ip link show cni0"));
 }
 
+/// The kernel deletes the links of a container that has ended some time later. They block neither
+/// the container's next start, without its records, nor another container that has the same name
+/// for its link.
+#[test]
+fn the_link_of_a_container_that_has_just_ended_is_replaced() {
+    testkit::require!("root");
+    let node = Node::new("bridge-ending");
+    let crowd = node.container("crowd");
+    crowd.sh("seq 100 | sed 's/.*/link add d& type veth peer name e&/' | ip -batch -");
+    let links = |node: &Node| node.sh("ip -o link show type veth | wc -l").trim().to_owned();
+    let before = links(&node);
+    let named = json!({ "hostIfname": "web0" });
+    let again: [(&str, &Value, &str); 3] = [
+        ("p0", &json!({}), "p0"),
+        ("p1", &named, "p1"),
+        ("p2", &json!({ "hostIfname": "web2" }), "other"),
+    ];
+    let all = again.map(|(id, keys, next)| {
+        let (first, second) = (node.container(id), node.container(&format!("{id}-next")));
+        node.run("bridge", "ADD").to(&first).id(id).config(keys.clone()).call().ok();
+        (first, second, keys, next)
+    });
+    std::fs::remove_dir_all(node.roots.run.join("owners")).unwrap();
+    let (firsts, seconds): (Vec<_>, Vec<_>) =
+        all.into_iter().map(|(first, second, keys, next)| (first, (second, keys, next))).unzip();
+    drop(crowd);
+    drop(firsts);
+    for (second, keys, next) in &seconds {
+        let add = node.run("bridge", "ADD").to(second).id(next).config((*keys).clone());
+        let result = add.call().ok();
+        assert!(succeeds(&node.lab, &format!("ip link show {}", host_ifname(&result))), "{next}");
+    }
+    assert_eq!(links(&node), (before.parse::<usize>().unwrap() + 3).to_string());
+}
+
 /// An ADD was killed right after it had created the pair: of the record there is the name alone.
 #[test]
 fn del_and_gc_find_a_named_pair_whose_add_was_killed() {

@@ -2,8 +2,10 @@
 //!
 //! After a power failure the containers that existed before never get a DEL, and a small pool would
 //! stay exhausted forever (pains.md A1). A reservation is stale only if the network namespace that
-//! it was made for is known to be gone ([`kernel::living`]), and no link on the host carries the
-//! attachment's mark.
+//! it was made for is known to be gone ([`kernel::living`]), and no pair with the mark of its container
+//! leads from the host into a namespace that exists. The pairs of a container that has just ended are
+//! deleted first, as the kernel does some time later. Other links with its mark, such as that of
+//! `bandwidth`, outlive it and prove nothing.
 //!
 //! The boot ID is only a hint: in a container that acts as a node it is the host's, or invented. If
 //! the kernel provides no cookies, a namespace to which the path of another container's reservation
@@ -49,20 +51,23 @@ pub(super) fn may_be_why(refused: &SetError, locked: &Locked<'_>) -> bool {
     }
 }
 
-/// Releases stale reservations, under the pool's lock; returns how many addresses that were.
+/// Releases stale reservations, under the pool's lock, once no container that has ended answers for
+/// them; returns how many addresses that were.
 ///
 /// # Errors
 /// [`StoreError::Folder`] when the folder cannot be read.
 pub(super) fn take_back(call: &Call<'_>, locked: &Locked<'_>) -> Result<usize, StoreError> {
     let all = locked.origins()?;
-    let Ok(marked) = pair::marked(call) else { return Ok(0) };
-    let containers: HashSet<&str> = marked.iter().map(|key| key.container_id.as_str()).collect();
     let census = Census::new();
-    let stale = stale(&all, origin(call).as_ref(), &|noted| census.life(noted), &|noted| {
+    let mut stale = stale(&all, origin(call).as_ref(), &|noted| census.life(noted), &|noted| {
         Census::life_at_path(noted) == Life::Living
     });
-    let stale: Vec<Reservation> =
-        stale.into_iter().filter(|one| !containers.contains(container_of(&one.holder))).collect();
+    let containers: HashSet<&str> = stale.iter().map(|one| container_of(&one.holder)).collect();
+    if containers.is_empty() {
+        return Ok(0);
+    }
+    let Ok(kept) = pair::with_pair(call, &containers) else { return Ok(0) };
+    stale.retain(|one| !kept.contains(container_of(&one.holder)));
     for one in &stale {
         call.warn(format_args!(
             "{} was reserved for {}, whose namespace is gone: taken back",

@@ -4,9 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use rustix::fs::XattrFlags;
-use serde_json::json;
-use testkit::Container;
+use serde_json::{Value, json};
 use testkit::traffic::{self, Server};
+use testkit::{Container, Place as _};
 
 use crate::support::Node;
 
@@ -90,4 +90,72 @@ fn what_a_boot_ended_is_in_nobodys_way() {
     assert_eq!(add(&next)["ips"][0]["address"], "10.2.0.2/30");
     let _server = Server::tcp(&next, "0.0.0.0:80", "next");
     assert_eq!(traffic::assert_tcp(&node.lab, "127.0.0.1:8080").server, "next");
+}
+
+/// A network of one address of each family, on a bridge.
+fn pool_of_one(node: &Node) -> Value {
+    let ranges = json!([[{ "subnet": "10.2.0.0/30" }], [{ "subnet": "fd00:2::/126", "rangeEnd": "fd00:2::2" }]]);
+    json!({
+        "bridge": "br0", "isGateway": true,
+        "ipam": { "type": "host-local", "dataDir": node.dir("ipam"), "ranges": ranges },
+    })
+}
+
+/// Keeps the kernel busy for a while with another namespace that has ended. Those that end after it
+/// are taken apart after it.
+fn keep_busy(node: &Node) {
+    let crowd = node.container("crowd");
+    crowd.sh("seq 100 | sed 's/.*/link add d& type veth peer name e&/' | ip -batch -");
+}
+
+/// The link that `bandwidth` makes leads into no container, and stays when the container has ended.
+#[test]
+fn a_link_that_outlives_its_container_keeps_no_address() {
+    testkit::require!("root");
+    let node = Node::new("stale-ifb");
+    let bridge = pool_of_one(&node);
+    let rate = json!({ "egressRate": 8_000_000, "egressBurst": 800_000 });
+    let add = |to: &Container| {
+        let result = node.run("bridge", "ADD").to(to).config(bridge.clone()).call().ok();
+        node.run("bandwidth", "ADD").to(to).config(rate.clone()).prev(&result).call().ok()
+    };
+    let had = add(&node.container("c1"));
+    node.sh("timeout 20 sh -c 'while ip -o link show type veth | grep -q .; do sleep 0.02; done'");
+    assert!(node.sh("ip -br link show type ifb").contains("bwp"), "the link stays");
+    assert_eq!(add(&node.container("c2"))["ips"], had["ips"]);
+}
+
+/// The kernel deletes a container's links some time after its namespace has ended. Until then the
+/// container answers for its address: its link goes first.
+#[test]
+fn a_container_that_has_just_ended_keeps_no_address() {
+    testkit::require!("root");
+    let node = Node::new("stale-ending");
+    let bridge = pool_of_one(&node);
+    let add = |to: &Container| node.run("bridge", "ADD").to(to).config(bridge.clone()).call();
+    let c1 = node.container("c1");
+    let had = add(&c1).ok();
+    let c2 = node.container("c2");
+    keep_busy(&node);
+    drop(c1);
+    assert_eq!(add(&c2).ok()["ips"], had["ips"]);
+    assert_eq!(node.sh("ip -o link show type veth | wc -l").trim(), "1", "traffic ends first");
+}
+
+/// No process is in the namespace, and no path leads to it: a program that has it open may still
+/// use it.
+#[test]
+fn a_container_whose_namespace_somebody_has_open_keeps_its_address() {
+    testkit::require!("root");
+    let node = Node::new("stale-open");
+    let bridge = pool_of_one(&node);
+    let add = |to: &Container| node.run("bridge", "ADD").to(to).config(bridge.clone()).call();
+    let (c1, c2) = (node.container("c1"), node.container("c2"));
+    add(&c1).ok();
+    let open = fs::File::open(c1.netns_path()).unwrap();
+    drop(c1);
+    add(&c2).error();
+    assert_eq!(node.sh("ip -o link show type veth | wc -l").trim(), "1");
+    drop(open);
+    add(&c2).ok();
 }
