@@ -2,7 +2,8 @@
 //!
 //! The base name of `argv[0]` decides first, so that `/opt/cni/bin/bridge` can be a link to this
 //! executable; then the first argument (`netwright bridge`). If `/opt/cni/bin/bridge` is a file that
-//! names this executable, its path is the first argument ([`cni_invoke::script_of`]). Only one
+//! names this executable, its path is the first argument ([`cni_invoke::script_of`]); a copy of that
+//! file under another name is no plugin, and a runtime that calls it is told so. Only one
 //! command has a plugin's name, `policy`; a test checks that. As the first argument, without a path,
 //! it means the plugin only if a runtime calls.
 
@@ -25,8 +26,8 @@ pub(crate) enum Role {
     Plugin(&'static dyn Plugin),
     /// The reference's DHCP daemon, `dhcp daemon …`; the number of arguments that make up its name.
     DhcpDaemon(usize),
-    /// Called by a runtime, but not by a plugin's name.
-    NotAPlugin,
+    /// Called by a runtime, but by this name or path, which is not a plugin's.
+    NotAPlugin(OsString),
     /// The last step of `netwright run` before the command it runs.
     Enter,
     /// The reference's test tool.
@@ -62,9 +63,12 @@ pub(crate) fn role(program: &OsStr, arguments: &[OsString], has_verb: bool) -> R
         Some(COMMAND_AND_PLUGIN) if !has_verb && of_file.is_none() => Role::CommandLine,
         Some(first) => match plugins::find(first) {
             Some(plugin) => Role::Plugin(plugin),
+            None if has_verb && first.contains('/') => Role::NotAPlugin(first.into()),
             None => Role::CommandLine,
         },
-        None if has_verb => Role::NotAPlugin,
+        None if has_verb => {
+            Role::NotAPlugin(arguments.first().map_or(program, OsString::as_os_str).to_owned())
+        }
         None => Role::CommandLine,
     }
 }
@@ -77,6 +81,7 @@ mod tests {
         let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
         match role(OsStr::new(program), &arguments, has_verb) {
             Role::Plugin(plugin) => plugin.name().to_owned(),
+            Role::NotAPlugin(called) => format!("not {}", called.display()),
             other => format!("{other:?}"),
         }
     }
@@ -102,9 +107,12 @@ mod tests {
         assert_eq!(name("/usr/bin/nw", &["--list"], false), "CommandLine");
         assert_eq!(name("", &[], false), "CommandLine");
         assert_eq!(name("/usr/local/bin/cnitool", &["add"], false), "Cnitool");
-        assert_eq!(name("netwright", &[], true), "NotAPlugin");
+        assert_eq!(name("netwright", &[], true), "not netwright");
         assert_eq!(name("netwright-enter", &["1", "sh"], false), "Enter");
         assert_eq!(name("netwright", &["/bin/tea"], false), "CommandLine");
+        assert_eq!(name("/a/netwright", &["/opt/cni/bin/tea"], true), "not /opt/cni/bin/tea");
+        assert_eq!(name("/a/netwright", &["./tea"], true), "not ./tea");
+        assert_eq!(name("netwright", &["--config", "/a"], true), "CommandLine");
     }
 
     #[test]

@@ -58,7 +58,7 @@ fn main() -> ExitCode {
             panic::answer_for_plugin(plugin.name());
             plugin_process::serve(plugin, std::env::vars_os().collect())
         }
-        Role::NotAPlugin => plugin_process::refuse(&program),
+        Role::NotAPlugin(called) => plugin_process::refuse(&called),
         Role::DhcpDaemon(name) => daemon_process::become_it("dhcp", &arguments[name..]),
         Role::Enter => commands::run::enter(&arguments, &mut shell()),
         Role::Cnitool => {

@@ -20,7 +20,7 @@
 use std::collections::BTreeMap;
 
 use cni::json::{JsonError, Object, UnknownKey};
-use cni::{AddResult, Command, Error, Injection, PluginConfig, Repaired, code, set_cni_args};
+use cni::{AddResult, Command, Error, Injection, PluginConfig, Repaired, code};
 use cni_plugin::cni_invoke::find;
 use cni_plugin::{Call, Info, Inner, Plugin, Role};
 use serde::Deserialize;
@@ -31,6 +31,7 @@ use crate::chained::policy;
 use crate::shared::common_keys;
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
+use crate::shared::outer_args::OuterArgs;
 
 /// What the plugin is.
 pub const INFO: Info = Info::new("chain").role(Role::Either).inner(Inner::Plugins("plugins"));
@@ -48,15 +49,6 @@ pub struct Chain;
 struct Raw {
     runtime_config: BTreeMap<String, Box<RawValue>>,
     plugins: Vec<Object>,
-    args: RawArgs,
-}
-
-/// What a runtime passes to every plugin of the list (CNI conventions, "dynamic plugin specific
-/// fields").
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct RawArgs {
-    cni: Option<Object>,
 }
 
 impl Plugin for Chain {
@@ -167,14 +159,12 @@ impl<'c> Links<'c> {
     /// Reads and checks everything first, so that no plugin runs if a later one cannot.
     fn of(call: &'c Call<'c>) -> Result<Self, Failure> {
         let raw: Raw = call.read_config()?;
+        let args = OuterArgs::of(call)?;
         let mut plugins = Vec::with_capacity(raw.plugins.len());
         for (place, mut object) in raw.plugins.into_iter().enumerate() {
-            let here = |error: Error| error.context(format_args!("plugins[{place}]"));
-            if let Some(args) = &raw.args.cni {
-                let set = set_cni_args(&mut object, args);
-                set.map_err(|error| here(Error::new(code::DECODE_FAILURE, error.to_string())))?;
-            }
-            let plugin = PluginConfig::from_object(object).map_err(here)?;
+            let here = |error: Failure| error.context(format_args!("plugins[{place}]"));
+            args.put_into(&mut object).map_err(here)?;
+            let plugin = PluginConfig::from_object(object).map_err(|error| here(error.into()))?;
             if plugin.plugin_type == NAME {
                 let text = format!("plugins[{place}] is a chain: write its plugins here instead");
                 return Err(Failure::new(code::INVALID_CONFIG, text));

@@ -5,7 +5,7 @@
 //!
 //! - What it delegates it records in flannel's own place and format (`record`) and nowhere else. So
 //!   a node can change to this plugin and back while pods run.
-//! - ADD delegates exactly what flannel's plugin would. If it fails, the record is as before.
+//! - ADD delegates exactly what flannel's plugin would, and `args.cni` too. If it fails, the record is as before.
 //! - DEL delegates what ADD recorded, even if the files say something else by now. Without a
 //!   legible record it asks a delegate of ours by the present configuration, which needs the
 //!   attachment's key only. Another project's delegate is not asked when nothing is recorded, as
@@ -225,6 +225,7 @@ fn request(call: &Call<'_>, delegate: &PluginConfig) -> Vec<u8> {
     if call.command() == Command::Gc {
         // A container's own.
         object.remove("runtimeConfig");
+        object.remove("args");
     }
     let document = Object::parse(call.document()).unwrap_or_default();
     for key in given {

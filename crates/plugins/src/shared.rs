@@ -21,6 +21,7 @@ pub mod mac;
 pub mod mtu;
 pub mod namespaces;
 pub mod netns_lock;
+pub(crate) mod outer_args;
 pub mod owner;
 pub mod pair;
 pub mod parent;

@@ -110,6 +110,31 @@ fn a_container_with_labels_under_network_policy() {
     assert!(said.stderr.contains("--label gives \"a\" two values"), "{said:#?}");
 }
 
+/// Labels used to get lost on the way to a network within the network's configuration, so that a
+/// container that a policy closes was open.
+#[test]
+fn labels_reach_network_policy_however_a_network_is_wrapped() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-labels-within");
+    network(&lab, "blue", UNDER_POLICY);
+    let link = r#"{"type": "ptp", "ipam": {"type": "host-local", "subnet": "10.7.0.0/24"}}"#;
+    let chain = format!(r#"{{"type": "chain", "plugins": [{link}, {{"type": "policy"}}]}}"#);
+    let _c1 = lab.container("c1");
+    for (name, plugins) in [
+        ("named", r#"{"type": "multi", "networks": [{"name": "blue"}]}"#.to_owned()),
+        ("written", format!(r#"{{"type": "multi", "networks": [{{"config": {chain}}}]}}"#)),
+        ("pods", r#"{"type": "netwright-multi", "clusterNetwork": "blue"}"#.to_owned()),
+    ] {
+        let list =
+            format!(r#"{{"cniVersion": "1.1.0", "name": "{name}", "plugins": [{plugins}]}}"#);
+        network(&lab, name, &list);
+        call_in(&lab, &["add", name, "c1", "--label", "app=web"]).succeeded();
+        let recorded = lab.sh("cat /run/netwright/owners/*/policy.json");
+        assert!(recorded.contains(r#""labels":{"app":"web"}"#), "{name}: {recorded}");
+        call_in(&lab, &["del", name, "c1"]).succeeded();
+    }
+}
+
 /// A plugin between that of the link and `policy`: it tries whether the container reaches another.
 const PROBE: &str = r#"#!/usr/bin/python3 -S
 import json, os, subprocess, sys

@@ -1,7 +1,7 @@
 //! One executable, many names.
 
 use std::io::Write as _;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::os::unix::process::CommandExt;
 
 use expect_test::expect;
@@ -147,6 +147,35 @@ fn a_plugin_by_another_name_says_which_and_what_to_do() {
             let details = said["details"].as_str().unwrap();
             assert!(details.starts_with(&format!("name the type {meant:?}")), "{details}");
         }
+    }
+}
+
+/// An installed plugin is a file that names the executable: a copy of it, and a link to it, start the
+/// executable with a path that is no plugin's name. The answer used to be that of the command line.
+#[test]
+fn a_copy_of_an_installed_plugin_says_which_and_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let line = cni_invoke::script_of(std::path::Path::new(EXECUTABLE)).unwrap();
+    for name in ["flannel", "flannel-wg"] {
+        std::fs::write(path(name), &line).unwrap();
+        std::fs::set_permissions(path(name), std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    symlink("flannel", path("flannel-ln")).unwrap();
+    for name in ["flannel-wg", "flannel-ln"] {
+        let file = path(name);
+        for verb in ["ADD", "DEL", "VERSION"] {
+            let vars = [("CNI_COMMAND", verb), ("CNI_CONTAINERID", "c1")];
+            let file = file.to_str().unwrap();
+            let said = call_as(file, file, &[], &vars, b"{}").failed(1).json();
+            assert_eq!(said["msg"], format!("{name} is not the type of a plugin"));
+            let details = said["details"].as_str().unwrap();
+            assert!(details.starts_with("name the type \"flannel\""), "{details}");
+        }
+        // A person is told by the command line.
+        let file = file.to_str().unwrap();
+        let said = call_as(file, file, &[], &[], b"").failed(2);
+        assert!(said.stderr.contains("unrecognized subcommand"), "{said:#?}");
     }
 }
 

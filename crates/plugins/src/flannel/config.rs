@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::NAME;
 use super::subnet_env::SubnetEnv;
 use crate::shared::failure::Failure;
+use crate::shared::outer_args::OuterArgs;
 
 /// Where flanneld writes unless `subnetFile` says otherwise.
 const SUBNET_FILE: &str = "/run/flannel/subnet.env";
@@ -45,6 +46,7 @@ pub(super) struct Config {
     ipam: Object,
     routes: Vec<Box<RawValue>>,
     runtime_config: Option<Box<RawValue>>,
+    args: OuterArgs,
 }
 
 /// Returns the folder of flannel's records, even if the rest of the configuration is invalid.
@@ -89,6 +91,7 @@ impl Config {
             ipam: raw.ipam,
             routes: routes.unwrap_or_default(),
             runtime_config: raw.runtime_config,
+            args: OuterArgs::of(call)?,
         })
     }
 
@@ -117,6 +120,7 @@ impl Config {
         if let Some(arguments) = &self.runtime_config {
             object.set("runtimeConfig", arguments.clone());
         }
+        self.args.put_into(&mut object)?;
         object.set_value("ipam", &self.ipam(subnet));
         Ok(PluginConfig::from_object(object)?)
     }

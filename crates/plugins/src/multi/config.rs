@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use cni::json::Object;
-use cni::{IfName, NetworkList, PluginConfig, code};
+use cni::{Args, IfName, NetworkList, PluginConfig, code};
 use cni_plugin::Call;
 use cni_runtime::{Attachment, ConfigFolder, LoadError, Member};
 use ipnet::IpNet;
@@ -15,6 +15,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::shared::failure::Failure;
+use crate::shared::outer_args::{self, Interface, OuterArgs};
 
 use super::default_route::DefaultRoute;
 
@@ -100,6 +101,7 @@ impl Config {
     pub(super) fn of(call: &Call<'_>, taken: impl Fn(&str) -> bool) -> Result<Self, Failure> {
         let raw = Raw::of(call)?;
         let lists = raw.lists(call)?;
+        let args = OuterArgs::of(call)?;
         let mut config = Config { members: Vec::new(), default_route: None };
         let mut ifnames = BTreeSet::new();
         for (place, (network, list)) in raw.networks.into_iter().zip(lists).enumerate() {
@@ -110,8 +112,10 @@ impl Config {
                 let text = format!("networks[{place}]: interface {ifname} is another network's");
                 return Err(invalid(text).with_details("name one of them otherwise: \"ifname\""));
             }
-            let mut attachment = attachment(call, ifname.clone())?;
-            if place == 0 {
+            let interface = if place == 0 { Interface::Runtimes } else { Interface::Further };
+            let list = args.in_list(list, interface).map_err(within)?;
+            let mut attachment = attachment(call, ifname.clone(), interface)?;
+            if interface == Interface::Runtimes {
                 // What the runtime requests is for the first network (NPWG standard,
                 // "runtimeConfig").
                 attachment.capability_args = raw.runtime_config.clone();
@@ -244,10 +248,15 @@ fn ifname(
     }
 }
 
-/// Creates an attachment of the container, with the arguments that the runtime gave.
-pub(super) fn attachment(call: &Call<'_>, ifname: IfName) -> Result<Attachment, Failure> {
+/// Creates an attachment of the container, with the arguments that the runtime gave for it.
+fn attachment(
+    call: &Call<'_>,
+    ifname: IfName,
+    interface: Interface,
+) -> Result<Attachment, Failure> {
     let netns = call.env().netns.clone();
-    let args = cni::Args::parse(&call.env().args)?;
+    let args = Args::parse(&call.env().args)?;
+    let args = Args::from_pairs(outer_args::pairs(&args, interface));
     Ok(Attachment::new(call.container_id().clone(), ifname, netns).with_args(args))
 }
 

@@ -16,6 +16,7 @@ use super::config::{Config, POD_ANNOTATIONS, invalid, values, written};
 use super::devices::DeviceFile;
 use crate::multi::default_route::DefaultRoute;
 use crate::shared::failure::Failure;
+use crate::shared::outer_args::{self, Interface, OuterArgs};
 
 /// The capability by which a plugin gets its device.
 const DEVICE_ID: &str = "deviceID";
@@ -112,8 +113,11 @@ impl Plan {
         if config.unserved == Unserved::Refuse {
             ask.refuse_unserved(&list).map_err(refused)?;
         }
+        let interface = if planned.default { Interface::Runtimes } else { Interface::Further };
+        // What is requested on the network wins.
+        let list = OuterArgs::of(call)?.in_list(list, interface)?;
         let list = ask.apply(&list).map_err(refused)?;
-        let mut attachment = attachment(call, ifname.clone(), planned)?;
+        let mut attachment = attachment(call, ifname.clone(), interface, planned)?;
         let given = &mut attachment.capability_args;
         if let (true, Some(runtime)) = (planned.default, &config.runtime_config) {
             // What the runtime requests is for the default network only (NPWG standard,
@@ -211,20 +215,21 @@ fn ifnames(
     Ok(names)
 }
 
-/// Creates an attachment of the container, with the arguments that the runtime gave and those of
-/// the network.
+/// Creates an attachment of the container, with the arguments that the runtime gave for it and
+/// those of the network.
 fn attachment(
     call: &Call<'_>,
     ifname: IfName,
+    interface: Interface,
     planned: &PlannedNetwork,
 ) -> Result<Attachment, Failure> {
     let env = call.env();
     let container = ContainerId::new(&env.container_id)?;
     let args = Args::parse_lenient(&env.args);
     let own = planned.args.iter().map(|(key, value)| (key.clone(), value.clone()));
-    let kept = args.iter().filter(|(key, _)| !planned.args.contains_key(*key));
-    let mut pairs: Vec<_> =
-        kept.map(|(key, value)| (key.to_owned(), value.to_owned())).chain(own).collect();
+    let mut pairs = outer_args::pairs(&args, interface);
+    pairs.retain(|(key, _)| !planned.args.contains_key(key));
+    pairs.extend(own);
     if !planned.args.is_empty() && args.get("IgnoreUnknown").is_none() {
         // Plugins that do not know our arguments must not refuse them.
         pairs.insert(0, ("IgnoreUnknown".to_owned(), "true".to_owned()));

@@ -166,6 +166,33 @@ fn another_projects_delegate_gets_what_flannels_plugin_would_give_it() {
     assert_eq!(log(&node), ["ADD", "CHECK", "STATUS", "GC", "DEL"]);
 }
 
+/// A delegate may be a chain with network policy, which goes by labels.
+#[test]
+fn what_a_runtime_says_of_the_container_reaches_the_delegate() {
+    testkit::require!("root");
+    let node = node("flannel-args");
+    add_witness(&node);
+    let c1 = node.container("c1");
+    let own = json!({ "cni": { "vrf": "blue", "labels": "its own" } });
+    let cni = json!({ "labels": [{ "key": "app", "value": "web" }], "ips": ["10.1.0.9"] });
+    let keys = json!({ "delegate": { "type": "theirs", "args": own } });
+    let call = |verb: &str| of(&node, verb, &c1).config(keys.clone());
+    let read = |verb: &str| -> Value {
+        let path = node.dir("log").join(format!("{verb}.stdin"));
+        serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+    };
+    let result = call("ADD").config(json!({ "args": { "cni": cni } })).call().ok();
+    let mut merged = cni.clone();
+    merged["vrf"] = json!("blue");
+    assert_eq!(read("ADD")["args"]["cni"], merged);
+    call("CHECK").prev(&result).call().silent();
+    call("GC").of_network().valid(&[]).call().silent();
+    call("DEL").call().silent();
+    assert_eq!(read("CHECK")["args"]["cni"], merged);
+    assert_eq!(read("GC").get("args"), None);
+    assert_eq!(read("DEL")["args"]["cni"], merged);
+}
+
 #[test]
 fn a_failed_add_leaves_the_record_as_it_was() {
     testkit::require!("root");

@@ -200,6 +200,80 @@ fn what_is_asked_for_needs_a_plugin_that_gives_it() {
     }
 }
 
+/// Makes a plugin that records its input, and its `CNI_ARGS`, in a file for each interface.
+fn note(node: &Node) {
+    node.stub(
+        "note",
+        &format!(
+            "cat >{log}/$CNI_COMMAND.$CNI_IFNAME; echo \"$CNI_ARGS\" >{log}/args.$CNI_IFNAME\n\
+             [ $CNI_COMMAND = ADD ] || exit 0; echo '{{\"cniVersion\":\"1.1.0\"}}'",
+            log = node.dir("log").display()
+        ),
+    );
+}
+
+/// Labels and other arguments are of the container; an address is of its own interface.
+#[test]
+fn what_a_runtime_says_of_the_container_reaches_every_network() {
+    testkit::require!("root");
+    let node = Node::new("multi-args");
+    note(&node);
+    let c1 = node.container("c1");
+    let own = json!({ "type": "note", "args": { "cni": { "labels": "its own", "vrf": "blue" } } });
+    let list = json!({ "cniVersion": "1.1.0", "name": "n1", "plugins": [{ "type": "note" }] });
+    std::fs::write(node.dir("net.d").join("1.conflist"), list.to_string()).unwrap();
+    let networks = json!([
+        { "name": "n1" },
+        { "config": own },
+        { "config": { "type": "chain", "plugins": [{ "type": "note" }] } },
+    ]);
+    let labels = json!([{ "key": "app", "value": "web" }]);
+    let cni = json!({ "labels": labels, "ips": ["10.1.0.9"], "mac": "x", "OVNport": "y", "n": 1 });
+    let call = |verb: &str| {
+        let run = of(&node, verb, &c1, networks.clone());
+        run.config(json!({ "confDir": node.dir("net.d"), "args": { "cni": cni } }))
+            .args("IgnoreUnknown=1;GATEWAY=10.1.0.1;K8S_POD_NAME=web;OvnPort=z")
+    };
+    let result = call("ADD").call().ok();
+    let read = |name: &str| std::fs::read(node.dir("log").join(name)).unwrap();
+    let given = |name: &str| serde_json::from_slice::<Value>(&read(name)).unwrap()["args"].clone();
+    assert_eq!(given("ADD.eth0")["cni"], cni);
+    let of_container = json!({ "labels": labels, "n": 1 });
+    assert_eq!(given("ADD.net1")["cni"], json!({ "labels": labels, "vrf": "blue", "n": 1 }));
+    assert_eq!(given("ADD.net2")["cni"], of_container);
+    let args = |name: &str| String::from_utf8(read(name)).unwrap().trim().to_owned();
+    let all = "IgnoreUnknown=1;GATEWAY=10.1.0.1;K8S_POD_NAME=web;OvnPort=z";
+    assert_eq!(args("args.eth0"), all);
+    assert_eq!(args("args.net1"), "IgnoreUnknown=1;K8S_POD_NAME=web");
+    // The networks have them as long as the container.
+    of(&node, "CHECK", &c1, networks.clone()).prev(&result).call().silent();
+    assert_eq!(given("CHECK.net2")["cni"], of_container);
+    of(&node, "DEL", &c1, networks.clone()).call().silent();
+    assert_eq!(given("DEL.net2")["cni"], of_container);
+    let run = of(&node, "ADD", &c1, networks).config(json!({ "args": { "cni": [] } }));
+    run.config(json!({ "confDir": node.dir("net.d") })).call().fails(6, "args");
+}
+
+/// The runtime asks for an address in a way that every plugin understands.
+#[test]
+fn an_address_is_asked_of_the_first_network_alone() {
+    testkit::require!("root");
+    let node = Node::new("multi-address");
+    let c1 = node.container("c1");
+    let networks = json!([{ "config": bridge(1) }, { "config": bridge(2) }]);
+    let call = |verb: &str| {
+        of(&node, verb, &c1, networks.clone())
+            .args("IgnoreUnknown=1;IP=10.1.0.9;MAC=02:00:00:00:00:07")
+    };
+    let result = call("ADD").call().ok();
+    assert_eq!(result["ips"][0]["address"], "10.1.0.9/24");
+    assert!(c1.sh("ip link show eth0").contains("02:00:00:00:00:07"));
+    assert!(!c1.sh("ip link show net1").contains("02:00:00:00:00:07"));
+    assert!(c1.sh("ip address show net1").contains("10.2.0.2/24"));
+    call("CHECK").prev(&result).call().silent();
+    call("DEL").call().silent();
+}
+
 /// The plugin declares the capability for addresses, and assigns another address.
 #[test]
 fn an_address_that_was_asked_for_and_not_given_is_an_error() {

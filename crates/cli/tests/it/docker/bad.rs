@@ -35,6 +35,7 @@ fn what_docker_shows_its_user() {
     install(&lab);
     write_network(&lab, "lan", LAN);
     write_network(&lab, "own", OWN_PORT);
+    lab.sh("cp /opt/cni/bin/bridge /opt/cni/bin/mybridge");
     let driver = Driver::start_at(&lab, super::support::SOCKET, &["--timeout", "2"]);
     let docker = Docker::new(&lab);
     let before = Snapshot::take(&lab);
@@ -48,6 +49,11 @@ fn what_docker_shows_its_user() {
         (&["-o", "conflist=nowhere"], "no net configuration with name \"nowhere\""),
         (&["-o", "type=nothing"], "nothing"),
         (&["-o", "type=../x"], "invalid"),
+        (&["-o", "type=mybridge"], "mybridge is not the type of a plugin"),
+        (
+            &["--ipam-driver", "null", "-o", "type=ptp", "-o", "ipam={\"type\":\"mybridge\"}"],
+            "is not the type of a plugin",
+        ),
         (&["-o", "name=lan"], "there is a network list named \"lan\""),
         (&["-o", "conflist=lan", "--subnet", "10.99.0.0/24"], "Docker chose the pool 10.99.0.0/24"),
         (&["--ipam-driver", "null"], "this network has no source of addresses"),

@@ -8,11 +8,13 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use cni::json::Object;
 use cni::{Error, NetworkList, NetworkName, code};
+use cni_invoke::InvokeError;
 use cni_plugin::Routed;
-use cni_runtime::{ConfigFolder, LoadError, Runtime};
+use cni_runtime::{ConfigFolder, LoadError, PluginError, Runtime};
 use cnm::network::{CreateNetwork, IpamData};
 use cnm::options;
 use ipnet::IpNet;
@@ -37,6 +39,9 @@ const DOCKERS: [(&str, &str); 3] = [
     ("com.docker.network.bridge.enable_ip_masquerade", "ipMasq"),
 ];
 const DOCKERS_PREFIX: &str = "com.docker.network.container_iface_prefix";
+
+/// How long a plugin has for VERSION, which Docker's user waits for.
+const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where lists and plugins are.
 #[derive(Debug, Clone, Copy)]
@@ -84,11 +89,13 @@ pub(super) fn plan(asked: &CreateNetwork, shelf: Shelf<'_>) -> Result<Network, E
     NetworkName::new(&list.name)?;
     for plugin in &list.plugins {
         let find = |plugin_type: &str| {
+            let context = || format!("network list {:?}", list.name);
             shelf.runtime.find_plugin(plugin_type).map_err(|error| {
                 Error::from_chain(code::INVALID_CONFIG, &error)
-                    .context(format!("network list {:?}", list.name))
+                    .context(context())
                     .with_details("netwright install puts our plugins where they are looked for")
-            })
+            })?;
+            refuse_useless(shelf.runtime, plugin_type).map_err(|error| error.context(context()))
         };
         find(&plugin.plugin_type)?;
         if let Some(ipam) = ipam_of(&plugin.object)?.filter(|ipam| !ipam.plugin_type.is_empty()) {
@@ -104,6 +111,25 @@ pub(super) fn plan(asked: &CreateNetwork, shelf: Shelf<'_>) -> Result<Network, E
     network.conflist = String::from_utf8(list.source)
         .map_err(|error| Error::new(code::DECODE_FAILURE, error.to_string()))?;
     Ok(network)
+}
+
+/// Refuses an executable that does not serve: a plugin of ours under another name, or a file that
+/// this machine cannot run. One that answers VERSION in a way of its own may serve all the same.
+fn refuse_useless(runtime: &Runtime<'static>, plugin_type: &str) -> Result<(), Error> {
+    if judge::is_own_name(plugin_type) {
+        return Ok(());
+    }
+    match runtime.version_info(plugin_type, Some(Instant::now() + VERSION_TIMEOUT)) {
+        Err(failure)
+            if matches!(
+                *failure.error,
+                PluginError::Reported(_) | PluginError::NotRun(InvokeError::Start { .. })
+            ) =>
+        {
+            Err(failure.to_cni())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Returns the name of the list that the network is to be, if it is to be one of the node's.

@@ -43,17 +43,22 @@ fn every_field_reaches_its_network_and_no_other() {
     let c1 = node.container("c1");
     let kubelets =
         json!({ "portMappings": [{ "hostPort": 1, "containerPort": 1 }], "ipRanges": [] });
-    pod(&node, "ADD", &c1).config(json!({ "runtimeConfig": kubelets })).call().ok();
+    let of_runtime = json!({ "labels": [{ "key": "app" }], "n": 2, "mac": "x" });
+    let keys = json!({ "runtimeConfig": kubelets, "args": { "cni": of_runtime } });
+    pod(&node, "ADD", &c1).config(keys).call().ok();
 
     let second = given(&node, "noter.ADD.net1");
     assert_eq!(second["runtimeConfig"], asked);
-    assert_eq!(second["args"]["cni"], json!({ "vrf": "red", "mtu": 1, "n": 1 }));
+    assert_eq!(
+        second["args"]["cni"],
+        json!({ "vrf": "red", "mtu": 1, "n": 1, "labels": [{ "key": "app" }] })
+    );
     let args = fs::read_to_string(node.dir("log").join("noter.args")).unwrap();
     assert!(args.contains("K8S_POD_NAME=web-0") && args.trim().ends_with("IP=192.0.2.7"), "{args}");
     // The runtime's request goes to the default network.
     let first = given(&node, "first.ADD.eth0");
     assert_eq!(first["runtimeConfig"], json!({ "portMappings": kubelets["portMappings"] }));
-    assert_eq!(first["args"], Value::Null);
+    assert_eq!(first["args"]["cni"], of_runtime);
 
     let heard = daemon.heard();
     let Request::Plan(request) = &heard[0] else { panic!("{heard:?}") };

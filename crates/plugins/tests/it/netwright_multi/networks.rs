@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use testkit::Place;
 use testkit::traffic::assert_pings;
 
-use super::{bare, bridge, calls, default, links, list, node, planned, pod, stub};
+use super::{bare, bridge, calls, conf, default, given, links, list, node, planned, pod, stub};
 use crate::support::matrix::{addresses, assert_settles, look};
 use crate::support::multinet::{Daemon, left};
 
@@ -296,6 +296,24 @@ fn who_is_no_pod_has_the_default_network_chosen_by_name() {
     bare(&node, "CHECK", &c1).prev(&result).call().silent();
     bare(&node, "DEL", &c1).call().silent();
     assert_eq!((links(&c1), left(&node)), (vec![], vec![]));
+}
+
+/// Without a daemon too.
+#[test]
+fn labels_of_who_is_no_pod_reach_the_default_network() {
+    testkit::require!("root");
+    let node = node("pod-labels");
+    stub(&node, "first", &json!({}));
+    conf(&node, "50-cluster.conflist", &list("cluster", json!([{ "type": "first" }])));
+    let c1 = node.container("c1");
+    let args = json!({ "cni": { "labels": [{ "key": "app", "value": "web" }], "ips": ["x"] } });
+    let call = |verb: &str| bare(&node, verb, &c1).config(json!({ "args": args }));
+    call("ADD").args("IP=192.0.2.7").call().ok();
+    assert_eq!(given(&node, "first.ADD.eth0")["args"], args);
+    let said = std::fs::read_to_string(node.dir("log").join("first.args")).unwrap();
+    assert_eq!(said.trim(), "IP=192.0.2.7");
+    call("DEL").call().silent();
+    assert_eq!(given(&node, "first.DEL.eth0")["args"], args);
 }
 
 #[test]
