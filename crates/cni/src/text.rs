@@ -67,18 +67,21 @@ pub fn quote_list<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     format!("[{}]", quoted.join(" "))
 }
 
-/// How many letters [`printable`] keeps of a text that other programs or users wrote.
+/// How many letters [`shortened`] keeps of a text that other programs or users wrote.
 const LONGEST: usize = 80;
 
-/// Returns a text that other programs or users wrote in a form for logs and records: short, on one
-/// line.
+/// Returns a text that other programs or users wrote in a form for logs and records:
+/// [shortened], and on [one line](one_line).
 #[must_use]
 pub fn printable(text: &str) -> String {
-    let mut shown: String = text
-        .chars()
-        .take(LONGEST)
-        .map(|letter| if letter.is_control() { '\u{fffd}' } else { letter })
-        .collect();
+    one_line(shortened(text))
+}
+
+/// Returns the first letters of a text that other programs or users wrote. A message shows them with
+/// `{:?}`, which escapes what [`one_line`] does.
+#[must_use]
+pub fn shortened(text: &str) -> String {
+    let mut shown: String = text.chars().take(LONGEST).collect();
     if text.chars().nth(LONGEST).is_some() {
         shown.push('…');
     }

@@ -218,6 +218,7 @@ impl Compiler {
         for address in &addresses {
             self.move_in_sets(*address);
             self.move_in_ports(*address);
+            self.move_in_contested(*address);
         }
         for address in &node_addresses {
             self.move_in_nodes(*address);

@@ -47,6 +47,8 @@ pub enum Decision {
     UnknownNamespace { namespace: String },
     /// Several pods have the address.
     SeveralPods { pods: Vec<String> },
+    /// Policies select the pod, and several pods have the other end's address.
+    SeveralPeers { pods: Vec<String> },
     /// The policies have too many different lists of ports ([`too_many_lists`]).
     TooManyLists,
     /// A rule accepts or denies.
@@ -70,6 +72,7 @@ impl Decision {
             Decision::Rule { action, .. } => *action == Action::Accept,
             Decision::UnknownNamespace { .. }
             | Decision::SeveralPods { .. }
+            | Decision::SeveralPeers { .. }
             | Decision::TooManyLists
             | Decision::NoneAllows => false,
         }
@@ -156,6 +159,10 @@ fn judge(
     if too_many_lists(&asked, direction) {
         return Side { asked: ids(&asked), decision: Decision::TooManyLists };
     }
+    if !asked.is_empty() && world.is_contested(peer) {
+        let pods = world.claimants(peer).iter().map(|pod| pod.full_name()).collect();
+        return Side { asked: ids(&asked), decision: Decision::SeveralPeers { pods } };
+    }
     let is_matched = |rule: &Rule| matches(world, rule, peer, destination, traffic);
     Side { asked: ids(&asked), decision: decide(&asked, direction, is_matched) }
 }
@@ -235,7 +242,7 @@ pub(crate) fn matches(
 /// Reports whether an address is that of a peer.
 pub(crate) fn peer_matches(world: &World, wanted: &Peer, address: IpAddr) -> bool {
     match wanted {
-        Peer::Pods(set) => world.claimants(address).iter().any(|pod| world.is_in(pod, set)),
+        Peer::Pods(set) => world.owner(address).is_some_and(|pod| world.is_in(pod, set)),
         Peer::Nodes(selector) => world.nodes_at(address).any(|node| selector.matches(&node.labels)),
         Peer::Block(block) => block.contains(address),
     }
@@ -255,9 +262,9 @@ pub(crate) fn port_matches(
             *protocol == traffic.protocol && traffic.port.is_some_and(in_range)
         }
         Ports::Named { protocol, name } => {
-            let pods = world.claimants(destination);
+            let pod = world.owner(destination);
             protocol.is_none_or(|protocol| protocol == traffic.protocol)
-                && pods.iter().flat_map(|pod| pod.ports.iter()).any(|port| {
+                && pod.into_iter().flat_map(|pod| pod.ports.iter()).any(|port| {
                     port.name == *name
                         && port.protocol == traffic.protocol
                         && Some(port.port) == traffic.port

@@ -144,8 +144,10 @@ impl<'a> Asked<'a> {
 
     /// Names an end.
     fn name(&self, address: IpAddr) -> String {
-        if let Some(pod) = self.pod_at(address) {
-            return pod.full_name();
+        let pods: Vec<String> =
+            self.world.claimants(address).iter().map(|pod| pod.full_name()).collect();
+        if !pods.is_empty() {
+            return list(&pods, "or");
         }
         match self.world.nodes_at(address).next() {
             Some(node) => format!("node {}", node.name),
@@ -215,6 +217,9 @@ impl<'a> Asked<'a> {
             Decision::Itself => say("it is the pod itself, which no policy cuts off.".into()),
             Decision::UnknownNamespace { .. } | Decision::SeveralPods { .. } => {
                 say(format!("{}.", self.cause(direction, side)));
+            }
+            Decision::SeveralPeers { .. } => {
+                return say(format!("{}.", self.cause(direction, side)));
             }
             Decision::TooManyLists => {
                 return say(format!("{}.", self.cause(direction, side)));
@@ -288,6 +293,12 @@ impl<'a> Asked<'a> {
             Decision::SeveralPods { pods } => format!(
                 "{} have this address: it is closed until only one of them is left",
                 pods.join(" and ")
+            ),
+            Decision::SeveralPeers { pods } => format!(
+                "{} have the address {}: policies let nothing pass between it and this pod until \
+                 only one of them is left",
+                pods.join(" and "),
+                self.ends(direction).1
             ),
             Decision::TooManyLists => why_closed(direction),
             Decision::Rule { policy: PolicyId::Isolation { namespace }, .. } => {

@@ -220,7 +220,7 @@ fn is_key(key: &str) -> Result<(), String> {
         prefix.len() <= LONGEST_PREFIX && prefix.split('.').all(part)
     };
     if name.is_empty() || !is_word(name) || prefix.is_some_and(|prefix| !is_domain(prefix)) {
-        return Err(format!("{:?} is not a label's key", crate::refused::printable(key)));
+        return Err(format!("{:?} is not a label's key", cni::text::shortened(key)));
     }
     Ok(())
 }
@@ -230,7 +230,7 @@ fn is_value(value: &str) -> Result<(), String> {
     if value.is_empty() || is_word(value) {
         return Ok(());
     }
-    Err(format!("{:?} is not a label's value", crate::refused::printable(value)))
+    Err(format!("{:?} is not a label's value", cni::text::shortened(value)))
 }
 
 fn is_word(text: &str) -> bool {

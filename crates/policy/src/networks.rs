@@ -79,6 +79,15 @@ struct Known {
     says: Vec<OnNetwork>,
 }
 
+impl Known {
+    /// Returns the addresses that the pod says it has, each with its network.
+    fn said(&self) -> impl Iterator<Item = (&str, IpAddr)> {
+        self.says
+            .iter()
+            .flat_map(|on| on.addresses.iter().map(move |address| (on.network.as_str(), *address)))
+    }
+}
+
 /// All further networks that policies are for, or that attachments of this node are on.
 #[derive(Debug, Default)]
 pub struct Networks {
@@ -165,16 +174,51 @@ impl Networks {
     ) -> Vec<Step> {
         let mut steps = Vec::new();
         let mut networks = self.networks_of(uid);
-        match pod {
+        let old = match pod {
             Some((pod, says)) => self.pods.insert(uid.clone(), Known { pod, says }),
             None => self.pods.remove(uid),
         };
         networks.extend(self.networks_of(uid));
+        let sharing = self.sharing(old.iter().chain(self.pods.get(uid)));
         for network in networks {
             self.put(&network, uid, world);
+            for other in sharing.iter().filter(|other| *other != uid) {
+                self.put(&network, other, world);
+            }
             self.settle_network(&network, &mut steps);
         }
         steps
+    }
+
+    /// Returns the pods of this node that say that they have an address of one of these pods, if
+    /// those are of this node.
+    fn sharing<'k>(&'k self, pods: impl Iterator<Item = &'k Known>) -> BTreeSet<Uid> {
+        let is_here = |known: &&Known| known.pod.node.as_deref() == Some(self.node.as_str());
+        let said: BTreeSet<(&str, IpAddr)> = pods.filter(is_here).flat_map(Known::said).collect();
+        if said.is_empty() {
+            return BTreeSet::new();
+        }
+        let all = self.pods.iter().filter(|(_, known)| is_here(known));
+        let sharing = all.filter(|(_, known)| known.said().any(|one| said.contains(&one)));
+        sharing.map(|(uid, _)| uid.clone()).collect()
+    }
+
+    /// Reports whether a pod contests an address of another one's attachment: other nodes take the
+    /// address for the pod's, by the statuses of the pods of this node.
+    fn contests(&self, network: &str, uid: &Uid, address: IpAddr) -> bool {
+        let has = self.attachments.values().filter(|one| one.has(network, address));
+        let owners: BTreeSet<Option<&Uid>> = has.map(|one| one.pod.as_ref()).collect();
+        let owned_by_other =
+            owners.len() == 1 && owners.iter().all(|owner| owner.is_some_and(|owner| owner != uid));
+        let is_here = |known: &&Known| known.pod.node.as_deref() == Some(self.node.as_str());
+        let says = |known: &&Known| {
+            let living = !known.pod.finished && !known.pod.host_network;
+            living && known.said().any(|said| said == (network, address))
+        };
+        let all: Vec<&Known> = self.pods.values().filter(is_here).filter(says).collect();
+        let is_one_staying = all.iter().any(|known| !known.pod.terminating);
+        let mut of_pod = all.iter().filter(|known| known.pod.uid == *uid);
+        owned_by_other && of_pod.any(|known| !(known.pod.terminating && is_one_staying))
     }
 
     /// An attachment of this node came, changed or went. `key` is the caller's name for it.
@@ -380,12 +424,20 @@ impl Networks {
             addresses.extend(&one.addresses);
         }
         let is_here = !addresses.is_empty();
+        let mut contests = false;
         for on in says.iter().filter(|on| on.network == network) {
-            // If an attachment of this node has the address, the pod's status does not count: the
-            // attachment's pod has the address or, while that is not known, no pod.
+            // If an attachment of this node has the address, the attachment's pod has it or, while
+            // that is not known, no pod. The status of another pod of this node counts as long as
+            // other nodes go by it: then the two contest it.
             let of_others =
                 |address: &IpAddr| self.attachments.values().any(|one| one.has(network, *address));
-            addresses.extend(on.addresses.iter().filter(|address| !of_others(address)));
+            for address in &on.addresses {
+                let contested = self.contests(network, uid, *address);
+                contests |= contested;
+                if contested || !of_others(address) {
+                    addresses.push(*address);
+                }
+            }
         }
         addresses.sort_unstable();
         addresses.dedup();
@@ -394,6 +446,8 @@ impl Networks {
         }
         let mut pod = pod.clone();
         pod.addresses = addresses;
+        // One that is to be deleted would give way, and other nodes know nothing of that yet.
+        pod.terminating &= !contests;
         // Without an attachment that is known, the packet filter here cannot judge it.
         pod.node = pod.node.filter(|node| is_here || **node != *self.node);
         Some(pod)

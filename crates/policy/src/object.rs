@@ -262,7 +262,7 @@ pub(crate) fn other_version(at: &At<'_>, read: &[&str]) -> Option<Fault> {
     match version.text() {
         Ok(text) if read.contains(&text) => None,
         Ok(text) => {
-            let (found, read) = (printable(text), read.join(" or "));
+            let (found, read) = (cni::text::shortened(text), read.join(" or "));
             Some(version.fault(Cause::OtherVersion { found, read }))
         }
         Err(fault) => Some(fault),

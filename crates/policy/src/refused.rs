@@ -135,6 +135,6 @@ impl fmt::Display for Effect {
 impl Cause {
     /// A text that is not what is wanted there.
     pub(crate) fn not_a(text: &str, wanted: &str) -> Self {
-        Cause::NotA { text: format!("{:?}", printable(text)), wanted: wanted.to_owned() }
+        Cause::NotA { text: format!("{:?}", cni::text::shortened(text)), wanted: wanted.to_owned() }
     }
 }

@@ -81,6 +81,8 @@ pub struct World {
     /// The pods that have an address in their status which is not theirs alone: that of their host,
     /// or one that they had until they finished.
     by_other_address: BTreeSet<(IpAddr, Uid)>,
+    /// The addresses that have several claimants.
+    contested: BTreeSet<IpAddr>,
     /// How many changes were made.
     changes: u64,
     /// What many pods have in common, each once.
@@ -121,7 +123,15 @@ impl World {
         match change {
             Change::Namespace(name, new) => self.change_namespace(name, new, &mut touched),
             Change::Node(name, new) => self.change_node(name, new, &mut touched),
-            Change::Pod(uid, new) => self.change_pod(&uid, new, &mut touched),
+            Change::Pod(uid, new) => {
+                self.change_pod(&uid, new, &mut touched);
+                for address in &touched.addresses {
+                    match self.claimants(*address).len() {
+                        0 | 1 => self.contested.remove(address),
+                        _ => self.contested.insert(*address),
+                    };
+                }
+            }
             Change::Policy(id, new) => self.change_policy(id, new, &mut touched),
         }
         touched
@@ -307,13 +317,34 @@ impl World {
         if staying.is_empty() { all } else { staying }
     }
 
-    /// Reports whether a pod is one of the [claimants](Self::claimants) of an address of its own.
-    pub(crate) fn claims(&self, pod: &Pod, address: IpAddr) -> bool {
-        if !pod.terminating {
-            return true;
+    /// Returns the only one of the [claimants](Self::claimants) of an address. An address that
+    /// several pods claim is no pod's: it has the rights of none of them.
+    #[must_use]
+    pub fn owner(&self, address: IpAddr) -> Option<&Pod> {
+        match self.claimants(address).as_slice() {
+            [pod] => Some(pod),
+            _ => None,
+        }
+    }
+
+    /// Reports whether a pod is the [owner](Self::owner) of an address of its own.
+    pub(crate) fn owns(&self, pod: &Pod, address: IpAddr) -> bool {
+        if self.is_contested(address) {
+            return false;
         }
         let mut all = self.pods_in(&self.by_address, address);
-        all.all(|there| there.terminating)
+        !pod.terminating || all.all(|there| there.terminating)
+    }
+
+    /// Reports whether several pods claim an address.
+    #[must_use]
+    pub fn is_contested(&self, address: IpAddr) -> bool {
+        self.contested.contains(&address)
+    }
+
+    /// Returns the addresses that several pods claim.
+    pub(crate) fn contested(&self) -> impl Iterator<Item = IpAddr> {
+        self.contested.iter().copied()
     }
 
     /// Returns the pods that a reader may take for the owner of an address, though they are not:
@@ -375,7 +406,7 @@ impl World {
         !pod.host_network && set.matches(pod, self.namespace(&pod.namespace))
     }
 
-    /// Returns the addresses of the pods in a set.
+    /// Returns the addresses of the pods in a set, without those that other pods claim too.
     #[must_use]
     pub fn addresses_in(&self, set: &PodSet) -> BTreeSet<IpAddr> {
         let mut addresses = BTreeSet::new();
@@ -384,8 +415,7 @@ impl World {
             let uids = alike.flat_map(|(_, uids)| uids);
             for pod in uids.filter_map(|uid| self.pod(uid)) {
                 let own = pod.own_addresses().iter().copied();
-                // Of several pods with one address, only those count that may still have it.
-                addresses.extend(own.filter(|address| self.claims(pod, *address)));
+                addresses.extend(own.filter(|address| self.owns(pod, *address)));
             }
         }
         addresses

@@ -53,7 +53,7 @@ fn published_vni(vni: u32) -> u32 {
 }
 
 fn other_backend(name: &str) -> Cause {
-    Cause::OtherBackend { backend: printable(name) }
+    Cause::OtherBackend { backend: cni::text::shortened(name) }
 }
 
 /// What is read of a node, family by family.

@@ -1,6 +1,8 @@
 //! Addresses and quotes.
 
-use netwright_cni::text::{lines, one_line, parse_cidr, parse_ip, quote, quote_list};
+use netwright_cni::text::{
+    lines, one_line, parse_cidr, parse_ip, printable, quote, quote_list, shortened,
+};
 
 #[test]
 fn addresses_with_a_prefix_keep_their_host_bits() {
@@ -56,4 +58,8 @@ fn a_terminal_obeys_nothing_of_what_is_shown() {
     let shown = r"a\u{1b}[31m\u{9b}2J\u{7f}\r\u{202e}\u{2066}\u{200f}\u{2028}é";
     assert_eq!(one_line(nasty), format!(r"{shown}\tb\nc"));
     assert_eq!(lines(nasty), format!("{shown}\tb\nc"));
+    // What is shortened too, and what a message quotes.
+    assert_eq!(printable(nasty), one_line(nasty));
+    assert_eq!(format!("{:?}", shortened(nasty)), format!(r#""{shown}\tb\nc""#));
+    assert_eq!(printable(&format!("{}\u{7}", "a".repeat(80))), format!("{}…", "a".repeat(80)));
 }

@@ -20,6 +20,8 @@ pub(crate) enum About {
     Blocks(Family, BTreeSet<Block>),
     /// A port's name. Of ingress the destination is a pod of this node, so its sets have no other.
     Port(Direction, String),
+    /// The addresses that several pods claim.
+    Contested,
 }
 
 impl About {
@@ -35,7 +37,9 @@ impl About {
                 [nodes] => hash(&format!("{salt}Nodes({nodes:?})")),
                 _ => hash(&format!("{salt}{self:?}")),
             },
-            About::Blocks(..) | About::Port(..) => hash(&format!("{salt}{self:?}")),
+            About::Blocks(..) | About::Port(..) | About::Contested => {
+                hash(&format!("{salt}{self:?}"))
+            }
         }
     }
 
@@ -53,6 +57,7 @@ impl About {
             About::Nodes(_) => Kind::Nodes,
             About::Blocks(..) => Kind::Block,
             About::Port(..) => Kind::Port,
+            About::Contested => Kind::Contested,
         }
     }
 }
@@ -299,7 +304,7 @@ pub(crate) fn class<'a>(
             vec![Line { matches: Vec::new(), then }]
         }
     };
-    of_tiers(direction, hash, policies, |_, of_tier| Compiled {
+    of_tiers((direction, salt, hash), policies, |_, of_tier| Compiled {
         lines: of_tier.iter().flat_map(line).collect(),
         ..Compiled::default()
     })
@@ -312,22 +317,26 @@ pub(crate) fn merged_class(
     hash: &str,
     policies: &[&Policy],
 ) -> Written {
-    of_tiers(direction, hash, policies, |name, of_tier| {
+    of_tiers((direction, salt, hash), policies, |name, of_tier| {
         merge::compile(of_tier, name, direction, salt)
     })
 }
 
-/// Writes a class of which `write` says the lines of each tier, in a chain of this name.
+/// Writes a class of which `write` says the lines of each tier, in a chain of this name. No rule is
+/// asked about an address that several pods claim: it is denied.
 fn of_tiers(
-    direction: Direction,
-    hash: &str,
+    (direction, salt, hash): (Direction, &str, &str),
     policies: &[&Policy],
     write: impl Fn(&Name, &[&Policy]) -> Compiled,
 ) -> Written {
     let mut written = Written::default();
     let always = |then: Then| Line { matches: Vec::new(), then };
     let own = names::class(direction, hash);
-    let mut main = Vec::new();
+    let contested = About::Contested.hash(salt);
+    let peers = of_peers(&About::Contested, &contested, direction).into_iter();
+    let mut main: Vec<Line> =
+        peers.map(|peer| Line { matches: peer.matches, then: Then::Deny }).collect();
+    written.about.insert(contested, About::Contested);
     for tier in [Tier::Admin, Tier::Namespaced, Tier::Baseline] {
         let is_of_tier = |policy: &&Policy| policy.tier == tier;
         let of_tier: Vec<&Policy> = policies.iter().copied().filter(is_of_tier).collect();

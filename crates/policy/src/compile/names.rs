@@ -97,6 +97,7 @@ pub(crate) enum Kind {
     Nodes,
     Block,
     Port,
+    Contested,
 }
 
 /// A set.
@@ -106,6 +107,7 @@ pub(crate) fn set(kind: Kind, family: Family, hash: &str) -> Name {
         Kind::Nodes => "node",
         Kind::Block => "blk",
         Kind::Port => "port",
+        Kind::Contested => "many",
     };
     format!("{kind}{}-{hash}", family.digit())
 }

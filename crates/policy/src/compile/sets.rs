@@ -37,6 +37,7 @@ impl Compiler {
             About::Port(direction, name) => {
                 return self.add_port_sets(&hash, *direction, name);
             }
+            About::Contested => self.world.contested().collect(),
         };
         for family in Family::ALL {
             let of_family = addresses.iter().copied().filter(|at| Family::of(*at) == family);
@@ -70,7 +71,7 @@ impl Compiler {
         for pod in pods {
             for port in pod.ports.iter().filter(|port| port.name == name) {
                 for address in pod.own_addresses() {
-                    if world.claims(pod, *address) {
+                    if world.owns(pod, *address) {
                         found.push((*address, port.protocol, port.port));
                     }
                 }
@@ -124,14 +125,14 @@ impl Compiler {
             About::Port(direction, name) => {
                 self.port_sets.remove(&(direction, name));
             }
-            About::Nodes(_) | About::Blocks(..) => {}
+            About::Nodes(_) | About::Blocks(..) | About::Contested => {}
         }
     }
 
     /// Puts an address into the sets in which it belongs now, and takes it out of the others.
     pub(super) fn move_in_sets(&mut self, address: IpAddr) {
         let mut now: BTreeSet<Hash> = BTreeSet::new();
-        for pod in self.world.claimants(address) {
+        if let Some(pod) = self.world.owner(address) {
             let namespace = self.world.namespace(&pod.namespace);
             for (hash, number) in self.pod_sets.near(pod, namespace) {
                 if now.contains(hash) {
@@ -160,7 +161,7 @@ impl Compiler {
     /// Does the same for the sets of named ports.
     pub(super) fn move_in_ports(&mut self, address: IpAddr) {
         let mut now: BTreeSet<(Hash, Protocol, u16)> = BTreeSet::new();
-        for pod in self.world.claimants(address) {
+        if let Some(pod) = self.world.owner(address) {
             let is_local = pod.node.as_deref() == Some(self.node.as_str());
             for port in pod.ports.iter() {
                 for direction in Direction::ALL {
@@ -181,6 +182,17 @@ impl Compiler {
         }
         if !now.is_empty() {
             self.ports_of.insert(address, now);
+        }
+    }
+
+    /// Does the same for the set of addresses that several pods claim.
+    pub(super) fn move_in_contested(&mut self, address: IpAddr) {
+        let hash = About::Contested.hash(&self.salt);
+        let set = names::set(Kind::Contested, Family::of(address), &hash);
+        let Some(Set::Addresses(all)) = self.program.sets.get(&set) else { return };
+        let comes = self.world.is_contested(address);
+        if comes != all.contains(&address) {
+            self.emit_element(set, Element::Address(address), comes);
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use netwright_policy::evaluate::{Decision, Side};
-use netwright_policy::interpret::{Packet, passes, reaches_node};
+use netwright_policy::interpret::{Packet, hook, passes, reaches_node};
 use netwright_policy::program::{Set, Then};
 use netwright_policy::{
     Change, Compiler, Direction, Family, Pod, Policy, Program, Protocol, Traffic, Verdict, World,
@@ -119,6 +119,48 @@ fn compare_indices(world: &World) -> Result<(), String> {
     Ok(())
 }
 
+/// Compares what the node of each end says of a packet that it forwards. Of an address that several
+/// pods claim, no node lets anything through to a pod that policies select, nor from there.
+fn compare_ends(
+    world: &World,
+    programs: &BTreeMap<String, Program>,
+    packet: Packet,
+    judged: &Verdict,
+) -> Result<(), String> {
+    let Packet { source, destination, traffic } = packet;
+    for (direction, end, peer) in
+        [(Direction::Egress, source, destination), (Direction::Ingress, destination, source)]
+    {
+        let side = judged.side(direction);
+        // Such packets are not forwarded.
+        let is_near = matches!(side.decision, Decision::OwnNode { .. } | Decision::Itself)
+            || matches!(&side.decision, Decision::Rule { .. } if world.nodes_at(peer).next().is_some());
+        let pods = world.claimants(end);
+        if is_near || pods.is_empty() {
+            continue;
+        }
+        let nodes: BTreeSet<&str> = pods.iter().filter_map(|pod| pod.node.as_deref()).collect();
+        for node in nodes {
+            let lets = hook(&programs[node], direction, packet);
+            if lets != side.decision.allows() {
+                return Err(format!(
+                    "{direction} of {source} to {destination}, {traffic} on {node}: the hook lets \
+                     it through: {lets}, and the verdict is {side:?}"
+                ));
+            }
+            let is_claimed = [end, peer].into_iter().any(|at| 1 < world.claimants(at).len());
+            let is_free = traffic.protocol == Protocol::NeighbourDiscovery;
+            if lets && is_claimed && !is_free && !(pods.len() == 1 && side.asked.is_empty()) {
+                return Err(format!(
+                    "{direction} of {source} to {destination}, {traffic} on {node}: several pods \
+                     claim an address, and the packet passes: {side:?}"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
 fn compare(
     world: &World,
     programs: &BTreeMap<String, Program>,
@@ -151,6 +193,7 @@ fn compare(
                         if arrives { "arrives" } else { "does not arrive" },
                     ));
                 }
+                compare_ends(world, programs, packet, &judged)?;
                 count.add(&judged);
                 // Explanations take longer, so only a few are made.
                 if number % 97 == 0 {
@@ -277,13 +320,14 @@ fn random_clusters_meet_no_disagreement() {
     assert_eq!(count.0, BTreeMap::new(), "not expected");
 }
 
-const DECISIONS: [&str; 14] = [
+const DECISIONS: [&str; 15] = [
     "NoPod",
     "NeighbourDiscovery",
     "OwnNode",
     "Itself",
     "UnknownNamespace",
     "SeveralPods",
+    "SeveralPeers",
     "NoneAllows",
     "Default",
     "Network Accept",

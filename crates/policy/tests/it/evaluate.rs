@@ -5,13 +5,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use netwright_policy::evaluate::Decision;
+use netwright_policy::interpret::{Packet, hook};
 use netwright_policy::isolation::{Exemption, Isolation};
 use netwright_policy::labels::Selector;
 use netwright_policy::object::Uid;
 use netwright_policy::policy::{Peer, PodSet, Ports};
 use netwright_policy::{
-    Change, Namespace, Protocol, Traffic, World, cluster_policy, multi_policy, network_policy,
-    verdict, verdict_by_service,
+    Change, Direction, Namespace, Protocol, Traffic, World, cluster_policy, multi_policy,
+    network_policy, verdict, verdict_by_service,
 };
 use serde_json::{Value, json};
 
@@ -410,6 +411,74 @@ fn an_address_of_two_living_pods_is_closed_until_one_has_left() {
     one.terminating = true;
     world.change(one.into());
     assert!(allowed(&world, "shop/db", "10.244.1.9", tcp(80)));
+}
+
+/// What another node judges: a pod there that policies select takes nothing from an address that
+/// two pods claim, and sends nothing there, whatever either of them may do.
+#[test]
+fn an_address_of_two_living_pods_has_the_rights_of_neither() {
+    let of_web = json!([{"podSelector": {"matchLabels": {"app": "web"}}}]);
+    let db = network(
+        "shop/db",
+        json!({
+            "podSelector": {"matchLabels": {"app": "db"}},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [{"from": of_web}],
+            "egress": [{"to": of_web}, {"ports": [{"port": "http"}]}],
+        }),
+    );
+    let cache = cluster(
+        "no-x",
+        json!({
+            "tier": "Admin",
+            "priority": 1,
+            "subject": {"pods": {
+                "namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "dns"}},
+            }},
+            "ingress": [{"action": "Deny", "from": [{"pods": {
+                "namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "x"}},
+            }}]}],
+        }),
+    );
+    let addresses = ["10.244.1.9", "fd00:244:1::9"];
+    let web = pod("shop/w", "one", json!({"app": "web"}), &addresses);
+    let mut x = pod("shop/x", "one", json!({"app": "x"}), &addresses);
+    let mut world = world_with([db, cache]);
+    world.change(web.into());
+    world.change(x.clone().into());
+    // What the node of the other end says: the evaluator, and the packet filter.
+    let node_lets = |world: &World, direction: Direction, source: &str, destination: &str| {
+        let (source, destination, traffic) = (at(source), at(destination), tcp(80));
+        let side = verdict(world, source, destination, traffic).side(direction).clone();
+        let program = netwright_policy::compile(world.clone(), "two");
+        let packet = Packet { source, destination, traffic };
+        assert_eq!(hook(&program, direction, packet), side.decision.allows(), "{side:?}");
+        side.decision.allows()
+    };
+    for (claimed, db, dns, other) in [
+        ("10.244.1.9", "10.244.2.1", "10.244.2.3", "10.244.2.2"),
+        ("fd00:244:1::9", "fd00:244:2::1", "fd00:244:2::3", "fd00:244:2::2"),
+    ] {
+        let of_db = |world: &World| {
+            [
+                node_lets(world, Direction::Ingress, claimed, db),
+                node_lets(world, Direction::Egress, db, claimed),
+            ]
+        };
+        assert_eq!(of_db(&world), [false, false]);
+        // What is denied to one of them is denied to both.
+        assert!(!node_lets(&world, Direction::Ingress, claimed, dns));
+        // A pod that no policy selects takes everything. The claimed address is closed at its node.
+        assert!(node_lets(&world, Direction::Ingress, claimed, other));
+        assert!(node_lets(&world, Direction::Egress, dns, claimed));
+        // One of them is left.
+        x.terminating = true;
+        world.change(x.clone().into());
+        assert_eq!(of_db(&world), [true, true]);
+        assert!(node_lets(&world, Direction::Ingress, claimed, dns));
+        x.terminating = false;
+        world.change(x.clone().into());
+    }
 }
 
 #[test]

@@ -377,12 +377,37 @@ fn what_is_not_known_is_closed() {
         chain: Some(OPEN.to_owned()),
     };
     assert_eq!(steps, Direction::ALL.map(opens));
-    // Another pod that claims the address does not get it.
-    let thief = pod("shop/thief", NODE, json!({}), &["172.16.0.2"]);
-    let says = says(0, &thief);
-    networks.pod(&thief.uid.clone(), Some((thief, says)), &own);
-    let claimants = networks.world("shop/a").unwrap().claimants(ip("172.16.0.2"));
-    assert_eq!(claimants.iter().map(|pod| pod.full_name()).collect::<Vec<_>>(), ["shop/db"]);
+}
+
+/// Another node's pod does not get an address that is attached here. A pod of this node that had it
+/// before contests it as long as other nodes take the address for that pod's.
+#[test]
+fn an_address_is_closed_as_long_as_other_nodes_take_it_for_another_pods() {
+    let (own, mut networks) = two_pods();
+    let db = Link { interface: "br-a".to_owned(), address: ip("172.16.0.2") };
+    let claimants = |networks: &Networks| -> Vec<String> {
+        let pods = networks.world("shop/a").unwrap().claimants(ip("172.16.0.2"));
+        pods.iter().map(|pod| pod.full_name()).collect()
+    };
+    let tell = |networks: &mut Networks, pod: &Pod, says: Vec<OnNetwork>| {
+        networks.pod(&pod.uid, Some((pod.clone(), says)), &own);
+        networks.is_closed(&db)
+    };
+    let far = pod("shop/far", "two", json!({}), &["172.16.0.2"]);
+    assert!(!tell(&mut networks, &far, says(0, &far)));
+    assert_eq!(claimants(&networks), ["shop/db"]);
+    let new = pod("shop/db", NODE, json!({"app": "db"}), &["172.16.0.2"]);
+    let mut old = pod("shop/old", NODE, json!({}), &["172.16.0.2"]);
+    tell(&mut networks, &new, Vec::new());
+    assert!(tell(&mut networks, &old, says(0, &old)));
+    assert_eq!(claimants(&networks), ["shop/db", "shop/old"]);
+    old.terminating = true;
+    assert!(tell(&mut networks, &old, says(0, &old)));
+    // Other nodes know that the new one has it.
+    assert!(!tell(&mut networks, &new, says(0, &new)));
+    assert!(tell(&mut networks, &new, Vec::new()));
+    networks.pod(&old.uid, None, &own);
+    assert!(!networks.is_closed(&db));
 }
 
 #[test]
@@ -439,7 +464,7 @@ fn what_does_not_pass_the_node_is_judged_inside() {
     let program = networks.inside(["shop/db"]);
     assert!(program.chains.contains_key(&chain) && program.verdicts.is_empty());
     let sets: Vec<&String> = program.sets.keys().collect();
-    assert_eq!(sets.len(), 2, "the selector's addresses of both families: {sets:?}");
+    assert_eq!(sets.len(), 4, "those of the selector, and contested ones: {sets:?}");
     let set = sets.iter().find(|name| name.starts_with("sel4")).unwrap();
     assert_eq!(
         program.sets[*set],

@@ -227,7 +227,7 @@ fn the_node_itself_has_a_chain_as_long_as_a_policy_decides_about_it() {
         kinds(compiler.program()),
         [
             "an", "ao", "cn", "co", "own", "po", "unknown", "unknown", "blk4", "from4", "from6",
-            "node4", "node6", "own4", "own6",
+            "many4", "many6", "node4", "node6", "own4", "own6",
         ]
     );
     assert_eq!(members(compiler.program(), "from4"), [ip("10.244.1.1")]);

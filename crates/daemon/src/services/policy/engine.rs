@@ -164,6 +164,8 @@ pub(super) struct Engine {
     lists: Lists,
     records: Records,
     local: BTreeMap<Uid, Local>,
+    /// The pods of other nodes that say that they have addresses of attachments here, as they say it.
+    withheld: BTreeMap<Uid, Pod>,
     /// Pods that exist because of a record, where no source knows pods.
     of_records: BTreeMap<Id, Uid>,
     tell: Tell,
@@ -194,6 +196,7 @@ impl Engine {
             lists: Lists::new(origin),
             records: Records::default(),
             local: BTreeMap::new(),
+            withheld: BTreeMap::new(),
             of_records: BTreeMap::new(),
             tell: Tell::new(node),
             beyond: Beyond::new(),
@@ -356,10 +359,12 @@ impl Engine {
                 let uid = uid.clone();
                 let addresses = self.addresses_of(&uid);
                 let local = self.local.remove(&uid);
+                self.withheld.remove(&uid);
                 self.change(key.removal());
-                self.lead(addresses);
+                self.lead(addresses.iter().copied());
                 if let Some(Local { pod, .. }) = &local {
                     self.put_namesakes(&(pod.namespace.clone(), pod.name.clone()));
+                    self.put_sharing(addresses.iter().chain(pod.own_addresses()).copied());
                 }
                 self.remove_further(&uid, local.map(|local| local.pod));
                 return;

@@ -406,21 +406,16 @@ fn pods_are_found_by_what_runtimes_call_them() {
 #[test]
 fn records_count_more_than_statuses() {
     let mut rig = shop();
-    // The old address of a pod is another one's by now.
+    // The old address of a pod is another one's by now, as the pod's status will say.
     rig.changed(Kind::Pods, &with_address(pod("db", "u1", NODE), "10.0.0.1"));
     rig.changed(Kind::Pods, &pod("web", "u2", NODE));
-    assert!(rig.add(&started("c2", Some(("web", "u2")), &["10.0.0.1"])).known);
-    assert_eq!(rig.state("10.0.0.1"), "open");
+    let new = started("c2", Some(("web", "u2")), &["10.0.0.1"]);
+    assert!(!rig.add(&new).known);
     assert!(rig.add(&started("c1", Some(("db", "u1")), &["10.0.0.2"])).known);
-    assert_eq!(rig.state("10.0.0.2"), "judged");
-    // A pod of another node that has left: closed until that is known.
-    rig.changed(Kind::Pods, &with_address(pod("cache", "u3", "n2"), "10.0.0.3"));
-    rig.changed(Kind::Pods, &pod("web", "u4", NODE));
-    let enforced = rig.add(&started("c3", Some(("web", "u4")), &["10.0.0.3"]));
-    let notice = enforced.notice.unwrap();
-    assert!(notice.contains("shop/cache and shop/web has it"), "{notice}");
-    rig.gone(Kind::Pods, &pod("cache", "u3", "n2"));
-    assert_eq!(rig.state("10.0.0.3"), "open");
+    assert_eq!((rig.state("10.0.0.1"), rig.state("10.0.0.2")), ("closed", "judged"));
+    rig.changed(Kind::Pods, &with_address(pod("db", "u1", NODE), "10.0.0.2"));
+    assert!(rig.engine.enforced(&new.owner).known);
+    assert_eq!((rig.state("10.0.0.1"), rig.state("10.0.0.2")), ("open", "judged"));
     // A pod in the host's network has no address of its own.
     let mut host = with_address(pod("db", "u5", NODE), "192.0.2.1");
     host["spec"]["hostNetwork"] = json!(true);
@@ -438,11 +433,105 @@ fn a_closed_address_that_another_nodes_pod_has_is_known_as_such() {
     rig.changed(Kind::Pods, &with_address(pod("cache", "u1", "n2"), "10.0.0.3"));
     rig.add(&started("c1", Some(("web", "u2")), &["10.0.0.3"]));
     assert_eq!((unknown(&rig), rig.state("10.0.0.3")), (vec!["shop/web".to_owned()], "closed"));
-    // Now two pods have it, which the pod's own line says.
     rig.changed(Kind::Pods, &pod("web", "u2", NODE));
-    assert_eq!((unknown(&rig), rig.state("10.0.0.3")), (Vec::new(), "closed"));
-    rig.gone(Kind::Pods, &pod("cache", "u1", "n2"));
     assert_eq!((unknown(&rig), rig.state("10.0.0.3")), (Vec::new(), "open"));
+}
+
+/// Other nodes judge by what the API server has. As long as that is the pod before, they would give
+/// its rights to the pod that has the address now.
+#[test]
+fn an_address_is_closed_as_long_as_other_nodes_take_it_for_another_pods() {
+    let mut rig = shop();
+    let at: IpAddr = "10.0.0.1".parse().unwrap();
+    let old = with_address(pod("web", "u1", NODE), "10.0.0.1");
+    let (first, second) = (
+        started("c1", Some(("web", "u1")), &["10.0.0.1"]),
+        started("c2", Some(("x", "u2")), &["10.0.0.1"]),
+    );
+    rig.changed(Kind::Pods, &old);
+    assert!(rig.add(&first).known);
+    rig.end(&first);
+    rig.list_records(&[]);
+    let new = pod("x", "u2", NODE);
+    rig.changed(Kind::Pods, &new);
+    let notice = rig.add(&second).notice.unwrap();
+    assert!(notice.contains("until only one of shop/web and shop/x has it"), "{notice}");
+    assert!(rig.engine.world().is_contested(at));
+    // The old pod is to be deleted, and nobody knows that the new one has the address.
+    let mut leaving = old.clone();
+    leaving["metadata"]["deletionTimestamp"] = json!("2026-11-28T00:00:00Z");
+    rig.changed(Kind::Pods, &leaving);
+    assert_eq!(rig.state("10.0.0.1"), "closed");
+    // Now that is known: the one that is to be deleted gives way.
+    rig.changed(Kind::Pods, &with_address(new.clone(), "10.0.0.1"));
+    assert_eq!(rig.state("10.0.0.1"), "open");
+    rig.changed(Kind::Pods, &old);
+    assert_eq!(rig.state("10.0.0.1"), "closed");
+    // Its status loses the address, it ends, or it goes.
+    let mut ended = old.clone();
+    ended["status"]["phase"] = json!("Succeeded");
+    for without in [pod("web", "u1", NODE), ended] {
+        rig.changed(Kind::Pods, &without);
+        assert_eq!(rig.state("10.0.0.1"), "open");
+        rig.changed(Kind::Pods, &old);
+        assert_eq!(rig.state("10.0.0.1"), "closed");
+    }
+    rig.changed(Kind::Pods, &new);
+    rig.gone(Kind::Pods, &old);
+    assert_eq!(rig.state("10.0.0.1"), "open");
+    assert!(rig.engine.enforced(&second.owner).known);
+}
+
+/// The status of a pod is written by its node, which may say anything.
+#[test]
+fn an_address_that_is_attached_here_stays_with_its_pod_whatever_other_nodes_say() {
+    let mut rig = shop();
+    let at: IpAddr = "10.0.0.1".parse().unwrap();
+    let owner = |rig: &Rig| rig.engine.world().owner(at).map(|pod| pod.name.clone());
+    let web = || {
+        let mut thief = with_address(pod("web", "u3", "n2"), "10.0.0.1");
+        thief["status"]["podIPs"] = json!([{"ip": "10.0.0.1"}, {"ip": "fd00::7"}]);
+        thief
+    };
+    let claim =
+        "pod shop/web of node n2 says that it has 10.0.0.1, which pod shop/db has on this node";
+    rig.changed(Kind::Pods, &pod("db", "u1", NODE));
+    let db = started("c1", Some(("db", "u1")), &["10.0.0.1"]);
+    assert!(rig.add(&db).known);
+    rig.changed(Kind::Pods, &pod("cache", "u2", NODE));
+    rig.add(&started("c2", Some(("cache", "u2")), &["10.0.0.2"]));
+    // Before and after: the claim comes, and goes; the attachment comes, and goes.
+    let members = |rig: &Rig| -> BTreeSet<IpAddr> {
+        let sets = rig.filter.sets.iter().filter(|(name, _)| name.starts_with("sel"));
+        let of_set = sets.flat_map(|(_, set)| match set {
+            policy::program::Set::Addresses(all) => all.clone(),
+            _ => BTreeSet::new(),
+        });
+        of_set.collect()
+    };
+    for _ in 0..2 {
+        assert_eq!((rig.state("10.0.0.1"), owner(&rig).as_deref()), ("judged", Some("db")));
+        rig.changed(Kind::Pods, &web());
+        assert_eq!((rig.state("10.0.0.1"), owner(&rig).as_deref()), ("judged", Some("db")));
+        assert_eq!(members(&rig), BTreeSet::from(["fd00::7".parse().unwrap()]));
+        assert!(rig.engine.notices().iter().any(|one| one.starts_with(claim)));
+        assert_eq!(rig.told().matches(claim).count(), 1);
+        rig.changed(Kind::Pods, &web());
+        assert_eq!(rig.told().matches(claim).count(), 0, "it is told once");
+        rig.end(&db);
+        rig.list_records(&[&started("c2", Some(("cache", "u2")), &["10.0.0.2"])]);
+        assert_eq!((rig.state("10.0.0.1"), owner(&rig).as_deref()), ("open", Some("web")));
+        assert_eq!(members(&rig).len(), 2);
+        assert!(!rig.engine.notices().iter().any(|one| one.starts_with(claim)));
+        assert!(rig.add(&db).known);
+        assert_eq!((rig.state("10.0.0.1"), owner(&rig).as_deref()), ("judged", Some("db")));
+        assert_eq!(members(&rig).len(), 1);
+        // It is told again, since it had been right in between.
+        assert_eq!(rig.told().matches(claim).count(), 1);
+        rig.gone(Kind::Pods, &web());
+        assert_eq!(rig.state("10.0.0.1"), "judged");
+        assert!(!rig.engine.notices().iter().any(|one| one.starts_with(claim)));
+    }
 }
 
 /// A plugin tells of the end before it removes the record. Records that are listed between the two
@@ -797,7 +886,16 @@ fn any_order_leads_to_the_same() {
                 0 | 1 => {
                     let mut new = pod(&format!("p{number}"), &uid, node);
                     new["metadata"]["labels"] = json!({"app": app});
-                    let new = if chance.once_in(2) { with_address(new, &address) } else { new };
+                    // A status may have the address of another pod's attachment.
+                    let said = match chance.below(4) {
+                        0 => Some(address),
+                        1 => Some(format!("10.0.0.{}", chance.below(6))),
+                        _ => None,
+                    };
+                    let mut new = said.map_or(new.clone(), |said| with_address(new, &said));
+                    if chance.once_in(4) {
+                        new["metadata"]["deletionTimestamp"] = json!("2026-11-28T00:00:00Z");
+                    }
                     rig.changed(Kind::Pods, &new);
                     pods.insert(uid, new);
                 }

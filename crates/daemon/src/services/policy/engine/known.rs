@@ -132,6 +132,7 @@ impl Engine {
         notices.extend(faults.map(ToString::to_string));
         notices.extend(wrong.iter().chain(foreign).cloned());
         notices.extend(self.called_otherwise());
+        notices.extend(self.claims_of_others());
         notices.extend(self.not_judged());
         notices.extend(self.closed_links.iter().map(|why| format!("closed: {why}")));
         notices.extend(self.who_may_undo());

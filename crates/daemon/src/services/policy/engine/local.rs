@@ -35,11 +35,17 @@ impl Engine {
             self.yield_addresses(&pod);
         }
         if pod.node.as_deref() != Some(self.node.as_str()) {
-            if self.world().pod(&uid) != Some(&pod) {
-                self.change(pod.into());
+            let addresses = self.addresses_of(&uid);
+            let old = self.local.remove(&uid);
+            self.put_remote(pod);
+            if let Some(Local { pod, .. }) = old {
+                self.lead(addresses.iter().copied());
+                self.put_namesakes(&(pod.namespace.clone(), pod.name.clone()));
+                self.put_sharing(addresses.iter().chain(pod.own_addresses()).copied());
             }
             return;
         }
+        self.withheld.remove(&uid);
         let is_known = |known: &Local| {
             known.pod == pod
                 && known.static_uid == static_uid
@@ -50,8 +56,103 @@ impl Engine {
             return;
         }
         let name = (pod.namespace.clone(), pod.name.clone());
-        self.local.insert(uid.clone(), Local { pod, static_uid, further, may_undo });
+        let mut addresses: BTreeSet<IpAddr> = pod.own_addresses().iter().copied().collect();
+        let local = Local { pod, static_uid, further, may_undo };
+        if let Some(old) = self.local.insert(uid.clone(), local) {
+            addresses.extend(old.pod.own_addresses());
+        }
         self.put_namesakes(&name);
+        addresses.extend(self.addresses_of(&uid));
+        self.put_sharing(addresses);
+    }
+
+    /// Puts a pod of another node into the world. An address that an attachment here has stays with
+    /// that one's pod, whatever other nodes say.
+    fn put_remote(&mut self, pod: Pod) {
+        let is_ours = |address: &IpAddr| {
+            self.records.owner_of(*address).is_some() && self.wanted(*address) != nobody()
+        };
+        let ours: BTreeSet<IpAddr> =
+            pod.own_addresses().iter().filter(|address| is_ours(address)).copied().collect();
+        let uid = pod.uid.clone();
+        let mut left = pod.clone();
+        left.addresses.retain(|address| !ours.contains(address));
+        let before: BTreeSet<String> = self.claim_of(&uid).into_iter().collect();
+        match ours.is_empty() {
+            true => self.withheld.remove(&uid),
+            false => self.withheld.insert(uid.clone(), pod),
+        };
+        if self.world().pod(&uid) != Some(&left) {
+            self.change(left.into());
+        }
+        if let Some(claim) = self.claim_of(&uid).filter(|claim| !before.contains(claim)) {
+            self.news(true, claim);
+        }
+    }
+
+    /// Says that a pod of another node says that it has addresses of attachments here, if it does.
+    fn claim_of(&self, uid: &Uid) -> Option<String> {
+        let pod = self.withheld.get(uid)?;
+        let there = self.world().pod(uid).map(|there| there.addresses.as_slice());
+        let is_ours = |address: &&IpAddr| there.is_some_and(|there| !there.contains(address));
+        let of_whom = |address: &IpAddr| {
+            let owner = self.records.owner_of(*address)?;
+            Some(format!("{address}, which {} has on this node", owner.name()))
+        };
+        let ours = pod.own_addresses().iter().filter(is_ours);
+        let ours: Vec<String> = ours.filter_map(of_whom).collect();
+        (!ours.is_empty()).then(|| {
+            format!(
+                "pod {} of node {} says that it has {}: here it does not count",
+                pod.full_name(),
+                pod.node.as_deref().unwrap_or("(none)"),
+                ours.join(" and ")
+            )
+        })
+    }
+
+    /// Says which pods of other nodes say that they have addresses of attachments here.
+    pub(super) fn claims_of_others(&self) -> impl Iterator<Item = String> {
+        self.withheld.keys().filter_map(|uid| self.claim_of(uid))
+    }
+
+    /// Puts the pods of other nodes into the world that say that they have an address.
+    fn put_remotes_at(&mut self, address: IpAddr) {
+        let node = Some(self.node.as_str());
+        let withheld =
+            self.withheld.values().filter(|pod| pod.own_addresses().contains(&address)).cloned();
+        let world = self.world();
+        let there = world.claimants(address).into_iter().chain(world.others_at(address));
+        let there = there.filter(|pod| pod.own_addresses().contains(&address));
+        let there = there.filter(|pod| pod.node.as_deref() != node).map(|pod| {
+            // What it says besides may be withheld.
+            self.withheld.get(&pod.uid).unwrap_or(pod).clone()
+        });
+        let pods: Vec<Pod> = withheld.chain(there).collect();
+        for pod in pods {
+            self.put_remote(pod);
+        }
+    }
+
+    /// Puts the pods of this node into the world that have one of these addresses by their status.
+    pub(super) fn put_sharing(&mut self, addresses: impl IntoIterator<Item = IpAddr>) {
+        let addresses: BTreeSet<IpAddr> = addresses.into_iter().collect();
+        let has = |local: &&Local| local.pod.addresses.iter().any(|at| addresses.contains(at));
+        let pods: Vec<Uid> =
+            self.local.values().filter(has).map(|local| local.pod.uid.clone()).collect();
+        for uid in pods {
+            self.put_local(&uid);
+        }
+    }
+
+    /// Reports whether other nodes take an address for that of a pod of this node, by the statuses
+    /// of pods. They do so until the status of another pod has it, or the pod is gone.
+    fn has_by_status(&self, address: IpAddr, uid: &Uid) -> bool {
+        let has = |local: &&Local| local.pod.own_addresses().contains(&address);
+        let all: Vec<&Pod> = self.local.values().filter(has).map(|local| &local.pod).collect();
+        let is_one_staying = all.iter().any(|pod| !pod.terminating);
+        let is_this = |pod: &&Pod| pod.uid == *uid && !(pod.terminating && is_one_staying);
+        all.into_iter().any(|pod| is_this(&pod))
     }
 
     /// A pod that is only kept loses the addresses that another one has by now.
@@ -162,11 +263,23 @@ impl Engine {
         let Some(local) = self.local.get(uid) else { return };
         let mut pod = local.pod.clone();
         if !pod.host_network {
-            // If a record has the address, the pod's status does not count: the record's pod has it
-            // or, while that is not known, no pod.
+            // If a record has the address, the record's pod has it or, while that is not known, no
+            // pod. The status of another pod counts as long as other nodes go by it: then the two
+            // contest it.
+            let mut contests = false;
             pod.addresses.retain(|address| {
-                self.records.owner_of(*address).is_none() || self.wanted(*address) == *uid
+                if self.records.owner_of(*address).is_none() {
+                    return true;
+                }
+                let wanted = self.wanted(*address);
+                let is_other = wanted != *uid && wanted != nobody();
+                let contested = is_other && self.has_by_status(*address, uid);
+                contests |= contested;
+                wanted == *uid || contested
             });
+            // One that is to be deleted would give way to the record's pod, and other nodes know
+            // nothing of that yet.
+            pod.terminating &= !contests;
             for address in self.addresses_of(uid) {
                 if !pod.addresses.contains(&address) {
                     pod.addresses.push(address);
@@ -217,6 +330,7 @@ impl Engine {
     /// Leads addresses to where their records say.
     pub(super) fn lead(&mut self, addresses: impl IntoIterator<Item = IpAddr>) {
         for address in addresses {
+            self.put_remotes_at(address);
             let wanted = self.records.owner_of(address).map(|_| self.wanted(address));
             if let Phase::Standing(compiler) = &mut self.phase {
                 self.todo.steps.extend(match wanted {
