@@ -134,6 +134,13 @@ impl IfName {
         if text.chars().any(|c| c == '/' || c == ':' || c == '\0' || c.is_whitespace()) {
             return Err(invalid("interface name contains / or : or whitespace characters"));
         }
+        // Unlike the reference. The kernel refuses these names (linux net/core/sysctl_net_core.c
+        // `sysctl_dev_name_is_allowed`), and says only EINVAL.
+        if text == "all" || text == "default" {
+            return Err(invalid("interface name is all or default").with_details(
+                "the kernel keeps these names for settings that are not one link's",
+            ));
+        }
         Ok(IfName(text.to_owned()))
     }
 }

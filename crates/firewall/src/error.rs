@@ -82,8 +82,11 @@ impl FirewallError {
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         match self {
-            FirewallError::Lock(_) => {
+            FirewallError::Lock(error) if error.is_busy() => {
                 Some("the process that holds the lock does not release it: see what it waits for")
+            }
+            FirewallError::Lock(_) => {
+                Some("the caller needs the right to write to the lock's folder, as root has it")
             }
             FirewallError::Open(_) => {
                 Some("the kernel needs nf_tables and the caller CAP_NET_ADMIN in this namespace")
@@ -93,5 +96,27 @@ impl FirewallError {
             ),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::time::Duration;
+
+    use state::LockError;
+
+    use super::FirewallError;
+
+    /// A lock that a caller may not even open is held by nobody.
+    #[test]
+    fn the_hint_names_a_holder_only_if_there_is_one() {
+        let path = "/run/netwright/lock".into();
+        let source = io::ErrorKind::PermissionDenied.into();
+        let forbidden = FirewallError::Lock(LockError::Open { path, source });
+        assert!(!forbidden.hint().unwrap().contains("holds the lock"));
+        let path = "/run/netwright/lock".into();
+        let busy = LockError::Busy { path, holder: None, waited: Duration::from_secs(1) };
+        assert!(FirewallError::Lock(busy).hint().unwrap().contains("holds the lock"));
     }
 }

@@ -15,6 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use cni::{NetworkList, PluginConfig};
 use kernel::listen::{self, Answer, Holder, Process, Transport};
+use kernel::route::{Address, RouteSocket};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -29,6 +30,9 @@ pub const PORT_MAPPINGS: &str = "portMappings";
 /// runtimes, CRI-O.
 const ON_BEHALF: [&str; 6] =
     ["conmon", "docker-proxy", "rootlessport", "rootlesskit", "slirp4netns", "crio"];
+
+/// RFC 3021: a subnet of 31 bits has no broadcast address.
+const SHORTEST_WITHOUT_BROADCAST: u8 = 31;
 
 /// A port that cannot be published.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -160,6 +164,10 @@ fn first(forward: &Forward, families: Families) -> Option<Taken> {
     let wanted = |ip: &&IpAddr| if ip.is_ipv4() { families.ipv4 } else { families.ipv6 };
     addresses.iter().filter(wanted).find_map(|ip| {
         let at = SocketAddr::new(*ip, forward.host_port);
+        if is_for_many(*ip) {
+            let why = Why::NoSuchAddress;
+            return Some(Taken { protocol: forward.protocol, at, why });
+        }
         let why = match listen::ask(transport, at) {
             Answer::Taken => Why::Held(listen::holder(transport, at, &ON_BEHALF)),
             Answer::NoSuchAddress => Why::NoSuchAddress,
@@ -167,6 +175,27 @@ fn first(forward: &Forward, families: Families) -> Option<Taken> {
         };
         Some(Taken { protocol: forward.protocol, at, why })
     })
+}
+
+/// Reports whether an address is not one host's, although programs may bind it: a multicast group, or
+/// a broadcast address, also of a subnet that this host is in.
+fn is_for_many(ip: IpAddr) -> bool {
+    let IpAddr::V4(ipv4) = ip else { return ip.is_multicast() };
+    if ipv4.is_multicast() || ipv4.is_broadcast() {
+        return true;
+    }
+    if ipv4.is_unspecified() {
+        return false;
+    }
+    // Without the kernel's answer the address counts as a host's.
+    let listed = RouteSocket::open().and_then(|mut route| route.addresses(None));
+    let own = listed.unwrap_or_default();
+    let ends_a_subnet = |own: &Address| {
+        let net = own.address;
+        let ends = net.prefix_len() < SHORTEST_WITHOUT_BROADCAST && net.broadcast() == ip;
+        ends || own.broadcast == Some(ipv4)
+    };
+    own.iter().any(ends_a_subnet) && own.iter().all(|own| own.address.addr() != ip)
 }
 
 impl Taken {
@@ -247,6 +276,19 @@ mod tests {
         ] {
             assert_eq!(read(nonsense), "[]", "{nonsense}");
         }
+    }
+
+    #[test]
+    fn an_address_for_many_is_not_the_hosts() {
+        for address in ["255.255.255.255", "224.0.0.1", "127.255.255.255", "ff02::1"] {
+            for protocol in ["tcp", "udp"] {
+                let forward = forward(40_000, protocol, address).unwrap();
+                let found = find(&[forward], Families::ALL);
+                assert!(matches!(found[..], [Taken { why: Why::NoSuchAddress, .. }]), "{address}");
+            }
+        }
+        let own = forward(40_000, "tcp", "127.0.0.1").unwrap();
+        assert!(find(&[own], Families::ALL).iter().all(|taken| taken.why != Why::NoSuchAddress));
     }
 
     #[test]

@@ -53,6 +53,11 @@ fn interface_names_fit_the_kernel() {
         ),
         (".", "interface name is . or ..", ""),
         ("..", "interface name is . or ..", ""),
+        (
+            "all",
+            "interface name is all or default",
+            "the kernel keeps these names for settings that are not one link's",
+        ),
     ];
     for (name, msg, details) in table {
         assert_eq!(said(IfName::new(name).map(drop)), error(4, msg, details), "{name}");

@@ -27,6 +27,10 @@ const NFNL_BATCH_GENID: u16 = 1;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
 
+/// What the kernel answers about a name that nothing has. A name longer than 255 bytes
+/// (`linux include/uapi/linux/netfilter/nf_tables.h` NFT_NAME_MAXLEN) is out of range for it.
+const ABSENT: [Errno; 2] = [Errno::NOENT, Errno::RANGE];
+
 /// A blocking socket for nf_tables. It keeps the namespace it was opened in.
 ///
 /// Closing it after a transaction that deletes waits for the kernel (16 ms): see
@@ -222,7 +226,7 @@ impl NftSocket {
         let operation = format_args!("look up table {table}");
         let request =
             Request { operation: &operation, kind: msg::GET_TABLE, flags: 0, body: &body };
-        nothing_if(self.socket.get(&request, TableInfo::decode), &[Errno::NOENT])
+        nothing_if(self.socket.get(&request, TableInfo::decode), &ABSENT)
     }
 
     /// Looks a chain up; `None` if it or its table does not exist.
@@ -241,7 +245,7 @@ impl NftSocket {
         let operation = format_args!("look up chain {table} {chain}");
         let request =
             Request { operation: &operation, kind: msg::GET_CHAIN, flags: 0, body: &body };
-        nothing_if(self.socket.get(&request, ChainInfo::decode), &[Errno::NOENT])
+        nothing_if(self.socket.get(&request, ChainInfo::decode), &ABSENT)
     }
 
     /// Looks chains of a table up, all in one request; leaves out those that do not exist.
@@ -272,7 +276,7 @@ impl NftSocket {
             left -= 1;
             match outcome {
                 None => found.extend(ChainInfo::decode(message)),
-                Some(Outcome::Refused(Errno::NOENT, _)) => {}
+                Some(Outcome::Refused(errno, _)) if ABSENT.contains(&errno) => {}
                 // A caller without permission gets only one answer.
                 Some(other) => {
                     refused = Some(other);
@@ -300,7 +304,7 @@ impl NftSocket {
         };
         let operation = format_args!("look up set {table} {set}");
         let request = Request { operation: &operation, kind: msg::GET_SET, flags: 0, body: &body };
-        nothing_if(self.socket.get(&request, SetInfo::decode), &[Errno::NOENT])
+        nothing_if(self.socket.get(&request, SetInfo::decode), &ABSENT)
     }
 
     /// Looks an element up, at the same cost for a set of any size; `None` if it or its set does
@@ -334,7 +338,7 @@ impl NftSocket {
         let operation = format_args!("list the elements of {table} {set}");
         let request =
             Request { operation: &operation, kind: msg::GET_ELEMENT, flags: 0, body: &body };
-        let found = nothing_if(self.socket.dump(&request, decode_elements), &[Errno::NOENT])?;
+        let found = nothing_if(self.socket.dump(&request, decode_elements), &ABSENT)?;
         Ok(join_ranges(found.into_iter().flatten().collect()))
     }
 
@@ -357,7 +361,7 @@ impl NftSocket {
         let request =
             Request { operation: &operation, kind: msg::GET_ELEMENT, flags: 0, body: &body };
         let found = self.socket.dump_at_most(&request, limit, Vec::len, decode_elements);
-        let (listed, more) = nothing_if(found, &[Errno::NOENT])?;
+        let (listed, more) = nothing_if(found, &ABSENT)?;
         let listed: Vec<Listed> = listed.into_iter().flatten().collect();
         let for_others = listed.iter().any(|one| matches!(one, Listed::CatchAll));
         let elements = if more { join_some_ranges(listed) } else { join_ranges(listed) };
@@ -379,7 +383,7 @@ impl NftSocket {
         let request = Request { operation: &operation, kind: msg::GET_RULE, flags: 0, body: &body };
         let decode =
             |message: &Message<'_>| RuleInfo::decode(message).filter(|rule| rule.table == *table);
-        nothing_if(self.socket.dump_at_most(&request, limit, |_| 1, decode), &[Errno::NOENT])
+        nothing_if(self.socket.dump_at_most(&request, limit, |_| 1, decode), &ABSENT)
     }
 
     /// Lists the rules of a chain; none if it does not exist. The cost grows with their number.
@@ -393,7 +397,7 @@ impl NftSocket {
         };
         let operation = format_args!("list the rules of {table} {chain}");
         let request = Request { operation: &operation, kind: msg::GET_RULE, flags: 0, body: &body };
-        let mut found = nothing_if(self.socket.dump(&request, RuleInfo::decode), &[Errno::NOENT])?;
+        let mut found = nothing_if(self.socket.dump(&request, RuleInfo::decode), &ABSENT)?;
         // Kernels before 5.11 do not filter by a chain that does not exist.
         found.retain(|rule| rule.table == *table && rule.chain == chain);
         Ok(found)
@@ -407,7 +411,7 @@ impl NftSocket {
         let body = |writer: &mut Writer| begin(writer, table);
         let operation = format_args!("list the rules of {table}");
         let request = Request { operation: &operation, kind: msg::GET_RULE, flags: 0, body: &body };
-        let mut found = nothing_if(self.socket.dump(&request, RuleInfo::decode), &[Errno::NOENT])?;
+        let mut found = nothing_if(self.socket.dump(&request, RuleInfo::decode), &ABSENT)?;
         found.retain(|rule| rule.table == *table);
         Ok(found)
     }

@@ -340,6 +340,12 @@ impl Link {
         self.flags & iff::NOARP != 0
     }
 
+    /// Whether it can receive multicast (IFF_MULTICAST).
+    #[must_use]
+    pub fn multicast(&self) -> bool {
+        self.flags & iff::MULTICAST != 0
+    }
+
     /// Whether it is the loopback link (IFF_LOOPBACK).
     #[must_use]
     pub fn loopback(&self) -> bool {

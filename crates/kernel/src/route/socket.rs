@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::net::IpAddr;
+use std::os::fd::AsRawFd as _;
 
 use super::bridge_vlan::{self, BridgeVlan};
 use super::link::{Link, RTM_DELLINK, RTM_GETLINK, ifla};
@@ -32,6 +33,12 @@ const NETNSA_NSID: u16 = 1;
 const RTGENMSG: usize = 4;
 /// Size of `struct netconfmsg`, with its padding.
 const NETCONFMSG: usize = 4;
+/// `linux include/uapi/linux/rtnetlink.h`, `net_namespace.h`.
+const RTM_GETNSID: u16 = 90;
+const NETNSA_NSID: u16 = 1;
+const NETNSA_FD: u16 = 3;
+/// Size of `struct rtgenmsg`, with its padding.
+const RTGENMSG: usize = 4;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
 const NLM_F_ECHO: u16 = 8;
@@ -151,6 +158,26 @@ impl RouteSocket {
         let request =
             Request { operation: &"list links", kind: RTM_GETLINK, flags: 0, body: &body };
         self.socket.dump(&request, Link::decode)
+    }
+
+    /// Returns the number by which the socket's namespace names another one, as in
+    /// [`Link::link_netnsid`]; `None` if it has none for it. A namespace also has a number for
+    /// itself only if a program gave it one.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn netns_id(&mut self, netns: &Netns) -> Result<Option<i32>, NetlinkError> {
+        let body = |writer: &mut Writer| {
+            writer.raw(&[0; RTGENMSG]);
+            writer.put(NETNSA_FD, &netns.as_fd().as_raw_fd().to_ne_bytes());
+        };
+        let operation = "look up the number of a namespace";
+        let request = Request { operation: &operation, kind: RTM_GETNSID, flags: 0, body: &body };
+        let decode = |message: &Message<'_>| {
+            let mut attributes = message.attributes(RTGENMSG);
+            attributes.find(|attribute| attribute.kind == NETNSA_NSID)?.i32()
+        };
+        Ok(self.socket.get(&request, decode)?.filter(|&id| 0 <= id))
     }
 
     /// Lists all links, each with its kernel parameters.

@@ -83,6 +83,21 @@ fn a_deleted_links_names_are_free_at_once() {
     });
 }
 
+/// It has no number for a namespace before one of its links leads there.
+#[test]
+fn the_number_of_another_namespace() {
+    in_netns(|| {
+        let container = fresh_netns();
+        let mut host = RouteSocket::open().unwrap();
+        assert_eq!(host.netns_id(&container).unwrap(), None);
+        let peer = VethPeer { netns: Some(container.clone()), ..VethPeer::new("eth0") };
+        host.create_link(&NewLink::new("veth1", LinkKind::Veth(peer))).unwrap();
+        let link = host.link_by_name("veth1").unwrap().unwrap();
+        assert!(link.link_netnsid.is_some());
+        assert_eq!(host.netns_id(&container).unwrap(), link.link_netnsid);
+    });
+}
+
 #[test]
 fn what_cannot_be_deleted_is_told() {
     in_netns(|| {

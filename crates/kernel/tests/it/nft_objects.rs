@@ -73,6 +73,14 @@ fn questions_for_one() {
         assert_eq!(nft.get_chain(&nothing, "c").unwrap(), None);
         assert_eq!(nft.get_chains(&nothing, ["c", "base"]).unwrap(), []);
         assert_eq!(nft.get_chain(&table, "nothing").unwrap(), None);
+        // The kernel takes names of up to 255 bytes, and refuses to look longer ones up.
+        let long = "x".repeat(256);
+        assert_eq!(nft.get_chain(&table, &long).unwrap(), None);
+        assert_eq!(nft.get_chains(&table, ["nothing", &long]).unwrap(), []);
+        assert_eq!(nft.get_set(&table, &long).unwrap(), None);
+        assert_eq!(nft.get_table(&TableRef::new(Family::Inet, &long)).unwrap(), None);
+        assert_eq!(nft.rules(&table, &long).unwrap(), []);
+        assert_eq!(nft.elements(&table, &long).unwrap(), []);
         assert_eq!(nft.get_set(&table, "nothing").unwrap(), None);
         assert_eq!(nft.get_element(&table, "nothing", &address(1).into()).unwrap(), None);
         assert_eq!(nft.get_element(&nothing, "m", &address(1).into()).unwrap(), None);

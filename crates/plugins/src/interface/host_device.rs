@@ -4,7 +4,7 @@
 //! |---|---|
 //! | ADD | the device is recorded as it is, then moved, renamed and marked in one message |
 //! | inside | its alias is its old name, as with the reference plugin, so either plugin can undo the other's ADD; our record identifies the link, since a container may give any link that alias |
-//! | DEL | the device returns under its name and with its alias, hardware address, MTU, and up if it was; the host must add its own addresses again |
+//! | DEL | links that the container made on the device are deleted; the device returns under its name and with its alias, hardware address, MTU and other settings, and up if it was; the host must add its own addresses again |
 //! | namespace gone | the kernel moved hardware to the initial namespace under the container's name: it is found there |
 //!
 //! A device bound to a userspace driver (DPDK) is not a link: the plugin moves nothing and only
@@ -13,6 +13,8 @@
 mod config;
 mod find;
 mod home;
+mod settings;
+mod upper;
 mod user_space;
 
 use cni::{AttachmentKey, code};

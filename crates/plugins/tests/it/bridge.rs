@@ -14,6 +14,7 @@ use state::{Index, file_name_of};
 use testkit::traffic::{Server, assert_no_ping, assert_pings, assert_tcp};
 use testkit::{Container, Place, Snapshot};
 
+use crate::support::matrix::{Family, addresses, ipam as matrix_ipam};
 use crate::support::{Node, Run};
 
 /// Addresses for a container, which need no address plugin's state.
@@ -85,6 +86,27 @@ fn creates_and_reuses_bridge() {
         .config(json!({ "bridge": "notbridge" }))
         .call()
         .fails(108, "\"notbridge\" already exists but is not a bridge");
+}
+
+/// The reference names chains after the container. An ID so long that the kernel takes no such name
+/// has none of them.
+#[test]
+fn a_container_with_a_long_id_is_removed() {
+    let node = Node::new("bridge-long-id");
+    let ipam = matrix_ipam(&node, Family::Dual);
+    let config = json!({ "isGateway": true, "ipMasq": true, "ipam": ipam });
+    let c1 = node.container("c1");
+    for plugin in ["bridge", "ptp"] {
+        // The chain's name would be longer than 255 bytes with or without its ending.
+        for length in [236, 240, 1000] {
+            let id = "x".repeat(length);
+            let run = |verb: &str| node.run(plugin, verb).to(&c1).id(&id).config(config.clone());
+            run("ADD").call().ok();
+            run("DEL").call().silent();
+            assert_eq!(addresses(&node), "", "{plugin}, {length}");
+            run("DEL").call().silent();
+        }
+    }
 }
 
 #[test]

@@ -225,6 +225,24 @@ fn a_device_in_use_is_refused_with_its_holder() {
     add(&node, &c2).call().ok();
 }
 
+/// A runtime runs DEL after an ADD that failed. The device is in the container, and belongs to
+/// another attachment of it.
+#[test]
+fn del_of_a_refused_attachment_takes_nothing_from_the_same_container() {
+    let node = Node::new("hd-held-here");
+    device(&node, "nic0");
+    let c1 = node.container("c1");
+    let result = add(&node, &c1).call().ok();
+    for (network, ifname) in [("n", "net2"), ("other", "net2"), ("other", "eth0")] {
+        let refused = add(&node, &c1).network(network).ifname(ifname).call();
+        assert!(!refused.succeeded(), "{network} {ifname}");
+        del(&node, &c1).network(network).ifname(ifname).call().silent();
+        check(&node, &c1, &result).call().silent();
+    }
+    del(&node, &c1).call().silent();
+    node.sh("ip link show nic0");
+}
+
 /// The second attachment is refused, however late it learns of the first, and takes nothing from
 /// it.
 #[test]

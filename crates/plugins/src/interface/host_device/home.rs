@@ -11,10 +11,14 @@ use kernel::netlink::NetlinkError;
 use kernel::netns::Netns;
 use kernel::route::{Change, Link, LinkSet, RouteSocket};
 use serde::{Deserialize, Serialize};
+use state::Index;
 
 use super::config::{Config, Device};
 use super::find::Observed;
-use super::user_space;
+use super::settings::Settings;
+use super::{HostDevice, upper, user_space};
+use crate::interface::single::SingleLink as _;
+use crate::shared::attachment::recorded_in;
 use crate::shared::failure::Failure;
 use crate::shared::identity::Identity;
 use crate::shared::owner;
@@ -49,6 +53,8 @@ pub(super) struct Recorded {
     permanent_mac: Option<String>,
     mtu: u32,
     up: bool,
+    /// Its other settings; `None` in a record of an older version.
+    settings: Option<Settings>,
     alias: Option<String>,
     /// Its alternative names; `None` in a record of an older version.
     alt_names: Option<Vec<String>>,
@@ -87,6 +93,7 @@ impl Recorded {
             permanent_mac: text_of(link.permanent_mac),
             mtu: link.mtu,
             up: link.up(),
+            settings: Some(Settings::of(link)),
             alias: link.alias.clone(),
             alt_names: Some(link.alt_names.clone()),
             kind: link.kind.clone(),
@@ -154,7 +161,9 @@ impl Recorded {
     /// was killed may have moved it without bringing it up.
     fn is_home(&self, link: &Link) -> bool {
         let same_mac = self.mac.is_none() || self.mac == text_of(link.mac);
-        let same_state = link.mtu == self.mtu && link.up() == self.up && same_mac;
+        let same_settings =
+            self.settings.as_ref().is_none_or(|settings| *settings == Settings::of(link));
+        let same_state = link.mtu == self.mtu && link.up() == self.up && same_mac && same_settings;
         let same_names = link.name == self.device && given_names(link, Some(self)).is_empty();
         same_names && link.alias == self.alias && same_state
     }
@@ -185,7 +194,7 @@ pub(super) fn bring(
     let mut host = RouteSocket::open()?;
     if let Some(netns) = netns.filter(|netns| **netns != home) {
         let mut inside = RouteSocket::open_in(netns)?;
-        if let Some(link) = find_inside(call, key, &mut inside, recorded)? {
+        if let Some(link) = find_inside(call, key, netns, &mut inside, recorded)? {
             return move_home(call, &mut inside, &mut host, &home, &link, recorded);
         }
     }
@@ -196,10 +205,12 @@ pub(super) fn bring(
 }
 
 /// Finds the device in the container: under the interface's name, or renamed. Without a record it
-/// must have the mark that the reference plugin sets too.
+/// must have the mark that the reference plugin sets too, and no other attachment's record may claim
+/// it.
 fn find_inside(
     call: &Call<'_>,
     key: &AttachmentKey,
+    netns: &Netns,
     inside: &mut RouteSocket,
     recorded: Option<&Recorded>,
 ) -> Result<Option<Link>, Failure> {
@@ -214,8 +225,11 @@ fn find_inside(
             recorded.device
         ));
     }
+    let others = if recorded.is_none() { recorded_here(call, netns) } else { Vec::new() };
+    let is_anothers = |link: &Link| others.iter().any(|other| other.is_inside(link));
     match (recorded, named) {
         (Some(recorded), Some(link)) if recorded.is_inside(&link) => return Ok(Some(link)),
+        (None, Some(link)) if is_anothers(&link) => return Ok(None),
         (None, Some(link)) if original_name(&link).is_some() => return Ok(Some(link)),
         (None, Some(_)) => {
             call.warn(format_args!(
@@ -228,9 +242,18 @@ fn find_inside(
     let links = inside.links()?;
     let is_it = |link: &Link| match recorded {
         Some(recorded) => recorded.is_inside(link),
-        None => is_asked_for(call, link),
+        None => is_asked_for(call, link) && !is_anothers(link),
     };
     Ok(links.into_iter().find(|link| !link.loopback() && is_it(link)))
+}
+
+/// Returns what records of this plugin say about devices in a container's namespace.
+fn recorded_here(call: &Call<'_>, netns: &Netns) -> Vec<Recorded> {
+    let records = Index::new(call.roots()).list().found.into_iter();
+    let here = records.filter(|record| {
+        record.plugin == HostDevice::NAME && record.noted().is_none_or(|noted| noted.is(netns))
+    });
+    here.filter_map(|record| recorded_in(&record)).collect()
 }
 
 /// Finds the device on the host if it is not as it was there. If the namespace is gone, waits for
@@ -322,6 +345,14 @@ fn move_home(
         ..LinkSet::default()
     };
     let change = Change::SetLink { ifindex: link.index, set };
+    upper::delete(call, inside, link, None)?;
+    if let Some(settings) = recorded.and_then(|recorded| recorded.settings.as_ref()) {
+        // Before the move, because the kernel derives a setting of IPv6 from the flags of a device
+        // that arrives (linux net/ipv6/addrconf.c `ipv6_add_dev`). What fails is tried again there.
+        for set in settings.changes(link).into_iter().flatten() {
+            drop(inside.apply_one(&Change::SetLink { ifindex: link.index, set }));
+        }
+    }
     let mut moved = Ok(());
     for _ in 0..MOVE_TRIES {
         if let Some(link) = inside.link_by_index(link.index)? {
@@ -342,8 +373,10 @@ fn move_home(
         Ok(()) => {}
     }
     let Some(moved) = host.link_by_name(&name)? else { return Ok(()) };
+    // Those that the container made in the meantime.
+    let deleted = upper::delete(call, inside, &moved, Some(home));
     settle(call, host, &moved, recorded);
-    Ok(())
+    deleted
 }
 
 /// Returns the alternative names that the container gave a device; on the host they would be in use
@@ -455,7 +488,7 @@ fn name_and_alias(
 /// memory for a moment, and there is no later attempt.
 const SETTLE_TRIES: usize = 3;
 
-/// Restores hardware address, MTU and state. Failures are only warnings: the device is already
+/// Restores hardware address, MTU, state and other settings. Failures are only warnings: the device is already
 /// back.
 fn settle(call: &Call<'_>, host: &mut RouteSocket, link: &Link, recorded: Option<&Recorded>) {
     let Some(recorded) = recorded else { return };
@@ -463,12 +496,13 @@ fn settle(call: &Call<'_>, host: &mut RouteSocket, link: &Link, recorded: Option
     let mac = recorded.mac.as_ref().filter(|mac| text_of(link.mac).as_ref() != Some(mac));
     let mac = mac.and_then(|mac| mac.parse().ok());
     let mtu = (link.mtu != recorded.mtu).then_some(recorded.mtu);
+    let settings = recorded.settings.iter().flat_map(|settings| settings.changes(link));
     let sets = [
         mac.map(|mac| LinkSet { mac: Some(mac), ..LinkSet::default() }),
         mtu.map(|mtu| LinkSet { mtu: Some(mtu), ..LinkSet::default() }),
         (recorded.up != link.up()).then(|| LinkSet::default().up(recorded.up)),
     ];
-    for set in sets.into_iter().flatten() {
+    for set in sets.into_iter().chain(settings).flatten() {
         let change = Change::SetLink { ifindex, set };
         let tries = (0..SETTLE_TRIES).map(|_| host.apply_one(&change));
         // The last failure, if none of them succeeded.

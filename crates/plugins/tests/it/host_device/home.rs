@@ -15,12 +15,56 @@ fn the_device_comes_home_as_it_was_found() {
         let c1 = node.container("c1");
         let before = Snapshot::take(&node.lab);
         add(&node, &c1).config(fixed(&node)).call().ok();
-        c1.sh("ip link set eth0 address 02:00:00:00:00:99 mtu 1300");
+        c1.sh("ip link set eth0 address 02:00:00:00:00:99 mtu 1300 arp off promisc on \
+             allmulticast on multicast off txqueuelen 3 group 7");
         del(&node, &c1).config(fixed(&node)).call().silent();
         before.assert_same(&Snapshot::take(&node.lab));
         assert_eq!(up(&node.lab, "nic0"), state == "up");
         assert_eq!(verbs(&node), "ADD DEL ");
     }
+}
+
+/// A link that is made on a device survives the device's move to another namespace, and would keep
+/// on receiving and sending by it.
+#[test]
+fn links_that_the_container_made_on_the_device_end() {
+    testkit::require!("macvlan");
+    let node = Node::new("hd-upper");
+    device(&node, "nic0");
+    let before = Snapshot::take(&node.lab);
+    for (mode, with_record) in [("bridge", true), ("passthru", true), ("bridge", false)] {
+        let c1 = node.container("c1");
+        add(&node, &c1).call().ok();
+        c1.sh(&format!(
+            "ip link add up0 link eth0 type macvlan mode {mode} && ip link set up0 up && \
+             ip link add own0 type veth peer name own1"
+        ));
+        if !with_record {
+            node.sh(&format!("rm -r {}", node.roots.run.join("owners").display()));
+        }
+        let answer = del(&node, &c1).call();
+        assert!(answer.stderr().contains("\"up0\""), "{answer:?}");
+        answer.silent();
+        let left = c1.sh("ip -o link show | grep -v ' lo:' | wc -l");
+        assert_eq!(left.trim(), "2", "{mode}: {}", c1.sh("ip -o link"));
+        assert_eq!(link(&node.lab, "nic0")["promiscuity"], 0);
+        c1.delete();
+    }
+    before.assert_same(&Snapshot::take(&node.lab));
+}
+
+/// The other end of a lent pair is not made on the device, although the kernel names the device as
+/// its link.
+#[test]
+fn the_other_end_of_a_lent_pair_stays() {
+    let node = Node::new("hd-both-ends");
+    device(&node, "nic0");
+    let c1 = node.container("c1");
+    node.sh(&format!("ip link set pnic0 netns {}", c1.name()));
+    add(&node, &c1).call().ok();
+    del(&node, &c1).call().silent();
+    node.sh("ip link show nic0");
+    c1.sh("ip link show pnic0");
 }
 
 /// <https://github.com/containernetworking/plugins/issues/1196>
