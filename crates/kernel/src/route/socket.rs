@@ -29,16 +29,11 @@ const NETCONFA_IFINDEX: u16 = 1;
 const RTM_NEWNSID: u16 = 88;
 const RTM_GETNSID: u16 = 90;
 const NETNSA_NSID: u16 = 1;
+const NETNSA_FD: u16 = 3;
 /// Size of `struct rtgenmsg`, with its padding.
 const RTGENMSG: usize = 4;
 /// Size of `struct netconfmsg`, with its padding.
 const NETCONFMSG: usize = 4;
-/// `linux include/uapi/linux/rtnetlink.h`, `net_namespace.h`.
-const RTM_GETNSID: u16 = 90;
-const NETNSA_NSID: u16 = 1;
-const NETNSA_FD: u16 = 3;
-/// Size of `struct rtgenmsg`, with its padding.
-const RTGENMSG: usize = 4;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
 const NLM_F_ECHO: u16 = 8;
