@@ -14,7 +14,7 @@ use crate::isolation;
 use crate::labels::{Labels, NAMESPACE_NAME};
 use crate::policy::Protocol;
 use crate::reader::{At, Fault};
-use crate::refused::{Cause, Effect, Refused, printable};
+use crate::refused::{Cause, Effect, Refused};
 
 /// Returns made-up addresses of both families for a pod that has none, such as a pod of a file.
 /// They are of 0.0.0.0/8 and 100::/64, from which no packet comes (RFC 1122 §3.2.1.3, RFC 6666 §4).

@@ -18,7 +18,7 @@ use crate::family::Family;
 use crate::mac::MacAddr;
 use crate::node::{Node, Offers, Underlay, Vxlan};
 use crate::reader::{At, Fault};
-use crate::refused::{Cause, printable};
+use crate::refused::Cause;
 use crate::settings::{Backend, FlannelSettings, Settings};
 
 /// The longest annotation or lease of flannel's that is read, in bytes.

@@ -79,7 +79,7 @@ fn told(container: &Container, place: &Place) -> Finding {
         "{name} of {called} drops packets by the user or the control group of the program that sends them"
     );
     let object = format!("{}: {name}", container.id);
-    let finding = Finding::warning(crate::rules::BY_SENDER, object, says)
+    Finding::warning(crate::rules::BY_SENDER, object, says)
         .at(format!("{place} (handle {handle})"))
         .of(format!("{}, or who set it up", container.id))
         .seen("probes are sent by root, in a control group of the node, and may fare otherwise")
@@ -87,8 +87,7 @@ fn told(container: &Container, place: &Place) -> Finding {
         .advise(format!(
             "if a program there has no network, and that is not meant, remove the rule: {}",
             fix::remove(place, Some(container.netns.as_str()))
-        ));
-    finding
+        ))
 }
 
 #[cfg(test)]
