@@ -53,7 +53,7 @@ pub enum Set {
     SpoofAllowed,
     /// Bridge ports that do not reach each other.
     IsolatedPorts,
-    /// Links of pods under network policy for which the host routes.
+    /// Links of pods under network policy for which the host routes, and bridge ports.
     PodLinks,
     /// (Such a link, address) that packets may come from and go to, IPv4.
     PodAddresses4,

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use kernel::nft::field::Ip6Address;
 use kernel::nft::{
     Batch, CmpOp, Expr, Family, Hook, HookPoint, KeyType, MetaKey, NewChain, NewRule, NewSet,
-    Register, TableRef, Value, field,
+    PayloadBase, Register, TableRef, Value, field,
 };
 use kernel::route::IpFamily;
 
@@ -43,6 +43,9 @@ const SRCNAT: i32 = 100;
 const BEFORE_SRCNAT: i32 = 90;
 /// After source translation on the way in, which has the same priority as on the way out.
 pub(crate) const BEHIND_SRCNAT: i32 = 110;
+/// Before the kernel joins fragments, which it answers if some do not come (`linux
+/// include/uapi/linux/netfilter_ipv4.h` NF_IP_PRI_RAW_BEFORE_DEFRAG).
+const BEFORE_FRAGMENTS: i32 = -450;
 /// Before connection tracking (`raw`).
 pub(crate) const RAW: i32 = -300;
 /// The usual priority of packet filters (`filter`).
@@ -52,6 +55,14 @@ const FILTER: i32 = 0;
 const BRIDGE_FIRST: i32 = -300;
 /// The usual priority of frame filters (`filter` of family bridge).
 const BRIDGE_FILTER: i32 = -200;
+
+/// ICMPv6 types by which neighbours find each other: solicitations and advertisements (RFC 4861
+/// §4.3, §4.4). No pod may send those of routers, or redirects, and the node's own are not
+/// forwarded.
+pub(crate) const NEIGHBOURS: (u8, u8) = (135, 136);
+/// The hop limit of what no router has passed on, in neighbour discovery (RFC 4861 §7.1). A message
+/// with a smaller one does not come from a neighbour: what it carries would pass all policies.
+pub(crate) const OWN_LINK: u8 = 255;
 
 const HOSTPORTS: &str = "hostports";
 const HOSTPORT_SNAT: &str = "hostport_snat";
@@ -206,6 +217,7 @@ fn inet(table: &TableRef) -> (Vec<NewChain>, Vec<NewRule>) {
     let chains = vec![
         NewChain::regular(table, HOSTPORTS),
         NewChain::regular(table, HOSTPORT_SNAT),
+        base(pod_link::ARRIVALS, Hook::filter(HookPoint::Prerouting, BEFORE_FRAGMENTS)),
         base("raw", Hook::filter(HookPoint::Prerouting, RAW)),
         base("raw_output", Hook::filter(HookPoint::Output, RAW)),
         base("prerouting", Hook::nat(HookPoint::Prerouting, HOSTPORTS_PRIORITY)),
@@ -379,6 +391,18 @@ fn bridge(table: &TableRef) -> (Vec<NewChain>, Vec<NewRule>) {
     ];
     rules.extend(pod_link::bridge_rules(table));
     (chains, rules)
+}
+
+/// Continues if a packet is ICMPv6 of one of these types, and has this hop limit (RFC 8200 §3: byte
+/// 7).
+pub(crate) fn icmpv6(rule: NewRule, (first, last): (u8, u8), hop_limit: u8) -> NewRule {
+    let (kind, register) = (field::icmp6_type(), Register::FIRST);
+    let rule = match first == last {
+        true => rule.is(kind, Value::Icmp6Type(first)),
+        false => rule.in_range(kind, Value::Icmp6Type(first), Value::Icmp6Type(last)),
+    };
+    rule.expr(Expr::Payload { base: PayloadBase::Network, offset: 7, len: 1, register })
+        .expr(Expr::Cmp { op: CmpOp::Eq, register, data: vec![hop_limit] })
 }
 
 /// The name of the loopback interface.

@@ -76,6 +76,11 @@ enum Act {
         len: u32,
         value: Box<Loaded>,
     },
+    /// It changes what is known of the packet.
+    Sets {
+        key: MetaKey,
+        value: Box<Loaded>,
+    },
     /// It does what no rule of ours does.
     Other,
 }
@@ -432,6 +437,9 @@ fn act(expr: &Expr, registers: &Registers) -> Option<Act> {
             len: *len,
             value: Box::new(registers.at(*register)),
         },
+        Expr::MetaSet { key, register } => {
+            Act::Sets { key: *key, value: Box::new(registers.at(*register)) }
+        }
         Expr::Counter { .. } => return None,
         _ => Act::Other,
     })

@@ -6,14 +6,25 @@
 //!
 //! | link | table | rules |
 //! |---|---|---|
-//! | routed (`ptp`) | `inet netwright` | a packet that is forwarded, or that IPVS sends on, has the pod's address as source or destination; a packet for an address of the host has it as source |
+//! | routed (`ptp`) | `inet netwright` | a packet that is forwarded, or that IPVS sends on, has the pod's address as source or destination; a packet has it as source before the kernel answers it |
 //! | port of a bridge | `bridge netwright` | the same for frames, which carry only IP and ARP; what the host sends has the pod's address as destination |
 //!
 //! Frames need more. `br_netfilter` shows the hooks of IP no packet in a frame with a tag, and the
 //! receiver ignores a tag of VLAN 0. No pod's verdict covers link-local and group addresses:
 //! packets with these would bypass it. So with such addresses only neighbour discovery (RFC 4861)
 //! passes between ports, and what DHCP needs before there is an address (RFC 2131 §4.1). A pod's
-//! router advertisements and redirects go no further.
+//! router advertisements and redirects go no further, and no other pod gets its router
+//! solicitations.
+//!
+//! The host would forward a packet between link-local addresses back to its link, and would answer
+//! any source with errors, redirects among them. So for the host, a packet of a port from or to a
+//! link-local address, or from none, is one to a group: it does neither, and takes no TCP. A bridge
+//! leaves frames to most groups 01:80:c2:00:00:0x to the port (linux net/bridge/br_input.c
+//! `br_handle_frame`), so the port is a link without addresses too.
+//!
+//! The kernel answers forged packets of a routed link to the owner of their source, unless they are
+//! dropped first: before fragments are joined. Only for the first options of IPv6 does it answer
+//! before that; pods get no such answer.
 //!
 //! A routed link may be in a VRF. For the kernel a forwarded packet then came in by the VRF; it
 //! reports the link separately (`meta sdifname`).
@@ -44,7 +55,7 @@ use kernel::nft::field::ct_state_bits;
 use kernel::nft::{CmpOp, Expr, NewChain, NewRule, PayloadBase, Register, TableRef, Value, field};
 
 use crate::element::{Element, Field, Set, ifname};
-use crate::layout::net;
+use crate::layout::{NEIGHBOURS, OWN_LINK, icmpv6, net};
 use crate::plan::Plan;
 
 /// The sets of this concern.
@@ -71,16 +82,19 @@ const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_ARP: u16 = 0x0806;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 
-/// RFC 4861 §4: solicitations and advertisements of routers and of neighbours, and redirects.
+/// RFC 4861 §4: what routers send, beside [`NEIGHBOURS`], and what asks for it.
 const ROUTER_SOLICITATION: u8 = 133;
-const NEIGHBOUR_SOLICITATION: u8 = 135;
-const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+const ROUTER_ADVERTISEMENT: u8 = 134;
 const REDIRECT: u8 = 137;
+/// RFC 4443 §3.4.
+const PARAMETER_PROBLEM: u8 = 4;
 
 /// RFC 2131 §4.1.
 const DHCP_SERVER: u16 = 67;
 const DHCP_CLIENT: u16 = 68;
 
+/// The chain of `inet netwright` that sees what comes in before the kernel answers it.
+pub(crate) const ARRIVALS: &str = "netwright-pods";
 /// The chain of `inet netwright` that sees what IPVS sends on.
 pub(crate) const SOURCES: &str = "pod_sources";
 /// The chain that sees what is for the host, before answers to translated packets get another
@@ -99,6 +113,10 @@ pub fn plan(host_ifname: &str, place: Place, addresses: &[IpAddr]) -> Plan {
     };
     let mut plan = Plan::default();
     plan.push(Element::new(links, vec![ifname(host_ifname)]));
+    if place == Place::Bridged {
+        // As a link without addresses, for what a bridge leaves to the port.
+        plan.push(Element::new(Set::PodLinks, vec![ifname(host_ifname)]));
+    }
     for address in addresses {
         let [four, six] = sets;
         let set = if address.is_ipv4() { four } else { six };
@@ -135,15 +153,42 @@ pub(crate) fn inet_rules(table: &TableRef) -> Vec<NewRule> {
             .drop()
     });
     let input = [iif, vrf].into_iter().flat_map(|link| input_rules(table, link));
-    drops.chain(own_link_rules(table)).chain(input).collect()
+    let arrivals = arrival_rules(table).into_iter();
+    arrivals.chain(drops).chain(own_link_rules(table)).chain(input).collect()
+}
+
+/// Returns the rules for what comes in, before the kernel forwards it or answers it, and for what
+/// the kernel has answered before: options of IPv6 (linux net/ipv6/ip6_input.c `ip6_rcv_core`).
+/// Every packet of the host meets them, so a packet looks up the link only in the rule of its own
+/// family and source.
+fn arrival_rules(table: &TableRef) -> [NewRule; 3] {
+    let rule = || NewRule::new(table, ARRIVALS);
+    let iif = field::iifname();
+    let unless = |rule: NewRule, address, known: Set| {
+        rule.in_set(&[iif], Set::PodLinks.name())
+            .not_in_set(&[iif, address], known.name())
+            .counter()
+            .drop()
+    };
+    let (source, source6) = (field::ip_saddr(), field::ip6_saddr());
+    let some = rule().is_not(source, IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    let some6 = rule()
+        .not_in_net(source6, net("fe80::/10"))
+        .is_not(source6, IpAddr::V6(Ipv6Addr::UNSPECIFIED));
+    let problem = NewRule::new(table, "raw_output")
+        .is(field::icmp6_type(), Value::Icmp6Type(PARAMETER_PROBLEM))
+        .in_set(&[field::oifname()], Set::PodLinks.name());
+    [
+        unless(some, source, Set::PodAddresses4),
+        unless(some6, source6, Set::PodAddresses6),
+        problem.counter().drop(),
+    ]
 }
 
 /// Returns the rules for what passes from a link-local address to every address of the host.
 fn own_link_rules(table: &TableRef) -> [NewRule; 2] {
     let rule = || NewRule::new(table, INPUT);
-    let (first, last) = (NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT);
-    let neighbours =
-        rule().in_range(field::icmp6_type(), Value::Icmp6Type(first), Value::Icmp6Type(last));
+    let neighbours = icmpv6(rule(), NEIGHBOURS, OWN_LINK);
     let own_link = net("fe80::/10");
     let known = ct_state_bits::ESTABLISHED | ct_state_bits::RELATED;
     [
@@ -154,25 +199,17 @@ fn own_link_rules(table: &TableRef) -> [NewRule; 2] {
 
 /// Returns the rules for what comes in for the host by a link. Everything that the host receives
 /// meets them, so a packet looks up the link only in the rule of its own family and source.
-fn input_rules(table: &TableRef, link: field::Field) -> [NewRule; 4] {
+fn input_rules(table: &TableRef, link: field::Field) -> [NewRule; 2] {
     let rule = || NewRule::new(table, INPUT);
-    let from_pod = |rule: NewRule| rule.in_set(&[link], Set::PodLinks.name());
-    let drop = |rule: NewRule| rule.counter().drop();
-    let unless = |rule: NewRule, address, known: Set| {
-        drop(from_pod(rule).not_in_set(&[link, address], known.name()))
-    };
-    let (source, source6) = (field::ip_saddr(), field::ip6_saddr());
+    let source6 = field::ip6_saddr();
+    let drop = |rule: NewRule| rule.in_set(&[link], Set::PodLinks.name()).counter().drop();
     let unspecified = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
     let (own_link, groups) = (net("fe80::/10"), net("ff00::/8"));
-    let some = rule().is_not(source, IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-    let some6 = rule().not_in_net(source6, own_link).is_not(source6, unspecified);
     let from_link = rule().in_net(source6, own_link).not_in_net(field::ip6_daddr(), own_link);
     let from_none = rule().is(source6, unspecified);
     [
-        unless(some, source, Set::PodAddresses4),
-        unless(some6, source6, Set::PodAddresses6),
-        drop(from_pod(from_link.not_in_net(field::ip6_daddr(), groups))),
-        drop(from_pod(from_none.not_in_net(field::ip6_daddr(), groups))),
+        drop(from_link.not_in_net(field::ip6_daddr(), groups)),
+        drop(from_none.not_in_net(field::ip6_daddr(), groups)),
     ]
 }
 
@@ -186,6 +223,8 @@ pub(crate) fn bridge_rules(table: &TableRef) -> Vec<NewRule> {
     let (iif, oif) = (field::iifname(), field::oifname());
     let rule = |chain: &str| NewRule::new(table, chain);
     let from_port = || rule("prerouting").in_set(&[iif], Set::PodPorts.name());
+    let to_group = |rule: NewRule| rule.in_set(&[iif], Set::PodPorts.name()).set_to_group();
+    let (own_link, unspecified) = (net("fe80::/10"), IpAddr::V6(Ipv6Addr::UNSPECIFIED));
     let drop = |rule: NewRule| rule.counter().drop();
     let unless = |chain, link, address, known: Set| {
         drop(rule(chain).not_in_set(&[link, address], known.name()))
@@ -206,27 +245,32 @@ pub(crate) fn bridge_rules(table: &TableRef) -> Vec<NewRule> {
         ),
         drop(
             from_port()
-                .not_in_net(field::ip6_saddr(), net("fe80::/10"))
-                .is_not(field::ip6_saddr(), IpAddr::V6(Ipv6Addr::UNSPECIFIED))
+                .not_in_net(field::ip6_saddr(), own_link)
+                .is_not(field::ip6_saddr(), unspecified)
                 .not_in_set(&[iif, field::ip6_saddr()], Set::PortAddresses6.name()),
         ),
-        // From a link-local address or from none, only to the link or to groups.
-        icmpv6(from_port(), NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT).accept(),
+        // Such a source could be any pod's, and no policy knows such a destination. The host neither
+        // forwards these packets nor answers with errors. From such a source only to the link or to
+        // groups.
+        to_group(rule("prerouting").in_net(field::ip6_saddr(), own_link)),
+        to_group(rule("prerouting").is(field::ip6_saddr(), unspecified)),
+        to_group(rule("prerouting").in_net(field::ip6_daddr(), own_link)),
+        icmpv6(from_port(), NEIGHBOURS, OWN_LINK).accept(),
         drop(
             from_port()
-                .in_net(field::ip6_saddr(), net("fe80::/10"))
-                .not_in_net(field::ip6_daddr(), net("fe80::/10"))
+                .in_net(field::ip6_saddr(), own_link)
+                .not_in_net(field::ip6_daddr(), own_link)
                 .not_in_net(field::ip6_daddr(), net("ff00::/8")),
         ),
         drop(
             from_port()
-                .is(field::ip6_saddr(), IpAddr::V6(Ipv6Addr::UNSPECIFIED))
+                .is(field::ip6_saddr(), unspecified)
                 .not_in_net(field::ip6_daddr(), net("ff00::/8")),
         ),
         rule("forward").in_set(&[iif], Set::PodPorts.name()).jump(FROM_POD),
         rule("forward").in_set(&[oif], Set::PodPorts.name()).jump(TO_POD),
-        icmpv6(rule(FROM_POD), ROUTER_SOLICITATION, ROUTER_SOLICITATION).returns(),
-        icmpv6(rule(FROM_POD), NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT).returns(),
+        icmpv6(rule(FROM_POD), (ROUTER_SOLICITATION, ROUTER_SOLICITATION), OWN_LINK).returns(),
+        icmpv6(rule(FROM_POD), NEIGHBOURS, OWN_LINK).returns(),
         rule(FROM_POD)
             .is(field::ip_saddr(), IpAddr::V4(Ipv4Addr::UNSPECIFIED))
             .is(field::l4proto(), Value::UDP)
@@ -235,7 +279,7 @@ pub(crate) fn bridge_rules(table: &TableRef) -> Vec<NewRule> {
         unless(FROM_POD, iif, field::ip_saddr(), Set::PortAddresses4),
         unless(FROM_POD, iif, field::ip6_saddr(), Set::PortAddresses6),
         drop(is_no_ip(rule(TO_POD))),
-        icmpv6(rule(TO_POD), ROUTER_SOLICITATION, REDIRECT).returns(),
+        icmpv6(rule(TO_POD), (ROUTER_ADVERTISEMENT, REDIRECT), OWN_LINK).returns(),
         rule(TO_POD)
             .is(field::ip_daddr(), IpAddr::V4(Ipv4Addr::BROADCAST))
             .is(field::l4proto(), Value::UDP)
@@ -245,6 +289,11 @@ pub(crate) fn bridge_rules(table: &TableRef) -> Vec<NewRule> {
         unless(TO_POD, oif, field::ip6_daddr(), Set::PortAddresses6),
         from_host(["224.0.0.0/4", "255.255.255.255/32"], field::ip_daddr(), Set::PortAddresses4),
         from_host(["fe80::/10", "ff00::/8"], field::ip6_daddr(), Set::PortAddresses6),
+        drop(
+            rule("output")
+                .is(field::icmp6_type(), Value::Icmp6Type(PARAMETER_PROBLEM))
+                .in_set(&[oif], Set::PodPorts.name()),
+        ),
     ]
 }
 
@@ -258,15 +307,6 @@ fn is_no_ip(rule: NewRule) -> NewRule {
         let data = Value::EtherType(number).bytes();
         rule.expr(Expr::Cmp { op: CmpOp::Ne, register, data })
     })
-}
-
-/// Continues if a packet is ICMPv6 of one of these types.
-fn icmpv6(rule: NewRule, first: u8, last: u8) -> NewRule {
-    rule.is(field::protocol(), Value::EtherType(ETHERTYPE_IPV6)).in_range(
-        field::icmp6_type(),
-        Value::Icmp6Type(first),
-        Value::Icmp6Type(last),
-    )
 }
 
 #[cfg(test)]
@@ -287,6 +327,7 @@ mod tests {
         .assert_eq(&plan("veth1", Place::Routed, &addresses).to_string());
         expect![[r#"
             bridge netwright pod_ports { "veth1" }
+            inet netwright pod_links { "veth1" }
             bridge netwright port_addresses4 { "veth1" . 192.0.2.5 }
             bridge netwright port_addresses6 { "veth1" . 2001:db8::5 }
         "#]]

@@ -7,14 +7,13 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use kernel::nft::field::{self, Field, ct_state_bits, tcp_flag_bits};
 use kernel::nft::{
-    self, CmpOp, Expr, Hook, HookPoint, KeyType, NewChain, NewRule, NewSet, PayloadBase, Register,
-    TableRef, Value,
+    self, Expr, Hook, HookPoint, KeyType, NewChain, NewRule, NewSet, TableRef, Value,
 };
 use policy::program::{OPEN, OWN_NODE};
 use policy::{Direction, Family};
 
 use super::{Logging, TABLE, log_prefix};
-use crate::layout::net;
+use crate::layout::{NEIGHBOURS, OWN_LINK, icmpv6, net};
 
 mod inside;
 
@@ -60,15 +59,6 @@ pub(crate) const CUT: &str = "cut";
 
 /// How much of a packet is logged: the headers of IPv6 with some extensions, and of TCP.
 const SNAPLEN: u32 = 128;
-
-/// ICMPv6 types by which neighbours find each other: solicitations and advertisements (RFC 4861
-/// §4.3, §4.4). No pod may send those of routers, or redirects, and the node's own are not
-/// forwarded.
-const NEIGHBOURS: (u8, u8) = (135, 136);
-
-/// The hop limit of what no router has passed on, in neighbour discovery (RFC 4861 §7.1). A message
-/// with a smaller one does not come from a neighbour: what it carries would pass all policies.
-const OWN_LINK: u8 = 255;
 
 /// Names the table.
 pub(crate) fn table() -> TableRef {
@@ -345,18 +335,6 @@ fn nameless_rules(rule: impl Fn() -> NewRule) -> [NewRule; 2] {
         denied(rule().in_net(field::ip6_saddr(), own_link)),
         denied(rule().is(field::ip6_saddr(), unspecified)),
     ]
-}
-
-/// Continues if a packet is ICMPv6 of one of these types, and has this hop limit (RFC 8200 §3: byte
-/// 7).
-fn icmpv6(rule: NewRule, (first, last): (u8, u8), hop_limit: u8) -> NewRule {
-    let (kind, register) = (field::icmp6_type(), Register::FIRST);
-    let rule = match first == last {
-        true => rule.is(kind, Value::Icmp6Type(first)),
-        false => rule.in_range(kind, Value::Icmp6Type(first), Value::Icmp6Type(last)),
-    };
-    rule.expr(Expr::Payload { base: PayloadBase::Network, offset: 7, len: 1, register })
-        .expr(Expr::Cmp { op: CmpOp::Eq, register, data: vec![hop_limit] })
 }
 
 /// The interface at the end that a direction is about.

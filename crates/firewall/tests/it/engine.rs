@@ -106,6 +106,8 @@ fn a_rule_that_matches_something_else_is_told_and_mended() {
         ("bridge", "forward", "oifname @isolated_ports", "iifname @isolated_ports"),
         ("bridge", "prerouting", "ether saddr != @spoof", "ether daddr != @spoof"),
         ("bridge", "from_pod", "udp dport", "tcp dport"),
+        ("bridge", "prerouting", "pkttype set multicast", "pkttype set broadcast"),
+        ("inet", "netwright-pods", "saddr != 0.0.0.0", "saddr != 0.0.0.1"),
     ] {
         let table = format!("{family} netwright");
         let write = |from: &str, to: &str| {

@@ -150,6 +150,12 @@ fn tables_read_well_and_can_be_read_back() {
         		iifname . oifname . ip6 daddr @hairpin6 masquerade
         	}
 
+        	chain netwright-pods {
+        		type filter hook prerouting priority -450; policy accept;
+        		ip saddr != 0.0.0.0 iifname @pod_links iifname . ip saddr != @pod_addresses4 counter packets 0 bytes 0 drop
+        		ip6 saddr != fe80::/10 ip6 saddr != :: iifname @pod_links iifname . ip6 saddr != @pod_addresses6 counter packets 0 bytes 0 drop
+        	}
+
         	chain raw {
         		type filter hook prerouting priority raw; policy accept;
         		iifname @localnet ip saddr 127.0.0.0/8 drop
@@ -161,6 +167,7 @@ fn tables_read_well_and_can_be_read_back() {
         	chain raw_output {
         		type filter hook output priority raw; policy accept;
         		ip6 saddr ::1 ip6 daddr ::1 meta l4proto . th dport @loopback6 ip6 saddr set fd6e:6574:7772:6967:6874::1
+        		icmpv6 type parameter-problem oifname @pod_links counter packets 0 bytes 0 drop
         	}
 
         	chain prerouting {
@@ -192,14 +199,10 @@ fn tables_read_well_and_can_be_read_back() {
 
         	chain pod_input {
         		type filter hook input priority filter; policy accept;
-        		icmpv6 type 135-136 ip6 saddr fe80::/10 accept
+        		icmpv6 type 135-136 ip6 hoplimit 255 ip6 saddr fe80::/10 accept
         		ip6 saddr fe80::/10 ct state established,related accept
-        		ip saddr != 0.0.0.0 iifname @pod_links iifname . ip saddr != @pod_addresses4 counter packets 0 bytes 0 drop
-        		ip6 saddr != fe80::/10 ip6 saddr != :: iifname @pod_links iifname . ip6 saddr != @pod_addresses6 counter packets 0 bytes 0 drop
         		ip6 saddr fe80::/10 ip6 daddr != fe80::/10 ip6 daddr != ff00::/8 iifname @pod_links counter packets 0 bytes 0 drop
         		ip6 saddr :: ip6 daddr != ff00::/8 iifname @pod_links counter packets 0 bytes 0 drop
-        		ip saddr != 0.0.0.0 meta sdifname @pod_links meta sdifname . ip saddr != @pod_addresses4 counter packets 0 bytes 0 drop
-        		ip6 saddr != fe80::/10 ip6 saddr != :: meta sdifname @pod_links meta sdifname . ip6 saddr != @pod_addresses6 counter packets 0 bytes 0 drop
         		ip6 saddr fe80::/10 ip6 daddr != fe80::/10 ip6 daddr != ff00::/8 meta sdifname @pod_links counter packets 0 bytes 0 drop
         		ip6 saddr :: ip6 daddr != ff00::/8 meta sdifname @pod_links counter packets 0 bytes 0 drop
         	}

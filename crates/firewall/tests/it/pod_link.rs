@@ -241,12 +241,31 @@ fn a_port_passes_the_pods_own_packets_alone() {
         forged("from link-local", [host, own], &[IPV6], &local, "fd00:1::1"),
         forged("no source, IPv6", [host, own], &[IPV6], "::", "fd00:1::1"),
     ];
+    // A bridge leaves frames to these groups to the port, and the host takes what is in them.
+    node.lab.sh("echo 1 > /proc/sys/net/ipv6/conf/vc1/addr_gen_mode && \
+         echo 0 > /proc/sys/net/ipv6/conf/vc1/disable_ipv6");
+    let by_the_port = [0x02, 0x03, 0x0e, 0x0f].map(|last| {
+        let way = [[0x01, 0x80, 0xc2, 0, 0, last], own];
+        [
+            forged("another source by the port", way, &[IPV4], "10.1.0.77", "10.1.0.1"),
+            forged("another source by the port, tag", way, &[TAG, IPV4], "10.1.0.77", "10.1.0.1"),
+            forged("another source by the port, IPv6", way, &[IPV6], "fd00:1::77", "fd00:1::1"),
+        ]
+    });
+    // The host routes such a packet back to its link.
+    let by_the_host = [
+        forged("link-local by the host", [host, own], &[IPV6], "fe80::bad", &others),
+        forged("to link-local by the host", [host, own], &[IPV6], "fd00:1::2", &others),
+    ];
+    traffic::assert_pings(&node.lab, &format!("{others}%cni0"));
     let between = Path::new(c1, c2, ["10.1.0.3", "fd00:1::3"]);
     let home = Path::new(c1, &node.lab, ["10.1.0.1", "fd00:1::1"]);
     let assert_all = |arrive| {
         between.assert_all(&to_c2, arrive);
         between.assert_all(&from_elsewhere, arrive);
         home.assert_all(&to_host, arrive);
+        home.assert_all(by_the_port.as_flattened(), arrive);
+        between.assert_all(&by_the_host, arrive);
     };
     assert_all(true);
 
@@ -277,6 +296,130 @@ fn a_port_passes_the_pods_own_packets_alone() {
     }
     assert_eq!(node.elements(), "");
     assert_all(true);
+}
+
+/// The kernel would answer another pod, and quote what it did not like.
+#[test]
+fn the_host_does_not_answer_another_pod() {
+    testkit::require!("root");
+    let node = Node::new("podreflect");
+    let (c3, c4) = (routed(&node, "c3", 3), routed(&node, "c4", 4));
+    node.lab.sh(
+        "echo 0 > /proc/sys/net/ipv4/icmp_ratelimit; echo 0 > /proc/sys/net/ipv6/icmp/ratelimit; \
+         ip route add unreachable 198.51.100.0/24; ip -6 route add unreachable 2001:db8:9::/64",
+    );
+    let (host, host3) = (mac(&node.lab, "cni0"), mac(&node.lab, "vc3"));
+    let (own, own3) = (mac(&node.c1, "eth0"), mac(&c3, "eth0"));
+    let others = link_local(&node.c2);
+    for to in ["10.1.0.3", "fd00:1::3", &format!("{others}%cni0")] {
+        traffic::assert_pings(&node.lab, to);
+    }
+    let routed_plans = both_routed();
+    let all = routed_plans.iter().map(|(name, plan)| (*name, plan.clone()));
+    let all: Vec<_> = all.chain([("c1", bridged("vc1", 2)), ("c2", bridged("vc2", 3))]).collect();
+    // Who sends, by which frames, and the link-local address of the other end, if the host would
+    // answer it.
+    let ways = [
+        (&c3, [host3, own3], &c4, ["10.9.4.2", "fd00:9:4::2"], "10.9.3.2", None),
+        (&c3, [host3, own3], &node.c2, ["10.1.0.3", "fd00:1::3"], "10.9.3.2", None),
+        (&node.c1, [host, own], &node.c2, ["10.1.0.3", "fd00:1::3"], "10.1.0.2", Some(&others)),
+        (&node.c1, [host, own], &c4, ["10.9.4.2", "fd00:9:4::2"], "10.1.0.2", None),
+    ];
+    for is_closed in [false, true] {
+        for (name, plan) in all.iter().filter(|_| is_closed) {
+            node.add(&key("n", name), plan);
+        }
+        for (from, way, to, [four, six], known, local) in &ways {
+            let mut sent = provoking(*way, four, "10.1.0.1", "198.51.100.1");
+            sent.extend(provoking(*way, six, "fd00:1::1", "2001:db8:9::1"));
+            if let Some(local) = local {
+                sent.extend(provoking(*way, local, "fd00:1::1", "2001:db8:9::1"));
+                let to_link = provoking(*way, local, "fe80::bad", "fe80::bad");
+                sent.extend(to_link.into_iter().filter(|one| !one.name.starts_with("no route")));
+            }
+            let expected = if is_closed { 0 } else { sent.len() };
+            let answered = answered(from, to, &sent, [known, four]);
+            assert_eq!(answered.len(), expected, "{}: {answered:?}", to.place_name());
+        }
+    }
+}
+
+/// Frames that the kernel answers with an error, from a source: what it would forward for the last
+/// time, what has no route, and options that it does not know.
+fn provoking(way: [[u8; 6]; 2], source: &str, host: &str, nowhere: &str) -> Vec<Forged> {
+    let is_ipv4 = address(source).is_ipv4();
+    let kinds = [IPV6, IPV4];
+    let make = |name: String, change: fn(&mut Vec<u8>), destination: &str| {
+        let mut packet = udp(source, destination, name.as_bytes());
+        change(&mut packet);
+        if is_ipv4 {
+            packet[10..12].fill(0);
+            let header = usize::from(packet[0] & 0xf) * 4;
+            let sum = checksum(&packet[..header]);
+            packet[10..12].copy_from_slice(&sum);
+        }
+        let frame = frame(way[0], way[1], &kinds[usize::from(is_ipv4)..][..1], &packet);
+        Forged { name: name.leak(), is_ipv4, frame }
+    };
+    let last_hop = |packet: &mut Vec<u8>| {
+        let at = if packet[0] == 0x45 { 8 } else { 7 };
+        packet[at] = 1;
+    };
+    // An option of a wrong length (RFC 791 §3.1), or one that the receiver must know (RFC 8200
+    // §4.2).
+    let option = |packet: &mut Vec<u8>| {
+        let (at, option) = match packet[0] {
+            0x45 => (20, [0x44, 0x03, 0x05, 0x00].as_slice()),
+            _ => (40, [17, 0, 0xde, 4, 0, 0, 0, 0].as_slice()),
+        };
+        let length_at = if at == 20 { 2 } else { 4 };
+        if at == 20 {
+            packet[0] = 0x46;
+        } else {
+            packet[6] = 0;
+        }
+        let length = u16::from_be_bytes([packet[length_at], packet[length_at + 1]]);
+        let length = length + u16::try_from(option.len()).unwrap();
+        packet[length_at..length_at + 2].copy_from_slice(&length.to_be_bytes());
+        packet.splice(at..at, option.iter().copied());
+    };
+    vec![
+        make(format!("last hop from {source} to {nowhere}"), last_hop, nowhere),
+        make(format!("no route from {source} to {nowhere}"), |_| {}, nowhere),
+        make(format!("option from {source} to {host}"), option, host),
+    ]
+}
+
+/// Sends frames, and returns what of them arrives at a place. A packet that may pass, with the
+/// given source and destination, follows each frame.
+fn answered(
+    from: &Container,
+    to: &Container,
+    sent: &[Forged],
+    [source, destination]: [&str; 2],
+) -> BTreeSet<&'static str> {
+    let station = Station::at(to);
+    let mut arrived = BTreeSet::new();
+    for one in sent {
+        from.enter(|| {
+            let index = RouteSocket::open().unwrap().link_index("eth0").unwrap().unwrap();
+            PacketSocket::open(index, &Filter::nothing()).unwrap().send(&one.frame).unwrap();
+            let socket = UdpSocket::bind((address(source), 0)).unwrap();
+            socket.send_to(LAST, (address(destination), PORT4)).unwrap();
+        });
+        let mut is_last = false;
+        while !is_last {
+            assert!(probe::wait(&station.descriptors(), TIMEOUT), "nothing after {}", one.name);
+            station.heard(|bytes| {
+                is_last |= bytes.ends_with(LAST);
+                let has = |name: &[u8]| bytes.windows(name.len()).any(|part| part == name);
+                if has(one.name.as_bytes()) {
+                    arrived.insert(one.name);
+                }
+            });
+        }
+    }
+    arrived
 }
 
 /// A pod has made the host believe that it has the address of another pod. Packets of the host to

@@ -15,6 +15,8 @@ use crate::route::IpFamily;
 
 /// `linux include/uapi/linux/netfilter/nf_nat.h` NF_NAT_RANGE_PROTO_RANDOM_FULLY.
 const RANDOM_FULLY: u32 = 1 << 4;
+/// `linux include/uapi/linux/if_packet.h` PACKET_MULTICAST.
+const PACKET_MULTICAST: u8 = 2;
 /// RFC 9293 §3.1: the byte of the TCP header with its flags.
 const TCP_FLAGS: u32 = 13;
 /// RFC 9293 §3.2: the option "maximum segment size".
@@ -266,6 +268,17 @@ impl NewRule {
         self.expr(Expr::Meta { key: MetaKey::Mark, register })
             .expr(bitwise(&mask.to_ne_bytes(), &xor.to_ne_bytes()))
             .expr(Expr::MetaSet { key: MetaKey::Mark, register })
+    }
+
+    /// `meta pkttype set multicast`: makes the host take the packet for one to a group of its link.
+    /// So it neither forwards the packet nor answers it with an error, whatever its address, but for
+    /// an option that it does not know (linux net/ipv6/ip6_output.c `ip6_forward`, net/ipv6/icmp.c
+    /// `icmp6_send`), and TCP does not take it. In a bridge table, at the hook prerouting.
+    #[must_use]
+    pub fn set_to_group(self) -> Self {
+        let register = Register::FIRST;
+        self.expr(Expr::Immediate { register, data: vec![PACKET_MULTICAST] })
+            .expr(Expr::MetaSet { key: MetaKey::PktType, register })
     }
 
     /// `ct mark set MARK`.

@@ -8,10 +8,10 @@ use kernel::nft::{HookPoint, KeyType, NewChain, NewRule, NewSet};
 use policy::Direction;
 
 use super::{
-    CUT, EGRESS, EGRESS_PRIORITY, INGRESS, INGRESS_PRIORITY, NEIGHBOURS, OWN_LINK, REVIVED, base,
-    icmpv6, in_the_middle, interface_keys, interface_map, known_passes, known_returns, table,
+    CUT, EGRESS, EGRESS_PRIORITY, INGRESS, INGRESS_PRIORITY, REVIVED, base, in_the_middle,
+    interface_keys, interface_map, known_passes, known_returns, table,
 };
-use crate::layout::net;
+use crate::layout::{NEIGHBOURS, OWN_LINK, icmpv6, net};
 
 /// What is forwarded out of a judged interface, and into the container by one.
 const EGRESS_FORWARD: &str = "egress-forward";

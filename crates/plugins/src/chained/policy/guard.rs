@@ -442,9 +442,7 @@ impl Host {
 /// on.
 #[must_use]
 pub(super) fn closed(host_ifname: &str) -> Plan {
-    let mut plan = pod_link::plan(host_ifname, pod_link::Place::Routed, &[]);
-    plan.join(pod_link::plan(host_ifname, pod_link::Place::Bridged, &[]));
-    plan
+    pod_link::plan(host_ifname, pod_link::Place::Bridged, &[])
 }
 
 /// Returns what is missing of a plan, and what is there beside it.
