@@ -41,8 +41,8 @@ impl Delegate<'_> {
     }
 
     /// Runs ADD, and DEL if ADD failed or left no readable result (CNI 1.1.0 §4 "Delegated plugin
-    /// execution procedure"): the caller then has nothing to undo. A plugin of ours that
-    /// refused an address gave none: a DEL would release what an earlier ADD of the attachment has.
+    /// execution procedure"): the caller then has nothing to undo. A plugin of ours undoes what it
+    /// did itself: a DEL would release what the attachment had before.
     ///
     /// # Errors
     /// The delegate's own error, unchanged; code 7 when it is not found, or is the calling plugin
@@ -57,25 +57,39 @@ impl Delegate<'_> {
                 }
             },
             Err(Failure::NotRun(error)) => return Err(error),
-            Err(Failure::Ran(error)) if self.gave_nothing(&error) => return Err(error),
+            Err(Failure::Ran(error)) if self.undid_it(&error) => return Err(error),
             Err(Failure::Ran(error)) => error,
         };
         let time_left = self.deadline().max(Instant::now() + CLEANUP_TIME);
-        match self.run(Command::Del, time_left).map_err(Failure::into_error) {
-            Ok(_) => Err(failure),
-            Err(undo) => Err(failure.with_details(format!(
+        match self.undo_until(time_left) {
+            Ok(()) => Err(failure),
+            Err(undo) => Err(failure.with_left(format!(
                 "undoing it with DEL of plugin {:?} failed too: {undo}",
                 self.plugin_type
             ))),
         }
     }
 
-    /// Reports whether an ADD that ended with this error gave no address. Another project's plugin
-    /// may mean something else by the code.
-    fn gave_nothing(&self, error: &Error) -> bool {
+    /// Reports whether an ADD that ended with this error was one of ours, and undone.
+    fn undid_it(&self, error: &Error) -> bool {
         let executable = find(self.plugin_type, &self.call.env.plugin_path());
-        error.code == codes::ADDRESS
+        error.leaves_nothing()
             && executable.is_ok_and(|path| self.call.context.executor.is_own(&path))
+    }
+
+    /// Runs DEL so that it undoes an ADD of this call ([`cni::UNDO`]).
+    ///
+    /// # Errors
+    /// As [`Delegate::add`].
+    pub fn undo(&self) -> Result<(), Error> {
+        self.undo_until(self.deadline())
+    }
+
+    fn undo_until(&self, deadline: Instant) -> Result<(), Error> {
+        let mut document = self.document()?;
+        document.set_value(cni::UNDO, &true);
+        let undoing = Delegate { document: &document.to_vec(), ..*self };
+        undoing.run(Command::Del, deadline).map(drop).map_err(Failure::into_error)
     }
 
     /// Runs DEL.

@@ -196,7 +196,7 @@ fn dispatch(plugin: &dyn Plugin, call: &Call<'_>) -> Result<Vec<u8>, Error> {
                 // The version cannot express the result, so what was created must be removed.
                 match plugin.del(call) {
                     Ok(()) => error,
-                    Err(undo) => error.with_details(format!("undoing it failed too: {undo}")),
+                    Err(undo) => error.with_left(format!("undoing it failed too: {undo}")),
                 }
             })
         }

@@ -34,7 +34,7 @@ use serde_json::value::RawValue;
 use state::{Durability, FileError};
 
 use crate::Attachment;
-use file::Locked;
+use file::{Locked, Taken};
 use format::{Content, End, Entry};
 
 /// The folder that libcni uses by default.
@@ -44,6 +44,10 @@ pub const DEFAULT_CACHE_DIR: &str = "/var/lib/cni";
 /// credentials.
 const FOLDER_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
+
+/// How often ADD looks again because another call has changed the attachment's file meanwhile. Each
+/// time that call has completed something.
+const RESERVE_TRIES: usize = 100;
 
 /// A folder of cached attachments.
 #[derive(Debug, Clone)]
@@ -238,8 +242,20 @@ pub(crate) struct Reservation {
     path: PathBuf,
     /// What was there before, if its ADD had completed.
     pub(crate) existing: Option<Box<CachedAttachment>>,
-    /// Shows that the ADD is running: [`CachedAttachment::is_under_way`].
-    _locked: Locked,
+    /// What an ADD had recorded there that did not complete.
+    unfinished: Option<Vec<u8>>,
+    /// Keeps other ADDs of the attachment away, and shows that this one is running:
+    /// [`CachedAttachment::is_under_way`].
+    locked: Locked,
+}
+
+/// What became of an attempt to reserve a file that is there.
+enum Reserved {
+    Yes(Reservation),
+    /// It is not there any more.
+    No,
+    /// Another ADD of the attachment is under way.
+    Busy,
 }
 
 impl Cache {
@@ -392,43 +408,71 @@ impl Cache {
         second_best
     }
 
-    /// Records an attachment that is about to be made.
+    /// Records an attachment that is about to be made; `None` while another ADD of it is under way.
     pub(crate) fn reserve(
         &self,
         key: &AttachmentKey,
         attachment: &Attachment,
         config: &[u8],
-    ) -> Result<Reservation, CacheError> {
+    ) -> Result<Option<Reservation>, CacheError> {
         state::create_directory(&self.results, FOLDER_MODE).map_err(CacheError::File)?;
         let boot_id = own_boot();
         let boot_id = boot_id.as_deref();
         let document = format::write(&key.network, attachment, config, End::Open, boot_id);
-        if let Lookup::Found(found) = self.look_up(key) {
-            let path = found.path.clone();
-            if found.result.is_some() {
-                let _locked = Locked::nothing();
-                return Ok(Reservation { path, existing: Some(found), _locked });
-            }
-            return self.reserve_again(path, &document);
-        }
         let [usual, other] = self.paths(key);
-        for path in [&usual, &other] {
-            if let Some(_locked) = file::create(path, &document).map_err(CacheError::File)? {
-                return Ok(Reservation { path: path.clone(), existing: None, _locked });
+        for _ in 0..RESERVE_TRIES {
+            if let Lookup::Found(found) = self.look_up(key) {
+                match self.reserve_again(found.path.clone(), Some(found), &document)? {
+                    Reserved::No => continue,
+                    Reserved::Busy => return Ok(None),
+                    Reserved::Yes(reservation) => return Ok(Some(reservation)),
+                }
             }
-            if !self.is_of_another(path, key) {
-                return self.reserve_again(path.clone(), &document);
+            for path in [&usual, &other] {
+                if let Some(locked) = file::create(path, &document).map_err(CacheError::File)? {
+                    let path = path.clone();
+                    let (existing, unfinished) = (None, None);
+                    return Ok(Some(Reservation { path, existing, unfinished, locked }));
+                }
+                if self.is_of_another(path, key) {
+                    continue;
+                }
+                match self.reserve_again(path.clone(), None, &document)? {
+                    Reserved::No => break,
+                    Reserved::Busy => return Ok(None),
+                    Reserved::Yes(reservation) => return Ok(Some(reservation)),
+                }
             }
         }
         let source = io::Error::from(io::ErrorKind::AlreadyExists);
         Err(CacheError::File(FileError::Create { path: other, source }))
     }
 
-    /// Overwrites the record of an ADD that did not complete.
-    fn reserve_again(&self, path: PathBuf, document: &[u8]) -> Result<Reservation, CacheError> {
-        self.replace(&path, document, Durability::Volatile)?;
-        let _locked = Locked::take_at(&path);
-        Ok(Reservation { path, existing: None, _locked })
+    /// Takes a file that is there: the record of an attachment, which stays, or that of an ADD that
+    /// did not complete, or what cannot be used, which are overwritten.
+    fn reserve_again(
+        &self,
+        path: PathBuf,
+        found: Option<Box<CachedAttachment>>,
+        document: &[u8],
+    ) -> Result<Reserved, CacheError> {
+        let locked = match Locked::take_at(&path) {
+            Taken::Gone => return Ok(Reserved::No),
+            Taken::Busy => return Ok(Reserved::Busy),
+            Taken::Locked(locked) => locked,
+        };
+        let is_unfinished = found.as_ref().is_some_and(|found| found.result.is_none());
+        let existing = found.filter(|found| found.result.is_some());
+        if existing.is_some() {
+            let unfinished = None;
+            return Ok(Reserved::Yes(Reservation { path, existing, unfinished, locked }));
+        }
+        let unfinished = match is_unfinished {
+            true => state::read_optional(&path).map_err(CacheError::File)?,
+            false => None,
+        };
+        let locked = file::replace(&path, document).map_err(CacheError::File)?;
+        Ok(Reserved::Yes(Reservation { path, existing, unfinished, locked }))
     }
 
     fn is_of_another(&self, path: &Path, key: &AttachmentKey) -> bool {
@@ -453,7 +497,7 @@ impl Cache {
     }
 
     /// Records why an attachment was not made of which something may be left. Does nothing if the
-    /// reservation's file is gone: a DEL has removed it meanwhile.
+    /// reservation's file is gone: a DEL has removed it meanwhile, and another ADD may have its own.
     pub(crate) fn note_failure(
         &self,
         reservation: &Reservation,
@@ -462,7 +506,7 @@ impl Cache {
         config: &[u8],
         error: &str,
     ) -> Result<(), CacheError> {
-        if state::read_optional(&reservation.path).map_err(CacheError::File)?.is_none() {
+        if !reservation.locked.is_at(&reservation.path) {
             return Ok(());
         }
         let (failed, boot_id) = (End::Failed(error), own_boot());
@@ -515,9 +559,23 @@ impl Cache {
         Ok(is_garbage)
     }
 
-    /// Removes the record of an attachment that was not made.
+    /// Removes the record of an attachment that was not made, and of which nothing is left.
     pub(crate) fn release(&self, reservation: &Reservation) -> Result<(), CacheError> {
+        if !reservation.locked.is_at(&reservation.path) {
+            return Ok(());
+        }
         state::remove_file(&reservation.path).map(drop).map_err(CacheError::File)
+    }
+
+    /// Makes the file what it was before an ADD that changed nothing.
+    pub(crate) fn put_back(&self, reservation: &Reservation) -> Result<(), CacheError> {
+        match &reservation.unfinished {
+            Some(document) if reservation.locked.is_at(&reservation.path) => {
+                self.replace(&reservation.path, document, self.durability)
+            }
+            Some(_) => Ok(()),
+            None => self.release(reservation),
+        }
     }
 
     fn replace(

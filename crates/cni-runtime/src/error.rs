@@ -141,7 +141,8 @@ impl fmt::Display for PluginError {
 pub enum RollBack {
     /// Nothing had been run.
     NotNeeded,
-    /// DEL succeeded on every plugin that had run, the failed one included.
+    /// DEL succeeded on every plugin that had run, the failed one included if it had not undone its
+    /// part itself.
     Done,
     /// DEL failed on some. The cache keeps the attachment, so that DEL or GC can try again.
     Failed(Vec<PluginFailure>),
@@ -199,15 +200,15 @@ impl AddError {
     /// Returns the error object: the plugin's own code; its details describe the roll-back.
     #[must_use]
     pub fn to_cni(&self) -> Error {
-        match self {
-            AddError::Invalid(error) => error.clone(),
-            AddError::Plugin { failure, roll_back } => {
-                failure.to_cni().with_details(roll_back.describe())
-            }
+        let (error, roll_back) = match self {
+            AddError::Invalid(error) => return error.clone(),
+            AddError::Plugin { failure, roll_back } => (failure.to_cni(), roll_back),
             AddError::Cache { roll_back, .. } => {
-                Error::new(code::IO_FAILURE, self.to_string()).with_details(roll_back.describe())
+                (Error::new(code::IO_FAILURE, self.to_string()), roll_back)
             }
-        }
+        };
+        let left = matches!(roll_back, RollBack::Failed(_) | RollBack::Disabled);
+        Error { left, ..error }.with_details(roll_back.describe())
     }
 
     /// Returns what happened to the plugins that had run.

@@ -280,6 +280,8 @@ impl Runtime<'_> {
                     let deleted = runtime.del_list(&list, &description, deadline);
                     deleted.map(drop).map_err(|error| error.to_cni())
                 }
+                // Another removal was enough, such as that of the network that this one is part of.
+                Err(_) if records.is_empty() && !known.records.is_empty() => Ok(()),
                 Err(error) if records.is_empty() => Err(error),
                 // Our records were enough.
                 Err(_) => self.cache.forget(&known.key).map(drop).map_err(|error| error.to_cni()),

@@ -54,6 +54,10 @@ pub struct Error {
     /// The differences, one by one, if CHECK was asked for them ([`crate::LOOK`]).
     #[serde(rename = "netwright/differences", skip_serializing_if = "<[Differs]>::is_empty")]
     pub differences: Box<[Differs]>,
+    /// ADD failed and could not undo all that it did: DEL is needed. Only plugins of this project
+    /// say it.
+    #[serde(rename = "netwright/left", skip_serializing_if = "std::ops::Not::not")]
+    pub left: bool,
 }
 
 impl Error {
@@ -65,6 +69,7 @@ impl Error {
             msg: msg.into(),
             details: String::new(),
             differences: Box::default(),
+            left: false,
         }
     }
 
@@ -94,6 +99,19 @@ impl Error {
         }
         self.details.push_str(details.as_ref());
         self
+    }
+
+    /// Appends what an ADD that failed could not undo: see [`Error::left`].
+    #[must_use]
+    pub fn with_left(self, details: impl AsRef<str>) -> Self {
+        Error { left: true, ..self }.with_details(details)
+    }
+
+    /// Says whether a plugin of this project, whose ADD ended with this error, has undone all that it
+    /// did: a DEL would remove what was there before. After a bug (code 999) nobody knows.
+    #[must_use]
+    pub fn leaves_nothing(&self) -> bool {
+        !self.left && self.code != code::INTERNAL
     }
 
     /// Puts words before the message; keeps code and details.
@@ -143,6 +161,8 @@ impl<'de> Deserialize<'de> for Error {
             details: String,
             #[serde(rename = "netwright/differences")]
             differences: Box<[Differs]>,
+            #[serde(rename = "netwright/left")]
+            left: bool,
         }
         let raw = Raw::deserialize(deserializer)?;
         Ok(Error {
@@ -151,6 +171,7 @@ impl<'de> Deserialize<'de> for Error {
             msg: raw.msg,
             details: raw.details,
             differences: raw.differences,
+            left: raw.left,
         })
     }
 }

@@ -38,4 +38,6 @@ pub mod store;
 pub use keys::{DATA_DIR, Keys};
 pub use plan::{Assignment, PlanError, SetError};
 pub use range::{Range, RangeError, RangeSet, RangeSetError, RangeSets, RangeSetsError, RangeSpec};
-pub use store::{AllocateError, Holder, Locked, Origin, Owner, Reservation, Store, StoreError};
+pub use store::{
+    AllocateError, Collected, Holder, Locked, Origin, Owner, Reservation, Store, StoreError,
+};

@@ -75,12 +75,13 @@ impl Plugin for Chain {
                     let failure = error.context(format_args!("plugin {:?}", plugin.plugin_type));
                     // Our own plugins undo what they did, and a DEL would remove what was there
                     // before. Others get DEL, as delegated plugins do (CNI 1.1.0 §4).
-                    let acted = usize::from(crate::find(&plugin.plugin_type).is_none());
+                    let is_ours = crate::find(&plugin.plugin_type).is_some();
+                    let acted = usize::from(!(is_ours && failure.leaves_nothing()));
                     let undone = chain.del(place + acted, previous.as_deref());
                     return Err(match undone {
                         Ok(()) => failure.into(),
                         Err(undo) => failure
-                            .with_details(format!("undoing it with DEL failed too: {undo}"))
+                            .with_left(format!("undoing it with DEL failed too: {undo}"))
                             .into(),
                     });
                 }

@@ -50,7 +50,7 @@ use crate::shared::failures::Failures;
 use crate::shared::readiness;
 use crate::shared::rules::MasqueradeBackend;
 pub(crate) use addresses::talks_over_the_link;
-pub(crate) use earlier::{refuse_leftover, refuse_living};
+pub(crate) use earlier::{DEL_FIRST, refuse_leftover, refuse_living};
 pub(crate) use life::{Attaching, Collecting, Enter, Life, Removal};
 pub(crate) use picture::{Compared, Difference, Found, Picture, differs, sound};
 pub(crate) use stale::{GC_TIMEOUT, Stale};

@@ -165,7 +165,7 @@ fn add(call: &Call<'_>, delegate: &PluginConfig, record: &Record) -> Result<AddR
         // The DEL of another project's delegate may have failed: the runtime's DEL needs the record.
         let is_undone = is_ours(delegate) || before.is_some();
         match is_undone.then(|| record.put_back(before.as_deref())) {
-            Some(Err(left)) => failure.with_details(left.to_string()),
+            Some(Err(left)) => failure.with_left(left.to_string()),
             _ => failure,
         }
     })

@@ -107,9 +107,7 @@ impl Plugin for Multi {
         });
         Ok(attached.map(merged).map_err(|failed| {
             match failed.is_undone.then(|| container.forget(&index)) {
-                Some(Err(left)) => {
-                    failed.error.with_details(format!("could not forget it: {left}"))
-                }
+                Some(Err(left)) => failed.error.with_left(format!("could not forget it: {left}")),
                 _ => failed.error,
             }
         })?)

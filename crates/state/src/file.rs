@@ -326,6 +326,24 @@ pub fn create_locked(path: &Path, bytes: &[u8], mode: u32) -> Result<Option<File
     Ok(linked?.then_some(file))
 }
 
+/// Replaces a file, or creates it, by one that is locked (`man 2 flock`) before any process can see
+/// it, and returns that one. The lock ends when the file is closed; a file system without locks gives
+/// none. A process killed in between leaves what [`remove_abandoned`] removes.
+///
+/// # Errors
+/// [`FileError::Create`], [`FileError::Write`] or [`FileError::Rename`]; nothing is replaced then.
+pub fn replace_locked(path: &Path, bytes: &[u8], mode: u32) -> Result<File, FileError> {
+    let directory = path.parent().unwrap_or(Path::new("."));
+    let (temporary, mut file) = create_temporary(directory, path, mode)?;
+    let _ = file.lock();
+    let filled = fill(&mut file, &temporary, bytes, mode, Durability::Volatile);
+    if let Err(error) = filled.and_then(|()| rename(&temporary, path)) {
+        let _ = fs::remove_file(&temporary);
+        return Err(error);
+    }
+    Ok(file)
+}
+
 fn create_temporary(
     directory: &Path,
     path: &Path,

@@ -11,7 +11,7 @@ mod roots;
 
 pub use file::{
     Durability, FileError, MAX_FILE_SIZE, create_directory, create_locked, read_optional,
-    remove_abandoned, remove_directory, remove_file, sync_directory, write_atomic,
+    remove_abandoned, remove_directory, remove_file, replace_locked, sync_directory, write_atomic,
 };
 pub use index::{AttachmentLock, Claimed, Index, Release};
 pub use lock::{Holder, Lock, LockError};

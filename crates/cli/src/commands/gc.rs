@@ -266,6 +266,7 @@ fn by_marks(
     for (network, count) in &found.entries {
         let count = count.saturating_sub(left.entries.get(network).copied().unwrap_or_default());
         if count != 0 {
+            report.unlooked.insert(network.clone());
             let what = format!("{count} entries of network {network} in the packet filter");
             report.ownerless.push(what);
         }

@@ -238,6 +238,8 @@ fn gc_of_everything_finds_marks_without_records() {
                 let told = "entries of network n in the packet filter\n";
                 assert!(said.stdout.contains(told), "{what}: {said:#?}");
                 assert!(dry.stdout.contains(told), "{what}: {dry:#?}");
+                let told = "not looked at: what address plugins reserved on network n ";
+                assert!(said.stdout.contains(told), "{what}: {said:#?}");
             }
             let address = lab.sh("cd /var/lib/pools/n && ls | grep ^10; rm -r /var/lib/pools/n");
             assert_eq!(
@@ -272,4 +274,100 @@ fn gc_of_one_network_leaves_the_marks_of_others() {
     assert!(said.stdout.contains("removed eth0 of "), "{said:#?}");
     let links = lab.sh("ip -br link");
     assert!(links.contains("e0@") && links.contains("br9") && !links.contains("b0 "), "{links}");
+}
+
+/// What a DEL could not release stays recorded until it is released.
+#[test]
+fn a_release_that_failed_is_tried_again() {
+    testkit::require!("root");
+    let lab = Lab::new("collected-again");
+    lab.sh("ip link add e0 type veth peer name e1 && ip link set e0 up && ip link set e1 up");
+    let of = |kind: &str| {
+        let mut config = bridge();
+        config["type"] = json!(kind);
+        match kind {
+            "macvlan" => config["master"] = json!("e0"),
+            "tap" => {
+                config.as_object_mut().unwrap().remove("bridge");
+            }
+            _ => {}
+        }
+        config
+    };
+    for (kind, lives) in [
+        ("bridge", true),
+        ("bridge", false),
+        ("ptp", true),
+        ("macvlan", true),
+        ("macvlan", false),
+        ("tap", true),
+    ] {
+        let what = format!("{kind} {lives}");
+        write(&lab, &json!([of(kind)]));
+        let c1 = lab.container("c1");
+        call_in(&lab, &["add", "n", "c1"]).succeeded();
+        let c1 = lives.then_some(c1);
+        lab.sh("rm -r /var/lib/cni/results /etc/cni/net.d
+             mount --bind /var/lib/pools /var/lib/pools
+             mount -o remount,bind,ro /var/lib/pools");
+        let verb: &[&str] = if lives { &["del", "n", "c1"] } else { &["gc"] };
+        for _ in 0..2 {
+            let said = call_in(&lab, verb);
+            assert!(said.code != 0, "{what}: {said:#?}");
+            assert!(said.both().contains("release the addresses"), "{what}: {said:#?}");
+        }
+        assert_eq!(listed(&lab), 1, "{what}");
+        lab.sh("umount /var/lib/pools");
+        call_in(&lab, verb).succeeded();
+        assert_eq!((left(&lab), listed(&lab)), (String::new(), 0), "{what}");
+        drop(c1);
+    }
+}
+
+#[test]
+fn gc_does_not_fail_over_what_it_has_just_removed() {
+    testkit::require!("root");
+    let lab = Lab::new("collected-members");
+    let mut ptp = bridge();
+    ptp["type"] = json!("ptp");
+    ptp["ipam"]["subnet"] = json!("10.21.0.0/24");
+    let member = |name: &str, config: &Value| {
+        let list = json!({ "cniVersion": "1.0.0", "name": name, "plugins": [config] });
+        std::fs::write(lab.path(format!("/etc/cni/net.d/{name}.conflist")), list.to_string())
+            .unwrap();
+    };
+    let many = json!({ "type": "multi", "networks": [{ "name": "lan" }, { "name": "sto", "ifname": "d0" }] });
+    write(&lab, &json!([many]));
+    member("lan", &bridge());
+    member("sto", &ptp);
+    let c1 = lab.container("c1");
+    call_in(&lab, &["add", "n", "c1"]).succeeded();
+    drop(c1);
+    lab.sh("rm /etc/cni/net.d/lan.conflist /etc/cni/net.d/sto.conflist");
+    let said = call_in(&lab, &["gc"]).succeeded();
+    assert!(said.stdout.contains("d0 of cnitool-"), "{said:#?}");
+    assert_eq!(listed(&lab), 0);
+    assert_eq!(lab.sh("ls /var/lib/pools/* | grep ^10 || true"), "");
+}
+
+#[test]
+fn del_again_without_a_configuration_is_no_error() {
+    testkit::require!("root");
+    let lab = Lab::new("collected-twice");
+    write(&lab, &json!([bridge()]));
+    let _c1 = lab.container("c1");
+    call_in(&lab, &["add", "n", "c1"]).succeeded();
+    lab.sh("rm /etc/cni/net.d/n.conflist");
+    call_in(&lab, &["del", "n", "c1"]).succeeded();
+    let said = call_in(&lab, &["del", "n", "c1"]).succeeded();
+    assert!(said.both().contains("no plugin was asked"), "{said:#?}");
+    let json = call_in(&lab, &["del", "n", "c1", "-o", "json"]).succeeded().json();
+    assert_eq!(json["outcome"], "unknown");
+    assert_eq!((left(&lab), listed(&lab)), (String::new(), 0));
+    // Its own file, or one that may come to be its own.
+    for file in ["{\"name\": \"n\", \"plugins\": 1}", "{"] {
+        std::fs::write(lab.path("/etc/cni/net.d/n.conflist"), file).unwrap();
+        let said = call_in(&lab, &["del", "n", "c1"]);
+        assert_ne!(said.code, 0, "{said:#?}");
+    }
 }

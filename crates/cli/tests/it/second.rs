@@ -218,3 +218,91 @@ fn the_oci_hook_starts_again_what_a_power_cut_ended_and_nothing_that_lives() {
         call_in(&lab, &["gc", "--all"]).succeeded();
     }
 }
+
+/// Another runtime's container has the attachment's names: nothing but its reservation tells.
+#[test]
+fn an_undo_leaves_the_reservation_that_was_there_before() {
+    testkit::require!("root");
+    let lab = lab("second-undo");
+    let pool = json!({ "type": "host-local", "subnet": "10.4.1.0/24" });
+    let mut broken = pool.clone();
+    broken["resolvConf"] = json!("/nonexistent");
+    let write = |name: &str, plugins: Value| {
+        let list = json!({ "cniVersion": "1.0.0", "name": name, "plugins": plugins });
+        let path = lab.path(format!("/etc/cni/net.d/{name}.conflist"));
+        std::fs::write(path, list.to_string()).unwrap();
+    };
+    let bridge = |ipam: &Value| json!({ "type": "bridge", "bridge": "b0", "ipam": ipam });
+    // Refusals of the address plugin, of another code too, and of the plugin itself.
+    for (ipam, words) in [(&pool, "duplicate"), (&broken, "/nonexistent")] {
+        let member = json!({ "name": "n", "config": bridge(ipam) });
+        for plugins in [
+            json!([bridge(ipam), { "type": "portmap", "capabilities": { "portMappings": true } }]),
+            json!([{ "type": "ptp", "ipam": ipam }]),
+            json!([{ "type": "tap", "ipam": ipam }]),
+            json!([{ "type": "macvlan", "master": "e0", "ipam": ipam }]),
+            json!([{ "type": "host-device", "device": "d0", "ipam": ipam }]),
+            json!([{ "type": "chain", "plugins": [bridge(ipam)] }]),
+            json!([{ "type": "multi", "networks": [member] }]),
+        ] {
+            let kind = plugins[0]["type"].as_str().unwrap();
+            if *ipam == broken && !["bridge", "macvlan", "multi"].contains(&kind) {
+                continue;
+            }
+            lab.sh("ip link add d0 type veth peer name d1");
+            // A member of `multi` has the name of the network here.
+            let name = if kind == "multi" { "outer" } else { "n" };
+            write(name, plugins.clone());
+            let c2 = lab.container("c2");
+            lab.sh("mkdir -p /var/lib/cni/networks/n; cd /var/lib/cni/networks/n
+                 printf 'web\\r\\neth0' > 10.4.1.2");
+            let said = add_without_ports(&lab, name, "c2");
+            refused(said, words);
+            let left = lab.sh("cat /var/lib/cni/networks/n/10.4.1.2; ls /var/lib/cni/results");
+            assert_eq!(left, "web\r\neth0", "{plugins}");
+            assert_eq!(c2.sh("ip -br link | wc -l").trim(), "1", "{plugins}");
+            lab.sh("rm -r /var/lib/cni/networks/n; ip link del d0");
+            drop(c2);
+        }
+    }
+    // By the hook.
+    lab.sh(
+        "mkdir -p /var/lib/cni/networks/n; printf 'web\\r\\neth0' > /var/lib/cni/networks/n/10.4.1.2",
+    );
+    write("n", json!([bridge(&pool)]));
+    let mut c2 = lab.container("c2");
+    let state = json!({ "ociVersion": "1.0.2", "id": "web", "status": "creating", "pid": c2.pid(),
+                        "annotations": { "dev.netwright.networks": "n" } });
+    let command = command_in(&lab, &["oci-hook", "createRuntime"]);
+    refused(said_with(command, state.to_string().as_bytes()), "duplicate");
+    assert_eq!(lab.sh("ls /var/lib/cni/networks/n | grep ^10"), "10.4.1.2\n");
+}
+
+fn add_without_ports(lab: &Lab, network: &str, netns: &str) -> Said {
+    call_in(lab, &["add", network, netns, "--container-id", "web"])
+}
+
+/// Without records, the container keeps its reservation, and an interface that it has renamed.
+#[test]
+fn what_nothing_is_recorded_of_is_not_undone() {
+    testkit::require!("root");
+    let lab = lab("second-unrecorded");
+    for network in ["macvlan", "tap"] {
+        let (c1, _c2) = (lab.container("c1"), lab.container("c2"));
+        add(&lab, network, "c1").succeeded();
+        lab.sh("rm -r /run/netwright /var/lib/cni/results");
+        let has = || {
+            let links = c1.sh("ip -br link | awk '{ print $1 }'");
+            links + &lab.sh(&format!("ls /var/lib/cni/networks/{network} | grep ^10"))
+        };
+        let before = has();
+        refused(add(&lab, network, "c2"), "duplicate");
+        assert_eq!(has(), before, "{network}");
+        c1.sh("ip link set eth0 down && ip link set eth0 name net0");
+        let before = has();
+        refused(add(&lab, network, "c1"), "already exists");
+        assert_eq!(has(), before, "{network}");
+        call_in(&lab, &["del", network, "c1", "--container-id", "web"]).succeeded();
+        assert_eq!(lab.sh("ls /var/lib/cni/networks/* | grep ^10 || true"), "", "{network}");
+    }
+}

@@ -1,6 +1,8 @@
 //! The lock of a running ADD on the file that records it.
 
-use std::fs::{File, TryLockError};
+use std::fs::{File, Metadata, TryLockError};
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use state::FileError;
@@ -10,24 +12,55 @@ use super::FILE_MODE;
 /// Creates a file with its whole content and locks it; `None` when there is one already.
 pub(super) fn create(path: &Path, bytes: &[u8]) -> Result<Option<Locked>, FileError> {
     let file = state::create_locked(path, bytes, FILE_MODE)?;
-    Ok(file.map(|file| Locked { _file: Some(file) }))
+    Ok(file.map(|file| Locked { file: Some(file) }))
+}
+
+/// Replaces a file by another one, which is locked before any process sees it.
+pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<Locked, FileError> {
+    let file = state::replace_locked(path, bytes, FILE_MODE)?;
+    Ok(Locked { file: Some(file) })
+}
+
+/// What became of an attempt to lock a file that is there.
+#[derive(Debug)]
+pub(super) enum Taken {
+    /// It is locked, if its file system has locks.
+    Locked(Locked),
+    /// Another ADD has locked it.
+    Busy,
+    /// It went away, or another one has its name by now.
+    Gone,
 }
 
 /// The lock of a running ADD on the file that records it (`man 2 flock`): it ends with the process.
 #[derive(Debug)]
 pub(super) struct Locked {
-    _file: Option<File>,
+    file: Option<File>,
 }
 
 impl Locked {
     /// Locks a file by its name. A file system without locks does not show that an ADD is running.
-    pub(super) fn take_at(path: &Path) -> Self {
-        Locked { _file: File::open(path).ok().filter(|file| file.lock().is_ok()) }
+    pub(super) fn take_at(path: &Path) -> Taken {
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Taken::Gone,
+            // What is no file is replaced.
+            Err(_) => return Taken::Locked(Locked { file: None }),
+        };
+        if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+            return Taken::Busy;
+        }
+        let locked = Locked { file: Some(file) };
+        if locked.is_at(path) { Taken::Locked(locked) } else { Taken::Gone }
     }
 
-    /// Locks nothing.
-    pub(super) fn nothing() -> Self {
-        Locked { _file: None }
+    /// Says whether this file still has its name: another ADD may have recorded the attachment since
+    /// a DEL removed the file.
+    pub(super) fn is_at(&self, path: &Path) -> bool {
+        let Some(file) = &self.file else { return true };
+        let identity = |found: Metadata| (found.dev(), found.ino());
+        let (own, there) = (file.metadata().map(identity), path.metadata().map(identity));
+        matches!((own, there), (Ok(own), Ok(there)) if own == there)
     }
 }
 

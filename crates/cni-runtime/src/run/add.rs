@@ -9,7 +9,7 @@ use kernel::netns::Netns;
 use serde_json::value::RawValue;
 
 use super::{Answer, Chained, Subject, Time, to_raw};
-use crate::cache::{CachedAttachment, Reservation};
+use crate::cache::{CacheError, CachedAttachment, Reservation};
 use crate::error::{AddError, PluginError, PluginFailure, RollBack};
 use crate::runtime::require_usable;
 use crate::{Attachment, Runtime};
@@ -36,7 +36,8 @@ impl Runtime<'_> {
     /// plugin runs. When plugin *k* fails, DEL is run on *k…0* within
     /// [`Runtime::with_cleanup_time`], each with the last available result. The same happens when
     /// the result cannot be recorded at the end. The first error is the one returned, with the
-    /// outcome of the roll-back.
+    /// outcome of the roll-back. A first plugin that is this program's own has undone its part
+    /// itself: a DEL would also remove what was there before, made by another runtime.
     ///
     /// An attachment that the cache already has, in the same namespace, is never rolled back: then
     /// the plugins refuse what exists, and undoing would take down a container's working network.
@@ -68,7 +69,8 @@ impl Runtime<'_> {
         let reservation = self
             .cache
             .reserve(&key, attachment, &list.source)
-            .map_err(|cause| cannot_record(cause, RollBack::NotNeeded))?;
+            .map_err(|cause| cannot_record(cause, RollBack::NotNeeded))?
+            .ok_or_else(|| AddError::Invalid(under_way(&key)))?;
         if let Some(existing) = &reservation.existing
             && !is_same_place(&existing.attachment.netns, &attachment.netns)
             && existing.is_at_its_path()
@@ -107,7 +109,7 @@ impl Runtime<'_> {
         attachment: &Attachment,
         deadline: Option<Instant>,
     ) -> Walk {
-        let mut walk = Walk { ran: 0, previous: None, failure: None };
+        let mut walk = Walk { ran: 0, undid_itself: false, previous: None, failure: None };
         let types: Vec<&str> = list.plugins.iter().map(|one| one.plugin_type.as_str()).collect();
         for (place, plugin) in list.plugins.iter().enumerate() {
             let subject = Subject {
@@ -122,7 +124,10 @@ impl Runtime<'_> {
                     walk.previous = Some(chained);
                 }
                 Err(error) => {
-                    let acted = error.may_have_acted() && !self.found_it_there(plugin, &error);
+                    let found_it_there = self.found_it_there(plugin, &error);
+                    walk.undid_itself =
+                        place == 0 && !found_it_there && self.undid_itself(plugin, &error);
+                    let acted = error.may_have_acted() && !found_it_there && !walk.undid_itself;
                     walk.ran += usize::from(acted);
                     walk.failure = Some(Self::failure(plugin, Command::Add, error));
                     break;
@@ -135,9 +140,19 @@ impl Runtime<'_> {
     /// Says whether one of this program's own plugins refused what exists already: it has changed
     /// nothing, and its DEL would remove what exists.
     fn found_it_there(&self, plugin: &PluginConfig, error: &PluginError) -> bool {
-        let is_own = |path: PathBuf| self.executor.is_own(&path);
         matches!(error, PluginError::Reported(error) if error.code == EXISTS)
-            && self.find_plugin(&plugin.plugin_type).is_ok_and(is_own)
+            && self.is_own_plugin(plugin)
+    }
+
+    /// Says whether one of this program's own plugins has undone what its ADD did.
+    fn undid_itself(&self, plugin: &PluginConfig, error: &PluginError) -> bool {
+        matches!(error, PluginError::Reported(error) if error.leaves_nothing())
+            && self.is_own_plugin(plugin)
+    }
+
+    fn is_own_plugin(&self, plugin: &PluginConfig) -> bool {
+        let is_own = |path: PathBuf| self.executor.is_own(&path);
+        self.find_plugin(&plugin.plugin_type).is_ok_and(is_own)
     }
 
     /// Undoes what the plugins did that ran. A plugin that refuses the configuration at every verb,
@@ -152,9 +167,10 @@ impl Runtime<'_> {
         let (ran, previous) = (walk.ran, walk.previous.as_ref());
         if ran == 0 {
             if reservation.existing.is_none() {
-                self.give_up(reservation);
+                let put_back = self.cache.put_back(reservation);
+                tell_kept(put_back);
             }
-            return RollBack::NotNeeded;
+            return if walk.undid_itself { RollBack::Done } else { RollBack::NotNeeded };
         }
         if !self.roll_back {
             return RollBack::Disabled;
@@ -175,17 +191,23 @@ impl Runtime<'_> {
         if !failures.is_empty() {
             return RollBack::Failed(failures);
         }
-        self.give_up(reservation);
+        tell_kept(self.cache.release(reservation));
         RollBack::Done
     }
+}
 
-    /// Removes the record of an attachment of which nothing is left. If the record stays, DEL finds
-    /// nothing to do for it.
-    fn give_up(&self, reservation: &Reservation) {
-        if let Err(error) = self.cache.release(reservation) {
-            tracing::warn!(err = %error, "cannot remove the record of an attachment that failed");
-        }
+/// Tells that the record of an attachment stays of which nothing is left. DEL finds nothing to do
+/// for it.
+fn tell_kept(removed: Result<(), CacheError>) {
+    if let Err(error) = removed {
+        tracing::warn!(err = %error, "cannot remove the record of an attachment that failed");
     }
+}
+
+/// Returns the error for an ADD beside another one of the attachment.
+fn under_way(key: &AttachmentKey) -> Error {
+    Error::new(code::TRY_AGAIN_LATER, format!("another ADD of {key} is under way"))
+        .with_details("nothing was changed")
 }
 
 /// Returns the error for an attachment that exists in another namespace.
@@ -206,6 +228,8 @@ fn is_same_place(one: &str, other: &str) -> bool {
 struct Walk {
     /// How many plugins may have changed something.
     ran: usize,
+    /// The first plugin failed, and undid what it had done.
+    undid_itself: bool,
     /// The last available result.
     previous: Option<Chained>,
     failure: Option<PluginFailure>,

@@ -46,7 +46,7 @@ impl Left {
     #[must_use]
     pub fn tell(&self, error: Error) -> Error {
         self.0.iter().fold(error, |error, (network, left)| {
-            error.with_details(format!("undoing network {network:?} failed: {left}"))
+            error.with_left(format!("undoing network {network:?} failed: {left}"))
         })
     }
 }

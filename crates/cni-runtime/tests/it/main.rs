@@ -65,4 +65,5 @@ mod kill;
 mod lab;
 mod load;
 mod spec;
+mod twice;
 mod version;

@@ -40,7 +40,7 @@ pub(super) fn add<'a>(
     undo: &mut Undo<'a>,
 ) -> Result<AddResult, Failure> {
     let result = ipam.add()?;
-    let release = move || Ok(ipam.del()?);
+    let release = move || Ok(ipam.undo()?);
     if talks_over_the_link(&ipam) {
         undo.push("release the addresses", release);
     } else {

@@ -16,7 +16,8 @@ use super::addresses;
 use crate::shared::failure::Failure;
 
 /// What ends the earlier attachment.
-const DEL_FIRST: &str = "nothing was changed; DEL of the attachment comes before another ADD of it";
+pub(crate) const DEL_FIRST: &str =
+    "nothing was changed; DEL of the attachment comes before another ADD of it";
 
 /// Refuses an ADD whose attachment exists already, before anything is changed: in another
 /// namespace that is not known to be gone, or in this one under another name. An interface of the

@@ -126,7 +126,8 @@ impl<'a, K: Kind> Attaching<'a, K> {
     pub(crate) fn remove_earlier(&self) -> Result<(), Failure> {
         let Some(before) = self.earlier_record() else { return Ok(()) };
         let (call, index, kept) = (self.call, self.index, self.kept);
-        Removal::<K>::new(call, index, kept, self.key(), Some(before), None).run()
+        Removal::<K>::new(call, index, kept, self.key(), Some(before), None).run()?;
+        attachment::remove_record(index, self.key(), K::NAME)
     }
 
     /// Begins the changes: from here on a failure takes down what was made. `netns` is the
@@ -134,8 +135,10 @@ impl<'a, K: Kind> Attaching<'a, K> {
     /// before: that of an earlier ADD may be of another namespace.
     pub(crate) fn begin(&mut self, netns: Option<&Netns>) {
         let (call, index, kept, netns) = (self.call, self.index, self.kept, netns.cloned());
+        let key = call.attachment();
+        self.undo
+            .push_last("remove the record", move || attachment::remove_record(index, key, K::NAME));
         self.undo.push("remove what was made", move || {
-            let key = call.attachment();
             let record = index.get(key, K::NAME).found;
             Removal::<K>::new(call, index, kept, key, record, netns).run()
         });
@@ -263,20 +266,20 @@ impl<'a, K: Kind> Removal<'a, K> {
         self.call.prev_result().ok().flatten().filter(|_| self.is_own_call())
     }
 
-    /// Removes everything but the reservation of addresses. What cannot be taken down keeps its
-    /// record, and its claims while the link may carry the addresses: DEL or GC may come again.
+    /// Removes everything but the reservation of addresses and the record, which goes last. What
+    /// cannot be taken down keeps its claims while the link may carry the addresses: DEL or GC may
+    /// come again.
     fn run(&self) -> Result<(), Failure> {
         let taken = self.take_down();
         let released = match taken.is_ok() || self.link_is_gone.get() {
             true => self.release_claims(),
             false => Ok(()),
         };
-        taken.and(released)?;
-        attachment::remove_record(self.index, self.key, K::NAME)
+        taken.and(released)
     }
 
-    /// Removes everything, or, if the container's namespace lives and was not entered, what the
-    /// kind can remove without it: then claims and record stay for the next DEL or GC.
+    /// Removes everything but the record, or, if the container's namespace lives and was not entered,
+    /// what the kind can remove without it: then the claims stay for the next DEL or GC.
     fn run_if(&self, is_entered: bool) -> Result<(), Failure> {
         match K::ENTER {
             _ if is_entered => self.run(),
@@ -316,7 +319,7 @@ pub(super) trait Removing {
         failures: &mut Failures,
     ) -> Vec<AttachmentKey>;
 
-    /// Removes one attachment, as far as its namespace was entered.
+    /// Removes one attachment but for its record, as far as its namespace was entered.
     fn remove(&self, one: Doomed<'_>) -> Removed;
 
     /// Removes what belongs to no attachment: [`Kind::collect`].
@@ -396,9 +399,10 @@ pub(crate) struct Collecting<'a, K: Kind> {
     pub(crate) spared: &'a Spared<'a>,
 }
 
-/// DEL releases the addresses last, and not at all while the link may still carry them. If the IPAM
-/// plugin needs the link for the release, DEL takes the addresses from the link, releases them, and
-/// then removes the link.
+/// DEL releases the addresses after all else, and not at all while the link may still carry them. If
+/// the IPAM plugin needs the link for the release, DEL takes the addresses from the link, releases
+/// them, and then removes the link. The record goes last: by it another DEL or GC finds what this one
+/// could not remove or release.
 fn del(kind: &dyn AnyKind, call: &Call<'_>) -> Result<(), Failure> {
     let _lock = attachment::lock_for_removal(call)?;
     let (index, key) = (Index::new(call.roots()), call.attachment());
@@ -446,6 +450,9 @@ fn del(kind: &dyn AnyKind, call: &Call<'_>) -> Result<(), Failure> {
         } else {
             call.warn(STAY_RESERVED);
         }
+    }
+    if failures.is_empty() {
+        failures.note_as_it_is(attachment::remove_record(index, key, about.name));
     }
     failures.into_result()
 }
@@ -512,6 +519,9 @@ fn gc(kind: &dyn AnyKind, call: &Call<'_>) -> Result<(), Failure> {
             let removed = removing.remove(doomed);
             own.note_as_it_is(removed.result);
             link_is_gone = own.is_empty() || removed.link_is_gone;
+            if own.is_empty() {
+                own.note_as_it_is(attachment::remove_record(index, key, name));
+            }
             own.into_result()
         });
         spared.note(&one.key, &collected);

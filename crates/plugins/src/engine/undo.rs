@@ -8,8 +8,8 @@ use crate::shared::failure::Failure;
 #[derive(Default)]
 pub(crate) struct Undo<'a> {
     steps: Vec<(String, Step<'a>)>,
-    /// What is done at the end, if all else was undone.
-    last: Option<(String, Step<'a>)>,
+    /// What is undone at the end, last first, each only if all before it was undone.
+    last: Vec<(String, Step<'a>)>,
 }
 
 type Step<'a> = Box<dyn FnOnce() -> Result<(), Failure> + 'a>;
@@ -30,13 +30,13 @@ impl<'a> Undo<'a> {
         self.steps.push((what.to_string(), Box::new(step)));
     }
 
-    /// Sets what is undone at the end, and only if all else was undone. There is one such step.
+    /// Adds what is undone at the end, and only if all else was undone.
     pub(crate) fn push_last(
         &mut self,
         what: impl fmt::Display,
         step: impl FnOnce() -> Result<(), Failure> + 'a,
     ) {
-        self.last = Some((what.to_string(), Box::new(step)));
+        self.last.push((what.to_string(), Box::new(step)));
     }
 
     /// Undoes everything, last first, and returns `cause` with what could not be undone.
@@ -46,13 +46,14 @@ impl<'a> Undo<'a> {
         for (what, step) in self.steps.into_iter().rev() {
             if let Err(error) = step() {
                 is_undone = false;
-                cause = cause.with_details(format!("could not {what}: {error}"));
+                cause = cause.with_left(format!("could not {what}: {error}"));
             }
         }
-        if let Some((what, step)) = self.last.filter(|_| is_undone)
-            && let Err(error) = step()
-        {
-            cause = cause.with_details(format!("could not {what}: {error}"));
+        for (what, step) in self.last.into_iter().rev() {
+            if is_undone && let Err(error) = step() {
+                is_undone = false;
+                cause = cause.with_left(format!("could not {what}: {error}"));
+            }
         }
         cause
     }
@@ -90,6 +91,7 @@ mod tests {
         // What is last needs all else undone.
         assert_eq!(*order.borrow(), [2, 1]);
         assert_eq!(error.code(), 100);
+        assert!(!cni::Error::from(error.clone()).leaves_nothing());
         assert_eq!(error.to_string(), "no link; could not release the address: disk full");
     }
 
@@ -105,9 +107,11 @@ mod tests {
         };
         let mut undo = Undo::new();
         undo.push("delete the bridge", note(1));
+        undo.push_last("remove the record", note(4));
         undo.push_last("release the address", note(3));
         undo.push("delete the link", note(2));
-        let _ = undo.run(Failure::new(100, "no link"));
-        assert_eq!(*order.borrow(), [2, 1, 3]);
+        let error = cni::Error::from(undo.run(Failure::new(100, "no link")));
+        assert_eq!(*order.borrow(), [2, 1, 3, 4]);
+        assert!(error.leaves_nothing());
     }
 }

@@ -104,7 +104,7 @@ fn bring_up(
         }
         match set_up(netlink, lo, false) {
             Ok(()) => error,
-            Err(undo) => error.with_details(format!("could not take lo down again: {undo}")),
+            Err(undo) => error.with_left(format!("could not take lo down again: {undo}")),
         }
     })?;
     Ok(result(&addresses, &call.env().netns))

@@ -15,7 +15,7 @@
 use std::fmt::Debug;
 
 use cni::{AddResult, AttachmentKey, Interface, IpConfig, code};
-use cni_plugin::{Call, Info};
+use cni_plugin::{Call, Info, codes};
 use ipnet::IpNet;
 use kernel::netns::Netns;
 use kernel::route::{Link, RouteSocket};
@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 use state::Index;
 use wanted::{Because, Item, State, Wanted};
 
-use crate::engine::{Attached, Attaching, Difference, Enter, Kind, Picture, Removal, Wants};
+use crate::engine::{self, Attached, Attaching, Difference, Enter, Kind, Picture, Removal, Wants};
 use crate::shared::attachment;
 use crate::shared::claim::{self, Met, Place};
 use crate::shared::container::{self, Options};
@@ -229,6 +229,7 @@ impl<T: SingleLink> Kind for Single<T> {
         attachment::refuse_existing(&namespaces.inside, ifname, || {
             format!("failed to create {}: interface {ifname:?} already exists", T::NAME)
         })?;
+        refuse_renamed(call, &mut namespaces)?;
         let seen = T::observe(call, config, &mut namespaces)?;
         make(attaching, addressing, &seen, &mut namespaces)
     }
@@ -326,6 +327,16 @@ fn taken_by_the_host(
     };
     let refused = refuse_the_hosts(call, host, &met, ips);
     Difference::of(refused.map_err(claim::as_drift))
+}
+
+/// Refuses an ADD in a container that has a link with the attachment's mark under another name: the
+/// record of an earlier ADD is lost, and an undo would delete its link.
+fn refuse_renamed(call: &Call<'_>, namespaces: &mut Namespaces) -> Result<(), Failure> {
+    let found = identity::find(&mut namespaces.inside, call.attachment(), None)?;
+    let Some(link) = found.ours.first() else { return Ok(()) };
+    let ifname = call.ifname();
+    let text = format!("interface {ifname:?} already exists: it is called {:?}", link.name);
+    Err(Failure::new(codes::EXISTS, text).with_details(engine::DEL_FIRST))
 }
 
 /// Turns what ADD would refuse because of the host into STATUS's answer that the plugin is not

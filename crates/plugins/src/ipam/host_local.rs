@@ -9,6 +9,8 @@
 //! - A call waits at most 30 seconds for the lock, and the error names its holder (code 11).
 //! - DEL needs only `ipam.dataDir` and the network's name from the configuration, so addresses are
 //!   released even if their ranges have become invalid. `CNI_ARGS` does not matter either.
+//! - A DEL that undoes an ADD ([`cni::UNDO`]) releases what was reserved for the namespace of that
+//!   ADD: another plugin may have reserved an address for a container of the same names before.
 //! - DEL, CHECK and STATUS do not create the network's folder.
 //! - CHECK also finds that an address of `prevResult` belongs to another attachment by now.
 //! - GC and STATUS exist.
@@ -27,7 +29,9 @@ use std::time::{Duration, Instant};
 
 use cni::{AddResult, Error, IpConfig, code};
 use cni_plugin::{Call, Info, Plugin, Role, codes};
-use ipam::{AllocateError, Holder, Owner, PlanError, RangeSet, SetError, Store, StoreError};
+use ipam::{
+    AllocateError, Collected, Holder, Owner, PlanError, RangeSet, SetError, Store, StoreError,
+};
 use ipnet::IpNet;
 use rustix::fs::Access;
 use rustix::io::Errno;
@@ -100,11 +104,11 @@ impl Plugin for HostLocal {
         let owner = Owner::from(call.attachment());
         if call.is_renewed() {
             let past = stale::past(&locked, &owner).map_err(Failure::from)?;
-            let failed = locked.remove(past).failed;
-            return match failed.into_iter().next() {
-                Some(error) => Err(Failure::from(error).into()),
-                None => Ok(()),
-            };
+            return removed(locked.remove(past));
+        }
+        if call.is_undo() {
+            let made = stale::made_by_this_add(call, &locked, &owner).map_err(Failure::from)?;
+            return removed(locked.remove(made));
         }
         locked.release(&owner).map_err(Failure::from)?;
         Ok(())
@@ -261,6 +265,14 @@ impl Plugin for HostLocal {
         config: &str,
     ) -> Result<Vec<cni::json::UnknownKey>, cni::json::JsonError> {
         config::unknown_keys(config)
+    }
+}
+
+/// Returns the first failure of a removal.
+fn removed(collected: Collected) -> Result<(), Error> {
+    match collected.failed.into_iter().next() {
+        Some(error) => Err(Failure::from(error).into()),
+        None => Ok(()),
     }
 }
 

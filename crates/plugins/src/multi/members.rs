@@ -195,9 +195,9 @@ impl<'c> Container<'c> {
         let added = self.runtime.add_several(members, deadline).map_err(|failed| {
             let is_failed = |member: &Member| member.attachment.ifname == failed.ifname;
             NotAttached {
-                error: failed.to_cni().into(),
                 place: members.iter().position(is_failed),
-                is_undone: failed.left.is_empty(),
+                is_undone: !failed.to_cni().left,
+                error: failed.to_cni().into(),
             }
         })?;
         let mut results: Vec<AddResult> = added.into_iter().map(|one| one.result).collect();

@@ -74,7 +74,7 @@ pub(super) fn add(call: &Call<'_>, config: &Config) -> Result<AddResult, Failure
         let error = report.about(error);
         match failures.into_result() {
             Ok(()) => error,
-            Err(left) => error.with_details(left.to_string()),
+            Err(left) => error.with_left(left.to_string()),
         }
     })
 }

@@ -87,7 +87,7 @@ pub(super) fn add(
         failures.note("forget it", put(&index, &mut record, &before));
         match failures.into_result() {
             Ok(()) => failed.error,
-            Err(left) => failed.error.with_details(left.to_string()),
+            Err(left) => failed.error.with_left(left.to_string()),
         }
     })
 }

@@ -40,6 +40,18 @@ impl Failure {
         Failure(self.0.with_details(details))
     }
 
+    /// Appends what an ADD that failed could not undo: its caller then runs DEL ([`Error::left`]).
+    #[must_use]
+    pub fn with_left(self, details: impl AsRef<str>) -> Self {
+        Failure(self.0.with_left(details))
+    }
+
+    /// As [`Error::leaves_nothing`].
+    #[must_use]
+    pub fn leaves_nothing(&self) -> bool {
+        self.0.leaves_nothing()
+    }
+
     /// Names what failed, before the words that are there.
     #[must_use]
     pub fn context(self, what: impl std::fmt::Display) -> Self {

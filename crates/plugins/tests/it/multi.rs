@@ -138,6 +138,11 @@ fn all_or_none() {
     ]);
     of(&node, "ADD", &c1, networks.clone()).call().fails(50, "not today");
     assert_eq!(c1.sh("ip -o link show | grep -v ' lo:' | wc -l").trim(), "0");
+    // Its DEL failed, too: it stays recorded until a DEL succeeds.
+    of(&node, "ADD", &c1, networks.clone()).call().fails(106, "already exists");
+    of(&node, "DEL", &c1, networks.clone()).call().fails(50, "not today");
+    node.stub("broken", "exit 0");
+    of(&node, "DEL", &c1, networks).call().silent();
     // ADD also fails if it cannot know where the default route leads.
     let networks = json!([
         { "config": bridge(1) },

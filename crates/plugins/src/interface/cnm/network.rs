@@ -102,7 +102,7 @@ pub(super) fn ensure(
         Ok(()) => Ok(network),
         Err(error) => Err(match remove(call, journal, &network, timeouts) {
             Ok(()) => error,
-            Err(undo) => error.with_details(format!("could not remove the network: {undo}")),
+            Err(undo) => error.with_left(format!("could not remove the network: {undo}")),
         }),
     }
 }

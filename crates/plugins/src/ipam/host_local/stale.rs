@@ -143,6 +143,31 @@ pub(super) fn present(locked: &Locked<'_>, owner: &Owner) -> Result<Vec<Reservat
     Ok(present.map(|(reservation, _)| reservation).collect())
 }
 
+/// Returns those of an attachment's reservations that an ADD with the call's namespace may have made:
+/// every one of ours names the namespace that it was made for.
+///
+/// # Errors
+/// [`StoreError`] when the folder cannot be read.
+pub(super) fn made_by_this_add(
+    call: &Call<'_>,
+    locked: &Locked<'_>,
+    owner: &Owner,
+) -> Result<Vec<Reservation>, StoreError> {
+    let (path, here) = (call.netns_path().filter(|path| path.is_absolute()), origin(call));
+    let is_made = |of: Option<&Origin>| match (of, &here) {
+        (None, _) => path.is_none(),
+        (Some(of), Some(here)) => {
+            let cookies = of.cookie.zip(here.cookie);
+            (of.dev, of.ino) == (here.dev, here.ino) && cookies.is_none_or(|(of, here)| of == here)
+        }
+        // That namespace is gone already.
+        (Some(of), None) => Some(of.path.as_path()) == path,
+    };
+    let held = locked.held(owner)?.into_iter();
+    let made = held.filter(|(_, origin)| is_made(origin.as_ref()));
+    Ok(made.map(|(reservation, _)| reservation).collect())
+}
+
 fn is_past(origin: Option<&Origin>, census: &Census) -> bool {
     origin.is_some_and(|origin| census.life(&noted(origin)) == Life::Gone)
 }
