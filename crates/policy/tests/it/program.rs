@@ -67,9 +67,13 @@ fn a_policy_on_one_node() {
             egress 10.244.1.1 -> co-t2fcnbj2szwpg2wil5ql
             egress fd00:244:1::1 -> co-t2fcnbj2szwpg2wil5ql
             chain ci-t2fcnbj2szwpg2wil5ql
+              [Address { end: Source, family: V4, set: "many4-t4rn7ztlxv4epnca3p67" }] Deny
+              [Address { end: Source, family: V6, set: "many6-t4rn7ztlxv4epnca3p67" }] Deny
               [] Jump("pi-khyaukv2ktf2nf5mlwj2")
               [] Deny
             chain co-t2fcnbj2szwpg2wil5ql
+              [Address { end: Destination, family: V4, set: "many4-t4rn7ztlxv4epnca3p67" }] Deny
+              [Address { end: Destination, family: V6, set: "many6-t4rn7ztlxv4epnca3p67" }] Deny
               [] Jump("po-khyaukv2ktf2nf5mlwj2")
               [] Deny
             chain pi-khyaukv2ktf2nf5mlwj2
@@ -91,6 +95,8 @@ fn a_policy_on_one_node() {
             chain unknown-out
               [] Deny
             set blk4-ltj325ajs4zdb3zj44m6 Intervals([(10.0.0.0, 10.243.255.255), (10.245.0.0, 10.255.255.255)])
+            set many4-t4rn7ztlxv4epnca3p67 Addresses({})
+            set many6-t4rn7ztlxv4epnca3p67 Addresses({})
             set port4-5yoocvt75z4ttqe2s5t4 Ports({(10.244.1.1, Tcp, 80), (10.244.1.2, Tcp, 80)})
             set port4-yewxd52vct4gwduakuct Ports({(10.244.1.1, Udp, 53), (10.244.1.2, Udp, 53), (10.244.2.1, Udp, 53), (10.244.2.2, Udp, 53), (10.244.2.3, Udp, 53)})
             set port6-5yoocvt75z4ttqe2s5t4 Ports({(fd00:244:1::1, Tcp, 80), (fd00:244:1::2, Tcp, 80)})

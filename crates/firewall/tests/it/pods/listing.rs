@@ -114,6 +114,14 @@ fn the_table_reads_well() {
         		elements = { 10.0.0.0/25 }
         	}
 
+        	set many4-t4rn7ztlxv4epnca3p67 {
+        		type ipv4_addr
+        	}
+
+        	set many6-t4rn7ztlxv4epnca3p67 {
+        		type ipv6_addr
+        	}
+
         	set port4-5yoocvt75z4ttqe2s5t4 {
         		type ipv4_addr . inet_proto . inet_service
         		elements = { 10.244.1.1 . tcp . 80 }
@@ -189,6 +197,8 @@ fn the_table_reads_well() {
         	}
 
         	chain ci-u4gku3ebv4pudapieb7e {
+        		ip saddr @many4-t4rn7ztlxv4epnca3p67 goto deny-in
+        		ip6 saddr @many6-t4rn7ztlxv4epnca3p67 goto deny-in
         		jump pi-di75vw5ghquhiqnsryou
         		goto deny-in
         	}
