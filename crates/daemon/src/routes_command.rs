@@ -174,7 +174,7 @@ fn ask_service(matches: &ArgMatches, question: &str) -> Result<Vec<u8>, Stop> {
         Ok((200, body)) => Ok(body),
         Ok((_, body)) => Err(Stop::Failed(cni::text::one_line(String::from_utf8_lossy(&body)))),
         Err(NoAnswer::Nobody(_)) => Err(Stop::Failed(format!(
-            "the service routing does not run here: no program listens at {}; hint: netwrightd agent status routing",
+            "the service routing does not run here, or waits before it begins: no program listens at {}; hint: netwrightd agent status routing",
             path.display()
         ))),
         Err(error) => {

@@ -90,8 +90,14 @@ pub enum Member {
     Local(IpNet),
     /// A prefix, or a block, whose pods' packets come without a tunnel.
     Plain(IpNet),
+    /// A prefix in the cluster's ranges, of no pod of this node: the kernel's routes decide by which
+    /// uplink packets from it come.
+    Routed(IpNet),
     /// A link by which packets of other nodes come.
     Underlay(String),
+    /// A link to other hosts, behind which no pod of this node is: no route makes an address of such
+    /// a pod valid there, since machines behind it can give the kernel routes.
+    Uplink(String),
     /// A tunnel's interface.
     Tunnel(String),
 }
@@ -124,6 +130,25 @@ impl ClusterFilter {
             filter.add(&member, None);
         }
         filter
+    }
+
+    /// Returns the filter without what other nodes have: it takes no packet of a tunnel.
+    #[must_use]
+    pub fn without_nodes(&self) -> Self {
+        let of_nodes = |set: &Set| {
+            matches!(
+                set,
+                Set::Nodes4
+                    | Set::Nodes6
+                    | Set::Addresses4
+                    | Set::Addresses6
+                    | Set::Plain4
+                    | Set::Plain6
+            )
+        };
+        let addresses = self.addresses.iter().filter(|(set, _)| !of_nodes(set));
+        let addresses = addresses.map(|(set, ranges)| (*set, ranges.clone())).collect();
+        ClusterFilter { rules: self.rules.clone(), addresses, links: self.links.clone() }
     }
 
     /// Returns what determines the rules. A filter with other rules is a new filter.
@@ -271,7 +296,9 @@ fn place(member: &Member) -> Place<'_> {
         Member::Endpoint(address) => (Set::Endpoints4, Set::Endpoints6, IpNet::from(*address)),
         Member::Local(prefix) => (Set::Local4, Set::Local6, *prefix),
         Member::Plain(prefix) => (Set::Plain4, Set::Plain6, *prefix),
+        Member::Routed(prefix) => (Set::Routed4, Set::Routed6, *prefix),
         Member::Underlay(name) => return Place::Link(Set::Underlay, name),
+        Member::Uplink(name) => return Place::Link(Set::Uplinks, name),
         Member::Tunnel(name) => return Place::Link(Set::Tunnels, name),
     };
     Place::Address(if prefix.addr().is_ipv4() { v4 } else { v6 }, prefix)

@@ -51,9 +51,11 @@ impl KeepError {
 }
 
 /// Lists the links that listen to routers, and would not if the host forwarded IPv6. These are links
-/// that have a route or an address from a router's advertisement, and links with a default route,
-/// where the first advertisement may be yet to come. Links of containers have neither: beside
-/// forwarding they shall not be listened to (CVE-2020-10749).
+/// that have a route or an address from a router's advertisement, and links with an IPv4 default
+/// route if there is no IPv6 default route: there the first advertisement may be yet to come. Where an
+/// administrator has made the IPv6 default route, the host needs no advertisement, and any machine on
+/// the link can send one. Links of containers have none of these: beside forwarding they shall not be
+/// listened to (CVE-2020-10749).
 ///
 /// # Errors
 /// Those of [`NetlinkError`].
@@ -75,11 +77,13 @@ pub fn listening(netlink: &mut RouteSocket) -> Result<Vec<String>, NetlinkError>
     to_routers.extend(learnt.map(|address| address.ifindex));
     let announced = netlink.routes_by(RouteProtocol::RA, RouteFilter::all(IpFamily::V6))?;
     to_routers.extend(announced.iter().flat_map(links_of));
-    for family in [IpFamily::V4, IpFamily::V6] {
-        let defaults = netlink.routes_as(RouteFilter::main(family), |route| {
+    let mut defaults = |family| {
+        netlink.routes_as(RouteFilter::main(family), |route| {
             (route.is_default() && route.kind == RouteKind::Unicast).then_some(route)
-        })?;
-        to_routers.extend(defaults.iter().flat_map(links_of));
+        })
+    };
+    if defaults(IpFamily::V6)?.is_empty() {
+        to_routers.extend(defaults(IpFamily::V4)?.iter().flat_map(links_of));
     }
     links.retain(|(link, _)| to_routers.contains(&link.index));
     Ok(links.into_iter().map(|(link, _)| link.name).collect())

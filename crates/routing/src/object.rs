@@ -58,6 +58,9 @@ pub enum Set {
     /// What pods have addresses of whose packets come without a tunnel: `plain4`, `plain6`.
     /// Intervals.
     Plain,
+    /// Where the kernel's routes decide by which uplink packets from pods' addresses come: `routed4`,
+    /// `routed6`. Intervals.
+    Routed,
 }
 
 /// Which object it is.
@@ -129,7 +132,9 @@ impl Key {
             | Key::Unreachable { .. }
             | Key::Tunnel { .. }
             | Key::Address { .. } => true,
-            Key::Element { set, .. } => matches!(set, Set::Cluster | Set::Exempt | Set::Local),
+            Key::Element { set, .. } => {
+                matches!(set, Set::Cluster | Set::Exempt | Set::Local | Set::Routed)
+            }
             Key::Fdb { .. } | Key::Neighbour { .. } | Key::Nexthop { .. } | Key::Route { .. } => {
                 false
             }
@@ -235,6 +240,7 @@ impl fmt::Display for Set {
             Set::Addresses => "addresses",
             Set::Local => "local",
             Set::Plain => "plain",
+            Set::Routed => "routed",
         })
     }
 }

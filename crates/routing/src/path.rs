@@ -93,6 +93,9 @@ pub struct Hop {
     pub link: LinkName,
     /// The MTU of the way, in bytes: the route's if it has one, else the link's.
     pub mtu: u32,
+    /// What else the kernel has been told of the MTU, in bytes, if it is less: by an error that a
+    /// router sent, or by a router advertisement. Anybody between the nodes can send these.
+    pub learnt_mtu: Option<u32>,
 }
 
 /// How a peer is reached: it decides about the path, beside what both ends offer.

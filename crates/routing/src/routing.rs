@@ -207,7 +207,10 @@ pub(crate) struct PeerPlan {
 pub(crate) struct FamilyPlan {
     pub(crate) prefixes: Vec<IpNet>,
     pub(crate) path: Path,
+    /// What fits, in bytes.
     pub(crate) mtu: Option<u32>,
+    /// What fits by what links, routes and nodes say, without what the kernel has learnt on the way.
+    pub(crate) pod_mtu: Option<u32>,
 }
 
 impl Routing {

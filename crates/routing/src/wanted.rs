@@ -18,6 +18,7 @@ use crate::settings::{LinkName, Own, Settings};
 ///
 /// `native` are the families of which a peer's path is native: packets to it follow the network's
 /// routes, so nothing may stand before these. `underlay` are the links by which packets of other nodes
+/// come. `routed` is where the kernel's routes decide by which uplink packets from pods' addresses
 /// come.
 #[must_use]
 pub fn of_node(
@@ -25,6 +26,7 @@ pub fn of_node(
     own: &Own,
     native: PerFamily<bool>,
     underlay: BTreeSet<LinkName>,
+    routed: BTreeSet<IpNet>,
 ) -> Objects {
     let mut objects = Objects::new();
     // A program that translates services' addresses must see the pod's own address.
@@ -37,6 +39,9 @@ pub fn of_node(
     }
     for prefix in own.node.all_prefixes() {
         objects.insert(Key::Element { set: Set::Local, prefix }, Value::There);
+    }
+    for prefix in routed {
+        objects.insert(Key::Element { set: Set::Routed, prefix }, Value::There);
     }
     for link in underlay {
         objects.insert(Key::Link { link }, Value::There);

@@ -62,7 +62,7 @@ use clap::{Arg, ArgAction};
 use ipnet::IpNet;
 use kernel::conntrack::{ConntrackSocket, FlowFilter};
 use kernel::events::{Object, ObjectEvent, ObjectListener};
-use kernel::route::{IpFamily, Route, RouteSocket, TABLE_LOCAL};
+use kernel::route::{IpFamily, Route, RouteSocket, TABLE_LOCAL, TABLE_MAIN};
 use routing::blocks::Records;
 use routing::cluster::{Event, News, Seen};
 use routing::document::Document;
@@ -71,7 +71,7 @@ use routing::object::Key;
 use routing::plan::{Change, ForeignRoute, Observed};
 use routing::render;
 use routing::routing::Leaving;
-use routing::settings::{Backend, Found, Own, Paths, TakenOver, Tunnels};
+use routing::settings::{Backend, Found, LinkName, Own, Paths, TakenOver, Tunnels};
 use routing::{
     Family, MacAddr, PerFamily, Routing, Settings, Time, Todo, annotation, flannel, overlap,
     settings,
@@ -126,6 +126,9 @@ const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 
 /// How long after its last act it is told that flanneld seems to run on this node too.
 const FLANNELD_TOLD: Duration = Duration::from_secs(3600);
+
+/// How long it is told that a machine on a link has announced itself as a router of pods.
+const ANNOUNCED_TOLD: Duration = Duration::from_secs(3600);
 
 /// Why a route of flanneld's is not removed: pods would be cut off.
 const EARLY: &str = "ours to the same prefix is not there yet";
@@ -406,6 +409,9 @@ struct Service {
     settled: bool,
     /// When flanneld, whose place this service takes, was seen to make a route last.
     flanneld_at: Option<Instant>,
+    /// When a machine on a link was last found to have announced itself as the router of pods, and the
+    /// sentence of it, by link.
+    announced: BTreeMap<LinkName, (Instant, String)>,
 }
 
 impl Service {
@@ -484,6 +490,7 @@ impl Service {
             unanswered: false,
             settled: false,
             flanneld_at: None,
+            announced: BTreeMap::new(),
         })
     }
 
@@ -801,19 +808,21 @@ impl Service {
         let is_known = own.is_ok();
         if is_known && !self.settings.standby {
             apply::mark_tunnels(&mut self.netlink, &host.links)?;
+            self.remove_announced(&host)?;
         }
         let was = self.shared.routing().cluster().own().clone();
         self.take_found(own);
         let is_other = was != *self.shared.routing().cluster().own();
-        self.links = host.into_links();
         let is_other = self.relist_leases() || is_other;
         let (mut todo, of_flanneld) = {
             let mut routing = self.shared.routing();
-            let (up, down) = self.links.up_and_down();
+            let (up, down) = host.links.up_and_down();
             routing.links(&up, &down);
             let todo = routing.look(observed);
             (todo, routing.flannels_return())
         };
+        self.note_uplinks(&host);
+        self.links = host.into_links();
         self.tell_of_flanneld(of_flanneld);
         todo.look_up.append(&mut self.unknown);
         self.looking = false;
@@ -838,6 +847,58 @@ impl Service {
         // A node that was waiting is not settled before it has made its own objects.
         self.settled = self.shared.routing().waits_for().is_none();
         Ok(())
+    }
+
+    /// Removes what the kernel has made of router advertisements in prefixes of pods. Where the network
+    /// between the nodes knows the way to pods, or overlaps with them by permission, only this node's
+    /// own prefixes are pods' alone.
+    fn remove_announced(&mut self, host: &Host) -> Result<(), String> {
+        let announced = {
+            let routing = self.shared.routing();
+            let own = &routing.cluster().own().node;
+            let is_closed = |prefix: IpNet| {
+                let family = Family::of_prefix(prefix);
+                !self.settings.allow_overlap && !routing.is_native(family)
+            };
+            host.announced(|prefix| {
+                !own.underlay.iter().any(|own| IpNet::from(own) == prefix)
+                    && (is_in(prefix, own.all_prefixes())
+                        || (is_closed(prefix) && is_in(prefix, self.settings.ranges())))
+            })
+        };
+        let now = Instant::now();
+        let (removed, done) = apply::remove_announced(&mut self.netlink, announced);
+        for one in &removed {
+            let (index, prefix) = one.of();
+            let link = index.map_or_else(|| "?".into(), |index| host.links.name_of(index));
+            let sentence = format!(
+                "on link {link}, a machine announces itself as the router of {prefix}, which is pods': \
+                 what the kernel made of that was removed at {}",
+                self.clock.now()
+            );
+            if self.announced.insert(link, (now, sentence.clone())).is_none() {
+                tracing::warn!("{sentence}");
+            }
+        }
+        self.announced.retain(|_, (at, _)| now.duration_since(*at) < ANNOUNCED_TOLD);
+        let sentences = self.announced.values().map(|(_, sentence)| sentence.clone()).collect();
+        self.shared.routing().notice("router advertisements", sentences);
+        done
+    }
+
+    /// Takes note of the links behind which no pod of this node is.
+    fn note_uplinks(&mut self, host: &Host) {
+        let uplinks = {
+            let routing = self.shared.routing();
+            let underlay = routing.wanted().keys_of("").iter().filter_map(|key| match key {
+                Key::Link { link } => Some(link.clone()),
+                _ => None,
+            });
+            host.uplinks(routing.cluster().own(), &underlay.collect())
+        };
+        if self.filter.set_uplinks(uplinks) {
+            self.filter_brought = None;
+        }
     }
 
     /// Tells once that flanneld seems to run on this node, if a look has found a new route of its,
@@ -1143,7 +1204,10 @@ impl Service {
                 Kind::Objects => self.make_objects(&[], run),
                 Kind::Foreign => self.remove_foreign(run),
                 Kind::Tunnels => {
-                    let made = self.make_objects(&[], run);
+                    let made = match self.guard_tunnels() {
+                        Ok(()) => self.make_objects(&[], run),
+                        Err(why) => self.make_no_tunnels(run, &why),
+                    };
                     let _ = self.listener.only_neighbours_of(self.links.tunnels());
                     self.hear_of_tunnels(run);
                     made
@@ -1161,6 +1225,33 @@ impl Service {
         let failing = self.shared.routing().failing();
         self.health.needs("routes and tunnels", failing.map_or(Ok(()), Err));
         made.first
+    }
+
+    /// Brings the packet filter's table: without it, a tunnel takes packets of anybody.
+    ///
+    /// # Errors
+    /// Why it could not be made: then no tunnel may come up.
+    fn guard_tunnels(&mut self) -> Result<(), String> {
+        if self.filter_stands {
+            return Ok(());
+        }
+        let (_, listed) = self.knows_filter();
+        let brought = match listed {
+            true => self.filter.bring_before_tunnels(),
+            false => self.filter.bring_if_missing().map(drop),
+        };
+        brought
+            .map_err(|error| format!("the packet filter comes before tunnels: {}", words(&error)))
+    }
+
+    /// Removes the tunnels that go, and makes none.
+    fn make_no_tunnels(&mut self, run: &[Change], why: &str) -> Made {
+        let (goes, comes): (Vec<&Change>, Vec<&Change>) =
+            run.iter().partition(|change| matches!(change, Change::Remove(..)));
+        let results = apply::apply(&mut self.netlink, &mut self.links, &goes);
+        let comes = comes.into_iter().map(|change| (change, Err(why.to_owned())));
+        let results = goes.into_iter().zip(results).chain(comes);
+        making::note(&self.shared, &self.counts, self.clock.now(), results)
     }
 
     /// Makes objects of ours. Elements of the packet filter's table come before them. They are noted
@@ -1472,6 +1563,12 @@ impl Service {
             own.node.all_prefixes().any(|own| own.contains(&prefix))
                 || (is_one && self.settings.is_of_space(prefix))
         };
+        // What a router advertisement makes in a prefix of pods is removed.
+        let may_be_announced = |index: Option<u32>, prefix: IpNet| {
+            there
+                && index.is_some_and(|index| self.links.is_of_host(index))
+                && self.settings.ranges().any(|range| range.contains(&prefix))
+        };
         // The route says something of pods, or may be the way to a node.
         let may_matter = |route: &Route| {
             let prefix = route.destination.trunc();
@@ -1493,12 +1590,17 @@ impl Service {
             Object::Address(address) => {
                 is_waiting
                     || carries(address.ifindex)
+                    || (host::is_announced(address)
+                        && may_be_announced(Some(address.ifindex), address.address.trunc()))
                     || own.node.underlay.iter().any(|own| address.address.contains(&own))
             }
             // Routes of pods come and go all the time, and so do a router's. The kernel's own
             // routes follow from addresses and links, which have events too.
             Object::Route(route) => {
                 may_end
+                    || (route.table == TABLE_MAIN
+                        && host::is_learnt(route, &[])
+                        && may_be_announced(route.oif, route.destination.trunc()))
                     || (route.table != TABLE_LOCAL
                         && !is_of_own(route)
                         && (is_waiting || may_matter(route)))
@@ -1507,6 +1609,11 @@ impl Service {
             _ => true,
         }
     }
+}
+
+/// Reports whether a prefix is in one of others.
+fn is_in(prefix: IpNet, mut others: impl Iterator<Item = IpNet>) -> bool {
+    others.any(|other| other.contains(&prefix))
 }
 
 /// Reports whether a link has the name of one of this node's tunnels or uplinks.

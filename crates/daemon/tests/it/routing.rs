@@ -23,6 +23,7 @@ mod size;
 mod spaces;
 mod survives;
 mod torture;
+mod unproven;
 
 use std::fmt::Write as _;
 use std::fs;

@@ -57,15 +57,21 @@ pub(crate) enum Set {
     Plain4,
     /// The same for IPv6.
     Plain6,
+    /// Where the kernel's routes decide by which uplink packets from pods' addresses come.
+    Routed4,
+    /// The same for IPv6.
+    Routed6,
     /// Links by which packets of other nodes come, by name.
     Underlay,
+    /// Links to other hosts, behind which no pod of this node is, by name.
+    Uplinks,
     /// Tunnels to other nodes, by name.
     Tunnels,
 }
 
 impl Set {
     /// Every set, in the order they are made.
-    pub(crate) const ALL: [Set; 18] = [
+    pub(crate) const ALL: [Set; 21] = [
         Set::Own4,
         Set::Own6,
         Set::Cluster4,
@@ -82,7 +88,10 @@ impl Set {
         Set::Local6,
         Set::Plain4,
         Set::Plain6,
+        Set::Routed4,
+        Set::Routed6,
         Set::Underlay,
+        Set::Uplinks,
         Set::Tunnels,
     ];
 
@@ -105,7 +114,10 @@ impl Set {
             Set::Local6 => "local6",
             Set::Plain4 => "plain4",
             Set::Plain6 => "plain6",
+            Set::Routed4 => "routed4",
+            Set::Routed6 => "routed6",
             Set::Underlay => "underlay",
+            Set::Uplinks => "uplinks",
             Set::Tunnels => "tunnels",
         }
     }
@@ -120,7 +132,8 @@ impl Set {
             | Set::Addresses4
             | Set::Endpoints4
             | Set::Local4
-            | Set::Plain4 => KeyType::Ipv4Addr,
+            | Set::Plain4
+            | Set::Routed4 => KeyType::Ipv4Addr,
             Set::Own6
             | Set::Cluster6
             | Set::Exempt6
@@ -128,8 +141,9 @@ impl Set {
             | Set::Addresses6
             | Set::Endpoints6
             | Set::Local6
-            | Set::Plain6 => KeyType::Ipv6Addr,
-            Set::Underlay | Set::Tunnels => KeyType::IfName,
+            | Set::Plain6
+            | Set::Routed6 => KeyType::Ipv6Addr,
+            Set::Underlay | Set::Uplinks | Set::Tunnels => KeyType::IfName,
         }
     }
 
@@ -147,6 +161,8 @@ impl Set {
                 | Set::Local6
                 | Set::Plain4
                 | Set::Plain6
+                | Set::Routed4
+                | Set::Routed6
         )
     }
 }
@@ -276,9 +292,16 @@ fn strangers_rules(table: &TableRef) -> [NewRule; 4] {
 }
 
 /// Judges by which link packets from addresses of pods come in.
-fn sources_rules(table: &TableRef) -> [NewRule; 8] {
+fn sources_rules(table: &TableRef) -> [NewRule; 10] {
     let rule = || NewRule::new(table, SOURCES);
-    let (tunnels, underlay) = (Set::Tunnels.name(), Set::Underlay.name());
+    let [tunnels, underlay, uplinks] = [Set::Tunnels, Set::Underlay, Set::Uplinks].map(Set::name);
+    let by_kernels_route =
+        |rule: NewRule| rule.is_not(field::fib_reverse_oif(), Value::IfIndex(0)).returns();
+    let routed = |source, routed: Set, local: Set| {
+        by_kernels_route(
+            rule().in_set(&[source], routed.name()).not_in_set(&[source], local.name()),
+        )
+    };
     let out_of_tunnel = |source, local: Set| {
         rule().in_set(&[field::iifname()], tunnels).not_in_set(&[source], local.name()).returns()
     };
@@ -300,8 +323,15 @@ fn sources_rules(table: &TableRef) -> [NewRule; 8] {
         plain(field::ip6_saddr(), Set::Plain6),
         for_node(field::ip_saddr(), Set::Local4, field::ip_daddr(), Set::Endpoints4),
         for_node(field::ip6_saddr(), Set::Local6, field::ip6_daddr(), Set::Endpoints6),
-        // A pod's own link is the one by which the host reaches it.
-        rule().is_not(field::fib_reverse_oif(), Value::IfIndex(0)).returns(),
+        // A pod's own link is the one by which the host reaches it. Machines behind an uplink can give
+        // the kernel routes to pods: by router advertisements, or by DHCP.
+        by_kernels_route(
+            rule()
+                .not_in_set(&[field::iifname()], uplinks)
+                .not_in_set(&[field::iifname()], tunnels),
+        ),
+        routed(field::ip_saddr(), Set::Routed4, Set::Local4),
+        routed(field::ip6_saddr(), Set::Routed6, Set::Local6),
         rule().counter().drop(),
     ]
 }

@@ -107,7 +107,10 @@ fn the_whole_table_is_made_in_one_transaction() {
         add set inet netwright-routing local6
         add set inet netwright-routing plain4
         add set inet netwright-routing plain6
+        add set inet netwright-routing routed4
+        add set inet netwright-routing routed6
         add set inet netwright-routing underlay
+        add set inet netwright-routing uplinks
         add set inet netwright-routing tunnels
         add element of inet netwright-routing own4
         add element of inet netwright-routing own6
@@ -133,6 +136,8 @@ fn the_whole_table_is_made_in_one_transaction() {
         add rule to inet netwright-routing strangers
         add rule to inet netwright-routing prerouting
         add rule to inet netwright-routing prerouting
+        add rule to inet netwright-routing sources
+        add rule to inet netwright-routing sources
         add rule to inet netwright-routing sources
         add rule to inet netwright-routing sources
         add rule to inet netwright-routing sources

@@ -100,7 +100,12 @@ pub(super) fn filter() -> ClusterFilter {
         Member::Local(net("fd00:1::/64")),
         Member::Endpoint("192.0.2.1".parse().unwrap()),
         Member::Endpoint("2001:db8:2::1".parse().unwrap()),
+        // An administrator's route leads there.
+        Member::Routed(net("10.2.0.0/24")),
+        Member::Routed(net("fd00:2::/64")),
         Member::Underlay("n0".to_owned()),
+        Member::Uplink("n0".to_owned()),
+        Member::Uplink("up0".to_owned()),
         Member::Tunnel("tun0".to_owned()),
     ];
     members.extend(["192.0.2.1", "192.0.2.2", "2001:db8:2::1", "2001:db8:2::2"].map(node));
@@ -222,7 +227,8 @@ fn what_comes_out_of_a_tunnel_is_not_masqueraded() {
         "ip route add 10.0.0.0/24 via 192.0.2.2 && ip -6 route add fd00:9::/64 via 2001:db8:2::2",
     );
     let mut filter = filter();
-    filter.note(&Change { add: own.to_vec(), remove: Vec::new() });
+    let routed = ["10.0.0.0/24", "fd00:9::/64"].map(|own| Member::Routed(own.parse().unwrap()));
+    filter.note(&Change { add: [own, routed].concat(), remove: Vec::new() });
     cluster.bring(&filter);
     for tunnel in [false, true] {
         if tunnel {
@@ -341,9 +347,27 @@ fn the_table_reads_well_and_can_be_read_back() {
         		flags interval
         	}
 
+        	set routed4 {
+        		type ipv4_addr
+        		flags interval
+        		elements = { 10.2.0.0/24 }
+        	}
+
+        	set routed6 {
+        		type ipv6_addr
+        		flags interval
+        		elements = { fd00:2::/64 }
+        	}
+
         	set underlay {
         		type ifname
         		elements = { "n0" }
+        	}
+
+        	set uplinks {
+        		type ifname
+        		elements = { "n0",
+        			     "up0" }
         	}
 
         	set tunnels {
@@ -365,7 +389,9 @@ fn the_table_reads_well_and_can_be_read_back() {
         		iifname @underlay ip6 saddr @plain6 return
         		iifname @underlay ip daddr @endpoints4 ip saddr != @local4 return
         		iifname @underlay ip6 daddr @endpoints6 ip6 saddr != @local6 return
-        		fib saddr . iif oif != 0 return
+        		iifname != @uplinks iifname != @tunnels fib saddr . iif oif != 0 return
+        		ip saddr @routed4 ip saddr != @local4 fib saddr . iif oif != 0 return
+        		ip6 saddr @routed6 ip6 saddr != @local6 fib saddr . iif oif != 0 return
         		counter packets 0 bytes 0 drop
         	}
 

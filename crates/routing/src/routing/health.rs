@@ -111,7 +111,7 @@ impl Routing {
             PodMtu::Underlay => underlay(),
             PodMtu::Paths => {
                 let plans = self.plans.values().flat_map(|plan| plan.families.iter());
-                let used = plans.filter_map(|(_, plan)| plan.as_ref()?.mtu).min();
+                let used = plans.filter_map(|(_, plan)| plan.as_ref()?.pod_mtu).min();
                 // Without a peer, as if every offer were in use: the first peer changes nothing.
                 let offered = || {
                     let vxlan = own.node.offers.vxlan?;

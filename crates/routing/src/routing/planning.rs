@@ -47,8 +47,9 @@ impl Routing {
                 None => self.plan_gone(name, &mut keys, &mut todo),
             }
         }
-        let mut of_node =
-            wanted::of_node(&self.settings, self.cluster.own(), self.native(), self.underlay());
+        let (own, native) = (self.cluster.own(), self.native());
+        let (underlay, routed) = (self.underlay(), self.routed(native));
+        let mut of_node = wanted::of_node(&self.settings, own, native, underlay, routed);
         self.keep_tunnels(&mut of_node);
         let is_new = self.wanted.keys_of("").len() != of_node.len()
             || of_node.iter().any(|(key, value)| self.wanted.get(key) != Some(value));
@@ -107,7 +108,8 @@ impl Routing {
             // Within a segment the peer may offer it by now, and know that this node does.
             let may_turn = is_on_link && own.node.offers.direct && !chosen.is_plain();
             let hop = self.hop(node, family, path);
-            let mtu = self.path_mtu(&own, node, family, path, hop.as_ref());
+            let pod_mtu = self.path_mtu(&own, node, family, path, hop.as_ref());
+            let mtu = pod_mtu.map(|mtu| self.with_learnt(mtu, path, hop.as_ref()));
             let link_mtu = match path {
                 Path::Vxlan { underlay } => wanted::tunnel_mtu(&self.settings, &own, underlay),
                 Path::Direct => {
@@ -137,7 +139,7 @@ impl Routing {
                 mtu: mtu.filter(|mtu| link_mtu.is_none_or(|link| *mtu < link)),
                 turns: turns || may_turn,
             });
-            *families.get_mut(family) = Some(FamilyPlan { prefixes, path, mtu });
+            *families.get_mut(family) = Some(FamilyPlan { prefixes, path, mtu, pod_mtu });
         }
         let plan = PeerPlan { families };
         self.tell_conflicts(node, &plan, &mut todo.news);
@@ -195,7 +197,8 @@ impl Routing {
         }
     }
 
-    /// Returns what fits through a path, by what both ends know of the underlay.
+    /// Returns what fits through a path, by what both ends know of the underlay, and nobody else says
+    /// of it.
     fn path_mtu(
         &self,
         own: &Own,
@@ -217,6 +220,18 @@ impl Routing {
             Source::Kubernetes | Source::Etcd => node.mtu.map(|mtu| mtu.max(mtu::least(path))),
         };
         Some(mtu::of_path(path, way, published))
+    }
+
+    /// Returns what fits through a path if what the kernel has learnt on the way counts too. Anybody can
+    /// send the kernel that, so pods everywhere keep IPv6.
+    fn with_learnt(&self, mtu: u32, path: Path, hop: Option<&Hop>) -> u32 {
+        match hop.and_then(|hop| hop.learnt_mtu) {
+            // A person knows better.
+            Some(learnt) if self.settings.underlay_mtu.is_none() => {
+                mtu.min(mtu::of_path(path, learnt.max(mtu::least(path)), None))
+            }
+            _ => mtu,
+        }
     }
 
     /// Reports routes of other programs that are in the way of a peer's.
@@ -332,6 +347,13 @@ impl Routing {
         })
     }
 
+    /// Reports whether the network between the nodes knows the way to pods of a family, of one peer at
+    /// least.
+    #[must_use]
+    pub fn is_native(&self, family: Family) -> bool {
+        self.cluster.own().node.offers.native || *self.native().get(family)
+    }
+
     /// Returns the links by which packets of other nodes may come.
     fn underlay(&self) -> BTreeSet<LinkName> {
         let own = self.cluster.own();
@@ -347,6 +369,46 @@ impl Routing {
             links.remove(tunnel);
         }
         links
+    }
+
+    /// Returns where the kernel's routes decide by which uplink packets from pods' addresses come:
+    /// everywhere, if the network between the nodes knows the way to a peer; in spaces, if a peer's
+    /// packets come without a tunnel; and where other programs have routes, but for peers whose packets
+    /// may come by any link between nodes. An administrator's route may be in the way of ours.
+    fn routed(&self, native: PerFamily<bool>) -> BTreeSet<IpNet> {
+        let own = self.cluster.own();
+        let plan_of = |name: &str, family: Family| {
+            let plan = self.plans.get(name);
+            plan.and_then(|plan| plan.families.get(family).as_ref())
+        };
+        let plain = PerFamily::with(|family| {
+            let mut plans = self.plans.keys().filter_map(|name| plan_of(name, family));
+            !self.settings.space_ranges.is_empty() && plans.any(|plan| plan.path.is_plain())
+        });
+        let is_native =
+            |prefix: &IpNet| own.node.offers.native || *native.get(Family::of_prefix(*prefix));
+        let of_cluster = self.settings.cluster_ranges.iter().filter(|range| is_native(range));
+        let of_spaces = self.settings.space_ranges.iter();
+        let of_spaces =
+            of_spaces.filter(|range| is_native(range) || *plain.get(Family::of_prefix(**range)));
+        let is_plain = |prefix: IpNet| {
+            let Some((of_peer, name)) = self.cluster.of_address(prefix.network()) else {
+                return false;
+            };
+            let plan = plan_of(name, Family::of_prefix(prefix));
+            of_peer.contains(&prefix) && plan.is_some_and(|plan| plan.path.is_plain())
+        };
+        // By a tunnel, no route is needed.
+        let is_tunnel = |link: &LinkName| own.tunnels.iter().any(|(_, tunnel)| tunnel == link);
+        let leads = |route: &ForeignRoute| match &route.link {
+            Some(link) => !is_tunnel(link),
+            None => route.gateway.is_some(),
+        };
+        let of_others = self.observed.foreign.iter().filter(|(prefix, routes)| {
+            routes.iter().any(leads) && !is_native(prefix) && !is_plain(**prefix)
+        });
+        let ranges = of_cluster.chain(of_spaces).map(IpNet::trunc);
+        ranges.chain(of_others.map(|(prefix, _)| *prefix)).collect()
     }
 
     pub(super) fn whose_prefix(&self, prefix: IpNet) -> Option<String> {

@@ -362,7 +362,9 @@ fn a_route_of_somebody_else_is_a_conflict_and_stays() {
     machine.list(&[v4_node("b", 2)]);
     let prefix = net("10.244.2.0/24");
     let todo = machine.routing.foreign(prefix, vec![route(4, 0)]);
-    assert_eq!(todo.changes, []);
+    // Packets of its pods come by the link of that route, too.
+    let changes: Vec<String> = todo.changes.iter().map(ToString::to_string).collect();
+    assert_eq!(changes, ["create element 10.244.2.0/24 of routed4"]);
     assert_eq!(
         todo.news[0].text,
         "node b: another program's route is in the way and stays: 10.244.2.0/24 proto 4 via \
@@ -429,6 +431,8 @@ fn native_paths_need_nothing_and_nothing_stands_before_them() {
             "element fd00:244:0:1::/64 of local6",
             "element 10.244.2.0/24 of plain4",
             "element fd00:244:0:2::/64 of plain6",
+            "element 10.244.0.0/16 of routed4",
+            "element fd00:244::/48 of routed6",
             "element eth0 of underlay",
             "unreachable route 10.244.1.0/24",
             "unreachable route fd00:244:0:1::/64",
@@ -459,9 +463,11 @@ fn the_mtu_is_that_of_the_narrowest_path() {
     let tiny = Node { mtu: Some(576), ..v4_node("b", 2) };
     let of_file = Settings { source: netwright_routing::settings::Source::File, ..settings() };
     let jumbo: fn(std::net::IpAddr) -> Way =
-        |_| Way::OnLink(Hop { link: "eth0".into(), mtu: 9000 });
+        |_| Way::OnLink(Hop { link: "eth0".into(), mtu: 9000, learnt_mtu: None });
     let slow: fn(std::net::IpAddr) -> Way =
-        |_| Way::ByGateway(Hop { link: "eth1".into(), mtu: 1400 });
+        |_| Way::ByGateway(Hop { link: "eth1".into(), mtu: 1400, learnt_mtu: None });
+    let told: fn(std::net::IpAddr) -> Way =
+        |_| Way::ByGateway(Hop { link: "eth0".into(), mtu: 1500, learnt_mtu: Some(552) });
     let with = |pod_mtu| Settings { pod_mtu, ..settings() };
     for (expected, settings, way, nodes, why) in [
         (1430, settings(), (|_| on_link()) as fn(_) -> _, vec![], "no peer: what is offered"),
@@ -470,6 +476,13 @@ fn the_mtu_is_that_of_the_narrowest_path() {
         (1430, settings(), |_| by_gateway(), vec![node("b", 2)], "one over IPv6"),
         (1350, settings(), |_| by_gateway(), vec![narrow.clone()], "the peer's side is narrower"),
         (1350, settings(), slow, vec![v4_node("b", 2)], "the link that packets take"),
+        (
+            1450,
+            settings(),
+            told,
+            vec![v4_node("b", 2)],
+            "an error that anybody sends decides nothing",
+        ),
         (1400, settings(), |_| on_link(), vec![narrow.clone()], "also without a tunnel"),
         (
             1280,
@@ -512,6 +525,22 @@ fn a_narrower_peer_is_told_by_the_route() {
     let route = &machine.kernel.objects[&Key::Route { prefix: net("10.244.2.0/24") }];
     let Value::Route { mtu, .. } = route else { panic!("{route:?}") };
     assert_eq!(*mtu, Some(1350));
+}
+
+/// What the kernel has learnt on the way is told by the route, and takes IPv6 from nobody.
+#[test]
+fn what_the_kernel_has_learnt_of_a_way_is_told_by_the_route() {
+    for (learnt, expected) in [(1400, 1330), (552, 1280)] {
+        let mut machine = Machine::start(settings(), |_| by_gateway());
+        machine.list(&[node("b", 2)]);
+        let address: IpAddr = "2001:db8::2".parse().unwrap();
+        let hop = Hop { link: "eth0".into(), mtu: 1500, learnt_mtu: Some(learnt) };
+        let todo = machine.routing.ways([(address, Way::ByGateway(hop))]);
+        machine.obey(todo);
+        let route = &machine.kernel.objects[&Key::Route { prefix: net("fd00:244:0:2::/64") }];
+        let Value::Route { mtu, .. } = route else { panic!("{route:?}") };
+        assert_eq!((*mtu, machine.routing.pod_mtu()), (Some(expected), Some(1430)));
+    }
 }
 
 #[test]

@@ -122,11 +122,11 @@ pub(crate) fn own(settings: &Settings) -> Own {
 }
 
 pub(crate) fn on_link() -> Way {
-    Way::OnLink(Hop { link: "eth0".into(), mtu: 1500 })
+    Way::OnLink(Hop { link: "eth0".into(), mtu: 1500, learnt_mtu: None })
 }
 
 pub(crate) fn by_gateway() -> Way {
-    Way::ByGateway(Hop { link: "eth0".into(), mtu: 1500 })
+    Way::ByGateway(Hop { link: "eth0".into(), mtu: 1500, learnt_mtu: None })
 }
 
 pub(crate) fn seen(nodes: &[Node]) -> Vec<Seen> {

@@ -15,7 +15,7 @@ use routing::object::{
 use routing::plan::{Change, ForeignRoute};
 
 use super::super::setup::words;
-use super::host::{FORWARDING_OF_LINKS, Links};
+use super::host::{Announced, FORWARDING_OF_LINKS, Links, is_learnt};
 
 /// What the changes of a run are about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,9 +126,11 @@ impl Batch {
 /// Reports whether the kernel says that what was to be removed is gone.
 fn is_gone(change: &Change, error: &NetlinkError) -> bool {
     let removes = matches!(change, Change::Remove(..) | Change::RemoveForeign(..));
-    let gone = [Errno::NOENT, Errno::SRCH, Errno::NODEV, Errno::ADDRNOTAVAIL];
-    removes && error.errno().is_some_and(|errno| gone.contains(&errno))
+    removes && error.errno().is_some_and(|errno| GONE.contains(&errno))
 }
+
+/// What the kernel says of an object that is gone.
+const GONE: [Errno; 4] = [Errno::NOENT, Errno::SRCH, Errno::NODEV, Errno::ADDRNOTAVAIL];
 
 fn said(error: &NetlinkError) -> String {
     words(error)
@@ -244,6 +246,47 @@ fn remove_tunnel(netlink: &mut RouteSocket, links: &mut Links, name: &str) -> Re
     netlink.delete_link(index).map_err(|error| said(&error))?;
     links.remove(index);
     Ok(())
+}
+
+/// Removes what the kernel has made of router advertisements. What is gone is success, and so is a
+/// route that an address has by now. Returns what was removed, or why not.
+pub(super) fn remove_announced(
+    netlink: &mut RouteSocket,
+    announced: Vec<Announced>,
+) -> (Vec<Announced>, Result<(), String>) {
+    let (mut removed, mut done) = (Vec::new(), Ok(()));
+    for one in announced {
+        let message = match &one {
+            Announced::Address(ifindex, address) => {
+                Message::DelAddress { ifindex: *ifindex, address: *address }
+            }
+            Announced::Route(route) => {
+                // An administrator may have added the address since the routes were read.
+                match netlink.addresses(route.oif) {
+                    Ok(addresses) if is_learnt(route, &addresses) => {}
+                    Ok(_) => continue,
+                    Err(error) => {
+                        done = done.and(Err(said(&error)));
+                        continue;
+                    }
+                }
+                let Route { gateway, oif, priority, protocol, .. } = *route;
+                Message::DelRoute(Route {
+                    gateway,
+                    oif,
+                    priority,
+                    protocol,
+                    ..Route::new(route.destination)
+                })
+            }
+        };
+        match netlink.apply_one(&message) {
+            Ok(()) => removed.push(one),
+            Err(error) if error.errno().is_some_and(|errno| GONE.contains(&errno)) => {}
+            Err(error) => done = done.and(Err(said(&error))),
+        }
+    }
+    (removed, done)
 }
 
 /// Puts our mark on tunnels without it: those that flanneld made, and those that an earlier run did

@@ -1,5 +1,6 @@
 //! The packet filter's table of routing, as the crate `firewall` has it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use firewall::FirewallError;
@@ -10,7 +11,7 @@ use firewall::firewalld::{Firewalld, TRUSTED};
 use ipnet::IpNet;
 use routing::object::{Key, Set};
 use routing::plan;
-use routing::settings::{Own, Settings};
+use routing::settings::{LinkName, Own, Settings};
 use state::{Index, Roots};
 
 /// How long firewalld may take: it does one thing at a time.
@@ -21,8 +22,12 @@ const FIREWALLD_TIME: Duration = Duration::from_secs(10);
 pub(super) struct Filter {
     table: ClusterTable,
     wanted: ClusterFilter,
+    /// This run has found no table, and makes it.
+    is_new: bool,
     /// The members that follow from this node; the others are elements that routing plans.
     of_node: Vec<Member>,
+    /// This host's uplinks.
+    uplinks: Vec<Member>,
     /// The ranges of spaces: what of them is this node's changes all the time.
     spaces: Vec<IpNet>,
     index: Index,
@@ -40,7 +45,9 @@ impl Filter {
         Ok(Filter {
             table: ClusterTable::open()?,
             wanted: ClusterFilter::new(rules, []),
+            is_new: false,
             of_node: Vec::new(),
+            uplinks: Vec::new(),
             spaces: settings.space_ranges.clone(),
             index: Index::new(roots),
             system_bus: roots.system_bus.clone(),
@@ -63,6 +70,16 @@ impl Filter {
         self.wanted.note(&Change { add: of_node, remove });
     }
 
+    /// Takes note of this host's uplinks; [`Filter::bring`] makes them. Returns whether they are others.
+    pub(super) fn set_uplinks(&mut self, links: BTreeSet<LinkName>) -> bool {
+        let uplinks = links.iter().map(|link| Member::Uplink(link.to_string()));
+        let uplinks: Vec<Member> = uplinks.collect();
+        let remove = std::mem::replace(&mut self.uplinks, uplinks.clone());
+        let is_other = remove != uplinks;
+        self.wanted.note(&Change { add: uplinks, remove });
+        is_other
+    }
+
     /// Takes note of changes of elements; [`Filter::bring`] makes them.
     pub(super) fn note(&mut self, changes: &[plan::Change]) {
         self.wanted.note(&change(changes));
@@ -78,9 +95,24 @@ impl Filter {
         Ok(self.table.bring(&self.wanted)?.lines().to_vec())
     }
 
-    /// Makes the table if there is none. A table of an earlier run stays: it may have more nodes.
+    /// Makes the table if there is none, and brings one that this run has made. A table of an earlier
+    /// run stays: it may have more nodes.
     pub(super) fn bring_if_missing(&mut self) -> Result<Vec<String>, FirewallError> {
-        if self.table.exists()? { Ok(Vec::new()) } else { self.bring() }
+        if !self.is_new && self.table.exists()? {
+            return Ok(Vec::new());
+        }
+        self.is_new = true;
+        self.bring()
+    }
+
+    /// Brings the table, before a tunnel comes up. If there is none, it is made without what other nodes
+    /// have: that may be much, and follows.
+    pub(super) fn bring_before_tunnels(&mut self) -> Result<(), FirewallError> {
+        if self.table.exists()? {
+            return self.bring().map(drop);
+        }
+        self.is_new = true;
+        self.table.bring(&self.wanted.without_nodes()).map(drop)
     }
 
     /// Lets the cluster's packets through where other software drops what is forwarded. Returns what
@@ -130,5 +162,6 @@ fn member(key: &Key) -> Option<Member> {
         Set::Addresses => Member::Address(prefix.addr()),
         Set::Local => Member::Local(prefix),
         Set::Plain => Member::Plain(prefix),
+        Set::Routed => Member::Routed(prefix),
     })
 }

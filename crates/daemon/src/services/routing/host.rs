@@ -103,6 +103,12 @@ impl Links {
         self.by_index.contains_key(&index)
     }
 
+    /// Reports whether a link was there at the look, and is not a container's.
+    pub(super) fn is_of_host(&self, index: u32) -> bool {
+        let link = self.by_index.get(&index);
+        link.is_some_and(|link| !is_of_attachment(link)) && !self.tunnels.contains_key(&index)
+    }
+
     /// Reports whether a link is as it was read.
     pub(super) fn is_as(&self, link: &Link) -> bool {
         self.by_index.get(&link.index) == Some(link)
@@ -437,6 +443,58 @@ impl Host {
         links.map(|link| self.links.names[&link.index].clone()).collect()
     }
 
+    /// Returns the links to other hosts, behind which no pod of this node is: those by which other nodes'
+    /// packets come (`underlay`), those of default routes, and those on which routers have announced
+    /// themselves. A link with an address of this node's pods is none: that is their gateway.
+    pub(super) fn uplinks(&self, own: &Own, underlay: &BTreeSet<LinkName>) -> BTreeSet<LinkName> {
+        let leads = |route: &&Route| {
+            let is_default = route.destination.prefix_len() == 0;
+            route.kind == RouteKind::Unicast && (is_default || has_routers_protocol(route))
+        };
+        let by_route = self.routes.iter().filter(leads).flat_map(Route::links);
+        let by_address = self.addresses.iter().filter(|of| is_announced(of)).map(|of| of.ifindex);
+        let named = self.links.names.iter().filter(|(_, name)| underlay.contains(*name));
+        let found = by_route.chain(by_address).chain(named.map(|(index, _)| *index));
+        let found: BTreeSet<u32> = found.collect();
+        let is_gateway = |index: u32| {
+            let mut of_link = self.addresses.iter().filter(|of| of.ifindex == index);
+            of_link.any(|of| {
+                let mut prefixes = own.node.all_prefixes();
+                of.permanent() && prefixes.any(|prefix| prefix.contains(&of.address.addr()))
+            })
+        };
+        let links = found.into_iter().filter_map(|index| self.links.by_index.get(&index));
+        let links = links.filter(|link| {
+            is_carrier(link)
+                && !is_of_attachment(link)
+                && !self.links.tunnels.contains_key(&link.index)
+                && !is_gateway(link.index)
+        });
+        links.map(|link| self.links.names[&link.index].clone()).collect()
+    }
+
+    /// Lists what the kernel has made of router advertisements in prefixes of pods: routes, and
+    /// addresses of this host. Every machine on a link can send advertisements, and a route of theirs
+    /// stands before those to pods.
+    pub(super) fn announced(&self, is_of_pods: impl Fn(IpNet) -> bool) -> Vec<Announced> {
+        let may_be = |index: u32| {
+            let link = self.links.by_index.get(&index);
+            link.is_some_and(|link| !is_of_attachment(link))
+                && !self.links.tunnels.contains_key(&index)
+        };
+        let routes = self.routes.iter().filter(|route| {
+            is_learnt(route, &self.addresses)
+                && is_of_pods(route.destination.trunc())
+                && route.oif.is_some_and(may_be)
+        });
+        let addresses = self.addresses.iter().filter(|of| {
+            is_announced(of) && is_of_pods(IpNet::from(of.address.addr())) && may_be(of.ifindex)
+        });
+        let addresses = addresses.map(|of| Announced::Address(of.ifindex, of.address));
+        // An address goes before the route that the kernel has made for it.
+        addresses.chain(routes.map(|route| Announced::Route(route.clone()))).collect()
+    }
+
     /// Returns the addresses of the link with the default route. Others reach this host by them
     /// unless the configuration names addresses: flanneld takes them too.
     pub(super) fn default_addresses(&self) -> PerFamily<Option<IpAddr>> {
@@ -517,7 +575,9 @@ impl Host {
             .filter(|nexthop| is_our_id(nexthop.id) && nexthop.protocol.0 != PROTOCOL)
             .map(|nexthop| nexthop.id)
             .collect();
-        for route in self.routes.iter().filter(|route| is_foreign(route, ranges, own)) {
+        let decides =
+            |route: &&Route| is_foreign(route, ranges, own) && !is_learnt(route, &self.addresses);
+        for route in self.routes.iter().filter(decides) {
             let (prefix, route) = (route.destination.trunc(), self.foreign(route));
             observed.foreign.entry(prefix).or_default().push(route);
         }
@@ -634,6 +694,56 @@ pub(super) fn matters(route: &Route, ranges: &[IpNet]) -> bool {
         || ranges.iter().any(|range| range.contains(&to) || to.contains(range))
 }
 
+/// What the kernel has made of a router advertisement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Announced {
+    /// An address of a link.
+    Address(u32, IpNet),
+    /// A route.
+    Route(Route),
+}
+
+impl Announced {
+    /// Returns the link, and the prefix that was announced.
+    pub(super) fn of(&self) -> (Option<u32>, IpNet) {
+        match self {
+            Announced::Address(index, address) => (Some(*index), address.trunc()),
+            Announced::Route(route) => (route.oif, route.destination.trunc()),
+        }
+    }
+}
+
+/// The protocol of a route from an ICMP redirect (linux include/uapi/linux/rtnetlink.h
+/// RTPROT_REDIRECT).
+const REDIRECT: RouteProtocol = RouteProtocol(1);
+
+/// Reports whether a router, or what says that it is one, has made the kernel or a network manager
+/// make a route.
+fn has_routers_protocol(route: &Route) -> bool {
+    matches!(route.protocol, Some(RouteProtocol::RA | REDIRECT))
+}
+
+/// Reports whether an IPv6 address came from a router advertisement or by DHCP.
+pub(super) fn is_announced(address: &Address) -> bool {
+    address.address.addr().is_ipv6() && address.scope == Scope::UNIVERSE && !address.permanent()
+}
+
+/// Reports whether the kernel may have an IPv6 route from a router advertisement. The kernel's route to
+/// an announced prefix looks like that of an address, but no address that stays has this prefix.
+pub(super) fn is_learnt(route: &Route, addresses: &[Address]) -> bool {
+    let to = route.destination.trunc();
+    let is_of_address = |of: &Address| {
+        let of_peer = of.peer.is_some_and(|peer| IpNet::from(peer) == to);
+        Some(of.ifindex) == route.oif
+            && of.permanent()
+            && (of.address.trunc() == to || of_peer || IpNet::from(of.address.addr()) == to)
+    };
+    let is_kernels = route.protocol == Some(RouteProtocol::KERNEL);
+    to.addr().is_ipv6()
+        && route.kind == RouteKind::Unicast
+        && (has_routers_protocol(route) || (is_kernels && !addresses.iter().any(is_of_address)))
+}
+
 /// Reports whether a route of others is in the cluster's ranges, and not for pods of this node.
 pub(super) fn is_foreign(route: &Route, ranges: &[IpNet], own: &Own) -> bool {
     let prefix = route.destination.trunc();
@@ -706,9 +816,32 @@ pub(super) fn way(
     };
     let uplinks = own.uplinks.iter().filter_map(|(_, uplink)| uplink.as_ref());
     let told = uplinks.filter(|uplink| *uplink.name == *link.name).map(|uplink| uplink.mtu).min();
-    let mtu = route.mtu_by(link).min(told.unwrap_or(u32::MAX));
-    let hop = Hop { link: links.name_of(link.index), mtu };
+    let told = told.unwrap_or(u32::MAX);
+    let fits = route.mtu_by(link).min(told);
+    let mtu = match route.mtu_by(link) < link.mtu {
+        true => mtu_of_entry(netlink, address, link)?.min(told),
+        false => fits,
+    };
+    let learnt_mtu = (fits < mtu).then_some(fits);
+    let hop = Hop { link: links.name_of(link.index), mtu, learnt_mtu };
     Ok(if route.gateway.is_some() { Way::ByGateway(hop) } else { Way::OnLink(hop) })
+}
+
+/// Returns the MTU of the way to an address by its entry of the tables: what the kernel knows beside
+/// that comes from errors of routers on the way (ICMP "packet too big"), or from advertisements.
+///
+/// # Errors
+/// The kernel has not answered.
+fn mtu_of_entry(
+    netlink: &mut RouteSocket,
+    address: IpAddr,
+    link: &Link,
+) -> Result<u32, NetlinkError> {
+    match netlink.route_entry_in(None, address) {
+        Ok(Some(entry)) if entry.protocol != Some(RouteProtocol::RA) => Ok(entry.mtu_by(link)),
+        Err(error) if error.errno().is_none_or(|errno| NO_ROOM.contains(&errno)) => Err(error),
+        _ => Ok(link.mtu),
+    }
 }
 
 #[cfg(test)]

@@ -193,7 +193,7 @@ mod tests {
     }
 
     fn by(link: &str) -> Way {
-        Way::ByGateway(Hop { link: link.into(), mtu: 1500 })
+        Way::ByGateway(Hop { link: link.into(), mtu: 1500, learnt_mtu: None })
     }
 
     /// Asks for these groups. The kernel answers the first `answers` questions. Returns what is

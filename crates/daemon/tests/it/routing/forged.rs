@@ -120,7 +120,7 @@ fn nobody_sends_as_a_pod_by_another_link() {
 }
 
 /// RFC 1071 §1.
-fn checksum(bytes: &[u8]) -> [u8; 2] {
+pub(super) fn checksum(bytes: &[u8]) -> [u8; 2] {
     let words = bytes.chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
     let sum: u32 = words.sum();
     (!u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap()).to_be_bytes()

@@ -111,7 +111,7 @@ fn a_pods_address_is_valid_at_its_own_links_alone() {
     }
     ends.assert(&cluster, &cluster.node.c2, own, true);
     ends.assert(&cluster, &cluster.node.c2, others, false);
-    // The host's route to the other node's pods leads by its link.
+    // An administrator's route to the other node's pods leads by its link.
     ends.assert(&cluster, b, own, false);
     ends.assert(&cluster, b, others, true);
     // What pods of other nodes send to the node itself does not come out of a tunnel.
@@ -142,6 +142,48 @@ fn a_pods_address_is_valid_at_its_own_links_alone() {
     ends.assert(&cluster, b, own, false);
 }
 
+/// Machines beside the node give its kernel routes to pods' addresses, as router advertisements and
+/// DHCP do. The routes decide nothing: neither where the node's pods are, nor those of a node behind
+/// a tunnel, nor those of nobody. An administrator's routes do, and never for the node's own pods.
+#[test]
+fn a_route_by_an_uplink_makes_no_pods_address_valid_there() {
+    testkit::require!("root");
+    let cluster = Cluster::new("clrouted");
+    let (host, b, outside) = (&cluster.node.lab, &cluster.b, &cluster.node.outside);
+    unreachable(host);
+    host.sh("ip route del 10.2.0.0/24 && ip -6 route del fd00:2::/64");
+    forges(b);
+    forges(outside);
+    let ends = Ends::new(&cluster);
+    let mut filter = filter();
+    for routed in ["10.2.0.0/24", "fd00:2::/64"] {
+        filter.note(&goes(Member::Routed(routed.parse().unwrap())));
+    }
+    cluster.bring(&filter);
+    for (link, from) in [("n0", b), ("up0", outside)] {
+        for [v4, v6] in PODS {
+            host.sh(&format!(
+                "ip route replace {v4}/32 dev {link} && \
+                 ip -6 route replace {v6}/128 dev {link} proto kernel metric 256"
+            ));
+        }
+        let [own, others @ ..] = PODS;
+        ends.assert(&cluster, from, own, false);
+        for pods in others {
+            // What another node's pods send to the node itself comes without a tunnel.
+            ends.assert_at(&cluster, from, pods, [false, link == "n0"]);
+        }
+    }
+    for prefix in ["10.0.0.0/14", "fd00::/16"] {
+        let routed = Member::Routed(prefix.parse().unwrap());
+        cluster.change(&mut filter, &comes(routed));
+    }
+    let [own, others, nobodys] = PODS;
+    ends.assert(&cluster, outside, own, false);
+    ends.assert(&cluster, outside, others, true);
+    ends.assert(&cluster, outside, nobodys, true);
+}
+
 /// What the host itself sends, by its loopback, from a pod's gateway, is not touched. Nor is a range
 /// of the host's that an administrator has let overlap the pods'.
 #[test]
@@ -150,7 +192,11 @@ fn the_host_and_a_network_that_overlaps_are_left_alone() {
     let cluster = Cluster::new("clsame");
     let (host, b) = (&cluster.node.lab, &cluster.b);
     unreachable(host);
-    cluster.bring(&filter());
+    let mut filter = filter();
+    for prefix in ["10.3.7.0/24", "fd00:37::/64"] {
+        filter.note(&comes(Member::Routed(prefix.parse().unwrap())));
+    }
+    cluster.bring(&filter);
     for address in ["10.1.0.1", "fd00:1::1"] {
         host.sh(&format!("ping -n -c 1 -W 5 -I {address} {address}"));
         host.sh(&format!(
