@@ -142,6 +142,8 @@ fn all_tiers_on_one_node() {
               [Address { end: Source, family: V6, set: "sel6-nchw7wzrkcc27fmh4qdh" }] Deny
               [] Jump("pi-yorutl7qibbuxrrawlsh")
             chain ci-jlypnpfehpsffdkifpmc
+              [Address { end: Source, family: V4, set: "many4-t4rn7ztlxv4epnca3p67" }] Deny
+              [Address { end: Source, family: V6, set: "many6-t4rn7ztlxv4epnca3p67" }] Deny
               [] Jump("ai-jlypnpfehpsffdkifpmc")
               [] Jump("pi-sbkhwiare45uovryq5zi")
               [] Deny
@@ -153,6 +155,8 @@ fn all_tiers_on_one_node() {
               [] Deny
             chain unknown-out
               [] Deny
+            set many4-t4rn7ztlxv4epnca3p67 Addresses({})
+            set many6-t4rn7ztlxv4epnca3p67 Addresses({})
             set sel4-nchw7wzrkcc27fmh4qdh Addresses({10.244.1.1, 10.244.2.1})
             set sel6-nchw7wzrkcc27fmh4qdh Addresses({fd00:244:1::1, fd00:244:2::1})
         "#]],
@@ -172,6 +176,8 @@ fn all_tiers_on_one_node() {
         chain bi-v5f5rn4mlqdovv3qabnc
           [] Jump("pi-3pkl3apdj5auoksap447")
         chain ci-v5f5rn4mlqdovv3qabnc
+          [Address { end: Source, family: V4, set: "many4-t4rn7ztlxv4epnca3p67" }] Deny
+          [Address { end: Source, family: V6, set: "many6-t4rn7ztlxv4epnca3p67" }] Deny
           [] Jump("ai-v5f5rn4mlqdovv3qabnc")
           [] Jump("bi-v5f5rn4mlqdovv3qabnc")
         chain pi-3pkl3apdj5auoksap447
@@ -184,6 +190,8 @@ fn all_tiers_on_one_node() {
           [] Deny
         chain unknown-out
           [] Deny
+        set many4-t4rn7ztlxv4epnca3p67 Addresses({})
+        set many6-t4rn7ztlxv4epnca3p67 Addresses({})
         set sel4-nchw7wzrkcc27fmh4qdh Addresses({10.244.1.1, 10.244.2.1})
         set sel6-nchw7wzrkcc27fmh4qdh Addresses({fd00:244:1::1, fd00:244:2::1})
     "#]],
