@@ -85,7 +85,9 @@ impl FirewallError {
             FirewallError::Lock(error) if error.is_busy() => {
                 Some("the process that holds the lock does not release it: see what it waits for")
             }
-            FirewallError::Lock(_) => {
+            FirewallError::Lock(LockError::Open { source, .. })
+                if source.kind() == std::io::ErrorKind::PermissionDenied =>
+            {
                 Some("the caller needs the right to write to the lock's folder, as root has it")
             }
             FirewallError::Open(_) => {

@@ -108,7 +108,9 @@ impl Plugin for HostLocal {
         }
         if call.is_undo() {
             let made = stale::made_by_this_add(call, &locked, &owner).map_err(Failure::from)?;
-            return removed(locked.remove(made));
+            if let Some(made) = made {
+                return removed(locked.remove(made));
+            }
         }
         locked.release(&owner).map_err(Failure::from)?;
         Ok(())

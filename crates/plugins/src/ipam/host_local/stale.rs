@@ -143,8 +143,8 @@ pub(super) fn present(locked: &Locked<'_>, owner: &Owner) -> Result<Vec<Reservat
     Ok(present.map(|(reservation, _)| reservation).collect())
 }
 
-/// Returns those of an attachment's reservations that an ADD with the call's namespace may have made:
-/// every one of ours names the namespace that it was made for.
+/// Returns those of an attachment's reservations that an ADD with the call's namespace may have made,
+/// unless that may be all of them: every one of ours names the namespace that it was made for.
 ///
 /// # Errors
 /// [`StoreError`] when the folder cannot be read.
@@ -152,7 +152,7 @@ pub(super) fn made_by_this_add(
     call: &Call<'_>,
     locked: &Locked<'_>,
     owner: &Owner,
-) -> Result<Vec<Reservation>, StoreError> {
+) -> Result<Option<Vec<Reservation>>, StoreError> {
     let (path, here) = (call.netns_path().filter(|path| path.is_absolute()), origin(call));
     let is_made = |of: Option<&Origin>| match (of, &here) {
         (None, _) => path.is_none(),
@@ -163,9 +163,11 @@ pub(super) fn made_by_this_add(
         // That namespace is gone already.
         (Some(of), None) => Some(of.path.as_path()) == path,
     };
-    let held = locked.held(owner)?.into_iter();
-    let made = held.filter(|(_, origin)| is_made(origin.as_ref()));
-    Ok(made.map(|(reservation, _)| reservation).collect())
+    let held = locked.held(owner)?;
+    let count = held.len();
+    let made = held.into_iter().filter(|(_, origin)| is_made(origin.as_ref()));
+    let made: Vec<Reservation> = made.map(|(reservation, _)| reservation).collect();
+    Ok((made.len() < count).then_some(made))
 }
 
 fn is_past(origin: Option<&Origin>, census: &Census) -> bool {
