@@ -27,7 +27,8 @@ fn the_device_comes_home_as_it_was_found() {
 /// A link that is made on a device survives the device's move to another namespace, and would keep
 /// on receiving and sending by it.
 #[test]
-fn links_that_the_container_made_on_the_device_end() {
+fn vm_links_that_the_container_made_on_the_device_end() {
+    testkit::require!("full");
     testkit::require!("macvlan");
     let node = Node::new("hd-upper");
     device(&node, "nic0");
