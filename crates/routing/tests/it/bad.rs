@@ -137,7 +137,7 @@ fn annotations_of_ours() {
         node x: refused: routing.netwright.io/node: offers.vxlan.mac4: "02:00" is not a hardware address such as 02:00:00:00:00:01
         node x: refused: routing.netwright.io/node: offers.vxlan.mac4: 01:00:5e:00:00:01 is not the hardware address of one link
         node x: refused: routing.netwright.io/node: offers.vxlan.mac4: 00:00:00:00:00:00 is not the hardware address of one link
-        node x: refused: routing.netwright.io/node: offers.vxlan.mac4: "��[31m" is not a hardware address such as 02:00:00:00:00:01
+        node x: refused: routing.netwright.io/node: offers.vxlan.mac4: "\0\u{1b}[31m" is not a hardware address such as 02:00:00:00:00:01
         node x: refused: routing.netwright.io/node: offers: nothing it offers is known here
         node x: refused: routing.netwright.io/node: offers: [] is not an object
         node x: refused: routing.netwright.io/node: offers: nothing it offers is known here
