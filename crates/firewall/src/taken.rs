@@ -15,7 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use cni::{NetworkList, PluginConfig};
 use kernel::listen::{self, Answer, Holder, Process, Transport};
-use kernel::route::{Address, RouteSocket};
+use kernel::route::{RouteKind, RouteSocket};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -30,9 +30,6 @@ pub const PORT_MAPPINGS: &str = "portMappings";
 /// runtimes, CRI-O.
 const ON_BEHALF: [&str; 6] =
     ["conmon", "docker-proxy", "rootlessport", "rootlesskit", "slirp4netns", "crio"];
-
-/// RFC 3021: a subnet of 31 bits has no broadcast address.
-const SHORTEST_WITHOUT_BROADCAST: u8 = 31;
 
 /// A port that cannot be published.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -188,14 +185,8 @@ fn is_for_many(ip: IpAddr) -> bool {
         return false;
     }
     // Without the kernel's answer the address counts as a host's.
-    let listed = RouteSocket::open().and_then(|mut route| route.addresses(None));
-    let own = listed.unwrap_or_default();
-    let ends_a_subnet = |own: &Address| {
-        let net = own.address;
-        let ends = net.prefix_len() < SHORTEST_WITHOUT_BROADCAST && net.broadcast() == ip;
-        ends || own.broadcast == Some(ipv4)
-    };
-    own.iter().any(ends_a_subnet) && own.iter().all(|own| own.address.addr() != ip)
+    let found = RouteSocket::open().and_then(|mut route| route.route_to(ip)).ok().flatten();
+    found.is_some_and(|route| route.kind == RouteKind::Broadcast)
 }
 
 impl Taken {
