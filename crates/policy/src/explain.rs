@@ -218,10 +218,7 @@ impl<'a> Asked<'a> {
             Decision::UnknownNamespace { .. } | Decision::SeveralPods { .. } => {
                 say(format!("{}.", self.cause(direction, side)));
             }
-            Decision::SeveralPeers { .. } => {
-                return say(format!("{}.", self.cause(direction, side)));
-            }
-            Decision::TooManyLists => {
+            Decision::SeveralPeers { .. } | Decision::TooManyLists => {
                 return say(format!("{}.", self.cause(direction, side)));
             }
             Decision::Rule { policy, rule, action } => {

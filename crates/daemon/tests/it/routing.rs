@@ -151,6 +151,12 @@ impl Fabric {
         Fabric::with_pods(name, segments, Attach::Bridge)
     }
 
+    /// Has the services choose this path to every node.
+    fn by(mut self, path: &str) -> Self {
+        self.flags = ["--path", path].map(str::to_owned).to_vec();
+        self
+    }
+
     /// Does the same, with pods that are attached in this way.
     fn with_pods(name: &str, segments: &[usize], attach: Attach) -> Self {
         let lab = Rc::new(Lab::new(name));

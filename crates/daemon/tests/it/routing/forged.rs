@@ -85,8 +85,7 @@ impl Attempt<'_> {
 #[test]
 fn nobody_sends_as_a_pod_by_another_link() {
     testkit::require!("root");
-    let mut fabric = Fabric::new("routing-forged", &[2]);
-    fabric.flags = ["--path", "direct"].map(str::to_owned).to_vec();
+    let mut fabric = Fabric::new("routing-forged", &[2]).by("direct");
     fabric.start();
     fabric.assert_all_reach_all();
     let (a, b) = (&fabric.nodes[0], &fabric.nodes[1]);

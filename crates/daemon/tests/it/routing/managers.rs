@@ -164,10 +164,9 @@ fn vm_with_our_files_systemd_networkd_takes_nothing() {
         "program:networkctl",
         "file:/lib/systemd/systemd-networkd"
     );
-    let mut fabric = Fabric::new("routing-networkd-files", &[2]);
     // The nodes use tunnels: before version 256 systemd-networkd removes nexthops by the uplink,
     // whatever the files say.
-    fabric.flags = ["--path", "vxlan"].map(str::to_owned).to_vec();
+    let mut fabric = Fabric::new("routing-networkd-files", &[2]).by("vxlan");
     fabric.start();
     fabric.assert_all_reach_all();
     let whole = ours(&fabric.nodes[0]);
@@ -211,9 +210,8 @@ fn vm_networkmanager_and_the_service_live_together() {
         "network-manager",
         "program:dbus-daemon"
     );
-    let mut fabric = Fabric::new("routing-nm", &[2]);
     // This path does not change when NetworkManager configures the uplink.
-    fabric.flags = ["--path", "vxlan"].map(str::to_owned).to_vec();
+    let mut fabric = Fabric::new("routing-nm", &[2]).by("vxlan");
     fabric.start();
     fabric.assert_all_reach_all();
     let node = &fabric.nodes[0];

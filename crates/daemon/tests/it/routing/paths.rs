@@ -37,8 +37,7 @@ fn kill_and_start(fabric: &mut Fabric, node: usize) {
 #[test]
 fn native_paths_are_the_networks_own_and_are_checked() {
     testkit::require!("root");
-    let mut fabric = Fabric::new("routing-native", &[1, 1]);
-    fabric.flags = ["--path", "native"].map(str::to_owned).to_vec();
+    let mut fabric = Fabric::new("routing-native", &[1, 1]).by("native");
     let before = Snapshot::of(&fabric.nodes[0].host);
     fabric.start();
     for (number, node) in fabric.nodes.iter().enumerate() {

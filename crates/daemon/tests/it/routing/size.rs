@@ -364,8 +364,7 @@ fn watches_of_an_informer(hours: usize) -> Vec<usize> {
 #[test]
 fn in_a_quiet_hour_the_api_server_is_asked_for_watches_alone() {
     testkit::require!("root");
-    let mut fabric = Fabric::new("routing-hour", &[1]);
-    fabric.flags = ["--path", "direct"].map(str::to_owned).to_vec();
+    let mut fabric = Fabric::new("routing-hour", &[1]).by("direct");
     let api = cluster(&mut fabric);
     fabric.start();
     wait_until("the annotation", || annotation(&api, "a") != Value::Null);

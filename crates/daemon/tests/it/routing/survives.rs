@@ -15,8 +15,7 @@ use super::{Fabric, cluster, torture};
 #[test]
 fn a_list_that_lacks_most_nodes_is_held_until_it_is_accepted() {
     testkit::require!("root");
-    let mut fabric = Fabric::new("routing-held", &[1]);
-    fabric.flags = ["--path", "direct"].map(str::to_owned).to_vec();
+    let mut fabric = Fabric::new("routing-held", &[1]).by("direct");
     let own = fs::read_to_string(fabric.list()).unwrap();
     let mut whole = own.clone();
     for number in 20..24 {
@@ -60,8 +59,7 @@ fn a_list_that_lacks_most_nodes_is_held_until_it_is_accepted() {
 #[test]
 fn a_node_starts_beside_a_routing_daemon_while_no_server_answers() {
     testkit::require!("root");
-    let mut fabric = Fabric::new("routing-cold-bird", &[2]);
-    fabric.flags = ["--path", "direct"].map(str::to_owned).to_vec();
+    let mut fabric = Fabric::new("routing-cold-bird", &[2]).by("direct");
     let api = cluster::cluster(&mut fabric);
     fabric.start();
     let routes = |fabric: &Fabric| fabric.nodes[0].host.sh("ip -6 route show proto 78");

@@ -34,8 +34,7 @@ fn advertisement(prefix: &str, length: u8) -> Vec<u8> {
 #[test]
 fn a_router_that_announces_prefixes_of_pods_is_no_way_to_them() {
     testkit::require!("root", "program:socat");
-    let mut fabric = Fabric::new("routing-announced", &[2]);
-    fabric.flags = ["--path", "direct"].map(str::to_owned).to_vec();
+    let mut fabric = Fabric::new("routing-announced", &[2]).by("direct");
     fabric.start();
     fabric.assert_all_reach_all();
     let host = &fabric.nodes[0].host;
@@ -83,8 +82,7 @@ fn does_not_fit(from: &str, to: &str, mtu: u16) -> Vec<u8> {
 #[test]
 fn an_error_that_anybody_can_send_lowers_no_pods_mtu() {
     testkit::require!("root", "program:socat");
-    let mut fabric = Fabric::new("routing-unproven-mtu", &[2]);
-    fabric.flags = ["--path", "direct"].map(str::to_owned).to_vec();
+    let mut fabric = Fabric::new("routing-unproven-mtu", &[2]).by("direct");
     fabric.start();
     let mtus = || {
         let table = fabric.routes(0);

@@ -488,8 +488,8 @@ fn name_and_alias(
 /// memory for a moment, and there is no later attempt.
 const SETTLE_TRIES: usize = 3;
 
-/// Restores hardware address, MTU, state and other settings. Failures are only warnings: the device is already
-/// back.
+/// Restores hardware address, MTU, state and other settings. Failures are only warnings: the device is
+/// already back.
 fn settle(call: &Call<'_>, host: &mut RouteSocket, link: &Link, recorded: Option<&Recorded>) {
     let Some(recorded) = recorded else { return };
     let ifindex = link.index;
