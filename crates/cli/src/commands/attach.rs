@@ -159,7 +159,7 @@ struct Done {
     #[serde(rename = "containerID")]
     container_id: String,
     ifname: String,
-    /// `detached`, `absent`, `unknown` or `sound`.
+    /// `detached`, `absent` or `sound`.
     outcome: &'static str,
 }
 
@@ -171,10 +171,6 @@ impl Report for Done {
             "absent" => format!(
                 "{ifname} of {container_id} on network {network} has no record; every plugin was asked to \
                  remove what it might have made"
-            ),
-            "unknown" => format!(
-                "{ifname} of {container_id} on network {network} has no record, and the network no \
-                 configuration: no plugin was asked"
             ),
             _ => format!(
                 "{ifname} of {container_id} is attached to network {network} as it should be"
@@ -204,7 +200,6 @@ pub(crate) fn del(args: &Del, common: &Common, world: &World, shell: &mut Shell)
         }
     };
     let was_recorded = recorded().is_some();
-    let mut is_unknown = false;
     let forget = || {
         let forgotten = session.runtime.cache().forget(&key);
         forgotten.map_err(|error| Failure::from(error.to_cni()))?;
@@ -225,12 +220,6 @@ pub(crate) fn del(args: &Del, common: &Common, world: &World, shell: &mut Shell)
         }
         (None, network) => by_records().and_then(|()| match network {
             Err(_) if was_recorded => forget(),
-            // Without a record and without a configuration nothing is known to be attached.
-            Err(failure) if session.lacks(&args.which.network) => {
-                shell.warn(failure.to_cni().msg);
-                is_unknown = true;
-                Ok(cni_runtime::Deleted::default())
-            }
             network => del_list(&session, &network?, &target, &args.attach, world),
         }),
     };
@@ -239,11 +228,7 @@ pub(crate) fn del(args: &Del, common: &Common, world: &World, shell: &mut Shell)
     for notice in &deleted.notices {
         shell.warn(notice);
     }
-    let outcome = match deleted.was_cached || was_recorded {
-        true => "detached",
-        false if is_unknown => "unknown",
-        false => "absent",
-    };
+    let outcome = if deleted.was_cached || was_recorded { "detached" } else { "absent" };
     shell.confirm(&done(&args.which, &target, outcome));
     Ok(ExitCode::SUCCESS)
 }

@@ -157,16 +157,6 @@ impl Session {
         }
     }
 
-    /// Says whether neither a file nor this executable defines a network.
-    pub(crate) fn lacks(&self, name: &str) -> bool {
-        let folder = self.scan();
-        name != default::NAME
-            && folder.is_ok_and(|folder| {
-                let found = folder.find(name);
-                matches!(found, Err(LoadError::Empty { .. } | LoadError::NotFound { .. }))
-            })
-    }
-
     /// Lists every network that can be used, the embedded one last unless a file has its name.
     pub(crate) fn networks(&self, folder: &ConfigFolder) -> Vec<Network> {
         let mut networks: Vec<Network> = folder

@@ -350,24 +350,3 @@ fn gc_does_not_fail_over_what_it_has_just_removed() {
     assert_eq!(lab.sh("ls /var/lib/pools/* | grep ^10 || true"), "");
 }
 
-#[test]
-fn del_again_without_a_configuration_is_no_error() {
-    testkit::require!("root");
-    let lab = Lab::new("collected-twice");
-    write(&lab, &json!([bridge()]));
-    let _c1 = lab.container("c1");
-    call_in(&lab, &["add", "n", "c1"]).succeeded();
-    lab.sh("rm /etc/cni/net.d/n.conflist");
-    call_in(&lab, &["del", "n", "c1"]).succeeded();
-    let said = call_in(&lab, &["del", "n", "c1"]).succeeded();
-    assert!(said.both().contains("no plugin was asked"), "{said:#?}");
-    let json = call_in(&lab, &["del", "n", "c1", "-o", "json"]).succeeded().json();
-    assert_eq!(json["outcome"], "unknown");
-    assert_eq!((left(&lab), listed(&lab)), (String::new(), 0));
-    // Its own file, or one that may come to be its own.
-    for file in ["{\"name\": \"n\", \"plugins\": 1}", "{"] {
-        std::fs::write(lab.path("/etc/cni/net.d/n.conflist"), file).unwrap();
-        let said = call_in(&lab, &["del", "n", "c1"]);
-        assert_ne!(said.code, 0, "{said:#?}");
-    }
-}

@@ -253,6 +253,7 @@ const LINES: &[&str] = &[
     "add blue 4194305",
     "add blue /etc/hostname",
     "add blue c1 --container-id a/b",
+    "del nosuch c1",
     "check blue c1",
     "status nosuch",
     "gc --valid c1",
