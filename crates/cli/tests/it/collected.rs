@@ -349,4 +349,3 @@ fn gc_does_not_fail_over_what_it_has_just_removed() {
     assert_eq!(listed(&lab), 0);
     assert_eq!(lab.sh("ls /var/lib/pools/* | grep ^10 || true"), "");
 }
-
