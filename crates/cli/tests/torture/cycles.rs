@@ -16,7 +16,7 @@ use crate::world::{Call, Pod, Said, World};
 const ROOM: usize = 5;
 
 /// The number of cycles in every run, and with `--full`.
-const CYCLES: [usize; 2] = [60, 1000];
+const CYCLES: [usize; 2] = [40, 1000];
 
 /// How many system calls into an ADD the kill comes.
 const DEEP: usize = 250;

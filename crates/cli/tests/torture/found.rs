@@ -1,18 +1,23 @@
 //! Faults that once found a bug: every run injects them, so that each stays fixed.
 
-use testkit::Tally;
 use testkit::fault::{Blow, failures, name};
+use testkit::{Tally, feature};
 
 use crate::anywhere::{Try, strike};
 use crate::scenario::Scenario;
 use crate::strike::After;
 
-/// Injects faults into one verb at all its calls of these names.
+/// Injects faults into one verb at all its calls of these names: two errors that the call can have,
+/// and with `--full` all of them.
 #[track_caller]
 fn at(scenario: &Scenario, beside: bool, verb: &'static str, calls: &[&str]) {
     let mut tally = Tally::new();
-    let is_meant =
-        |one: &Try| matches!(one.1, Blow::Fail(_)) && calls.contains(&name(one.0.call).as_str());
+    let errors = if feature::available("full") { usize::MAX } else { 2 };
+    let is_meant = |one: &Try| {
+        let Blow::Fail(errno) = one.1 else { return false };
+        calls.contains(&name(one.0.call).as_str())
+            && failures(one.0.call).iter().take(errors).any(|error| *error == errno)
+    };
     let choose = |all: Vec<Try>| -> Vec<Try> { all.into_iter().filter(is_meant).collect() };
     assert_ne!(strike(scenario, beside, verb, &choose, &mut tally), 0, "no call of {calls:?}");
     tally.finish();

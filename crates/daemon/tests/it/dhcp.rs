@@ -114,7 +114,7 @@ fn two_containers_on_one_bridge() {
 
 #[test]
 fn vm_two_containers_on_one_parent() {
-    testkit::require!("root", "program:dnsmasq", "macvlan");
+    testkit::require!("root", "full", "program:dnsmasq", "macvlan");
     let rig = Rig::new("dhcp-macvlan");
     // The server is at the other end of the parent's veth pair.
     rig.node.sh("ip link add p0 type veth peer name p1 && ip link set p1 master br0 up && ip link set p0 up");

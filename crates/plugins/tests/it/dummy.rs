@@ -58,7 +58,7 @@ fn vm_the_link_is_made_in_the_container_and_reported() {
 /// The container answers for the dummy's address on every other link, also to the outside.
 #[test]
 fn vm_the_address_answers_from_everywhere() {
-    testkit::require!("root", "dummy");
+    testkit::require!("root", "full", "dummy");
     let node = Node::new("dummy-traffic");
     let outside = node.lab.outside();
     node.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");

@@ -142,7 +142,7 @@ fn vm_containers_reach_each_other_and_the_outside_in_modes_l3_and_l3s() {
 
 #[test]
 fn vm_flags_decide_who_is_reached() {
-    testkit::require!("root", "ipvlan");
+    testkit::require!("root", "full", "ipvlan");
     for (flags, siblings) in [("bridge", true), ("private", false), ("vepa", false)] {
         let node = host(&format!("ipvlan-{flags}"));
         let _outside = outside(&node);
@@ -282,7 +282,7 @@ fn vm_check_sees_every_drift() {
 
 #[test]
 fn vm_every_version_is_spoken() {
-    testkit::require!("root", "ipvlan");
+    testkit::require!("root", "full", "ipvlan");
     let node = host("ipvlan-versions");
     versions::all_are_spoken(&node, "ipvlan", &json!({ "master": "p0" }));
 }

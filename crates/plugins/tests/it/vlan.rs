@@ -256,7 +256,7 @@ fn vm_name_servers_of_ipam_are_kept() {
 
 #[test]
 fn vm_every_version_is_spoken() {
-    testkit::require!("root", "vlan");
+    testkit::require!("root", "full", "vlan");
     let node = host("vlan-versions");
     versions::all_are_spoken(&node, "vlan", &json!({ "master": "p0", "vlanId": 5 }));
 }

@@ -131,7 +131,7 @@ fn vm_an_ingress_policy_holds_between_bridges_of_a_vrf() {
 /// may be in several VRFs: their gateways have links of their own.
 #[test]
 fn vm_a_bridge_outside_the_vrf_is_refused_and_a_vlan_has_its_own() {
-    testkit::require!("root", "vrf", "bridge-vlan-filtering");
+    testkit::require!("root", "full", "vrf", "bridge-vlan-filtering");
     let node = node_with("bridge-vrf-other", ONE_V4);
     let (c1, c2) = (node.container("c1"), node.container("c2"));
     ip(

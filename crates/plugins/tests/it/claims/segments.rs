@@ -301,7 +301,7 @@ fn vm_a_vlans_gateway_is_no_containers_address() {
 
 #[test]
 fn vm_a_vlan_on_a_bridge_is_that_vlan_of_the_bridge() {
-    testkit::require!("root", "bridge-vlan-filtering", "vlan");
+    testkit::require!("root", "full", "bridge-vlan-filtering", "vlan");
     let node = node("claims-vlan", &one("10.1.0.2/24", None));
     cable(&node, "p0", "192.0.2.1/24");
     let vlan = |master: &str| json!({ "type": "vlan", "master": master, "vlanId": 5 });

@@ -64,7 +64,7 @@ fn interfaces_that_nothing_here_can_judge() {
 /// All packets of a further network must be visible at one interface.
 #[test]
 fn vm_a_further_network_is_refused_where_packets_are_seen_at_several_interfaces() {
-    testkit::require!("root", "bridge-vlan-filtering");
+    testkit::require!("root", "full", "bridge-vlan-filtering");
     let node = Node::new("policy-several");
     no_bridge_shows(&node);
     let keys = super::keys(&node, "bridge");

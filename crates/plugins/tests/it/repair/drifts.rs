@@ -353,7 +353,7 @@ fn vm_vlans_of_a_port_are_put_back() {
 
 #[test]
 fn vm_the_gateway_of_a_vlan_is_put_back() {
-    testkit::require!("root", "bridge-vlan-filtering");
+    testkit::require!("root", "full", "bridge-vlan-filtering");
     let node = Node::new("drift-gateway");
     let c1 = node.container("c1");
     let keys = json!({ "vlan": 100, "isGateway": true, "ipam": ptp(&node)[0].1["ipam"] });
@@ -377,7 +377,7 @@ fn vm_the_gateway_of_a_vlan_is_put_back() {
 
 #[test]
 fn vm_a_vrf_is_put_back() {
-    testkit::require!("root", "vrf");
+    testkit::require!("root", "full", "vrf");
     let node = Node::new("drift-vrf");
     let c1 = node.container("c1");
     let ipam = json!({

@@ -117,7 +117,7 @@ fn a_route_that_covers_an_address_is_named_and_never_followed() {
 /// If the bridge belongs to a VRF, the VRF's table counts, and not the main one.
 #[test]
 fn vm_a_route_of_a_vrf_that_covers_an_address_is_named() {
-    testkit::require!("root", "vrf");
+    testkit::require!("root", "full", "vrf");
     let node = Node::new("owner-covered-vrf");
     let c1 = node.container("c1");
     let ipam = json!({

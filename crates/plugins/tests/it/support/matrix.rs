@@ -442,8 +442,7 @@ macro_rules! vm_tests {
         $crate::support::matrix::each!($subject, "root", "full", $($feature),+;
             vm_matrix_add_v4 add V4, vm_matrix_add_v6 add V6, vm_matrix_del_v4 del V4, vm_matrix_del_v6 del V6,
             vm_matrix_check_v4 check V4, vm_matrix_check_v6 check V6, vm_matrix_gc_v4 gc V4, vm_matrix_gc_v6 gc V6,
-            vm_matrix_status_v4 status V4, vm_matrix_status_v6 status V6);
-        $crate::support::matrix::each!($subject, "root", $($feature),+;
+            vm_matrix_status_v4 status V4, vm_matrix_status_v6 status V6,
             vm_gc_leaves_alone_what_somebody_is_at gc_alone V4);
         $crate::support::matrix::each!($subject, "root", "full", "program:strace", $($feature),+;
             vm_an_add_killed_anywhere_leaves_nothing killed Dual);
