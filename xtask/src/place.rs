@@ -4,8 +4,10 @@
 //! file systems of their own. They may be in folders with spaces in their names, at which
 //! compilers' flags and tests' scripts are split. They may be moved, while executables contain the
 //! paths at which they were built. So tests run where none of this applies: in a mount namespace in
-//! which the checkout is mounted on an empty folder of the machine. Nothing on the machine changes,
-//! and nothing is hidden, because that folder is empty.
+//! which the checkout is mounted on an empty folder of the machine. Nothing on the machine changes.
+//!
+//! If Netwright is installed on this machine, it has taken the place of Debian's Go plugins, with
+//! which tests compare. In that namespace the replaced plugins are in their old folder again.
 
 use std::ffi::OsString;
 use std::fs;
@@ -27,6 +29,8 @@ mkdir "$1/netwright" "$1/target"
 mount --rbind "$2" "$1/netwright"
 mkdir -p "$3"
 mount --rbind "$3" "$1/target"
+replaced=/usr/lib/cni/.netwright-replaced
+if [ -d "$replaced" ]; then mount --bind "$replaced" /usr/lib/cni; fi
 cd "$1/netwright"
 shift 3
 exec "$@"
