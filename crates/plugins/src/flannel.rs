@@ -5,7 +5,8 @@
 //!
 //! - What it delegates it records in flannel's own place and format (`record`) and nowhere else. So
 //!   a node can change to this plugin and back while pods run.
-//! - ADD delegates exactly what flannel's plugin would, and `args.cni` too. If it fails, the record is as before.
+//! - ADD delegates exactly what flannel's plugin would, and `args.cni` and what follows in the list
+//!   too. If it fails, the record is as before.
 //! - DEL delegates what ADD recorded, even if the files say something else by now. Without a
 //!   legible record it asks a delegate of ours by the present configuration, which needs the
 //!   attachment's key only. Another project's delegate is not asked when nothing is recorded, as
@@ -151,8 +152,8 @@ fn add(call: &Call<'_>, delegate: &PluginConfig, record: &Record) -> Result<AddR
         })?;
     }
     let before = record.bytes()?;
-    let document = delegate.object.to_vec();
-    record.write(&document)?;
+    record.write(&delegate.object.to_vec())?;
+    let document = request(call, delegate);
     let asked = call.delegate_with(&delegate.plugin_type, &document);
     let added = if is_ours(delegate) {
         // It undoes what it did. A DEL would remove what an earlier ADD made.

@@ -167,6 +167,23 @@ fn another_projects_delegate_gets_what_flannels_plugin_would_give_it() {
 }
 
 /// A delegate may be a chain with network policy, which goes by labels.
+/// A link that `policy` opens comes up closed. It is of the list, and not of the record.
+#[test]
+fn the_delegate_is_told_what_follows() {
+    testkit::require!("root");
+    let node = node("flannel-followed");
+    add_witness(&node);
+    let c1 = node.container("c1");
+    let mut keys = json!({ "delegate": { "type": "theirs" } });
+    keys[cni::FOLLOWED_BY] = json!(["policy"]);
+    of(&node, "ADD", &c1).config(keys.clone()).call().ok();
+    let given = fs::read(node.dir("log").join("ADD.stdin")).unwrap();
+    let given: Value = serde_json::from_slice(&given).unwrap();
+    assert_eq!(given[cni::FOLLOWED_BY], json!(["policy"]));
+    assert!(!node.sh("cat /var/lib/cni/flannel/*").contains(cni::FOLLOWED_BY));
+    of(&node, "DEL", &c1).config(keys).call().silent();
+}
+
 #[test]
 fn what_a_runtime_says_of_the_container_reaches_the_delegate() {
     testkit::require!("root");
