@@ -235,13 +235,27 @@ fn a_failed_add_leaves_the_record_as_it_was() {
     assert_eq!((record(), log(&node).len()), (before, 0));
     of(&node, "CHECK", &c1).prev(&result).call().silent();
     of(&node, "DEL", &c1).call().silent();
-    // Another project's delegate gets a DEL, and its record stays for the runtime's DEL.
+    // Another project's delegate gets a DEL. If that fails too, the record stays for the runtime's
+    // DEL, unless the delegate refuses its configuration at every verb.
     fails(&node, "ADD", 142, "not today");
-    of(&node, "ADD", &c1).config(theirs.clone()).call().fails(142, "not today");
-    assert_eq!(log(&node), ["ADD", "DEL"]);
-    assert!(record().contains("theirs"));
-    of(&node, "DEL", &c1).config(theirs).call().silent();
-    assert_eq!((record(), log(&node)), (String::new(), vec!["DEL".to_owned()]));
+    for (at_del, is_left) in [(None, false), (Some(142), true), (Some(7), false)] {
+        if let Some(code) = at_del {
+            fails(&node, "ADD", code, "not today");
+            fails(&node, "DEL", code, "not today");
+        }
+        let error = of(&node, "ADD", &c1).config(theirs.clone()).call().error();
+        assert!(error.msg.ends_with("not today"), "{error:?}");
+        assert_eq!(log(&node), ["ADD", "DEL"]);
+        assert_eq!((error.left, record().contains("theirs")), (is_left, is_left), "{error:?}");
+        if is_left {
+            let error = of(&node, "DEL", &c1).config(theirs.clone()).call().error();
+            assert!(error.left && record().contains("theirs"), "{error:?}");
+            fs::remove_file(node.dir("log").join("DEL.fails")).unwrap();
+            of(&node, "DEL", &c1).config(theirs.clone()).call().silent();
+            assert_eq!(log(&node), ["DEL", "DEL"]);
+        }
+        assert_eq!(record(), "");
+    }
     // Nothing is recorded of a delegate that does not exist.
     let missing = json!({ "delegate": { "type": "missing" } });
     of(&node, "ADD", &c1).config(missing).call().fails(7, "\"missing\"");
