@@ -47,9 +47,9 @@ pub const DEFAULT_CACHE_DIR: &str = "/var/lib/cni";
 const FOLDER_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 
-/// How often ADD looks again because another call has changed the attachment's file meanwhile. Each
-/// time that call has completed something.
-const RESERVE_TRIES: usize = 100;
+/// How often ADD looks for the attachment's file, because another call has changed it meanwhile. Each
+/// time that call has completed something; after that it counts as under way.
+const RESERVE_TRIES: usize = 8;
 
 /// A folder of cached attachments.
 #[derive(Debug, Clone)]
@@ -420,7 +420,7 @@ impl Cache {
         second_best
     }
 
-    /// Records an attachment that is about to be made; `None` while another ADD of it is under way.
+    /// Records an attachment that is about to be made; `None` while another call of it is under way.
     pub(crate) fn reserve(
         &self,
         key: &AttachmentKey,
@@ -431,29 +431,29 @@ impl Cache {
         let boot_id = own_boot();
         let boot_id = boot_id.as_deref();
         let document = format::write(&key.network, attachment, config, End::Open, boot_id);
-        let [usual, other] = self.paths(key);
         for _ in 0..RESERVE_TRIES {
-            if let Lookup::Found(found) = self.look_up(key) {
-                match self.reserve_again(found.path.clone(), Some(found), &document)? {
-                    Reserved::No => continue,
-                    Reserved::Busy => return Ok(None),
-                    Reserved::Yes(reservation) => return Ok(Some(reservation)),
-                }
+            match self.reserve_once(key, &document)? {
+                Reserved::Yes(reservation) => return Ok(Some(reservation)),
+                Reserved::Busy => return Ok(None),
+                Reserved::No => {}
             }
-            for path in [&usual, &other] {
-                if let Some(locked) = file::create(path, &document).map_err(CacheError::File)? {
-                    let path = path.clone();
-                    let (existing, unfinished) = (None, None);
-                    return Ok(Some(Reservation { path, existing, unfinished, locked }));
-                }
-                if self.is_of_another(path, key) {
-                    continue;
-                }
-                match self.reserve_again(path.clone(), None, &document)? {
-                    Reserved::No => break,
-                    Reserved::Busy => return Ok(None),
-                    Reserved::Yes(reservation) => return Ok(Some(reservation)),
-                }
+        }
+        Ok(None)
+    }
+
+    fn reserve_once(&self, key: &AttachmentKey, document: &[u8]) -> Result<Reserved, CacheError> {
+        if let Lookup::Found(found) = self.look_up(key) {
+            return self.reserve_again(found.path.clone(), Some(found), document);
+        }
+        let [usual, other] = self.paths(key);
+        for path in [&usual, &other] {
+            if let Some(locked) = file::create(path, document).map_err(CacheError::File)? {
+                let path = path.clone();
+                let (existing, unfinished) = (None, None);
+                return Ok(Reserved::Yes(Reservation { path, existing, unfinished, locked }));
+            }
+            if !self.is_of_another(path, key) {
+                return self.reserve_again(path.clone(), None, document);
             }
         }
         let source = io::Error::from(io::ErrorKind::AlreadyExists);
