@@ -40,14 +40,23 @@ impl Delegate<'_> {
         find(self.plugin_type, &self.call.env.plugin_path()).is_ok()
     }
 
+    /// Reports whether it is a plugin of this executable, found under its name: another project's
+    /// plugin of the same name is not.
+    #[must_use]
+    pub fn is_own(&self) -> bool {
+        let executable = find(self.plugin_type, &self.call.env.plugin_path());
+        executable.is_ok_and(|path| self.call.context.executor.is_own(&path))
+    }
+
     /// Runs ADD, and DEL if ADD failed or left no readable result (CNI 1.1.0 §4 "Delegated plugin
     /// execution procedure"): the caller then has nothing to undo. A plugin of ours undoes what it
-    /// did itself: a DEL would release what the attachment had before.
+    /// did itself: a DEL would release what the attachment had before. One that refuses its
+    /// configuration at DEL as it did at ADD has made nothing.
     ///
     /// # Errors
     /// The delegate's own error, unchanged; code 7 when it is not found, or is the calling plugin
     /// itself; code 107 when it does not run; code 11 when it did not end in time. If the DEL
-    /// failed too, the details say so.
+    /// failed too, for another reason, the details say so, and [`Error::left`].
     pub fn add(&self) -> Result<AddResult, Error> {
         let failure = match self.run(Command::Add, self.deadline()) {
             Ok(stdout) => match AddResult::parse(&stdout, self.call.version) {
@@ -57,24 +66,23 @@ impl Delegate<'_> {
                 }
             },
             Err(Failure::NotRun(error)) => return Err(error),
-            Err(Failure::Ran(error)) if self.undid_it(&error) => return Err(error),
+            Err(Failure::Ran(error)) if error.leaves_nothing() && self.is_own() => {
+                return Err(error);
+            }
             Err(Failure::Ran(error)) => error,
         };
+        let refusal = failure.refusal();
         let time_left = self.deadline().max(Instant::now() + CLEANUP_TIME);
         match self.undo_until(time_left) {
-            Ok(()) => Err(failure),
+            Ok(()) => Err(failure.undone()),
+            Err(undo) if refusal.is_some_and(|refusal| undo.is_only(&refusal)) => {
+                Err(failure.undone())
+            }
             Err(undo) => Err(failure.with_left(format!(
                 "undoing it with DEL of plugin {:?} failed too: {undo}",
                 self.plugin_type
             ))),
         }
-    }
-
-    /// Reports whether an ADD that ended with this error was one of ours, and undone.
-    fn undid_it(&self, error: &Error) -> bool {
-        let executable = find(self.plugin_type, &self.call.env.plugin_path());
-        error.leaves_nothing()
-            && executable.is_ok_and(|path| self.call.context.executor.is_own(&path))
     }
 
     /// Runs DEL so that it undoes an ADD of this call ([`cni::UNDO`]).
@@ -201,7 +209,7 @@ impl Delegate<'_> {
         let called = self.call.context.executor.call(&executable, &request, Some(deadline));
         let output = called.map_err(Failure::of_call)?;
         self.call.write_stderr(&output.stderr);
-        output.into_stdout().map_err(Failure::Ran)
+        output.into_stdout().map_err(|error| Failure::Ran(error.with_refusal()))
     }
 }
 

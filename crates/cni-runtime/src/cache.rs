@@ -19,7 +19,8 @@
 //! - An entry names the boot in which it was recorded (`netwright/boot-id`), so that a container
 //!   from before a restart is not taken for one that has its path since.
 //! - The entry of an ADD that failed, and that was not undone as a whole, says why
-//!   (`netwright/failed`).
+//!   (`netwright/failed`), and how a plugin refused its configuration (`netwright/refusal`): one
+//!   that does so at DEL, too, has made nothing.
 //! - Garbage (empty, truncated, foreign, huge, not a file) is skipped and reported, never fatal.
 
 mod base64;
@@ -34,6 +35,7 @@ use serde_json::value::RawValue;
 use state::{Durability, FileError};
 
 use crate::Attachment;
+use crate::error::{PluginFailure, Refused};
 use file::{Locked, Taken};
 use format::{Content, End, Entry};
 
@@ -45,9 +47,9 @@ pub const DEFAULT_CACHE_DIR: &str = "/var/lib/cni";
 const FOLDER_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 
-/// How often ADD looks again because another call has changed the attachment's file meanwhile. Each
-/// time that call has completed something.
-const RESERVE_TRIES: usize = 100;
+/// How often ADD looks for the attachment's file, because another call has changed it meanwhile. Each
+/// time that call has completed something; after that it counts as under way.
+const RESERVE_TRIES: usize = 8;
 
 /// A folder of cached attachments.
 #[derive(Debug, Clone)]
@@ -81,6 +83,8 @@ pub struct CachedAttachment {
     pub boot_id: Option<String>,
     /// Why ADD failed, in the plugin's words, if a runtime of ours ran it.
     pub failed: Option<String>,
+    /// The plugin that refused its configuration at that ADD.
+    pub refused: Option<Refused>,
 }
 
 /// What the cache holds.
@@ -211,10 +215,18 @@ impl CachedAttachment {
     }
 
     fn of(entry: Entry, path: PathBuf) -> Self {
-        let Entry { key, attachment, config, result, boot_id, failed } = entry;
+        let Entry { key, attachment, config, result, boot_id, failed, refused } = entry;
         let network = key.network;
-        let mut cached =
-            CachedAttachment { network, attachment, config, result, path, boot_id, failed };
+        let mut cached = CachedAttachment {
+            network,
+            attachment,
+            config,
+            result,
+            path,
+            boot_id,
+            failed,
+            refused,
+        };
         // libcni before 1.2 does not record the namespace, but the result has it.
         if cached.attachment.netns.is_empty()
             && let Ok(Some(result)) = cached.result()
@@ -408,7 +420,7 @@ impl Cache {
         second_best
     }
 
-    /// Records an attachment that is about to be made; `None` while another ADD of it is under way.
+    /// Records an attachment that is about to be made; `None` while another call of it is under way.
     pub(crate) fn reserve(
         &self,
         key: &AttachmentKey,
@@ -419,29 +431,29 @@ impl Cache {
         let boot_id = own_boot();
         let boot_id = boot_id.as_deref();
         let document = format::write(&key.network, attachment, config, End::Open, boot_id);
-        let [usual, other] = self.paths(key);
         for _ in 0..RESERVE_TRIES {
-            if let Lookup::Found(found) = self.look_up(key) {
-                match self.reserve_again(found.path.clone(), Some(found), &document)? {
-                    Reserved::No => continue,
-                    Reserved::Busy => return Ok(None),
-                    Reserved::Yes(reservation) => return Ok(Some(reservation)),
-                }
+            match self.reserve_once(key, &document)? {
+                Reserved::Yes(reservation) => return Ok(Some(reservation)),
+                Reserved::Busy => return Ok(None),
+                Reserved::No => {}
             }
-            for path in [&usual, &other] {
-                if let Some(locked) = file::create(path, &document).map_err(CacheError::File)? {
-                    let path = path.clone();
-                    let (existing, unfinished) = (None, None);
-                    return Ok(Some(Reservation { path, existing, unfinished, locked }));
-                }
-                if self.is_of_another(path, key) {
-                    continue;
-                }
-                match self.reserve_again(path.clone(), None, &document)? {
-                    Reserved::No => break,
-                    Reserved::Busy => return Ok(None),
-                    Reserved::Yes(reservation) => return Ok(Some(reservation)),
-                }
+        }
+        Ok(None)
+    }
+
+    fn reserve_once(&self, key: &AttachmentKey, document: &[u8]) -> Result<Reserved, CacheError> {
+        if let Lookup::Found(found) = self.look_up(key) {
+            return self.reserve_again(found.path.clone(), Some(found), document);
+        }
+        let [usual, other] = self.paths(key);
+        for path in [&usual, &other] {
+            if let Some(locked) = file::create(path, document).map_err(CacheError::File)? {
+                let path = path.clone();
+                let (existing, unfinished) = (None, None);
+                return Ok(Reserved::Yes(Reservation { path, existing, unfinished, locked }));
+            }
+            if !self.is_of_another(path, key) {
+                return self.reserve_again(path.clone(), None, document);
             }
         }
         let source = io::Error::from(io::ErrorKind::AlreadyExists);
@@ -504,12 +516,13 @@ impl Cache {
         network: &NetworkName,
         attachment: &Attachment,
         config: &[u8],
-        error: &str,
+        failure: &PluginFailure,
     ) -> Result<(), CacheError> {
         if !reservation.locked.is_at(&reservation.path) {
             return Ok(());
         }
-        let (failed, boot_id) = (End::Failed(error), own_boot());
+        let (text, refused) = (failure.to_cni().to_string(), failure.refused());
+        let (failed, boot_id) = (End::Failed(&text, refused.as_ref()), own_boot());
         let document = format::write(network, attachment, config, failed, boot_id.as_deref());
         self.replace(&reservation.path, &document, self.durability)
     }
@@ -535,8 +548,7 @@ impl Cache {
     /// # Errors
     /// [`CacheError::File`] when it cannot be read or written.
     pub fn rewrite(&self, cached: &CachedAttachment) -> Result<bool, CacheError> {
-        let CachedAttachment { network, attachment, config, result, path, boot_id, failed } =
-            cached;
+        let CachedAttachment { network, attachment, config, result, path, boot_id, .. } = cached;
         let Some(document) = state::read_optional(path).map_err(CacheError::File)? else {
             return Ok(false);
         };
@@ -548,9 +560,9 @@ impl Cache {
             Content::Entry(_) | Content::Legacy(_) | Content::Kind(_) => false,
         };
         if is_garbage {
-            let end = match (result, failed) {
+            let end = match (result, &cached.failed) {
                 (Some(result), _) => End::Made(result),
-                (None, Some(error)) => End::Failed(error),
+                (None, Some(error)) => End::Failed(error, cached.refused.as_ref()),
                 (None, None) => End::Open,
             };
             let document = format::write(network, attachment, config, end, boot_id.as_deref());

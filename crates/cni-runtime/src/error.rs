@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use cni::{AttachmentKey, Command, Error, code};
+use cni::{AttachmentKey, Command, Error, Refusal, code};
 use cni_invoke::{FindError, InvokeError};
+use serde::{Deserialize, Serialize};
 
 use crate::cache::CacheError;
 
@@ -58,6 +59,19 @@ impl fmt::Display for PluginFailure {
 /// No source: the text already holds it.
 impl std::error::Error for PluginFailure {}
 
+/// Which plugin refused its configuration at ADD, and how.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct Refused {
+    /// The plugin of the list. It may have called the one that refused.
+    #[serde(rename = "type")]
+    pub plugin_type: String,
+    /// The code and the words.
+    #[serde(flatten)]
+    pub refusal: Refusal,
+}
+
 /// Why a plugin's call failed.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -74,33 +88,19 @@ pub enum PluginError {
     Answer(Error),
 }
 
-/// The codes by which a plugin refuses its configuration, whatever the verb is (CNI 1.1.0 §5
-/// "Error").
-const OF_CONFIG: [u32; 4] = [
-    code::INCOMPATIBLE_VERSION,
-    code::UNSUPPORTED_FIELD,
-    code::DECODE_FAILURE,
-    code::INVALID_CONFIG,
-];
-
 impl PluginFailure {
-    /// Returns the words with which the plugin refuses its configuration, if that is what it does.
-    pub(crate) fn refused_config(&self) -> Option<&str> {
-        match &*self.error {
-            PluginError::Reported(error) if OF_CONFIG.contains(&error.code) => Some(&error.msg),
-            _ => None,
-        }
+    /// Returns how a plugin refused its configuration, if that is what happened.
+    pub(crate) fn refused(&self) -> Option<Refused> {
+        let PluginError::Reported(error) = &*self.error else { return None };
+        let refusal = error.refusal()?;
+        Some(Refused { plugin_type: self.plugin_type.clone(), refusal })
     }
 
-    /// Says whether a plugin refuses its configuration at another verb too, in the same words.
-    fn refuses_as(&self, other: &PluginFailure) -> bool {
-        let words = self.refused_config();
-        words.is_some() && words == other.refused_config()
-    }
-
-    /// Says whether two failures are of one plugin that refuses its configuration at every verb.
-    pub(crate) fn refuses_the_config_as(&self, other: &PluginFailure) -> bool {
-        self.plugin_type == other.plugin_type && self.refuses_as(other)
+    /// Says whether this DEL met nothing but the refusal with which ADD had failed:
+    /// [`Error::is_only`].
+    pub(crate) fn is_only(&self, refused: &Refused) -> bool {
+        matches!(&*self.error, PluginError::Reported(error) if error.is_only(&refused.refusal))
+            && self.plugin_type == refused.plugin_type
     }
 }
 

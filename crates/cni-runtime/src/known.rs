@@ -259,10 +259,6 @@ impl Runtime<'_> {
         let cached = this.del_known(known, deadline);
         let is_unknown = cached.is_none();
         let mut first = match cached {
-            Some(Err(error)) if known.was_refused(&error) => {
-                let forgotten = self.cache.forget(&known.key);
-                forgotten.err().map(|error| error.to_cni())
-            }
             Some(Err(error)) if error.to_cni().code == code::TRY_AGAIN_LATER => {
                 return Err(error.to_cni());
             }
@@ -503,16 +499,6 @@ fn netns_of(records: &[Record]) -> Option<String> {
 }
 
 impl Known {
-    /// Says whether a DEL failed because a plugin refuses the configuration, as it refused it at the
-    /// ADD that failed: nothing was made, and nothing recorded.
-    fn was_refused(&self, error: &DelError) -> bool {
-        let DelError::Plugins(failures) = error else { return false };
-        let told = self.cached.as_ref().and_then(|cached| cached.failed.as_deref());
-        let is_told = |words: &str| told.is_some_and(|told| told.contains(words));
-        self.records.is_empty()
-            && failures.iter().all(|failure| failure.refused_config().is_some_and(is_told))
-    }
-
     /// Describes one of several networks that together are an attachment; nothing but this entry is
     /// known of it.
     #[must_use]

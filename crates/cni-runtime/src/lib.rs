@@ -13,8 +13,8 @@ mod trace;
 pub use attachment::{Attachment, CapabilityArgs};
 pub use cache::{Cache, CacheError, CachedAttachment, DEFAULT_CACHE_DIR, Listing, PassedOver};
 pub use error::{
-    AddError, CheckError, DelError, GcError, GcFailure, PluginError, PluginFailure, RollBack,
-    StatusError, ValidateError, ValidateProblem,
+    AddError, CheckError, DelError, GcError, GcFailure, PluginError, PluginFailure, Refused,
+    RollBack, StatusError, ValidateError, ValidateProblem,
 };
 pub use known::{Apart, Everything, Known, Presence, Removal};
 pub use load::{ConfigFolder, Considered, Kind, LoadError, Outcome, Refusal, load_file};

@@ -54,11 +54,35 @@ pub struct Error {
     /// The differences, one by one, if CHECK was asked for them ([`crate::LOOK`]).
     #[serde(rename = "netwright/differences", skip_serializing_if = "<[Differs]>::is_empty")]
     pub differences: Box<[Differs]>,
-    /// ADD failed and could not undo all that it did: DEL is needed. Only plugins of this project
-    /// say it.
+    /// Something remains of the attachment: ADD could not undo all that it did, or DEL keeps what it
+    /// recorded. DEL is needed. Only plugins of this project say it.
     #[serde(rename = "netwright/left", skip_serializing_if = "std::ops::Not::not")]
     pub left: bool,
+    /// What a plugin that was called by others said, if the error is its refusal of its
+    /// configuration: see [`Error::refusal`].
+    #[serde(rename = "netwright/refusal", skip_serializing_if = "Option::is_none")]
+    pub refused: Option<Box<Refusal>>,
 }
+
+/// How a plugin refuses its configuration, in its own words: those that called it put others before
+/// them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Refusal {
+    /// One of the codes for that: 1, 2, 6 or 7.
+    pub code: u32,
+    /// Its message.
+    pub msg: String,
+}
+
+/// The codes by which a plugin refuses its configuration, whatever the verb is (CNI 1.1.0 §5
+/// "Error").
+const OF_CONFIG: [u32; 4] = [
+    code::INCOMPATIBLE_VERSION,
+    code::UNSUPPORTED_FIELD,
+    code::DECODE_FAILURE,
+    code::INVALID_CONFIG,
+];
 
 impl Error {
     /// Makes an error without details.
@@ -70,6 +94,7 @@ impl Error {
             details: String::new(),
             differences: Box::default(),
             left: false,
+            refused: None,
         }
     }
 
@@ -104,7 +129,46 @@ impl Error {
     /// Appends what an ADD that failed could not undo: see [`Error::left`].
     #[must_use]
     pub fn with_left(self, details: impl AsRef<str>) -> Self {
-        Error { left: true, ..self }.with_details(details)
+        self.leaving().with_details(details)
+    }
+
+    /// Notes that something remains: see [`Error::left`].
+    #[must_use]
+    pub fn leaving(self) -> Self {
+        Error { left: true, ..self }
+    }
+
+    /// Notes that what this ADD left has been removed since.
+    #[must_use]
+    pub fn undone(self) -> Self {
+        Error { left: false, ..self }
+    }
+
+    /// Returns how a plugin refuses its configuration, if that is what the error says: the innermost
+    /// of several that called each other.
+    #[must_use]
+    pub fn refusal(&self) -> Option<Refusal> {
+        let own = || {
+            let is_refusal = OF_CONFIG.contains(&self.code);
+            is_refusal.then(|| Refusal { code: self.code, msg: self.msg.clone() })
+        };
+        self.refused.as_deref().cloned().or_else(own)
+    }
+
+    /// Keeps how the plugin refuses its configuration, for callers that put words before the
+    /// message.
+    #[must_use]
+    pub fn with_refusal(self) -> Self {
+        let refused = self.refusal().map(Box::new);
+        Error { refused, ..self }
+    }
+
+    /// Says whether a DEL that failed with this error met nothing but the refusal with which ADD had
+    /// failed, and nothing else remains. A plugin that refuses its configuration at every verb has
+    /// made nothing.
+    #[must_use]
+    pub fn is_only(&self, refusal: &Refusal) -> bool {
+        !self.left && self.refusal().as_ref() == Some(refusal)
     }
 
     /// Says whether a plugin of this project, whose ADD ended with this error, has undone all that it
@@ -163,6 +227,8 @@ impl<'de> Deserialize<'de> for Error {
             differences: Box<[Differs]>,
             #[serde(rename = "netwright/left")]
             left: bool,
+            #[serde(rename = "netwright/refusal")]
+            refused: Option<Box<Refusal>>,
         }
         let raw = Raw::deserialize(deserializer)?;
         Ok(Error {
@@ -172,6 +238,7 @@ impl<'de> Deserialize<'de> for Error {
             details: raw.details,
             differences: raw.differences,
             left: raw.left,
+            refused: raw.refused,
         })
     }
 }

@@ -31,7 +31,7 @@ pub mod version;
 
 pub use call::{Args, CallEnv, Command};
 pub use config::{CommonConfig, Injection, NetworkList, PluginConfig, set_cni_args};
-pub use error::{Error, code};
+pub use error::{Error, Refusal, code};
 pub use follow::FOLLOWED_BY;
 pub use gone::{GONE, GoneNetns};
 pub use name::{ContainerId, IfName, NetworkName};

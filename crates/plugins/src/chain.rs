@@ -9,9 +9,9 @@
 //!   previous result, and the part of `runtimeConfig` that its `capabilities` name. A runtime
 //!   passes only what the outer `capabilities` name. It also gets what is in the outer `args.cni`.
 //! - ADD runs the inner plugins in order. If one fails, ADD runs DEL on those before it, the last
-//!   first, and on the failed one itself unless it is one of ours. DEL runs all of them, the last
-//!   first, and goes on after a failure; so does GC, in order. CHECK and STATUS stop at the first
-//!   failure.
+//!   first, and on the failed one itself unless it is one of ours and has undone all. DEL runs all
+//!   of them, the last first, and goes on after a failure; so does GC, in order. CHECK and STATUS
+//!   stop at the first failure.
 //! - An inner plugin of this executable runs in this process. Any other is looked up in `CNI_PATH`
 //!   as usual and executed.
 //!
@@ -20,7 +20,7 @@
 use std::collections::BTreeMap;
 
 use cni::json::{JsonError, Object, UnknownKey};
-use cni::{AddResult, Command, Error, Injection, PluginConfig, Repaired, code};
+use cni::{AddResult, Command, Error, Injection, PluginConfig, Refusal, Repaired, code};
 use cni_plugin::cni_invoke::find;
 use cni_plugin::{Call, Info, Inner, Plugin, Role};
 use serde::Deserialize;
@@ -75,11 +75,13 @@ impl Plugin for Chain {
                     let failure = error.context(format_args!("plugin {:?}", plugin.plugin_type));
                     // Our own plugins undo what they did, and a DEL would remove what was there
                     // before. Others get DEL, as delegated plugins do (CNI 1.1.0 §4).
-                    let is_ours = crate::find(&plugin.plugin_type).is_some();
-                    let acted = usize::from(!(is_ours && failure.leaves_nothing()));
-                    let undone = chain.del(place + acted, previous.as_deref());
+                    let is_undone =
+                        failure.leaves_nothing() && call.delegate(&plugin.plugin_type).is_own();
+                    let acted = usize::from(!is_undone);
+                    let refusal = failure.refusal().filter(|_| !is_undone);
+                    let undone = chain.del(place + acted, previous.as_deref(), refusal.as_ref());
                     return Err(match undone {
-                        Ok(()) => failure.into(),
+                        Ok(()) => failure.undone().into(),
                         Err(undo) => failure
                             .with_left(format!("undoing it with DEL failed too: {undo}"))
                             .into(),
@@ -101,7 +103,7 @@ impl Plugin for Chain {
                 return if nothing { Ok(()) } else { Err(error.into()) };
             }
         };
-        Ok(chain.del(chain.plugins.len(), call.common().prev_result.as_deref())?)
+        Ok(chain.del(chain.plugins.len(), call.common().prev_result.as_deref(), None)?)
     }
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -245,13 +247,21 @@ impl<'c> Links<'c> {
         })
     }
 
-    /// Runs DEL on the first `count` plugins, the last first, even if some fail.
-    fn del(&self, count: usize, previous: Option<&RawValue>) -> Result<(), Failure> {
+    /// Runs DEL on the first `count` plugins, the last first, even if some fail. The last has made
+    /// nothing if it refuses its configuration as it did at ADD (`refusal`).
+    fn del(
+        &self,
+        count: usize,
+        previous: Option<&RawValue>,
+        refusal: Option<&Refusal>,
+    ) -> Result<(), Failure> {
         let mut failures = Failures::new();
-        for plugin in self.plugins[..count].iter().rev() {
+        for (place, plugin) in self.plugins[..count].iter().enumerate().rev() {
+            let refusal = refusal.filter(|_| place + 1 == count);
             match self.run(plugin, Command::Del, previous) {
                 // CNI 1.1.0 §5 "Error": code 3 implies that there is nothing to clean up.
                 Err(error) if error.code() == code::UNKNOWN_CONTAINER => {}
+                Err(error) if refusal.is_some_and(|refusal| error.is_only(refusal)) => {}
                 removed => {
                     failures.note(format_args!("plugin {:?}", plugin.plugin_type), removed);
                 }

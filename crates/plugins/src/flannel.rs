@@ -5,7 +5,8 @@
 //!
 //! - What it delegates it records in flannel's own place and format (`record`) and nowhere else. So
 //!   a node can change to this plugin and back while pods run.
-//! - ADD delegates exactly what flannel's plugin would, and `args.cni` too. If it fails, the record is as before.
+//! - ADD delegates exactly what flannel's plugin would, and `args.cni` and what follows in the list
+//!   too. If it fails, the record is as before, unless something of the delegate's stays.
 //! - DEL delegates what ADD recorded, even if the files say something else by now. Without a
 //!   legible record it asks a delegate of ours by the present configuration, which needs the
 //!   attachment's key only. Another project's delegate is not asked when nothing is recorded, as
@@ -67,14 +68,15 @@ impl Plugin for Flannel {
         let record = Record::of(call, &config::data_dir(call));
         Ok(record.alone(call, || {
             match record.read(call)? {
-                Found::Delegate(delegate) => del(call, &delegate)?,
+                // If it fails, the record stays.
+                Found::Delegate(delegate) => del(call, &delegate).map_err(Failure::leaving)?,
                 Found::Nothing => {
                     let unrecorded = configured(call).ok().filter(is_ours);
                     return unrecorded.map_or(Ok(()), |delegate| del_if_there(call, &delegate));
                 }
                 Found::Illegible(why) => {
                     call.warn(format_args!("detaches by the present configuration: {why}"));
-                    del(call, &configured(call)?)?;
+                    del(call, &configured(call)?).map_err(Failure::leaving)?;
                 }
             }
             record.remove()
@@ -140,9 +142,12 @@ impl Plugin for Flannel {
     }
 }
 
-/// Records what is delegated, and delegates it.
+/// Records what is delegated, and delegates it. If it fails, the record stays only where something
+/// of the delegate's does.
 fn add(call: &Call<'_>, delegate: &PluginConfig, record: &Record) -> Result<AddResult, Failure> {
-    if !is_ours(delegate) {
+    let document = request(call, delegate);
+    let asked = call.delegate_with(&delegate.plugin_type, &document);
+    if !asked.is_own() {
         // Its ADD would fail because of the interface, and the DEL that follows would remove it.
         let inside = members::look_into(&call.open_netns()?)?;
         let ifname = call.ifname().as_str();
@@ -151,20 +156,12 @@ fn add(call: &Call<'_>, delegate: &PluginConfig, record: &Record) -> Result<AddR
         })?;
     }
     let before = record.bytes()?;
-    let document = delegate.object.to_vec();
-    record.write(&document)?;
-    let asked = call.delegate_with(&delegate.plugin_type, &document);
-    let added = if is_ours(delegate) {
-        // It undoes what it did. A DEL would remove what an earlier ADD made.
-        asked.call(Command::Add).and_then(|stdout| AddResult::parse(&stdout, call.version()))
-    } else {
-        asked.add()
-    };
-    added.map_err(|error| {
+    record.write(&delegate.object.to_vec())?;
+    asked.add().map_err(|error| {
+        // The runtime's DEL needs the record.
+        let is_needed = error.left && before.is_none();
         let failure = Failure::from(error).context("failed to delegate add");
-        // The DEL of another project's delegate may have failed: the runtime's DEL needs the record.
-        let is_undone = is_ours(delegate) || before.is_some();
-        match is_undone.then(|| record.put_back(before.as_deref())) {
+        match (!is_needed).then(|| record.put_back(before.as_deref())) {
             Some(Err(left)) => failure.with_left(left.to_string()),
             _ => failure,
         }

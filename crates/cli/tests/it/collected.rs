@@ -162,6 +162,116 @@ fn an_add_that_a_plugin_refuses_leaves_no_record() {
     }
 }
 
+/// Another project's plugin that answers every verb with the same error.
+fn answers(lab: &Lab, name: &str, code: u32) {
+    let script = format!(
+        "#!/bin/sh\ncat >/dev/null\necho '{{\"code\":{code},\"msg\":\"range foo is wrong\"}}'\nexit 1\n"
+    );
+    std::fs::write(lab.path(&format!("/run/bin/{name}")), script).unwrap();
+    lab.sh(&format!("chmod +x /run/bin/{name}"));
+}
+
+/// A plugin that refuses its configuration at ADD and at DEL has made nothing, wherever in a
+/// network it is.
+#[test]
+fn an_add_that_a_plugin_inside_another_refuses_leaves_no_record() {
+    testkit::require!("root");
+    let lab = Lab::new("collected-inside");
+    lab.sh(&format!(
+        "mkdir -p /run/bin /run/flannel /etc/cni/net.d
+         for name in bridge host-local chain multi netwright-multi flannel firewall; do
+             ln -s {EXECUTABLE} /run/bin/$name
+         done"
+    ));
+    answers(&lab, "refuses", 7);
+    let refuses = json!({ "type": "refuses" });
+    let mut by_pool = bridge();
+    by_pool["ipam"] = refuses.clone();
+    let wrong_pool = json!({ "type": "bridge", "ipam": { "type": "host-local", "subnet": "x" } });
+    let nobody = json!({ "type": "bridge", "ipam": { "type": "nobody" } });
+    let chain = |plugins: Value| json!({ "type": "chain", "plugins": plugins });
+    let several = |config: &Value| {
+        let named = |name: &str, config: &Value| json!({ "name": name, "config": config });
+        json!({ "type": "multi", "networks": [named("a", &bridge()), named("b", config)] })
+    };
+    let flannel = |keys: Value| {
+        let mut config = json!({ "type": "flannel", "subnetFile": "/run/flannel/subnet.env" });
+        config.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
+        config
+    };
+    let (range, absent) = ("range foo is wrong", "\"nobody\"");
+    let refused = [
+        (json!([refuses]), range),
+        (json!([by_pool]), range),
+        (json!([bridge(), refuses]), range),
+        (json!([chain(json!([refuses]))]), range),
+        (json!([chain(json!([by_pool, { "type": "firewall" }]))]), range),
+        (json!([chain(json!([bridge(), refuses]))]), range),
+        (json!([chain(json!([wrong_pool]))]), "invalid CIDR"),
+        (json!([chain(json!([nobody]))]), absent),
+        (json!([chain(json!([bridge(), { "type": "nobody" }]))]), absent),
+        (json!([several(&refuses)]), range),
+        (json!([several(&by_pool)]), range),
+        (json!([several(&wrong_pool)]), "invalid CIDR"),
+        (json!([several(&nobody)]), absent),
+        (json!([several(&json!({ "type": "nobody" }))]), absent),
+        (json!([flannel(json!({ "subnetFile": "/run/flannel/none" }))]), "subnet.env"),
+        (json!([flannel(json!({ "delegate": { "type": "nobody" } }))]), absent),
+        (json!([flannel(json!({ "delegate": refuses }))]), range),
+        (json!([flannel(json!({ "ipam": { "type": "refuses" } }))]), range),
+        (json!([chain(json!([flannel(json!({ "delegate": refuses }))]))]), range),
+    ];
+    let subnet = "FLANNEL_NETWORK=10.1.0.0/16\nFLANNEL_SUBNET=10.1.0.1/24\nFLANNEL_MTU=1450\n\
+                  FLANNEL_IPMASQ=true\n";
+    std::fs::write(lab.path("/run/flannel/subnet.env"), subnet).unwrap();
+    let add = || {
+        let mut add = crate::support::command_in(&lab, &["add", "n", "c1"]);
+        add.env("CNI_PATH", "/run/bin");
+        crate::support::said(add)
+    };
+    let files = "find /run/netwright/owners /var/lib/cni/results /var/lib/cni/flannel \
+                 /var/lib/netwright/multi -mindepth 1 2>/dev/null || true";
+    for (plugins, words) in refused {
+        write(&lab, &plugins);
+        let c1 = lab.container("c1");
+        let said = add();
+        assert!(said.code != 0 && said.stderr.contains(words), "{plugins}: {said:#?}");
+        assert!(!said.stderr.contains("undoing"), "{plugins}: {said:#?}");
+        assert_eq!((listed(&lab), lab.sh(files)), (0, String::new()), "{plugins}: {said:#?}");
+        assert_eq!(c1.sh("ip -br link | wc -l").trim(), "1", "{plugins}");
+        drop(c1);
+        let said = call_in(&lab, &["gc", "--all"]).succeeded();
+        assert_eq!(said.stdout, "removed 0, kept 0\n", "{plugins}");
+    }
+    // What it answers for another reason, nobody knows: the record stays until a DEL succeeds.
+    answers(&lab, "refuses", 100);
+    for plugins in [
+        json!([refuses]),
+        json!([by_pool]),
+        json!([chain(json!([bridge(), refuses]))]),
+        json!([several(&by_pool)]),
+        json!([flannel(json!({ "delegate": refuses }))]),
+    ] {
+        write(&lab, &plugins);
+        let c1 = lab.container("c1");
+        let said = add();
+        assert!(said.code != 0 && said.stderr.contains("undoing"), "{plugins}: {said:#?}");
+        drop(c1);
+        let gc = || {
+            let mut gc = crate::support::command_in(&lab, &["gc", "--all"]);
+            gc.env("CNI_PATH", "/run/bin");
+            crate::support::said(gc)
+        };
+        let said = gc();
+        assert!(said.stdout.contains("range foo is wrong"), "{plugins}: {said:#?}");
+        assert_eq!(listed(&lab), 1, "{plugins}");
+        lab.sh("mv /run/bin/refuses /run/refuses && ln -s /bin/true /run/bin/refuses");
+        gc().succeeded();
+        assert_eq!((listed(&lab), lab.sh(files)), (0, String::new()), "{plugins}");
+        lab.sh("mv /run/refuses /run/bin/refuses");
+    }
+}
+
 /// A rootless runtime has user, mount and network namespaces of its own, and the machine's PID
 /// namespace: it sees processes that do not show it their namespaces.
 #[test]

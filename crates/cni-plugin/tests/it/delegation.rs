@@ -178,6 +178,26 @@ fn when_that_del_fails_too_the_details_say_so() {
     assert_eq!(error.details, "undoing it with DEL of plugin \"ipam\" failed too: DEL failed");
 }
 
+/// It refuses its configuration at every verb, and so has made nothing.
+#[test]
+fn a_delegate_that_refuses_del_as_it_refused_add_has_left_nothing() {
+    for (code, words, is_undone) in [
+        (code::INVALID_CONFIG, "no range", true),
+        (code::DECODE_FAILURE, "no range", true),
+        (code::INVALID_CONFIG, "$CNI_COMMAND: no range", false),
+        (code::IO_FAILURE, "no range", false),
+    ] {
+        let world = World::new();
+        let body = format!(
+            r#"echo $CNI_COMMAND >>verbs; echo "{{\"code\":{code},\"msg\":\"{words}\"}}"; exit 1"#
+        );
+        world.script("ipam", &body);
+        let error = call(&world, "ADD", "ipam").error();
+        assert_eq!(world.left("verbs"), "ADD\nDEL\n");
+        assert_eq!((error.left, error.details.is_empty()), (!is_undone, is_undone), "{error:?}");
+    }
+}
+
 #[test]
 fn a_delegate_that_hangs_is_ended_and_then_called_with_del() {
     let world = World::new();

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::base64;
-use crate::{Attachment, CapabilityArgs};
+use crate::{Attachment, CapabilityArgs, Refused};
 
 /// The value of `kind` (libcni api.go `CNICacheV1`).
 const KIND: &str = "cniCacheV1";
@@ -35,6 +35,8 @@ pub(super) struct Entry {
     pub(super) boot_id: Option<String>,
     /// Why ADD failed; other runtimes do not record it.
     pub(super) failed: Option<String>,
+    /// The plugin that refused its configuration then.
+    pub(super) refused: Option<Refused>,
 }
 
 /// How an ADD ended.
@@ -44,8 +46,9 @@ pub(super) enum End<'a> {
     Open,
     /// With this result.
     Made(&'a RawValue),
-    /// With this error, and something may be left of it.
-    Failed(&'a str),
+    /// With this error, and something may be left of it; and which plugin refused its
+    /// configuration.
+    Failed(&'a str, Option<&'a Refused>),
 }
 
 #[derive(Serialize)]
@@ -72,6 +75,9 @@ struct Writing<'a> {
     /// Another one of ours.
     #[serde(rename = "netwright/failed", skip_serializing_if = "Option::is_none")]
     failed: Option<&'a str>,
+    /// And another one.
+    #[serde(rename = "netwright/refusal", skip_serializing_if = "Option::is_none")]
+    refused: Option<&'a Refused>,
 }
 
 #[derive(Deserialize, Default)]
@@ -95,6 +101,8 @@ struct Reading {
     boot_id: Option<String>,
     #[serde(rename = "netwright/failed")]
     failed: Option<String>,
+    #[serde(rename = "netwright/refusal")]
+    refused: Option<Refused>,
 }
 
 #[derive(Deserialize, Default)]
@@ -111,10 +119,10 @@ pub(super) fn write(
     end: End<'_>,
     boot_id: Option<&str>,
 ) -> Vec<u8> {
-    let (result, failed) = match end {
-        End::Open => (None, None),
-        End::Made(result) => (Some(result), None),
-        End::Failed(error) => (None, Some(error)),
+    let (result, failed, refused) = match end {
+        End::Open => (None, None, None),
+        End::Made(result) => (Some(result), None, None),
+        End::Failed(error, refused) => (None, Some(error), refused),
     };
     let writing = Writing {
         kind: KIND,
@@ -128,6 +136,7 @@ pub(super) fn write(
         result,
         boot_id,
         failed,
+        refused,
     };
     serde_json::to_vec(&writing).expect("text, maps of text and JSON texts serialise")
 }
@@ -169,8 +178,8 @@ fn read_entry(document: &[u8]) -> Result<Entry, String> {
     };
     let config = base64::decode(&reading.config).ok_or("config: it is not base64")?;
     let result = reading.result.filter(|raw| raw.get() != "null");
-    let (boot_id, failed) = (reading.boot_id, reading.failed);
-    Ok(Entry { key, attachment, config, result, boot_id, failed })
+    let (boot_id, failed, refused) = (reading.boot_id, reading.failed, reading.refused);
+    Ok(Entry { key, attachment, config, result, boot_id, failed, refused })
 }
 
 fn read_legacy(document: &[u8]) -> Content {
@@ -204,8 +213,11 @@ mod tests {
         assert_eq!((entry.boot_id.as_deref(), again(None).as_str()), (None, PODMAN));
         let Content::Entry(ours) = read(again(Some("b")).as_bytes()) else { panic!("not read") };
         assert_eq!((ours.boot_id.as_deref(), ours.failed.as_deref()), (Some("b"), None));
-        let failed = written(End::Failed("no address"), Some("b"));
+        let mut refused = Refused::default();
+        refused.refusal.msg = "no range".to_owned();
+        let failed = written(End::Failed("no address", Some(&refused)), Some("b"));
         let Content::Entry(failed) = read(failed.as_bytes()) else { panic!("not read") };
         assert_eq!((failed.result.is_none(), failed.failed.as_deref()), (true, Some("no address")));
+        assert_eq!(failed.refused, Some(refused));
     }
 }

@@ -88,7 +88,7 @@ impl Runtime<'_> {
                     &network,
                     attachment,
                     &list.source,
-                    &failure.to_cni().to_string(),
+                    &failure,
                 );
                 if let Err(error) = noted {
                     tracing::debug!(err = %error, "cannot record why an attachment failed");
@@ -137,10 +137,10 @@ impl Runtime<'_> {
         walk
     }
 
-    /// Says whether one of this program's own plugins refused what exists already: it has changed
-    /// nothing, and its DEL would remove what exists.
+    /// Says whether one of this program's own plugins refused what exists already, and left nothing:
+    /// its DEL would remove what exists.
     fn found_it_there(&self, plugin: &PluginConfig, error: &PluginError) -> bool {
-        matches!(error, PluginError::Reported(error) if error.code == EXISTS)
+        matches!(error, PluginError::Reported(error) if error.code == EXISTS && !error.left)
             && self.is_own_plugin(plugin)
     }
 
@@ -155,8 +155,8 @@ impl Runtime<'_> {
         self.find_plugin(&plugin.plugin_type).is_ok_and(is_own)
     }
 
-    /// Undoes what the plugins did that ran. A plugin that refuses the configuration at every verb,
-    /// in the same words, has done nothing.
+    /// Undoes what the plugins did that ran. A plugin that refuses its configuration at DEL as it did
+    /// at ADD has done nothing.
     fn roll_back(
         &self,
         list: &NetworkList,
@@ -185,9 +185,8 @@ impl Runtime<'_> {
         }
         let time = Time::shared(self.cleanup_time);
         let mut failures = self.clone().undoing().del_chain(list, ran, attachment, previous, time);
-        failures.retain(|left| {
-            !walk.failure.as_ref().is_some_and(|first| first.refuses_the_config_as(left))
-        });
+        let refused = walk.failure.as_ref().and_then(PluginFailure::refused);
+        failures.retain(|left| !refused.as_ref().is_some_and(|refused| left.is_only(refused)));
         if !failures.is_empty() {
             return RollBack::Failed(failures);
         }

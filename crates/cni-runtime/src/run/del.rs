@@ -33,7 +33,9 @@ impl Runtime<'_> {
     /// container) has nothing to remove and counts as successful.
     ///
     /// The record is removed when all plugins succeeded, else it stays for the next attempt: DEL
-    /// may be repeated until it succeeds, and after that it succeeds again.
+    /// may be repeated until it succeeds, and after that it succeeds again. A plugin that refuses
+    /// its configuration as it did at the ADD that failed has made nothing: it is reported, and
+    /// does not keep the record.
     ///
     /// When the deadline passes, the plugins that have not run yet share
     /// [`Runtime::with_cleanup_time`].
@@ -51,6 +53,7 @@ impl Runtime<'_> {
         let mut deleted = Deleted::default();
         let (record, previous) = self.recorded(&self.cache.look_up(&key), list, &mut deleted);
         let mut attachment = attachment.clone();
+        let mut refused = None;
         if let Some(cached) = record {
             deleted.was_cached = true;
             if attachment.args.iter().next().is_none() {
@@ -59,10 +62,18 @@ impl Runtime<'_> {
             if attachment.capability_args.is_empty() {
                 attachment.capability_args = cached.attachment.capability_args;
             }
+            refused = cached.refused;
         }
         let time = Time::Given(deadline);
-        let failures =
+        let mut failures =
             self.del_chain(list, list.plugins.len(), &attachment, previous.as_ref(), time);
+        failures.retain(|failure| {
+            let made_nothing = refused.as_ref().is_some_and(|refused| failure.is_only(refused));
+            if made_nothing {
+                deleted.notices.push(format!("{failure}; so it did at ADD, and has made nothing"));
+            }
+            !made_nothing
+        });
         if !failures.is_empty() {
             return Err(DelError::Plugins(failures));
         }

@@ -142,6 +142,53 @@ fn roll_back_can_be_left_to_the_caller() {
     assert!(begun.result.is_none() && why.contains("plugin type=\"p1\" failed (add)"), "{why}");
 }
 
+/// It has made nothing, whatever words the plugins between it and the runtime put before its own.
+#[test]
+fn a_plugin_that_refuses_del_as_it_refused_add_keeps_no_record() {
+    let range = r#""netwright/refusal":{"code":7,"msg":"range"}"#;
+    let say = |error: &str| format!("echo '{{{error}}}'; exit 1");
+    let list = chain("1.0.0", PLUGINS);
+    let refused = |at_del: &str| {
+        let lab = Lab::new(PLUGINS);
+        lab.on("p1", "ADD", &say(&format!(r#""code":7,"msg":"add: range",{range}"#)));
+        lab.on("p1", "DEL", &say(at_del));
+        // The record stays because of another plugin.
+        lab.on("p0", "DEL", &say(r#""code":100,"msg":"busy""#));
+        let error = lab.runtime().add_list(&list, &container("c1"), None).unwrap_err();
+        assert!(matches!(error.roll_back(), RollBack::Failed(_)), "{error:?}");
+        lab.runtime().del_list(&list, &container("c1"), None).unwrap_err();
+        assert_eq!(lab.cached(), ["net-c1-eth0"], "{at_del}");
+        lab.off("p0", "DEL");
+        lab
+    };
+    let same = format!(r#""code":7,"msg":"release: range",{range}"#);
+    let lab = refused(&same);
+    let deleted = lab.runtime().del_list(&list, &container("c1"), None).unwrap();
+    let told = "plugin type=\"p1\" failed (delete): release: range; so it did at ADD";
+    assert!(deleted.notices[0].starts_with(told), "{deleted:?}");
+    assert_eq!(lab.cached().len(), 0);
+    let lab = refused(&same);
+    lab.runtime().gc_list(&list, Some(&[]), None).unwrap();
+    assert_eq!(lab.cached().len(), 0);
+    // Unknown is not gone.
+    let recorded = format!(r#"{same},"netwright/left":true"#);
+    for other in [
+        r#""code":7,"msg":"another range""#,
+        r#""code":7,"msg":"""#,
+        r#""code":11,"msg":"range""#,
+        &recorded,
+    ] {
+        let lab = refused(other);
+        lab.runtime().del_list(&list, &container("c1"), None).unwrap_err();
+        lab.runtime().gc_list(&list, Some(&[]), None).unwrap_err();
+        assert_eq!(lab.cached(), ["net-c1-eth0"], "{other}");
+        // What another plugin refuses by now, it has made.
+        lab.on("p0", "DEL", &say(&same)).off("p1", "DEL");
+        lab.runtime().del_list(&list, &container("c1"), None).unwrap_err();
+        assert_eq!(lab.cached(), ["net-c1-eth0"], "{other}");
+    }
+}
+
 /// The plugins refuse what exists already; an undo would take down a container's working network.
 #[test]
 fn a_second_add_does_not_destroy_the_first() {

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use cni::code;
 use cni_invoke::{Executor, InvokeError, Output, Request, Status};
-use netwright_cni_runtime::{Cache, Runtime};
+use netwright_cni_runtime::{Cache, RollBack, Runtime};
 
 use crate::lab::{chain, container};
 
@@ -140,5 +140,19 @@ fn an_add_that_changes_nothing_leaves_the_record_of_one_that_did_not_complete() 
         assert_eq!(script.records(), before);
         script.runtime().add_list(&list, &container("c1"), None).unwrap();
         assert!(script.records()[0].contains("\"result\""));
+    }
+}
+
+/// Code 106 says that something was there before. What the ADD could not undo is its own.
+#[test]
+fn an_add_that_left_something_is_undone_although_something_was_there() {
+    let list = chain("1.0.0", &["a"]);
+    for (error, is_undone) in
+        [(EXISTS, false), (r#"{"code":106,"msg":"the route exists","netwright/left":true}"#, true)]
+    {
+        let (_dir, script) = scripted();
+        script.next(move |_| Some(error));
+        let failed = script.runtime().add_list(&list, &container("c1"), None).unwrap_err();
+        assert_eq!(matches!(failed.roll_back(), RollBack::Done), is_undone, "{failed:?}");
     }
 }

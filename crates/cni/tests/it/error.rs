@@ -54,3 +54,26 @@ fn a_chain_of_causes_is_told_once() {
     let error = Open("x", std::io::Error::other("no luck"));
     assert_eq!(Error::from_chain(code::IO_FAILURE, &error).msg, "open x: no luck");
 }
+
+/// Each plugin that delegates may put words before the message.
+#[test]
+fn a_refusal_of_the_configuration_is_kept_as_its_plugin_said_it() {
+    let said = Error::new(code::INVALID_CONFIG, "range foo").with_refusal();
+    let refusal = said.refusal().unwrap();
+    assert_eq!((refusal.code, refusal.msg.as_str()), (7, "range foo"));
+    let passed_on = said.context("release the addresses").with_refusal().context("plugin x");
+    let passed_on = Error::parse(&passed_on.to_json()).unwrap();
+    assert_eq!(passed_on.msg, "plugin x: release the addresses: range foo");
+    assert!(passed_on.is_only(&refusal), "{passed_on:?}");
+    assert!(!passed_on.leaving().is_only(&refusal));
+    // What another plugin, or no plugin, says of its configuration.
+    for other in [
+        Error::new(code::INVALID_CONFIG, "range bar"),
+        Error::new(code::INVALID_CONFIG, ""),
+        Error::new(code::DECODE_FAILURE, "range foo"),
+    ] {
+        assert!(!other.is_only(&refusal), "{other:?}");
+    }
+    let busy = Error::new(code::TRY_AGAIN_LATER, "busy").with_refusal();
+    assert_eq!((busy.refusal(), busy.refused), (None, None));
+}

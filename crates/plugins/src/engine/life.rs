@@ -413,6 +413,7 @@ fn del(kind: &dyn AnyKind, call: &Call<'_>) -> Result<(), Failure> {
     let ipam = ipam.filter(|ipam| !call.is_renewed() || addresses::knows_lives(ipam));
     let over_the_link = ipam.filter(addresses::talks_over_the_link);
     let record = index.get(key, about.name).found;
+    let is_recorded = record.is_some();
     let enter = if over_the_link.is_some() { Enter::Always } else { about.enter };
     let opened = match to_enter(call, enter) {
         Ok(None) => {
@@ -454,7 +455,7 @@ fn del(kind: &dyn AnyKind, call: &Call<'_>) -> Result<(), Failure> {
     if failures.is_empty() {
         failures.note_as_it_is(attachment::remove_record(index, key, about.name));
     }
-    failures.into_result()
+    failures.into_result().map_err(|failure| if is_recorded { failure.leaving() } else { failure })
 }
 
 /// Opens the namespace that DEL's path leads to.

@@ -257,7 +257,8 @@ impl<'c> Container<'c> {
                     netns.clone_into(&mut cached.attachment.netns);
                 }
                 let deleted = self.runtime.del_cached(&cached, deadline).map(drop);
-                failures.note(what, deleted);
+                // Its record stays.
+                failures.note(what, deleted.map_err(|error| Failure::from(error).leaving()));
             }
             Ok(None) => {
                 if let Some(member) = configured {

@@ -1,6 +1,6 @@
 //! The failure of a step, and the one place that says which code and words the caller gets for it.
 
-use cni::{Differs, Error, code};
+use cni::{Differs, Error, Refusal, code};
 use cni_invoke::FindError;
 use cni_plugin::codes;
 use cni_runtime::{CacheError, CheckError, DelError, LoadError, StatusError};
@@ -13,7 +13,6 @@ use kernel::netns::NetnsError;
 use kernel::route::ApplyError;
 use kernel::routers::KeepError;
 use kernel::sysctl::SysctlError;
-use node_api::Refusal;
 use state::{FileError, LockError};
 
 /// Why a step failed. Every error that a step can meet becomes one with `?`, and one becomes the
@@ -44,6 +43,30 @@ impl Failure {
     #[must_use]
     pub fn with_left(self, details: impl AsRef<str>) -> Self {
         Failure(self.0.with_left(details))
+    }
+
+    /// As [`Error::leaving`].
+    #[must_use]
+    pub fn leaving(self) -> Self {
+        Failure(self.0.leaving())
+    }
+
+    /// As [`Error::undone`].
+    #[must_use]
+    pub fn undone(self) -> Self {
+        Failure(self.0.undone())
+    }
+
+    /// As [`Error::refusal`].
+    #[must_use]
+    pub fn refusal(&self) -> Option<Refusal> {
+        self.0.refusal()
+    }
+
+    /// As [`Error::is_only`].
+    #[must_use]
+    pub fn is_only(&self, refusal: &Refusal) -> bool {
+        self.0.is_only(refusal)
     }
 
     /// As [`Error::leaves_nothing`].
@@ -158,8 +181,8 @@ own_words! {
     DelError,
     FindError,
     LoadError,
-    Refusal,
     StatusError,
+    node_api::Refusal,
 }
 
 impl From<ApplyError> for Failure {

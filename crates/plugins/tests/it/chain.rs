@@ -174,6 +174,35 @@ fn a_failed_add_is_undone_from_where_it_failed() {
     assert!(error.details.contains("one cannot"), "{error:?}");
 }
 
+/// What a plugin refuses at DEL as it did at ADD it has not made.
+#[test]
+fn a_plugin_that_refuses_its_configuration_at_every_verb_leaves_nothing() {
+    testkit::require!("root");
+    let node = witnesses("refusing", &["one", "two"]);
+    let c1 = node.container("c1");
+    let two = json!([{ "type": "one" }, { "type": "two" }]);
+    fails(&node, "two", "ADD", 7);
+    fails(&node, "two", "DEL", 7);
+    let error = of(&node, "ADD", &c1, two.clone()).call().error();
+    assert_eq!((error.code, error.left, error.details.as_str()), (7, false, ""), "{error:?}");
+    assert_eq!(log(&node), ["one ADD", "two ADD", "two DEL", "one DEL"]);
+    // The one before it has made something.
+    fails(&node, "one", "DEL", 7);
+    let error = of(&node, "ADD", &c1, two).call().error();
+    assert!(error.left && error.details.contains("one cannot"), "{error:?}");
+}
+
+/// Only ours undo what they did.
+#[test]
+fn another_projects_plugin_of_our_name_is_called_with_del() {
+    testkit::require!("root");
+    let node = witnesses("namesake", &["dummy"]);
+    let c1 = node.container("c1");
+    fails(&node, "dummy", "ADD", 11);
+    of(&node, "ADD", &c1, json!([{ "type": "dummy" }])).call().fails(11, "dummy cannot");
+    assert_eq!(log(&node), ["dummy ADD", "dummy DEL"]);
+}
+
 #[test]
 fn del_and_gc_go_on_and_check_and_status_stop() {
     testkit::require!("root");

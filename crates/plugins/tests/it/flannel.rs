@@ -167,6 +167,23 @@ fn another_projects_delegate_gets_what_flannels_plugin_would_give_it() {
 }
 
 /// A delegate may be a chain with network policy, which goes by labels.
+/// A link that `policy` opens comes up closed. It is of the list, and not of the record.
+#[test]
+fn the_delegate_is_told_what_follows() {
+    testkit::require!("root");
+    let node = node("flannel-followed");
+    add_witness(&node);
+    let c1 = node.container("c1");
+    let mut keys = json!({ "delegate": { "type": "theirs" } });
+    keys[cni::FOLLOWED_BY] = json!(["policy"]);
+    of(&node, "ADD", &c1).config(keys.clone()).call().ok();
+    let given = fs::read(node.dir("log").join("ADD.stdin")).unwrap();
+    let given: Value = serde_json::from_slice(&given).unwrap();
+    assert_eq!(given[cni::FOLLOWED_BY], json!(["policy"]));
+    assert!(!node.sh("cat /var/lib/cni/flannel/*").contains(cni::FOLLOWED_BY));
+    of(&node, "DEL", &c1).config(keys).call().silent();
+}
+
 #[test]
 fn what_a_runtime_says_of_the_container_reaches_the_delegate() {
     testkit::require!("root");
@@ -218,13 +235,27 @@ fn a_failed_add_leaves_the_record_as_it_was() {
     assert_eq!((record(), log(&node).len()), (before, 0));
     of(&node, "CHECK", &c1).prev(&result).call().silent();
     of(&node, "DEL", &c1).call().silent();
-    // Another project's delegate gets a DEL, and its record stays for the runtime's DEL.
+    // Another project's delegate gets a DEL. If that fails too, the record stays for the runtime's
+    // DEL, unless the delegate refuses its configuration at every verb.
     fails(&node, "ADD", 142, "not today");
-    of(&node, "ADD", &c1).config(theirs.clone()).call().fails(142, "not today");
-    assert_eq!(log(&node), ["ADD", "DEL"]);
-    assert!(record().contains("theirs"));
-    of(&node, "DEL", &c1).config(theirs).call().silent();
-    assert_eq!((record(), log(&node)), (String::new(), vec!["DEL".to_owned()]));
+    for (at_del, is_left) in [(None, false), (Some(142), true), (Some(7), false)] {
+        if let Some(code) = at_del {
+            fails(&node, "ADD", code, "not today");
+            fails(&node, "DEL", code, "not today");
+        }
+        let error = of(&node, "ADD", &c1).config(theirs.clone()).call().error();
+        assert!(error.msg.ends_with("not today"), "{error:?}");
+        assert_eq!(log(&node), ["ADD", "DEL"]);
+        assert_eq!((error.left, record().contains("theirs")), (is_left, is_left), "{error:?}");
+        if is_left {
+            let error = of(&node, "DEL", &c1).config(theirs.clone()).call().error();
+            assert!(error.left && record().contains("theirs"), "{error:?}");
+            fs::remove_file(node.dir("log").join("DEL.fails")).unwrap();
+            of(&node, "DEL", &c1).config(theirs.clone()).call().silent();
+            assert_eq!(log(&node), ["DEL", "DEL"]);
+        }
+        assert_eq!(record(), "");
+    }
     // Nothing is recorded of a delegate that does not exist.
     let missing = json!({ "delegate": { "type": "missing" } });
     of(&node, "ADD", &c1).config(missing).call().fails(7, "\"missing\"");

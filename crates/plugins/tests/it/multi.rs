@@ -153,6 +153,28 @@ fn all_or_none() {
 }
 
 #[test]
+fn a_network_whose_plugin_refuses_its_configuration_leaves_nothing() {
+    testkit::require!("root");
+    let node = Node::new("multi-refused");
+    let c1 = node.container("c1");
+    node.stub("refuses", r#"echo '{"cniVersion":"1.0.0","code":7,"msg":"no range"}'; exit 1"#);
+    let mut second = bridge(2);
+    second["ipam"] = json!({ "type": "refuses" });
+    let inner = json!({ "type": "chain", "plugins": [bridge(1), { "type": "refuses" }] });
+    for refused in [json!({ "type": "refuses" }), second, inner] {
+        let networks = json!([{ "config": bridge(1) }, { "config": refused }]);
+        for _ in 0..2 {
+            let error = of(&node, "ADD", &c1, networks.clone()).call().error();
+            assert_eq!((error.code, error.left), (7, false), "{error:?}");
+            assert!(error.msg.ends_with("no range"), "{error:?}");
+        }
+        assert_eq!(c1.sh("ip -o link show | grep -v ' lo:' | wc -l").trim(), "0");
+        let kept = std::fs::read_dir(node.roots.lib.join("multi")).map(Iterator::count);
+        assert_eq!(kept.unwrap_or_default(), 0, "{refused}");
+    }
+}
+
+#[test]
 fn what_is_asked_for_needs_a_plugin_that_gives_it() {
     testkit::require!("root");
     let node = Node::new("multi-asks");

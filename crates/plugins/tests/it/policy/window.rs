@@ -216,6 +216,31 @@ fn connections_from_before_a_container_was_closed_end() {
     }
 }
 
+/// `flannel` makes the configuration of its delegate, and tells it what follows.
+#[test]
+fn a_delegates_link_comes_up_closed() {
+    testkit::require!("root");
+    let node = host("policy-delegate", "bridge");
+    let other = Pod::new(&node, "c1", "bridge");
+    let subnets = node.dir("flannel").join("subnet.env");
+    let lines = "FLANNEL_NETWORK=10.1.0.0/16\nFLANNEL_SUBNET=10.1.0.1/24\nFLANNEL_MTU=1450\n\
+                 FLANNEL_IPV6_NETWORK=fd00:1::/48\nFLANNEL_IPV6_SUBNET=fd00:1::1/64\nFLANNEL_IPMASQ=false\n";
+    std::fs::write(&subnets, lines).unwrap();
+    let mut keys = followed(&node, "bridge");
+    keys["delegate"] = json!({ "bridge": keys["bridge"], "isGateway": true });
+    keys["ipam"] = json!({ "dataDir": keys["ipam"]["dataDir"] });
+    keys["subnetFile"] = json!(subnets);
+    keys["dataDir"] = json!(node.dir("delegated"));
+    let c2 = Pod::of(&node, node.container("c2"), "flannel", keys, ("n", "eth0"));
+    assert_silent(&*other.c, &c2.addresses());
+    assert_silent(&*c2.c, &other.addresses());
+    c2.add();
+    assert_eq!(verdicts(&node), closed(&c2));
+    c2.del();
+    c2.detach();
+    assert_eq!((verdicts(&node), links(&node)), (Vec::new(), String::new()));
+}
+
 /// An ADD of `policy` that is killed, or fails, opens nothing that was closed. DEL removes all.
 #[test]
 fn what_came_up_closed_stays_closed_until_it_is_removed() {
