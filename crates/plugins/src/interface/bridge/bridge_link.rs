@@ -342,8 +342,9 @@ fn adjust(
     if set == LinkSet::default() {
         return Ok(());
     }
-    // The kernel would give it the same address.
-    let mac = set.mac.or(link.mac).filter(|_| !link.up() && link.link_local_of_mac());
+    // The kernel would give it the same address, or none, whatever becomes of one of ours.
+    let is_given = !link.up() && (link.link_local_of_mac() || is_marked(link));
+    let mac = set.mac.or(link.mac).filter(|_| is_given);
     if let Some(mac) = mac {
         return bring_up(host, link.index, mac, set);
     }
