@@ -100,13 +100,18 @@ pub(super) fn object(bridge: &str) -> String {
     format!("bridge {bridge}")
 }
 
-/// Refuses a name that is not that of a bridge, or not a bridge's own. Changes nothing.
+/// Refuses a name that is not that of a bridge, or not a bridge's own, and a bridge by which the host
+/// has learnt its own way out. Changes nothing.
 ///
 /// # Errors
-/// Code 108 when its name belongs to something else, 7 when the name is not the bridge's own.
+/// Code 108 when its name belongs to something else, or the host needs the bridge's advertisements, 7
+/// when the name is not the bridge's own.
 pub(super) fn refuse_foreign(host: &mut RouteSocket, name: &str) -> Result<(), Failure> {
     match host.link_by_name(name)? {
-        Some(link) => require_bridge(&link, name),
+        Some(link) => {
+            require_bridge(&link, name)?;
+            advertisements::refuse_way_out(host, &link)
+        }
         None => Ok(()),
     }
 }
@@ -160,15 +165,16 @@ pub(super) fn ensure(
                 created = false;
                 note = BridgeNote::after(before.clone(), BridgeNote::default());
             }
-            note.index = (!created).then_some(link.index);
-            if created {
-                note.mtu = wanted.mtu.or(note.mtu);
-            } else if let Some(was) = advertisements::accepting_value(name)? {
-                note.took_advertisements.entry(name.to_owned()).or_insert(was);
             if !created && note.index.is_none() {
                 note.ports =
                     host.links_of_master(link.index)?.iter().map(|port| port.index).collect();
             }
+            note.index = (!created).then_some(link.index);
+            if created {
+                note.mtu = wanted.mtu.or(note.mtu);
+            } else if let Some(was) = advertisements::accepting_value(name)? {
+                advertisements::refuse_way_out(host, &link)?;
+                note.took_advertisements.entry(name.to_owned()).or_insert(was);
             }
             note.learnt_past_filters |= learns_past_filters(wanted, &link);
             if note != before {
@@ -251,6 +257,9 @@ pub(super) fn add_gateways(
     if wanted.vlan.is_some()
         && let Some(was) = advertisements::accepting_value(&wanted.link)?
     {
+        if let Some(link) = host.link_by_name(&wanted.link)? {
+            advertisements::refuse_way_out(host, &link)?;
+        }
         note.took_advertisements.entry(wanted.link.clone()).or_insert(was);
         write_note(index, &object, &note)?;
     }
