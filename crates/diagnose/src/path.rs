@@ -255,7 +255,7 @@ pub(crate) fn uplink(scene: &Scene, ipv4: bool) -> Option<&Link> {
 }
 
 /// The names of the node's links that lead to containers.
-fn links_of_containers(scene: &Scene) -> HashSet<&str> {
+pub(crate) fn links_of_containers(scene: &Scene) -> HashSet<&str> {
     let attachments = scene.containers.iter().flat_map(|container| &container.attachments);
     attachments.flat_map(|attachment| &attachment.host_links).map(String::as_str).collect()
 }

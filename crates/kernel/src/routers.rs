@@ -4,7 +4,8 @@
 //! value, then ignore router advertisements, and the kernel deletes the default routes that it has
 //! learnt by them (linux include/net/addrconf.h `ipv6_accept_ra`, net/ipv6/addrconf.c
 //! `addrconf_fixup_forwarding`). With 2 a link listens in any case. So whoever switches forwarding
-//! on first calls [`listening`], and then [`keep`] for each link that it names.
+//! on first calls [`listening`], and then [`keep`] for each link that it names. Links that come later
+//! are found by [`ignoring`].
 //!
 //! Where another program reads the advertisements, the value is 0, and stays.
 
@@ -50,22 +51,54 @@ impl KeepError {
     }
 }
 
-/// Lists the links that listen to routers, and would not if the host forwarded IPv6. These are links
-/// that have a route or an address from a router's advertisement, and links with an IPv4 default
-/// route if there is no IPv6 default route: there the first advertisement may be yet to come. Where an
-/// administrator has made the IPv6 default route, the host needs no advertisement, and any machine on
-/// the link can send one. Links of containers have none of these: beside forwarding they shall not be
-/// listened to (CVE-2020-10749).
+/// A link that depends on whether the host forwards IPv6.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listener {
+    /// Its name.
+    pub link: String,
+    /// Its ifindex, by which another link with this name is told from it.
+    pub ifindex: u32,
+}
+
+/// Lists the links that listen to routers, and would not if the host forwarded IPv6:
+///
+/// - links that have a route or an address from a router's advertisement;
+/// - links with an IPv4 default route, and others that lead out of the host, to no container, unless an
+///   administrator has made an IPv6 default route: there the first advertisement may be yet to come.
+///
+/// Where an administrator has made the IPv6 default route, the host needs no advertisement, and any
+/// machine on the link can send one. Beside forwarding, links of containers shall not be listened to
+/// (CVE-2020-10749).
 ///
 /// # Errors
 /// Those of [`NetlinkError`].
 ///
 /// # Namespace
 /// That of the calling thread, in which the socket was opened.
-pub fn listening(netlink: &mut RouteSocket) -> Result<Vec<String>, NetlinkError> {
-    let mut links = netlink.links_with_settings()?;
-    links.retain(|(link, settings)| depends_on_forwarding(link, settings));
-    if links.is_empty() {
+pub fn listening(netlink: &mut RouteSocket) -> Result<Vec<Listener>, NetlinkError> {
+    waiting(netlink, 0)
+}
+
+/// Lists the links that would listen to routers as [`listening`] says, and do not, because the host
+/// forwards IPv6: links that came, or got their route, after forwarding was switched on.
+///
+/// # Errors
+/// Those of [`NetlinkError`].
+///
+/// # Namespace
+/// As [`listening`].
+pub fn ignoring(netlink: &mut RouteSocket) -> Result<Vec<Listener>, NetlinkError> {
+    waiting(netlink, 1)
+}
+
+/// Lists the links that may hear a router, with this value of their sysctl `forwarding`.
+fn waiting(netlink: &mut RouteSocket, forwarding: u32) -> Result<Vec<Listener>, NetlinkError> {
+    let all = netlink.links_with_settings()?;
+    let depends = |link: &Link, settings: &LinkSettings| {
+        let own = |own: Ipv6Settings| (own.accept_ra, own.forwarding, own.disable_ipv6);
+        !link.loopback() && settings.ipv6.map(own) == Some((1, forwarding, 0))
+    };
+    if !all.iter().any(|(link, settings)| depends(link, settings)) {
         return Ok(Vec::new());
     }
     let mut to_routers: Vec<u32> = Vec::new();
@@ -77,22 +110,93 @@ pub fn listening(netlink: &mut RouteSocket) -> Result<Vec<String>, NetlinkError>
     to_routers.extend(learnt.map(|address| address.ifindex));
     let announced = netlink.routes_by(RouteProtocol::RA, RouteFilter::all(IpFamily::V6))?;
     to_routers.extend(announced.iter().flat_map(links_of));
-    let mut defaults = |family| {
+    let mut to_one_or_all = |family| {
         netlink.routes_as(RouteFilter::main(family), |route| {
-            (route.is_default() && route.kind == RouteKind::Unicast).then_some(route)
+            let of_one = route.gateway.is_none() && is_of_one(&route.destination);
+            (route.kind == RouteKind::Unicast && (route.is_default() || of_one)).then_some(route)
         })
     };
-    if defaults(IpFamily::V6)?.is_empty() {
-        to_routers.extend(defaults(IpFamily::V4)?.iter().flat_map(links_of));
+    let (v4, v6) = (to_one_or_all(IpFamily::V4)?, to_one_or_all(IpFamily::V6)?);
+    let is_made = |route: &Route| route.is_default() && route.protocol != Some(RouteProtocol::RA);
+    if !v6.iter().any(is_made) {
+        let mut of_one = Vec::new();
+        for route in v4.iter().chain(&v6) {
+            match route.is_default() {
+                true if route.destination.addr().is_ipv4() => to_routers.extend(links_of(route)),
+                true => {}
+                false => of_one.extend(links_of(route)),
+            }
+        }
+        let namespace = Namespace { all: &all, of_one };
+        let leads_out = |(link, settings): &&(Link, LinkSettings)| {
+            depends(link, settings) && leads_out(&namespace, link, settings)
+        };
+        to_routers.extend(all.iter().filter(leads_out).map(|(link, _)| link.index));
     }
-    links.retain(|(link, _)| to_routers.contains(&link.index));
-    Ok(links.into_iter().map(|(link, _)| link.name).collect())
+    let found = all
+        .iter()
+        .filter(|(link, settings)| depends(link, settings) && to_routers.contains(&link.index));
+    let listener = |(link, _): &(Link, LinkSettings)| Listener {
+        link: link.name.clone(),
+        ifindex: link.index,
+    };
+    Ok(found.map(listener).collect())
 }
 
-fn depends_on_forwarding(link: &Link, settings: &LinkSettings) -> bool {
-    let listens =
-        |own: Ipv6Settings| (own.accept_ra, own.forwarding, own.disable_ipv6) == (1, 0, 0);
-    !link.loopback() && settings.ipv6.is_some_and(listens)
+/// What [`leads_out`] looks at besides a link.
+struct Namespace<'l> {
+    all: &'l [(Link, LinkSettings)],
+    /// Links by which a route without a router leads to one address: a container's.
+    of_one: Vec<u32>,
+}
+
+/// How many links a VLAN may lie on.
+const DEPTH: usize = 4;
+
+/// Says whether a link leads out of the host, and to no container: hardware, bonds, PPP, and VLANs on
+/// these. A bridge may have containers, and a macvlan may meet those of the same parent. The pair that
+/// leads out of a host that is a container itself looks like the pair of one of its containers. It
+/// counts there if it is no port of a bridge, has no mark, and no route to a single address leads by it.
+fn leads_out(namespace: &Namespace<'_>, link: &Link, settings: &LinkSettings) -> bool {
+    let find = |index| namespace.all.iter().find(|(link, _)| link.index == index);
+    let (mut link, mut settings) = (link, settings);
+    for _ in 0..DEPTH {
+        let of_vrf = |master| find(master).is_some_and(|(master, _)| master.is_kind("vrf"));
+        if !link.master.is_none_or(of_vrf) {
+            return false;
+        }
+        match link.kind.as_deref() {
+            None => return !settings.of_function,
+            Some("bond" | "team" | "ppp") => return true,
+            Some("vlan") if link.link_netnsid.is_none() => {
+                let Some((lower, own)) = link.peer_index.and_then(find) else { return false };
+                (link, settings) = (lower, own);
+            }
+            Some("veth") => {
+                return link.link_netnsid.is_some()
+                    && link.alias.is_none()
+                    && !namespace.of_one.contains(&link.index)
+                    && is_namespace_of_its_own();
+            }
+            _ => return false,
+        }
+    }
+    false
+}
+
+/// Says whether a prefix is one machine's address.
+fn is_of_one(prefix: &IpNet) -> bool {
+    prefix.prefix_len() == prefix.max_prefix_len()
+}
+
+/// A sysctl that only the machine's first network namespace has (linux net/core/sysctl_net_core.c
+/// `net_core_table`).
+const OF_MACHINE: &str = "net/core/netdev_max_backlog";
+
+/// Says whether the calling thread's network namespace is surely not the machine's first.
+fn is_namespace_of_its_own() -> bool {
+    let read = Sysctl::parse(OF_MACHINE).and_then(|sysctl| sysctl.read());
+    read.is_err_and(|error| error.is_missing())
 }
 
 fn links_of(route: &Route) -> impl Iterator<Item = u32> {

@@ -117,6 +117,9 @@ pub struct Link {
     pub tx_checksums: Option<bool>,
     /// The VXLAN tunnel takes its destinations from its user: a switch, or a program.
     pub external: bool,
+    /// Whether it stands for a virtual function or a subfunction of a device, which a container may
+    /// have.
+    pub of_function: bool,
     /// Its addresses.
     pub addresses: Vec<Address>,
 }

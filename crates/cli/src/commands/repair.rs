@@ -5,8 +5,11 @@ use std::process::ExitCode;
 
 use cni::AttachmentKey;
 use cni::text::one_line;
+use cni_plugin::codes;
 use cni_runtime::{Everything, PluginFailure, Presence, Repairs};
+use plugins::shared::shared_object;
 use serde::Serialize;
+use state::Index;
 
 use super::Outcome;
 use crate::args::{Common, Repair};
@@ -25,6 +28,9 @@ struct Repaired {
     attachments: Vec<Item>,
     /// How many were unchanged.
     sound: usize,
+    /// Links of the host that ignored its routers, because they came after forwarding was switched on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ignoring_routers: Vec<String>,
     /// How many cannot be checked: their network sets `disableCheck`, or its version is older than
     /// 0.4.0.
     skipped: usize,
@@ -84,6 +90,15 @@ impl Report for Repaired {
                 text.push_str(&format!("  hint: {}\n", look_around(Some(container_id))));
             }
         }
+        for link in &self.ignoring_routers {
+            let link = one_line(link);
+            text.push_str(&match self.dry_run {
+                true => format!(
+                    "differs: link {link} ignores routers, because the host forwards IPv6\n"
+                ),
+                false => format!("put back: link {link} listens to routers (accept_ra is 2)\n"),
+            });
+        }
         let lines = |count: fn(&Item) -> usize| self.attachments.iter().map(count).sum::<usize>();
         let put_back = lines(|item| item.put_back.len());
         let left = lines(|item| item.left.len());
@@ -136,11 +151,36 @@ pub(crate) fn main(args: &Repair, common: &Common, world: &World, shell: &mut Sh
         drop(waiting);
         report.add(&one.key, repaired);
     }
+    if args.container.is_none() && args.network.is_none() {
+        report.listen_to_routers(&Index::new(&session.roots), shell);
+    }
     shell.print(&report);
     Ok(ExitCode::from(report.exit))
 }
 
 impl Repaired {
+    fn listen_to_routers(&mut self, index: &Index, shell: &Shell) {
+        let found = match self.dry_run {
+            true => shared_object::links_that_ignore_routers(index),
+            false => shared_object::listen_on_new_links(index),
+        };
+        let failed = match found {
+            Ok(links) => {
+                self.ignoring_routers = links;
+                let differs = self.dry_run && !self.ignoring_routers.is_empty();
+                differs.then(|| cni::Error::new(codes::DRIFT, "links ignore routers"))
+            }
+            Err(error) => {
+                let error = cni::Error::from(error);
+                shell.warn(&error);
+                Some(error)
+            }
+        };
+        if let (Some(error), 0) = (failed, self.exit) {
+            self.exit = Failure::from(error).exit_number();
+        }
+    }
+
     fn add(&mut self, key: &AttachmentKey, repaired: Result<Repairs, cni::Error>) {
         let (put_back, left) = match repaired {
             Ok(repairs) if repairs.skipped => {

@@ -47,6 +47,35 @@ fn what_was_changed_comes_back_under_the_running_container() {
     call_in(&lab, &["repair", "--network", "netwright"]).succeeded();
 }
 
+/// A link that came after the first container ignores routers, because the host forwards by then.
+#[test]
+fn a_link_that_came_later_listens_to_routers() {
+    testkit::require!("root");
+    let lab = Lab::new("repair-routers");
+    let (c1, router) = (lab.container("c1"), lab.container("router"));
+    lab.sh("sysctl -qw net.ipv6.conf.all.forwarding=0");
+    call_in(&lab, &["add", "netwright", "c1"]).succeeded();
+    c1.sh("ip link set lo up");
+    let accept_ra = || lab.sh("sysctl -n net.ipv6.conf.up0.accept_ra").trim().to_owned();
+    lab.sh("ip link add up0 type veth peer name eth0 netns router; ip link set up0 up; \
+            sysctl -qw net.ipv6.conf.up0.accept_ra=1");
+    router.sh("ip link set eth0 up");
+    let said = call_in(&lab, &["doctor"]);
+    assert!(said.stdout.contains("up0 ignores router advertisements"), "{said:#?}");
+    let fix = "sysctl -w net.ipv6.conf.up0.accept_ra=2";
+    assert!(said.stdout.contains(fix), "{said:#?}");
+    let dry = call_in(&lab, &["repair", "--dry-run"]).failed(1);
+    assert!(dry.stdout.contains("differs: link up0 ignores routers"), "{dry:#?}");
+    assert_eq!(accept_ra(), "1");
+    let done = call_in(&lab, &["repair"]).succeeded();
+    assert!(done.stdout.contains("put back: link up0 listens to routers"), "{done:#?}");
+    assert_eq!(accept_ra(), "2");
+    let again = call_in(&lab, &["repair"]).succeeded();
+    assert!(!again.stdout.contains("up0"), "{again:#?}");
+    let said = call_in(&lab, &["doctor"]);
+    assert!(!said.stdout.contains("router advertisements"), "{said:#?}");
+}
+
 /// Four things of two plugins differ at once: CHECK, a dry run and the repair each name all four.
 #[test]
 fn every_difference_is_named_by_check_dry_run_and_repair() {

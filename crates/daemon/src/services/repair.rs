@@ -23,6 +23,8 @@ use std::time::Instant;
 use cni::{AttachmentKey, Error};
 use cni_runtime::{Apart, Known, Presence, Repairs};
 use kernel::events::{Event, Listener};
+use plugins::shared::shared_object;
+use state::Index;
 
 use super::Stop;
 use super::docker::Dockers;
@@ -78,6 +80,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
         remembered: Remembered::default(),
         host_links: BTreeSet::new(),
         turns: Turns::default(),
+        deaf: None,
     };
     let plugins = service.plugins.watched().descriptor();
     poller.add(plugins, PLUGINS, Interest::Read).map_err(failed)?;
@@ -105,6 +108,8 @@ struct Service {
     /// The names of attachments' links on the host, including bridges.
     host_links: BTreeSet<String>,
     turns: Turns,
+    /// Why new links could not be made to listen to routers, at the last look.
+    deaf: Option<String>,
 }
 
 impl Service {
@@ -221,6 +226,7 @@ impl Service {
         }
         self.health.needs("cache", unread);
         again |= !self.switches.sweep(&self.node.roots);
+        self.listen_to_routers();
         self.quarrels.keep(&seen);
         self.remembered.keep(&seen);
         self.host_links = host_links;
@@ -230,6 +236,25 @@ impl Service {
         let worked = processor_time().saturating_sub(worked);
         self.pace.looked(begin, Instant::now(), worked, again);
         Ok(())
+    }
+
+    /// Makes links of the host that came while it forwards listen to its routers. Reports a failure once.
+    fn listen_to_routers(&mut self) {
+        match shared_object::listen_on_new_links(&Index::new(&self.node.roots)) {
+            Ok(links) => {
+                self.deaf = None;
+                for link in links {
+                    tracing::info!(%link, "accept_ra is 2 now: the link listens to routers");
+                }
+            }
+            Err(error) => {
+                let error = error.to_string();
+                if self.deaf.as_ref() != Some(&error) {
+                    tracing::warn!(error, "a link may ignore the host's routers");
+                }
+                self.deaf = Some(error);
+            }
+        }
     }
 
     /// Reports what cannot be restored, once, if that was so at the last look too.

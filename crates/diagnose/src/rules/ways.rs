@@ -71,6 +71,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
             }
         }
     }
+    found.extend(routers::unheard(look, &found));
     found
 }
 

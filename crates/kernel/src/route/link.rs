@@ -40,6 +40,7 @@ pub(crate) mod ifla {
     pub(crate) const NUM_TX_QUEUES: u16 = 31;
     pub(crate) const NUM_RX_QUEUES: u16 = 32;
     pub(crate) const LINK_NETNSID: u16 = 37;
+    pub(crate) const PHYS_PORT_NAME: u16 = 38;
     pub(crate) const XDP: u16 = 43;
     pub(crate) const MIN_MTU: u16 = 50;
     pub(crate) const MAX_MTU: u16 = 51;

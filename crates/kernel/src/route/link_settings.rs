@@ -36,6 +36,9 @@ pub struct LinkSettings {
     pub ipv6: Option<Ipv6Settings>,
     /// A BPF program sees its packets first (XDP).
     pub xdp: bool,
+    /// It stands for a virtual function or a subfunction of its device, as the device's switch names it
+    /// (linux net/core/devlink.c `pf0vf3`, `pf0sf8`): what it receives, a container may have sent.
+    pub of_function: bool,
 }
 
 /// Some of `net.ipv4.conf.LINK`.
@@ -80,10 +83,15 @@ impl LinkSettings {
         let find = |kind| message.attributes(IFINFOMSG).find(|attribute| attribute.kind == kind);
         let attached = find(ifla::XDP).and_then(|xdp| xdp.find(ifla::XDP_ATTACHED)?.u8());
         let xdp = attached.is_some_and(|mode| mode != 0);
-        let Some(spec) = find(ifla::AF_SPEC) else { return Self { xdp, ..Self::default() } };
+        let port = find(ifla::PHYS_PORT_NAME).map(|name| name.text());
+        let of_function = port.is_some_and(|name| name.contains("vf") || name.contains("sf"));
+        let Some(spec) = find(ifla::AF_SPEC) else {
+            return Self { xdp, of_function, ..Self::default() };
+        };
         let of = |family: u8, kind| spec.find(family.into())?.find(kind);
         Self {
             xdp,
+            of_function,
             ipv4: of(AF_INET, ifla::INET_CONF).map(|values| Ipv4Settings {
                 forwarding: at(&values, v4::FORWARDING),
                 rp_filter: at(&values, v4::RP_FILTER),

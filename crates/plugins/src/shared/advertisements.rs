@@ -9,6 +9,7 @@
 //! A kernel without IPv6 does not have this sysctl, and accepts no advertisements.
 
 use cni_plugin::codes;
+use kernel::route::{IpFamily, Link, Route, RouteFilter, RouteKind, RouteProtocol, RouteSocket};
 use kernel::sysctl::{Sysctl, SysctlError};
 
 use super::failure::Failure;
@@ -84,6 +85,39 @@ fn accepts_none(ifname: &str) -> Result<bool, SysctlError> {
         UNLESS_FORWARDING if of_link("forwarding")? != "0" => true,
         _ => of_link("disable_ipv6")? != "0",
     })
+}
+
+/// Refuses a link of the host that is to get containers, and by which the host itself has learnt its way
+/// out by IPv6 from a router's advertisement: once the link accepts none, the host loses it.
+///
+/// # Errors
+/// Code 108, with what to do. Code 100 when the kernel does not answer.
+pub(crate) fn refuse_way_out(host: &mut RouteSocket, link: &Link) -> Result<(), Failure> {
+    if accepting_value(&link.name)?.is_none() {
+        return Ok(());
+    }
+    let all = RouteFilter::all(IpFamily::V6);
+    let learnt = host.routes_by(RouteProtocol::RA, RouteFilter { oif: Some(link.index), ..all })?;
+    let Some(way) = learnt.iter().find(|route| route.is_default()) else { return Ok(()) };
+    let is_another = |route: &Route| {
+        let by_link = route.protocol == Some(RouteProtocol::RA) && route.oif == Some(link.index);
+        route.is_default() && route.kind == RouteKind::Unicast && !by_link
+    };
+    let filter = RouteFilter { table: Some(way.table), ..all };
+    if !host.routes_as(filter, |route| is_another(&route).then_some(()))?.is_empty() {
+        return Ok(());
+    }
+    let name = &link.name;
+    let via = way.gateway.map_or_else(|| "GATEWAY".to_owned(), |gateway| gateway.to_string());
+    let message = format!(
+        "the host has its IPv6 default route from a router's advertisement by {name:?}, which takes \
+         none once containers are there: one of them could announce itself as the host's router"
+    );
+    Err(Failure::new(codes::CONFLICT, message).with_details(format!(
+        "attach containers to a bridge of their own; or configure the host's IPv6 addresses and \
+         default route (ip -6 route add default via {via} dev {name}), and then: sysctl -w {}={REFUSED}",
+        accept_ra(name)?.spelled()
+    )))
 }
 
 /// Restores a link's sysctl, unless another program has changed it since.

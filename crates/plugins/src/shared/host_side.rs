@@ -48,6 +48,8 @@ pub enum MissingIpv6 {
     LinkLocal,
     /// A link-local address that the kernel was about to create a moment ago.
     LinkLocalYet,
+    /// One that is not under duplicate address detection: the kernel solicits from no other.
+    Usable,
 }
 
 impl MissingIpv6 {
@@ -59,6 +61,9 @@ impl MissingIpv6 {
             MissingIpv6::LinkLocal | MissingIpv6::LinkLocalYet => {
                 format!("link-local IPv6 address is gone from {ifname:?}")
             }
+            MissingIpv6::Usable => format!(
+                "link-local IPv6 address of {ifname:?} is not usable yet: the kernel looks for duplicates"
+            ),
         }
     }
 }
@@ -103,10 +108,13 @@ pub fn missing_ipv6(host: &mut RouteSocket, ifname: &str) -> Result<Option<Missi
 
 fn lack(host: &mut RouteSocket, link: &Link) -> Result<Option<MissingIpv6>, Failure> {
     let present = host.addresses(Some(link.index))?;
-    // Nothing is sent from an address that another host has.
-    let is_usable = |found: &Address| is_link_local_v6(found.address.addr()) && !found.dad_failed();
-    if present.iter().any(is_usable) {
-        return Ok(None);
+    // Nothing is sent from an address that another host has. Nobody else is on a link of ours, so
+    // there the kernel looks for duplicates in vain: it does after another program set the link up.
+    let is_own = |found: &&Address| is_link_local_v6(found.address.addr()) && !found.dad_failed();
+    let is_usable = |found: &Address| !found.tentative() || !is_ours(link);
+    let mut own = present.iter().filter(is_own).peekable();
+    if own.peek().is_some() {
+        return Ok((!own.any(is_usable)).then_some(MissingIpv6::Usable));
     }
     let is = |ifname: &str, name: &str, value: &str| {
         sysctl_of(ifname, name).and_then(|sysctl| sysctl.read()).is_ok_and(|found| found == value)
@@ -147,7 +155,7 @@ pub fn restore_ipv6(host: &mut RouteSocket, ifname: &str) -> Result<String, Fail
         refused(sysctl_of(ifname, "disable_ipv6").and_then(|sysctl| sysctl.write("0")))?;
         lack = missing_ipv6(host, ifname)?;
     }
-    if let Some(lack @ (MissingIpv6::LinkLocal | MissingIpv6::LinkLocalYet)) = lack {
+    if let Some(lack) = lack.filter(|lack| *lack != MissingIpv6::Switched) {
         create_link_local(host, ifname)?;
         missing.push(lack.describe(ifname));
     }
@@ -159,8 +167,14 @@ pub fn restore_ipv6(host: &mut RouteSocket, ifname: &str) -> Result<String, Fail
 /// address detection takes a second or two.
 fn create_link_local(host: &mut RouteSocket, ifname: &str) -> Result<(), Failure> {
     let Some(link) = host.link_by_name(ifname)? else { return Ok(()) };
-    for failed in host.addresses(Some(link.index))?.iter().filter(|found| found.dad_failed()) {
-        let (ifindex, address) = (link.index, failed.address);
+    // The kernel goes on looking for duplicates of an address that it has.
+    let own = link.mac.map(|mac| IpAddr::from(mac.link_local()));
+    let is_pending =
+        |found: &Address| found.tentative() && own == Some(found.address.addr()) && is_ours(&link);
+    let mut present = host.addresses(Some(link.index))?;
+    present.retain(|found| found.dad_failed() || is_pending(found));
+    for old in present {
+        let (ifindex, address) = (link.index, old.address);
         host.apply_one(&Change::DelAddress { ifindex, address })?;
     }
     let give = |mode: &str| {

@@ -6,10 +6,10 @@ use std::time::Duration;
 use cni::AttachmentKey;
 use cni_plugin::{Call, codes};
 use kernel::route::RouteSocket;
-use kernel::routers;
+use kernel::routers::{self, Listener};
 use kernel::sysctl::{Sysctl, SysctlError};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use state::{Index, Release};
 
 use super::failure::Failure;
@@ -71,8 +71,12 @@ const OTHER: &str = "other";
 const ALONE: &str = "alone";
 
 /// In a sysctl's note: the links whose `accept_ra` was set from 1 to 2 before the sysctl was switched
-/// on ([`routers`]).
+/// on, or while it is on ([`routers`]).
 const LISTENING: &str = "listening";
+
+/// In a sysctl's note: the ifindexes of those links, by name. A link that has the name later is
+/// another one.
+const LISTENING_AT: &str = "listeningAt";
 
 /// In a sysctl's note: whether all that held it asked for [`AtTheEnd::Restore`].
 const RESTORE: &str = "putBack";
@@ -173,8 +177,8 @@ impl SharedSysctl {
             }
         }
         index.hold(&object, key)?;
-        for link in &listening {
-            routers::keep(link)?;
+        for one in &listening {
+            routers::keep(&one.link)?;
         }
         if !on {
             let sysctl = self.sysctl()?;
@@ -203,13 +207,13 @@ impl SharedSysctl {
         let what = format!("the host does not forward ({} is 0)", self.name());
         let listening = self.listening().unwrap_or_default();
         let mut by_hand: Vec<String> =
-            listening.iter().filter_map(|link| routers::by_hand(link)).collect();
+            listening.iter().filter_map(|one| routers::by_hand(&one.link)).collect();
         by_hand.push(format!("{}=1", self.name()));
         readiness::unwritable(&what, &by_hand.join(" "))
     }
 
     /// Lists the links that would ignore routers once the sysctl is on.
-    fn listening(self) -> Result<Vec<String>, Failure> {
+    fn listening(self) -> Result<Vec<Listener>, Failure> {
         if self != FORWARD_V6 {
             return Ok(Vec::new());
         }
@@ -357,18 +361,68 @@ impl SharedSysctl {
     }
 }
 
+/// Lists the links that came after the host began to forward IPv6 because of us, and so ignore routers.
+/// Those that an administrator has set back are not among them.
+///
+/// # Errors
+/// As [`SharedSysctl::hold`].
+pub fn links_that_ignore_routers(index: &Index) -> Result<Vec<String>, Failure> {
+    let object = FORWARD_V6.object();
+    if !index.has_note(&object)? || !FORWARD_V6.is_on()? {
+        return Ok(Vec::new());
+    }
+    let note = index.known_note(&object)?;
+    let found = note.map_or_else(|| Ok(Vec::new()), |note| newly_ignoring(&note))?;
+    Ok(found.into_iter().map(|one| one.link).collect())
+}
+
+/// Makes the links of [`links_that_ignore_routers`] listen, and returns their names.
+///
+/// # Errors
+/// As [`SharedSysctl::hold`].
+pub fn listen_on_new_links(index: &Index) -> Result<Vec<String>, Failure> {
+    if links_that_ignore_routers(index)?.is_empty() {
+        return Ok(Vec::new());
+    }
+    let object = FORWARD_V6.object();
+    let _lock = index.lock(&object, LOCK_TIMEOUT)?;
+    let Some(mut note) = index.known_note(&object)? else { return Ok(Vec::new()) };
+    let new = newly_ignoring(&note)?;
+    remember(&mut note, &new);
+    index.note(&object, &note)?;
+    for one in &new {
+        routers::keep(&one.link)?;
+    }
+    Ok(new.into_iter().map(|one| one.link).collect())
+}
+
+/// Lists the links that ignore routers and are not in the note, or are other links than those that had
+/// the names.
+fn newly_ignoring(note: &Value) -> Result<Vec<Listener>, Failure> {
+    let mut found = RouteSocket::open().and_then(|mut host| routers::ignoring(&mut host))?;
+    found.retain(|one| {
+        let known = names_in(Some(note), LISTENING).any(|name| name == one.link);
+        let at = note[LISTENING_AT][&one.link].as_u64();
+        !known || at.is_some_and(|at| at != u64::from(one.ifindex))
+    });
+    Ok(found)
+}
+
 /// Adds links to those in a sysctl's note that go on listening to routers.
-fn remember(note: &mut Value, listening: &[String]) {
+fn remember(note: &mut Value, listening: &[Listener]) {
     if listening.is_empty() {
         return;
     }
-    let mut all: Vec<&str> = names_in(Some(note), LISTENING).collect();
-    for link in listening {
-        if !all.contains(&link.as_str()) {
-            all.push(link);
+    let mut all: Vec<String> = names_in(Some(note), LISTENING).map(str::to_owned).collect();
+    let mut at = note[LISTENING_AT].as_object().cloned().unwrap_or_else(Map::new);
+    for one in listening {
+        if !all.contains(&one.link) {
+            all.push(one.link.clone());
         }
+        at.insert(one.link.clone(), json!(one.ifindex));
     }
     note[LISTENING] = json!(all);
+    note[LISTENING_AT] = json!(at);
 }
 
 /// Returns the names in a list of a sysctl's note.

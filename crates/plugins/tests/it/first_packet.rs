@@ -102,7 +102,47 @@ fn vm_the_gateway_of_a_vlan_is_ready_too() {
     let result = run("ADD").call().ok();
     // Its other end, a port of the bridge, solicits nobody.
     solicits(&node, "cni0.100");
+    node.sh("ip link set cni0.100 down; ip link set cni0.100 up");
+    let mut repair = config.clone();
+    repair[cni::REPAIR] = json!(true);
+    assert!(node.run("bridge", "CHECK").to(&c1).config(repair).prev(&result).call().succeeded());
+    solicits(&node, "cni0.100");
     run("DEL").prev(&result).call().silent();
+}
+
+/// Repair leaves no address under duplicate address detection either, in whatever way the link went
+/// down.
+#[test]
+fn no_address_of_the_hosts_links_is_tentative_when_repair_returns() {
+    testkit::require!("root");
+    for mode in [0, 1, 3] {
+        let (node, outside) = host("first-packet-repair");
+        node.sh(&format!("sysctl -qw net.ipv6.conf.default.addr_gen_mode={mode}"));
+        for plugin in ["ptp", "bridge"] {
+            let c1 = node.container("c1");
+            let run = |verb| node.run(plugin, verb).to(&c1);
+            let result = run("ADD").config(keys(&node, plugin)).call().ok();
+            let link = link_of(plugin, &result).to_owned();
+            let address = result["ips"][0]["address"].as_str().unwrap().to_owned();
+            for damage in [
+                format!("ip link set {link} down; ip link set {link} up"),
+                format!("ip link set {link} down"),
+                format!("sysctl -qw net.ipv6.conf.{link}.disable_ipv6=1"),
+                format!("ip -6 addr flush dev {link}"),
+            ] {
+                node.sh(&damage);
+                let mut config = keys(&node, plugin);
+                config[cni::REPAIR] = json!(true);
+                let repaired = run("CHECK").prev(&result).config(config).call();
+                assert!(repaired.succeeded(), "{mode} {plugin}: {damage}: {repaired:?}");
+                is_ready(&node, &link);
+                assert_pings(&outside, address.split('/').next().unwrap());
+                run("CHECK").prev(&result).config(keys(&node, plugin)).call().silent();
+            }
+            run("DEL").prev(&result).config(keys(&node, plugin)).call().silent();
+            c1.delete();
+        }
+    }
 }
 
 /// An address that another machine has is none to solicit from.

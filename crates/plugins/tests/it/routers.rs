@@ -14,16 +14,35 @@ fn learnt(node: &Node) -> String {
 
 /// Returns a host with an uplink to a router that has announced itself, and the router.
 fn host(name: &str) -> (Node, Container) {
-    let node = Node::new(name);
-    let router = node.container("router");
-    node.sh("sysctl -qw net.ipv6.conf.all.forwarding=0; \
-             ip link add up0 type veth peer name eth0 netns router; \
-             sysctl -qw net.ipv6.conf.up0.accept_ra=1 net.ipv6.conf.up0.accept_dad=0");
-    router.sh("sysctl -qw net.ipv6.conf.eth0.accept_dad=0; ip link set eth0 up");
-    node.sh("ip link set up0 up");
+    let (node, router) = host_before(name);
     advertise(&node.lab, &router, "up0");
     assert_ne!(learnt(&node), "");
     (node, router)
+}
+
+/// The same before the router announces itself.
+fn host_before(name: &str) -> (Node, Container) {
+    let node = Node::new(name);
+    let router = node.container("router");
+    node.sh("sysctl -qw net.ipv6.conf.all.forwarding=0");
+    connect(&node, &router);
+    (node, router)
+}
+
+/// Connects the host's link `up0` to the router.
+fn connect(node: &Node, router: &Container) {
+    node.sh("ip link add up0 type veth peer name eth0 netns router; \
+             sysctl -qw net.ipv6.conf.up0.accept_ra=1 net.ipv6.conf.up0.accept_dad=0");
+    router.sh("sysctl -qw net.ipv6.conf.eth0.accept_dad=0; ip link set eth0 up");
+    node.sh("ip link set up0 up");
+}
+
+/// Lets the router announce itself, and waits for the host's route by it.
+fn hear(node: &Node, router: &Container) {
+    advertise(&node.lab, router, "up0");
+    node.sh(
+        "timeout 60 sh -c 'until ip -6 route show default proto ra | grep -q up0; do sleep 0.01; done'",
+    );
 }
 
 fn keys(node: &Node, plugin: &str) -> Value {
@@ -133,4 +152,95 @@ fn an_add_that_would_take_the_default_route_away_is_refused() {
     let error = node.run("ptp", "STATUS").config(keys(&node, "ptp")).call().error();
     let command = format!("{command} net.ipv6.conf.all.forwarding=1");
     assert!(error.details.ends_with(&command), "{error:?}");
+}
+
+/// A router may announce itself only after the first container came, and the host has no address yet.
+#[test]
+fn a_router_that_announces_itself_later_is_heard() {
+    testkit::require!("root", "program:socat");
+    for plugin in ["bridge", "ptp"] {
+        let (node, router) = host_before(&format!("routers-later-{plugin}"));
+        let c1 = node.container("c1");
+        let run = |verb| node.run(plugin, verb).to(&c1).config(keys(&node, plugin));
+        let result = run("ADD").call().ok();
+        assert_eq!(accept_ra(&node), "2", "{plugin}");
+        hear(&node, &router);
+        // Nothing of ours takes advertisements.
+        let listening = node.sh(
+            "cd /proc/sys/net/ipv6/conf; for l in *; do [ $(cat $l/accept_ra) = 2 ] && echo $l; done; true",
+        );
+        assert_eq!(listening.trim(), "up0", "{plugin}");
+        run("DEL").prev(&result).call().silent();
+    }
+}
+
+/// A link may come, or come back, while containers are attached.
+#[test]
+fn a_link_that_comes_later_is_listened_to() {
+    use plugins::shared::shared_object::{links_that_ignore_routers, listen_on_new_links};
+    testkit::require!("root", "program:socat");
+    let (node, router) = host("routers-new-link");
+    let index = || state::Index::new(&node.roots);
+    let c1 = node.container("c1");
+    let mut config = keys(&node, "ptp");
+    config["restoreForwarding"] = json!(true);
+    let run = |verb| node.run("ptp", verb).to(&c1).config(config.clone());
+    let result = run("ADD").call().ok();
+    let listen = || {
+        let (one, other) = (index(), index());
+        let found = node.lab.enter(move || links_that_ignore_routers(&one).unwrap());
+        let made = node.lab.enter(move || listen_on_new_links(&other).unwrap());
+        assert_eq!(found, made);
+        made
+    };
+    assert_eq!(listen(), [""; 0]);
+    for _ in 0..2 {
+        node.sh("ip link del up0");
+        connect(&node, &router);
+        assert_eq!(accept_ra(&node), "1");
+        assert_eq!(listen(), ["up0"]);
+        hear(&node, &router);
+    }
+    // What an administrator sets back stays.
+    node.sh("sysctl -qw net.ipv6.conf.up0.accept_ra=1");
+    assert_eq!(listen(), [""; 0]);
+    node.sh("sysctl -qw net.ipv6.conf.up0.accept_ra=2");
+    run("DEL").prev(&result).call().silent();
+    assert_eq!(accept_ra(&node), "1");
+}
+
+/// The host may have its way out by the very bridge that containers are to be attached to. It keeps it,
+/// and no container gets where it could become the host's router.
+#[test]
+fn a_bridge_that_the_host_has_its_default_route_by_is_refused() {
+    testkit::require!("root", "program:socat");
+    let (node, router) = host_before("routers-by-bridge");
+    node.sh("ip link add br0 type bridge && sysctl -qw net.ipv6.conf.br0.accept_ra=1 \
+         net.ipv6.conf.br0.accept_dad=0 && ip link set br0 up && ip link set up0 master br0");
+    advertise(&node.lab, &router, "br0");
+    node.sh("timeout 60 sh -c 'until ip -6 route show default proto ra | grep -q br0; do sleep 0.01; done'");
+    let route = learnt(&node);
+    let before = settings(&node);
+    let c1 = node.container("c1");
+    for family in [Family::V4, Family::V6] {
+        let ipam = matrix::ipam(&node, family);
+        let config = json!({ "bridge": "br0", "isGateway": true, "ipam": ipam });
+        let run = |verb| node.run("bridge", verb).to(&c1).config(config.clone());
+        for verb in ["STATUS", "ADD"] {
+            let error = run(verb).call().error();
+            assert!(error.msg.contains("IPv6 default route"), "{verb}: {error:?}");
+            let command = "sysctl -w net.ipv6.conf.br0.accept_ra=0";
+            assert!(error.details.ends_with(command), "{verb}: {error:?}");
+        }
+        run("DEL").call().silent();
+        assert_eq!((learnt(&node), settings(&node)), (route.clone(), before.clone()));
+    }
+    // Another way out will do.
+    node.sh("ip -6 route add default via fe80::1 dev br0 metric 5");
+    let config = json!({ "bridge": "br0", "ipam": matrix::ipam(&node, Family::V4) });
+    let run = |verb| node.run("bridge", verb).to(&c1).config(config.clone());
+    let result = run("ADD").call().ok();
+    assert_eq!(node.sh("cat /proc/sys/net/ipv6/conf/br0/accept_ra"), "0\n");
+    run("DEL").prev(&result).call().silent();
+    assert_eq!(node.sh("cat /proc/sys/net/ipv6/conf/br0/accept_ra"), "1\n");
 }

@@ -91,6 +91,47 @@ fn a_bridge_that_was_there_before_takes_no_router_advertisements() {
     assert_eq!(node.sh(&format!("cat {switch}")), "1\n");
 }
 
+/// A pair to another namespace is a container of another plugin, which needs what we made, only if it
+/// came after our first container. What we changed on an administrator's bridge is undone once it is
+/// gone.
+#[test]
+fn a_bridge_that_was_there_before_is_restored_beside_other_ports() {
+    testkit::require!("root");
+    let node = Node::new("advertise-ports");
+    let (own, other) = (node.container("own"), node.container("other"));
+    node.sh("sysctl -qw net.ipv6.conf.all.forwarding=0 net.ipv6.conf.default.accept_ra=1 net.ipv6.conf.default.accept_dad=0 && \
+             ip link add br0 address 02:00:00:00:00:0b type bridge && ip link set br0 up && \
+             ip link add p0 type veth peer name eth0 netns own && ip link set p0 master br0 up");
+    let c1 = node.container("c1");
+    let ipam = matrix::ipam(&node, Family::V4);
+    let keys = json!({ "bridge": "br0", "isGateway": true, "ipam": ipam });
+    let bridge = |verb| node.run("bridge", verb).to(&c1).config(keys.clone());
+    let state = || {
+        node.sh("cat /proc/sys/net/ipv6/conf/br0/accept_ra; \
+             ip -4 -o addr show dev br0 | grep -o 'inet [^ ]*'; true")
+    };
+    let before = state();
+    assert!(before.starts_with("1\n"), "{before}");
+    let result = bridge("ADD").call().ok();
+    let during = state();
+    assert!(during.starts_with("0\n"), "{during}");
+    bridge("DEL").prev(&result).call().silent();
+    assert_eq!(state(), before);
+
+    let result = bridge("ADD").call().ok();
+    node.sh("ip link add q0 type veth peer name eth0 netns other && ip link set q0 master br0 up");
+    bridge("DEL").prev(&result).call().silent();
+    assert_eq!(state(), during);
+    let gc = || node.run("bridge", "GC").of_network().config(keys.clone()).valid(&[]).call();
+    gc().silent();
+    assert_eq!(state(), during);
+    node.sh("ip link del q0");
+    gc().silent();
+    assert_eq!(state(), before);
+    own.delete();
+    other.delete();
+}
+
 /// The same on the link with a VLAN's gateway, which is a link of its own.
 #[test]
 fn vm_a_vlans_gateway_takes_no_router_advertisements() {

@@ -201,9 +201,9 @@ impl Read {
                 settings_of(link, *settings, is_node, &mut self.namespace.sysctls);
             }
         }
-        let links = found.into_iter().map(|(link, _)| {
+        let links = found.into_iter().map(|(link, settings)| {
             let addresses = by_link.remove(&link.index).unwrap_or_default();
-            to_link(link, addresses)
+            to_link(link, settings.of_function, addresses)
         });
         let mut links: Vec<Link> = links.collect();
         cni::order::sort_by_key(&mut links, |link| link.index);

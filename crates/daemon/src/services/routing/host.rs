@@ -11,7 +11,7 @@ use kernel::route::{
     Route, RouteFilter, RouteKind, RouteProtocol, RouteSocket, Scope, TABLE_MAIN, VxlanFdb,
     is_link_local_v6,
 };
-use kernel::routers;
+use kernel::routers::{self, Listener};
 use kernel::sysctl::Sysctl;
 use routing::earlier::Pods;
 use routing::object::{
@@ -780,7 +780,7 @@ pub(super) fn forward_ipv6(netlink: &mut RouteSocket) -> Result<(), String> {
     if is_one(routers::FORWARDING) {
         return Ok(());
     }
-    for link in routers::listening(netlink).map_err(|error| words(&error))? {
+    for Listener { link, .. } in routers::listening(netlink).map_err(|error| words(&error))? {
         routers::keep(&link).map_err(|error| {
             error.hint().into_iter().fold(words(&error), |text, hint| format!("{text}; {hint}"))
         })?;

@@ -59,6 +59,17 @@ impl Scene {
         words(&String::from_utf8_lossy(&found.stdout)).join(" ")
     }
 
+    /// Returns a script that the service sees when all of it is done: it might put the first step right
+    /// before the second.
+    fn at_once(&self, script: &str) -> String {
+        let pid = self.cluster.service.as_ref().unwrap().pid();
+        format!(
+            "set -e; kill -STOP {pid}; \
+             timeout 60 sh -c 'while grep -L \"^State:.T\" /proc/{pid}/task/*/status | grep -q .; \
+             do sleep 0.01; done'; {script}; kill -CONT {pid}"
+        )
+    }
+
     /// Whether the service says that it can do its work.
     fn is_ready(&self) -> bool {
         self.cluster.metric("netwright_service_ready{service=\"policy\"} ") == 1
@@ -148,11 +159,9 @@ fn what_verdicts_stand_on_is_put_right() {
             .to_owned(),
         "ip link set br0 type bridge nf_call_iptables 0 nf_call_ip6tables 0".to_owned(),
         format!("ip link set {other} name moved0; ip link set {port} name moved1"),
-        // In one process: the service would put the first of the three right meanwhile.
-        format!(
-            "printf 'link set {web} name x\\nlink set {other} name {web}\\n\
-             link set x name {other}\\n' | ip -batch -"
-        ),
+        scene.at_once(&format!(
+            "ip link set {web} name x; ip link set {other} name {web}; ip link set x name {other}"
+        )),
     ] {
         let begin = Instant::now();
         scene.cluster.node.sh(&damage);
@@ -207,9 +216,9 @@ fn what_cannot_be_put_right_is_closed() {
         ),
         (
             format!("link {other:?} was renamed to \"moved0\""),
-            format!(
-                "printf 'link set {other} name moved0\nlink add {other} type bridge\n' | ip -batch -"
-            ),
+            scene.at_once(&format!(
+                "ip link set {other} name moved0; ip link add {other} type bridge"
+            )),
             format!("ip link del {other}"),
         ),
         (

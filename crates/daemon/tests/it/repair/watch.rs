@@ -56,6 +56,26 @@ fn what_is_changed_comes_back_unasked() {
     assert_eq!(daemon.stop(), Some(0));
 }
 
+/// A link of the host that comes while it forwards would never hear a router.
+#[test]
+fn a_link_that_comes_later_listens_to_routers() {
+    testkit::require!("root");
+    let host = Host::new("watch-routers");
+    let lab = &host.node.lab;
+    let (c1, _router) = (lab.container("c1"), lab.container("router"));
+    lab.sh("sysctl -qw net.ipv6.conf.all.forwarding=0");
+    host.add(&c1, &host.list(8081));
+    let daemon = host.daemon("repair", &["--interval", "1s"]);
+    ready(&daemon);
+    lab.sh("ip link add up0 type veth peer name eth0 netns router; ip link set up0 up");
+    wait_for("the link to listen", || {
+        lab.sh("sysctl -n net.ipv6.conf.up0.accept_ra").trim() == "2"
+    });
+    let log = daemon.log();
+    assert!(log.contains("the link listens to routers link=up0"), "{log}");
+    assert_eq!(daemon.stop(), Some(0));
+}
+
 /// The kernel reports neither the sysctls of a container, nor what happened before.
 #[test]
 fn what_nobody_tells_of_is_found_by_looking() {

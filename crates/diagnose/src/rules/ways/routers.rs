@@ -1,10 +1,12 @@
 //! Routers that announce themselves, and a node that ignores them because it forwards.
 
-use scene::{Link, Namespace};
+use scene::{Link, Namespace, Route, RouteKind};
 
+use super::super::{containers, is_outbound};
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
-use crate::path::Site;
+use crate::path::{self, Site};
+use crate::routes::TABLE_MAIN;
 
 /// RTPROT_RA of linux include/uapi/linux/rtnetlink.h: a router advertisement made the route.
 const OF_ADVERTISEMENT: u8 = 9;
@@ -29,6 +31,109 @@ pub(super) fn expiring(look: Look<'_>) -> Vec<Finding> {
         }
     }
     found
+}
+
+/// Links that lead out of the node and would hear a router, if the node did not forward: no router has
+/// announced itself there before, or the link came later. That is so if the node has no way out by
+/// IPv6, or listens by another link. One that `found` names already is left out.
+pub(super) fn unheard(look: Look<'_>, found: &[Finding]) -> Vec<Finding> {
+    let host = &look.scene.host;
+    let outbound = containers(look).filter(|one| is_outbound(look.scene, one, Family::V6));
+    let hits: Vec<String> = outbound.map(|one| one.id.clone()).collect();
+    let defaults: Vec<&Route> = host.routes.iter().filter(|route| is_default(route)).collect();
+    // An administrator who made it wants no other.
+    if hits.is_empty() || defaults.iter().any(|route| route.protocol != Some(OF_ADVERTISEMENT)) {
+        return Vec::new();
+    }
+    let of_link =
+        |link: &Link, key: &str| host.number(&format!("net.ipv6.conf.{}.{key}", link.name));
+    let listens = |link: &Link| {
+        of_link(link, "forwarding") == Some(1) && of_link(link, "accept_ra") == Some(2)
+    };
+    if !defaults.is_empty() && !host.links.iter().any(listens) {
+        return Vec::new();
+    }
+    let of_containers = path::links_of_containers(look.scene);
+    let is_named = |link: &Link| {
+        found.iter().any(|one| one.id == "router-advertisements" && one.object == link.name)
+    };
+    let links = host.links.iter().filter(|link| {
+        link.up
+            && link.carrier
+            && !of_containers.contains(link.name.as_str())
+            && of_link(link, "disable_ipv6") != Some(1)
+            && are_ignored(host, link)
+            && leads_out(host, link)
+            && !is_named(link)
+    });
+    links
+        .map(|link| {
+            let says = format!(
+                "{} ignores router advertisements, because this node forwards IPv6: it would not hear a router there",
+                link.name
+            );
+            Finding::warning("router-advertisements", link.name.clone(), says)
+                .at(format!("net.ipv6.conf.{}.accept_ra is 1", link.name))
+                .fix(listen_again(&link.name))
+                .advise(format!(
+                    "if it shall hear none: sysctl -w net.ipv6.conf.{}.accept_ra=0",
+                    link.name.replace('.', "/")
+                ))
+        })
+        .map(|finding| Finding { hits: hits.clone(), ..finding })
+        .collect()
+}
+
+fn is_default(route: &Route) -> bool {
+    route.table == TABLE_MAIN
+        && route.kind == RouteKind::Unicast
+        && route.to.prefix_len() == 0
+        && route.to.addr().is_ipv6()
+}
+
+/// How many links a VLAN may lie on.
+const DEPTH: usize = 4;
+
+/// Says whether a link leads out of the node, and to no container, as ADD does (kernel
+/// `routers::listening`).
+fn leads_out(host: &Namespace, link: &Link) -> bool {
+    let mut link = link;
+    for _ in 0..DEPTH {
+        let is_vrf = |master| host.link_of(master).is_some_and(|link| link.vrf_table.is_some());
+        if link.name == "lo" || !link.master.is_none_or(is_vrf) {
+            return false;
+        }
+        match link.kind.as_deref() {
+            None => return !link.of_function,
+            Some("bond" | "team" | "ppp") => return true,
+            Some("vlan") if link.peer_netnsid.is_none() => {
+                let Some(lower) = link.peer.and_then(|lower| host.link_of(lower)) else {
+                    return false;
+                };
+                link = lower;
+            }
+            Some("veth") => return is_way_out_of_container(host, link),
+            _ => return false,
+        }
+    }
+    false
+}
+
+/// Says whether a link may be the pair by which a node leads out that is a container itself, without
+/// hardware of its own.
+fn is_way_out_of_container(host: &Namespace, link: &Link) -> bool {
+    let is_hardware = |link: &Link| link.kind.is_none() && link.name != "lo";
+    let is_to_one = |route: &Route| {
+        let to = &route.to;
+        to.prefix_len() == to.max_prefix_len()
+            && route.table == TABLE_MAIN
+            && route.kind == RouteKind::Unicast
+            && route.hops.iter().any(|hop| hop.via.is_none() && hop.link == Some(link.index))
+    };
+    link.peer_netnsid.is_some()
+        && link.alias.is_none()
+        && !host.links.iter().any(is_hardware)
+        && !host.routes.iter().any(is_to_one)
 }
 
 /// Lists the links with a default route that came by a router advertisement.
@@ -94,6 +199,7 @@ mod tests {
     use scene::{NextHop, Route, RouteKind, Scene};
 
     use super::*;
+    use crate::path::samples::node;
     use crate::question::Answers;
 
     fn ids(scene: &Scene) -> Vec<&'static str> {
@@ -122,5 +228,62 @@ mod tests {
         assert_eq!(ids(&scene), ["router-advertisements"]);
         scene.host.sysctls.insert("net.ipv6.conf.up0.accept_ra".to_owned(), "2".to_owned());
         assert_eq!(ids(&scene), [""; 0]);
+    }
+
+    /// Says which links would not hear a router.
+    fn deaf(scene: &Scene) -> Vec<String> {
+        let answers = Answers::default();
+        let look = Look { scene, answers: &answers, only: None, to: None };
+        unheard(look, &[]).into_iter().map(|finding| finding.object).collect()
+    }
+
+    #[test]
+    fn a_link_that_would_not_hear_a_router() {
+        let mut scene = node();
+        scene.host.routes.retain(|route| route.to.addr().is_ipv4() || route.to.prefix_len() != 0);
+        let set = |scene: &mut Scene, link: &str, accept_ra: &str| {
+            for (key, value) in [("forwarding", "1"), ("accept_ra", accept_ra)] {
+                let key = format!("net.ipv6.conf.{link}.{key}");
+                scene.host.sysctls.insert(key, value.to_owned());
+            }
+        };
+        set(&mut scene, "up0", "1");
+        set(&mut scene, "cni0", "1");
+        assert_eq!(deaf(&scene), ["up0"]);
+        for value in ["2", "0"] {
+            set(&mut scene, "up0", value);
+            assert_eq!(deaf(&scene), [""; 0]);
+        }
+        // A link that came later.
+        let up0 = scene.host.link("up0").unwrap().clone();
+        scene.host.links.push(Link { index: 99, name: "up1".to_owned(), ..up0 });
+        set(&mut scene, "up0", "2");
+        set(&mut scene, "up1", "1");
+        assert_eq!(deaf(&scene), ["up1"]);
+        let way = |protocol| Route {
+            to: "::/0".parse().unwrap(),
+            table: TABLE_MAIN,
+            kind: RouteKind::Unicast,
+            metric: 1024,
+            hops: vec![NextHop { via: Some("fe80::1".parse().unwrap()), link: Some(99) }],
+            source: None,
+            mtu: None,
+            protocol: Some(protocol),
+        };
+        scene.host.routes.push(way(OF_ADVERTISEMENT));
+        assert_eq!(deaf(&scene), ["up1"]);
+        scene.host.routes.pop();
+        // What an administrator made (RTPROT_STATIC).
+        scene.host.routes.push(way(4));
+        assert_eq!(deaf(&scene), [""; 0]);
+        scene.host.routes.pop();
+        // It may lead to a container.
+        for kind in ["veth", "bridge", "tun", "macvlan"] {
+            scene.host.links.last_mut().unwrap().kind = Some(kind.to_owned());
+            assert_eq!(deaf(&scene), [""; 0], "{kind}");
+        }
+        scene.host.links.last_mut().unwrap().kind = None;
+        scene.host.links.last_mut().unwrap().of_function = true;
+        assert_eq!(deaf(&scene), [""; 0]);
     }
 }

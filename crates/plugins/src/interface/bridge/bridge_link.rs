@@ -57,6 +57,10 @@ pub(super) struct BridgeNote {
     /// One of ours is known by its mark.
     #[serde(skip_serializing_if = "Option::is_none")]
     index: Option<u32>,
+    /// The ifindexes of the ports that a bridge of another program had before it was first held. They
+    /// are no containers that came to rely on us.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ports: Vec<u32>,
     /// What we changed on foreign bridges that had this name before and were renamed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     renamed: Vec<BridgeNote>,
@@ -96,13 +100,18 @@ pub(super) fn object(bridge: &str) -> String {
     format!("bridge {bridge}")
 }
 
-/// Refuses a name that is not that of a bridge, or not a bridge's own. Changes nothing.
+/// Refuses a name that is not that of a bridge, or not a bridge's own, and a bridge by which the host
+/// has learnt its own way out. Changes nothing.
 ///
 /// # Errors
-/// Code 108 when its name belongs to something else, 7 when the name is not the bridge's own.
+/// Code 108 when its name belongs to something else, or the host needs the bridge's advertisements, 7
+/// when the name is not the bridge's own.
 pub(super) fn refuse_foreign(host: &mut RouteSocket, name: &str) -> Result<(), Failure> {
     match host.link_by_name(name)? {
-        Some(link) => require_bridge(&link, name),
+        Some(link) => {
+            require_bridge(&link, name)?;
+            advertisements::refuse_way_out(host, &link)
+        }
         None => Ok(()),
     }
 }
@@ -156,10 +165,15 @@ pub(super) fn ensure(
                 created = false;
                 note = BridgeNote::after(before.clone(), BridgeNote::default());
             }
+            if !created && note.index.is_none() {
+                note.ports =
+                    host.links_of_master(link.index)?.iter().map(|port| port.index).collect();
+            }
             note.index = (!created).then_some(link.index);
             if created {
                 note.mtu = wanted.mtu.or(note.mtu);
             } else if let Some(was) = advertisements::accepting_value(name)? {
+                advertisements::refuse_way_out(host, &link)?;
                 note.took_advertisements.entry(name.to_owned()).or_insert(was);
             }
             note.learnt_past_filters |= learns_past_filters(wanted, &link);
@@ -243,6 +257,9 @@ pub(super) fn add_gateways(
     if wanted.vlan.is_some()
         && let Some(was) = advertisements::accepting_value(&wanted.link)?
     {
+        if let Some(link) = host.link_by_name(&wanted.link)? {
+            advertisements::refuse_way_out(host, &link)?;
+        }
         note.took_advertisements.entry(wanted.link.clone()).or_insert(was);
         write_note(index, &object, &note)?;
     }
@@ -342,8 +359,9 @@ fn adjust(
     if set == LinkSet::default() {
         return Ok(());
     }
-    // The kernel would give it the same address.
-    let mac = set.mac.or(link.mac).filter(|_| !link.up() && link.link_local_of_mac());
+    // The kernel would give it the same address, or none, whatever becomes of one of ours.
+    let is_given = !link.up() && (link.link_local_of_mac() || is_marked(link));
+    let mac = set.mac.or(link.mac).filter(|_| is_given);
     if let Some(mac) = mac {
         return bring_up(host, link.index, mac, set);
     }
@@ -424,23 +442,32 @@ pub(crate) fn delete_ownerless(index: &Index, bridge: &str) -> Result<bool, Fail
 ///
 /// While an attachment of ours has a port on one of them, bridges and note stay as they are. Its
 /// hold is missing if a DEL had no time to wait for its ADD, or if another program removed the
-/// file. The attachment's own DEL finds the note. While another plugin's container has a port on one
-/// of them, the bridges stay as they are too, and are that plugin's from then on.
+/// file. The attachment's own DEL finds the note. While a container that another plugin attached since
+/// has a port on one of them, the bridges stay as they are too. One that we created is that plugin's
+/// from then on; the note on an administrator's stays for the next DEL or GC.
 fn delete_unused(index: &Index, bridge: &str) -> Result<(), Failure> {
     let object = object(bridge);
     let note = read_note(index, bridge)?;
     let mut host = RouteSocket::open()?;
     let bridges = bridges_of(&mut host, bridge, &note)?;
     let mut ports = Vec::new();
-    for (link, _) in &bridges {
-        ports.extend(host.links_of_master(link.index)?);
+    let mut is_anothers = false;
+    for (link, note) in &bridges {
+        let found = host.links_of_master(link.index)?;
+        is_anothers |=
+            found.iter().any(|port| is_of_others(port) && !note.ports.contains(&port.index));
+        ports.extend(found);
     }
     if ports.iter().any(is_of_attachment) {
         return Ok(());
     }
-    // Other plugins' containers are on it by now, and this is their gateway.
-    if ports.iter().any(is_of_others) {
-        return Ok(index.take_note(&object).map(drop)?);
+    // Other plugins' containers are on it by now, and this is their gateway. What we changed on an
+    // administrator's bridge is still ours to undo, once they are gone.
+    if is_anothers {
+        return match note.created {
+            true => Ok(index.take_note(&object).map(drop)?),
+            false => Ok(()),
+        };
     }
     for name in &note.vlan_links {
         if let Some(link) = vlan_gateway::made(&mut host, name)? {

@@ -38,11 +38,10 @@ pub(super) fn quiet(
     let named = if bridge.len() < 16 { host.link_by_name(bridge)? } else { None };
     let is_the_switchs =
         |link: &Link| link.name == bridge && KINDS.iter().any(|kind| link.is_kind(kind));
-    if named.as_ref().is_none_or(|link| !is_the_switchs(link)) {
-        return Ok(false);
-    }
+    let Some(link) = named.filter(is_the_switchs) else { return Ok(false) };
     let object = object(bridge);
     let _lock = index.lock(&object, LOCK_TIMEOUT)?;
+    advertisements::refuse_way_out(host, &link)?;
     // Held before anything is changed: releasing it undoes what follows.
     index.hold(&object, key)?;
     if let Some(was) = advertisements::accepting_value(bridge)? {

@@ -47,9 +47,10 @@ pub(super) fn settings_of(
     }
 }
 
-pub(super) fn to_link(link: KernelLink, addresses: Vec<Address>) -> Link {
+pub(super) fn to_link(link: KernelLink, of_function: bool, addresses: Vec<Address>) -> Link {
     Link {
         index: link.index,
+        of_function,
         up: link.up(),
         carrier: link.lower_up(),
         mac: link.mac.map(|mac| mac.to_string()),

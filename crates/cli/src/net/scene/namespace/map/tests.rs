@@ -88,12 +88,12 @@ fn what_a_link_is_on_a_parent_is_kept() {
     link.peer_index = Some(7);
     link.link_netnsid = Some(0);
     link.macvlan_mode = Some(KernelMacvlan::Private);
-    let mapped = to_link(link.clone(), Vec::new());
+    let mapped = to_link(link.clone(), false, Vec::new());
     assert_eq!((mapped.peer, mapped.peer_netnsid), (Some(7), Some(0)));
     assert_eq!((mapped.macvlan, mapped.ipvlan), (Some(MacvlanMode::Private), None));
     link.macvlan_mode = None;
     link.ipvlan_mode = Some(KernelIpvlan::L3s);
     link.ipvlan_reach = Some(KernelReach::Vepa);
     let ipvlan = Ipvlan { mode: IpvlanMode::L3s, reach: IpvlanReach::Vepa };
-    assert_eq!(to_link(link, Vec::new()).ipvlan, Some(ipvlan));
+    assert_eq!(to_link(link, false, Vec::new()).ipvlan, Some(ipvlan));
 }
