@@ -212,7 +212,8 @@ pub(crate) struct Run {
     ///
     /// The command sees them in /etc/resolv.conf, with the networks' search domains and options. The
     /// host's file stays as it is. If it names only servers on loopback, those that systemd-resolved
-    /// asks take their place.
+    /// asks take their place. Where the host has no such file, the command can create and remove
+    /// nothing in /etc.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) dns: Vec<std::net::IpAddr>,
     /// What the probe tries to reach outside.

@@ -54,8 +54,9 @@ pub(crate) fn add(args: &Add, common: &Common, world: &World, shell: &mut Shell)
     let target = target(&args.which, &args.attach, world)?;
     target.container.require()?;
     let session = Session::open(world, common, shell, PluginSource::WithOwn)?;
-    let list = session.network(&args.which.network)?.list;
-    let list = attach::labelled(list, &args.labels)?;
+    let network = session.network(&args.which.network)?;
+    let lacks_ipv6 = default::lacks_ipv6(&network);
+    let list = attach::labelled(network.list, &args.labels)?;
     let attachment = attach::describe(
         &list,
         target.container_id.clone(),
@@ -66,6 +67,7 @@ pub(crate) fn add(args: &Add, common: &Common, world: &World, shell: &mut Shell)
     )?;
     attach::refuse_untaken(&[&list], &args.attach)?;
     attach::refuse_out_of_place(&list)?;
+    default::refuse_ipv6(&list, &attachment)?;
     taken::refuse(&list, &attachment)?;
     let waiting = shell.waiting(format!("attaching to network {:?}", list.name));
     let added = session.runtime.add_list(&list, &attachment, session.deadline());
@@ -81,7 +83,7 @@ pub(crate) fn add(args: &Add, common: &Common, world: &World, shell: &mut Shell)
             }
         }));
     }
-    default::lacks_ipv6(&list).into_iter().for_each(|line| shell.warn(line));
+    lacks_ipv6.into_iter().for_each(|line| shell.warn(line));
     forwarding::warn(&list, &added.result, &Index::new(&session.roots), shell);
     match shell.format {
         Format::Json => {

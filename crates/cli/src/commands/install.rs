@@ -534,7 +534,7 @@ fn plan_config(
 
 /// Says why the configuration that is written gives IPv4 addresses alone.
 fn ipv4_alone() -> Vec<String> {
-    Off::for_new_links().iter().map(default::why_ipv4_alone).collect()
+    Off::for_new_links().iter().map(default::why_file_has_ipv4_alone).collect()
 }
 
 fn write_config(path: &Path) -> Result<(), Failure> {

@@ -11,16 +11,18 @@ mod signals;
 
 use std::ffi::OsString;
 use std::io;
+use std::net::IpAddr;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode, ExitStatus};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use cni::{AddResult, ContainerId, code};
 use cni_runtime::Member;
-use kernel::netns::{self, NetnsError};
-use kernel::route::{Change, LinkSet, RouteSocket};
+use kernel::netlink::Errno;
+use kernel::netns::{self, Netns, NetnsError};
+use kernel::route::{Change, LinkSet, RouteKind, RouteSocket};
 
 use super::{Outcome, gc};
 use crate::args::{Common, Run};
@@ -76,7 +78,7 @@ fn run(args: &Run, common: &Common, world: &World, shell: &mut Shell) -> Outcome
         // A signal asked us to stop before the command was started.
         (Ok(_), Some(signal)) => Ok(EXIT_SIGNALLED + signal),
         (Ok(results), None) => {
-            let resolv = resolv_conf(args, &results, shell);
+            let resolv = resolv_conf(args, &results, &namespace, shell);
             let beside = session.roots.run.clone();
             let start =
                 Start { command: command(args, common), format: common.output, resolv, beside };
@@ -155,21 +157,49 @@ fn made_up_id() -> Result<ContainerId, Failure> {
 
 /// Returns the content of a resolv.conf for the command alone; `None` if the host's will do, or if no
 /// server is known that the command reaches.
-fn resolv_conf(args: &Run, results: &[AddResult], shell: &Shell) -> Option<String> {
-    match resolv::choose(&args.dns, results) {
-        Resolv::Hosts => None,
+fn resolv_conf(
+    args: &Run,
+    results: &[AddResult],
+    namespace: &Namespace,
+    shell: &Shell,
+) -> Option<String> {
+    let chosen = resolv::choose(&args.dns, results);
+    // The probe says itself what it does not reach.
+    if !args.command.is_empty() {
+        warn_of_servers(&chosen, namespace, shell);
+    }
+    match chosen {
         Resolv::Own(text) => Some(text),
-        Resolv::Unreachable => {
-            // The probe says it itself.
-            if !args.command.is_empty() {
-                shell.warn(format_args!(
-                    "the command resolves no names: the container reaches no name server of {}; \
-                     name one with --dns ADDRESS",
-                    resolv::FILE
-                ));
-            }
-            None
+        Resolv::Hosts | Resolv::Unreachable => None,
+    }
+}
+
+fn warn_of_servers(chosen: &Resolv, namespace: &Namespace, shell: &Shell) {
+    let what = if *chosen == Resolv::Unreachable {
+        format!("reaches no name server of {}", resolv::FILE)
+    } else {
+        let Ok(mut socket) = namespace.socket() else { return };
+        let lost = resolv::without_route(chosen, &mut |server| has_route(&mut socket, server));
+        if lost.is_empty() {
+            return;
         }
+        let names: Vec<String> = lost.iter().map(ToString::to_string).collect();
+        format!("has no route to name server {}", names.join(", "))
+    };
+    shell.warn(format_args!(
+        "the command resolves no names: the container {what}; name one with --dns ADDRESS"
+    ));
+}
+
+/// Says whether a route leads to an address; what the kernel does not tell counts as one.
+fn has_route(socket: &mut RouteSocket, address: IpAddr) -> bool {
+    match socket.route_to(address) {
+        Ok(route) => route.is_some_and(|route| {
+            use RouteKind::{Blackhole, Prohibit, Unreachable};
+            !matches!(route.kind, Blackhole | Prohibit | Unreachable)
+        }),
+        // An IPv4 route that drops.
+        Err(error) => !matches!(error.errno(), Some(Errno::INVAL | Errno::ACCES)),
     }
 }
 
@@ -240,6 +270,14 @@ impl Namespace {
             Err(Failure::new(code::INTERNAL, "the namespace's thread ended"))
         })?;
         Ok(Namespace { path, start: Some(start), started, thread: Some(thread) })
+    }
+
+    /// Opens a socket in the namespace.
+    fn socket(&self) -> Result<RouteSocket, Failure> {
+        let refused = |error: &dyn std::error::Error| Failure::of(code::INVALID_NETNS, error);
+        let netns = Netns::open(Path::new(&self.path)).map_err(|error| refused(&error))?;
+        let opened = netns::within(&netns, RouteSocket::open).map_err(|error| refused(&error))?;
+        opened.map_err(|error| refused(&error))
     }
 
     /// Runs a command and returns its exit code, as shells do.

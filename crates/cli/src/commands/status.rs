@@ -147,7 +147,7 @@ fn state(
     let Judgement { failure, unknown } = judgement::of(session, &network.list, refused);
     let mut warnings = forwarding::warnings(&network.list, None, &Index::new(&session.roots));
     warnings.extend(judgement::warnings(session, &network.list, all));
-    warnings.extend(default::lacks_ipv6(&network.list));
+    warnings.extend(default::lacks_ipv6(network));
     if let Some(file) = &network.file {
         warnings.extend(runtimes.too_old_for(&network.list, file));
     }

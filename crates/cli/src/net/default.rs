@@ -1,11 +1,17 @@
 //! The default network, for hosts without a configured one.
 
 use std::borrow::Cow;
+use std::net::Ipv6Addr;
 
 use cni::NetworkList;
+use cni_plugin::codes;
+use cni_runtime::Attachment;
 use kernel::ipv6::Off;
 use kernel::route::{RouteSocket, TABLE_MAIN};
 use plugins::shared::mtu;
+
+use super::session::Network;
+use crate::failure::Failure;
 
 pub(crate) const NAME: &str = "netwright";
 
@@ -65,19 +71,55 @@ pub(crate) fn list() -> NetworkList {
     NetworkList::parse(document().as_bytes()).expect("a test reads the embedded configuration")
 }
 
-/// Says why a list gives IPv4 addresses alone, if it is the default network without its IPv6 range.
-pub(crate) fn lacks_ipv6(list: &NetworkList) -> Option<String> {
-    let has = |part: &str| String::from_utf8_lossy(&list.source).contains(part);
-    let is_it = list.name == NAME && has(IPV4_SET) && !has(IPV6_SET);
-    is_it.then(Off::for_new_links).flatten().map(|off| why_ipv4_alone(&off))
+/// Says why a network gives IPv4 addresses alone, if it is the default network without its IPv6
+/// range.
+pub(crate) fn lacks_ipv6(network: &Network) -> Option<String> {
+    off_for(&network.list).map(|off| match network.file {
+        Some(_) => why_file_has_ipv4_alone(&off),
+        None => format!("{}; to have both: {}", gives_ipv4_alone(&off), off.remedy()),
+    })
 }
 
-/// Says why the default network gives IPv4 addresses alone.
-pub(crate) fn why_ipv4_alone(off: &Off) -> String {
+/// Says why the file that `install` writes gives IPv4 addresses alone, and what gives it both.
+pub(crate) fn why_file_has_ipv4_alone(off: &Off) -> String {
     format!(
-        "network {NAME:?} gives containers IPv4 addresses alone: {off}; to have both: {}",
+        "{}; its file has no IPv6 range; to have both: {}, then `netwright install` again",
+        gives_ipv4_alone(off),
         off.remedy()
     )
+}
+
+fn gives_ipv4_alone(off: &Off) -> String {
+    format!("network {NAME:?} gives containers IPv4 addresses alone: {off}")
+}
+
+/// Returns why this host has no IPv6, if a list is the default network without its IPv6 range.
+fn off_for(list: &NetworkList) -> Option<Off> {
+    let has = |part: &str| String::from_utf8_lossy(&list.source).contains(part);
+    let is_it = list.name == NAME && has(IPV4_SET) && !has(IPV6_SET);
+    is_it.then(Off::for_new_links).flatten()
+}
+
+/// Refuses a request for an IPv6 address where the default network has none to give.
+///
+/// # Errors
+/// Code 100, naming the sysctl and the command.
+pub(crate) fn refuse_ipv6(list: &NetworkList, attachment: &Attachment) -> Result<(), Failure> {
+    let by_capability = attachment.capability_args.get("ips");
+    let by_capability: Option<Vec<String>> =
+        by_capability.and_then(|asked| serde_json::from_str(asked.get()).ok());
+    let by_argument = attachment.args.get("IP").unwrap_or_default().split(',').map(str::to_owned);
+    let is_v6 = |text: &String| {
+        let address = text.split('/').next().unwrap_or_default().trim();
+        address.parse::<Ipv6Addr>().is_ok()
+    };
+    let asked = by_capability.into_iter().flatten().chain(by_argument).find(is_v6);
+    let Some((asked, off)) = asked.and_then(|asked| Some((asked, off_for(list)?))) else {
+        return Ok(());
+    };
+    let text = format!("{asked} cannot be given: {}", gives_ipv4_alone(&off));
+    Err(Failure::new(codes::KERNEL, text)
+        .hint(format!("{}, or do not ask for an IPv6 address", off.remedy())))
 }
 
 #[cfg(test)]

@@ -24,6 +24,8 @@ use crate::world::World;
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) members: Vec<Member>,
+    /// What is to be said once all are attached.
+    warnings: Vec<String>,
     default_route: Option<DefaultRoute>,
     netns: String,
 }
@@ -41,7 +43,12 @@ impl Plan {
         let networks: Vec<Network> =
             specs.iter().map(|spec| session.network(&spec.name)).collect::<Result<_, _>>()?;
         let publisher = networks.iter().position(|network| attach::can_publish(&network.list));
-        let mut plan = Plan { members: Vec::new(), default_route: None, netns: netns.to_owned() };
+        let mut plan = Plan {
+            members: Vec::new(),
+            warnings: Vec::new(),
+            default_route: None,
+            netns: netns.to_owned(),
+        };
         for (index, (network, spec)) in networks.into_iter().zip(specs).enumerate() {
             let ifname = match &spec.addresses.ifname {
                 Some(ifname) => ifname.clone(),
@@ -85,6 +92,7 @@ impl Plan {
                 )));
             }
         }
+        self.warnings.extend(default::lacks_ipv6(&network));
         self.members.push(Member { list: network.list, attachment });
         Ok(())
     }
@@ -97,6 +105,7 @@ impl Plan {
     ) -> Result<Vec<AddResult>, Failure> {
         for Member { list, attachment } in &self.members {
             attach::refuse_out_of_place(list)?;
+            default::refuse_ipv6(list, attachment)?;
             taken::refuse(list, attachment)?;
         }
         let (runtime, deadline) = (&session.runtime, session.deadline());
@@ -119,9 +128,9 @@ impl Plan {
             let left = runtime.clone().undoing().del_several(&self.members, session.deadline());
             return Err(Failure::from(left.tell(error)));
         }
+        self.warnings.iter().for_each(|line| shell.warn(line));
         let index = Index::new(&session.roots);
         for (member, result) in self.members.iter().zip(&results) {
-            default::lacks_ipv6(&member.list).into_iter().for_each(|line| shell.warn(line));
             forwarding::warn(&member.list, result, &index, shell);
         }
         Ok(results)

@@ -23,24 +23,69 @@ fn the_default_network_does_without_ipv6_where_it_is_off() {
     let lab = Lab::new("cli-hosts-default");
     switch(&lab, 1);
     let why = "network \"netwright\" gives containers IPv4 addresses alone: IPv6 is switched off on \
-               this host (net.ipv6.conf.default.disable_ipv6 is 1); to have both: sysctl -w \
-               net.ipv6.conf.default.disable_ipv6=0";
+               this host (net.ipv6.conf.default.disable_ipv6 is 1); ";
+    let on = "to have both: sysctl -w net.ipv6.conf.default.disable_ipv6=0";
+    let embedded = format!("{why}{on}\n");
     let said = call_in(&lab, &["run", "--", "ip", "-br", "addr", "show", "eth0"]).succeeded();
     assert!(said.stdout.contains("10.63.0.2/16") && !said.stdout.contains("fd63:"), "{said:#?}");
-    assert!(said.stderr.contains(why), "{said:#?}");
+    assert!(said.stderr.contains(&embedded), "{said:#?}");
     let said = call_in(&lab, &["status"]).succeeded();
-    assert!(said.stdout.contains(&format!("warning: {why}")), "{said:#?}");
+    assert!(said.stdout.contains(&format!("warning: {embedded}")), "{said:#?}");
+    // The sysctl alone would not change the file.
+    let file = format!("{why}its file has no IPv6 range; {on}, then `netwright install` again\n");
     let said = call_in(&lab, &["install", "--bin-dir", "/opt/cni/bin"]).succeeded();
-    assert!(said.both().contains(why), "{said:#?}");
+    assert!(said.both().contains(&format!("note: {file}")), "{said:#?}");
     let written = || lab.sh("cat /etc/cni/net.d/99-netwright.conflist");
     assert!(written().contains("10.63.0.0/16") && !written().contains("fd63:"), "{}", written());
-    call_in(&lab, &["status", "netwright"]).succeeded();
+    let said = call_in(&lab, &["status", "netwright"]).succeeded();
+    assert!(said.stdout.contains(&format!("warning: {file}")), "{said:#?}");
+    let said = call_in(&lab, &["run", "--", "true"]).succeeded();
+    assert_eq!(said.stderr, format!("warning: {file}"));
     // The file is updated once the host has both.
     switch(&lab, 0);
     call_in(&lab, &["install", "--bin-dir", "/opt/cni/bin"]).succeeded();
     assert!(written().contains("fd63:"), "{}", written());
     let said = call_in(&lab, &["run", "--", "ip", "-br", "addr", "show", "eth0"]).succeeded();
     assert!(said.stdout.contains("fd63:") && said.stderr.is_empty(), "{said:#?}");
+}
+
+/// By each of the ways to ask, from the embedded network and from its file.
+#[test]
+fn a_request_for_ipv6_says_that_the_host_has_none() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-hosts-asked");
+    lab.sh("ip netns add c1");
+    switch(&lab, 1);
+    let address = "fd63:b7c4:5e0a::9";
+    let asked = |args: &[&str], text: &str| {
+        let said = call_in(&lab, args);
+        assert_ne!(said.code, 0, "{said:#?}");
+        let why = format!(
+            "error: {text} cannot be given: network \"netwright\" gives containers IPv4 addresses \
+             alone: IPv6 is switched off on this host (net.ipv6.conf.default.disable_ipv6 is 1)\n\
+             hint: sysctl -w net.ipv6.conf.default.disable_ipv6=0, or do not ask for an IPv6 \
+             address\n"
+        );
+        assert_eq!(said.stderr, why, "{args:?}");
+    };
+    let spec = format!("netwright:ip={address}");
+    let capability = format!("ips=[\"{address}/64\"]");
+    for _ in 0..2 {
+        asked(&["run", "--ip", address, "--", "true"], address);
+        asked(&["run", "--ip", "10.63.4.4", "--ip", address, "--", "true"], address);
+        asked(&["run", "--net", &spec, "--", "true"], address);
+        asked(&["run", "--cap", &capability, "--", "true"], &format!("{address}/64"));
+        asked(&["add", "netwright", "c1", "--ip", address], address);
+        asked(&["add", "netwright", "c1", "--arg", &format!("IP={address}")], address);
+        call_in(&lab, &["run", "--ip", "10.63.4.4", "--", "true"]).succeeded();
+        call_in(&lab, &["install", "--bin-dir", "/opt/cni/bin"]).succeeded();
+    }
+    // What is not there is still not there with IPv6.
+    switch(&lab, 0);
+    call_in(&lab, &["install", "--bin-dir", "/opt/cni/bin"]).succeeded();
+    call_in(&lab, &["run", "--ip", address, "--", "true"]).succeeded();
+    let said = call_in(&lab, &["run", "--ip", "fd99::9", "--", "true"]);
+    assert!(said.code != 0 && said.stderr.contains("lies in no range"), "{said:#?}");
 }
 
 #[test]

@@ -481,8 +481,87 @@ fn the_command_has_name_servers_that_it_reaches() {
     // host-local keeps the folder of a network.
     lab.sh("rm -r /run/systemd/resolve/resolv.conf /var/lib/cni/networks/n");
     assert_as_before(&before, &lab);
-    // Without the file there is nothing to cover.
-    lab.sh("rm /etc/resolv.conf");
-    let said = run(&lab, &["--dns", "203.0.113.5", "--", "true"]).succeeded();
-    assert!(said.stderr.contains("warning: the command has this host's name servers"), "{said:#?}");
+}
+
+/// The host has no `/etc/resolv.conf`, or a link that leads nowhere.
+#[test]
+fn the_command_has_its_name_servers_where_the_host_has_no_file() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-run-no-resolv");
+    let as_it_is = "ls -l /etc/resolv.conf 2>&1; ls /etc | wc -l";
+    let show = "cat /etc/resolv.conf; echo more >> /etc/resolv.conf && tail -n 1 /etc/resolv.conf";
+    for make in [
+        "ln -s ../run/systemd/resolve/stub-resolv.conf /etc/resolv.conf",
+        "ln -s /run/nowhere/resolv.conf /etc/resolv.conf",
+        "ln -s resolv.conf /etc/resolv.conf",
+        "true",
+    ] {
+        lab.sh(&format!("rm -f /etc/resolv.conf; {make}"));
+        let before = lab.sh(as_it_is);
+        let said = run(&lab, &["--dns", "203.0.113.5", "--", "sh", "-c", show]).succeeded();
+        assert_eq!(said.stdout, "nameserver 203.0.113.5\nmore\n", "{make}: {said:#?}");
+        assert_eq!(said.stderr, "", "{make}");
+        assert_eq!(lab.sh(as_it_is), before, "{make}");
+        // None is chosen: nothing is covered.
+        let said = run(&lab, &["--", "cat", "/etc/resolv.conf"]);
+        assert!(said.stderr.contains("reaches no name server of /etc/resolv.conf"), "{said:#?}");
+    }
+    // Everything else of the folder is the host's.
+    lab.sh("mkdir -p /etc/one/two; echo 1 >/etc/one/file; ln -s one/file /etc/link; \
+            mount -t tmpfs none /etc/one/two; echo 2 >/etc/one/two/file");
+    let script = "cat /etc/link /etc/one/two/file; readlink /etc/link; echo 3 >/etc/one/file; \
+                  touch /etc/new 2>/dev/null || echo refused";
+    let said = run(&lab, &["--dns", "203.0.113.5", "--", "sh", "-c", script]).succeeded();
+    assert_eq!(said.stdout, "1\n2\none/file\nrefused\n", "{said:#?}");
+    assert_eq!(lab.sh("cat /etc/one/file; ls /etc/new 2>&1 || true").lines().next(), Some("3"));
+}
+
+/// A network without a route to the name servers, the host's and its own; a default route that a
+/// route to the server's subnet cuts off.
+#[test]
+fn name_servers_without_a_route_are_warned_about() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-run-no-route");
+    lab.sh("mkdir -p /etc/cni/net.d; rm -f /etc/resolv.conf");
+    let write = |name: &str, dns: &str, subnet: &str, routes: &str| {
+        let list = format!(
+            r#"{{"cniVersion": "1.0.0", "name": "{name}", "plugins": [{{"type": "bridge", "bridge": "{name}",
+            "isGateway": true, "dns": {{{dns}}},
+            "ipam": {{"type": "host-local", "subnet": "{subnet}", "routes": [{routes}]}}}}]}}"#
+        );
+        std::fs::write(lab.path(format!("/etc/cni/net.d/{name}.conflist")), list).unwrap();
+    };
+    write("plain", "", "10.20.0.0/24", "");
+    write("own", r#""nameservers": ["192.0.2.53", "192.0.2.54"]"#, "10.21.0.0/24", "");
+    write("six", "", "fd20::/64", "");
+    let default = r#"{"dst": "0.0.0.0/0"}"#;
+    let cut = format!(r#"{default}, {{"dst": "192.0.2.0/24", "type": "unreachable"}}"#);
+    write("cut", "", "10.22.0.0/24", &cut);
+    write("dropped", "", "10.23.0.0/24", &cut.replace("unreachable", "blackhole"));
+    write("sound", "", "10.24.0.0/24", default);
+    for (host, args, server) in [
+        ("192.0.2.9", &["--net", "plain"][..], Some("192.0.2.9")),
+        ("192.0.2.9", &["--net", "own"], Some("192.0.2.53, 192.0.2.54")),
+        ("2001:db8::53", &["--net", "six"], Some("2001:db8::53")),
+        ("192.0.2.9", &["--net", "cut"], Some("192.0.2.9")),
+        ("192.0.2.9", &["--net", "dropped"], Some("192.0.2.9")),
+        ("192.0.2.9", &["--net", "plain", "--dns", "192.0.2.7"], Some("192.0.2.7")),
+        // On the network itself, by a default route, by another network's, one of two.
+        ("10.20.0.1", &["--net", "plain"], None),
+        ("fd20::1", &["--net", "six"], None),
+        ("192.0.2.9", &["--net", "sound"], None),
+        ("192.0.2.9", &["--net", "plain", "--net", "sound"], None),
+        ("192.0.2.9", &["--net", "plain", "--dns", "192.0.2.7", "--dns", "10.20.0.1"], None),
+        ("192.0.2.9", &["--net", "plain", "--dns", "127.0.0.1"], None),
+    ] {
+        lab.sh(&format!("echo nameserver {host} >/etc/resolv.conf"));
+        let said = run(&lab, &[args, &["--", "true"]].concat()).succeeded();
+        let want = server.map_or_else(String::new, |server| {
+            format!(
+                "warning: the command resolves no names: the container has no route to name server \
+                 {server}; name one with --dns ADDRESS\n"
+            )
+        });
+        assert_eq!(said.stderr, want, "{host} {args:?}");
+    }
 }

@@ -392,10 +392,10 @@ fn provoking(way: [[u8; 6]; 2], source: &str, host: &str, nowhere: &str) -> Vec<
 
 /// Sends frames, and returns what of them arrives at a place. A packet that may pass, with the
 /// given source and destination, follows each frame.
-fn answered(
+fn answered<'f>(
     from: &Container,
     to: &Container,
-    sent: &[Forged],
+    sent: impl IntoIterator<Item = &'f Forged>,
     [source, destination]: [&str; 2],
 ) -> BTreeSet<&'static str> {
     let station = Station::at(to);
@@ -420,6 +420,82 @@ fn answered(
         }
     }
     arrived
+}
+
+/// Types of ICMPv6 (RFC 4861 §4).
+const ROUTER_SOLICITATION: u8 = 133;
+const ROUTER_ADVERTISEMENT: u8 = 134;
+const SOLICITATION: u8 = 135;
+const ADVERTISEMENT: u8 = 136;
+const REDIRECT: u8 = 137;
+/// The hop limit of what no router has passed on, and one that is smaller.
+const HOP_LIMITS: [u8; 2] = [255, 254];
+
+/// Only what comes from the link itself passes as neighbour discovery (RFC 4861 §7.1): a message
+/// with a smaller hop limit would carry anything between pods whose link-local addresses no policy
+/// knows.
+#[test]
+fn neighbour_discovery_passes_with_the_hop_limit_of_its_link_alone() {
+    testkit::require!("root");
+    let node = Node::new("podhops");
+    let (c1, c2) = (&node.c1, &node.c2);
+    let (local, others) = (link_local(c1), link_local(c2));
+    let direct = [mac(c2, "eth0"), mac(c1, "eth0")];
+    let to_all = [[0x33, 0x33, 0, 0, 0, 1], direct[1]];
+    let ways = [
+        (ROUTER_SOLICITATION, to_all, local.as_str(), "ff02::1"),
+        (ROUTER_ADVERTISEMENT, to_all, &local, "ff02::1"),
+        (SOLICITATION, direct, &local, &others),
+        (SOLICITATION, direct, &local, "fd00:1::3"),
+        (SOLICITATION, to_all, &local, "ff02::1"),
+        // Duplicate address detection.
+        (SOLICITATION, to_all, "::", "ff02::1"),
+        (ADVERTISEMENT, direct, &local, &others),
+        (ADVERTISEMENT, direct, &local, "fd00:1::3"),
+        (ADVERTISEMENT, to_all, &local, "ff02::1"),
+        (REDIRECT, direct, &local, &others),
+    ];
+    let all = HOP_LIMITS.into_iter().flat_map(|hops| {
+        ways.map(|(kind, way, from, to)| (kind, hops, to, message(kind, hops, way, from, to)))
+    });
+    let all: Vec<(u8, u8, &str, Forged)> = all.collect();
+    let assert_passing = |pods: &str, passes: &dyn Fn(u8, u8, &str) -> bool| {
+        let passing = all.iter().filter(|(kind, hops, to, _)| passes(*kind, *hops, to));
+        let passing: BTreeSet<_> = passing.map(|(.., one)| one.name).collect();
+        let sent = all.iter().map(|(.., one)| one);
+        let arrived = answered(c1, c2, sent, ["10.1.0.2", "10.1.0.3"]);
+        assert_eq!(arrived, passing, "pods: {pods}");
+    };
+    let neighbours = [SOLICITATION, ADVERTISEMENT];
+    assert_passing("none", &|_, _, _| true);
+    let [sender, receiver] = [("c1", bridged("vc1", 2)), ("c2", bridged("vc2", 3))];
+    node.add(&key("n", sender.0), &sender.1);
+    assert_passing("the sender", &|kind, hops, _| {
+        hops == 255 && (neighbours.contains(&kind) || kind == ROUTER_SOLICITATION)
+    });
+    node.add(&key("n", receiver.0), &receiver.1);
+    assert_passing("both", &|kind, hops, _| hops == 255 && neighbours.contains(&kind));
+    node.remove(&key("n", sender.0), &sender.1);
+    // The port of the receiver passes what is for its address, whatever it is.
+    assert_passing("the receiver", &|kind, hops, to| {
+        (hops == 255 && kind != ROUTER_SOLICITATION) || to == "fd00:1::3"
+    });
+}
+
+/// Writes a message of neighbour discovery. Its checksum is wrong, so that the receiver learns
+/// nothing from it.
+fn message(kind: u8, hop_limit: u8, way: [[u8; 6]; 2], source: &str, destination: &str) -> Forged {
+    let name = format!("type {kind}, hop limit {hop_limit}, from {source} to {destination}").leak();
+    let (IpAddr::V6(from), IpAddr::V6(to)) = (address(source), address(destination)) else {
+        panic!("{name}: not IPv6");
+    };
+    let content = [&[kind, 0, 0, 0, 0, 0, 0, 0][..], &to.octets(), name.as_bytes()].concat();
+    let mut packet = vec![0x60, 0, 0, 0];
+    packet.extend(u16::try_from(content.len()).unwrap().to_be_bytes());
+    packet.extend([58, hop_limit]);
+    packet.extend([from.octets(), to.octets()].concat());
+    packet.extend(content);
+    Forged { name, is_ipv4: false, frame: frame(way[0], way[1], &[IPV6], &packet) }
 }
 
 /// A pod has made the host believe that it has the address of another pod. Packets of the host to

@@ -57,7 +57,9 @@ pub(crate) fn enter(arguments: &[OsString], shell: &mut Shell) -> ExitCode {
         let (file, beside) = (Path::new(resolv::FILE), Path::new(beside));
         if let Err(error) = cover::cover_file(file, resolv.as_bytes(), beside) {
             let why = cni::Error::from_chain(code::IO_FAILURE, &error).msg;
-            shell.warn(format_args!("the command has this host's name servers: {why}"));
+            shell.warn(format_args!(
+                "the command does not have the name servers that were chosen for it: {why}"
+            ));
         }
     }
     let error = Command::new(program).args(rest).exec();

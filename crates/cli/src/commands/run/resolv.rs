@@ -29,11 +29,29 @@ pub(super) enum Resolv {
 /// Decides what the command gets: `servers` of the command line come first, then those of the
 /// networks' results, then the host's.
 pub(super) fn choose(servers: &[IpAddr], results: &[AddResult]) -> Resolv {
-    let read = |path: &str| {
-        let bytes = state::read_optional(Path::new(path)).ok().flatten().unwrap_or_default();
-        String::from_utf8_lossy(&bytes).into_owned()
-    };
     decide(servers, results, &read(FILE), &|| read(RESOLVED))
+}
+
+/// Returns the servers of the command if a route leads to none of them. One that is no plain
+/// address, such as one with its link, is not judged.
+pub(super) fn without_route(
+    chosen: &Resolv,
+    has_route: &mut dyn FnMut(IpAddr) -> bool,
+) -> Vec<IpAddr> {
+    let text = match chosen {
+        Resolv::Own(text) => text.clone(),
+        Resolv::Hosts => read(FILE),
+        Resolv::Unreachable => return Vec::new(),
+    };
+    let servers = servers_in(&text).map(str::parse).collect::<Result<Vec<_>, _>>();
+    let servers = servers.unwrap_or_default();
+    if servers.iter().any(|server| has_route(*server)) { Vec::new() } else { servers }
+}
+
+/// Reads a file; one that is missing, or cannot be read, names no servers.
+fn read(path: &str) -> String {
+    let bytes = state::read_optional(Path::new(path)).ok().flatten().unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 fn decide(
@@ -164,6 +182,26 @@ mod tests {
         v4.ips.truncate(1);
         assert_eq!(host(v6, "", &[v4]), Resolv::Unreachable);
         assert_eq!(host(v6, "", &[]), Resolv::Unreachable);
+    }
+
+    #[test]
+    fn servers_are_without_route_if_a_route_leads_to_none() {
+        let without = |chosen: &Resolv| {
+            let mut has_route = |server: IpAddr| server.is_ipv6();
+            without_route(chosen, &mut has_route)
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+        };
+        let of = |servers: &[&str]| {
+            own(&servers.iter().map(|one| format!("nameserver {one}\n")).collect::<String>())
+        };
+        let lost = of(&["192.0.2.1", "192.0.2.2"]);
+        assert_eq!(without(&lost), ["192.0.2.1", "192.0.2.2"]);
+        for reached in [&["192.0.2.1", "2001:db8::1"][..], &["192.0.2.1", "fe80::1%eth0"], &[]] {
+            assert_eq!(without(&of(reached)), [""; 0], "{reached:?}");
+        }
+        assert_eq!(without(&Resolv::Unreachable), [""; 0]);
     }
 
     #[test]
