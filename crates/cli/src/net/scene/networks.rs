@@ -229,7 +229,7 @@ fn pools(session: &Session, configured: &Configured, found: &mut Found) {
                 folder: store.directory().display().to_string(),
                 used: u64::try_from(used).unwrap_or(u64::MAX),
                 size: size.and_then(|size| u64::try_from(size).ok()),
-                writable: super::folders::trouble(&folder).is_none(),
+                writable: state::obstacle(&folder).is_none(),
             });
         }
     }
