@@ -63,7 +63,8 @@ pub(super) fn read(
         let mut network = describe(&configured.list);
         network.file = configured.file.as_ref().map(|path| path.display().to_string());
         if asks {
-            let Judgement { failure, unknown } = judgement::of(session, &configured.list, None);
+            let Judgement { failure, unknown, unasked: _ } =
+                judgement::of(session, &configured.list, None);
             let refusal = failure.map(|error| cni::text::one_line(&error));
             match refusal {
                 Some(refusal) if unknown || super::is_refused(&refusal) => {
