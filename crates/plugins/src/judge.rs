@@ -21,6 +21,19 @@ pub fn role(plugin_type: &str) -> Option<Role> {
     crate::info(plugin_type).map(|info| info.role)
 }
 
+/// Lists the capabilities whose arguments a plugin of ours or its IPAM plugin reads, which gets the same
+/// `runtimeConfig`; `None` if any may be read. A plugin that calls others passes on all of them, and
+/// plugins that are not ours may read any.
+#[must_use]
+pub fn capabilities_read(plugin_type: &str, ipam_type: &str) -> Option<Vec<&'static str>> {
+    let info = crate::info(plugin_type).filter(|info| info.inner.is_none())?;
+    let mut read = info.capabilities.to_vec();
+    if !ipam_type.is_empty() {
+        read.extend(crate::info(ipam_type)?.capabilities);
+    }
+    Some(read)
+}
+
 /// Returns the type of the plugin whose configuration a plugin completes; `None` if it completes
 /// none.
 #[must_use]

@@ -55,6 +55,7 @@ pub(crate) fn add(args: &Add, common: &Common, world: &World, shell: &mut Shell)
     target.container.require()?;
     let session = Session::open(world, common, shell, PluginSource::WithOwn)?;
     let list = session.network(&args.which.network)?.list;
+    attach::refuse_unread_labels(&[&list], &args.labels)?;
     let list = attach::labelled(list, &args.labels)?;
     let attachment = attach::describe(
         &list,

@@ -63,6 +63,10 @@ impl<K: Wants> Plugin for Life<K> {
         Ok(K::validate(call)?)
     }
 
+    fn doubts(&self, call: &Call<'_>) -> Vec<Error> {
+        K::doubts(call).into_iter().map(Error::from).collect()
+    }
+
     fn fits_host(&self, call: &Call<'_>) -> Result<(), Error> {
         Ok(K::fits_host(call)?)
     }
