@@ -338,6 +338,15 @@ fn a_missing_container_is_explained() {
     let said = call_in(&lab, &["add", "netwright", "file"]).failed(1);
     assert!(said.stderr.contains("unknown FS magic"), "{said:#?}");
     assert!(!said.stderr.contains("hint: create it"), "{said:#?}");
+    for kind in ["mnt", "pid", "ipc"] {
+        let before = lab.sh("ip -o link; nft list ruleset");
+        let said = call_in(&lab, &["add", "netwright", &format!("/proc/self/ns/{kind}")]);
+        assert_ne!(said.code, 0, "{said:#?}");
+        let words = "is a namespace of another kind, and no network namespace";
+        assert!(said.stderr.contains(words), "{said:#?}");
+        assert_eq!(lab.sh("ip -o link; nft list ruleset"), before);
+        assert!(rows(&lab).is_empty());
+    }
 }
 
 #[test]
