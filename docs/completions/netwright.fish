@@ -117,7 +117,7 @@ complete -c netwright -n "__fish_netwright_using_subcommand status" -s o -l outp
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand status" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
 complete -c netwright -n "__fish_netwright_using_subcommand status" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
-complete -c netwright -n "__fish_netwright_using_subcommand status" -s h -l help -d 'Print help'
+complete -c netwright -n "__fish_netwright_using_subcommand status" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c netwright -n "__fish_netwright_using_subcommand gc" -l valid -d 'Keep this container\'s attachment, or only that of one interface, and remove all others; may be repeated' -r
 complete -c netwright -n "__fish_netwright_using_subcommand gc" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
 json\t'One JSON document'"

@@ -113,6 +113,9 @@ pub(crate) enum Command {
     /// Verify that an attachment is as it was made.
     Check(Check),
     /// Say to which networks a container could be attached now, and why not to others.
+    ///
+    /// A network is "partly asked" if no plugin refuses, but some could not be asked: those of other
+    /// projects that have no STATUS in the list's version.
     Status(Status),
     /// Remove what deleted containers left behind.
     ///

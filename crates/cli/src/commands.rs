@@ -23,6 +23,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::ErrorKind;
+use cni::code;
 use serde::Serialize;
 
 use crate::VERSION;
@@ -100,6 +101,7 @@ fn about_this_build() -> String {
 
 fn dispatch(command: &Command, line: &CommandLine, world: &World, shell: &mut Shell) -> Outcome {
     let common = &line.common;
+    refuse_missing_folder(command, common, world)?;
     match command {
         Command::Run(args) => run::main(args, common, world, shell),
         Command::Probe(args) => probe::main(args, shell),
@@ -123,6 +125,32 @@ fn dispatch(command: &Command, line: &CommandLine, world: &World, shell: &mut Sh
         Command::OciHook(args) => oci_hook::main(args, common, world, shell),
         Command::Completions(args) => generate::completions(args, shell),
         Command::Man(args) => generate::man(args, world, shell),
+    }
+}
+
+/// Refuses a folder of networks that is named and is not there, where a command reads it: it would
+/// take every network for deleted. Other commands create it, or remove something without it.
+fn refuse_missing_folder(command: &Command, common: &Common, world: &World) -> Result<(), Failure> {
+    let reads = matches!(
+        command,
+        Command::Run(_)
+            | Command::Add(_)
+            | Command::Check(_)
+            | Command::Status(_)
+            | Command::Gc(_)
+            | Command::Repair(_)
+            | Command::Doctor(_)
+            | Command::List(_)
+            | Command::Inspect(_)
+    );
+    let named =
+        common.conf_dir.as_ref().filter(|_| reads).map(|named| world.absolute(named.clone()));
+    match named {
+        Some(folder) if !folder.is_dir() => {
+            let text = format!("--conf-dir: {} is not a folder", folder.display());
+            Err(Failure::new(code::INVALID_CONFIG, text))
+        }
+        _ => Ok(()),
     }
 }
 

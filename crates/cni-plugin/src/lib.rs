@@ -11,7 +11,7 @@ mod serve;
 use std::fmt::Debug;
 use std::time::Instant;
 
-use cni::{AddResult, Error, Version};
+use cni::{AddResult, Error, NetworkList, Version};
 use cni_invoke::Executor;
 
 pub use {cni, cni_invoke, state};
@@ -118,6 +118,16 @@ pub trait Plugin: Debug + Send + Sync {
     fn fits_host(&self, call: &Call<'_>) -> Result<(), Error> {
         let _ = call;
         Ok(())
+    }
+
+    /// Lists the networks of their own that ADD attaches the container to, as far as the
+    /// configuration and the files that it names say so.
+    ///
+    /// # Errors
+    /// As ADD, when they cannot be read.
+    fn networks(&self, call: &Call<'_>) -> Result<Vec<NetworkList>, Error> {
+        let _ = call;
+        Ok(Vec::new())
     }
 
     /// Reports whether ADD would be served now. [`Plugin::validate`] and [`Plugin::fits_host`] have

@@ -192,11 +192,12 @@ fn depth(id: &str) -> usize {
 }
 
 /// Returns how deep a finding lies. A network that is refused for a filter of others, for its parent,
-/// or because a link has no IPv6, lies below that.
+/// because a link has no IPv6, or because the host has its pool, lies below that.
 fn depth_of(finding: &Finding) -> usize {
     let is_below = is_refused_for_filter(finding)
         || is_refused_for_parent(finding)
-        || is_refused_for_ipv6(finding);
+        || is_refused_for_ipv6(finding)
+        || is_refused_for_pool(finding);
     if is_below { depth("attachment-differs") } else { depth(finding.id) }
 }
 
@@ -217,6 +218,16 @@ fn is_refused_for_ipv6(finding: &Finding) -> bool {
     let says = |text: &String| text.contains("IPv6 is switched off");
     finding.id == "network-refused" && finding.seen.iter().any(says)
 }
+
+/// The plugins say so of a pool that the host has by another link or route.
+fn is_refused_for_pool(finding: &Finding) -> bool {
+    let says = |text: &String| text.contains(ON_LINK) || text.contains(BY_ROUTE);
+    finding.id == "network-refused" && finding.seen.iter().any(says)
+}
+
+/// What ADD and STATUS say of such a pool.
+const ON_LINK: &str = ", which is on the host's link";
+const BY_ROUTE: &str = ", to which the host has a route";
 
 /// Joins findings of the same object, and puts those that others explain below them.
 pub(crate) fn sort(findings: Vec<Finding>, scene: &Scene) -> Diagnosis {
@@ -358,6 +369,14 @@ fn explains(cause: &Finding, finding: &Finding) -> bool {
         let said = format!("parent \"{}\" is down", cause.object);
         let is_link = ["parent-down", "link-down", "no-carrier"].contains(&cause.id);
         return is_link && finding.seen.iter().any(|text| text.contains(&said));
+    }
+    if is_refused_for_pool(finding) {
+        let says = |words: &str| finding.seen.iter().any(|text| text.contains(words));
+        return match cause.id {
+            "subnet-taken" => cause.object == finding.object && says(ON_LINK),
+            "route-covers-pool" => says(&format!(" is of {}{BY_ROUTE}", cause.object)),
+            _ => false,
+        };
     }
     if finding.id == "attachment-differs" {
         return is_told_twice(cause, finding);
@@ -615,6 +634,28 @@ mod tests {
         assert_eq!(
             listed(vec![refused("lan", "up1"), refused("other", "up10"), down]),
             ["parent-down up1: network-refused", "network-refused other: "]
+        );
+    }
+
+    #[test]
+    fn a_pool_that_the_host_has_explains_that_its_network_is_refused() {
+        let refused = |network: &str, text: &str| {
+            Finding::error("network-refused", network, "ADD would fail").seen(text)
+        };
+        let of_link = "every address from 10.1.0.2 to 10.1.0.254 is of subnet 10.1.0.0/24, which is \
+                       on the host's link \"up0\"";
+        let of_route = "every address from 10.2.0.2 to 10.2.0.254 is of 10.2.0.0/16, to which the \
+                        host has a route on link \"tun0\"";
+        let taken = Finding::error("subnet-taken", "lan", "taken");
+        let other = || refused("other", of_link);
+        assert_eq!(
+            listed(vec![refused("lan", of_link), other(), taken]),
+            ["subnet-taken lan: network-refused", "network-refused other: "]
+        );
+        let covers = Finding::error("route-covers-pool", "10.2.0.0/16", "covered");
+        assert_eq!(
+            listed(vec![refused("vpn", of_route), other(), covers]),
+            ["route-covers-pool 10.2.0.0/16: network-refused", "network-refused other: "]
         );
     }
 

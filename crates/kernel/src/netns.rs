@@ -131,8 +131,13 @@ pub enum NetnsError {
         #[source]
         source: io::Error,
     },
-    /// The thread could not move into the namespace: it lacks CAP_SYS_ADMIN, or the namespace is of
-    /// another kind.
+    /// The path is that of a namespace of another kind, such as a process's PID namespace.
+    #[error("netns {netns} is a namespace of another kind, and no network namespace")]
+    OtherKind {
+        /// The namespace, as [`Netns`] prints it.
+        netns: String,
+    },
+    /// The thread could not move into the namespace: it lacks CAP_SYS_ADMIN.
     #[error("enter netns {netns}")]
     Enter {
         /// The namespace, as [`Netns`] prints it.
@@ -549,7 +554,11 @@ pub fn remove_at(path: &Path) -> Result<bool, NetnsError> {
 
 fn enter(netns: &Netns) -> Result<(), NetnsError> {
     rustix::thread::move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))
-        .map_err(|errno| NetnsError::Enter { netns: netns.to_string(), source: errno.into() })
+        .map_err(|errno| match errno {
+            // The kernel compares the kinds (linux kernel/nsproxy.c `setns`).
+            Errno::INVAL => NetnsError::OtherKind { netns: netns.to_string() },
+            errno => NetnsError::Enter { netns: netns.to_string(), source: errno.into() },
+        })
 }
 
 /// Creates a namespace on a thread that ends at once and mounts it on the (existing) file.

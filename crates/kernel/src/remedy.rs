@@ -4,6 +4,8 @@
 //! about the same error. A caller adds only what it alone knows, such as the option that names
 //! another folder.
 
+use rustix::thread::{CapabilitySet, CapabilitySets};
+
 /// The system's messages in lower case, and what an operator does about each. The wording is that
 /// of musl, glibc, Go and [`Errno`](crate::Errno).
 const REMEDIES: [(&[&str], &str); 3] = [
@@ -39,6 +41,13 @@ pub fn of(text: &str) -> Option<&'static str> {
 #[must_use]
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
+}
+
+/// Says whether this process runs as root without the capability to configure networks.
+#[must_use]
+pub fn lacks_net_admin() -> bool {
+    let has = |sets: CapabilitySets| sets.effective.contains(CapabilitySet::NET_ADMIN);
+    is_root() && rustix::thread::capabilities(None).is_ok_and(|sets| !has(sets))
 }
 
 fn remedy(text: &str, root: bool) -> Option<&'static str> {

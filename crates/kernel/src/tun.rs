@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::os::raw::{c_int, c_short};
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{IntegerSetter, Opcode, Updater, opcode};
 use thiserror::Error;
@@ -19,6 +19,9 @@ use crate::netns::{Netns, NetnsError, within};
 
 /// The device that creates taps (`linux Documentation/networking/tuntap.rst`).
 pub const DEVICE: &str = "/dev/net/tun";
+
+/// Its number, the same on every Linux (`linux include/linux/miscdevice.h` TUN_MINOR).
+const DEVICE_NUMBER: (u32, u32) = (10, 200);
 
 /// `linux include/uapi/linux/if_tun.h`.
 const TUNSETIFF: Opcode = opcode::write::<c_int>(b'T', 202);
@@ -89,17 +92,21 @@ impl TunError {
 
 const MAKE: &str = "make the link";
 
-/// Checks that taps can be created: the device exists and this kernel has its driver.
+/// Checks that taps can be created: the device exists, this kernel has its driver, and no other
+/// device has its name.
 ///
 /// # Errors
-/// [`io::Error`] from opening [`DEVICE`].
+/// [`io::Error`] from opening [`DEVICE`]; ENODEV if it is another device.
 ///
 /// # Privileges
 /// Permission to open [`DEVICE`].
 pub fn available() -> io::Result<()> {
-    rustix::fs::open(Path::new(DEVICE), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-        .map(drop)
-        .map_err(io::Error::from)
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let device = rustix::fs::open(Path::new(DEVICE), flags, Mode::empty())?;
+    let status = rustix::fs::fstat(&device)?;
+    let is_char = FileType::from_raw_mode(status.st_mode) == FileType::CharacterDevice;
+    let number = (rustix::fs::major(status.st_rdev), rustix::fs::minor(status.st_rdev));
+    if is_char && number == DEVICE_NUMBER { Ok(()) } else { Err(Errno::NODEV.into()) }
 }
 
 /// Creates a tap in a namespace; it is down, and stays until it is deleted.

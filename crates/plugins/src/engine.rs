@@ -95,6 +95,12 @@ pub(crate) trait Kind: Debug + Send + Sync + Sized + 'static {
         Self::config(call).map(drop)
     }
 
+    /// Names what ADD accepts and is probably a mistake: see [`cni_plugin::Plugin::doubts`].
+    fn doubts(call: &Call<'_>) -> Vec<Failure> {
+        let _ = call;
+        Vec::new()
+    }
+
     /// Refuses what would make every ADD on this host fail: see [`cni_plugin::Plugin::fits_host`].
     ///
     /// # Errors

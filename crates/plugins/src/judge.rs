@@ -21,12 +21,17 @@ pub fn role(plugin_type: &str) -> Option<Role> {
     crate::info(plugin_type).map(|info| info.role)
 }
 
-/// Reports whether a plugin calls other plugins, named in its own object or in other files, besides
-/// its IPAM plugin and its [`delegate`].
+/// Lists the capabilities whose arguments a plugin of ours or its IPAM plugin reads, which gets the same
+/// `runtimeConfig`; `None` if any may be read. A plugin that calls others passes on all of them, and
+/// plugins that are not ours may read any.
 #[must_use]
-pub fn holds_others(plugin_type: &str) -> bool {
-    let inner = crate::info(plugin_type).and_then(|info| info.inner);
-    inner.is_some_and(|inner| !matches!(inner, Inner::Delegate { .. }))
+pub fn capabilities_read(plugin_type: &str, ipam_type: &str) -> Option<Vec<&'static str>> {
+    let info = crate::info(plugin_type).filter(|info| info.inner.is_none())?;
+    let mut read = info.capabilities.to_vec();
+    if !ipam_type.is_empty() {
+        read.extend(crate::info(ipam_type)?.capabilities);
+    }
+    Some(read)
 }
 
 /// Returns the type of the plugin whose configuration a plugin completes; `None` if it completes
@@ -39,6 +44,30 @@ pub fn delegate(plugin: &PluginConfig) -> Option<String> {
     let head = plugin.object.get_ignore_case(key).map(cni::json::from_raw::<cni::config::IpamHead>);
     let named = head.and_then(Result::ok).map(|head| head.plugin_type);
     Some(named.filter(|name| !name.is_empty()).unwrap_or_else(|| default_type.to_owned()))
+}
+
+/// Returns what a plugin whose configuration is completed has of it; `None` if it has nothing.
+pub(crate) fn delegate_object(plugin: &PluginConfig) -> Option<PluginConfig> {
+    let Inner::Delegate { key, .. } = crate::info(&plugin.plugin_type)?.inner? else {
+        return None;
+    };
+    let object = plugin.object.get_ignore_case(key).map(cni::json::from_raw);
+    PluginConfig::from_object(object?.ok()?).ok()
+}
+
+/// Lists the networks of their own that a plugin of ours attaches a container to
+/// ([`Plugin::networks`]).
+///
+/// # Errors
+/// As ADD, when they cannot be read.
+pub(crate) fn networks(
+    plugin: &PluginConfig,
+    network: &str,
+    cni_version: &str,
+) -> Result<Vec<NetworkList>, Error> {
+    let Some(ours) = crate::find(&plugin.plugin_type) else { return Ok(Vec::new()) };
+    let document = plugin.request(network, cni_version, &cni::config::Injection::default());
+    ask(ours, &document, |call| ours.networks(call))?
 }
 
 /// Reports whether a type is the own name of one of our plugins. Under another project's name for
@@ -85,7 +114,7 @@ pub fn list(list: &NetworkList, is_asked: &dyn Fn(&str) -> bool) -> Vec<Refusal>
 }
 
 /// Lists the plugins of the same network that a plugin calls.
-fn inner(plugin: &PluginConfig) -> Vec<PluginConfig> {
+pub(crate) fn inner(plugin: &PluginConfig) -> Vec<PluginConfig> {
     let inner = crate::info(&plugin.plugin_type).and_then(|info| info.inner);
     let Some(Inner::Plugins(key)) = inner else { return Vec::new() };
     let raw = plugin.object.get_ignore_case(key);

@@ -13,6 +13,7 @@ pub mod chain;
 pub mod chained;
 mod engine;
 pub mod flannel;
+pub mod inquiry;
 pub mod interface;
 pub mod ipam;
 pub mod judge;

@@ -20,7 +20,7 @@ pub mod default_route;
 pub(crate) mod members;
 
 use cni::json::{JsonError, UnknownKey};
-use cni::{AddResult, AttachmentKey, Error};
+use cni::{AddResult, AttachmentKey, Error, NetworkList};
 use cni_plugin::{Call, Info, Inner, Plugin, Role};
 use cni_runtime::CachedAttachment;
 use serde::{Deserialize, Serialize};
@@ -180,14 +180,12 @@ impl Plugin for Multi {
         Ok(config::validate(call)?)
     }
 
+    fn networks(&self, call: &Call<'_>) -> Result<Vec<NetworkList>, Error> {
+        Ok(config::lists(call)?)
+    }
+
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {
-        let runtime = members::runtime(call, call.env().plugin_path());
-        Ok(config::lists(call)?.iter().try_for_each(|list| {
-            let asked = runtime.status_list(list, call.context().deadline);
-            asked.map_err(|error| {
-                Failure::from(error).context(format_args!("network {:?}", list.name))
-            })
-        })?)
+        members::ready(call, call.env().plugin_path(), &config::lists(call)?)
     }
 
     fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {

@@ -29,7 +29,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use cni::json::{JsonError, UnknownKey};
-use cni::{AddResult, AttachmentKey, Error, code};
+use cni::{AddResult, AttachmentKey, Error, NetworkList, code};
 use cni_plugin::{Call, Info, Inner, Plugin, Role};
 use node_api::multinet::{Answer, Detached, Request};
 use node_api::wait;
@@ -168,6 +168,11 @@ impl Plugin for NetwrightMulti {
 
     fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
         Ok(Config::of(call).map(drop)?)
+    }
+
+    /// The pod's further networks are known with the pod.
+    fn networks(&self, call: &Call<'_>) -> Result<Vec<NetworkList>, Error> {
+        Ok(Config::of(call)?.default_network()?.into_iter().collect())
     }
 
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {

@@ -5,6 +5,7 @@ mod file;
 mod index;
 mod lock;
 mod name;
+mod obstacle;
 mod publish;
 mod record;
 mod roots;
@@ -16,6 +17,7 @@ pub use file::{
 pub use index::{AttachmentLock, Claimed, Index, Release};
 pub use lock::{Holder, Lock, LockError};
 pub use name::{file_name_of, object_of};
+pub use obstacle::obstacle;
 pub use publish::{publish, withdraw};
 pub use record::{Damaged, NetnsIdentity, Read, Record, noted_in};
 pub use roots::{PASSAGE, PASSAGES, Roots, boot_id, is_passage};

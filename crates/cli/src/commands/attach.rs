@@ -55,6 +55,7 @@ pub(crate) fn add(args: &Add, common: &Common, world: &World, shell: &mut Shell)
     target.container.require()?;
     let session = Session::open(world, common, shell, PluginSource::WithOwn)?;
     let network = session.network(&args.which.network)?;
+    attach::refuse_unread_labels(&[&network.list], &args.labels)?;
     let lacks_ipv6 = default::lacks_ipv6(&network);
     let list = attach::labelled(network.list, &args.labels)?;
     let attachment = attach::describe(

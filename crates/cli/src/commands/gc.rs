@@ -133,6 +133,7 @@ pub(crate) fn main(args: &Gc, common: &Common, world: &World, shell: &mut Shell)
         shell.warn(notice);
     }
     if let Some(network) = &args.network {
+        refuse_unknown(network, &known, &session)?;
         known.retain(|known| known.key.network.as_str() == network);
     }
     let waiting = shell.waiting("collecting");
@@ -169,6 +170,21 @@ pub(crate) fn main(args: &Gc, common: &Common, world: &World, shell: &mut Shell)
     shell.print(&report);
     let first = report.failed.into_iter().next();
     Ok(first.map_or(ExitCode::SUCCESS, |failed| Failure::from(failed.error).exit_code()))
+}
+
+/// Refuses a network that nothing knows: no file, no attachment, and no mark in the kernel or the packet
+/// filter.
+fn refuse_unknown(network: &str, known: &[Known], session: &Session) -> Result<(), Failure> {
+    if known.iter().any(|known| known.key.network.as_str() == network) {
+        return Ok(());
+    }
+    let Err(failure) = session.network(network) else { return Ok(()) };
+    let keys: Vec<AttachmentKey> = known.iter().map(|known| known.key.clone()).collect();
+    let marks = Marks::find(&Index::new(&session.roots), &keys).map_err(cni::Error::from)?;
+    match marks.networks().iter().any(|marked| marked == network) {
+        true => Ok(()),
+        false => Err(failure),
+    }
 }
 
 /// Removes our tables from the packet filter, and our folder below `/run`, when they are empty.

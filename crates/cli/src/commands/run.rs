@@ -65,6 +65,8 @@ fn run(args: &Run, common: &Common, world: &World, shell: &mut Shell) -> Outcome
     let specs = specs(args, world)?;
     let mut plan = Plan::new(&specs, &args.attach.publish, &id, &namespace.path, &session, world)?;
     with_arguments(&mut plan, args, world)?;
+    let lists: Vec<_> = plan.members.iter().map(|member| &member.list).collect();
+    attach::refuse_unread_labels(&lists, &args.labels)?;
     for Member { list, .. } in &mut plan.members {
         *list = attach::labelled(list.clone(), &args.labels)?;
     }

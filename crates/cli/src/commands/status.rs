@@ -38,8 +38,11 @@ struct State {
     file: Option<String>,
     cni_version: String,
     plugins: Vec<String>,
-    /// `None` if finding out takes rights that the caller lacks.
+    /// `None` if finding out takes rights that the caller lacks, or if a plugin could not be asked.
     ready: Option<bool>,
+    /// The plugins that could not be asked, each with the reason. Nothing that was asked refuses.
+    #[serde(rename = "notAsked", skip_serializing_if = "Vec::is_empty")]
+    unasked: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<cni::Error>,
     /// What does not stop ADD, but will be missing.
@@ -58,6 +61,7 @@ impl Report for Networks {
             let ready = match state.ready {
                 Some(true) => "ready",
                 Some(false) => "not ready",
+                None if state.error.is_none() => "partly asked",
                 None => "unknown",
             };
             table.row([
@@ -81,6 +85,10 @@ impl Report for Networks {
                 if error.code == code::LIMITED_CONNECTIVITY {
                     text.push_str(&format!("hint: {}\n", look_around(None)));
                 }
+            }
+            for plugin in &state.unasked {
+                let (network, plugin) = (one_line(&state.network), one_line(plugin));
+                text.push_str(&format!("{network}: not asked: {plugin}\n"));
             }
             for warning in &state.warnings {
                 text.push_str(&format!("warning: {}\n", one_line(warning)));
@@ -131,8 +139,7 @@ pub(crate) fn main(args: &Status, common: &Common, world: &World, shell: &mut Sh
     shell.print(&report);
     let broken = (!report.broken.is_empty()).then_some(EXIT_PERMANENT);
     let gone = report.disturbed.iter().any(|one| !one.gone.is_empty()).then_some(EXIT_ENVIRONMENT);
-    let failed =
-        report.networks.iter().find(|state| state.ready != Some(true)).map(|state| state.exit);
+    let failed = report.networks.iter().find(|state| state.error.is_some()).map(|state| state.exit);
     Ok(ExitCode::from(failed.or(broken).or(gone).unwrap_or(0)))
 }
 
@@ -144,7 +151,13 @@ fn state(
     refused: Option<&cni::Error>,
     all: &[Network],
 ) -> State {
-    let Judgement { failure, unknown } = judgement::of(session, &network.list, refused);
+    let Judgement { failure, unknown, unasked } = judgement::of(session, &network.list, refused);
+    let cache = session.runtime.cache().results_dir();
+    let failure = failure.or_else(|| {
+        let why = state::obstacle(cache)?;
+        let text = format!("attachments cannot be written down in {}: {why}", cache.display());
+        Some(cni::Error::new(code::PLUGIN_NOT_AVAILABLE, text))
+    });
     let mut warnings = forwarding::warnings(&network.list, None, &Index::new(&session.roots));
     warnings.extend(judgement::warnings(session, &network.list, all));
     warnings.extend(default::lacks_ipv6(network));
@@ -160,8 +173,9 @@ fn state(
         file: network.file.as_ref().map(|path| path.display().to_string()),
         cni_version: network.list.cni_version.clone(),
         plugins: network.chain(),
-        ready: (!unknown).then_some(failure.is_none()),
+        ready: (!unknown && (failure.is_some() || unasked.is_empty())).then_some(failure.is_none()),
         error: failure,
+        unasked,
         warnings,
         origin: network.origin(),
         exit: exit.unwrap_or_default(),
@@ -184,6 +198,7 @@ mod tests {
                 cni_version: "1.1.0".to_owned(),
                 plugins: vec!["bridge".to_owned()],
                 ready: Some(false),
+                unasked: Vec::new(),
                 error: Some(cni::Error::new(code, "no way out")),
                 warnings: Vec::new(),
                 origin: "here".to_owned(),

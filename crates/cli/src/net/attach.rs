@@ -1,10 +1,12 @@
 //! Translates what the user asks of a network into what plugins understand.
 
+use cni::config::IpamHead;
 use cni::json::Object;
-use cni::{Args, ContainerId, IfName, NetworkList, code};
+use cni::{Args, ContainerId, IfName, NetworkList, PluginConfig, code};
 use cni_runtime::Attachment;
+use plugins::chained::policy;
 use plugins::judge;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::ports::PortMapping;
@@ -108,6 +110,24 @@ pub(crate) fn labelled(list: NetworkList, labels: &Labels) -> Result<NetworkList
     Ok(list.with_cni_args(&args)?)
 }
 
+/// Refuses labels that no plugin of any network reads: only network policy does, and perhaps another
+/// project's plugin.
+pub(crate) fn refuse_unread_labels(lists: &[&NetworkList], labels: &Labels) -> Result<(), Failure> {
+    let reads = |name: &str| match plugins::info(name) {
+        None => true,
+        Some(info) => info.name == policy::INFO.name || info.inner.is_some(),
+    };
+    let mut plugins = lists.iter().flat_map(|list| &list.plugins);
+    let is_read = plugins.any(|plugin| reads(&plugin.plugin_type));
+    if is_read || labels.labels.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<String> = lists.iter().map(|list| format!("{:?}", list.name)).collect();
+    let text = format!("no plugin of network {} reads labels", names.join(", "));
+    Err(Failure::new(code::INVALID_CONFIG, text)
+        .hint("add the plugin policy behind the others, or leave --label out"))
+}
+
 /// Describes an attachment by the environment, as cnitool does.
 pub(crate) fn from_environment(
     container_id: ContainerId,
@@ -125,18 +145,30 @@ pub(crate) fn from_environment(
     }
 }
 
+/// Lists the capabilities that a plugin has and reads.
+fn taken_by(plugin: &PluginConfig) -> impl Iterator<Item = &str> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Keys {
+        ipam: IpamHead,
+    }
+    let keys: Keys = plugin.object.read().unwrap_or_default();
+    let read = judge::capabilities_read(&plugin.plugin_type, &keys.ipam.plugin_type);
+    let reads = move |name: &&str| {
+        let mut known = read.iter().flatten();
+        read.is_none() || known.any(|known| known.eq_ignore_ascii_case(name))
+    };
+    plugin.capabilities.iter().map(String::as_str).filter(reads)
+}
+
 /// Refuses a capability that no plugin of any network takes: the runtime would silently leave it
-/// out.
+/// out, or the plugin would not read it.
 pub(crate) fn refuse_untaken(lists: &[&NetworkList], asked: &Attach) -> Result<(), Failure> {
-    let untaken = asked
-        .capabilities
-        .iter()
-        .find(|(name, _)| !lists.iter().any(|list| has_capability(list, name)));
+    let plugins = lists.iter().flat_map(|list| &list.plugins);
+    let mut taken: Vec<&str> = plugins.flat_map(taken_by).collect();
+    let untaken = asked.capabilities.iter().find(|(name, _)| !taken.contains(&name.as_str()));
     let Some((name, _)) = untaken else { return Ok(()) };
     let names: Vec<String> = lists.iter().map(|list| format!("{:?}", list.name)).collect();
-    let plugins = lists.iter().flat_map(|list| &list.plugins);
-    let mut taken: Vec<&str> =
-        plugins.flat_map(|plugin| plugin.capabilities.iter().map(String::as_str)).collect();
     taken.sort_unstable();
     taken.dedup();
     let what = match taken.is_empty() {

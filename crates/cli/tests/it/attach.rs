@@ -110,6 +110,59 @@ fn a_container_with_labels_under_network_policy() {
     assert!(said.stderr.contains("--label gives \"a\" two values"), "{said:#?}");
 }
 
+/// Whoever labels a container for network policy must not take it for protected by none.
+#[test]
+fn labels_that_nothing_reads_are_refused() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-labels-unread");
+    network(&lab, "blue", BLUE);
+    let _c1 = lab.container("c1");
+    let said = call_in(&lab, &["add", "blue", "c1", "--label", "app=web"]).failed(1);
+    assert!(said.stderr.contains("no plugin of network \"blue\" reads labels"), "{said:#?}");
+    let said = call_in(&lab, &["run", "--label", "app=web", "--", "true"]).failed(125);
+    assert!(said.stderr.contains("no plugin of network \"netwright\" reads labels"), "{said:#?}");
+    assert!(rows(&lab).is_empty());
+    // One of several networks will do.
+    let pods = UNDER_POLICY.replace("blue", "pods").replace("10.9.0.0", "10.7.0.0");
+    network(&lab, "pods", &pods);
+    let nets = ["run", "--net", "blue", "--net", "pods", "--label", "app=web", "--", "true"];
+    call_in(&lab, &nets).succeeded();
+}
+
+#[test]
+fn a_folder_and_a_network_that_are_not_there_are_refused() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-not-there");
+    network(&lab, "blue", BLUE);
+    let _c1 = lab.container("c1");
+    call_in(&lab, &["add", "blue", "c1"]).succeeded();
+    for command in [
+        &["status"][..],
+        &["doctor"],
+        &["list"],
+        &["gc"],
+        &["repair"],
+        &["check", "blue", "c1"],
+        &["inspect", "c1"],
+        &["add", "blue", "c1", "--ifname", "eth1"],
+    ] {
+        let said = call_in(&lab, &[command, &["--conf-dir", "/nosuch"]].concat());
+        assert_ne!(said.code, 0, "{command:?}: {said:#?}");
+        assert!(said.stderr.contains("--conf-dir: /nosuch is not a folder"), "{said:#?}");
+    }
+    for command in [&["gc", "bleu"][..], &["gc", "bleu", "--all"], &["gc", "bleu", "--dry-run"]] {
+        let said = call_in(&lab, command).failed(1);
+        assert!(said.stderr.contains("no net configuration with name \"bleu\""), "{said:#?}");
+        assert!(said.stderr.contains("did you mean \"blue\"?"), "{said:#?}");
+    }
+    // A network whose file is gone is known by its attachment, and one without attachments by its
+    // file. Nothing that removes needs the folder.
+    call_in(&lab, &["gc", "netwright"]).succeeded();
+    lab.sh("rm /etc/cni/net.d/blue.conflist");
+    call_in(&lab, &["gc", "blue"]).succeeded();
+    call_in(&lab, &["del", "blue", "c1", "--conf-dir", "/nosuch"]).succeeded();
+}
+
 /// Labels used to get lost on the way to a network within the network's configuration, so that a
 /// container that a policy closes was open.
 #[test]
@@ -285,6 +338,15 @@ fn a_missing_container_is_explained() {
     let said = call_in(&lab, &["add", "netwright", "file"]).failed(1);
     assert!(said.stderr.contains("unknown FS magic"), "{said:#?}");
     assert!(!said.stderr.contains("hint: create it"), "{said:#?}");
+    for kind in ["mnt", "pid", "ipc"] {
+        let before = lab.sh("ip -o link; nft list ruleset");
+        let said = call_in(&lab, &["add", "netwright", &format!("/proc/self/ns/{kind}")]);
+        assert_ne!(said.code, 0, "{said:#?}");
+        let words = "is a namespace of another kind, and no network namespace";
+        assert!(said.stderr.contains(words), "{said:#?}");
+        assert_eq!(lab.sh("ip -o link; nft list ruleset"), before);
+        assert!(rows(&lab).is_empty());
+    }
 }
 
 #[test]

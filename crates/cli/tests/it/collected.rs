@@ -378,8 +378,12 @@ fn gc_of_one_network_leaves_the_marks_of_others() {
     call_in(&lab, &["add", "n", "c1"]).succeeded();
     lab.sh("rm -r /run/netwright/owners /var/lib/cni/results; \
          ip link add e0 alias netwright:routing type veth peer name e1; ip link add br9 type bridge");
-    let said = call_in(&lab, &["gc", "other", "--all"]).succeeded();
+    let before = lab.sh("ip -br link; nft list ruleset");
+    let said = call_in(&lab, &["gc", "netwright", "--all"]).succeeded();
     assert_eq!(said.stdout, "removed 0, kept 0\n");
+    // Nothing knows this one.
+    call_in(&lab, &["gc", "other", "--all"]).failed(1);
+    assert_eq!(lab.sh("ip -br link; nft list ruleset"), before);
     let said = call_in(&lab, &["gc", "--all"]).succeeded();
     assert!(said.stdout.contains("removed eth0 of "), "{said:#?}");
     let links = lab.sh("ip -br link");

@@ -683,6 +683,26 @@ fn a_capability_that_nothing_reads_is_told() {
     assert!(!said.stdout.contains("capability"), "{}", said.stdout);
 }
 
+/// ADD ignores it, as the reference does.
+#[test]
+fn a_backend_that_nothing_has_is_told() {
+    let scratch = Scratch::new();
+    let list = r#"{"cniVersion": "1.1.0", "name": "x", "plugins": [
+        {"type": "bridge", "ipam": {"type": "host-local", "subnet": "10.1.0.0/24"}},
+        {"type": "firewall", "backend": "nft"}]}"#;
+    scratch.write("net.d/10-x.conflist", list);
+    let said = scratch.call(&["lint"]).succeeded();
+    assert!(
+        said.stdout.contains("warning: plugin \"firewall\": backend \"nft\" is ignored"),
+        "{said:#?}"
+    );
+    scratch.call(&["lint", "--strict"]).failed(1);
+    for known in ["iptables", "firewalld", "nftables"] {
+        scratch.write("net.d/10-x.conflist", &list.replace("\"nft\"", &format!("{known:?}")));
+        scratch.call(&["lint", "--strict"]).succeeded();
+    }
+}
+
 #[test]
 fn names_and_versions_are_looked_at() {
     check(

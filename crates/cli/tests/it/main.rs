@@ -35,6 +35,7 @@ mod ovn;
 mod ovs;
 mod pages;
 mod podman;
+mod ready;
 mod refused;
 mod repair;
 mod run;

@@ -52,6 +52,7 @@ fn on(plugin: &str, more: &Value) -> Value {
 
 fn rows() -> Vec<Row> {
     let host_bits = json!({ "ipam": { "type": "host-local", "subnet": "10.1.0.5/24" } });
+    let uplinks = json!({ "type": "host-local", "subnet": "198.51.100.0/24" });
     let trunk = json!([{ "minID": 20, "maxID": 10 }]);
     let long = "abcdefghijklmnopqrstuvwxyz";
     let folder = |dir: &str| {
@@ -93,6 +94,18 @@ fn rows() -> Vec<Row> {
         ),
         (flannel(&json!({ "mtu": 99999 })), Error, "invalid MTU", "mtu"),
         (flannel(&json!({ "name": "x" })), Error, "must not have 'name' field", "delegate"),
+        (
+            bridge(&json!({ "isGateway": true, "ipam": uplinks })),
+            Warning,
+            "which is on the host's link \"eth0\"",
+            "",
+        ),
+        (
+            json!({ "type": "ptp", "ipam": uplinks }),
+            Warning,
+            "which is on the host's link \"eth0\"",
+            "",
+        ),
         (folder("/etc/plain/file"), Warning, "/etc/plain: it is not a folder", "dataDir"),
         (folder("/etc/sealed/file"), Warning, "Read-only file system", "dataDir"),
         (json!({ "type": "host-local", "ipam": pool() }), Error, "hands out addresses", ""),
@@ -127,7 +140,8 @@ fn host(name: &str) -> Lab {
          printf 'FLANNEL_NETWORK=10.1.0.0/16\nFLANNEL_SUBNET=10.1.0.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n' \
            >/etc/subnet.env && \
          mount -t tmpfs -o ro sealed /etc/sealed && \
-         ip link add eth0 type veth peer name far && ip link set eth0 up && ip link set far up");
+         ip link add eth0 type veth peer name far && ip link set eth0 up && ip link set far up && \
+         ip addr add 198.51.100.10/24 dev eth0");
     let script =
         "#!/bin/sh\\necho '{\"cniVersion\":\"9.9.9\",\"supportedVersions\":[\"9.9.9\"]}'\\n";
     lab.sh(&format!(

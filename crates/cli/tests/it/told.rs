@@ -153,6 +153,14 @@ fn an_address_that_no_plugin_takes_is_refused() {
         hint: add "capabilities": {"colour": true} to the plugin that is to have it, or leave --cap colour out
     "#]]
     .assert_eq(&told.stderr);
+    // A plugin of ours would get it, and not read it.
+    let capabilities = r#"{"capabilities": {"colour": true, "mac": true}, "type": "bridge""#;
+    network(&lab, "unread", &BRIDGE.replacen(r#"{"type": "bridge""#, capabilities, 1));
+    let told = call_in(&lab, &["add", "unread", "c1", "--cap", "colour=1"]).failed(1);
+    assert!(
+        told.stderr.contains("takes the capability \"colour\"\ncause: its plugins take mac\n"),
+        "{told:#?}"
+    );
     let run = ["run", "--net", "shared", "--net", "netwright", "--cap", "colour=1", "--", "true"];
     let told = call_in(&lab, &run).failed(125);
     assert!(told.stderr.contains("takes the capability \"colour\""), "{told:#?}");

@@ -96,10 +96,15 @@ fn within_goes_and_comes_back() {
 
 #[test]
 fn within_refuses_a_namespace_of_another_kind() {
-    let mounts = Netns::open(Path::new("/proc/thread-self/ns/mnt")).unwrap();
-    let error = within(&mounts, || unreachable!("not entered")).unwrap_err();
-    assert!(matches!(error, NetnsError::Enter { .. }), "{error}");
-    assert_eq!(error.to_string(), r#"enter netns "/proc/thread-self/ns/mnt""#);
+    for kind in ["mnt", "pid", "ipc"] {
+        let path = PathBuf::from(format!("/proc/thread-self/ns/{kind}"));
+        let other = Netns::open(&path).unwrap();
+        let error = within(&other, || unreachable!("not entered")).unwrap_err();
+        assert!(matches!(error, NetnsError::OtherKind { .. }), "{error}");
+        let text =
+            format!("netns {path:?} is a namespace of another kind, and no network namespace");
+        assert_eq!(error.to_string(), text);
+    }
 }
 
 #[test]

@@ -68,6 +68,14 @@ impl Kind for FirewallPlugin {
         Config::of(call)
     }
 
+    /// The reference ignores a backend that it does not know, too.
+    fn doubts(call: &Call<'_>) -> Vec<Failure> {
+        let warning = Config::of(call).ok().and_then(|config| config.warning());
+        let doubt =
+            |text: String| Failure::new(code::INVALID_CONFIG, text).with_details("key \"backend\"");
+        warning.map(doubt).into_iter().collect()
+    }
+
     fn status(call: &Call<'_>) -> Result<(), Failure> {
         let config = Config::of(call)?;
         config.warning().into_iter().for_each(|warning| call.warn(warning));

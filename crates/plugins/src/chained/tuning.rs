@@ -49,6 +49,7 @@ use self::plan::{AddObserved, Recorded};
 use crate::engine::{Attaching, Enter, Kind, Removal, Wants as _};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
+use crate::shared::trial;
 
 /// What the plugin is.
 pub const INFO: Info = Info::new("tuning").role(Role::Chained).capabilities(&["mac"]);
@@ -103,9 +104,15 @@ impl Kind for Tuning {
         Tuning::require_allowed(&Config::of_network(call)?)
     }
 
-    fn status(_: &Call<'_>) -> Result<(), Failure> {
+    /// Reports also whether a new container has the sysctls, as far as that can be known before.
+    fn status(call: &Call<'_>) -> Result<(), Failure> {
         let read = Tuning::allowlist().map(drop);
-        read.map_err(|failure| failure.with_code(code::PLUGIN_NOT_AVAILABLE))
+        read.map_err(|failure| failure.with_code(code::PLUGIN_NOT_AVAILABLE))?;
+        let config = Config::of_network(call)?;
+        if config.sysctls.is_empty() {
+            return Ok(());
+        }
+        trial::in_fresh_netns(|_| node::look(&config.sysctls))
     }
 
     fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {

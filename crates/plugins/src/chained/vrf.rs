@@ -22,7 +22,7 @@ mod wanted;
 use cni::{AddResult, Version};
 use cni_plugin::{Call, Info, Role};
 use kernel::netns::Netns;
-use kernel::route::{LinkKind, NewLink};
+use kernel::route::LinkKind;
 use serde::{Deserialize, Serialize};
 use state::Index;
 
@@ -82,13 +82,7 @@ impl Kind for Vrf {
     /// Reports whether the kernel has VRFs: STATUS tries that in a namespace of its own, which is
     /// deleted at once.
     fn status(_: &Call<'_>) -> Result<(), Failure> {
-        trial::in_fresh_netns(|socket| {
-            let vrf = NewLink::new("trial", LinkKind::Vrf { table: TRIAL_TABLE });
-            let made = socket.create_link(&vrf).map(drop);
-            made.map_err(|error| {
-                Failure::from(error).with_details("the kernel needs CONFIG_NET_VRF")
-            })
-        })
+        trial::require_kind("vrf", LinkKind::Vrf { table: TRIAL_TABLE }, "CONFIG_NET_VRF")
     }
 
     fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {

@@ -18,7 +18,7 @@ use super::{Kind, Stale, Undo, Wants, check, earlier};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use crate::shared::filter::Spared;
-use crate::shared::{attachment, claim, common_keys, dropping};
+use crate::shared::{attachment, claim, common_keys, dropping, readiness};
 
 /// What failed when a namespace could not be opened.
 const NOT_ENTERED: &str = "open the container's namespace";
@@ -63,11 +63,16 @@ impl<K: Wants> Plugin for Life<K> {
         Ok(K::validate(call)?)
     }
 
+    fn doubts(&self, call: &Call<'_>) -> Vec<Error> {
+        K::doubts(call).into_iter().map(Error::from).collect()
+    }
+
     fn fits_host(&self, call: &Call<'_>) -> Result<(), Error> {
         Ok(K::fits_host(call)?)
     }
 
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {
+        readiness::refuse_unable(call)?;
         Ok(K::status(call)?)
     }
 

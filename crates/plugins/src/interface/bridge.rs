@@ -83,23 +83,30 @@ impl Kind for Bridge {
         bridge_link::refuse_foreign(&mut host, config.bridge.as_str())?;
         host_name::refuse_foreign(call, &mut host, config.host_ifname.as_ref())?;
         let bridge = host.link_by_name(config.bridge.as_str())?;
-        let bridge = bridge.as_ref().map(|link| link.name.as_str());
-        readiness::refuse_unfit(call, bridge, config.gateway)?;
+        let name = bridge.as_ref().map(|link| link.name.as_str());
+        readiness::refuse_unfit(call, name, config.gateway)?;
         let link = config.wanted_gateways()?.link;
         vrf::fits_host(&mut host, config.vrf.as_ref(), &link)?;
+        if config.gateway {
+            let routed = connect::routed(&mut host, &config, bridge.as_ref())?;
+            readiness::refuse_unroutable(call, &mut host, &routed)?;
+        }
         let Some((name, gateways)) = gateway::configured(call, &config)? else { return Ok(()) };
         let Some(link) = host.link_by_name(&name)? else { return Ok(()) };
         let present = gateway::present(&mut host, link.index)?;
         refuse_others(&link.name, &present, &gateways)
     }
 
-    /// Reports also whether the VRF exists.
+    /// Reports also whether the VRF exists, and whether the kernel has what a bridge that is not
+    /// there yet needs.
     fn status(call: &Call<'_>) -> Result<(), Failure> {
         if let Some(ipam) = call.ipam() {
             ipam.status()?;
         }
-        let Some(name) = Config::of(call)?.vrf else { return Ok(()) };
+        let config = Config::of(call)?;
         let mut host = RouteSocket::open().map_err(attachment::unavailable)?;
+        bridge_link::require_kernel(&mut host, &config.wanted_bridge())?;
+        let Some(name) = config.vrf else { return Ok(()) };
         let found = vrf::find(&mut host, Some(name.as_str()));
         found.map(drop).map_err(|error| error.with_code(code::PLUGIN_NOT_AVAILABLE))
     }

@@ -51,6 +51,12 @@ pub struct Config {
     detect_duplicates: bool,
 }
 
+impl Config {
+    fn options(&self) -> IpvlanOptions {
+        IpvlanOptions { mode: self.mode, reach: Some(self.reach) }
+    }
+}
+
 /// The plugin.
 #[derive(Debug)]
 pub struct Ipvlan;
@@ -112,7 +118,7 @@ impl SingleLink for Ipvlan {
         parent: &Link,
         namespaces: &mut Namespaces,
     ) -> Result<Made, Failure> {
-        let options = IpvlanOptions { mode: config.mode, reach: Some(config.reach) };
+        let options = config.options();
         let new = NewLink {
             mtu: config.mtu,
             ..config.parent.new_link(call, LinkKind::Ipvlan(options), parent, namespaces)
@@ -204,7 +210,12 @@ impl SingleLink for Ipvlan {
             return Ok(());
         }
         let parent = config.parent.find(host)?;
-        check_mtu(config.mtu, &parent)
+        check_mtu(config.mtu, &parent)?;
+        on_parent::refuse_port(Self::NAME, &parent, host)
+    }
+
+    fn kernel_kind(config: &Config) -> Option<(LinkKind, &'static str)> {
+        Some((LinkKind::Ipvlan(config.options()), "CONFIG_IPVLAN (`modprobe ipvlan`)"))
     }
 }
 

@@ -55,6 +55,12 @@ pub struct Config {
     detect_duplicates: bool,
 }
 
+impl Config {
+    fn options(&self) -> MacvlanOptions {
+        MacvlanOptions { mode: self.mode, broadcast_queue_len: self.broadcast_queue_len }
+    }
+}
+
 /// The plugin.
 #[derive(Debug)]
 pub struct Macvlan;
@@ -106,8 +112,7 @@ impl SingleLink for Macvlan {
         parent: &Link,
         namespaces: &mut Namespaces,
     ) -> Result<Made, Failure> {
-        let options =
-            MacvlanOptions { mode: config.mode, broadcast_queue_len: config.broadcast_queue_len };
+        let options = config.options();
         let new = NewLink {
             mac: config.mac,
             mtu: config.mtu,
@@ -161,7 +166,12 @@ impl SingleLink for Macvlan {
             return Ok(());
         }
         let parent = config.parent.find(host)?;
-        check_mtu(config.mtu, &parent)
+        check_mtu(config.mtu, &parent)?;
+        on_parent::refuse_port(Self::NAME, &parent, host)
+    }
+
+    fn kernel_kind(config: &Config) -> Option<(LinkKind, &'static str)> {
+        Some((LinkKind::Macvlan(config.options()), "CONFIG_MACVLAN (`modprobe macvlan`)"))
     }
 }
 

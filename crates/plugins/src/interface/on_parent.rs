@@ -166,3 +166,22 @@ pub fn port_of(parent: &Link, socket: &mut RouteSocket) -> Option<String> {
         master.name,
     ))
 }
+
+/// The kernel's kinds of links whose ports pass everything on: no other link can be made on such a
+/// port but a VLAN. A port of a VRF, for instance, is free.
+const TAKES_PORTS: [&str; 4] = ["bond", "bridge", "openvswitch", "team"];
+
+/// Refuses a parent on which neither macvlan nor ipvlan can be created, since it is a port.
+///
+/// # Errors
+/// Code 100, as the kernel refuses it (EBUSY).
+pub fn refuse_port(plugin: &str, parent: &Link, socket: &mut RouteSocket) -> Result<(), Failure> {
+    let Some(index) = parent.master else { return Ok(()) };
+    let master = socket.link_by_index(index)?;
+    let kind = master.and_then(|master| master.kind).unwrap_or_default();
+    if !TAKES_PORTS.contains(&kind.as_str()) {
+        return Ok(());
+    }
+    let text = format!("failed to create {plugin}: parent {:?} is busy", parent.name);
+    Err(Failure::new(codes::KERNEL, text).with_details(port_of(parent, socket).unwrap_or_default()))
+}

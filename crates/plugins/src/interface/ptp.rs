@@ -27,7 +27,7 @@ use crate::engine::{Attaching, Collecting, Enter, Kind, Removal};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use crate::shared::shared_object::Leaving;
-use crate::shared::{forwarding, host_name, pair, readiness, rules};
+use crate::shared::{claim, forwarding, host_name, pair, readiness, rules};
 
 /// What the plugin is.
 pub const INFO: Info =
@@ -53,8 +53,14 @@ impl Kind for Ptp {
 
     fn fits_host(call: &Call<'_>) -> Result<(), Failure> {
         let config = Config::of(call)?;
-        host_name::refuse_foreign(call, &mut RouteSocket::open()?, config.host_ifname.as_ref())?;
-        readiness::refuse_unfit(call, None, true)
+        let mut host = RouteSocket::open()?;
+        host_name::refuse_foreign(call, &mut host, config.host_ifname.as_ref())?;
+        readiness::refuse_unfit(call, None, true)?;
+        readiness::refuse_unroutable(
+            call,
+            &mut host,
+            &claim::Routed { one_by_one: true, ..claim::Routed::default() },
+        )
     }
 
     fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {

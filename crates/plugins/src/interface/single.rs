@@ -18,7 +18,7 @@ use cni::{AddResult, AttachmentKey, Interface, IpConfig, code};
 use cni_plugin::{Call, Info, codes};
 use ipnet::IpNet;
 use kernel::netns::Netns;
-use kernel::route::{Link, RouteSocket};
+use kernel::route::{Link, LinkKind, RouteSocket};
 use serde::de::DeserializeOwned;
 use state::Index;
 use wanted::{Because, Item, State, Wanted};
@@ -31,7 +31,7 @@ use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use crate::shared::identity::{self, Identity};
 pub use crate::shared::namespaces::Namespaces;
-use crate::shared::{dns, drift, gate, owner, readiness};
+use crate::shared::{dns, drift, gate, owner, readiness, trial};
 
 /// The position of the container's interface in the result: it is the only one.
 const POSITION: usize = 0;
@@ -179,6 +179,13 @@ pub trait SingleLink: Debug + Send + Sync + 'static {
         Ok(())
     }
 
+    /// Returns the kernel's kind of the link, with the kernel's option for it, if STATUS tries
+    /// whether the kernel has it.
+    fn kernel_kind(config: &Self::Config) -> Option<(LinkKind, &'static str)> {
+        let _ = config;
+        None
+    }
+
     /// Reports whether ADD would find what it needs on the host (STATUS). It cannot ask about what
     /// is in the container, or in arguments that STATUS does not get.
     ///
@@ -218,7 +225,11 @@ impl<T: SingleLink> Kind for Single<T> {
             ipam.status()?;
         }
         let mut host = RouteSocket::open().map_err(attachment::unavailable)?;
-        T::status(&config, &mut host).map_err(as_unavailable)
+        T::status(&config, &mut host).map_err(as_unavailable)?;
+        match T::kernel_kind(&config) {
+            Some((kind, option)) => trial::require_kind(T::NAME, kind, option),
+            None => Ok(()),
+        }
     }
 
     fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {

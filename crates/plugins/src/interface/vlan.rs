@@ -86,7 +86,7 @@ impl SingleLink for Vlan {
         parent: &Link,
         namespaces: &mut Namespaces,
     ) -> Result<Made, Failure> {
-        let options = VlanOptions { id: config.id, protocol: config.protocol };
+        let options = config.options();
         let new = NewLink {
             mtu: config.mtu,
             ..config.parent.new_link(call, LinkKind::Vlan(options), parent, namespaces)
@@ -148,9 +148,17 @@ impl SingleLink for Vlan {
         }
         config.find_parent(host).map(drop)
     }
+
+    fn kernel_kind(config: &Config) -> Option<(LinkKind, &'static str)> {
+        Some((LinkKind::Vlan(config.options()), "CONFIG_VLAN_8021Q (`modprobe 8021q`)"))
+    }
 }
 
 impl Config {
+    fn options(&self) -> VlanOptions {
+        VlanOptions { id: self.id, protocol: self.protocol }
+    }
+
     fn check(raw: &Raw) -> Result<Self, Failure> {
         let parent = Parent::parse(&raw.master, raw.parent.as_ref(), raw.link_in_container)?;
         if parent.selector == Selector::DefaultRoute {

@@ -38,7 +38,9 @@ use rustix::io::Errno;
 
 use config::HostLocal as Config;
 
+use crate::shared::claim::Pool;
 use crate::shared::failure::Failure;
+use crate::shared::readiness;
 
 /// How long a call waits for a network's lock. We hold it for less than a millisecond, and the
 /// reference for up to half a second; a longer holder is stuck.
@@ -242,6 +244,8 @@ impl Plugin for HostLocal {
             resolv::read(Path::new(path))
                 .map_err(|error| unavailable(error.message().to_owned()))?;
         }
+        let folder = config.data_dir.join(call.network().as_str());
+        readiness::refuse_full("addresses", &folder)?;
         let store = store(call, &config.data_dir);
         let reserved = store
             .addresses()
@@ -319,6 +323,23 @@ pub(super) fn subnets(call: &Call<'_>) -> Vec<IpNet> {
     let Ok(config) = Config::load(call) else { return Vec::new() };
     let ranges = config.ranges.sets().iter().flat_map(RangeSet::ranges);
     ranges.map(ipam::Range::subnet).collect()
+}
+
+/// Returns the pools of each range set of a configuration with this IPAM plugin: a container gets one
+/// address of each set.
+pub(crate) fn pools(call: &Call<'_>) -> Vec<Vec<Pool>> {
+    let ours = call.ipam().is_some_and(|ipam| ipam.plugin_type() == INFO.name);
+    let Some(config) = ours.then(|| Config::load(call).ok()).flatten() else { return Vec::new() };
+    let pool = |range: &ipam::Range| {
+        let (gateway, prefix_len) = (range.gateway(), range.subnet().prefix_len());
+        let ip = |address: IpAddr| {
+            let address = IpNet::new(address, prefix_len).ok()?;
+            Some(IpConfig::new(address, Some(gateway)))
+        };
+        Some(Pool { first: ip(range.start())?, last: ip(range.end())? })
+    };
+    let pools = |set: &RangeSet| set.ranges().iter().filter_map(pool).collect();
+    config.ranges.sets().iter().map(pools).collect()
 }
 
 /// Refuses a folder to which even root cannot write, because of its file system or its attributes.

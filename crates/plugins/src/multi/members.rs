@@ -8,7 +8,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use cni::{AddResult, AttachmentKey, Command, IfName, NetworkName, code};
+use cni::{AddResult, AttachmentKey, Command, Error, IfName, NetworkList, NetworkName, code};
 use cni_plugin::{Call, codes};
 use cni_runtime::{Cache, CachedAttachment, Member, Runtime};
 use kernel::living::Census;
@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use state::{AttachmentLock, Index, Roots};
 
 use crate::engine::{self, Stale};
+use crate::inquiry::Inquiry;
 use crate::judge;
 use crate::shared::attachment::DEL_TIMEOUT;
 use crate::shared::attachment::{self, ADD_TIMEOUT};
@@ -79,6 +80,22 @@ pub(crate) struct Container<'c> {
 /// Returns what calls plugins: in the same way as this call was made, and ours in this process.
 pub(crate) fn runtime<'c>(call: &'c Call<'c>, path: Vec<PathBuf>) -> Runtime<'c> {
     Runtime::new(path, Arc::new(call.context().executor))
+}
+
+/// Reports whether a container could be attached to these networks now (STATUS).
+///
+/// # Errors
+/// As [`Inquiry::ask`], with the network's name.
+pub(crate) fn ready(
+    call: &Call<'_>,
+    path: Vec<PathBuf>,
+    networks: &[NetworkList],
+) -> Result<(), Error> {
+    let runtime = runtime(call, path);
+    let executor = call.context().executor;
+    let is_own = |plugin: &str| runtime.find_plugin(plugin).is_ok_and(|it| executor.is_own(&it));
+    let inquiry = Inquiry::new(&runtime, &is_own, call.context().deadline);
+    inquiry.networks(networks).map(drop)
 }
 
 impl<'c> Container<'c> {

@@ -492,10 +492,10 @@ pub fn refuse_unroutable(
         let Some(route) = routed.to(host, address)? else { continue };
         let refused = match route.kind {
             RouteKind::Local => Some(local(host, routed, address)?),
-            RouteKind::Unicast => match elsewhere(host, &route, routed, ip)? {
-                None => behind(host, &route, routed, ip)?,
-                refused => refused,
-            },
+            RouteKind::Unicast => {
+                let what = format!("address {address}");
+                by_route(host, &route, routed, ip, &what)?.map(|conflict| conflict.error)
+            }
             _ => None,
         };
         if let Some(error) = refused
@@ -505,6 +505,52 @@ pub fn refuse_unroutable(
         }
     }
     Ok(())
+}
+
+/// A pool of addresses, one of which a container gets: from the first to the last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pool {
+    /// The first address, as a container gets it.
+    pub first: IpConfig,
+    /// The last one.
+    pub last: IpConfig,
+}
+
+/// Refuses a pool of which [`refuse_unroutable`] refuses every address.
+///
+/// # Errors
+/// As there.
+pub fn refuse_pool(
+    call: &Call<'_>,
+    host: &mut RouteSocket,
+    routed: &Routed,
+    pool: &Pool,
+) -> Result<(), Failure> {
+    let Pool { first, last } = pool;
+    let (from, to) = (first.address.addr(), last.address.addr());
+    let what = format!("every address from {from} to {to}");
+    let mut refused = None;
+    for ip in [first, last] {
+        let address = ip.address.addr();
+        let Some(route) = routed.to(host, address)? else { return Ok(()) };
+        let conflict = match route.kind {
+            // The host is in the subnet itself.
+            RouteKind::Local => continue,
+            RouteKind::Unicast => by_route(host, &route, routed, ip, &what)?,
+            _ => None,
+        };
+        match conflict {
+            Some(conflict) if conflict.covers(from) && conflict.covers(to) => {
+                refused = Some(conflict.error);
+            }
+            _ => return Ok(()),
+        }
+    }
+    match refused {
+        // Another node may give the pool up in a moment.
+        Some(error) if error.code() != code::TRY_AGAIN_LATER && !may_conflict(call)? => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Reports addresses that the host itself has by now, on any link whose routes count (CHECK).
@@ -636,6 +682,33 @@ fn local(host: &mut RouteSocket, routed: &Routed, address: IpAddr) -> Result<Fai
 /// The protocol of the routes by which `netwrightd routing` reaches other nodes' containers.
 const OF_ROUTING: RouteProtocol = RouteProtocol(78);
 
+/// The reason why the host does not route to an address.
+struct Conflict {
+    /// The addresses that it concerns.
+    subnet: IpNet,
+    error: Failure,
+}
+
+impl Conflict {
+    fn covers(&self, address: IpAddr) -> bool {
+        self.subnet.contains(&address)
+    }
+}
+
+/// Returns the conflict if the host's route to an address, called `what`, leads elsewhere.
+fn by_route(
+    host: &mut RouteSocket,
+    route: &Route,
+    routed: &Routed,
+    ip: &IpConfig,
+    what: &str,
+) -> Result<Option<Conflict>, Failure> {
+    match elsewhere(host, route, routed, ip, what)? {
+        None => behind(host, route, routed, ip, what),
+        conflict => Ok(conflict),
+    }
+}
+
 /// Returns the conflict if one of the host's routes leads to the container's subnet, or to a part
 /// of it that contains the address. A broader route, such as a default route, is for addresses that
 /// no network here has.
@@ -644,7 +717,8 @@ fn behind(
     route: &Route,
     routed: &Routed,
     ip: &IpConfig,
-) -> Result<Option<Failure>, Failure> {
+    what: &str,
+) -> Result<Option<Conflict>, Failure> {
     let to = route.destination;
     let oif = route.oif.or_else(|| route.next_hops.first()?.oif);
     let Some(oif) = oif.filter(|oif| !routed.links.contains(oif)) else { return Ok(None) };
@@ -658,21 +732,20 @@ fn behind(
         return Ok(None);
     }
     let by = route.gateway.map(|gateway| format!(" by {gateway}")).unwrap_or_default();
-    let message = format!(
-        "address {} is of {to}, to which the host has a route{by} on link {:?}",
-        ip.address.addr(),
-        link.name
-    );
-    if route.protocol == Some(OF_ROUTING) {
+    let message =
+        format!("{what} is of {to}, to which the host has a route{by} on link {:?}", link.name);
+    let error = if route.protocol == Some(OF_ROUTING) {
         // The block may be this node's since a moment ago.
-        return Ok(Some(Failure::new(code::TRY_AGAIN_LATER, message).with_details(
+        Failure::new(code::TRY_AGAIN_LATER, message).with_details(
             "netwrightd routing knows another node that has this address: if it stays so, give the \
              network a range that no other node has, or start the service routing",
-        )));
-    }
-    Ok(Some(Failure::new(codes::CONFLICT, message).with_details(
-        "the host would no longer reach what is there, or not the container: give the network a subnet of its own, or remove the route",
-    )))
+        )
+    } else {
+        Failure::new(codes::CONFLICT, message).with_details(
+            "the host would no longer reach what is there, or not the container: give the network a subnet of its own, or remove the route",
+        )
+    };
+    Ok(Some(Conflict { subnet: to, error }))
 }
 
 /// Returns the conflict if the host is in the container's subnet by another link.
@@ -681,7 +754,8 @@ fn elsewhere(
     route: &Route,
     routed: &Routed,
     ip: &IpConfig,
-) -> Result<Option<Failure>, Failure> {
+    what: &str,
+) -> Result<Option<Conflict>, Failure> {
     let is_other = |oif: &u32| route.gateway.is_none() && !routed.links.contains(oif);
     let Some(oif) = route.oif.filter(is_other) else { return Ok(None) };
     let present = host.addresses(Some(oif))?;
@@ -701,13 +775,12 @@ fn elsewhere(
     if link.alias.as_deref().is_some_and(|alias| alias.starts_with(super::owner::PREFIX)) {
         return Ok(None);
     }
-    let message = format!(
-        "address {address} is of subnet {}, which is on the host's link {:?}",
-        subnet.trunc(),
-        link.name
-    );
-    Ok(Some(Failure::new(codes::CONFLICT, message).with_details(
+    let subnet = subnet.trunc();
+    let message =
+        format!("{what} is of subnet {subnet}, which is on the host's link {:?}", link.name);
+    let error = Failure::new(codes::CONFLICT, message).with_details(
         "the host would reach neither the containers nor its own neighbours and router: give the \
          network a subnet of its own, or put containers on that link with macvlan or ipvlan",
-    )))
+    );
+    Ok(Some(Conflict { subnet, error }))
 }

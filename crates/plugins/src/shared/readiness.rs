@@ -4,13 +4,18 @@
 //! What cannot be told is no obstacle here: a caller without privileges, for instance, sees nothing
 //! of what root may write.
 
+use std::path::Path;
+
+use cni::code;
 use cni_plugin::{Call, codes};
 use kernel::ipv6::Off;
-use kernel::route::{ApplyError, Change};
+use kernel::remedy;
+use kernel::route::{ApplyError, Change, RouteSocket};
 
+use super::claim::{self, Routed};
 use super::failure::Failure;
 use super::{advertisements, forwarding};
-use crate::ipam::{self, Families};
+use crate::ipam::{self, Families, host_local};
 
 /// What can be done where a network asks for IPv6 and the host has none.
 const LEAVE_OUT: &str = "or leave the IPv6 addresses out of the network";
@@ -43,6 +48,55 @@ pub(crate) fn refuse_unfit(
         return Ok(());
     }
     refuse_without_kernel(call)
+}
+
+/// Refuses every network where this process may not configure any, or where no more records fit
+/// beside those of the plugins.
+///
+/// # Errors
+/// Code 50.
+pub(crate) fn refuse_unable(call: &Call<'_>) -> Result<(), Failure> {
+    if remedy::lacks_net_admin() {
+        let text = "the plugin runs without the capability CAP_NET_ADMIN";
+        return Err(Failure::new(code::PLUGIN_NOT_AVAILABLE, text).with_details(
+            "whoever calls it must have the capability: no link can be made without",
+        ));
+    }
+    refuse_full("what is made for a container", &call.roots().run)
+}
+
+/// Refuses a network of which something cannot be written down in a folder.
+///
+/// # Errors
+/// Code 50.
+pub(crate) fn refuse_full(what: &str, folder: &Path) -> Result<(), Failure> {
+    let Some(why) = state::obstacle(folder) else { return Ok(()) };
+    let text = format!("{what} cannot be written down in {}: {why}", folder.display());
+    Err(Failure::new(code::PLUGIN_NOT_AVAILABLE, text)
+        .with_details("make room or mount it writable (`df`, and `df -i` for files)"))
+}
+
+/// Refuses a network of which every address is another's on this host, to which it has to route: a
+/// pool that is the uplink's subnet, for instance. Only those of `host-local` are known before ADD.
+///
+/// # Errors
+/// As [`claim::refuse_unroutable`].
+pub(crate) fn refuse_unroutable(
+    call: &Call<'_>,
+    host: &mut RouteSocket,
+    routed: &Routed,
+) -> Result<(), Failure> {
+    for set in host_local::pools(call) {
+        let mut refused = Ok(());
+        for pool in &set {
+            refused = claim::refuse_pool(call, host, routed, pool);
+            if refused.is_ok() {
+                break;
+            }
+        }
+        refused?;
+    }
+    Ok(())
 }
 
 /// Refuses a network with IPv6 addresses where the kernel has no IPv6: then not even a container has

@@ -5,9 +5,28 @@ use std::thread;
 use cni::code;
 use cni_plugin::codes;
 use kernel::netns::unshare_net;
-use kernel::route::RouteSocket;
+use kernel::route::{LinkKind, NewLink, RouteSocket};
 
 use super::failure::Failure;
+
+/// A link that no namespace has: the kernel gives such an index to none.
+const NO_LINK: u32 = i32::MAX.unsigned_abs();
+
+/// Refuses a kind of links that the kernel does not have. `config` is the kernel's option for it.
+///
+/// # Errors
+/// Code 50, with the kernel's words.
+pub fn require_kind(plugin: &str, kind: LinkKind, config: &str) -> Result<(), Failure> {
+    let on_parent = matches!(kind, LinkKind::Macvlan(_) | LinkKind::Ipvlan(_) | LinkKind::Vlan(_));
+    // The kernel looks for the kind before it looks for the parent.
+    let link = NewLink { parent: on_parent.then_some(NO_LINK), ..NewLink::new("trial", kind) };
+    in_fresh_netns(|socket| match socket.create_link(&link) {
+        Err(error) if !on_parent || error.is_unsupported() => Err(Failure::from(error)
+            .context(format_args!("failed to create {plugin}"))
+            .with_details(format!("the kernel needs {config}"))),
+        _ => Ok(()),
+    })
+}
 
 /// Runs `work` with a socket in a namespace of its own, which is deleted afterwards with everything
 /// in it. For STATUS.

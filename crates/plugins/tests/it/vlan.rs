@@ -59,12 +59,13 @@ fn status_tells_whether_the_parent_serves() {
     fixed::gives(&node, &json!([]));
     let status =
         |config: Value| node.run("vlan", "STATUS").config(fixed::ipam()).config(config).call();
-    status(json!({ "master": "p0", "vlanId": 5 })).silent();
+    let served = |config: Value| on_parent::served(status(config), "vlan", "CONFIG_VLAN_8021Q");
+    served(json!({ "master": "p0", "vlanId": 5 }));
     status(json!({ "master": "p9" })).fails(50, "failed to lookup master \"p9\": Link not found");
     status(json!({ "master": "p0", "mtu": 9000 })).fails(50, "invalid MTU 9000");
     status(json!({})).fails(7, "\"master\" field is required");
     status(json!({ "master": "p0", "ipam": null })).fails(7, "no plugin name provided");
-    status(json!({ "master": "p9", "linkInContainer": true })).silent();
+    served(json!({ "master": "p9", "linkInContainer": true }));
     node.sh("ip link set p0 down");
     status(json!({ "master": "p0" })).fails(50, "parent \"p0\" is down");
 }

@@ -176,21 +176,14 @@ fn lint_delegate(
     })
 }
 
-/// Reports capabilities whose arguments neither the plugin nor its IPAM plugin reads, which gets
-/// the same `runtimeConfig`. A plugin that calls others passes on all of them, and plugins that are
-/// not ours may read any.
+/// Reports capabilities whose arguments neither the plugin nor its IPAM plugin reads.
 fn tell_unread_capabilities(
     plugin_type: &str,
     ipam_type: &str,
     object: &Top<'_>,
     examined: &mut Examined<'_>,
 ) {
-    let Some(info) = plugins::info(plugin_type).filter(|info| info.inner.is_none()) else { return };
-    let mut read = info.capabilities.to_vec();
-    if !ipam_type.is_empty() {
-        let Some(ipam) = plugins::info(ipam_type) else { return };
-        read.extend(ipam.capabilities);
-    }
+    let Some(read) = judge::capabilities_read(plugin_type, ipam_type) else { return };
     let Some(capabilities) = object.value("capabilities") else { return };
     for (name, value) in Top::of(capabilities).keys() {
         if value != "true" || read.iter().any(|known| known.eq_ignore_ascii_case(name)) {

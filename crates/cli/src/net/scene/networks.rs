@@ -63,7 +63,8 @@ pub(super) fn read(
         let mut network = describe(&configured.list);
         network.file = configured.file.as_ref().map(|path| path.display().to_string());
         if asks {
-            let Judgement { failure, unknown } = judgement::of(session, &configured.list, None);
+            let Judgement { failure, unknown, unasked: _ } =
+                judgement::of(session, &configured.list, None);
             let refusal = failure.map(|error| cni::text::one_line(&error));
             match refusal {
                 Some(refusal) if unknown || super::is_refused(&refusal) => {
@@ -229,7 +230,7 @@ fn pools(session: &Session, configured: &Configured, found: &mut Found) {
                 folder: store.directory().display().to_string(),
                 used: u64::try_from(used).unwrap_or(u64::MAX),
                 size: size.and_then(|size| u64::try_from(size).ok()),
-                writable: super::folders::trouble(&folder).is_none(),
+                writable: state::obstacle(&folder).is_none(),
             });
         }
     }

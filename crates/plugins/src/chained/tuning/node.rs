@@ -10,7 +10,7 @@ use state::{Index, Record, Release};
 
 use super::config::{Config, LinkValues, Sysctl};
 use super::plan::{Apply, LinkState, Recorded, Step, SysctlState};
-use super::sysctl::{is_of_interface, same_value};
+use super::sysctl::{self, is_of_interface, same_value};
 use crate::shared::attachment;
 use crate::shared::failure::Failure;
 
@@ -244,13 +244,39 @@ pub(super) fn read_sysctls(
     ifname: &IfName,
 ) -> Result<Vec<SysctlState>, Failure> {
     let state = |sysctl: &Sysctl| {
-        let (path, value) = read_first(sysctl.key.paths())?.ok_or_else(|| {
-            let text = format!("sysctl {:?} does not exist in the container", sysctl.key.path());
-            Failure::new(codes::KERNEL, text).with_details(MISSING)
-        })?;
+        let (path, value) = read_first(sysctl.key.paths())?.ok_or_else(|| missing(sysctl))?;
         Ok(SysctlState { path: path.to_owned(), value, own: is_of_interface(path, ifname) })
     };
     sysctls.iter().map(state).collect()
+}
+
+/// Refuses sysctls that the calling thread's namespace, a fresh one, shows not to be there, and those
+/// that ADD would have to write although `/proc/sys` is read-only (STATUS).
+///
+/// # Errors
+/// Code 100, in the words of ADD.
+pub(super) fn look(sysctls: &[Sysctl]) -> Result<(), Failure> {
+    sysctls.iter().try_for_each(|sysctl| {
+        let paths: Vec<String> = sysctl.key.paths().map(sysctl::of_every_interface).collect();
+        match read_first(paths.iter().map(String::as_str))? {
+            None if paths.iter().all(|path| sysctl::is_known_before(path)) => Err(missing(sysctl)),
+            Some((path, value))
+                if value.as_ref().is_none_or(|value| !same_value(value, &sysctl.value))
+                    && name(path)?.is_read_only() =>
+            {
+                let (path, value) = (sysctl.key.path(), &sysctl.value);
+                let text = format!("sysctl {path:?} cannot be set to {value:?}");
+                Err(Failure::new(codes::KERNEL, text)
+                    .with_details("/proc/sys is mounted read-only: mount it writable"))
+            }
+            _ => Ok(()),
+        }
+    })
+}
+
+fn missing(sysctl: &Sysctl) -> Failure {
+    let text = format!("sysctl {:?} does not exist in the container", sysctl.key.path());
+    Failure::new(codes::KERNEL, text).with_details(MISSING)
 }
 
 /// Reads the first of these sysctls that exists, in the calling thread's namespace. Returns its path,

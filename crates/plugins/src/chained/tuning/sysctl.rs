@@ -1,6 +1,7 @@
 //! Names of sysctls.
 
 use cni::{IfName, code};
+use kernel::sysctl::Sysctl as KernelSysctl;
 
 use crate::shared::failure::Failure;
 
@@ -98,6 +99,27 @@ pub(super) fn of_interface(path: &str, ifname: &str) -> String {
         *name = ifname;
     }
     parts.join("/")
+}
+
+/// Returns the path of an interface's own sysctl as every interface has it, under the name that
+/// stands for new ones; any other path as it is.
+pub(super) fn of_every_interface(path: &str) -> String {
+    let is_of_one = match path.split('/').collect::<Vec<_>>()[..] {
+        ["net", "ipv4" | "ipv6", "conf" | "neigh", name, _] => !matches!(name, "all" | "lo"),
+        _ => false,
+    };
+    if is_of_one { of_interface(path, "default") } else { path.to_owned() }
+}
+
+/// Reports whether a namespace without interfaces tells that a container has no sysctl of this path.
+/// What a module adds that is not loaded yet (`net/netfilter/nf_conntrack_max`) may be there for
+/// ADD, and what only a link of some kind has, too.
+pub(super) fn is_known_before(path: &str) -> bool {
+    let mut parts = path.split('/');
+    let part = (parts.next(), parts.next());
+    let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+    matches!(part, (Some("net"), Some("core" | "ipv4" | "ipv6" | "unix")))
+        && KernelSysctl::parse(folder).is_ok_and(|folder| folder.file().is_dir())
 }
 
 /// Reports whether two values of a sysctl are equal: the kernel separates with tabs what people

@@ -19,7 +19,7 @@ use super::gateway::{self, OnConflict};
 use super::{vlan_gateway, vrf};
 use crate::shared::failure::Failure;
 use crate::shared::shared_object::LOCK_TIMEOUT;
-use crate::shared::{advertisements, host_side, owner};
+use crate::shared::{advertisements, host_side, owner, trial};
 
 /// The note on a bridge in the index: what we changed so that the bridge can serve, kept until the
 /// last attachment leaves.
@@ -278,6 +278,30 @@ pub(super) fn add_gateways(
     Ok(vlan_gateway)
 }
 
+/// What a bridge with VLANs needs of the kernel.
+const VLAN_FILTERING: &str = "a kernel with bridge VLAN filtering (CONFIG_BRIDGE_VLAN_FILTERING)";
+
+fn options(wanted: &Bridge) -> BridgeOptions {
+    BridgeOptions {
+        vlan_filtering: wanted.vlan_filtering.then_some(true),
+        link_local_learning: wanted.no_link_local_learning.then_some(false),
+        ..BridgeOptions::default()
+    }
+}
+
+/// Refuses a bridge that the kernel does not have as it would be created or set up (STATUS).
+///
+/// # Errors
+/// Code 50; code 100 when the kernel does not answer.
+pub(super) fn require_kernel(host: &mut RouteSocket, wanted: &Bridge) -> Result<(), Failure> {
+    let found = host.link_by_name(&wanted.link)?;
+    if found.is_some_and(|link| !wanted.vlan_filtering || filters_vlans(&link)) {
+        return Ok(());
+    }
+    let option = if wanted.vlan_filtering { VLAN_FILTERING } else { "CONFIG_BRIDGE" };
+    trial::require_kind("bridge", LinkKind::Bridge(options(wanted)), option)
+}
+
 pub(super) fn create(
     host: &mut RouteSocket,
     wanted: &Bridge,
@@ -289,19 +313,12 @@ pub(super) fn create(
         mtu: wanted.mtu,
         alias: Some(mark()),
         master: vrf::index(host, wanted.vrf.as_deref())?,
-        ..NewLink::new(
-            name,
-            LinkKind::Bridge(BridgeOptions {
-                vlan_filtering: wanted.vlan_filtering.then_some(true),
-                link_local_learning: wanted.no_link_local_learning.then_some(false),
-                ..BridgeOptions::default()
-            }),
-        )
+        ..NewLink::new(name, LinkKind::Bridge(options(wanted)))
     };
     let link = host.create_link(&new).map_err(|error| {
         let mut error = Failure::from(error);
         if wanted.vlan_filtering {
-            error = error.with_details("VLANs need a kernel with bridge VLAN filtering");
+            error = error.with_details(format!("VLANs need {VLAN_FILTERING}"));
         }
         error
     })?;

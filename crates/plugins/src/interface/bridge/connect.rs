@@ -218,6 +218,26 @@ pub(super) struct Reach {
     gateway: bool,
 }
 
+/// Returns how the host would route to a container of a bridge that may not be there yet.
+///
+/// # Errors
+/// Code 100 when the kernel does not answer.
+pub(super) fn routed(
+    host: &mut RouteSocket,
+    config: &Config,
+    bridge: Option<&Link>,
+) -> Result<Routed, Failure> {
+    // STATUS reports one that is missing.
+    let vrf = vrf::find(host, config.vrf.as_ref().map(IfName::as_str)).ok().flatten();
+    match bridge {
+        Some(bridge) => Ok(Reach::of(host, config, bridge, vrf.as_ref())?.routed),
+        None => {
+            let vrf = vrf.and_then(|vrf| Some((vrf.index, vrf.vrf_table?)));
+            Ok(Routed { vrf, ..Routed::default() })
+        }
+    }
+}
+
 impl Reach {
     pub(super) fn of(
         host: &mut RouteSocket,

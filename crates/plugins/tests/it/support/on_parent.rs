@@ -13,6 +13,16 @@ pub(crate) fn host(name: &str) -> Node {
     node
 }
 
+/// STATUS succeeds if the kernel has such links, and else names the kernel's option.
+#[track_caller]
+pub(crate) fn served(status: Answer, feature: &str, option: &str) {
+    if testkit::feature::available(feature) {
+        status.silent();
+    } else {
+        status.fails(50, option);
+    }
+}
+
 /// Addresses of both families with this last number.
 pub(crate) fn addresses(last: u8) -> Value {
     json!([
