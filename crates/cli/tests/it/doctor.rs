@@ -11,5 +11,6 @@ mod scene;
 mod segments;
 mod situations;
 mod sound;
+mod unexamined;
 mod untouched;
 mod watch;

@@ -9,7 +9,7 @@ use scene::filter::Hook;
 use scene::{Container, Namespace, Part, Transport};
 
 use super::filters::denied::{Owners, is_denied};
-use super::{Rule, containers, family_of, is_outbound, with_router};
+use super::{Rule, containers, family_of, is_outbound, leads_beyond, with_router};
 use crate::Look;
 use crate::filter::{Layer, NewDestination, Packet, Port, walk};
 use crate::finding::{Family, Finding, WayKind};
@@ -50,13 +50,13 @@ const PORT: u16 = 53;
 /// How many servers resolv.conf may have (`man 5 resolv.conf`, MAXNS).
 const SERVERS: usize = 3;
 
-fn servers(container: &Container) -> impl Iterator<Item = IpAddr> + '_ {
+pub(super) fn servers(container: &Container) -> impl Iterator<Item = IpAddr> + '_ {
     container.nameservers.iter().flatten().take(SERVERS).copied()
 }
 
 /// Names matter to a container that reaches others.
 fn reaches(look: Look<'_>, container: &Container, server: IpAddr) -> bool {
-    is_outbound(look.scene, container, family_of(server))
+    leads_beyond(look.scene, container, family_of(server))
 }
 
 fn asks(look: Look<'_>) -> Vec<Question> {

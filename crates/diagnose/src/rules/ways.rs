@@ -6,6 +6,7 @@ mod silent;
 #[cfg(test)]
 mod tests;
 
+pub(super) use silent::next_router;
 use std::net::IpAddr;
 
 use ipnet::IpNet;

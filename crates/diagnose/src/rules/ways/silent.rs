@@ -8,7 +8,7 @@ use scene::{Container, Part, Port, Transport};
 
 use super::super::filters::denied::{Owners, is_denied};
 use super::super::inside::speaks;
-use super::super::{asks_links, containers, is_outbound, with_router};
+use super::super::{asks_links, containers, leads_beyond, with_router};
 use super::samples;
 use crate::Look;
 use crate::filter::{End, Layer, Packet, walk};
@@ -63,7 +63,7 @@ pub(super) fn asks(look: Look<'_>) -> Vec<Question> {
                     questions.extend(ends.filter_map(|to| of_node(port, to)));
                 }
             }
-            if is_outbound(look.scene, container, family) {
+            if is_tried(look, container, family) {
                 for asked in outside(look, container, family) {
                     questions.push(Question { from: None, asked: asked.clone() });
                     questions.push(from(asked));
@@ -78,16 +78,31 @@ fn of_node(port: &Port, to: SocketAddr) -> Option<Question> {
     Question::connect(None, port.transport, to)
 }
 
-/// What is asked beyond the node, by a container and by the node itself. A container that has no
-/// route is meant to have none, or CHECK tells that it is gone.
+/// Says whether a container's way beyond the node is tried. Who asks for one container and one
+/// machine wants to know whether the one reaches the other, whatever the networks are meant for.
+fn is_tried(look: Look<'_>, container: &Container, family: Family) -> bool {
+    leads_beyond(look.scene, container, family) || (look.only.is_some() && look.to.is_some())
+}
+
+/// What is asked beyond the node, by a container and by the node itself. Of all containers, one that
+/// has no route is meant to have none, or CHECK tells that it is gone.
 fn outside(look: Look<'_>, container: &Container, family: Family) -> Vec<Asked> {
     let is_of = |address: IpAddr| address.is_ipv4() == (family == Family::V4);
-    let is_routed =
-        |to: IpAddr| Site::all(look.scene, container, family).any(|site| is_routed(&site, to));
-    let named = look.to.filter(|to| is_of(to.ip()) && is_routed(to.ip()));
-    let next = next_router(look, family).filter(|to| is_routed(*to));
+    let is_routed = |to: IpAddr| has_route(container, to);
+    let is_meant = |to: IpAddr| is_of(to) && (look.only.is_some() || is_routed(to));
+    let named = look.to.filter(|to| is_meant(to.ip()));
+    let leads_beyond = leads_beyond(look.scene, container, family);
+    let next = next_router(look, family).filter(|to| leads_beyond && is_routed(*to));
     let named = named.map(|to| Asked::Connect { to });
     named.into_iter().chain(next.map(|to| Asked::Echo { to })).collect()
+}
+
+/// Says whether a container has a route to an address, from one of its own.
+pub(in crate::rules) fn has_route(container: &Container, to: IpAddr) -> bool {
+    let Some(inside) = &container.inside else { return false };
+    let nets = container.attachments.iter().flat_map(|attachment| &attachment.addresses);
+    let mut own = nets.map(|net| net.addr()).filter(|own| own.is_ipv4() == to.is_ipv4());
+    own.any(|own| matches!(look_up(inside, Some(own), to, None, Some(0)), Routed::By { .. }))
 }
 
 /// Says whether a container has a route to an address for a socket that is bound to no link: a link
@@ -98,7 +113,7 @@ fn is_routed(site: &Site<'_>, to: IpAddr) -> bool {
 }
 
 /// The router to which the node sends what is for the Internet, if it can be asked from elsewhere.
-fn next_router(look: Look<'_>, family: Family) -> Option<IpAddr> {
+pub(in crate::rules) fn next_router(look: Look<'_>, family: Family) -> Option<IpAddr> {
     let [to, ..] = samples(family);
     match look_up(&look.scene.host, None, to, None, Some(0)) {
         Routed::By { via: Some(via), .. } => match via {
@@ -153,7 +168,7 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
                     );
                 }
             }
-            if is_outbound(look.scene, container, family) {
+            if is_tried(look, container, family) {
                 found.extend(beyond(look, &owners, container, family));
             }
         }
