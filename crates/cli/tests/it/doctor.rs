@@ -6,6 +6,7 @@ mod drifts;
 mod findings;
 mod follow;
 mod input;
+mod led;
 mod luck;
 mod scene;
 mod segments;

@@ -3,6 +3,7 @@
 
 pub(in crate::rules) mod routers;
 mod silent;
+pub(super) mod taken;
 #[cfg(test)]
 mod tests;
 
