@@ -15,7 +15,7 @@ use scene::{Namespace, Scene};
 
 use self::joined::joined;
 use crate::finding::{Finding, Severity, Way, WayKind};
-use crate::rules::{BY_ITSELF, BY_SENDER, DENIED, UNJUDGED, is_because_of};
+use crate::rules::{BY_ITSELF, BY_SENDER, DENIED, NOT_ASKED, UNJUDGED, Unexamined, is_because_of};
 
 /// A finding with what it explains.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub struct Diagnosis {
     /// What is as people decided, and filters that cannot be judged while nothing shows that they
     /// do harm.
     pub notes: Vec<Finding>,
+    /// What was not examined, so that nothing is known of it.
+    pub unexamined: Vec<Unexamined>,
     /// How many things were looked at.
     pub looked_at: usize,
 }
@@ -77,12 +79,12 @@ impl Diagnosis {
 }
 
 /// Findings by how deep they lie, the deepest first: those of a row do not explain each other.
-const DEPTHS: [&[&str]; 17] = [
+const DEPTHS: [&[&str]; 18] = [
     &["not-seen", UNJUDGED],
     &["not-judged"],
     &["network-broken"],
     &["network-refused", "network-incomplete", "service-not-ready", "pool-nearly-full"],
-    &["network-shadowed", "subnet-taken", "namespace-gone"],
+    &["network-shadowed", "subnet-taken", "namespace-gone", "not-attached"],
     &["link-down", "no-carrier", "uplink-enslaved", "loopback-down"],
     &[
         "parent-down",
@@ -151,6 +153,7 @@ const DEPTHS: [&[&str]; 17] = [
         BY_SENDER,
         BY_ITSELF,
     ],
+    &["gateway-silent", "router-silent", NOT_ASKED],
     &["path-mtu", "nameserver-silent", "nameserver-fails"],
     SYMPTOMS,
 ];
@@ -245,7 +248,7 @@ pub(crate) fn sort(findings: Vec<Finding>, scene: &Scene) -> Diagnosis {
     };
     let (notes, causes): (Vec<Explained>, Vec<Explained>) = causes.into_iter().partition(is_note);
     let notes = notes.into_iter().map(|note| note.finding).collect();
-    Diagnosis { causes, notes, looked_at: looked_at(scene) }
+    Diagnosis { causes, notes, unexamined: Vec::new(), looked_at: looked_at(scene) }
 }
 
 /// Says whether a probe shows it, and nothing why.
@@ -362,6 +365,10 @@ fn explains(cause: &Finding, finding: &Finding) -> bool {
     if PAIRS.contains(&(cause.id, finding.id)) {
         return true;
     }
+    // A question that cannot be sent is no question of its own where something else is broken.
+    if finding.id == NOT_ASKED {
+        return cause.severity == Severity::Error;
+    }
     if is_refused_for_filter(finding) {
         return cause.id == "forward-dropped";
     }
@@ -388,7 +395,7 @@ fn explains(cause: &Finding, finding: &Finding) -> bool {
 }
 
 /// Says whether what breaks one way breaks another one.
-fn covers(broken: &Way, way: &Way) -> bool {
+pub(crate) fn covers(broken: &Way, way: &Way) -> bool {
     let is_of = |one: &Option<String>, other: &Option<String>| {
         one.is_none() || other.is_none() || one == other
     };

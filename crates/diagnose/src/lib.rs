@@ -18,7 +18,7 @@ use scene::Scene;
 pub use causes::{Diagnosis, Explained};
 pub use finding::{Family, Finding, Ignore, Severity, Way, WayKind};
 pub use question::{Answer, Answers, Asked, Hop, Question};
-pub use rules::{RULES, Rule};
+pub use rules::{RULES, Rule, Unexamined};
 
 /// What a rule looks at.
 #[derive(Debug, Clone, Copy)]
@@ -52,6 +52,7 @@ pub fn diagnose(look: Look<'_>, ignore: &[Ignore]) -> Diagnosis {
             findings.push(finding);
         }
     }
+    let unexamined = rules::unexamined(look, &findings);
     findings.retain(|finding| !ignore.iter().any(|one| one.is_of(finding)));
     let holes: Vec<Finding> =
         findings.iter().filter(|finding| finding.id == "not-seen").cloned().collect();
@@ -60,7 +61,7 @@ pub fn diagnose(look: Look<'_>, ignore: &[Ignore]) -> Diagnosis {
         finding.id != "not-judged" || holes.iter().any(|hole| rules::is_because_of(finding, hole))
     });
     safe::mend(&mut findings, look.scene);
-    let mut diagnosis = causes::sort(findings, look.scene);
+    let mut diagnosis = Diagnosis { unexamined, ..causes::sort(findings, look.scene) };
     let was_tried = !look.answers.all.is_empty() || questions(look).is_empty();
     if !was_tried {
         diagnosis.doubt_filters();

@@ -3,10 +3,10 @@
 use std::net::{IpAddr, SocketAddr};
 
 use scene::Transport;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A packet to send from a namespace.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Question {
     /// The ID of the container that sends; `None`: the node.
@@ -16,7 +16,7 @@ pub struct Question {
 }
 
 /// What is sent.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum Asked {
@@ -52,7 +52,7 @@ pub enum Asked {
 }
 
 /// What came of a question.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum Answer {
@@ -102,7 +102,7 @@ pub enum Answer {
 }
 
 /// A place that a probe passed, or where it ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Hop {
     /// The ID of the container; `None`: the node.
@@ -119,7 +119,7 @@ pub struct Hop {
 }
 
 /// What probes found.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answers {
     /// Each question with its answer.
     pub all: Vec<(Question, Answer)>,

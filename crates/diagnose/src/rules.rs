@@ -1,5 +1,6 @@
 //! The rules, one file for each family of faults.
 
+mod asked;
 mod attachments;
 mod configuration;
 mod filters;
@@ -18,6 +19,7 @@ mod sizes;
 mod switches;
 mod tunnels;
 mod unchecked;
+mod unexamined;
 mod vrfs;
 mod ways;
 
@@ -26,7 +28,10 @@ use std::collections::BTreeSet;
 use scene::filter::Hook;
 use scene::{Container, Hole, Part, Scene, Transport};
 
+pub(crate) use self::asked::NOT_ASKED;
 pub(crate) use self::holes::{UNJUDGED, is_because_of};
+pub use self::unexamined::Unexamined;
+pub(crate) use self::unexamined::all as unexamined;
 use crate::Look;
 use crate::filter::{Carries, End, Layer, Packet, Port, walk};
 use crate::finding::{Family, Finding};
@@ -149,15 +154,44 @@ fn asks_links(look: Look<'_>) -> bool {
     look.only.is_some() || look.scene.containers.len() <= FEW
 }
 
-/// Says whether a container has an address of a family on a network that leads beyond the node.
+/// Says whether a container has an address of a family on a network that leads beyond the node by the
+/// node's own IP.
 fn is_outbound(scene: &Scene, container: &Container, family: Family) -> bool {
     container.attachments.iter().any(|attachment| {
         let of_family = |address: &std::net::IpAddr| family_of(*address) == family;
         let network = scene.networks.iter().find(|one| one.name == attachment.network);
-        let is_routed = attachment.has_plugin("bridge") || attachment.has_plugin("ptp");
-        is_routed
-            && attachment.gateways.iter().any(of_family)
-            && network.is_none_or(|network| network.outbound)
+        if attachment.has_plugin("bridge") || attachment.has_plugin("ptp") {
+            return attachment.gateways.iter().any(of_family)
+                && network.is_none_or(|network| network.outbound);
+        }
+        // What the keys of other plugins mean is not known here, so the routes decide.
+        path::Site::of(scene, container, attachment, family).is_some_and(|site| {
+            site.joint == path::Joint::Pair
+                && site.gateway.is_some()
+                && has_default_route(container, attachment, family)
+        })
+    })
+}
+
+/// Says whether a container has a way beyond the node, by the node or by another machine.
+fn leads_beyond(scene: &Scene, container: &Container, family: Family) -> bool {
+    is_outbound(scene, container, family)
+        || (container.attachments.iter())
+            .any(|attachment| has_default_route(container, attachment, family))
+}
+
+/// Says whether a container has a default route by the interface of an attachment.
+fn has_default_route(
+    container: &Container,
+    attachment: &scene::Attachment,
+    family: Family,
+) -> bool {
+    let Some(inside) = &container.inside else { return false };
+    let Some(link) = inside.link(&attachment.ifname) else { return false };
+    inside.routes.iter().any(|route| {
+        route.to.prefix_len() == 0
+            && family_of(route.to.addr()) == family
+            && route.hops.iter().any(|hop| hop.link == Some(link.index))
     })
 }
 
@@ -199,20 +233,19 @@ fn targets(look: Look<'_>, container: &Container) -> Vec<std::net::IpAddr> {
     if let Some(to) = look.to {
         return vec![to.ip()];
     }
-    let is_here = |address: &std::net::IpAddr| {
-        address.is_loopback()
-            || look.scene.host.owner_of(*address).is_some()
-            || look
-                .scene
-                .networks
-                .iter()
-                .flat_map(|one| &one.subnets)
-                .any(|net| net.contains(address))
-    };
     let servers = container.nameservers.iter().flatten().copied();
-    let mut targets: Vec<std::net::IpAddr> = servers.filter(|server| !is_here(server)).collect();
+    let mut targets: Vec<std::net::IpAddr> =
+        servers.filter(|server| !is_here(look.scene, *server)).collect();
     targets.truncate(2);
     targets
+}
+
+/// Says whether an address is this node's, or of a network of its containers.
+fn is_here(scene: &Scene, address: std::net::IpAddr) -> bool {
+    let mut subnets = scene.networks.iter().flat_map(|one| &one.subnets);
+    address.is_loopback()
+        || scene.host.owner_of(address).is_some()
+        || subnets.any(|net| net.contains(&address))
 }
 
 /// Adds to the finding of a container whose packets to an address are not answered that the router
@@ -266,6 +299,7 @@ fn family_of(address: std::net::IpAddr) -> Family {
 /// All rules.
 pub const RULES: &[Rule] = &[
     holes::RULE,
+    asked::RULE,
     configuration::RULE,
     attachments::RULE,
     unchecked::RULE,

@@ -29,8 +29,8 @@ pub(crate) fn main(args: &Doctor, common: &Common, world: &World, shell: &mut Sh
     let to = args.to.as_deref().map(target).transpose()?;
     if let Some(file) = &args.from {
         let began = Instant::now();
-        let scene = bundle::read(&world.absolute(file))?;
-        let seen = judge(scene, args, to, world, shell, began)?;
+        let (scene, answers) = bundle::read(&world.absolute(file))?;
+        let seen = judge(scene, Some(answers), args, to, world, shell, began)?;
         shell.print(&seen.told(args, world));
         return Ok(ExitCode::from(exit_code(&seen.diagnosis, args.strict)));
     }
@@ -41,7 +41,7 @@ pub(crate) fn main(args: &Doctor, common: &Common, world: &World, shell: &mut Sh
     }
     let seen = look(&session, args, to, world, shell)?;
     if let Some(file) = &args.bundle {
-        bundle::write(&world.absolute(file), &seen.scene)?;
+        bundle::write(&world.absolute(file), &seen.scene, &seen.answers)?;
         shell.say(format_args!(
             "wrote {}: addresses, routes, rules, names of containers and programs; no secrets and no payloads",
             file.display()
@@ -111,12 +111,14 @@ fn look(
     let mut progress = |what: &str| waiting.now(what);
     let scene = look_around::read(session, world, args.container.as_deref(), &mut progress);
     drop(waiting);
-    judge(scene, args, to, world, shell, began)
+    judge(scene, None, args, to, world, shell, began)
 }
 
-/// Judges a scene; sends probes, if it is this node's and they are wanted.
+/// Judges a scene with the answers that came with it; of this node's own it sends the probes, if
+/// they are wanted.
 fn judge(
     scene: Scene,
+    answers: Option<Answers>,
     args: &Doctor,
     to: Option<SocketAddr>,
     world: &World,
@@ -127,9 +129,10 @@ fn judge(
     let only = args.container.as_deref().map(|name| find(&scene, name, world)).transpose()?;
     let none = Answers::default();
     let look = Look { scene: &scene, answers: &none, only: only.as_deref(), to };
-    let answers = match args.no_probe || args.from.is_some() {
-        true => Answers::default(),
-        false => {
+    let answers = match answers {
+        Some(answers) => answers,
+        None if args.no_probe => Answers::default(),
+        None => {
             let questions = diagnose::questions(look);
             let waiting = shell.waiting(format!("sending {} probes", questions.len()));
             let answers = probes::ask(&scene, &questions);

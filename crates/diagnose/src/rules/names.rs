@@ -9,7 +9,8 @@ use scene::filter::Hook;
 use scene::{Container, Namespace, Part, Transport};
 
 use super::filters::denied::{Owners, is_denied};
-use super::{Rule, containers, family_of, is_outbound, with_router};
+use super::ways::taken::taken;
+use super::{Rule, containers, family_of, is_here, is_outbound, leads_beyond, with_router};
 use crate::Look;
 use crate::filter::{Layer, NewDestination, Packet, Port, walk};
 use crate::finding::{Family, Finding, WayKind};
@@ -50,13 +51,13 @@ const PORT: u16 = 53;
 /// How many servers resolv.conf may have (`man 5 resolv.conf`, MAXNS).
 const SERVERS: usize = 3;
 
-fn servers(container: &Container) -> impl Iterator<Item = IpAddr> + '_ {
+pub(super) fn servers(container: &Container) -> impl Iterator<Item = IpAddr> + '_ {
     container.nameservers.iter().flatten().take(SERVERS).copied()
 }
 
 /// Names matter to a container that reaches others.
 fn reaches(look: Look<'_>, container: &Container, server: IpAddr) -> bool {
-    is_outbound(look.scene, container, family_of(server))
+    leads_beyond(look.scene, container, family_of(server))
 }
 
 fn asks(look: Look<'_>) -> Vec<Question> {
@@ -83,6 +84,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
             {
                 let finding = silent(container, *server, answer).map(|finding| {
                     let finding = led(look, container, *server, finding);
+                    let finding = with_way(look, container, *server, answer, finding);
                     near::add(look, *server, finding)
                 });
                 found.extend(match answer {
@@ -228,6 +230,24 @@ fn led(look: Look<'_>, container: &Container, server: IpAddr, finding: Finding) 
     let whose = whose::of_place(&place, look.scene);
     let finding = finding.seen(format!("{} sends the question to {to}", place.name()));
     Finding { place: Some(place.to_string()), whose, ..finding }
+}
+
+/// Adds which way the questions take to a server beyond the node, if it is another one than that of
+/// the node's own.
+fn with_way(
+    look: Look<'_>,
+    container: &Container,
+    server: IpAddr,
+    answer: &Answer,
+    finding: Finding,
+) -> Finding {
+    if is_here(look.scene, server) {
+        return finding;
+    }
+    match taken(look, container, SocketAddr::new(server, PORT), Transport::Udp) {
+        Some(way) if way.is_unusual() => way.tell(finding, answer),
+        _ => finding,
+    }
 }
 
 /// Adds that the container or the node has the server's address itself, so that questions go nowhere

@@ -3,9 +3,11 @@
 
 pub(in crate::rules) mod routers;
 mod silent;
+pub(super) mod taken;
 #[cfg(test)]
 mod tests;
 
+pub(super) use silent::next_router;
 use std::net::IpAddr;
 
 use ipnet::IpNet;

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use cni::order::sort;
 use cni::text::one_line;
-use diagnose::{Answer, Answers, Asked, Diagnosis, Explained, Finding, Severity, WayKind};
+use diagnose::{
+    Answer, Answers, Asked, Diagnosis, Explained, Finding, Severity, Unexamined, WayKind,
+};
 use scene::{Attachment, Container, Scene};
 use serde::Serialize;
 use serde::ser::{SerializeStruct as _, Serializer};
@@ -13,6 +15,9 @@ use crate::shell::Report;
 
 /// How many of the affected containers of a finding are named.
 const NAMED: usize = 5;
+
+/// How many lines tell what was not examined.
+const LISTED: usize = 8;
 
 /// How many kinds of findings are named that another one explains.
 const KINDS: usize = 3;
@@ -45,7 +50,7 @@ impl Serialize for Told<'_> {
                 explains: cause.explains.iter().collect(),
             })
             .collect();
-        let mut document = serializer.serialize_struct("Told", 8)?;
+        let mut document = serializer.serialize_struct("Told", 9)?;
         document.serialize_field("node", &self.scene.node)?;
         document.serialize_field("container", &self.only)?;
         document.serialize_field("findings", &causes)?;
@@ -53,6 +58,7 @@ impl Serialize for Told<'_> {
         document.serialize_field("errors", &self.diagnosis.errors())?;
         document.serialize_field("warnings", &self.diagnosis.warnings())?;
         document.serialize_field("notSeen", &self.diagnosis.unknown())?;
+        document.serialize_field("notExamined", &self.diagnosis.unexamined)?;
         document.serialize_field("lookedAt", &self.diagnosis.looked_at)?;
         document.end()
     }
@@ -73,6 +79,9 @@ impl Report for Told<'_> {
         for cause in all() {
             text.push_str(&self.cause(cause, width));
             text.push('\n');
+        }
+        if self.only.is_none() && !self.diagnosis.unexamined.is_empty() {
+            text.push_str(&self.unexamined());
         }
         text.push_str(&self.summary());
         text
@@ -135,6 +144,25 @@ impl Told<'_> {
         }
     }
 
+    /// Lists what was not examined, each way in one line.
+    fn unexamined(&self) -> String {
+        let all = &self.diagnosis.unexamined;
+        let shown = if self.verbose { all.len() } else { LISTED.min(all.len()) };
+        let mut text = String::new();
+        for one in &all[..shown] {
+            let line = format!("{} of {}: {}", way(one), self.hits(&one.hits), one.why);
+            text.push_str(&format!("? not examined: {}\n", one_line(line)));
+        }
+        match all.len() - shown {
+            0 => {}
+            more => {
+                text.push_str(&format!("? not examined: {more} more: netwright doctor -v\n"));
+            }
+        }
+        text.push('\n');
+        text
+    }
+
     /// Says whether a note is shown: a user who asks for a container wants to know what concerns
     /// it.
     fn tells(&self, note: &Finding) -> bool {
@@ -154,8 +182,12 @@ impl Told<'_> {
         if errors + warnings + unknown == 0 {
             let containers = self.scene.containers.len();
             let networks = self.scene.networks.len();
+            let sound = match self.diagnosis.unexamined.len() {
+                0 => "all as they should be".to_owned(),
+                ways => format!("as they should be, and {} not examined", several(ways, "way")),
+            };
             return format!(
-                "{}: {} on {}, {looked_at} things looked at, all as they should be ({seconds:.2} s){notes}\n",
+                "{}: {} on {}, {looked_at} things looked at, {sound} ({seconds:.2} s){notes}\n",
                 one_line(&self.scene.node),
                 several(containers, "container"),
                 several(networks, "network"),
@@ -192,7 +224,7 @@ impl Told<'_> {
             ("gateway", &[WayKind::Gateway][..], has_gateway, self.echoes(container)),
             ("outside", &[WayKind::Outside][..], has_gateway, self.connections(container)),
             ("names", &[WayKind::Names][..], has_names, self.names(container)),
-            ("published", published, has_ports, ports(container)),
+            ("published", published, has_ports, self.ports(container)),
         ];
         for (name, kinds, exists, says) in ways {
             let broken = self.diagnosis.causes.iter().find(|cause| {
@@ -213,17 +245,36 @@ impl Told<'_> {
                     (self.mark(Severity::Error), format!("see {}", cause.finding.id))
                 }
                 (None, Some(says)) => (if self.plain { "+" } else { "✔" }, says),
-                _ => continue,
+                _ => ("", String::new()),
             };
-            text.push_str(&format!("  {mark} {name:<10} {}\n", one_line(says)));
+            if !mark.is_empty() {
+                text.push_str(&format!("  {mark} {name:<10} {}\n", one_line(says)));
+            }
+            let is_of = |one: &&Unexamined| kinds.contains(&one.way);
+            for one in self.diagnosis.unexamined.iter().filter(is_of) {
+                let by = one.family.map(|family| format!("by {family} ")).unwrap_or_default();
+                let why = one_line(&one.why);
+                text.push_str(&format!("  ? {name:<10} {by}not examined: {why}\n"));
+            }
         }
         text
     }
 
+    /// Only where every attachment was compared.
     fn attached(&self, container: &Container) -> Option<String> {
-        let checked = container.attachments.iter().filter(|one| one.not_checked.is_none()).count();
-        let plugins: usize = container.attachments.iter().map(|one| one.plugins.len()).sum();
-        (0 < checked).then(|| format!("as ADD left it: {}", several(plugins, "plugin")))
+        let all = &container.attachments;
+        let is_checked = !all.is_empty() && all.iter().all(|one| one.not_checked.is_none());
+        let plugins: usize = all.iter().map(|one| one.plugins.len()).sum();
+        is_checked.then(|| format!("as ADD left it: {}", several(plugins, "plugin")))
+    }
+
+    /// Published ports that were tried.
+    fn ports(&self, container: &Container) -> Option<String> {
+        let mut unexamined = self.diagnosis.unexamined.iter();
+        if unexamined.any(|one| one.way == WayKind::Published) {
+            return None;
+        }
+        ports(container)
     }
 
     fn inside(&self, container: &Container) -> Option<String> {
@@ -286,6 +337,20 @@ impl Told<'_> {
                 }
             });
         joined(answered.collect())
+    }
+}
+
+/// Names a way that was not examined.
+fn way(one: &Unexamined) -> String {
+    let name = match one.way {
+        WayKind::Gateway => "the gateway",
+        WayKind::Outside => "the way beyond this node",
+        WayKind::Names => "servers of names",
+        _ => "published ports",
+    };
+    match one.family {
+        Some(family) => format!("{name} by {family}"),
+        None => name.to_owned(),
     }
 }
 
@@ -441,6 +506,43 @@ mod tests {
                     seen    a program of BPF (XDP) sees the packets of up0 first
 
                 node1: 1 container on 0 networks, 7 things looked at, all as they should be (0.14 s)
+            "#]],
+        );
+    }
+
+    /// Nothing is known of what was not examined.
+    #[test]
+    fn what_was_not_examined_is_listed_and_not_called_sound() {
+        let unexamined = vec![Unexamined {
+            way: WayKind::Outside,
+            family: Some(Family::V6),
+            hits: vec!["c1".to_owned()],
+            why: "no probe was sent".to_owned(),
+        }];
+        let diagnosis = Diagnosis { unexamined, looked_at: 7, ..Diagnosis::default() };
+        check_all(
+            &diagnosis,
+            None,
+            false,
+            &expect![[r#"
+                ? not examined: the way beyond this node by IPv6 of c1: no probe was sent
+
+                node1: 1 container on 0 networks, 7 things looked at, as they should be, and 1 way not examined (0.14 s)
+            "#]],
+        );
+        check_all(
+            &diagnosis,
+            Some("c1"),
+            false,
+            &expect![[r#"
+                c1   eth0 on mynet   10.88.0.2
+                  + attached   as ADD left it: 2 plugins
+                  + inside     loopback, addresses, routes; no program listens
+                  + gateway    10.88.0.1 in 0.3 ms
+                  ? outside    by IPv6 not examined: no probe was sent
+                  + published  8080 -> 80/tcp
+
+                node1: 1 container on 0 networks, 7 things looked at, as they should be, and 1 way not examined (0.14 s)
             "#]],
         );
     }

@@ -201,5 +201,6 @@ pub(super) fn told(diagnosis: &Diagnosis) -> Vec<String> {
     }
     // A policy that has begun to deny something is a change, too.
     told.extend(diagnosis.notes.iter().map(|note| format!("note: {}", line(note))));
+    told.extend(diagnosis.unexamined.iter().map(|one| format!("not examined: {one:?}")));
     told
 }

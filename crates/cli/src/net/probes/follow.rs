@@ -71,6 +71,9 @@ const UDP: u32 = 8;
 /// The number of a question to a name server: we do not read its answer.
 const QUESTION: u16 = 1;
 
+/// The error of a probe that did not come to the other end.
+const REFUSED: &str = "it was refused on its way";
+
 /// A probe that is to be sent once more.
 #[derive(Debug)]
 struct Probe<'s> {
@@ -118,16 +121,26 @@ pub(super) fn follow(scene: &Scene, all: &mut [(Question, Answer)]) {
         .iter()
         .zip(answers)
         .enumerate()
-        .map(|(place, (probe, answer))| match answer {
-            Some(answer) => (probe.number, Found::Answer(answer)),
-            None => {
-                let mut hops = match &counted {
-                    Some(counted) => counted.hops(place, probe),
-                    None => chain::hops(scene, &probe.sent(), &events),
-                };
-                judged::add(&mut hops, scene, probe.from, &probe.flows, &heard);
-                (probe.number, Found::Hops(hops))
+        .map(|(place, (probe, answer))| {
+            let first = all.get(probe.number).map(|(_, answer)| answer);
+            let answer = answer.or_else(|| first.filter(|one| **one == Answer::Refused).cloned());
+            if let Some(answer) = answer.as_ref().filter(|answer| **answer != Answer::Refused) {
+                return (probe.number, Found::Answer(answer.clone()));
             }
+            let mut hops = match &counted {
+                Some(counted) => counted.hops(place, probe),
+                None => chain::hops(scene, &probe.sent(), &events),
+            };
+            judged::add(&mut hops, scene, probe.from, &probe.flows, &heard);
+            let found = match answer {
+                None => Found::Hops(hops),
+                Some(_) if probe.is_refused_here(scene, &hops, counted.is_none()) => {
+                    let error = REFUSED.to_owned();
+                    Found::Answer(Answer::Unreachable { error, hops })
+                }
+                Some(refused) => Found::Answer(refused),
+            };
+            (probe.number, found)
         })
         .collect();
     drop(probes);
@@ -151,17 +164,22 @@ enum Found {
     Hops(Vec<diagnose::Hop>),
 }
 
-/// Returns what is to be followed: some of each kind of question that was not answered.
+/// Returns what is to be followed: some of each kind of question that was not answered, and then
+/// some of those that were refused, perhaps on this node.
 fn prepare_all<'s>(scene: &'s Scene, all: &[(Question, Answer)]) -> Vec<Probe<'s>> {
     let mut probes: Vec<Probe<'s>> = Vec::new();
     let mut taken: Vec<&Asked> = Vec::new();
-    for (number, (question, answer)) in all.iter().enumerate() {
+    let is_open =
+        |answer: &Answer| matches!(answer, Answer::Silent { .. } | Answer::Unreachable { .. });
+    let of = |is_meant: fn(&Answer) -> bool| {
+        all.iter().enumerate().filter(move |(_, (_, answer))| is_meant(answer))
+    };
+    for (number, (question, _)) in of(is_open).chain(of(|answer| *answer == Answer::Refused)) {
         if probes.len() == MOST {
             break;
         }
-        let is_open = matches!(answer, Answer::Silent { .. } | Answer::Unreachable { .. });
         let asked = &question.asked;
-        if !is_open || MOST_OF_ONE <= taken.iter().filter(|one| **one == asked).count() {
+        if MOST_OF_ONE <= taken.iter().filter(|one| **one == asked).count() {
             continue;
         }
         let order = u16::try_from(probes.len()).unwrap_or(u16::MAX);
@@ -332,6 +350,34 @@ impl Probe<'_> {
             Echo::Answered(took) => Some(Answer::Reached { after_us: micros(*took) }),
             _ => None,
         }
+    }
+
+    /// Says whether a refusal came from elsewhere than the other end: from a rule, or from a
+    /// namespace to which something else has led the packet. Where packets were only counted
+    /// (`is_traced` is false), less shows it.
+    fn is_refused_here(&self, scene: &Scene, hops: &[diagnose::Hop], is_traced: bool) -> bool {
+        let there = || hops.iter().filter(|hop| !hop.back);
+        if there().any(|hop| hop.dropped.is_some() && hop.rule.is_some()) {
+            return true;
+        }
+        if !is_traced {
+            // No link but loopback has sent it.
+            let stays = |hop: &diagnose::Hop| {
+                hop.container.as_deref() == self.from
+                    && hop.link.as_deref().is_none_or(|link| link == "lo")
+            };
+            let is_own = self.from.is_none_or(|id| self.owners.contains(id));
+            return !is_own && there().next().is_some() && there().all(stays);
+        }
+        let Some(hop) = there().find(|hop| hop.dropped.is_some()) else { return false };
+        let to = self.to.ip();
+        let is_end = match &hop.container {
+            Some(id) => self.owners.contains(id.as_str()),
+            None => {
+                to.is_loopback() || scene.host.owner_of(to).is_some_and(|link| link.name != "lo")
+            }
+        };
+        !is_end
     }
 
     /// Says whether its packets may pass a namespace: the node's, or that of either end.

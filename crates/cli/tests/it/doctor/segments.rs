@@ -17,7 +17,7 @@ use testkit::real::Ovs;
 use testkit::traffic::pings_within;
 use testkit::{Container, Lab, Place, require, wait_until};
 
-use super::situations::node::{findings, host_end};
+use super::situations::node::{Resolver, findings, host_end};
 use crate::support::{EXECUTABLE, Said, call_in};
 use crate::system::{address_of, netwrightd};
 
@@ -36,8 +36,9 @@ const BROKEN: Duration = Duration::from_millis(500);
 /// A node with a second cable.
 struct Lan {
     lab: Lab,
-    /// The machine at the other end of the cable.
+    /// The machine at the other end of the cable, which answers questions for names.
     router: Container,
+    _names: Resolver,
 }
 
 /// Two containers on it.
@@ -66,7 +67,8 @@ impl Lan {
             "ip link set lan0 addrgenmode none && ip link set lan0 up && {router_address}"
         ));
         lab.sh(&format!("set -e; mkdir -p /etc/cni/net.d /opt/cni/bin\n{prepare}"));
-        Lan { lab, router }
+        let names = Resolver::start(&router);
+        Lan { lab, router, _names: names }
     }
 
     /// Writes the configuration of network `lan`.
@@ -147,6 +149,24 @@ impl Attached<'_> {
         }
         self.assert_sound();
     }
+}
+
+/// The gateway is another machine, and this node forwards nothing: names are asked all the same.
+#[test]
+fn names_are_asked_by_a_router_that_is_another_machine() {
+    require!("root", "program:nft");
+    let bridge = "ip link add br7 type bridge && ip link set br7 addrgenmode none && \
+                  ip link set br7 up && ip link set up1 master br7";
+    let lan = Lan::new("doctor-lan-names", PLAIN, bridge);
+    let attached = lan.attach(json!({ "type": "bridge", "bridge": "br7" }));
+    attached.assert_sound();
+    lan.router.sh(
+        "nft 'add table ip deaf; add chain ip deaf in { type filter hook input priority 0; }; \
+         add rule ip deaf in udp dport 53 drop'",
+    );
+    let said = attached.doctor().failed(1);
+    let found = findings(&said);
+    assert!(found.iter().any(|one| one["id"] == "nameserver-silent"), "{found:#?}");
 }
 
 /// The parent is a VLAN of a link; either of them is down.

@@ -1,7 +1,7 @@
 //! Filters that a probe has shown to drop it, although that could not be computed.
 
 use scene::Namespace;
-use scene::filter::Hook;
+use scene::filter::{Hook, Step};
 
 use super::say;
 use crate::Look;
@@ -39,7 +39,8 @@ pub(super) fn add(look: Look<'_>, found: &mut Vec<Finding>) {
         }
         let id =
             if hop.container.is_some() { "inside-dropped" } else { say::id(layer, place.hook) };
-        let says = format!("{} drops {what}{to}", place.name());
+        let does = if place.says == "reject" { "refuses" } else { "drops" };
+        let says = format!("{} {does} {what}{to}", place.name());
         let finding = Finding::error(id, object, says)
             .at(place.to_string())
             .seen(seen)
@@ -104,6 +105,7 @@ pub(super) fn dropped_at<'h>(look: Look<'_>, hop: &'h Hop) -> Option<(&'h Hop, P
         let at = chain.rules.iter().position(|rule| rule.handle == *handle)?;
         let rule = chain.rules.get(at)?;
         let place = Place::of_rule(table, hook, [&chain.name, &chain.name], at, rule);
-        Some((hop, place.saying("drop"), layer))
+        let rejects = rule.steps.iter().any(|step| matches!(step, Step::Reject { .. }));
+        Some((hop, place.saying(if rejects { "reject" } else { "drop" }), layer))
     })
 }

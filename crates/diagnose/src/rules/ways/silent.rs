@@ -4,15 +4,16 @@
 use std::net::{IpAddr, SocketAddr};
 
 use scene::filter::Hook;
-use scene::{Container, Part, Port, Transport};
+use scene::{Attachment, Container, Namespace, Part, Port, Transport};
 
 use super::super::filters::denied::{Owners, is_denied};
 use super::super::inside::speaks;
-use super::super::{asks_links, containers, is_outbound, with_router};
+use super::super::{asks_links, containers, leads_beyond, with_router};
 use super::samples;
+use super::taken::taken;
 use crate::Look;
 use crate::filter::{End, Layer, Packet, walk};
-use crate::finding::{Family, Finding, Severity, WayKind};
+use crate::finding::{Family, Finding, Help, Severity, WayKind};
 use crate::path::{Outcome, Site, Trip, address_of, echo, follow_filters, loopback};
 use crate::question::{Answer, Asked, Hop, Question};
 use crate::routes::{Routed, look_up};
@@ -63,7 +64,7 @@ pub(super) fn asks(look: Look<'_>) -> Vec<Question> {
                     questions.extend(ends.filter_map(|to| of_node(port, to)));
                 }
             }
-            if is_outbound(look.scene, container, family) {
+            if is_tried(look, container, family) {
                 for asked in outside(look, container, family) {
                     questions.push(Question { from: None, asked: asked.clone() });
                     questions.push(from(asked));
@@ -78,16 +79,31 @@ fn of_node(port: &Port, to: SocketAddr) -> Option<Question> {
     Question::connect(None, port.transport, to)
 }
 
-/// What is asked beyond the node, by a container and by the node itself. A container that has no
-/// route is meant to have none, or CHECK tells that it is gone.
+/// Says whether a container's way beyond the node is tried. Who asks for one container and one
+/// machine wants to know whether the one reaches the other, whatever the networks are meant for.
+fn is_tried(look: Look<'_>, container: &Container, family: Family) -> bool {
+    leads_beyond(look.scene, container, family) || (look.only.is_some() && look.to.is_some())
+}
+
+/// What is asked beyond the node, by a container and by the node itself. Of all containers, one that
+/// has no route is meant to have none, or CHECK tells that it is gone.
 fn outside(look: Look<'_>, container: &Container, family: Family) -> Vec<Asked> {
     let is_of = |address: IpAddr| address.is_ipv4() == (family == Family::V4);
-    let is_routed =
-        |to: IpAddr| Site::all(look.scene, container, family).any(|site| is_routed(&site, to));
-    let named = look.to.filter(|to| is_of(to.ip()) && is_routed(to.ip()));
-    let next = next_router(look, family).filter(|to| is_routed(*to));
+    let is_routed = |to: IpAddr| has_route(container, to);
+    let is_meant = |to: IpAddr| is_of(to) && (look.only.is_some() || is_routed(to));
+    let named = look.to.filter(|to| is_meant(to.ip()));
+    let leads_beyond = leads_beyond(look.scene, container, family);
+    let next = next_router(look, family).filter(|to| leads_beyond && is_routed(*to));
     let named = named.map(|to| Asked::Connect { to });
     named.into_iter().chain(next.map(|to| Asked::Echo { to })).collect()
+}
+
+/// Says whether a container has a route to an address, from one of its own.
+pub(in crate::rules) fn has_route(container: &Container, to: IpAddr) -> bool {
+    let Some(inside) = &container.inside else { return false };
+    let nets = container.attachments.iter().flat_map(|attachment| &attachment.addresses);
+    let mut own = nets.map(ipnet::IpNet::addr).filter(|own| own.is_ipv4() == to.is_ipv4());
+    own.any(|own| matches!(look_up(inside, Some(own), to, None, Some(0)), Routed::By { .. }))
 }
 
 /// Says whether a container has a route to an address for a socket that is bound to no link: a link
@@ -98,7 +114,7 @@ fn is_routed(site: &Site<'_>, to: IpAddr) -> bool {
 }
 
 /// The router to which the node sends what is for the Internet, if it can be asked from elsewhere.
-fn next_router(look: Look<'_>, family: Family) -> Option<IpAddr> {
+pub(in crate::rules) fn next_router(look: Look<'_>, family: Family) -> Option<IpAddr> {
     let [to, ..] = samples(family);
     match look_up(&look.scene.host, None, to, None, Some(0)) {
         Routed::By { via: Some(via), .. } => match via {
@@ -153,7 +169,7 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
                     );
                 }
             }
-            if is_outbound(look.scene, container, family) {
+            if is_tried(look, container, family) {
                 found.extend(beyond(look, &owners, container, family));
             }
         }
@@ -215,9 +231,25 @@ fn gateway(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let finding = Finding { severity, ..finding }
         .seen(seen)
         .hits(site.container.id.clone())
-        .fix(format!("netwright repair {}", site.container.id));
+        .help(repair(look, site));
     let kinds = [WayKind::Gateway, WayKind::Outside, WayKind::Names];
     Some(kinds.into_iter().fold(finding, |finding, kind| finding.breaks(kind, Some(site.family()))))
+}
+
+/// What helps a container that is not reached: a repair restores only what CHECK names.
+fn repair(look: Look<'_>, site: &Site<'_>) -> Help {
+    let differs =
+        |attachment: &Attachment| !attachment.drifts.is_empty() || attachment.not_checked.is_some();
+    let called = site.container.called();
+    match site.container.attachments.iter().any(differs) {
+        true => Help::Command(format!("netwright repair {}", site.container.id)),
+        false => Help::Advice(match look.answers.all.is_empty() {
+            true => format!("let doctor send probes: {called} is as ADD left it"),
+            false => format!(
+                "look at where the probe ended: {called} is as ADD left it, so a repair changes nothing"
+            ),
+        }),
+    }
 }
 
 /// Says whether the node surely takes an echo request of a container, and sends the answer: many
@@ -253,7 +285,9 @@ fn beyond(
             continue;
         }
         let node_reaches = matches!(node, Some(Answer::Reached { .. } | Answer::Refused));
+        let itself = own.and_then(|own| itself(look, container, &asked, own));
         let lost = match (own, node) {
+            (Some(_), _) if itself.is_some() => itself,
             (Some(Answer::Refused), Some(Answer::Reached { .. })) => {
                 Some("was refused, and the node's was not".to_owned())
             }
@@ -275,28 +309,48 @@ fn beyond(
             continue;
         }
         let called = container.called();
-        let (says, fix) = if node_reaches {
-            (
-                format!("{to} answers this node, and not {called}"),
-                format!("find what beyond this node has no route to the addresses of {called}"),
-            )
+        let way = own.and_then(|own| Some((taken(look, container, at, Transport::Tcp)?, own)));
+        let (says, help) = if node_reaches {
+            let help = way.as_ref().map(|(way, own)| way.help(called, own));
+            let advice = || format!("look at the way of {called}: ip route get {}", at.ip());
+            let help = help.unwrap_or_else(|| Help::Advice(advice()));
+            (format!("{to} answers this node, and not {called}"), help)
         } else {
-            (
-                format!("{to} answers neither {called} nor this node"),
-                format!("look at {to} and at the way to it: ip route get {}", at.ip()),
-            )
+            let advice = format!("look at {to} and at the way to it: ip route get {}", at.ip());
+            (format!("{to} answers neither {called} nor this node"), Help::Advice(advice))
         };
         let finding = Finding::error("outside-silent", format!("{called}: {to}"), says)
             .seen(format!("a probe from {called} to {to} {lost}"))
             .hits(container.id.clone())
-            .advise(fix)
+            .help(help)
             .breaks(WayKind::Outside, Some(family));
+        let finding = match way {
+            Some((way, own)) => way.tell(finding, own),
+            None => finding,
+        };
         found.push(match node_reaches {
             true => finding,
             false => with_router(look, container, at, Transport::Tcp, finding),
         });
     }
     found
+}
+
+/// Says that a connection did not come to the other end: the container or the node has the address
+/// on its loopback. A program of the node may serve it there.
+fn itself(look: Look<'_>, container: &Container, asked: &Asked, own: &Answer) -> Option<String> {
+    let Asked::Connect { to } = asked else { return None };
+    let has = |namespace: &Namespace| {
+        let owner = namespace.owner_of(to.ip());
+        !to.ip().is_loopback() && owner.is_some_and(|link| link.name == "lo")
+    };
+    let is_refused = matches!(own, Answer::Refused);
+    if container.inside.as_ref().is_some_and(has)
+        && (is_refused || matches!(own, Answer::Reached { .. }))
+    {
+        return Some(format!("came to {} itself", container.called()));
+    }
+    (is_refused && has(&look.scene.host)).then(|| "came to this node, which refused it".to_owned())
 }
 
 /// Says whether all filters surely let an echo request of a container pass, and the answer.
@@ -333,7 +387,7 @@ fn port_or_container(
     let finding = Finding::error(id, format!("{called}: {to}"), says)
         .seen(format!("a connection of this node to {to} {lost}"))
         .hits(site.container.id.clone())
-        .fix(format!("netwright repair {}", site.container.id))
+        .help(repair(look, site))
         .breaks(kind, Some(site.family()));
     Some(finding)
 }

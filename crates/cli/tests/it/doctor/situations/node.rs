@@ -429,13 +429,13 @@ pub(in crate::doctor) fn findings(said: &Said) -> Vec<Value> {
 
 /// A name server that knows no names.
 #[derive(Debug)]
-struct Resolver {
+pub(in crate::doctor) struct Resolver {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Resolver {
-    fn start(place: &impl Place) -> Self {
+    pub(in crate::doctor) fn start(place: &impl Place) -> Self {
         let socket = place.enter(|| UdpSocket::bind("[::]:53")).unwrap();
         socket.set_read_timeout(Some(POLL)).unwrap();
         let stop = Arc::new(AtomicBool::new(false));

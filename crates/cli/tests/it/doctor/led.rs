@@ -1,0 +1,105 @@
+//! Probes that this node, or the container itself, refuses or leads elsewhere: `doctor` blames no
+//! other machine for that.
+
+use serde_json::Value;
+use testkit::require;
+
+use super::situations::node::{Node, findings};
+
+const SERVER: &str = "203.0.113.2:80";
+
+/// A way to lead what c1 sends to the server elsewhere.
+struct Led {
+    is: &'static str,
+    breaks: &'static str,
+    mends: &'static str,
+    /// The ID of the first finding that names the fault, and a part of its object or its place.
+    finds: (&'static str, &'static str),
+}
+
+const LED: &[Led] = &[
+    Led {
+        is: "a rule of the node refuses what has a certain random number",
+        breaks: "nft 'add table ip other; \
+                 add chain ip other f { type filter hook forward priority 0; }; \
+                 add rule ip other f ip saddr {a1} numgen random mod 1 == 0 \
+                 tcp dport 80 reject with tcp reset'",
+        mends: "nft delete table ip other",
+        finds: ("forward-dropped", "rule 1: reject"),
+    },
+    Led {
+        is: "a kill switch in the container refuses what does not go by the tunnel",
+        breaks: "nsenter --net=/run/netns/c1 nft 'add table ip kill; \
+                 add chain ip kill out { type filter hook output priority 0; }; \
+                 add rule ip kill out numgen random mod 1 == 0 oifname != \"wg0\" \
+                 tcp dport 80 reject'",
+        mends: "nsenter --net=/run/netns/c1 nft delete table ip kill",
+        finds: ("inside-dropped", "rule 1: reject"),
+    },
+    Led {
+        is: "a rule in the container sends it to a proxy that does not run",
+        breaks: "nsenter --net=/run/netns/c1 nft 'add table ip mesh; \
+                 add chain ip mesh out { type nat hook output priority -100; }; \
+                 add rule ip mesh out tcp dport 80 redirect to :15001'",
+        mends: "nsenter --net=/run/netns/c1 nft delete table ip mesh",
+        finds: ("proxy-missing", "15001"),
+    },
+    Led {
+        is: "the container has the server's address itself",
+        breaks: "ip -n c1 addr add 203.0.113.2/32 dev lo",
+        mends: "ip -n c1 addr del 203.0.113.2/32 dev lo",
+        finds: ("outside-silent", "c1 has 203.0.113.2 itself, on lo"),
+    },
+    Led {
+        is: "a routing rule leads what containers send into a tunnel that nobody ends",
+        breaks: "ip link add vpn0 type veth peer name vpn1; ip link set vpn0 up; \
+                 ip link set vpn1 up; ip addr add 10.9.0.1/24 dev vpn0; \
+                 ip route add default via 10.9.0.2 dev vpn0 table 77; \
+                 ip rule add pref 100 from 10.88.0.0/24 to 203.0.113.0/24 lookup 77",
+        mends: "ip rule del pref 100; ip route flush table 77; ip link del vpn0",
+        finds: ("outside-silent", "rule 100: from 10.88.0.0/24 to 203.0.113.0/24 lookup 77"),
+    },
+    Led {
+        is: "a rule of the node sends it to a dead end",
+        breaks: "nft 'add table ip led; \
+                 add chain ip led pre { type nat hook prerouting priority -110; }; \
+                 add rule ip led pre ip daddr 203.0.113.2 tcp dport 80 dnat to 198.51.100.77'",
+        mends: "nft delete table ip led",
+        finds: ("outside-silent", "ip led/pre rule 1 sends it to 198.51.100.77"),
+    },
+];
+
+#[test]
+fn what_is_led_elsewhere_is_not_told_as_the_servers_fault() {
+    require!("root", "program:nft");
+    let node = Node::new("doctor-led");
+    let to = ["c1", "--to", SERVER];
+    assert_eq!(node.doctor(&to).code, 0);
+    let mut wrong = Vec::new();
+    for led in LED {
+        let (done, said) = node.run(led.breaks);
+        assert!(done, "{}: {said}", led.is);
+        let said = node.doctor(&to);
+        let found = findings(&said);
+        let (id, part) = led.finds;
+        let is_named = |one: &Value| one["id"] == id && one.to_string().contains(part);
+        let blames = found.iter().any(|one| one.to_string().contains("find what beyond"));
+        if said.code != 1 || blames || !found.iter().any(is_named) {
+            wrong.push(format!("{}: {} {found:#?}", led.is, said.code));
+        }
+        let (done, said) = node.run(led.mends);
+        assert!(done, "{}: {said}", led.is);
+        if node.doctor(&to).code != 0 {
+            wrong.push(format!("{}: it is not mended", led.is));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {}: {}", wrong.len(), LED.len(), wrong.join("\n"));
+}
+
+/// Where no program listens at the other end, the connection came there.
+#[test]
+fn a_refusal_of_the_other_end_is_none_of_this_nodes() {
+    require!("root");
+    let node = Node::new("doctor-far-refusal");
+    node.doctor(&["c1", "--to", "203.0.113.2:81"]).succeeded();
+}

@@ -1,0 +1,150 @@
+//! Questions that could not be asked: nothing is known of what they would have shown.
+
+use std::collections::BTreeMap;
+
+use scene::Container;
+
+use super::{Rule, containers};
+use crate::Look;
+use crate::finding::Finding;
+use crate::question::{Answer, Asked, Question};
+
+/// The finding of questions that could not be asked.
+pub(crate) const NOT_ASKED: &str = "not-asked";
+
+pub(super) const RULE: Rule =
+    Rule { judges: "questions", ids: &[NOT_ASKED, "not-attached"], judge, ..Rule::NONE };
+
+/// How many of the questions are named that could not be sent for the same reason.
+const SHOWN: usize = 3;
+
+fn judge(look: Look<'_>) -> Vec<Finding> {
+    let bare = containers(look).filter(|container| container.attachments.is_empty());
+    bare.map(not_attached).chain(unsent(look)).chain(untried(look)).collect()
+}
+
+/// A namespace that the caller named, and of which no attachment is recorded.
+fn not_attached(container: &Container) -> Finding {
+    let called = container.called();
+    let links = container.inside.iter().flat_map(|inside| &inside.links);
+    let others: Vec<&str> =
+        links.map(|link| link.name.as_str()).filter(|name| *name != "lo").collect();
+    let seen = match others.is_empty() {
+        true => "it has no interface but loopback".to_owned(),
+        false => format!("it has {}, which no recorded ADD has made", others.join(", ")),
+    };
+    let says = format!("no network is recorded to which {called} is attached");
+    Finding::unknown("not-attached", container.id.clone(), says)
+        .at(container.netns.clone())
+        .seen(seen)
+        .hits(container.id.clone())
+        .advise("ask its runtime why ADD was refused, or which other program connects it")
+}
+
+/// Questions that could not be sent.
+fn unsent(look: Look<'_>) -> Vec<Finding> {
+    let mut by_reason: BTreeMap<(Option<&str>, &str), Vec<String>> = BTreeMap::new();
+    for (question, answer) in &look.answers.all {
+        if let Answer::NotAsked { reason } = answer {
+            let same = by_reason.entry((question.from.as_deref(), reason)).or_default();
+            same.push(text(&question.asked));
+        }
+    }
+    let told = by_reason.into_iter().map(|((from, reason), mut asked)| {
+        let all = asked.len();
+        asked.truncate(SHOWN);
+        let more = if SHOWN < all { format!(", and {} more", all - SHOWN) } else { String::new() };
+        let called =
+            from.map_or("this node", |id| look.scene.container(id).map_or(id, Container::called));
+        let says = format!("{called} could not ask: {}{more}", asked.join(", "));
+        let object = format!("{}: {reason}", from.unwrap_or("this node"));
+        let finding = Finding::unknown(NOT_ASKED, object, says).seen(reason);
+        match from {
+            Some(id) => finding.hits(id),
+            None => finding,
+        }
+    });
+    told.collect()
+}
+
+/// What the caller wanted to have tried, and no container has tried.
+fn untried(look: Look<'_>) -> Option<Finding> {
+    let to = look.to?;
+    let is_tried = |(question, _): &(Question, Answer)| {
+        question.from.is_some() && question.asked == Asked::Connect { to }
+    };
+    if look.answers.all.iter().any(is_tried) {
+        return None;
+    }
+    let whose = look.only.and_then(|id| look.scene.container(id));
+    let says = match whose {
+        Some(container) => {
+            format!("it is not known whether {} reaches {to}", container.called())
+        }
+        None => format!("no container has tried to reach {to}"),
+    };
+    let seen = match look.answers.all.is_empty() {
+        true => "no probe was sent",
+        false => "no container has a route there",
+    };
+    let finding = Finding::unknown(NOT_ASKED, to.to_string(), says).seen(seen);
+    Some(whose.into_iter().fold(finding, |finding, container| finding.hits(container.id.clone())))
+}
+
+fn text(asked: &Asked) -> String {
+    match asked {
+        Asked::Echo { to } => format!("an echo of {to}"),
+        Asked::Connect { to } => format!("a connection to {to}"),
+        Asked::Size { to, .. } => format!("echoes of several sizes of {to}"),
+        Asked::Name { server } => format!("{server} for a name"),
+        Asked::WhoHas { address, link } => format!("who has {address} on {link}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::samples::{ip, node};
+    use crate::question::Answers;
+    use scene::Scene;
+
+    fn told(scene: &Scene, all: Vec<(Question, Answer)>, only: Option<&str>) -> Vec<String> {
+        let answers = Answers { all };
+        let to = only.map(|_| "198.51.100.1:443".parse().unwrap());
+        let found = judge(Look { scene, answers: &answers, only, to });
+        found.into_iter().map(|one| format!("{} {}", one.id, one.says)).collect()
+    }
+
+    fn question(asked: Asked) -> Question {
+        Question { from: Some("c2".to_owned()), asked }
+    }
+
+    #[test]
+    fn what_could_not_be_asked_is_told() {
+        let lost = || Answer::NotAsked { reason: "Operation not permitted".to_owned() };
+        let all = vec![
+            (question(Asked::Echo { to: ip("10.88.0.1") }), lost()),
+            (question(Asked::Name { server: ip("198.51.100.53") }), lost()),
+        ];
+        let said = "not-asked c2 could not ask: an echo of 10.88.0.1, 198.51.100.53 for a name";
+        assert_eq!(told(&node(), all, None), [said]);
+        assert_eq!(told(&node(), Vec::new(), None), [""; 0]);
+    }
+
+    #[test]
+    fn what_the_caller_named_is_never_dropped() {
+        let unknown = "not-asked it is not known whether c2 reaches 198.51.100.1:443";
+        assert_eq!(told(&node(), Vec::new(), Some("c2")), [unknown]);
+        let asked = question(Asked::Connect { to: "198.51.100.1:443".parse().unwrap() });
+        let all = vec![(asked, Answer::Refused)];
+        assert_eq!(told(&node(), all, Some("c2")), [""; 0]);
+    }
+
+    #[test]
+    fn who_is_attached_nowhere_is_not_sound() {
+        let mut scene = node();
+        scene.containers[0].attachments.clear();
+        let says = "not-attached no network is recorded to which c2 is attached";
+        assert_eq!(told(&scene, Vec::new(), None), [says]);
+    }
+}

@@ -1,0 +1,284 @@
+//! Ways of containers that were not examined, and why: they are neither sound nor wrong.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+
+use scene::{Container, Port, Transport};
+use serde::Serialize;
+
+use super::ways::{next_router, samples};
+use super::{containers, family_of, is_here, is_outbound, leads_beyond, names};
+use crate::Look;
+use crate::causes::covers;
+use crate::finding::{Family, Finding, Way, WayKind};
+use crate::question::{Answer, Asked};
+use crate::routes::{Routed, look_up};
+
+const NO_PROBE: &str = "no probe was sent";
+const UNKNOWN_JOINT: &str = "doctor does not know how its interface is connected";
+
+/// A way of containers that was not examined.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Unexamined {
+    /// Which way.
+    pub way: WayKind,
+    /// The IP version; `None`: both.
+    pub family: Option<Family>,
+    /// The IDs of the containers.
+    pub hits: Vec<String>,
+    /// Why it was not examined.
+    pub why: String,
+}
+
+/// Says that a question was answered, or why that is not known.
+enum Tried {
+    Answered,
+    Lost(String),
+    Never,
+}
+
+/// Answers and findings by the container that they concern.
+struct Known<'l> {
+    look: Look<'l>,
+    answers: HashMap<Option<&'l str>, Vec<(&'l Asked, &'l Answer)>>,
+    findings: HashMap<&'l str, Vec<&'l Finding>>,
+    of_all: Vec<&'l Finding>,
+}
+
+/// Returns what was not examined. `findings` has all that is told of the ways.
+pub(crate) fn all(look: Look<'_>, findings: &[Finding]) -> Vec<Unexamined> {
+    let known = Known::of(look, findings);
+    let mut same: BTreeMap<(WayKind, Option<Family>, String), Vec<String>> = BTreeMap::new();
+    for container in containers(look) {
+        let is_made = container.attachments.iter().any(|one| one.unfinished.is_none());
+        // Otherwise a finding tells that nothing is known of it.
+        if container.inside.is_none() || !is_made {
+            continue;
+        }
+        for (way, family, why) in known.of_container(container) {
+            same.entry((way, family, why)).or_default().push(container.id.clone());
+        }
+    }
+    let each = same.into_iter();
+    each.map(|((way, family, why), hits)| Unexamined { way, family, hits, why }).collect()
+}
+
+impl<'l> Known<'l> {
+    fn of<'f: 'l>(look: Look<'l>, findings: &'f [Finding]) -> Self {
+        let mut known = Known {
+            look,
+            answers: HashMap::new(),
+            findings: HashMap::new(),
+            of_all: findings.iter().filter(|finding| finding.hits.is_empty()).collect(),
+        };
+        for (question, answer) in &look.answers.all {
+            let own = known.answers.entry(question.from.as_deref()).or_default();
+            own.push((&question.asked, answer));
+        }
+        for finding in findings {
+            for id in &finding.hits {
+                known.findings.entry(id.as_str()).or_default().push(finding);
+            }
+        }
+        known
+    }
+
+    /// Says whether a finding is about a way of a container.
+    fn is_told(&self, id: &str, kind: WayKind, family: Option<Family>) -> bool {
+        let way = Way { container: Some(id.to_owned()), kind, family };
+        let own = self.findings.get(id).into_iter().flatten();
+        let mut all = own.chain(&self.of_all);
+        all.any(|finding| finding.breaks.iter().any(|broken| covers(broken, &way)))
+    }
+
+    /// Says what came of those questions of a container, or of the node, that are meant.
+    fn tried(&self, from: Option<&str>, is_meant: impl Fn(&Asked) -> bool) -> Tried {
+        let mut tried = Tried::Never;
+        for (asked, answer) in self.answers.get(&from).into_iter().flatten() {
+            if !is_meant(asked) {
+                continue;
+            }
+            tried = match answer {
+                Answer::NotAsked { reason } => Tried::Lost(reason.clone()),
+                Answer::Silent { .. } | Answer::Unreachable { .. } => Tried::Lost(format!(
+                    "{} does not answer, and no rule or link shows why",
+                    end(asked)
+                )),
+                Answer::Owners { macs } if macs.is_empty() => continue,
+                _ => return Tried::Answered,
+            };
+        }
+        tried
+    }
+
+    fn of_container(&self, container: &Container) -> Vec<(WayKind, Option<Family>, String)> {
+        let mut found = Vec::new();
+        for family in [Family::V4, Family::V6] {
+            let whole = [
+                (WayKind::Gateway, self.gateway(container, family)),
+                (WayKind::Outside, self.outside(container, family)),
+            ];
+            let each = whole.into_iter().filter_map(|(way, why)| Some((way, Some(family), why?)));
+            found.extend(each);
+        }
+        let servers = names::servers(container);
+        let names = servers.filter_map(|server| {
+            let why = self.name(container, server)?;
+            Some((WayKind::Names, Some(family_of(server)), why))
+        });
+        found.extend(names);
+        let ports = container.attachments.iter().flat_map(|attachment| &attachment.ports);
+        let ports =
+            ports.filter_map(|port| Some((WayKind::Published, None, self.port(container, port)?)));
+        found.extend(ports);
+        found.retain(|(way, family, _)| {
+            let kinds: &[WayKind] = match way {
+                WayKind::Published => &[WayKind::Published, WayKind::PublishedHere],
+                other => std::slice::from_ref(other),
+            };
+            !kinds.iter().any(|kind| self.is_told(&container.id, *kind, *family))
+        });
+        found.dedup();
+        found
+    }
+
+    /// Says why a question has no answer; `None` if it has one.
+    fn why(&self, tried: Tried, otherwise: &str) -> Option<String> {
+        match tried {
+            Tried::Answered => None,
+            Tried::Lost(why) => Some(why),
+            Tried::Never if self.look.answers.all.is_empty() => Some(NO_PROBE.to_owned()),
+            Tried::Never => Some(otherwise.to_owned()),
+        }
+    }
+
+    fn gateway(&self, container: &Container, family: Family) -> Option<String> {
+        let gateways = container.attachments.iter().flat_map(|attachment| &attachment.gateways);
+        let mut of_family = gateways.filter(|gateway| family_of(**gateway) == family);
+        of_family.find_map(|gateway| {
+            let is_meant = |asked: &Asked| match asked {
+                Asked::Echo { to } => to == gateway,
+                Asked::WhoHas { address, .. } => address == gateway,
+                _ => false,
+            };
+            self.why(self.tried(Some(&container.id), is_meant), UNKNOWN_JOINT)
+        })
+    }
+
+    fn outside(&self, container: &Container, family: Family) -> Option<String> {
+        let scene = self.look.scene;
+        if !leads_beyond(scene, container, family) {
+            return None;
+        }
+        let [sample, ..] = samples(family);
+        let by_node = is_outbound(scene, container, family);
+        // Where this node has no way out itself, another finding tells that, or it is meant.
+        if by_node && look_up(&scene.host, None, sample, None, Some(0)) == Routed::Nowhere {
+            return None;
+        }
+        let is_beyond = |to: IpAddr| family_of(to) == family && !is_here(scene, to);
+        let is_meant = |asked: &Asked| match asked {
+            Asked::Echo { to } | Asked::Size { to, .. } => is_beyond(*to),
+            Asked::Connect { to } => is_beyond(to.ip()),
+            Asked::Name { server } => is_beyond(*server),
+            Asked::WhoHas { .. } => false,
+        };
+        let otherwise = match next_router(self.look, family) {
+            Some(router) => format!("it has no route to {router}, this node's router"),
+            None => "this node knows no router that a container may ask; --to names a machine"
+                .to_owned(),
+        };
+        self.why(self.tried(Some(&container.id), is_meant), &otherwise)
+    }
+
+    fn name(&self, container: &Container, server: IpAddr) -> Option<String> {
+        if server.is_loopback() {
+            return Some(format!("{server} is its own loopback, which is not asked"));
+        }
+        let is_meant = |asked: &Asked| *asked == Asked::Name { server };
+        let otherwise = format!("it has no default route, so {server} was not asked");
+        self.why(self.tried(Some(&container.id), is_meant), &otherwise)
+    }
+
+    fn port(&self, container: &Container, port: &Port) -> Option<String> {
+        let named = format!("{}/{}", port.host, port.transport.as_str());
+        if port.transport != Transport::Tcp {
+            return Some(format!("{named} was not tried: no question by UDP suits every program"));
+        }
+        let nets = || container.attachments.iter().flat_map(|one| &one.addresses);
+        let is_meant = |asked: &Asked| match asked {
+            Asked::Connect { to } => {
+                to.port() == port.host && !nets().any(|net| net.addr() == to.ip())
+            }
+            _ => false,
+        };
+        let why = self.why(self.tried(None, is_meant), "this node has no way to ask")?;
+        Some(format!("{named}: {why}"))
+    }
+}
+
+/// Whom a question asks.
+fn end(asked: &Asked) -> String {
+    match asked {
+        Asked::Echo { to } | Asked::Size { to, .. } => to.to_string(),
+        Asked::Connect { to } => to.to_string(),
+        Asked::Name { server } => server.to_string(),
+        Asked::WhoHas { address, .. } => address.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::samples::{ip, node};
+    use crate::question::{Answers, Question};
+    use scene::Scene;
+
+    fn told(scene: &Scene, all: Vec<(Question, Answer)>) -> Vec<String> {
+        let answers = Answers { all };
+        let look = Look { scene, answers: &answers, only: None, to: None };
+        let all = super::all(look, &[]).into_iter();
+        all.map(|one| format!("{:?} {:?} {}: {}", one.way, one.family, one.hits.join(" "), one.why))
+            .collect()
+    }
+
+    fn asked(from: &str, asked: Asked) -> (Question, Answer) {
+        let from = Some(from.to_owned());
+        (Question { from, asked }, Answer::Reached { after_us: 300 })
+    }
+
+    #[test]
+    fn what_was_answered_is_examined() {
+        let mut scene = node();
+        scene.containers.truncate(1);
+        scene.containers[0].attachments[0].ports.clear();
+        let all = ["10.88.0.1", "fd00:88::1", "192.0.2.1", "2001:db8::1"];
+        let all: Vec<_> = all.map(|to| asked("c2", Asked::Echo { to: ip(to) })).into();
+        assert_eq!(told(&scene, all.clone()), [""; 0]);
+        // Only what has an answer.
+        let three = all[..3].to_vec();
+        assert_eq!(told(&scene, three).len(), 1);
+        assert!(told(&scene, Vec::new()).iter().all(|line| line.ends_with(NO_PROBE)));
+        assert_eq!(told(&scene, Vec::new()).len(), 4);
+    }
+
+    #[test]
+    fn names_and_ports_that_nobody_asks_are_told() {
+        let mut scene = node();
+        scene.containers.truncate(1);
+        scene.containers[0].nameservers = Some(vec![ip("127.0.0.11")]);
+        let port = Port { transport: Transport::Udp, host: 53, host_ip: None, container: 53 };
+        scene.containers[0].attachments[0].ports = vec![port];
+        let all = ["10.88.0.1", "fd00:88::1", "192.0.2.1", "2001:db8::1"];
+        let all: Vec<_> = all.map(|to| asked("c2", Asked::Echo { to: ip(to) })).into();
+        let lines = told(&scene, all);
+        assert_eq!(
+            lines,
+            [
+                "Published None c2: 53/udp was not tried: no question by UDP suits every program",
+                "Names Some(V4) c2: 127.0.0.11 is its own loopback, which is not asked",
+            ]
+        );
+    }
+}

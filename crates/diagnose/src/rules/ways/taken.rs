@@ -1,0 +1,323 @@
+//! Which way a container's packets take to an address: links, routes, routing rules and translation,
+//! in the container and on the node. What is not certain is not told.
+
+use std::net::{IpAddr, SocketAddr};
+
+use scene::filter::Hook;
+use scene::{Container, Link, Namespace, Route, RouteRule, Transport};
+
+use super::{rule_text, text};
+use crate::Look;
+use crate::filter::{Holds, Layer, NewDestination, Packet, Port, walk};
+use crate::finding::{Finding, Help};
+use crate::path::{Site, address_of, carries, uplink};
+use crate::question::{Answer, Hop};
+use crate::routes::{Routed, look_up};
+use crate::rules::family_of;
+
+/// The way of a packet.
+#[derive(Debug)]
+pub(in crate::rules) struct Taken<'s> {
+    /// Each part in words.
+    parts: Vec<String>,
+    /// The rule or the route that leads it elsewhere than the node's own packets.
+    other: Option<String>,
+    /// The node's link by which it leaves.
+    out: Option<&'s Link>,
+    /// The link by which the node reaches others.
+    uplink: Option<&'s Link>,
+    /// Its source, as the container sends it.
+    source: IpAddr,
+    translated: Holds,
+}
+
+/// Follows what a container sends to an address.
+pub(in crate::rules) fn taken<'s>(
+    look: Look<'s>,
+    container: &'s Container,
+    to: SocketAddr,
+    transport: Transport,
+) -> Option<Taken<'s>> {
+    let inside = container.inside.as_ref()?;
+    let called = container.called();
+    let with = carries(transport, Port::Is(to.port()));
+    let mut to = to.ip();
+    let Routed::By { link, .. } = look_up(inside, None, to, None, Some(0)) else {
+        return owned(look, container, to);
+    };
+    let source = address_of(link, to.is_ipv4())?;
+    let mut taken = Taken {
+        parts: Vec::new(),
+        other: None,
+        out: None,
+        uplink: uplink(look.scene, to.is_ipv4()),
+        source,
+        translated: Holds::Maybe,
+    };
+    let sent = Packet::first(source, to, with).between(None, Some(&link.name));
+    let walked = walk(inside, Layer::Ip, Hook::Output, &sent);
+    if let Some((place, new)) = &walked.destination {
+        taken.other = Some(format!("in {called}: {place}"));
+        taken.parts.push(format!("{} of {called} sends it to {}", place.name(), end(new, to)));
+        match new {
+            NewDestination::To(Some(address), _) => to = *address,
+            NewDestination::To(None, _) => {}
+            _ => return Some(taken),
+        }
+    }
+    let routed = look_up(inside, None, to, None, walked.packet.mark);
+    let Routed::By { link, via, route, rule } = routed else { return Some(taken) };
+    taken.parts.push(format!("in {called} {}", by(inside, link, via, route, rule)));
+    let is_node = via.is_none_or(|via| look.scene.host.owner_of(via).is_some());
+    let mut attachments = container.attachments.iter();
+    let attachment = attachments.find(|attachment| attachment.ifname == link.name);
+    let site = attachment.filter(|_| is_node).and_then(|attachment| {
+        Site::of(look.scene, container, attachment, family_of(to)).filter(Site::is_the_nodes)
+    });
+    if let Some(site) = site {
+        let packet = Packet { destination: to, ..walked.packet };
+        taken.on_node(look, site.seen_by, &packet);
+    }
+    Some(taken)
+}
+
+/// The container has the address itself.
+fn owned<'s>(look: Look<'s>, container: &Container, to: IpAddr) -> Option<Taken<'s>> {
+    let link = container.inside.as_ref()?.owner_of(to)?;
+    let itself = format!("{} has {to} itself, on {}", container.called(), link.name);
+    Some(Taken {
+        parts: vec![itself.clone()],
+        other: Some(itself),
+        out: None,
+        uplink: uplink(look.scene, to.is_ipv4()),
+        source: to,
+        translated: Holds::Maybe,
+    })
+}
+
+impl<'s> Taken<'s> {
+    fn on_node(&mut self, look: Look<'s>, seen_by: &'s Link, packet: &Packet) {
+        let host = &look.scene.host;
+        let iif = Some(seen_by.name.as_str());
+        let walked = walk(host, Layer::Ip, Hook::Prerouting, &packet.between(iif, None));
+        let mut to = packet.destination;
+        if let Some((place, new)) = &walked.destination {
+            self.other = Some(place.to_string());
+            self.parts.push(format!("{} sends it to {}", place.name(), end(new, to)));
+            match new {
+                NewDestination::To(Some(address), _) => to = *address,
+                NewDestination::To(None, _) => {}
+                _ => return,
+            }
+        }
+        match look_up(host, Some(self.source), to, iif, walked.packet.mark) {
+            Routed::By { link, via, route, rule } => {
+                self.parts.push(format!("on this node {}", by(host, link, via, route, rule)));
+                self.out = Some(link);
+                let own = look_up(host, None, to, None, Some(0));
+                let is_other =
+                    matches!(own, Routed::By { link: other, .. } if other.index != link.index);
+                if let (true, Routed::By { link: other, .. }) = (is_other, own) {
+                    self.parts
+                        .push(format!("what this node itself sends there goes by {}", other.name));
+                }
+                let is_unusual =
+                    is_other || self.uplink.is_some_and(|uplink| uplink.index != link.index);
+                if is_unusual && self.other.is_none() {
+                    let rule = rule.map(|rule| format!("rule {}; then ", rule_text(rule)));
+                    self.other =
+                        Some(format!("{}route {}", rule.unwrap_or_default(), text(route, host)));
+                }
+                let left = Packet { destination: to, ..walked.packet };
+                let left = left.between(iif, Some(&link.name));
+                self.translated = walk(host, Layer::Ip, Hook::Postrouting, &left).source;
+                match self.translated {
+                    Holds::Yes => self.parts.push("its source is translated".to_owned()),
+                    Holds::No => self.parts.push(format!("its source {} stays", self.source)),
+                    Holds::Maybe => {}
+                }
+            }
+            Routed::Local(link) => {
+                let at = format!("this node has {to} itself, on {}", link.name);
+                self.other.get_or_insert_with(|| at.clone());
+                self.parts.push(at);
+            }
+            Routed::Unknown => {
+                self.parts.push("on this node a rule about marks may decide".to_owned());
+            }
+            Routed::Refused { .. } | Routed::Nowhere => {}
+        }
+    }
+
+    /// Says whether a probe was seen leaving by the link that leads to others.
+    fn is_gone(&self, answer: &Answer) -> bool {
+        let (Answer::Silent { hops } | Answer::Unreachable { hops, .. }) = answer else {
+            return false;
+        };
+        let mut there = hops.iter().filter(|hop| !hop.back);
+        let is_dropped = there.clone().any(|hop| hop.dropped.is_some());
+        let is_out = |hop: &Hop| {
+            hop.container.is_none()
+                && self.out.is_some_and(|out| hop.link.as_deref() == Some(out.name.as_str()))
+        };
+        let is_uplink =
+            self.out.is_some_and(|out| self.uplink.is_some_and(|uplink| uplink.index == out.index));
+        is_uplink && !is_dropped && there.next_back().is_some_and(is_out)
+    }
+
+    /// Says whether it is another way than that of the node's own packets.
+    pub(in crate::rules) fn is_unusual(&self) -> bool {
+        self.other.is_some() || self.translated == Holds::No
+    }
+
+    /// Adds the way to a finding of what was not answered, if it has no place yet.
+    pub(in crate::rules) fn tell(&self, finding: Finding, answer: &Answer) -> Finding {
+        if finding.place.is_some() || self.parts.is_empty() {
+            return finding;
+        }
+        let left = if self.is_gone(answer) { "; it was seen leaving there" } else { "" };
+        finding.at(format!("{}{left}", self.parts.join("; ")))
+    }
+
+    /// What helps where the node itself is answered. The fault lies beyond the node only if the
+    /// packet was seen leaving as the node's own do.
+    pub(in crate::rules) fn help(&self, called: &str, answer: &Answer) -> Help {
+        Help::Advice(match (&self.other, self.translated) {
+            (Some(other), _) => {
+                format!(
+                    "let what {called} sends take the way of this node's own packets, from which this keeps it: {other}"
+                )
+            }
+            (None, Holds::No) => format!(
+                "let the network translate what it sends (ipMasq), or give the routers beyond this node a route to {}",
+                self.source
+            ),
+            (None, Holds::Yes) if self.is_gone(answer) => format!(
+                "find what beyond this node drops the answers to {called}, or what it sends"
+            ),
+            _ => format!("follow what {called} sends: it was not seen leaving this node"),
+        })
+    }
+}
+
+fn by(
+    namespace: &Namespace,
+    link: &Link,
+    via: Option<IpAddr>,
+    route: &Route,
+    rule: Option<&RouteRule>,
+) -> String {
+    let via = via.map(|via| format!(" via {via}")).unwrap_or_default();
+    let rule = rule.map(|rule| format!(", rule {}", rule_text(rule))).unwrap_or_default();
+    format!("by {}{via} (route {}{rule})", link.name, text(route, namespace))
+}
+
+fn end(new: &NewDestination, to: IpAddr) -> String {
+    match new {
+        NewDestination::To(address, Some(port)) => {
+            SocketAddr::new(address.unwrap_or(to), *port).to_string()
+        }
+        NewDestination::To(address, None) => address.unwrap_or(to).to_string(),
+        NewDestination::Here(Some(port)) => format!("port {port} of its own"),
+        NewDestination::Here(None) => "an address of its own".to_owned(),
+        NewDestination::Unknown => "an address that is not known".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::filter::samples::{dnat, nat, rule, table, tcp_port};
+    use crate::path::samples::{ip, node, with};
+    use crate::question::Answers;
+    use crate::routes::samples::{route, rule as rule_of};
+    use scene::filter::{Family as Kin, Step};
+    use scene::{RuleAction, Scene};
+
+    /// The way of c2 to a server, and what helps if the node is answered there.
+    fn told(scene: &Scene, hops: Vec<Hop>) -> (String, String) {
+        let answers = Answers::default();
+        let look = Look { scene, answers: &answers, only: None, to: None };
+        let to = SocketAddr::new(ip("198.51.100.1"), 80);
+        let way = taken(look, &scene.containers[0], to, Transport::Tcp).unwrap();
+        let answer = Answer::Silent { hops };
+        let finding = way.tell(Finding::error("outside-silent", "c2", "silent"), &answer);
+        let Help::Advice(advice) = way.help("c2", &answer) else { panic!("a command") };
+        (finding.place.unwrap_or_default(), advice)
+    }
+
+    fn hop(link: &str) -> Hop {
+        let link = Some(link.to_owned());
+        Hop { container: None, link, dropped: None, rule: None, back: false }
+    }
+
+    #[test]
+    fn only_what_was_seen_leaving_is_lost_beyond_this_node() {
+        let (place, advice) = told(&node(), vec![hop("cni0"), hop("up0")]);
+        assert_eq!(
+            place,
+            "in c2 by eth0 via 10.88.0.1 (route default via 10.88.0.1 dev eth0); on this node by up0 \
+             via 192.0.2.1 (route default via 192.0.2.1 dev up0); its source is translated; it was \
+             seen leaving there"
+        );
+        assert!(advice.starts_with("find what beyond this node"), "{advice}");
+        for hops in [Vec::new(), vec![hop("cni0")]] {
+            let (_, advice) = told(&node(), hops);
+            assert!(advice.starts_with("follow what c2 sends"), "{advice}");
+        }
+        let dropped = Some(("nf_hook_slow".to_owned(), "NETFILTER_DROP".to_owned()));
+        let (_, advice) = told(&node(), vec![Hop { dropped, ..hop("up0") }]);
+        assert!(advice.starts_with("follow what c2 sends"), "{advice}");
+    }
+
+    #[test]
+    fn a_rule_a_route_and_a_translation_are_named() {
+        // A routing rule for containers leads to a tunnel.
+        let mut scene = node();
+        let mut tunnel = route("0.0.0.0/0", 9, None);
+        tunnel.table = 77;
+        scene.host.routes.push(tunnel);
+        let mut first = rule_of(100, RuleAction::Table(77));
+        first.from = Some("10.88.0.0/24".parse().unwrap());
+        scene.host.rules = vec![first, rule_of(32766, RuleAction::Table(254))];
+        let (place, advice) = told(&scene, Vec::new());
+        assert!(place.contains("on this node by tun0 (route default dev tun0 table 77"), "{place}");
+        assert!(place.contains("what this node itself sends there goes by up0"), "{place}");
+        let words = "rule 100: from 10.88.0.0/24 lookup 77; then route default dev tun0 table 77";
+        assert!(advice.ends_with(words), "{advice}");
+        // The container's own rule.
+        let mut scene = node();
+        let redirect = rule(&[tcp_port(80), vec![Step::Redirect { port: Some(9) }]]);
+        let own = table(Kin::Ip, "nat", vec![nat("out", Hook::Output, -100, vec![redirect])]);
+        scene.containers[0].inside.as_mut().unwrap().filter.tables.push(own);
+        let (place, _) = told(&scene, Vec::new());
+        assert_eq!(place, "ip nat/out rule 1 of c2 sends it to port 9 of its own");
+        // The node's.
+        let led = rule(&[tcp_port(80), dnat("192.0.2.99", 81)]);
+        let chain = nat("PREROUTING", Hook::Prerouting, -100, vec![led]);
+        let scene = with(node(), table(Kin::Ip, "nat", vec![chain]));
+        let (place, advice) = told(&scene, vec![hop("cni0"), hop("up0")]);
+        assert!(place.contains("ip nat/PREROUTING rule 1 sends it to 192.0.2.99:81"), "{place}");
+        assert!(!advice.contains("beyond"), "{advice}");
+    }
+
+    #[test]
+    fn what_is_not_translated_and_what_is_at_hand_is_told() {
+        let mut scene = node();
+        let chains = &mut scene.host.filter.tables[0].chains;
+        chains.iter_mut().find(|chain| chain.name == "postrouting").unwrap().rules.clear();
+        let (place, advice) = told(&scene, vec![hop("cni0"), hop("up0")]);
+        assert!(place.contains("its source 10.88.0.2 stays"), "{place}");
+        assert!(advice.contains("ipMasq"), "{advice}");
+        // Somebody gave this node the address.
+        let mut scene = node();
+        scene.host.links[0].addresses.push(scene::Address {
+            address: "198.51.100.1/32".parse().unwrap(),
+            duplicate: false,
+            tentative: false,
+        });
+        let (place, advice) = told(&scene, Vec::new());
+        assert!(place.ends_with("this node has 198.51.100.1 itself, on lo"), "{place}");
+        assert!(advice.ends_with("itself, on lo"), "{advice}");
+    }
+}
