@@ -116,3 +116,28 @@ impl LinkSettings {
 fn at(values: &Attribute<'_>, index: usize) -> u32 {
     wire::u32_at(values.value, index * 4).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::route::link::RTM_NEWLINK;
+    use crate::wire::Writer;
+
+    #[test]
+    fn the_port_of_a_function_is_known_by_its_name() {
+        let all = [
+            ("p0", false),
+            ("p0s1", false),
+            ("pf0vf3", true),
+            ("c1pf0vf3", true),
+            ("pf0sf88", true),
+        ];
+        for (name, of_function) in all {
+            let mut writer = Writer::new();
+            writer.raw(&[0; IFINFOMSG]);
+            writer.put_text(ifla::PHYS_PORT_NAME, name);
+            let message = Message { kind: RTM_NEWLINK, flags: 0, seq: 0, body: writer.bytes() };
+            assert_eq!(LinkSettings::decode(&message).of_function, of_function, "{name}");
+        }
+    }
+}

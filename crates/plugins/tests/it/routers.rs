@@ -174,6 +174,27 @@ fn a_router_that_announces_itself_later_is_heard() {
     }
 }
 
+/// So may the router of a VLAN, also in a VRF. Behind a bridge's VLAN there may be containers.
+#[test]
+fn vm_a_vlan_that_leads_out_is_listened_to() {
+    testkit::require!("root", "vlan", "vrf");
+    let (node, _router) = host_before("routers-vlan");
+    node.sh("set -e; sysctl -qw net.ipv6.conf.default.accept_ra=1
+         ip link add red type vrf table 77; ip link set red up
+         ip link add br9 type bridge; ip link set br9 up
+         for of in up0.5 up0.6 br9.7; do
+             ip link add link ${of%.*} name $of type vlan id ${of#*.}; ip link set $of up
+         done
+         ip link set up0.6 master red");
+    let found = node.lab.enter(|| {
+        let mut host = kernel::route::RouteSocket::open().unwrap();
+        kernel::routers::listening(&mut host).unwrap()
+    });
+    let mut names: Vec<String> = found.into_iter().map(|one| one.link).collect();
+    names.sort();
+    assert_eq!(names, ["up0", "up0.5", "up0.6"]);
+}
+
 /// A link may come, or come back, while containers are attached.
 #[test]
 fn a_link_that_comes_later_is_listened_to() {
