@@ -143,9 +143,14 @@ pub enum NetworkError {
         /// The subnet.
         subnet: IpNet,
     },
-    /// A range has addresses of groups.
-    #[error("the range of {0} has multicast addresses, which no interface can have as its own")]
-    Multicast(IpNet),
+    /// No host can have any address of a subnet.
+    #[error("the range of {subnet} has {what}, which no host can have as its own")]
+    Reserved {
+        /// The subnet.
+        subnet: IpNet,
+        /// What its addresses are, as "multicast addresses".
+        what: &'static str,
+    },
     /// A range ends before it begins.
     #[error("the range of {subnet} ends at {last}, before its start {first}")]
     Backwards {
@@ -292,10 +297,10 @@ impl Range {
     fn new(spec: &RangeSpec) -> Result<Self, NetworkError> {
         let subnet = spec.subnet.trunc();
         let family = Family::of(subnet.addr());
-        if subnet.network().is_multicast() {
-            return Err(NetworkError::Multicast(subnet));
+        if let Some(what) = ipam::host::no_hosts(subnet) {
+            return Err(NetworkError::Reserved { subnet, what });
         }
-        let (lowest, highest) = usable(&subnet);
+        let (lowest, highest) = bounds(&subnet);
         let end = |end: &'static str, address: Option<IpAddr>, default: u128| match address {
             None => Ok(default),
             Some(address) if !subnet.contains(&address) => {
@@ -320,10 +325,12 @@ impl Range {
         let of_family = spec.exclude.iter().filter(|one| Family::of(one.addr()) == family);
         let mut excluded: Vec<_> = of_family.map(bounds).collect();
         excluded.extend(spec.gateway.map(|gateway| (number(gateway), number(gateway))));
+        let hosts = ipam::host::hosts_between(subnet, family.address(first), family.address(last));
+        let (first, last) = hosts.ok_or(NetworkError::Nothing(subnet))?;
         let range = Range {
             subnet,
-            first: first.max(lowest),
-            last: last.min(highest),
+            first: number(first),
+            last: number(last),
             gateway: spec.gateway,
             excluded: merged(excluded),
         };
@@ -408,19 +415,6 @@ impl Range {
             }
         }
         count
-    }
-}
-
-/// The addresses of a subnet that hosts may have: without the network's own (IPv6: that of the
-/// subnet's routers, RFC 4291 §2.6.1), and without IPv4's broadcast address. Subnets of two
-/// addresses have neither (RFC 3021, RFC 6164).
-fn usable(subnet: &IpNet) -> (u128, u128) {
-    let (first, last) = bounds(subnet);
-    let spare = subnet.max_prefix_len() - subnet.prefix_len();
-    match (spare, subnet) {
-        (0 | 1, _) => (first, last),
-        (_, IpNet::V4(_)) => (first + 1, last - 1),
-        (_, IpNet::V6(_)) => (first + 1, last),
     }
 }
 

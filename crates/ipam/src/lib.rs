@@ -1,6 +1,7 @@
 //! Address pools, and the folder in which the reference's `host-local` plugin keeps them.
 //!
-//! Two independent halves, and [`keys`], by which a configuration names its pools:
+//! Two independent halves, [`keys`], by which a configuration names its pools, and [`host`], which
+//! knows what addresses hosts can have:
 //!
 //! - [`range`] and [`plan`] are arithmetic: which addresses exist, and which one is next. Their
 //!   only input from outside is [`plan::Occupancy`].
@@ -30,6 +31,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod host;
 pub mod keys;
 pub mod plan;
 pub mod range;

@@ -11,6 +11,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
 
+use crate::host;
+
 /// A range as configurations write it, not yet checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
@@ -74,11 +76,13 @@ pub enum RangeError {
     /// The subnet is an IPv4 address written as IPv6 with an IPv6 prefix length.
     #[error("IPNet IP and Mask version mismatch")]
     FamilyMismatch,
-    /// The subnet's addresses are those of groups.
-    #[error("Network {subnet} is of multicast addresses, which no interface can have as its own")]
-    Multicast {
+    /// No host can have any of the subnet's addresses.
+    #[error("Network {subnet} is of {what}, which no host can have as its own")]
+    Reserved {
         /// The subnet.
         subnet: IpNet,
+        /// What its addresses are, as "multicast addresses".
+        what: &'static str,
     },
     /// The range has only addresses that no host can have.
     #[error("range {start}-{end} of {subnet} leaves no address for a host")]
@@ -119,8 +123,8 @@ pub enum RangeError {
 }
 
 impl Range {
-    /// Checks and completes a range. Unlike the reference's, it leaves out the ends of the subnet
-    /// that [`no_hosts`] finds, if the configuration names them.
+    /// Checks and completes a range. Unlike the reference's, it leaves out addresses that no host
+    /// can have, also if the configuration names them ([`host::hosts_between`]).
     ///
     /// # Errors
     /// [`RangeError`].
@@ -136,8 +140,8 @@ impl Range {
             let (prefix_len, network) = (subnet.prefix_len(), subnet.network());
             return Err(RangeError::HostBits { prefix_len, network });
         }
-        if subnet.network().is_multicast() {
-            return Err(RangeError::Multicast { subnet });
+        if let Some(what) = host::no_hosts(subnet) {
+            return Err(RangeError::Reserved { subnet, what });
         }
         let second = from_number(to_number(subnet.network()) + 1, subnet.network());
         let canonical = |address: Option<IpAddr>| address.map(|address| address.to_canonical());
@@ -153,16 +157,14 @@ impl Range {
         {
             return Err(RangeError::EndOutside { end, subnet });
         }
-        let last = last_of(&subnet);
-        let (start, end) = (start.unwrap_or(second), end.unwrap_or(last));
-        let hosts = (start.max(second), end.min(last));
-        if hosts.1 < hosts.0 {
+        let (start, end) = (start.unwrap_or(second), end.unwrap_or(subnet.broadcast()));
+        let Some((first, last)) = host::hosts_between(subnet, start, end) else {
             return Err(RangeError::NoHosts { start, end, subnet });
-        }
+        };
         Ok(Range {
             subnet,
-            start: hosts.0,
-            end: hosts.1,
+            start: first,
+            end: last,
             gateway: canonical(spec.gateway).unwrap_or(second),
         })
     }
@@ -210,33 +212,9 @@ impl fmt::Display for Range {
     }
 }
 
-/// Says what an address is if no host can have it in its subnet: the network's own (IPv6: that of
-/// the subnet's routers, RFC 4291 §2.6.1), or IPv4's broadcast address. Subnets of two addresses
-/// have neither (RFC 3021, RFC 6164).
-#[must_use]
-pub fn no_hosts(address: IpNet) -> Option<&'static str> {
-    if address.max_prefix_len() - 2 < address.prefix_len() {
-        return None;
-    }
-    match address {
-        IpNet::V4(net) if net.addr() == net.broadcast() => Some("broadcast address"),
-        IpNet::V4(net) if net.addr() == net.network() => Some("network address"),
-        IpNet::V6(net) if net.addr() == net.network() => Some("address of the routers"),
-        _ => None,
-    }
-}
-
 /// Returns whether `a` comes before `b`; never true for addresses of different families.
 fn is_before(a: IpAddr, b: IpAddr) -> bool {
     a.is_ipv4() == b.is_ipv4() && a < b
-}
-
-fn last_of(subnet: &IpNet) -> IpAddr {
-    match subnet {
-        // The broadcast address is not for a host.
-        IpNet::V4(subnet) => Ipv4Addr::from(u32::from(subnet.broadcast()) - 1).into(),
-        IpNet::V6(subnet) => subnet.broadcast().into(),
-    }
 }
 
 /// Turns an address into the number that orders it within its family.
@@ -248,7 +226,7 @@ pub(crate) fn to_number(address: IpAddr) -> u128 {
 }
 
 /// Turns a number back into an address of the family of `like`.
-fn from_number(number: u128, like: IpAddr) -> IpAddr {
+pub(crate) fn from_number(number: u128, like: IpAddr) -> IpAddr {
     match like {
         IpAddr::V4(_) => Ipv4Addr::from(
             u32::try_from(number).expect("the number lies between two IPv4 addresses"),

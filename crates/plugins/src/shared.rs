@@ -31,6 +31,7 @@ pub mod rules;
 pub mod shared_object;
 pub mod steps;
 pub mod trial;
+pub(crate) mod unusable;
 
 use cni_plugin::codes;
 

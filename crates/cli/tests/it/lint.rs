@@ -217,7 +217,7 @@ fn addresses_that_no_host_can_have_are_warned_about() {
         &bridge(r#""type": "host-local", "subnet": "224.0.0.0/24""#),
         1,
         expect![[r#"
-        error: plugin "host-local": invalid range set 0: Network 224.0.0.0/24 is of multicast addresses, which no interface can have as its own
+        error: plugin "host-local": invalid range set 0: Network 224.0.0.0/24 is of multicast addresses, which no host can have as its own
           --> SCRATCH/net.d/10-x.conflist:2:51
           |
         2 | {"type": "bridge", "ipam": {"type": "host-local", "subnet": "224.0.0.0/24"}}]}
@@ -261,6 +261,54 @@ fn addresses_that_no_host_can_have_are_warned_about() {
             1 file looked at: 1 error, 1 warning
         "#]],
     );
+}
+
+/// The reference returns such a gateway; a default route by it makes ADD fail, or leads nowhere.
+#[test]
+fn gateways_that_no_host_can_have_are_warned_about() {
+    let warning = |ipam: &str| {
+        let scratch = Scratch::new();
+        let list = r#"{"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "macvlan", "master": "e", "ipam": {"#;
+        scratch.write("net.d/10-x.conflist", &format!("{list}{ipam}}}}}]}}"));
+        let said = scratch.call(&["lint"]).succeeded().stdout;
+        let found = said.lines().filter_map(|line| line.strip_prefix("warning: plugin "));
+        found.map(str::to_owned).collect::<Vec<_>>().join("\n")
+    };
+    for (ipam, words) in [
+        (
+            r#""type": "host-local", "subnet": "10.1.0.0/24", "gateway": "10.1.0.255""#,
+            "\"host-local\": gateway 10.1.0.255 is the broadcast address of 10.1.0.0/24: no host can have it",
+        ),
+        (
+            r#""type": "host-local", "ranges": [[{"subnet": "10.1.0.0/24", "gateway": "224.0.0.1"}]]"#,
+            "\"host-local\": gateway 224.0.0.1 is a multicast address: no host can have it",
+        ),
+        (
+            r#""type": "host-local", "subnet": "::/64""#,
+            "\"host-local\": gateway ::1 is the loopback address: no host can have it",
+        ),
+        (
+            r#""type": "static", "addresses": [{"address": "10.1.0.2/24", "gateway": "10.1.0.0"}]"#,
+            "\"static\": gateway 10.1.0.0 is the network address of 10.1.0.0/24: no host can have it",
+        ),
+        (
+            r#""type": "cluster-ipam", "range": "10.1.0.0/24", "gateway": "10.1.0.255""#,
+            "\"cluster-ipam\": gateway 10.1.0.255 is the broadcast address of 10.1.0.0/24: no host can have it",
+        ),
+        (
+            r#""type": "cluster-ipam", "range": "10.1.0.0/24", "addresses": [{"address": "fd00::2/64", "gateway": "ff02::1"}]"#,
+            "\"cluster-ipam\": gateway ff02::1 is a multicast address: no host can have it",
+        ),
+        // Outside the subnet, and that of an IPv6 subnet's routers.
+        (r#""type": "host-local", "subnet": "10.1.0.0/24", "gateway": "10.2.0.255""#, ""),
+        (r#""type": "host-local", "subnet": "fd00::/64", "gateway": "fd00::""#, ""),
+        (
+            r#""type": "static", "addresses": [{"address": "10.1.0.1/31", "gateway": "10.1.0.0"}]"#,
+            "",
+        ),
+    ] {
+        assert_eq!(warning(ipam), words, "{ipam}");
+    }
 }
 
 #[test]

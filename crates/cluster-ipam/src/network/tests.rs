@@ -44,6 +44,24 @@ fn the_network_and_broadcast_addresses_and_the_gateway_are_nobodys() {
 }
 
 #[test]
+fn addresses_that_stand_for_no_host_are_nobodys() {
+    for (subnet, what) in [
+        ("224.0.0.0/24", "multicast addresses"),
+        ("ff05::/64", "multicast addresses"),
+        ("127.0.0.0/24", "loopback addresses"),
+        ("0.0.0.0/8", "addresses of 0.0.0.0/8 (\"this network\")"),
+        ("::1/128", "the loopback address"),
+        ("255.255.255.255/32", "the broadcast address of every network"),
+    ] {
+        let words = format!("the range of {subnet} has {what}, which no host can have as its own");
+        assert_eq!(network(&[range(subnet)]).unwrap_err().to_string(), words);
+    }
+    assert_eq!(all(&only(range("255.255.255.254/31"))), ["255.255.255.254"]);
+    assert_eq!(all(&only(range("::/126"))), ["::2", "::3"]);
+    assert_eq!(only(range("0.0.0.0/0")).first().to_string(), "1.0.0.0");
+}
+
+#[test]
 fn exclusions_are_prefixes_or_addresses() {
     let mut spec = range("192.0.2.10-192.0.2.20/24");
     spec.exclude =
@@ -65,9 +83,12 @@ fn exclusions_are_prefixes_or_addresses() {
 #[test]
 fn a_v6_range_may_be_as_large_as_there_are_addresses() {
     let range = only("::/0".parse().unwrap());
-    assert_eq!(range.first().to_string(), "::1");
-    assert_eq!(range.next(u128::MAX), Some(u128::MAX));
-    assert_eq!(range.capacity(), u128::MAX);
+    assert_eq!(range.first().to_string(), "::2");
+    // The first multicast address.
+    let groups = 0xff << 120;
+    assert_eq!(range.next(groups - 1), Some(groups - 1));
+    assert_eq!((range.next(groups), range.next(u128::MAX)), (None, None));
+    assert_eq!(range.capacity(), groups - 2);
 }
 
 #[test]

@@ -62,6 +62,21 @@ fn groups_have_no_ranges() {
     }
 }
 
+/// The kernel gives `lo` alone the loopback addresses, and routes nothing to the others.
+#[test]
+fn addresses_that_stand_for_no_host_are_left_out() {
+    for none in ["127.0.0.0/24", "0.0.0.0/8", "0.1.0.0/16"] {
+        let words = judge_one(subnet(none));
+        assert!(words.contains(&format!("Network {none} is of ")), "{words}");
+    }
+    assert_eq!(judge_one(subnet("::/64")), "::2-::ffff:ffff:ffff:ffff");
+    assert_eq!(judge_one(subnet("0.0.0.0/0")), "1.0.0.0-126.255.255.255");
+    assert_eq!(judge_one(subnet("255.255.255.0/24")), "255.255.255.1-255.255.255.254");
+    let range = spec("0.0.0.0/0", "10.0.0.5", "10.0.0.9", "10.0.0.1");
+    assert_eq!(judge_one(range), "10.0.0.5-10.0.0.9");
+    assert_eq!(judge_one(spec("::/64", "::1", "::9", "")), "::2-::9");
+}
+
 #[test]
 fn each_message_of_the_reference_can_be_had() {
     let cases = [
@@ -162,13 +177,16 @@ fn the_ring_goes_through_all_ranges_and_ends_before_its_beginning() {
 #[test]
 fn the_end_of_all_addresses_is_no_trap() {
     let set =
-        RangeSet::new(&[spec("::/0", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe", "", "")]).unwrap();
+        RangeSet::new(&[spec("::/0", "feff:ffff:ffff:ffff:ffff:ffff:ffff:fffe", "", "")]).unwrap();
     assert_eq!(set.ring(None).count(), 2);
+    let groups = RangeSet::new(&[spec("::/0", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe", "", "")]);
+    assert!(matches!(groups, Err(RangeSetError::Range(RangeError::NoHosts { .. }))));
     let set = RangeSet::new(&[spec("255.255.255.0/24", "255.255.255.254", "255.255.255.255", "")])
         .unwrap();
     assert_eq!(set.ring(None).count(), 1);
     let all = RangeSets::new(vec![vec![spec("::/0", "::", "", "")]]).unwrap();
-    assert_eq!(all.capacity(&all.sets()[0]), u128::MAX - 1);
+    // From ::2 to the last before ff00::; the gateway ::1 is not among them.
+    assert_eq!(all.capacity(&all.sets()[0]), (0xff << 120) - 2);
 }
 
 #[test]

@@ -34,6 +34,7 @@ use state::Index;
 
 use crate::shared::drift;
 use crate::shared::failure::Failure;
+use crate::shared::unusable::doubt_of_gateway;
 use config::Config;
 use daemon::Daemon;
 
@@ -57,6 +58,7 @@ impl Plugin for ClusterIpam {
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
         let config = Config::of(call)?;
+        config.refuse_unusable()?;
         let owner = owner(call);
         let daemon = Daemon::new(call, config.socket.clone());
         let assign = Assign {
@@ -174,11 +176,21 @@ impl Plugin for ClusterIpam {
     }
 
     fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
-        Ok(Config::of(call).map(drop)?)
+        Ok(Config::of(call)?.refuse_unusable()?)
+    }
+
+    fn doubts(&self, call: &Call<'_>) -> Vec<Error> {
+        let Ok(config) = Config::of(call) else { return Vec::new() };
+        let of_ranges =
+            config.network.ranges().iter().map(|range| (range.gateway(), range.subnet()));
+        let of_fixed = config.fixed.iter().map(|one| (one.gateway, one.address));
+        let doubt = |(gateway, subnet): (Option<IpAddr>, IpNet)| doubt_of_gateway(gateway?, subnet);
+        of_ranges.chain(of_fixed).filter_map(doubt).map(Error::from).collect()
     }
 
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {
         let config = Config::of(call)?;
+        config.refuse_unusable()?;
         let daemon = Daemon::new(call, config.socket.clone());
         let network = config.network.spec().clone();
         let asked = daemon.ok(&Request::Status(StatusRequest { network }));

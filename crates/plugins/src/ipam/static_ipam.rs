@@ -23,6 +23,7 @@ use cni_plugin::{Call, Info, Plugin, Role, codes};
 use ipnet::IpNet;
 
 use self::config::Config;
+use crate::shared::unusable::doubt_of_gateway;
 
 /// The reference's words.
 const NO_PREVIOUS: &str = "Required prevResult missing";
@@ -116,14 +117,16 @@ impl Plugin for Static {
 
     fn doubts(&self, call: &Call<'_>) -> Vec<Error> {
         let Ok(config) = Config::of(call) else { return Vec::new() };
-        let doubt = |one: config::Address| {
-            let what = ipam::range::no_hosts(one.address)?;
-            let (address, subnet) = (one.address.addr(), one.address.trunc());
-            let text = format!("{address} is the {what} of {subnet}: no host reaches it");
+        let doubt = |one: &config::Address| {
+            let what = ipam::host::no_host(one.address)?;
+            let text = format!("{} is {what}: no host reaches it", one.address.addr());
             let details = "key \"addresses\": name one that a host can have";
             Some(Error::new(code::INVALID_CONFIG, text).with_details(details))
         };
-        config.addresses.into_iter().filter_map(doubt).collect()
+        let addresses = config.addresses.iter();
+        let of_gateway = |one: &config::Address| doubt_of_gateway(one.gateway?, one.address);
+        let of_gateways = addresses.clone().filter_map(of_gateway).map(Error::from);
+        addresses.filter_map(doubt).chain(of_gateways).collect()
     }
 
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {

@@ -9,6 +9,7 @@ use cni::{AttachmentKey, code};
 use cni_plugin::Call;
 use firewall::masquerade::Sources;
 use firewall::{Concern, Plan, iptables, masquerade};
+use ipam::host::no_host;
 use ipnet::IpNet;
 use kernel::route::{RouteKind, RouteSocket};
 use state::Index;
@@ -53,10 +54,7 @@ where
     if text.is_empty() {
         return Ok(None);
     }
-    let usable = |address: &A| {
-        let address = IpAddr::from(*address);
-        !address.is_unspecified() && !address.is_multicast() && !address.is_loopback()
-    };
+    let usable = |address: &A| no_host(IpNet::from(IpAddr::from(*address))).is_none();
     text.parse::<A>().ok().filter(usable).map(Some).ok_or_else(|| {
         let family = if key.ends_with('4') { "IPv4" } else { "IPv6" };
         Failure::new(code::INVALID_CONFIG, format!("invalid {key} {text:?}"))

@@ -1173,6 +1173,7 @@ fn outbound_source_addresses_are_checked() {
         (json!({ "outboundAddr4": "192.0.2.0/24" }), "invalid outboundAddr4"),
         (json!({ "outboundAddr4": "0.0.0.0" }), "invalid outboundAddr4"),
         (json!({ "outboundAddr4": "127.0.0.1" }), "invalid outboundAddr4"),
+        (json!({ "outboundAddr4": "255.255.255.255" }), "invalid outboundAddr4"),
         (json!({ "outboundAddr6": "ff02::1" }), "invalid outboundAddr6"),
         (json!({ "outboundAddr4": "192.0.2.1", "ipMasq": false }), "need ipMasq"),
     ] {

@@ -149,6 +149,54 @@ fn a_network_of_options_does_not_remove_one_of_a_list() {
     });
 }
 
+/// The subnet decides what a host can have, not the part of it that `--ip-range` names.
+#[test]
+fn no_address_is_given_that_no_host_can_have() {
+    require!("root");
+    with_driver("docker-hosts", |_, _| {
+        let pool = |subnet: &str, part: &str| {
+            let asked = json!({ "AddressSpace": "netwright", "Pool": subnet, "SubPool": part });
+            let pool = call("IpamDriver.RequestPool", &asked)?;
+            Ok::<_, String>(pool["PoolID"].as_str().unwrap().to_owned())
+        };
+        for (subnet, part, addresses) in [
+            ("10.81.0.0/24", "10.81.0.254/31", &["10.81.0.254/24"][..]),
+            ("10.82.0.0/24", "10.82.0.0/30", &["10.82.0.1/24", "10.82.0.2/24", "10.82.0.3/24"]),
+            ("10.84.0.0/30", "", &["10.84.0.1/30", "10.84.0.2/30"]),
+            ("10.85.0.0/31", "", &["10.85.0.0/31", "10.85.0.1/31"]),
+            ("10.86.0.5/32", "", &["10.86.0.5/32"]),
+            ("fd86::/64", "fd86::/126", &["fd86::1/64", "fd86::2/64", "fd86::3/64"]),
+            ("fd88::/127", "", &["fd88::/127", "fd88::1/127"]),
+        ] {
+            let pool = pool(subnet, part).unwrap();
+            let given: Vec<String> = (0..8).map_while(|_| address(&pool).ok()).collect();
+            assert_eq!(given, addresses, "{part} of {subnet}");
+        }
+        for (subnet, wanted, what) in [
+            ("10.87.0.0/24", "10.87.0.255", "the broadcast address of 10.87.0.0/24"),
+            ("10.88.0.0/24", "10.88.0.0", "the network address of 10.88.0.0/24"),
+            ("fd87::/64", "fd87::", "the address of the routers of fd87::/64"),
+        ] {
+            let pool = pool(subnet, "").unwrap();
+            let gateway = json!({ "RequestAddressType": "com.docker.network.gateway" });
+            for options in [json!({}), gateway] {
+                let asked = json!({ "PoolID": pool, "Address": wanted, "Options": options });
+                let said = call("IpamDriver.RequestAddress", &asked).unwrap_err();
+                assert!(said.contains(&format!("address {wanted} is {what}")), "{said}");
+            }
+        }
+        for (subnet, what) in [
+            ("224.0.1.0/24", "multicast addresses"),
+            ("ff03::/64", "multicast addresses"),
+            ("127.0.0.0/24", "loopback addresses"),
+            ("0.0.0.0/8", "addresses of 0.0.0.0/8"),
+        ] {
+            let said = pool(subnet, "").unwrap_err();
+            assert!(said.contains(&format!("{subnet} has {what}")), "{said}");
+        }
+    });
+}
+
 /// Two networks with one subnet are created at overlapping times: one of them is made, and stays.
 #[test]
 fn of_two_that_ask_for_one_subnet_one_gets_it() {

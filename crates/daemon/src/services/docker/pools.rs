@@ -17,7 +17,7 @@ use cnm::ipam::{
     RequestPool,
 };
 use ipam::{RangeSet, RangeSets, Store};
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::{IpAddrRange, IpNet, Ipv4AddrRange, Ipv4Net, Ipv6AddrRange, Ipv6Net};
 use kernel::living::Census;
 use kernel::route::{IpFamily, RouteFilter, RouteSocket};
 
@@ -134,10 +134,10 @@ impl Driver {
             let subnet = self.free_subnet(&pools, asked.v6)?;
             return Ok(Pool::new(file_name(subnet), subnet));
         };
-        if subnet.network().is_multicast() {
+        if let Some(what) = ipam::host::no_hosts(subnet) {
             return Err(Error::new(
                 code::INVALID_CONFIG,
-                format!("{subnet} has multicast addresses, which no container can have"),
+                format!("{subnet} has {what}, which no container can have"),
             ));
         }
         let part = parse_pool("range", &asked.sub_pool)?;
@@ -340,6 +340,14 @@ impl Driver {
                 format!("address {wanted} is not in pool {}", pool.subnet),
             ));
         }
+        let is_recorded = pool.taken.get(&wanted) == Some(&Use::Gateway);
+        // The gateway of a network that was made by an earlier version stays.
+        if let Some(what) = no_host(wanted, pool.subnet).filter(|_| !is_recorded) {
+            return Err(Error::new(
+                codes::ADDRESS,
+                format!("address {wanted} is {what}: no container can have it"),
+            ));
+        }
         if for_what == Use::Any && pool.gateways().any(|gateway| gateway == wanted) {
             return Err(taken(wanted, "the gateway has it"));
         }
@@ -387,7 +395,7 @@ impl Driver {
     fn choose(&self, pool: &Pool, hold: &str, for_what: Use) -> Result<IpAddr, Error> {
         let known = pool.holds.get(hold);
         if for_what == Use::Gateway {
-            let mut usable = pool.subnet.hosts().filter(|one| !is_of_routers(&pool.subnet, *one));
+            let mut usable = hosts(pool.subnet, pool.subnet);
             let said = known.and_then(|hold| hold.gateway).or_else(|| pool.gateways().next());
             return said.or_else(|| usable.next()).ok_or_else(|| exhausted(pool.subnet));
         }
@@ -411,12 +419,12 @@ impl Driver {
             !pool.taken.contains_key(address)
                 && !folder.contains(address)
                 && !pool.gateways().any(|gateway| gateway == *address)
-                && !is_of_routers(&pool.subnet, *address)
                 && allowed(address)
         };
-        let behind = |last: IpAddr| part.hosts().take(TRIES).skip_while(move |one| *one <= last);
+        let all = || hosts(part, pool.subnet).take(TRIES);
+        let behind = |last: IpAddr| all().skip_while(move |one| *one <= last);
         let next = pool.last.and_then(|last| behind(last).find(free));
-        let found = next.or_else(|| part.hosts().take(TRIES).find(free));
+        let found = next.or_else(|| all().find(free));
         found.ok_or_else(|| exhausted(part))
     }
 
@@ -449,10 +457,24 @@ impl Driver {
     }
 }
 
-/// Says whether an address belongs to all routers of the link rather than to one host: the first of
-/// an IPv6 subnet (RFC 4291 §2.6.1), unless the subnet joins a pair of routers (RFC 6164).
-fn is_of_routers(subnet: &IpNet, address: IpAddr) -> bool {
-    address.is_ipv6() && subnet.prefix_len() < 127 && address == subnet.network()
+/// Lists the addresses of a part of a subnet that hosts can have: the whole subnet decides.
+fn hosts(part: IpNet, subnet: IpNet) -> impl Iterator<Item = IpAddr> {
+    let is_of_family = part.addr().is_ipv4() == subnet.addr().is_ipv4();
+    let ends = is_of_family
+        .then(|| ipam::host::hosts_between(subnet, part.network(), part.broadcast()))
+        .flatten();
+    let range = |ends| match ends {
+        (IpAddr::V4(first), IpAddr::V4(last)) => Some(Ipv4AddrRange::new(first, last).into()),
+        (IpAddr::V6(first), IpAddr::V6(last)) => Some(Ipv6AddrRange::new(first, last).into()),
+        _ => None,
+    };
+    let found: Option<IpAddrRange> = ends.and_then(range);
+    found.into_iter().flatten()
+}
+
+/// Says what an address is if no host of the subnet can have it.
+fn no_host(address: IpAddr, subnet: IpNet) -> Option<String> {
+    ipam::host::no_host(IpNet::new(address, subnet.prefix_len()).ok()?)
 }
 
 fn taken(address: IpAddr, why: &str) -> Error {
@@ -518,12 +540,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_address_of_an_ipv6_subnet_is_nobodys_own() {
-        let is = |subnet: &str, address: &str| {
-            is_of_routers(&subnet.parse().unwrap(), address.parse().unwrap())
+    fn the_whole_subnet_decides_which_addresses_of_a_part_hosts_can_have() {
+        let all = |part: &str, subnet: &str| {
+            let all = hosts(part.parse().unwrap(), subnet.parse().unwrap());
+            all.map(|one| one.to_string()).collect::<Vec<_>>().join(" ")
         };
-        assert!(is("fd80::/64", "fd80::") && is("fd80::4/126", "fd80::4"));
-        assert!(!is("fd80::/64", "fd80::1") && !is("fd80::/127", "fd80::"));
-        assert!(!is("10.0.0.0/24", "10.0.0.0"));
+        for (part, subnet, addresses) in [
+            ("10.81.0.254/31", "10.81.0.0/24", "10.81.0.254"),
+            ("10.81.0.255/32", "10.81.0.0/24", ""),
+            ("10.82.0.0/30", "10.82.0.0/24", "10.82.0.1 10.82.0.2 10.82.0.3"),
+            ("10.82.0.4/30", "10.82.0.0/24", "10.82.0.4 10.82.0.5 10.82.0.6 10.82.0.7"),
+            ("10.84.0.0/30", "10.84.0.0/30", "10.84.0.1 10.84.0.2"),
+            ("10.85.0.0/31", "10.85.0.0/31", "10.85.0.0 10.85.0.1"),
+            ("10.86.0.5/32", "10.86.0.5/32", "10.86.0.5"),
+            ("fd86::/126", "fd86::/64", "fd86::1 fd86::2 fd86::3"),
+            ("fd86::4/126", "fd86::/64", "fd86::4 fd86::5 fd86::6 fd86::7"),
+            ("fd80::/127", "fd80::/127", "fd80:: fd80::1"),
+            ("::/126", "::/64", "::2 ::3"),
+        ] {
+            assert_eq!(all(part, subnet), addresses, "{part} of {subnet}");
+        }
     }
 }

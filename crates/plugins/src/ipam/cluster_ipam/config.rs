@@ -8,10 +8,12 @@ use cni::json::{JsonError, UnknownKey};
 use cni::text::{parse_cidr, parse_ip};
 use cni::{Dns, IpConfig, Route, Version, code};
 use cni_plugin::{Call, codes};
+use ipnet::IpNet;
 use node_api::{ipam, socket, socket_in};
 use serde::Deserialize;
 
 use crate::shared::failure::Failure;
+use crate::shared::unusable;
 
 use super::flat;
 use super::keys::{Ipam, RawAddress, invalid};
@@ -142,6 +144,26 @@ impl Config {
         };
         config.refuse_several(call)?;
         Ok(config)
+    }
+
+    /// Refuses addresses outside the ranges that no host can have. What an earlier version gave is
+    /// not refused at CHECK.
+    ///
+    /// # Errors
+    /// Code 7.
+    pub(super) fn refuse_unusable(&self) -> Result<(), Failure> {
+        for one in &self.fixed {
+            // A range's subnet counts whatever prefix length the address is given.
+            let subnets = self.network.ranges().iter().map(Range::subnet);
+            let around = subnets.filter(|subnet| subnet.contains(&one.address.addr()));
+            let lengths =
+                around.map(|subnet| subnet.prefix_len()).chain([one.address.prefix_len()]);
+            for address in lengths.filter_map(|length| IpNet::new(one.address.addr(), length).ok())
+            {
+                unusable::refuse(address, "key \"addresses\", or IP of CNI_ARGS")?;
+            }
+        }
+        Ok(())
     }
 
     /// Adds a gateway of `CNI_ARGS` to an address that has none.

@@ -5,11 +5,13 @@ use std::path::PathBuf;
 
 use cni::{Route, Version, code};
 use cni_plugin::Call;
-use ipam::{DATA_DIR, RangeError, RangeSetError, RangeSets, RangeSetsError, RangeSpec};
+use ipam::host::no_host;
+use ipam::{DATA_DIR, Range, RangeError, RangeSetError, RangeSets, RangeSetsError, RangeSpec};
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
 
 use crate::shared::failure::Failure;
+use crate::shared::unusable::doubt_of_gateway;
 
 /// A valid configuration.
 #[derive(Debug)]
@@ -164,7 +166,8 @@ impl HostLocal {
     }
 }
 
-/// Names the ends of ranges that are left out, because no host can have them.
+/// Names the ends of ranges that are left out, and the gateways that are returned, although no host
+/// can have them.
 pub(super) fn doubts(call: &Call<'_>) -> Result<Vec<Failure>, Failure> {
     let document: Document = call.read_config()?;
     let mut doubts = Vec::new();
@@ -172,13 +175,16 @@ pub(super) fn doubts(call: &Call<'_>) -> Result<Vec<Failure>, Failure> {
     for spec in sets.iter().flatten() {
         let Some(subnet) = spec.subnet else { continue };
         for (key, end) in [("rangeStart", spec.range_start), ("rangeEnd", spec.range_end)] {
-            let address = end.and_then(|end| IpNet::new(end, subnet.prefix_len()).ok());
-            let Some(what) = address.and_then(ipam::range::no_hosts) else { continue };
-            let end = end.unwrap_or(subnet.addr());
+            let Some(end) = end else { continue };
+            let address = IpNet::new(end, subnet.prefix_len()).ok();
+            let Some(what) = address.and_then(no_host) else { continue };
             doubts.push(
-                invalid(format!("{end} is the {what} of {subnet} and goes to no container"))
+                invalid(format!("{end} is {what} and goes to no container"))
                     .with_details(format!("key \"{key}\": name one that a host can have")),
             );
+        }
+        if let Ok(range) = Range::new(spec) {
+            doubts.extend(doubt_of_gateway(range.gateway(), subnet));
         }
     }
     Ok(doubts)
@@ -213,10 +219,9 @@ fn instead(error: &RangeSetsError) -> String {
         RangeError::TooSmall { .. } => {
             "key \"subnet\": give it room for a gateway and an address".to_owned()
         }
-        RangeError::Multicast { .. } => "key \"subnet\": name one of unicast addresses".to_owned(),
+        RangeError::Reserved { .. } => "key \"subnet\": name one of unicast addresses".to_owned(),
         RangeError::NoHosts { .. } => {
-            "key \"rangeEnd\": neither end may be the subnet's network or broadcast address"
-                .to_owned()
+            "key \"rangeEnd\": an address that a host can have lies between the ends".to_owned()
         }
         RangeError::StartOutside { subnet, .. } => {
             format!("key \"rangeStart\" is an address of {subnet}, and none behind rangeEnd")

@@ -215,6 +215,30 @@ fn addresses_that_are_asked_for() {
     args("GATEWAY=tea").fails(4, "GATEWAY of CNI_ARGS: tea is no address");
     args("X=1").fails(4, "X");
     assert_eq!(daemon.words(), [""; 0], "the daemon is not asked");
+    // No host can have these in the subnet of a range, or anywhere.
+    let c3 = node.container("c3");
+    for (wanted, what) in [
+        ("10.1.0.255/24", "10.1.0.255 is the broadcast address of 10.1.0.0/24"),
+        ("10.1.0.255/32", "10.1.0.255 is the broadcast address of 10.1.0.0/24"),
+        ("192.0.2.0/24", "192.0.2.0 is the network address of 192.0.2.0/24"),
+        ("fd00:1::/64", "fd00:1:: is the address of the routers of fd00:1::/64"),
+        ("224.0.0.7/24", "224.0.0.7 is a multicast address"),
+        ("ff02::7/64", "ff02::7 is a multicast address"),
+        ("127.0.0.5/8", "127.0.0.5 is a loopback address"),
+        ("::1/128", "::1 is the loopback address"),
+    ] {
+        args(&format!("IP={wanted}")).fails(7, what);
+        let mut named = ours.clone();
+        named["addresses"] = json!([{ "address": wanted }]);
+        for verb in ["ADD", "STATUS"] {
+            call(&node, verb, &c3, &named).call().fails(7, what);
+        }
+        call(&node, "DEL", &c3, &named).call().silent();
+    }
+    let said = daemon.words();
+    assert!(said.iter().all(|word| *word == "release"), "{said:?}");
+    // A pair of addresses has no ends.
+    assert_eq!(addresses(&args("IP=192.0.2.9/31").ok())[2], "192.0.2.9/31");
     // An address that another container has is refused in the daemon's words.
     let c2 = node.container("c2");
     let taken = call(&node, "ADD", &c2, &ours).args("IP=10.1.0.9/24").call();

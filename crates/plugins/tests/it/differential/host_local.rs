@@ -63,6 +63,12 @@ const CASES: &[Case] = &[
         ..PLAIN
     },
     Case {
+        name: "host-local/loopback",
+        succeeds: false,
+        chain: |_| with(json!({ "subnet": "127.9.0.0/24" })),
+        ..PLAIN
+    },
+    Case {
         name: "host-local/argument-list",
         args: "IP=10.1.0.77,fd00:1::77/64",
         chain: |_| {
