@@ -353,6 +353,16 @@ impl Sorted {
     }
 }
 
+/// Says whether one of some findings explains another one.
+pub(crate) fn is_explained(finding: &Finding, by: &[Finding]) -> bool {
+    by.iter().any(|cause| {
+        let is_common = cause.hits.is_empty()
+            || finding.hits.is_empty()
+            || finding.hits.iter().any(|id| cause.hits.contains(id));
+        is_common && explains(cause, finding)
+    })
+}
+
 /// Says whether a finding explains another one, if they hit a container in common.
 fn explains(cause: &Finding, finding: &Finding) -> bool {
     if is_because_of(finding, cause) {
@@ -497,6 +507,21 @@ mod tests {
         Finding::error("outside-silent", id, "no answer")
             .hits(id)
             .breaks(WayKind::Outside, Some(Family::V4))
+    }
+
+    /// Who knows the cause knows what is so because of it.
+    #[test]
+    fn what_an_ignored_cause_explains_is_left_out() {
+        let cause = Finding::error("link-down", "up0", "up0 is down")
+            .breaks(WayKind::Outside, None)
+            .hits("c1");
+        let symptom = |id: &str| {
+            Finding::error("outside-silent", id, "silent").breaks(WayKind::Outside, None).hits(id)
+        };
+        let ignored = [cause];
+        assert!(is_explained(&symptom("c1"), &ignored));
+        assert!(!is_explained(&symptom("c2"), &ignored));
+        assert!(!is_explained(&Finding::error("loopback-down", "c1", "down").hits("c1"), &ignored));
     }
 
     #[test]

@@ -53,7 +53,10 @@ pub fn diagnose(look: Look<'_>, ignore: &[Ignore]) -> Diagnosis {
         }
     }
     let unexamined = rules::unexamined(look, &findings);
-    findings.retain(|finding| !ignore.iter().any(|one| one.is_of(finding)));
+    let (ignored, mut findings): (Vec<Finding>, Vec<Finding>) =
+        findings.into_iter().partition(|finding| ignore.iter().any(|one| one.is_of(finding)));
+    // What is so because of it is known with it.
+    findings.retain(|finding| !causes::is_explained(finding, &ignored));
     let holes: Vec<Finding> =
         findings.iter().filter(|finding| finding.id == "not-seen").cloned().collect();
     // Who knows what was not read knows what was not judged.

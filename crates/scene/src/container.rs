@@ -30,7 +30,7 @@ pub struct Container {
     pub attachments: Vec<Attachment>,
 }
 
-/// What a container's files say of names, besides its resolv.conf. Files that it has in common with
+/// What a container's files say of names, besides the servers. Files that it has in common with
 /// the node are left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -43,6 +43,8 @@ pub struct NameFiles {
     pub own: Option<String>,
     /// The addresses that its hosts file has for that name.
     pub own_addresses: Vec<IpAddr>,
+    /// A line of its resolv.conf that names a server ends with a carriage return.
+    pub carriage_return: bool,
 }
 
 /// A container's attachment to a network.

@@ -4,12 +4,14 @@ mod bundle;
 mod text;
 mod watch;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use diagnose::{Answers, Diagnosis, Ignore, Look};
-use scene::Scene;
+use diagnose::{Answers, Diagnosis, Explained, Finding, Ignore, Look};
+use kernel::netns::{Netns, within};
+use scene::{Container, Scene};
 
 use super::{Outcome, probe};
 use crate::args::{Common, Doctor};
@@ -26,7 +28,8 @@ use watch::Watch;
 const IGNORED: &str = "/etc/netwright/doctor.ignore";
 
 pub(crate) fn main(args: &Doctor, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
-    let to = args.to.as_deref().map(target).transpose()?;
+    let to = args.to.as_deref().map(probe::target).transpose()?;
+    let to = to.as_ref();
     if let Some(file) = &args.from {
         let began = Instant::now();
         let (scene, answers) = bundle::read(&world.absolute(file))?;
@@ -56,7 +59,7 @@ pub(crate) fn main(args: &Doctor, common: &Common, world: &World, shell: &mut Sh
 fn watch_all(
     session: &Session,
     args: &Doctor,
-    to: Option<SocketAddr>,
+    to: Option<&(String, u16)>,
     world: &World,
     shell: &mut Shell,
 ) -> Outcome {
@@ -102,7 +105,7 @@ impl Seen {
 fn look(
     session: &Session,
     args: &Doctor,
-    to: Option<SocketAddr>,
+    to: Option<&(String, u16)>,
     world: &World,
     shell: &Shell,
 ) -> Result<Seen, Failure> {
@@ -117,18 +120,32 @@ fn look(
 /// Judges a scene with the answers that came with it; of this node's own it sends the probes, if
 /// they are wanted.
 fn judge(
-    scene: Scene,
+    mut scene: Scene,
     answers: Option<Answers>,
     args: &Doctor,
-    to: Option<SocketAddr>,
+    to: Option<&(String, u16)>,
     world: &World,
     shell: &Shell,
     began: Instant,
 ) -> Result<Seen, Failure> {
     let ignore = ignored(args)?;
     let only = args.container.as_deref().map(|name| find(&scene, name, world)).transpose()?;
+    call_as_asked(&mut scene, only.as_deref(), args.container.as_deref());
     let none = Answers::default();
-    let look = Look { scene: &scene, answers: &none, only: only.as_deref(), to };
+    let container = only.as_deref().and_then(|id| scene.container(id));
+    let is_silent = args.no_probe || args.from.is_some();
+    let found = to.map(|(host, port)| {
+        let address = match is_silent {
+            true => host.parse().map_err(|_| "no probe was sent".to_owned()),
+            false => address(host, container),
+        };
+        address.map(|address| SocketAddr::new(address, *port))
+    });
+    let (tried, unknown) = match found.transpose() {
+        Ok(tried) => (tried, None),
+        Err(reason) => (None, to.map(|to| unresolved(to, reason, container))),
+    };
+    let look = Look { scene: &scene, answers: &none, only: only.as_deref(), to: tried };
     let answers = match answers {
         Some(answers) => answers,
         None if args.no_probe => Answers::default(),
@@ -140,7 +157,10 @@ fn judge(
             answers
         }
     };
-    let diagnosis = diagnose::diagnose(Look { answers: &answers, ..look }, &ignore);
+    let mut diagnosis = diagnose::diagnose(Look { answers: &answers, ..look }, &ignore);
+    let unknown = unknown.filter(|one| !ignore.iter().any(|ignore| ignore.is_of(one)));
+    let alone = |finding| Explained { finding, explains: Vec::new() };
+    diagnosis.causes.extend(unknown.map(alone));
     Ok(Seen { scene, answers, diagnosis, only, took: began.elapsed() })
 }
 
@@ -156,16 +176,60 @@ fn exit_code(diagnosis: &Diagnosis, strict: bool) -> u8 {
     }
 }
 
-/// Finds the address that `HOST:PORT` means, as `probe` does.
-fn target(text: &str) -> Result<SocketAddr, Failure> {
-    let (host, port) = probe::target(text)?;
-    let failed = |cause: String| Failure::usage(format!("--to {text:?}: {cause}"));
-    let found = probe::dns::resolve(&host).map_err(failed)?;
-    let address = found.addresses.first().ok_or_else(|| failed("it has no address".to_owned()))?;
-    Ok(SocketAddr::new(*address, port))
+/// Finds the address of a host. The servers of names of the container that is asked for know it as
+/// its programs do; without a container, or if it has none, this node's do.
+fn address(host: &str, container: Option<&Container>) -> Result<IpAddr, String> {
+    if let Ok(address) = host.parse() {
+        return Ok(address);
+    }
+    let servers = container.and_then(|container| container.nameservers.as_deref());
+    let found = match (container, servers) {
+        (Some(container), Some(servers)) if !servers.is_empty() => {
+            let netns = Netns::open(Path::new(&container.netns)).map_err(|one| one.to_string())?;
+            within(&netns, || probe::dns::resolve_with(host, servers))
+                .map_err(|error| error.to_string())??
+        }
+        _ => probe::dns::resolve(host)?,
+    };
+    found.addresses.first().copied().ok_or_else(|| "it has no address".to_owned())
 }
 
-/// Returns the findings not to report: those of the options and of [`IGNORED`].
+/// A name of which no address is known: nothing was tried.
+fn unresolved((host, port): &(String, u16), reason: String, only: Option<&Container>) -> Finding {
+    let says = match only {
+        Some(container) => {
+            format!("it is not known whether {} reaches {host}:{port}", container.called())
+        }
+        None => format!("no container has tried to reach {host}:{port}"),
+    };
+    let finding = Finding::unknown("not-asked", format!("{host}:{port}"), says).seen(reason);
+    only.into_iter().fold(finding, |finding, container| finding.hits(container.id.clone()))
+}
+
+/// Calls a container that has no name but its ID by the name that the user has for it.
+fn call_as_asked(scene: &mut Scene, only: Option<&str>, asked: Option<&str>) {
+    let (Some(only), Some(asked)) = (only, asked) else { return };
+    // The beginning of an ID is no name.
+    if only.starts_with(asked) {
+        return;
+    }
+    if let Some(container) = scene.containers.iter_mut().find(|one| one.id == only) {
+        container.name.get_or_insert_with(|| asked.to_owned());
+    }
+}
+
+/// Refuses an ID that no finding has: a misspelt one would leave out nothing.
+fn known(ignore: Ignore) -> Result<Ignore, Failure> {
+    let mut ids = diagnose::RULES.iter().flat_map(|rule| rule.ids);
+    if ids.any(|id| *id == ignore.id) {
+        return Ok(ignore);
+    }
+    let text = format!("--ignore {:?}: no finding has this ID", ignore.id);
+    Err(Failure::usage(text).hint("docs/findings.md lists the IDs"))
+}
+
+/// Returns the findings not to report: those of the options and of [`IGNORED`]. A line of the file
+/// may be of a newer version.
 fn ignored(args: &Doctor) -> Result<Vec<Ignore>, Failure> {
     let file = state::read_optional(IGNORED.as_ref())
         .map_err(|error| Failure::of(cni::code::IO_FAILURE, &error))?
@@ -173,7 +237,8 @@ fn ignored(args: &Doctor) -> Result<Vec<Ignore>, Failure> {
     let text = String::from_utf8_lossy(&file).into_owned();
     let lines =
         text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    Ok(args.ignore.iter().map(String::as_str).chain(lines).map(Ignore::parse).collect())
+    let given = args.ignore.iter().map(|text| known(Ignore::parse(text)));
+    given.chain(lines.map(Ignore::parse).map(Ok)).collect()
 }
 
 /// Says whether the terminal takes more than ASCII, as the locale says (`man 7 locale`).
@@ -197,14 +262,14 @@ fn find(scene: &Scene, name: &str, world: &World) -> Result<String, Failure> {
         netns == path.netns_text()
             || identity(netns).is_some_and(|id| identity(&path.netns_text()) == Some(id))
     };
-    let is_named = |container: &&scene::Container| {
+    let is_named = |container: &&Container| {
         let pod = container.name.as_deref();
         container.id == name
             || pod == Some(name)
             || pod.and_then(|pod| pod.rsplit('/').next()) == Some(name)
             || same(&container.netns)
     };
-    let mut found: Vec<&scene::Container> = scene.containers.iter().filter(is_named).collect();
+    let mut found: Vec<&Container> = scene.containers.iter().filter(is_named).collect();
     if found.is_empty() {
         found = scene.containers.iter().filter(|one| one.id.starts_with(name)).collect();
     }
@@ -225,8 +290,6 @@ fn find(scene: &Scene, name: &str, world: &World) -> Result<String, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use diagnose::{Explained, Finding};
-    use scene::Container;
 
     /// Many sound nodes have things that `doctor` cannot judge.
     #[test]
@@ -262,8 +325,29 @@ mod tests {
     }
 
     #[test]
+    fn a_misspelt_id_is_refused() {
+        assert!(known(Ignore::parse("no-carier")).is_err());
+        assert!(known(Ignore::parse("no-carrier=up0")).is_ok());
+        assert!(known(Ignore::parse("not-judged")).is_ok());
+    }
+
+    #[test]
+    fn a_container_is_called_as_it_was_asked_for() {
+        let container = Container { id: "cnitool-1".to_owned(), ..Container::default() };
+        let mut scene = Scene { containers: vec![container], ..Scene::default() };
+        call_as_asked(&mut scene, Some("cnitool-1"), Some("cni"));
+        assert_eq!(scene.containers[0].called(), "cnitool-1");
+        call_as_asked(&mut scene, Some("cnitool-1"), Some("web"));
+        assert_eq!(scene.containers[0].called(), "web");
+    }
+
+    #[test]
     fn targets_are_read() {
-        assert_eq!(target("192.0.2.1:80").unwrap(), "192.0.2.1:80".parse().unwrap());
-        assert!(target("192.0.2.1").is_err());
+        let (host, port) = probe::target("192.0.2.1:80").unwrap();
+        assert_eq!(
+            address(&host, None).map(|own| SocketAddr::new(own, port)),
+            Ok("192.0.2.1:80".parse().unwrap())
+        );
+        assert!(probe::target("192.0.2.1").is_err());
     }
 }

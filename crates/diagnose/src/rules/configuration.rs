@@ -219,7 +219,10 @@ fn taken(scene: &Scene, network: &Network) -> Vec<Finding> {
         let told = |address: &&scene::Address| !is_a_containers(scene, address.address);
         for address in link.addresses.iter().filter(told) {
             let mut subnets = network.subnets.iter();
-            if let Some(subnet) = subnets.find(|subnet| overlap(subnet, &address.address)) {
+            let is_taken = |subnet: &&IpNet| {
+                overlap(subnet, &address.address) && !is_one_of(&address.address, subnet)
+            };
+            if let Some(subnet) = subnets.find(is_taken) {
                 let says = format!(
                     "network {:?} has {subnet}, which {} has too, so the node and the containers reach only one of the two",
                     network.name, link.name
@@ -241,6 +244,12 @@ fn is_a_containers(scene: &Scene, address: IpNet) -> bool {
     let mut given = scene.containers.iter().flat_map(|one| &one.attachments);
     address.prefix_len() == address.max_prefix_len()
         && given.any(|one| one.addresses.iter().any(|net| net.addr() == address.addr()))
+}
+
+/// Says whether an address is one of a larger subnet: it makes no route to the others. A tunnel of
+/// flannel's has the subnet's first address so.
+fn is_one_of(address: &IpNet, subnet: &IpNet) -> bool {
+    address.prefix_len() == address.max_prefix_len() && subnet.prefix_len() < address.prefix_len()
 }
 
 fn overlap(one: &IpNet, other: &IpNet) -> bool {
@@ -310,6 +319,9 @@ mod tests {
         let mut scene = Scene { networks: vec![network("mynet")], ..Scene::default() };
         scene.host.links = vec![uplink];
         assert_eq!(says(&scene)[0].0, "subnet-taken");
+        // A single address, as a tunnel of flannel's has it, takes no subnet.
+        scene.host.links[0].addresses[0].address = "10.88.0.0/32".parse().unwrap();
+        assert_eq!(says(&scene), []);
     }
 
     #[test]

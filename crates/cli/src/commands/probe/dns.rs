@@ -44,8 +44,13 @@ pub(in crate::commands) fn resolve(host: &str) -> Result<Found, String> {
     if servers.is_empty() {
         return Err(format!("resolve {host}: /etc/resolv.conf names no server"));
     }
+    resolve_with(host, &servers)
+}
+
+/// Resolves a name from the calling thread's namespace with these servers.
+pub(in crate::commands) fn resolve_with(host: &str, servers: &[IpAddr]) -> Result<Found, String> {
     let mut first_error = None;
-    for server in servers.into_iter().take(SERVERS) {
+    for server in servers.iter().copied().take(SERVERS) {
         match ask(server, host) {
             Ok(addresses) if addresses.is_empty() => {
                 return Err(format!("resolve {host}: name server {server} knows no address of it"));

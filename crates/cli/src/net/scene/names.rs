@@ -68,7 +68,9 @@ pub(super) fn read(pid: Option<u32>, netns: &str) -> Found {
             }
         }
     };
+    let mut carriage_return = false;
     let servers = text(RESOLV_CONF).and_then(|(text, is_nodes)| {
+        carriage_return = has_carriage_return(&text);
         let servers = servers(&text);
         // A process that sees the node's own file was given no servers of its own.
         (!servers.is_empty() || !is_nodes).then_some(servers)
@@ -81,6 +83,7 @@ pub(super) fn read(pid: Option<u32>, netns: &str) -> Found {
         localhost: addresses(&hosts, LOCALHOST),
         own_addresses: name.iter().flat_map(|name| addresses(&hosts, name)).collect(),
         own: name,
+        carriage_return,
     };
     Found { servers, files, ..found }
 }
@@ -140,6 +143,18 @@ fn servers(text: &str) -> Vec<IpAddr> {
     text.lines().filter_map(address).collect()
 }
 
+/// Says whether a server's address is followed by a carriage return at once. The GNU C library takes
+/// it for a part of the address, and passes over the line (glibc resolv/res_init.c
+/// `res_vinit_1`).
+fn has_carriage_return(text: &str) -> bool {
+    let is_so = |line: &str| {
+        let rest = line.strip_prefix("nameserver")?.strip_suffix('\r')?;
+        let address = rest.strip_prefix([' ', '\t'])?.trim_start_matches([' ', '\t']);
+        (!address.is_empty() && !address.contains([' ', '\t'])).then_some(())
+    };
+    text.split('\n').any(|line| is_so(line).is_some())
+}
+
 /// Reads the addresses that `man 5 hosts` has for a name.
 fn addresses(text: &str, name: &str) -> Vec<IpAddr> {
     let of = |line: &str| {
@@ -182,6 +197,19 @@ mod tests {
                     nameserver\nnameserver nonsense\nnameservers 192.0.2.8\n";
         let expected: [IpAddr; 2] = ["10.96.0.10".parse().unwrap(), "fe80::1".parse().unwrap()];
         assert_eq!(servers(text), expected);
+    }
+
+    #[test]
+    fn a_carriage_return_is_a_part_of_the_address() {
+        for (text, is_so) in [
+            ("nameserver 192.0.2.1\r\n", true),
+            ("search a.b\r\nnameserver\t192.0.2.1\r", true),
+            ("search a.b\r\nnameserver 192.0.2.1\n", false),
+            ("nameserver 192.0.2.1 \r\n", false),
+            (" nameserver 192.0.2.1\r\n", false),
+        ] {
+            assert_eq!(has_carriage_return(text), is_so, "{text:?}");
+        }
     }
 
     #[test]

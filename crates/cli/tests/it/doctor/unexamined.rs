@@ -128,3 +128,39 @@ fn a_bundle_keeps_the_answers() {
     let said = scratch.call(&[&there, &["--to", "203.0.113.3:80"][..]].concat()).failed(1);
     assert!(ids(&said).iter().any(|id| id == "not-asked"), "{said:#?}");
 }
+
+/// A name is one that the container knows, and one that it does not know is no misuse.
+#[test]
+fn a_name_is_resolved_as_the_container_does() {
+    require!("root");
+    let node = Node::new("doctor-to-name");
+    let said = node.doctor(&["c1", "--to", "no.such.name:80"]).failed(3);
+    assert_eq!(ids(&said), ["not-asked"], "{said:#?}");
+    let why = findings(&said)[0]["seen"].to_string();
+    assert!(why.contains("name server 203.0.113.2 knows no address of it"), "{why}");
+    node.doctor(&["c1", "--to", "203.0.113.2"]).failed(2);
+}
+
+/// What a finding explains is left out with it, and a misspelt ID leaves out nothing.
+#[test]
+fn what_is_ignored_takes_its_consequences_along() {
+    require!("root");
+    let node = Node::new("doctor-ignored-cause");
+    let (done, said) = node.run("sysctl -qw net.ipv4.ip_forward=0");
+    assert!(done, "{said}");
+    assert_eq!(node.doctor(&[]).failed(1).json()["findings"][0]["id"], "forwarding-off");
+    let said = node.doctor(&["--ignore", "forwarding-off"]).succeeded();
+    assert_eq!(ids(&said), [""; 0]);
+    let said = node.doctor(&["--ignore", "forwarding-of"]).failed(2);
+    assert!(said.json()["msg"].as_str().unwrap().contains("forwarding-of"), "{said:#?}");
+}
+
+/// A person who asks by the name of a namespace reads that name.
+#[test]
+fn a_container_answers_under_the_name_that_was_asked() {
+    require!("root");
+    let node = Node::new("doctor-called");
+    call_in(&node.lab, &["add", "mynet", "c3"]).succeeded();
+    let text = call_in(&node.lab, &["doctor", "c3"]).succeeded().stdout;
+    assert!(text.starts_with("c3   eth0 on mynet"), "{text}");
+}

@@ -26,6 +26,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     for container in containers(look) {
         let Some(inside) = &container.inside else { continue };
         found.extend(skipped(look, container, inside));
+        found.extend(with_carriage_return(look, container, inside));
         found.extend(localhost(container));
         found.extend(own_name(container, inside));
     }
@@ -49,6 +50,30 @@ fn skipped(look: Look<'_>, container: &Container, inside: &Namespace) -> Option<
             .seen(format!("it says \"hosts: {sources}\", and resolv.conf names a server"))
             .hits(container.id.clone())
             .advise(format!("write \"hosts: files dns\" into nsswitch.conf of {called}"))
+            .breaks(WayKind::Names, None),
+    )
+}
+
+/// A resolv.conf that was written as on another system.
+fn with_carriage_return(
+    look: Look<'_>,
+    container: &Container,
+    inside: &Namespace,
+) -> Option<Finding> {
+    if !container.names.carriage_return || !reaches_others(look, container, inside) {
+        return None;
+    }
+    let called = container.called();
+    let says = format!(
+        "resolv.conf of {called} has lines that programs of the GNU C library pass over, so they do not ask those servers"
+    );
+    let object = format!("{}: resolv.conf", container.id);
+    Some(
+        Finding::warning("nameserver-skipped", object, says)
+            .at(format!("resolv.conf of {called}"))
+            .seen("a line that names a server ends with a carriage return")
+            .hits(container.id.clone())
+            .advise(format!("write resolv.conf of {called} with line feeds alone"))
             .breaks(WayKind::Names, None),
     )
 }
@@ -192,6 +217,19 @@ mod tests {
         ] {
             assert!(!asks_servers(sources), "{sources}");
         }
+    }
+
+    #[test]
+    fn a_resolv_conf_of_another_system() {
+        let names = NameFiles { carriage_return: true, ..NameFiles::default() };
+        let mut scene = with(names);
+        let found = told(&scene);
+        let [(id, says)] = found.as_slice() else { panic!("{found:?}") };
+        assert_eq!(*id, "nameserver-skipped");
+        assert!(says.starts_with("resolv.conf of c2 has lines"), "{says}");
+        // It leads nowhere by intent.
+        scene.networks[0].outbound = false;
+        assert_eq!(told(&scene), []);
     }
 
     #[test]

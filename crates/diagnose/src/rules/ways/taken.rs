@@ -287,11 +287,11 @@ mod tests {
         assert!(advice.ends_with(words), "{advice}");
         // The container's own rule.
         let mut scene = node();
-        let redirect = rule(&[tcp_port(80), vec![Step::Redirect { port: Some(9) }]]);
+        let redirect = rule(&[tcp_port(80), vec![Step::Redirect { port: None }]]);
         let own = table(Kin::Ip, "nat", vec![nat("out", Hook::Output, -100, vec![redirect])]);
         scene.containers[0].inside.as_mut().unwrap().filter.tables.push(own);
         let (place, _) = told(&scene, Vec::new());
-        assert_eq!(place, "ip nat/out rule 1 of c2 sends it to port 9 of its own");
+        assert_eq!(place, "ip nat/out rule 1 of c2 sends it to an address of its own");
         // The node's.
         let led = rule(&[tcp_port(80), dnat("192.0.2.99", 81)]);
         let chain = nat("PREROUTING", Hook::Prerouting, -100, vec![led]);

@@ -315,3 +315,21 @@ fn each_probe_is_asked_for() {
     assert!(has(None, Asked::Connect { to: "127.0.0.1:8080".parse().unwrap() }));
     assert!(!asked.iter().any(|one| one.from.as_deref() == Some("c3")));
 }
+
+/// A repair restores what CHECK names, and nothing else.
+#[test]
+fn a_repair_is_named_only_where_something_differs() {
+    let mut scene = node();
+    let question =
+        |to: &str| Question { from: None, asked: Asked::Connect { to: to.parse().unwrap() } };
+    let silent = || Answer::Silent { hops: Vec::new() };
+    let help = |scene: &Scene| {
+        let all = vec![(question("10.88.0.2:80"), silent())];
+        let found = found_with(scene, all);
+        let one = found.iter().find(|one| one.id == "container-silent").unwrap();
+        (one.fix.clone(), one.advice.len())
+    };
+    assert_eq!(help(&scene), (Vec::new(), 1));
+    scene.containers[0].attachments[0].not_checked = Some("its plugin is gone".to_owned());
+    assert_eq!(help(&scene), (vec!["netwright repair c2".to_owned()], 0));
+}
