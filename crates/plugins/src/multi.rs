@@ -106,7 +106,7 @@ impl Plugin for Multi {
             default_route::settle(&container.runtime, &netns, chosen, &config.members, results)
         });
         Ok(attached.map(merged).map_err(|failed| {
-            match failed.is_undone.then(|| container.forget(&index)) {
+            match failed.is_undone().then(|| container.forget(&index)) {
                 Some(Err(left)) => failed.error.with_left(format!("could not forget it: {left}")),
                 _ => failed.error,
             }

@@ -63,8 +63,13 @@ pub(crate) struct NotAttached {
     /// The position of the network that failed; `None` if each was attached and the result was
     /// refused.
     pub(crate) place: Option<usize>,
-    /// Whether the other networks are completely removed.
-    pub(crate) is_undone: bool,
+}
+
+impl NotAttached {
+    /// Reports whether the other networks are completely removed.
+    pub(crate) fn is_undone(&self) -> bool {
+        !self.error.is_left()
+    }
 }
 
 /// A container, and the runtime that calls its networks' plugins.
@@ -205,26 +210,17 @@ impl<'c> Container<'c> {
     ) -> Result<Vec<AddResult>, NotAttached> {
         let deadline = self.call.context().deadline;
         for (place, member) in members.iter().enumerate() {
-            judge::refuse_unfiltered(&member.list, member.attachment.ifname.as_str()).map_err(
-                |error| NotAttached { error: error.into(), place: Some(place), is_undone: true },
-            )?;
+            judge::refuse_unfiltered(&member.list, member.attachment.ifname.as_str())
+                .map_err(|error| NotAttached { error: error.into(), place: Some(place) })?;
         }
         let added = self.runtime.add_several(members, deadline).map_err(|failed| {
             let is_failed = |member: &Member| member.attachment.ifname == failed.ifname;
-            NotAttached {
-                place: members.iter().position(is_failed),
-                is_undone: !failed.to_cni().left,
-                error: failed.to_cni().into(),
-            }
+            NotAttached { place: members.iter().position(is_failed), error: failed.to_cni().into() }
         })?;
         let mut results: Vec<AddResult> = added.into_iter().map(|one| one.result).collect();
         settle(&mut results).map_err(|error| {
             let left = self.runtime.clone().undoing().del_several(members, deadline);
-            NotAttached {
-                error: left.tell(error.into()).into(),
-                place: None,
-                is_undone: left.is_empty(),
-            }
+            NotAttached { error: left.tell(error.into()).into(), place: None }
         })?;
         Ok(results)
     }

@@ -59,7 +59,7 @@ pub(super) fn add(call: &Call<'_>, config: &Config) -> Result<AddResult, Failure
     });
     attached.map(|mut results| results.swap_remove(0)).map_err(|failed| {
         let mut failures = Failures::new();
-        if failed.is_undone {
+        if failed.is_undone() {
             remove_files(&recorded, &mut failures);
             failures.note("forget it", container.forget(&index));
         }
@@ -91,7 +91,7 @@ pub(super) fn attach(
 ) -> Result<Vec<AddResult>, NotAttached> {
     let devices = plan.networks.iter().filter_map(|network| network.device.as_ref());
     let prepared = devices.into_iter().try_for_each(DeviceFile::prepare);
-    prepared.map_err(|error| NotAttached { error, place: None, is_undone: true })?;
+    prepared.map_err(|error| NotAttached { error, place: None })?;
     container.attach(&plan.members, |results| {
         for ((member, network), result) in
             plan.members.iter().zip(&plan.networks).zip(&mut *results)

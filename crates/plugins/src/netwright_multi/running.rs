@@ -77,7 +77,7 @@ pub(super) fn add(
         Ok(())
     });
     attached.map(|mut results| results.swap_remove(0)).map_err(|failed| {
-        if !failed.is_undone {
+        if !failed.is_undone() {
             return failed.error;
         }
         let mut failures = Failures::new();

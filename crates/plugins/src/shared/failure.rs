@@ -51,6 +51,12 @@ impl Failure {
         Failure(self.0.leaving())
     }
 
+    /// Returns whether something remains: [`Error::left`].
+    #[must_use]
+    pub fn is_left(&self) -> bool {
+        self.0.left
+    }
+
     /// As [`Error::undone`].
     #[must_use]
     pub fn undone(self) -> Self {
