@@ -188,13 +188,21 @@ fn status(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> Result<(
         }
         sleep(PAUSE);
     };
-    crate::say(&match is_json(matches) {
-        true => json(&found),
-        false => report::text(&found),
-    });
-    match trouble(&found, matches.get_flag(LIVE)) {
-        None => Ok(()),
+    let is_live = matches.get_flag(LIVE);
+    let refused = match found.agent.is_some() || is_live {
+        true => Vec::new(),
+        false => accepted::standing(&file, roots, around)
+            .map_or_else(|problems| problems, |standing| standing.refused),
+    };
+    if is_json(matches) {
+        crate::say(&json(&found));
+    } else if refused.is_empty() || !found.services.is_empty() {
+        crate::say(&report::text(&found));
+    }
+    match trouble(&found, is_live) {
         Some(_) => Err(Stop::Said(NOT_READY)),
+        None if refused.is_empty() => Ok(()),
+        None => Err(Stop::Configuration(refused)),
     }
 }
 

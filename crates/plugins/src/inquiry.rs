@@ -164,9 +164,9 @@ impl<'a> Inquiry<'a> {
             let error = Error { code, ..refusal.error };
             return Err(error.context(format_args!("plugin {:?}", refusal.plugin_type)));
         }
-        for address_plugin in list.plugins.iter().filter_map(address_plugin) {
+        for called in list.plugins.iter().flat_map(passed_on) {
             self.runtime
-                .version_info(&address_plugin, self.deadline)
+                .version_info(&called, self.deadline)
                 .map_err(|failure| failure.to_cni())?;
         }
         Ok(())

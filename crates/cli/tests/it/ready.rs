@@ -31,7 +31,10 @@ fn host(name: &str) -> Lab {
         let path = lab.path(format!("/opt/cni/bin/{name}"));
         std::fs::write(path, FOREIGN.replace("VERSIONS", versions)).unwrap();
     }
-    lab.sh("chmod 755 /opt/cni/bin/*");
+    lab.sh(
+        "chmod 755 /opt/cni/bin/* && \
+         printf 'FLANNEL_NETWORK=10.7.0.0/16\nFLANNEL_SUBNET=10.7.0.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n' >/etc/subnet.env",
+    );
     lab
 }
 
@@ -85,6 +88,10 @@ fn what_add_refuses_is_said_of_every_version_and_within_networks() {
         (json!([{ "type": "chain", "plugins": [missing] }]), nosuch),
         (json!([{ "type": "chain", "plugins": [macvlan()] }]), nope),
         (json!([{ "type": "chain", "plugins": [macvlan(), theirs] }]), nope),
+        (
+            json!([{ "type": "flannel", "subnetFile": "/etc/subnet.env", "delegate": missing }]),
+            nosuch,
+        ),
         (several(json!({ "config": missing })), nosuch),
         (several(json!({ "name": "nosuch" })), "no network \"nosuch\""),
         (several(json!({ "config": macvlan() })), nope),

@@ -221,6 +221,22 @@ fn a_service_follows_its_configuration() {
     assert_eq!(child.wait().unwrap().code(), Some(0), "{}", node.log());
 }
 
+/// Nothing is enabled only if a configuration says so.
+#[test]
+fn status_of_a_configuration_that_cannot_be_read_is_an_error() {
+    testkit::require!("root");
+    let node = Node::new("agent-unread");
+    fs::create_dir_all(node.path("/etc/netwright")).unwrap();
+    fs::write(node.path(node::FILE), "[routing\nenable = true\n").unwrap();
+    for flags in [&[][..], &["-o", "json"]] {
+        let said = node.run(&[&["agent", "status"], flags].concat());
+        let (out, error) = (text(&said.stdout), text(&said.stderr));
+        assert!(!said.status.success(), "{out}{error}");
+        assert!(error.contains("netwrightd.toml:1:"), "{out}{error}");
+        assert!(!out.contains("no service is enabled"), "{out}{error}");
+    }
+}
+
 /// The services of a node are in containers, and the node has no configuration: its status says what
 /// runs there, and misses what has died. What the container does not permit is no warning.
 #[test]
