@@ -6,7 +6,7 @@ mod near;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use scene::filter::Hook;
-use scene::{Container, Namespace, Part, Transport};
+use scene::{Container, Namespace, Part, Scene, Transport};
 
 use super::filters::denied::{Owners, is_denied};
 use super::ways::taken::taken;
@@ -14,7 +14,7 @@ use super::{Rule, containers, family_of, is_here, is_outbound, leads_beyond, wit
 use crate::Look;
 use crate::filter::{Layer, NewDestination, Packet, Port, walk};
 use crate::finding::{Family, Finding, WayKind};
-use crate::path::{Site, carries};
+use crate::path::{Joint, Site, carries};
 use crate::question::{Answer, Asked, Question};
 use crate::routes::{Routed, look_up};
 use crate::whose;
@@ -55,9 +55,16 @@ pub(super) fn servers(container: &Container) -> impl Iterator<Item = IpAddr> + '
     container.nameservers.iter().flatten().take(SERVERS).copied()
 }
 
-/// Names matter to a container that reaches others.
+/// Names matter to a container that reaches others. At a port of Open vSwitch, the switch decides
+/// what it reaches.
 fn reaches(look: Look<'_>, container: &Container, server: IpAddr) -> bool {
-    leads_beyond(look.scene, container, family_of(server))
+    let family = family_of(server);
+    leads_beyond(look.scene, container, family) && !is_switched(look.scene, container, family)
+}
+
+/// Says whether a container is at a port of Open vSwitch.
+pub(super) fn is_switched(scene: &Scene, container: &Container, family: Family) -> bool {
+    Site::every(scene, container, family).any(|site| site.joint == Joint::Switch)
 }
 
 fn asks(look: Look<'_>) -> Vec<Question> {
@@ -303,7 +310,7 @@ fn silent(container: &Container, server: IpAddr, answer: &Answer) -> Option<Find
 mod tests {
     use super::*;
     use crate::question::Answers;
-    use scene::{Attachment, Scene};
+    use scene::Attachment;
 
     fn scene(server: &str) -> Scene {
         let attachment = Attachment {

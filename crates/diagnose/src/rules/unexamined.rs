@@ -197,7 +197,10 @@ impl<'l> Known<'l> {
             return Some(format!("{server} is its own loopback, which is not asked"));
         }
         let is_meant = |asked: &Asked| *asked == Asked::Name { server };
-        let otherwise = format!("it has no default route, so {server} was not asked");
+        let otherwise = match names::is_switched(self.look.scene, container, family_of(server)) {
+            true => format!("Open vSwitch decides whether it reaches {server}"),
+            false => format!("it has no default route, so {server} was not asked"),
+        };
         self.why(self.tried(Some(&container.id), is_meant), &otherwise)
     }
 

@@ -7,13 +7,13 @@ pub(super) mod taken;
 #[cfg(test)]
 mod tests;
 
-pub(super) use silent::next_router;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use scene::filter::Step;
 use scene::{Link, Namespace, Part, Route, RouteKind, RouteRule, RuleAction, Scene};
 
+pub(super) use self::silent::next_router;
 use super::{Rule, containers, is_outbound, targets};
 use crate::Look;
 use crate::finding::{Family, Finding, Help, WayKind};
