@@ -167,7 +167,7 @@ fn answers(lab: &Lab, name: &str, code: u32) {
     let script = format!(
         "#!/bin/sh\ncat >/dev/null\necho '{{\"code\":{code},\"msg\":\"range foo is wrong\"}}'\nexit 1\n"
     );
-    std::fs::write(lab.path(&format!("/run/bin/{name}")), script).unwrap();
+    std::fs::write(lab.path(format!("/run/bin/{name}")), script).unwrap();
     lab.sh(&format!("chmod +x /run/bin/{name}"));
 }
 
