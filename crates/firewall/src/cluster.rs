@@ -7,6 +7,7 @@
 //! | `postrouting` | what pods send out of the cluster takes the node's address |
 //! | `forward` | the segment sizes that TCP announces are cut to fit the tunnels |
 //! | `prerouting`, `input`, `strangers` | tunnels take packets of nodes alone, at the node's own address |
+//! | `input`, `too-big` | no error makes a tunnel over IPv6 too small for pods' IPv6 |
 //! | `prerouting`, `sources` | packets from pods' addresses come in by the links of these pods alone |
 //! | `outbound`, `to-nodes` | nobody but nodes sends tunnels' packets to nodes |
 //!

@@ -16,6 +16,7 @@ use rustix::ioctl::{IntegerSetter, Opcode, Updater, opcode};
 use thiserror::Error;
 
 use crate::netns::{Netns, NetnsError, within};
+use crate::route::Link;
 
 /// The device that creates taps (`linux Documentation/networking/tuntap.rst`).
 pub const DEVICE: &str = "/dev/net/tun";
@@ -28,6 +29,7 @@ const TUNSETIFF: Opcode = opcode::write::<c_int>(b'T', 202);
 const TUNSETPERSIST: Opcode = opcode::write::<c_int>(b'T', 203);
 const TUNSETOWNER: Opcode = opcode::write::<c_int>(b'T', 204);
 const TUNSETGROUP: Opcode = opcode::write::<c_int>(b'T', 206);
+const IFF_TUN: u16 = 0x0001;
 const IFF_TAP: u16 = 0x0002;
 const IFF_MULTI_QUEUE: u16 = 0x0100;
 const IFF_NO_PI: u16 = 0x1000;
@@ -144,6 +146,38 @@ pub fn open_tap(netns: &Netns, name: &str, multi_queue: bool) -> Result<OwnedFd,
     Ok(fd)
 }
 
+/// Says whether a program has a tap or tun open, which was read in this namespace; `false` for links
+/// of other kinds. Such a program reads and writes the link's packets wherever the link is moved.
+///
+/// One queue is all that most have, and the kernel does not say whether it is in use: this opens it for
+/// a moment, if it is free.
+///
+/// # Errors
+/// [`TunError`]: it is not known.
+///
+/// # Privileges
+/// As [`create_tap`].
+pub fn is_open(netns: &Netns, link: &Link) -> Result<bool, TunError> {
+    let Some(info) = &link.tun else { return Ok(false) };
+    if !info.persistent || info.multi_queue {
+        // Without a program, one that is not persistent would be gone.
+        return Ok(!info.persistent || 0 < info.queues);
+    }
+    let tap = NewTap {
+        name: link.name.clone(),
+        multi_queue: false,
+        vnet_hdr: info.vnet_hdr,
+        owner: None,
+        group: None,
+    };
+    let fd = open_device(netns, &link.name)?;
+    // linux drivers/net/tun.c `tun_attach`
+    match request(&fd, &tap, if info.tap { IFF_TAP } else { IFF_TUN }) {
+        Err(Errno::BUSY) => Ok(true),
+        done => done.map(|()| false).map_err(failure(&link.name, "open the link")),
+    }
+}
+
 fn failure(name: &str, step: &'static str) -> impl FnOnce(Errno) -> TunError {
     let name = name.to_owned();
     move |errno| TunError::Create { name, step, source: errno.into() }
@@ -167,12 +201,16 @@ struct InterfaceRequest {
 }
 
 fn attach(fd: &OwnedFd, tap: &NewTap, more: u16) -> Result<(), Errno> {
+    request(fd, tap, IFF_TAP | more)
+}
+
+fn request(fd: &OwnedFd, tap: &NewTap, kind: u16) -> Result<(), Errno> {
     // The kernel would replace %d with a number, and make up a name for an empty one.
     let name = tap.name.as_bytes();
     if name.is_empty() || IFNAMSIZ <= name.len() || name.contains(&b'%') || name.contains(&0) {
         return Err(Errno::NAMETOOLONG);
     }
-    let mut flags = IFF_TAP | IFF_NO_PI | more;
+    let mut flags = kind | IFF_NO_PI;
     if tap.multi_queue {
         flags |= IFF_MULTI_QUEUE;
     }

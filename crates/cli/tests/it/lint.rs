@@ -684,6 +684,38 @@ fn the_order_of_a_chain_is_looked_at() {
     );
 }
 
+/// A container on the bridge may answer for DHCP, and name any address as the host's.
+#[test]
+fn a_gateway_from_dhcp_is_told() {
+    check(
+        r#"{"cniVersion": "1.1.0", "name": "x", "plugins": [
+    {"type": "bridge", "isGateway": true, "ipam": {"type": "dhcp"}}
+]}
+"#,
+        0,
+        expect![[r#"
+            warning: the host takes as its own the gateway that a DHCP server names, and every container on the bridge can answer as one
+              --> SCRATCH/net.d/10-x.conflist:2:14
+              |
+            2 |     {"type": "bridge", "isGateway": true, "ipam": {"type": "dhcp"}}
+              |              ^
+              hint: leave out `isGateway`, or use another address plugin
+
+            1 file looked at: 0 errors, 1 warning
+        "#]],
+    );
+    check(
+        r#"{"cniVersion": "1.1.0", "name": "x", "plugins": [
+    {"type": "bridge", "ipam": {"type": "dhcp"}}
+]}
+"#,
+        0,
+        expect![[r#"
+            1 file looked at: 0 errors, 0 warnings
+        "#]],
+    );
+}
+
 /// Runtimes pass on the arguments of every capability that is declared; a misspelt one is lost
 /// without a word.
 #[test]

@@ -41,6 +41,33 @@ fn add_gives_a_lease_and_del_gives_it_back() {
     assert_eq!(c1.sh("ip -o link show | grep -v ' lo:' | wc -l").trim(), "0");
 }
 
+/// A container on the bridge answers for DHCP, and names the gateway that the host then is. The host
+/// has that address only as long as somebody may need it.
+#[test]
+fn the_gateway_that_a_lease_names_leaves_the_host_with_it() {
+    testkit::require!("root", "program:dnsmasq");
+    let rig = Rig::new("dhcp-gateway");
+    rig.node.sh("ip addr del 192.0.2.1/24 dev br0");
+    let server = rig.node.container("server");
+    let own = json!({ "type": "static", "addresses": [{ "address": "198.51.100.9/24" }] });
+    let own = json!({ "bridge": "br0", "ipam": own });
+    rig.node.run("bridge", "ADD").to(&server).config(own).call().ok();
+    server.sh("ip addr add 192.0.2.1/24 dev eth0");
+    let _dnsmasq = rig.dnsmasq_in(&server, "dhcp-option=option:router,192.0.2.77");
+    let _daemon = rig.daemon();
+    let (c1, c2) = (rig.node.container("c1"), rig.node.container("c2"));
+    let gateway = json!({ "isGateway": true });
+    let run = |verb: &str| rig.bridge(verb).config(gateway.clone());
+    let has = || rig.node.sh("ip -4 addr show br0").contains("192.0.2.77/24");
+    let results = [&c1, &c2].map(|container| run("ADD").to(container).call().ok());
+    assert!(has());
+    run("DEL").to(&c1).prev(&results[0]).call().silent();
+    assert!(has(), "the other has it as its gateway");
+    run("CHECK").to(&c2).prev(&results[1]).call().silent();
+    run("DEL").to(&c2).prev(&results[1]).call().silent();
+    assert!(!has());
+}
+
 /// The reference sends its first DISCOVER before the fresh link has a carrier, and the next ten
 /// seconds later.
 #[test]

@@ -100,29 +100,25 @@ impl Rig {
         let dir = self.node.dir("dnsmasq");
         let (config, leases, log) = (dir.join("conf"), dir.join("leases"), dir.join("log"));
         fs::write(&config, dnsmasq_config(&dir, more)).unwrap();
-        let running = self.start_dnsmasq(&config, &log);
+        let running = start_dnsmasq(&self.node.lab, &config, &log);
         Dnsmasq { running, config, leases, log }
     }
 
-    fn start_dnsmasq(&self, config: &Path, log: &Path) -> Running {
-        let before = fs::read_to_string(log).unwrap_or_default().len();
-        let mut command = self.node.lab.command("dnsmasq");
-        command.args(["-k", "-C", config.to_str().unwrap()]);
-        let running = Running::new(command);
-        wait_for("dnsmasq to start", || {
-            fs::read_to_string(log)
-                .unwrap_or_default()
-                .get(before..)
-                .is_some_and(|text| text.contains("DHCP, IP range"))
-        });
-        running
+    /// Starts dnsmasq in a container, whose `eth0` is on the bridge.
+    pub(crate) fn dnsmasq_in(&self, container: &Container, more: &str) -> Dnsmasq {
+        let dir = self.node.dir("dnsmasq");
+        let (config, leases, log) = (dir.join("conf"), dir.join("leases"), dir.join("log"));
+        let text = dnsmasq_config(&dir, more).replace("interface=br0", "interface=eth0");
+        fs::write(&config, text).unwrap();
+        let running = start_dnsmasq(container, &config, &log);
+        Dnsmasq { running, config, leases, log }
     }
 
     /// Ends dnsmasq and starts it again.
     pub(crate) fn restart(&self, server: &mut Dnsmasq) {
         server.running.child().kill().unwrap();
         server.running.child().wait().unwrap();
-        server.running = self.start_dnsmasq(&server.config.clone(), &server.log.clone());
+        server.running = start_dnsmasq(&self.node.lab, &server.config.clone(), &server.log.clone());
     }
 
     /// The stored leases.
@@ -132,6 +128,20 @@ impl Rig {
             .map(|entry| serde_json::from_slice(&fs::read(entry.unwrap().path()).unwrap()).unwrap())
             .collect()
     }
+}
+
+fn start_dnsmasq(place: &impl Place, config: &Path, log: &Path) -> Running {
+    let before = fs::read_to_string(log).unwrap_or_default().len();
+    let mut command = place.command("dnsmasq");
+    command.args(["-k", "-C", config.to_str().unwrap()]);
+    let running = Running::new(command);
+    wait_for("dnsmasq to start", || {
+        fs::read_to_string(log)
+            .unwrap_or_default()
+            .get(before..)
+            .is_some_and(|text| text.contains("DHCP, IP range"))
+    });
+    running
 }
 
 /// A configuration of dnsmasq that keeps its files in `dir`.

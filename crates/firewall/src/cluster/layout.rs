@@ -19,6 +19,7 @@ const MANGLE: i32 = -150;
 const ARRIVED: i32 = 101;
 
 const STRANGERS: &str = "strangers";
+const TOO_BIG: &str = "too-big";
 const SOURCES: &str = "sources";
 const TO_NODES: &str = "to-nodes";
 
@@ -191,6 +192,7 @@ pub(crate) fn chains() -> Vec<NewChain> {
     let base = |name: &str, hook| NewChain::base(&table, name, hook);
     vec![
         NewChain::regular(&table, STRANGERS),
+        NewChain::regular(&table, TOO_BIG),
         NewChain::regular(&table, SOURCES),
         NewChain::regular(&table, TO_NODES),
         base("prerouting", Hook::filter(HookPoint::Prerouting, RAW)),
@@ -218,6 +220,10 @@ pub(crate) fn rules(wanted: &Rules) -> Vec<NewRule> {
         rules.push(of_tunnel(rule("input"), *vxlan).jump(STRANGERS));
     }
     rules.extend(strangers_rules(&table));
+    if !wanted.vxlan.is_empty() {
+        rules.push(of_too_big(rule("input")).jump(TOO_BIG));
+        rules.extend(too_big_rules(&table));
+    }
     let sources = [(field::ip_saddr(), Set::Cluster4), (field::ip6_saddr(), Set::Cluster6)];
     rules.extend(
         sources.map(|(source, set)| rule("prerouting").in_set(&[source], set.name()).jump(SOURCES)),
@@ -288,6 +294,47 @@ fn strangers_rules(table: &TableRef) -> [NewRule; 4] {
         of_node(field::ip_saddr(), Set::Nodes4, field::ip_daddr(), Set::Endpoints4),
         of_node(field::ip6_saddr(), Set::Nodes6, field::ip6_daddr(), Set::Endpoints6),
         rule().counter().drop(),
+    ]
+}
+
+/// The least that must fit to a node for its pods to have IPv6: 1280 bytes (RFC 8200 §5), and what VXLAN
+/// takes over IPv6.
+const LEAST_TO_NODE: u32 = 1280 + 70;
+
+/// Picks errors that claim that less than this fits. The kernel checks those about TCP itself, by the
+/// sequence number (linux net/ipv6/tcp_ipv6.c `tcp_v6_err`), and a flow of the host may need them.
+/// Connection tracking has put their fragments together.
+fn of_too_big(rule: NewRule) -> NewRule {
+    /// RFC 4443 §3.2: "packet too big".
+    const KIND: u8 = 2;
+    const TCP: u8 = 6;
+    let register = Register::FIRST;
+    let at = |offset, len| Expr::Payload { base: PayloadBase::Transport, offset, len, register };
+    let cmp = |op, data: &[u8]| Expr::Cmp { op, register, data: data.to_vec() };
+    rule.is(field::icmp6_type(), Value::Icmp6Type(KIND))
+        // The MTU is at byte 4, and the packet at byte 8, whose byte 6 says what it carries.
+        .expr(at(4, 4))
+        .expr(cmp(CmpOp::Lt, &LEAST_TO_NODE.to_be_bytes()))
+        .expr(at(8 + 6, 1))
+        .expr(cmp(CmpOp::Ne, &[TCP]))
+}
+
+/// Judges these errors: the kernel believes them of anybody, and it does not fragment what a tunnel
+/// sends over IPv6.
+fn too_big_rules(table: &TableRef) -> [NewRule; 3] {
+    use field::ct_state_bits::{INVALID, UNTRACKED};
+    let rule = || NewRule::new(table, TOO_BIG);
+    // This node's own address is one of a node too.
+    let about = |end| {
+        let of_another =
+            rule().in_set(&[end], Set::Nodes6.name()).not_in_set(&[end], Set::Endpoints6.name());
+        of_another.counter().drop()
+    };
+    [
+        // About a flow that is not known, such as an invented echo request.
+        rule().has_any(field::ct_state(), INVALID | UNTRACKED).counter().drop(),
+        about(field::ct_original_ip6_daddr()),
+        about(field::ct_original_ip6_saddr()),
     ]
 }
 

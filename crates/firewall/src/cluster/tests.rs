@@ -121,6 +121,7 @@ fn the_whole_table_is_made_in_one_transaction() {
         add element of inet netwright-routing nodes6
         add element of inet netwright-routing tunnels
         add chain inet netwright-routing strangers
+        add chain inet netwright-routing too-big
         add chain inet netwright-routing sources
         add chain inet netwright-routing to-nodes
         add chain inet netwright-routing prerouting
@@ -134,6 +135,10 @@ fn the_whole_table_is_made_in_one_transaction() {
         add rule to inet netwright-routing strangers
         add rule to inet netwright-routing strangers
         add rule to inet netwright-routing strangers
+        add rule to inet netwright-routing input
+        add rule to inet netwright-routing too-big
+        add rule to inet netwright-routing too-big
+        add rule to inet netwright-routing too-big
         add rule to inet netwright-routing prerouting
         add rule to inet netwright-routing prerouting
         add rule to inet netwright-routing sources

@@ -382,6 +382,12 @@ fn the_table_reads_well_and_can_be_read_back() {
         		counter packets 0 bytes 0 drop
         	}
 
+        	chain too-big {
+        		ct state invalid,untracked counter packets 0 bytes 0 drop
+        		ct original ip6 daddr @nodes6 ct original ip6 daddr != @endpoints6 counter packets 0 bytes 0 drop
+        		ct original ip6 saddr @nodes6 ct original ip6 saddr != @endpoints6 counter packets 0 bytes 0 drop
+        	}
+
         	chain sources {
         		iifname @tunnels ip saddr != @local4 return
         		iifname @tunnels ip6 saddr != @local6 return
@@ -414,6 +420,7 @@ fn the_table_reads_well_and_can_be_read_back() {
         	chain input {
         		type filter hook input priority 101; policy accept;
         		udp dport 8472 @th,96,24 0x1 jump strangers
+        		icmpv6 mtu < 1350 @th,112,8 != 0x6 jump too-big
         	}
 
         	chain forward {

@@ -95,6 +95,8 @@ pub(crate) mod ifla {
     pub(crate) const TUN_VNET_HDR: u16 = 5;
     pub(crate) const TUN_PERSIST: u16 = 6;
     pub(crate) const TUN_MULTI_QUEUE: u16 = 7;
+    pub(crate) const TUN_NUM_QUEUES: u16 = 8;
+    pub(crate) const TUN_NUM_DISABLED_QUEUES: u16 = 9;
 }
 
 /// `linux include/uapi/linux/if.h` IFF_*.
@@ -280,6 +282,9 @@ pub struct TunInfo {
     pub persistent: bool,
     /// Whether it can have several queues (IFLA_TUN_MULTI_QUEUE).
     pub multi_queue: bool,
+    /// How many queues programs have open, also those that are switched off (IFLA_TUN_NUM_QUEUES,
+    /// IFLA_TUN_NUM_DISABLED_QUEUES): the kernel says it of one that can have several.
+    pub queues: u32,
     /// Whether frames carry a header with offloading hints (IFLA_TUN_VNET_HDR).
     pub vnet_hdr: bool,
 }
@@ -525,6 +530,9 @@ fn tun_info(data: &Attribute<'_>) -> TunInfo {
             ifla::TUN_VNET_HDR => info.vnet_hdr = flag(&attribute),
             ifla::TUN_PERSIST => info.persistent = flag(&attribute),
             ifla::TUN_MULTI_QUEUE => info.multi_queue = flag(&attribute),
+            ifla::TUN_NUM_QUEUES | ifla::TUN_NUM_DISABLED_QUEUES => {
+                info.queues = info.queues.saturating_add(attribute.u32().unwrap_or(0));
+            }
             _ => {}
         }
     }

@@ -1,8 +1,11 @@
 //! The rtnetlink socket.
 
 use std::fmt::Display;
+use std::mem;
 use std::net::IpAddr;
 use std::os::fd::AsRawFd as _;
+
+use rustix::thread::{MembarrierCommand, membarrier};
 
 use super::bridge_vlan::{self, BridgeVlan};
 use super::link::{Link, RTM_DELLINK, RTM_GETLINK, ifla};
@@ -41,6 +44,20 @@ const NLM_F_ECHO: u16 = 8;
 const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
 /// How many changes one datagram carries: what a socket's buffers hold without being enlarged.
 const MAX_IN_FLIGHT: usize = 128;
+/// How often the kernel may take to free sockets: on a busy machine more than once, and a few tens of
+/// milliseconds each time.
+const GRACE_PERIODS: usize = 8;
+
+/// The namespace of a veth's other end.
+#[derive(Debug, Clone, Copy)]
+enum OtherEnd {
+    /// The socket's own.
+    Here,
+    /// Another one, which something keeps.
+    Held,
+    /// One that nothing keeps.
+    Ending,
+}
 
 /// A blocking rtnetlink socket.
 ///
@@ -117,17 +134,60 @@ impl RouteSocket {
         self.socket.link_index(name, &format_args!("look up link {name:?}"))
     }
 
-    /// Says whether the kernel is about to delete a veth that was read with this socket, because the
-    /// namespace of its other end has ended: no process is in that, and no descriptor, mount or socket
-    /// keeps it. Until then, tens of milliseconds later, the other end still answers.
+    /// Says whether the kernel is about to delete a veth that was read with this socket: see
+    /// [`RouteSocket::ending`].
     ///
     /// # Errors
     /// Those of [`NetlinkError`]; EINVAL before kernel 4.20.
     pub fn is_ending(&mut self, link: &Link) -> Result<bool, NetlinkError> {
-        if !link.is_kind("veth") {
-            return Ok(false);
+        Ok(!self.ending(&[link])?.is_empty())
+    }
+
+    /// Returns those of some veths, read with this socket, that the kernel has deleted or is about to
+    /// delete, because the namespace of their other end has ended: no process is in that, and no
+    /// descriptor, mount or socket keeps it. Until then, tens of milliseconds later, the other end
+    /// still answers.
+    ///
+    /// A socket that was closed keeps its namespace until the kernel has freed it, which it does when
+    /// no processor can be using it any more (RCU). So while a namespace is held, this waits for as
+    /// many such moments as [`GRACE_PERIODS`].
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`]; EINVAL before kernel 4.20.
+    pub fn ending<'l>(&mut self, links: &[&'l Link]) -> Result<Vec<&'l Link>, NetlinkError> {
+        let (mut ending, mut held) = (Vec::new(), Vec::new());
+        for link in links.iter().filter(|link| link.is_kind("veth")) {
+            match self.other_end(link)? {
+                OtherEnd::Ending => ending.push(*link),
+                OtherEnd::Held => held.push(*link),
+                OtherEnd::Here => {}
+            }
         }
-        let Some(id) = link.link_netnsid else { return Ok(link.is_netnsid_withdrawn) };
+        for _ in 0..GRACE_PERIODS {
+            // The kernel refuses where processors run without its clock (`nohz_full`).
+            if held.is_empty() || membarrier(MembarrierCommand::Global).is_err() {
+                break;
+            }
+            for link in mem::take(&mut held) {
+                // Another namespace may have the number by now.
+                let now = self.link_by_index(link.index)?;
+                match now.map_or(Ok(OtherEnd::Ending), |now| self.other_end(&now))? {
+                    OtherEnd::Ending => ending.push(link),
+                    OtherEnd::Held => held.push(link),
+                    OtherEnd::Here => {}
+                }
+            }
+        }
+        Ok(ending)
+    }
+
+    /// Asks for the namespace of a veth's other end.
+    fn other_end(&mut self, link: &Link) -> Result<OtherEnd, NetlinkError> {
+        let id = match link.link_netnsid {
+            Some(id) => id,
+            None if link.is_netnsid_withdrawn => return Ok(OtherEnd::Ending),
+            None => return Ok(OtherEnd::Here),
+        };
         let operation = format_args!("look up network namespace {id}");
         let body = |writer: &mut Writer| {
             writer.raw(&[0; RTGENMSG]);
@@ -138,7 +198,8 @@ impl RouteSocket {
         // `get_net_ns_by_id`).
         let found =
             self.socket.get(&request, |message| (message.kind == RTM_NEWNSID).then_some(()));
-        Ok(nothing_if(found, &[Errno::NOENT])?.is_none())
+        let is_held = nothing_if(found, &[Errno::NOENT])?.is_some();
+        Ok(if is_held { OtherEnd::Held } else { OtherEnd::Ending })
     }
 
     /// Lists all links. The cost grows with their number: look single links up where possible.

@@ -12,6 +12,32 @@ use crate::guard::{fresh_netns, in_netns, json, sh, skip};
 
 const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 
+/// A pair that leads into a namespace.
+fn pair_into(host: &mut RouteSocket, container: &Netns) -> kernel::route::Link {
+    let peer = VethPeer { netns: Some(container.clone()), ..VethPeer::new("eth0") };
+    let made = host.create_link(&NewLink::new("veth1", LinkKind::Veth(peer))).unwrap();
+    host.link_by_index(made.index).unwrap().unwrap()
+}
+
+/// A socket that is closed keeps its namespace for some milliseconds more. That is nobody's: as soon
+/// as the call returns the pair counts as ending.
+#[test]
+fn a_pair_ends_although_a_socket_in_its_namespace_was_just_closed() {
+    in_netns(|| {
+        let mut host = RouteSocket::open().unwrap();
+        for _ in 0..3 {
+            let container = fresh_netns();
+            let link = pair_into(&mut host, &container);
+            let inside = RouteSocket::open_in(&container).unwrap();
+            drop(container);
+            assert!(!host.is_ending(&link).unwrap(), "the socket is open");
+            drop(inside);
+            assert!(host.is_ending(&link).unwrap());
+            host.delete_link(link.index).unwrap();
+        }
+    });
+}
+
 /// The whole fast path: everything about both ends in one message.
 #[test]
 fn a_veth_pair_is_born_in_two_namespaces() {

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | ADD | the device is recorded as it is, then moved, renamed and marked in one message |
 //! | inside | its alias is its old name, as with the reference plugin, so either plugin can undo the other's ADD; our record identifies the link, since a container may give any link that alias |
-//! | DEL | links that the container made on the device are deleted; the device returns under its name and with its alias, hardware address, MTU and other settings, and up if it was; the host must add its own addresses again |
+//! | DEL | links that the container made on the device are deleted; the device returns under its name and with its alias, hardware address, MTU and other settings, and up if it was; the host must add its own addresses again; a tap that a program opened since ADD stays |
 //! | namespace gone | the kernel moved hardware to the initial namespace under the container's name: it is found there |
 //!
 //! A device bound to a userspace driver (DPDK) is not a link: the plugin moves nothing and only
@@ -21,6 +21,7 @@ use cni::{AttachmentKey, code};
 use cni_plugin::{Call, Info, Role, codes};
 use kernel::netns::Netns;
 use kernel::route::{Change, Link, LinkSet, RouteSocket};
+use kernel::tun;
 use serde::Deserialize as _;
 use state::Index;
 
@@ -68,7 +69,7 @@ impl SingleLink for HostDevice {
             Err(_) => true,
         };
         let holder = if suspicious { find::holder(config) } else { None };
-        match holder {
+        let mut found = match holder {
             Some(holder) if !holder.alive && !holder.recorded.user_space => {
                 home::bring(call, &holder.attachment, None, Some(&holder.recorded))?;
                 attachment::remove_record(&config.index, &holder.attachment, Self::NAME)?;
@@ -78,7 +79,14 @@ impl SingleLink for HostDevice {
                 find::look(config, &mut namespaces.host)
             }
             _ => seen,
+        }?;
+        if let Observed::Link(found) = &mut found
+            && found.link.tun.is_some()
+        {
+            let here = Netns::current();
+            found.open = here.is_ok_and(|here| tun::is_open(&here, &found.link).unwrap_or(false));
         }
+        Ok(found)
     }
 
     fn to_record(config: &Config, seen: &Observed) -> serde_json::Value {

@@ -373,6 +373,18 @@ fn is_ending(host: &mut RouteSocket, link: &Link) -> Result<bool, Failure> {
     Ok(is_marked && host.is_ending(link)?)
 }
 
+/// Deletes a link if it is the host's end of such a pair; says whether it was.
+///
+/// # Errors
+/// Code 100 when the kernel does not answer, or refuses.
+pub(crate) fn delete_if_ending(host: &mut RouteSocket, link: &Link) -> Result<bool, Failure> {
+    let is_ending = is_ending(host, link)?;
+    if is_ending {
+        host.delete_link(link.index)?;
+    }
+    Ok(is_ending)
+}
+
 /// Says which of the containers have a pair of this network that leads into a namespace that exists.
 /// Pairs that the kernel is about to delete are deleted: until then, a container that has ended
 /// answers for its addresses.
@@ -384,16 +396,21 @@ pub(crate) fn with_pair(
     containers: &HashSet<&str>,
 ) -> Result<HashSet<String>, Failure> {
     let mut host = RouteSocket::open()?;
-    let mut found = HashSet::new();
+    let links = host.links()?;
     // Another link of an attachment, such as that of `bandwidth`, leads into no container.
-    for link in host.links()?.iter().filter(|link| link.is_kind("veth")) {
-        let container = owner::of_network(link, call.network()).map(|key| key.container_id);
-        let Some(container) = container.filter(|id| containers.contains(id.as_str())) else {
-            continue;
-        };
-        let has_ended = host.is_ending(link).unwrap_or(false);
+    let veths = links.iter().filter(|link| link.is_kind("veth"));
+    let pairs: Vec<(&Link, String)> = veths
+        .filter_map(|link| Some((link, owner::of_network(link, call.network())?.container_id)))
+        .map(|(link, id)| (link, id.as_str().to_owned()))
+        .filter(|(_, id)| containers.contains(id.as_str()))
+        .collect();
+    let all: Vec<&Link> = pairs.iter().map(|(link, _)| *link).collect();
+    let ending = host.ending(&all).unwrap_or_default();
+    let mut found = HashSet::new();
+    for (link, container) in pairs {
+        let has_ended = ending.iter().any(|one| one.index == link.index);
         if !has_ended || host.delete_link(link.index).is_err() {
-            found.insert(container.as_str().to_owned());
+            found.insert(container);
         }
     }
     Ok(found)

@@ -68,6 +68,27 @@ fn a_configured_name_of_the_hosts_end() {
     assert!(!succeeds(&node.lab, "ip link show web0"));
 }
 
+/// The kernel deletes the pair of a container that has ended some time later, and until then the host
+/// has a route to its address.
+#[test]
+fn the_route_of_a_container_that_has_just_ended_is_nobodys() {
+    testkit::require!("root");
+    let node = Node::new("ptp-ending");
+    let c1 = node.container("c1");
+    attach(&node, &c1, &dual(2), json!({}));
+    let c2 = node.container("c2");
+    node.keep_busy();
+    drop(c1);
+    let result = attach(&node, &c2, &dual(2), json!({}));
+    assert_eq!(node.sh("ip -o link show type veth | wc -l").trim(), "1", "the other pair is gone");
+    ptp(&node, "CHECK", &c2).prev(&result).call().silent();
+    // One that lives keeps it.
+    let c3 = node.container("c3");
+    fixed::answers(&node, &dual(2));
+    ptp(&node, "ADD", &c3).call().error();
+    ptp(&node, "CHECK", &c2).prev(&result).call().silent();
+}
+
 #[test]
 fn routes_that_drop_packets() {
     let node = Node::new("ptp-dropping");

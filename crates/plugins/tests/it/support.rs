@@ -104,6 +104,13 @@ impl Node {
         fs::rename(scratch, path).unwrap();
     }
 
+    /// Keeps the kernel busy for a while with another namespace that has ended. Those that end after it
+    /// are taken apart after it.
+    pub(crate) fn keep_busy(&self) {
+        let crowd = self.container("crowd");
+        crowd.sh("seq 100 | sed 's/.*/link add d& type veth peer name e&/' | ip -batch -");
+    }
+
     /// Prepares a call on this host.
     pub(crate) fn run<'n>(&'n self, plugin: &str, verb: &str) -> Run<'n> {
         let mut run = Run::bare(plugin, verb);

@@ -1,10 +1,11 @@
 //! Mistakes in the order of a chain.
 
 use cni::excerpt::Place;
-use cni::{NetworkList, Version};
+use cni::{NetworkList, PluginConfig, Version};
 use cni_plugin::Role;
 use plugins::chained::policy;
 use plugins::judge;
+use serde::Deserialize;
 
 use super::keys::Top;
 use super::{Examined, Severity};
@@ -16,6 +17,27 @@ const VERSIONS_HINT: &str =
 /// Reports whether the list's version has STATUS (CNI 1.1.0 "STATUS: Check plugin status").
 fn asks_status(list: &NetworkList) -> bool {
     Version::parse(&list.cni_version).is_some_and(|version| Version::V1_1_0 <= version)
+}
+
+/// Reports whether a bridge's gateway comes from DHCP.
+fn takes_gateway_of_a_lease(plugin: &PluginConfig) -> bool {
+    #[derive(Deserialize, Default)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Keys {
+        is_gateway: bool,
+        is_default_gateway: bool,
+        ipam: Ipam,
+    }
+    #[derive(Deserialize, Default)]
+    #[serde(default)]
+    struct Ipam {
+        r#type: String,
+    }
+    // What cannot be read is told elsewhere.
+    let keys: Keys = plugin.object.read().unwrap_or_default();
+    plugin.plugin_type == plugins::interface::bridge::INFO.name
+        && keys.ipam.r#type == "dhcp"
+        && (keys.is_gateway || keys.is_default_gateway)
 }
 
 /// Checks the order of a chain.
@@ -82,6 +104,16 @@ pub(super) fn lint(list: &NetworkList, top: &Top<'_>, examined: &mut Examined<'_
                  is away and new pods are closed"
                     .to_owned(),
                 Some(VERSIONS_HINT.to_owned()),
+            );
+        }
+        if takes_gateway_of_a_lease(plugin) {
+            examined.find(
+                Severity::Warning,
+                place,
+                "the host takes as its own the gateway that a DHCP server names, and every container on \
+                 the bridge can answer as one"
+                    .to_owned(),
+                Some("leave out `isGateway`, or use another address plugin".to_owned()),
             );
         }
         if let Some(capability) = info.and_then(|info| info.sole_capability)

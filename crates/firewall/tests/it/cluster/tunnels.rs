@@ -1,6 +1,6 @@
 //! VXLAN tunnels between nodes: strangers' packets, and TCP's segment size.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use firewall::cluster::Member;
@@ -60,6 +60,75 @@ fn send(from: &Container, to: &str, payload: &[u8]) {
 
 /// RFC 7348 §5: flags, and VNI 1. What follows is not a frame.
 const OF_VNI_1: [u8; 8] = [8, 0, 0, 0, 0, 0, 1, 0];
+
+/// RFC 4443 §3.2: this node's packet to an address, which carries these eight bytes after its header, did
+/// not fit.
+fn too_big(mtu: u32, to: &str, (next_header, carried): (u8, [u8; 8])) -> Vec<u8> {
+    let address = |text: &str| text.parse::<Ipv6Addr>().unwrap().octets();
+    let mut bytes = vec![2, 0, 0, 0];
+    bytes.extend(mtu.to_be_bytes());
+    bytes.extend([0x60, 0, 0, 0, 5, 0, next_header, 64]);
+    bytes.extend(address("2001:db8:2::1"));
+    bytes.extend(address(to));
+    bytes.extend(carried);
+    bytes
+}
+
+/// One packet of any machine, or of a pod, makes the kernel believe that little fits to another node,
+/// and it fragments nothing that a tunnel sends over IPv6. What pods' IPv6 needs stays.
+#[test]
+fn no_error_takes_from_a_tunnel_what_ipv6_needs() {
+    testkit::require!("root", "program:socat");
+    let cluster = Cluster::new("cltoobig");
+    let host = &cluster.node.lab;
+    cluster.bring(&filter());
+    let file = host.dir().join("too-big");
+    let sends = |from: &Container, to: &str, bytes: &[u8]| {
+        std::fs::write(&file, bytes).unwrap();
+        from.sh(&format!("socat -u FILE:{} 'IP6-SENDTO:[{to}]:58'", file.display()));
+    };
+    let way = |to: &str| host.sh(&format!("ip -6 route get {to}"));
+    // Anybody can guess the first.
+    let echo = (58, [128, 0, 0, 0, 0, 1, 0, 1]);
+    let udp = |to: u8| (17, [0, 7, 0, to, 5, 0, 0, 0]);
+    let tcp = (6, [0, 7, 0, 9, 0, 0, 0, 0]);
+    let (b, c1, outside) = (&cluster.b, &cluster.node.c1, &cluster.node.outside);
+    let mut dropped = 0;
+    let mut is_dropped = |from: &Container, to: &str, mtu, what| {
+        sends(from, to, &too_big(mtu, "2001:db8:2::2", what));
+        dropped += 1;
+        testkit::wait_until("it to be dropped", || counted(host, "too-big") == dropped);
+        assert!(!way("2001:db8:2::2").contains("mtu"), "{}", way("2001:db8:2::2"));
+    };
+    for (from, to) in [
+        (b, "2001:db8:2::1"),
+        (c1, "fd00:1::1"),
+        (c1, "2001:db8:2::1"),
+        (outside, "2001:db8:ffff::1"),
+    ] {
+        for (mtu, what) in [(1280, echo), (1349, udp(9)), (0, echo)] {
+            is_dropped(from, to, mtu, what);
+        }
+    }
+    // About flows that there are, from either end, of a program that is there.
+    let program = host.enter(|| UdpSocket::bind("[2001:db8:2::1]:7").unwrap());
+    let other = b.enter(|| UdpSocket::bind("[2001:db8:2::2]:8").unwrap());
+    program.send_to(b"x", "[2001:db8:2::2]:9").unwrap();
+    is_dropped(b, "2001:db8:2::1", 1280, udp(9));
+    other.send_to(b"x", "[2001:db8:2::1]:7").unwrap();
+    program.recv_from(&mut [0; 8]).unwrap();
+    is_dropped(b, "2001:db8:2::1", 1280, udp(8));
+
+    // The kernel checks these itself, and there is no such connection.
+    sends(b, "2001:db8:2::1", &too_big(1280, "2001:db8:2::2", tcp));
+    // What leaves enough is believed, and so is what concerns a flow to another machine.
+    sends(b, "2001:db8:2::1", &too_big(1350, "2001:db8:2::2", echo));
+    testkit::wait_until("it to be believed", || way("2001:db8:2::2").contains("mtu 1350"));
+    program.send_to(b"x", "[2001:db8:2::9]:9").unwrap();
+    sends(b, "2001:db8:2::1", &too_big(1280, "2001:db8:2::9", udp(9)));
+    testkit::wait_until("it to be believed", || way("2001:db8:2::9").contains("mtu 1280"));
+    assert_eq!(counted(host, "too-big"), dropped);
+}
 
 #[test]
 fn vm_packets_of_strangers_do_not_come_out_of_a_tunnel() {

@@ -39,6 +39,10 @@ pub(super) struct BridgeNote {
     earlier: Vec<String>,
     /// Addresses we added.
     pub(super) addresses: Vec<IpNet>,
+    /// Addresses that whoever answers for DHCP on the bridge has named, each with its link. They leave
+    /// with the last attachment that has an address of their subnet.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    leased: Vec<(String, IpNet)>,
     /// Links that carry VLAN gateways.
     pub(super) vlan_links: Vec<String>,
     /// The MTU that a configuration asked for. Without it the kernel chooses: the lowest of the
@@ -64,6 +68,17 @@ pub(super) struct BridgeNote {
     /// What we changed on foreign bridges that had this name before and were renamed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     renamed: Vec<BridgeNote>,
+}
+
+impl BridgeNote {
+    /// Reports whether a port is the host's end of a container that another plugin has attached
+    /// since ours came.
+    fn is_of_others(&self, port: &Link) -> bool {
+        port.is_kind("veth")
+            && port.link_netnsid.is_some()
+            && !is_of_attachment(port)
+            && !self.ports.contains(&port.index)
+    }
 }
 
 impl BridgeNote {
@@ -302,6 +317,73 @@ pub(super) fn require_kernel(host: &mut RouteSocket, wanted: &Bridge) -> Result<
     trial::require_kind("bridge", LinkKind::Bridge(options(wanted)), option)
 }
 
+/// Notes which of the gateways' addresses a lease is about to bring: those that are not there yet.
+///
+/// # Errors
+/// Code 100 when the kernel does not answer, 105 when the note cannot be written, 11 when the lock
+/// cannot be taken in time.
+pub(super) fn note_leased(
+    host: &mut RouteSocket,
+    index: &Index,
+    bridge: &Link,
+    wanted: &Gateways,
+) -> Result<(), Failure> {
+    let object = object(&bridge.name);
+    let _lock = index.lock(&object, LOCK_TIMEOUT)?;
+    let present = match host.link_by_name(&wanted.link)? {
+        Some(link) => gateway::present(host, link.index)?,
+        None => Vec::new(),
+    };
+    let mut note = read_note(index, &bridge.name)?;
+    let leased = wanted.addresses.iter().filter(|address| !present.contains(address));
+    let leased = leased.map(|address| (wanted.link.clone(), *address));
+    let new: Vec<_> = leased.filter(|one| !note.leased.contains(one)).collect();
+    if new.is_empty() {
+        return Ok(());
+    }
+    note.leased.extend(new);
+    write_note(index, &object, &note)
+}
+
+/// Removes the addresses that leases have brought, unless an attachment has an address of their
+/// subnet. A bridge that other plugins' containers are on keeps them.
+///
+/// # Errors
+/// As [`note_leased`].
+pub(super) fn drop_leased(
+    index: &Index,
+    bridge: &str,
+    used: &dyn Fn(&IpNet) -> bool,
+) -> Result<(), Failure> {
+    let object = object(bridge);
+    let _lock = index.lock(&object, LOCK_TIMEOUT)?;
+    if index.known_note(&object)?.is_none() {
+        return Ok(());
+    }
+    let mut note = read_note(index, bridge)?;
+    let mut host = RouteSocket::open()?;
+    let Some(link) = host.link_by_name(bridge)? else { return Ok(()) };
+    if host.links_of_master(link.index)?.iter().any(|port| note.is_of_others(port)) {
+        return Ok(());
+    }
+    let (kept, gone): (Vec<_>, Vec<_>) = note.leased.into_iter().partition(|(_, one)| used(one));
+    note.leased = kept;
+    if gone.is_empty() {
+        return Ok(());
+    }
+    for (link, address) in &gone {
+        // Another program has added it.
+        if link == bridge && !note.addresses.contains(address) {
+            continue;
+        }
+        if let Some(link) = host.link_by_name(link)? {
+            gateway::remove(&mut host, link.index, &[*address])?;
+        }
+    }
+    note.addresses.retain(|address| !gone.iter().any(|(_, one)| one == address));
+    write_note(index, &object, &note)
+}
+
 pub(super) fn create(
     host: &mut RouteSocket,
     wanted: &Bridge,
@@ -471,8 +553,7 @@ fn delete_unused(index: &Index, bridge: &str) -> Result<(), Failure> {
     let mut is_anothers = false;
     for (link, note) in &bridges {
         let found = host.links_of_master(link.index)?;
-        is_anothers |=
-            found.iter().any(|port| is_of_others(port) && !note.ports.contains(&port.index));
+        is_anothers |= found.iter().any(|port| note.is_of_others(port));
         ports.extend(found);
     }
     if ports.iter().any(is_of_attachment) {
@@ -585,10 +666,6 @@ fn is_of_attachment(port: &Link) -> bool {
     port.alias.as_deref().is_some_and(owner::is_of_attachment)
 }
 
-/// Reports whether a port is the host's end of a container that another plugin attached.
-fn is_of_others(port: &Link) -> bool {
-    port.is_kind("veth") && port.link_netnsid.is_some() && !is_of_attachment(port)
-}
 
 fn has_ports(host: &mut RouteSocket, bridge: u32) -> Result<bool, Failure> {
     Ok(!host.links_of_master(bridge)?.is_empty())

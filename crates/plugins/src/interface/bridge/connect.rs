@@ -42,6 +42,9 @@ pub(crate) struct Recorded {
     pub(super) filter: firewall::Plan,
     /// The claims that keep these addresses from other attachments here ([`claim`]).
     pub(super) claims: Vec<String>,
+    /// Whether the gateways are those that a server named, which anybody on the bridge may be.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) leased: bool,
 }
 
 /// What the IPAM plugin's result means for a bridge: everything that is decided before anything is
@@ -147,6 +150,7 @@ pub(super) fn attach(attaching: &mut Attaching<'_, Bridge>) -> Result<AddResult,
         filter,
         host_ifname: pair.host_ifname.clone(),
         ips,
+        leased: early && !plan.gateways.is_empty(),
     };
     // Until here marks identify everything; filter elements are found faster by the record.
     attaching.record(&recorded, &netns)?;
@@ -161,6 +165,9 @@ pub(super) fn attach(attaching: &mut Attaching<'_, Bridge>) -> Result<AddResult,
     let mut new = |host: &mut RouteSocket| {
         claim::refuse_gateways(call, host, index, &reach.routed, &places, &plan.ips)
     };
+    if recorded.leased {
+        bridge_link::note_leased(host, index, &bridge, &gateways)?;
+    }
     let vlan_gateway =
         bridge_link::add_gateways(host, index, &bridge, &gateways, others, &mut new)?;
     rules::warn_of_sources(call, host, config.masquerade);

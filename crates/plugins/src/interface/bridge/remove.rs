@@ -4,12 +4,13 @@ use cni::AttachmentKey;
 use cni_plugin::Call;
 use state::Index;
 
+use super::connect::Recorded;
 use super::{Bridge, bridge_link};
-use crate::engine::Removal;
+use crate::engine::{Kind as _, Removal};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use crate::shared::shared_object::Leaving;
-use crate::shared::{forwarding, pair};
+use crate::shared::{attachment, forwarding, pair};
 
 /// Removes everything that ADD created: the link, filter elements, and holds on shared objects.
 pub(super) fn take_down(removal: &Removal<'_, Bridge>, failures: &mut Failures) {
@@ -19,6 +20,7 @@ pub(super) fn take_down(removal: &Removal<'_, Bridge>, failures: &mut Failures) 
     pair::take_down(removal, host, filter, failures);
     // Not while its port may exist: the bridge would stay, without a known owner.
     if failures.is_empty() {
+        let leased = recorded.as_ref().is_some_and(|recorded| recorded.leased);
         let recorded = recorded.as_ref().map(|recorded| recorded.bridge.clone());
         let bridge = match recorded.or_else(|| held_bridge(index, key)) {
             None => failures.note("find the bridge", configured_bridge(call, index)).flatten(),
@@ -27,9 +29,32 @@ pub(super) fn take_down(removal: &Removal<'_, Bridge>, failures: &mut Failures) 
         if let Some(bridge) = bridge {
             let released = bridge_link::release(index, &bridge, key);
             failures.note(format_args!("release bridge {bridge:?}"), released);
+            if leased {
+                let dropped = drop_leased(index, &bridge, key);
+                failures.note(format_args!("remove leased addresses of {bridge:?}"), dropped);
+            }
         }
     }
     forwarding::release(index, key, Leaving::of(call), failures);
+}
+
+/// Removes the gateways' addresses that the attachment's lease has brought, unless another attachment
+/// to the bridge has an address of their subnet.
+fn drop_leased(index: &Index, bridge: &str, key: &AttachmentKey) -> Result<(), Failure> {
+    let all = index.list();
+    // One that cannot be read may have such an address.
+    if !all.damaged.is_empty() {
+        return Ok(());
+    }
+    let records = all.found.into_iter().filter(|record| record.attachment != *key);
+    let others: Vec<Recorded> = records
+        .filter(|record| record.plugin == Bridge::NAME)
+        .filter_map(|record| attachment::recorded_in::<Recorded>(&record))
+        .filter(|recorded| recorded.bridge == bridge)
+        .collect();
+    bridge_link::drop_leased(index, bridge, &|gateway| {
+        others.iter().flat_map(|other| &other.ips).any(|ip| gateway.contains(&ip.addr()))
+    })
 }
 
 /// Finds the bridge that an attachment holds when its record is lost.

@@ -41,6 +41,8 @@ pub struct Found {
     pub pci_id: String,
     /// The device behind it, below `/sys/devices`; empty if there is none.
     pub path: String,
+    /// Whether a program has it open, if it is a tap or a tun, as far as is known.
+    pub open: bool,
 }
 
 /// Finds the device; if it is missing, the error names its holder.
@@ -75,7 +77,7 @@ pub(super) fn look(config: &Config, host: &mut RouteSocket) -> Result<Observed, 
         Device::Bus(bus) if is_pci(bus.id()) => bus.id().to_owned(),
         _ => from_path().unwrap_or_default(),
     };
-    Ok(Observed::Link(Box::new(Found { link, pci_id, path })))
+    Ok(Observed::Link(Box::new(Found { link, pci_id, path, open: false })))
 }
 
 /// Returns the device's PCI address if a program drives it. If a PCI address is given, its driver

@@ -10,6 +10,7 @@ use kernel::mac::MacAddr;
 use kernel::netlink::NetlinkError;
 use kernel::netns::Netns;
 use kernel::route::{Change, Link, LinkSet, RouteSocket};
+use kernel::tun;
 use serde::{Deserialize, Serialize};
 use state::Index;
 
@@ -60,6 +61,8 @@ pub(super) struct Recorded {
     alt_names: Option<Vec<String>>,
     /// Its kind; hardware has none, and survives the namespace that it is in.
     kind: Option<String>,
+    /// Whether a program had it open before, if it is a tap or a tun.
+    open: bool,
     /// What distinguishes a virtual device from others in the container's namespace
     /// ([`crate::interface::single`] records it once the device is there). Hardware is identified
     /// by its permanent address and its place on a bus, which a container cannot give a link.
@@ -97,6 +100,7 @@ impl Recorded {
             alias: link.alias.clone(),
             alt_names: Some(link.alt_names.clone()),
             kind: link.kind.clone(),
+            open: found.open,
             inside: None,
         }
     }
@@ -195,7 +199,7 @@ pub(super) fn bring(
     if let Some(netns) = netns.filter(|netns| **netns != home) {
         let mut inside = RouteSocket::open_in(netns)?;
         if let Some(link) = find_inside(call, key, netns, &mut inside, recorded)? {
-            return move_home(call, &mut inside, &mut host, &home, &link, recorded);
+            return move_home(call, (netns, &mut inside), (&home, &mut host), &link, recorded);
         }
     }
     if let Some(link) = find_returned(call, key, &mut host, recorded, netns.is_none())? {
@@ -328,12 +332,11 @@ pub(super) fn original_name(link: &Link) -> Option<&str> {
 const MOVE_TRIES: usize = 8;
 
 /// Moves the device from the container to the host, and sets its name and alias in the same
-/// message.
+/// message. A tap that a program has opened goes back again.
 fn move_home(
     call: &Call<'_>,
-    inside: &mut RouteSocket,
-    host: &mut RouteSocket,
-    home: &Netns,
+    (netns, inside): (&Netns, &mut RouteSocket),
+    (home, host): (&Netns, &mut RouteSocket),
     link: &Link,
     recorded: Option<&Recorded>,
 ) -> Result<(), Failure> {
@@ -373,10 +376,44 @@ fn move_home(
         Ok(()) => {}
     }
     let Some(moved) = host.link_by_name(&name)? else { return Ok(()) };
+    // Here, where it is down and the container cannot open it any more.
+    if let Err(open) = refuse_open(&moved, recorded) {
+        let back = LinkSet {
+            netns: Some(netns.clone()),
+            name: Some(link.name.clone()),
+            alias: Some(link.alias.clone().unwrap_or_default()),
+            ..LinkSet::default()
+        };
+        let back = host.apply_one(&Change::SetLink { ifindex: moved.index, set: back });
+        return Err(match back {
+            Ok(()) => open.with_details("the device stays in the container, and ends with it"),
+            Err(error) => {
+                open.with_details(format!("the device is on the host, and down: {error}"))
+            }
+        });
+    }
     // Those that the container made in the meantime.
     let deleted = upper::delete(call, inside, &moved, Some(home));
     settle(call, host, &moved, recorded);
     deleted
+}
+
+/// Refuses a tap or tun on the host that a program has opened since ADD: it would go on reading and
+/// writing the host's packets.
+fn refuse_open(link: &Link, recorded: Option<&Recorded>) -> Result<(), Failure> {
+    if link.tun.is_none() || recorded.is_some_and(|recorded| recorded.open) {
+        return Ok(());
+    }
+    let home = Netns::current();
+    let home = home.map_err(|error| Failure::from_chain(code::INVALID_NETNS, &error))?;
+    let name = recorded.map_or(link.name.as_str(), |recorded| recorded.device.as_str());
+    let text = match tun::is_open(&home, link) {
+        Ok(false) => return Ok(()),
+        Ok(true) => format!("a program has device {name:?} open, and would go on using it"),
+        Err(error) => format!("whether a program has device {name:?} open is not known: {error}"),
+    };
+    Err(Failure::new(code::TRY_AGAIN_LATER, text)
+        .with_details("end the program, or the container, and call DEL again"))
 }
 
 /// Returns the alternative names that the container gave a device; on the host they would be in use
@@ -447,6 +484,7 @@ fn restore(
             .context(format_args!("failed to restore {:?} to original name {name:?}", link.name))
     })?;
     if let Some(link) = host.link_by_index(ifindex)? {
+        refuse_open(&link, recorded)?;
         settle(call, host, &link, recorded);
     }
     Ok(())

@@ -5,8 +5,9 @@ use cni_plugin::{Call, codes};
 use firewall::pod_link;
 use ipnet::IpNet;
 use kernel::mac::MacAddr;
+use kernel::netlink::NetlinkError;
 use kernel::netns::Netns;
-use kernel::route::{Change, IpFamily, LinkSet, Route, RouteFilter, RouteSocket, TABLE_MAIN};
+use kernel::route::{Change, IpFamily, Link, LinkSet, Route, RouteFilter, RouteSocket, TABLE_MAIN};
 use serde::{Deserialize, Serialize};
 
 use super::config::ipam;
@@ -126,16 +127,29 @@ fn configure_host(host: &mut RouteSocket, pair: &Pair, ips: &[IpConfig]) -> Resu
         .map_err(failed)?;
     for route in plan::host_routes(pair.host_index, ips) {
         let destination = route.destination;
-        match host.apply_one(&Change::AddRoute(route)) {
-            Err(error) if error.is_exists() => return Err(taken(host, destination)),
-            added => added.map_err(|error| failed(error.into()))?,
+        let add = Change::AddRoute(route);
+        let mut added = host.apply_one(&add);
+        if added.as_ref().is_err_and(NetlinkError::is_exists) {
+            let holder = self::holder(host, destination);
+            // The kernel deletes the pair of a container that has ended some time later, and its route
+            // with it.
+            if let Some(link) = &holder
+                && !pair::delete_if_ending(host, link)?
+            {
+                return Err(taken(holder.as_ref(), destination));
+            }
+            added = host.apply_one(&add);
+            if added.as_ref().is_err_and(NetlinkError::is_exists) {
+                return Err(taken(self::holder(host, destination).as_ref(), destination));
+            }
         }
+        added.map_err(|error| failed(error.into()))?;
     }
     Ok(())
 }
 
-/// Names the holder of the host's route to an address.
-fn taken(host: &mut RouteSocket, destination: IpNet) -> Failure {
+/// Returns the link to which the host's route to an address leads.
+fn holder(host: &mut RouteSocket, destination: IpNet) -> Option<Link> {
     let family = if destination.addr().is_ipv4() { IpFamily::V4 } else { IpFamily::V6 };
     let filter = RouteFilter { family, table: Some(TABLE_MAIN), oif: None };
     let route = host
@@ -143,10 +157,12 @@ fn taken(host: &mut RouteSocket, destination: IpNet) -> Failure {
         .unwrap_or_default()
         .into_iter()
         .find(|route: &Route| route.destination == destination);
-    let link = route
-        .and_then(|route| route.oif)
-        .and_then(|index| host.link_by_index(index).ok().flatten());
-    let whose = match &link {
+    route.and_then(|route| route.oif).and_then(|index| host.link_by_index(index).ok().flatten())
+}
+
+/// Names the holder of the host's route to an address.
+fn taken(link: Option<&Link>, destination: IpNet) -> Failure {
+    let whose = match link {
         Some(link) => {
             let mark = link.alias.as_deref().and_then(|alias| alias.strip_prefix(owner::PREFIX));
             let of = mark.map(|key| format!(" of {key}")).unwrap_or_default();

@@ -1,5 +1,7 @@
 //! The device's return, whatever happened to it and to its container.
 
+use kernel::netns::Netns;
+use kernel::tun;
 use serde_json::{Value, json};
 use testkit::{Place, Snapshot};
 
@@ -415,4 +417,41 @@ fn a_link_in_a_deleted_devices_place_stays_in_the_container() {
     answer.silent();
     assert!(!succeeds(&node.lab, "ip link show nic0"), "a link of the container's came home");
     assert!(succeeds(&c1, "ip link show eth0"));
+}
+
+/// A program that has opened a tap reads and writes its packets wherever the tap is moved.
+#[test]
+fn vm_a_tap_that_the_container_has_opened_does_not_come_home() {
+    testkit::require!("root", "tun");
+    for queues in ["", "multi_queue"] {
+        let node = Node::new("hd-tap-open");
+        node.sh(&format!("ip tuntap add dev nic0 mode tap {queues} && ip link set nic0 up"));
+        let c1 = node.container("c1");
+        add(&node, &c1).call().ok();
+        let open = || tun::open_tap(&Netns::current().unwrap(), "eth0", !queues.is_empty());
+        let program = c1.enter(|| open().unwrap());
+        for _ in 0..2 {
+            del(&node, &c1).call().fails(11, "a program has device \"nic0\" open");
+            assert!(!succeeds(&node.lab, "ip link show nic0"));
+            assert!(succeeds(&c1, "ip link show eth0"));
+        }
+        drop(program);
+        del(&node, &c1).call().silent();
+        assert!(up(&node.lab, "nic0"));
+    }
+}
+
+/// A program of the host has it open: a virtual machine, whose tap is lent meanwhile.
+#[test]
+fn vm_a_tap_that_the_host_has_open_comes_home() {
+    testkit::require!("root", "tun");
+    let node = Node::new("hd-tap-of-host");
+    node.sh("ip tuntap add dev nic0 mode tap");
+    let open = || tun::open_tap(&Netns::current().unwrap(), "nic0", false);
+    let program = node.lab.enter(|| open().unwrap());
+    let c1 = node.container("c1");
+    add(&node, &c1).call().ok();
+    del(&node, &c1).call().silent();
+    assert!(succeeds(&node.lab, "ip link show nic0"));
+    drop(program);
 }

@@ -1,6 +1,7 @@
 //! Reservations of containers that are gone, when no other address is left.
 
 use std::fs;
+use std::net::UdpSocket;
 use std::path::Path;
 
 use rustix::fs::XattrFlags;
@@ -101,13 +102,6 @@ fn pool_of_one(node: &Node) -> Value {
     })
 }
 
-/// Keeps the kernel busy for a while with another namespace that has ended. Those that end after it
-/// are taken apart after it.
-fn keep_busy(node: &Node) {
-    let crowd = node.container("crowd");
-    crowd.sh("seq 100 | sed 's/.*/link add d& type veth peer name e&/' | ip -batch -");
-}
-
 /// The link that `bandwidth` makes leads into no container, and stays when the container has ended.
 #[test]
 fn a_link_that_outlives_its_container_keeps_no_address() {
@@ -136,10 +130,29 @@ fn a_container_that_has_just_ended_keeps_no_address() {
     let c1 = node.container("c1");
     let had = add(&c1).ok();
     let c2 = node.container("c2");
-    keep_busy(&node);
+    node.keep_busy();
     drop(c1);
     assert_eq!(add(&c2).ok()["ips"], had["ips"]);
     assert_eq!(node.sh("ip -o link show type veth | wc -l").trim(), "1", "traffic ends first");
+}
+
+/// The kernel frees a socket some time after it was closed, and the socket keeps its namespace until
+/// then.
+#[test]
+fn a_container_whose_last_socket_was_just_closed_keeps_no_address() {
+    testkit::require!("root");
+    let node = Node::new("stale-socket");
+    let bridge = pool_of_one(&node);
+    let add = |to: &Container| node.run("bridge", "ADD").to(to).config(bridge.clone()).call();
+    let mut before = node.container("c0");
+    let had = add(&before).ok();
+    for number in 1..=10 {
+        let next = node.container(&format!("c{number}"));
+        let sockets = [(); 50].map(|()| before.enter(|| UdpSocket::bind("[::]:0").unwrap()));
+        drop(std::mem::replace(&mut before, next));
+        drop(sockets);
+        assert_eq!(add(&before).ok()["ips"], had["ips"], "turn {number}");
+    }
 }
 
 /// No process is in the namespace, and no path leads to it: a program that has it open may still
