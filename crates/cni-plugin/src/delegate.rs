@@ -201,7 +201,10 @@ impl Delegate<'_> {
         let called = self.call.context.executor.call(&executable, &request, Some(deadline));
         let output = called.map_err(Failure::of_call)?;
         self.call.write_stderr(&output.stderr);
-        output.into_stdout().map_err(Failure::Ran)
+        output.into_stdout().map_err(|error| {
+            let is_own = self.call.context.executor.is_own(&executable);
+            Failure::Ran(if is_own { error } else { error.of_foreign() })
+        })
     }
 }
 
