@@ -394,6 +394,11 @@ impl Written<'_> {
         })
     }
 
+    /// Returns the PID namespace in which the runtime's record was made, as in [`Noted::pid_ns`].
+    fn pid_ns(&self) -> Option<u64> {
+        self.cached?.attachment.pid_ns
+    }
+
     fn has_no_result(&self) -> bool {
         matches!(self.cached.map(CachedAttachment::result), Some(Ok(None)))
     }
@@ -490,16 +495,16 @@ fn presence_of(written: &Written<'_>, census: &Census) -> Presence {
 
 /// Says whether some namespace of the machine has the interface that ADD reported.
 fn is_elsewhere(written: &Written<'_>, census: &Census) -> bool {
-    written.sign().is_some_and(|sign| census.seek(&sign, None) == Life::Living)
+    written.sign().is_some_and(|sign| census.seek(&sign, written.pid_ns()) == Life::Living)
 }
 
 /// Says what became of a container by the interface that ADD reported.
 fn life_of_interface(written: &Written<'_>, census: &Census) -> Life {
     match written.sign() {
-        Some(sign) => census.seek(&sign, None),
+        Some(sign) => census.seek(&sign, written.pid_ns()),
         // That ADD has died, and no plugin recorded a namespace in which it worked. From elsewhere
         // its path may still be seen.
-        None if written.has_no_result() && census.sees_everything() => Life::Gone,
+        None if written.has_no_result() && census.sees_everything(written.pid_ns()) => Life::Gone,
         None => Life::Unknown,
     }
 }
