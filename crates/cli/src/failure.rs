@@ -134,7 +134,7 @@ impl Failure {
 
     /// Returns the exit code as a number.
     pub(crate) fn exit_number(&self) -> u8 {
-        self.0.exit.unwrap_or_else(|| exit_for(self.0.error.code))
+        self.0.exit.unwrap_or_else(|| exit_for(&self.0.error))
     }
 
     pub(crate) fn exit_code(&self) -> ExitCode {
@@ -199,11 +199,11 @@ pub(crate) fn look_around(container: Option<&str>) -> String {
     }
 }
 
-/// Returns the exit code of an error's code: permanent, environment, later, bug.
-fn exit_for(code: u32) -> u8 {
-    match code {
+/// Returns the exit code of an error: permanent, environment, later, bug.
+fn exit_for(error: &Error) -> u8 {
+    match error.code {
         code::TRY_AGAIN_LATER => EXIT_LATER,
-        code::INTERNAL => EXIT_BUG,
+        code::INTERNAL if !error.foreign => EXIT_BUG,
         code::IO_FAILURE
         | code::PLUGIN_NOT_AVAILABLE
         | code::LIMITED_CONNECTIVITY
@@ -224,8 +224,7 @@ fn hint_for(error: &Error) -> Option<&'static str> {
             "use a `cniVersion` that every plugin of the network supports"
         }
         code::TRY_AGAIN_LATER => "try again",
-        // Other projects' plugins use the code for any failure.
-        code::INTERNAL if !says("plugin type=") => "this is a bug: please report it",
+        code::INTERNAL if !error.foreign => "this is a bug: please report it",
         // Errors of firewalld have their own advice.
         codes::FIREWALL if !says("firewalld") => {
             "check that `nft list ruleset` works, and look in it for a rule that blocks this"
@@ -312,6 +311,9 @@ mod tests {
         assert_eq!(exit(codes::KERNEL), EXIT_ENVIRONMENT);
         assert_eq!(exit(code::TRY_AGAIN_LATER), EXIT_LATER);
         assert_eq!(exit(code::INTERNAL), EXIT_BUG);
+        let foreign = Failure::from(Error::new(code::INTERNAL, "iptables failed").of_foreign());
+        assert_eq!(foreign.exit_number(), EXIT_PERMANENT);
+        assert_eq!(foreign.text(), "error: iptables failed\n");
         assert_eq!(Failure::usage("").exit_number(), EXIT_USAGE);
     }
 }

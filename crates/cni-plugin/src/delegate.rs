@@ -209,7 +209,11 @@ impl Delegate<'_> {
         let called = self.call.context.executor.call(&executable, &request, Some(deadline));
         let output = called.map_err(Failure::of_call)?;
         self.call.write_stderr(&output.stderr);
-        output.into_stdout().map_err(|error| Failure::Ran(error.with_refusal()))
+        output.into_stdout().map_err(|error| {
+            let is_own = self.call.context.executor.is_own(&executable);
+            let error = if is_own { error } else { error.of_foreign() };
+            Failure::Ran(error.with_refusal())
+        })
     }
 }
 

@@ -25,6 +25,9 @@ pub struct Attachment {
     pub args: Args,
     /// Values for capabilities; each plugin gets those that its configuration asks for.
     pub capability_args: CapabilityArgs,
+    /// The PID namespace of the process that ran ADD, unless that is the machine's own
+    /// ([`kernel::living::own_pid_ns`]). ADD sets it; the cache records it.
+    pub pid_ns: Option<u64>,
 }
 
 impl Attachment {
@@ -37,6 +40,7 @@ impl Attachment {
             netns: netns.into(),
             args: Args::default(),
             capability_args: CapabilityArgs::new(),
+            pid_ns: None,
         }
     }
 

@@ -18,6 +18,8 @@
 //!   hexadecimal digits appended, which libcni still lists, though it does not find it by name.
 //! - An entry names the boot in which it was recorded (`netwright/boot-id`), so that a container
 //!   from before a restart is not taken for one that has its path since.
+//! - An entry names the PID namespace of the process that ran ADD (`netwright/pid-ns`), unless that
+//!   is the machine's own: who sees all processes there sees those of the container.
 //! - The entry of an ADD that failed, and that was not undone as a whole, says why
 //!   (`netwright/failed`), and how a plugin refused its configuration (`netwright/refusal`): one
 //!   that does so at DEL, too, has made nothing.

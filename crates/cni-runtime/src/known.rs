@@ -249,8 +249,14 @@ impl Runtime<'_> {
         let index = Index::new(roots);
         let records = index.of_attachment(&known.key).found;
         let mut this = self.clone();
-        // What ours recorded, ours remove, whichever plugins the path names first.
-        this.whose = if records.is_empty() { self.whose } else { Whose::OwnFirst };
+        // What ours recorded, ours remove, whichever plugins the path names first; so do the address
+        // plugins that they call. One whose links others make calls those that its ADD called.
+        if !records.is_empty() {
+            let list = recorded(&records).map(|list| list.plugins).unwrap_or_default();
+            let pooled = list.iter().filter(|one| one.object.get_ignore_case("ipam").is_some());
+            let names: Vec<&str> = pooled.map(|one| one.plugin_type.as_str()).collect();
+            this = this.own_first(&names);
+        }
         let runtime = this.for_known(known);
         if self.is_renewed(known, &records) || is_past(known, &records) && lives_again(&records) {
             runtime.remove_past(known, &index, recorded, deadline)?;
@@ -384,6 +390,11 @@ impl Written<'_> {
         })
     }
 
+    /// Returns the PID namespace in which the runtime's record was made, as in [`Noted::pid_ns`].
+    fn pid_ns(&self) -> Option<u64> {
+        self.cached?.attachment.pid_ns
+    }
+
     fn has_no_result(&self) -> bool {
         matches!(self.cached.map(CachedAttachment::result), Some(Ok(None)))
     }
@@ -480,16 +491,16 @@ fn presence_of(written: &Written<'_>, census: &Census) -> Presence {
 
 /// Says whether some namespace of the machine has the interface that ADD reported.
 fn is_elsewhere(written: &Written<'_>, census: &Census) -> bool {
-    written.sign().is_some_and(|sign| census.seek(&sign, None) == Life::Living)
+    written.sign().is_some_and(|sign| census.seek(&sign, written.pid_ns()) == Life::Living)
 }
 
 /// Says what became of a container by the interface that ADD reported.
 fn life_of_interface(written: &Written<'_>, census: &Census) -> Life {
     match written.sign() {
-        Some(sign) => census.seek(&sign, None),
+        Some(sign) => census.seek(&sign, written.pid_ns()),
         // That ADD has died, and no plugin recorded a namespace in which it worked. From elsewhere
         // its path may still be seen.
-        None if written.has_no_result() && census.sees_everything() => Life::Gone,
+        None if written.has_no_result() && census.sees_everything(written.pid_ns()) => Life::Gone,
         None => Life::Unknown,
     }
 }

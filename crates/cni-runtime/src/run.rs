@@ -291,7 +291,10 @@ impl Runtime<'_> {
         } else {
             Vec::new()
         };
-        let stdout = output.into_stdout().map_err(PluginError::Reported)?;
+        let stdout = output.into_stdout().map_err(|error| {
+            let is_own = self.executor.is_own(executable);
+            PluginError::Reported(if is_own { error } else { error.of_foreign() })
+        })?;
         if let Some(sink) = &self.stderr
             && !stderr.is_empty()
         {

@@ -224,6 +224,17 @@ impl<'e> Runtime<'e> {
         })
     }
 
+    /// Makes the executor's own plugins come before others of the same names. For plugins that
+    /// delegate, the folders come first in which it has one of those `names`.
+    pub(crate) fn own_first(mut self, names: &[&str]) -> Self {
+        let has_own = |dir: &Path| names.iter().any(|name| self.executor.is_own(&dir.join(name)));
+        let dirs = std::mem::take(&mut self.plugin_path);
+        let (own, others) = dirs.into_iter().partition::<Vec<_>, _>(|dir| has_own(dir));
+        self.plugin_path = [own, others].concat();
+        self.whose = Whose::OwnFirst;
+        self
+    }
+
     /// Returns `CNI_PATH`.
     pub(crate) fn path_variable(&self) -> String {
         let dirs = self.plugin_path.iter().filter(|dir| !dir.as_os_str().is_empty());

@@ -31,7 +31,7 @@ pub mod code {
     pub const PLUGIN_NOT_AVAILABLE: u32 = 50;
     /// STATUS: the plugin cannot serve ADD and existing attachments may suffer.
     pub const LIMITED_CONNECTIVITY: u32 = 51;
-    /// A bug of ours.
+    /// A bug of ours. Other projects' plugins use it for any failure.
     pub const INTERNAL: u32 = 999;
 }
 
@@ -51,6 +51,9 @@ pub struct Error {
     /// Longer text; empty when there is none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub details: String,
+    /// Another project's plugin ended with code 999, or told nothing: that is no bug of ours.
+    #[serde(rename = "netwright/foreign", skip_serializing_if = "std::ops::Not::not")]
+    pub foreign: bool,
     /// The differences, one by one, if CHECK was asked for them ([`crate::LOOK`]).
     #[serde(rename = "netwright/differences", skip_serializing_if = "<[Differs]>::is_empty")]
     pub differences: Box<[Differs]>,
@@ -92,6 +95,7 @@ impl Error {
             code,
             msg: msg.into(),
             details: String::new(),
+            foreign: false,
             differences: Box::default(),
             left: false,
             refused: None,
@@ -178,6 +182,12 @@ impl Error {
         !self.left && self.code != code::INTERNAL
     }
 
+    /// Notes that another project's plugin ended with this error: see [`Error::foreign`].
+    #[must_use]
+    pub fn of_foreign(self) -> Self {
+        Error { foreign: self.code == code::INTERNAL, ..self }
+    }
+
     /// Puts words before the message; keeps code and details.
     #[must_use]
     pub fn context(mut self, what: impl fmt::Display) -> Self {
@@ -223,6 +233,8 @@ impl<'de> Deserialize<'de> for Error {
             code: u32,
             msg: String,
             details: String,
+            #[serde(rename = "netwright/foreign")]
+            foreign: bool,
             #[serde(rename = "netwright/differences")]
             differences: Box<[Differs]>,
             #[serde(rename = "netwright/left")]
@@ -236,6 +248,7 @@ impl<'de> Deserialize<'de> for Error {
             code: raw.code,
             msg: raw.msg,
             details: raw.details,
+            foreign: raw.foreign,
             differences: raw.differences,
             left: raw.left,
             refused: raw.refused,

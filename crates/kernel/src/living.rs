@@ -296,10 +296,11 @@ impl Census {
         life
     }
 
-    /// Says whether all processes and mounts of the machine can be seen from here.
+    /// Says whether all processes and mounts can be seen from here of the machine, or of the PID
+    /// namespace where something was recorded. `pid_ns` is as in [`Noted::pid_ns`].
     #[must_use]
-    pub fn sees_everything(&self) -> bool {
-        self.counted().is_whole(None, None)
+    pub fn sees_everything(&self, pid_ns: Option<u64>) -> bool {
+        self.counted().is_whole(pid_ns, None)
     }
 
     fn counted(&self) -> &Counted {

@@ -29,7 +29,9 @@ pub fn list(records: &[Record]) -> Option<NetworkList> {
     });
     let plugin = |(is_chained, record): &(bool, &Record)| {
         let mut config = json!({ "type": record.plugin });
-        let former = || (!is_chained).then(|| json!({ "type": FORMER_IPAM }));
+        // A plugin whose links others make has no addresses of its own.
+        let has_inner = crate::info(&record.plugin).is_some_and(|info| info.inner.is_some());
+        let former = || (!is_chained && !has_inner).then(|| json!({ "type": FORMER_IPAM }));
         if let Some(ipam) = record.ipam.clone().or_else(former) {
             config["ipam"] = ipam;
         }
@@ -89,6 +91,10 @@ mod tests {
         assert_eq!(types(&all).as_deref(), Some("bridge portmap tuning"));
         let text = String::from_utf8(list(&all).unwrap().source).unwrap();
         assert!(text.contains("/run/d") && !text.contains("host-local"), "{text}");
+        let source =
+            |name: &str| String::from_utf8(list(&[record(name, None)]).unwrap().source).unwrap();
+        assert!(source("bridge").contains("host-local"));
+        assert!(!source("multi").contains("ipam"));
         assert_eq!(types(&[record("unheard-of", None)]), None);
         assert_eq!(types(&[]), None);
     }

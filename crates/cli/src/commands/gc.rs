@@ -35,6 +35,9 @@ struct Collected {
     removed: Vec<Item>,
     kept: Vec<Item>,
     failed: Vec<Failed>,
+    /// Those of the kept whose ADD did not complete, and of whose containers nothing is known.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unseen: Vec<Item>,
     /// What had no owner: bridges, and entries of the packet filter.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     ownerless: Vec<String>,
@@ -104,6 +107,16 @@ impl Report for Collected {
         }
         for line in &self.attached_again {
             text.push_str(&format!("left: {line}\n"));
+        }
+        for item in &self.unseen {
+            text.push_str(&format!(
+                "kept {}: its ADD did not complete, and it is not known whether its container \
+                 exists. If it does not: netwright del {} {} --ifname {}\n",
+                item.text(),
+                item.network,
+                item.container_id,
+                item.ifname
+            ));
         }
         for failed in &self.failed {
             let subject = match &failed.subject {
@@ -220,6 +233,7 @@ fn collect(
     for known in known {
         let item = Item::from(&known.key);
         if !doomed(&known) {
+            report.unseen.extend(is_unseen(&known, &session.roots).then(|| item.clone()));
             report.kept.push(item);
         } else if args.dry_run {
             report.removed.push(item);
@@ -244,6 +258,18 @@ fn collect(
         }
     }
     report
+}
+
+/// Says whether an ADD of our runtime did not complete, and it is not known whether its container
+/// exists. The container of an attachment of another runtime, or of Docker's, may be seen from
+/// elsewhere, and their DEL comes.
+fn is_unseen(known: &Known, roots: &Roots) -> bool {
+    let is_unfinished = |cached: &CachedAttachment| {
+        cached.result.is_none() && cached.boot_id.is_some() && !cached.is_under_way()
+    };
+    known.presence == Presence::Unknown
+        && known.cached.as_ref().is_some_and(is_unfinished)
+        && !known.is_dockers(roots)
 }
 
 /// Removes what is marked as ours and belongs to no attachment that is known by now: records and cache

@@ -596,3 +596,39 @@ fn a_container_is_never_the_host() {
     call_in(&lab, &["gc"]).succeeded();
     assert_as_before(&before, &lab);
 }
+
+/// Other projects' plugins say 999 for any failure, or nothing.
+#[test]
+fn the_failure_of_anothers_plugin_is_no_bug_of_ours() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-foreign");
+    lab.sh("mkdir -p /run/bin /etc/cni/net.d");
+    let pool = r#"{"type": "bridge", "bridge": "b0", "ipam": {"type": "base"}}"#;
+    for (place, plugin) in [("itself", r#"{"type": "base"}"#), ("its pool", pool)] {
+        let list = format!(r#"{{"cniVersion": "1.0.0", "name": "n", "plugins": [{plugin}]}}"#);
+        std::fs::write(lab.path("/etc/cni/net.d/n.conflist"), list).unwrap();
+        for (what, answer) in [
+            ("code 999", r#"echo '{"code":999,"msg":"iptables failed"}'; exit 1"#),
+            ("code 0", r#"echo '{"code":0,"msg":"iptables failed"}'; exit 1"#),
+            ("an unknown code", r#"echo '{"code":4711,"msg":"iptables failed"}'; exit 1"#),
+            ("no JSON", "echo iptables failed; exit 1"),
+            ("nothing", "exit 1"),
+            ("a signal", "kill -9 $$"),
+        ] {
+            let script = format!("#!/bin/sh\ncat >/dev/null\n{answer}\n");
+            std::fs::write(lab.path("/run/bin/base"), script).unwrap();
+            lab.sh("chmod +x /run/bin/base");
+            let c1 = lab.container("c1");
+            for verb in ["add", "del"] {
+                let mut command = command_in(&lab, &[verb, "n", "c1"]);
+                command.env("CNI_PATH", "/run/bin");
+                let said = said(command);
+                let what = format!("{verb}, {place} says {what}: {said:#?}");
+                assert_eq!(said.code, 1, "{what}");
+                assert!(!said.stderr.contains("bug"), "{what}");
+            }
+            lab.sh("rm -rf /var/lib/cni /run/netwright");
+            drop(c1);
+        }
+    }
+}

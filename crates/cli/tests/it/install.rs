@@ -165,7 +165,7 @@ fn install_and_uninstall_leave_everything_as_it_was() {
         .iter()
         .map(|plugin| plugin.name())
         .filter(|name| !["bridge", "portmap"].contains(name))
-        .chain(["netwright", "SCRATCH/net.d/99-netwright.conflist"])
+        .chain(["netwright", "SCRATCH/net.d/99-netwright.conflist", "SCRATCH/lib"])
         .collect();
     assert_eq!(
         scratch.plain(&said.stderr),
@@ -825,6 +825,65 @@ E"#);
     assert!(!log().contains("left: /opt/cni/bin/bridge"), "{}", log());
     drop(c2);
     crate::support::assert_as_before(&before, &lab);
+}
+
+/// Another runtime attached the containers, and `CNI_PATH` names the folder where other plugins are
+/// back.
+#[test]
+fn what_ours_recorded_goes_whichever_plugins_the_path_names() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-uninstall-path");
+    let theirs = "#!/bin/sh\ncat >/dev/null\n\
+                  echo '{\"code\":1,\"msg\":\"incompatible CNI versions\"}'\nexit 1\n";
+    lab.sh("mkdir -p /opt/cni/bin");
+    for name in ["bridge", "host-local", "portmap"] {
+        std::fs::write(lab.path(format!("/opt/cni/bin/{name}")), theirs).unwrap();
+    }
+    lab.sh("chmod +x /opt/cni/bin/*");
+    let command = |args: &[&str]| {
+        let mut command = crate::support::command_in(&lab, args);
+        command.env("CNI_PATH", "/opt/cni/bin");
+        command
+    };
+    let call = |args: &[&str]| said(command(args)).succeeded();
+    let attached = || {
+        call(&["install", "--no-config", "--bin-dir", "/opt/cni/bin"]);
+        let c1 = lab.container("c1");
+        call(&["add", "netwright", "c1", "--container-id", "web", "-p", "8080:80"]);
+        lab.sh("rm -r /var/lib/cni/results");
+        c1
+    };
+    let left = || {
+        lab.sh(
+            "find /var/lib/cni/networks -name '10.*'; ls -d /run/netwright /var/lib/netwright 2>/dev/null
+             nft list tables; ip -br link | grep -v ^lo || true",
+        )
+    };
+    let uninstall = ["uninstall", "--bin-dir", "/opt/cni/bin"];
+
+    let c1 = attached();
+    let log = || std::fs::read_to_string(lab.dir().join("log")).unwrap();
+    let mut waiting = command(&[&uninstall[..], &["--wait"]].concat());
+    waiting.stdin(Stdio::null()).stderr(std::fs::File::create(lab.dir().join("log")).unwrap());
+    let mut waiting = waiting.spawn().unwrap();
+    testkit::wait_until("it to wait", || {
+        log().contains("waiting for the end of netwright/web/eth0")
+    });
+    drop(c1);
+    assert!(waiting.wait().unwrap().success(), "{}", log());
+    assert!(log().contains("detached: netwright/web/eth0"), "{}", log());
+    assert!(!log().contains("left: netwright/web/eth0"), "{}", log());
+    let empty = "left: /var/lib/cni: folders without results or reserved addresses";
+    assert!(log().contains(empty), "{}", log());
+    assert!(log().contains(", /var/lib/netwright\n"), "{}", log());
+    assert_eq!(left(), "", "{}", log());
+
+    let c1 = attached();
+    let said = call(&[&uninstall[..], &["--keep-state", "--force"]].concat());
+    let printed = said.stderr.split('`').nth(1).unwrap();
+    drop(c1);
+    lab.sh(&format!("export CNI_PATH=/opt/cni/bin; {printed}"));
+    assert_eq!(left(), "", "{printed}");
 }
 
 #[test]

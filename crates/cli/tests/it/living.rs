@@ -610,8 +610,53 @@ fn what_an_add_left_that_was_killed_is_collected() {
     drop(c1);
     let done = gc_elsewhere(&lab, "--mount --pid --fork --mount-proc");
     assert_eq!((count(&done, "removed"), count(&done, "kept")), (0, 1), "{done}");
+    assert_eq!(count(&done, "unseen"), 1, "{done}");
     let done = gc_elsewhere(&lab, "--mount");
     assert_eq!((count(&done, "removed"), count(&done, "kept")), (1, 0), "{done}");
+}
+
+/// A container that plays a node has a PID namespace of its own. Whoever sees all processes there
+/// sees those of its containers, also where no plugin recorded anything.
+#[test]
+fn what_an_add_left_on_a_node_that_is_a_container_is_collected() {
+    testkit::require!("root");
+    let lab = Lab::with_processes("living-node");
+    lab.sh("mkdir -p /run/stub");
+    let script = "#!/bin/sh\ncat >/dev/null\n[ -e /run/up ] && exit 0\n\
+                  echo '{\"code\":100,\"msg\":\"the database is down\"}'\nexit 1\n";
+    std::fs::write(lab.path("/run/stub/base"), script).unwrap();
+    lab.sh("chmod 755 /run/stub/base");
+    let list = json!({ "cniVersion": "1.0.0", "name": "blue", "plugins": [{ "type": "base" }] });
+    network(&lab, "blue", &list.to_string());
+    let call = |args: &[&str]| {
+        let mut command = command_in(&lab, args);
+        command.env("CNI_PATH", "/run/stub");
+        said(command)
+    };
+    // The path leads to another namespace: nobody knows what became of the first.
+    for follows in [false, true] {
+        lab.sh("rm -f /run/up");
+        let c1 = lab.container("c1");
+        let refused = call(&["add", "blue", "c1"]);
+        assert!(refused.code != 0 && refused.stderr.contains("undoing"), "{refused:#?}");
+        drop(c1);
+        lab.sh("touch /run/up");
+        if !follows {
+            let done = call(&["gc"]).succeeded();
+            assert!(done.stdout.contains("removed 1, kept 0"), "{done:#?}");
+            assert!(states(&lab).is_empty());
+            continue;
+        }
+        let _other = lab.container("c1");
+        let done = call(&["gc"]).succeeded();
+        let line = done.stdout.lines().find(|line| line.starts_with("kept eth0 of ")).unwrap();
+        assert!(line.contains("it is not known whether its container exists"), "{line}");
+        assert!(done.stdout.contains("removed 0, kept 1"), "{done:#?}");
+        let printed = line.split(": netwright ").nth(1).unwrap();
+        let words: Vec<&str> = printed.split(' ').collect();
+        call(&words).succeeded();
+        assert!(states(&lab).is_empty());
+    }
 }
 
 /// A helper on a node has the node's network namespace and its own PID namespace: containers that

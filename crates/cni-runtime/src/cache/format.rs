@@ -70,6 +70,9 @@ struct Writing<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<&'a RawValue>,
     /// A key of ours. libcni ignores keys that it does not know.
+    #[serde(rename = "netwright/pid-ns", skip_serializing_if = "Option::is_none")]
+    pid_ns: Option<u64>,
+    /// Another one.
     #[serde(rename = "netwright/boot-id", skip_serializing_if = "Option::is_none")]
     boot_id: Option<&'a str>,
     /// Another one of ours.
@@ -97,6 +100,8 @@ struct Reading {
     #[serde(rename = "capabilityArgs")]
     capability_args: CapabilityArgs,
     result: Option<Box<RawValue>>,
+    #[serde(rename = "netwright/pid-ns")]
+    pid_ns: Option<u64>,
     #[serde(rename = "netwright/boot-id")]
     boot_id: Option<String>,
     #[serde(rename = "netwright/failed")]
@@ -133,6 +138,7 @@ pub(super) fn write(
         netns: &attachment.netns,
         args: attachment.args.iter().collect(),
         capability_args: &attachment.capability_args,
+        pid_ns: attachment.pid_ns,
         result,
         boot_id,
         failed,
@@ -175,6 +181,7 @@ fn read_entry(document: &[u8]) -> Result<Entry, String> {
         netns: reading.netns,
         args: Args::from_pairs(reading.args),
         capability_args: reading.capability_args,
+        pid_ns: reading.pid_ns,
     };
     let config = base64::decode(&reading.config).ok_or("config: it is not base64")?;
     let result = reading.result.filter(|raw| raw.get() != "null");

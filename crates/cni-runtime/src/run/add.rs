@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use cni::json::Object;
 use cni::{AddResult, AttachmentKey, Command, Error, NetworkList, PluginConfig, Version, code};
+use kernel::living::own_pid_ns;
 use kernel::netns::Netns;
 use serde_json::value::RawValue;
 
@@ -59,6 +60,7 @@ impl Runtime<'_> {
     ) -> Result<Added, AddError> {
         let network = require_usable(list).map_err(AddError::Invalid)?;
         let key = self.key(list, attachment).map_err(AddError::Invalid)?;
+        let attachment = &Attachment { pid_ns: own_pid_ns(), ..attachment.clone() };
         self.find_all(list, Command::Add)
             .map_err(|failure| AddError::Plugin { failure, roll_back: RollBack::NotNeeded })?;
         let cannot_record = |cause, roll_back| AddError::Cache {

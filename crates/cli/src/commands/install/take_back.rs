@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use agent::installed::is_recorded;
-use cni::code;
+use cni::{NetworkName, code};
+use ipam::Store;
 use plugins::shared::forwarding;
 use serde::Serialize;
 use state::{Index, Roots};
@@ -212,8 +213,6 @@ pub(crate) fn uninstall(
         }
     }
     if remaining.is_empty() {
-        // If the record was all of it, nothing is reported of our state.
-        let _ = state::remove_directory(&roots.lib);
         // A new session: the first one's folder of links was below the state that is removed now.
         let session = Session::open(world, common, shell, PluginSource::None)?;
         remove_state(&session, &mut report);
@@ -609,20 +608,45 @@ pub(in crate::commands) fn remove_state(session: &Session, report: &mut Removed)
 /// Says which files stay that have other projects' formats: their plugins may need them.
 fn others_files(session: &Session) -> Vec<String> {
     let mut lines = Vec::new();
-    if let Some(shared) = session.runtime.cache().results_dir().parent()
-        && shared.exists()
-    {
-        lines.push(format!(
-            "{}: results and reserved addresses, in the formats of libcni and host-local",
-            shared.display()
-        ));
+    let results = session.runtime.cache().results_dir();
+    if let Some(shared) = results.parent().filter(|shared| shared.exists()) {
+        let reserved = holds_reservations(&shared.join("networks"));
+        let what = match (holds_files(results), reserved) {
+            (true, true) => "results and reserved addresses",
+            (true, false) => "results",
+            (false, true) => "reserved addresses",
+            (false, false) => "folders without results or reserved addresses",
+        };
+        let shared = shared.display();
+        lines.push(format!("{shared}: {what}, in the formats of libcni and host-local"));
     }
     let tuning = Path::new(plugins::chained::tuning::DATA_DIR);
     if tuning.exists() {
-        lines.push(format!(
-            "{}: what interfaces were before, in the format of the reference's tuning",
-            tuning.display()
-        ));
+        let what =
+            if holds_files(tuning) { "what interfaces were before" } else { "an empty folder" };
+        lines
+            .push(format!("{}: {what}, in the format of the reference's tuning", tuning.display()));
     }
     lines
+}
+
+/// Says whether a folder has entries. One that cannot be read may have some.
+fn holds_files(dir: &Path) -> bool {
+    match std::fs::read_dir(dir) {
+        Ok(mut entries) => entries.next().is_some(),
+        Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+    }
+}
+
+/// Says whether addresses are reserved on some network. What cannot be read may be reserved.
+fn holds_reservations(networks: &Path) -> bool {
+    let entries = match std::fs::read_dir(networks) {
+        Ok(entries) => entries,
+        Err(error) => return error.kind() != std::io::ErrorKind::NotFound,
+    };
+    entries.flatten().any(|entry| {
+        let name = NetworkName::new(&entry.file_name().to_string_lossy());
+        let addresses = name.map(|name| Store::new(networks, &name).addresses());
+        !addresses.is_ok_and(|found| found.is_ok_and(|found| found.is_empty()))
+    })
 }

@@ -71,17 +71,6 @@ pub(super) struct BridgeNote {
 }
 
 impl BridgeNote {
-    /// Reports whether a port is the host's end of a container that another plugin has attached
-    /// since ours came.
-    fn is_of_others(&self, port: &Link) -> bool {
-        port.is_kind("veth")
-            && port.link_netnsid.is_some()
-            && !is_of_attachment(port)
-            && !self.ports.contains(&port.index)
-    }
-}
-
-impl BridgeNote {
     /// Reports whether an attachment created the bridge, which may be gone, and no other link has its
     /// name by now.
     pub(super) fn is_of(&self, named: Option<&Link>) -> bool {
@@ -98,6 +87,15 @@ impl BridgeNote {
             renamed.push(BridgeNote { earlier: Vec::new(), renamed: Vec::new(), ..before });
         }
         BridgeNote { earlier, renamed, ..new }
+    }
+
+    /// Reports whether a port is the host's end of a container that another plugin has attached
+    /// since ours came.
+    fn is_of_others(&self, port: &Link) -> bool {
+        port.is_kind("veth")
+            && port.link_netnsid.is_some()
+            && !is_of_attachment(port)
+            && !self.ports.contains(&port.index)
     }
 }
 
@@ -665,7 +663,6 @@ fn is_ours(link: &Link, note: &BridgeNote) -> bool {
 fn is_of_attachment(port: &Link) -> bool {
     port.alias.as_deref().is_some_and(owner::is_of_attachment)
 }
-
 
 fn has_ports(host: &mut RouteSocket, bridge: u32) -> Result<bool, Failure> {
     Ok(!host.links_of_master(bridge)?.is_empty())
