@@ -4,6 +4,8 @@ mod check;
 mod matrix;
 mod remove;
 
+use std::net::UdpSocket;
+
 use serde_json::{Value, json};
 use testkit::traffic::{self, assert_no_ping, assert_pings};
 use testkit::{Container, Place, Snapshot};
@@ -77,8 +79,10 @@ fn the_route_of_a_container_that_has_just_ended_is_nobodys() {
     let c1 = node.container("c1");
     attach(&node, &c1, &dual(2), json!({}));
     let c2 = node.container("c2");
-    node.keep_busy();
+    let socket = c1.enter(|| UdpSocket::bind("[::]:0").unwrap());
     drop(c1);
+    node.keep_busy();
+    drop(socket);
     let result = attach(&node, &c2, &dual(2), json!({}));
     assert_eq!(node.sh("ip -o link show type veth | wc -l").trim(), "1", "the other pair is gone");
     ptp(&node, "CHECK", &c2).prev(&result).call().silent();

@@ -108,7 +108,7 @@ impl Node {
     /// are taken apart after it.
     pub(crate) fn keep_busy(&self) {
         let crowd = self.container("crowd");
-        crowd.sh("seq 100 | sed 's/.*/link add d& type veth peer name e&/' | ip -batch -");
+        crowd.sh("seq 600 | sed 's/.*/link add d& type veth peer name e&/' | ip -batch -");
     }
 
     /// Prepares a call on this host.
