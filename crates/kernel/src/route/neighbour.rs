@@ -63,6 +63,8 @@ impl NeighbourState {
     pub const REACHABLE: Self = Self(2);
     /// It answered once (NUD_STALE).
     pub const STALE: Self = Self(4);
+    /// It was asked and has not answered yet; packets for it wait meanwhile (NUD_INCOMPLETE).
+    pub const INCOMPLETE: Self = Self(1);
     /// It does not answer (NUD_FAILED).
     pub const FAILED: Self = Self(0x20);
 
@@ -179,6 +181,12 @@ pub(crate) fn encode_dump(writer: &mut Writer, family: IpFamily, ifindex: Option
     if let Some(ifindex) = ifindex {
         writer.put_u32(NDA_IFINDEX, ifindex);
     }
+}
+
+/// Writes a request for one neighbour.
+pub(crate) fn encode_get(writer: &mut Writer, ifindex: u32, address: IpAddr) {
+    writer.raw(&header(IpFamily::of(address).number(), ifindex, 0, 0));
+    writer.put(NDA_DST, &ip_bytes(address));
 }
 
 /// Writes a request for the forwarding entries of one port or tunnel.

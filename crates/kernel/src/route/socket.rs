@@ -657,6 +657,29 @@ impl RouteSocket {
         Ok(found)
     }
 
+    /// Returns a neighbour of a link by its address; `None` if there is none, or no such link.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn neighbour(
+        &mut self,
+        ifindex: u32,
+        address: IpAddr,
+    ) -> Result<Option<Neighbour>, NetlinkError> {
+        let body = |writer: &mut Writer| neighbour::encode_get(writer, ifindex, address);
+        let operation = format_args!("look up the neighbour {address} of link {ifindex}");
+        let request =
+            Request { operation: &operation, kind: neighbour::RTM_GETNEIGH, flags: 0, body: &body };
+        match self.socket.get(&request, Neighbour::decode) {
+            // Kernels before 5.0 only list them.
+            Err(error) if error.errno() == Some(Errno::OPNOTSUPP) => {
+                let all = self.neighbours(IpFamily::of(address), Some(ifindex))?;
+                Ok(all.into_iter().find(|found| found.address == address && !found.proxy))
+            }
+            found => nothing_if(found, &[Errno::NOENT, Errno::NODEV]),
+        }
+    }
+
     /// Lists the forwarding entries of a bridge port.
     ///
     /// # Errors

@@ -99,12 +99,15 @@ fn neighbours() {
             route.apply(&[Change::SetNeighbour(neighbour.clone())]).unwrap();
             assert!(route.neighbours(family, Some(ifindex)).unwrap().contains(&neighbour));
             assert!(route.neighbours(family, None).unwrap().contains(&neighbour));
+            assert_eq!(route.neighbour(ifindex, address).unwrap().as_ref(), Some(&neighbour));
             assert!(
                 sh("ip neigh")
                     .contains(&format!("{address} dev veth1 lladdr 02:00:00:00:00:09 PERMANENT"))
             );
             route.apply(&[Change::DelNeighbour(neighbour.clone())]).unwrap();
             assert!(!route.neighbours(family, Some(ifindex)).unwrap().contains(&neighbour));
+            assert_eq!(route.neighbour(ifindex, address).unwrap(), None);
+            assert_eq!(route.neighbour(4711, address).unwrap(), None);
         }
         assert_eq!(route.neighbours(IpFamily::V4, Some(4711)).unwrap(), []);
     });

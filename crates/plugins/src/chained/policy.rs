@@ -12,7 +12,7 @@
 //! | close the link: it passes no address ([`firewall::pod_link`]) | closed |
 //! | close the addresses ([`firewall::pods`]) | closed |
 //! | make the bridge show its packets to the filter (`frames`) | closed |
-//! | make connection tracking forget connections of the addresses (`ends`) | closed |
+//! | make connection tracking forget connections of the addresses, and discard packets that wait for these (`ends`) | closed |
 //! | let the link pass its own addresses | closed |
 //! | tell the daemon | the verdicts of the pod, or closed |
 //!
@@ -25,7 +25,8 @@
 //!
 //! Packets of a known connection meet no verdict. So what connection tracking knew of the addresses
 //! before they were closed, from a former container or from packets to an address that nobody had,
-//! would open them again.
+//! would open them again. Packets that the host has routed to an address that nobody had wait until
+//! somebody answers for it, and meet no verdict any more.
 //!
 //! DEL sets the host's side of the link down first, so the address carries nothing when it loses its
 //! verdicts. Then connection tracking forgets the connections of its addresses. The daemon does both
@@ -447,8 +448,9 @@ fn enforce<'a>(
         frames::hold(host, index, key, bridge, Need::of(addresses, bridge))?;
     }
     // As late as possible: a packet may be under way that has passed the filter before.
-    ends.without(&earlier.map(|earlier| Ends::of(&earlier.started)).unwrap_or_default())
-        .forget_flows()?;
+    let new = ends.without(&earlier.map(|earlier| Ends::of(&earlier.started)).unwrap_or_default());
+    new.forget_flows()?;
+    new.discard_waiting(host)?;
     with_firewall(index, |firewall| firewall.add(key, &passes_own))
 }
 

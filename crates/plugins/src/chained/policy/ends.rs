@@ -10,9 +10,9 @@ use cni::order::gather;
 use cni::{AddResult, AttachmentKey};
 use kernel::conntrack::{ConntrackSocket, Flow, FlowFilter};
 use kernel::linger;
-use kernel::netlink::NetlinkError;
+use kernel::netlink::{Errno, NetlinkError};
 use kernel::netns::Netns;
-use kernel::route::IpFamily;
+use kernel::route::{Change, IpFamily, NeighbourState, RouteSocket};
 use node_api::policy::{Started, is_further};
 
 use super::link;
@@ -120,6 +120,28 @@ impl Ends {
         self.end_flows()?;
         let further: BTreeSet<IpAddr> = gather(self.links.iter().map(|link| link.address));
         delete_flows(ConntrackSocket::open, &further, |flow| !flow.is_answered())
+    }
+
+    /// Discards the packets that wait on the host until a container answers who has its address:
+    /// the filter has let them pass while the address was nobody's.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub(super) fn discard_waiting(&self, host: &mut RouteSocket) -> Result<(), NetlinkError> {
+        for address in self.addresses.iter().chain(self.links.iter().map(|link| &link.address)) {
+            let link = host.route_to(*address)?.and_then(|route| route.oif);
+            let Some(link) = link else { continue };
+            let found = host.neighbour(link, *address)?;
+            let Some(waiting) = found.filter(|found| found.state == NeighbourState::INCOMPLETE)
+            else {
+                continue;
+            };
+            match host.apply_one(&Change::DelNeighbour(waiting)) {
+                Err(error) if error.errno() != Some(Errno::NOENT) => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Returns the addresses that have no verdict in a direction.

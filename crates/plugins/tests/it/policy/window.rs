@@ -11,6 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use testkit::traffic::assert_pings;
 use testkit::{Container, Place, feature};
 
 use super::{Pod, assert_silent, closed, keys, links, no_bridge_shows, verdicts};
@@ -171,6 +172,14 @@ fn a_container_that_runs_already_is_closed_before_its_link_is_up() {
         c2.add();
         racer.goes_on();
         peers.iter().for_each(|peer| peer.goes_on());
+        // The host asks who has the address, and sends what has waited for the answer.
+        if by != "macvlan" {
+            for ip in c2.prev["ips"].as_array().unwrap() {
+                let address = ip["address"].as_str().unwrap().split('/').next().unwrap();
+                assert_pings(&node.lab, address);
+            }
+        }
+        racer.goes_on();
         let no_racer = |peer: &Racer| !peer.received().iter().any(|from| from.contains("racer"));
         assert!(peers.iter().all(|peer| no_racer(peer)), "{by}: packets left the container");
         assert_eq!(racer.received(), BTreeSet::new(), "{by}: packets reached the container");
