@@ -11,12 +11,19 @@ use crate::reference::empty_debian;
 use crate::service::wait_until;
 
 /// A script that removes what is of ours from a copy of the machine's Debian, which is the folder
-/// `root`: its packages, and what runtimes and our commands have written.
+/// `root`: its packages, what `netwright install` has put in the place of the Go plugins, and what
+/// runtimes and our commands have written.
 pub const REMOVE_OURS: &str = r"
 if [ -e root/var/lib/dpkg/info/netwright.list ]; then
     mount -t proc proc root/proc
     chroot root dpkg --force-unsafe-io --no-triggers --purge netwright-cni-plugins netwright >&2
     umount root/proc
+fi
+plugins=root/usr/lib/cni
+if [ -e $plugins/.netwright-replaced ]; then
+    grep --binary-files=text -lm1 '^#!/usr/lib/cni/netwright$' $plugins/* | xargs rm $plugins/netwright
+    rm -f $plugins/netwrightd $plugins/.netwright-replaced/manifest.json
+    mv $plugins/.netwright-replaced/* $plugins/ && rmdir $plugins/.netwright-replaced
 fi
 rm -rf root/etc/cni root/etc/netwright root/opt/cni root/usr/local/bin/netwright* root/var/lib/cni \
     root/var/lib/netwright
