@@ -237,7 +237,7 @@ fn a_chain_asks_no_more_of_the_kernel_than_it_did() {
     // Each chained plugin looks for a record of an earlier ADD, and the file of its name is read: it
     // names the executable (decision 0078). `portmap` reads whether the reverse path filter is
     // strict: two sysctls.
-    hold(&found, &[("chain ADD", [431, 27, 59, 0, 876]), ("chain DEL", [415, 32, 46, 2, 873])]);
+    hold(&found, &[("chain ADD", [431, 27, 59, 0, 877]), ("chain DEL", [415, 32, 46, 2, 873])]);
 }
 
 /// To close a socket of the packet filter may hold up all other calls, since the daemon of network

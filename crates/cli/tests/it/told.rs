@@ -374,6 +374,7 @@ fn a_wrong_word_is_told_so_that_nobody_reads_it_twice() {
     testkit::require!("root");
     let lab = Lab::new("cli-told-wrong");
     lab.sh("ip link add up0 type veth peer name up1 && ip link set up0 up && ip link set up1 up");
+    lab.sh("rm -f /etc/resolv.conf && echo nameserver 192.0.2.53 >/etc/resolv.conf");
     network(&lab, "blue", BRIDGE);
     let _c1 = lab.container("c1");
     let before = Snapshot::take(&lab);
