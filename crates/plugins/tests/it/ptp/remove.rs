@@ -207,11 +207,11 @@ fn fifty_at_once_come_and_go() {
     };
     let mut addresses: Vec<_> =
         call("ADD").into_iter().map(|added| added.ok()["ips"][0]["address"].to_string()).collect();
+    let first = addresses[0].clone();
     addresses.sort();
     addresses.dedup();
     assert_eq!(addresses.len(), 50);
-    let to = addresses[0].trim_matches('"').trim_end_matches("/24");
-    assert_pings(&containers[49], to);
+    assert_pings(&containers[49], first.trim_matches('"').trim_end_matches("/24"));
     call("DEL").into_iter().for_each(Answer::silent);
     drop(containers);
     before.assert_same(&Snapshot::take(&node.lab));
