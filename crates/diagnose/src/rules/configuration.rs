@@ -109,7 +109,9 @@ fn refused(scene: &Scene, network: &Network) -> Vec<Finding> {
             }
         })
         .collect();
-    if let (true, Some(refusal)) = (found.is_empty(), &network.refusal) {
+    let refusal =
+        network.refusal.as_ref().filter(|text| !has_lent_its_device(scene, network, text));
+    if let (true, Some(refusal)) = (found.is_empty(), refusal) {
         let says = format!("no container can be attached to network {} now", network.name);
         let finding =
             Finding::error("network-refused", network.name.clone(), says).seen(refusal.clone());
@@ -121,6 +123,17 @@ fn refused(scene: &Scene, network: &Network) -> Vec<Finding> {
         );
     }
     found
+}
+
+/// Says whether a network refuses because the device that it lends is in one of its own containers:
+/// it works as it is meant to.
+fn has_lent_its_device(scene: &Scene, network: &Network, refusal: &str) -> bool {
+    let lends = network.plugins.first().is_some_and(|first| first == "host-device");
+    let mut holders = scene.containers.iter().flat_map(|container| {
+        let own = container.attachments.iter().filter(|one| one.network == network.name);
+        own.map(|one| format!("{}/{}/{}", one.network, container.id, one.ifname))
+    });
+    lends && holders.any(|holder| refusal.split([' ', ';', ',']).any(|word| word == holder))
 }
 
 /// Two networks on one bridge that both have an address pool: a runtime that takes the first file
@@ -260,7 +273,7 @@ fn overlap(one: &IpNet, other: &IpNet) -> bool {
 mod tests {
     use super::*;
     use crate::question::Answers;
-    use scene::{Address, Link, Plugin, Service};
+    use scene::{Address, Attachment, Container, Link, Plugin, Service};
 
     fn says(scene: &Scene) -> Vec<(&'static str, String)> {
         let answers = Answers::default();
@@ -322,6 +335,31 @@ mod tests {
         // A single address, as a tunnel of flannel's has it, takes no subnet.
         scene.host.links[0].addresses[0].address = "10.88.0.0/32".parse().unwrap();
         assert_eq!(says(&scene), []);
+    }
+
+    #[test]
+    fn a_network_whose_container_has_its_only_device_is_sound() {
+        let mut lending = network("lab");
+        lending.plugins = vec!["host-device".to_owned()];
+        let refusal =
+            "device nic1 is in use by lab/c1/eth0; a device is in one container at a time";
+        lending.refusal = Some(refusal.to_owned());
+        let mut scene = Scene { networks: vec![lending], ..Scene::default() };
+        assert_eq!(says(&scene)[0].0, "network-refused", "nobody knows that container");
+        let attachment = Attachment {
+            network: "lab".to_owned(),
+            ifname: "eth0".to_owned(),
+            ..Attachment::default()
+        };
+        let container = Container {
+            id: "c1".to_owned(),
+            attachments: vec![attachment],
+            ..Container::default()
+        };
+        scene.containers = vec![container];
+        assert_eq!(says(&scene), []);
+        scene.containers[0].attachments[0].network = "other".to_owned();
+        assert_eq!(says(&scene)[0].0, "network-refused");
     }
 
     #[test]
