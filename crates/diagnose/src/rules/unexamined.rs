@@ -185,7 +185,9 @@ impl<'l> Known<'l> {
             Asked::WhoHas { .. } => false,
         };
         let otherwise = match next_router(self.look, family) {
-            Some(router) => format!("it has no route to {router}, this node's router"),
+            Some(router) => {
+                format!("no probe was sent to {router}, this node's router; --to names a machine")
+            }
             None => "this node knows no router that a container may ask; --to names a machine"
                 .to_owned(),
         };
