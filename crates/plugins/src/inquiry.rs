@@ -9,11 +9,9 @@
 
 use std::time::Instant;
 
-use cni::config::IpamHead;
 use cni::{Error, NetworkList, PluginConfig, Version, code};
 use cni_plugin::Inner;
 use cni_runtime::{Runtime, ValidateError, ValidateProblem};
-use serde::Deserialize;
 
 use crate::judge;
 
@@ -197,20 +195,10 @@ fn flat(list: &NetworkList) -> NetworkList {
 
 /// Lists the plugins to which one of ours passes a question on.
 fn passed_on(plugin: &PluginConfig) -> Vec<String> {
-    let mut names: Vec<String> = address_plugin(plugin).into_iter().collect();
+    let mut names: Vec<String> = judge::address_plugin(plugin).into_iter().collect();
     names.extend(judge::delegate(plugin));
-    names.extend(judge::delegate_object(plugin).as_ref().and_then(address_plugin));
+    names.extend(judge::delegate_object(plugin).as_ref().and_then(judge::address_plugin));
     names
-}
-
-fn address_plugin(plugin: &PluginConfig) -> Option<String> {
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Keys {
-        ipam: IpamHead,
-    }
-    let keys: Keys = plugin.object.read().ok()?;
-    Some(keys.ipam.plugin_type).filter(|plugin_type| !plugin_type.is_empty())
 }
 
 /// Says whether a problem stops ADD. A version that a plugin lacks is negotiated by ADD, if there

@@ -4,11 +4,13 @@
 //! [`Plugin::validate`] and [`Plugin::fits_host`] of each plugin run in this process, with the
 //! object that a runtime would pass. Plugins that are not ours are not judged.
 
+use cni::config::IpamHead;
 use cni::{CallEnv, Error, NetworkList, PluginConfig, Version, code};
 use cni_invoke::Exec;
 use cni_plugin::{Call, Context, Inner, Plugin, Role, examine};
 use ipnet::IpNet;
 use node_api::policy::OWN_IFNAME;
+use serde::Deserialize;
 use state::Roots;
 
 use crate::chained::policy;
@@ -34,6 +36,19 @@ pub fn capabilities_read(plugin_type: &str, ipam_type: &str) -> Option<Vec<&'sta
     Some(read)
 }
 
+/// Returns the type of the address plugin that a configuration names; `None` if it names none, or
+/// cannot be read.
+#[must_use]
+pub fn address_plugin(plugin: &PluginConfig) -> Option<String> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Keys {
+        ipam: IpamHead,
+    }
+    let keys: Keys = plugin.object.read().ok()?;
+    Some(keys.ipam.plugin_type).filter(|plugin_type| !plugin_type.is_empty())
+}
+
 /// Returns the type of the plugin whose configuration a plugin completes; `None` if it completes
 /// none.
 #[must_use]
@@ -41,7 +56,7 @@ pub fn delegate(plugin: &PluginConfig) -> Option<String> {
     let Inner::Delegate { key, default_type } = crate::info(&plugin.plugin_type)?.inner? else {
         return None;
     };
-    let head = plugin.object.get_ignore_case(key).map(cni::json::from_raw::<cni::config::IpamHead>);
+    let head = plugin.object.get_ignore_case(key).map(cni::json::from_raw::<IpamHead>);
     let named = head.and_then(Result::ok).map(|head| head.plugin_type);
     Some(named.filter(|name| !name.is_empty()).unwrap_or_else(|| default_type.to_owned()))
 }

@@ -1,12 +1,11 @@
 //! Translates what the user asks of a network into what plugins understand.
 
-use cni::config::IpamHead;
 use cni::json::Object;
 use cni::{Args, ContainerId, IfName, NetworkList, PluginConfig, code};
 use cni_runtime::Attachment;
 use plugins::chained::policy;
 use plugins::judge;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::ports::PortMapping;
@@ -147,13 +146,8 @@ pub(crate) fn from_environment(
 
 /// Lists the capabilities that a plugin has and reads.
 fn taken_by(plugin: &PluginConfig) -> impl Iterator<Item = &str> {
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Keys {
-        ipam: IpamHead,
-    }
-    let keys: Keys = plugin.object.read().unwrap_or_default();
-    let read = judge::capabilities_read(&plugin.plugin_type, &keys.ipam.plugin_type);
+    let ipam_type = judge::address_plugin(plugin).unwrap_or_default();
+    let read = judge::capabilities_read(&plugin.plugin_type, &ipam_type);
     let reads = move |name: &&str| {
         let mut known = read.iter().flatten();
         read.is_none() || known.any(|known| known.eq_ignore_ascii_case(name))

@@ -26,17 +26,11 @@ fn takes_gateway_of_a_lease(plugin: &PluginConfig) -> bool {
     struct Keys {
         is_gateway: bool,
         is_default_gateway: bool,
-        ipam: Ipam,
-    }
-    #[derive(Deserialize, Default)]
-    #[serde(default)]
-    struct Ipam {
-        r#type: String,
     }
     // What cannot be read is told elsewhere.
     let keys: Keys = plugin.object.read().unwrap_or_default();
     plugin.plugin_type == plugins::interface::bridge::INFO.name
-        && keys.ipam.r#type == "dhcp"
+        && judge::address_plugin(plugin).is_some_and(|ipam_type| ipam_type == "dhcp")
         && (keys.is_gateway || keys.is_default_gateway)
 }
 
