@@ -29,6 +29,7 @@ use scene::filter::Hook;
 use scene::{Container, Hole, Part, Scene, Transport};
 
 pub(crate) use self::asked::NOT_ASKED;
+pub use self::asked::not_tried;
 pub(crate) use self::holes::{UNJUDGED, is_because_of};
 pub use self::unexamined::Unexamined;
 pub(crate) use self::unexamined::all as unexamined;

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use diagnose::{Answers, Diagnosis, Explained, Finding, Ignore, Look};
+use diagnose::{Answers, Diagnosis, Explained, Ignore, Look};
 use kernel::netns::{Netns, within};
 use scene::{Container, Scene};
 
@@ -143,7 +143,13 @@ fn judge(
     });
     let (tried, unknown) = match found.transpose() {
         Ok(tried) => (tried, None),
-        Err(reason) => (None, to.map(|to| unresolved(to, reason, container))),
+        // No address of the name is known.
+        Err(reason) => {
+            let told = |(host, port): &(String, u16)| {
+                diagnose::not_tried(&format!("{host}:{port}"), container, &reason)
+            };
+            (None, to.map(told))
+        }
     };
     let look = Look { scene: &scene, answers: &none, only: only.as_deref(), to: tried };
     let answers = match answers {
@@ -192,18 +198,6 @@ fn address(host: &str, container: Option<&Container>) -> Result<IpAddr, String> 
         _ => probe::dns::resolve(host)?,
     };
     found.addresses.first().copied().ok_or_else(|| "it has no address".to_owned())
-}
-
-/// A name of which no address is known: nothing was tried.
-fn unresolved((host, port): &(String, u16), reason: String, only: Option<&Container>) -> Finding {
-    let says = match only {
-        Some(container) => {
-            format!("it is not known whether {} reaches {host}:{port}", container.called())
-        }
-        None => format!("no container has tried to reach {host}:{port}"),
-    };
-    let finding = Finding::unknown("not-asked", format!("{host}:{port}"), says).seen(reason);
-    only.into_iter().fold(finding, |finding, container| finding.hits(container.id.clone()))
 }
 
 /// Calls a container that has no name but its ID by the name that the user has for it.
@@ -290,6 +284,7 @@ fn find(scene: &Scene, name: &str, world: &World) -> Result<String, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use diagnose::Finding;
 
     /// Many sound nodes have things that `doctor` cannot judge.
     #[test]

@@ -77,18 +77,25 @@ fn untried(look: Look<'_>) -> Option<Finding> {
         return None;
     }
     let whose = look.only.and_then(|id| look.scene.container(id));
-    let says = match whose {
+    let seen = match look.answers.all.is_empty() {
+        true => "no probe was sent",
+        false => "no container has a route there",
+    };
+    Some(not_tried(&to.to_string(), whose, seen))
+}
+
+/// Tells that nothing was tried to reach a machine, from a container that the caller asked for or
+/// from any. `seen` says why.
+#[must_use]
+pub fn not_tried(to: &str, from: Option<&Container>, seen: &str) -> Finding {
+    let says = match from {
         Some(container) => {
             format!("it is not known whether {} reaches {to}", container.called())
         }
         None => format!("no container has tried to reach {to}"),
     };
-    let seen = match look.answers.all.is_empty() {
-        true => "no probe was sent",
-        false => "no container has a route there",
-    };
-    let finding = Finding::unknown(NOT_ASKED, to.to_string(), says).seen(seen);
-    Some(whose.into_iter().fold(finding, |finding, container| finding.hits(container.id.clone())))
+    let finding = Finding::unknown(NOT_ASKED, to, says).seen(seen);
+    from.into_iter().fold(finding, |finding, container| finding.hits(container.id.clone()))
 }
 
 fn text(asked: &Asked) -> String {
