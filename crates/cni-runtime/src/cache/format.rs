@@ -69,16 +69,13 @@ struct Writing<'a> {
     capability_args: &'a CapabilityArgs,
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<&'a RawValue>,
-    /// A key of ours. libcni ignores keys that it does not know.
+    // From here on, keys of ours: libcni ignores keys that it does not know.
     #[serde(rename = "netwright/pid-ns", skip_serializing_if = "Option::is_none")]
     pid_ns: Option<u64>,
-    /// Another one.
     #[serde(rename = "netwright/boot-id", skip_serializing_if = "Option::is_none")]
     boot_id: Option<&'a str>,
-    /// Another one of ours.
     #[serde(rename = "netwright/failed", skip_serializing_if = "Option::is_none")]
     failed: Option<&'a str>,
-    /// And another one.
     #[serde(rename = "netwright/refusal", skip_serializing_if = "Option::is_none")]
     refused: Option<&'a Refused>,
 }

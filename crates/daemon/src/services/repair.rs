@@ -80,7 +80,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
         remembered: Remembered::default(),
         host_links: BTreeSet::new(),
         turns: Turns::default(),
-        deaf: None,
+        listen_failure: None,
     };
     let plugins = service.plugins.watched().descriptor();
     poller.add(plugins, PLUGINS, Interest::Read).map_err(failed)?;
@@ -109,7 +109,7 @@ struct Service {
     host_links: BTreeSet<String>,
     turns: Turns,
     /// Why new links could not be made to listen to routers, at the last look.
-    deaf: Option<String>,
+    listen_failure: Option<String>,
 }
 
 impl Service {
@@ -242,17 +242,17 @@ impl Service {
     fn listen_to_routers(&mut self) {
         match shared_object::listen_on_new_links(&Index::new(&self.node.roots)) {
             Ok(links) => {
-                self.deaf = None;
+                self.listen_failure = None;
                 for link in links {
                     tracing::info!(%link, "accept_ra is 2 now: the link listens to routers");
                 }
             }
             Err(error) => {
                 let error = error.to_string();
-                if self.deaf.as_ref() != Some(&error) {
+                if self.listen_failure.as_ref() != Some(&error) {
                     tracing::warn!(error, "a link may ignore the host's routers");
                 }
-                self.deaf = Some(error);
+                self.listen_failure = Some(error);
             }
         }
     }
