@@ -315,6 +315,7 @@ mod tests {
             table: table.to_owned(),
             hook: Hook::Forward,
             base: "FORWARD".to_owned(),
+            priority: 0,
             chain: chain.to_owned(),
             rule: rule.then_some((1, 1)),
             comment: None,

@@ -10,6 +10,7 @@ use scene::filter::LegacyTable;
 use super::bits::Holds;
 use super::ends::{Ends, NewDestination};
 use super::foreign::Foreign;
+use super::order::legacy_priority;
 use super::packet::{Carries, Packet, State};
 use super::place::Place;
 use super::properties::type_of;
@@ -156,6 +157,7 @@ impl Walk<'_> {
             table: self.table.name.clone(),
             hook: run.hook,
             base: self.base.to_owned(),
+            priority: legacy_priority(&self.table.name, run.hook),
             chain: chain.to_owned(),
             rule: None,
             comment: None,

@@ -152,13 +152,18 @@ fn legacy<'n>(
     });
     tables.map(move |table| {
         let nat = table.name == "nat";
-        let priority = match table.name.as_str() {
-            "raw" => -300,
-            "mangle" => -150,
-            "nat" => nat_priority(hook),
-            "security" => 50,
-            _ => 0,
-        };
+        let priority = legacy_priority(&table.name, hook);
         Item::Legacy { table, chain, nat, priority }
     })
+}
+
+/// Returns the priority of a table of the older iptables at a hook.
+pub(crate) fn legacy_priority(table: &str, hook: Hook) -> i32 {
+    match table {
+        "raw" => -300,
+        "mangle" => -150,
+        "nat" => nat_priority(hook),
+        "security" => 50,
+        _ => 0,
+    }
 }

@@ -17,6 +17,8 @@ pub struct Place {
     pub hook: Hook,
     /// The base chain in which it began.
     pub base: String,
+    /// The priority of the base chain at the hook: lower is earlier.
+    pub priority: i32,
     /// The chain.
     pub chain: String,
     /// The rule: its number in the chain, from 1, and its handle. `None`: the policy.
@@ -41,6 +43,7 @@ impl Place {
             table: table.name.clone(),
             hook,
             base: base.to_owned(),
+            priority: priority(table, base),
             chain: chain.to_owned(),
             rule: Some((index.saturating_add(1), rule.handle)),
             comment: rule.comment.clone(),
@@ -55,6 +58,7 @@ impl Place {
             table: table.name.clone(),
             hook,
             base: chain.to_owned(),
+            priority: priority(table, chain),
             chain: chain.to_owned(),
             rule: None,
             comment: None,
@@ -75,6 +79,12 @@ impl Place {
             None => format!("{family} {table}/{chain} policy"),
         }
     }
+}
+
+/// Returns the priority of a base chain.
+fn priority(table: &Table, base: &str) -> i32 {
+    let chain = table.chains.iter().find(|chain| chain.name == base);
+    chain.and_then(|chain| chain.base.as_ref()).map(|base| base.priority).unwrap_or_default()
 }
 
 impl fmt::Display for Place {

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use scene::Scene;
-use scene::filter::Hook;
+use scene::filter::{Hook, Step, Table};
 
 use super::Caught;
 use super::say::Sort;
@@ -36,7 +36,7 @@ pub(super) fn help(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Ca
     };
     match owner {
         // The plugin `firewall` opens the chain FORWARD of iptables, where it is closed.
-        _ if is_in_forward(place) && site.attachment.has_plugin("firewall") => {
+        _ if plugin_opens(look.scene, place, sort) && site.attachment.has_plugin("firewall") => {
             all(vec!["netwright repair".to_owned()])
         }
         Some(Owner::Firewalld) if is_running && is_forwarded && has_policies(look.scene) => {
@@ -90,13 +90,14 @@ fn without(
     nets: &[IpNet],
     netns: Option<&str>,
 ) -> Vec<Help> {
-    if caught.layer != Layer::Ip {
+    // Before connection tracking no rule can tell what answers.
+    if caught.layer != Layer::Ip || (is_raw(&caught.place) && caught.back) {
         return removal(&caught.place, netns);
     }
     let removed = remove(&caught.place, netns);
     if is_queue(&caught.place) {
         let or = format!("if there is to be none, remove the rule: {removed}");
-        let start = "start the program that reads the queue".to_owned();
+        let start = "start the program that reads the queue, or see why it judges none".to_owned();
         return vec![Help::Advice(start), Help::Advice(or)];
     }
     let commands = accept(At::Rule, site, sort, caught, nets, netns).into_iter().map(Help::Command);
@@ -119,11 +120,40 @@ pub(super) fn removal(place: &Place, netns: Option<&str>) -> Vec<Help> {
     vec![Help::Command(remove(place, netns)), Help::Advice(ends)]
 }
 
-/// Says whether a place is in the chain FORWARD of iptables, in which the plugin `firewall` has its
-/// rules before those of others.
-fn is_in_forward(place: &Place) -> bool {
+/// Says whether the plugin `firewall` puts its rules before what stops a packet. It does so in the
+/// chain FORWARD of iptables, where that drops whatever a container sends. A rule for some packets
+/// does not close the chain, and neither does a queue, which may be there to judge packets.
+fn plugin_opens(scene: &Scene, place: &Place, sort: &Sort<'_>) -> bool {
     let is_iptables = place.legacy || matches!(place.family, "ip" | "ip6");
-    is_iptables && place.table == "filter" && place.chain == "FORWARD"
+    let is_in_forward = is_iptables && place.table == "filter" && place.chain == "FORWARD";
+    let is_closed = match place.rule {
+        None => true,
+        Some(_) if is_queue(place) => false,
+        Some((_, handle)) => matches!(sort, Sort::Outside) || is_for_all(scene, place, handle),
+    };
+    is_in_forward && is_closed
+}
+
+/// Says whether a rule of the node judges every packet that reaches it.
+fn is_for_all(scene: &Scene, place: &Place, handle: u64) -> bool {
+    if place.legacy {
+        let rule = place.says.strip_prefix(&format!("-A {} ", place.chain));
+        return rule.is_some_and(|rule| rule.starts_with("-j "));
+    }
+    let is_of = |table: &&Table| table.family.as_str() == place.family && table.name == place.table;
+    let chains = scene.host.filter.tables.iter().filter(is_of).flat_map(|table| &table.chains);
+    let rules = chains.filter(|chain| chain.name == place.chain).flat_map(|chain| &chain.rules);
+    let is_condition = |step: &Step| {
+        matches!(
+            step,
+            Step::Compare { .. }
+                | Step::Range { .. }
+                | Step::Lookup { .. }
+                | Step::Limit { .. }
+                | Step::Unknown { .. }
+        )
+    };
+    rules.filter(|rule| rule.handle == handle).any(|rule| !rule.steps.iter().any(is_condition))
 }
 
 /// The subnets of a container's network, of its family; its address if they are not known.
@@ -260,6 +290,12 @@ fn accept(
         (_, None) if netns.is_some() && leaves(place) => {
             vec![Match::Sender(site.address), Match::Answers]
         }
+        (Sort::Published(port), _) if is_untranslated(place) => {
+            vec![Match::Port(None, port.transport.as_str(), port.host), Match::Answers]
+        }
+        (Sort::PublishedHere(port), _) if is_untranslated(place) && netns.is_none() => {
+            vec![Match::Port(None, port.transport.as_str(), port.host)]
+        }
         (Sort::Published(_), _) => vec![Match::Published, Match::Answers],
         (Sort::FromNode | Sort::PublishedHere(_), _) if netns.is_none() => {
             nets.iter().map(Match::To).collect()
@@ -272,7 +308,21 @@ fn accept(
         _ => nets.iter().map(Match::From).chain([Match::Answers]).collect(),
     };
     let is_ipv4 = site.family() == Family::V4;
-    matches.iter().map(|one| within(netns, insert(at, place, one, is_ipv4))).collect()
+    let is_raw = is_raw(place);
+    let matches = matches.iter().filter(|one| !(is_raw && matches!(one, Match::Answers)));
+    matches.map(|one| within(netns, insert(at, place, one, is_ipv4))).collect()
+}
+
+/// Says whether packets that come to a place have not been seen by connection tracking.
+/// `NF_IP_PRI_CONNTRACK`, linux/netfilter_ipv4.h.
+fn is_raw(place: &Place) -> bool {
+    matches!(place.hook, Hook::Prerouting | Hook::Output) && place.priority <= -200
+}
+
+/// Says whether packets that come to a place still have the destination that their sender gave
+/// them. `NF_IP_PRI_NAT_DST`, linux/netfilter_ipv4.h.
+fn is_untranslated(place: &Place) -> bool {
+    matches!(place.hook, Hook::Prerouting | Hook::Output) && place.priority <= -100
 }
 
 /// Returns the command that gives a base chain the policy `accept`.

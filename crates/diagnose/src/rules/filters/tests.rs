@@ -278,7 +278,7 @@ fn a_rule_that_leaves_packets_too_few_hops() {
                 hits   c2 c3
                 fix    nft insert rule ip own hops handle 7 ip saddr 10.88.0.0/24 accept
                 fix    nft insert rule ip own hops handle 7 ct state established,related accept
-                fix    nft insert rule ip own hops handle 7 ct status dnat accept
+                fix    nft insert rule ip own hops handle 7 tcp dport 8080 accept
                 advice or remove the rule, if nobody needs it any more: nft delete rule ip own hops handle 7
         "#]],
     );
@@ -322,6 +322,20 @@ fn a_rule_that_leaves_packets_too_few_hops() {
     scene.containers[0].inside.as_mut().unwrap().filter.tables =
         vec![table(Kin::Ip, "own", vec![chain])];
     assert_eq!(ids(&scene), ["inside-dropped", "inside-filtered"]);
+}
+
+/// What connection tracking knows of a packet is not known before it, and no port is translated.
+#[test]
+fn no_fix_asks_connection_tracking_too_early() {
+    for (priority, asks) in [(-300, false), (-150, true)] {
+        let early = base("early", Hook::Prerouting, priority, vec![rule(&[drop()])]);
+        let scene = with(node(), table(Kin::Inet, "own", vec![early]));
+        let fixes: Vec<String> = found(&scene).into_iter().flat_map(|one| one.fix).collect();
+        let has = |what: &str| fixes.iter().any(|fix| fix.contains(what));
+        assert!(has("tcp dport 8080 accept"), "{fixes:?}");
+        assert!(!has("status dnat"), "{fixes:?}");
+        assert_eq!(has("ct state"), asks, "{fixes:?}");
+    }
 }
 
 #[test]

@@ -303,7 +303,7 @@ pub(super) const MORE: &[Situation] = &[
         breaks: Act::Sh("iptables-nft -I FORWARD -j NFQUEUE --queue-num 7"),
         fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
         finds: Finds::First("forward-dropped", "ip filter/FORWARD rule 1"),
-        fix: Fix::Mends,
+        fix: Fix::Hint(Why::Program, "its owner must start it"),
         mends: Act::Sh("nft delete table ip filter"),
     },
     Situation {

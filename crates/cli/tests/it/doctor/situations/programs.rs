@@ -54,7 +54,7 @@ pub(super) const PROGRAMS: &[Situation] = &[
         }),
         fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
         finds: Finds::First("forward-dropped", "ip filter/FORWARD rule 1"),
-        fix: Fix::Mends,
+        fix: Fix::Hint(Why::Program, "its owner must see why it hangs"),
         mends: Act::Do(|node| {
             node.run("nft delete table ip filter");
             node.end_others();
