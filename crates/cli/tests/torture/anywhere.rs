@@ -25,7 +25,7 @@ const AFTER_DEL: [After; 3] = [After::Del, After::GoneGc, After::GoneDel];
 
 /// How many faults each verb gets in every run, of all possible ones; with `--full` it gets a share
 /// of them ([`share`]).
-const SOME: usize = 12;
+const SOME: usize = 8;
 
 /// How many system calls into a DEL the second fault comes.
 const DEEP: usize = 120;

@@ -13,7 +13,7 @@ use crate::scenario::Scenario;
 use crate::world::{Call, NETWORK, Pod, World};
 
 /// The number of tries in every run. With `--full` all are tried, several times over.
-const SOME: usize = 60;
+const SOME: usize = 40;
 
 /// How often all are tried with `--full`.
 const ROUNDS: usize = 12;

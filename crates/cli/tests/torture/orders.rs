@@ -8,7 +8,7 @@ use crate::scenario::Scenario;
 use crate::world::{Call, NETWORK, Said, World};
 
 /// The number of moments in every run. With `--full` it is a share of all ([`share`]).
-const SOME: usize = 20;
+const SOME: usize = 12;
 
 /// How long the second call may run alone, in milliseconds, before the first continues: it may be
 /// waiting for what the first holds.
@@ -134,7 +134,7 @@ fn an_add_that_is_stopped_while_the_last_container_goes() {
 }
 
 /// The number of moments of a command in every run. With `--full` it is a share of all ([`share`]).
-const SOME_OF_A_COMMAND: usize = 12;
+const SOME_OF_A_COMMAND: usize = 8;
 
 /// The command that runs beside the ADD of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -50,6 +50,7 @@ const MAC: &str = "mac_address: 02:00:00:00:00:80";
 
 #[test]
 fn two_services() {
+    testkit::require!("full");
     needs_newest!();
     services(Engine::Installed);
 }

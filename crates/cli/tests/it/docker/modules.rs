@@ -53,7 +53,7 @@ fn life(lab: &Lab, container: &str) {
 /// that the first network needs are loaded.
 #[test]
 fn vm_no_call_of_the_driver_asks_for_a_module() {
-    require!("root", "module-requests");
+    require!("root", "full", "module-requests");
     let lab = Lab::with_processes("docker-modules");
     install(&lab);
     write_network(&lab, "lan", LAN);

@@ -72,6 +72,7 @@ fn the_driver_killed_at_each_call() {
 
 #[test]
 fn the_engine_killed_that_forgets_its_endpoints() {
+    testkit::require!("full");
     needs_newest!();
     crash::forgotten(Engine::Newest);
 }

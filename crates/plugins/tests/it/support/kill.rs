@@ -27,7 +27,7 @@ const CHANGES: &str = "sendto,sendmsg,write,pwrite64,ioctl,rename,renameat,renam
                        unlink,unlinkat,mkdir,mkdirat,rmdir,ftruncate,clone3";
 
 /// How many of the moments every run tries, each in one of two ways, in turn.
-const MOMENTS: usize = 4;
+const MOMENTS: usize = 2;
 /// The same with `--full`, with other moments in each round ([`share`]): the test tries each in
 /// both ways, under `strace`.
 const MOMENTS_OF_A_SHARE: usize = share::STRIKES / 3;
