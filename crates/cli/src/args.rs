@@ -115,7 +115,8 @@ pub(crate) enum Command {
     /// Say to which networks a container could be attached now, and why not to others.
     ///
     /// A network is "partly asked" if no plugin refuses, but some could not be asked: those of other
-    /// projects that have no STATUS in the list's version.
+    /// projects that have no STATUS in the list's version. Ends with 0 if no network is refused,
+    /// otherwise with the code of the first refusal: `netwright --help` lists them.
     Status(Status),
     /// Remove what deleted containers left behind.
     ///

@@ -103,13 +103,14 @@ fn probe(matches: &ArgMatches) -> Result<(), Stop> {
         targets.retain(|target| nodes.contains(&target.peer.as_str()));
     }
     if !is_json(matches) && !targets.is_empty() {
-        crate::complain(&format!("asking by {} paths; it takes some seconds\n", targets.len()));
+        crate::complain("asking other nodes; it takes some seconds\n");
     }
     let probed = routes_probe::probe(targets)
         .map_err(|error| Stop::Failed(format!("ask other nodes: {error}")))?;
     crate::say(&if is_json(matches) { json(&probed) } else { probe_table(&probed) });
     match probed.iter().filter(|one| one.fault().is_some()).count() {
         0 => Ok(()),
+        1 if probed.len() == 1 => Err(Stop::Failed("the path has a fault".to_owned())),
         count => Err(Stop::Failed(format!("{count} of {} paths have a fault", probed.len()))),
     }
 }
