@@ -375,6 +375,10 @@ pub(crate) struct Doctor {
     /// exit code of what was found last.
     #[arg(long, conflicts_with_all = ["bundle", "from"])]
     pub(crate) watch: bool,
+    /// Look again until nothing is wrong, for at most this many seconds, and tell what was found last:
+    /// after a fix that takes its time.
+    #[arg(long, value_name = "SECONDS", conflicts_with_all = ["from", "watch"])]
+    pub(crate) wait: Option<u16>,
 }
 
 #[derive(Debug, Args)]

@@ -42,7 +42,14 @@ pub(crate) fn main(args: &Doctor, common: &Common, world: &World, shell: &mut Sh
     if args.watch {
         return watch_all(&session, args, to, world, shell);
     }
-    let seen = look(&session, args, to, world, shell)?;
+    let mut seen = look(&session, args, to, world, shell)?;
+    if let Some(seconds) = args.wait {
+        let latest = Instant::now() + Duration::from_secs(seconds.into());
+        let mut watch = Watch::begin(&session, IGNORED.as_ref())?;
+        while exit_code(&seen.diagnosis, args.strict) != 0 && watch.rest(latest) {
+            seen = look(&session, args, to, world, shell)?;
+        }
+    }
     if let Some(file) = &args.bundle {
         bundle::write(&world.absolute(file), &seen.scene, &seen.answers)?;
         shell.say(format_args!(

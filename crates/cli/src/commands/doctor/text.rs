@@ -36,17 +36,24 @@ pub(super) struct Told<'t> {
     pub(super) plain: bool,
 }
 
+/// Names the paragraph that says what a finding means, how it arises and what helps.
+fn page(id: &str) -> String {
+    format!("docs/findings.md#{id}")
+}
+
 impl Serialize for Told<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         struct Cause<'c> {
             #[serde(flatten)]
             finding: &'c Finding,
+            page: String,
             explains: Vec<&'c Finding>,
         }
         let causes: Vec<Cause<'_>> = (self.diagnosis.causes.iter())
             .map(|cause| Cause {
                 finding: &cause.finding,
+                page: page(cause.finding.id),
                 explains: cause.explains.iter().collect(),
             })
             .collect();
@@ -123,6 +130,7 @@ impl Told<'_> {
         for advice in &finding.advice {
             row("advice", advice);
         }
+        row("page", &page(finding.id));
         if self.verbose {
             for explained in explains {
                 row("so", &format!("{}: {}", explained.id, explained.says));

@@ -116,6 +116,16 @@ impl Watch {
         Ok(true)
     }
 
+    /// Rests after a look, also where the kernel tells of no change: another machine may have to
+    /// mend what is wrong. Says whether to look again: not after this time, nor after a signal.
+    pub(super) fn rest(&mut self, latest: Instant) -> bool {
+        let pause = self.since.elapsed().max(LEAST);
+        let left = latest.saturating_duration_since(Instant::now());
+        let goes_on = !left.is_zero() && !self.is_stopped_within(pause.min(left));
+        self.since = Instant::now();
+        goes_on
+    }
+
     /// Waits this long for a signal only, and says whether one came.
     fn is_stopped_within(&self, pause: Duration) -> bool {
         let latest = Instant::now() + pause;

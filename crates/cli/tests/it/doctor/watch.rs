@@ -126,6 +126,32 @@ fn it_does_not_hear_what_it_does_itself() {
     assert_eq!(watching.end(Signal::INT), Some(1));
 }
 
+/// It looks again also where the kernel tells of no change, and says what it found last.
+#[test]
+fn it_waits_until_nothing_is_wrong() {
+    require!("root");
+    let node = Node::new("doctor-wait");
+    let wait = |seconds: &str| {
+        let arguments = ["doctor", "--no-probe", "--output", "json", "--wait", seconds];
+        let mut command = command_in(&node.lab, &arguments);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        command.spawn().unwrap()
+    };
+    let said = |child: Child| {
+        let output = child.wait_with_output().unwrap();
+        let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code(), said["findings"].as_array().unwrap().clone())
+    };
+    node.lab.sh("ip -n c1 link set lo down");
+    let (code, findings) = said(wait("0"));
+    assert_eq!(code, Some(1));
+    assert_eq!(findings[0]["id"], "loopback-down");
+    assert_eq!(findings[0]["page"], "docs/findings.md#loopback-down");
+    let waiting = wait("100");
+    node.lab.sh("sleep 1; ip -n c1 link set lo up");
+    assert_eq!(said(waiting), (Some(0), Vec::new()));
+}
+
 #[test]
 fn a_bundle_is_not_watched() {
     let scratch = Scratch::new();
