@@ -118,8 +118,8 @@ pub(super) fn unmounted(engine: Engine) {
     drop(driver);
 }
 
-/// Docker accepts any subnet that its user names, even the uplink's, with the addresses of the node
-/// and of its router.
+/// Docker accepts any subnet that its user names: the uplink's, of which the driver makes no network,
+/// and one that covers the uplink's, with the addresses of the node and of its router.
 #[test]
 fn a_container_gets_no_address_of_the_node_or_of_its_neighbours() {
     testkit::require!("full");
@@ -135,9 +135,12 @@ pub(super) fn addresses(engine: Engine) {
     let driver = Driver::start(&lab);
     let docker = Docker::of(&lab, engine, &[]);
     let before = Snapshot::take(&lab);
-    docker.create_network(
-        "--opt bridge=near0 --subnet 198.51.100.0/24 --gateway 198.51.100.254 near",
-    );
+    let uplinks = ["--opt", "bridge=near0", "--subnet", "198.51.100.0/24", "near"];
+    let create = ["network", "create", "--driver", "netwright"];
+    let said = docker.refused(&[&create[..], &uplinks].concat());
+    assert!(said.contains("which is on the host's link \"up0\""), "{said}");
+    docker
+        .create_network("--opt bridge=near0 --subnet 198.51.0.0/16 --gateway 198.51.255.254 near");
     docker.create_network("--opt conflist=lan --subnet 10.71.0.0/24 lan");
     let c1 = lab.container("c1");
     lab.sh(&format!("{NETWRIGHT} add lan c1 --ip 10.71.0.9"));
@@ -152,7 +155,7 @@ pub(super) fn addresses(engine: Engine) {
         assert!(said.contains("netwright: ") && said.contains(address), "{address}: {said}");
         docker.run(&["container", "prune", "--force"]);
         assert_pings(&lab, "198.51.100.2");
-        assert!(!lab.sh("ip -o addr").contains("198.51.100.254"));
+        assert!(!lab.sh("ip -o addr").contains("198.51.255.254"));
     }
     assert_pings(&c1, "10.71.0.1");
     lab.sh(&format!("{NETWRIGHT} del lan c1"));
