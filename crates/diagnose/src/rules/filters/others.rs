@@ -45,10 +45,20 @@ pub(super) fn samples(scene: &Scene, family: Family) -> Vec<IpAddr> {
             && !address.is_unspecified()
             && !address.is_loopback()
             && !address.is_multicast()
+            && !is_on_link(*address)
             && !near.iter().any(|net| net.contains(address))
     };
     let named = named.into_iter().filter(is_beyond).take(NAMED);
     fixed.iter().copied().filter(is_beyond).chain(named).collect()
+}
+
+/// Says whether no router forwards packets to an address: link-local ones, and the limited broadcast.
+/// Rules for services of the node itself name them, such as that of firewalld for DHCPv6.
+fn is_on_link(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
 }
 
 /// The subnets that the node and its containers are in, and those to which routes lead.
@@ -151,6 +161,8 @@ mod tests {
         let rules = vec![
             rule(&[destination("203.0.113.9"), drop()]),
             rule(&[source("2001:db8:9::1"), drop()]),
+            rule(&[destination("fe80::"), drop()]),
+            rule(&[destination("255.255.255.255"), drop()]),
             // The pool is not beyond the node.
             rule(&[source("10.88.0.2"), drop()]),
         ];
@@ -160,7 +172,10 @@ mod tests {
         assert!(v4.contains(&ip("203.0.113.9")));
         assert!(v4.contains(&ip("45.0.0.1")));
         assert!(!v4.contains(&ip("10.88.0.2")));
-        assert!(samples(&scene, Family::V6).contains(&ip("2001:db8:9::1")));
+        assert!(!v4.contains(&ip("255.255.255.255")));
+        let v6 = samples(&scene, Family::V6);
+        assert!(v6.contains(&ip("2001:db8:9::1")));
+        assert!(!v6.contains(&ip("fe80::")));
     }
 
     #[test]
