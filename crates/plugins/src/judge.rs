@@ -14,7 +14,7 @@ use serde::Deserialize;
 use state::Roots;
 
 use crate::chained::policy;
-use crate::interface::bridge;
+use crate::interface::bridge::{self, Gateways};
 
 /// Returns the role of a plugin, by its own name or another project's name for it; `None` if it is
 /// not ours.
@@ -321,32 +321,78 @@ pub(crate) fn ask<T>(
     examine(plugin, document, &CallEnv::default(), &context, ask)
 }
 
-/// Returns the reason why an attachment to one list would be refused while the other has one: both
-/// give the same bridge addresses that exclude each other.
+/// Two lists that cannot both be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Clash {
+    /// What they both claim.
+    pub text: String,
+    /// What to do about it.
+    pub remedy: &'static str,
+}
+
+/// Returns the reason why containers of one list are refused, or not reached, while the other has
+/// one: both give the same bridge addresses that exclude each other, or two bridges one subnet.
 #[must_use]
-pub fn exclude_each_other(one: &NetworkList, other: &NetworkList) -> Option<String> {
+pub fn exclude_each_other(one: &NetworkList, other: &NetworkList) -> Option<Clash> {
     if one.name == other.name {
         return None;
     }
     let (ours, theirs) = (gateways(one), gateways(other));
-    ours.iter().find_map(|(link, nets)| {
-        let (_, others) = theirs.iter().find(|(name, _)| name == link)?;
-        bridge::refuse_others(link, others, nets).err()?;
-        let shown = |nets: &[IpNet]| {
-            nets.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-        };
-        Some(format!(
-            "networks {:?} and {:?} are on bridge {link:?} with different subnets, as {} and {}: while one has a container, the other's are refused",
-            one.name,
-            other.name,
-            shown(nets),
-            shown(others),
-        ))
+    let mut pairs = ours.iter().flat_map(|mine| theirs.iter().map(move |their| (mine, their)));
+    pairs.find_map(|(mine, their)| {
+        let names = format!("networks {:?} and {:?}", one.name, other.name);
+        if mine.link == their.link {
+            on_one_bridge(&names, mine, their)
+        } else {
+            on_two_bridges(&names, mine, their)
+        }
     })
 }
 
-/// Returns the gateway addresses that a list gives its bridges.
-fn gateways(list: &NetworkList) -> Vec<(String, Vec<IpNet>)> {
+fn on_one_bridge(names: &str, mine: &Gateways, their: &Gateways) -> Option<Clash> {
+    if mine.replaces || their.replaces {
+        return None;
+    }
+    bridge::refuse_others(&mine.link, &their.addresses, &mine.addresses).err()?;
+    let shown =
+        |nets: &[IpNet]| nets.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    Some(Clash {
+        text: format!(
+            "{names} are on bridge {:?} with different subnets, as {} and {}: while one has a container, the other's are refused",
+            mine.link,
+            shown(&mine.addresses),
+            shown(&their.addresses),
+        ),
+        remedy: "give each a bridge of its own, or one the other's subnet",
+    })
+}
+
+/// The host has one route to a subnet: by the bridge that got its address first.
+fn on_two_bridges(names: &str, mine: &Gateways, their: &Gateways) -> Option<Clash> {
+    if mine.vrf != their.vrf {
+        return None;
+    }
+    let (first, second) = mine.addresses.iter().find_map(|mine| {
+        let is_common =
+            |their: &&IpNet| mine.contains(&their.network()) || their.contains(&mine.network());
+        Some((mine.trunc(), their.addresses.iter().find(is_common)?.trunc()))
+    })?;
+    let subnets = if first == second {
+        format!("both have subnet {first}")
+    } else {
+        format!("have subnets {first} and {second}, which overlap,")
+    };
+    Some(Clash {
+        text: format!(
+            "{names} {subnets} on two bridges, {:?} and {:?}: the host reaches the containers of one of them alone",
+            mine.link, their.link
+        ),
+        remedy: "give each a subnet of its own, or both one bridge",
+    })
+}
+
+/// Returns the gateways that a list gives its bridges.
+fn gateways(list: &NetworkList) -> Vec<Gateways> {
     let bridges = list.plugins.iter().filter(|plugin| plugin.plugin_type == bridge::INFO.name);
     let bridge = crate::find(bridge::INFO.name).expect("bridge is in the table");
     let found = bridges.filter_map(|plugin| {
