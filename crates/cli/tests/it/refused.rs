@@ -263,9 +263,6 @@ fn two_lists_with_one_subnet_on_two_bridges_are_told() {
         "networks \"b\" and \"a\" both have subnet 10.1.0.0/24 on two bridges, \"br1\" and \"br0\"";
     assert!(call_in(&lab, &["lint"]).succeeded().stdout.contains(words));
     assert!(call_in(&lab, &["status", "b"]).succeeded().stdout.contains(words));
-    let look = || call_in(&lab, &["doctor"]).stdout;
-    let looked = look();
-    assert_eq!(looked.matches("both have subnet").count(), 1, "{looked}");
     call_in(&lab, &["add", "a", "c1"]).succeeded();
     let on_link = "is of subnet 10.1.0.0/24, which is on the host's link \"br0\"";
     for refused in [call_in(&lab, &["status", "b"]), call_in(&lab, &["add", "b", "c2"])] {
@@ -275,10 +272,6 @@ fn two_lists_with_one_subnet_on_two_bridges_are_told() {
             "{refused:?}"
         );
     }
-    let looked = look();
-    let taken = "network \"b\" has 10.1.0.0/24, which br0 has too";
-    assert_eq!(looked.matches("subnet-taken").count(), 1, "{looked}");
-    assert!(looked.contains(taken), "{looked}");
     // A node that has containers of both goes on, and is told.
     write(&lab, "b", "1.1.0", &on("br1", "10.1.0.0/24", &json!({ "allowAddressConflict": true })));
     call_in(&lab, &["add", "b", "c2"]).succeeded();
@@ -286,9 +279,9 @@ fn two_lists_with_one_subnet_on_two_bridges_are_told() {
     call_in(&lab, &["add", "b", "c3"]).succeeded();
     let status = call_in(&lab, &["status", "b"]).succeeded();
     assert!(status.stdout.contains(words), "{status:?}");
-    let looked = look();
+    let looked = call_in(&lab, &["doctor"]).stdout;
     assert_eq!(looked.matches("subnet-taken").count(), 1, "{looked}");
-    assert!(looked.contains(taken), "{looked}");
+    assert!(looked.contains("network \"b\" has 10.1.0.0/24, which br0 has too"), "{looked}");
 }
 
 /// A list may call our plugin by the name that another project gives to it.

@@ -116,7 +116,7 @@ fn a_command_that_is_not_there_is_told_in_the_form_that_was_asked_for() {
     let said = call_in(&lab, &["-o", "json", "run", "--", "nosuchcmd"]).failed(127);
     assert_eq!(said.stderr, "");
     assert_eq!(said.json()["msg"], "run \"nosuchcmd\"");
-    assert_eq!(said.json()["details"], "No such file or directory (os error 2)");
+    assert_eq!(said.json()["details"], "No such file or directory");
 }
 
 #[test]
