@@ -292,6 +292,8 @@ fn attachment(known: &Known, docker: Option<&Endpoint>) -> Attachment {
         labels: list.as_ref().map(labels).unwrap_or_default(),
         since_s: since(known.file()),
         unfinished: unfinished(known).filter(|_| docker.is_none()),
+        dockers: docker.is_some(),
+        by_others: survey::is_by_others(known),
         ..Attachment::default()
     };
     if let Some(result) = known.result() {
