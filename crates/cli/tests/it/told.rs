@@ -249,6 +249,7 @@ const LINES: &[&str] = &[
     "run --arg KEY -- true",
     "run --cap colour -- true",
     "run --cap mac=red -- true",
+    "run --cap portMappings=[] -- true",
     "run --net blue --cap colour=1 -- true",
     "run --name a/b -- true",
     "run --to nowhere -- true",
