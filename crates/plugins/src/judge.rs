@@ -15,6 +15,7 @@ use state::Roots;
 
 use crate::chained::policy;
 use crate::interface::bridge::{self, Gateways};
+use crate::interface::loopback;
 
 /// Returns the role of a plugin, by its own name or another project's name for it; `None` if it is
 /// not ours.
@@ -173,6 +174,49 @@ fn link(list: &NetworkList, position: usize) -> Option<Refusal> {
     };
     let error = Error::new(code::INVALID_CONFIG, text).with_details(details);
     Some(Refusal { plugin_type: name.clone(), is_ipam: false, is_hosts: false, error })
+}
+
+/// Refuses a list of which no plugin makes an interface that a container can be given: Docker moves
+/// one into its container. Another project's plugin may make one.
+///
+/// # Errors
+/// Code 7.
+pub fn refuse_without_interface(list: &NetworkList) -> Result<(), Error> {
+    if list.plugins.iter().any(makes_interface) {
+        return Ok(());
+    }
+    let name = list.plugins.first().map_or("", |plugin| &plugin.plugin_type);
+    let text = format!("plugin {name:?} makes no interface that a container can be given");
+    Err(Error::new(code::INVALID_CONFIG, text)
+        .with_details("put a plugin that makes one first, such as bridge or macvlan"))
+}
+
+fn makes_interface(plugin: &PluginConfig) -> bool {
+    let Some(info) = crate::info(&plugin.plugin_type) else { return true };
+    match info.role {
+        Role::Interface => true,
+        Role::Either if info.inner.is_some() => inner(plugin).iter().any(makes_interface),
+        // Each namespace has its own.
+        Role::Either => info.name != loopback::INFO.name,
+        _ => false,
+    }
+}
+
+/// Asks the plugin of ours that makes a list's interface for its STATUS, without its address plugin:
+/// whether this host has what it needs, such as a parent.
+///
+/// # Errors
+/// Why a container could not be attached now.
+pub fn interface_status(list: &NetworkList) -> Result<(), Error> {
+    let Some(plugin) = list.plugins.first() else { return Ok(()) };
+    let own = crate::find(&plugin.plugin_type).filter(|own| own.info().inner.is_none());
+    let Some(own) = own.filter(|own| own.info().role != Role::Addresses) else { return Ok(()) };
+    let mut object = plugin.object.clone();
+    object.set_value("ipam", &serde_json::json!({}));
+    let plugin = PluginConfig::from_object(object)?;
+    let document =
+        plugin.request(&list.name, Version::CURRENT.as_str(), &cni::config::Injection::default());
+    ask(own, &document, |call| own.status(call))?
 }
 
 /// Reports whether a plugin says that `policy` follows, which does not.
@@ -497,6 +541,37 @@ mod tests {
                 assert_ne!(known, refused, "{name}");
             }
         }
+    }
+
+    #[test]
+    fn a_list_without_an_interface_for_a_container_is_refused() {
+        for (plugins, gives) in [
+            (json!([{ "type": "loopback" }]), false),
+            (json!([{ "type": "loopback" }, { "type": "tuning" }]), false),
+            (json!([{ "type": "portmap" }]), false),
+            (json!([{ "type": "chain", "plugins": [{ "type": "loopback" }] }]), false),
+            (json!([{ "type": "chain", "plugins": [{ "type": "ptp" }] }]), true),
+            (json!([{ "type": "ipvlan" }]), true),
+            (json!([{ "type": "theirs" }]), true),
+            (json!([{ "type": "bridge" }, { "type": "loopback" }]), true),
+        ] {
+            let refused = refuse_without_interface(&of(&plugins));
+            assert_eq!(refused.is_ok(), gives, "{plugins}: {refused:?}");
+        }
+    }
+
+    /// Without privileges nothing more can be told of the host than that a link is not there.
+    #[test]
+    fn a_parent_that_is_not_there_is_told_without_the_address_plugin() {
+        let ipam = json!({ "type": "nwt-absent" });
+        for plugin in ["macvlan", "ipvlan", "vlan"] {
+            let list =
+                of(&json!([{ "type": plugin, "master": "nwt-none", "vlanId": 5, "ipam": ipam }]));
+            let error = interface_status(&list).unwrap_err();
+            assert!(error.to_string().contains("\"nwt-none\": Link not found"), "{error:?}");
+        }
+        let list = of(&json!([{ "type": "host-device", "device": "nwt-none", "ipam": ipam }]));
+        assert!(interface_status(&list).is_err());
     }
 
     /// Every plugin has a role, so none is skipped.

@@ -13,10 +13,10 @@ use scene::{Attachment, Container, Drift, Port, Transport, Unfinished};
 use serde::Deserialize;
 use state::Roots;
 
-use super::runtime_names::RuntimeNames;
 use super::wanted_items;
 use crate::net::attachments::{self, Shown};
 use crate::net::dockers::{self, Endpoint};
+use crate::net::runtime_names::RuntimeNames;
 use crate::net::session::Session;
 use crate::net::{container, presence, survey};
 use crate::world::World;
