@@ -151,7 +151,7 @@ fn of_file(path: &Path) -> Result<Option<Installed>, String> {
     let Some(bytes) = read.map_err(|error| cni::Error::from_chain(0, &error).msg)? else {
         return Ok(None);
     };
-    let words = |error: serde_json::Error| error.to_string();
+    let words = |error: serde_json::Error| cni::json::plain(&error.to_string());
     let Format { format } = serde_json::from_slice(&bytes).map_err(words)?;
     if format != FORMAT {
         return Err(format!("format {format} is not known, only {FORMAT} is"));

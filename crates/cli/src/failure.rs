@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::path::Path;
 use std::process::ExitCode;
 
+use cni::json::plain;
 use cni::text::{lines, one_line};
 use cni::{ContainerId, Error, code};
 use cni_plugin::codes;
@@ -45,7 +46,7 @@ impl Failure {
 
     /// Creates a failure with an error's message; its sources are the causes.
     pub(crate) fn of(code: u32, error: &dyn std::error::Error) -> Self {
-        let mut failure = Failure::new(code, error.to_string());
+        let mut failure = Failure::new(code, plain(&error.to_string()));
         let mut next = error.source();
         while let Some(source) = next {
             failure = failure.because(source);
@@ -71,7 +72,7 @@ impl Failure {
     /// Adds a cause.
     #[must_use]
     pub(crate) fn because(mut self, cause: impl Display) -> Self {
-        self.0.error = self.0.error.with_details(cause.to_string());
+        self.0.error = self.0.error.with_details(plain(&cause.to_string()));
         self
     }
 
@@ -249,11 +250,11 @@ mod tests {
     #[test]
     fn people_read_what_why_and_what_to_do() {
         let failure = Failure::new(code::IO_FAILURE, "write \"/opt/cni/bin/bridge\"")
-            .because("Read-only file system (os error 30)")
+            .because(std::io::Error::from_raw_os_error(30))
             .hint("choose another folder with --bin-dir");
         expect![[r#"
             error: write "/opt/cni/bin/bridge"
-            cause: Read-only file system (os error 30)
+            cause: Read-only file system
             hint: what the message names is mounted read-only: mount it writable
             hint: choose another folder with --bin-dir
         "#]]
@@ -284,7 +285,7 @@ mod tests {
             assert!(!told(code, None).contains("doctor"), "{code}");
         }
         let refused = Failure::new(codes::FIREWALL, "add a rule")
-            .because("Permission denied (os error 13)")
+            .because("Permission denied")
             .look_around(None);
         assert!(!refused.text().contains("doctor"), "{}", refused.text());
         let json = Failure::new(codes::DRIFT, "x").look_around(Some(&c1)).to_cni();

@@ -12,6 +12,7 @@ pub(crate) mod ports;
 pub(crate) mod presence;
 pub(crate) mod probes;
 pub(crate) mod programs;
+pub(crate) mod runtime_names;
 pub(crate) mod runtimes;
 pub(crate) mod scene;
 pub(crate) mod session;

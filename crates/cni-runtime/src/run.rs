@@ -186,7 +186,7 @@ impl Runtime<'_> {
         };
         let Some(version) = info.nearest(list_version, floor) else {
             return Err(PluginError::Reported(
-                refused.with_details(format!("it supports {:?}", info.supported)),
+                refused.with_details(format!("it supports {}", info.supported.join(", "))),
             ));
         };
         if version < subject.command.since() {

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::json::plain;
+use crate::text::system;
 use crate::{Differs, json};
 
 /// Codes of the specification (CNI 1.1.0 §5 "Error") and of the reference implementation.
@@ -88,12 +90,13 @@ const OF_CONFIG: [u32; 4] = [
 ];
 
 impl Error {
-    /// Makes an error without details.
+    /// Makes an error without details. The words of a [system](crate::text::system) error stand
+    /// without its number.
     pub fn new(code: u32, msg: impl Into<String>) -> Self {
         Error {
             cni_version: None,
             code,
-            msg: msg.into(),
+            msg: system(&msg.into()).into_owned(),
             details: String::new(),
             foreign: false,
             differences: Box::default(),
@@ -107,10 +110,10 @@ impl Error {
         let mut sources = Vec::new();
         let mut next = error.source();
         while let Some(source) = next {
-            sources.push(source.to_string());
+            sources.push(plain(&source.to_string()));
             next = source.source();
         }
-        let mut whole = error.to_string();
+        let mut whole = plain(&error.to_string());
         for source in sources {
             if !whole.ends_with(&source) {
                 whole.push_str(": ");
@@ -126,7 +129,7 @@ impl Error {
         if !self.details.is_empty() && !details.as_ref().is_empty() {
             self.details.push_str("; ");
         }
-        self.details.push_str(details.as_ref());
+        self.details.push_str(&system(details.as_ref()));
         self
     }
 
@@ -191,7 +194,7 @@ impl Error {
     /// Puts words before the message; keeps code and details.
     #[must_use]
     pub fn context(mut self, what: impl fmt::Display) -> Self {
-        self.msg = format!("{what}: {}", self.msg);
+        self.msg = system(&format!("{what}: {}", self.msg)).into_owned();
         self
     }
 

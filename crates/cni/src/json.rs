@@ -30,10 +30,12 @@ mod fault;
 mod lenient;
 mod object;
 mod unknown;
+mod words;
 
 use lenient::Lenient;
 pub use object::Object;
 pub use unknown::{UnknownKey, unknown_keys, unknown_keys_besides};
+pub use words::plain;
 
 /// The deepest nesting of objects and arrays that is read. `serde_json` stops at 128 and Go at
 /// 10 000; the margin lets a document of this depth be wrapped into another (a request, the cache)
@@ -75,7 +77,7 @@ impl de::Error for JsonError {
             path: String::new(),
             line: 0,
             column: 0,
-            message: message.to_string(),
+            message: plain(&message.to_string()),
             offset: None,
         }
     }
@@ -84,13 +86,11 @@ impl de::Error for JsonError {
 impl JsonError {
     /// Wraps a `serde_json` error, splitting its position from its text.
     fn of(error: &serde_json::Error) -> Self {
-        let text = error.to_string();
-        let tail = format!(" at line {} column {}", error.line(), error.column());
         JsonError {
             path: String::new(),
             line: error.line(),
             column: error.column(),
-            message: text.strip_suffix(&tail).unwrap_or(&text).to_owned(),
+            message: plain(&without_place(error)),
             offset: None,
         }
     }
@@ -122,6 +122,15 @@ impl JsonError {
         self.offset = None;
         self
     }
+}
+
+/// Returns the message of a `serde_json` error alone.
+fn without_place(error: &serde_json::Error) -> String {
+    let mut text = error.to_string();
+    let tail = format!(" at line {} column {}", error.line(), error.column());
+    let end = text.strip_suffix(&tail).unwrap_or(&text).len();
+    text.truncate(end);
+    text
 }
 
 /// Returns the line and column of the byte that follows `before`, both counted from 1.
@@ -197,10 +206,11 @@ pub fn explain(document: &[u8], error: &serde_json::Error) -> JsonError {
         Ok(text) => text,
         Err(error) => return error,
     };
-    let error = JsonError::of(error);
-    match fault::describe(text, &error.message, (error.line, error.column)) {
-        Some((message, (line, column))) => JsonError { message, line, column, ..error },
-        None => error,
+    match fault::describe(text, &without_place(error), (error.line(), error.column())) {
+        Some((message, (line, column))) => {
+            JsonError { message, line, column, ..JsonError::of(error) }
+        }
+        None => JsonError::of(error),
     }
 }
 

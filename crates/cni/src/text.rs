@@ -4,6 +4,7 @@
 //! a chain: no leading zeros in IPv4 (which other programs take for octal), no zone, and an IPv4
 //! address written as IPv6 (`::ffff:192.0.2.1`) is the IPv4 address.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -88,10 +89,42 @@ pub fn shortened(text: &str) -> String {
     shown
 }
 
+/// Returns the text without what Rust's library adds to the words of a system error: its number, as in
+/// `No such file or directory (os error 2)`.
+///
+/// ```
+/// let said = std::io::Error::from_raw_os_error(2).to_string();
+/// assert_eq!(netwright_cni::text::system(&said), "No such file or directory");
+/// ```
+#[must_use]
+pub fn system(text: &str) -> Cow<'_, str> {
+    const OPENS: &str = " (os error ";
+    let mut kept = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once(OPENS) {
+        kept.push_str(before);
+        match after.split_once(')') {
+            Some((number, behind)) if number.bytes().all(|byte| byte.is_ascii_digit()) => {
+                rest = behind;
+            }
+            _ => {
+                kept.push_str(OPENS);
+                rest = after;
+            }
+        }
+    }
+    if rest.len() == text.len() {
+        return Cow::Borrowed(text);
+    }
+    kept.push_str(rest);
+    Cow::Owned(kept)
+}
+
 /// Writes text that other programs or users wrote into a line for people. It escapes, as Rust does
 /// (`\u{1b}`), what a terminal would obey (ECMA-48: C0, DEL and C1), what ends a line, and what
 /// shows letters in another order (UAX #9). So a chosen name of a file, a container or a label
-/// cannot recolour, rename or rewrite the reader's terminal, nor add lines that are not ours.
+/// cannot recolour, rename or rewrite the reader's terminal, nor add lines that are not ours. It
+/// leaves out the numbers of [system] errors.
 #[must_use]
 pub fn one_line(text: impl fmt::Display) -> String {
     escape(&text.to_string(), |_| false)
@@ -105,7 +138,7 @@ pub fn lines(text: impl fmt::Display) -> String {
 
 fn escape(text: &str, keeps: impl Fn(char) -> bool) -> String {
     let mut shown = String::with_capacity(text.len());
-    for letter in text.chars() {
+    for letter in system(text).chars() {
         if is_obeyed(letter) && !keeps(letter) {
             shown.extend(letter.escape_default());
         } else {

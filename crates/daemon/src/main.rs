@@ -338,5 +338,5 @@ fn print(text: &str) -> std::io::Result<()> {
 }
 
 pub(crate) fn complain(text: &str) {
-    let _ = std::io::stderr().write_all(text.as_bytes());
+    let _ = std::io::stderr().write_all(cni::text::system(text).as_bytes());
 }

@@ -200,7 +200,8 @@ fn depth_of(finding: &Finding) -> usize {
     let is_below = is_refused_for_filter(finding)
         || is_refused_for_parent(finding)
         || is_refused_for_ipv6(finding)
-        || is_refused_for_pool(finding);
+        || is_refused_for_pool(finding)
+        || is_of_one_subnet(finding);
     if is_below { depth("attachment-differs") } else { depth(finding.id) }
 }
 
@@ -226,6 +227,11 @@ fn is_refused_for_ipv6(finding: &Finding) -> bool {
 fn is_refused_for_pool(finding: &Finding) -> bool {
     let says = |text: &String| text.contains(ON_LINK) || text.contains(BY_ROUTE);
     finding.id == "network-refused" && finding.seen.iter().any(says)
+}
+
+/// Plugins say so of two networks whose bridges the host cannot both route to.
+fn is_of_one_subnet(finding: &Finding) -> bool {
+    finding.id == "network-incomplete" && finding.says.contains(" on two bridges, ")
 }
 
 /// What ADD and STATUS say of such a pool.
@@ -394,6 +400,10 @@ fn explains(cause: &Finding, finding: &Finding) -> bool {
             "route-covers-pool" => says(&format!(" is of {}{BY_ROUTE}", cause.object)),
             _ => false,
         };
+    }
+    if is_of_one_subnet(finding) {
+        let name = format!("{:?}", cause.object);
+        return cause.id == "subnet-taken" && finding.says.contains(&name);
     }
     if finding.id == "attachment-differs" {
         return is_told_twice(cause, finding);
@@ -688,6 +698,15 @@ mod tests {
         assert_eq!(
             listed(vec![refused("vpn", of_route), other(), covers]),
             ["route-covers-pool 10.2.0.0/16: network-refused", "network-refused other: "]
+        );
+        let both = "network lan: networks \"lan\" and \"wan\" both have subnet 10.1.0.0/24 on two \
+                    bridges, \"br1\" and \"br0\": the host reaches the containers of one of them alone";
+        let both = || Finding::warning("network-incomplete", both, both);
+        let taken = |name: &str| Finding::error("subnet-taken", name, "taken");
+        assert_eq!(listed(vec![both(), taken("wan")]), ["subnet-taken wan: network-incomplete"]);
+        assert_eq!(
+            listed(vec![both(), taken("other")]),
+            ["subnet-taken other: ", &format!("network-incomplete {}: ", both().object)]
         );
     }
 

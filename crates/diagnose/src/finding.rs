@@ -201,7 +201,7 @@ impl Finding {
 }
 
 /// The programs that mend something.
-const PROGRAMS: [&str; 20] = [
+const PROGRAMS: [&str; 21] = [
     "bridge",
     "conntrack",
     "echo",
@@ -218,6 +218,7 @@ const PROGRAMS: [&str; 20] = [
     "netwright",
     "nft",
     "nsenter",
+    "printf",
     "sysctl",
     "tc",
     "ufw",

@@ -6,6 +6,7 @@ pub mod filter;
 mod finding;
 pub mod path;
 mod question;
+mod restored;
 pub mod routes;
 mod rules;
 mod safe;

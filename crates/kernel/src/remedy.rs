@@ -8,13 +8,16 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 
 /// The system's messages in lower case, and what an operator does about each. The wording is that
 /// of musl, glibc, Go and [`Errno`](crate::Errno).
-const REMEDIES: [(&[&str], &str); 3] = [
-    (&["no space left on device (os error"], NO_SPACE),
+const REMEDIES: [(&[&str], &str); 2] = [
     (&["quota exceeded"], "the quota is used up: make room on the file system of the named path"),
     (&["read-only file system"], "what the message names is mounted read-only: mount it writable"),
 ];
 
 const NO_SPACE: &str = "the disk is full: make room on the file system of the named path (`df`, and `df -i` for files)";
+
+/// What a file system without room says, and what netlink adds to it: no disk holds what netlink is
+/// asked for.
+const FULL: (&str, &str) = ("no space left on device", " (enospc)");
 
 /// The kernel's messages to a process that lacks a privilege.
 const REFUSALS: [&str; 2] = ["permission denied", "operation not permitted"];
@@ -56,6 +59,10 @@ fn remedy(text: &str, root: bool) -> Option<&'static str> {
     if says(&REFUSALS) {
         return Some(if root { NOT_EVEN_ROOT } else { BE_ROOT });
     }
+    let mut full = text.match_indices(FULL.0).map(|(at, words)| at + words.len());
+    if full.any(|end| !text[end..].starts_with(FULL.1)) {
+        return Some(NO_SPACE);
+    }
     REMEDIES.iter().find(|(words, _)| says(words)).map(|(_, remedy)| *remedy)
 }
 
@@ -90,6 +97,7 @@ mod tests {
     fn a_full_disk_is_no_question_of_rights() {
         let [file, netlink, _] = texts(28, "");
         assert_eq!(remedy(&file, false), Some(NO_SPACE));
+        assert_eq!(remedy("write /run/x: No space left on device", false), Some(NO_SPACE));
         assert_eq!(remedy(&netlink, false), None, "no disk holds what netlink is asked for");
         let quota = io::Error::from_raw_os_error(122).to_string();
         assert!(remedy(&quota, false).is_some_and(|text| text.starts_with("the quota")), "{quota}");

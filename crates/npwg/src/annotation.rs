@@ -25,7 +25,6 @@ use cni::{IfName, json};
 use serde_json::value::RawValue;
 
 use crate::selection::{ElementError, Selection};
-use crate::words;
 
 /// The networks a pod gets beside the cluster's.
 pub const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
@@ -62,7 +61,7 @@ const UNNAMED_IFNAME: &str = "net";
 #[non_exhaustive]
 pub enum AnnotationError {
     /// It looks like JSON and is not valid JSON.
-    #[error("neither a list of names nor JSON: {}", words::json(.0))]
+    #[error("neither a list of names nor JSON: {0}")]
     Json(#[source] JsonError),
     /// It is JSON and not a list.
     #[error("JSON, but not a list: write [ and ] around it")]

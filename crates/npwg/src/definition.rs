@@ -5,7 +5,6 @@ use cni::NetworkList;
 use cni::json::{JsonError, Object};
 
 use crate::selection::{self, ElementError};
-use crate::words;
 
 /// The group of definitions.
 pub const GROUP: &str = "k8s.cni.cncf.io";
@@ -36,7 +35,7 @@ pub enum DefinitionError {
     #[error(transparent)]
     Name(ElementError),
     /// `spec.config` is not JSON, or not an object.
-    #[error("spec.config is not a JSON object: {}", words::json(.0))]
+    #[error("spec.config is not a JSON object: {0}")]
     Json(#[source] JsonError),
     /// It is neither a plugin nor a list of plugins.
     #[error("spec.config names no plugin: it needs \"type\", or \"plugins\" with several")]
@@ -128,5 +127,5 @@ fn config(error: &cni::Error) -> String {
     } else if !error.details.is_empty() {
         text = format!("{text}: {:?}", error.details);
     }
-    words::plain(&text)
+    text
 }

@@ -7,8 +7,6 @@
 use cni::json::{JsonError, Object};
 use serde::{Deserialize, Serialize};
 
-use crate::words;
-
 /// The folder of the files.
 pub const FOLDER: &str = "/var/run/k8s.cni.cncf.io/devinfo";
 
@@ -121,7 +119,7 @@ pub enum DeviceError {
     #[error("{0} bytes of device information, more than {MAX_FILE}")]
     TooLong(usize),
     /// It is not JSON of that shape.
-    #[error("not device information: {}", words::json(.0))]
+    #[error("not device information: {0}")]
     Json(#[source] JsonError),
     /// It does not contain the device's type.
     #[error("device information without \"type\"")]

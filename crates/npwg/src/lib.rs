@@ -8,7 +8,6 @@ pub mod policy;
 pub mod request;
 pub mod selection;
 pub mod status;
-mod words;
 
 pub use selection::Selection;
 

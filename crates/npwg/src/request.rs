@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use cni::json::{JsonError, Object};
 use cni::{AddResult, NetworkList};
 
-use crate::{selection, words};
+use crate::selection;
 
 /// The requests on one network.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub enum RequestError {
         asked: String,
     },
     /// The configuration cannot be changed as requested.
-    #[error("network {network:?}: \"args\" of plugin {plugin_type:?} is not an object: {}", words::json(.error))]
+    #[error("network {network:?}: \"args\" of plugin {plugin_type:?} is not an object: {error}")]
     Args {
         /// The network.
         network: String,

@@ -9,8 +9,6 @@ use ipnet::IpNet;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::words;
-
 /// The longest label of a name (RFC 1123).
 const LABEL_MAX: usize = 63;
 
@@ -308,8 +306,19 @@ fn read<T: DeserializeOwned>(
     json::from_str(raw.get()).map(Some).map_err(|_| ElementError::WrongType {
         key,
         wanted,
-        found: words::excerpt(raw.get()),
+        found: excerpt(raw.get()),
     })
+}
+
+/// The longest excerpt of the user's text in a message.
+const EXCERPT_MAX: usize = 60;
+
+/// Returns an excerpt of the user's text, cut if it is long.
+fn excerpt(text: &str) -> String {
+    match text.char_indices().nth(EXCERPT_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
 }
 
 fn unknown_keys(element: &Object) -> Vec<String> {

@@ -14,7 +14,8 @@ use serde::Deserialize;
 use state::Roots;
 
 use crate::chained::policy;
-use crate::interface::bridge;
+use crate::interface::bridge::{self, Gateways};
+use crate::interface::loopback;
 
 /// Returns the role of a plugin, by its own name or another project's name for it; `None` if it is
 /// not ours.
@@ -175,6 +176,49 @@ fn link(list: &NetworkList, position: usize) -> Option<Refusal> {
     Some(Refusal { plugin_type: name.clone(), is_ipam: false, is_hosts: false, error })
 }
 
+/// Refuses a list of which no plugin makes an interface that a container can be given: Docker moves
+/// one into its container. Another project's plugin may make one.
+///
+/// # Errors
+/// Code 7.
+pub fn refuse_without_interface(list: &NetworkList) -> Result<(), Error> {
+    if list.plugins.iter().any(makes_interface) {
+        return Ok(());
+    }
+    let name = list.plugins.first().map_or("", |plugin| &plugin.plugin_type);
+    let text = format!("plugin {name:?} makes no interface that a container can be given");
+    Err(Error::new(code::INVALID_CONFIG, text)
+        .with_details("put a plugin that makes one first, such as bridge or macvlan"))
+}
+
+fn makes_interface(plugin: &PluginConfig) -> bool {
+    let Some(info) = crate::info(&plugin.plugin_type) else { return true };
+    match info.role {
+        Role::Interface => true,
+        Role::Either if info.inner.is_some() => inner(plugin).iter().any(makes_interface),
+        // Each namespace has its own.
+        Role::Either => info.name != loopback::INFO.name,
+        _ => false,
+    }
+}
+
+/// Asks the plugin of ours that makes a list's interface for its STATUS, without its address plugin:
+/// whether this host has what it needs, such as a parent.
+///
+/// # Errors
+/// Why a container could not be attached now.
+pub fn interface_status(list: &NetworkList) -> Result<(), Error> {
+    let Some(plugin) = list.plugins.first() else { return Ok(()) };
+    let own = crate::find(&plugin.plugin_type).filter(|own| own.info().inner.is_none());
+    let Some(own) = own.filter(|own| own.info().role != Role::Addresses) else { return Ok(()) };
+    let mut object = plugin.object.clone();
+    object.set_value("ipam", &serde_json::json!({}));
+    let plugin = PluginConfig::from_object(object)?;
+    let document =
+        plugin.request(&list.name, Version::CURRENT.as_str(), &cni::config::Injection::default());
+    ask(own, &document, |call| own.status(call))?
+}
+
 /// Reports whether a plugin says that `policy` follows, which does not.
 fn opened_by_nobody(list: &NetworkList, position: usize) -> bool {
     let said = list.plugins[position].object.get(cni::FOLLOWED_BY);
@@ -321,32 +365,78 @@ pub(crate) fn ask<T>(
     examine(plugin, document, &CallEnv::default(), &context, ask)
 }
 
-/// Returns the reason why an attachment to one list would be refused while the other has one: both
-/// give the same bridge addresses that exclude each other.
+/// Two lists that cannot both be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Clash {
+    /// What they both claim.
+    pub text: String,
+    /// What to do about it.
+    pub remedy: &'static str,
+}
+
+/// Returns the reason why containers of one list are refused, or not reached, while the other has
+/// one: both give the same bridge addresses that exclude each other, or two bridges one subnet.
 #[must_use]
-pub fn exclude_each_other(one: &NetworkList, other: &NetworkList) -> Option<String> {
+pub fn exclude_each_other(one: &NetworkList, other: &NetworkList) -> Option<Clash> {
     if one.name == other.name {
         return None;
     }
     let (ours, theirs) = (gateways(one), gateways(other));
-    ours.iter().find_map(|(link, nets)| {
-        let (_, others) = theirs.iter().find(|(name, _)| name == link)?;
-        bridge::refuse_others(link, others, nets).err()?;
-        let shown = |nets: &[IpNet]| {
-            nets.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-        };
-        Some(format!(
-            "networks {:?} and {:?} are on bridge {link:?} with different subnets, as {} and {}: while one has a container, the other's are refused",
-            one.name,
-            other.name,
-            shown(nets),
-            shown(others),
-        ))
+    let mut pairs = ours.iter().flat_map(|mine| theirs.iter().map(move |their| (mine, their)));
+    pairs.find_map(|(mine, their)| {
+        let names = format!("networks {:?} and {:?}", one.name, other.name);
+        if mine.link == their.link {
+            on_one_bridge(&names, mine, their)
+        } else {
+            on_two_bridges(&names, mine, their)
+        }
     })
 }
 
-/// Returns the gateway addresses that a list gives its bridges.
-fn gateways(list: &NetworkList) -> Vec<(String, Vec<IpNet>)> {
+fn on_one_bridge(names: &str, mine: &Gateways, their: &Gateways) -> Option<Clash> {
+    if mine.replaces || their.replaces {
+        return None;
+    }
+    bridge::refuse_others(&mine.link, &their.addresses, &mine.addresses).err()?;
+    let shown =
+        |nets: &[IpNet]| nets.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    Some(Clash {
+        text: format!(
+            "{names} are on bridge {:?} with different subnets, as {} and {}: while one has a container, the other's are refused",
+            mine.link,
+            shown(&mine.addresses),
+            shown(&their.addresses),
+        ),
+        remedy: "give each a bridge of its own, or one the other's subnet",
+    })
+}
+
+/// The host has one route to a subnet: by the bridge that got its address first.
+fn on_two_bridges(names: &str, mine: &Gateways, their: &Gateways) -> Option<Clash> {
+    if mine.vrf != their.vrf {
+        return None;
+    }
+    let (first, second) = mine.addresses.iter().find_map(|mine| {
+        let is_common =
+            |their: &&IpNet| mine.contains(&their.network()) || their.contains(&mine.network());
+        Some((mine.trunc(), their.addresses.iter().find(is_common)?.trunc()))
+    })?;
+    let subnets = if first == second {
+        format!("both have subnet {first}")
+    } else {
+        format!("have subnets {first} and {second}, which overlap,")
+    };
+    Some(Clash {
+        text: format!(
+            "{names} {subnets} on two bridges, {:?} and {:?}: the host reaches the containers of one of them alone",
+            mine.link, their.link
+        ),
+        remedy: "give each a subnet of its own, or both one bridge",
+    })
+}
+
+/// Returns the gateways that a list gives its bridges.
+fn gateways(list: &NetworkList) -> Vec<Gateways> {
     let bridges = list.plugins.iter().filter(|plugin| plugin.plugin_type == bridge::INFO.name);
     let bridge = crate::find(bridge::INFO.name).expect("bridge is in the table");
     let found = bridges.filter_map(|plugin| {
@@ -451,6 +541,37 @@ mod tests {
                 assert_ne!(known, refused, "{name}");
             }
         }
+    }
+
+    #[test]
+    fn a_list_without_an_interface_for_a_container_is_refused() {
+        for (plugins, gives) in [
+            (json!([{ "type": "loopback" }]), false),
+            (json!([{ "type": "loopback" }, { "type": "tuning" }]), false),
+            (json!([{ "type": "portmap" }]), false),
+            (json!([{ "type": "chain", "plugins": [{ "type": "loopback" }] }]), false),
+            (json!([{ "type": "chain", "plugins": [{ "type": "ptp" }] }]), true),
+            (json!([{ "type": "ipvlan" }]), true),
+            (json!([{ "type": "theirs" }]), true),
+            (json!([{ "type": "bridge" }, { "type": "loopback" }]), true),
+        ] {
+            let refused = refuse_without_interface(&of(&plugins));
+            assert_eq!(refused.is_ok(), gives, "{plugins}: {refused:?}");
+        }
+    }
+
+    /// Without privileges nothing more can be told of the host than that a link is not there.
+    #[test]
+    fn a_parent_that_is_not_there_is_told_without_the_address_plugin() {
+        let ipam = json!({ "type": "nwt-absent" });
+        for plugin in ["macvlan", "ipvlan", "vlan"] {
+            let list =
+                of(&json!([{ "type": plugin, "master": "nwt-none", "vlanId": 5, "ipam": ipam }]));
+            let error = interface_status(&list).unwrap_err();
+            assert!(error.to_string().contains("\"nwt-none\": Link not found"), "{error:?}");
+        }
+        let list = of(&json!([{ "type": "host-device", "device": "nwt-none", "ipam": ipam }]));
+        assert!(interface_status(&list).is_err());
     }
 
     /// Every plugin has a role, so none is skipped.

@@ -48,14 +48,15 @@ pub(crate) fn read<T: DeserializeOwned>(
     if longest < document.len() {
         return Err(format!("it has {} bytes", document.len()));
     }
-    let outer: Outer<'_> = serde_json::from_slice(document).map_err(|error| error.to_string())?;
+    let words = |error: serde_json::Error| cni::json::plain(&error.to_string());
+    let outer: Outer<'_> = serde_json::from_slice(document).map_err(words)?;
     if outer.version != version {
         return Err(format!("it has version {}", outer.version));
     }
     if outer.sum != sum(outer.known.get().as_bytes()) {
         return Err("its sum is wrong".to_owned());
     }
-    serde_json::from_str(outer.known.get()).map_err(|error| error.to_string())
+    serde_json::from_str(outer.known.get()).map_err(words)
 }
 
 fn sum(known: &[u8]) -> String {

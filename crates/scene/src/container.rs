@@ -77,6 +77,12 @@ pub struct Attachment {
     pub unfinished: Option<Unfinished>,
     /// Why it was not compared; `None` if it was.
     pub not_checked: Option<String>,
+    /// It is of a container of Docker's: only `netwrightd repair` compares and repairs it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub dockers: bool,
+    /// Other plugins than Netwright's attached it: a repair restores only what ours made.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub by_others: bool,
 }
 
 /// A published port.

@@ -154,11 +154,12 @@ impl Record {
         if bytes.is_empty() {
             return Err("the file is empty".to_owned());
         }
-        let head: Format = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        let words = |error: serde_json::Error| cni::json::plain(&error.to_string());
+        let head: Format = serde_json::from_slice(bytes).map_err(words)?;
         if head.format != FORMAT {
             return Err(format!("format {} is not known, only {FORMAT} is", head.format));
         }
-        serde_json::from_slice(bytes).map_err(|error| error.to_string())
+        serde_json::from_slice(bytes).map_err(words)
     }
 }
 
@@ -196,10 +197,10 @@ impl Damaged {
 
     /// Describes an error and its sources as the reason.
     pub(crate) fn of(path: impl Into<PathBuf>, error: &dyn std::error::Error) -> Self {
-        let mut reason = error.to_string();
+        let mut reason = cni::json::plain(&error.to_string());
         let mut next = error.source();
         while let Some(source) = next {
-            reason = format!("{reason}: {source}");
+            reason = format!("{reason}: {}", cni::json::plain(&source.to_string()));
             next = source.source();
         }
         Damaged { path: path.into(), reason }

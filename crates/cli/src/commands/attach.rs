@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use cni::text::one_line;
 use cni::{AddResult, ContainerId, IfName, NetworkList, NetworkName, code};
-use cni_runtime::{Attachment, CachedAttachment, DelError, Runtime};
+use cni_runtime::{Apart, Attachment, CachedAttachment, DelError, Runtime};
 use serde::Serialize;
 use state::Index;
 
@@ -298,6 +298,51 @@ fn cached(
     Ok(found)
 }
 
+/// Looks for the attachment of a container by any name that `inspect` knows, such as the one that
+/// podman gave it; then the target becomes that container. Returns the runtime whose cache has it.
+///
+/// # Errors
+/// A container of Docker's: its plugins cannot be asked.
+fn by_name<'r>(
+    session: &'r Session,
+    runtime: Runtime<'r>,
+    which: &Which,
+    asked: &Attach,
+    target: &mut Target,
+) -> Result<(Runtime<'r>, Option<CachedAttachment>), Failure> {
+    if which.container_id.is_some() {
+        return Ok((runtime, None));
+    }
+    let known = attachments::all(session)?.known;
+    let mut named = attachments::of_container(known, &target.container, &session.roots);
+    named.retain(|known| {
+        known.key.network.as_str() == which.network
+            && asked.addresses.ifname.as_ref().is_none_or(|ifname| *ifname == known.key.ifname)
+    });
+    for known in named {
+        if known.apart(&session.roots) == Some(Apart::Dockers) {
+            let text = format!(
+                "{:?} is a container of Docker's, whose plugins worked in another namespace",
+                which.container
+            );
+            return Err(Failure::new(code::UNKNOWN_CONTAINER, text).hint(format!(
+                "`netwright doctor {}` looks at it; `netwrightd repair` repairs Docker's containers",
+                which.container
+            )));
+        }
+        let inner = attachments::inner_runtimes(session)?;
+        for runtime in [runtime.clone()].into_iter().chain(inner) {
+            if let Ok(Some(found)) = runtime.cached_attachment(&known.key) {
+                target.container_id = known.key.container_id;
+                target.ifname = known.key.ifname;
+                target.netns.clone_from(&found.attachment.netns);
+                return Ok((runtime, Some(found)));
+            }
+        }
+    }
+    Ok((runtime, None))
+}
+
 pub(crate) fn check(args: &Check, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
     let mut target = target(&args.which, &args.attach, world)?;
     let session = Session::open(world, common, shell, PluginSource::WithOwn)?;
@@ -312,6 +357,9 @@ pub(crate) fn check(args: &Check, common: &Common, world: &World, shell: &mut Sh
                 break;
             }
         }
+    }
+    if found.is_none() {
+        (runtime, found) = by_name(&session, runtime, &args.which, &args.attach, &mut target)?;
     }
     let Some(found) = found else {
         let network = network?;

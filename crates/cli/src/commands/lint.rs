@@ -162,12 +162,11 @@ fn lint_folder(dir: &Path, world: &Surroundings<'_>, report: &mut Findings) -> R
             FileOutcome::Refused(refusal) => refused(refusal, &mut examined),
             FileOutcome::Network(list) => {
                 lint_list(list, world, &mut examined);
-                for message in
+                for clash in
                     before.iter().filter_map(|other| judge::exclude_each_other(list, other))
                 {
-                    let hint =
-                        Some("give each a bridge of its own, or one the other's subnet".to_owned());
-                    examined.find(Severity::Warning, Place::default(), message, hint);
+                    let hint = Some(clash.remedy.to_owned());
+                    examined.find(Severity::Warning, Place::default(), clash.text, hint);
                 }
                 before.push(list);
             }

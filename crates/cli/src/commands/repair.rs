@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use cni::AttachmentKey;
 use cni::text::one_line;
 use cni_plugin::codes;
-use cni_runtime::{Everything, PluginFailure, Presence, Repairs};
+use cni_runtime::{Everything, Known, PluginFailure, Presence, Repairs};
 use plugins::shared::shared_object;
 use serde::Serialize;
 use state::Index;
@@ -51,6 +50,9 @@ struct Item {
     ifname: String,
     put_back: Vec<Line>,
     left: Vec<Left>,
+    /// Other plugins attached it, before ours took their place.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    by_others: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -69,7 +71,7 @@ impl Report for Repaired {
     fn text(&self) -> String {
         let mut text = String::new();
         for item in &self.attachments {
-            let Item { network, container_id, ifname, put_back, left } = item;
+            let Item { network, container_id, ifname, put_back, left, by_others } = item;
             text.push_str(&format!("{ifname} of {container_id} on {network}\n"));
             for line in put_back {
                 text.push_str(&format!(
@@ -85,6 +87,9 @@ impl Report for Repaired {
                     one_line(&left.plugin),
                     one_line(&left.error)
                 ));
+            }
+            if *by_others && !left.is_empty() {
+                text.push_str(&format!("  hint: {}\n", survey::BY_OTHERS));
             }
             if !self.dry_run && left.iter().any(|left| is_around(left.error.code)) {
                 text.push_str(&format!("  hint: {}\n", look_around(Some(container_id))));
@@ -149,7 +154,7 @@ pub(crate) fn main(args: &Repair, common: &Common, world: &World, shell: &mut Sh
             false => survey::repair(one, &session),
         };
         drop(waiting);
-        report.add(&one.key, repaired);
+        report.add(one, repaired);
     }
     if args.container.is_none() && args.network.is_none() {
         report.listen_to_routers(&Index::new(&session.roots), shell);
@@ -181,7 +186,8 @@ impl Repaired {
         }
     }
 
-    fn add(&mut self, key: &AttachmentKey, repaired: Result<Repairs, cni::Error>) {
+    fn add(&mut self, known: &Known, repaired: Result<Repairs, cni::Error>) {
+        let key = &known.key;
         let (put_back, left) = match repaired {
             Ok(repairs) if repairs.skipped => {
                 self.skipped += 1;
@@ -208,6 +214,7 @@ impl Repaired {
             ifname: key.ifname.to_string(),
             put_back,
             left,
+            by_others: survey::is_by_others(known),
         });
     }
 }

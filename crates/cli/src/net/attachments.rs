@@ -6,13 +6,16 @@ use std::path::Path;
 use cni::AttachmentKey;
 use cni_runtime::{Cache, CachedAttachment, Everything, Runtime};
 use firewall::taken;
+use kernel::netns::NetnsId;
 use plugins::chained::portmap;
 use serde::Serialize;
 use state::Roots;
 
+use super::container::Kind;
 use super::dockers::{self, Endpoint};
 use super::ports::PortMapping;
 use super::presence::{self, Presence};
+use super::runtime_names::RuntimeNames;
 use super::session::Session;
 use crate::failure::Failure;
 
@@ -176,26 +179,34 @@ pub(crate) fn netns(known: &Known, docker: Option<&Endpoint>) -> String {
 }
 
 /// Keeps the attachments of one container, named by its ID or by any name of its namespace; for a
-/// container of Docker's also by its endpoint's ID as Docker shows it.
+/// container of Docker's also by its endpoint's ID as Docker shows it. Docker's and podman's own
+/// names of running containers count where nothing else has the name.
 pub(crate) fn of_container(
     known: Vec<Known>,
     name: &super::container::ContainerName,
     roots: &Roots,
 ) -> Vec<Known> {
     let path = name.netns_text();
+    let is_in = |netns: &str, identity: Option<NetnsId>| {
+        identity.is_some() && !netns.is_empty() && presence::identity(netns) == identity
+    };
     let identity = presence::identity(&path);
-    known
-        .into_iter()
-        .filter(|known| {
-            let docker = dockers::endpoint(known, roots);
-            let netns = netns(known, docker.as_ref());
-            known.key.container_id.as_str() == name.text
-                || known.key.container_id == name.derived_id()
-                || docker.is_some() && dockers::is_meant(known, &name.text)
-                || netns == path
-                || (identity.is_some()
-                    && !netns.is_empty()
-                    && presence::identity(&netns) == identity)
-        })
-        .collect()
+    let is_named = |known: &Known| {
+        let docker = dockers::endpoint(known, roots);
+        let netns = netns(known, docker.as_ref());
+        known.key.container_id.as_str() == name.text
+            || known.key.container_id == name.derived_id()
+            || docker.is_some() && dockers::is_meant(known, &name.text)
+            || netns == path
+            || is_in(&netns, identity)
+    };
+    let mut of_container: Vec<Known> =
+        known.iter().filter(|known| is_named(known)).cloned().collect();
+    if of_container.is_empty() && name.kind == Kind::Name && identity.is_none() {
+        let named = RuntimeNames::read().namespace(&name.text);
+        of_container = known;
+        of_container
+            .retain(|known| is_in(&netns(known, dockers::endpoint(known, roots).as_ref()), named));
+    }
+    of_container
 }

@@ -52,7 +52,7 @@ fn ask(session: &Session, list: &NetworkList) -> Result<Vec<String>, cni::Error>
 /// that users other than root can change.
 pub(crate) fn warnings(session: &Session, list: &NetworkList, all: &[Network]) -> Vec<String> {
     let excluded = all.iter().filter_map(|other| judge::exclude_each_other(list, &other.list));
-    let mut warnings: Vec<String> = excluded.collect();
+    let mut warnings: Vec<String> = excluded.map(|clash| clash.text).collect();
     warnings.extend(trust::warnings(list, &session.runtime));
     warnings
 }

@@ -18,7 +18,6 @@ mod namespace;
 mod networks;
 mod processes;
 mod queues;
-mod runtime_names;
 mod services;
 mod wanted_items;
 
@@ -37,6 +36,7 @@ use kernel::sysctl::Sysctl;
 use scene::{Hole, Part, Scene};
 
 use super::attachments;
+use super::runtime_names::RuntimeNames;
 use super::session::Session;
 use crate::VERSION;
 use crate::world::World;
@@ -44,7 +44,6 @@ use containers::Subject;
 use legacy::Legacy;
 use namespace::{Read, told};
 use processes::{Halt, Processes};
-use runtime_names::RuntimeNames;
 
 /// How many threads read namespaces at once.
 const READERS: usize = 4;

@@ -1,9 +1,27 @@
 //! Asks all plugins of an attachment what differs from what ADD made, and makes them restore it.
 
-use cni::NetworkList;
+use cni::{NetworkList, PluginConfig};
+use cni_plugin::Role;
 use cni_runtime::{Attachment, Known, Repairs};
+use plugins::judge;
 
 use super::session::Session;
+
+/// What helps where [`is_by_others`].
+pub(crate) const BY_OTHERS: &str =
+    "other plugins attached it, and a repair restores only what Netwright's made: attach it again";
+
+/// Says whether other projects' plugins attached it, before ours took their names: each of ours that
+/// makes an interface records it.
+pub(crate) fn is_by_others(known: &Known) -> bool {
+    let Some(cached) = known.cached.as_ref().filter(|cached| cached.result.is_some()) else {
+        return false;
+    };
+    let is_recorded =
+        |plugin: &PluginConfig| judge::role(&plugin.plugin_type) == Some(Role::Interface);
+    let list = cached.list();
+    known.records.is_empty() && list.is_ok_and(|list| list.plugins.iter().any(is_recorded))
+}
 
 /// Looks, and changes nothing.
 pub(crate) fn look(known: &Known, session: &Session) -> Result<Repairs, cni::Error> {

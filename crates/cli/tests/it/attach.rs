@@ -632,3 +632,24 @@ fn the_failure_of_anothers_plugin_is_no_bug_of_ours() {
         }
     }
 }
+
+/// A container is known by the name that its runtime gave it, too: here by a file of Docker's.
+#[test]
+fn a_container_is_known_by_its_runtimes_name() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-runtimes-name");
+    network(&lab, "blue", BLUE);
+    let mut c1 = lab.container("c1");
+    call_in(&lab, &["add", "blue", "c1", "--container-id", "feed"]).succeeded();
+    assert_ne!(call_in(&lab, &["check", "blue", "web"]).code, 0);
+    lab.sh("mkdir -p /var/lib/docker/containers/feed");
+    let file = format!(r#"{{"State": {{"Running": true, "Pid": {}}}, "Name": "/web"}}"#, c1.pid());
+    std::fs::write(lab.path("/var/lib/docker/containers/feed/config.v2.json"), file).unwrap();
+    for args in [&["inspect", "web"][..], &["list", "web"]] {
+        let said = call_in(&lab, args).succeeded();
+        assert!(said.stdout.contains("feed") && said.stdout.contains("10.9.0.2"), "{said:?}");
+    }
+    call_in(&lab, &["repair", "web"]).succeeded();
+    let said = call_in(&lab, &["check", "blue", "web"]).succeeded();
+    assert!(said.stderr.starts_with("eth0 of feed is attached"), "{said:?}");
+}

@@ -9,7 +9,7 @@ use cni_runtime::{Attachment, Runtime};
 use testkit::traffic::{Server, assert_pings, assert_tcp};
 use testkit::{Container, Lab, Place, Snapshot};
 
-use crate::support::wait_for_addresses;
+use crate::support::{call_in, wait_for_addresses};
 
 /// Where Debian puts the reference plugins.
 const GO: &str = "/usr/lib/cni";
@@ -246,4 +246,47 @@ fn a_container_that_lives_again_keeps_what_go_made() {
         serves(&lab, &new, &result);
         detach(&lab, GO, &new);
     }
+}
+
+/// What the Go plugins attached is sound for CHECK, repair and doctor as long as it is as they left
+/// it. What differs is told, with what helps: no repair restores it.
+#[test]
+fn what_go_attached_is_told_as_that() {
+    testkit::require!("root", "file:/usr/lib/cni/bridge");
+    let lab = lab("interop-go-told");
+    std::fs::create_dir_all(lab.path("/etc/cni/net.d")).unwrap();
+    std::fs::write(lab.path("/etc/cni/net.d/10-interop.conflist"), LIST).unwrap();
+    let c1 = lab.container("c1");
+    let result = attach(&lab, GO, &c1);
+    serves(&lab, &c1, &result);
+    call_in(&lab, &["check", "interop", "c1", "--container-id", c1.name()]).succeeded();
+    call_in(&lab, &["repair", "--dry-run"]).succeeded();
+    let looked = call_in(&lab, &["doctor"]).stdout;
+    assert!(!looked.contains("attachment-differs"), "{looked}");
+    lab.sh("iptables -t nat -F");
+    let words = "other plugins attached it, and a repair restores only what Netwright's made";
+    let said = call_in(&lab, &["repair"]);
+    assert!(said.code != 0 && said.stdout.contains(words), "{said:?}");
+    let looked = call_in(&lab, &["doctor"]).stdout;
+    assert!(looked.contains("attachment-differs") && looked.contains(words), "{looked}");
+    assert!(!looked.contains("netwright repair"), "{looked}");
+}
+
+/// The same of a pair of the Go plugins.
+#[test]
+fn a_pair_that_go_attached_is_sound() {
+    testkit::require!("root", "file:/usr/lib/cni/ptp");
+    let lab = lab("interop-go-pair");
+    let list = r#"{"cniVersion": "1.0.0", "name": "pair", "plugins": [
+        {"type": "ptp", "ipMasq": true, "ipam": {"type": "host-local",
+         "ranges": [[{"subnet": "10.92.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}"#;
+    std::fs::create_dir_all(lab.path("/etc/cni/net.d")).unwrap();
+    std::fs::write(lab.path("/etc/cni/net.d/10-pair.conflist"), list).unwrap();
+    let c1 = lab.container("c1");
+    lab.enter(|| {
+        let list = NetworkList::parse(list.as_bytes()).unwrap();
+        runtime(GO).add_list(&list, &attachment(&c1), None).map(drop).unwrap();
+    });
+    call_in(&lab, &["check", "pair", "c1", "--container-id", c1.name()]).succeeded();
+    call_in(&lab, &["repair", "--dry-run"]).succeeded();
 }

@@ -68,7 +68,7 @@ fn broken_json_is_pointed_at() {
         "[1, 2]",
         1,
         expect![[r#"
-        error: error parsing configuration list: invalid type: sequence, expected an object
+        error: error parsing configuration list: found a list, wanted an object
           --> SCRATCH/net.d/10-x.conflist:1:1
           |
         1 | [1, 2]
@@ -503,7 +503,7 @@ fn wrong_types_are_pointed_at() {
 "#,
         1,
         expect![[r#"
-            error: mtu: invalid value: string "large", expected a number of bytes or "auto"
+            error: mtu: found "large", wanted a number of bytes or "auto"
               --> SCRATCH/net.d/10-x.conflist:3:13
               |
             3 |      "mtu": "large"}

@@ -115,7 +115,7 @@ fn a_broken_file_is_shown_with_its_place_and_stops_only_its_own_network() {
     scratch.call(&["status", "blue"]).succeeded();
     let said = scratch.call(&["status", "green"]).failed(1);
     expect![[r#"
-        error: network "green" cannot be used: SCRATCH/net.d/05-green.conflist:3:15: error parsing configuration list: expected value
+        error: network "green" cannot be used: SCRATCH/net.d/05-green.conflist:3:15: error parsing configuration list: there is no JSON value
           |
         3 |   "plugins": [}
           |               ^

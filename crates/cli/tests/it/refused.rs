@@ -233,6 +233,57 @@ fn two_lists_on_one_bridge_with_different_subnets_are_told() {
     call_in(&lab, &["add", "b", "c2"]).succeeded();
 }
 
+/// Two lists may have one subnet on two bridges only if the host routes to the containers of one, or
+/// by two tables.
+#[test]
+fn two_lists_with_one_subnet_on_two_bridges_are_told() {
+    testkit::require!("root");
+    let lab = host("cli-one-subnet");
+    let (_c1, _c2, _c3) = (lab.container("c1"), lab.container("c2"), lab.container("c3"));
+    let on = |name: &str, subnet: &str, more: &Value| {
+        let ipam = json!({ "type": "host-local", "ranges": [[{ "subnet": subnet }]] });
+        let keys = json!({ "bridge": name, "isGateway": true, "ipam": ipam });
+        with(bridge(&keys), more)
+    };
+    write(&lab, "a", "1.1.0", &on("br0", "10.1.0.0/24", &json!({})));
+    for apart in [
+        on("br1", "10.1.0.0/24", &json!({ "isGateway": false })),
+        on("br1", "10.1.0.0/24", &json!({ "vrf": "blue" })),
+        on("br1", "10.2.0.0/24", &json!({})),
+        with(on("br1", "10.1.0.0/24", &json!({})), &json!({ "type": "ptp" })),
+    ] {
+        write(&lab, "b", "1.1.0", &apart);
+        assert!(!call_in(&lab, &["lint"]).stdout.contains("on two bridges"), "{apart}");
+    }
+    write(&lab, "b", "1.1.0", &on("br1", "10.1.0.0/16", &json!({})));
+    let words = "have subnets 10.1.0.0/16 and 10.1.0.0/24, which overlap, on two bridges";
+    assert!(call_in(&lab, &["lint"]).succeeded().stdout.contains(words));
+    write(&lab, "b", "1.1.0", &on("br1", "10.1.0.0/24", &json!({})));
+    let words =
+        "networks \"b\" and \"a\" both have subnet 10.1.0.0/24 on two bridges, \"br1\" and \"br0\"";
+    assert!(call_in(&lab, &["lint"]).succeeded().stdout.contains(words));
+    assert!(call_in(&lab, &["status", "b"]).succeeded().stdout.contains(words));
+    call_in(&lab, &["add", "a", "c1"]).succeeded();
+    let on_link = "is of subnet 10.1.0.0/24, which is on the host's link \"br0\"";
+    for refused in [call_in(&lab, &["status", "b"]), call_in(&lab, &["add", "b", "c2"])] {
+        assert!(
+            refused.code != 0 && refused.stdout.contains(on_link)
+                || refused.stderr.contains(on_link),
+            "{refused:?}"
+        );
+    }
+    // A node that has containers of both goes on, and is told.
+    write(&lab, "b", "1.1.0", &on("br1", "10.1.0.0/24", &json!({ "allowAddressConflict": true })));
+    call_in(&lab, &["add", "b", "c2"]).succeeded();
+    write(&lab, "b", "1.1.0", &on("br1", "10.1.0.0/24", &json!({})));
+    call_in(&lab, &["add", "b", "c3"]).succeeded();
+    let status = call_in(&lab, &["status", "b"]).succeeded();
+    assert!(status.stdout.contains(words), "{status:?}");
+    let looked = call_in(&lab, &["doctor"]).stdout;
+    assert_eq!(looked.matches("subnet-taken").count(), 1, "{looked}");
+    assert!(looked.contains("network \"b\" has 10.1.0.0/24, which br0 has too"), "{looked}");
+}
+
 /// A list may call our plugin by the name that another project gives to it.
 #[test]
 fn an_alias_behind_an_interface_is_told_as_its_plugin_is() {

@@ -116,7 +116,7 @@ fn a_command_that_is_not_there_is_told_in_the_form_that_was_asked_for() {
     let said = call_in(&lab, &["-o", "json", "run", "--", "nosuchcmd"]).failed(127);
     assert_eq!(said.stderr, "");
     assert_eq!(said.json()["msg"], "run \"nosuchcmd\"");
-    assert_eq!(said.json()["details"], "No such file or directory (os error 2)");
+    assert_eq!(said.json()["details"], "No such file or directory");
 }
 
 #[test]
@@ -249,6 +249,7 @@ const LINES: &[&str] = &[
     "run --arg KEY -- true",
     "run --cap colour -- true",
     "run --cap mac=red -- true",
+    "run --cap portMappings=[] -- true",
     "run --net blue --cap colour=1 -- true",
     "run --name a/b -- true",
     "run --to nowhere -- true",

@@ -74,7 +74,7 @@ fn malformed_earlier_file() {
     let refusal = scan.refusals().next().unwrap();
     assert_eq!(refusal.path, dir.path().join("05.conflist"));
     assert_eq!((refusal.line, refusal.column), (3, 15));
-    assert_eq!(refusal.reason, "error parsing configuration list: expected value");
+    assert_eq!(refusal.reason, "error parsing configuration list: there is no JSON value");
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn name_not_found_error() {
         details(&error),
         format!(
             "considered: {dir}/10.conflist: network \"a\"; {dir}/20.conflist:1:1: \
-             error parsing configuration list: expected value"
+             error parsing configuration list: there is no JSON value"
         )
     );
 }
@@ -252,11 +252,11 @@ fn list_validation_errors() {
             10.conflist:1:36: failed to parse plugin config 0: invalid plugin name: ../evil
             11.conflist: the file is empty
             12.conflist:1:40: error parsing configuration list: invalid cniVersions entry x at index 1: failed to convert major version part "x": not a number
-            15.conflist:1:43: error parsing configuration list: trailing characters
-            16.conflist:1:1: error parsing configuration list: invalid type: sequence, expected an object
-            17.conflist:1:63: failed to parse plugin config 0: error parsing configuration: capabilities.x: invalid type: integer `1`, expected a boolean
+            15.conflist:1:43: error parsing configuration list: there is something behind its end
+            16.conflist:1:1: error parsing configuration list: found a list, wanted an object
+            17.conflist:1:63: failed to parse plugin config 0: error parsing configuration: capabilities.x: found 1, wanted true or false
             13.conf:1:1: error parsing configuration: missing 'type' (a list of plugins belongs in a .conflist file)
-            14.conf:1:23: error parsing configuration: type: invalid type: integer `3`, expected a string
+            14.conf:1:23: error parsing configuration: type: found 3, wanted a string
         "#]],
     );
 }

@@ -136,8 +136,7 @@ fn a_plugin_without_a_common_version_keeps_its_own_error() {
     let error =
         lab.runtime().add_list(&chain("1.0.0", &["alien"]), &container("c1"), None).unwrap_err();
     assert_eq!(error.to_cni().code, code::INCOMPATIBLE_VERSION);
-    let text =
-        "plugin type=\"alien\" failed (add): incompatible CNI versions; it supports [\"7.0.0\"]";
+    let text = "plugin type=\"alien\" failed (add): incompatible CNI versions; it supports 7.0.0";
     assert_eq!(error.to_string(), text);
     // It refuses DEL in the same words, so it has made nothing.
     assert!(matches!(error.roll_back(), RollBack::Done), "{:?}", error.roll_back());

@@ -37,10 +37,14 @@ fn a_whole_list_is_read() {
 fn every_refusal_has_the_references_words() {
     const L: &str = "error parsing configuration list: ";
     let table: &[(&str, u32, String)] = &[
-        ("", 6, format!("{L}EOF while parsing a value at line 1 column 0")),
-        ("{", 6, format!("{L}EOF while parsing an object at line 1 column 1")),
-        ("[]", 6, format!("{L}invalid type: sequence, expected an object")),
-        (r#"{"name":"n"} x"#, 6, format!("{L}trailing characters at line 1 column 14")),
+        ("", 6, format!("{L}it ends before it is complete at line 1 column 0")),
+        ("{", 6, format!("{L}it ends before it is complete at line 1 column 1")),
+        ("[]", 6, format!("{L}found a list, wanted an object")),
+        (
+            r#"{"name":"n"} x"#,
+            6,
+            format!("{L}there is something behind its end at line 1 column 14"),
+        ),
         ("{}", 7, format!("{L}no name")),
         ("null", 7, format!("{L}no name")),
         (r#"{"NAME": "n"}"#, 7, format!("{L}no name")),
@@ -117,7 +121,7 @@ fn every_refusal_has_the_references_words() {
             r#"{"name":"n","plugins":[5]}"#,
             6,
             "failed to parse plugin config 0: error parsing configuration: \
-             invalid type: integer `5`, expected an object"
+             found 5, wanted an object"
                 .into(),
         ),
     ];
@@ -132,7 +136,7 @@ fn refusals_of_a_plugins_object_point_into_the_file() {
         "{\"name\": \"n\", \"plugins\": [\n  {\"type\": \"bridge\",\n   \"ipam\": {\"type\": 5}}\n]}",
         6,
         "failed to parse plugin config 0: error parsing configuration: \
-         ipam.type: invalid type: integer `5`, expected a string at line 3 column 21",
+         ipam.type: found 5, wanted a string at line 3 column 21",
     );
 }
 

@@ -15,24 +15,24 @@ fn refused(text: &str, start: &str) {
 
 #[test]
 fn results_that_cannot_be_read_say_why() {
-    refused("{", "error parsing result: EOF");
-    refused("[]", "error parsing result: invalid type: sequence, expected an object");
-    refused(r#"{"cniVersion":1}"#, "error parsing result: cniVersion: invalid type: integer `1`");
+    refused("{", "error parsing result: it ends");
+    refused("[]", "error parsing result: found a list, wanted an object");
+    refused(r#"{"cniVersion":1}"#, "error parsing result: cniVersion: found 1, wanted a string");
     refused(r#"{"cniVersion":"1.0"}"#, r#"unsupported CNI result version "1.0""#);
     refused(r#"{"cniVersion":"9.9.0"}"#, r#"unsupported CNI result version "9.9.0""#);
     refused(
         r#"{"ips":[{"address":"192.0.2.1"}]}"#,
         "error parsing result: ips[0].address: invalid CIDR address: 192.0.2.1",
     );
-    refused(r#"{"ips":[null]}"#, "error parsing result: ips[0]: missing field `address`");
-    refused(r#"{"ips":[{}]}"#, "error parsing result: ips[0]: missing field `address`");
+    refused(r#"{"ips":[null]}"#, "error parsing result: ips[0]: \"address\" is missing");
+    refused(r#"{"ips":[{}]}"#, "error parsing result: ips[0]: \"address\" is missing");
     refused(
         r#"{"ips":[{"address":"192.0.2.1/24","gateway":"x"}]}"#,
         "error parsing result: ips[0].gateway: invalid IP address: x",
     );
     refused(
         r#"{"routes":[{"gw":"192.0.2.1"}]}"#,
-        "error parsing result: routes[0]: missing field `dst`",
+        "error parsing result: routes[0]: \"dst\" is missing",
     );
     refused(
         r#"{"routes":[{"dst":"default"}]}"#,
@@ -40,9 +40,9 @@ fn results_that_cannot_be_read_say_why() {
     );
     refused(
         r#"{"routes":[{"dst":"::/0","scope":256}]}"#,
-        "error parsing result: routes[0].scope: invalid value",
+        "error parsing result: routes[0].scope: found 256, wanted",
     );
-    refused(r#"{"dns":[]}"#, "error parsing result: dns: invalid type: sequence");
+    refused(r#"{"dns":[]}"#, "error parsing result: dns: found a list");
 }
 
 #[test]

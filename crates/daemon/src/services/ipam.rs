@@ -175,7 +175,8 @@ async fn release_sticky(flags: Flags, namespace: String, name: String) -> Result
         tracing::info!(pod, %address, "no longer kept: free in some minutes");
     }
     if !released.held.is_empty() {
-        let text = format!("pod {pod} has {:?}: delete it first", released.held);
+        let held: Vec<String> = released.held.iter().map(ToString::to_string).collect();
+        let text = format!("pod {pod} has {}: delete it first", held.join(", "));
         return Err(Stop::Failed(text));
     }
     if released.free.is_empty() {

@@ -240,7 +240,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     }
     service.start();
     process.tell_ready(Some(&socket));
-    tracing::info!(node = service.node, interval = ?config.interval, "ready");
+    service.tell_ready();
     let served = service.serve(&poller, &signals, &attended.changes);
     process.tell_stopping();
     service.save();
@@ -407,6 +407,8 @@ struct Service {
     unanswered: bool,
     /// The first look is over: another program causes every difference from now on.
     settled: bool,
+    /// What the log has said so far of whether the service is ready.
+    told_ready: Option<bool>,
     /// When flanneld, whose place this service takes, was seen to make a route last.
     flanneld_at: Option<Instant>,
     /// When a machine on a link was last found to have announced itself as the router of pods, and the
@@ -489,6 +491,7 @@ impl Service {
             unknown: Vec::new(),
             unanswered: false,
             settled: false,
+            told_ready: None,
             flanneld_at: None,
             announced: BTreeMap::new(),
         })
@@ -566,6 +569,22 @@ impl Service {
                 }
             }
             self.do_what_is_due();
+            self.tell_ready();
+        }
+    }
+
+    /// Says in the log, once, that this node is known and its network is made; first that it is not
+    /// yet.
+    fn tell_ready(&mut self) {
+        let is_ready = self.shared.routing().waits_for().is_none();
+        if self.told_ready == Some(is_ready) || self.told_ready == Some(true) {
+            return;
+        }
+        self.told_ready = Some(is_ready);
+        let (node, interval) = (&self.node, self.pace.interval());
+        match is_ready {
+            true => tracing::info!(node, ?interval, "ready"),
+            false => tracing::info!(node, ?interval, "started, and not ready yet"),
         }
     }
 

@@ -212,10 +212,7 @@ fn what_may_not_be_read_is_named() {
         let told = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(3), "{told}");
         let name = if path == "." { "./secret.yaml" } else { "secret.yaml" };
-        assert_eq!(
-            told,
-            format!("error: {name}: it may not be read: Permission denied (os error 13)\n")
-        );
+        assert_eq!(told, format!("error: {name}: it may not be read: Permission denied\n"));
     }
 }
 

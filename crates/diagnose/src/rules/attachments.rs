@@ -7,6 +7,7 @@ use scene::{Attachment, Container, Drift, Item, ItemKind, Unfinished};
 use super::{Rule, containers, family_of, is_outbound};
 use crate::Look;
 use crate::finding::{Family, Finding, Help, Way, WayKind};
+use crate::restored;
 
 pub(super) const RULE: Rule = Rule {
     judges: "attachments",
@@ -104,13 +105,15 @@ fn differs(container: &Container, attachment: &Attachment, drift: &Drift) -> Fin
     let object = format!("{}: {}", object(container, attachment), drift.what);
     let finding = Finding::error("attachment-differs", object, says)
         .at(format!("plugin {} of network {}", drift.plugin, attachment.network))
-        .hits(container.id.clone())
-        .help(match drift.what.contains(GONE) {
-            true => {
-                Help::Advice("attach the container again: repair makes no interface".to_owned())
-            }
-            false => Help::Command(format!("netwright repair {}", container.id)),
-        });
+        .hits(container.id.clone());
+    let helps = match drift.what.contains(GONE) {
+        true => {
+            vec![Help::Advice("attach the container again: repair makes no interface".to_owned())]
+        }
+        false if attachment.by_others => restored::by_others(),
+        false => vec![Help::Command(format!("netwright repair {}", container.id))],
+    };
+    let finding = helps.into_iter().fold(finding, Finding::help);
     let ways = ways::of(drift, attachment).into_iter();
     let breaks = ways.map(|(kind, family)| Way { container: None, kind, family }).collect();
     let finding = Finding { breaks, ..finding };

@@ -1,7 +1,7 @@
 //! What is configured: networks, plugins, address pools, services.
 
 use ipnet::IpNet;
-use scene::{Folder, Network, Pool, Scene};
+use scene::{Folder, Link, Network, Pool, Scene};
 
 use super::Rule;
 use crate::Look;
@@ -27,6 +27,9 @@ const NEARLY_FULL: u64 = 20;
 
 /// The plugins that give a network a subnet of its own on this node.
 const OWN_SUBNET: [&str; 2] = ["bridge", "ptp"];
+
+/// The mark of a bridge that an attachment made.
+const OUR_BRIDGE: &str = "netwright:bridge";
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let scene = look.scene;
@@ -223,9 +226,12 @@ fn taken(scene: &Scene, network: &Network) -> Vec<Finding> {
         attachments.any(|attachment| attachment.host_links.iter().any(|link| link == name))
     };
     let foreign = scene.host.links.iter().filter(|link| {
-        link.alias.is_none()
-            && network.link.as_ref() != Some(&link.name)
-            && !is_container_end(&link.name)
+        network.link.as_ref() != Some(&link.name)
+            && match link.alias.as_deref() {
+                None => !is_container_end(&link.name),
+                Some(OUR_BRIDGE) => is_before(scene, link, network),
+                Some(_) => false,
+            }
     });
     let mut found = Vec::new();
     for link in foreign {
@@ -252,6 +258,30 @@ fn taken(scene: &Scene, network: &Network) -> Vec<Finding> {
     found
 }
 
+/// Says whether another network's bridge keeps containers of this network from the node: they are
+/// refused for it, or the node's route to the subnet leads there.
+fn is_before(scene: &Scene, other: &Link, network: &Network) -> bool {
+    let links = &scene.host.links;
+    let own = links.iter().find(|link| network.link.as_ref() == Some(&link.name));
+    let is_shared = |own: &Link, other: &IpNet| {
+        own.addresses.iter().any(|address| address.address.trunc() == other.trunc())
+    };
+    let shared = own.and_then(|own| {
+        let of_other = other.addresses.iter().map(|address| address.address);
+        Some((own, of_other.filter(|net| is_shared(own, net)).next()?.trunc()))
+    });
+    let Some((own, subnet)) = shared else {
+        let words = format!("on the host's link {:?}", other.name);
+        return network.refusal.as_ref().is_some_and(|refusal| refusal.contains(&words));
+    };
+    let first = scene.host.routes.iter().find(|route| {
+        route.to == subnet
+            && route.hops.iter().any(|hop| [Some(own.index), Some(other.index)].contains(&hop.link))
+    });
+    own.master == other.master
+        && first.is_some_and(|route| route.hops.iter().any(|hop| hop.link == Some(other.index)))
+}
+
 /// Says whether the node has a single address, and a container has it: that is told as a duplicate.
 fn is_a_containers(scene: &Scene, address: IpNet) -> bool {
     let mut given = scene.containers.iter().flat_map(|one| &one.attachments);
@@ -273,7 +303,7 @@ fn overlap(one: &IpNet, other: &IpNet) -> bool {
 mod tests {
     use super::*;
     use crate::question::Answers;
-    use scene::{Address, Attachment, Container, Link, Plugin, Service};
+    use scene::{Address, Attachment, Container, NextHop, Plugin, Route, RouteKind, Service};
 
     fn says(scene: &Scene) -> Vec<(&'static str, String)> {
         let answers = Answers::default();
@@ -335,6 +365,54 @@ mod tests {
         // A single address, as a tunnel of flannel's has it, takes no subnet.
         scene.host.links[0].addresses[0].address = "10.88.0.0/32".parse().unwrap();
         assert_eq!(says(&scene), []);
+    }
+
+    /// The node reaches the containers of the bridge that its route leads to.
+    #[test]
+    fn a_subnet_of_two_bridges_is_an_error_of_the_second() {
+        let bridge = |name: &str, index: u32| Link {
+            name: name.to_owned(),
+            index,
+            alias: Some(OUR_BRIDGE.to_owned()),
+            addresses: vec![Address {
+                address: "10.88.0.1/24".parse().unwrap(),
+                duplicate: false,
+                tentative: false,
+            }],
+            ..Link::default()
+        };
+        let to = |link: u32| Route {
+            to: "10.88.0.0/24".parse().unwrap(),
+            table: 254,
+            kind: RouteKind::Unicast,
+            metric: 0,
+            hops: vec![NextHop { via: None, link: Some(link) }],
+            source: None,
+            mtu: None,
+            protocol: Some(2),
+        };
+        let second = Network { link: Some("cni1".to_owned()), ..network("second") };
+        let mut scene = Scene { networks: vec![network("first"), second], ..Scene::default() };
+        scene.host.links = vec![bridge("cni0", 5), bridge("cni1", 6)];
+        scene.host.routes = vec![to(5), to(6)];
+        let told = |network: &str, link: &str| {
+            format!(
+                "network {network:?} has 10.88.0.0/24, which {link} has too, so the node and the containers reach only one of the two"
+            )
+        };
+        assert_eq!(says(&scene), [("subnet-taken", told("second", "cni0"))]);
+        scene.host.routes.reverse();
+        assert_eq!(says(&scene), [("subnet-taken", told("first", "cni1"))]);
+        // Two VRFs have a route each.
+        scene.host.links[1].master = Some(9);
+        assert_eq!(says(&scene), []);
+        // Without a container of its own a network is refused, or it may be in another VRF.
+        scene.host.links.pop();
+        assert_eq!(says(&scene), []);
+        scene.networks[1].refusal =
+            Some("every address is of a subnet, which is on the host's link \"cni0\"".to_owned());
+        let found = says(&scene);
+        assert!(found.contains(&("subnet-taken", told("second", "cni0"))), "{found:?}");
     }
 
     #[test]

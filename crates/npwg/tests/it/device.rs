@@ -64,7 +64,7 @@ fn what_is_no_device_information() {
         {"type":"pci","version":"1.1.0"}
             device information of type "pci" without "pci"
         {"type":"pci","version":"1.1.0","pci":5}
-            not device information: pci: found `5`, wanted an object at line 1 column 39
+            not device information: pci: found 5, wanted an object at line 1 column 39
     "#]]
     .assert_eq(&found);
     assert!(device::read(&vec![b' '; device::MAX_FILE + 1]).is_err());

@@ -291,7 +291,7 @@ fn definitions_that_define_nothing() {
         net: {"type": ""}
             spec.config names no plugin: it needs "type", or "plugins" with several
         net: {"type": 5}
-            spec.config: type: found `5`, wanted a string at line 1 column 9
+            spec.config: type: found 5, wanted a string at line 1 column 9
         net: {"type": "../../bin/sh"}
             spec.config: invalid plugin name: ../../bin/sh
         net: {"type": "bridge", "plugins": []}
@@ -313,7 +313,7 @@ fn definitions_that_define_nothing() {
         net: {"name": "a b", "type": "bridge"}
             spec.config: invalid characters found in network name: "a b"
         net: {"cniVersion": 1, "type": "bridge"}
-            spec.config: cniVersion: found `1`, wanted a string at line 1 column 15
+            spec.config: cniVersion: found 1, wanted a string at line 1 column 15
         net: {"cniVersions": "1.0.0", "plugins": [{"type": "bridge"}]}
             spec.config: "cniVersions" is a string, it must be a list of strings
         net: {"type": "multus"}

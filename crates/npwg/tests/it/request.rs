@@ -81,7 +81,7 @@ fn args_that_are_no_object_are_refused() {
         br#"{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "x", "args": 5}]}"#,
     );
     let ask = Ask { cni_args: object(r#"{"a": 1}"#), ..Ask::default() };
-    expect![[r#"network "n": "args" of plugin "x" is not an object: found `5`, wanted an object"#]]
+    expect![[r#"network "n": "args" of plugin "x" is not an object: found 5, wanted an object"#]]
         .assert_eq(&ask.apply(&list.unwrap()).unwrap_err().to_string());
 }
 

@@ -33,7 +33,6 @@ mod wanted;
 
 use cni::{AddResult, AttachmentKey, code};
 use cni_plugin::{Call, Info, Role, Routed};
-use ipnet::IpNet;
 use kernel::route::RouteSocket;
 use state::Index;
 
@@ -51,11 +50,10 @@ pub const INFO: Info = Info::new("bridge")
     .routed(Routed::IfSet(&["isGateway", "isDefaultGateway"]));
 
 pub(crate) use self::bridge_link::{delete_ownerless, is_known, is_marked};
-pub(crate) use self::gateway::refuse_others;
+pub(crate) use self::gateway::{Configured as Gateways, refuse_others};
 
-/// Returns the link that carries the gateways of a configuration, with their addresses, if foreign
-/// addresses would be refused there, and as far as they are known before addresses are assigned.
-pub(crate) fn gateways(call: &Call<'_>) -> Option<(String, Vec<IpNet>)> {
+/// Returns the gateways of a configuration, as far as they are known before addresses are assigned.
+pub(crate) fn gateways(call: &Call<'_>) -> Option<Gateways> {
     gateway::configured(call, &Config::of(call).ok()?).ok().flatten()
 }
 
@@ -91,10 +89,11 @@ impl Kind for Bridge {
             let routed = connect::routed(&mut host, &config, bridge.as_ref())?;
             readiness::refuse_unroutable(call, &mut host, &routed)?;
         }
-        let Some((name, gateways)) = gateway::configured(call, &config)? else { return Ok(()) };
-        let Some(link) = host.link_by_name(&name)? else { return Ok(()) };
+        let gateways = gateway::configured(call, &config)?.filter(|gateways| !gateways.replaces);
+        let Some(gateways) = gateways else { return Ok(()) };
+        let Some(link) = host.link_by_name(&gateways.link)? else { return Ok(()) };
         let present = gateway::present(&mut host, link.index)?;
-        refuse_others(&link.name, &present, &gateways)
+        refuse_others(&link.name, &present, &gateways.addresses)
     }
 
     /// Reports also whether the VRF exists, and whether the kernel has what a bridge that is not

@@ -771,16 +771,37 @@ fn elsewhere(
     let subnet = own.iter().find(|own| own.contains(&address) && covers(own));
     let Some(subnet) = subnet else { return Ok(None) };
     let Some(link) = host.link_by_index(oif)? else { return Ok(None) };
-    // Two of our networks may have one subnet; their places rule out equal addresses.
-    if link.alias.as_deref().is_some_and(|alias| alias.starts_with(super::owner::PREFIX)) {
+    let is_ours =
+        link.alias.as_deref().is_some_and(|alias| alias.starts_with(super::owner::PREFIX));
+    // Containers that rely on both routes are not worse off by one more.
+    if is_ours && (routed.one_by_one || has_subnet(host, &routed.links, address)?) {
         return Ok(None);
     }
     let subnet = subnet.trunc();
     let message =
         format!("{what} is of subnet {subnet}, which is on the host's link {:?}", link.name);
-    let error = Failure::new(codes::CONFLICT, message).with_details(
+    let why = if is_ours {
+        "containers of another network are there, and the host would reach those of one network \
+         alone: give the network a subnet of its own, or the other's bridge"
+    } else {
         "the host would reach neither the containers nor its own neighbours and router: give the \
-         network a subnet of its own, or put containers on that link with macvlan or ipvlan",
-    );
+         network a subnet of its own, or put containers on that link with macvlan or ipvlan"
+    };
+    let error = Failure::new(codes::CONFLICT, message).with_details(why);
     Ok(Some(Conflict { subnet, error }))
+}
+
+/// Reports whether one of the links has an address in whose subnet another one is.
+fn has_subnet(
+    host: &mut RouteSocket,
+    links: &[u32],
+    address: IpAddr,
+) -> Result<bool, NetlinkError> {
+    for link in links {
+        let present = host.addresses(Some(*link))?;
+        if present.iter().any(|own| own.address.contains(&address)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

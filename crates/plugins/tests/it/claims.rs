@@ -89,13 +89,41 @@ fn one_parent_has_an_address_once() {
 fn the_host_routes_to_an_address_once() {
     testkit::require!("root");
     let node = node("claims-routes", &one("10.1.0.2/24", Some("10.1.0.1")));
-    let routed = |name: &str| {
-        let mut keys = bridge(name);
-        keys["isGateway"] = json!(true);
-        keys
-    };
-    the_second_is_refused(&node, &routed("br0"), &routed("br1"));
     the_second_is_refused(&node, &json!({ "type": "ptp" }), &routed("br1"));
+}
+
+fn routed(name: &str) -> Value {
+    let mut keys = bridge(name);
+    keys["isGateway"] = json!(true);
+    keys
+}
+
+/// The host would have two routes to the subnet, and reach the containers of one bridge alone.
+#[test]
+fn the_host_routes_to_a_subnet_by_one_bridge() {
+    testkit::require!("root");
+    let node = node("claims-subnet", &one("10.1.0.2/24", Some("10.1.0.1")));
+    let (c1, c2, c3) = (node.container("c1"), node.container("c2"), node.container("c3"));
+    let other =
+        |verb, to: &Container, keys: &Value| run(&node, verb, to, keys).network("other").call();
+    add(&node, &c1, &routed("br0")).ok();
+    let before = Snapshot::take(&node.lab);
+    fixed::answers(&node, &one("10.1.0.3/24", Some("10.1.0.1")));
+    let words = "address 10.1.0.3 is of subnet 10.1.0.0/24, which is on the host's link \"br0\"";
+    other("ADD", &c2, &routed("br1")).fails(108, words);
+    other("ADD", &c2, &routed("br1")).fails(108, "give the network a subnet of its own");
+    before.assert_same(&Snapshot::take(&node.lab));
+    // The same bridge, one without a gateway, and pairs with a route each are in nobody's way.
+    for keys in [routed("br0"), bridge("br1"), json!({ "type": "ptp" })] {
+        other("ADD", &c2, &keys).ok();
+        other("DEL", &c2, &keys).silent();
+    }
+    // The network may say that it is meant. Once it has a container, another one changes nothing.
+    let mut meant = routed("br1");
+    meant["allowAddressConflict"] = json!(true);
+    other("ADD", &c2, &meant).ok();
+    fixed::answers(&node, &one("10.1.0.4/24", Some("10.1.0.1")));
+    other("ADD", &c3, &routed("br1")).ok();
 }
 
 #[test]

@@ -443,7 +443,7 @@ fn objects_whose_place_is_not_readable_are_passed_over() {
         NetworkPolicy x: refused: metadata.namespace: it is missing; the object is ignored
         NetworkPolicy x: refused: metadata.namespace: it is empty; the object is ignored
         a NetworkPolicy: refused: metadata.name: 7 is not a text; the object is ignored
-        a NetworkPolicy: refused: the object: it cannot be read: EOF while parsing a value at line 1 column 13; the object is ignored
+        a NetworkPolicy: refused: the object: it cannot be read: it ends before it is complete at line 1 column 13; the object is ignored
         a NetworkPolicy: refused: the object: it has 5242896 bytes, and at most 4194304 are read; the object is ignored
         a NetworkPolicy: refused: the object: it cannot be read: recursion limit exceeded at line 1 column 128; the object is ignored
         a ClusterNetworkPolicy: refused: metadata.name: it is missing; the object is ignored
@@ -579,7 +579,7 @@ fn annotations_of_2016_that_are_bad_isolate() {
         cases,
         5,
         expect![[r#"
-        Namespace shop: refused: metadata.annotations: net.beta.kubernetes.io/network-policy: it cannot be read: EOF while parsing a value at line 1 column 0; the namespace's pods are denied what no policy allows
+        Namespace shop: refused: metadata.annotations: net.beta.kubernetes.io/network-policy: it cannot be read: it ends before it is complete at line 1 column 0; the namespace's pods are denied what no policy allows
         Namespace shop: refused: metadata.annotations: net.beta.kubernetes.io/network-policy: it cannot be read: DefaultDeny is not a value of JSON: a text needs quotation marks at line 1 column 1; the namespace's pods are denied what no policy allows
         Namespace shop: refused: metadata.annotations: net.beta.kubernetes.io/network-policy: [] is not an object; the namespace's pods are denied what no policy allows
         Namespace shop: refused: metadata.annotations: net.beta.kubernetes.io/network-policy: "DefaultDeny" is not an object; the namespace's pods are denied what no policy allows

@@ -100,12 +100,12 @@ fn annotations_of_ours() {
         text.push_str(&refused(&settings(), kubernetes::read(&fields, &settings())));
     }
     expect![[r#"
-        node x: refused: routing.netwright.io/node: it cannot be read: EOF while parsing a value at line 1 column 0
+        node x: refused: routing.netwright.io/node: it cannot be read: it ends before it is complete at line 1 column 0
         node x: refused: routing.netwright.io/node: [] is not an object
         node x: refused: routing.netwright.io/node: null is not an object
-        node x: refused: routing.netwright.io/node: it cannot be read: EOF while parsing an object at line 1 column 1
-        node x: refused: routing.netwright.io/node: it cannot be read: EOF while parsing an object at line 1 column 169
-        node x: refused: routing.netwright.io/node: it cannot be read: trailing characters at line 1 column 171
+        node x: refused: routing.netwright.io/node: it cannot be read: it ends before it is complete at line 1 column 1
+        node x: refused: routing.netwright.io/node: it cannot be read: it ends before it is complete at line 1 column 169
+        node x: refused: routing.netwright.io/node: it cannot be read: there is something behind its end at line 1 column 171
         node x: refused: routing.netwright.io/node: it has 5170 bytes, and at most 4096 are read
         node x: refused: routing.netwright.io/node: it cannot be read: recursion limit exceeded at line 1 column 128
         node x: refused: routing.netwright.io/node: version: it is missing
@@ -401,8 +401,8 @@ fn annotations_of_flannel() {
         node x: refused: flannel.alpha.coreos.com/backend-type: it is missing
         node x: refused: flannel.alpha.coreos.com/backend-data: it is missing
         node x: refused: flannel.alpha.coreos.com/backend-data: it is missing
-        node x: refused: flannel.alpha.coreos.com/backend-data: it cannot be read: EOF while parsing a value at line 1 column 0
-        node x: refused: flannel.alpha.coreos.com/backend-data: it cannot be read: EOF while parsing an object at line 1 column 8
+        node x: refused: flannel.alpha.coreos.com/backend-data: it cannot be read: it ends before it is complete at line 1 column 0
+        node x: refused: flannel.alpha.coreos.com/backend-data: it cannot be read: it ends before it is complete at line 1 column 8
         node x: refused: flannel.alpha.coreos.com/backend-data: VtepMAC: it is missing
         node x: refused: flannel.alpha.coreos.com/backend-data: VNI: it is 2, and this node's is 1
         node x: refused: flannel.alpha.coreos.com/backend-data: VNI: "1" is not a whole number
@@ -460,7 +460,7 @@ fn leases() {
         node fd00:244:0:7::-64: refused: key: fd00:244:0:7::/64 is not an IPv4 address
         node 10.244.7.0-24&10.244.8.0-24: refused: key: 10.244.8.0/24 is not an IPv6 address
         node 10.244.7.0-24&fd00:244:0:7::-64&x: refused: key: "10.244.7.0-24&fd00:244:0:7::-64&x" is not a lease's, such as 10.5.52.0-24 or 10.5.52.0-24&fd00::-64
-        node 10.244.7.0-24: refused: value: it cannot be read: EOF while parsing a value at line 1 column 0
+        node 10.244.7.0-24: refused: value: it cannot be read: it ends before it is complete at line 1 column 0
         node 10.244.7.0-24: refused: value: it cannot be read: U+FFFD (�) is not allowed here at line 1 column 1
         node 10.244.7.0-24: refused: BackendType: flanneld's backend "udp" is not one of vxlan and host-gw
         node 10.244.7.0-24: refused: BackendType: flanneld's backend "udp" is not one of vxlan and host-gw
@@ -622,7 +622,7 @@ fn network_configurations_and_subnet_files_of_flannel() {
         text.push_str(&format!("{key}: {cause}\n"));
     }
     expect![[r#"
-        the whole: it cannot be read: EOF while parsing a value at line 1 column 0
+        the whole: it cannot be read: it ends before it is complete at line 1 column 0
         the whole: "[]" is not an object
         Network: it is missing
         Backend: flanneld's backend "udp" is not one of vxlan and host-gw

@@ -125,7 +125,7 @@ fn one_familys_fault_leaves_the_other() {
     let node = seen.node.unwrap();
     assert_eq!((node.underlay.v4.is_some(), node.underlay.v6.is_some()), (true, false));
     assert_eq!(node.offers.vxlan.unwrap().mac6, None);
-    expect!["node b: refused: flannel.alpha.coreos.com/backend-v6-data: it cannot be read: EOF while parsing an object at line 1 column 1"]
+    expect!["node b: refused: flannel.alpha.coreos.com/backend-v6-data: it cannot be read: it ends before it is complete at line 1 column 1"]
         .assert_eq(&seen.faults[0].to_string());
 }
 

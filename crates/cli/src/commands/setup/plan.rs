@@ -1049,7 +1049,7 @@ mod tests {
         let why = "/usr/local/bin: Read-only file system (os error 30)".to_owned();
         expect![[r#"
             error: /usr/local/bin/netwright cannot be written
-            cause: /usr/local/bin: Read-only file system (os error 30)
+            cause: /usr/local/bin: Read-only file system
             hint: what the message names is mounted read-only: mount it writable
             hint: choose another folder with --program-dir
         "#]]

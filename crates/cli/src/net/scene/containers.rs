@@ -13,10 +13,10 @@ use scene::{Attachment, Container, Drift, Port, Transport, Unfinished};
 use serde::Deserialize;
 use state::Roots;
 
-use super::runtime_names::RuntimeNames;
 use super::wanted_items;
 use crate::net::attachments::{self, Shown};
 use crate::net::dockers::{self, Endpoint};
+use crate::net::runtime_names::RuntimeNames;
 use crate::net::session::Session;
 use crate::net::{container, presence, survey};
 use crate::world::World;
@@ -292,6 +292,8 @@ fn attachment(known: &Known, docker: Option<&Endpoint>) -> Attachment {
         labels: list.as_ref().map(labels).unwrap_or_default(),
         since_s: since(known.file()),
         unfinished: unfinished(known).filter(|_| docker.is_none()),
+        dockers: docker.is_some(),
+        by_others: survey::is_by_others(known),
         ..Attachment::default()
     };
     if let Some(result) = known.result() {

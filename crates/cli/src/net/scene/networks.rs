@@ -58,7 +58,7 @@ pub(super) fn read(
         ..Found::default()
     };
     let mut types = BTreeSet::new();
-    for configured in &all {
+    for (place, configured) in all.iter().enumerate() {
         progress(&format!("asking the plugins of network {}", configured.list.name));
         let mut network = describe(&configured.list);
         network.file = configured.file.as_ref().map(|path| path.display().to_string());
@@ -72,7 +72,9 @@ pub(super) fn read(
                 }
                 refusal => network.refusal = refusal,
             }
-            network.warnings = judgement::warnings(session, &configured.list, &all);
+            // What two networks have in common is said of the second.
+            let before = all.get(..place).unwrap_or_default();
+            network.warnings = judgement::warnings(session, &configured.list, before);
         }
         network.warnings.extend(shadowed(folder, &configured.list.name));
         types.extend(configured.list.plugins.iter().flat_map(types_of));

@@ -197,6 +197,26 @@ fn no_address_is_given_that_no_host_can_have() {
     });
 }
 
+/// A network on which no container could be started is not made.
+#[test]
+fn a_network_that_could_attach_nobody_is_not_made() {
+    require!("root");
+    with_driver("docker-nobody", |_, _| {
+        for (generic, words) in [
+            (json!({"type": "loopback"}), "plugin \"loopback\" makes no interface"),
+            (json!({"type": "portmap"}), "portmap"),
+            (json!({"type": "macvlan", "master": "nosuch0"}), "\"nosuch0\": Link not found"),
+            (json!({"type": "ipvlan", "master": "nosuch0"}), "\"nosuch0\": Link not found"),
+            (json!({"type": "host-device", "device": "nosuch0"}), "nosuch0"),
+            (json!({"vrf": "nosuch0"}), "nosuch0"),
+        ] {
+            let said = create("4711", &generic, SUBNET, GATEWAY).unwrap_err();
+            assert!(said.contains(words), "{generic}: {said}");
+        }
+        create("4711", &json!({}), SUBNET, GATEWAY).unwrap();
+    });
+}
+
 /// Two networks with one subnet are created at overlapping times: one of them is made, and stays.
 #[test]
 fn of_two_that_ask_for_one_subnet_one_gets_it() {

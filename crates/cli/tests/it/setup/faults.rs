@@ -141,7 +141,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_changed() {
         3,
         &expect![[r#"
         error: /usr/local/bin/netwright cannot be written
-        cause: /usr/local/bin: Read-only file system (os error 30)
+        cause: /usr/local/bin: Read-only file system
         hint: what the message names is mounted read-only: mount it writable
         hint: choose another folder with --program-dir
     "#]],

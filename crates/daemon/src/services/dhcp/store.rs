@@ -86,11 +86,12 @@ impl Saved {
         struct Head {
             format: u32,
         }
-        let head: Head = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        let words = |error: serde_json::Error| cni::json::plain(&error.to_string());
+        let head: Head = serde_json::from_slice(bytes).map_err(words)?;
         if head.format != FORMAT {
             return Err(format!("format {} is not known, only {FORMAT} is", head.format));
         }
-        serde_json::from_slice(bytes).map_err(|error| error.to_string())
+        serde_json::from_slice(bytes).map_err(words)
     }
 }
 

@@ -105,7 +105,8 @@ pub(super) fn plan(asked: &CreateNetwork, shelf: Shelf<'_>) -> Result<Network, E
     if let Some(refusal) = judge::list(&list, &judge::is_own_name).first() {
         return Err(refusal.to_error(&list.name));
     }
-    // The folders of network lists and of plugins.
+    judge::refuse_without_interface(&list)
+        .map_err(|error| error.context(format!("network list {:?}", list.name)))?;
     judge::refuse_unfiltered(&list, OWN_IFNAME)
         .map_err(|error| error.context(format!("network list {:?}", list.name)))?;
     network.conflist = String::from_utf8(list.source)
@@ -400,7 +401,9 @@ mod tests {
             std::fs::write(folder.path().join(format!("{name}.conflist")), text).unwrap();
         }
         // Any executables will do: they are looked up, not run.
-        for plugin in ["bridge", "macvlan", "host-local", "dhcp", "portmap", "firewall"] {
+        let plugins =
+            ["bridge", "macvlan", "loopback", "host-local", "dhcp", "portmap", "firewall"];
+        for plugin in plugins {
             let path = folder.path().join(plugin);
             std::fs::write(&path, "").unwrap();
             let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -539,6 +542,12 @@ mod tests {
             &request(r#"{"type":"absent"}"#, POOL, ""),
             &expect![[
                 r#"network list "docker-0123456789ab": failed to find plugin "absent" in path [DIR]; netwright install puts our plugins where they are looked for"#
+            ]],
+        );
+        check(
+            &request(r#"{"type":"loopback"}"#, POOL, ""),
+            &expect![[
+                r#"network list "docker-0123456789ab": plugin "loopback" makes no interface that a container can be given; put a plugin that makes one first, such as bridge or macvlan"#
             ]],
         );
         check(

@@ -45,7 +45,7 @@ impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Damage::Unreadable(error) => write!(f, "{error}"),
-            Damage::NoRecord(error) => write!(f, "{error}"),
+            Damage::NoRecord(error) => f.write_str(&cni::json::plain(&error.to_string())),
             Damage::Changed => f.write_str("its content is not what was written"),
             Damage::Anothers(id) => write!(f, "it holds the record of {id}"),
         }

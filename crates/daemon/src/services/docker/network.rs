@@ -5,6 +5,7 @@ use std::time::Instant;
 use cni::{Error, GcAttachment, code};
 use cnm::network::{CreateNetwork, IpamData, NetworkName};
 use ipnet::IpNet;
+use plugins::judge;
 
 use super::create_options::{self, Shelf};
 use super::driver::Driver;
@@ -37,6 +38,9 @@ impl Driver {
         }
         let shelf = Shelf { conf_dir: &self.conf_dir, runtime: &self.runtime };
         let mut network = create_options::plan(asked, shelf)?;
+        let list = network.list()?;
+        judge::interface_status(&list)
+            .map_err(|error| error.context(format!("network list {:?}", list.name)))?;
         let _all = self.hold(ALL)?;
         self.refuse_overlap(&network)?;
         let _pools = self.hold_pools()?;

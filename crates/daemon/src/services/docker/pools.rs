@@ -453,7 +453,7 @@ impl Driver {
     fn holder_in_folder(&self, pool: &Pool, address: IpAddr) -> Option<String> {
         let store = self.folder(pool.conflist.as_ref()?).ok()?;
         let holder = store.holder_of(address).ok().flatten()?;
-        Some(format!("it is reserved: {holder:?}"))
+        Some(format!("it is reserved: {holder}"))
     }
 }
 

@@ -18,6 +18,7 @@ use rustix::io::Errno;
 
 use super::driver::Driver;
 use super::sandbox::Engine;
+use super::subject::with_short_ids;
 use crate::bell::Bell;
 use crate::health::Health;
 use crate::listen::ACCEPT_RETRY_DELAY;
@@ -173,7 +174,8 @@ impl Server {
             Ok(Err(error)) => {
                 tracing::warn!(call = %method, ms = ms(), %error, "refused");
                 // In the answer itself, so that Docker shows it to its user.
-                send(stream, 200, &cnm::write(&Failure::new(format!("netwright: {error}"))));
+                let text = format!("netwright: {}", with_short_ids(&error.to_string()));
+                send(stream, 200, &cnm::write(&Failure::new(text)));
             }
             Err(RecvTimeoutError::Timeout) => {
                 tracing::error!(call = %method, ms = ms(), "not done in time; it goes on");

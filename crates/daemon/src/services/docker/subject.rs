@@ -62,3 +62,36 @@ impl Named {
         all.into_iter().filter(|(_, value)| !value.is_empty()).collect()
     }
 }
+
+/// How many digits Docker's IDs have.
+const WHOLE: usize = 64;
+
+/// Returns a text with the IDs in it as Docker shows them, and as `netwright inspect` takes them.
+pub(super) fn with_short_ids(text: &str) -> String {
+    let is_digit = |letter: char| matches!(letter, '0'..='9' | 'a'..='f');
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(begin) = rest.find(is_digit) {
+        let (before, from) = rest.split_at(begin);
+        let (word, after) =
+            from.split_at(from.find(|letter| !is_digit(letter)).unwrap_or(from.len()));
+        shown.push_str(before);
+        shown.push_str(if word.len() == WHOLE { short(word) } else { word });
+        rest = after;
+    }
+    shown + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_as_docker_shows_them() {
+        let id = "0123456789ab".to_owned() + &"cd".repeat(26);
+        let text = format!("address 10.1.0.2 is taken: lan/{id}/eth0 has it (x{id}x, {id}0)");
+        let said = "address 10.1.0.2 is taken: lan/0123456789ab/eth0 has it (x0123456789abx, ";
+        assert_eq!(with_short_ids(&text), format!("{said}{id}0)"));
+        assert_eq!(with_short_ids(""), "");
+    }
+}

@@ -125,9 +125,9 @@ type Damage = fn(&str) -> String;
 /// What happens to the record of nodes while the service is away, and why the service then ignores
 /// the record.
 const RECORDS: [(Damage, &str); 4] = [
-    (|whole| whole[..whole.len() / 2].to_owned(), "EOF while parsing"),
-    (|_| String::new(), "EOF while parsing"),
-    (|_| "\u{1}\0 no JSON".repeat(1000), "expected value"),
+    (|whole| whole[..whole.len() / 2].to_owned(), "it ends before it is complete"),
+    (|_| String::new(), "it ends before it is complete"),
+    (|_| "\u{1}\0 no JSON".repeat(1000), "there is no JSON value"),
     (|whole| whole.replacen("\"version\":1,", "\"version\":2,", 1), "it has version 2"),
 ];
 

@@ -19,6 +19,30 @@ fn readiness(node: &Node) -> String {
     said.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default()
 }
 
+/// A node that is not in the list is not ready, in the log, at the status socket and for `agent
+/// status`, until the list has it.
+#[test]
+fn a_node_that_is_not_in_the_list_is_not_ready() {
+    testkit::require!("root");
+    let mut fabric = Fabric::new("routing-unlisted", &[1]);
+    let listed = fs::read_to_string(fabric.list()).unwrap();
+    fabric.write_list(&listed.replace("name = \"a\"", "name = \"z\""));
+    fabric.spawn_on(0);
+    let says = "waiting: this node: ";
+    wait_until("it to be told", || readiness(&fabric.nodes[0]).starts_with(says));
+    let said = readiness(&fabric.nodes[0]);
+    assert!(
+        said.contains("has no node \"a\", which is this one's name: add it, or set node"),
+        "{said}"
+    );
+    let log = || fabric.nodes[0].service.as_ref().unwrap().log();
+    wait_until("the start to be told", || log().contains(" started, and not ready yet "));
+    assert!(!log().contains(" ready node="), "{}", log());
+    fabric.write_list(&listed);
+    wait_until("it to be ready", || readiness(&fabric.nodes[0]) == "ok\n");
+    wait_until("that to be told", || log().contains(" ready node="));
+}
+
 /// Routes of another program occupy the places of this node's own route and of the route to the
 /// other node, and IPv4 forwarding cannot be switched on. The first and the last make the service
 /// not ready; the row of the other node shows the second. The service makes each change once it is

@@ -15,6 +15,7 @@ use crate::Look;
 use crate::filter::{Layer, Place};
 use crate::finding::{Family, Help};
 use crate::path::Site;
+use crate::restored;
 use crate::whose::{self, Owner};
 
 /// Returns what lets a way of a container pass a filter.
@@ -37,7 +38,7 @@ pub(super) fn help(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Ca
     match owner {
         // The plugin `firewall` opens the chain FORWARD of iptables, where it is closed.
         _ if plugin_opens(look.scene, place, sort) && site.attachment.has_plugin("firewall") => {
-            all(vec!["netwright repair".to_owned()])
+            restored::all(look.scene, site.attachment)
         }
         Some(Owner::Firewalld) if is_running && is_forwarded && has_policies(look.scene) => {
             all(policy(look.scene, &nets))

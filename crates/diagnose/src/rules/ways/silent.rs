@@ -16,6 +16,7 @@ use crate::filter::{End, Layer, Packet, walk};
 use crate::finding::{Family, Finding, Help, Severity, WayKind};
 use crate::path::{Outcome, Site, Trip, address_of, echo, follow_filters, loopback};
 use crate::question::{Answer, Asked, Hop, Question};
+use crate::restored;
 use crate::routes::{Routed, look_up};
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
@@ -228,27 +229,28 @@ fn gateway(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let called = site.container.called();
     let says = format!("the gateway {gateway} does not answer {called}");
     let finding = Finding::error("gateway-silent", format!("{called}: {gateway}"), says);
-    let finding = Finding { severity, ..finding }
-        .seen(seen)
-        .hits(site.container.id.clone())
-        .help(repair(look, site));
+    let finding = Finding { severity, ..finding }.seen(seen).hits(site.container.id.clone());
+    let finding = repair(look, site).into_iter().fold(finding, Finding::help);
     let kinds = [WayKind::Gateway, WayKind::Outside, WayKind::Names];
     Some(kinds.into_iter().fold(finding, |finding, kind| finding.breaks(kind, Some(site.family()))))
 }
 
 /// What helps a container that is not reached: a repair restores only what CHECK names.
-fn repair(look: Look<'_>, site: &Site<'_>) -> Help {
+fn repair(look: Look<'_>, site: &Site<'_>) -> Vec<Help> {
+    if site.container.attachments.iter().any(|one| one.dockers) {
+        return restored::of(look.scene, site.container);
+    }
     let differs =
         |attachment: &Attachment| !attachment.drifts.is_empty() || attachment.not_checked.is_some();
     let called = site.container.called();
     match site.container.attachments.iter().any(differs) {
-        true => Help::Command(format!("netwright repair {}", site.container.id)),
-        false => Help::Advice(match look.answers.all.is_empty() {
+        true => restored::of(look.scene, site.container),
+        false => vec![Help::Advice(match look.answers.all.is_empty() {
             true => format!("let doctor send probes: {called} is as ADD left it"),
             false => format!(
                 "look at where the probe ended: {called} is as ADD left it, so a repair changes nothing"
             ),
-        }),
+        })],
     }
 }
 
@@ -387,9 +389,8 @@ fn port_or_container(
     let finding = Finding::error(id, format!("{called}: {to}"), says)
         .seen(format!("a connection of this node to {to} {lost}"))
         .hits(site.container.id.clone())
-        .help(repair(look, site))
         .breaks(kind, Some(site.family()));
-    Some(finding)
+    Some(repair(look, site).into_iter().fold(finding, Finding::help))
 }
 
 /// Says whether a program of the container surely listens on a port at this address of it.

@@ -332,4 +332,11 @@ fn a_repair_is_named_only_where_something_differs() {
     assert_eq!(help(&scene), (Vec::new(), 1));
     scene.containers[0].attachments[0].not_checked = Some("its plugin is gone".to_owned());
     assert_eq!(help(&scene), (vec!["netwright repair c2".to_owned()], 0));
+    // Docker's are compared by a service alone, which is not enabled here.
+    scene.containers[0].attachments[0].dockers = true;
+    let (fix, advice) = help(&scene);
+    assert!(
+        advice == 0 && fix.last().is_some_and(|last| last == "netwright agent reload"),
+        "{fix:?}"
+    );
 }

@@ -394,7 +394,7 @@ mod tests {
             r#"{"sysctl": {"net.a": 1}}"#,
             "",
             expect![[r"
-                code 6: sysctl.net.a: invalid type: integer `1`, expected a string at line 1 column 22
+                code 6: sysctl.net.a: found 1, wanted a string at line 1 column 22
             "]],
         );
         check(

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use cni::code;
+use cni::{IfName, code};
 use cni_plugin::{Call, codes};
 use ipnet::IpNet;
 use kernel::route::{AddressOptions, Change, Link, RouteSocket};
@@ -203,22 +203,32 @@ pub(super) fn restore(picture: &mut Picture<'_>, wanted: &Gateways) -> Result<()
         .map(drop)
 }
 
-/// Returns the link of the host that carries the gateways and the addresses that the configuration
-/// gives it, as far as they are known before addresses are assigned: with the IPAM plugin
-/// `host-local`. `None` if other addresses do not matter.
+/// The gateways of a configuration, as far as they are known before addresses are assigned: with the
+/// IPAM plugin `host-local`.
+#[derive(Debug)]
+pub(crate) struct Configured {
+    /// The link of the host that carries them.
+    pub(crate) link: String,
+    /// The VRF that the link belongs to.
+    pub(crate) vrf: Option<IfName>,
+    /// Their addresses, with the prefix lengths of their subnets.
+    pub(crate) addresses: Vec<IpNet>,
+    /// Other addresses of the link do not matter: they are removed.
+    pub(crate) replaces: bool,
+}
+
+/// Returns the gateways of a configuration; `None` if it has none, or they are not known.
 ///
 /// # Errors
 /// Code 7 when the link of the VLAN has no name.
-pub(super) fn configured(
-    call: &Call<'_>,
-    config: &Config,
-) -> Result<Option<(String, Vec<IpNet>)>, Failure> {
-    if !config.gateway || config.force_address {
+pub(super) fn configured(call: &Call<'_>, config: &Config) -> Result<Option<Configured>, Failure> {
+    if !config.gateway {
         return Ok(None);
     }
-    let gateways = host_local::gateways(call);
-    let link = config.wanted_gateways()?.link;
-    Ok((!gateways.is_empty()).then_some((link, gateways)))
+    let addresses = host_local::gateways(call);
+    let (link, vrf) = (config.wanted_gateways()?.link, config.vrf.clone());
+    let replaces = config.force_address;
+    Ok((!addresses.is_empty()).then_some(Configured { link, vrf, addresses, replaces }))
 }
 
 /// Returns the address that a subnet's gateway has on the bridge: the IPAM plugin's, or the first

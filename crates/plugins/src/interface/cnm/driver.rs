@@ -312,7 +312,10 @@ impl<'p> Driver<'p> {
         if activated.implements.iter().any(|one| one == kind) {
             return Ok(());
         }
-        let reason = format!("it implements {:?}, not {kind}", activated.implements);
+        let reason = match activated.implements.as_slice() {
+            [] => format!("it implements nothing, and no {kind}"),
+            all => format!("it implements {}, and no {kind}", all.join(", ")),
+        };
         Err(AskError::Content { driver: self.name().to_owned(), method, reason })
     }
 

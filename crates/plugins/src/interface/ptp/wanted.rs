@@ -27,9 +27,14 @@ impl Wants for Ptp {
         }
         wanted.push(Item::host(State::Up { link: host.clone() }, Because::Created));
         container_side(&mut wanted, attached, &ips);
+        // The reference's plugin does not prevent this, so it is not a difference there.
+        if recorded.is_some() {
+            wanted
+                .push(Item::host(State::NoAdvertisements { link: host.clone() }, Because::Safety));
+        }
         host_side(&mut wanted, &host, &ips);
         wanted.extend(forwarding::wanted(&ips, config.forwarding));
-        filter(&mut wanted, attached, &host, &ips);
+        filter(&mut wanted, attached, &ips);
         let claims = recorded.map(|recorded| recorded.claims.as_slice());
         wanted.extend(claim::wanted(claims.unwrap_or_default()));
         wanted
@@ -76,7 +81,6 @@ fn container_side(wanted: &mut Wanted, attached: &Attached<'_, Ptp>, ips: &[IpCo
 /// The gateways' addresses on the host's end, and the host's routes to the container.
 fn host_side(wanted: &mut Wanted, host: &str, ips: &[IpConfig]) {
     let link = || host.to_owned();
-    wanted.push(Item::host(State::NoAdvertisements { link: link() }, Because::Safety));
     if ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
         wanted.push(Item::host(State::LinkLocal { link: link() }, Because::Inbound));
     }
@@ -101,14 +105,13 @@ fn host_side(wanted: &mut Wanted, host: &str, ips: &[IpConfig]) {
     }
 }
 
-fn filter(wanted: &mut Wanted, attached: &Attached<'_, Ptp>, host: &str, ips: &[IpConfig]) {
-    let (config, recorded) = (attached.config, attached.recorded);
+/// The masquerade that ADD recorded: the reference's plugin has rules of its own in iptables.
+fn filter(wanted: &mut Wanted, attached: &Attached<'_, Ptp>, ips: &[IpConfig]) {
+    let Some(recorded) = attached.recorded else { return };
     let addresses: Vec<IpNet> = ips.iter().map(|ip| ip.address).collect();
-    let network = attached.key.network.as_str();
-    let planned = || rules::masquerade(config.masquerade, network, host, &addresses);
-    let plan = recorded.map_or_else(planned, |recorded| recorded.filter.clone());
+    let (backend, plan) = (attached.config.masquerade, recorded.filter.clone());
     let because = Because::Key("ipMasq".to_owned());
-    wanted.extend(rules::wanted(config.masquerade, plan, addresses, because));
+    wanted.extend(rules::wanted(backend, plan, addresses, because));
 }
 
 #[cfg(test)]

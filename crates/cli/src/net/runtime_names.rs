@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use kernel::netns::{Netns, NetnsId};
 use serde::Deserialize;
 
-use crate::net::presence;
+use super::presence;
 
 /// Docker's folder of containers, one folder with a file `config.v2.json` each.
 const DOCKERS: &str = "/var/lib/docker/containers";
@@ -21,7 +21,7 @@ const MOST: usize = 20_000;
 
 /// The names, with their namespaces.
 #[derive(Debug, Default)]
-pub(super) struct RuntimeNames {
+pub(crate) struct RuntimeNames {
     by_namespace: BTreeMap<NetnsId, String>,
 }
 
@@ -49,7 +49,7 @@ struct Podmans {
 impl RuntimeNames {
     /// Reads the files of this machine. A file that is missing or has another form names no
     /// container.
-    pub(super) fn read() -> Self {
+    pub(crate) fn read() -> Self {
         let mut names = Self::default();
         for (name, pid) in dockers(Path::new(DOCKERS))
             .into_iter()
@@ -67,7 +67,7 @@ impl RuntimeNames {
     }
 
     /// Returns the name of the container in the namespace at a path.
-    pub(super) fn of(&self, netns: &str) -> Option<String> {
+    pub(crate) fn of(&self, netns: &str) -> Option<String> {
         if self.by_namespace.is_empty() {
             return None;
         }
@@ -75,7 +75,7 @@ impl RuntimeNames {
     }
 
     /// Returns the namespace of the container of a name.
-    pub(super) fn namespace(&self, name: &str) -> Option<NetnsId> {
+    pub(crate) fn namespace(&self, name: &str) -> Option<NetnsId> {
         let mut all = self.by_namespace.iter();
         all.find(|(_, own)| *own == name).map(|(netns, _)| *netns)
     }
