@@ -96,13 +96,16 @@ const DEPTHS: [&[&str]; 18] = [
         "tc-drops",
         "program-drops",
         "peer-not-allowed",
+        "overlay-gone",
+        "tunnel-astray",
+        "tunnel-dropped",
         "tunnel-mtu",
         "tunnel-checksums",
     ],
     &["address-duplicate", "mac-duplicate"],
     &["neighbour-wrong", "address-claimed"],
     &["hop-silent"],
-    &["route-covers-pool", "route-refuses", "rule-diverts"],
+    &["route-covers-pool", "route-refuses", "rule-diverts", "no-way-back", "default-route-silent"],
     &[
         "no-default-route",
         "vrf-no-route",
@@ -381,6 +384,14 @@ fn explains(cause: &Finding, finding: &Finding) -> bool {
     if PAIRS.contains(&(cause.id, finding.id)) {
         return true;
     }
+    if finding.id == "hop-silent" {
+        return is_on_the_way(cause, finding);
+    }
+    // What a rule leads to a router that does not answer goes nowhere because of that.
+    if (cause.id, finding.id) == ("hop-silent", "rule-diverts") {
+        let route = cause.place.as_deref().unwrap_or("link");
+        return finding.place.as_deref().is_some_and(|place| place.ends_with(route));
+    }
     // A question that cannot be sent is no question of its own where something else is broken.
     if finding.id == NOT_ASKED {
         return cause.severity == Severity::Error;
@@ -412,6 +423,29 @@ fn explains(cause: &Finding, finding: &Finding) -> bool {
         || ["nameserver-silent", "nameserver-unreachable"].contains(&finding.id);
     is_symptom
         && finding.breaks.iter().any(|way| cause.breaks.iter().any(|broken| covers(broken, way)))
+}
+
+/// What keeps a link, or what is below it, from carrying packets.
+const OF_LINKS: [&str; 7] = [
+    "parent-down",
+    "vlan-missing",
+    "port-silenced",
+    "queue-loses",
+    "queue-delays",
+    "tc-drops",
+    "program-drops",
+];
+
+/// Says whether a router does not answer because of a link that leads there: the object of such a cause
+/// begins with the link's name, and the place of a silent router ends with it.
+fn is_on_the_way(cause: &Finding, silent: &Finding) -> bool {
+    let link = cause.object.split([' ', ':']).next().unwrap_or_default();
+    let names = |text: &str| {
+        ["link ", "dev "].iter().any(|before| {
+            text.split(before).skip(1).any(|rest| rest.split(' ').next() == Some(link))
+        })
+    };
+    OF_LINKS.contains(&cause.id) && !link.is_empty() && silent.place.as_deref().is_some_and(names)
 }
 
 /// Says whether what breaks one way breaks another one.
@@ -652,6 +686,31 @@ mod tests {
         let down = Finding::error("link-down", "up0", "up0 is down")
             .breaks(WayKind::Outside, Some(Family::V4));
         assert_eq!(all(vec![silent("c1"), down]), (vec!["link-down"], 1, 0));
+    }
+
+    /// Who reads of the router first removes a route that is sound.
+    #[test]
+    fn what_keeps_a_link_from_carrying_comes_before_the_router_behind_it() {
+        let silent = |place: &str| {
+            Finding::error("hop-silent", "192.0.2.1", "no machine answers").at(place).hits("c1")
+        };
+        let of_link = silent("link up0");
+        let drops = |link: &str| {
+            Finding::error("tc-drops", format!("{link} egress filter 10"), "drops").hits("c1")
+        };
+        assert_eq!(
+            listed(vec![of_link.clone(), drops("up0")]),
+            ["tc-drops up0 egress filter 10: hop-silent"]
+        );
+        let of_route = silent("route default via 192.0.2.1 dev up0 table 7");
+        assert_eq!(listed(vec![of_route.clone(), drops("up0")]).len(), 1);
+        assert_eq!(listed(vec![of_link.clone(), drops("veth1")]).len(), 2);
+        assert_eq!(listed(vec![of_link.clone(), drops("up01")]).len(), 2);
+        // A routing rule that leads there is not the cause either.
+        let place = "rule 7: from all lookup 7; then route default via 192.0.2.1 dev up0 table 7";
+        let rule = Finding::error("rule-diverts", "IPv4 rule 7", "diverts").at(place).hits("c1");
+        assert_eq!(listed(vec![rule.clone(), of_route]), ["hop-silent 192.0.2.1: rule-diverts"]);
+        assert_eq!(listed(vec![rule, of_link]).len(), 2);
     }
 
     #[test]

@@ -75,6 +75,8 @@ pub struct Walked {
     pub source_to: Option<(Place, IpAddr)>,
     /// The rule that has surely taken it from connection tracking.
     pub untracked: Option<Place>,
+    /// The rule that has surely given it its mark.
+    pub marked: Option<Place>,
     /// How many hops it may take from now on.
     pub hops: Hops,
 }
@@ -240,6 +242,7 @@ impl Walk {
             source: self.source,
             source_to: self.source_to,
             untracked: run.untracked,
+            marked: run.marked,
             hops: run.hops,
         }
     }

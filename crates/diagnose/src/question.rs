@@ -25,6 +25,13 @@ pub enum Asked {
         /// The address.
         to: IpAddr,
     },
+    /// An echo request to an address by a link, whatever other links the routes prefer.
+    EchoBy {
+        /// The address.
+        to: IpAddr,
+        /// The name of the link.
+        link: String,
+    },
     /// A TCP connection, which is reset at once; no byte is sent.
     Connect {
         /// Where to.

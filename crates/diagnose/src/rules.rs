@@ -10,6 +10,7 @@ mod inside;
 mod links;
 mod names;
 mod neighbours;
+mod overlays;
 mod ports;
 mod programs;
 mod queues;
@@ -168,7 +169,7 @@ fn is_outbound(scene: &Scene, container: &Container, family: Family) -> bool {
         // What the keys of other plugins mean is not known here, so the routes decide.
         path::Site::of(scene, container, attachment, family).is_some_and(|site| {
             site.joint == path::Joint::Pair
-                && site.gateway.is_some()
+                && (site.gateway.is_some() || site.is_routed())
                 && has_default_route(container, attachment, family)
         })
     })
@@ -209,8 +210,8 @@ fn unanswered(
             Asked::Echo { to } | Asked::Size { to, .. } => (*to, None),
             Asked::Connect { to } => (to.ip(), Some((Transport::Tcp, to.port()))),
             Asked::Name { server } => (*server, Some((Transport::Udp, 53))),
-            // It is not asked by IP.
-            Asked::WhoHas { .. } => continue,
+            // It is not asked by IP, or not by the routes.
+            Asked::WhoHas { .. } | Asked::EchoBy { .. } => continue,
         };
         if family_of(to) != family {
             continue;
@@ -243,11 +244,18 @@ fn targets(look: Look<'_>, container: &Container) -> Vec<std::net::IpAddr> {
 
 /// Says whether an address is this node's, or of a network of its containers.
 fn is_here(scene: &Scene, address: std::net::IpAddr) -> bool {
-    let mut subnets = scene.networks.iter().flat_map(|one| &one.subnets);
+    // The network of a parent link has other machines, too.
+    let is_own = |network: &&scene::Network| {
+        !network.plugins.first().is_some_and(|first| ON_PARENT.contains(&first.as_str()))
+    };
+    let mut subnets = scene.networks.iter().filter(is_own).flat_map(|one| &one.subnets);
     address.is_loopback()
         || scene.host.owner_of(address).is_some()
         || subnets.any(|net| net.contains(&address))
 }
+
+/// Plugins that connect a container with the network of a link of the node.
+const ON_PARENT: [&str; 4] = ["macvlan", "ipvlan", "vlan", "host-device"];
 
 /// Adds to the finding of a container whose packets to an address are not answered that the router
 /// on the way there answers the node: of another machine it is not known whether that forwards
@@ -312,6 +320,7 @@ pub const RULES: &[Rule] = &[
     programs::RULE,
     rates::RULE,
     tunnels::RULE,
+    overlays::RULE,
     vrfs::RULE,
     ways::ROUTES,
     ways::GATEWAYS,

@@ -218,6 +218,17 @@ pub(crate) fn owner_of(place: &Place, scene: &Scene) -> Option<(Owner, String)> 
 /// `ChainCIDRBlock`).
 const FOR_SERVICES: [&str; 2] = ["cali-cidr-block", "filter-cali-cidr-block"];
 
+/// Calico's chains that ask for each container's link its own chain, and drop what comes from a link, or
+/// is for one, that Calico does not know: no person decided that (projectcalico/calico:
+/// felix/rules/dispatch.go). With nftables they have a prefix.
+const FOR_LINKS: [&str; 2] = ["cali-from-wl-dispatch", "cali-to-wl-dispatch"];
+
+/// Says whether a place drops what belongs to a link that Calico does not know.
+pub(crate) fn is_for_links(place: &Place) -> bool {
+    let chain = place.chain.strip_prefix("filter-").unwrap_or(&place.chain);
+    FOR_LINKS.iter().any(|start| chain.starts_with(start))
+}
+
 /// Says whether a packet is dropped because people decided who may talk to whom: that is no fault.
 /// `back`: it is an answer. Policies let the answers to what they let through pass, so a rule of
 /// another program that drops one carries out no policy. No chain of ours drops what none of its
@@ -225,7 +236,9 @@ const FOR_SERVICES: [&str; 2] = ["cali-cidr-block", "filter-cali-cidr-block"];
 pub(crate) fn is_policy(place: &Place, back: bool, scene: &Scene) -> bool {
     match owner_of(place, scene) {
         Some((Owner::Ours, _)) => place.rule.is_some(),
-        Some((owner, _)) => owner.decides() && !back && !is_for_services(place),
+        Some((owner, _)) => {
+            owner.decides() && !back && !is_for_services(place) && !is_for_links(place)
+        }
         None => false,
     }
 }
@@ -248,7 +261,8 @@ pub(crate) fn of_place(place: &Place, scene: &Scene) -> Option<String> {
 }
 
 /// Links by the beginning of their names.
-const LINKS: [(&str, Owner); 11] = [
+const LINKS: [(&str, Owner); 12] = [
+    ("nw-vxlan", Owner::Ours),
     ("docker", Owner::Docker),
     ("br-", Owner::Docker),
     ("podman", Owner::Podman),
@@ -262,9 +276,14 @@ const LINKS: [(&str, Owner); 11] = [
     ("ovs-", Owner::OpenVswitch),
 ];
 
+/// Returns the program that has made a link, by its name.
+pub(crate) fn owner_of_link(link: &Link) -> Option<Owner> {
+    by_start(&LINKS, &link.name)
+}
+
 /// Says whose a link is.
 pub(crate) fn of_link(link: &Link, scene: &Scene) -> Option<String> {
-    if let Some(owner) = by_start(&LINKS, &link.name) {
+    if let Some(owner) = owner_of_link(link) {
         return Some(owner.says(scene, "the link's name"));
     }
     match link.kind.as_deref() {
@@ -355,6 +374,8 @@ mod tests {
         };
         assert_eq!(dropped("cali-tw-cali1"), [true, false]);
         assert_eq!(dropped("cali-cidr-block"), [false, false]);
+        assert_eq!(dropped("cali-from-wl-dispatch"), [false, false]);
+        assert_eq!(dropped("filter-cali-to-wl-dispatch-4"), [false, false]);
         assert_eq!(dropped("NETWRIGHT-X"), [true, true]);
         assert!(!is_policy(&place("netwright", "forward", false), false, &scene));
         assert_eq!(dropped("DOCKER-USER"), [false, false]);

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use rustix::net::{
     socket_with,
 };
 
+use crate::netlink::bind_to_link;
 use crate::route::is_link_local_v6;
 
 const ECHO_REQUEST: u8 = 8;
@@ -95,20 +96,23 @@ pub fn ping(
 ) -> io::Result<Option<Duration>> {
     let identifier = identifier();
     let asker = Asker::open(address, identifier)?;
-    for sequence in 1..=tries {
-        let began = Instant::now();
-        let packet = request(identifier, Question::small(address), sequence);
-        match send(&asker.socket, &packet, address, scope) {
-            Ok(()) => {}
-            // The neighbour has not answered yet; it may still do so.
-            Err(error) if error.kind() == io::ErrorKind::HostUnreachable => continue,
-            Err(error) => return Err(error),
-        }
-        if asker.wait(address, sequence, began + timeout)? {
-            return Ok(Some(began.elapsed()));
-        }
-    }
-    Ok(None)
+    asker.ping(identifier, address, scope, timeout, tries)
+}
+
+/// Asks an address by a link, whatever other links the routes prefer; otherwise as [`ping`].
+///
+/// # Errors
+/// The kernel's, when it cannot be asked.
+pub fn ping_by(
+    link: &str,
+    address: IpAddr,
+    timeout: Duration,
+    tries: u16,
+) -> io::Result<Option<Duration>> {
+    let identifier = identifier();
+    let asker = Asker::open(address, identifier)?;
+    bind_to_link(asker.socket.as_fd(), link.as_bytes())?;
+    asker.ping(identifier, address, 0, timeout, tries)
 }
 
 /// The most questions that are asked at once.
@@ -337,6 +341,31 @@ impl Asker {
                 Ok(Asker { socket, has_ip_header: false, identifier: None })
             }
         }
+    }
+
+    /// Asks an address, at most `tries` times.
+    fn ping(
+        &self,
+        identifier: u16,
+        address: IpAddr,
+        scope: u32,
+        timeout: Duration,
+        tries: u16,
+    ) -> io::Result<Option<Duration>> {
+        for sequence in 1..=tries {
+            let began = Instant::now();
+            let packet = request(identifier, Question::small(address), sequence);
+            match send(&self.socket, &packet, address, scope) {
+                Ok(()) => {}
+                // The neighbour has not answered yet; it may still do so.
+                Err(error) if error.kind() == io::ErrorKind::HostUnreachable => continue,
+                Err(error) => return Err(error),
+            }
+            if self.wait(address, sequence, began + timeout)? {
+                return Ok(Some(began.elapsed()));
+            }
+        }
+        Ok(None)
     }
 
     /// Waits until `end` for the address's answer to the question of this number; ignores other

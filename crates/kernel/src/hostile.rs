@@ -32,6 +32,7 @@ pub fn read(body: &[u8]) {
         let _ = ClassInfo::decode(&message);
         let _ = FilterInfo::decode(&message);
         let _ = crate::wireguard::decode(&message);
+        let _ = crate::xfrm::decode(body);
         let _ = TableInfo::decode(&message);
         let _ = ChainInfo::decode(&message);
         let _ = SetInfo::decode(&message);

@@ -39,6 +39,7 @@ pub mod tun;
 pub mod users;
 mod wire;
 pub mod wireguard;
+pub mod xfrm;
 
 pub use mac::MacAddr;
 pub use netlink::{Errno, NetlinkError};

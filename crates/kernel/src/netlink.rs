@@ -9,6 +9,7 @@ mod errno;
 mod error;
 mod socket;
 
+pub(crate) use by_name::bind as bind_to_link;
 pub use errno::Errno;
 pub use error::{ExtAck, NetlinkError, nothing_if};
 pub(crate) use socket::{Outcome, Request, Socket};

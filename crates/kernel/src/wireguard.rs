@@ -24,6 +24,7 @@ const GENLMSGHDR: usize = 4;
 /// `linux include/uapi/linux/wireguard.h`.
 const WG_CMD_GET_DEVICE: u8 = 0;
 const WGDEVICE_A_IFINDEX: u16 = 1;
+const WGDEVICE_A_LISTEN_PORT: u16 = 6;
 const WGDEVICE_A_PEERS: u16 = 8;
 const WGPEER_A_PUBLIC_KEY: u16 = 1;
 const WGPEER_A_ENDPOINT: u16 = 4;
@@ -52,7 +53,17 @@ pub struct Peer {
     pub allowed: Vec<IpNet>,
 }
 
-/// Lists the peers of a tunnel of the calling thread's namespace; none if the kernel has no
+/// A tunnel.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Tunnel {
+    /// The UDP port at which it receives; `None` while it is down and none was chosen.
+    pub port: Option<u16>,
+    /// Its peers.
+    pub peers: Vec<Peer>,
+}
+
+/// Reads a tunnel of the calling thread's namespace; one without peers if the kernel has no
 /// WireGuard.
 ///
 /// # Errors
@@ -60,26 +71,35 @@ pub struct Peer {
 ///
 /// # Privileges
 /// CAP_NET_ADMIN in the user namespace that owns the network namespace.
-pub fn peers(ifindex: u32) -> Result<Vec<Peer>, NetlinkError> {
+pub fn tunnel(ifindex: u32) -> Result<Tunnel, NetlinkError> {
     let mut socket = Socket::open(NETLINK_GENERIC)?;
-    let Some(family) = family(&mut socket)? else { return Ok(Vec::new()) };
+    let Some(family) = family(&mut socket)? else { return Ok(Tunnel::default()) };
     let body = |writer: &mut Writer| {
         writer.raw(&[WG_CMD_GET_DEVICE, VERSION, 0, 0]);
         writer.put_u32(WGDEVICE_A_IFINDEX, ifindex);
     };
     let operation = format_args!("list the WireGuard peers of link {ifindex}");
     let request = Request { operation: &operation, kind: family, flags: 0, body: &body };
-    let of_family = |message: &Message<'_>| (message.kind == family).then(|| decode(message));
-    let parts = socket.dump(&request, of_family)?;
-    let mut peers: Vec<Peer> = Vec::new();
-    for part in parts.into_iter().flatten() {
-        // A peer that does not fit into one message goes on in the next.
-        match peers.last_mut() {
-            Some(last) if last.key == part.key => last.allowed.extend(part.allowed),
-            _ => peers.push(part),
+    let of_family =
+        |message: &Message<'_>| (message.kind == family).then(|| (port(message), decode(message)));
+    let mut tunnel = Tunnel::default();
+    for (port, parts) in socket.dump(&request, of_family)? {
+        tunnel.port = tunnel.port.or(port);
+        for part in parts {
+            // A peer that does not fit into one message goes on in the next.
+            match tunnel.peers.last_mut() {
+                Some(last) if last.key == part.key => last.allowed.extend(part.allowed),
+                _ => tunnel.peers.push(part),
+            }
         }
     }
-    Ok(peers)
+    Ok(tunnel)
+}
+
+/// Reads the port of one message: only the first of several has it.
+fn port(message: &Message<'_>) -> Option<u16> {
+    let port = message.attributes(GENLMSGHDR).find(|one| one.kind == WGDEVICE_A_LISTEN_PORT)?;
+    port.u16().filter(|port| *port != 0)
 }
 
 /// Returns the number of WireGuard's family.

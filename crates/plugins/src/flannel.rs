@@ -20,12 +20,14 @@ mod record;
 mod subnet_env;
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use cni::json::{JsonError, Object, UnknownKey};
 use cni::order::gather;
 use cni::{AddResult, Command, Error, PluginConfig, code};
 use cni_plugin::cni_invoke::find;
 use cni_plugin::{Call, Info, Inner, Plugin, Role};
+use ipnet::IpNet;
 use state::Index;
 
 use crate::judge;
@@ -42,6 +44,28 @@ use subnet_env::SubnetEnv;
 pub const INFO: Info = Info::new("flannel")
     .role(Role::Interface)
     .inner(Inner::Delegate { key: "delegate", default_type: config::DEFAULT_DELEGATE });
+
+/// What flanneld says of the node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodePart {
+    /// The file that says so.
+    pub file: PathBuf,
+    /// The ranges of all nodes.
+    pub ranges: Vec<IpNet>,
+    /// The node's own.
+    pub own: Vec<IpNet>,
+    /// The MTU of containers' interfaces, in bytes.
+    pub mtu: u32,
+}
+
+/// Returns what flanneld says for a configuration of the plugin; `None` if the plugin could not use the
+/// file either.
+#[must_use]
+pub fn node_part(plugin: &PluginConfig) -> Option<NodePart> {
+    let file = config::subnet_file(&plugin.object)?;
+    let SubnetEnv { networks, subnets, mtu, .. } = SubnetEnv::read(&file).ok()?;
+    Some(NodePart { file, ranges: networks, own: subnets, mtu })
+}
 
 /// The plugin's type.
 const NAME: &str = INFO.name;

@@ -272,6 +272,11 @@ pub enum Step {
         /// The register with the address.
         address: u32,
     },
+    /// Marks the packet, and goes on.
+    Mark {
+        /// The register with the mark.
+        from: u32,
+    },
     /// Counts packets and bytes.
     Counter {
         /// How many packets.

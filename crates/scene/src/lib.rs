@@ -13,11 +13,13 @@ use serde::{Deserialize, Serialize};
 use by_name::ByName;
 pub use container::{Attachment, Container, Drift, Item, ItemKind, NameFiles, Port, Unfinished};
 pub use namespace::{
-    Address, ConntrackTable, Fdb, Flow, Link, Listener, Namespace, Neighbour, NextHop, Rate, Route,
-    RouteKind, RouteRule, RuleAction, Transport,
+    Address, ConntrackTable, Fdb, Flow, Link, Listener, Namespace, Neighbour, NextHop, Policy,
+    Rate, Route, RouteKind, RouteRule, RuleAction, Transport,
 };
-pub use node::{Folder, Network, Plugin, Pool, Program, Service};
-pub use segment::{Ipvlan, IpvlanMode, IpvlanReach, Loss, MacvlanMode, Peer, PortVlan, Redirect};
+pub use node::{Folder, Network, Overlay, Plugin, Pool, Program, Service};
+pub use segment::{
+    Ipvlan, IpvlanMode, IpvlanReach, Loss, MacvlanMode, Peer, PortVlan, Redirect, TunnelEnd,
+};
 
 /// The version of the format. A reader refuses a scene of a higher one.
 pub const FORMAT: u32 = 1;

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::filter::Ruleset;
-use crate::segment::{Ipvlan, Loss, MacvlanMode, Peer, PortVlan, Redirect};
+use crate::segment::{Ipvlan, Loss, MacvlanMode, Peer, PortVlan, Redirect, TunnelEnd};
 
 /// A network namespace at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,12 +19,16 @@ pub struct Namespace {
     pub routes: Vec<Route>,
     /// Routing rules, in the order in which the kernel asks them.
     pub rules: Vec<RouteRule>,
-    /// Neighbours that an administrator or a program has configured, and those that failed.
+    /// Neighbours that an administrator or a program has configured, those that failed, and those
+    /// of VXLAN tunnels.
     pub neighbours: Vec<Neighbour>,
     /// Forwarding entries of bridges that are not learnt.
     pub fdb: Vec<Fdb>,
     /// Kernel parameters by their names, such as `net.ipv4.ip_forward`.
     pub sysctls: BTreeMap<String, String>,
+    /// Policies of IPsec that drop packets, with those that come before them; without those of some
+    /// protocols alone.
+    pub policies: Vec<Policy>,
     /// Packet filters.
     pub filter: Ruleset,
     /// The queues of packets that programs read; `None`: no rule fills one, or that is not known.
@@ -112,6 +116,14 @@ pub struct Link {
     pub peers: Option<Vec<Peer>>,
     /// Where a VXLAN tunnel sends frames for which it has no entry.
     pub remote: Option<IpAddr>,
+    /// The UDP port at which a tunnel (VXLAN, WireGuard) receives; `None`: it is none, or that is not
+    /// known.
+    pub port: Option<u16>,
+    /// The address from which a VXLAN tunnel sends, if it has one of its own.
+    pub local: Option<IpAddr>,
+    /// Where a VXLAN tunnel sends frames; `None`: it is none, it asks a program for what it has no
+    /// entry for, or they could not be read.
+    pub ends: Option<Vec<TunnelEnd>>,
     /// Whether a tunnel leaves the checksums of the packets in it to the links below; `None`: it is
     /// none, or that could not be read.
     pub tx_checksums: Option<bool>,
@@ -272,6 +284,22 @@ pub struct Fdb {
     pub vlan: Option<u16>,
     /// It is the port's own address.
     pub own: bool,
+}
+
+/// A policy of IPsec.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Policy {
+    /// It is about packets that are forwarded; otherwise about those that leave.
+    pub forwarded: bool,
+    /// From where.
+    pub from: IpNet,
+    /// To where.
+    pub to: IpNet,
+    /// Of several the one with the smallest number counts.
+    pub priority: u32,
+    /// It drops the packets; otherwise it lets them pass, or protects them.
+    pub blocks: bool,
 }
 
 /// A transport protocol.

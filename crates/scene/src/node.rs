@@ -23,6 +23,8 @@ pub struct Network {
     pub gateways: Vec<IpAddr>,
     /// The MTU that its configuration asks for.
     pub mtu: Option<u32>,
+    /// What flanneld says of it, if it is a network of flannel's.
+    pub overlay: Option<Overlay>,
     /// Whether its containers are to reach beyond the host: it is a gateway, or translates sources.
     pub outbound: bool,
     /// The default routes that its configuration asks for: of IPv4, of IPv6, or of both.
@@ -31,6 +33,20 @@ pub struct Network {
     pub refusal: Option<String>,
     /// What does not stop ADD, but will be missing.
     pub warnings: Vec<String>,
+}
+
+/// A network that all nodes of a cluster have a part of, as flanneld's file describes it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Overlay {
+    /// The file.
+    pub file: String,
+    /// The ranges of all nodes.
+    pub ranges: Vec<IpNet>,
+    /// This node's part of them.
+    pub own: Vec<IpNet>,
+    /// The MTU of its containers' interfaces, in bytes.
+    pub mtu: u32,
 }
 
 /// A plugin that a network names.

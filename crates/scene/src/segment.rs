@@ -1,6 +1,6 @@
 //! The settings of links that share a parent, distinguish VLANs, tunnel, or lose packets.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -112,6 +112,16 @@ pub struct Peer {
     pub endpoint: Option<SocketAddr>,
     /// The addresses whose packets go to it.
     pub allowed: Vec<IpNet>,
+}
+
+/// A forwarding entry of a VXLAN tunnel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TunnelEnd {
+    /// The hardware address whose frames it leads; `None`: all that have no entry of their own.
+    pub mac: Option<String>,
+    /// The machine to which they go.
+    pub to: IpAddr,
 }
 
 impl PortVlan {

@@ -97,6 +97,7 @@ fn at_once(questions: &[&Question]) -> Vec<(Question, Answer)> {
 fn send(asked: &Asked) -> Answer {
     match asked {
         Asked::Echo { to } => echo_to(*to),
+        Asked::EchoBy { to, link } => of_ping(&echo::ping_by(link, *to, TIMEOUT / 2, 2)),
         Asked::Connect { to } => connect(*to),
         Asked::Size { to, up_to } => size(*to, *up_to),
         Asked::Name { server } => names::ask(*server, TIMEOUT),
@@ -123,10 +124,14 @@ fn of_error(error: &io::Error) -> Answer {
 }
 
 fn echo_to(to: IpAddr) -> Answer {
-    match echo::ping(to, 0, TIMEOUT / 2, 2) {
-        Ok(Some(took)) => Answer::Reached { after_us: micros(took) },
+    of_ping(&echo::ping(to, 0, TIMEOUT / 2, 2))
+}
+
+fn of_ping(done: &io::Result<Option<Duration>>) -> Answer {
+    match done {
+        Ok(Some(took)) => Answer::Reached { after_us: micros(*took) },
         Ok(None) => Answer::Silent { hops: Vec::new() },
-        Err(error) => of_error(&error),
+        Err(error) => of_error(error),
     }
 }
 

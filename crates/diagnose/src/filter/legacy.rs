@@ -120,7 +120,12 @@ impl Walk<'_> {
                                 run.untracked.get_or_insert(place);
                             }
                         }
-                        "MARK" | "CONNMARK" => run.packet.mark = None,
+                        "MARK" => {
+                            let new = rule.mark.zip(run.packet.mark);
+                            let new = new.map(|((value, mask), mark)| mark & !mask ^ value);
+                            run.set_mark(self.ends, new, place, sure);
+                        }
+                        "CONNMARK" => run.packet.mark = None,
                         "TTL" | "HL" => {
                             let is_sure = sure && self.ends.is_open();
                             match rule.fewer {
@@ -180,6 +185,8 @@ struct Rule {
     queues: [u16; 2],
     /// The packet passes if no program reads that.
     bypass: bool,
+    /// The mark that it gives the packet, and the bits that it clears first.
+    mark: Option<(u32, u32)>,
     /// How many hops it gives the packet.
     hops: Option<u8>,
     /// How many hops it takes from those of the packet.
@@ -197,6 +204,7 @@ impl Rule {
             notrack: false,
             queues: [0, 0],
             bypass: false,
+            mark: None,
             hops: None,
             fewer: None,
         };
@@ -222,6 +230,7 @@ impl Rule {
                 "--notrack" => rule.notrack = true,
                 "--queue-num" | "--queue-balance" => rule.queues = queues(value),
                 "--queue-bypass" => rule.bypass = true,
+                "--set-xmark" => rule.mark = mark(value),
                 "--ttl-set" | "--hl-set" => rule.hops = value.parse().ok(),
                 "--ttl-dec" | "--hl-dec" => rule.fewer = value.parse().ok(),
                 // After the target there are its settings, which do not decide whether it matches.
@@ -372,17 +381,21 @@ fn is_state(run: &Run<'_>, list: &str) -> Holds {
     list.split(',').fold(Holds::No, |holds, state| holds.or(has(state)))
 }
 
-/// Reads `0x1` and `0x1/0xff`.
 fn is_mark(packet: &Packet, text: &str) -> Holds {
+    match (packet.mark, mark(text)) {
+        (Some(mark), Some((value, mask))) => Holds::known(mark & mask == value),
+        _ => Holds::Maybe,
+    }
+}
+
+/// Reads a mark and its mask: `0x1` and `0x1/0xff`.
+fn mark(text: &str) -> Option<(u32, u32)> {
     let number = |text: &str| match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),
         None => text.parse().ok(),
     };
     let (value, mask) = text.split_once('/').unwrap_or((text, "0xffffffff"));
-    match (packet.mark, number(value), number(mask)) {
-        (Some(mark), Some(value), Some(mask)) => Holds::known(mark & mask == value),
-        _ => Holds::Maybe,
-    }
+    number(value).zip(number(mask))
 }
 
 fn is_type(run: &Run<'_>, range: IpNet, kind: &str) -> Holds {

@@ -39,6 +39,8 @@ pub(crate) struct Run<'n> {
     pub(crate) maybe_untracked: bool,
     /// Its headers may have been changed.
     pub(crate) rewritten: bool,
+    /// The rule that has surely given it its mark.
+    pub(crate) marked: Option<Place>,
     /// How many hops it may take from now on.
     pub(crate) hops: Hops,
     steps: u32,
@@ -81,6 +83,7 @@ impl<'n> Run<'n> {
             untracked: None,
             maybe_untracked: false,
             rewritten: false,
+            marked: None,
             hops: Hops::Kept,
             steps: 0,
         }
@@ -174,6 +177,11 @@ impl<'n> Run<'n> {
                     return self.queue(ends, at, [*first, *last], *bypass, holds);
                 }
                 Step::Write { .. } => self.write(ends, at, step, &registers, holds),
+                Step::Mark { from } => {
+                    let bytes = registers.load(*from, 4);
+                    let is_sure = at.sure && holds == Holds::Yes;
+                    self.set_mark(ends, mark_of(bytes), self.place(at), is_sure);
+                }
                 Step::Effect { name } => self.effect(ends, at, name, holds),
                 Step::Unknown { name } => match Foreign::of(name) {
                     Foreign::Nothing => {}
@@ -477,6 +485,15 @@ impl<'n> Run<'n> {
         };
     }
 
+    /// Marks the packet. What may be so, or may not, is no longer known.
+    pub(crate) fn set_mark(&mut self, ends: &Ends, mark: Option<u32>, place: Place, is_sure: bool) {
+        if mark.is_some() && mark == self.packet.mark {
+            return;
+        }
+        self.packet.mark = mark.filter(|_| is_sure && ends.is_open());
+        self.marked = self.packet.mark.map(|mark| place.saying(format!("meta mark set {mark:#x}")));
+    }
+
     /// Something is changed or noted. What later rules may read of it is no longer known.
     fn effect(&mut self, ends: &Ends, at: At<'n>, name: &str, holds: Holds) {
         let name = name.to_ascii_lowercase();
@@ -533,6 +550,12 @@ fn map(set: Option<&Set>, registers: &mut Registers, from: u32, to: u32) -> Hold
         _ => registers.forget(),
     }
     holds
+}
+
+/// Reads a mark, which registers have in the host's byte order.
+fn mark_of(bytes: &[Byte]) -> Option<u32> {
+    let bytes: Vec<u8> = bytes.iter().map(|byte| byte.value()).collect::<Option<_>>()?;
+    bytes.try_into().ok().map(u32::from_ne_bytes)
 }
 
 fn port_of(registers: &Registers, from: u32) -> Option<u16> {

@@ -372,3 +372,48 @@ fn a_rule_says_how_many_hops_are_left() {
     let both = in_forward(vec![rule(&[ttl(1)]), rule(&[tcp_port(443), drop()])]);
     assert_eq!(forward(&both, &outbound()), "dropped: table inet t, chain f, rule 2: drop");
 }
+
+/// The mark that a packet has after the hook `forward`, and the rule that gave it.
+fn marked(namespace: &Namespace) -> (Option<u32>, Option<String>) {
+    let walked = walk(namespace, Layer::Ip, Hook::Forward, &outbound());
+    (walked.packet.mark, walked.marked.map(|place| place.to_string()))
+}
+
+#[test]
+fn a_rule_that_marks_is_computed() {
+    let bytes = |number: u32| number.to_ne_bytes().to_vec();
+    let immediate =
+        |to: u32| vec![Step::Immediate { to: 0, data: bytes(to) }, Step::Mark { from: 0 }];
+    // meta mark set meta mark or 0x4000
+    let or = vec![
+        Step::Meta { key: scene::filter::Meta::Mark, to: 0 },
+        Step::Bitwise { from: 0, to: 0, mask: bytes(!0x4000), xor: bytes(0x4000) },
+        Step::Mark { from: 0 },
+    ];
+    let one = rule(&[iifname("cni0"), immediate(0x80000)]);
+    let place = "table inet t, chain f, rule 1: meta mark set 0x80000".to_owned();
+    assert_eq!(marked(&in_forward(vec![one.clone()])), (Some(0x80000), Some(place)));
+    let both = in_forward(vec![one, rule(std::slice::from_ref(&or))]);
+    assert_eq!(marked(&both).0, Some(0x84000));
+    let other = in_forward(vec![rule(&[iifname("cni1"), immediate(7)])]);
+    assert_eq!(marked(&other), (Some(0), None));
+    // It may be marked, or not, or with what a connection has.
+    let maybe = in_forward(vec![rule(&[unknown("match geoip"), immediate(7)])]);
+    assert_eq!(marked(&maybe), (None, None));
+    let unclear = in_forward(vec![rule(&[vec![Step::Effect { name: "meta mark".to_owned() }]])]);
+    assert_eq!(marked(&unclear), (None, None));
+    let legacy = |settings: &str| {
+        let table = LegacyTable {
+            ipv4: true,
+            name: "mangle".to_owned(),
+            policies: vec![("FORWARD".to_owned(), "ACCEPT".to_owned())],
+            chains: Vec::new(),
+            rules: vec![format!("-A FORWARD -i cni0 -j MARK {settings}")],
+        };
+        let filter = Ruleset { legacy: vec![table], ..Ruleset::default() };
+        marked(&Namespace { filter, ..Namespace::default() }).0
+    };
+    assert_eq!(legacy("--set-xmark 0x80000/0xff0000"), Some(0x80000));
+    assert_eq!(legacy("--set-xmark 0x80000/0xff0000 -m geoip"), Some(0x80000));
+    assert_eq!(legacy("--or-mark 0x1"), None);
+}

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use scene::Part;
 use scene::filter::Hook;
 
 use super::steps::{Halt, Tracer};
@@ -22,10 +23,11 @@ pub(super) fn outside<'s>(
     let via = tracer.route_inside(from, to)?;
     let scene = tracer.scene;
     let is_own = |address: IpAddr| scene.host.owner_of(address).is_some();
-    if is_own(to) && via.is_none_or(is_own) {
+    let is_routed = from.is_routed() && !scene.lacks(Part::Unjudged, None);
+    if is_own(to) && (is_routed || via.is_none_or(is_own)) {
         return to_node(tracer, from, &sent);
     }
-    if !is_own(via.ok_or(Halt::Unknown)?) {
+    if !is_routed && !is_own(via.ok_or(Halt::Unknown)?) {
         return apart::by_bridge(tracer, from, &sent);
     }
     let packet = tracer.leave(from, &sent)?;

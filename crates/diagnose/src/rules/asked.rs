@@ -101,6 +101,7 @@ pub fn not_tried(to: &str, from: Option<&Container>, seen: &str) -> Finding {
 fn text(asked: &Asked) -> String {
     match asked {
         Asked::Echo { to } => format!("an echo of {to}"),
+        Asked::EchoBy { to, link } => format!("an echo of {to} by {link}"),
         Asked::Connect { to } => format!("a connection to {to}"),
         Asked::Size { to, .. } => format!("echoes of several sizes of {to}"),
         Asked::Name { server } => format!("{server} for a name"),

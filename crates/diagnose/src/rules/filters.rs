@@ -24,6 +24,7 @@ use std::net::IpAddr;
 use scene::filter::Hook;
 use scene::{Part, Port as Published, Scene, Transport};
 
+pub(super) use self::fix::opened;
 use self::say::Sort;
 use super::{Rule, containers, family_of, is_outbound};
 use crate::Look;

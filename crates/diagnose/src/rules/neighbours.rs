@@ -65,6 +65,10 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
         found.extend(in_bridge(look, &site));
         found.extend(in_container(&site, &everybody));
     }
+    for family in [Family::V4, Family::V6] {
+        let every = containers(look).flat_map(|one| Site::every(look.scene, one, family));
+        found.extend(every.filter_map(|site| of_router(look, &site)));
+    }
     found.extend(own(look).and_then(|own| contested(look, own)));
     found.extend(routers::judge(look));
     found
@@ -219,6 +223,37 @@ fn in_container(site: &Site<'_>, everybody: &[Site<'_>]) -> Vec<Finding> {
     wrong.collect()
 }
 
+/// The container has an entry for its router, another machine, that is not that one's.
+fn of_router(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
+    let router = site.router(look.scene)?;
+    let found = configured(site.inside, site.link.index, router)?;
+    let link = site.attachment.ifname.clone();
+    let id = &site.container.id;
+    let asked = Asked::WhoHas { address: router, link };
+    let question = Question { from: Some(id.clone()), asked };
+    let Some(Answer::Owners { macs }) = look.answers.to(&question) else { return None };
+    let [mac] = macs.as_slice() else { return None };
+    if !differs(found, mac) {
+        return None;
+    }
+    let (called, name) = (site.container.called(), &site.link.name);
+    let says = format!(
+        "{called} sends packets for its router ({router}) to {found}, but {mac} answers for it"
+    );
+    let version = if router.is_ipv4() { "ip" } else { "ip -6" };
+    let finding =
+        Finding::error("neighbour-wrong", format!("{router} on {name} of {called}"), says)
+            .at(format!("in {called}: neighbour {router} dev {name} lladdr {found} PERMANENT"))
+            .seen(format!("{mac} answered for {router}"))
+            .hits(id.clone())
+            .fix(format!(
+                "nsenter --net={} {version} neigh del {router} dev {name}",
+                site.container.netns
+            ));
+    let kinds = [WayKind::Gateway, WayKind::Outside, WayKind::Names];
+    Some(kinds.into_iter().fold(finding, |finding, kind| finding.breaks(kind, Some(site.family()))))
+}
+
 /// The bridge has an entry that leads what is for the container to another port, or keeps what is for
 /// it there: `bridge fdb add` makes such entries unless it is told otherwise.
 fn in_bridge(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
@@ -319,6 +354,28 @@ mod tests {
                 ),
             ]
         );
+    }
+
+    #[test]
+    fn an_entry_of_a_container_for_its_router_is_compared_with_who_answers() {
+        let macvlan = |link: &mut scene::Link| {
+            link.macvlan = Some(scene::MacvlanMode::Bridge);
+        };
+        let mut scene = crate::path::samples::on_parent("macvlan", macvlan);
+        let (own, wrong) = ("02:00:00:00:00:fe", "02:00:00:00:00:99");
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        inside.neighbours = vec![entry(2, "10.88.0.254", wrong)];
+        let asked = Asked::WhoHas { address: ip("10.88.0.254"), link: "eth0".to_owned() };
+        let question = Question { from: Some("c2".to_owned()), asked };
+        let answered =
+            |mac: &str| vec![(question.clone(), Answer::Owners { macs: vec![mac.to_owned()] })];
+        assert!(found(&scene).is_empty());
+        assert!(found_with(&scene, answered(wrong)).is_empty());
+        let says = format!(
+            "c2 sends packets for its router (10.88.0.254) to {wrong}, but {own} answers for it"
+        );
+        let fix = "nsenter --net=/run/netns/c2 ip neigh del 10.88.0.254 dev eth0".to_owned();
+        assert_eq!(found_with(&scene, answered(own)), [(says, fix)]);
     }
 
     #[test]

@@ -47,8 +47,11 @@ fn asks(look: Look<'_>) -> Vec<Question> {
 }
 
 fn questions(look: Look<'_>, site: &Site<'_>) -> Vec<Question> {
-    let neighbour = (site.joint == Joint::Switch).then(|| neighbour(look, site)).flatten();
-    let all = site.router(look.scene).into_iter().chain(neighbour);
+    let is_switched = site.joint == Joint::Switch;
+    let neighbour = is_switched.then(|| neighbour(look, site)).flatten();
+    // The node may be the gateway, by the switch.
+    let gateway = site.gateway.filter(|gateway| is_switched && site.has_route_by(*gateway));
+    let all = site.router(look.scene).or(gateway).into_iter().chain(neighbour);
     all.map(|to| question(site, to)).collect()
 }
 
@@ -310,10 +313,17 @@ fn decided(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let called = site.container.called();
     let asked = questions(look, site);
     let answers: Vec<&Answer> = asked.iter().filter_map(|one| look.answers.to(one)).collect();
-    let is_answered = |answer: &Answer| matches!(answer, Answer::Reached { .. } | Answer::Refused);
+    let is_answered = |answer: &Answer| {
+        matches!(answer, Answer::Reached { .. } | Answer::Refused | Answer::Named { .. })
+    };
+    // The node may drop echo requests, and what goes beyond it passes the switch, too.
+    let mut of_container = look.answers.from(Some(&site.container.id));
+    if of_container.any(|(_, answer)| is_answered(answer)) {
+        return None;
+    }
     let seen = if look.answers.all.is_empty() {
         "nothing was sent".to_owned()
-    } else if answers.is_empty() || answers.iter().any(|answer| is_answered(answer)) {
+    } else if answers.is_empty() {
         return None;
     } else {
         let to: Vec<String> = asked.iter().filter_map(to).collect();
@@ -321,11 +331,14 @@ fn decided(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     };
     let says = format!("Open vSwitch decides here what {called} reaches");
     let object = format!("{called}: {}", site.attachment.network);
+    let networks = look.scene.networks.iter();
+    let network = networks.into_iter().find(|one| one.name == site.attachment.network);
+    let bridge = network.and_then(|network| network.link.as_deref()).unwrap_or("BRIDGE");
     let finding = Finding::unknown("switch-decides", object, says)
         .at(format!("port {}", site.host_end.name))
         .seen(seen)
         .advise(format!(
-            "ask the switch: ovs-vsctl list port {}, and ovs-appctl ofproto/trace",
+            "ask the switch: ovs-ofctl dump-flows {bridge} (a bridge without flows drops everything), ovs-vsctl list port {}, and ovs-appctl ofproto/trace",
             site.host_end.name
         ));
     Some(finding.hits(site.container.id.clone()))

@@ -82,14 +82,18 @@ fn not_allowed(look: Look<'_>, link: &Link) -> Vec<Finding> {
 }
 
 /// Adds whose probes to some addresses were lost, and the ways that broke.
-fn of_lost(look: Look<'_>, finding: Finding, is_there: impl Fn(IpAddr) -> bool) -> Finding {
+pub(super) fn of_lost(
+    look: Look<'_>,
+    finding: Finding,
+    is_there: impl Fn(IpAddr) -> bool,
+) -> Finding {
     let mut finding = finding;
     for (question, answer) in &look.answers.all {
         let (to, kind) = match &question.asked {
             Asked::Echo { to } | Asked::Size { to, .. } => (*to, WayKind::Outside),
             Asked::Connect { to } => (to.ip(), WayKind::Outside),
             Asked::Name { server } => (*server, WayKind::Names),
-            Asked::WhoHas { .. } => continue,
+            Asked::WhoHas { .. } | Asked::EchoBy { .. } => continue,
         };
         let is_lost = matches!(
             answer,

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use scene::{Container, Port, Transport};
 use serde::Serialize;
 
@@ -168,7 +169,8 @@ impl<'l> Known<'l> {
 
     fn outside(&self, container: &Container, family: Family) -> Option<String> {
         let scene = self.look.scene;
-        if !leads_beyond(scene, container, family) {
+        let own = own_way(container, family);
+        if !leads_beyond(scene, container, family) && own.is_none() {
             return None;
         }
         let [sample, ..] = samples(family);
@@ -177,20 +179,29 @@ impl<'l> Known<'l> {
         if by_node && look_up(&scene.host, None, sample, None, Some(0)) == Routed::Nowhere {
             return None;
         }
-        let is_beyond = |to: IpAddr| family_of(to) == family && !is_here(scene, to);
+        // What goes by another link shows nothing of one of its own.
+        let is_by_own =
+            |to: IpAddr| own.is_none_or(|(link, _)| own_link(container, to) == Some(link));
+        let is_beyond =
+            |to: IpAddr| family_of(to) == family && !is_here(scene, to) && is_by_own(to);
         let is_meant = |asked: &Asked| match asked {
             Asked::Echo { to } | Asked::Size { to, .. } => is_beyond(*to),
             Asked::Connect { to } => is_beyond(to.ip()),
             Asked::Name { server } => is_beyond(*server),
-            Asked::WhoHas { .. } => false,
+            Asked::WhoHas { .. } | Asked::EchoBy { .. } => false,
         };
-        let otherwise = match next_router(self.look, family) {
+        let by_own = own.map(|(link, route)| {
+            format!(
+                "it leaves by {link}, an interface of its own (route {route}), and no probe was sent there; --to names a machine"
+            )
+        });
+        let otherwise = by_own.unwrap_or_else(|| match next_router(self.look, family) {
             Some(router) => {
                 format!("no probe was sent to {router}, this node's router; --to names a machine")
             }
             None => "this node knows no router that a container may ask; --to names a machine"
                 .to_owned(),
-        };
+        });
         self.why(self.tried(Some(&container.id), is_meant), &otherwise)
     }
 
@@ -223,10 +234,33 @@ impl<'l> Known<'l> {
     }
 }
 
+/// Returns the interface of a container's own by which it reaches whatever has no route of its own,
+/// such as a VPN's, and the route: no attachment made it.
+fn own_way(container: &Container, family: Family) -> Option<(&str, IpNet)> {
+    let inside = container.inside.as_ref()?;
+    let mut all =
+        samples(family).into_iter().map(|to| match look_up(inside, None, to, None, Some(0)) {
+            Routed::By { link, route, .. } => Some((link.name.as_str(), route.to)),
+            _ => None,
+        });
+    let first = all.next()??;
+    let is_attached = container.attachments.iter().any(|one| one.ifname == first.0);
+    let is_one = all.all(|other| other.is_some_and(|(link, _)| link == first.0));
+    (!is_attached && is_one && first.0 != "lo").then_some(first)
+}
+
+/// The interface by which a container reaches an address.
+fn own_link(container: &Container, to: IpAddr) -> Option<&str> {
+    match look_up(container.inside.as_ref()?, None, to, None, Some(0)) {
+        Routed::By { link, .. } => Some(link.name.as_str()),
+        _ => None,
+    }
+}
+
 /// Whom a question asks.
 fn end(asked: &Asked) -> String {
     match asked {
-        Asked::Echo { to } | Asked::Size { to, .. } => to.to_string(),
+        Asked::Echo { to } | Asked::EchoBy { to, .. } | Asked::Size { to, .. } => to.to_string(),
         Asked::Connect { to } => to.to_string(),
         Asked::Name { server } => server.to_string(),
         Asked::WhoHas { address, .. } => address.to_string(),
@@ -266,6 +300,41 @@ mod tests {
         assert_eq!(told(&scene, three).len(), 1);
         assert!(told(&scene, Vec::new()).iter().all(|line| line.ends_with(NO_PROBE)));
         assert_eq!(told(&scene, Vec::new()).len(), 4);
+    }
+
+    /// The router answers by the network, and the VPN was not tried.
+    #[test]
+    fn a_way_by_an_interface_of_its_own_is_told() {
+        use crate::routes::samples::{link, route};
+        let mut scene = node();
+        scene.containers.truncate(1);
+        scene.containers[0].attachments[0].ports.clear();
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        inside.links.push(link(7, "tun0", &["10.9.0.2/24"]));
+        inside.routes.push(route("0.0.0.0/1", 7, None));
+        inside.routes.push(route("128.0.0.0/1", 7, None));
+        inside.routes.push(route("192.0.2.1/32", 2, Some("10.88.0.1")));
+        let all = ["10.88.0.1", "fd00:88::1", "192.0.2.1", "2001:db8::1"];
+        let all: Vec<_> = all.map(|to| asked("c2", Asked::Echo { to: ip(to) })).into();
+        let line = "Outside Some(V4) c2: it leaves by tun0, an interface of its own (route 0.0.0.0/1), \
+                    and no probe was sent there; --to names a machine";
+        assert_eq!(told(&scene, all.clone()), [line]);
+        let named = Asked::Connect { to: "198.51.100.1:80".parse().unwrap() };
+        assert_eq!(told(&scene, [all, vec![asked("c2", named)]].concat()), [""; 0]);
+    }
+
+    /// The subnet of a macvlan's network has other machines in it.
+    #[test]
+    fn a_router_of_the_containers_own_network_is_beyond_the_node() {
+        let set = |link: &mut scene::Link| link.macvlan = Some(scene::MacvlanMode::Bridge);
+        let mut scene = crate::path::samples::on_parent("macvlan", set);
+        scene.containers.truncate(1);
+        scene.networks[0].plugins = vec!["macvlan".to_owned()];
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        inside.routes.retain(|route| route.to.addr().is_ipv4());
+        scene.containers[0].attachments[0].gateways.truncate(1);
+        let all = vec![asked("c2", Asked::Echo { to: ip("10.88.0.254") })];
+        assert_eq!(told(&scene, all), [""; 0]);
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! Routes and routing rules that lead a container's packets elsewhere, or nowhere, and ways that
 //! probes found broken.
 
+mod back;
+mod diverted;
 pub(in crate::rules) mod routers;
+mod several;
 mod silent;
 pub(super) mod taken;
 #[cfg(test)]
@@ -26,7 +29,9 @@ use crate::whose;
 pub(super) const ROUTES: Rule = Rule {
     judges: "routes",
     ids: &[
+        "default-route-silent",
         "no-default-route",
+        "no-way-back",
         "router-advertisements",
         "route-covers-pool",
         "route-refuses",
@@ -34,8 +39,8 @@ pub(super) const ROUTES: Rule = Rule {
     ],
     needs: &[Part::Links, Part::Routes],
     inside: &[Part::Links, Part::Routes],
+    asks: |look| [several::asks(look), diverted::asks(look)].concat(),
     judge,
-    ..Rule::NONE
 };
 
 /// Gateways that do not answer. Filters that were not read may drop what asks them.
@@ -64,6 +69,10 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     for family in [Family::V4, Family::V6] {
         for container in containers(look) {
             for site in Site::all(scene, container, family) {
+                if let Some(missing) = back::missing(look, &site) {
+                    found.push(missing);
+                    continue;
+                }
                 let from_node = look_up(&scene.host, None, site.address, None, mark);
                 found.extend(answered(look, &site, from_node, WayKind::FromNode));
                 found.extend(kept(look, &site));
@@ -73,6 +82,8 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
             }
         }
     }
+    found.extend(diverted::judge(look, mark));
+    found.extend(several::judge(look));
     found.extend(routers::unheard(look, &found));
     found
 }
@@ -85,6 +96,7 @@ fn may_mark(scene: &Scene) -> bool {
         .flat_map(|chain| &chain.rules)
         .flat_map(|rule| &rule.steps);
     let marks = |step: &Step| match step {
+        Step::Mark { .. } => true,
         Step::Effect { name } | Step::Unknown { name } => {
             name.to_ascii_lowercase().contains("mark")
         }
@@ -148,7 +160,7 @@ fn to_and_back(look: Look<'_>, site: &Site<'_>, to: IpAddr, mark: Option<u32>) -
         _ => return Vec::new(),
     };
     // Another machine of the network is the gateway.
-    if host.owner_of(via).is_none() {
+    if host.owner_of(via).is_none() && !site.is_routed() {
         return Vec::new();
     }
     let iif = Some(site.seen_by.name.as_str());

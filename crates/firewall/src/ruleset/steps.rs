@@ -46,7 +46,7 @@ fn steps(exprs: &[Expr], family: Family, handle: u64) -> (Vec<Step>, Vec<Set>) {
 fn step(expr: &Expr, family: Family) -> Step {
     match expr {
         Expr::Meta { key, register } => Step::Meta { key: meta(*key), to: place(*register) },
-        Expr::MetaSet { key: MetaKey::Mark, .. } => effect("meta mark"),
+        Expr::MetaSet { key: MetaKey::Mark, register } => Step::Mark { from: place(*register) },
         Expr::MetaSet { .. } => effect("meta-set"),
         Expr::Payload { base, offset, len, register } => match header(*base) {
             Some(base) => Step::Payload { base, offset: *offset, len: *len, to: place(*register) },
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(other("limit", vec![0; 8]), Step::Limit { over: false });
         assert_eq!(
             of(&Expr::MetaSet { key: MetaKey::Mark, register: Register::FIRST }),
-            effect("meta mark")
+            Step::Mark { from: 0 }
         );
     }
 

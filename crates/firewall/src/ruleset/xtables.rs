@@ -129,6 +129,7 @@ pub(super) fn target(name: &str, revision: u32, info: &[u8], family: Family) -> 
         // It is the first queue, and has no settings.
         "QUEUE" => Some(vec![Step::Queue { first: 0, last: 0, bypass: false }]),
         "NFQUEUE" => queue(info, revision),
+        "MARK" if revision == 2 => set_mark(info),
         "TTL" => Some(hops(name, info, 8)),
         "HL" => Some(hops(name, info, 7)),
         "MASQUERADE" => Some(vec![Step::SourceNat]),
@@ -336,6 +337,21 @@ fn address_type(
         });
     }
     Some(steps)
+}
+
+/// `struct xt_mark_tginfo2`: the bits of the mask are cleared, and then those of the mark flipped.
+fn set_mark(info: Info<'_>) -> Option<Vec<Step>> {
+    let (mark, mask) = (info.u32(0)?, info.u32(4)?);
+    Some(vec![
+        Step::Meta { key: Meta::Mark, to: FIRST },
+        Step::Bitwise {
+            from: FIRST,
+            to: FIRST,
+            mask: (!mask).to_ne_bytes().to_vec(),
+            xor: mark.to_ne_bytes().to_vec(),
+        },
+        Step::Mark { from: FIRST },
+    ])
 }
 
 /// `struct xt_mark_mtinfo1`, and `struct xt_connmark_mtinfo1`, which is the same.

@@ -52,8 +52,9 @@ fn index_of_existing(socket: BorrowedFd<'_>, name: &str) -> Result<Option<u32>, 
     }
 }
 
-/// Binds the socket to a link, or to none when the name is empty.
-fn bind(socket: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
+/// Binds the socket to a link, or to none when the name is empty. Of a longer name than a link may
+/// have, the beginning counts.
+pub(crate) fn bind(socket: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
     let length = libc::socklen_t::try_from(name.len()).expect("at most IFNAMSIZ");
     // SAFETY: the pointer is to `length` bytes, which the kernel copies before the call returns.
     let done = unsafe {

@@ -55,6 +55,12 @@ pub(super) fn data_dir(call: &Call<'_>) -> PathBuf {
     or_default(raw.data_dir, DATA_DIR)
 }
 
+/// Returns the file that flanneld writes; `None` if the configuration is invalid.
+pub(super) fn subnet_file(object: &Object) -> Option<PathBuf> {
+    let raw: Raw = object.read().ok()?;
+    Some(or_default(raw.subnet_file, SUBNET_FILE))
+}
+
 fn or_default(path: PathBuf, default: &str) -> PathBuf {
     if path.as_os_str().is_empty() { default.into() } else { path }
 }

@@ -3,7 +3,7 @@
 mod map;
 mod segments;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::net::SocketAddr;
 
@@ -14,9 +14,10 @@ use kernel::netns::{Netns, NetnsError, within};
 use kernel::route::{IpFamily, NeighbourState, RouteFilter, RouteSocket};
 use kernel::sockets;
 use kernel::sysctl::Sysctl;
+use kernel::xfrm;
 use scene::{Address, ConntrackTable, Fdb, Link, Listener, Namespace, Part, Transport};
 
-use self::map::{neighbour, route, rule, settings_of, to_link};
+use self::map::{neighbour, policy, route, rule, settings_of, to_link, to_neighbour};
 use super::hooks;
 use super::legacy::Legacy;
 use super::queues;
@@ -25,6 +26,8 @@ use super::queues;
 /// and of a container, whose user may make any number.
 const OF_THE_NODE: usize = 50_000;
 const OF_ONE_CONTAINER: usize = 2_000;
+/// How many policies of IPsec are kept.
+const POLICIES: usize = 2_000;
 /// For how many bridge ports the forwarding entries are read: the kernel's time grows with the
 /// square of their number.
 const PORTS: usize = 2_000;
@@ -103,6 +106,7 @@ pub(super) fn node(legacy: &Legacy) -> Read {
         }
     }
     read.filters(ruleset::NODE, legacy);
+    read.policies();
     read.other_filters();
     read.sockets();
     read
@@ -167,12 +171,20 @@ impl Read {
         socket.set_most(self.kept);
         self.links(&mut socket, is_node);
         self.segments(&mut socket, is_node);
+        let is_vxlan = |link: &&Link| link.kind.as_deref() == Some("vxlan");
+        let vxlans: BTreeSet<u32> =
+            cni::order::gather(self.namespace.links.iter().filter(is_vxlan).map(|link| link.index));
         for family in [IpFamily::V4, IpFamily::V6] {
             self.routes(&mut socket, family);
             let found = optional(socket.neighbours(family, None), family);
             let found = self.or_hole(Part::Neighbours, found);
             self.note_cut(Part::Neighbours, "neighbours", &mut socket);
-            self.namespace.neighbours.extend(found.into_iter().filter_map(|one| neighbour(&one)));
+            // Those of a tunnel lead to other nodes, whoever has learnt them.
+            let kept = found.into_iter().filter_map(|one| {
+                let is_known = vxlans.contains(&one.ifindex) && one.mac.is_some();
+                neighbour(&one).or_else(|| is_known.then(|| to_neighbour(&one)))
+            });
+            self.namespace.neighbours.extend(kept);
         }
         self.forwarding_entries(&mut socket);
     }
@@ -301,6 +313,15 @@ impl Read {
                 }
                 Err(reason) => self.hole(Part::Unjudged, reason),
             }
+        }
+    }
+
+    /// Reads policies of IPsec, if one of them drops packets. What is not known of them shows when a
+    /// probe ends there.
+    fn policies(&mut self) {
+        let found = xfrm::policies().unwrap_or_default();
+        if found.iter().any(|policy| policy.blocks) {
+            self.namespace.policies = found.iter().take(POLICIES).filter_map(policy).collect();
         }
     }
 

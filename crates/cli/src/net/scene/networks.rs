@@ -12,8 +12,9 @@ use cni::{NetworkList, NetworkName, PluginConfig};
 use cni_runtime::{ConfigFolder, Outcome};
 use ipam::{RangeSets, Store};
 use ipnet::IpNet;
+use plugins::flannel::NodePart;
 use plugins::shared::mtu::RawMtu;
-use scene::{Network, Plugin, Pool};
+use scene::{Network, Overlay, Plugin, Pool};
 use serde::Deserialize;
 
 use crate::net::judgement::{self, Judgement};
@@ -163,6 +164,7 @@ fn describe(list: &NetworkList) -> Network {
     };
     network.link = network.link.filter(|link| !link.is_empty());
     network.mtu = keys.mtu.bytes().ok().flatten();
+    network.overlay = overlay(first);
     if let Some((sets, _)) = ranges(&first.object) {
         for range in sets.sets().iter().flat_map(ipam::RangeSet::ranges) {
             network.subnets.push(range.subnet());
@@ -178,6 +180,15 @@ fn describe(list: &NetworkList) -> Network {
         && (keys.is_default_gateway || has_default_route(&keys.ipam));
     network.default_routes = default_routes(&keys.ipam, is_bridge && keys.is_default_gateway);
     network
+}
+
+/// Returns what flanneld says of a network of flannel's.
+fn overlay(plugin: &PluginConfig) -> Option<Overlay> {
+    if plugin.plugin_type != plugins::flannel::INFO.name {
+        return None;
+    }
+    let NodePart { file, ranges, own, mtu } = plugins::flannel::node_part(plugin)?;
+    Some(Overlay { file: file.display().to_string(), ranges, own, mtu })
 }
 
 /// Returns the default routes that a configuration asks for. A bridge that is the default gateway

@@ -57,7 +57,7 @@ const LED: &[Led] = &[
                  ip route add default via 10.9.0.2 dev vpn0 table 77; \
                  ip rule add pref 100 from 10.88.0.0/24 to 203.0.113.0/24 lookup 77",
         mends: "ip rule del pref 100; ip route flush table 77; ip link del vpn0",
-        finds: ("outside-silent", "rule 100: from 10.88.0.0/24 to 203.0.113.0/24 lookup 77"),
+        finds: ("rule-diverts", "rule 100: from 10.88.0.0/24 to 203.0.113.0/24 lookup 77"),
     },
     Led {
         is: "a rule of the node sends it to a dead end",

@@ -378,6 +378,18 @@ fn vm_queues_filters_and_tunnels() {
 }
 
 #[test]
+fn vm_tunnels_to_other_nodes() {
+    require!("root", "full", "vxlan", "program:nft");
+    try_each("doctor-tunnels", below::TUNNELS);
+}
+
+#[test]
+fn a_policy_of_ipsec_that_was_left() {
+    require!("root", "full", "file:/proc/net/xfrm_stat");
+    try_each("doctor-ipsec", below::IPSEC);
+}
+
+#[test]
 fn vm_checksums_in_a_tunnel() {
     require!(
         "root",

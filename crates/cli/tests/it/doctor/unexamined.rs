@@ -6,10 +6,11 @@ use testkit::{Place as _, require};
 use super::situations::node::{Node, findings};
 use crate::support::{Said, Scratch, call_in};
 
-/// A network whose main plugin is `flannel`, which asks `bridge`.
+/// A network whose main plugin is `flannel`, which asks `bridge`. flanneld has made no tunnel, so its
+/// containers have the uplink's MTU.
 fn flannel(node: &Node) {
     node.lab.sh("mkdir -p /run/flannel && printf 'FLANNEL_NETWORK=10.97.0.0/16\\n\
-         FLANNEL_SUBNET=10.97.5.1/24\\nFLANNEL_MTU=1450\\nFLANNEL_IPMASQ=false\\n' \
+         FLANNEL_SUBNET=10.97.5.1/24\\nFLANNEL_MTU=1500\\nFLANNEL_IPMASQ=false\\n' \
          >/run/flannel/subnet.env; mkdir -p /etc/netns/c3; \
          cp /etc/netns/c1/resolv.conf /etc/netns/c3/resolv.conf");
     let plugin = json!({

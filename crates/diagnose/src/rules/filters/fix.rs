@@ -74,6 +74,14 @@ pub(super) fn help(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Ca
                 format!("or give network {network} a subnet in which the cluster has no Services");
             with(accept(At::Base, site, sort, caught, &nets, None), or)
         }
+        // A rule before it would let everything past Calico's policies.
+        Some(Owner::Calico) if whose::is_for_links(place) => {
+            vec![Help::Advice(format!(
+                "let Calico know the link {}: restart calico-node, and see why it does not run, or does not know the pod of {}",
+                site.host_end.name,
+                site.container.called()
+            ))]
+        }
         None if place.rule.is_some() => without(site, sort, caught, &nets, netns),
         Some(Owner::Docker) if place.chain == "DOCKER-USER" => {
             without(site, sort, caught, &nets, netns)
@@ -104,6 +112,51 @@ fn without(
     let commands = accept(At::Rule, site, sort, caught, nets, netns).into_iter().map(Help::Command);
     let or = format!("or remove the rule, if nobody needs it any more: {removed}");
     commands.chain([Help::Advice(or)]).collect()
+}
+
+/// Returns what lets packets of UDP to a port pass a filter of the node: from some subnets, or from
+/// all if there are none.
+pub(in crate::rules) fn opened(
+    scene: &Scene,
+    place: &Place,
+    nets: &[IpNet],
+    port: u16,
+    family: Family,
+) -> Vec<Help> {
+    let owner = whose::owner_of(place, scene).map(|(owner, _)| owner);
+    let is_input = place.hook == Hook::Input;
+    let commands: Vec<String> = match owner {
+        Some(Owner::Firewalld) if is_input && scene.program("firewalld").is_some() => {
+            let version = if family == Family::V4 { "ipv4" } else { "ipv6" };
+            let rule = |net: &IpNet| {
+                format!(
+                    "firewall-cmd --permanent --add-rich-rule='rule family={version} source address={net} port port={port} protocol=udp accept' && firewall-cmd --reload"
+                )
+            };
+            nets.iter().map(rule).collect()
+        }
+        Some(Owner::Ufw) if is_input => nets
+            .iter()
+            .map(|net| format!("ufw allow proto udp from {net} to any port {port}"))
+            .collect(),
+        _ if matches!(place.hook, Hook::Ingress | Hook::Egress) => return removal(place, None),
+        _ => {
+            let at = match owner {
+                None if place.rule.is_some() => At::Rule,
+                _ => At::Base,
+            };
+            let all: Vec<Match<'_>> = match nets {
+                [] => vec![Match::Port(None, "udp", port)],
+                nets => nets.iter().map(|net| Match::Port(Some(net), "udp", port)).collect(),
+            };
+            all.iter().map(|one| insert(at, place, one, family == Family::V4)).collect()
+        }
+    };
+    let or = place.rule.filter(|_| owner.is_none()).map(|_| {
+        let removed = remove(place, None);
+        Help::Advice(format!("or remove the rule, if nobody needs it any more: {removed}"))
+    });
+    commands.into_iter().map(Help::Command).chain(or).collect()
 }
 
 /// Says whether a rule puts packets into a queue of a program.

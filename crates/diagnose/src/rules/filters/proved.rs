@@ -52,6 +52,12 @@ pub(super) fn add(look: Look<'_>, found: &mut Vec<Finding>) {
             None => whose::of_place(&place, look.scene),
         };
         let finding = Finding { whose, ..finding };
+        let finding = match whose::is_for_links(&place) {
+            true => finding.advise(
+                "let Calico know the container's link: restart calico-node, and see why it does not run, or does not know the pod",
+            ),
+            false => finding,
+        };
         found.push(match &question.from {
             Some(from) => finding.hits(from.clone()),
             None => finding,
@@ -65,13 +71,17 @@ fn says_all(asked: &Asked, hop: &Hop, place: &Place) -> bool {
     match asked {
         Asked::Name { .. } => true,
         Asked::Connect { .. } => hop.back || place.hook != Hook::Input,
-        Asked::Echo { .. } | Asked::Size { .. } | Asked::WhoHas { .. } => false,
+        Asked::Echo { .. } | Asked::EchoBy { .. } | Asked::Size { .. } | Asked::WhoHas { .. } => {
+            false
+        }
     }
 }
 
 fn target(asked: &Asked) -> String {
     match asked {
-        Asked::Echo { to } | Asked::Size { to, .. } => format!(" to {to}"),
+        Asked::Echo { to } | Asked::EchoBy { to, .. } | Asked::Size { to, .. } => {
+            format!(" to {to}")
+        }
         Asked::Connect { to } => format!(" to {to}"),
         Asked::Name { server } => format!(" to {server}"),
         Asked::WhoHas { address, .. } => format!(" for {address}"),

@@ -218,3 +218,13 @@ fn what_a_switch_decides_is_neither_sound_nor_broken() {
     let look = Look { scene: &scene, answers: &answers, only: None, to: None };
     assert!(judge(look).iter().all(|one| one.severity == crate::Severity::Unknown));
 }
+
+/// A switch without flows drops what is for the node, too.
+#[test]
+fn the_node_may_be_the_gateway_behind_a_switch() {
+    let mut scene = node();
+    scene.containers.truncate(1);
+    scene.containers[0].attachments[0].plugins = vec!["ovs".to_owned()];
+    assert_eq!(found(&scene, SILENCE), ["switch-decides c2: mynet: c2"]);
+    assert_eq!(found(&scene, ROUTER), [""; 0]);
+}

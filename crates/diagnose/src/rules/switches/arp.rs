@@ -9,6 +9,8 @@ use super::super::containers;
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
 use crate::path::Site;
+use crate::question::{Answer, Asked, Question};
+use crate::whose;
 
 /// `arp_ignore`: no request is answered (linux Documentation/networking/ip-sysctl.rst). With a
 /// smaller value one for an address of the link itself is.
@@ -34,6 +36,7 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
             }
         }
         for site in Site::all(look.scene, container, Family::V4) {
+            found.extend(not_for_others(look, &site));
             let node = &site.seen_by.name;
             let keys = silenced(&look.scene.host, node);
             if !keys.is_empty() && site.gateway.is_some() {
@@ -60,6 +63,39 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
         Finding { hits, ..told(keys.join(" "), says, &keys, "") }
     }));
     found
+}
+
+/// The node does not answer for a gateway that is no address of its own: a plugin gives all containers
+/// the same one, and lets the node answer for others on each link (`proxy_arp`).
+fn not_for_others(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
+    let gateway = site.router(look.scene)?;
+    let end = site.host_end;
+    if site.bridge.is_some() || end.master.is_some() || end.name.contains('.') {
+        return None;
+    }
+    let key = format!("net.ipv4.conf.{}.proxy_arp", end.name);
+    let asked = Asked::WhoHas { address: gateway, link: site.attachment.ifname.clone() };
+    let question = Question { from: Some(site.container.id.clone()), asked };
+    let is_silent = matches!(
+        look.answers.to(&question), Some(Answer::Owners { macs }) if macs.is_empty()
+    );
+    let mut entries = site.inside.neighbours.iter();
+    let is_configured = entries.any(|one| one.permanent && one.address == gateway);
+    if !is_silent || is_configured || look.scene.host.number(&key) != Some(0) {
+        return None;
+    }
+    let called = site.container.called();
+    let says = format!(
+        "this node does not answer {called} for its gateway {gateway}, which is no address of this node: {} answers for no others",
+        end.name
+    );
+    let finding = Finding::error("requests-ignored", key.clone(), says)
+        .at(format!("{key} is 0"))
+        .seen(format!("no request of {called} for the hardware address of {gateway} was answered"))
+        .hits(site.container.id.clone())
+        .fix(format!("sysctl -w {key}=1"));
+    let finding = Finding { whose: whose::of_link(end, look.scene), ..finding };
+    Some(KINDS.into_iter().fold(finding, |finding, kind| finding.breaks(kind, Some(Family::V4))))
 }
 
 /// A link with the flag NOARP sends only to configured hardware addresses. `object` is its name,
@@ -129,6 +165,35 @@ mod tests {
         let fix =
             "nsenter --net=/run/netns/c2 sysctl -w net.ipv4.conf.eth0.arp_ignore=0".to_owned();
         assert_eq!(told(&scene), [("c2".to_owned(), fix)]);
+    }
+
+    #[test]
+    fn a_link_that_answers_for_no_others() {
+        let mut scene = node();
+        scene.containers.truncate(1);
+        let own = &mut scene.containers[0].attachments[0];
+        own.gateways = vec!["169.254.1.1".parse().unwrap()];
+        own.host_links = vec!["veth2".to_owned()];
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        inside.routes[0].hops[0].via = Some("169.254.1.1".parse().unwrap());
+        let end = scene.host.links.iter_mut().find(|link| link.name == "veth2").unwrap();
+        end.master = None;
+        let key = "net.ipv4.conf.veth2.proxy_arp";
+        scene.host.sysctls.insert(key.to_owned(), "0".to_owned());
+        let address = "169.254.1.1".parse().unwrap();
+        let asked = Asked::WhoHas { address, link: "eth0".to_owned() };
+        let question = Question { from: Some("c2".to_owned()), asked };
+        let told = |scene: &Scene, macs: &[&str]| -> Vec<(&str, String, Vec<String>)> {
+            let macs = macs.iter().map(|mac| (*mac).to_owned()).collect();
+            let answers = Answers { all: vec![(question.clone(), Answer::Owners { macs })] };
+            let found = judge(Look { scene, answers: &answers, only: None, to: None });
+            found.into_iter().map(|one| (one.id, one.object, one.fix)).collect()
+        };
+        let fix = vec![format!("sysctl -w {key}=1")];
+        assert_eq!(told(&scene, &[]), [("requests-ignored", key.to_owned(), fix)]);
+        assert_eq!(told(&scene, &["02:00:00:00:00:12"]), []);
+        scene.host.sysctls.insert(key.to_owned(), "1".to_owned());
+        assert_eq!(told(&scene, &[]), []);
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub(super) fn judge(look: Look<'_>, family: Family) -> Vec<Finding> {
         }
         hit.push(container.id.clone());
         let sites: Vec<Site<'_>> = Site::all(look.scene, container, family).collect();
-        let by_node = || sites.iter().filter(|site| site.gateway.is_some());
+        let by_node = || sites.iter().filter(|site| site.gateway.is_some() || site.is_routed());
         let has_gateway = by_node().next().is_some();
         // What is connected in another way is judged by the node's switch.
         is_held |= !has_gateway && node == 0;

@@ -1,8 +1,13 @@
-//! Policies of IPsec (`man 8 ip-xfrm`). They are not read; a probe that ended at one shows them.
+//! Policies of IPsec (`man 8 ip-xfrm`): those that drop what containers send, and any at which a probe
+//! ended.
 
+use scene::Policy;
+
+use super::super::{containers, is_outbound};
 use crate::Look;
-use crate::finding::{Finding, WayKind};
-use crate::question::Answer;
+use crate::finding::{Family, Finding, Severity, WayKind};
+use crate::path::Site;
+use crate::question::{Answer, Asked};
 
 /// What the kernel calls it (linux include/net/dropreason-core.h `SKB_DROP_REASON_XFRM_POLICY`).
 const REASON: &str = "XFRM";
@@ -39,7 +44,99 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
             None => finding,
         });
     }
+    let blocked = blocked(look);
+    // What a probe shows is told with the policy, if that is known.
+    if blocked.iter().any(|one| one.severity == Severity::Error) {
+        found.retain(|one| one.object != "this node");
+    }
+    found.extend(blocked);
     found
+}
+
+/// Policies of the node that drop what containers send, or some of it. A person may have decided
+/// that: only a probe that was lost there is an error.
+fn blocked(look: Look<'_>) -> Vec<Finding> {
+    let host = &look.scene.host;
+    let mut found: Vec<Finding> = Vec::new();
+    for policy in host.policies.iter().filter(|policy| policy.blocks) {
+        let family = if policy.to.addr().is_ipv4() { Family::V4 } else { Family::V6 };
+        for container in containers(look).filter(|one| is_outbound(look.scene, one, family)) {
+            let sites = Site::all(look.scene, container, family);
+            let is_hit = |site: &Site<'_>| {
+                policy.from.contains(&site.address) && !is_exempt(&host.policies, policy, site)
+            };
+            if !sites.into_iter().any(|site| is_hit(&site)) {
+                continue;
+            }
+            // Mostly there is one for what is forwarded, and the same for what leaves.
+            let finding = told(look, policy, &container.id, family);
+            match found.iter_mut().find(|known| known.object == finding.object) {
+                Some(known) => add(known, finding),
+                None => found.push(finding),
+            }
+        }
+    }
+    found
+}
+
+/// Adds what is said of the same addresses.
+fn add(known: &mut Finding, more: Finding) {
+    if more.severity < known.severity {
+        (known.severity, known.breaks) = (more.severity, more.breaks);
+    }
+    let put = |all: &mut Vec<String>, one: String| {
+        if !all.contains(&one) {
+            all.push(one);
+        }
+    };
+    let place = more.place.filter(|place| known.place.as_ref() != Some(place));
+    place.into_iter().for_each(|one| put(&mut known.seen, one));
+    more.hits.into_iter().for_each(|one| put(&mut known.hits, one));
+    more.advice.into_iter().for_each(|one| put(&mut known.advice, one));
+}
+
+/// Says whether another policy comes first for all or some of a container's packets.
+fn is_exempt(all: &[Policy], policy: &Policy, site: &Site<'_>) -> bool {
+    all.iter().any(|other| {
+        !other.blocks
+            && other.forwarded == policy.forwarded
+            && other.priority <= policy.priority
+            && other.from.contains(&site.address)
+            && (other.to.contains(&policy.to) || policy.to.contains(&other.to))
+    })
+}
+
+fn told(look: Look<'_>, policy: &Policy, container: &str, family: Family) -> Finding {
+    let direction = if policy.forwarded { "fwd" } else { "out" };
+    let addresses = format!("src {} dst {}", policy.from, policy.to);
+    let says = format!(
+        "a policy of IPsec of this node drops what containers send from {} to {}",
+        policy.from, policy.to
+    );
+    let is_lost = look.answers.from(Some(container)).any(|(asked, answer)| {
+        let to = match asked {
+            Asked::Connect { to } => to.ip(),
+            Asked::Name { server } => *server,
+            Asked::Echo { to } => *to,
+            _ => return false,
+        };
+        let is_lost = matches!(answer, Answer::Silent { .. } | Answer::Unreachable { .. });
+        is_lost && policy.to.contains(&to)
+    });
+    let severity = if is_lost { Severity::Error } else { Severity::Warning };
+    let finding = Finding::error("ipsec-drops", format!("policy {addresses}"), says);
+    let finding = Finding { severity, ..finding }
+        .at(format!("{addresses} dir {direction} action block"))
+        .seen("the action of the policy is block, and no policy comes before it")
+        .hits(container)
+        .advise("if the tunnel for these packets is to be up, restart its program")
+        .advise(format!(
+            "if there is none any more: ip xfrm policy delete {addresses} dir {direction}"
+        ));
+    match is_lost {
+        true => finding.breaks(WayKind::Outside, Some(family)).breaks(WayKind::Names, Some(family)),
+        false => finding,
+    }
 }
 
 #[cfg(test)]
@@ -47,6 +144,46 @@ mod tests {
     use super::*;
     use crate::question::{Answers, Asked, Hop, Question};
     use scene::Scene;
+
+    #[test]
+    fn a_policy_that_blocks_what_containers_send() {
+        let mut scene = crate::path::samples::node();
+        let policy = |to: &str, priority: u32, blocks: bool| Policy {
+            forwarded: true,
+            from: "10.88.0.0/16".parse().unwrap(),
+            to: to.parse().unwrap(),
+            priority,
+            blocks,
+        };
+        let told = |scene: &Scene, all: Vec<(Question, Answer)>| -> Vec<(Severity, String)> {
+            let answers = Answers { all };
+            let found = judge(Look { scene, answers: &answers, only: None, to: None });
+            found.into_iter().map(|one| (one.severity, one.hits.join(" "))).collect()
+        };
+        let hits = || "c2 c3".to_owned();
+        scene.host.policies = vec![policy("198.51.100.0/24", 7, true)];
+        assert_eq!(told(&scene, Vec::new()), [(Severity::Warning, hits())]);
+        let lost = |to: &str| {
+            let asked = Asked::Connect { to: to.parse().unwrap() };
+            let question = Question { from: Some("c2".to_owned()), asked };
+            vec![(question, Answer::Silent { hops: Vec::new() })]
+        };
+        assert_eq!(told(&scene, lost("198.51.100.1:80")), [(Severity::Error, hits())]);
+        assert_eq!(told(&scene, lost("203.0.113.1:80")), [(Severity::Warning, hits())]);
+        // The same for what leaves.
+        let mut leaving = policy("198.51.100.0/24", 7, true);
+        leaving.forwarded = false;
+        scene.host.policies.push(leaving);
+        assert_eq!(told(&scene, lost("198.51.100.1:80")), [(Severity::Error, hits())]);
+        scene.host.policies.pop();
+        // Another policy lets them pass first.
+        scene.host.policies.push(policy("0.0.0.0/0", 7, false));
+        assert_eq!(told(&scene, Vec::new()), []);
+        // It is about others.
+        scene.host.policies = vec![policy("198.51.100.0/24", 7, true)];
+        scene.host.policies[0].from = "10.99.0.0/16".parse().unwrap();
+        assert_eq!(told(&scene, Vec::new()), []);
+    }
 
     #[test]
     fn a_probe_that_ended_at_a_policy() {

@@ -29,6 +29,22 @@ pub(in crate::rules) struct Taken<'s> {
     /// Its source, as the container sends it.
     source: IpAddr,
     translated: Holds,
+    /// The routing rule that leads it elsewhere than the node's own packets go.
+    pub(super) turn: Option<Turn<'s>>,
+}
+
+/// Where a routing rule of the node leads a container's packets elsewhere.
+#[derive(Debug)]
+pub(super) struct Turn<'s> {
+    pub(super) rule: &'s RouteRule,
+    pub(super) route: &'s Route,
+    /// The link by which they leave.
+    pub(super) link: &'s Link,
+    /// That of the node's own packets.
+    pub(super) own: &'s Link,
+    pub(super) site: Site<'s>,
+    /// The packet filter has given them the mark of the rule: the table.
+    pub(super) marked: Option<String>,
 }
 
 /// Follows what a container sends to an address.
@@ -53,6 +69,7 @@ pub(in crate::rules) fn taken<'s>(
         uplink: uplink(look.scene, to.is_ipv4()),
         source,
         translated: Holds::Maybe,
+        turn: None,
     };
     let sent = Packet::first(source, to, with).between(None, Some(&link.name));
     let walked = walk(inside, Layer::Ip, Hook::Output, &sent);
@@ -71,12 +88,16 @@ pub(in crate::rules) fn taken<'s>(
     let is_node = via.is_none_or(|via| look.scene.host.owner_of(via).is_some());
     let mut attachments = container.attachments.iter();
     let attachment = attachments.find(|attachment| attachment.ifname == link.name);
-    let site = attachment.filter(|_| is_node).and_then(|attachment| {
-        Site::of(look.scene, container, attachment, family_of(to)).filter(Site::is_the_nodes)
+    if attachment.is_none() && link.name != "lo" && taken.other.is_none() {
+        taken.other = Some(format!("in {called}: route {}", text(route, inside)));
+    }
+    let site = attachment.and_then(|attachment| {
+        let site = Site::of(look.scene, container, attachment, family_of(to));
+        site.filter(|site| site.is_the_nodes() && (is_node || site.is_routed()))
     });
     if let Some(site) = site {
         let packet = Packet { destination: to, ..walked.packet };
-        taken.on_node(look, site.seen_by, &packet);
+        taken.on_node(look, site, &packet);
     }
     Some(taken)
 }
@@ -92,13 +113,14 @@ fn owned<'s>(look: Look<'s>, container: &Container, to: IpAddr) -> Option<Taken<
         uplink: uplink(look.scene, to.is_ipv4()),
         source: to,
         translated: Holds::Maybe,
+        turn: None,
     })
 }
 
 impl<'s> Taken<'s> {
-    fn on_node(&mut self, look: Look<'s>, seen_by: &'s Link, packet: &Packet) {
+    fn on_node(&mut self, look: Look<'s>, site: Site<'s>, packet: &Packet) {
         let host = &look.scene.host;
-        let iif = Some(seen_by.name.as_str());
+        let iif = Some(site.seen_by.name.as_str());
         let walked = walk(host, Layer::Ip, Hook::Prerouting, &packet.between(iif, None));
         let mut to = packet.destination;
         if let Some((place, new)) = &walked.destination {
@@ -120,6 +142,10 @@ impl<'s> Taken<'s> {
                 if let (true, Routed::By { link: other, .. }) = (is_other, own) {
                     self.parts
                         .push(format!("what this node itself sends there goes by {}", other.name));
+                }
+                if let (true, Some(rule), Routed::By { link: own, .. }) = (is_other, rule, own) {
+                    let marked = walked.marked.as_ref().map(ToString::to_string);
+                    self.turn = Some(Turn { rule, route, link, own, site, marked });
                 }
                 let is_unusual =
                     is_other || self.uplink.is_some_and(|uplink| uplink.index != link.index);
@@ -299,6 +325,18 @@ mod tests {
         let (place, advice) = told(&scene, vec![hop("cni0"), hop("up0")]);
         assert!(place.contains("ip nat/PREROUTING rule 1 sends it to 192.0.2.99:81"), "{place}");
         assert!(!advice.contains("beyond"), "{advice}");
+    }
+
+    /// A VPN of the container's own.
+    #[test]
+    fn an_interface_that_no_attachment_made_is_named() {
+        let mut scene = node();
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        inside.links.push(crate::routes::samples::link(7, "tun0", &["10.9.0.2/24"]));
+        inside.routes.push(route("128.0.0.0/1", 7, None));
+        let (place, advice) = told(&scene, Vec::new());
+        assert_eq!(place, "in c2 by tun0 (route 128.0.0.0/1 dev tun0)");
+        assert!(advice.ends_with("in c2: route 128.0.0.0/1 dev tun0"), "{advice}");
     }
 
     #[test]

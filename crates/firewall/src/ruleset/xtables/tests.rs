@@ -177,3 +177,22 @@ fn what_is_cut_off_or_not_known_is_unknown() {
         assert_eq!(of(name, 0, &[0; 512]).0, [unknown(name)], "{name}");
     }
 }
+
+#[test]
+fn a_mark_that_is_set() {
+    // -j MARK --set-xmark 0x80000/0xff0000
+    let info = [0x80000_u32, 0xff0000].map(u32::to_ne_bytes).concat();
+    let steps = target("MARK", 2, &info, Family::Ip);
+    assert_eq!(
+        steps[1],
+        Step::Bitwise {
+            from: FIRST,
+            to: FIRST,
+            mask: (!0xff0000_u32).to_ne_bytes().to_vec(),
+            xor: 0x80000_u32.to_ne_bytes().to_vec(),
+        }
+    );
+    assert_eq!(steps[2], Step::Mark { from: FIRST });
+    // Of another revision nothing is known.
+    assert_eq!(target("MARK", 1, &info, Family::Ip), [effect("MARK")]);
+}

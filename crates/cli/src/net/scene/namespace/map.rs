@@ -6,11 +6,12 @@ use kernel::route::{
     IpFamily, IpvlanMode as KernelIpvlan, IpvlanReach as KernelReach, Link as KernelLink,
     LinkSettings, MacvlanMode as KernelMacvlan, NeighbourState, Route as KernelRoute,
     RouteKind as KernelKind, RouteProtocol, Rule as KernelRule, RuleAction as KernelAction,
-    TABLE_LOCAL,
+    TABLE_LOCAL, VxlanFdb, VxlanInfo,
 };
+use kernel::xfrm::{self, Direction};
 use scene::{
-    Address, Ipvlan, IpvlanMode, IpvlanReach, Link, MacvlanMode, Neighbour, NextHop, Route,
-    RouteKind, RouteRule, RuleAction,
+    Address, Ipvlan, IpvlanMode, IpvlanReach, Link, MacvlanMode, Neighbour, NextHop, Policy, Route,
+    RouteKind, RouteRule, RuleAction, TunnelEnd,
 };
 
 /// Adds a link's kernel parameters to the others. The link's name stays as it is: its dots are not
@@ -85,6 +86,10 @@ pub(super) fn to_link(link: KernelLink, of_function: bool, addresses: Vec<Addres
         delay_ms: 0,
         peers: None,
         remote: link.vxlan.as_ref().and_then(|vxlan| vxlan.group),
+        port: link.vxlan.as_ref().map(|vxlan| vxlan.options.port),
+        local: link.vxlan.as_ref().and_then(|vxlan| vxlan.options.local),
+        // They are read afterwards.
+        ends: link.vxlan.as_ref().filter(|vxlan| !asks(vxlan)).map(|_| Vec::new()),
         tx_checksums: None,
         external: link.vxlan.is_some_and(|vxlan| vxlan.switches.contains(&"external")),
         addresses,
@@ -92,6 +97,11 @@ pub(super) fn to_link(link: KernelLink, of_function: bool, addresses: Vec<Addres
         kind: link.kind,
         alias: link.alias,
     }
+}
+
+/// Says whether a VXLAN tunnel asks a program for what it has no entry for.
+fn asks(vxlan: &VxlanInfo) -> bool {
+    vxlan.switches.iter().any(|switch| ["external", "l2miss", "l3miss"].contains(switch))
 }
 
 fn macvlan(mode: KernelMacvlan) -> MacvlanMode {
@@ -183,13 +193,40 @@ pub(super) fn rule(rule: KernelRule) -> RouteRule {
 pub(super) fn neighbour(one: &kernel::route::Neighbour) -> Option<Neighbour> {
     let permanent = one.state.is_permanent();
     let failed = one.state.0 & NeighbourState::FAILED.0 != 0;
-    (permanent || failed).then(|| Neighbour {
+    (permanent || failed).then(|| to_neighbour(one))
+}
+
+/// Maps a neighbour.
+pub(super) fn to_neighbour(one: &kernel::route::Neighbour) -> Neighbour {
+    Neighbour {
         link: one.ifindex,
         address: one.address,
         mac: one.mac.map(|mac| mac.to_string()),
-        permanent,
-        failed,
+        permanent: one.state.is_permanent(),
+        failed: one.state.0 & NeighbourState::FAILED.0 != 0,
+    }
+}
+
+/// Maps a policy of IPsec; `None` for one that is not about all of what a node sends on.
+pub(super) fn policy(one: &xfrm::Policy) -> Option<Policy> {
+    let forwarded = match one.direction {
+        Direction::Forward => true,
+        Direction::Out => false,
+        Direction::In => return None,
+    };
+    (!one.of_some).then_some(Policy {
+        forwarded,
+        from: one.from,
+        to: one.to,
+        priority: one.priority,
+        blocks: one.blocks,
     })
+}
+
+/// Maps a forwarding entry of a VXLAN tunnel.
+pub(super) fn to_end(entry: &VxlanFdb) -> TunnelEnd {
+    let is_of_all = entry.mac.0 == [0; 6];
+    TunnelEnd { mac: (!is_of_all).then(|| entry.mac.to_string()), to: entry.destination }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use kernel::route::{
 use kernel::wireguard;
 use scene::{Link, Loss, Part, Peer, PortVlan, Rate, Redirect};
 
+use super::map::to_end;
 use super::{Read, told};
 
 /// For how many links the filters of traffic control are read, and the classes, and for how many
@@ -49,9 +50,16 @@ impl Read {
         let mut own = None;
         for link in tunnels.take(TUNNELS) {
             if link.kind.as_deref() == Some("wireguard") {
-                let peers = wireguard::peers(link.index).ok();
-                link.peers = peers.map(|peers| peers.into_iter().map(peer).collect());
-            } else if is_node {
+                let Ok(tunnel) = wireguard::tunnel(link.index) else { continue };
+                link.port = tunnel.port;
+                link.peers = Some(tunnel.peers.into_iter().map(peer).collect());
+                continue;
+            }
+            if link.ends.is_some() {
+                let found = socket.vxlan_fdb(link.index).ok().filter(|_| !socket.take_cut());
+                link.ends = found.map(|found| found.iter().map(to_end).collect());
+            }
+            if is_node {
                 own = own.or_else(|| Netns::current().ok());
                 link.tx_checksums =
                     own.as_ref().and_then(|netns| tx_checksums(netns, &link.name).ok());

@@ -149,6 +149,79 @@ pub(super) const BELOW: &[Situation] = &[
     },
 ];
 
+/// Tunnels to other nodes.
+pub(super) const TUNNELS: &[Situation] = &[
+    Situation {
+        number: 59,
+        is: "an entry of a VXLAN tunnel leads to an address that no machine has",
+        breaks: Act::Sh(
+            "ip link add vx0 type vxlan id 9 local 198.51.100.1 dev up0 dstport 4789 nolearning
+             ip link set vx0 addrgenmode none
+             ip addr add 10.9.0.1/30 dev vx0
+             ip link set vx0 up
+             ip neigh replace 10.9.0.2 lladdr 02:42:00:00:00:02 dev vx0 nud permanent
+             bridge fdb append 02:42:00:00:00:02 dev vx0 dst 198.51.100.77
+             ip route add 203.0.113.0/24 via 10.9.0.2 dev vx0",
+        ),
+        fails: Fails::Ways(&[Way::Out4, Way::Names, Way::Large]),
+        finds: Finds::First("tunnel-astray", "vx0: 203.0.113.0/24"),
+        fix: Fix::Hint(Why::Lost, "where the other node is now, its program knows"),
+        mends: Act::Sh("ip link del vx0"),
+    },
+    Situation {
+        number: 60,
+        is: "a rule of the node drops what comes in by a VXLAN tunnel",
+        breaks: Act::Sh(
+            "ip link add vx0 type vxlan id 9 local 198.51.100.1 remote 198.51.100.2 dev up0 dstport 4789
+             ip link set vx0 addrgenmode none
+             ip addr add 10.9.0.1/30 dev vx0
+             ip link set vx0 up
+             ip -n outside link add vx0 type vxlan id 9 local 198.51.100.2 remote 198.51.100.1 dev eth0 dstport 4789
+             ip -n outside addr add 10.9.0.2/30 dev vx0
+             ip -n outside link set vx0 up
+             ip route add 203.0.113.0/24 via 10.9.0.2 dev vx0
+             nft 'add table inet own; \
+             add chain inet own in { type filter hook input priority 0; }; \
+             add rule inet own in udp dport 4789 drop'",
+        ),
+        fails: Fails::Ways(&[Way::Out4, Way::Names, Way::Large]),
+        finds: Finds::First("tunnel-dropped", "vx0: inet own/in rule 1"),
+        fix: Fix::Mends,
+        mends: Act::Sh(
+            "nft delete table inet own; ip link del vx0; ip -n outside link del vx0; \
+             ip netns exec c1 ip route flush cache",
+        ),
+    },
+    Situation {
+        number: 61,
+        is: "flanneld's file says that the network goes on beyond the node, and the tunnel is gone",
+        breaks: Act::Sh(
+            "mkdir -p /run/flannel
+             echo FLANNEL_NETWORK=10.42.0.0/16 >/run/flannel/subnet.env
+             echo FLANNEL_SUBNET=10.42.0.1/24 >>/run/flannel/subnet.env
+             echo FLANNEL_MTU=1450 >>/run/flannel/subnet.env
+             echo FLANNEL_IPMASQ=true >>/run/flannel/subnet.env
+             echo '{\"cniVersion\":\"1.0.0\",\"name\":\"pods\",\"plugins\":[{\"type\":\"flannel\",\"delegate\":{\"bridge\":\"cni7\"}}]}' \
+             >/etc/cni/net.d/60-pods.conflist",
+        ),
+        fails: Fails::Latent("no container of this node asks one of another node"),
+        finds: Finds::First("overlay-gone", "10.42.0.0/16"),
+        fix: Fix::Hint(Why::Program, "flanneld makes its tunnel"),
+        mends: Act::Sh("rm -r /run/flannel /etc/cni/net.d/60-pods.conflist"),
+    },
+];
+
+/// A policy of IPsec: not every kernel has them.
+pub(super) const IPSEC: &[Situation] = &[Situation {
+    number: 62,
+    is: "a policy of IPsec that was left drops what containers send",
+    breaks: Act::Sh("ip xfrm policy add src 10.88.0.0/24 dst 203.0.113.0/24 dir fwd action block"),
+    fails: Fails::Ways(&[Way::Out4, Way::Names, Way::Large]),
+    finds: Finds::First("ipsec-drops", "policy src 10.88.0.0/24 dst 203.0.113.0/24"),
+    fix: Fix::Hint(Why::Choice, "the policy may be meant, and its tunnel down"),
+    mends: Act::Sh("ip xfrm policy delete src 10.88.0.0/24 dst 203.0.113.0/24 dir fwd"),
+}];
+
 /// Gives a WireGuard tunnel a key and a peer that is allowed nothing, as `wg set` does.
 const CONFIGURE: &str = r#"
 import os, socket, struct

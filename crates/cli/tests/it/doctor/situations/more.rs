@@ -1,6 +1,8 @@
 //! Situations that are not on the list, but have other faults of the same classes.
 
-use super::node::Way;
+use testkit::Place as _;
+
+use super::node::{Node, Way};
 use super::{Act, Fails, Finds, Fix, Situation, Why};
 
 pub(super) const MORE: &[Situation] = &[
@@ -498,4 +500,144 @@ pub(super) const MORE: &[Situation] = &[
         fix: Fix::Mends,
         mends: Act::Sh("nft delete table ip other"),
     },
+    Situation {
+        number: 46,
+        is: "a mark leads what containers send into a tunnel that carries nothing",
+        breaks: Act::Sh(
+            "ip link add dead0 type veth peer name dead1 netns c4; ip link set dead0 arp off up; \
+             ip -n c4 link set dead1 up; \
+             ip route add default dev dead0 table 52; \
+             ip rule add pref 5270 fwmark 0x80000/0xff0000 lookup 52; \
+             nft 'add table inet vpn; \
+             add chain inet vpn pre { type filter hook prerouting priority -150; }; \
+             add rule inet vpn pre iifname \"cni0\" ip daddr != 10.88.0.0/24 meta mark set 0x80000'",
+        ),
+        fails: Fails::Ways(&[Way::Out4, Way::Names]),
+        finds: Finds::First("rule-diverts", "IPv4 rule 5270"),
+        fix: Fix::Hint(Why::Choice, "a VPN may be meant to carry them"),
+        mends: Act::Sh("nft delete table inet vpn; ip rule del pref 5270; ip link del dead0"),
+    },
+    Situation {
+        number: 47,
+        is: "the default route of a second network card is preferred, and leads nowhere",
+        breaks: Act::Sh(
+            "ip link add usb0 type veth peer name usb1 netns c4; \
+             ip addr add 192.168.42.5/24 dev usb0; ip link set usb0 up; \
+             ip -n c4 addr add 192.168.42.129/24 dev usb1; ip -n c4 link set usb1 up; \
+             ip route del default; ip route add default via 198.51.100.2 metric 100; \
+             ip route add default via 192.168.42.129 metric 50",
+        ),
+        fails: Fails::Ways(&[Way::Out4, Way::Names]),
+        finds: Finds::First(
+            "default-route-silent",
+            "default via 192.168.42.129 dev usb0 metric 50",
+        ),
+        fix: Fix::Mends,
+        mends: Act::Sh(
+            "ip link del usb0; ip route del default; ip route add default via 198.51.100.2",
+        ),
+    },
+    Situation {
+        number: 48,
+        is: "a link of the node has an address in the server's subnet, and the server is not there",
+        breaks: Act::Sh(
+            "ip link add usb0 type veth peer name usb1 netns c4; \
+             ip addr add 203.0.113.9/24 dev usb0; ip link set usb0 up; ip -n c4 link set usb1 up",
+        ),
+        fails: Fails::Ways(&[Way::Out4, Way::Names]),
+        finds: Finds::Shown("nameserver-silent", "this node has 203.0.113.9/24 on usb0"),
+        fix: Fix::Hint(Why::Choice, "the address may be right, and the prefix length not"),
+        mends: Act::Sh("ip link del usb0"),
+    },
+    Situation {
+        number: 49,
+        is: "the route to a container in no bridge is gone",
+        breaks: Act::Do(|node| {
+            routed(node);
+            node.lab.sh("ip route del 10.55.0.9");
+        }),
+        fails: Fails::Command(ROUTED),
+        finds: Finds::First("no-way-back", "c3: 10.55.0.9"),
+        fix: Fix::Mends,
+        mends: Act::Sh(UNROUTED),
+    },
+    Situation {
+        number: 50,
+        is: "the node no longer answers for the gateway of such a container",
+        breaks: Act::Do(|node| {
+            routed(node);
+            node.lab
+                .sh("sysctl -qw net.ipv4.conf.cali9.proxy_arp=0; ip -n c3 neigh flush dev eth0");
+        }),
+        fails: Fails::Command(ROUTED),
+        finds: Finds::First("requests-ignored", "net.ipv4.conf.cali9.proxy_arp"),
+        fix: Fix::Mends,
+        mends: Act::Sh(UNROUTED),
+    },
+    Situation {
+        number: 51,
+        is: "Calico's chain drops what comes from the link of such a container",
+        breaks: Act::Do(|node| {
+            routed(node);
+            node.lab.sh("iptables-nft -N cali-from-wl-dispatch; \
+                 iptables-nft -A cali-from-wl-dispatch -i cali0bad -j RETURN; \
+                 iptables-nft -A cali-from-wl-dispatch -j DROP; \
+                 iptables-nft -I FORWARD -i cali+ -j cali-from-wl-dispatch");
+        }),
+        fails: Fails::Command(ROUTED),
+        finds: Finds::First("forward-dropped", "ip filter/cali-from-wl-dispatch rule 2"),
+        fix: Fix::Hint(Why::Program, "calico-node writes its rules"),
+        mends: Act::Sh(
+            "nft delete table ip filter; netwright del routed c3 --container-id c3; \
+             rm /etc/cni/net.d/70-routed.conflist /opt/cni/bin/routed; nft delete table ip masq",
+        ),
+    },
 ];
+
+/// A plugin that connects a container as Calico does: a pair in no bridge, an address alone, and a
+/// gateway for which the node's end answers.
+const PLUGIN: &str = r#"#!/bin/sh
+cat >/dev/null
+case $CNI_COMMAND in
+VERSION) echo '{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}';;
+ADD)
+  netns=$(basename "$CNI_NETNS")
+  ip link add cali9 type veth peer name "$CNI_IFNAME" netns "$netns" >&2
+  ip link set cali9 addrgenmode none && ip link set cali9 up
+  ip -n "$netns" link set "$CNI_IFNAME" up
+  ip -n "$netns" addr add 10.55.0.9/32 dev "$CNI_IFNAME"
+  ip -n "$netns" route add 169.254.1.1 dev "$CNI_IFNAME" scope link
+  ip -n "$netns" route add default via 169.254.1.1 dev "$CNI_IFNAME"
+  echo 1 >/proc/sys/net/ipv4/conf/cali9/proxy_arp
+  echo 0 >/proc/sys/net/ipv4/neigh/cali9/proxy_delay
+  ip route add 10.55.0.9 dev cali9 scope link
+  echo '{"cniVersion":"1.0.0","interfaces":[{"name":"cali9"},{"name":"'"$CNI_IFNAME"'","sandbox":"'"$CNI_NETNS"'"}],
+    "ips":[{"address":"10.55.0.9/32","interface":1,"gateway":"169.254.1.1"}],
+    "routes":[{"dst":"0.0.0.0/0","gw":"169.254.1.1"}]}';;
+DEL) ip link del cali9 2>/dev/null || true;;
+esac
+"#;
+
+/// Whether the container reaches its server of names.
+const ROUTED: &str = "ip netns exec c3 ping -n -q -c 1 -W 1 203.0.113.2";
+
+const UNROUTED: &str = "netwright del routed c3 --container-id c3; \
+     rm /etc/cni/net.d/70-routed.conflist /opt/cni/bin/routed; nft delete table ip masq";
+
+/// Connects c3 so.
+fn routed(node: &mut Node) {
+    node.plugin("routed", PLUGIN);
+    let list = r#"{"cniVersion": "1.0.0", "name": "routed", "plugins": [{"type": "routed"}]}"#;
+    node.network("70-routed", list);
+    let (done, said) = node.run(
+        "mkdir -p /etc/netns/c3; echo nameserver 203.0.113.2 >/etc/netns/c3/resolv.conf
+         nft 'add table ip masq; \
+         add chain ip masq post { type nat hook postrouting priority srcnat; }; \
+         add rule ip masq post ip saddr 10.55.0.0/24 masquerade'
+         netwright add routed c3 --container-id c3",
+    );
+    assert!(done, "{said}");
+    let is_there = format!("for i in 1 2 3 4 5 6 7 8 9; do {ROUTED} && exit 0; done; exit 1");
+    let (done, said) = node.run(&is_there);
+    assert!(done, "c3 does not reach the server: {said}");
+}

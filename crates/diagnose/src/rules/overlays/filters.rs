@@ -1,0 +1,157 @@
+//! Filters of the node that stop what tunnels carry: the packets around it, which this node sends to
+//! other nodes and gets from them.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use scene::Link;
+use scene::filter::Hook;
+
+use super::super::filters::opened;
+use super::super::tunnels::of_lost;
+use super::{End, Led, helped};
+use crate::Look;
+use crate::filter::{Carries, End as Ended, Layer, Packet, Place, Port, State, walk};
+use crate::finding::{Family, Finding, WayKind};
+use crate::path::address_of;
+use crate::routes::{Routed, look_up};
+use crate::whose;
+
+/// What a filter stops.
+struct Stopped<'s> {
+    tunnel: &'s Link,
+    place: Place,
+    refuses: bool,
+    leaving: bool,
+    port: u16,
+    ipv4: bool,
+    /// The other machines, as their subnet on a link of this node where they are there.
+    ends: Vec<IpNet>,
+    to: Vec<IpNet>,
+}
+
+pub(super) fn judge(look: Look<'_>, led: &[Led<'_>]) -> Vec<Finding> {
+    let mut all: Vec<Stopped<'_>> = Vec::new();
+    for one in led {
+        let End::At(end) = one.end else { continue };
+        for (leaving, port, place, refuses) in stopped(look, one.tunnel, end) {
+            let same = all.iter_mut().find(|known| {
+                known.place == place
+                    && known.tunnel.index == one.tunnel.index
+                    && known.leaving == leaving
+                    && known.port == port
+            });
+            let net = subnet(look, end);
+            match same {
+                Some(known) => {
+                    known.to.push(one.route.to);
+                    if !known.ends.contains(&net) {
+                        known.ends.push(net);
+                    }
+                }
+                None => all.push(Stopped {
+                    tunnel: one.tunnel,
+                    place,
+                    refuses,
+                    leaving,
+                    port,
+                    ipv4: end.is_ipv4(),
+                    ends: vec![net],
+                    to: vec![one.route.to],
+                }),
+            }
+        }
+    }
+    all.into_iter().map(|one| told(look, &one)).collect()
+}
+
+/// The subnet of a link that has an address in it, or the address alone.
+fn subnet(look: Look<'_>, end: IpAddr) -> IpNet {
+    let near = match look_up(&look.scene.host, None, end, None, Some(0)) {
+        Routed::By { link, via: None, .. } => {
+            let mut own = link.addresses.iter().map(|own| own.address);
+            own.find(|net| net.contains(&end)).map(|net| net.trunc())
+        }
+        _ => None,
+    };
+    near.unwrap_or_else(|| IpNet::from(end))
+}
+
+/// The filters that surely stop what a tunnel and a machine at its end send each other: whether it
+/// leaves, the port, the place, and whether it is refused.
+fn stopped(look: Look<'_>, tunnel: &Link, end: IpAddr) -> Vec<(bool, u16, Place, bool)> {
+    let host = &look.scene.host;
+    let mut found = Vec::new();
+    let Routed::By { link: below, .. } = look_up(host, None, end, None, Some(0)) else {
+        return found;
+    };
+    let own = tunnel.local.or_else(|| address_of(below, end.is_ipv4()));
+    let (Some(own), Some([there, here])) = (own, ports(tunnel, end)) else { return found };
+    let is_wireguard = tunnel.kind.as_deref() == Some("wireguard");
+    let ends = |layer: Layer, hook: Hook, packet: &Packet| match walk(host, layer, hook, packet).end
+    {
+        Ended::Stopped(place, reject) if !whose::is_policy(&place, false, look.scene) => {
+            Some((place, reject.is_some()))
+        }
+        _ => None,
+    };
+    let of = |from: Port, to: u16| Carries::Udp { source: from, destination: Port::Is(to) };
+    // VXLAN sends from changing ports, so that what comes in is no answer.
+    let from = if is_wireguard { Port::Is(here) } else { Port::High };
+    let out = Packet::first(own, end, of(from, there)).between(None, Some(&below.name));
+    let left = ends(Layer::Ip, Hook::Output, &out)
+        .or_else(|| ends(Layer::Ip, Hook::Postrouting, &out))
+        .or_else(|| ends(Layer::Device, Hook::Egress, &out));
+    found.extend(left.map(|(place, refuses)| (true, there, place, refuses)));
+    let from = if is_wireguard { Port::Is(there) } else { Port::High };
+    let came = Packet::first(end, own, of(from, here)).between(Some(&below.name), None);
+    let state = if is_wireguard { State::Answer } else { State::New };
+    let came = Packet { state, ..came };
+    let entered = ends(Layer::Device, Hook::Ingress, &came)
+        .or_else(|| ends(Layer::Ip, Hook::Prerouting, &came))
+        .or_else(|| ends(Layer::Ip, Hook::Input, &came));
+    found.extend(entered.map(|(place, refuses)| (false, here, place, refuses)));
+    found
+}
+
+/// The port at a tunnel's other end, and the node's own.
+fn ports(tunnel: &Link, end: IpAddr) -> Option<[u16; 2]> {
+    let own = tunnel.port?;
+    match tunnel.kind.as_deref() {
+        Some("vxlan") => Some([own, own]),
+        Some("wireguard") => {
+            let mut peers = tunnel.peers.iter().flatten().filter_map(|peer| peer.endpoint);
+            Some([peers.find(|peer| peer.ip() == end)?.port(), own])
+        }
+        _ => None,
+    }
+}
+
+fn told(look: Look<'_>, one: &Stopped<'_>) -> Finding {
+    let Stopped { tunnel, place, leaving, port, .. } = one;
+    let name = &tunnel.name;
+    let does = if one.refuses { "refuses" } else { "drops" };
+    let what = match leaving {
+        true => "what this node sends to other nodes by it",
+        false => "what other nodes send to this one by it",
+    };
+    let says = format!("tunnel {name} carries nothing: {} {does} {what}", place.name());
+    let finding = Finding::error("tunnel-dropped", format!("{name}: {}", place.name()), says)
+        .at(place.to_string())
+        .seen(format!(
+            "by the rules as they are, a packet of UDP to port {port} {} ends there",
+            if *leaving { "of another node" } else { "of this node" }
+        ));
+    let finding = Finding { whose: whose::of_place(place, look.scene), ..finding };
+    let family = if one.ipv4 { Family::V4 } else { Family::V6 };
+    let nets: &[IpNet] = if *leaving { &[] } else { &one.ends };
+    let finding = helped(finding, opened(look.scene, place, nets, *port, family));
+    let families: Vec<bool> = one.to.iter().map(|to| to.addr().is_ipv4()).collect();
+    let mut finding = finding;
+    for (family, ipv4) in [(Family::V4, true), (Family::V6, false)] {
+        if families.contains(&ipv4) {
+            finding = finding.breaks(WayKind::Nodes, Some(family));
+        }
+    }
+    of_lost(look, finding, |address| one.to.iter().any(|to| to.contains(&address)))
+}

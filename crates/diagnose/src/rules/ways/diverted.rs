@@ -1,0 +1,272 @@
+//! Routing rules of the node that lead what a container sends, or what its gateway answers, elsewhere
+//! than the node's own packets go. A probe that was lost shows that nothing comes back from there:
+//! without one it may be meant, and work.
+
+use std::net::SocketAddr;
+
+use scene::{Container, Link, RouteRule, Transport};
+
+use super::super::{containers, is_here, targets};
+use super::taken::{Turn, taken};
+use super::{diverted, ip, object_of, pool, rule_text, text};
+use crate::Look;
+use crate::finding::{Family, Finding, WayKind};
+use crate::path::Site;
+use crate::question::{Answer, Asked, Question};
+use crate::routes::{Routed, look_up};
+use crate::whose;
+
+/// The node itself asks a server of names that containers ask by another way.
+pub(super) fn asks(look: Look<'_>) -> Vec<Question> {
+    let mut all = Vec::new();
+    for container in containers(look) {
+        for server in targets(look, container).into_iter().filter(|_| look.to.is_none()) {
+            let way = taken(look, container, SocketAddr::new(server, 53), Transport::Udp);
+            let question = Question { from: None, asked: Asked::Name { server } };
+            if way.is_some_and(|way| way.turn.is_some()) && !all.contains(&question) {
+                all.push(question);
+            }
+        }
+    }
+    all
+}
+
+pub(super) fn judge(look: Look<'_>, mark: Option<u32>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for container in containers(look) {
+        found.extend(gateways(look, container, mark));
+        for (asked, answer) in look.answers.from(Some(&container.id)) {
+            if let Some((to, transport)) = beyond(look, asked)
+                && is_lost(answer)
+                && is_answered(look, asked)
+            {
+                found.extend(out(look, container, to, transport));
+            }
+        }
+    }
+    found
+}
+
+fn is_lost(answer: &Answer) -> bool {
+    matches!(answer, Answer::Silent { .. } | Answer::Unreachable { .. })
+}
+
+/// Whom beyond the node a question asks, and how.
+fn beyond(look: Look<'_>, asked: &Asked) -> Option<(SocketAddr, Transport)> {
+    let (to, transport) = match asked {
+        Asked::Connect { to } => (*to, Transport::Tcp),
+        Asked::Name { server } => (SocketAddr::new(*server, 53), Transport::Udp),
+        _ => return None,
+    };
+    (!is_here(look.scene, to.ip())).then_some((to, transport))
+}
+
+/// Says whether the node itself gets an answer to the same question.
+fn is_answered(look: Look<'_>, asked: &Asked) -> bool {
+    let own = look.answers.to(&Question { from: None, asked: asked.clone() });
+    matches!(own, Some(Answer::Reached { .. } | Answer::Refused | Answer::Named { .. }))
+}
+
+/// What a container sends beyond the node goes by a routing rule's table.
+fn out(
+    look: Look<'_>,
+    container: &Container,
+    to: SocketAddr,
+    transport: Transport,
+) -> Option<Finding> {
+    let way = taken(look, container, to, transport)?;
+    let Turn { rule, route, link, own, site, marked } = way.turn?;
+    let family = Some(site.family());
+    let says = format!(
+        "routing rule {} leads what containers of {} send beyond this node to {}, and no answer comes back",
+        rule.priority, site.attachment.network, link.name
+    );
+    let text = text(route, &look.scene.host);
+    let finding = Finding::error("rule-diverts", object_of(rule), says)
+        .at(format!("rule {}; then route {text}", rule_text(rule)))
+        .seen(format!(
+            "{to} does not answer {}; it answers this node, whose own packets go by {}",
+            container.called(),
+            own.name
+        ));
+    let finding = match marked {
+        Some(place) => finding.seen(format!("the packets get their mark by {place}")),
+        None => finding,
+    };
+    let finding = Finding { whose: whose::of_link(link, look.scene), ..finding };
+    Some(
+        finding
+            .hits(container.id.clone())
+            .advise(format!(
+                "look at what is behind {}; or, if containers are to go by {} as this node does: {}",
+                link.name,
+                own.name,
+                exception(look, &site, rule, "from")
+            ))
+            .breaks(WayKind::Outside, family)
+            .breaks(WayKind::Names, family),
+    )
+}
+
+/// The command that takes a container's network out of what a rule leads.
+fn exception(look: Look<'_>, site: &Site<'_>, rule: &RouteRule, side: &str) -> String {
+    format!(
+        "{} rule add priority {} {side} {} lookup main",
+        ip(site.family()),
+        rule.priority.saturating_sub(1),
+        pool(look, site)
+    )
+}
+
+/// The node's answers to a container, as its gateway, go by a routing rule's table.
+fn gateways<'s>(
+    look: Look<'s>,
+    container: &'s Container,
+    mark: Option<u32>,
+) -> impl Iterator<Item = Finding> + 's {
+    let families = [Family::V4, Family::V6].into_iter();
+    let sites = families.flat_map(move |family| Site::all(look.scene, container, family));
+    sites.filter_map(move |site| {
+        let gateway = site.gateway?;
+        let asked = Asked::Echo { to: gateway };
+        let echo = Question { from: Some(container.id.clone()), asked };
+        if !look.answers.to(&echo).is_some_and(is_lost) {
+            return None;
+        }
+        let routed = look_up(&look.scene.host, Some(gateway), site.address, None, mark);
+        let Routed::By { link, route, rule: Some(rule), .. } = routed else { return None };
+        let is_led = |own: &Link| own.index == site.seen_by.index;
+        let own = look_up(&look.scene.host, None, site.address, None, mark);
+        let is_known = matches!(own, Routed::By { link, .. } if is_led(link));
+        (is_known && !is_led(link)).then(|| {
+            let says = format!(
+                "routing rule {} leads what this node answers containers of {} to {} instead of {}",
+                rule.priority, site.attachment.network, link.name, site.seen_by.name
+            );
+            let finding = diverted(look, &site, link, route, rule);
+            let finding = Finding { says, seen: Vec::new(), ..finding };
+            finding.seen(format!(
+                "{gateway} does not answer {}: its way to {} is by {}",
+                container.called(),
+                site.address,
+                link.name
+            ))
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::filter::samples::{base, rule as filter_rule, table};
+    use crate::path::samples::{ip as address, node, with};
+    use crate::question::{Answers, Hop};
+    use crate::routes::samples::{route, rule};
+    use scene::filter::{Family as Kin, Hook, Step};
+    use scene::{Route, RuleAction, Scene};
+
+    const SERVER: &str = "198.51.100.1";
+
+    /// A node with a rule that leads packets with a mark into a tunnel.
+    fn marked(steps: Vec<Step>) -> Scene {
+        let mut scene = node();
+        scene.host.rules = vec![
+            rule(0, RuleAction::Table(255)),
+            RouteRule { mark: Some((0x80000, 0xff0000)), ..rule(5270, RuleAction::Table(52)) },
+            rule(32766, RuleAction::Table(254)),
+        ];
+        scene.host.routes.push(Route { table: 52, ..route("0.0.0.0/0", 9, None) });
+        let chain = base("pre", Hook::Prerouting, -150, vec![filter_rule(&[steps])]);
+        with(scene, table(Kin::Inet, "ts", vec![chain]))
+    }
+
+    fn mark(value: u32) -> Vec<Step> {
+        vec![Step::Immediate { to: 0, data: value.to_ne_bytes().to_vec() }, Step::Mark { from: 0 }]
+    }
+
+    fn asked(from: Option<&str>, asked: Asked, answer: Answer) -> (Question, Answer) {
+        (Question { from: from.map(str::to_owned), asked }, answer)
+    }
+
+    fn silent() -> Answer {
+        Answer::Silent { hops: Vec::<Hop>::new() }
+    }
+
+    /// The server of names answers the node, and not c2.
+    fn lost() -> Vec<(Question, Answer)> {
+        let server = address(SERVER);
+        vec![
+            asked(Some("c2"), Asked::Name { server }, silent()),
+            asked(None, Asked::Name { server }, Answer::Named { after_us: 1, error: None }),
+        ]
+    }
+
+    fn told(scene: &Scene, all: Vec<(Question, Answer)>) -> Vec<Finding> {
+        let answers = Answers { all };
+        judge(Look { scene, answers: &answers, only: None, to: None }, Some(0))
+    }
+
+    #[test]
+    fn a_mark_leads_what_containers_send_into_a_tunnel() {
+        let found = told(&marked(mark(0x80000)), lost());
+        assert_eq!(
+            (found.len(), found[0].id, &*found[0].object),
+            (1, "rule-diverts", "IPv4 rule 5270")
+        );
+        assert_eq!(found[0].hits, ["c2"]);
+        assert_eq!(
+            found[0].says,
+            "routing rule 5270 leads what containers of mynet send beyond this node to tun0, and no answer comes back"
+        );
+        assert!(found[0].seen[1].contains("table inet ts, chain pre, rule 1"), "{found:?}");
+        let advice = "ip rule add priority 5269 from 10.88.0.0/24 lookup main";
+        assert!(found[0].advice[0].ends_with(advice), "{found:?}");
+        // Another mark, and one that is not known.
+        assert_eq!(told(&marked(mark(0x40000)), lost()), []);
+        let unknown = vec![Step::Effect { name: "meta mark".to_owned() }];
+        assert_eq!(told(&marked(unknown), lost()), []);
+    }
+
+    #[test]
+    fn the_node_asks_what_a_rule_leads_elsewhere() {
+        let asked = |scene: &Scene| {
+            let answers = Answers::default();
+            asks(Look { scene, answers: &answers, only: None, to: None })
+        };
+        let mut scene = marked(mark(0x80000));
+        let server = address(SERVER);
+        scene.containers[0].nameservers = Some(vec![server]);
+        assert_eq!(asked(&scene), [Question { from: None, asked: Asked::Name { server } }]);
+        scene.host.rules.remove(1);
+        assert_eq!(asked(&scene), []);
+    }
+
+    #[test]
+    fn a_way_that_works_or_a_server_that_is_dead_is_no_fault_of_a_rule() {
+        let scene = marked(mark(0x80000));
+        let named = Answer::Named { after_us: 1, error: None };
+        let works = vec![asked(Some("c2"), Asked::Name { server: address(SERVER) }, named)];
+        assert_eq!(told(&scene, works), []);
+        let mut dead = lost();
+        dead[1].1 = silent();
+        assert_eq!(told(&scene, dead), []);
+    }
+
+    #[test]
+    fn a_rule_leads_the_answers_of_the_gateway_into_a_tunnel() {
+        let mut scene = node();
+        let from = Some("10.88.0.0/24".parse().unwrap());
+        scene.host.rules = vec![
+            rule(0, RuleAction::Table(255)),
+            RouteRule { from, ..rule(100, RuleAction::Table(52)) },
+            rule(32766, RuleAction::Table(254)),
+        ];
+        scene.host.routes.push(Route { table: 52, ..route("0.0.0.0/0", 9, None) });
+        let echo = || Asked::Echo { to: address("10.88.0.1") };
+        let found = told(&scene, vec![asked(Some("c2"), echo(), silent())]);
+        assert_eq!((found.len(), &*found[0].object), (1, "IPv4 rule 100"));
+        assert_eq!(found[0].fix, ["ip rule add priority 99 to 10.88.0.0/24 lookup main"]);
+        let reached = Answer::Reached { after_us: 1 };
+        assert_eq!(told(&scene, vec![asked(Some("c2"), echo(), reached)]), []);
+    }
+}
