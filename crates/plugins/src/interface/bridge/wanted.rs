@@ -11,7 +11,7 @@ use super::{Bridge, bridge_item, bridge_link, filter, gateway, port, vlan_gatewa
 use crate::engine::{Attached, Compared, Difference, Picture, Wants, unknown};
 use crate::shared::container::Options;
 use crate::shared::failure::Failure;
-use crate::shared::{claim, container, forwarding, pair, rules};
+use crate::shared::{advertisements, claim, container, forwarding, pair, rules};
 
 /// What decides what is wanted, besides configuration, result and record.
 #[derive(Default)]
@@ -26,6 +26,8 @@ pub(crate) struct Observed {
     reach: Option<Reach>,
     /// The VRF by which the host routes to it.
     vrf: Option<String>,
+    /// The host hears its routers by the bridge, beside this container.
+    hears_routers: bool,
 }
 
 impl Wants for Bridge {
@@ -52,9 +54,18 @@ impl Wants for Bridge {
         let vrf = config.vrf.as_ref().map(|vrf| picture.link(Place::Host, vrf.as_str()));
         let vrf = vrf.transpose()?.flatten();
         let host = &mut picture.namespaces.get()?.host;
+        let hears_routers = match (attached.recorded, &bridge) {
+            (Some(recorded), _) => filter::keeps_routers_out(&recorded.filter),
+            // The reference's plugin leaves the bridge as it is, and so does CHECK: without its
+            // routers the host would lose its way out.
+            (None, Some(bridge)) if !note.created => {
+                note.hears_routers || advertisements::has_learnt(host, bridge)?
+            }
+            (None, _) => false,
+        };
         let reach = bridge.map(|link| Reach::of(host, config, &link, vrf.as_ref())).transpose()?;
         let vrf = reach.as_ref().map(|reach| reach.vrf(host)).transpose()?.flatten();
-        Ok(Observed { ours, gateway_link_is_ours, mtu: note.mtu, reach, vrf })
+        Ok(Observed { ours, gateway_link_is_ours, mtu: note.mtu, reach, vrf, hears_routers })
     }
 
     /// The bridge comes first, because ports need it. The packet filter comes before the port: it
@@ -176,7 +187,8 @@ fn bridge(attached: &Attached<'_, Bridge>, observed: &Observed) -> wanted::Bridg
     let bridge = config.wanted_bridge();
     let no_link_local_learning = attached.recorded.is_some() && bridge.no_link_local_learning;
     let mtu = bridge.mtu.or(observed.mtu);
-    wanted::Bridge { ours: observed.ours, mac, mtu, no_link_local_learning, ..bridge }
+    let (ours, hears_routers) = (observed.ours, observed.hears_routers);
+    wanted::Bridge { ours, mac, mtu, no_link_local_learning, hears_routers, ..bridge }
 }
 
 /// Returns the name of the host's end. Without a record it is the first link of the host in the
@@ -209,12 +221,17 @@ fn filter_item(
         let mac: Option<MacAddr> = mac.and_then(|mac| mac.parse().ok());
         let network = attached.key.network.as_str();
         let vrf = observed.vrf.as_deref();
-        let plan = |mac| filter::plan(network, config, &addresses, mac, host, vrf);
+        let guard = |mac| filter::guard(config, mac, host, false);
+        let plan = |mac| filter::plan(network, config, &addresses, guard(mac), vrf);
         mac.map(plan).unwrap_or_default()
     };
     let plan = recorded.map_or_else(planned, |recorded| recorded.filter.clone());
-    let key = if config.masquerade.is_some() { "ipMasq" } else { "macspoofchk" };
-    rules::wanted(config.masquerade, plan, addresses, Because::Key(key.to_owned()))
+    let because = match config.masquerade {
+        Some(_) => Because::Key("ipMasq".to_owned()),
+        None if observed.hears_routers && !config.check_spoofing => Because::Safety,
+        None => Because::Key("macspoofchk".to_owned()),
+    };
+    rules::wanted(config.masquerade, plan, addresses, because)
 }
 
 fn vrf_item(link: &str, vrf: String) -> Item {
@@ -380,8 +397,8 @@ mod tests {
         )
         .unwrap();
         let mac = "02:00:00:00:00:03".parse().unwrap();
-        let filter =
-            filter::plan("n", &config, &["10.1.0.2/24".parse().unwrap()], mac, "veth1", None);
+        let guard = filter::guard(&config, mac, "veth1", false);
+        let filter = filter::plan("n", &config, &["10.1.0.2/24".parse().unwrap()], guard, None);
         let wanted = wanted(&config, &result(None), &recorded(filter));
         expect![[r#"
             host: bridge "cni0" (ADD created it)
