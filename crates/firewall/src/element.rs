@@ -65,6 +65,8 @@ pub enum Set {
     PortAddresses4,
     /// The same for IPv6.
     PortAddresses6,
+    /// Bridge ports of containers that the host does not hear as routers.
+    NoRouters,
 }
 
 /// One of our two tables.
@@ -210,6 +212,7 @@ impl Set {
         Set::PodPorts,
         Set::PortAddresses4,
         Set::PortAddresses6,
+        Set::NoRouters,
     ];
 
     /// Returns the set's name in nftables.
@@ -242,6 +245,7 @@ impl Set {
             Set::PodPorts => "pod_ports",
             Set::PortAddresses4 => "port_addresses4",
             Set::PortAddresses6 => "port_addresses6",
+            Set::NoRouters => "no_routers",
         }
     }
 
@@ -254,7 +258,8 @@ impl Set {
             | Set::IsolatedPorts
             | Set::PodPorts
             | Set::PortAddresses4
-            | Set::PortAddresses6 => Table::Bridge,
+            | Set::PortAddresses6
+            | Set::NoRouters => Table::Bridge,
             _ => Table::Inet,
         }
     }
@@ -285,7 +290,8 @@ impl Set {
             | Set::SpoofPorts
             | Set::IsolatedPorts
             | Set::PodLinks
-            | Set::PodPorts => &[Ifname],
+            | Set::PodPorts
+            | Set::NoRouters => &[Ifname],
             Set::SpoofAllowed => &[Ifname, Mac],
         }
     }

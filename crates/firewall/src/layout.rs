@@ -18,7 +18,7 @@ use crate::element::{Kind, Maps, Set, Table};
 use crate::hostport::{self, STAND_IN6};
 use crate::masquerade::Outbound;
 use crate::meaning::Meaning;
-use crate::pod_link;
+use crate::{pod_link, routers};
 
 /// A table's comment. It does not contain the layout's version: the kernel keeps the comment with
 /// which a table was made. The chains and the number of their rules tell ADD which layout a table
@@ -378,6 +378,7 @@ fn bridge(table: &TableRef) -> (Vec<NewChain>, Vec<NewRule>) {
         NewChain::base(table, "prerouting", Hook::filter(HookPoint::Prerouting, BRIDGE_FIRST)),
         NewChain::base(table, "forward", Hook::filter(HookPoint::Forward, BRIDGE_FILTER)),
         NewChain::base(table, "output", Hook::filter(HookPoint::Output, BRIDGE_FILTER)),
+        NewChain::base(table, routers::CHAIN, Hook::filter(HookPoint::Input, BRIDGE_FILTER)),
     ]);
     let mut rules = vec![
         NewRule::new(table, "prerouting")
@@ -390,6 +391,7 @@ fn bridge(table: &TableRef) -> (Vec<NewChain>, Vec<NewRule>) {
             .drop(),
     ];
     rules.extend(pod_link::bridge_rules(table));
+    rules.extend(routers::rules(table));
     (chains, rules)
 }
 

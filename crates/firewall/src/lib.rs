@@ -1,6 +1,6 @@
 //! The packet filter rules of attachments.
 //!
-//! There are five concerns. Each is a module that turns what an attachment wants into a [`Plan`]
+//! There are six concerns. Each is a module that turns what an attachment wants into a [`Plan`]
 //! (pure data). One engine, [`Firewall`], applies, checks, removes and garbage-collects plans:
 //!
 //! | module | purpose |
@@ -10,6 +10,7 @@
 //! | [`spoof`] | a bridge port sends with its own hardware address |
 //! | [`policy`] | which bridges and ports reach each other |
 //! | [`pod_link`] | what passes the link of a pod under network policy has an address of the pod |
+//! | [`routers`] | the host hears no container as a router |
 //!
 //! Everything lives in two tables of our own, `inet netwright` and `bridge netwright`, created on
 //! first use. Rules are fixed; what attachments want are elements of sets and maps, so that a verb
@@ -52,6 +53,7 @@ pub mod pod_link;
 pub mod pods;
 pub mod policy;
 pub mod reference;
+pub mod routers;
 pub mod ruleset;
 pub mod spoof;
 pub mod tables;
@@ -60,5 +62,5 @@ pub mod taken;
 pub use close::others_delete;
 pub use engine::{Collected, Exchange, Firewall, LOCK_TIMEOUT, is_live, owners};
 pub use error::FirewallError;
-pub use nft::usable;
+pub use nft::{try_frames, usable};
 pub use plan::{Concern, Plan, Shared};

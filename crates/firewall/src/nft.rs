@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kernel::netlink::NetlinkError;
-use kernel::nft::{self, Batch, ChainInfo, ElementData, Hook, Key, NftSocket, TableRef, Verdict};
+use kernel::nft::{
+    self, Batch, ChainInfo, ElementData, Hook, Key, NftError, NftSocket, TableRef, Verdict,
+};
 
 use crate::close::LateSocket;
 use crate::element::{Element, Field, Maps, Protocol, Set, Table, Value};
@@ -26,6 +28,20 @@ pub fn usable() -> Result<(), FirewallError> {
     let open = |error: NetlinkError| FirewallError::Open(Box::new(error));
     let mut socket = NftSocket::open().map_err(open)?;
     socket.get_table(&table_ref(Table::Inet)).map(drop).map_err(open)
+}
+
+/// Makes our table for frames in the caller's network namespace, as a trial: says whether the kernel
+/// has what it needs.
+///
+/// **Namespace**: the caller's, which should be one that is deleted afterwards.
+///
+/// # Errors
+/// [`FirewallError::Open`], and [`FirewallError::Tables`] with the kernel's words.
+pub fn try_frames() -> Result<(), FirewallError> {
+    let mut socket = NftSocket::open().map_err(|error| FirewallError::Open(Box::new(error)))?;
+    let mut batch = Batch::new();
+    layout::lay_out(&mut batch, Table::Bridge, &[]);
+    Ok(socket.commit(&batch).map_err(not_changed)?)
 }
 
 /// The tables of the network namespace in which the caller opened them.
@@ -90,11 +106,7 @@ impl NftTables {
         for operation in batch.operations() {
             tracing::debug!(%operation, "nftables");
         }
-        self.socket.commit(batch).map_err(|error| TablesError {
-            operation: "change the packet filter".to_owned(),
-            absent: error.is_not_found(),
-            source: Box::new(error),
-        })
+        self.socket.commit(batch).map_err(not_changed)
     }
 }
 
@@ -231,6 +243,14 @@ impl Tables for NftTables {
             }),
             _ => Ok(()),
         }
+    }
+}
+
+fn not_changed(error: NftError) -> TablesError {
+    TablesError {
+        operation: "change the packet filter".to_owned(),
+        absent: error.is_not_found(),
+        source: Box::new(error),
     }
 }
 

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::element::{Element, Protocol, Set, Table, ifname};
-use crate::{hostport, masquerade, pod_link, policy, spoof};
+use crate::{hostport, masquerade, pod_link, policy, routers, spoof};
 
 /// Everything one attachment wants from the firewall: its own elements, and the shared objects.
 ///
@@ -71,6 +71,8 @@ pub enum Concern {
     Policy,
     /// [`crate::pod_link`].
     PodLink,
+    /// [`crate::routers`].
+    Routers,
 }
 
 impl Concern {
@@ -81,6 +83,7 @@ impl Concern {
         Concern::Spoof,
         Concern::Policy,
         Concern::PodLink,
+        Concern::Routers,
     ];
 
     /// Returns the concern's sets.
@@ -92,6 +95,7 @@ impl Concern {
             Concern::Spoof => spoof::SETS,
             Concern::Policy => policy::SETS,
             Concern::PodLink => pod_link::SETS,
+            Concern::Routers => routers::SETS,
         }
     }
 }

@@ -84,8 +84,8 @@ const ETHERTYPE_IPV6: u16 = 0x86dd;
 
 /// RFC 4861 §4: what routers send, beside [`NEIGHBOURS`], and what asks for it.
 const ROUTER_SOLICITATION: u8 = 133;
-const ROUTER_ADVERTISEMENT: u8 = 134;
-const REDIRECT: u8 = 137;
+pub(crate) const ROUTER_ADVERTISEMENT: u8 = 134;
+pub(crate) const REDIRECT: u8 = 137;
 /// RFC 4443 §3.4.
 const PARAMETER_PROBLEM: u8 = 4;
 

@@ -386,6 +386,10 @@ pub struct Bridge {
     pub vlan_filtering: bool,
     /// It does not learn from link-local frames: no filter has checked their source.
     pub no_link_local_learning: bool,
+    /// The host hears its routers by it: the bridge may accept router advertisements, because the
+    /// packet filter keeps those of the container from the host.
+    #[serde(default)]
+    pub hears_routers: bool,
     /// The VRF in which it is created.
     pub vrf: Option<String>,
 }

@@ -17,7 +17,7 @@
 //! | `connect` | ADD |
 //! | `remove` | what DEL and GC remove |
 //! | `wanted` | what CHECK compares and repair restores |
-//! | `filter` | masquerading and spoof checks |
+//! | `filter` | masquerading, spoof checks, and no routers among the containers |
 
 mod bridge_item;
 mod bridge_link;
@@ -78,11 +78,14 @@ impl Kind for Bridge {
     fn fits_host(call: &Call<'_>) -> Result<(), Failure> {
         let config = Config::of(call)?;
         let mut host = RouteSocket::open()?;
-        bridge_link::refuse_foreign(&mut host, config.bridge.as_str())?;
+        let index = Index::new(call.roots());
+        let hears_routers = bridge_link::refuse_foreign(&mut host, &index, config.bridge.as_str())?;
         host_name::refuse_foreign(call, &mut host, config.host_ifname.as_ref())?;
         let bridge = host.link_by_name(config.bridge.as_str())?;
         let name = bridge.as_ref().map(|link| link.name.as_str());
-        readiness::refuse_unfit(call, name, config.gateway)?;
+        // Nothing is switched off on a bridge by which the host hears its routers.
+        let quieted = name.filter(|_| !hears_routers);
+        readiness::refuse_unfit(call, name, quieted, config.gateway)?;
         let link = config.wanted_gateways()?.link;
         vrf::fits_host(&mut host, config.vrf.as_ref(), &link)?;
         if config.gateway {

@@ -55,7 +55,7 @@ impl Kind for Ptp {
         let config = Config::of(call)?;
         let mut host = RouteSocket::open()?;
         host_name::refuse_foreign(call, &mut host, config.host_ifname.as_ref())?;
-        readiness::refuse_unfit(call, None, true)?;
+        readiness::refuse_unfit(call, None, None, true)?;
         readiness::refuse_unroutable(
             call,
             &mut host,

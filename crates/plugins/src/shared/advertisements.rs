@@ -2,6 +2,9 @@
 //! not become the host's router (CVE-2020-10749). The sysctl `accept_ra` takes effect while the
 //! host does not forward IPv6, and with the value 2 always.
 //!
+//! A bridge by which the host hears its own routers keeps accepting them: there the packet filter
+//! drops those of the containers ([`firewall::routers`]).
+//!
 //! A bridge port is such a link too. The kernel delivers frames to 01:80:c2:00:00:00 to :0f, with
 //! any content, to the port itself and not to its bridge (linux net/bridge/br_input.c
 //! `br_handle_frame`).
@@ -9,7 +12,9 @@
 //! A kernel without IPv6 does not have this sysctl, and accepts no advertisements.
 
 use cni_plugin::codes;
-use kernel::route::{IpFamily, Link, Route, RouteFilter, RouteKind, RouteProtocol, RouteSocket};
+use kernel::route::{
+    Address, IpFamily, Link, Route, RouteFilter, RouteKind, RouteProtocol, RouteSocket, Scope,
+};
 use kernel::sysctl::{Sysctl, SysctlError};
 
 use super::failure::Failure;
@@ -85,6 +90,22 @@ fn accepts_none(ifname: &str) -> Result<bool, SysctlError> {
         UNLESS_FORWARDING if of_link("forwarding")? != "0" => true,
         _ => of_link("disable_ipv6")? != "0",
     })
+}
+
+/// Says whether the host has a route or an address by a link that it has learnt from a router's
+/// advertisement, whoever read it: where a program does, as systemd-networkd, `accept_ra` is 0.
+///
+/// # Errors
+/// Code 100 when the kernel does not answer.
+pub(crate) fn has_learnt(host: &mut RouteSocket, link: &Link) -> Result<bool, Failure> {
+    let by_link = RouteFilter { oif: Some(link.index), ..RouteFilter::all(IpFamily::V6) };
+    if !host.routes_by(RouteProtocol::RA, by_link)?.is_empty() {
+        return Ok(true);
+    }
+    let is_given = |address: &Address| {
+        address.address.addr().is_ipv6() && address.scope == Scope::UNIVERSE && !address.permanent()
+    };
+    Ok(host.addresses(Some(link.index))?.iter().any(is_given))
 }
 
 /// Refuses a link of the host that is to get containers, and by which the host itself has learnt its way

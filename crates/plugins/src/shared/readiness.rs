@@ -22,18 +22,19 @@ const LEAVE_OUT: &str = "or leave the IPv6 addresses out of the network";
 
 /// Refuses a network whose host end of a link, a new one or the existing link `ifname`, needs
 /// what this host does not have: IPv6, forwarding of a family, or a way to keep containers from
-/// becoming its router.
+/// becoming its router. `quieted` is the existing link if it must accept no router advertisements.
 ///
 /// # Errors
 /// Code 100, naming the sysctl and the command.
 pub(crate) fn refuse_unfit(
     call: &Call<'_>,
     ifname: Option<&str>,
+    quieted: Option<&str>,
     routed: bool,
 ) -> Result<(), Failure> {
     let Families { v4, v6 } = ipam::families(call);
     // In the order in which ADD meets them. The container's pair is new in any case.
-    let links = [Some(advertisements::NEW_LINKS), ifname];
+    let links = [Some(advertisements::NEW_LINKS), quieted];
     links.into_iter().flatten().try_for_each(advertisements::refuse_unwritable)?;
     if routed {
         let off = ifname.map_or_else(Off::for_new_links, Off::for_link);

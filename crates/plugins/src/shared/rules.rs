@@ -20,7 +20,7 @@ use super::failures::Failures;
 use super::filter::{self, Spared, remove_own, with_firewall};
 
 /// The concerns of these plugins.
-const CONCERNS: &[Concern] = &[Concern::Masquerade, Concern::Spoof];
+const CONCERNS: &[Concern] = &[Concern::Masquerade, Concern::Spoof, Concern::Routers];
 
 /// The backend that masquerading was configured with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

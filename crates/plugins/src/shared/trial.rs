@@ -28,6 +28,19 @@ pub fn require_kind(plugin: &str, kind: LinkKind, config: &str) -> Result<(), Fa
     })
 }
 
+/// Returns why the kernel cannot filter the frames of bridges as our table does, if it cannot. Where no
+/// namespace can be made for the trial, nothing speaks against it.
+pub fn obstacle_to_filtering_frames() -> Option<String> {
+    let mut obstacle = None;
+    let _ = in_fresh_netns(|_| {
+        obstacle = firewall::try_frames().err();
+        Ok(())
+    });
+    let told = Failure::from(obstacle?);
+    let details = told.details();
+    Some(format!("this kernel cannot filter the frames of bridges: {} ({details})", told.message()))
+}
+
 /// Runs `work` with a socket in a namespace of its own, which is deleted afterwards with everything
 /// in it. For STATUS.
 ///

@@ -1,7 +1,10 @@
 //! A host that learns its IPv6 default route from its router, and gets containers.
 
+mod forged;
+
 use serde_json::{Value, json};
 use testkit::router::advertise;
+use testkit::traffic::assert_pings;
 use testkit::{Container, Place, Snapshot};
 
 use crate::support::Node;
@@ -230,38 +233,187 @@ fn a_link_that_comes_later_is_listened_to() {
     assert_eq!(accept_ra(&node), "1");
 }
 
-/// The host may have its way out by the very bridge that containers are to be attached to. It keeps it,
-/// and no container gets where it could become the host's router.
-#[test]
-fn a_bridge_that_the_host_has_its_default_route_by_is_refused() {
-    testkit::require!("root", "program:socat");
-    let (node, router) = host_before("routers-by-bridge");
+/// Returns a host whose uplink is a port of its bridge `br0`, and the router that has announced itself
+/// there.
+fn bridged(name: &str) -> (Node, Container) {
+    let (node, router) = bridged_before(name);
+    announce(&node, &router);
+    (node, router)
+}
+
+/// The same before the router announces itself.
+fn bridged_before(name: &str) -> (Node, Container) {
+    let (node, router) = host_before(name);
+    // What does not forward says in its answers that it is no router.
+    router.sh("sysctl -qw net.ipv6.conf.all.forwarding=1");
     node.sh("ip link add br0 type bridge && sysctl -qw net.ipv6.conf.br0.accept_ra=1 \
          net.ipv6.conf.br0.accept_dad=0 && ip link set br0 up && ip link set up0 master br0");
-    advertise(&node.lab, &router, "br0");
+    (node, router)
+}
+
+/// Lets the router announce itself by the bridge, and waits for the host's route by it.
+fn announce(node: &Node, router: &Container) {
+    advertise(&node.lab, router, "br0");
     node.sh("timeout 60 sh -c 'until ip -6 route show default proto ra | grep -q br0; do sleep 0.01; done'");
-    let route = learnt(&node);
-    let before = settings(&node);
-    let c1 = node.container("c1");
-    for family in [Family::V4, Family::V6] {
-        let ipam = matrix::ipam(&node, family);
-        let config = json!({ "bridge": "br0", "isGateway": true, "ipam": ipam });
-        let run = |verb| node.run("bridge", verb).to(&c1).config(config.clone());
-        for verb in ["STATUS", "ADD"] {
-            let error = run(verb).call().error();
-            assert!(error.msg.contains("IPv6 default route"), "{verb}: {error:?}");
-            let command = "sysctl -w net.ipv6.conf.br0.accept_ra=0";
-            assert!(error.details.ends_with(command), "{verb}: {error:?}");
+}
+
+fn on_br0(node: &Node, family: Family) -> Value {
+    json!({ "bridge": "br0", "isGateway": true, "ipam": matrix::ipam(node, family) })
+}
+
+fn accept_ra_of_br0(node: &Node) -> String {
+    node.sh("cat /proc/sys/net/ipv6/conf/br0/accept_ra").trim().to_owned()
+}
+
+/// The ports whose containers the host does not hear as routers.
+fn guarded(node: &Node) -> usize {
+    let set = node.sh("nft list set bridge netwright no_routers 2>/dev/null; true");
+    set.matches("comment").count()
+}
+
+/// The host may have its way out by the very bridge that containers are attached to. It goes on hearing
+/// its router, and no container: neither in a plain frame nor in any that the host reads as one.
+#[test]
+fn a_host_hears_its_router_by_the_bridge_of_its_containers() {
+    testkit::require!("root", "program:socat");
+    for (family, gateway) in [(Family::V4, "10.1.0.1"), (Family::V6, "fd00:1::1")] {
+        let (node, router) = bridged(&format!("routers-by-bridge-{family:?}").to_lowercase());
+        let route = learnt(&node);
+        let config = on_br0(&node, family);
+        let run = |verb, to: &Container| node.run("bridge", verb).to(to).config(config.clone());
+        let (c1, c2) = (node.container("c1"), node.container("c2"));
+        run("STATUS", &c1).call().silent();
+        let results = [&c1, &c2].map(|container| run("ADD", container).call().ok());
+        let accepts = if family == Family::V6 { "2" } else { "1" };
+        assert_eq!((learnt(&node), accept_ra_of_br0(&node).as_str()), (route.clone(), accepts));
+        node.sh("ip -6 route del default");
+        announce(&node, &router);
+        assert_eq!(learnt(&node), route, "{family:?}: another advertisement is taken");
+        let heard = |from: &Container| {
+            let frames = forged::all(&node, from, &route);
+            forged::send(from, &frames);
+            // The host handles frames in order, and answers after these.
+            assert_pings(from, gateway);
+            forged::heard(&node, &frames)
+        };
+        let nothing: [&str; 0] = [];
+        for container in [&c1, &c2] {
+            assert_eq!(heard(container), nothing, "{family:?} {}", container.name());
         }
-        run("DEL").call().silent();
-        assert_eq!((learnt(&node), settings(&node)), (route.clone(), before.clone()));
+        assert_eq!(learnt(&node), route);
+        let check = |to: &Container, keys| {
+            let result = &results[usize::from(to.name() == "c2")];
+            run("CHECK", to).prev(result).config(keys).call()
+        };
+        check(&c1, json!({})).silent();
+        // What the rules are for.
+        node.sh("nft flush set bridge netwright no_routers");
+        check(&c1, json!({})).fails(104, "missing: bridge netwright no_routers");
+        let all = heard(&c1);
+        for kind in forged::KINDS {
+            let is_host = family == Family::V4 || kind != forged::REDIRECT;
+            assert_eq!(all.contains(&kind), is_host, "{family:?} {kind}: {all:?}");
+        }
+        for container in [&c1, &c2] {
+            assert!(check(container, json!({ cni::REPAIR: true })).succeeded());
+            check(container, json!({})).silent();
+        }
+        assert_eq!((guarded(&node), accept_ra_of_br0(&node).as_str()), (2, accepts));
+        run("DEL", &c1).prev(&results[0]).call().silent();
+        assert_eq!(guarded(&node), 1);
+        // Of a container that nobody has recorded, as the Go plugins attach it, nothing is known.
+        node.sh(&format!("rm -r {}/owners/*", node.roots.run.display()));
+        let said = format!("{:?}", check(&c2, json!({ cni::REPAIR: true })));
+        assert!(!said.contains("router advertisements"), "{said}");
+        assert_eq!((learnt(&node).is_empty(), accept_ra_of_br0(&node).as_str()), (false, accepts));
+        c2.sh("ip link del eth0");
+        node.run("bridge", "GC").of_network().config(config.clone()).valid(&[]).call().silent();
+        assert_eq!((guarded(&node), accept_ra_of_br0(&node).as_str()), (0, accepts));
     }
-    // Another way out will do.
-    node.sh("ip -6 route add default via fe80::1 dev br0 metric 5");
-    let config = json!({ "bridge": "br0", "ipam": matrix::ipam(&node, Family::V4) });
+}
+
+/// A bridge that filters VLANs removes a tag of its own VLAN, and leaves tags of the other kind where
+/// they are.
+#[test]
+fn vm_a_host_hears_no_container_as_its_router_by_a_bridge_that_filters_vlans() {
+    testkit::require!("root", "program:socat", "bridge-vlan-filtering");
+    let (node, _router) = bridged("routers-vlans");
+    node.sh("ip link set br0 type bridge vlan_filtering 1");
+    let route = learnt(&node);
+    let config = on_br0(&node, Family::V4);
+    let c1 = node.container("c1");
     let run = |verb| node.run("bridge", verb).to(&c1).config(config.clone());
     let result = run("ADD").call().ok();
-    assert_eq!(node.sh("cat /proc/sys/net/ipv6/conf/br0/accept_ra"), "0\n");
+    let port = result["interfaces"][1]["name"].as_str().unwrap();
+    node.sh(&format!("bridge vlan add dev {port} vid 1 pvid untagged"));
+    let heard = || {
+        let frames = forged::in_vlans(&node, &c1);
+        forged::send(&c1, &frames);
+        assert_pings(&c1, "10.1.0.1");
+        forged::heard(&node, &frames)
+    };
+    assert_eq!(heard(), [""; 0]);
+    assert_eq!(learnt(&node), route);
+    node.sh("nft flush set bridge netwright no_routers");
+    assert_eq!(heard(), forged::IN_VLANS);
     run("DEL").prev(&result).call().silent();
-    assert_eq!(node.sh("cat /proc/sys/net/ipv6/conf/br0/accept_ra"), "1\n");
+}
+
+/// A bridge with `br_netfilter` joins fragments, and what it hands to the host is no fragment any more:
+/// the host would take it.
+#[test]
+fn a_host_hears_no_router_in_fragments_that_its_bridge_joins() {
+    testkit::require!("root", "program:socat");
+    let (node, _router) = bridged("routers-fragments");
+    let route = learnt(&node);
+    node.sh("nft add table ip6 track && nft add chain ip6 track in '{ type filter hook prerouting priority 0; }' && \
+         nft add rule ip6 track in ct state invalid counter");
+    let config = on_br0(&node, Family::V4);
+    let c1 = node.container("c1");
+    let run = |verb| node.run("bridge", verb).to(&c1).config(config.clone());
+    let result = run("ADD").call().ok();
+    let heard = |joined: bool| {
+        node.sh(&format!("sysctl -qw net.bridge.bridge-nf-call-ip6tables={}", u8::from(joined)));
+        let frames = forged::in_fragments(&node, &c1);
+        forged::send(&c1, &frames);
+        assert_pings(&c1, "10.1.0.1");
+        forged::heard(&node, &frames)
+    };
+    let nothing: [&str; 0] = [];
+    assert_eq!((heard(false), heard(true)), (nothing.to_vec(), nothing.to_vec()));
+    assert_eq!(learnt(&node), route);
+    node.sh("nft flush set bridge netwright no_routers");
+    assert_eq!(heard(false), nothing, "RFC 6980");
+    assert_eq!(heard(true), forged::IN_FRAGMENTS);
+    run("DEL").prev(&result).call().silent();
+}
+
+/// Containers that came while the bridge heard nothing rely on that.
+#[test]
+fn a_bridge_that_hears_no_router_for_its_containers_stays_so() {
+    testkit::require!("root", "program:socat");
+    let (node, router) = bridged_before("routers-off");
+    let config = on_br0(&node, Family::V4);
+    let run = |verb, to: &Container| node.run("bridge", verb).to(to).config(config.clone());
+    let (c1, c2) = (node.container("c1"), node.container("c2"));
+    let result = run("ADD", &c1).call().ok();
+    assert_eq!((accept_ra_of_br0(&node).as_str(), guarded(&node)), ("0", 0));
+    // Somebody switches it on again, and the host learns its way out.
+    node.sh("sysctl -qw net.ipv6.conf.br0.accept_ra=1");
+    announce(&node, &router);
+    let (route, before) = (learnt(&node), settings(&node));
+    for verb in ["STATUS", "ADD"] {
+        let error = run(verb, &c2).call().error();
+        assert!(error.msg.contains("IPv6 default route"), "{verb}: {error:?}");
+        assert!(error.details.contains("detach them first"), "{verb}: {error:?}");
+    }
+    run("DEL", &c2).call().silent();
+    assert_eq!((learnt(&node), settings(&node)), (route.clone(), before));
+    // Once they have gone, the next ones are kept from it.
+    run("DEL", &c1).prev(&result).call().silent();
+    assert_eq!(accept_ra_of_br0(&node), "1");
+    let result = run("ADD", &c2).call().ok();
+    assert_eq!((learnt(&node), accept_ra_of_br0(&node).as_str(), guarded(&node)), (route, "1", 1));
+    run("DEL", &c2).prev(&result).call().silent();
+    assert_eq!(accept_ra_of_br0(&node), "1");
 }

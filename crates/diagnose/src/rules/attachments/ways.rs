@@ -53,7 +53,7 @@ const LARGE: &[WayKind] = &[
 
 /// Our sets by the beginnings of their names, with what does not pass without their elements. A
 /// name ends with its IP version, if it has one. Without elements that refuse, more passes.
-static SETS: [(&str, &[WayKind]); 13] = [
+static SETS: [(&str, &[WayKind]); 14] = [
     ("masquerade", TRANSLATED),
     ("hostports", PORTS),
     ("hairpin", &[WayKind::Published]),
@@ -65,6 +65,7 @@ static SETS: [(&str, &[WayKind]); 13] = [
     ("isolated_ports", &[]),
     ("spoof_ports", &[]),
     ("spoof_allowed", ALL),
+    ("no_routers", &[]),
     ("pod_", ALL),
     ("port_addresses", ALL),
 ];

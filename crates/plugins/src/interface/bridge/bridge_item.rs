@@ -59,7 +59,9 @@ pub(super) fn compare(picture: &mut Picture<'_>, wanted: &Bridge) -> Compared {
     if wanted.ours && has_unwanted_stp(&mut picture.namespaces.get()?.host, &bridge)? {
         differs(format!("bridge {name:?} has STP on, and new ports wait for it"), true);
     }
-    if let Some(text) = advertisements::check(name)? {
+    if !wanted.hears_routers
+        && let Some(text) = advertisements::check(name)?
+    {
         differs(text, true);
     }
     if learns_past_filters(wanted, &bridge) {
@@ -112,9 +114,15 @@ pub(super) fn restore(
         },
         ..LinkSet::default()
     };
-    record_original(index, &object, &link, &note, set.bridge.link_local_learning.is_some())?;
+    let learns = set.bridge.link_local_learning.is_some();
+    let accepted = match wanted.hears_routers {
+        true => None,
+        false => advertisements::accepting_value(name)?,
+    };
+    let accepts = accepted.is_some();
+    record_original(index, &object, &note, name, accepted.filter(|_| !note.created), learns)?;
     let mut parts = Vec::new();
-    if advertisements::accepting_value(name)?.is_some() {
+    if accepts {
         advertisements::refuse(name)?;
         parts.push("no router advertisements".to_owned());
     }
@@ -132,24 +140,25 @@ pub(super) fn restore(
 }
 
 /// Records what a repair is about to change on a bridge for the first time: an older release's ADD
-/// did not record it.
+/// did not record it. `took` is the value with which another program's bridge accepts router
+/// advertisements.
 fn record_original(
     index: &Index,
     object: &str,
-    link: &Link,
     note: &BridgeNote,
+    name: &str,
+    took: Option<String>,
     learns: bool,
 ) -> Result<(), Failure> {
-    let took = advertisements::accepting_value(&link.name)?.filter(|_| !note.created);
-    let took = took.filter(|_| !note.took_advertisements.contains_key(&link.name));
+    let took = took.filter(|_| !note.took_advertisements.contains_key(name));
     if took.is_none() && (!learns || note.learnt_past_filters) {
         return Ok(());
     }
     let _lock = index.lock(object, LOCK_TIMEOUT)?;
-    let mut note = read_note(index, &link.name)?;
+    let mut note = read_note(index, name)?;
     note.learnt_past_filters |= learns;
     if let Some(was) = took {
-        note.took_advertisements.entry(link.name.clone()).or_insert(was);
+        note.took_advertisements.entry(name.to_owned()).or_insert(was);
     }
     write_note(index, object, &note)
 }

@@ -53,6 +53,11 @@ pub(super) struct BridgeNote {
     /// `accept_ra`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) took_advertisements: BTreeMap<String, String>,
+    /// The host had learnt from a router by the bridge when the first attachment came. The bridge's
+    /// `accept_ra` stays as it is, and the packet filter keeps each container's advertisements from
+    /// the host.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) hears_routers: bool,
     /// The bridge learned from link-local frames before we switched that off
     /// ([`learns_past_filters`]).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -114,19 +119,65 @@ pub(super) fn object(bridge: &str) -> String {
 }
 
 /// Refuses a name that is not that of a bridge, or not a bridge's own, and a bridge by which the host
-/// has learnt its own way out. Changes nothing.
+/// has learnt its own way out if it cannot go on hearing its routers. Says whether it does. Changes
+/// nothing.
 ///
 /// # Errors
-/// Code 108 when its name belongs to something else, or the host needs the bridge's advertisements, 7
-/// when the name is not the bridge's own.
-pub(super) fn refuse_foreign(host: &mut RouteSocket, name: &str) -> Result<(), Failure> {
-    match host.link_by_name(name)? {
-        Some(link) => {
-            require_bridge(&link, name)?;
-            advertisements::refuse_way_out(host, &link)
-        }
-        None => Ok(()),
+/// Code 108 when its name belongs to something else, or the host would lose its way out, 7 when the
+/// name is not the bridge's own.
+pub(super) fn refuse_foreign(
+    host: &mut RouteSocket,
+    index: &Index,
+    name: &str,
+) -> Result<bool, Failure> {
+    let Some(link) = host.link_by_name(name)? else { return Ok(false) };
+    require_bridge(&link, name)?;
+    // A caller without privileges may not read our files.
+    let note = read_note(index, name).unwrap_or_default();
+    if note.created && is_ours(&link, &note) {
+        return Ok(false);
     }
+    let is_same = note.index.is_none_or(|index| index == link.index);
+    let note = if is_same { note } else { BridgeNote::default() };
+    let accepts = advertisements::accepting_value(name)?.is_some();
+    let others = || Ok(is_same && index.is_held(&object(name)).unwrap_or_default());
+    hears_routers(host, &link, &note, accepts, others)
+}
+
+/// Decides whether the host goes on hearing its routers by another program's bridge: it does if it has
+/// learnt from them when the first attachment comes. Each attachment then keeps the container's
+/// advertisements from the host ([`firewall::routers`]). `accepts` says whether the bridge accepts any,
+/// and `others` whether other attachments hold it.
+///
+/// # Errors
+/// Code 108 when it would have to, and cannot.
+fn hears_routers(
+    host: &mut RouteSocket,
+    link: &Link,
+    note: &BridgeNote,
+    accepts: bool,
+    others: impl FnOnce() -> Result<bool, Failure>,
+) -> Result<bool, Failure> {
+    const UNGUARDED: &str = "containers that are attached already could announce themselves as \
+                             routers to the host: detach them first";
+    if note.hears_routers {
+        return Ok(true);
+    }
+    // Those that hold it rely on its hearing nothing.
+    let is_off = note.took_advertisements.contains_key(&link.name);
+    if is_off && !accepts {
+        return Ok(false);
+    }
+    if !is_off && !advertisements::has_learnt(host, link)? {
+        return Ok(false);
+    }
+    let reason = match is_off || others()? {
+        true => Some(UNGUARDED.to_owned()),
+        false => trial::obstacle_to_filtering_frames(),
+    };
+    let Some(reason) = reason else { return Ok(true) };
+    advertisements::refuse_way_out(host, link).map_err(|refused| refused.with_details(reason))?;
+    Ok(false)
 }
 
 fn require_bridge(link: &Link, name: &str) -> Result<(), Failure> {
@@ -145,6 +196,14 @@ fn require_bridge(link: &Link, name: &str) -> Result<(), Failure> {
     .with_details(format!("it is a {}", link.kind.as_deref().unwrap_or("physical link"))))
 }
 
+/// A bridge that an attachment holds.
+pub(super) struct Held {
+    /// The bridge.
+    pub(super) bridge: Link,
+    /// The host hears its routers by it.
+    pub(super) hears_routers: bool,
+}
+
 /// Creates the bridge if necessary and holds it for the attachment. `pin_mac` fixes the hardware
 /// address of a bridge that another program created, for the first attachment that holds it.
 ///
@@ -157,7 +216,7 @@ pub(super) fn ensure(
     wanted: &Bridge,
     pin_mac: bool,
     key: &AttachmentKey,
-) -> Result<Link, Failure> {
+) -> Result<Held, Failure> {
     let name = wanted.link.as_str();
     let object = object(name);
     let _lock = index.lock(&object, LOCK_TIMEOUT)?;
@@ -165,6 +224,8 @@ pub(super) fn ensure(
     let mut created = before.created;
     let existing = host.link_by_name(name)?;
     let is_new = existing.is_none();
+    let others = || index.is_held_by_others(&object, key);
+    let mut hears = false;
     let link = match existing {
         Some(link) => {
             require_bridge(&link, name)?;
@@ -185,9 +246,14 @@ pub(super) fn ensure(
             note.index = (!created).then_some(link.index);
             if created {
                 note.mtu = wanted.mtu.or(note.mtu);
-            } else if let Some(was) = advertisements::accepting_value(name)? {
-                advertisements::refuse_way_out(host, &link)?;
-                note.took_advertisements.entry(name.to_owned()).or_insert(was);
+            } else {
+                let was = advertisements::accepting_value(name)?;
+                let others = || Ok(!is_anothers && others()?);
+                hears = hears_routers(host, &link, &note, was.is_some(), others)?;
+                note.hears_routers = hears;
+                if let Some(was) = was.filter(|_| !hears) {
+                    note.took_advertisements.entry(name.to_owned()).or_insert(was);
+                }
             }
             note.learnt_past_filters |= learns_past_filters(wanted, &link);
             if note != before {
@@ -215,14 +281,13 @@ pub(super) fn ensure(
     };
     // Held before anything else is changed: releasing it undoes what follows.
     index.hold(&object, key)?;
-    let others = || index.is_held_by_others(&object, key);
     let pin_mac = pin_mac && !created && !others()?;
     // One of ours accepts them too if an ADD was killed right after it created the bridge.
-    if !is_new && advertisements::accepting_value(name)?.is_some() {
+    if !is_new && !hears && advertisements::accepting_value(name)?.is_some() {
         advertisements::refuse(name)?;
     }
     adjust(host, wanted, &link, created, pin_mac)?;
-    Ok(link)
+    Ok(Held { bridge: link, hears_routers: hears })
 }
 
 /// Reports whether spoof checks are configured and the bridge learns source addresses that no

@@ -151,6 +151,7 @@ impl Config {
             promiscuous: self.promisc,
             vlan_filtering: self.vlans.wanted,
             no_link_local_learning: self.check_spoofing,
+            hears_routers: false,
             vrf: self.vrf_of(self.vlans.access.is_none()),
         }
     }

@@ -12,6 +12,7 @@ use kernel::route::{Link, OperState, RouteSocket, Scope, TABLE_MAIN};
 use serde::{Deserialize, Serialize};
 use wanted::Gateways;
 
+use super::bridge_link::Held;
 use super::config::{Config, gateway_name};
 use super::gateway::{self, OnConflict};
 use super::{Bridge, bridge_link, filter, port, vrf};
@@ -124,15 +125,17 @@ pub(super) fn attach(attaching: &mut Attaching<'_, Bridge>) -> Result<AddResult,
     pair::record_name(attaching, host_ifname, &netns)?;
     let mtu = config.mtu.of_port(host, config.bridge.as_str(), vrf::table(vrf.as_ref()))?;
     let wanted = wanted::Bridge { mtu, ..config.wanted_bridge() };
-    let bridge = bridge_link::ensure(host, index, &wanted, config.gateway, key)?;
+    let Held { bridge, hears_routers } =
+        bridge_link::ensure(host, index, &wanted, config.gateway, key)?;
     let mac = config.mac.unwrap_or_else(MacAddr::random);
     let wanted = NewPair { host_ifname, mac, mtu, master: Some(bridge.index) };
     let pair = pair::create(host, call, &netns, wanted)?;
     let port = config.wanted_port(&pair.host_ifname);
+    let guard = filter::guard(config, mac, &pair.host_ifname, hears_routers);
 
     let early = call.ipam().as_ref().is_some_and(engine::talks_over_the_link);
     if early {
-        guard_port(attaching, &netns, mac, &pair.host_ifname)?;
+        guard_port(attaching, &netns, &guard, &pair.host_ifname)?;
         port::bring_up(host, &port, &bridge, pair.host_index)?;
     }
     let plan = plan(call, config, attaching.addresses()?)?;
@@ -140,9 +143,8 @@ pub(super) fn attach(attaching: &mut Attaching<'_, Bridge>) -> Result<AddResult,
     let reach = Reach::of(host, config, &bridge, vrf.as_ref())?;
     reach.refuse(call, host, &plan.ips)?;
     let places = reach.places();
-    let (network, end) = (key.network.as_str(), pair.host_ifname.as_str());
-    let vrf = reach.vrf(host)?;
-    let mut filter = filter::plan(network, config, &ips, mac, end, vrf.as_deref());
+    let (network, vrf) = (key.network.as_str(), reach.vrf(host)?);
+    let mut filter = filter::plan(network, config, &ips, guard, vrf.as_deref());
     filter.join(gate::plan(call, &pair.host_ifname, pod_link::Place::Bridged));
     let recorded = Recorded {
         claims: claim::objects(&places, &ips),
@@ -191,19 +193,19 @@ pub(super) fn attach(attaching: &mut Attaching<'_, Bridge>) -> Result<AddResult,
     Ok(report(call, plan, &bridge, vlan_gateway, &pair, mac))
 }
 
-/// Applies the spoof checks of a port that comes up before it has an address: the container's
-/// processes may send as soon as it is up.
+/// Guards a port that comes up before it has an address: the container's processes may send as soon
+/// as it is up.
 fn guard_port(
     attaching: &Attaching<'_, Bridge>,
     netns: &Netns,
-    mac: MacAddr,
+    guard: &firewall::Plan,
     host_ifname: &str,
 ) -> Result<(), Failure> {
     let (index, config) = (attaching.index, attaching.config);
     let recorded = Recorded {
         bridge: config.bridge.to_string(),
         host_ifname: host_ifname.to_owned(),
-        filter: filter::guard(config, mac, host_ifname),
+        filter: guard.clone(),
         ..Recorded::default()
     };
     if recorded.filter.is_empty() {

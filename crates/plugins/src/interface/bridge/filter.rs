@@ -1,6 +1,8 @@
-//! The bridge's part of the packet filter: masquerading and spoof checks.
+//! The bridge's part of the packet filter: masquerading, spoof checks, and no routers among the
+//! containers.
 
-use firewall::{Plan, spoof};
+use firewall::element::Set;
+use firewall::{Plan, routers, spoof};
 use ipnet::IpNet;
 use kernel::MacAddr;
 
@@ -20,22 +22,34 @@ fn routing_ifname(config: &Config, vrf: Option<&str>) -> String {
 }
 
 /// Decides what an attachment needs in the packet filter. `vrf` is the VRF by which the host routes
-/// to it.
+/// to it, and `guard` is that of its port ([`guard`]).
 pub(super) fn plan(
     network: &str,
     config: &Config,
     ips: &[IpNet],
-    mac: MacAddr,
-    host_ifname: &str,
+    guard: Plan,
     vrf: Option<&str>,
 ) -> Plan {
     let ifname = routing_ifname(config, vrf);
     let mut plan = rules::masquerade(config.masquerade, network, &ifname, ips);
-    plan.join(guard(config, mac, host_ifname));
+    plan.join(guard);
     plan
 }
 
-/// Decides what must exist before a port comes up.
-pub(super) fn guard(config: &Config, mac: MacAddr, host_ifname: &str) -> Plan {
-    if config.check_spoofing { spoof::plan(host_ifname, &[mac.0]) } else { Plan::default() }
+/// Decides what must exist before a port comes up. `hears_routers` says whether the host hears its
+/// routers by the bridge.
+pub(super) fn guard(config: &Config, mac: MacAddr, host_ifname: &str, hears_routers: bool) -> Plan {
+    let mut plan = Plan::default();
+    if config.check_spoofing {
+        plan.join(spoof::plan(host_ifname, &[mac.0]));
+    }
+    if hears_routers {
+        plan.join(routers::plan(host_ifname));
+    }
+    plan
+}
+
+/// Says whether a plan keeps the host from hearing the container as a router.
+pub(super) fn keeps_routers_out(plan: &Plan) -> bool {
+    plan.own.iter().any(|element| element.set == Set::NoRouters)
 }

@@ -10,7 +10,7 @@ use super::{Bridge, bridge_item, bridge_link, gateway, port, vlan_gateway, vrf};
 use crate::engine::{Attached, Compared, Difference, Picture, Wants, unknown};
 use crate::shared::container::Options;
 use crate::shared::failure::Failure;
-use crate::shared::{claim, container, forwarding, pair, rules};
+use crate::shared::{advertisements, claim, container, forwarding, pair, rules};
 
 /// What decides what is wanted, besides configuration, result and record.
 #[derive(Default)]
@@ -23,6 +23,8 @@ pub(crate) struct Observed {
     mtu: Option<u32>,
     /// Where the container is reachable; `None` without a bridge.
     reach: Option<Reach>,
+    /// The host hears its routers by the bridge, beside this container.
+    hears_routers: bool,
 }
 
 impl Wants for Bridge {
@@ -49,8 +51,17 @@ impl Wants for Bridge {
         let vrf = config.vrf.as_ref().map(|vrf| picture.link(Place::Host, vrf.as_str()));
         let vrf = vrf.transpose()?.flatten();
         let host = &mut picture.namespaces.get()?.host;
+        let hears_routers = match (attached.recorded, &bridge) {
+            (Some(recorded), _) => filter::keeps_routers_out(&recorded.filter),
+            // The reference's plugin leaves the bridge as it is, and so does CHECK: without its
+            // routers the host would lose its way out.
+            (None, Some(bridge)) if !note.created => {
+                note.hears_routers || advertisements::has_learnt(host, bridge)?
+            }
+            (None, _) => false,
+        };
         let reach = bridge.map(|link| Reach::of(host, config, &link, vrf.as_ref())).transpose()?;
-        Ok(Observed { ours, gateway_link_is_ours, mtu: note.mtu, reach })
+        Ok(Observed { ours, gateway_link_is_ours, mtu: note.mtu, reach, hears_routers })
     }
 
     /// The bridge comes first, because ports need it. The packet filter comes before the port: it
@@ -66,7 +77,7 @@ impl Wants for Bridge {
         wanted.extend(vrf.map(|vrf| vrf_item(config.bridge.as_str(), vrf)));
         let host = host_end(attached);
         wanted.extend(pair::wanted_ends(&host, recorded.is_some(), attached));
-        wanted.extend(filter_item(attached, &ips));
+        wanted.extend(filter_item(attached, observed, &ips));
         wanted.extend(claim::wanted(&claims(recorded, observed)));
         port_items(&mut wanted, attached, observed, &host);
         let options = Options::new(!config.detect_duplicates);
@@ -172,7 +183,8 @@ fn bridge(attached: &Attached<'_, Bridge>, observed: &Observed) -> wanted::Bridg
     let bridge = config.wanted_bridge();
     let no_link_local_learning = attached.recorded.is_some() && bridge.no_link_local_learning;
     let mtu = bridge.mtu.or(observed.mtu);
-    wanted::Bridge { ours: observed.ours, mac, mtu, no_link_local_learning, ..bridge }
+    let (ours, hears_routers) = (observed.ours, observed.hears_routers);
+    wanted::Bridge { ours, mac, mtu, no_link_local_learning, hears_routers, ..bridge }
 }
 
 /// Returns the name of the host's end. Without a record it is the first link of the host in the
@@ -193,12 +205,20 @@ fn host_end(attached: &Attached<'_, Bridge>) -> String {
 }
 
 /// The masquerade and the spoof checks that ADD recorded: the reference's plugin has rules of its own.
-fn filter_item(attached: &Attached<'_, Bridge>, ips: &[IpConfig]) -> Option<Item> {
+fn filter_item(
+    attached: &Attached<'_, Bridge>,
+    observed: &Observed,
+    ips: &[IpConfig],
+) -> Option<Item> {
     let config = attached.config;
     let plan = attached.recorded?.filter.clone();
     let addresses: Vec<IpNet> = ips.iter().map(|ip| ip.address).collect();
-    let key = if config.masquerade.is_some() { "ipMasq" } else { "macspoofchk" };
-    rules::wanted(config.masquerade, plan, addresses, Because::Key(key.to_owned()))
+    let because = match config.masquerade {
+        Some(_) => Because::Key("ipMasq".to_owned()),
+        None if observed.hears_routers && !config.check_spoofing => Because::Safety,
+        None => Because::Key("macspoofchk".to_owned()),
+    };
+    rules::wanted(config.masquerade, plan, addresses, because)
 }
 
 fn vrf_item(link: &str, vrf: String) -> Item {
@@ -365,8 +385,8 @@ mod tests {
         )
         .unwrap();
         let mac = "02:00:00:00:00:03".parse().unwrap();
-        let filter =
-            filter::plan("n", &config, &["10.1.0.2/24".parse().unwrap()], mac, "veth1", None);
+        let guard = filter::guard(&config, mac, "veth1", false);
+        let filter = filter::plan("n", &config, &["10.1.0.2/24".parse().unwrap()], guard, None);
         let wanted = wanted(&config, &result(None), &recorded(filter));
         expect![[r#"
             host: bridge "cni0" (ADD created it)
