@@ -267,8 +267,8 @@ fn is_before(scene: &Scene, other: &Link, network: &Network) -> bool {
         own.addresses.iter().any(|address| address.address.trunc() == other.trunc())
     };
     let shared = own.and_then(|own| {
-        let of_other = other.addresses.iter().map(|address| address.address);
-        Some((own, of_other.filter(|net| is_shared(own, net)).next()?.trunc()))
+        let mut of_other = other.addresses.iter().map(|address| address.address);
+        Some((own, of_other.find(|net| is_shared(own, net))?.trunc()))
     });
     let Some((own, subnet)) = shared else {
         let words = format!("on the host's link {:?}", other.name);

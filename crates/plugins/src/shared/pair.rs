@@ -16,9 +16,9 @@ use kernel::netns::Netns;
 use kernel::route::{Change, Link, LinkKind, NewLink, OperState, RouteSocket, VethPeer};
 use serde_json::{Value, json};
 use state::Index;
-use wanted::{Because, Item, State};
+use wanted::{Because, Item, Place, State};
 
-use crate::engine::{self, Attached, Attaching, Kind, Removal};
+use crate::engine::{self, Attached, Attaching, Kind, Picture, Removal};
 
 use super::failure::Failure;
 use super::failures::Failures;
@@ -341,6 +341,22 @@ pub(crate) fn wanted_ends<K: Kind>(
         items.push(Item::host(State::Mark { link: link(), alias }, Because::Ownership));
     }
     items
+}
+
+/// Reports whether the host's end of a pair is marked as the attachment's: another project's plugin
+/// marks none.
+///
+/// # Errors
+/// Code 100 when the kernel does not answer.
+pub(crate) fn is_marked(
+    picture: &mut Picture<'_>,
+    host: &str,
+    key: &AttachmentKey,
+) -> Result<bool, Failure> {
+    if host.is_empty() {
+        return Ok(false);
+    }
+    Ok(picture.link(Place::Host, host)?.is_some_and(|link| is_of(&link, key)))
 }
 
 /// Reports whether a link on the host is the attachment's: by its mark, or, without one, by its

@@ -2,11 +2,12 @@
 
 use cni::IpConfig;
 use ipnet::IpNet;
+use kernel::MacAddr;
 use wanted::{Because, Item, Place, State, Wanted};
 
 use super::config::{Config, gateway_name};
 use super::connect::{Reach, Recorded};
-use super::{Bridge, bridge_item, bridge_link, gateway, port, vlan_gateway, vrf};
+use super::{Bridge, bridge_item, bridge_link, filter, gateway, port, vlan_gateway, vrf};
 use crate::engine::{Attached, Compared, Difference, Picture, Wants, unknown};
 use crate::shared::container::Options;
 use crate::shared::failure::Failure;
@@ -23,8 +24,12 @@ pub(crate) struct Observed {
     mtu: Option<u32>,
     /// Where the container is reachable; `None` without a bridge.
     reach: Option<Reach>,
+    /// The VRF by which the host routes to it.
+    vrf: Option<String>,
     /// The host hears its routers by the bridge, beside this container.
     hears_routers: bool,
+    /// The host's end has the attachment's mark.
+    marked: bool,
 }
 
 impl Wants for Bridge {
@@ -61,7 +66,10 @@ impl Wants for Bridge {
             (None, _) => false,
         };
         let reach = bridge.map(|link| Reach::of(host, config, &link, vrf.as_ref())).transpose()?;
-        Ok(Observed { ours, gateway_link_is_ours, mtu: note.mtu, reach, hears_routers })
+        let vrf = reach.as_ref().map(|reach| reach.vrf(host)).transpose()?.flatten();
+        let marked = pair::is_marked(picture, &host_end(attached), attached.key)?;
+        let mtu = note.mtu;
+        Ok(Observed { ours, gateway_link_is_ours, mtu, reach, vrf, hears_routers, marked })
     }
 
     /// The bridge comes first, because ports need it. The packet filter comes before the port: it
@@ -77,7 +85,7 @@ impl Wants for Bridge {
         wanted.extend(vrf.map(|vrf| vrf_item(config.bridge.as_str(), vrf)));
         let host = host_end(attached);
         wanted.extend(pair::wanted_ends(&host, recorded.is_some(), attached));
-        wanted.extend(filter_item(attached, observed, &ips));
+        wanted.extend(filter_item(attached, observed, &host, &ips));
         wanted.extend(claim::wanted(&claims(recorded, observed)));
         port_items(&mut wanted, attached, observed, &host);
         let options = Options::new(!config.detect_duplicates);
@@ -204,15 +212,30 @@ fn host_end(attached: &Attached<'_, Bridge>) -> String {
     recorded.filter(|name| !name.is_empty()).or_else(reported).unwrap_or_default()
 }
 
-/// The masquerade and the spoof checks that ADD recorded: the reference's plugin has rules of its own.
+/// The masquerade and the spoof checks. The reference's plugin has rules of its own for these, so ours
+/// are no difference where it attached the container: it neither recorded it nor marked the pair.
 fn filter_item(
     attached: &Attached<'_, Bridge>,
     observed: &Observed,
+    host: &str,
     ips: &[IpConfig],
 ) -> Option<Item> {
-    let config = attached.config;
-    let plan = attached.recorded?.filter.clone();
+    let (config, recorded) = (attached.config, attached.recorded);
     let addresses: Vec<IpNet> = ips.iter().map(|ip| ip.address).collect();
+    let planned = || {
+        let mac = mac_of(attached.result.container_interface(attached.ifname));
+        let mac: Option<MacAddr> = mac.and_then(|mac| mac.parse().ok());
+        let network = attached.key.network.as_str();
+        let vrf = observed.vrf.as_deref();
+        let guard = |mac| filter::guard(config, mac, host, observed.hears_routers);
+        let plan = |mac| filter::plan(network, config, &addresses, guard(mac), vrf);
+        mac.map(plan).unwrap_or_default()
+    };
+    let plan = match recorded {
+        Some(recorded) => recorded.filter.clone(),
+        None if observed.marked => planned(),
+        None => return None,
+    };
     let because = match config.masquerade {
         Some(_) => Because::Key("ipMasq".to_owned()),
         None if observed.hears_routers && !config.check_spoofing => Because::Safety,
@@ -321,7 +344,6 @@ fn neighbour_items(wanted: &mut Wanted, attached: &Attached<'_, Bridge>, ips: &[
 mod tests {
     use expect_test::expect;
 
-    use super::super::filter;
     use super::*;
     use crate::engine::sample;
 

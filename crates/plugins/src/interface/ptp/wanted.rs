@@ -5,13 +5,19 @@ use ipnet::IpNet;
 use wanted::{Address, Because, Item, Route, SatisfiedBy, State, Wanted};
 
 use super::{Ptp, plan};
-use crate::engine::{Attached, Wants};
+use crate::engine::{Attached, Picture, Wants};
+use crate::shared::failure::Failure;
 use crate::shared::{claim, container, forwarding, pair, rules};
 
 impl Wants for Ptp {
-    type Observed = ();
+    /// The host's end has the attachment's mark.
+    type Observed = bool;
 
-    fn wanted(attached: &Attached<'_, Self>, (): &()) -> Wanted {
+    fn observe(attached: &Attached<'_, Self>, picture: &mut Picture<'_>) -> Result<bool, Failure> {
+        pair::is_marked(picture, &host_end(attached), attached.key)
+    }
+
+    fn wanted(attached: &Attached<'_, Self>, marked: &bool) -> Wanted {
         let (config, recorded) = (attached.config, attached.recorded);
         let ips: Vec<IpConfig> = attached.result.container_ips(attached.ifname).cloned().collect();
         let mut wanted = Wanted::new();
@@ -28,13 +34,15 @@ impl Wants for Ptp {
         wanted.push(Item::host(State::Up { link: host.clone() }, Because::Created));
         container_side(&mut wanted, attached, &ips);
         // The reference's plugin does not prevent this, so it is not a difference there.
-        if recorded.is_some() {
+        if recorded.is_some() || *marked {
             wanted
                 .push(Item::host(State::NoAdvertisements { link: host.clone() }, Because::Safety));
         }
         host_side(&mut wanted, &host, &ips);
         wanted.extend(forwarding::wanted(&ips, config.forwarding));
-        filter(&mut wanted, attached, &ips);
+        if recorded.is_some() || *marked {
+            filter(&mut wanted, attached, &host, &ips);
+        }
         let claims = recorded.map(|recorded| recorded.claims.as_slice());
         wanted.extend(claim::wanted(claims.unwrap_or_default()));
         wanted
@@ -105,13 +113,16 @@ fn host_side(wanted: &mut Wanted, host: &str, ips: &[IpConfig]) {
     }
 }
 
-/// The masquerade that ADD recorded: the reference's plugin has rules of its own in iptables.
-fn filter(wanted: &mut Wanted, attached: &Attached<'_, Ptp>, ips: &[IpConfig]) {
-    let Some(recorded) = attached.recorded else { return };
+/// The masquerade. The reference's plugin has rules of its own for it, so ours are no difference where
+/// it attached the container: it neither recorded it nor marked the pair.
+fn filter(wanted: &mut Wanted, attached: &Attached<'_, Ptp>, host: &str, ips: &[IpConfig]) {
+    let (config, recorded) = (attached.config, attached.recorded);
     let addresses: Vec<IpNet> = ips.iter().map(|ip| ip.address).collect();
-    let (backend, plan) = (attached.config.masquerade, recorded.filter.clone());
+    let network = attached.key.network.as_str();
+    let planned = || rules::masquerade(config.masquerade, network, host, &addresses);
+    let plan = recorded.map_or_else(planned, |recorded| recorded.filter.clone());
     let because = Because::Key("ipMasq".to_owned());
-    wanted.extend(rules::wanted(backend, plan, addresses, because));
+    wanted.extend(rules::wanted(config.masquerade, plan, addresses, because));
 }
 
 #[cfg(test)]
@@ -146,7 +157,7 @@ mod tests {
         };
         let (key, config, recorded) = (&sample::key(), &config, Some(&recorded));
         let attached = Attached::<Ptp> { key, ifname: "eth0", result: &result, config, recorded };
-        let wanted = Ptp::wanted(&attached, &());
+        let wanted = Ptp::wanted(&attached, &true);
         expect![[r#"
             container: interface "eth0" (veth) (ADD created it)
             host: link "veth1", the other end of interface "eth0" (ADD created it)
