@@ -589,7 +589,7 @@ mod tests {
             e.yaml: it is a link that leads back to itself
             f.yaml: 1
             g.yaml: it has 67108865 bytes, and at most 67108864 are read: split it
-            h.yaml: it cannot be opened: No such device or address (os error 6)
+            h.yaml: it cannot be opened: No such device or address
             i.yaml: it is not a file but a device, a pipe or a socket
         "#]]
         .assert_eq(&lines);
