@@ -436,8 +436,8 @@ const OF_LINKS: [&str; 7] = [
     "program-drops",
 ];
 
-/// Says whether a router does not answer because of a link that leads there: the object of such a cause
-/// begins with the link's name, and the place of a silent router ends with it.
+/// Says whether a router does not answer because of a link that leads there: the object of such a
+/// cause begins with the link's name, and the place of a silent router ends with it.
 fn is_on_the_way(cause: &Finding, silent: &Finding) -> bool {
     let link = cause.object.split([' ', ':']).next().unwrap_or_default();
     let names = |text: &str| {

@@ -218,8 +218,8 @@ pub(crate) fn owner_of(place: &Place, scene: &Scene) -> Option<(Owner, String)> 
 /// `ChainCIDRBlock`).
 const FOR_SERVICES: [&str; 2] = ["cali-cidr-block", "filter-cali-cidr-block"];
 
-/// Calico's chains that ask for each container's link its own chain, and drop what comes from a link, or
-/// is for one, that Calico does not know: no person decided that (projectcalico/calico:
+/// Calico's chains that ask for each container's link its own chain, and drop what comes from a
+/// link, or is for one, that Calico does not know: no person decided that (projectcalico/calico:
 /// felix/rules/dispatch.go). With nftables they have a prefix.
 const FOR_LINKS: [&str; 2] = ["cali-from-wl-dispatch", "cali-to-wl-dispatch"];
 

@@ -58,8 +58,8 @@ pub struct NodePart {
     pub mtu: u32,
 }
 
-/// Returns what flanneld says for a configuration of the plugin; `None` if the plugin could not use the
-/// file either.
+/// Returns what flanneld says for a configuration of the plugin; `None` if the plugin could not use
+/// the file either.
 #[must_use]
 pub fn node_part(plugin: &PluginConfig) -> Option<NodePart> {
     let file = config::subnet_file(&plugin.object)?;

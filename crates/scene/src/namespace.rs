@@ -116,8 +116,8 @@ pub struct Link {
     pub peers: Option<Vec<Peer>>,
     /// Where a VXLAN tunnel sends frames for which it has no entry.
     pub remote: Option<IpAddr>,
-    /// The UDP port at which a tunnel (VXLAN, WireGuard) receives; `None`: it is none, or that is not
-    /// known.
+    /// The UDP port at which a tunnel (VXLAN, WireGuard) receives; `None`: it is none, or that is
+    /// not known.
     pub port: Option<u16>,
     /// The address from which a VXLAN tunnel sends, if it has one of its own.
     pub local: Option<IpAddr>,

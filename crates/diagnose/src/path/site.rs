@@ -136,9 +136,9 @@ impl<'s> Site<'s> {
         self.joint == Joint::Pair && self.vrf.is_none()
     }
 
-    /// Says whether the node routes whatever the container sends, also what it sends to a gateway that is
-    /// no address of the node: the node's end of the pair is in no bridge and no VRF. Some plugins give
-    /// all containers the same gateway, for which that end answers.
+    /// Says whether the node routes whatever the container sends, also what it sends to a gateway
+    /// that is no address of the node: the node's end of the pair is in no bridge and no VRF. Some
+    /// plugins give all containers the same gateway, for which that end answers.
     pub(crate) fn is_routed(&self) -> bool {
         self.joint == Joint::Pair
             && self.bridge.is_none()

@@ -1,10 +1,10 @@
-//! Ways to containers of other nodes by a tunnel of this node: flannel's, Netwright's own, WireGuard,
-//! IP in IP.
+//! Ways to containers of other nodes by a tunnel of this node: flannel's, Netwright's own,
+//! WireGuard, IP in IP.
 //!
 //! A way has a route, whose router is in the tunnel; an entry of the neighbour table for that; a
 //! forwarding entry, which says at which machine the tunnel ends; and a way there for the tunnel's
-//! own packets, past the node's filters, and back. Which machine it should be, only the program knows
-//! that makes the entries: what is said here is what certainly does not work.
+//! own packets, past the node's filters, and back. Which machine it should be, only the program
+//! knows that makes the entries: what is said here is what certainly does not work.
 
 mod filters;
 mod gone;

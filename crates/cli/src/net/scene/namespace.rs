@@ -316,8 +316,8 @@ impl Read {
         }
     }
 
-    /// Reads policies of IPsec, if one of them drops packets. What is not known of them shows when a
-    /// probe ends there.
+    /// Reads policies of IPsec, if one of them drops packets. What is not known of them shows when
+    /// a probe ends there.
     fn policies(&mut self) {
         let found = xfrm::policies().unwrap_or_default();
         if found.iter().any(|policy| policy.blocks) {

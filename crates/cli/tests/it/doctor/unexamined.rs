@@ -6,8 +6,8 @@ use testkit::{Place as _, require};
 use super::situations::node::{Node, findings};
 use crate::support::{Said, Scratch, call_in};
 
-/// A network whose main plugin is `flannel`, which asks `bridge`. flanneld has made no tunnel, so its
-/// containers have the uplink's MTU.
+/// A network whose main plugin is `flannel`, which asks `bridge`. flanneld has made no tunnel, so
+/// its containers have the uplink's MTU.
 fn flannel(node: &Node) {
     node.lab.sh("mkdir -p /run/flannel && printf 'FLANNEL_NETWORK=10.97.0.0/16\\n\
          FLANNEL_SUBNET=10.97.5.1/24\\nFLANNEL_MTU=1500\\nFLANNEL_IPMASQ=false\\n' \

@@ -1,5 +1,5 @@
-//! Filters of the node that stop what tunnels carry: the packets around it, which this node sends to
-//! other nodes and gets from them.
+//! Filters of the node that stop what tunnels carry: the packets around it, which this node sends
+//! to other nodes and gets from them.
 
 use std::net::IpAddr;
 

@@ -66,8 +66,8 @@ fn is_routed(look: Look<'_>, overlay: &Overlay) -> bool {
     })
 }
 
-/// Returns the link below the tunnel that flanneld has made: the MTU that it leaves to containers says
-/// that there was one. Without a tunnel they have that of a link of this node.
+/// Returns the link below the tunnel that flanneld has made: the MTU that it leaves to containers
+/// says that there was one. Without a tunnel they have that of a link of this node.
 fn tunnel_below<'s>(look: Look<'s>, overlay: &Overlay) -> Option<&'s Link> {
     let of_containers = links_of_containers(look.scene);
     let links = look.scene.host.links.iter().filter(|link| {

@@ -65,8 +65,8 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
     found
 }
 
-/// The node does not answer for a gateway that is no address of its own: a plugin gives all containers
-/// the same one, and lets the node answer for others on each link (`proxy_arp`).
+/// The node does not answer for a gateway that is no address of its own: a plugin gives all
+/// containers the same one, and lets the node answer for others on each link (`proxy_arp`).
 fn not_for_others(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let gateway = site.router(look.scene)?;
     let end = site.host_end;

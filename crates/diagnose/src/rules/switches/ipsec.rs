@@ -1,5 +1,5 @@
-//! Policies of IPsec (`man 8 ip-xfrm`): those that drop what containers send, and any at which a probe
-//! ended.
+//! Policies of IPsec (`man 8 ip-xfrm`): those that drop what containers send, and any at which a
+//! probe ended.
 
 use scene::Policy;
 

@@ -1,6 +1,6 @@
-//! Routing rules of the node that lead what a container sends, or what its gateway answers, elsewhere
-//! than the node's own packets go. A probe that was lost shows that nothing comes back from there:
-//! without one it may be meant, and work.
+//! Routing rules of the node that lead what a container sends, or what its gateway answers,
+//! elsewhere than the node's own packets go. A probe that was lost shows that nothing comes back
+//! from there: without one it may be meant, and work.
 
 use std::net::SocketAddr;
 
