@@ -773,8 +773,11 @@ fn elsewhere(
     let Some(link) = host.link_by_index(oif)? else { return Ok(None) };
     let is_ours =
         link.alias.as_deref().is_some_and(|alias| alias.starts_with(super::owner::PREFIX));
+    // The kernel looks into table main for what a VRF has no route to yet.
+    let is_apart = routed.vrf.map(|(vrf, _)| vrf) != link.master;
     // Containers that rely on both routes are not worse off by one more.
-    if is_ours && (routed.one_by_one || has_subnet(host, &routed.links, address)?) {
+    let is_no_worse = routed.one_by_one || is_apart || has_subnet(host, &routed.links, address)?;
+    if is_ours && is_no_worse {
         return Ok(None);
     }
     let subnet = subnet.trunc();

@@ -38,11 +38,12 @@ impl Driver {
         }
         let shelf = Shelf { conf_dir: &self.conf_dir, runtime: &self.runtime };
         let mut network = create_options::plan(asked, shelf)?;
+        let _all = self.hold(ALL)?;
+        self.refuse_overlap(&network)?;
+        // After that: a network that Docker has forgotten may have had the subnet or the name.
         let list = network.list()?;
         judge::interface_status(&list)
             .map_err(|error| error.context(format!("network list {:?}", list.name)))?;
-        let _all = self.hold(ALL)?;
-        self.refuse_overlap(&network)?;
         let _pools = self.hold_pools()?;
         network.holds = self.claim(&network, engine)?;
         self.journal.put_network(&network)

@@ -295,7 +295,8 @@ fn vm_a_vlans_gateway_is_no_containers_address() {
     }
     // Gateways connect two VLANs.
     fixed::answers(&node, &one("10.1.0.2/24", Some("10.1.0.3")));
-    add(&node, &c2, &routed(6)).fails(108, "among those that the host routes to: n/c1/eth0 has it");
+    let words = "is of subnet 10.1.0.0/24, which is on the host's link \"br0.5\"";
+    add(&node, &c2, &routed(6)).fails(108, words);
     add(&node, &c2, &in_vlan(6)).ok();
 }
 
