@@ -280,7 +280,7 @@ fn two_lists_with_one_subnet_on_two_bridges_are_told() {
     let status = call_in(&lab, &["status", "b"]).succeeded();
     assert!(status.stdout.contains(words), "{status:?}");
     let looked = call_in(&lab, &["doctor"]).stdout;
-    assert_eq!(looked.matches("subnet-taken").count(), 1, "{looked}");
+    assert_eq!(looked.matches("x subnet-taken").count(), 1, "{looked}");
     assert!(looked.contains("network \"b\" has 10.1.0.0/24, which br0 has too"), "{looked}");
 }
 
