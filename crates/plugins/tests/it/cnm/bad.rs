@@ -138,7 +138,7 @@ fn answers_that_cannot_be_are_told() {
             json!({ "Address": "10.1.0.9" }),
             "is not an address with a prefix length",
         ),
-        ("Plugin.Activate", json!({ "Implements": ["VolumeDriver"] }), "not NetworkDriver"),
+        ("Plugin.Activate", json!({ "Implements": ["VolumeDriver"] }), "and no NetworkDriver"),
     ] {
         refused(&node, &driver, json!({ method: { "reply": reply } }), 111, words);
     }
