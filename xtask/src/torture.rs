@@ -124,7 +124,7 @@ mod tests {
         assert!(page(&tried).contains("| all | | | 3100 | 0 |"));
         assert_eq!(wrong(&tried, Extent::EveryChange), [""; 0]);
         assert_eq!(wrong(&tried, Extent::Full).len(), 2);
-        assert_eq!(wrong(&tried[1..], Extent::EveryChange), ["200 calls tried, of at least 2000"]);
+        assert_eq!(wrong(&tried[1..], Extent::EveryChange), ["200 calls tried, of at least 1300"]);
         let found =
             find(["TORTURE bridge | ADD | killed | 3000 | 1", "TORTURE f | g | h | 1000 | 0"]);
         assert_eq!(wrong(&found, Extent::EveryChange), ["1 findings"]);
