@@ -102,7 +102,8 @@ pub(super) fn plan(asked: &CreateNetwork, shelf: Shelf<'_>) -> Result<Network, E
             find(&ipam.plugin_type)?;
         }
     }
-    if let Some(refusal) = judge::list(&list, &judge::is_own_name).first() {
+    // What this host lacks is asked later ([`refuse_host`]).
+    if let Some(refusal) = refusals(&list).iter().find(|refusal| !refusal.is_hosts) {
         return Err(refusal.to_error(&list.name));
     }
     judge::refuse_without_interface(&list)
@@ -112,6 +113,20 @@ pub(super) fn plan(asked: &CreateNetwork, shelf: Shelf<'_>) -> Result<Network, E
     network.conflist = String::from_utf8(list.source)
         .map_err(|error| Error::new(code::DECODE_FAILURE, error.to_string()))?;
     Ok(network)
+}
+
+fn refusals(list: &NetworkList) -> Vec<judge::Refusal> {
+    judge::list(list, &judge::is_own_name)
+}
+
+/// Refuses a list to whose network this host cannot attach a container as it is: its subnet is the
+/// host's, a parent is missing.
+pub(super) fn refuse_host(list: &NetworkList) -> Result<(), Error> {
+    match refusals(list).iter().find(|refusal| refusal.is_hosts) {
+        Some(refusal) => Err(refusal.to_error(&list.name)),
+        None => judge::interface_status(list)
+            .map_err(|error| error.context(format!("network list {:?}", list.name))),
+    }
 }
 
 /// Refuses an executable that does not serve: a plugin of ours under another name, or a file that

@@ -5,7 +5,6 @@ use std::time::Instant;
 use cni::{Error, GcAttachment, code};
 use cnm::network::{CreateNetwork, IpamData, NetworkName};
 use ipnet::IpNet;
-use plugins::judge;
 
 use super::create_options::{self, Shelf};
 use super::driver::Driver;
@@ -41,9 +40,7 @@ impl Driver {
         let _all = self.hold(ALL)?;
         self.refuse_overlap(&network)?;
         // After that: a network that Docker has forgotten may have had the subnet or the name.
-        let list = network.list()?;
-        judge::interface_status(&list)
-            .map_err(|error| error.context(format!("network list {:?}", list.name)))?;
+        create_options::refuse_host(&network.list()?)?;
         let _pools = self.hold_pools()?;
         network.holds = self.claim(&network, engine)?;
         self.journal.put_network(&network)
