@@ -623,7 +623,9 @@ mod tests {
         ];
         for (options, pool, words) in cases {
             let asked: CreateNetwork = cnm::read(request(options, pool, "").as_bytes()).unwrap();
-            let error = plan(&asked, shelf).unwrap_err().to_string();
+            // As `network create` does.
+            let made = plan(&asked, shelf).and_then(|made| refuse_host(&made.list()?));
+            let error = made.unwrap_err().to_string();
             assert!(error.contains(words), "{options}: {error}");
             assert!(
                 error.contains("network \"docker-0123456789ab\": plugin "),
