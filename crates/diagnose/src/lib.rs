@@ -19,6 +19,7 @@ use scene::Scene;
 pub use causes::{Diagnosis, Explained};
 pub use finding::{Family, Finding, Ignore, Severity, Way, WayKind};
 pub use question::{Answer, Answers, Asked, Hop, Question};
+pub use restored::BY_OTHERS;
 pub use rules::{RULES, Rule, Unexamined, not_tried};
 
 /// What a rule looks at.

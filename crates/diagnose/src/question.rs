@@ -108,6 +108,14 @@ pub enum Answer {
     },
 }
 
+impl Answer {
+    /// Says whether the other end did not answer: nobody did, or a machine on the way refused.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Answer::Silent { .. } | Answer::Unreachable { .. })
+    }
+}
+
 /// A place that a probe passed, or where it ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

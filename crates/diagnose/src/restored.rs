@@ -15,7 +15,8 @@ const ENABLE: [&str; 2] = [
 ];
 
 /// What helps where other plugins attached a container.
-const BY_OTHERS: &str = "attach the container again: other plugins attached it, and a repair restores only what Netwright's made";
+pub const BY_OTHERS: &str =
+    "other plugins attached it, and a repair restores only what Netwright's made: attach it again";
 
 /// Returns what restores a container's attachments.
 pub(crate) fn of(scene: &Scene, container: &Container) -> Vec<Help> {

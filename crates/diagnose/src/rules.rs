@@ -175,6 +175,14 @@ fn is_outbound(scene: &Scene, container: &Container, family: Family) -> bool {
     })
 }
 
+/// Says whether an address means another machine on each link: no router forwards packets to it.
+fn is_link_local(address: std::net::IpAddr) -> bool {
+    match address {
+        std::net::IpAddr::V4(address) => address.is_link_local(),
+        std::net::IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
+}
+
 /// Says whether a container has a way beyond the node, by the node or by another machine.
 fn leads_beyond(scene: &Scene, container: &Container, family: Family) -> bool {
     is_outbound(scene, container, family)

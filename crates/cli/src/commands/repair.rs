@@ -89,7 +89,7 @@ impl Report for Repaired {
                 ));
             }
             if *by_others && !left.is_empty() {
-                text.push_str(&format!("  hint: {}\n", survey::BY_OTHERS));
+                text.push_str(&format!("  hint: {}\n", diagnose::BY_OTHERS));
             }
             if !self.dry_run && left.iter().any(|left| is_around(left.error.code)) {
                 text.push_str(&format!("  hint: {}\n", look_around(Some(container_id))));

@@ -7,10 +7,6 @@ use plugins::judge;
 
 use super::session::Session;
 
-/// What helps where [`is_by_others`].
-pub(crate) const BY_OTHERS: &str =
-    "other plugins attached it, and a repair restores only what Netwright's made: attach it again";
-
 /// Says whether other projects' plugins attached it, before ours took their names: each of ours that
 /// makes an interface records it.
 pub(crate) fn is_by_others(known: &Known) -> bool {

@@ -6,7 +6,7 @@ mod twins;
 
 use scene::{Container, Link, Namespace, Part, Route};
 
-use super::{Rule, containers, family_of};
+use super::{Rule, containers, family_of, is_link_local};
 use crate::Look;
 use crate::finding::{Family, Finding, Help, WayKind};
 use crate::path::{Site, uplink};
@@ -125,13 +125,6 @@ fn families_of(link: &Link) -> Vec<Family> {
     families.sort_unstable();
     families.dedup();
     families
-}
-
-fn is_link_local(address: std::net::IpAddr) -> bool {
-    match address {
-        std::net::IpAddr::V4(address) => address.is_link_local(),
-        std::net::IpAddr::V6(address) => address.is_unicast_link_local(),
-    }
 }
 
 /// Says whether a way out by a family is missed: a container is to have one, or there is none that

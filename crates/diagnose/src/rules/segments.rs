@@ -84,7 +84,7 @@ fn answers(look: Look<'_>, site: &Site<'_>, router: IpAddr) -> Option<bool> {
     if let Some(Answer::Owners { macs }) = look.answers.to(&who_has(site, router)) {
         return Some(!macs.is_empty());
     }
-    let is_lost = matches!(echo, Some(Answer::Silent { .. } | Answer::Unreachable { .. }));
+    let is_lost = echo.is_some_and(Answer::is_lost);
     (is_lost && is_failed(site, router)).then_some(false)
 }
 

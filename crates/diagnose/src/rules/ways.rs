@@ -21,7 +21,7 @@ use super::{Rule, containers, is_outbound, targets};
 use crate::Look;
 use crate::finding::{Family, Finding, Help, WayKind};
 use crate::path::{self, Site};
-use crate::question::{Answer, Asked};
+use crate::question::Asked;
 use crate::routes::{Routed, TABLE_LOCAL, look_up};
 use crate::whose;
 
@@ -532,8 +532,7 @@ fn is_missed(look: Look<'_>, site: &Site<'_>) -> bool {
             Asked::Connect { to } => to.ip(),
             _ => return false,
         };
-        to.is_ipv4() == (site.family() == Family::V4)
-            && matches!(answer, Answer::Silent { .. } | Answer::Unreachable { .. })
+        to.is_ipv4() == (site.family() == Family::V4) && answer.is_lost()
     })
 }
 

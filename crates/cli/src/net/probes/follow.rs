@@ -169,12 +169,12 @@ enum Found {
 fn prepare_all<'s>(scene: &'s Scene, all: &[(Question, Answer)]) -> Vec<Probe<'s>> {
     let mut probes: Vec<Probe<'s>> = Vec::new();
     let mut taken: Vec<&Asked> = Vec::new();
-    let is_open =
-        |answer: &Answer| matches!(answer, Answer::Silent { .. } | Answer::Unreachable { .. });
     let of = |is_meant: fn(&Answer) -> bool| {
         all.iter().enumerate().filter(move |(_, (_, answer))| is_meant(answer))
     };
-    for (number, (question, _)) in of(is_open).chain(of(|answer| *answer == Answer::Refused)) {
+    for (number, (question, _)) in
+        of(Answer::is_lost).chain(of(|answer| *answer == Answer::Refused))
+    {
         if probes.len() == MOST {
             break;
         }

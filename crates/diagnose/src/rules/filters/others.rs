@@ -5,13 +5,14 @@
 //! themselves name are among them.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 use scene::Scene;
 use scene::filter::{Header, Step, Table};
 
 use crate::finding::Family;
+use crate::rules::is_link_local;
 
 /// Some addresses of the Internet, and some private ones.
 const V4: [[u8; 4]; 5] =
@@ -52,13 +53,10 @@ pub(super) fn samples(scene: &Scene, family: Family) -> Vec<IpAddr> {
     fixed.iter().copied().filter(is_beyond).chain(named).collect()
 }
 
-/// Says whether no router forwards packets to an address: link-local ones, and the limited broadcast.
-/// Rules for services of the node itself name them, such as that of firewalld for DHCPv6.
+/// Says whether no router forwards packets to an address. Rules for services of the node itself name
+/// such ones, as that of firewalld for DHCPv6.
 fn is_on_link(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
-        IpAddr::V6(address) => address.is_unicast_link_local(),
-    }
+    is_link_local(address) || address == IpAddr::V4(Ipv4Addr::BROADCAST)
 }
 
 /// The subnets that the node and its containers are in, and those to which routes lead.

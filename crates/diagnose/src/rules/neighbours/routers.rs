@@ -517,10 +517,8 @@ fn of_direct(look: Look<'_>, given: &Given<'_>) -> Option<Finding> {
         Asked::Name { server: to } | Asked::Echo { to } => to == via,
         _ => false,
     };
-    let is_lost =
-        |answer: &Answer| matches!(answer, Answer::Silent { .. } | Answer::Unreachable { .. });
     let all = look.answers.from(Some(&container.id)).filter(|&(asked, _)| is_it(asked));
-    let lost: Vec<bool> = all.map(|(_, answer)| is_lost(answer)).collect();
+    let lost: Vec<bool> = all.map(|(_, answer)| answer.is_lost()).collect();
     let its = inside.link(link)?;
     let is_configured = configured(inside, its.index, *via).is_some();
     if is_configured || lost.is_empty() || lost.contains(&false) {

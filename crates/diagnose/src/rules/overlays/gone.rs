@@ -13,14 +13,11 @@ use crate::Look;
 use crate::finding::{Family, Finding, Severity, WayKind};
 use crate::path::links_of_containers;
 use crate::routes::{Routed, look_up};
-use crate::whose;
+use crate::whose::{self, Owner};
 
 /// How many bytes flannel's tunnels add to a packet, at least: IP in IP; UDP; VXLAN over IPv4 and
 /// IPv6; WireGuard (flannel-io/flannel: pkg/backend).
 const OVERHEADS: [u32; 6] = [20, 28, 50, 60, 70, 80];
-
-/// The beginnings of names that flanneld and Netwright's routing give their tunnels.
-const TUNNELS: [&str; 2] = ["flannel", "nw-vxlan"];
 
 pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
     let networks = look.scene.networks.iter();
@@ -37,7 +34,8 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
 
 fn of_overlay(look: Look<'_>, network: &Network, overlay: &Overlay) -> Vec<Finding> {
     let links = || look.scene.host.links.iter();
-    let is_tunnel = |link: &&Link| TUNNELS.iter().any(|start| link.name.starts_with(start));
+    let is_tunnel =
+        |link: &&Link| matches!(whose::owner_of_link(link), Some(Owner::Flannel | Owner::Ours));
     let down: Vec<&Link> = links().filter(is_tunnel).filter(|link| !link.up).collect();
     if !down.is_empty() {
         return down.into_iter().map(|link| is_down(look, network, overlay, link)).collect();

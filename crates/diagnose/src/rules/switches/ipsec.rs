@@ -120,8 +120,7 @@ fn told(look: Look<'_>, policy: &Policy, container: &str, family: Family) -> Fin
             Asked::Echo { to } => *to,
             _ => return false,
         };
-        let is_lost = matches!(answer, Answer::Silent { .. } | Answer::Unreachable { .. });
-        is_lost && policy.to.contains(&to)
+        answer.is_lost() && policy.to.contains(&to)
     });
     let severity = if is_lost { Severity::Error } else { Severity::Warning };
     let finding = Finding::error("ipsec-drops", format!("policy {addresses}"), says);

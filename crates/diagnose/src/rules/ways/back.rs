@@ -43,28 +43,22 @@ pub(super) fn missing(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let says = format!(
         "this node has no route to {called} ({address}) by {end}, so what is for it does not arrive: {where_to}"
     );
-    let fix = format!("{} route add {address} dev {end} scope link", ip(site.family()));
+    let scope = if address.is_ipv4() { " scope link" } else { "" };
     let finding = Finding::error("no-way-back", format!("{called}: {address}"), says)
         .at("routing table main")
         .seen(seen)
-        .fix(if address.is_ipv4() { fix } else { fix.replace(" scope link", "") });
+        .fix(format!("{} route add {address} dev {end}{scope}", ip(site.family())));
     let finding = Finding { whose: whose::of_link(site.host_end, look.scene), ..finding };
     Some(to_container(finding, site))
 }
 
 /// Says whether only a route of its own leads to a container. What ADD made is told by CHECK.
 fn is_routed(look: Look<'_>, site: &Site<'_>) -> bool {
-    let end = site.host_end;
-    let is_told = !site.attachment.drifts.is_empty();
-    let mut holes = look.scene.holes.iter();
-    let may_be_led = holes.any(|hole| hole.part == Part::Unjudged && hole.container.is_none())
-        || !end.redirects.is_empty();
-    site.bridge.is_none()
-        && end.master.is_none()
+    site.is_routed()
         && site.link.up
-        && end.up
-        && !is_told
-        && !may_be_led
+        && site.host_end.up
+        && site.attachment.drifts.is_empty()
+        && !look.scene.lacks(Part::Unjudged, None)
         && !knows(&look.scene.host, site)
 }
 

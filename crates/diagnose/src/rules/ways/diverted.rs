@@ -37,7 +37,7 @@ pub(super) fn judge(look: Look<'_>, mark: Option<u32>) -> Vec<Finding> {
         found.extend(gateways(look, container, mark));
         for (asked, answer) in look.answers.from(Some(&container.id)) {
             if let Some((to, transport)) = beyond(look, asked)
-                && is_lost(answer)
+                && answer.is_lost()
                 && is_answered(look, asked)
             {
                 found.extend(out(look, container, to, transport));
@@ -45,10 +45,6 @@ pub(super) fn judge(look: Look<'_>, mark: Option<u32>) -> Vec<Finding> {
         }
     }
     found
-}
-
-fn is_lost(answer: &Answer) -> bool {
-    matches!(answer, Answer::Silent { .. } | Answer::Unreachable { .. })
 }
 
 /// Whom beyond the node a question asks, and how.
@@ -130,7 +126,7 @@ fn gateways<'s>(
         let gateway = site.gateway?;
         let asked = Asked::Echo { to: gateway };
         let echo = Question { from: Some(container.id.clone()), asked };
-        if !look.answers.to(&echo).is_some_and(is_lost) {
+        if !look.answers.to(&echo).is_some_and(Answer::is_lost) {
             return None;
         }
         let routed = look_up(&look.scene.host, Some(gateway), site.address, None, mark);

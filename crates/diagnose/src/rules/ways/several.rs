@@ -88,7 +88,7 @@ fn is_lost(look: Look<'_>, container: &str, to: IpAddr) -> bool {
             Asked::Name { server } => *server,
             _ => return false,
         };
-        whom == to && matches!(answer, Answer::Silent { .. } | Answer::Unreachable { .. })
+        whom == to && answer.is_lost()
     })
 }
 
@@ -97,10 +97,7 @@ fn silent(look: Look<'_>, choice: Choice<'_>) -> Option<Finding> {
     // Some machines on the way answer no echo request, and pass all else on.
     hits.retain(|id| is_lost(look, id, to));
     let host = &look.scene.host;
-    let is_silent = matches!(
-        look.answers.to(&question(to, link)),
-        Some(Answer::Silent { .. } | Answer::Unreachable { .. })
-    );
+    let is_silent = look.answers.to(&question(to, link)).is_some_and(Answer::is_lost);
     let answers = |other: &Link| {
         matches!(look.answers.to(&question(to, other)), Some(Answer::Reached { .. }))
     };

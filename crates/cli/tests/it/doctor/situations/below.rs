@@ -19,6 +19,24 @@ const ALL: &[Way] = &[
     Way::Large,
 ];
 
+/// Commands after those that make a VXLAN tunnel to the machine outside, which leads to a server.
+macro_rules! with_a_tunnel {
+    ($more:literal $(,)?) => {
+        concat!(
+            "ip link add vx0 type vxlan id 9 local 198.51.100.1 remote 198.51.100.2 dev up0 dstport 4789
+             ip link set vx0 addrgenmode none
+             ip addr add 10.9.0.1/30 dev vx0
+             ip link set vx0 up
+             ip -n outside link add vx0 type vxlan id 9 local 198.51.100.2 remote 198.51.100.1 dev eth0 dstport 4789
+             ip -n outside addr add 10.9.0.2/30 dev vx0
+             ip -n outside link set vx0 up
+             ip route add 203.0.113.0/24 via 10.9.0.2 dev vx0
+             ",
+            $more
+        )
+    };
+}
+
 pub(super) const BELOW: &[Situation] = &[
     Situation {
         number: 49,
@@ -125,19 +143,11 @@ pub(super) const BELOW: &[Situation] = &[
     Situation {
         number: 52,
         is: "the network below a tunnel loses large packets, and no router says so",
-        breaks: Act::Sh(
-            "ip link add vx0 type vxlan id 9 local 198.51.100.1 remote 198.51.100.2 dev up0 dstport 4789
-             ip link set vx0 addrgenmode none
-             ip addr add 10.9.0.1/30 dev vx0
-             ip link set vx0 up
-             ip -n outside link add vx0 type vxlan id 9 local 198.51.100.2 remote 198.51.100.1 dev eth0 dstport 4789
-             ip -n outside addr add 10.9.0.2/30 dev vx0
-             ip -n outside link set vx0 up
-             ip route add 203.0.113.0/24 via 10.9.0.2 dev vx0
-             ip netns exec outside nft 'add table ip below; \
+        breaks: Act::Sh(with_a_tunnel!(
+            "ip netns exec outside nft 'add table ip below; \
              add chain ip below in { type filter hook prerouting priority -400; }; \
              add rule ip below in ip length > 1400 drop'",
-        ),
+        )),
         fails: Fails::Ways(&[Way::Large]),
         finds: Finds::First("tunnel-mtu", "vx0"),
         fix: Fix::Hint(Why::Choice, "large packets are refused then, with a word"),
@@ -171,19 +181,11 @@ pub(super) const TUNNELS: &[Situation] = &[
     Situation {
         number: 60,
         is: "a rule of the node drops what comes in by a VXLAN tunnel",
-        breaks: Act::Sh(
-            "ip link add vx0 type vxlan id 9 local 198.51.100.1 remote 198.51.100.2 dev up0 dstport 4789
-             ip link set vx0 addrgenmode none
-             ip addr add 10.9.0.1/30 dev vx0
-             ip link set vx0 up
-             ip -n outside link add vx0 type vxlan id 9 local 198.51.100.2 remote 198.51.100.1 dev eth0 dstport 4789
-             ip -n outside addr add 10.9.0.2/30 dev vx0
-             ip -n outside link set vx0 up
-             ip route add 203.0.113.0/24 via 10.9.0.2 dev vx0
-             nft 'add table inet own; \
+        breaks: Act::Sh(with_a_tunnel!(
+            "nft 'add table inet own; \
              add chain inet own in { type filter hook input priority 0; }; \
              add rule inet own in udp dport 4789 drop'",
-        ),
+        )),
         fails: Fails::Ways(&[Way::Out4, Way::Names, Way::Large]),
         finds: Finds::First("tunnel-dropped", "vx0: inet own/in rule 1"),
         fix: Fix::Mends,
