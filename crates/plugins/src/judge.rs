@@ -14,7 +14,7 @@ use serde::Deserialize;
 use state::Roots;
 
 use crate::chained::policy;
-use crate::interface::bridge::{self, Gateways};
+use crate::interface::bridge::{self, ConfiguredGateways};
 use crate::interface::loopback;
 
 /// Returns the role of a plugin, by its own name or another project's name for it; `None` if it is
@@ -393,7 +393,11 @@ pub fn exclude_each_other(one: &NetworkList, other: &NetworkList) -> Option<Clas
     })
 }
 
-fn on_one_bridge(names: &str, mine: &Gateways, their: &Gateways) -> Option<Clash> {
+fn on_one_bridge(
+    names: &str,
+    mine: &ConfiguredGateways,
+    their: &ConfiguredGateways,
+) -> Option<Clash> {
     if mine.replaces || their.replaces {
         return None;
     }
@@ -412,7 +416,11 @@ fn on_one_bridge(names: &str, mine: &Gateways, their: &Gateways) -> Option<Clash
 }
 
 /// The host has one route to a subnet: by the bridge that got its address first.
-fn on_two_bridges(names: &str, mine: &Gateways, their: &Gateways) -> Option<Clash> {
+fn on_two_bridges(
+    names: &str,
+    mine: &ConfiguredGateways,
+    their: &ConfiguredGateways,
+) -> Option<Clash> {
     if mine.vrf != their.vrf {
         return None;
     }
@@ -436,7 +444,7 @@ fn on_two_bridges(names: &str, mine: &Gateways, their: &Gateways) -> Option<Clas
 }
 
 /// Returns the gateways that a list gives its bridges.
-fn gateways(list: &NetworkList) -> Vec<Gateways> {
+fn gateways(list: &NetworkList) -> Vec<ConfiguredGateways> {
     let bridges = list.plugins.iter().filter(|plugin| plugin.plugin_type == bridge::INFO.name);
     let bridge = crate::find(bridge::INFO.name).expect("bridge is in the table");
     let found = bridges.filter_map(|plugin| {

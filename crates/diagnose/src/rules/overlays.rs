@@ -41,7 +41,7 @@ const ENDS: usize = 16;
 
 /// A way by a tunnel.
 #[derive(Debug)]
-struct Led<'s> {
+struct TunnelPath<'s> {
     route: &'s Route,
     tunnel: &'s Link,
     end: End<'s>,
@@ -71,7 +71,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
 fn asks(look: Look<'_>) -> Vec<Question> {
     let mut all: Vec<Question> = Vec::new();
     let led = ways(look);
-    let (meant, others): (Vec<&Led<'_>>, Vec<&Led<'_>>) =
+    let (meant, others): (Vec<&TunnelPath<'_>>, Vec<&TunnelPath<'_>>) =
         led.iter().partition(|led| look.to.is_some_and(|to| led.route.to.contains(&to.ip())));
     for led in meant.into_iter().chain(others) {
         let End::At(end) = led.end else { continue };
@@ -104,14 +104,14 @@ fn near(look: Look<'_>, tunnel: &Link, end: IpAddr) -> Option<[Question; 2]> {
 }
 
 /// The ways by tunnels of which it is known where they end, or that they do not.
-fn ways(look: Look<'_>) -> Vec<Led<'_>> {
+fn ways(look: Look<'_>) -> Vec<TunnelPath<'_>> {
     let host = &look.scene.host;
     let mut all = Vec::new();
     for route in host.routes.iter().filter(|route| is_made(route)) {
         for hop in &route.hops {
             let Some(tunnel) = hop.link.and_then(|index| host.link_of(index)) else { continue };
             if let Some(end) = end(host, route, tunnel, hop.via).filter(|_| tunnel.up) {
-                all.push(Led { route, tunnel, end });
+                all.push(TunnelPath { route, tunnel, end });
             }
         }
     }
@@ -173,8 +173,8 @@ fn of_vxlan<'s>(host: &'s Namespace, tunnel: &'s Link, via: IpAddr) -> Option<En
 }
 
 /// A tunnel has no entry for a way, or sends to where no machine is.
-fn astray(look: Look<'_>, led: &Led<'_>) -> Option<Finding> {
-    let Led { route, tunnel, end } = led;
+fn astray(look: Look<'_>, led: &TunnelPath<'_>) -> Option<Finding> {
+    let TunnelPath { route, tunnel, end } = led;
     let host = &look.scene.host;
     let (name, to) = (&tunnel.name, route.to);
     let object = format!("{name}: {to}");

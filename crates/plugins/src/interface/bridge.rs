@@ -50,10 +50,10 @@ pub const INFO: Info = Info::new("bridge")
     .routed(Routed::IfSet(&["isGateway", "isDefaultGateway"]));
 
 pub(crate) use self::bridge_link::{delete_ownerless, is_known, is_marked};
-pub(crate) use self::gateway::{Configured as Gateways, refuse_others};
+pub(crate) use self::gateway::{ConfiguredGateways, refuse_others};
 
 /// Returns the gateways of a configuration, as far as they are known before addresses are assigned.
-pub(crate) fn gateways(call: &Call<'_>) -> Option<Gateways> {
+pub(crate) fn gateways(call: &Call<'_>) -> Option<ConfiguredGateways> {
     gateway::configured(call, &Config::of(call).ok()?).ok().flatten()
 }
 

@@ -9,7 +9,7 @@ use scene::filter::Hook;
 
 use super::super::filters::opened;
 use super::super::tunnels::of_lost;
-use super::{End, Led, helped};
+use super::{End, TunnelPath, helped};
 use crate::Look;
 use crate::filter::{Carries, End as Ended, Layer, Packet, Place, Port, State, walk};
 use crate::finding::{Family, Finding, WayKind};
@@ -18,7 +18,7 @@ use crate::routes::{Routed, look_up};
 use crate::whose;
 
 /// What a filter stops.
-struct Stopped<'s> {
+struct StoppedTunnel<'s> {
     tunnel: &'s Link,
     place: Place,
     refuses: bool,
@@ -30,8 +30,8 @@ struct Stopped<'s> {
     to: Vec<IpNet>,
 }
 
-pub(super) fn judge(look: Look<'_>, led: &[Led<'_>]) -> Vec<Finding> {
-    let mut all: Vec<Stopped<'_>> = Vec::new();
+pub(super) fn judge(look: Look<'_>, led: &[TunnelPath<'_>]) -> Vec<Finding> {
+    let mut all: Vec<StoppedTunnel<'_>> = Vec::new();
     for one in led {
         let End::At(end) = one.end else { continue };
         for (leaving, port, place, refuses) in stopped(look, one.tunnel, end) {
@@ -49,7 +49,7 @@ pub(super) fn judge(look: Look<'_>, led: &[Led<'_>]) -> Vec<Finding> {
                         known.ends.push(net);
                     }
                 }
-                None => all.push(Stopped {
+                None => all.push(StoppedTunnel {
                     tunnel: one.tunnel,
                     place,
                     refuses,
@@ -127,8 +127,8 @@ fn ports(tunnel: &Link, end: IpAddr) -> Option<[u16; 2]> {
     }
 }
 
-fn told(look: Look<'_>, one: &Stopped<'_>) -> Finding {
-    let Stopped { tunnel, place, leaving, port, .. } = one;
+fn told(look: Look<'_>, one: &StoppedTunnel<'_>) -> Finding {
+    let StoppedTunnel { tunnel, place, leaving, port, .. } = one;
     let name = &tunnel.name;
     let does = if one.refuses { "refuses" } else { "drops" };
     let what = match leaving {

@@ -197,7 +197,7 @@ fn require_bridge(link: &Link, name: &str) -> Result<(), Failure> {
 }
 
 /// A bridge that an attachment holds.
-pub(super) struct Held {
+pub(super) struct HeldBridge {
     /// The bridge.
     pub(super) bridge: Link,
     /// The host hears its routers by it.
@@ -216,7 +216,7 @@ pub(super) fn ensure(
     wanted: &Bridge,
     pin_mac: bool,
     key: &AttachmentKey,
-) -> Result<Held, Failure> {
+) -> Result<HeldBridge, Failure> {
     let name = wanted.link.as_str();
     let object = object(name);
     let _lock = index.lock(&object, LOCK_TIMEOUT)?;
@@ -287,7 +287,7 @@ pub(super) fn ensure(
         advertisements::refuse(name)?;
     }
     adjust(host, wanted, &link, created, pin_mac)?;
-    Ok(Held { bridge: link, hears_routers: hears })
+    Ok(HeldBridge { bridge: link, hears_routers: hears })
 }
 
 /// Reports whether spoof checks are configured and the bridge learns source addresses that no

@@ -12,7 +12,7 @@ use kernel::route::{Link, OperState, RouteSocket, Scope, TABLE_MAIN};
 use serde::{Deserialize, Serialize};
 use wanted::Gateways;
 
-use super::bridge_link::Held;
+use super::bridge_link::HeldBridge;
 use super::config::{Config, gateway_name};
 use super::gateway::{self, OnConflict};
 use super::{Bridge, bridge_link, filter, port, vrf};
@@ -125,7 +125,7 @@ pub(super) fn attach(attaching: &mut Attaching<'_, Bridge>) -> Result<AddResult,
     pair::record_name(attaching, host_ifname, &netns)?;
     let mtu = config.mtu.of_port(host, config.bridge.as_str(), vrf::table(vrf.as_ref()))?;
     let wanted = wanted::Bridge { mtu, ..config.wanted_bridge() };
-    let Held { bridge, hears_routers } =
+    let HeldBridge { bridge, hears_routers } =
         bridge_link::ensure(host, index, &wanted, config.gateway, key)?;
     let mac = config.mac.unwrap_or_else(MacAddr::random);
     let wanted = NewPair { host_ifname, mac, mtu, master: Some(bridge.index) };

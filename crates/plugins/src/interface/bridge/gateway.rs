@@ -206,7 +206,7 @@ pub(super) fn restore(picture: &mut Picture<'_>, wanted: &Gateways) -> Result<()
 /// The gateways of a configuration, as far as they are known before addresses are assigned: with the
 /// IPAM plugin `host-local`.
 #[derive(Debug)]
-pub(crate) struct Configured {
+pub(crate) struct ConfiguredGateways {
     /// The link of the host that carries them.
     pub(crate) link: String,
     /// The VRF that the link belongs to.
@@ -221,14 +221,17 @@ pub(crate) struct Configured {
 ///
 /// # Errors
 /// Code 7 when the link of the VLAN has no name.
-pub(super) fn configured(call: &Call<'_>, config: &Config) -> Result<Option<Configured>, Failure> {
+pub(super) fn configured(
+    call: &Call<'_>,
+    config: &Config,
+) -> Result<Option<ConfiguredGateways>, Failure> {
     if !config.gateway {
         return Ok(None);
     }
     let addresses = host_local::gateways(call);
     let (link, vrf) = (config.wanted_gateways()?.link, config.vrf.clone());
     let replaces = config.force_address;
-    Ok((!addresses.is_empty()).then_some(Configured { link, vrf, addresses, replaces }))
+    Ok((!addresses.is_empty()).then_some(ConfiguredGateways { link, vrf, addresses, replaces }))
 }
 
 /// Returns the address that a subnet's gateway has on the bridge: the IPAM plugin's, or the first
