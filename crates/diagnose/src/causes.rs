@@ -149,6 +149,7 @@ const DEPTHS: [&[&str]; 18] = [
         "nameserver-missing",
         "nameserver-skipped",
         "nameserver-unreachable",
+        "search-wildcard",
         "hosts-wrong",
         "mtu-too-large",
         "mtu-too-small",

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use scene::Transport;
+use scene::{Container, Transport};
 use serde::{Deserialize, Serialize};
 
 /// A packet to send from a namespace.
@@ -48,6 +48,13 @@ pub enum Asked {
     Name {
         /// The server.
         server: IpAddr,
+    },
+    /// A question to a server of names, by UDP, for a name below a domain that nobody gave to a host.
+    NameBelow {
+        /// The server.
+        server: IpAddr,
+        /// The domain.
+        domain: String,
     },
     /// A question to all on a link who has an address (ARP, neighbour solicitation).
     WhoHas {
@@ -101,11 +108,31 @@ pub enum Answer {
         /// It knows the name, or says that there is none; otherwise its error.
         error: Option<String>,
     },
+    /// A server of names has these addresses for a name.
+    Addresses {
+        /// The addresses; none if it has none, or there is no such name.
+        all: Vec<IpAddr>,
+    },
     /// It could not be sent.
     NotAsked {
         /// Why.
         reason: String,
     },
+}
+
+/// The port of servers of names (RFC 1035 §4.2).
+pub(crate) const NAMES: u16 = 53;
+
+impl Asked {
+    /// Returns how the programs of a container ask a server of names: by UDP, or by TCP alone if its
+    /// resolv.conf says so.
+    #[must_use]
+    pub fn name(container: &Container, server: IpAddr) -> Self {
+        match container.names.by_tcp {
+            true => Self::Connect { to: SocketAddr::new(server, NAMES) },
+            false => Self::Name { server },
+        }
+    }
 }
 
 impl Answer {

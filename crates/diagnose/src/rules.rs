@@ -219,7 +219,7 @@ fn unanswered(
             Asked::Connect { to } => (to.ip(), Some((Transport::Tcp, to.port()))),
             Asked::Name { server } => (*server, Some((Transport::Udp, 53))),
             // It is not asked by IP, or not by the routes.
-            Asked::WhoHas { .. } | Asked::EchoBy { .. } => continue,
+            Asked::WhoHas { .. } | Asked::EchoBy { .. } | Asked::NameBelow { .. } => continue,
         };
         if family_of(to) != family {
             continue;
@@ -346,6 +346,7 @@ pub const RULES: &[Rule] = &[
     names::LOOPBACK,
     names::ROUTES,
     names::files::RULE,
+    names::search::RULE,
     sizes::RULE,
 ];
 

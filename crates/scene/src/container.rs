@@ -31,7 +31,7 @@ pub struct Container {
 }
 
 /// What a container's files say of names, besides the servers. Files that it has in common with
-/// the node are left out.
+/// the node are left out, but for resolv.conf.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NameFiles {
@@ -45,6 +45,13 @@ pub struct NameFiles {
     pub own_addresses: Vec<IpAddr>,
     /// A line of its resolv.conf that names a server ends with a carriage return.
     pub carriage_return: bool,
+    /// The domains of its resolv.conf below which programs look for a name.
+    pub search: Vec<String>,
+    /// How many dots a name needs so that programs look for it as it is first (`options ndots` of
+    /// its resolv.conf); `None`: one.
+    pub ndots: Option<u8>,
+    /// Programs ask servers by TCP alone (`options use-vc` of its resolv.conf).
+    pub by_tcp: bool,
 }
 
 /// A container's attachment to a network.

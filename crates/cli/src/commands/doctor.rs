@@ -17,6 +17,7 @@ use super::{Outcome, probe};
 use crate::args::{Common, Doctor};
 use crate::failure::{EXIT_ENVIRONMENT, EXIT_PERMANENT, Failure};
 use crate::net::session::{PluginSource, Session};
+use crate::net::resolv::{self, ResolvConf};
 use crate::net::{probes, scene as look_around};
 use crate::shell::Shell;
 use crate::world::World;
@@ -189,8 +190,8 @@ fn exit_code(diagnosis: &Diagnosis, strict: bool) -> u8 {
     }
 }
 
-/// Finds the address of a host. The servers of names of the container that is asked for know it as
-/// its programs do; without a container, or if it has none, this node's do.
+/// Finds the address of a host as the programs of the container that is asked for do, by its hosts
+/// file and its servers. Without a container, or if it has no servers, this node's files count.
 fn address(host: &str, container: Option<&Container>) -> Result<IpAddr, String> {
     if let Ok(address) = host.parse() {
         return Ok(address);
@@ -199,10 +200,17 @@ fn address(host: &str, container: Option<&Container>) -> Result<IpAddr, String> 
     let found = match (container, servers) {
         (Some(container), Some(servers)) if !servers.is_empty() => {
             let netns = Netns::open(Path::new(&container.netns)).map_err(|one| one.to_string())?;
-            within(&netns, || probe::dns::resolve_with(host, servers))
+            let conf = ResolvConf {
+                servers: servers.to_vec(),
+                search: container.names.search.clone(),
+                ndots: container.names.ndots,
+                by_tcp: container.names.by_tcp,
+            };
+            let hosts = look_around::hosts_of(&netns);
+            within(&netns, || resolv::resolve_with(host, &hosts, &conf))
                 .map_err(|error| error.to_string())??
         }
-        _ => probe::dns::resolve(host)?,
+        _ => resolv::resolve(host)?,
     };
     found.addresses.first().copied().ok_or_else(|| "it has no address".to_owned())
 }

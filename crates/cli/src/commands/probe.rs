@@ -1,6 +1,5 @@
 //! `probe`: shows what the network here can do, in a few lines.
 
-pub(super) mod dns;
 mod outside;
 
 use std::net::IpAddr;

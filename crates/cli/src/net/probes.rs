@@ -101,6 +101,7 @@ fn send(asked: &Asked) -> Answer {
         Asked::Connect { to } => connect(*to),
         Asked::Size { to, up_to } => size(*to, *up_to),
         Asked::Name { server } => names::ask(*server, TIMEOUT),
+        Asked::NameBelow { server, domain } => names::ask_below(*server, domain, TIMEOUT),
         Asked::WhoHas { address, link } => who_has::ask(*address, link),
         _ => Answer::NotAsked { reason: "this program does not know how".to_owned() },
     }

@@ -118,6 +118,13 @@ pub(crate) fn read(
     picture.end()
 }
 
+/// Returns the text of the hosts file that the first process of a namespace sees; empty if there is
+/// none.
+pub(crate) fn hosts_of(netns: &Netns) -> String {
+    let first = Processes::read().first_of_each();
+    first.get(&netns.id().ino).map(|pid| names::hosts(*pid)).unwrap_or_default()
+}
+
 /// A namespace's number and what was read of it, or why it was not.
 type Reading = Result<(u64, Read), String>;
 

@@ -105,6 +105,7 @@ fn text(asked: &Asked) -> String {
         Asked::Connect { to } => format!("a connection to {to}"),
         Asked::Size { to, .. } => format!("echoes of several sizes of {to}"),
         Asked::Name { server } => format!("{server} for a name"),
+        Asked::NameBelow { server, domain } => format!("{server} for a name below {domain}"),
         Asked::WhoHas { address, link } => format!("who has {address} on {link}"),
     }
 }

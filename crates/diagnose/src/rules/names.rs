@@ -2,6 +2,7 @@
 
 pub(super) mod files;
 mod near;
+pub(super) mod search;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -15,7 +16,7 @@ use crate::Look;
 use crate::filter::{Layer, NewDestination, Packet, Port, walk};
 use crate::finding::{Family, Finding, WayKind};
 use crate::path::{Joint, Site, carries};
-use crate::question::{Answer, Asked, Question};
+use crate::question::{Answer, Asked, NAMES as PORT, Question};
 use crate::routes::{Routed, look_up};
 use crate::whose;
 
@@ -45,9 +46,6 @@ pub(super) const ROUTES: Rule = Rule {
     ..Rule::NONE
 };
 
-/// The port of servers of names (RFC 1035 §4.2).
-const PORT: u16 = 53;
-
 /// How many servers resolv.conf may have (`man 5 resolv.conf`, MAXNS).
 const SERVERS: usize = 3;
 
@@ -74,7 +72,7 @@ fn asks(look: Look<'_>) -> Vec<Question> {
             .filter(|server| !server.is_loopback() && reaches(look, container, *server));
         for server in asked {
             let from = Some(container.id.clone());
-            questions.push(Question { from, asked: Asked::Name { server } });
+            questions.push(Question { from, asked: Asked::name(container, server) });
             questions.extend(near::asks(look, server));
         }
     }
@@ -86,18 +84,17 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     let owners = Owners::of(look.scene);
     for container in containers(look) {
         for (asked, answer) in look.answers.from(Some(&container.id)) {
-            if let Asked::Name { server } = asked
+            if let Some((server, by)) = server_asked(container, asked)
                 && !is_denied(look, &owners, container, asked, answer)
             {
-                let finding = silent(container, *server, answer).map(|finding| {
-                    let finding = led(look, container, *server, finding);
-                    let finding = with_way(look, container, *server, answer, finding);
-                    near::add(look, *server, finding)
+                let finding = silent(container, server, by, answer).map(|finding| {
+                    let finding = led(look, container, server, by, finding);
+                    let finding = with_way(look, container, server, by, answer, finding);
+                    near::add(look, server, finding)
                 });
                 found.extend(match answer {
                     Answer::Silent { .. } => finding.map(|finding| {
-                        let at = SocketAddr::new(*server, PORT);
-                        with_router(look, container, at, Transport::Udp, finding)
+                        with_router(look, container, SocketAddr::new(server, PORT), by, finding)
                     }),
                     _ => finding,
                 });
@@ -105,6 +102,18 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
         }
     }
     found
+}
+
+/// Returns the server of names that a question of a container asks, and by what.
+fn server_asked(container: &Container, asked: &Asked) -> Option<(IpAddr, Transport)> {
+    match asked {
+        Asked::Name { server } => Some((*server, Transport::Udp)),
+        // A connection to that port may be what the caller named.
+        Asked::Connect { to } if *asked == Asked::name(container, to.ip()) => {
+            servers(container).find(|own| *own == to.ip()).map(|server| (server, Transport::Tcp))
+        }
+        _ => None,
+    }
 }
 
 /// A container that reaches others, and that has a route to none of its servers: mostly they are of
@@ -218,8 +227,14 @@ fn loopback(container: &Container) -> Option<Finding> {
 
 /// Adds the rule of the node that surely leads the questions to another machine, which is silent
 /// then.
-fn led(look: Look<'_>, container: &Container, server: IpAddr, finding: Finding) -> Finding {
-    let with = carries(Transport::Udp, Port::Is(PORT));
+fn led(
+    look: Look<'_>,
+    container: &Container,
+    server: IpAddr,
+    by: Transport,
+    finding: Finding,
+) -> Finding {
+    let with = carries(by, Port::Is(PORT));
     let mut sites = Site::all(look.scene, container, family_of(server));
     let led = sites.find_map(|site| {
         let packet = Packet { macs: site.macs_out(), ..Packet::first(site.address, server, with) };
@@ -245,13 +260,14 @@ fn with_way(
     look: Look<'_>,
     container: &Container,
     server: IpAddr,
+    by: Transport,
     answer: &Answer,
     finding: Finding,
 ) -> Finding {
     if is_here(look.scene, server) {
         return finding;
     }
-    match taken(look, container, SocketAddr::new(server, PORT), Transport::Udp) {
+    match taken(look, container, SocketAddr::new(server, PORT), by) {
         Some(way) if way.is_unusual() => way.tell(finding, answer),
         _ => finding,
     }
@@ -271,9 +287,15 @@ fn owned(look: Look<'_>, container: &Container, server: IpAddr, finding: Finding
     }
 }
 
-fn silent(container: &Container, server: IpAddr, answer: &Answer) -> Option<Finding> {
+fn silent(
+    container: &Container,
+    server: IpAddr,
+    by: Transport,
+    answer: &Answer,
+) -> Option<Finding> {
     let at = SocketAddr::new(server, PORT);
     let called = container.called();
+    let by = by.as_str().to_uppercase();
     let error = |says: String, seen: String| {
         Finding::error("nameserver-silent", server.to_string(), says)
             .seen(seen)
@@ -284,11 +306,11 @@ fn silent(container: &Container, server: IpAddr, answer: &Answer) -> Option<Find
     match answer {
         Answer::Silent { .. } => Some(error(
             format!("{server} does not answer {called} when it asks for names"),
-            format!("a question to {at} by UDP was not answered"),
+            format!("a question to {at} by {by} was not answered"),
         )),
         Answer::Refused => Some(error(
             format!("no program at {server} answers {called} when it asks for names"),
-            format!("{at} refused a question by UDP"),
+            format!("{at} refused a question by {by}"),
         )),
         Answer::Unreachable { error: cause, .. } => Some(error(
             format!("{called} does not reach {server}, which it asks for names"),
@@ -410,6 +432,28 @@ mod tests {
         let prerouting = nat("PREROUTING", Hook::Prerouting, -100, vec![rule(&led)]);
         scene.host.filter.tables.push(table(Kin::Ip, "nat", vec![prerouting]));
         assert_eq!(told(&scene, None, router(), reached()), None);
+    }
+
+    /// `options use-vc`: what is answered by UDP helps its programs nothing.
+    #[test]
+    fn programs_that_ask_by_tcp() {
+        let mut scene = scene("10.96.0.10");
+        scene.containers[0].names.by_tcp = true;
+        let none = Answers::default();
+        let asked = asks(look(&scene, &none));
+        let [Question { asked: Asked::Connect { to }, .. }] = asked.as_slice() else {
+            panic!("{asked:?}")
+        };
+        assert_eq!(*to, "10.96.0.10:53".parse().unwrap());
+        let told = |answer: Answer| {
+            let answers = Answers { all: vec![(asked[0].clone(), answer)] };
+            let found = judge(look(&scene, &answers)).into_iter();
+            found.map(|one| (one.id, one.seen[0].clone())).collect::<Vec<_>>()
+        };
+        let lost = ("nameserver-silent", "a question to 10.96.0.10:53 by TCP was not answered");
+        let lost = (lost.0, lost.1.to_owned());
+        assert_eq!(told(Answer::Silent { hops: Vec::new() }), [lost]);
+        assert_eq!(told(Answer::Reached { after_us: 300 }), []);
     }
 
     /// Questions do not leave the node.

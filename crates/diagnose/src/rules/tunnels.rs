@@ -93,7 +93,7 @@ pub(super) fn of_lost(
             Asked::Echo { to } | Asked::Size { to, .. } => (*to, WayKind::Outside),
             Asked::Connect { to } => (to.ip(), WayKind::Outside),
             Asked::Name { server } => (*server, WayKind::Names),
-            Asked::WhoHas { .. } | Asked::EchoBy { .. } => continue,
+            Asked::WhoHas { .. } | Asked::EchoBy { .. } | Asked::NameBelow { .. } => continue,
         };
         let is_lost = matches!(
             answer,

@@ -188,7 +188,7 @@ impl<'l> Known<'l> {
             Asked::Echo { to } | Asked::Size { to, .. } => is_beyond(*to),
             Asked::Connect { to } => is_beyond(to.ip()),
             Asked::Name { server } => is_beyond(*server),
-            Asked::WhoHas { .. } | Asked::EchoBy { .. } => false,
+            Asked::WhoHas { .. } | Asked::EchoBy { .. } | Asked::NameBelow { .. } => false,
         };
         let by_own = own.map(|(link, route)| {
             format!(
@@ -209,7 +209,7 @@ impl<'l> Known<'l> {
         if server.is_loopback() {
             return Some(format!("{server} is its own loopback, which is not asked"));
         }
-        let is_meant = |asked: &Asked| *asked == Asked::Name { server };
+        let is_meant = |asked: &Asked| *asked == Asked::name(container, server);
         let otherwise = match names::is_switched(self.look.scene, container, family_of(server)) {
             true => format!("Open vSwitch decides whether it reaches {server}"),
             false => format!("it has no default route, so {server} was not asked"),
@@ -262,7 +262,7 @@ fn end(asked: &Asked) -> String {
     match asked {
         Asked::Echo { to } | Asked::EchoBy { to, .. } | Asked::Size { to, .. } => to.to_string(),
         Asked::Connect { to } => to.to_string(),
-        Asked::Name { server } => server.to_string(),
+        Asked::Name { server } | Asked::NameBelow { server, .. } => server.to_string(),
         Asked::WhoHas { address, .. } => address.to_string(),
     }
 }

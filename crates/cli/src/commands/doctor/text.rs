@@ -5,7 +5,7 @@ use std::time::Duration;
 use cni::order::sort;
 use cni::text::one_line;
 use diagnose::{
-    Answer, Answers, Asked, Diagnosis, Explained, Finding, Severity, Unexamined, WayKind,
+    Answer, Answers, Asked, Diagnosis, Explained, Finding, Question, Severity, Unexamined, WayKind,
 };
 use scene::{Attachment, Container, Scene};
 use serde::Serialize;
@@ -335,15 +335,16 @@ impl Told<'_> {
     }
 
     fn names(&self, container: &Container) -> Option<String> {
-        let answered =
-            self.answers.from(Some(&container.id)).filter_map(|(asked, answer)| {
-                match (asked, answer) {
-                    (Asked::Name { server }, Answer::Named { after_us, .. }) => {
-                        Some(format!("{server} answers in {}", millis(*after_us)))
-                    }
-                    _ => None,
+        let servers = container.nameservers.iter().flatten();
+        let answered = servers.filter_map(|server| {
+            let asked = Asked::name(container, *server);
+            match self.answers.to(&Question { from: Some(container.id.clone()), asked })? {
+                Answer::Named { after_us, .. } | Answer::Reached { after_us } => {
+                    Some(format!("{server} answers in {}", millis(*after_us)))
                 }
-            });
+                _ => None,
+            }
+        });
         joined(answered.collect())
     }
 }
@@ -415,7 +416,7 @@ fn so(explains: &[Finding]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use diagnose::{Family, Question};
+    use diagnose::Family;
     use expect_test::{Expect, expect};
     use scene::{Namespace, Port, Transport};
 

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use kernel::netns::{Netns, within};
 use serde::Serialize;
 
-use super::{Gateway, dns};
+use super::Gateway;
+use crate::net::resolv;
 
 /// How long a connection to the outside may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -99,7 +100,7 @@ pub(super) fn outside(target: &str, host: &str, port: u16, home: Option<&Path>) 
     }
     if let Some(home) = &home {
         let there = within(home, || {
-            let addresses = match dns::resolve(host) {
+            let addresses = match resolv::resolve(host) {
                 Ok(found) => found.addresses,
                 Err(error) => return Some(error),
             };
@@ -123,7 +124,7 @@ fn resolve(
     home: Option<&Netns>,
     notes: &mut Vec<String>,
 ) -> Result<Vec<IpAddr>, String> {
-    let here = match dns::resolve(host) {
+    let here = match resolv::resolve(host) {
         Ok(found) => {
             if let Some(server) = found.server {
                 notes.push(format!(
@@ -135,7 +136,7 @@ fn resolve(
         }
         Err(error) => error,
     };
-    let Some(Ok(Ok(found))) = home.map(|home| within(home, || dns::resolve(host))) else {
+    let Some(Ok(Ok(found))) = home.map(|home| within(home, || resolv::resolve(host))) else {
         return Err(here);
     };
     let server = found.server.map(|server| format!(" by name server {server}")).unwrap_or_default();

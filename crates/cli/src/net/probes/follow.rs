@@ -31,6 +31,7 @@ use kernel::tracefs::Trace;
 use scene::Scene;
 
 use super::{micros, names};
+use crate::net::dns;
 use chain::Sent;
 use counted::Watch;
 use judged::Heard;
@@ -210,7 +211,7 @@ fn prepare<'s>(
     let to = match &question.asked {
         Asked::Echo { to } => SocketAddr::new(*to, 0),
         Asked::Connect { to } => *to,
-        Asked::Name { server } => SocketAddr::new(*server, names::PORT),
+        Asked::Name { server } => SocketAddr::new(*server, dns::PORT),
         _ => return None,
     };
     let make = || sockets::packet(&question.asked, to, order);

@@ -14,6 +14,8 @@ use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use scene::NameFiles;
 
+use crate::net::resolv::{ResolvConf, addresses_in};
+
 const RESOLV_CONF: &str = "resolv.conf";
 /// The name of loopback (RFC 6761 §6.3).
 const LOCALHOST: &str = "localhost";
@@ -36,6 +38,13 @@ pub(super) struct Found {
     pub(super) files: NameFiles,
     /// Which files could not be read, and why.
     pub(super) unread: Vec<String>,
+}
+
+/// Reads the hosts file that a process sees; empty if it has none.
+pub(super) fn hosts(pid: u32) -> String {
+    let root = open_root(Path::new(&format!("/proc/{pid}/root")));
+    let text = root.map_err(io::Error::from).and_then(|root| read_file(&root, "etc/hosts"));
+    text.unwrap_or_default()
 }
 
 /// Reads the files that a process sees. Without a process, reads those that `ip netns exec` would
@@ -68,13 +77,15 @@ pub(super) fn read(pid: Option<u32>, netns: &str) -> Found {
             }
         }
     };
-    let mut carriage_return = false;
-    let servers = text(RESOLV_CONF).and_then(|(text, is_nodes)| {
-        carriage_return = has_carriage_return(&text);
-        let servers = servers(&text);
-        // A process that sees the node's own file was given no servers of its own.
-        (!servers.is_empty() || !is_nodes).then_some(servers)
+    let (resolv_conf, is_nodes) = text(RESOLV_CONF).map_or((None, true), |(text, is_nodes)| {
+        (Some(text), is_nodes)
     });
+    let conf = resolv_conf.as_deref().map(ResolvConf::parse);
+    let carriage_return = resolv_conf.as_deref().is_some_and(has_carriage_return);
+    // A process that sees the node's own file was given no servers of its own.
+    let is_given = |conf: &&ResolvConf| !conf.servers.is_empty() || !is_nodes;
+    let servers = conf.as_ref().filter(is_given).map(|conf| conf.servers.clone());
+    let conf = conf.unwrap_or_default();
     let mut own = |file: &str| text(file).filter(|(_, is_nodes)| !is_nodes).map(|(text, _)| text);
     let hosts = own("hosts").unwrap_or_default();
     let name = own("hostname").and_then(|text| hostname(&text));
@@ -84,6 +95,9 @@ pub(super) fn read(pid: Option<u32>, netns: &str) -> Found {
         own_addresses: name.iter().flat_map(|name| addresses(&hosts, name)).collect(),
         own: name,
         carriage_return,
+        search: conf.search,
+        ndots: conf.ndots,
+        by_tcp: conf.by_tcp,
     };
     Found { servers, files, ..found }
 }
@@ -133,16 +147,6 @@ fn require_file(file: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Reads `man 5 resolv.conf`. The part after `%` names a link.
-fn servers(text: &str) -> Vec<IpAddr> {
-    let address = |line: &str| {
-        let mut words = line.split_whitespace();
-        (words.next()? == "nameserver").then_some(())?;
-        words.next()?.split('%').next()?.parse().ok()
-    };
-    text.lines().filter_map(address).collect()
-}
-
 /// Says whether a server's address is followed by a carriage return at once. The GNU C library takes
 /// it for a part of the address, and passes over the line (glibc resolv/res_init.c
 /// `res_vinit_1`).
@@ -155,14 +159,9 @@ fn has_carriage_return(text: &str) -> bool {
     text.split('\n').any(|line| is_so(line).is_some())
 }
 
-/// Reads the addresses that `man 5 hosts` has for a name.
+/// Reads the first addresses that a hosts file has for a name.
 fn addresses(text: &str, name: &str) -> Vec<IpAddr> {
-    let of = |line: &str| {
-        let mut words = line.split('#').next()?.split_whitespace();
-        let address: IpAddr = words.next()?.split('%').next()?.parse().ok()?;
-        words.any(|word| word.eq_ignore_ascii_case(name)).then_some(address)
-    };
-    text.lines().filter_map(of).take(ADDRESSES).collect()
+    addresses_in(text, name).take(ADDRESSES).collect()
 }
 
 /// Reads what `man 5 nsswitch.conf` has for hosts; `None` if that is not one line.
@@ -190,14 +189,6 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-
-    #[test]
-    fn servers_are_read() {
-        let text = "# nameserver 192.0.2.9\nsearch a.b\nnameserver 10.96.0.10\n nameserver fe80::1%eth0\n\
-                    nameserver\nnameserver nonsense\nnameservers 192.0.2.8\n";
-        let expected: [IpAddr; 2] = ["10.96.0.10".parse().unwrap(), "fe80::1".parse().unwrap()];
-        assert_eq!(servers(text), expected);
-    }
 
     #[test]
     fn a_carriage_return_is_a_part_of_the_address() {

@@ -71,9 +71,11 @@ fn says_all(asked: &Asked, hop: &Hop, place: &Place) -> bool {
     match asked {
         Asked::Name { .. } => true,
         Asked::Connect { .. } => hop.back || place.hook != Hook::Input,
-        Asked::Echo { .. } | Asked::EchoBy { .. } | Asked::Size { .. } | Asked::WhoHas { .. } => {
-            false
-        }
+        Asked::Echo { .. }
+        | Asked::EchoBy { .. }
+        | Asked::Size { .. }
+        | Asked::NameBelow { .. }
+        | Asked::WhoHas { .. } => false,
     }
 }
 
@@ -83,7 +85,7 @@ fn target(asked: &Asked) -> String {
             format!(" to {to}")
         }
         Asked::Connect { to } => format!(" to {to}"),
-        Asked::Name { server } => format!(" to {server}"),
+        Asked::Name { server } | Asked::NameBelow { server, .. } => format!(" to {server}"),
         Asked::WhoHas { address, .. } => format!(" for {address}"),
     }
 }

@@ -198,6 +198,7 @@ fn lost(answer: &Answer) -> Option<String> {
         | Answer::UpTo { .. }
         | Answer::Owners { .. }
         | Answer::Named { .. }
+        | Answer::Addresses { .. }
         | Answer::NotAsked { .. } => None,
     }
 }

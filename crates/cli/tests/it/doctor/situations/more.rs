@@ -592,6 +592,33 @@ pub(super) const MORE: &[Situation] = &[
              rm /etc/cni/net.d/70-routed.conflist /opt/cni/bin/routed; nft delete table ip masq",
         ),
     },
+    Situation {
+        number: 52,
+        is: "names are looked for first below a domain that has an address for any name",
+        breaks: Act::Sh(
+            "printf 'search wild.example\noptions ndots:5\n' >>/etc/netns/c1/resolv.conf",
+        ),
+        fails: Fails::Command(
+            "! ip netns exec c1 getent ahostsv4 www.name.example | grep -q '^203.0.113.66 '",
+        ),
+        finds: Finds::First("search-wildcard", "203.0.113.2: wild.example"),
+        fix: Fix::Hint(Why::File, "the runtime writes that file"),
+        mends: Act::Sh("cp /etc/netns/c2/resolv.conf /etc/netns/c1/resolv.conf"),
+    },
+    Situation {
+        number: 53,
+        is: "programs ask for names by TCP alone, which the server does not answer",
+        breaks: Act::Sh("echo options use-vc >>/etc/netns/c1/resolv.conf"),
+        // It asks no server by UDP.
+        fails: Fails::Command(
+            "sent() { ip netns exec c1 awk '/^Udp: [0-9]/ {print $5}' /proc/net/snmp; }; \
+             before=$(sent); ip netns exec c1 getent hosts name.example || true; \
+             test $before -lt $(sent)",
+        ),
+        finds: Finds::Shown("nameserver-silent", "203.0.113.2:53 refused a question by TCP"),
+        fix: Fix::Hint(Why::Peer, "another machine serves names"),
+        mends: Act::Sh("cp /etc/netns/c2/resolv.conf /etc/netns/c1/resolv.conf"),
+    },
 ];
 
 /// A plugin that connects a container as Calico does: a pair in no bridge, an address alone, and a

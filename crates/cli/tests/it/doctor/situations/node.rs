@@ -427,7 +427,14 @@ pub(in crate::doctor) fn findings(said: &Said) -> Vec<Value> {
     said.json()["findings"].as_array().unwrap_or_else(|| panic!("{said:#?}")).clone()
 }
 
-/// A name server that knows no names.
+/// The domain below which the name server has the address 203.0.113.66 for any name, as a message has
+/// it (RFC 1035 §4.1).
+const WILD: &[u8] = b"\x04wild\x07example\0\0\x01";
+
+/// A record with that address, for the name of the question.
+const RECORD: [u8; 16] = [0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 203, 0, 113, 66];
+
+/// A name server that knows no names but those below [`WILD`].
 #[derive(Debug)]
 pub(in crate::doctor) struct Resolver {
     stop: Arc<AtomicBool>,
@@ -446,11 +453,17 @@ impl Resolver {
                 // No query has arrived yet, or a client is gone: wait for the next one.
                 let Ok((length, from)) = socket.recv_from(&mut message) else { continue };
                 if 12 <= length {
-                    // The flags say: this is a response, and there is no such name (RFC 1035
-                    // §4.1.1).
-                    message[2] |= 0x80;
-                    message[3] = 3;
-                    let _ = socket.send_to(&message[..length], from);
+                    let mut answer = message[..length].to_vec();
+                    // The flags say: this is a response (RFC 1035 §4.1.1).
+                    answer[2] |= 0x80;
+                    if answer.windows(WILD.len()).any(|part| part == WILD) {
+                        answer[7] = 1;
+                        answer.extend(RECORD);
+                    } else {
+                        // There is no such name.
+                        answer[3] = 3;
+                    }
+                    let _ = socket.send_to(&answer, from);
                 }
             }
         });
